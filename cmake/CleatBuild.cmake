@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiler settings, and the two functions by which every folder declares what it builds:
+#   cleat_library(name SOURCES a.cc ... DEPS lib ...)
+#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds])
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CLEAT_CCACHE ccache)
+if(CLEAT_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CLEAT_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${CLEAT_CCACHE}")
+endif()
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(spdlog REQUIRED)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c)
+
+add_library(cleat_flags INTERFACE)
+target_include_directories(cleat_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}"
+                                                 "${CMAKE_BINARY_DIR}/src")
+target_compile_options(
+  cleat_flags
+  INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
+            -fno-omit-frame-pointer)
+target_link_libraries(cleat_flags INTERFACE Threads::Threads)
+if(CLEAT_SANITIZE STREQUAL "asan")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -g)
+  add_link_options(-fsanitize=address,undefined)
+elseif(CLEAT_SANITIZE STREQUAL "tsan")
+  add_compile_options(-fsanitize=thread -g)
+  add_link_options(-fsanitize=thread)
+elseif(NOT CLEAT_SANITIZE STREQUAL "none")
+  message(FATAL_ERROR "CLEAT_SANITIZE is '${CLEAT_SANITIZE}': use none, asan or tsan")
+endif()
+
+function(cleat_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
+endfunction()
+
+function(cleat_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  target_link_libraries(${name} PRIVATE cleat_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// A filter that makes the disk below it slow and unreliable in a repeatable way: requests wait (and so
+// overtake each other), fail, or hang until they are let go. For tests; time comes from the reactor's timers,
+// so that it works in virtual time, and everything else from the seed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "block/device.h"
+
+namespace cleat::modules {
+
+inline constexpr uint64_t kFaultDelayNsMax = 10'000'000'000;
+
+struct FaultPlan {
+  FaultPlan(uint64_t random_seed, uint64_t delay_max_ns, uint32_t fails_per_million)
+      : seed(random_seed), delay_ns_max(delay_max_ns), fail_per_million(fails_per_million) {}
+
+  uint64_t seed;  // with the order of channels and requests on a reactor it decides everything
+  // Each request waits up to so long in all: part of it before the disk below sees it, part before it is
+  // completed.
+  uint64_t delay_ns_max;
+  // So many of a million fail with kIoError. Half of those were carried out all the same, as with real
+  // storage.
+  uint32_t fail_per_million;
+};
+
+class FaultDevice final : public block::Device {
+ public:
+  // On the control reactor. kInvalidArgument when the plan is beyond its limits.
+  static Result<std::unique_ptr<FaultDevice>> Make(std::unique_ptr<block::Device> below,
+                                                   const FaultPlan& plan);
+  ~FaultDevice() override;
+
+  // Any thread. From Hold on nothing is completed, as on storage that hangs; LetGo lets everything go on. A
+  // channel with held requests is not drained.
+  void Hold();
+  void LetGo();
+
+  uint32_t frames() const override { return below_->frames() + 1; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
+  Task<Status> Acquire(block::AccessMode mode) override { return below_->Acquire(mode); }
+  Task<Status> Release() override { return below_->Release(); }
+  void RegionAdded(const block::MemoryRegion& region) override { below_->RegionAdded(region); }
+  void RegionRemoved(const block::MemoryRegion& region) override { below_->RegionRemoved(region); }
+  Task<Status> Close() override { return below_->Close(); }
+
+ private:
+  class Stage;         // one channel's waiting requests
+  class FaultChannel;  // what the pipeline sees of it
+  FaultDevice(std::unique_ptr<block::Device> below, const FaultPlan& plan);
+
+  std::unique_ptr<block::Device> below_;
+  const FaultPlan plan_;
+  std::atomic<bool> held_{false};
+  std::mutex mutex_;                          // channels are opened on I/O reactors
+  std::vector<std::weak_ptr<Stage>> stages_;  // each is used and dies on its own reactor
+};
+
+}  // namespace cleat::modules

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk in a regular file or on a block device, through io_uring: O_DIRECT where the file system can,
+// otherwise the page cache. Guest memory is read and written in place; buffers that O_DIRECT can't take go
+// through bounce buffers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "block/device.h"
+#include "modules/uring/uring_hub.h"
+#include "reactor/blocking.h"
+#include "reactor/task.h"
+
+namespace cleat::modules {
+
+// The most that one discard or write zeroes may cover: what a file system frees in a few milliseconds.
+inline constexpr uint64_t kUringZeroBytesMax = uint64_t{256} << 20;
+
+struct UringOptions {
+  UringOptions(block::DiskShape s, std::string file_path, block::AccessMode mode)
+      : shape(std::move(s)), path(std::move(file_path)), access(mode) {}
+
+  block::DiskShape shape;
+  std::string path;
+  block::AccessMode access;  // kReadOnly opens the file read-only
+  bool direct_io = true;     // O_DIRECT where possible
+};
+
+// On the control reactor; the file is opened, examined and locked on `blocking`. `hub` and `blocking` outlive
+// the device. Takes no lock: Acquire does (an OFD lock on a file, a flock on a block device, on the very open
+// file that the I/O uses; the kernel keeps it until the last I/O has ended, also when this process is
+// killed).
+//   kNotFound            no such file
+//   kPermissionDenied    may not be opened (so)
+//   kFailedPrecondition  neither file nor block device; smaller than the disk
+//   kUnimplemented       io_uring is forbidden on this host
+// Acquire: kFailedPrecondition while another process or another disk holds the file.
+Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, UringHub& hub,
+                                                       BlockingPool& blocking);
+
+}  // namespace cleat::modules

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The io_urings: one per I/O reactor, shared by all disks on it. Owned by the engine, beside the reactors.
+//
+// Life: AddReactor for each I/O reactor before its thread starts (or on it); destroyed after the threads have
+// ended and before the reactors, with no disk open. OpenUring and the channels only look rings up, from any
+// thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "reactor/reactor.h"
+
+namespace cleat::modules {
+
+class UringRing;
+
+class UringHub {
+ public:
+  UringHub();
+  ~UringHub();
+  UringHub(const UringHub&) = delete;
+  UringHub& operator=(const UringHub&) = delete;
+
+  // Makes the reactor's ring. An error says why io_uring can't be had and what to do; it is kept and given to
+  // whoever opens a disk later, so that an engine without io_uring can still serve disks of other kinds.
+  Status AddReactor(Reactor& reactor);
+
+  // Ok when every reactor that was added has its ring.
+  Status status() const;
+  UringRing* Find(const Reactor& reactor) const;  // nullptr when it has none
+
+ private:
+  std::vector<std::unique_ptr<UringRing>> rings_;
+  std::optional<Error> error_;
+};
+
+}  // namespace cleat::modules

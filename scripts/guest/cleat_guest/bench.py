@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a test's processes, sockets, files and logs live."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+
+from cleat_guest.cleat import Cleat
+from cleat_guest.guest import Guest
+from cleat_guest.process import BenchError
+
+_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+
+
+def _setting(name, default):
+    return os.environ.get(name) or os.path.join(_ROOT, default)
+
+
+class Bench:
+    """A folder for sockets and disks (short path: a unix socket's is limited to 107 bytes), removed at the end,
+    and one for logs, which stays. Ends in reverse order everything that was made through it."""
+
+    def __init__(self, name, log=None):
+        self.name = name
+        self.bin_dir = _setting("CLEAT_BIN_DIR", "build/bin")
+        self.image_dir = _setting("CLEAT_GUEST_DIR", "build/guest")
+        self.log_dir = os.path.join(_setting("CLEAT_LOG_DIR", "build/logs"), name)
+        self._log = log
+        self._made = []
+
+    def __enter__(self):
+        shutil.rmtree(self.log_dir, ignore_errors=True)
+        os.makedirs(self.log_dir)
+        self.dir = tempfile.mkdtemp(prefix="cleat-")
+        return self
+
+    def __exit__(self, *unused):
+        while self._made:
+            self._made.pop().kill()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def cleat(self, **options):
+        """cleatd and one engine, ready for calls."""
+        cleat = Cleat(self.bin_dir, self.dir, self.log_dir, **options)
+        self._made.append(cleat)
+        cleat.start()
+        return cleat
+
+    def guest(self, name="guest", **options):
+        """A guest that runs already, but may wait for the back ends of its disks."""
+        guest = Guest(name, self.image_dir, self.log_dir, **options)
+        self._made.append(guest)
+        return guest.start()
+
+
+def exit_on_sigterm():
+    """Makes SIGTERM run the same clean-up as Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+
+
+class BenchTest(unittest.TestCase):
+    """A test case with a bench of its own in self.bench; a failure says where its logs are."""
+
+    def run(self, result=None):
+        self.bench = Bench(self.id().replace("__main__.", ""))
+        seen = len(result.errors) + len(result.failures) if result else 0
+        with self.bench:
+            super().run(result)
+        if result and len(result.errors) + len(result.failures) > seen:
+            print(f"\n{self.id()}: logs are in {self.bench.log_dir}", file=sys.stderr)
+        return result
+
+
+__all__ = ["Bench", "BenchError", "BenchTest", "exit_on_sigterm"]

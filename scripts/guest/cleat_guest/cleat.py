@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cleatd, cleat-engine and cleatctl as a test drives them."""
+
+import json
+import os
+import subprocess
+import time
+
+from cleat_guest.process import BenchError, Process
+
+READY_SECONDS = 20
+CTL_SECONDS = 60
+_POLL_SECONDS = 0.02
+
+
+class CtlError(BenchError):
+    """cleatctl refused: `status` is its exit status, `message` what it said."""
+
+    def __init__(self, arguments, status, message):
+        super().__init__(f"cleatctl {' '.join(arguments)} ended with status {status}: {message.strip()}")
+        self.status = status
+        self.message = message
+
+
+class Cleat:
+    """cleatd with an engine, in a state folder of its own. Made by Bench.cleat."""
+
+    def __init__(self, bin_dir, run_dir, log_dir, reactors=1):
+        self._bin_dir = bin_dir
+        self._dir = run_dir
+        self._log_dir = log_dir
+        self._reactors = reactors
+        self.address = f"unix:{run_dir}/api.sock"
+        self.cleatd = None
+        self.engine = None
+
+    def start(self):
+        os.makedirs(os.path.join(self._dir, "state"), exist_ok=True)
+        self.start_cleatd()
+        self.start_engine()
+        self.wait_engine()
+
+    def start_cleatd(self):
+        self.cleatd = self._spawn("cleatd", "--state-dir", f"{self._dir}/state", "--listen", self.address,
+                                  "--engine-socket", f"{self._dir}/engine.sock")
+
+    def start_engine(self):
+        self.engine = self._spawn("cleat-engine", "--name", "engine-0", "--control", f"{self._dir}/engine.sock",
+                                  "--reactors", str(self._reactors))
+
+    def restart_cleatd(self):
+        """kill -9, a new cleatd, and the engine connected to it again."""
+        self.cleatd.kill()
+        self.start_cleatd()
+        self.wait_engine()
+
+    def wait_engine(self):
+        """Until cleatd answers and says that the engine is connected."""
+        deadline = time.monotonic() + READY_SECONDS
+        last = None
+        while time.monotonic() < deadline:
+            self.cleatd.check_running()
+            self.engine.check_running()
+            try:
+                last = self.list("engine")
+                if any(self._is_connected(engine) for engine in last):
+                    return
+            except CtlError as error:  # cleatd is not listening yet
+                last = error
+            time.sleep(_POLL_SECONDS)
+        raise BenchError(f"no engine was connected to cleatd within {READY_SECONDS} s; last answer: {last}; "
+                         f"logs are in {self._log_dir}")
+
+    def kill(self):
+        for process in (self.engine, self.cleatd):
+            if process is not None:
+                process.kill()
+
+    # cleatctl
+
+    def ctl_text(self, *arguments):
+        """What cleatctl prints for people."""
+        try:
+            done = subprocess.run(
+                [os.path.join(self._bin_dir, "cleatctl"), "--address", self.address, *arguments],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CTL_SECONDS, check=False,
+            )
+        except FileNotFoundError as error:
+            raise BenchError(f"{error.filename} is missing: run 'make build'") from None
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"cleatctl {' '.join(arguments)}: no answer in {CTL_SECONDS} s; logs are in "
+                             f"{self._log_dir}") from None
+        if done.returncode != 0:
+            raise CtlError(arguments, done.returncode, done.stderr + done.stdout)
+        return done.stdout
+
+    def ctl(self, *arguments):
+        """cleatctl's answer as Python values."""
+        text = self.ctl_text("--output", "json", *arguments)
+        return json.loads(text) if text.strip() else None
+
+    def list(self, kind):
+        answer = self.ctl(kind, "list")
+        # A list is either bare or the one repeated field of the reply.
+        if isinstance(answer, dict):
+            answer = next((value for value in answer.values() if isinstance(value, list)), [])
+        return answer or []
+
+    def create_memory_disk(self, disk, size):
+        return self.ctl("disk", "create", disk, "--size", size, "--memory")
+
+    def create_file_disk(self, disk, size, path):
+        return self.ctl("disk", "create", disk, "--size", size, "--file", path, "--create")
+
+    def create_controller(self, controller, socket_path, queues=1):
+        return self.ctl("controller", "create", controller, "--type", "blk", "--socket", socket_path,
+                        "--queues", str(queues))
+
+    def attach(self, disk, socket_path, queues=1):
+        """A blk controller of the disk's own on that socket, and the disk attached to it."""
+        self.create_controller(f"{disk}-blk", socket_path, queues)
+        return self.ctl("attach", disk, f"{disk}-blk", "--wait", "30")
+
+    def detach(self, disk):
+        self.ctl("detach", disk, f"{disk}-blk", "--wait", "30")
+        return self.ctl("controller", "delete", f"{disk}-blk")
+
+    def _spawn(self, program, *arguments):
+        path = os.path.join(self._bin_dir, program)
+        if not os.path.exists(path):
+            raise BenchError(f"{path} is missing: run 'make build'")
+        return Process(program, [path, *arguments], os.path.join(self._log_dir, f"{program}.log"))
+
+    @staticmethod
+    def _is_connected(engine):
+        return "CONNECTED" in json.dumps(engine).upper().replace("DISCONNECTED", "").replace("NOT_CONNECTED", "")

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest under QEMU's TCG with vhost-user disks, QEMU being the sockets' server."""
+
+import base64
+import os
+import shlex
+import socket
+import time
+
+from cleat_guest.process import BenchError, Process, tail
+from cleat_guest.qmp import Qmp
+
+QEMU = "qemu-system-x86_64"
+BOOT_SECONDS = 60
+# How much longer than the guest's own limit for a command the host waits.
+GRACE_SECONDS = 10
+# PCI slots on q35's root bus: disks from the first, hot-plug ports from the second.
+FIRST_DISK_SLOT = 0x08
+FIRST_PORT_SLOT = 0x18
+
+
+class GuestError(BenchError):
+    """A command in the guest failed: `status` and `output` say how."""
+
+    def __init__(self, command, status, output):
+        super().__init__(f"in the guest, `{command}` ended with status {status}:\n{output}")
+        self.status = status
+        self.output = output
+
+
+class Job:
+    """A command that runs in the guest's background."""
+
+    def __init__(self, guest, number, command):
+        self._guest = guest
+        self._path = f"/run/job.{number}"
+        self.command = command
+
+    def done(self):
+        return self._guest.status(f"[ -e {self._path}.status ]") == 0
+
+    def wait(self, timeout_s=60):
+        """The command's output; GuestError when it failed."""
+        self._guest.run(f"until [ -e {self._path}.status ]; do sleep 0.05; done", timeout_s)
+        status, output = self._guest.execute(f"cat {self._path}.output; exit $(cat {self._path}.status)")
+        if status != 0:
+            raise GuestError(self.command, status, output)
+        return output
+
+
+class Guest:
+    """One virtual machine. `disks` maps names to socket paths: those disks are there from the start, and QEMU
+    goes no further than to them until a back end has connected to each. Other disks come through `listen` and
+    `plug`. Made by Bench.guest, which says where the logs go."""
+
+    def __init__(self, name, image_dir, log_dir, disks=None, queues=1, ports=0, fio=False, cpus=2, memory_mb=256):
+        self.name = name
+        self._image_dir = image_dir
+        self._initramfs = "initramfs-fio.cpio" if fio else "initramfs.cpio"
+        self._disks = dict(disks or {})
+        self._queues = queues
+        self._ports = ports
+        self._cpus = cpus
+        self._memory_mb = memory_mb + (256 if fio else 0)
+        self._console_path = os.path.join(log_dir, f"{name}-console.log")
+        self._log_path = os.path.join(log_dir, f"{name}-qemu.log")
+        self._plugged = {}  # disk -> port
+        self._jobs = 0
+        self._commands = 0
+        self._process = None
+
+    # Life
+
+    def start(self):
+        for file in ("vmlinuz", self._initramfs):
+            if not os.path.exists(os.path.join(self._image_dir, file)):
+                raise BenchError(f"{self._image_dir}/{file} is missing: run scripts/guest/make_image.sh")
+        qmp, qemu_qmp = socket.socketpair()
+        port, qemu_port = socket.socketpair()
+        with qemu_qmp, qemu_port:
+            fds = (qemu_qmp.fileno(), qemu_port.fileno())
+            self._process = Process(f"QEMU of {self.name}", self._command_line(*fds), self._log_path, pass_fds=fds)
+        self._qmp_socket, self._port, self._buffer = qmp, port, b""
+        self.qmp = Qmp(qmp)
+        self._boot_id = None
+        self._plugged = {}
+        return self
+
+    def kill(self):
+        """Ends QEMU as a crash would. The guest can be started again."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process = None
+        self._qmp_socket.close()
+        self._port.close()
+
+    def __enter__(self):
+        return self if self._process else self.start()
+
+    def __exit__(self, *unused):
+        self.kill()
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def wait_ready(self, timeout_s=BOOT_SECONDS):
+        """Until the guest has booted and takes commands."""
+        previous = self._boot_id
+        while self._boot_id == previous:
+            line = self._read_line(time.monotonic() + timeout_s, "the boot's end")
+            if line.startswith("READY "):
+                self._boot_id = line.split()[1]
+        return self
+
+    def reset(self, timeout_s=BOOT_SECONDS):
+        """The reset button: the guest gets no warning."""
+        self.qmp.command("system_reset")
+        return self.wait_ready(timeout_s)
+
+    def reboot(self, timeout_s=BOOT_SECONDS):
+        """A reboot that the guest does itself, after a sync."""
+        self._send("sync; reboot -f", timeout_s)
+        return self.wait_ready(timeout_s)
+
+    # Commands
+
+    def execute(self, command, timeout_s=30):
+        """(status, output), standard error included. A command over its time is killed: status 143."""
+        number = self._send(command, timeout_s)
+        deadline = time.monotonic() + timeout_s + GRACE_SECONDS
+        begin = f"BEGIN {number} "
+        while not (line := self._read_line(deadline, f"`{command}`")).startswith(begin):
+            if line.startswith("READY "):
+                raise BenchError(f"guest {self.name} rebooted during `{command}`:\n{tail(self._console_path)}")
+        status = int(line[len(begin):])
+        lines = []
+        while (line := self._read_line(deadline, f"`{command}`")) != f"END {number}":
+            lines.append(line)
+        return status, base64.b64decode("".join(lines)).decode(errors="replace")
+
+    def status(self, command, timeout_s=30):
+        return self.execute(command, timeout_s)[0]
+
+    def run(self, command, timeout_s=30):
+        """The output; GuestError when the status is not 0."""
+        status, output = self.execute(command, timeout_s)
+        if status != 0:
+            raise GuestError(command, status, output)
+        return output
+
+    def background(self, command):
+        self._jobs += 1
+        path = f"/run/job.{self._jobs}"
+        # Renamed into place: whoever sees the status sees all of it.
+        self.run(f"{{ sh -c {shlex.quote(command)} >{path}.output 2>&1; echo $? >{path}.new; "
+                 f"mv {path}.new {path}.status; }} >/dev/null 2>&1 &")
+        return Job(self, self._jobs, command)
+
+    def _send(self, command, timeout_s):
+        self._commands += 1
+        line = f"{self._commands} {max(1, int(timeout_s))} {base64.b64encode(command.encode()).decode()}\n"
+        self._port.settimeout(GRACE_SECONDS)
+        self._port.sendall(line.encode())
+        return self._commands
+
+    def _read_line(self, deadline, awaited):
+        while b"\n" not in self._buffer:
+            self._port.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                data = self._port.recv(65536)
+            except TimeoutError:
+                raise BenchError(f"guest {self.name}: no end of {awaited} in time; the end of "
+                                 f"{self._console_path}:\n{tail(self._console_path)}") from None
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._process.wait(GRACE_SECONDS)
+                raise BenchError(f"guest {self.name}: QEMU ended during {awaited}; the end of "
+                                 f"{self._log_path}:\n{tail(self._log_path)}")
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line.decode(errors="replace").rstrip("\r")
+
+    # Disks
+
+    def device(self, disk, timeout_s=30):
+        """The path of the disk in the guest, /dev/vda for instance; waits until it is there."""
+        directory = f"{self._sysfs(disk)}/virtio*/block"
+        name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
+        return f"/dev/{name.strip()}"
+
+    def is_present(self, disk):
+        return self.status(f"ls {self._sysfs(disk)}/virtio*/block") == 0
+
+    def listen(self, disk, path):
+        """Makes the socket of a disk that will be plugged in. QMP blocks in `plug` until a back end is there, so
+        let it connect between the two."""
+        address = {"type": "unix", "data": {"path": path}}
+        backend = {"type": "socket", "data": {"addr": address, "server": True, "wait": False}}
+        self.qmp.command("chardev-add", id=f"chardev-{disk}", backend=backend)
+
+    def plug(self, disk, queues=1, timeout_s=30):
+        free = [port for port in range(self._ports) if port not in self._plugged.values()]
+        if not free:
+            raise BenchError(f"guest {self.name}: all {self._ports} hot-plug ports are taken")
+        self.qmp.command("device_add", timeout_s, driver="vhost-user-blk-pci", id=f"disk-{disk}",
+                         chardev=f"chardev-{disk}", num_queues=queues, bus=f"port{free[0]}")
+        self._plugged[disk] = free[0]
+
+    def unplug(self, disk, timeout_s=30):
+        """Asks the guest for the device back, and removes its socket when it is gone."""
+        self.qmp.command("device_del", id=f"disk-{disk}")
+        self.qmp.wait_event("DEVICE_DELETED", timeout_s, device=f"disk-{disk}")
+        self.qmp.command("chardev-remove", id=f"chardev-{disk}")
+        del self._plugged[disk]
+
+    def _sysfs(self, disk):
+        root = "/sys/devices/pci0000:00"
+        if disk in self._plugged:
+            return f"{root}/0000:00:{FIRST_PORT_SLOT + self._plugged[disk]:02x}.0/0000:*"
+        return f"{root}/0000:00:{FIRST_DISK_SLOT + list(self._disks).index(disk):02x}.0"
+
+    def _command_line(self, qmp_fd, port_fd):
+        argv = [
+            QEMU, "-nodefaults", "-display", "none", "-no-user-config", "-name", self.name,
+            "-machine", "q35,memory-backend=mem,hpet=off", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off",
+            "-smp", str(self._cpus), "-m", str(self._memory_mb),
+            "-object", f"memory-backend-memfd,id=mem,size={self._memory_mb}M,share=on",
+            "-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control",
+            "-chardev", f"file,id=console,path={self._console_path},append=on", "-serial", "chardev:console",
+            "-chardev", f"socket,id=port,fd={port_fd}", "-serial", "chardev:port",
+            "-kernel", os.path.join(self._image_dir, "vmlinuz"),
+            "-initrd", os.path.join(self._image_dir, self._initramfs),
+            "-append", "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable random.trust_cpu=on",
+        ]
+        for index, (disk, path) in enumerate(self._disks.items()):
+            argv += ["-chardev", f"socket,id=chardev-{disk},path={path},server=on,wait=off",
+                     "-device", f"vhost-user-blk-pci,id=disk-{disk},chardev=chardev-{disk},"
+                                f"num-queues={self._queues},addr={FIRST_DISK_SLOT + index:#x}"]
+        for port in range(self._ports):
+            argv += ["-device", f"pcie-root-port,id=port{port},chassis={port + 1},addr={FIRST_PORT_SLOT + port:#x}"]
+        return argv

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without root:
+#   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
+#   initramfs.cpio      busybox, the virtio and SCSI modules, mke2fs and e2fsck, scripts/guest/init
+#   initramfs-fio.cpio  the same, and this machine's fio with its libraries
+# Only what is missing or older than its inputs is made again.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+dir=${CLEAT_GUEST_DIR:-$root/build/guest}
+
+readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod)
+readonly base_tools=(mke2fs e2fsck)
+readonly fio_tools=(fio)
+
+# Debian keeps mke2fs in sbin, which a user's PATH leaves out.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+say() { printf 'guest image: %s\n' "$*"; }
+die() {
+  printf 'guest image: error: %s\n' "$*" >&2
+  exit 1
+}
+
+# apt as this user; with lists of our own where the system's are absent or out of date.
+apt_options=()
+use_own_lists() {
+  mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+  apt_options=(-o "Dir::State::Lists=$work/apt/lists" -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=)
+  apt-get -q "${apt_options[@]}" -o Acquire::Languages=none update >"$work/apt.log" 2>&1 ||
+    die "apt-get update failed: $(grep -m1 '^E:' "$work/apt.log")"
+}
+
+# Downloads the package that Debian's cloud kernel meta-package stands for into $work.
+download_kernel() {
+  local package
+  package=$(apt-cache "${apt_options[@]}" depends linux-image-cloud-amd64 2>/dev/null |
+    sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n1)
+  [ -n "$package" ] || return 1
+  say "downloads $package and unpacks it below ${dir#"$root/"} (it is not installed)"
+  (cd "$work" && apt-get -q "${apt_options[@]}" -o APT::Sandbox::User= -o Acquire::Retries=3 download "$package") \
+    >"$work/apt.log" 2>&1
+}
+
+make_kernel() {
+  [ "$(dpkg --print-architecture)" = amd64 ] || die "guests need an amd64 machine"
+  download_kernel || { use_own_lists && download_kernel; } ||
+    die "apt offers no linux-image-cloud-amd64: $(tail -n1 "$work/apt.log" 2>/dev/null)"
+  local tree=$work/kernel version
+  dpkg-deb -x "$work"/linux-image-*.deb "$tree"
+  version=$(basename "$tree"/boot/vmlinuz-*)
+  version=${version#vmlinuz-}
+  # Debian 13 compresses modules, which busybox's insmod doesn't read.
+  find "$tree" -name '*.ko.xz' -exec xz -d {} +
+  # depmod's lists come with a kernel's installation, not with its package.
+  if [ ! -d "$tree/lib" ]; then ln -s usr/lib "$tree/lib"; fi
+  depmod -b "$tree" "$version"
+  rm -rf "$dir/modules"
+  mkdir "$dir/modules"
+  local module path
+  for module in "${modules[@]}"; do
+    while read -r _ path _; do
+      # In loading order, each once.
+      grep -qx "$(basename "$path")" "$dir/modules/order" 2>/dev/null && continue
+      cp "$path" "$dir/modules/"
+      basename "$path" >>"$dir/modules/order"
+    done < <(modprobe -d "$tree" -S "$version" --show-depends "$module" | grep '^insmod ')
+  done
+  cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz.new"
+  mv "$dir/vmlinuz.new" "$dir/vmlinuz"
+}
+
+# Copies programs and the libraries they load to the same paths below $1.
+copy_programs() {
+  local tree=$1 name file
+  shift
+  for name in "$@"; do
+    file=$(command -v "$name") || die "$name is missing: run 'make setup'"
+    install -D "$file" "$tree/bin/$name"
+    while read -r file; do
+      [ -e "$tree$file" ] || install -D "$file" "$tree$file"
+    done < <(ldd "$file" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[ \t]*\(\/[^ ]*\) (.*/\1/p')
+  done
+}
+
+# $1: name of the image; the rest: programs it carries.
+make_initramfs() {
+  local name=$1 tree=$work/$1
+  shift
+  mkdir -p "$tree"/{bin,dev,etc,lib/modules,mnt,proc,run,sys,tmp}
+  install -m 755 "$here/init" "$tree/init"
+  cp "$dir"/modules/* "$tree/lib/modules/"
+  install "$(command -v busybox)" "$tree/bin/busybox"
+  local applet
+  for applet in $(busybox --list); do
+    [ "$applet" = busybox ] || ln -s busybox "$tree/bin/$applet"
+  done
+  # Programs of e2fsprogs replace busybox's.
+  local program
+  for program in "$@"; do rm -f "$tree/bin/$program"; done
+  copy_programs "$tree" "$@"
+  ln -sf /proc/mounts "$tree/etc/mtab"
+  (cd "$tree" && find . -print | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) >"$dir/$name.new"
+  mv "$dir/$name.new" "$dir/$name"
+}
+
+is_stale() {
+  local input
+  [ -e "$1" ] || return 0
+  for input in "$dir/vmlinuz" "$here/init" "$here/make_image.sh" \
+    "$(command -v fio)" "$(command -v busybox)" "$(command -v mke2fs)"; do
+    if [ "$input" -nt "$1" ]; then return 0; fi
+  done
+  return 1
+}
+
+for program in busybox fio mke2fs cpio depmod; do
+  command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
+done
+mkdir -p "$dir"
+# Two builds at once, of two trees' tests for instance, would tread on each other.
+exec 9>"$dir/lock"
+flock -w 300 9 || die "another make_image.sh has held $dir/lock for 5 minutes"
+work=$(mktemp -d "$dir/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+[ -e "$dir/vmlinuz" ] || make_kernel
+if is_stale "$dir/initramfs-fio.cpio"; then
+  say "builds the initramfs with busybox, modules and fio"
+  make_initramfs initramfs.cpio "${base_tools[@]}"
+  make_initramfs initramfs-fio.cpio "${base_tools[@]}" "${fio_tools[@]}"
+fi
+say "ready in ${dir#"$root/"}"

@@ -1,0 +1,246 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes a Debian 12 or 13 machine ready to build, test and demonstrate Cleat:
+#   1. says which packages are missing and why each is wanted, and installs those alone;
+#   2. QEMU >= 9.1, from the release itself or, where that is older, from its backports suite;
+#   3. the guests' kernel and initramfs, unpacked below build/guest; no kernel is installed on this machine.
+# Runs as root, or as a user with sudo. With nothing missing it touches neither apt nor the network.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly min_qemu=9.1
+readonly lock_timeout_s=300
+readonly update_attempts=5
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+  printf 'setup: error: %s\n' "$*" >&2
+  exit 1
+}
+
+usage() {
+  cat <<'END'
+usage: scripts/setup.sh [--list | --packages-only]
+  (nothing)         install what is missing, then prepare the guests' kernel and initramfs
+  --list            print every package with the reason for it, and install nothing
+  --packages-only   leave the guests' kernel and initramfs out
+END
+}
+
+# package, then why
+package_table() {
+  local clang=$1
+  cat <<END
+make                    build
+cmake                   build
+ninja-build             build
+g++                     compiler
+pkg-config              build
+ccache                  rebuilds
+libdpdk-dev             vhost-user
+liburing-dev            files
+libgrpc++-dev           API
+protobuf-compiler       API
+protobuf-compiler-grpc  API
+libprotobuf-dev         API
+protobuf-c-compiler     engine-protocol
+libprotobuf-c-dev       engine-protocol
+libsqlite3-dev          store
+libcli11-dev            command-lines
+libspdlog-dev           logging
+libfmt-dev              logging
+libgtest-dev            tests
+libgmock-dev            tests
+libbenchmark-dev        benchmarks
+clang-$clang                fuzzing
+libclang-rt-$clang-dev      fuzzing
+clang-format-$clang         lint
+clang-tidy-$clang           lint
+python3                 test-bench
+busybox-static          guest
+fio                     guest
+e2fsprogs               guest
+cpio                    guest
+kmod                    guest
+zstd                    guest
+xz-utils                guest
+END
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+qemu_version() { qemu-system-x86_64 --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p'; }
+
+qemu_is_recent() {
+  local version
+  version=$(qemu_version) && [ -n "$version" ] && dpkg --compare-versions "$version" ge "$min_qemu"
+}
+
+# How this user becomes root; decided when something must be installed, never earlier.
+become_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    as_root=()
+  elif ! command -v sudo >/dev/null; then
+    die "packages are missing and this is neither root nor a user with sudo. As root, run: apt-get install $*"
+  elif sudo -n true 2>/dev/null; then
+    as_root=(sudo -n)
+  elif [ -t 0 ]; then
+    say "sudo will ask for your password"
+    as_root=(sudo)
+  else
+    die "packages are missing, and sudo wants a password but there is no terminal. As root, run: apt-get install $*"
+  fi
+}
+
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+    -o "DPkg::Lock::Timeout=$lock_timeout_s" -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"
+}
+
+# The lists have a lock that DPkg::Lock::Timeout doesn't cover, so a concurrent update is waited for here.
+apt_update() {
+  local attempt
+  for ((attempt = 1; attempt <= update_attempts; attempt++)); do
+    apt update >"$log" 2>&1 && return 0
+    say "apt-get update failed (attempt $attempt of $update_attempts): $(grep -m1 '^E:' "$log" || tail -n1 "$log")"
+    sleep $((attempt * 4))
+  done
+  die "apt-get update keeps failing; its output is in $log"
+}
+
+apt_install() {
+  apt install --no-install-recommends "$@" >>"$log" 2>&1 ||
+    die "apt-get install $* failed: $(grep -m1 '^E:' "$log" || true) (its output is in $log)"
+}
+
+# Prints "URI signed-by" of this machine's own source for suite $1, component main. Reads the one-line format
+# and deb822; a key that is written into the source itself is not a file and is left out.
+own_mirror() {
+  local file files=()
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+    [ -r "$file" ] && files+=("$file")
+  done
+  [ ${#files[@]} -gt 0 ] || return 0
+  awk -v suite="$1" '
+    function has(list, word,   i, n, parts) {
+      n = split(list, parts, /[ \t]+/)
+      for (i = 1; i <= n; i++) if (parts[i] == word) return 1
+      return 0
+    }
+    function offer(uris, suites, components, key,   parts) {
+      if (done || !has(suites, suite) || !has(components, "main")) return
+      split(uris, parts, /[ \t]+/)
+      print parts[1], (key ~ /^\// ? key : "")
+      done = 1
+    }
+    function end_stanza() {
+      if (field["types"] ~ /(^| )deb( |$)/ && tolower(field["enabled"]) != "no")
+        offer(field["uris"], field["suites"], field["components"], field["signed-by"])
+      delete field
+    }
+    FNR == 1 { end_stanza(); deb822 = (FILENAME ~ /\.sources$/) }
+    /^[ \t]*#/ { next }
+    deb822 && /^[ \t]*$/ { end_stanza(); next }
+    deb822 && /^[A-Za-z-]+:/ {
+      name = tolower($0); sub(/:.*/, "", name)
+      value = $0; sub(/^[^:]*:[ \t]*/, "", value)
+      field[name] = value; next
+    }
+    deb822 { field[name] = field[name] " " $1; next }
+    $1 == "deb" {
+      line = $0; key = ""
+      if (match(line, /\[[^]]*\]/)) {
+        options = substr(line, RSTART + 1, RLENGTH - 2)
+        line = substr(line, 1, RSTART - 1) substr(line, RSTART + RLENGTH)
+        if (match(options, /signed-by=[^ \t]+/)) key = substr(options, RSTART + 10, RLENGTH - 10)
+      }
+      split(line, word, /[ \t]+/)
+      components = line; sub(/^deb[ \t]+[^ \t]+[ \t]+[^ \t]+[ \t]+/, "", components)
+      offer(word[2], word[3], components, key)
+    }
+    END { end_stanza() }' "${files[@]}"
+}
+
+add_backports() {
+  local codename=$1 uri key
+  local -r source=/etc/apt/sources.list.d/cleat-backports.sources
+  # apt itself reads every format here.
+  if apt-get indextargets --format '$(RELEASE)' 'Created-By: Packages' | grep -qx "$codename-backports"; then
+    return 0
+  fi
+  read -r uri key < <(own_mirror "$codename") || true
+  [ -n "$uri" ] || die "no apt source for $codename main was found on this machine, so the address of its backports" \
+    "is unknown: add the suite $codename-backports to apt's sources and run this again"
+  [ -n "$key" ] || key=/usr/share/keyrings/debian-archive-keyring.gpg
+  say "adds the suite $codename-backports of this machine's own mirror as $source"
+  printf '%s\n' '# Added by Cleat for QEMU. Packages are taken from here only when asked for by name.' \
+    'Types: deb' "URIs: $uri" "Suites: $codename-backports" 'Components: main' "Signed-By: $key" |
+    "${as_root[@]}" tee "$source" >/dev/null
+}
+
+install_qemu() {
+  local codename=$1 candidate
+  candidate=$(apt-cache policy qemu-system-x86 | awk '$1 == "Candidate:" { print $2 }')
+  if dpkg --compare-versions "${candidate:-0}" ge "1:$min_qemu"; then
+    apt_install qemu-system-x86
+  else
+    add_backports "$codename"
+    apt_update
+    apt_install -t "$codename-backports" qemu-system-x86
+  fi
+  qemu_is_recent || die "QEMU $min_qemu or later is needed; what is first in PATH is $(qemu_version || echo none)" \
+    "($(command -v qemu-system-x86_64 || true))"
+}
+
+main() {
+  local with_guest=yes list_only=no
+  case "${1:-}" in
+    '') ;;
+    --list) list_only=yes ;;
+    --packages-only) with_guest=no ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+  esac
+
+  # shellcheck source=/dev/null
+  . /etc/os-release
+  local clang
+  case "${ID:-}-${VERSION_ID:-}" in
+    debian-12) clang=16 ;;
+    debian-13) clang=19 ;;
+    *) die "this script knows Debian 12 and 13, not '${PRETTY_NAME:-this system}'; 'scripts/setup.sh --list'" \
+      "on Debian names what is needed, and 'make build' doesn't need this script" ;;
+  esac
+
+  if [ $list_only = yes ]; then
+    package_table "$clang"
+    printf '%-24s%s\n' qemu-system-x86 "guest (>= $min_qemu)"
+    exit 0
+  fi
+
+  local name why missing=() wanted=()
+  while read -r name why; do
+    installed "$name" || {
+      missing+=("$name")
+      wanted+=("$name ($why)")
+    }
+  done < <(package_table "$clang")
+
+  mkdir -p build/logs
+  log=build/logs/setup-apt.log
+  if [ ${#missing[@]} -gt 0 ] || ! qemu_is_recent; then
+    qemu_is_recent || wanted+=("qemu-system-x86 >= $min_qemu (guest)")
+    say "will install: $(printf '%s, ' "${wanted[@]}" | sed 's/, $//')"
+    become_root "${missing[*]}"
+    apt_update
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+    qemu_is_recent || install_qemu "$VERSION_CODENAME"
+    say "installed"
+  else
+    say "every package is installed"
+  fi
+
+  [ $with_guest = no ] || scripts/guest/make_image.sh
+}
+
+main "$@"

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one logger: spdlog, to standard error (which systemd's journal takes), one line an event:
+//   2026-01-31T12:00:00.123 info engine: attached disks/a to controllers/vm1
+// Never on the hot path. Never a key, never a guest's data.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace cleat::log {
+
+// Once, before the first thread. `program` stands in each line. `level` is one of trace, debug, info, warn, error.
+Status Init(std::string_view program, std::string_view level);
+
+}  // namespace cleat::log

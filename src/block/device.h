@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block device abstraction: what every back end and filter implements and every front end is written against.
+//
+//   Device   one open disk (or a filter over one). Made and closed by coroutines on the control reactor.
+//   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on that
+//            reactor, shares nothing with other reactors' channels.
+//
+// A Device outlives its channels, a Channel the requests submitted to it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "block/memory.h"
+#include "block/request.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+
+namespace cleat::block {
+
+enum class AccessMode : uint8_t { kReadOnly, kReadWrite };
+
+// The smallest and largest values are checked by CheckGeometry.
+struct Geometry {
+  uint64_t size_bytes = 0;                // a multiple of logical_block_bytes
+  uint32_t logical_block_bytes = 512;     // 512 or 4096: the unit of addressing
+  uint32_t physical_block_bytes = 512;    // a power of two >= logical: the unit without read-modify-write
+  uint32_t optimal_io_bytes = 0;          // 0: nothing to say
+  bool discard = false;
+  uint32_t discard_granularity_bytes = 0;
+  uint64_t discard_max_bytes = 0;         // one request
+  bool write_zeroes = false;              // reads back zero, always
+  uint64_t write_zeroes_max_bytes = 0;
+  bool write_cache = false;               // completed writes need a flush to be durable
+};
+Status CheckGeometry(const Geometry& geometry, const std::string& disk);
+
+// What is fixed when a disk is created; each back end completes it to a Geometry.
+struct DiskShape {
+  DiskShape(std::string disk_name, uint64_t size, uint32_t logical_block, uint32_t physical_block)
+      : name(std::move(disk_name)),
+        size_bytes(size),
+        logical_block_bytes(logical_block),
+        physical_block_bytes(physical_block) {}
+
+  Geometry ToGeometry() const {
+    Geometry geometry;
+    geometry.size_bytes = size_bytes;
+    geometry.logical_block_bytes = logical_block_bytes;
+    geometry.physical_block_bytes = physical_block_bytes;
+    return geometry;
+  }
+
+  std::string name;  // "disks/ID": what errors call it
+  uint64_t size_bytes;
+  uint32_t logical_block_bytes;
+  uint32_t physical_block_bytes;
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  // Takes the request until it calls request.Complete(), possibly before this returns. The front end (see pipeline.h)
+  // has checked range, alignment and access; a back end may rely on it.
+  virtual void Submit(Request& request) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  const Geometry& geometry() const { return geometry_; }  // any thread; changes only by a resize, on control
+  const std::string& name() const { return name_; }
+
+  // How many frames this device and those below it push on a request.
+  virtual uint32_t frames() const = 0;
+
+  // On `reactor`, the I/O reactor that will use it.
+  virtual Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) = 0;
+
+  // The reservation hook. Acquire: from its return to Release's no other process can write this disk through an
+  // owner's path; fails (failed_precondition, naming the owner when it is known) while another one holds it. Acquired
+  // before the first request, released after the last is completed. Devices without contention have nothing to do.
+  virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
+  virtual Task<Status> Release() { co_return Ok{}; }
+
+  // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A region is
+  // removed only when no request uses it any more.
+  virtual void RegionAdded(const MemoryRegion& /*region*/) {}
+  virtual void RegionRemoved(const MemoryRegion& /*region*/) {}
+
+  // No channel is left. After it the device is only destroyed.
+  virtual Task<Status> Close() { co_return Ok{}; }
+
+ protected:
+  Device(std::string name, const Geometry& geometry) : name_(std::move(name)), geometry_(geometry) {}
+
+ private:
+  std::string name_;
+  Geometry geometry_;
+};
+
+}  // namespace cleat::block

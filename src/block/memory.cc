@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "block/memory.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+namespace cleat::block {
+namespace {
+
+uint64_t NextRegionId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+MemoryRegion::MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes)
+    : base_(base), size_bytes_(size_bytes), mapping_(mapping), mapping_bytes_(mapping_bytes), id_(NextRegionId()) {}
+
+MemoryRegion::~MemoryRegion() {
+  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+}
+
+Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint64_t fd_offset,
+                                                        uint64_t size_bytes) {
+  struct stat file {};
+  if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "memory region: fstat");
+  const auto file_bytes = static_cast<uint64_t>(file.st_size);
+  // Touching pages behind the end of a file is a SIGBUS for the whole engine.
+  if (size_bytes == 0 || size_bytes > file_bytes || fd_offset > file_bytes - size_bytes) {
+    return Error(ErrorCode::kInvalidArgument, "memory region of " + std::to_string(size_bytes) + " bytes at offset " +
+                                                  std::to_string(fd_offset) + " is outside its file of " +
+                                                  std::to_string(file_bytes) + " bytes");
+  }
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t lead = fd_offset % page_bytes;
+  void* mapping = mmap(nullptr, size_bytes + lead, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+                       static_cast<off_t>(fd_offset - lead));
+  if (mapping == MAP_FAILED) return ErrnoError(errno, "memory region: mmap");
+  return std::shared_ptr<MemoryRegion>(
+      new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes, mapping, size_bytes + lead));
+}
+
+std::shared_ptr<MemoryRegion> MemoryRegion::Borrow(void* base, uint64_t size_bytes) {
+  return std::shared_ptr<MemoryRegion>(new MemoryRegion(static_cast<uint8_t*>(base), size_bytes, nullptr, 0));
+}
+
+Result<std::shared_ptr<const MemoryMap>> MemoryMap::Make(std::vector<Entry> entries) {
+  if (entries.size() > kEntriesMax) {
+    return Error(ErrorCode::kInvalidArgument, "memory map of " + std::to_string(entries.size()) +
+                                                  " regions: at most " + std::to_string(kEntriesMax));
+  }
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) {
+    if (entry.region->size_bytes() > UINT64_MAX - entry.guest_address) {
+      return Error(ErrorCode::kInvalidArgument, "memory region goes beyond the guest's address space");
+    }
+    sorted.push_back(&entry);
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Entry* a, const Entry* b) { return a->guest_address < b->guest_address; });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i]->guest_address - sorted[i - 1]->guest_address < sorted[i - 1]->region->size_bytes()) {
+      return Error(ErrorCode::kInvalidArgument, "memory regions overlap in the guest's address space");
+    }
+  }
+  return std::shared_ptr<const MemoryMap>(new MemoryMap(std::move(entries)));
+}
+
+uint8_t* MemoryMap::Contiguous(uint64_t guest_address, uint64_t length_bytes) const {
+  const Segment segment = Translate(guest_address, length_bytes);
+  return segment.length_bytes == length_bytes && length_bytes > 0 ? segment.data() : nullptr;
+}
+
+}  // namespace cleat::block

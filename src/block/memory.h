@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that requests point into. A MemoryRegion is one mapping (of a guest's memory, of a pool of ours); a
+// MemoryMap is a guest's set of them at one time, and what translates guest-physical addresses.
+//
+// Life: a map is immutable. Whoever has requests in flight against it holds a reference (shared_ptr), so a completion
+// that comes late - from a hung cluster, after the peer is gone - touches memory that is still mapped. The last
+// reference unmaps. Immutable, so any thread reads it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace cleat::block {
+
+class MemoryRegion {
+ public:
+  // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor.
+  static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset, uint64_t size_bytes);
+  // Memory that somebody else owns and keeps alive (tests, pools).
+  static std::shared_ptr<MemoryRegion> Borrow(void* base, uint64_t size_bytes);
+  ~MemoryRegion();
+  MemoryRegion(const MemoryRegion&) = delete;
+  MemoryRegion& operator=(const MemoryRegion&) = delete;
+
+  uint8_t* base() const { return base_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  // Unique in the process for all time: what back ends file their registrations under (io_uring buffers, RDMA keys).
+  uint64_t id() const { return id_; }
+
+ private:
+  MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes);
+  uint8_t* base_;
+  uint64_t size_bytes_;
+  void* mapping_;  // nullptr when borrowed
+  uint64_t mapping_bytes_;
+  uint64_t id_;
+};
+
+// A piece of a region: the handle, not a bare pointer, so that a back end can find what it registered for the region.
+struct Segment {
+  const MemoryRegion* region = nullptr;
+  uint64_t offset_bytes = 0;
+  uint32_t length_bytes = 0;
+
+  uint8_t* data() const { return region->base() + offset_bytes; }
+};
+
+class MemoryMap {
+ public:
+  struct Entry {
+    uint64_t guest_address = 0;  // guest-physical
+    std::shared_ptr<MemoryRegion> region;
+  };
+
+  // Refuses overlapping and wrapping entries, and more than kEntriesMax.
+  static constexpr size_t kEntriesMax = 64;
+  static Result<std::shared_ptr<const MemoryMap>> Make(std::vector<Entry> entries);
+
+  std::span<const Entry> entries() const { return entries_; }
+
+  // The piece that holds `guest_address`, cut at the region's end (length 0 when nothing is mapped there). A range
+  // that goes over a region's end takes several calls.
+  Segment Translate(uint64_t guest_address, uint64_t length_bytes) const {
+    for (const Entry& entry : entries_) {
+      const uint64_t offset = guest_address - entry.guest_address;  // wraps to huge when below
+      if (offset < entry.region->size_bytes()) {
+        const uint64_t room = entry.region->size_bytes() - offset;
+        const uint64_t length = length_bytes < room ? length_bytes : room;
+        return {entry.region.get(), offset, static_cast<uint32_t>(length < kSegmentMax ? length : kSegmentMax)};
+      }
+    }
+    return {};
+  }
+
+  // The whole range in one piece, or nullptr: for rings and headers, which may not be split.
+  uint8_t* Contiguous(uint64_t guest_address, uint64_t length_bytes) const;
+
+ private:
+  static constexpr uint64_t kSegmentMax = 0x80000000;
+  explicit MemoryMap(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+  std::vector<Entry> entries_;
+};
+
+}  // namespace cleat::block

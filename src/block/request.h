@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// One I/O on its way through a disk's pipeline. It knows nothing of virtio.
+//
+// Who owns it: the front end takes it from its reactor's pool, fills it in and pushes the first frame; Channel::Submit
+// lends it to the pipeline; Complete() gives it back, once, on the same reactor. Until then the request, its
+// segments and their memory stay where they are, whatever happens to the guest.
+//
+// The frame stack: a layer that wants to hear of the completion pushes a frame before it submits to the next layer.
+// Complete() pops the topmost frame and calls its `done`; a filter there does its part and calls Complete() again.
+// Thus no layer allocates. The depth is fixed; a pipeline that needs more is refused when it is built (pipeline.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/check.h"
+#include "base/intrusive_list.h"
+#include "block/memory.h"
+
+namespace cleat::block {
+
+enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes };
+
+// What became of it. Front ends translate it to their own words (virtio status, SCSI sense).
+enum class IoStatus : uint8_t {
+  kOk,
+  kIoError,
+  kNoSpace,
+  kReadOnly,
+  kUnsupported,
+  kInvalid,              // outside the disk, or not a multiple of the logical block
+  kReservationConflict,  // somebody else owns the disk
+  kAborted,              // never started: the disk went away first
+};
+const char* IoStatusName(IoStatus status);
+
+class Request;
+
+struct Frame {
+  // Called with the frame already popped; `request.status` says how the layers below ended.
+  using DoneFn = void (*)(Request& request, const Frame& frame);
+  DoneFn done = nullptr;
+  void* layer = nullptr;               // the channel or queue that pushed it
+  std::array<uint64_t, 6> scratch{};  // the layer's own; what it saves of the request (segments, times) goes here
+};
+
+class Request {
+ public:
+  static constexpr uint32_t kFramesMax = 6;  // front end, QoS, crypto, fault, back end, and one to spare
+
+  Op op = Op::kRead;
+  IoStatus status = IoStatus::kOk;
+  bool fua = false;          // write: durable when completed
+  bool may_unmap = false;    // write zeroes: the range may be given back, if it reads zero afterwards
+  uint64_t offset_bytes = 0;  // a multiple of the logical block; 0 for flush
+  uint64_t length_bytes = 0;  // the segments' sum for read and write
+  // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must put it
+  // back when its frame is done.
+  std::span<const Segment> segments;
+  uint64_t submitted_ns = 0;  // reactor time at which the front end submitted it
+  ListHook link;              // for whoever holds it at present: a waiting QoS bucket, a back end's queue
+
+  Frame& Push(Frame::DoneFn done, void* layer) {
+    CLEAT_CHECK(depth_ < kFramesMax);
+    Frame& frame = frames_[depth_++];
+    frame.done = done;
+    frame.layer = layer;
+    return frame;
+  }
+
+  // By the layer that ends it. The request may be gone when this returns.
+  void Complete(IoStatus result) {
+    CLEAT_CHECK(depth_ > 0);
+    status = result;
+    const Frame& frame = frames_[--depth_];
+    frame.done(*this, frame);
+  }
+
+  // The topmost frame: for a layer that pushed it and is asked again (a waiting request).
+  Frame& top() {
+    CLEAT_CHECK(depth_ > 0);
+    return frames_[depth_ - 1];
+  }
+  uint32_t depth() const { return depth_; }
+
+ private:
+  uint32_t depth_ = 0;
+  std::array<Frame, kFramesMax> frames_;
+};
+
+using RequestList = IntrusiveList<Request, &Request::link>;
+
+}  // namespace cleat::block

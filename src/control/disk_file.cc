@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/disk_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+
+#include "base/unique_fd.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr mode_t kFileMode = 0600;
+
+Error Wrong(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
+
+// NOT_FOUND is for resources; a path that leads nowhere is a state of the host.
+Error NotThere(const Error& error) {
+  return {error.code == ErrorCode::kNotFound ? ErrorCode::kFailedPrecondition : error.code, error.message};
+}
+
+// Sparse, of the right size from the moment that it has a name: a crash in between leaves nothing.
+Status MakeFile(const std::string& what, const std::string& path, uint64_t size_bytes) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  UniqueFd fd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kFileMode));
+  const bool unnamed = fd.valid();
+  if (!unnamed && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    fd.Reset(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kFileMode));
+  }
+  if (!fd.valid()) return ErrnoError(errno, what + " can't be made");
+
+  Status status;
+  if (ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) {
+    status = ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, size_bytes));
+  } else if (unnamed) {
+    const std::string self = fmt::format("/proc/self/fd/{}", fd.get());
+    if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      status = ErrnoError(errno, what + " can't be made");
+    }
+  }
+  if (status.ok() && fsync(fd.get()) != 0) status = ErrnoError(errno, what + " can't be written");
+  if (!status.ok() && !unnamed) unlink(path.c_str());
+  return status;
+}
+
+Result<uint64_t> SizeOf(const std::string& what, int fd, const struct stat& info) {
+  if (S_ISREG(info.st_mode)) return static_cast<uint64_t>(info.st_size);
+  uint64_t size_bytes = 0;
+  if (ioctl(fd, BLKGETSIZE64, &size_bytes) != 0) return ErrnoError(errno, what + " does not tell its size");
+  return size_bytes;
+}
+
+Status CheckFile(const std::string& what, const v1::DiskSpec& spec, const struct stat& info) {
+  const std::string& path = spec.file().path();
+  if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) {
+    return Wrong(what + " is neither a regular file nor a block device: name one that is");
+  }
+  const bool read_only = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
+  const UniqueFd fd(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    const Error error = ErrnoError(errno, fmt::format("{} can't be opened for {}", what,
+                                                      read_only ? "reading" : "reading and writing"));
+    return Error(error.code, fmt::format("{}. cleatd runs as user {}: give that user access to it", error.message,
+                                         geteuid()));
+  }
+  auto size_bytes = SizeOf(what, fd.get(), info);
+  if (!size_bytes.ok()) return std::move(size_bytes).error();
+  if (*size_bytes < spec.size_bytes()) {
+    return Wrong(fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
+                             "the disk smaller",
+                             what, *size_bytes, spec.size_bytes(), spec.size_bytes(), path));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+  const std::string& path = spec.file().path();
+  const std::string what = fmt::format("{}: file '{}'", disk_name, path);
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0 && errno == ENOENT && spec.file().create()) {
+    if (auto status = MakeFile(what, path, spec.size_bytes()); !status.ok()) return NotThere(status.error());
+  }
+  if (stat(path.c_str(), &info) == 0) return CheckFile(what, spec, info);
+  if (errno == ENOENT) {
+    return Wrong(fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
+                             "(file.create; cleatctl disk create --create)",
+                             what, spec.size_bytes(), path));
+  }
+  return NotThere(ErrnoError(errno, what + " can't be looked at"));
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host as cleatd knows it: all resources, what should be and what is, in memory behind one mutex. It has two sides:
+//
+//   the API side         validates a request, writes the intent to the store, then changes the model and answers. An
+//                        answer without an error is durable. (host_state_{disks,controllers,attachments}.cc)
+//   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
+//
+// Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that engine has
+// confirmed that it is gone; then the conductor forgets it. Until then the name is taken (kAborted).
+//
+// Every change gets the next revision and goes to the watchers. Any thread; the store is written under the mutex, files
+// are looked at outside of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/memory_keeper.h"
+#include "control/model.h"
+#include "control/store.h"
+#include "control/watch_hub.h"
+
+namespace cleat::control {
+
+// What an engine should have for one controller: a copy, taken at one moment.
+struct AttachmentIntent {
+  AttachmentRow row;
+  DiskRow disk;
+  v1::DiskStatus disk_status;
+};
+struct ControllerIntent {
+  bool exists = false;
+  ControllerRow row;
+  std::vector<AttachmentIntent> attachments;  // tombstones too
+};
+
+// What changed since the conductor last asked: ids.
+struct ChangedIntent {
+  std::set<std::string> controllers;
+  std::set<std::string> disks;
+};
+
+class HostState {
+ public:
+  // Both outlive it. Reads everything from the store.
+  static Result<std::unique_ptr<HostState>> Load(Store& store, MemoryKeeper& memory,
+                                                 size_t watch_queue_max = WatchHub::kQueueMax);
+
+  // ---- The API. Meanings and errors as proto/cleat/v1/cleat.proto says.
+  Result<v1::Disk> CreateDisk(const v1::CreateDiskRequest& request);
+  Result<v1::Disk> GetDisk(const v1::GetDiskRequest& request);
+  Result<v1::ListDisksResponse> ListDisks(const v1::ListDisksRequest& request);
+  Result<v1::DeleteDiskResponse> DeleteDisk(const v1::DeleteDiskRequest& request);
+
+  Result<v1::Controller> CreateController(const v1::CreateControllerRequest& request);
+  Result<v1::Controller> GetController(const v1::GetControllerRequest& request);
+  Result<v1::ListControllersResponse> ListControllers(const v1::ListControllersRequest& request);
+  Result<v1::DeleteControllerResponse> DeleteController(const v1::DeleteControllerRequest& request);
+
+  Result<v1::Attachment> AttachDisk(const v1::AttachDiskRequest& request);
+  Result<v1::DetachDiskResponse> DetachDisk(const v1::DetachDiskRequest& request);
+  Result<v1::Attachment> GetAttachment(const v1::GetAttachmentRequest& request);
+  Result<v1::ListAttachmentsResponse> ListAttachments(const v1::ListAttachmentsRequest& request);
+
+  Result<v1::Engine> GetEngine(const v1::GetEngineRequest& request);
+  Result<v1::ListEnginesResponse> ListEngines(const v1::ListEnginesRequest& request);
+
+  Result<std::shared_ptr<Watcher>> Watch();
+  void StopWatchers() { hub_.Stop(); }
+
+  // ---- The conductor's questions.
+  // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
+  void SetWake(std::function<void()> wake);
+  ChangedIntent TakeChanged();
+  ControllerIntent IntentOf(const std::string& controller_id);
+  std::vector<std::string> ControllersOn(const std::string& engine);
+  std::vector<std::string> ControllersWith(const std::string& disk_id);
+  // Memory disks, tombstones too.
+  std::vector<DiskRow> MemoryDisks();
+  uint64_t NewestRevision();
+
+  // ---- The conductor's reports. Those about things that are gone meanwhile are ignored.
+  void ReportEngine(const std::string& id, const v1::EngineStatus& status);  // `controllers` is filled in here
+  // Chooses an engine for each controller that has none, as far as there are any.
+  void PlaceControllers();
+  void ReportController(const std::string& id, const v1::ControllerStatus& status);
+  void ReportAttachment(const std::string& controller_id, const std::string& id, v1::AttachmentState state,
+                        const std::string& message);
+  void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
+  // That an engine holds, or does not hold, a memory disk's memory. Durable when it returns OK.
+  Status RecordKept(const std::string& disk_id, const std::string& engine, bool kept);
+  // Removes a tombstone. kUnavailable when the store can't be written: try again.
+  Status ForgetAttachment(const std::string& controller_id, const std::string& id);
+  Status ForgetController(const std::string& id);
+  Status ForgetDisk(const std::string& id);
+
+ private:
+  // `status` is what was reported last; a tombstone shows as DELETING or DETACHING whatever it says. `revision` is the
+  // one that the API shows.
+  struct DiskEntry {
+    DiskRow row;
+    v1::DiskStatus status;
+    std::map<std::string, bool> attachments;  // name -> being detached
+    uint64_t revision = 0;
+  };
+  struct AttachmentEntry {
+    AttachmentRow row;
+    v1::AttachmentStatus status;
+    uint64_t revision = 0;
+  };
+  struct ControllerEntry {
+    ControllerRow row;
+    v1::ControllerStatus status;
+    std::map<std::string, AttachmentEntry> attachments;
+    uint64_t revision = 0;
+  };
+  struct EngineEntry {
+    v1::EngineStatus status;
+    uint64_t revision = 0;
+  };
+
+  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max)
+      : store_(store), memory_(memory), hub_(watch_queue_max) {}
+
+  // All below: under the mutex, unless it says otherwise.
+  Status Fill(Rows rows);
+  uint64_t NextRevision();
+
+  // Gives the entry a new revision and tells the watchers.
+  void Publish(DiskEntry& entry);
+  void Publish(ControllerEntry& entry);
+  void Publish(AttachmentEntry& entry);
+  void Publish(const std::string& id, EngineEntry& entry);
+  void PublishGone(const std::string& name);
+
+  v1::Disk Show(const DiskEntry& entry) const;
+  v1::Controller Show(const ControllerEntry& entry) const;
+  v1::Attachment Show(const AttachmentEntry& entry) const;
+  v1::Engine Show(const std::string& id, const EngineEntry& entry) const;
+
+  DiskEntry* FindDisk(const std::string& id);
+  ControllerEntry* FindController(const std::string& id);
+  AttachmentEntry* FindAttachment(const std::string& controller_id, const std::string& id);
+
+  // The disk that is there already, or why it can't be made; nullptr when it can.
+  Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
+  Status PrepareBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
+  Result<v1::Disk> CommitDisk(const std::string& id, const v1::DiskSpec& spec);
+  Status EraseDisk(DiskEntry& entry);
+
+  Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
+  std::string ChooseEngine() const;  // empty when there is none
+  void CountController(const std::string& engine, int difference);
+  Status EraseController(ControllerEntry& entry);
+
+  Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
+  Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
+  Status EraseAttachment(ControllerEntry& controller, const std::string& id);
+
+  void ControllerChanged(const std::string& id);
+  void DiskChanged(const std::string& id);
+
+  Store& store_;
+  MemoryKeeper& memory_;
+  WatchHub hub_;
+  std::mutex mutex_;
+  std::function<void()> wake_ = [] {};
+  uint64_t revision_ = 0;        // the last one handed out
+  uint64_t revisions_until_ = 0;  // reserved in the store up to here, exclusive
+  std::map<std::string, DiskEntry> disks_;
+  std::map<std::string, ControllerEntry> controllers_;
+  std::map<std::string, EngineEntry> engines_;
+  std::map<std::string, std::string> creating_;  // disk ids whose file is being looked at -> path or ""
+  ChangedIntent changed_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cleatd remembers: one row a resource, as the store keeps it. Plain values without behaviour, threads or gRPC.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cleat/v1/cleat.pb.h"
+
+namespace cleat::control {
+
+// A limit on everything.
+inline constexpr size_t kDisksMax = 4096;
+inline constexpr size_t kControllersMax = 1024;
+inline constexpr uint32_t kQueuesMax = 64;
+inline constexpr uint64_t kDiskBytesMax = uint64_t{1} << 50;
+inline constexpr uint32_t kPhysicalBlockBytesMax = 65536;
+inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
+inline constexpr size_t kSocketPathBytesMax = 107;  // sockaddr_un.sun_path without its final zero
+inline constexpr size_t kFilePathBytesMax = 4095;
+inline constexpr uint64_t kFaultDelayNsMax = 10'000'000'000;
+inline constexpr int kPageSizeMax = 1000;
+inline constexpr size_t kPageBytesMax = size_t{512} * 1024;  // half of what a gRPC message may have
+
+// `revision` is the one of the intent: given when the resource was made and never changed, so that a resource that was
+// deleted and made anew can be told from its predecessor. It travels to the engine and comes back in the inventory.
+
+struct DiskRow {
+  std::string id;
+  v1::DiskSpec spec;  // complete: defaults are filled in
+  uint64_t revision = 0;
+  bool deleting = false;  // a tombstone: acknowledged as deleted, an engine may still hold its memory
+  // Memory disks. `reached_engine` is set, durably, before the first Attach that can write to it: from then on the
+  // content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
+  bool reached_engine = false;
+  std::set<std::string> kept_by;
+};
+
+struct ControllerRow {
+  std::string id;
+  v1::ControllerSpec spec;
+  uint64_t revision = 0;
+  bool deleting = false;
+  std::string engine;  // the engine's id, once chosen
+};
+
+struct AttachmentRow {
+  std::string controller;  // the controller's id
+  std::string id;
+  v1::AttachmentSpec spec;
+  uint64_t revision = 0;
+  bool deleting = false;
+};
+
+struct Rows {
+  std::vector<DiskRow> disks;
+  std::vector<ControllerRow> controllers;
+  std::vector<AttachmentRow> attachments;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Resource names ("disks/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in them. Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace cleat::control {
+
+std::string DiskName(std::string_view id);
+std::string ControllerName(std::string_view id);
+std::string AttachmentName(std::string_view controller_id, std::string_view id);
+std::string EngineName(std::string_view id);
+
+// [a-z]([-a-z0-9]{0,61}[a-z0-9])?
+bool IsId(std::string_view text);
+// kInvalidArgument unless it is one; `what` says whose ("disk_id").
+Status CheckId(std::string_view what, std::string_view id);
+
+// The id in a name; kInvalidArgument, with the form that is expected, when the name has another one.
+Result<std::string> ParseDiskName(std::string_view name);
+Result<std::string> ParseControllerName(std::string_view name);
+Result<std::string> ParseEngineName(std::string_view name);
+
+struct AttachmentIds {
+  std::string controller;
+  std::string id;
+};
+Result<AttachmentIds> ParseAttachmentName(std::string_view name);
+
+}  // namespace cleat::control

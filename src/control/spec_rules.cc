@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/spec_rules.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+
+#include "control/model.h"
+#include "control/names.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr uint32_t kSmallBlockBytes = 512;
+constexpr uint32_t kLargeBlockBytes = 4096;
+constexpr uint32_t kMillion = 1'000'000;
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+std::string DefaultSerial(std::string_view id) {
+  if (id.size() <= kSerialBytesMax) return std::string(id);
+  uint32_t hash = 2166136261;  // FNV-1a
+  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
+  return fmt::format("{}-{:08x}", id.substr(0, kSerialBytesMax - 9), hash);
+}
+
+Status CheckSerial(std::string_view disk, std::string_view serial) {
+  const bool printable = std::all_of(serial.begin(), serial.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (printable && serial.size() <= kSerialBytesMax) return Ok{};
+  return Invalid(fmt::format("{}: serial must be 1 to {} printable ASCII characters", disk,
+                             kSerialBytesMax));
+}
+
+Status CheckBlocks(std::string_view disk, const v1::DiskSpec& spec) {
+  const uint32_t logical = spec.logical_block_bytes();
+  const uint32_t physical = spec.physical_block_bytes();
+  if (logical != kSmallBlockBytes && logical != kLargeBlockBytes) {
+    return Invalid(fmt::format("{}: logical_block_bytes is {}: it must be 512 or 4096", disk, logical));
+  }
+  if (!std::has_single_bit(physical) || physical < logical || physical > kPhysicalBlockBytesMax) {
+    return Invalid(fmt::format("{}: physical_block_bytes is {}: it must be a power of two from {} to {}", disk,
+                               physical, logical, kPhysicalBlockBytesMax));
+  }
+  if (spec.size_bytes() == 0 || spec.size_bytes() > kDiskBytesMax || spec.size_bytes() % logical != 0) {
+    return Invalid(fmt::format("{}: size_bytes is {}: it must be a multiple of the logical block size ({}), from {} "
+                               "to {}",
+                               disk, spec.size_bytes(), logical, logical, kDiskBytesMax));
+  }
+  return Ok{};
+}
+
+Status CheckFault(std::string_view disk, const v1::FaultPlan& fault) {
+  if (fault.delay_ns_max() > kFaultDelayNsMax) {
+    return Invalid(fmt::format("{}: fault.delay_ns_max is {}: {} at most", disk, fault.delay_ns_max(),
+                               kFaultDelayNsMax));
+  }
+  if (fault.fail_per_million() > kMillion) {
+    return Invalid(fmt::format("{}: fault.fail_per_million is {}: {} at most", disk, fault.fail_per_million(),
+                               kMillion));
+  }
+  return Ok{};
+}
+
+template <typename Enum>
+Status CheckEnum(std::string_view object, std::string_view field, Enum value, bool known) {
+  if (known) return Ok{};
+  return Invalid(fmt::format("{}: {} is {}, which this version does not know", object, field,
+                             static_cast<int>(value)));
+}
+
+}  // namespace
+
+Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max) {
+  if (path.empty()) return Invalid(fmt::format("{} is missing: give an absolute path", what));
+  if (path.find('\0') != std::string_view::npos) return Invalid(fmt::format("{} has a zero byte in it", what));
+  if (path.front() != '/' || path.back() == '/') {
+    return Invalid(fmt::format("{} is '{}': give the absolute path of a file", what, path.substr(0, bytes_max)));
+  }
+  if (path.size() > bytes_max) {
+    return Invalid(fmt::format("{} has {} bytes: {} at most", what, path.size(), bytes_max));
+  }
+  return std::filesystem::path(path).lexically_normal().string();
+}
+
+Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
+  const std::string disk = DiskName(id);
+  if (spec.logical_block_bytes() == 0) spec.set_logical_block_bytes(kSmallBlockBytes);
+  if (spec.physical_block_bytes() == 0) spec.set_physical_block_bytes(kLargeBlockBytes);
+  if (spec.serial().empty()) spec.set_serial(DefaultSerial(id));
+  if (spec.access_mode() == v1::ACCESS_MODE_UNSPECIFIED) spec.set_access_mode(v1::ACCESS_MODE_ONE_WRITER);
+
+  if (auto status = CheckBlocks(disk, spec); !status.ok()) return status.error();
+  if (auto status = CheckSerial(disk, spec.serial()); !status.ok()) return status.error();
+  const bool mode_known = v1::AccessMode_IsValid(spec.access_mode());
+  if (auto status = CheckEnum(disk, "access_mode", spec.access_mode(), mode_known); !status.ok()) {
+    return status.error();
+  }
+  if (spec.has_fault()) {
+    if (auto status = CheckFault(disk, spec.fault()); !status.ok()) return status.error();
+  }
+  if (spec.backend_case() == v1::DiskSpec::BACKEND_NOT_SET) {
+    return Invalid(fmt::format("{}: no back end: set one of null, memory, file", disk));
+  }
+  if (spec.has_file()) {
+    auto path = CompletePath(disk + ": file.path", spec.file().path(), kFilePathBytesMax);
+    if (!path.ok()) return std::move(path).error();
+    spec.mutable_file()->set_path(*path);
+  }
+  return spec;
+}
+
+Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec) {
+  const std::string controller = ControllerName(id);
+  if (spec.type() == v1::CONTROLLER_TYPE_UNSPECIFIED) spec.set_type(v1::CONTROLLER_TYPE_BLK);
+  if (spec.socket_mode() == v1::SOCKET_MODE_UNSPECIFIED) spec.set_socket_mode(v1::SOCKET_MODE_CLIENT);
+  if (spec.queues() == 0) spec.set_queues(1);
+
+  const bool type_known = v1::ControllerType_IsValid(spec.type());
+  if (auto status = CheckEnum(controller, "type", spec.type(), type_known); !status.ok()) return status.error();
+  const bool mode_known = v1::SocketMode_IsValid(spec.socket_mode());
+  if (auto status = CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known); !status.ok()) {
+    return status.error();
+  }
+  if (spec.queues() > kQueuesMax) {
+    return Invalid(fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
+  }
+  auto path = CompletePath(controller + ": socket_path", spec.socket_path(), kSocketPathBytesMax);
+  if (!path.ok()) return std::move(path).error();
+  spec.set_socket_path(*path);
+  if (!spec.engine().empty()) {
+    auto engine = ParseEngineName(spec.engine());
+    if (!engine.ok()) return Invalid(fmt::format("{}: engine: {}", controller, engine.error().message));
+  }
+  return spec;
+}
+
+Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
+                                                  v1::ControllerType type) {
+  auto disk = ParseDiskName(spec.disk());
+  if (!disk.ok()) return Invalid(fmt::format("{}: disk: {}", name, disk.error().message));
+  if (type == v1::CONTROLLER_TYPE_BLK && spec.target() != 0) {
+    return Invalid(fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
+  }
+  return spec;
+}
+
+bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b) {
+  return google::protobuf::util::MessageDifferencer::Equals(a, b);
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a spec may say, whatever the state of the host: fills in the defaults and refuses what can't be. Pure functions.
+// Errors are kInvalidArgument and name the resource, the field, the value and the range.
+#pragma once
+
+#include <string_view>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+
+namespace cleat::control {
+
+Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
+Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
+Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
+                                                  v1::ControllerType type);
+
+// Whether two complete specs say the same.
+bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b);
+
+// Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
+Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max);
+
+}  // namespace cleat::control

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands every change to every watcher. Publishing never waits: a watcher has a bounded queue, and one that falls that
+// far behind is dropped and told so. Any thread; the publisher (HostState) holds its own lock, so that all watchers see
+// one order.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+
+namespace cleat::control {
+
+using WatchEvent = std::shared_ptr<const v1::WatchResponse>;
+
+class Watcher {
+ public:
+  // The next event; nullptr when there was none in this time. kResourceExhausted once it was too slow,
+  // kUnavailable once cleatd stops: no event follows either.
+  Result<WatchEvent> Next(std::chrono::milliseconds wait);
+
+ private:
+  friend class WatchHub;
+  explicit Watcher(std::vector<WatchEvent> snapshot) : queue_(snapshot.begin(), snapshot.end()) {}
+  void Push(const WatchEvent& event, size_t queue_max);
+  void End(Error error);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<WatchEvent> queue_;
+  size_t changes_ = 0;  // queued behind the snapshot
+  Status end_;
+};
+
+class WatchHub {
+ public:
+  static constexpr size_t kWatchersMax = 64;
+  static constexpr size_t kQueueMax = 4096;
+
+  explicit WatchHub(size_t queue_max = kQueueMax) : queue_max_(queue_max) {}
+
+  // A watcher that first sees `snapshot`. It unsubscribes when the last reference to it goes.
+  // kResourceExhausted when there are kWatchersMax.
+  Result<std::shared_ptr<Watcher>> Subscribe(std::vector<WatchEvent> snapshot);
+  void Publish(const WatchEvent& event);
+  // Ends every watcher, those to come too.
+  void Stop();
+
+ private:
+  const size_t queue_max_;
+  std::mutex mutex_;
+  std::list<std::weak_ptr<Watcher>> watchers_;
+  bool stopped_ = false;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/command_link.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace cleat::engine {
+namespace {
+
+constexpr uint64_t kRetryNs = 50 * kNsPerMs;
+constexpr uint64_t kRefusedRetryNs = 5 * kNsPerSecond;  // cleatd is there and doesn't want us: another version?
+constexpr size_t kOutgoingMax = 16384;  // messages; a cleatd that reads nothing for so long is hung up on
+constexpr uint32_t kRequestsMax = 8192;  // running at once
+
+// Who listens there must be root or our own user: it may tell us to open files.
+Status CheckPeer(int fd, const std::string& path) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoError(errno, "SO_PEERCRED of " + path);
+  if (peer.uid != 0 && peer.uid != geteuid()) {
+    return Error(ErrorCode::kPermissionDenied, path + " is served by user " + std::to_string(peer.uid) +
+                                                   ": only root and this engine's user may command it");
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+struct CommandLink::Connection {
+  struct Watch : FdWatch {
+    explicit Watch(CommandLink& l) : FdWatch(&OnEvent), link(l) {}
+    static void OnEvent(FdWatch& watch, uint32_t events) {
+      CommandLink& link = static_cast<Watch&>(watch).link;
+      if ((events & EPOLLOUT) != 0) link.Flush();
+      if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) link.OnReadable();
+    }
+    CommandLink& link;
+  };
+
+  Connection(CommandLink& link, UniqueFd s) : socket(std::move(s)), watch(link) {}
+
+  UniqueFd socket;
+  Watch watch;  // dies before the socket
+  bool welcome = false;
+  bool refused = false;
+  bool broken = false;
+  std::deque<Outgoing> outgoing;
+  // Changes wait here until there is room, and so a thing that changes often is reported as it last was.
+  std::set<std::string> changed_controllers;
+  std::set<std::pair<std::string, uint32_t>> changed_attachments;
+};
+
+CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
+    : control_(control), engine_(engine), options_(std::move(options)), hung_up_(control), gate_(control) {}
+
+CommandLink::~CommandLink() { CLEAT_CHECK(connection_ == nullptr); }
+
+void CommandLink::Start() {
+  engine_.SetListener(this);
+  CLEAT_CHECK(gate_.TryEnter());
+  Spawn(KeepConnected());
+}
+
+Task<void> CommandLink::Stop() {
+  stopping_.Cancel();
+  co_await gate_.Close();
+  engine_.SetListener(nullptr);
+}
+
+Task<void> CommandLink::KeepConnected() {
+  while (!stopping_.cancelled()) {
+    uint64_t retry_ns = kRetryNs;
+    auto connection = Connect();
+    if (connection) {
+      told_unreachable_ = false;
+      connection_ = std::move(connection).value();
+      ++connections_;
+      hung_up_.Reset();
+      Send(EncodeHello(options_.hello));
+      co_await hung_up_.Wait(&stopping_);
+      retry_ns = connection_->refused ? kRefusedRetryNs : kRetryNs;
+      connection_.reset();
+    } else if (!told_unreachable_) {
+      told_unreachable_ = true;
+      spdlog::warn("cleatd is not reachable ({}): serving what is attached, trying again every {} ms",
+                   connection.error().message, kRetryNs / kNsPerMs);
+    }
+    co_await control_.SleepFor(retry_ns, &stopping_);
+  }
+  gate_.Leave();
+}
+
+Result<std::unique_ptr<CommandLink::Connection>> CommandLink::Connect() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return ErrnoError(errno, "socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (options_.socket_path.size() > kSocketPathBytesMax) {
+    return Error(ErrorCode::kInvalidArgument, "socket path " + options_.socket_path + " is too long");
+  }
+  std::memcpy(address.sun_path, options_.socket_path.data(), options_.socket_path.size());
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoError(errno, "connecting to " + options_.socket_path);
+  }
+  Status peer = CheckPeer(socket.get(), options_.socket_path);
+  if (!peer) return std::move(peer).error();
+  auto connection = std::make_unique<Connection>(*this, std::move(socket));
+  Status watching = connection->watch.Start(control_, connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  if (!watching) return std::move(watching).error();
+  return connection;
+}
+
+void CommandLink::HangUp(const std::string& why) {
+  if (connection_ == nullptr || connection_->broken) return;
+  spdlog::info("the connection to cleatd ended: {}", why);
+  connection_->broken = true;
+  connection_->watch.Stop();
+  hung_up_.Set();
+}
+
+void CommandLink::OnReadable() {
+  while (connection_ != nullptr && !connection_->broken && ReceiveOne()) {
+  }
+}
+
+// One datagram. False when there is none.
+bool CommandLink::ReceiveOne() {
+  static uint8_t buffer[kMessageBytesMax];  // the control reactor is one thread
+  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+  iovec part{buffer, sizeof(buffer)};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t received = recvmsg(connection_->socket.get(), &message, MSG_CMSG_CLOEXEC);
+  if (received < 0) {
+    if (errno == EAGAIN || errno == EINTR) return errno == EINTR;
+    HangUp(ErrnoError(errno, "receiving").message);
+    return false;
+  }
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  if (received == 0) {
+    HangUp("cleatd closed it");
+    return false;
+  }
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    HangUp("a message was larger than the protocol allows");
+    return false;
+  }
+  OnMessage({buffer, static_cast<size_t>(received)}, fds.empty() ? UniqueFd() : std::move(fds.front()));
+  return true;
+}
+
+void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
+  auto incoming = Decode(bytes);
+  if (!incoming) {
+    const uint64_t id = DecodeId(bytes);
+    spdlog::warn("cleatd sent what this engine refuses: {}", incoming.error().message);
+    if (id == 0) {
+      HangUp("it sent a message that can't be read");
+    } else {
+      Send(EncodeReply(id, std::move(incoming).error()));
+    }
+    return;
+  }
+  if (const auto* reply = std::get_if<HelloReplyMessage>(&incoming->body)) {
+    Welcome(*reply);
+    return;
+  }
+  if (!connection_->welcome) {
+    HangUp("it sent a request before its hello");
+    return;
+  }
+  if (gate_.inside() > kRequestsMax || !gate_.TryEnter()) {
+    Send(EncodeReply(incoming->id, Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
+    return;
+  }
+  Spawn(RunRequest(std::move(incoming).value(), std::move(fd), connections_));
+}
+
+void CommandLink::Welcome(const HelloReplyMessage& reply) {
+  if (!reply.refusal.empty()) {
+    spdlog::error("cleatd refuses this engine: {}", reply.refusal);
+    connection_->refused = true;
+    HangUp("refused");
+    return;
+  }
+  if (reply.protocol < kProtocolMin || reply.protocol > kProtocolMax) {
+    HangUp("it chose protocol version " + std::to_string(reply.protocol) + ", which this engine does not speak");
+    return;
+  }
+  // Changes from here on are reported as changes: nothing lies between the inventory and the first of them.
+  connection_->welcome = true;
+  for (auto& message : EncodeInventory(engine_.Controllers(), engine_.Attachments(), engine_.Memories())) {
+    Send(std::move(message));
+  }
+  spdlog::info("connected to cleatd, protocol version {}", reply.protocol);
+}
+
+Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
+  Status status;
+  UniqueFd answer_fd;
+  if (const auto* put = std::get_if<PutControllerMessage>(&request.body)) {
+    status = engine_.PutController(put->controller);
+  } else if (const auto* gone = std::get_if<DeleteControllerMessage>(&request.body)) {
+    auto task = engine_.DeleteController(gone->name);
+    status = co_await std::move(task);
+  } else if (auto* attach = std::get_if<AttachMessage>(&request.body)) {
+    auto task = engine_.Attach(std::move(attach->attachment));
+    status = co_await std::move(task);
+  } else if (const auto* detach = std::get_if<DetachMessage>(&request.body)) {
+    auto task = engine_.Detach(detach->controller, detach->target);
+    status = co_await std::move(task);
+  } else if (const auto* keep = std::get_if<KeepMemoryMessage>(&request.body)) {
+    status = engine_.KeepMemory(keep->memory, std::move(fd));
+  } else if (const auto* drop = std::get_if<DropMemoryMessage>(&request.body)) {
+    status = engine_.DropMemory(drop->disk);
+  } else if (const auto* fetch = std::get_if<FetchMemoryMessage>(&request.body)) {
+    auto memory = engine_.FetchMemory(fetch->disk);
+    if (memory) {
+      answer_fd = std::move(memory).value();
+    } else {
+      status = std::move(memory).error();
+    }
+  }
+  if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
+    FlushChanges();  // what a request did is known before its reply
+    Send(EncodeReply(request.id, status), std::move(answer_fd));
+  }
+  gate_.Leave();
+}
+
+void CommandLink::ControllerChanged(const std::string& controller) {
+  if (connection_ == nullptr || !connection_->welcome) return;
+  connection_->changed_controllers.insert(controller);
+  Flush();
+}
+
+void CommandLink::AttachmentChanged(const std::string& controller, uint32_t target) {
+  if (connection_ == nullptr || !connection_->welcome) return;
+  connection_->changed_attachments.emplace(controller, target);
+  Flush();
+}
+
+void CommandLink::FlushChanges() {
+  Connection& connection = *connection_;
+  for (const std::string& name : std::exchange(connection.changed_controllers, {})) {
+    const auto report = engine_.ControllerByName(name);
+    connection.outgoing.push_back({report ? EncodeController(*report) : EncodeControllerGone(name), UniqueFd()});
+  }
+  for (const auto& [controller, target] : std::exchange(connection.changed_attachments, {})) {
+    const auto report = engine_.AttachmentByKey(controller, target);
+    connection.outgoing.push_back(
+        {report ? EncodeAttachment(*report) : EncodeAttachmentGone(controller, target), UniqueFd()});
+  }
+}
+
+void CommandLink::Send(std::vector<uint8_t> bytes, UniqueFd fd) {
+  if (connection_ == nullptr || connection_->broken) return;
+  if (connection_->outgoing.size() >= kOutgoingMax) {
+    HangUp("it does not read what it is sent");
+    return;
+  }
+  connection_->outgoing.push_back({std::move(bytes), std::move(fd)});
+  Flush();
+}
+
+void CommandLink::Flush() {
+  if (connection_ == nullptr || connection_->broken) return;
+  if (connection_->outgoing.empty()) FlushChanges();
+  while (!connection_->outgoing.empty()) {
+    const Outgoing& next = connection_->outgoing.front();
+    iovec part{const_cast<uint8_t*>(next.bytes.data()), next.bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (next.fd) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      const int fd = next.fd.get();
+      std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    }
+    if (sendmsg(connection_->socket.get(), &message, MSG_NOSIGNAL) < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return;  // the watch says when there is room
+      HangUp(ErrnoError(errno, "sending").message);
+      return;
+    }
+    connection_->outgoing.pop_front();
+    if (connection_->outgoing.empty()) FlushChanges();
+  }
+}
+
+}  // namespace cleat::engine

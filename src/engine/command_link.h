@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's connection to cleatd. Connects, and connects again when cleatd was restarted (within 100 ms); says
+// hello, reports the inventory, runs requests, reports changes. While nobody is there the engine goes on serving.
+// On the control reactor.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "engine/codec.h"
+#include "engine/engine.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+
+namespace cleat::engine {
+
+class CommandLink : private Engine::Listener {
+ public:
+  struct Options {
+    std::string socket_path;
+    HelloMessage hello;
+  };
+  CommandLink(Reactor& control, Engine& engine, Options options);
+  ~CommandLink() override;  // stopped
+
+  void Start();
+  // Hangs up, lets the requests that run end.
+  Task<void> Stop();
+
+ private:
+  struct Outgoing {
+    std::vector<uint8_t> bytes;
+    UniqueFd fd;
+  };
+  struct Connection;
+
+  Task<void> KeepConnected();
+  Result<std::unique_ptr<Connection>> Connect();
+  void OnReadable();
+  bool ReceiveOne();
+  void OnMessage(std::span<const uint8_t> bytes, UniqueFd fd);
+  Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
+  void Welcome(const HelloReplyMessage& reply);
+  void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());
+  void Flush();
+  void FlushChanges();
+  void HangUp(const std::string& why);
+  void ControllerChanged(const std::string& controller) override;
+  void AttachmentChanged(const std::string& controller, uint32_t target) override;
+
+  Reactor& control_;
+  Engine& engine_;
+  const Options options_;
+  std::unique_ptr<Connection> connection_;
+  uint64_t connections_ = 0;  // a reply goes out on the connection its request came by, or nowhere
+  Event hung_up_;
+  CancelToken stopping_;
+  Gate gate_;
+  bool told_unreachable_ = false;
+};
+
+}  // namespace cleat::engine

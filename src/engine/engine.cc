@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace cleat::engine {
+namespace {
+
+Error ShuttingDown() { return {ErrorCode::kUnavailable, "this engine is shutting down"}; }
+
+Status CheckSpec(const ControllerSpec& spec) {
+  const auto refuse = [&](const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, "controller '" + spec.name + "': " + why);
+  };
+  if (spec.name.empty()) return refuse("has no name");
+  if (spec.queues < 1 || spec.queues > kQueuesMax) {
+    return refuse(std::to_string(spec.queues) + " queues: use 1 to " + std::to_string(kQueuesMax));
+  }
+  if (spec.socket_path.empty() || spec.socket_path.front() != '/') {
+    return refuse("socket path '" + spec.socket_path + "' is not absolute");
+  }
+  if (spec.socket_path.size() > kSocketPathBytesMax) {
+    return refuse("socket path has " + std::to_string(spec.socket_path.size()) + " bytes: at most " +
+                  std::to_string(kSocketPathBytesMax));
+  }
+  return Ok{};
+}
+
+Status CheckSpec(const AttachmentSpec& attachment) {
+  const auto refuse = [&](const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, "attaching '" + attachment.disk.name + "': " + why);
+  };
+  if (attachment.disk.name.empty()) return refuse("the disk has no name");
+  if (attachment.disk.serial.size() > kSerialBytesMax) {
+    return refuse("serial '" + attachment.disk.serial + "' is longer than " + std::to_string(kSerialBytesMax) +
+                  " bytes");
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Engine::Engine(const Parts& parts)
+    : parts_(parts),
+      context_{parts.control, parts.io_reactors, parts.disks, parts.endpoints,
+               [this](const std::string& controller) {
+                 if (listener_ != nullptr) listener_->ControllerChanged(controller);
+               },
+               [this](const std::string& controller, uint32_t target) {
+                 if (listener_ != nullptr) listener_->AttachmentChanged(controller, target);
+               }},
+      requests_(parts.control) {}
+
+Engine::~Engine() { CLEAT_CHECK(controllers_.empty()); }
+
+std::shared_ptr<Controller> Engine::Find(const std::string& name) const {
+  const auto found = controllers_.find(name);
+  return found == controllers_.end() ? nullptr : found->second;
+}
+
+std::vector<ControllerReport> Engine::Controllers() const {
+  std::vector<ControllerReport> reports;
+  reports.reserve(controllers_.size());
+  for (const auto& [name, controller] : controllers_) reports.push_back(controller->Report());
+  return reports;
+}
+
+std::vector<AttachmentReport> Engine::Attachments() const {
+  std::vector<AttachmentReport> reports;
+  for (const auto& [name, controller] : controllers_) {
+    if (auto report = controller->Attachment()) reports.push_back(std::move(*report));
+  }
+  return reports;
+}
+
+std::optional<ControllerReport> Engine::ControllerByName(const std::string& name) const {
+  const auto controller = Find(name);
+  if (controller == nullptr) return std::nullopt;
+  return controller->Report();
+}
+
+std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& controller, uint32_t target) const {
+  const auto found = Find(controller);
+  if (found == nullptr) return std::nullopt;
+  auto report = found->Attachment();
+  if (report && report->spec.target != target) return std::nullopt;
+  return report;
+}
+
+Status Engine::PutController(const ControllerSpec& spec) {
+  if (requests_.closed()) return ShuttingDown();
+  Status valid = CheckSpec(spec);
+  if (!valid) return valid;
+  if (const auto existing = Find(spec.name)) {
+    if (existing->Report().state == ControllerState::kClosing) {
+      return Error(ErrorCode::kAborted, spec.name + " is being deleted: try again when it is gone");
+    }
+    if (!existing->spec().SameAs(spec)) {
+      return Error(ErrorCode::kFailedPrecondition,
+                   spec.name + " exists on " + existing->spec().socket_path +
+                       " with other settings, which can't change while it lives: delete it first");
+    }
+    existing->SetRevision(spec.revision);
+    return Ok{};
+  }
+  if (controllers_.size() >= kControllersMax) {
+    return Error(ErrorCode::kResourceExhausted, spec.name + ": this engine has " + std::to_string(kControllersMax) +
+                                                    " controllers, the most that one process can serve; start " +
+                                                    "another engine");
+  }
+  for (const auto& [name, controller] : controllers_) {
+    if (controller->spec().socket_path == spec.socket_path) {
+      return Error(ErrorCode::kAlreadyExists,
+                   spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
+    }
+  }
+  controllers_.emplace(spec.name, std::make_shared<Controller>(context_, spec));
+  context_.on_controller_changed(spec.name);
+  return Ok{};
+}
+
+Task<Status> Engine::DeleteController(std::string name) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  const auto controller = Find(name);
+  if (controller == nullptr) co_return Ok{};
+  auto close = controller->Close(Controller::CloseMode::kRefuseIfAttached);
+  Status closed = co_await std::move(close);
+  if (!closed) co_return closed;
+  // Two deletes may have waited for one another; the name may be somebody else's by now.
+  if (Find(name) == controller) {
+    controllers_.erase(name);
+    context_.on_controller_changed(name);
+  }
+  co_return Ok{};
+}
+
+Task<Status> Engine::Attach(AttachmentSpec attachment) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  Status valid = CheckSpec(attachment);
+  if (!valid) co_return valid;
+  const auto controller = Find(attachment.controller);
+  if (controller == nullptr) {
+    co_return Error(ErrorCode::kNotFound, attachment.controller + " does not exist in this engine: create it first");
+  }
+  auto attach = controller->Attach(attachment);
+  co_return co_await std::move(attach);
+}
+
+Task<Status> Engine::Detach(std::string controller_name, uint32_t target) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  const auto controller = Find(controller_name);
+  if (controller == nullptr) co_return Ok{};
+  auto detach = controller->Detach(target);
+  co_return co_await std::move(detach);
+}
+
+Status Engine::KeepMemory(const MemoryReport& memory, UniqueFd fd) {
+  if (requests_.closed()) return ShuttingDown();
+  return parts_.memories.Keep(memory, std::move(fd));
+}
+
+Status Engine::DropMemory(const std::string& disk) {
+  for (const auto& [name, controller] : controllers_) {
+    const auto attachment = controller->Attachment();
+    if (attachment && attachment->spec.disk.name == disk) {
+      return Error(ErrorCode::kFailedPrecondition, disk + " is attached to " + name + ": detach it first");
+    }
+  }
+  parts_.memories.Drop(disk);
+  return Ok{};
+}
+
+Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder holder) {
+  auto close = controller->Close(Controller::CloseMode::kDetach);
+  const Status closed = co_await std::move(close);
+  CLEAT_CHECK(closed.ok());
+  if (Find(controller->spec().name) == controller) controllers_.erase(controller->spec().name);
+}
+
+Task<void> Engine::Shutdown() {
+  Gate closing(parts_.control);
+  const auto controllers = controllers_;
+  for (const auto& [name, controller] : controllers) {
+    Gate::Holder inside(closing);
+    Spawn(CloseForGood(controller, std::move(inside)));
+  }
+  co_await requests_.Close();
+  co_await closing.Close();
+}
+
+}  // namespace cleat::engine

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine has: controllers, their disks, kept memory. Takes cleatd's requests and reports every change; knows
+// nothing of sockets or protobuf, so the simulation drives it as the command link does. On the control reactor.
+//
+// Requests on one controller happen in the order in which they came, on different ones side by side.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "engine/controller.h"
+#include "engine/memory_store.h"
+#include "engine/spec.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+
+namespace cleat::engine {
+
+class Engine {
+ public:
+  struct Parts {  // all of it outlives the engine
+    Reactor& control;
+    const std::vector<Reactor*>& io_reactors;
+    DiskFactory& disks;
+    vhost::EndpointFactory& endpoints;
+    MemoryStore& memories;
+  };
+
+  // Who wants to hear of changes (the command link). It asks for the present report by name.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void ControllerChanged(const std::string& controller) = 0;
+    virtual void AttachmentChanged(const std::string& controller, uint32_t target) = 0;
+  };
+
+  explicit Engine(const Parts& parts);
+  ~Engine();  // after Shutdown
+
+  void SetListener(Listener* listener) { listener_ = listener; }
+
+  // ---- What is
+  std::vector<ControllerReport> Controllers() const;
+  std::vector<AttachmentReport> Attachments() const;
+  std::vector<MemoryReport> Memories() const { return parts_.memories.Report(); }
+  std::optional<ControllerReport> ControllerByName(const std::string& name) const;
+  std::optional<AttachmentReport> AttachmentByKey(const std::string& controller, uint32_t target) const;
+
+  // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps them.
+  Status PutController(const ControllerSpec& spec);
+  Task<Status> DeleteController(std::string name);
+  Task<Status> Attach(AttachmentSpec attachment);
+  Task<Status> Detach(std::string controller, uint32_t target);
+  Status KeepMemory(const MemoryReport& memory, UniqueFd fd);
+  Status DropMemory(const std::string& disk);
+  Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
+
+  // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage takes.
+  Task<void> Shutdown();
+
+ private:
+  std::shared_ptr<Controller> Find(const std::string& name) const;
+  Task<void> CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder holder);
+
+  Parts parts_;
+  Listener* listener_ = nullptr;
+  ControllerContext context_;
+  std::map<std::string, std::shared_ptr<Controller>> controllers_;
+  Gate requests_;
+};
+
+}  // namespace cleat::engine

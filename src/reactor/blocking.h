@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where calls that may block go (open, fstat, fallocate, munmap of a large map): threads of their own, so that no
+// reactor ever waits for a file system. Owned by the process' main; outlives every coroutine that uses it.
+#pragma once
+
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "reactor/reactor.h"
+
+namespace cleat {
+
+class BlockingPool {
+ public:
+  // With 0 threads the calls run inline: for virtual time, where nothing may happen behind the clock's back.
+  explicit BlockingPool(uint32_t threads);
+  ~BlockingPool();  // waits for the calls that were handed in
+  BlockingPool(const BlockingPool&) = delete;
+  BlockingPool& operator=(const BlockingPool&) = delete;
+
+  // auto result = co_await pool.Run<T>(function): runs it on a pool thread, goes on on the same reactor as before.
+  // `function` is a named object or a plain lambda bound to a name (see task.h), and lives until the call is over.
+  template <typename T>
+  class Call {
+   public:
+    Call(BlockingPool& pool, const std::function<T()>& function) : pool_(pool), function_(function) {}
+    bool await_ready() {
+      if (!pool_.threads_.empty()) return false;
+      result_.emplace(function_());
+      return true;
+    }
+    void await_suspend(std::coroutine_handle<> awaiting) {
+      Reactor* reactor = Reactor::Current();
+      CLEAT_CHECK(reactor != nullptr);
+      pool_.Submit([this, reactor, awaiting] {
+        result_.emplace(function_());
+        reactor->PostCall([awaiting] { awaiting.resume(); });
+      });
+    }
+    T await_resume() { return std::move(*result_); }
+
+   private:
+    BlockingPool& pool_;
+    const std::function<T()>& function_;
+    std::optional<T> result_;
+  };
+
+  template <typename T>
+  Call<T> Run(const std::function<T()>& function) {
+    return {*this, function};
+  }
+  template <typename T>
+  Call<T> Run(std::function<T()>&& function) = delete;  // it must outlive the call
+
+ private:
+  void Submit(std::function<void()> work);
+  void ThreadMain();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cleat

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cancellation of control flows. Who may cancel owns a CancelToken and hands a pointer to it down; every wait honours
+// it by ending early and saying so. Cancelling is for good. One reactor; the token outlives the waits on it.
+#pragma once
+
+#include "base/intrusive_list.h"
+
+namespace cleat {
+
+class CancelCallback {
+ public:
+  virtual ~CancelCallback() = default;
+  virtual void Cancelled() = 0;  // once at most; already removed
+  void Remove() { hook_.Unlink(); }
+
+ private:
+  friend class CancelToken;
+  ListHook hook_;
+};
+
+class CancelToken {
+ public:
+  bool cancelled() const { return cancelled_; }
+  void Add(CancelCallback& callback) {
+    CLEAT_CHECK(!cancelled_);
+    callbacks_.PushBack(callback);
+  }
+  void Cancel() {
+    if (cancelled_) return;
+    cancelled_ = true;
+    while (CancelCallback* callback = callbacks_.PopFront()) callback->Cancelled();
+  }
+
+ private:
+  bool cancelled_ = false;
+  IntrusiveList<CancelCallback, &CancelCallback::hook_> callbacks_;
+};
+
+}  // namespace cleat

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What coroutines of one reactor wait on: Event, Mutex, Gate. None of it is for two threads; a coroutine moves to the
+// object's reactor first (Reactor::Enter). Waiters go on at the reactor's next turn, in the order in which they came.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <utility>
+
+#include "base/check.h"
+#include "reactor/reactor.h"
+
+namespace cleat {
+
+// Set or not; waiting for a set one goes straight on. `Pulse` lets the present waiters go without setting it.
+class Event {
+ public:
+  explicit Event(Reactor& reactor) : reactor_(reactor) {}
+  ~Event() { CLEAT_CHECK(waiters_.empty()); }
+
+  bool is_set() const { return set_; }
+  void Reset() { set_ = false; }
+  void Set() {
+    set_ = true;
+    Pulse();
+  }
+  void Pulse() {
+    while (Waiter* waiter = waiters_.PopFront()) waiter->Done(true);
+  }
+
+  // co_await event.Wait([cancel]): true when it was set or pulsed, false when cancelled.
+  class Waiter : private CancelCallback {
+   public:
+    Waiter(Event& event, CancelToken* cancel) : event_(event), cancel_(cancel) {}
+    bool await_ready() const { return event_.set_ || (cancel_ != nullptr && cancel_->cancelled()); }
+    void await_suspend(std::coroutine_handle<> awaiting) {
+      ready_.handle = awaiting;
+      suspended_ = true;
+      event_.waiters_.PushBack(*this);
+      if (cancel_ != nullptr) cancel_->Add(*this);
+    }
+    bool await_resume() const { return suspended_ ? happened_ : event_.set_; }
+
+   private:
+    friend class Event;
+    void Cancelled() override {
+      hook_.Unlink();
+      Done(false);
+    }
+    void Done(bool happened) {
+      happened_ = happened;
+      CancelCallback::Remove();
+      event_.reactor_.Resume(ready_);
+    }
+    Event& event_;
+    CancelToken* cancel_;
+    ListHook hook_;
+    Ready ready_;
+    bool suspended_ = false;
+    bool happened_ = false;
+  };
+  Waiter Wait(CancelToken* cancel = nullptr) { return {*this, cancel}; }
+
+ private:
+  Reactor& reactor_;
+  bool set_ = false;
+  IntrusiveList<Waiter, &Waiter::hook_> waiters_;
+};
+
+// One at a time, first come, first served. For one operation at a time on an object.
+class Mutex {
+ public:
+  explicit Mutex(Reactor& reactor) : reactor_(reactor) {}
+  ~Mutex() { CLEAT_CHECK(!locked_ && waiters_.empty()); }
+
+  class Guard {
+   public:
+    explicit Guard(Mutex* mutex) : mutex_(mutex) {}
+    Guard(Guard&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
+    Guard& operator=(Guard&&) = delete;
+    ~Guard() {
+      if (mutex_ != nullptr) mutex_->Unlock();
+    }
+
+   private:
+    Mutex* mutex_;
+  };
+
+  class Locker {
+   public:
+    explicit Locker(Mutex& mutex) : mutex_(mutex) {}
+    bool await_ready() const {
+      if (mutex_.locked_) return false;
+      mutex_.locked_ = true;
+      return true;
+    }
+    void await_suspend(std::coroutine_handle<> awaiting) {
+      ready_.handle = awaiting;
+      mutex_.waiters_.PushBack(*this);
+    }
+    Guard await_resume() const { return Guard(&mutex_); }
+
+   private:
+    friend class Mutex;
+    Mutex& mutex_;
+    ListHook hook_;
+    Ready ready_;
+  };
+  // auto guard = co_await mutex.Lock();
+  Locker Lock() { return Locker(*this); }
+
+ private:
+  void Unlock() {
+    CLEAT_CHECK(locked_);
+    if (Locker* next = waiters_.PopFront()) {
+      reactor_.Resume(next->ready_);  // the lock passes straight on
+    } else {
+      locked_ = false;
+    }
+  }
+  Reactor& reactor_;
+  bool locked_ = false;
+  IntrusiveList<Locker, &Locker::hook_> waiters_;
+};
+
+// Counts who is inside; closing it lets nobody in any more and waits until the last one has left. The end of every
+// object's life that others may be using.
+class Gate {
+ public:
+  explicit Gate(Reactor& reactor) : drained_(reactor) {}
+  ~Gate() { CLEAT_CHECK(inside_ == 0); }
+
+  bool closed() const { return closed_; }
+  uint64_t inside() const { return inside_; }
+
+  [[nodiscard]] bool TryEnter() {
+    if (closed_) return false;
+    ++inside_;
+    return true;
+  }
+  void Leave() {
+    CLEAT_CHECK(inside_ > 0);
+    if (--inside_ == 0 && closed_) drained_.Set();
+  }
+
+  // For a scope: `Gate::Holder holder(gate); if (!holder) co_return ...;`
+  class Holder {
+   public:
+    explicit Holder(Gate& gate) : gate_(gate.TryEnter() ? &gate : nullptr) {}
+    Holder(Holder&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}
+    Holder& operator=(Holder&&) = delete;
+    ~Holder() {
+      if (gate_ != nullptr) gate_->Leave();
+    }
+    explicit operator bool() const { return gate_ != nullptr; }
+
+   private:
+    Gate* gate_;
+  };
+
+  // co_await gate.Close(). May be awaited by several, and again.
+  Event::Waiter Close() {
+    closed_ = true;
+    if (inside_ == 0) drained_.Set();
+    return drained_.Wait();
+  }
+
+ private:
+  uint64_t inside_ = 0;
+  bool closed_ = false;
+  Event drained_;
+};
+
+}  // namespace cleat

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Task<T>: the one coroutine type, for control flows (open, attach, detach, hand-over); the I/O path is plain
+// functions. A Task is lazy: it starts when it is awaited or given to Spawn(), and it must then run to its end -
+// destroying a suspended Task is a programmer's error, since something still holds its handle. It runs on the
+// reactor that resumed it last; who moves to another reactor (Reactor::Enter) comes back before returning.
+//
+// GCC 12 destroys an aggregate temporary inside a co_await expression twice. Bind tasks and aggregate arguments to
+// names first:
+//     auto attach = controller.Attach(spec);
+//     Status attached = co_await std::move(attach);
+// tests/unit/reactor/task_test.cc compiles and runs the safe forms.
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat {
+
+template <typename T>
+class Task;
+
+namespace internal {
+
+class PromiseBase {
+ public:
+  // Control goes straight to the awaiting coroutine, without growing the stack.
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> self) const noexcept {
+      return self.promise().continuation_;
+    }
+    void await_resume() const noexcept {}
+  };
+
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+  // Errors are values here; an exception is out of memory or a bug.
+  [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+
+  void set_continuation(std::coroutine_handle<> continuation) { continuation_ = continuation; }
+
+ protected:
+  std::coroutine_handle<> continuation_ = std::noop_coroutine();
+};
+
+template <typename T>
+class Promise : public PromiseBase {
+ public:
+  Task<T> get_return_object();
+  template <typename U>
+  void return_value(U&& value) {
+    value_.emplace(std::forward<U>(value));
+  }
+  T TakeResult() {
+    CLEAT_CHECK(value_.has_value());
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+};
+
+template <>
+class Promise<void> : public PromiseBase {
+ public:
+  Task<void> get_return_object();
+  void return_void() const noexcept {}
+  void TakeResult() const noexcept {}
+};
+
+}  // namespace internal
+
+template <typename T = void>
+class [[nodiscard]] Task {
+ public:
+  using promise_type = internal::Promise<T>;
+  using Handle = std::coroutine_handle<promise_type>;
+
+  explicit Task(Handle handle) : handle_(handle) {}
+  Task(Task&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), started_(std::exchange(other.started_, false)) {}
+  Task& operator=(Task&&) = delete;
+  ~Task() {
+    if (handle_ == nullptr) return;
+    CLEAT_CHECK(!started_ || handle_.done());
+    handle_.destroy();
+  }
+
+  struct Awaiter {
+    Task& task;
+    bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<> awaiting) noexcept {
+      CLEAT_CHECK(!task.started_);
+      task.started_ = true;
+      task.handle_.promise().set_continuation(awaiting);
+      return task.handle_;
+    }
+    T await_resume() { return task.handle_.promise().TakeResult(); }
+  };
+
+  Awaiter operator co_await() & noexcept { return Awaiter{*this}; }
+  Awaiter operator co_await() && noexcept { return Awaiter{*this}; }
+
+ private:
+  Handle handle_;
+  bool started_ = false;
+};
+
+namespace internal {
+
+template <typename T>
+Task<T> Promise<T>::get_return_object() {
+  return Task<T>(std::coroutine_handle<Promise<T>>::from_promise(*this));
+}
+
+inline Task<void> Promise<void>::get_return_object() {
+  return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
+}
+
+// Owns itself: starts at once, frees itself at the end.
+struct Detached {
+  struct promise_type {
+    Detached get_return_object() const noexcept { return {}; }
+    std::suspend_never initial_suspend() const noexcept { return {}; }
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+  };
+};
+
+inline Detached RunDetached(Task<void> task) { co_await task; }
+
+}  // namespace internal
+
+// Starts `task` here and now and lets it run to its end on its own. What it uses must outlive it: hold a Gate.
+inline void Spawn(Task<void> task) { internal::RunDetached(std::move(task)); }
+
+}  // namespace cleat

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine knows of a transport: a controller's endpoint connects a device model with whoever is on the other
+// side. The real one is SocketEndpoint (a relay between QEMU's socket and the vhost library); the simulation has one
+// without sockets. On the control reactor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+#include "virtio/device_model.h"
+
+namespace cleat::vhost {
+
+enum class EndpointState : uint8_t {
+  kConnecting,  // no peer
+  kHandshake,   // a peer, no ring up
+  kReady,       // at least one ring is up
+  kBroken,      // a ring or the peer broke the rules: nothing is served until the peer connects again
+  kDraining,    // the connection is over, requests are still in the storage
+  kStopped,
+};
+
+struct EndpointStatus {
+  EndpointState state = EndpointState::kStopped;
+  std::string message;  // for an operator: what is waited for, what went wrong, what to do
+  uint32_t rings_up = 0;
+  uint64_t connections = 0;
+};
+
+enum class SocketMode : uint8_t { kClient, kServer };
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;  // stopped
+  // Begins to connect (or to listen); errors that can be seen at once - a path that is taken by something that is no
+  // socket, too long a path, no permission - are returned and leave it stopped.
+  virtual Status Start() = 0;
+  // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the storage takes.
+  virtual Task<void> Stop() = 0;
+  virtual EndpointStatus status() const = 0;
+};
+
+struct EndpointOptions {
+  std::string name;         // the controller's, for messages
+  std::string socket_path;  // at most 107 bytes
+  SocketMode mode = SocketMode::kClient;
+};
+
+// Called on the control reactor after each change of status().
+using StatusFn = std::function<void()>;
+
+class EndpointFactory {
+ public:
+  virtual ~EndpointFactory() = default;
+  // `model` and the reactors outlive the endpoint. Queue q runs on io_reactors[q % size].
+  virtual Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
+                                                 StatusFn on_status) = 0;
+};
+
+}  // namespace cleat::vhost
