@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without root:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
-#   initramfs.cpio      busybox, the virtio and SCSI modules, mke2fs and e2fsck, scripts/guest/init
+#   initramfs.cpio      busybox, the virtio and SCSI modules, mkfs.ext4 and fsck.ext4, scripts/guest/init
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
@@ -11,10 +11,11 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod)
-readonly base_tools=(mke2fs e2fsck)
+# By these names: busybox's shell takes mke2fs for its own applet, which knows ext2 alone.
+readonly base_tools=(mkfs.ext4 fsck.ext4)
 readonly fio_tools=(fio)
 
-# Debian keeps mke2fs in sbin, which a user's PATH leaves out.
+# Debian keeps mkfs.ext4 in sbin, which a user's PATH leaves out.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 say() { printf 'guest image: %s\n' "$*"; }
@@ -96,9 +97,6 @@ make_initramfs() {
   for applet in $(busybox --list); do
     [ "$applet" = busybox ] || ln -s busybox "$tree/bin/$applet"
   done
-  # Programs of e2fsprogs replace busybox's.
-  local program
-  for program in "$@"; do rm -f "$tree/bin/$program"; done
   copy_programs "$tree" "$@"
   ln -sf /proc/mounts "$tree/etc/mtab"
   (cd "$tree" && find . -print | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) >"$dir/$name.new"
@@ -109,13 +107,13 @@ is_stale() {
   local input
   [ -e "$1" ] || return 0
   for input in "$dir/vmlinuz" "$here/init" "$here/make_image.sh" \
-    "$(command -v fio)" "$(command -v busybox)" "$(command -v mke2fs)"; do
+    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)"; do
     if [ "$input" -nt "$1" ]; then return 0; fi
   done
   return 1
 }
 
-for program in busybox fio mke2fs cpio depmod; do
+for program in busybox fio mkfs.ext4 cpio depmod; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
 mkdir -p "$dir"

@@ -30,7 +30,8 @@ class Random {
   // Uniform in [low, high].
   uint64_t Between(uint64_t low, uint64_t high) {
     CLEAT_CHECK(low <= high);
-    return low + Below(high - low + 1);
+    const uint64_t span = high - low + 1;
+    return span == 0 ? Next() : low + Below(span);  // 0: all 2^64 values
   }
 
   // True with probability numerator / denominator.

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -41,6 +42,13 @@ struct ControllerIntent {
   bool exists = false;
   ControllerRow row;
   std::vector<AttachmentIntent> attachments;  // tombstones too
+};
+
+// How an engine names an attachment. Revision 0 means any.
+struct AttachmentKey {
+  std::string controller;
+  uint32_t target = 0;
+  uint64_t revision = 0;
 };
 
 // What changed since the conductor last asked: ids.
@@ -85,15 +93,16 @@ class HostState {
   std::vector<std::string> ControllersOn(const std::string& engine);
   std::vector<std::string> ControllersWith(const std::string& disk_id);
   // Memory disks, tombstones too.
-  std::vector<DiskRow> MemoryDisks();
+  std::vector<std::string> MemoryDisks();
+  std::optional<DiskRow> MemoryDisk(const std::string& id);
   uint64_t NewestRevision();
 
-  // ---- The conductor's reports. Those about things that are gone meanwhile are ignored.
+  // ---- The conductor's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.
   void ReportEngine(const std::string& id, const v1::EngineStatus& status);  // `controllers` is filled in here
   // Chooses an engine for each controller that has none, as far as there are any.
   void PlaceControllers();
-  void ReportController(const std::string& id, const v1::ControllerStatus& status);
-  void ReportAttachment(const std::string& controller_id, const std::string& id, v1::AttachmentState state,
+  void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
+  void ReportAttachment(const std::string& engine, const AttachmentKey& key, v1::AttachmentState state,
                         const std::string& message);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
   // That an engine holds, or does not hold, a memory disk's memory. Durable when it returns OK.

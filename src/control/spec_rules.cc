@@ -147,6 +147,18 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
   return spec;
 }
 
+Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
+                   const google::protobuf::Message& wanted) {
+  std::string difference;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&difference);
+  differencer.Compare(existing, wanted);
+  while (!difference.empty() && difference.back() == '\n') difference.pop_back();
+  std::replace(difference.begin(), difference.end(), '\n', ';');
+  return {ErrorCode::kAlreadyExists,
+          fmt::format("{} exists with another spec ({}): choose another id, or delete it first", name, difference)};
+}
+
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b) {
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
 }

@@ -3,6 +3,8 @@
 // Errors are kInvalidArgument and name the resource, the field, the value and the range.
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -17,6 +19,10 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
 
 // Whether two complete specs say the same.
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b);
+
+// kAlreadyExists: `name` is taken by something else; says what differs.
+Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
+                   const google::protobuf::Message& wanted);
 
 // Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
 Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max);

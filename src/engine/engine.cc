@@ -175,7 +175,7 @@ Status Engine::DropMemory(const std::string& disk) {
   return Ok{};
 }
 
-Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder holder) {
+Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller, [[maybe_unused]] Gate::Holder inside) {
   auto close = controller->Close(Controller::CloseMode::kDetach);
   const Status closed = co_await std::move(close);
   CLEAT_CHECK(closed.ok());

@@ -65,7 +65,7 @@ class Engine {
 
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
-  Task<void> CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder holder);
+  Task<void> CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder inside);
 
   Parts parts_;
   Listener* listener_ = nullptr;

@@ -9,32 +9,32 @@
 
 namespace cleat::engine {
 
-Result<std::unique_ptr<ReactorThread>> ReactorThread::Start(const Clock& clock, const Reactor::Options& options,
-                                                            std::optional<uint32_t> cpu) {
+Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const Clock& clock, const Reactor::Options& options) {
   auto reactor = Reactor::Make(clock, options);
   if (!reactor) return std::move(reactor).error();
-  std::unique_ptr<ReactorThread> self(new ReactorThread(std::move(reactor).value()));
-  Reactor* running = self->reactor_.get();
-  self->thread_ = std::thread([running] { running->Run(); });
-  const std::string name = options.name.substr(0, 15);  // the kernel's limit
-  pthread_setname_np(self->thread_.native_handle(), name.c_str());
-  if (cpu) {
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    if (*cpu < CPU_SETSIZE) CPU_SET(*cpu, &cpus);
-    const int failed = pthread_setaffinity_np(self->thread_.native_handle(), sizeof(cpus), &cpus);
-    if (failed != 0) {
-      return ErrnoError(failed, "pinning " + options.name + " to core " + std::to_string(*cpu) +
-                                    ": choose cores that this process may use (taskset -p)");
-    }
-  }
-  return self;
+  return std::unique_ptr<ReactorThread>(new ReactorThread(std::move(reactor).value()));
 }
 
-ReactorThread::~ReactorThread() {
+Status ReactorThread::Start(std::optional<uint32_t> cpu) {
+  CLEAT_CHECK(!thread_.joinable());
+  thread_ = std::thread([running = reactor_.get()] { running->Run(); });
+  pthread_setname_np(thread_.native_handle(), reactor_->name().substr(0, 15).c_str());  // 15: the kernel's limit
+  if (!cpu) return Ok{};
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (*cpu < CPU_SETSIZE) CPU_SET(*cpu, &cpus);
+  const int failed = pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus);
+  if (failed == 0) return Ok{};
+  return ErrnoError(failed, "pinning " + reactor_->name() + " to core " + std::to_string(*cpu) +
+                                ": choose cores that this process may use (see taskset -p)");
+}
+
+void ReactorThread::Stop() {
   if (!thread_.joinable()) return;
   reactor_->Stop();
   thread_.join();
 }
+
+ReactorThread::~ReactorThread() { Stop(); }
 
 }  // namespace cleat::engine

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/result.h"
 #include "reactor/reactor.h"
@@ -13,12 +14,15 @@ namespace cleat::engine {
 
 class ReactorThread {
  public:
-  // Starts at once. `cpu`: the core that it is pinned to, if any; a core that does not exist is an error.
-  static Result<std::unique_ptr<ReactorThread>> Start(const Clock& clock, const Reactor::Options& options,
-                                                      std::optional<uint32_t> cpu);
-  ~ReactorThread();  // stops and joins
+  static Result<std::unique_ptr<ReactorThread>> Make(const Clock& clock, const Reactor::Options& options);
+  ~ReactorThread();  // stopped
   ReactorThread(const ReactorThread&) = delete;
   ReactorThread& operator=(const ReactorThread&) = delete;
+
+  // `cpu`: the core that it is pinned to, if any; one that this process may not use is an error.
+  Status Start(std::optional<uint32_t> cpu);
+  // Ends the loop and joins; the reactor stays, for what was made on it to be taken down.
+  void Stop();
 
   Reactor& reactor() { return *reactor_; }
 

@@ -251,7 +251,9 @@ Status BlkDriver::Wait(uint64_t timeout_ns) {
     if (found) return Ok{};
     if (frontend_.PeerGone()) {
       if (!options_.auto_reconnect) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
-      if (Status status = Reconnect(); !status) return status;
+      // It may be gone again before all is set up: then the next one is waited for.
+      Status status = Reconnect();
+      if (!status && (status.error().code != ErrorCode::kUnavailable || deadline.passed())) return status;
     } else if (deadline.passed()) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }

@@ -3,6 +3,7 @@
 // it by ending early and saying so. Cancelling is for good. One reactor; the token outlives the waits on it.
 #pragma once
 
+#include "base/check.h"
 #include "base/intrusive_list.h"
 
 namespace cleat {
@@ -20,6 +21,8 @@ class CancelCallback {
 
 class CancelToken {
  public:
+  CancelToken() = default;
+  ~CancelToken() { CLEAT_CHECK(callbacks_.empty()); }
   bool cancelled() const { return cancelled_; }
   void Add(CancelCallback& callback) {
     CLEAT_CHECK(!cancelled_);

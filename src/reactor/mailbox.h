@@ -24,11 +24,12 @@ class Mailbox {
   // Any thread.
   void Send(Mail& mail) {
     mail.next.store(nullptr, std::memory_order_relaxed);
-    Mail* previous = head_.exchange(&mail, std::memory_order_acq_rel);
+    // seq_cst, as MaybePending: the reactor's "I sleep" and the sender's "is it asleep?" hang on their order.
+    Mail* previous = head_.exchange(&mail, std::memory_order_seq_cst);
     previous->next.store(&mail, std::memory_order_release);
   }
 
-  // The receiver's thread. nullptr when empty, or when a sender is between its two steps (it will wake us again).
+  // The receiver's thread. nullptr when empty, or when a sender is between its two steps; MaybePending tells.
   Mail* Receive() {
     Mail* tail = tail_;
     Mail* next = tail->next.load(std::memory_order_acquire);
@@ -51,7 +52,7 @@ class Mailbox {
 
   // The receiver's thread. False only if nothing was sent and not received.
   bool MaybePending() const {
-    return tail_ != &stub_ || head_.load(std::memory_order_acquire) != &stub_;
+    return tail_ != &stub_ || head_.load(std::memory_order_seq_cst) != &stub_;
   }
 
  private:

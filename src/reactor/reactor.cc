@@ -92,12 +92,15 @@ Reactor* Reactor::Current() { return current_reactor; }
 
 bool Reactor::RunOnce() {
   const CurrentScope scope(this);
+  ++turns_;
   now_ns_ = std::max(now_ns_, clock_.NowNs());
   bool worked = DeliverMail();
   worked |= timers_.Advance(now_ns_) > 0;
   worked |= ResumeReady();
-  if (now_ns_ - fds_checked_ns_ >= options_.fd_check_interval_ns) worked |= CheckFds(0);
+  if (now_ns_ - fds_checked_ns_ >= options_.fd_check_interval_ns) worked |= CheckFds();
   worked |= PollAll();
+  // Nothing is left but to wait for descriptors. Virtual time stands still, so the interval alone would never look.
+  if (!worked && CanSleep()) worked |= CheckFds();
   return worked;
 }
 
@@ -116,9 +119,8 @@ bool Reactor::CanSleep() const { return active_.empty() && ready_.empty() && !ma
 
 void Reactor::Post(Mail& mail) {
   mailbox_.Send(mail);
-  // Pairs with the fence in SleepUntilWoken: either we see it sleeping, or it sees the mail.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_relaxed)) Wake();
+  // All four accesses are seq_cst (here and in SleepUntilWoken): either we see it sleeping, or it sees the mail.
+  if (sleeping_.load(std::memory_order_seq_cst)) Wake();
 }
 
 void Reactor::PostCall(std::function<void()> function) { Post(*new CallMail(std::move(function))); }
@@ -137,6 +139,7 @@ void Reactor::AddPoller(Poller& poller) {
 
 void Reactor::RemovePoller(Poller& poller) {
   CLEAT_CHECK(poller.hook_.linked());
+  if (polling_ == &poller) polling_ = nullptr;
   if (polling_next_ == &poller) polling_next_ = active_.Next(poller);
   poller.hook_.Unlink();
 }
@@ -178,23 +181,29 @@ bool Reactor::PollAll() {
   bool any = false;
   for (Poller* poller = active_.front(); poller != nullptr; poller = polling_next_) {
     polling_next_ = active_.Next(*poller);
-    if (poller->Poll()) {
-      any = true;
-      // It may have removed itself; then the stamp does no harm, unless it died, which Poll must not do.
+    polling_ = poller;
+    const bool worked = poller->Poll();
+    any |= worked;
+    if (polling_ != poller) continue;  // it removed itself and may be gone
+    if (worked) {
       poller->last_work_ns_ = now_ns_;
-    } else if (now_ns_ - poller->last_work_ns_ >= options_.spin_ns && poller->hook_.linked() && poller->Arm()) {
+    } else if (now_ns_ - poller->last_work_ns_ >= options_.spin_ns && poller->Arm() && polling_ == poller) {
       poller->hook_.Unlink();
       poller->armed_ = true;
       armed_.PushBack(*poller);
     }
   }
-  polling_next_ = nullptr;
+  polling_ = polling_next_ = nullptr;
   return any;
 }
 
-bool Reactor::CheckFds(int timeout_ms) {
+bool Reactor::CheckFds() {
   fds_checked_ns_ = now_ns_;
-  event_count_ = epoll_wait(epoll_.get(), events_, kEventsMax, timeout_ms);
+  return HandleEvents(epoll_wait(epoll_.get(), events_, kEventsMax, 0));
+}
+
+bool Reactor::HandleEvents(int count) {
+  event_count_ = std::max(count, 0);  // interrupted: none
   bool any = false;
   for (event_index_ = 0; event_index_ < event_count_;) {
     const epoll_event event = events_[event_index_++];
@@ -208,8 +217,7 @@ bool Reactor::CheckFds(int timeout_ms) {
 }
 
 void Reactor::SleepUntilWoken() {
-  sleeping_.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  sleeping_.store(true, std::memory_order_seq_cst);
   if (!mailbox_.MaybePending() && !stop_.load()) {
     const CurrentScope scope(this);
     const uint64_t next_ns = timers_.NextNs();
@@ -223,14 +231,7 @@ void Reactor::SleepUntilWoken() {
                                    next_ns == kNoDeadline ? nullptr : &timeout, nullptr);
     sleeping_.store(false, std::memory_order_relaxed);
     now_ns_ = std::max(now_ns_, clock_.NowNs());
-    event_count_ = std::max(ready, 0);
-    for (event_index_ = 0; event_index_ < event_count_;) {
-      const epoll_event event = events_[event_index_++];
-      if (event.data.ptr == nullptr) continue;
-      auto& watch = *static_cast<FdWatch*>(event.data.ptr);
-      watch.on_event_(watch, event.events);
-    }
-    event_count_ = event_index_ = 0;
+    HandleEvents(ready);
   }
   sleeping_.store(false, std::memory_order_relaxed);
 }

@@ -39,7 +39,8 @@ struct Ready {
 };
 
 // A watched descriptor, edge-triggered: an eventfd need not be read. Owned by what waits; its destructor ends the
-// watch. The descriptor stays the owner's and must stay open while it is watched.
+// watch, also from within its own callback. The descriptor stays the owner's and must stay open while it is watched;
+// the reactor outlives the watch.
 class FdWatch {
  public:
   using EventFn = void (*)(FdWatch&, uint32_t epoll_events);
@@ -92,12 +93,13 @@ class Reactor {
   void Stop();           // any thread
   bool CanSleep() const;  // nothing active, nothing ready, no mail
   uint64_t NextTimerNs() const { return timers_.NextNs(); }
+  uint64_t turns() const { return turns_; }  // how often RunOnce was called: stands still while it sleeps
 
-  // ---- Other threads' way in
+  // ---- Other threads' way in. Who posts makes sure that the reactor outlives the call.
   void Post(Mail& mail);                         // any thread; see mailbox.h for the mail's life
   void PostCall(std::function<void()> function);  // any thread; allocates: control flows only
 
-  // ---- Pollers. Not added twice; removed before they die.
+  // ---- Pollers. Not added twice; removed before they die, if need be by their own Poll.
   void AddPoller(Poller& poller);
   void RemovePoller(Poller& poller);
   void Activate(Poller& poller);  // from a wake-up; nothing when it is active
@@ -163,7 +165,8 @@ class Reactor {
     bool timer_fired_ = false;
   };
   SleepAwaiter SleepFor(uint64_t duration_ns, CancelToken* cancel = nullptr) {
-    return {*this, now_ns_ + duration_ns, cancel};
+    const uint64_t deadline_ns = duration_ns > kNoDeadline - now_ns_ ? kNoDeadline : now_ns_ + duration_ns;
+    return {*this, deadline_ns, cancel};
   }
 
   // ---- Timers
@@ -177,7 +180,8 @@ class Reactor {
   bool DeliverMail();
   bool ResumeReady();
   bool PollAll();
-  bool CheckFds(int timeout_ms);
+  bool CheckFds();
+  bool HandleEvents(int count);
   void SleepUntilWoken();
   void Wake();
 
@@ -187,12 +191,14 @@ class Reactor {
   UniqueFd epoll_;
   UniqueFd wake_;  // eventfd; written when mail comes to a sleeping reactor
   uint64_t now_ns_;
+  uint64_t turns_ = 0;
   uint64_t fds_checked_ns_ = 0;
 
   TimerWheel timers_;
   IntrusiveList<Ready, &Ready::hook> ready_;
   PollerList active_;
   PollerList armed_;
+  Poller* polling_ = nullptr;       // whose Poll or Arm is running; nullptr when it removed itself
   Poller* polling_next_ = nullptr;  // so that a poller may remove any poller from within Poll
 
   static constexpr int kEventsMax = 64;

@@ -81,39 +81,53 @@ class Mutex {
     ~Guard() {
       if (mutex_ != nullptr) mutex_->Unlock();
     }
+    explicit operator bool() const { return mutex_ != nullptr; }  // false: cancelled, nothing is held
 
    private:
     Mutex* mutex_;
   };
 
-  class Locker {
+  class Locker : private CancelCallback {
    public:
-    explicit Locker(Mutex& mutex) : mutex_(mutex) {}
-    bool await_ready() const {
+    Locker(Mutex& mutex, CancelToken* cancel) : mutex_(mutex), cancel_(cancel) {}
+    bool await_ready() {
+      if (cancel_ != nullptr && cancel_->cancelled()) return true;
       if (mutex_.locked_) return false;
-      mutex_.locked_ = true;
+      locked_ = mutex_.locked_ = true;
       return true;
     }
     void await_suspend(std::coroutine_handle<> awaiting) {
       ready_.handle = awaiting;
       mutex_.waiters_.PushBack(*this);
+      if (cancel_ != nullptr) cancel_->Add(*this);
     }
-    Guard await_resume() const { return Guard(&mutex_); }
+    Guard await_resume() const { return Guard(locked_ ? &mutex_ : nullptr); }
 
    private:
     friend class Mutex;
+    void Cancelled() override {
+      hook_.Unlink();
+      mutex_.reactor_.Resume(ready_);
+    }
+    void Locked() {
+      locked_ = true;
+      CancelCallback::Remove();
+      mutex_.reactor_.Resume(ready_);
+    }
     Mutex& mutex_;
+    CancelToken* cancel_;
     ListHook hook_;
     Ready ready_;
+    bool locked_ = false;
   };
-  // auto guard = co_await mutex.Lock();
-  Locker Lock() { return Locker(*this); }
+  // auto guard = co_await mutex.Lock([cancel]);
+  Locker Lock(CancelToken* cancel = nullptr) { return {*this, cancel}; }
 
  private:
   void Unlock() {
     CLEAT_CHECK(locked_);
     if (Locker* next = waiters_.PopFront()) {
-      reactor_.Resume(next->ready_);  // the lock passes straight on
+      next->Locked();  // the lock passes straight on
     } else {
       locked_ = false;
     }

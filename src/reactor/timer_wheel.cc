@@ -38,7 +38,7 @@ uint64_t TimerWheel::NextNs() const {
     // The next occupied slot behind the present one, around the wheel.
     const auto ahead = static_cast<uint64_t>(std::countr_zero(std::rotr(levels_[i].occupied, here + 1))) + 1;
     const uint64_t tick = ((tick_ >> shift) + ahead) << shift;
-    next = std::min(next, tick << kTickShift);
+    if (tick <= kNoDeadline >> kTickShift) next = std::min(next, tick << kTickShift);
   }
   return next;
 }

@@ -19,6 +19,10 @@ FIRST_DISK_SLOT = 0x08
 FIRST_PORT_SLOT = 0x18
 
 
+def _slot(number):
+    return f"/sys/devices/pci0000:00/0000:00:{number:02x}.0"
+
+
 class GuestError(BenchError):
     """A command in the guest failed: `status` and `output` say how."""
 
@@ -65,6 +69,7 @@ class Guest:
         self._console_path = os.path.join(log_dir, f"{name}-console.log")
         self._log_path = os.path.join(log_dir, f"{name}-qemu.log")
         self._plugged = {}  # disk -> port
+        self._sysfs = {}  # disk -> its PCI slot's folder in the guest, kept after the disk is unplugged
         self._jobs = 0
         self._commands = 0
         self._process = None
@@ -84,6 +89,7 @@ class Guest:
         self.qmp = Qmp(qmp)
         self._boot_id = None
         self._plugged = {}
+        self._sysfs = {disk: _slot(FIRST_DISK_SLOT + index) for index, disk in enumerate(self._disks)}
         return self
 
     def kill(self):
@@ -187,12 +193,12 @@ class Guest:
 
     def device(self, disk, timeout_s=30):
         """The path of the disk in the guest, /dev/vda for instance; waits until it is there."""
-        directory = f"{self._sysfs(disk)}/virtio*/block"
+        directory = f"{self._sysfs[disk]}/virtio*/block"
         name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
         return f"/dev/{name.strip()}"
 
     def is_present(self, disk):
-        return self.status(f"ls {self._sysfs(disk)}/virtio*/block") == 0
+        return self.status(f"ls {self._sysfs[disk]}/virtio*/block") == 0
 
     def listen(self, disk, path):
         """Makes the socket of a disk that will be plugged in. QMP blocks in `plug` until a back end is there, so
@@ -208,6 +214,7 @@ class Guest:
         self.qmp.command("device_add", timeout_s, driver="vhost-user-blk-pci", id=f"disk-{disk}",
                          chardev=f"chardev-{disk}", num_queues=queues, bus=f"port{free[0]}")
         self._plugged[disk] = free[0]
+        self._sysfs[disk] = _slot(FIRST_PORT_SLOT + free[0]) + "/0000:*"
 
     def unplug(self, disk, timeout_s=30):
         """Asks the guest for the device back, and removes its socket when it is gone."""
@@ -215,12 +222,6 @@ class Guest:
         self.qmp.wait_event("DEVICE_DELETED", timeout_s, device=f"disk-{disk}")
         self.qmp.command("chardev-remove", id=f"chardev-{disk}")
         del self._plugged[disk]
-
-    def _sysfs(self, disk):
-        root = "/sys/devices/pci0000:00"
-        if disk in self._plugged:
-            return f"{root}/0000:00:{FIRST_PORT_SLOT + self._plugged[disk]:02x}.0/0000:*"
-        return f"{root}/0000:00:{FIRST_DISK_SLOT + list(self._disks).index(disk):02x}.0"
 
     def _command_line(self, qmp_fd, port_fd):
         argv = [

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a person or a CI machine runs; CMake and its presets do the work. `make` lists the targets.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+SHELL := /bin/bash -o pipefail
+
+JOBS ?= $(shell nproc)
+# Passed on to ctest by `make test`, to run a part: make test CTEST_ARGS='-R reactor'
+CTEST_ARGS ?=
+
+# GCC 12's sanitizers lose their way in a widely randomised address space; a container may forbid turning that off.
+SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+# $(call build,preset)
+define build
+	@[ -f $(call dir,$(1))/build.ninja ] || cmake --preset $(1) || \
+	  { echo "make: configuring '$(1)' failed; see above and $(call dir,$(1))/CMakeFiles/CMakeError.log" >&2; exit 1; }
+	@cmake --build --preset $(1) --parallel $(JOBS) || \
+	  { echo "make: building '$(1)' failed; the compiler's words are above" >&2; exit 1; }
+endef
+
+# $(call run_tests,preset,labels)
+define run_tests
+	@mkdir -p build/logs
+	@$(if $(filter release,$(1)),,$(SETARCH)) ctest --test-dir $(call dir,$(1)) --output-on-failure --no-tests=error \
+	  --parallel $(JOBS) $(2) $(CTEST_ARGS) || { echo "make: tests of '$(1)' failed; the list is in" \
+	  "$(call dir,$(1))/Testing/Temporary/LastTestsFailed.log, all output in LastTest.log beside it," \
+	  "guests' and daemons' logs in $(call dir,$(1))/logs" >&2; exit 1; }
+endef
+
+dir = $(if $(filter release,$(1)),build,build-$(1))
+
+.PHONY: help setup build test test-release test-asan test-tsan demo lint format clean
+
+help: ## list the targets
+	@echo "Cleat: cloud disks for virtual machines. Targets:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo "From nothing to a guest doing I/O: make demo. Before a commit: make lint test."
+
+setup: ## install what is missing (Debian 12, 13): packages, QEMU, the guests' kernel
+	@scripts/setup.sh
+
+build: ## build the release preset into build/, binaries in build/bin/; installs nothing
+	$(call build,release)
+
+test: setup ## set up, build, and run every test: release, then asan, then tsan
+	@$(MAKE) --no-print-directory test-release
+	@$(MAKE) --no-print-directory test-asan
+	@$(MAKE) --no-print-directory test-tsan
+	@echo "make test: ok"
+
+test-release: build ## all tests of the release build, guests included
+	$(call run_tests,release)
+
+test-asan: ## address and undefined-behaviour sanitizers: everything but guests
+	$(call build,asan)
+	$(call run_tests,asan,-LE guest)
+
+test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
+	$(call build,tsan)
+	$(call run_tests,tsan,-L '^(unit|sim)$$')
+
+demo: setup build ## set up, build, and show a guest using two disks
+	@/usr/bin/python3 scripts/demo.py
+
+lint: build ## formatting, clang-tidy, include directions, SPDX lines
+	@scripts/lint.sh
+
+format: ## format the C++ files in place
+	@scripts/lint.sh --format
+
+clean: ## remove everything that make has made; installed packages stay
+	rm -rf build build-debug build-asan build-tsan

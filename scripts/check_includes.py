@@ -1,0 +1,89 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Includes go one way: engine -> vhost -> virtio -> block -> reactor -> base.
+
+Modules know block and what is below it; cleatd and cleatctl share with the engine base and proto alone; perf knows
+base alone. Libraries that belong to one layer are kept there too. Prints every include that breaks this."""
+
+import os
+import re
+import sys
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
+
+# Folder of ours -> the folders it may include, itself aside. "modules" stands for every back end and filter.
+MAY_INCLUDE = {
+    "base": [],
+    "reactor": ["base"],
+    "block": ["reactor", "base"],
+    "virtio": ["block", "reactor", "base"],
+    "vhost": ["virtio", "block", "reactor", "base"],
+    "engine": ["vhost", "virtio", "block", "reactor", "base", "modules", "engine-proto"],
+    "modules": ["block", "reactor", "base"],
+    "control": ["base", "engine-proto", "public-proto"],
+    "ctl": ["base", "public-proto"],
+    "perf": ["base"],
+}
+
+# Prefix of an include -> the folders that may use it.
+ONLY_IN = {
+    "rte_": ["vhost", "engine"],
+    "grpc": ["control", "ctl"],
+    "google/protobuf": ["control", "ctl"],
+    "sqlite3": ["control"],
+    "CLI/": ["control", "ctl", "engine"],
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
+
+
+def layer_of_file(path):
+    parts = path.split(os.sep)
+    return "modules" if parts[0] == "modules" else parts[1]
+
+
+def layer_of_include(include):
+    if include.startswith("cleat/engine/"):
+        return "engine-proto"
+    if include.startswith("cleat/"):
+        return "public-proto"
+    head = include.split("/")[0]
+    return head if head in MAY_INCLUDE else None
+
+
+def problems_of(path):
+    layer = layer_of_file(path)
+    if layer not in MAY_INCLUDE:
+        yield 0, f"folder '{layer}' has no place in the order: add it to scripts/check_includes.py"
+        return
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            include = match[2]
+            target = layer_of_include(include)
+            if target and target != layer and target not in MAY_INCLUDE[layer]:
+                yield number, f"{layer} must not include {target} ({include})"
+            if match[1] == '"' and (target is None or "/" not in include):
+                yield number, f'"{include}" is not "folder/file.h" of ours; use <> for what is not'
+            for prefix, layers in ONLY_IN.items():
+                if include.startswith(prefix) and layer not in layers:
+                    yield number, f"<{include}> belongs to {', '.join(layers)}"
+
+
+def main():
+    found = 0
+    for top in ("src", "modules"):
+        for folder, folders, files in os.walk(os.path.join(ROOT, top)):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith((".h", ".cc", ".c")):
+                    path = os.path.relpath(os.path.join(folder, name), ROOT)
+                    for number, problem in problems_of(path):
+                        print(f"{path}:{number}: {problem}")
+                        found += 1
+    return 1 if found else 0
+
+
+sys.exit(main())

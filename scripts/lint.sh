@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Checks the whole tree, reports everything it finds and fails at the end if there was anything.
+# With --format it rewrites the C++ files instead. clang-tidy needs the generated code: build first.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly clang=${CLEAT_CLANG:-16} # formatting differs between versions: this one is the project's
+readonly build_dir=${CLEAT_BUILD_DIR:-build}
+readonly jobs=${CLEAT_LINT_JOBS:-2}
+
+need() {
+  command -v "$1" >/dev/null || {
+    echo "lint: $1 is missing: run 'make setup' (Debian 12), or set CLEAT_CLANG to the version that you have" >&2
+    exit 1
+  }
+}
+
+# Tracked files and new ones that are not ignored.
+mapfile -t files < <(git ls-files --cached --others --exclude-standard | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+cpp=() shell=() python=()
+for file in "${files[@]}"; do
+  case $file in
+    *.cc | *.h | *.c) cpp+=("$file") ;;
+    *.sh | .ci/run | scripts/guest/init) shell+=("$file") ;;
+    *.py) python+=("$file") ;;
+  esac
+done
+
+need "clang-format-$clang"
+if [ "${1:-}" = --format ]; then
+  [ ${#cpp[@]} -eq 0 ] || "clang-format-$clang" -i "${cpp[@]}"
+  exit 0
+fi
+
+mkdir -p "$build_dir/logs"
+failed=()
+check() {
+  local name=$1
+  shift
+  echo "lint: $name"
+  "$@" || failed+=("$name")
+}
+
+format() {
+  local log=$build_dir/logs/clang-format.log
+  [ ${#cpp[@]} -eq 0 ] || "clang-format-$clang" --dry-run --Werror "${cpp[@]}" 2>"$log" || {
+    sed -n 's/^\([^ :]*\):[0-9]*:[0-9]*: error:.*/\1: not formatted/p' "$log" | sort -u
+    echo "'make format' mends it; where: $log"
+    return 1
+  }
+}
+
+# A comment in the first three lines; licences and JSON can't hold one.
+spdx() {
+  local file status=0
+  for file in "${files[@]}"; do
+    case $file in LICENSE | *.json) continue ;; esac
+    head -n3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {
+      echo "$file: no 'SPDX-License-Identifier: Apache-2.0' in its first lines"
+      status=1
+    }
+  done
+  return $status
+}
+
+shells() {
+  local file status=0
+  for file in "${shell[@]}"; do
+    if head -n1 "$file" | grep -q bash; then bash -n "$file" || status=1; else sh -n "$file" || status=1; fi
+  done
+  if command -v shellcheck >/dev/null; then
+    shellcheck "${shell[@]}" || status=1
+  fi
+  return $status
+}
+
+pythons() {
+  local file
+  for file in "${python[@]}"; do
+    /usr/bin/python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
+  done
+}
+
+# clang can't read GCC's precompiled headers, so a copy of the compile commands leaves them out, and with them
+# everything that is not ours.
+tidy() {
+  need "clang-tidy-$clang"
+  [ -f "$build_dir/compile_commands.json" ] || {
+    echo "there is no $build_dir/compile_commands.json: run 'make build' first"
+    return 1
+  }
+  local log=$build_dir/logs/clang-tidy.log
+  mkdir -p "$build_dir/lint"
+  /usr/bin/python3 scripts/tidy_commands.py "$build_dir" "$build_dir/lint" >"$build_dir/lint/files"
+  # One file's findings stay together: each goes through a pipe of its own.
+  if xargs -r -P "$jobs" -n 1 sh -c \
+    'out=$(clang-tidy-'"$clang"' -p "$0" --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>&1) || { echo "$out"; exit 1; }' \
+    "$build_dir/lint" <"$build_dir/lint/files" >"$log" 2>&1; then
+    return 0
+  fi
+  grep -E '(warning|error):' "$log" | sort -u | head -n 60
+  echo "the whole of it is in $log"
+  return 1
+}
+
+check "C++ formatting (clang-format-$clang)" format
+check "SPDX lines" spdx
+check "include directions" /usr/bin/python3 scripts/check_includes.py
+check "shell scripts" shells
+check "Python files" pythons
+[ "${1:-}" = --fast ] || check "clang-tidy-$clang (minutes)" tidy
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'lint: failed: %s\n' "${failed[@]}" >&2
+  exit 1
+fi
+echo "lint: ok"

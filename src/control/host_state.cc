@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all kinds of resources share: loading, revisions, showing, publishing.
+#include "control/host_state.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+
+namespace cleat::control {
+namespace {
+
+// Status changes take revisions too and aren't stored one by one, so they are reserved in blocks; a restart goes on
+// with the next block.
+constexpr uint64_t kRevisionsPerBlock = 1'000'000;
+
+}  // namespace
+
+Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max) {
+  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max));
+  auto first = store.ReserveRevisions(kRevisionsPerBlock);
+  if (!first.ok()) return std::move(first).error();
+  state->revision_ = *first - 1;
+  state->revisions_until_ = *first + kRevisionsPerBlock;
+  auto rows = store.Load();
+  if (!rows.ok()) return std::move(rows).error();
+  if (auto status = state->Fill(*std::move(rows)); !status.ok()) return std::move(status).error();
+  return state;
+}
+
+Status HostState::Fill(Rows rows) {
+  for (DiskRow& row : rows.disks) {
+    DiskEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
+    entry.status.set_state(v1::DISK_STATE_READY);
+    if (entry.row.spec.has_memory() && !entry.row.deleting) {
+      if (entry.row.reached_engine) {
+        // The conductor finds out at the engines' inventories.
+        entry.status.set_state(v1::DISK_STATE_PENDING);
+      } else if (auto status = memory_.Make(entry.row.id, entry.row.spec.size_bytes()); !status.ok()) {
+        return status;
+      }
+    }
+    const std::string id = entry.row.id;
+    disks_.emplace(id, std::move(entry));
+  }
+  for (ControllerRow& row : rows.controllers) {
+    ControllerEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
+    if (!entry.row.engine.empty()) engines_[entry.row.engine].revision = revision_ + 1;
+    const std::string id = entry.row.id;
+    const std::string engine = entry.row.engine;
+    controllers_.emplace(id, std::move(entry));
+    if (!engine.empty()) CountController(engine, 1);
+  }
+  for (AttachmentRow& row : rows.attachments) {
+    ControllerEntry* controller = FindController(row.controller);
+    const auto disk = ParseDiskName(row.spec.disk());
+    DiskEntry* disk_entry = disk.ok() ? FindDisk(*disk) : nullptr;
+    if (controller == nullptr || disk_entry == nullptr) {
+      return Error(ErrorCode::kDataLoss, fmt::format("store: {} is there, but not its controller or not {}",
+                                                     AttachmentName(row.controller, row.id), row.spec.disk()));
+    }
+    disk_entry->attachments[AttachmentName(row.controller, row.id)] = row.deleting;
+    AttachmentEntry entry{.row = std::move(row), .status = {}, .revision = revision_ + 1};
+    const std::string id = entry.row.id;
+    controller->attachments.emplace(id, std::move(entry));
+  }
+  // Nothing is known of any engine yet.
+  ++revision_;
+  v1::EngineStatus unseen;
+  unseen.set_message("has not connected since cleatd started");
+  for (const auto& [id, entry] : engines_) ReportEngine(id, unseen);
+  for (auto& [id, entry] : disks_) {
+    if (entry.status.state() == v1::DISK_STATE_PENDING) DiskChanged(id);
+  }
+  return Ok{};
+}
+
+uint64_t HostState::NextRevision() {
+  if (++revision_ < revisions_until_) return revision_;
+  auto first = store_.ReserveRevisions(kRevisionsPerBlock);
+  if (first.ok()) {
+    revision_ = *first;
+    revisions_until_ = *first + kRevisionsPerBlock;
+  } else {
+    // Going on is better than stopping: the store's next successful write reserves again, and no other process
+    // hands out revisions meanwhile.
+    spdlog::error("no revisions left: {}", first.error().message);
+  }
+  return revision_;
+}
+
+// ---- Showing ----
+
+v1::Disk HostState::Show(const DiskEntry& entry) const {
+  v1::Disk disk;
+  disk.set_name(DiskName(entry.row.id));
+  *disk.mutable_spec() = entry.row.spec;
+  *disk.mutable_status() = entry.status;
+  if (entry.row.deleting) {
+    disk.mutable_status()->set_state(v1::DISK_STATE_DELETING);
+    disk.mutable_status()->set_message(
+        fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.kept_by, ", ")));
+  }
+  for (const auto& [name, detaching] : entry.attachments) disk.mutable_status()->add_attachments(name);
+  disk.set_revision(entry.revision);
+  return disk;
+}
+
+v1::Controller HostState::Show(const ControllerEntry& entry) const {
+  v1::Controller controller;
+  controller.set_name(ControllerName(entry.row.id));
+  *controller.mutable_spec() = entry.row.spec;
+  v1::ControllerStatus& status = *controller.mutable_status();
+  status = entry.status;
+  if (!entry.row.engine.empty()) status.set_engine(EngineName(entry.row.engine));
+  if (status.state() == v1::CONTROLLER_STATE_UNSPECIFIED) {
+    status.set_state(v1::CONTROLLER_STATE_PENDING);
+    if (status.message().empty()) {
+      status.set_message(entry.row.engine.empty()
+                             ? "no engine has room for it: start cleat-engine"
+                             : fmt::format("waits for {}", EngineName(entry.row.engine)));
+    }
+  }
+  if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
+  controller.set_revision(entry.revision);
+  return controller;
+}
+
+v1::Attachment HostState::Show(const AttachmentEntry& entry) const {
+  v1::Attachment attachment;
+  attachment.set_name(AttachmentName(entry.row.controller, entry.row.id));
+  *attachment.mutable_spec() = entry.row.spec;
+  v1::AttachmentStatus& status = *attachment.mutable_status();
+  status = entry.status;
+  if (status.state() == v1::ATTACHMENT_STATE_UNSPECIFIED) {
+    const auto controller = controllers_.find(entry.row.controller);
+    const bool placed = controller != controllers_.end() && !controller->second.row.engine.empty();
+    status.set_state(v1::ATTACHMENT_STATE_PENDING);
+    status.set_message(placed ? fmt::format("waits for {}", EngineName(controller->second.row.engine))
+                              : "waits until its controller has an engine");
+  }
+  if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
+  attachment.set_revision(entry.revision);
+  return attachment;
+}
+
+v1::Engine HostState::Show(const std::string& id, const EngineEntry& entry) const {
+  v1::Engine engine;
+  engine.set_name(EngineName(id));
+  *engine.mutable_status() = entry.status;
+  engine.set_revision(entry.revision);
+  return engine;
+}
+
+// ---- Publishing ----
+
+namespace {
+
+template <typename Set>
+WatchEvent MakeEvent(uint64_t revision, Set set) {
+  auto event = std::make_shared<v1::WatchResponse>();
+  event->set_revision(revision);
+  set(*event);
+  return event;
+}
+
+}  // namespace
+
+void HostState::Publish(DiskEntry& entry) {
+  entry.revision = NextRevision();
+  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+}
+
+void HostState::Publish(ControllerEntry& entry) {
+  entry.revision = NextRevision();
+  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+}
+
+void HostState::Publish(AttachmentEntry& entry) {
+  entry.revision = NextRevision();
+  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(entry); }));
+}
+
+void HostState::Publish(const std::string& id, EngineEntry& entry) {
+  entry.revision = NextRevision();
+  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
+}
+
+void HostState::PublishGone(const std::string& name) {
+  NextRevision();
+  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { e.set_gone(name); }));
+}
+
+Result<std::shared_ptr<Watcher>> HostState::Watch() {
+  const std::lock_guard lock(mutex_);
+  std::vector<WatchEvent> snapshot;
+  for (const auto& [id, entry] : engines_) {
+    snapshot.push_back(
+        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
+  }
+  for (const auto& [id, entry] : disks_) {
+    snapshot.push_back(MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  }
+  for (const auto& [id, entry] : controllers_) {
+    snapshot.push_back(
+        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+    for (const auto& [attachment_id, attachment] : entry.attachments) {
+      snapshot.push_back(MakeEvent(attachment.revision,
+                                   [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(attachment); }));
+    }
+  }
+  snapshot.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
+  return hub_.Subscribe(std::move(snapshot));
+}
+
+// ---- Finding, and telling the conductor ----
+
+HostState::DiskEntry* HostState::FindDisk(const std::string& id) {
+  const auto it = disks_.find(id);
+  return it == disks_.end() ? nullptr : &it->second;
+}
+
+HostState::ControllerEntry* HostState::FindController(const std::string& id) {
+  const auto it = controllers_.find(id);
+  return it == controllers_.end() ? nullptr : &it->second;
+}
+
+HostState::AttachmentEntry* HostState::FindAttachment(const std::string& controller_id, const std::string& id) {
+  ControllerEntry* controller = FindController(controller_id);
+  if (controller == nullptr) return nullptr;
+  const auto it = controller->attachments.find(id);
+  return it == controller->attachments.end() ? nullptr : &it->second;
+}
+
+void HostState::SetWake(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+void HostState::ControllerChanged(const std::string& id) {
+  changed_.controllers.insert(id);
+  wake_();
+}
+
+void HostState::DiskChanged(const std::string& id) {
+  changed_.disks.insert(id);
+  wake_();
+}
+
+ChangedIntent HostState::TakeChanged() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(changed_, {});
+}
+
+}  // namespace cleat::control

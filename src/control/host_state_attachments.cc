@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attachments, from the API's side.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/host_state.h"
+#include "control/names.h"
+#include "control/page.h"
+#include "control/spec_rules.h"
+
+namespace cleat::control {
+namespace {
+
+Error Busy(std::string message) { return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"}; }
+Error Refused(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
+
+}  // namespace
+
+Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& request) {
+  auto controller_id = ParseControllerName(request.parent());
+  if (!controller_id.ok()) return Error(ErrorCode::kInvalidArgument, "parent: " + controller_id.error().message);
+  auto disk_id = ParseDiskName(request.attachment().spec().disk());
+  if (!disk_id.ok()) return Error(ErrorCode::kInvalidArgument, "disk: " + disk_id.error().message);
+  AttachmentRow row;
+  row.controller = *controller_id;
+  row.id = request.attachment_id().empty() ? *disk_id : request.attachment_id();
+  if (auto status = CheckId("attachment_id", row.id); !status.ok()) return std::move(status).error();
+  const std::string name = AttachmentName(row.controller, row.id);
+
+  const std::lock_guard lock(mutex_);
+  ControllerEntry* controller = FindController(row.controller);
+  if (controller == nullptr) return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
+  if (controller->row.deleting) return Busy(request.parent() + " is being removed");
+  auto spec = CompleteAttachmentSpec(name, request.attachment().spec(), controller->row.spec.type());
+  if (!spec.ok()) return std::move(spec).error();
+  row.spec = *std::move(spec);
+  if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
+    if (existing->row.deleting) return Busy(name + " is still being detached");
+    if (SameSpec(existing->row.spec, row.spec)) return Show(*existing);
+    return TakenByOther(name, existing->row.spec, row.spec);
+  }
+  if (auto status = CheckNewAttachment(*controller, row); !status.ok()) return std::move(status).error();
+
+  row.revision = NextRevision();
+  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  AttachmentEntry& entry = controller->attachments[row.id];
+  entry.row = std::move(row);
+  Publish(entry);
+  DiskEntry* disk = FindDisk(*disk_id);
+  disk->attachments[name] = false;
+  Publish(*disk);
+  ControllerChanged(*controller_id);
+  spdlog::info("attached {} as {}{}", DiskName(*disk_id), name, entry.row.spec.read_only() ? ", read-only" : "");
+  return Show(entry);
+}
+
+Status HostState::CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row) {
+  const std::string name = AttachmentName(row.controller, row.id);
+  for (const auto& [other_id, other] : controller.attachments) {
+    if (other.row.spec.target() != row.spec.target()) continue;
+    const std::string other_name = AttachmentName(row.controller, other_id);
+    if (other.row.deleting) {
+      return Busy(fmt::format("{}: target {} is still held by {}, which is being detached", name, row.spec.target(),
+                              other_name));
+    }
+    return Refused(fmt::format("{}: target {} is taken by {}: detach that first (cleatctl detach {} {})", name,
+                               row.spec.target(), other_name, row.controller, other_id));
+  }
+  return CheckDiskForAttachment(name, row.spec);
+}
+
+Status HostState::CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec) {
+  const std::string& disk = spec.disk();
+  const DiskEntry* entry = FindDisk(*ParseDiskName(disk));
+  if (entry == nullptr) return Error(ErrorCode::kNotFound, disk + " does not exist");
+  if (entry->row.deleting) return Busy(disk + " is being removed");
+  if (entry->status.state() == v1::DISK_STATE_LOST) return Refused(fmt::format("{}: {}", name, entry->status.message()));
+  if (entry->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS) {
+    if (spec.read_only()) return Ok{};
+    return Refused(fmt::format("{}: {} is MANY_READERS: attach it read-only (read_only; cleatctl attach --read-only)",
+                               name, disk));
+  }
+  for (const auto& [other_name, detaching] : entry->attachments) {
+    if (detaching) return Busy(fmt::format("{}: {} is still being detached from {}", name, disk, other_name));
+    const auto other = ParseAttachmentName(other_name);
+    return Refused(fmt::format("{}: {} has a writer, {}, and can't have a second one: detach that first (cleatctl "
+                               "detach {} {})",
+                               name, disk, other_name, other->controller, other->id));
+  }
+  return Ok{};
+}
+
+Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest& request) {
+  auto ids = ParseAttachmentName(request.name());
+  if (!ids.ok()) return std::move(ids).error();
+  const std::lock_guard lock(mutex_);
+  AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
+  if (entry == nullptr || entry->row.deleting) return v1::DetachDiskResponse();
+  ControllerEntry* controller = FindController(ids->controller);
+  if (controller->row.engine.empty()) {
+    if (auto status = EraseAttachment(*controller, ids->id); !status.ok()) return std::move(status).error();
+  } else {
+    AttachmentRow row = entry->row;
+    row.deleting = true;
+    if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+    entry->row = std::move(row);
+    Publish(*entry);
+    FindDisk(*ParseDiskName(entry->row.spec.disk()))->attachments[request.name()] = true;
+    ControllerChanged(ids->controller);
+  }
+  spdlog::info("detached {}", request.name());
+  return v1::DetachDiskResponse();
+}
+
+Status HostState::EraseAttachment(ControllerEntry& controller, const std::string& id) {
+  const std::string name = AttachmentName(controller.row.id, id);
+  if (auto status = store_.EraseAttachment(controller.row.id, id); !status.ok()) return status;
+  const auto it = controller.attachments.find(id);
+  DiskEntry* disk = FindDisk(*ParseDiskName(it->second.row.spec.disk()));
+  controller.attachments.erase(it);
+  PublishGone(name);
+  disk->attachments.erase(name);
+  Publish(*disk);
+  return Ok{};
+}
+
+Result<v1::Attachment> HostState::GetAttachment(const v1::GetAttachmentRequest& request) {
+  auto ids = ParseAttachmentName(request.name());
+  if (!ids.ok()) return std::move(ids).error();
+  const std::lock_guard lock(mutex_);
+  const AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
+  if (entry == nullptr) return Error(ErrorCode::kNotFound, request.name() + " does not exist");
+  return Show(*entry);
+}
+
+// Ordered by controller, then attachment; the page token is the name of the last one.
+Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAttachmentsRequest& request) {
+  auto page = Page::Of(request.page_size());
+  if (!page.ok()) return std::move(page).error();
+  AttachmentIds after;
+  if (!request.page_token().empty()) {
+    auto token = ParseAttachmentName(request.page_token());
+    if (!token.ok()) return Error(ErrorCode::kInvalidArgument, "page_token is none of this list's");
+    after = *std::move(token);
+  }
+  const bool all = request.parent() == ControllerName("-");
+  auto only = all ? Result<std::string>(std::string()) : ParseControllerName(request.parent());
+  if (!only.ok()) return Error(ErrorCode::kInvalidArgument, "parent: " + only.error().message);
+
+  v1::ListAttachmentsResponse response;
+  const std::lock_guard lock(mutex_);
+  if (!all && FindController(*only) == nullptr) return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
+  std::string last;
+  for (auto it = controllers_.lower_bound(all ? after.controller : *only); it != controllers_.end(); ++it) {
+    if (!all && it->first != *only) break;
+    const auto& attachments = it->second.attachments;
+    auto attachment_it = it->first == after.controller ? attachments.upper_bound(after.id) : attachments.begin();
+    for (; attachment_it != attachments.end(); ++attachment_it) {
+      v1::Attachment attachment = Show(attachment_it->second);
+      if (!page->Take(attachment.ByteSizeLong())) {
+        response.set_next_page_token(last);
+        return response;
+      }
+      last = attachment.name();
+      *response.add_attachments() = std::move(attachment);
+    }
+  }
+  return response;
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Controllers and engines, from the API's side.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/host_state.h"
+#include "control/names.h"
+#include "control/page.h"
+#include "control/spec_rules.h"
+
+namespace cleat::control {
+
+Result<v1::Controller> HostState::CreateController(const v1::CreateControllerRequest& request) {
+  const std::string& id = request.controller_id();
+  if (auto status = CheckId("controller_id", id); !status.ok()) return std::move(status).error();
+  auto spec = CompleteControllerSpec(id, request.controller().spec());
+  if (!spec.ok()) return std::move(spec).error();
+
+  const std::lock_guard lock(mutex_);
+  auto existing = CheckNewController(id, *spec);
+  if (!existing.ok()) return std::move(existing).error();
+  if (*existing != nullptr) return Show(**existing);
+
+  ControllerEntry entry;
+  entry.row.id = id;
+  entry.row.spec = *spec;
+  entry.row.revision = NextRevision();
+  entry.row.engine = spec->engine().empty() ? ChooseEngine() : *ParseEngineName(spec->engine());
+  if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
+  ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
+  if (!kept.row.engine.empty()) CountController(kept.row.engine, 1);
+  Publish(kept);
+  ControllerChanged(id);
+  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec->socket_path(), kept.row.engine);
+  return Show(kept);
+}
+
+Result<HostState::ControllerEntry*> HostState::CheckNewController(const std::string& id,
+                                                                  const v1::ControllerSpec& spec) {
+  const std::string name = ControllerName(id);
+  if (ControllerEntry* existing = FindController(id)) {
+    if (existing->row.deleting) {
+      return Error(ErrorCode::kAborted, name + " is still being removed: retry in a moment");
+    }
+    if (SameSpec(existing->row.spec, spec)) return existing;
+    return TakenByOther(name, existing->row.spec, spec);
+  }
+  if (controllers_.size() >= kControllersMax) {
+    return Error(ErrorCode::kResourceExhausted,
+                 fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax));
+  }
+  for (const auto& [other_id, other] : controllers_) {
+    if (other.row.spec.socket_path() != spec.socket_path()) continue;
+    if (other.row.deleting) {
+      return Error(ErrorCode::kAborted, fmt::format("{}: socket '{}' is still used by {}, which is being removed: "
+                                                    "retry in a moment",
+                                                    name, spec.socket_path(), ControllerName(other_id)));
+    }
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
+                             "path, or delete that controller (cleatctl controller delete {})",
+                             name, spec.socket_path(), ControllerName(other_id), other_id));
+  }
+  return nullptr;
+}
+
+std::string HostState::ChooseEngine() const {
+  const std::pair<const std::string, EngineEntry>* best = nullptr;
+  for (const auto& engine : engines_) {
+    const v1::EngineStatus& status = engine.second.status;
+    const bool full = status.controllers_max() != 0 && status.controllers() >= status.controllers_max();
+    if (!status.connected() || full) continue;
+    if (best == nullptr || status.controllers() < best->second.status.controllers()) best = &engine;
+  }
+  return best == nullptr ? std::string() : best->first;
+}
+
+void HostState::CountController(const std::string& engine, int difference) {
+  EngineEntry& entry = engines_[engine];
+  entry.status.set_controllers(static_cast<uint32_t>(static_cast<int>(entry.status.controllers()) + difference));
+  Publish(engine, entry);
+}
+
+Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& request) {
+  auto id = ParseControllerName(request.name());
+  if (!id.ok()) return std::move(id).error();
+  const std::lock_guard lock(mutex_);
+  const ControllerEntry* entry = FindController(*id);
+  if (entry == nullptr) return Error(ErrorCode::kNotFound, request.name() + " does not exist");
+  return Show(*entry);
+}
+
+Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListControllersRequest& request) {
+  auto page = Page::Of(request.page_size());
+  if (!page.ok()) return std::move(page).error();
+  v1::ListControllersResponse response;
+  const std::lock_guard lock(mutex_);
+  for (auto it = controllers_.upper_bound(request.page_token()); it != controllers_.end(); ++it) {
+    v1::Controller controller = Show(it->second);
+    if (!page->Take(controller.ByteSizeLong())) {
+      response.set_next_page_token(std::prev(it)->first);
+      break;
+    }
+    *response.add_controllers() = std::move(controller);
+  }
+  return response;
+}
+
+Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::DeleteControllerRequest& request) {
+  auto id = ParseControllerName(request.name());
+  if (!id.ok()) return std::move(id).error();
+  const std::string& name = request.name();
+  const std::lock_guard lock(mutex_);
+  ControllerEntry* entry = FindController(*id);
+  if (entry == nullptr || entry->row.deleting) return v1::DeleteControllerResponse();
+
+  std::vector<std::string> live;
+  for (const auto& [attachment_id, attachment] : entry->attachments) {
+    if (!attachment.row.deleting) live.push_back(attachment_id);
+  }
+  if (!live.empty()) {
+    std::vector<std::string> commands;
+    for (const std::string& attachment : live) commands.push_back(fmt::format("cleatctl detach {} {}", *id, attachment));
+    for (std::string& attachment : live) attachment = AttachmentName(*id, attachment);
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("{} has disks attached ({}): detach them first ({})", name, fmt::join(live, ", "),
+                             fmt::join(commands, "; ")));
+  }
+  Status status;
+  if (entry->row.engine.empty()) {
+    status = EraseController(*entry);
+  } else {
+    ControllerRow row = entry->row;
+    row.deleting = true;
+    status = store_.Put(row);
+    if (status.ok()) {
+      entry->row = std::move(row);
+      Publish(*entry);
+      ControllerChanged(*id);
+    }
+  }
+  if (!status.ok()) return std::move(status).error();
+  spdlog::info("deleted {}", name);
+  return v1::DeleteControllerResponse();
+}
+
+Status HostState::EraseController(ControllerEntry& entry) {
+  const std::string id = entry.row.id;
+  const std::string engine = entry.row.engine;
+  if (auto status = store_.EraseController(id); !status.ok()) return status;
+  controllers_.erase(id);
+  PublishGone(ControllerName(id));
+  if (!engine.empty()) CountController(engine, -1);
+  return Ok{};
+}
+
+// ---- Engines ----
+
+Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
+  auto id = ParseEngineName(request.name());
+  if (!id.ok()) return std::move(id).error();
+  const std::lock_guard lock(mutex_);
+  const auto it = engines_.find(*id);
+  if (it == engines_.end()) return Error(ErrorCode::kNotFound, request.name() + " is not known");
+  return Show(it->first, it->second);
+}
+
+Result<v1::ListEnginesResponse> HostState::ListEngines(const v1::ListEnginesRequest& request) {
+  auto page = Page::Of(request.page_size());
+  if (!page.ok()) return std::move(page).error();
+  v1::ListEnginesResponse response;
+  const std::lock_guard lock(mutex_);
+  for (auto it = engines_.upper_bound(request.page_token()); it != engines_.end(); ++it) {
+    v1::Engine engine = Show(it->first, it->second);
+    if (!page->Take(engine.ByteSizeLong())) {
+      response.set_next_page_token(std::prev(it)->first);
+      break;
+    }
+    *response.add_engines() = std::move(engine);
+  }
+  return response;
+}
+
+}  // namespace cleat::control

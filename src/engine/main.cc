@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// cleat-engine: serves the disks of one host (or of one NUMA node) to its guests. Takes its orders from cleatd, keeps
+// nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O reactor; the vhost library's
+// one; a few for calls that block.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "engine/command_link.h"
+#include "engine/engine.h"
+#include "engine/module_disk_factory.h"
+#include "engine/reactor_thread.h"
+#include "reactor/blocking.h"
+#include "vhost/library.h"
+#include "vhost/socket_endpoint.h"
+
+namespace cleat::engine {
+namespace {
+
+constexpr uint32_t kReactorsMax = 64;
+constexpr uint32_t kBlockingThreads = 2;
+
+struct Settings {
+  std::string name = "engine-0";
+  std::string control_socket;
+  std::string runtime_dir;
+  uint32_t reactors = 1;
+  std::vector<uint32_t> cpus;
+  uint32_t spin_us = 50;
+  std::string log_level = "info";
+};
+
+std::string DefaultRuntimeDir() {
+  if (geteuid() == 0) return "/run/cleat";
+  const char* dir = std::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe): before the first thread
+  return dir != nullptr && *dir != '\0' ? std::string(dir) + "/cleat" : "/tmp/cleat-" + std::to_string(geteuid());
+}
+
+// Every ring takes several descriptors; the soft limit of 1,024 is a shell's, not a server's.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < 32768) {
+    spdlog::warn("only {} descriptors may be open: enough for about {} disks (raise RLIMIT_NOFILE to 32768)",
+                 limit.rlim_max, limit.rlim_max / 16);
+  }
+}
+
+// SIGTERM and SIGINT drain and exit; a second one exits at once.
+class Signals {
+ public:
+  Signals(Reactor& control, std::function<void()> on_terminate)
+      : control_(control), on_terminate_(std::move(on_terminate)) {}
+
+  static void Block() {
+    sigset_t set = Set();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+  }
+
+  Status Start() {
+    sigset_t set = Set();
+    fd_.Reset(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (!fd_) return ErrnoError(errno, "signalfd");
+    return watch_.Start(control_, fd_.get(), EPOLLIN);
+  }
+
+ private:
+  struct Watch : FdWatch {
+    explicit Watch(Signals& s) : FdWatch(&OnEvent), signals(s) {}
+    static void OnEvent(FdWatch& watch, uint32_t) { static_cast<Watch&>(watch).signals.OnSignal(); }
+    Signals& signals;
+  };
+
+  static sigset_t Set() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    return set;
+  }
+
+  void OnSignal() {
+    signalfd_siginfo info{};
+    while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+      if (std::exchange(terminating_, true)) {
+        spdlog::warn("second signal: leaving without waiting for requests in flight");
+        _exit(1);
+      }
+      spdlog::info("signal {}: draining (a second one leaves at once)", info.ssi_signo);
+      on_terminate_();
+    }
+  }
+
+  Reactor& control_;
+  std::function<void()> on_terminate_;
+  UniqueFd fd_;
+  Watch watch_{*this};
+  bool terminating_ = false;
+};
+
+using ReactorThreads = std::vector<std::unique_ptr<ReactorThread>>;
+
+Result<ReactorThreads> MakeReactors(const Clock& clock, const Settings& settings, uint64_t incarnation) {
+  ReactorThreads threads;
+  for (uint32_t i = 0; i < settings.reactors; ++i) {
+    Reactor::Options options;
+    options.name = "reactor-" + std::to_string(i);
+    options.index = i;
+    options.spin_ns = settings.spin_us * kNsPerUs;
+    options.random_seed = incarnation + i + 1;
+    auto thread = ReactorThread::Make(clock, options);
+    if (!thread) return std::move(thread).error();
+    threads.push_back(std::move(thread).value());
+  }
+  return threads;
+}
+
+Status StartReactors(const ReactorThreads& threads, const Settings& settings) {
+  for (size_t i = 0; i < threads.size(); ++i) {
+    std::optional<uint32_t> cpu;
+    if (i < settings.cpus.size()) cpu = settings.cpus[i];
+    Status started = threads[i]->Start(cpu);
+    if (!started) return started;
+  }
+  return Ok{};
+}
+
+Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
+  auto hang_up = link.Stop();
+  co_await std::move(hang_up);
+  auto drain = engine.Shutdown();
+  co_await std::move(drain);
+  control.Stop();
+}
+
+Status Serve(const Settings& settings) {
+  const MonotonicClock clock;
+  // Another number at each start, for cleatd to tell a restart from a reconnect.
+  const uint64_t incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
+
+  vhost::DpdkLibrary::Options library_options;
+  library_options.runtime_directory = settings.runtime_dir;
+  auto library = vhost::DpdkLibrary::Start(library_options);
+  if (!library) return std::move(library).error();
+  auto threads = MakeReactors(clock, settings, incarnation);
+  if (!threads) return std::move(threads).error();
+  std::vector<Reactor*> io_reactors;
+  for (const auto& thread : *threads) io_reactors.push_back(&thread->reactor());
+  modules::UringHub uring;
+  for (Reactor* io : io_reactors) {
+    const Status added = uring.AddReactor(*io);
+    if (!added) spdlog::warn("{}: disks on files can't be opened", added.error().message);
+  }
+  Status started = StartReactors(*threads, settings);
+  if (!started) return started;
+
+  Reactor::Options control_options;
+  control_options.name = "control";
+  control_options.spin_ns = 0;
+  control_options.fd_check_interval_ns = 0;
+  auto control = Reactor::Make(clock, control_options);
+  if (!control) return std::move(control).error();
+
+  BlockingPool blocking(kBlockingThreads);
+  MemoryStore memories;
+  ModuleDiskFactory disks(memories, uring, blocking);
+  vhost::SocketEndpointFactory endpoints(**control, io_reactors, blocking, **library);
+  Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories});
+
+  CommandLink::Options link_options;
+  link_options.socket_path = settings.control_socket;
+  link_options.hello.engine = settings.name;
+  link_options.hello.version = kVersion;
+  link_options.hello.incarnation = incarnation;
+  link_options.hello.reactors = settings.reactors;
+  CommandLink link(**control, engine, link_options);
+
+  Signals signals(**control, [&] { Spawn(ShutDown(link, engine, **control)); });
+  Status watching = signals.Start();
+  if (!watching) return watching;
+  link.Start();
+  spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name, settings.reactors,
+               settings.control_socket);
+  (*control)->Run();
+  for (const auto& thread : *threads) thread->Stop();
+  spdlog::info("drained, bye");
+  return Ok{};
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  settings.runtime_dir = DefaultRuntimeDir();
+  CLI::App app("cleat-engine: serves a host's disks to its guests over vhost-user. Takes its orders from cleatd.");
+  app.set_version_flag("--version", kVersion);
+  app.add_option("--name", settings.name, "this engine's name on the host")->capture_default_str();
+  app.add_option("--control", settings.control_socket,
+                 "cleatd's socket for engines (default: engine.sock in the runtime directory)");
+  app.add_option("--runtime-dir", settings.runtime_dir, "for private sockets; made when it is missing")
+      ->capture_default_str();
+  app.add_option("--reactors", settings.reactors, "I/O reactors: one core each while there is work")
+      ->check(CLI::Range(1U, kReactorsMax))
+      ->capture_default_str();
+  app.add_option("--cpus", settings.cpus, "pin reactor N to the N-th core of this list, e.g. 2,3 (default: not pinned)")
+      ->delimiter(',');
+  app.add_option("--spin-us", settings.spin_us, "how long a queue is polled without work before its reactor may sleep")
+      ->check(CLI::Range(0U, 1000000U))
+      ->capture_default_str();
+  app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (settings.control_socket.empty()) settings.control_socket = settings.runtime_dir + "/engine.sock";
+
+  const Status logging = log::Init("cleat-engine", settings.log_level);
+  if (!logging) {
+    std::fprintf(stderr, "cleat-engine: %s\n", logging.error().message.c_str());
+    return 2;
+  }
+  RaiseFileLimit();
+  Signals::Block();
+  const Status served = Serve(settings);
+  if (!served) {
+    spdlog::error("{}", served.error().message);
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cleat::engine
+
+int main(int argc, char** argv) { return cleat::engine::Main(argc, argv); }

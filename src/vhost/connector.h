@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an endpoint finds its peer: by connecting to a socket on which the peer listens (client mode, QEMU is the
+// server; reconnecting is ours), or by listening (server mode). Owned by a SocketEndpoint, on the control reactor.
+// Every error names the path, the cause and what to do.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/intrusive_list.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "reactor/cancel.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+
+namespace cleat::vhost {
+
+class Connector {
+ public:
+  virtual ~Connector() = default;
+
+  // Errors that can be seen at once. kUnavailable is none of them: a peer that is not there yet is waited for.
+  virtual Status Start() = 0;
+  // The next peer's connected, non-blocking socket; kCancelled. One call at a time. Until the next call the peer is
+  // there; PeerLost says that it is not any more.
+  virtual Task<Result<UniqueFd>> Next(CancelToken& cancel) = 0;
+  virtual void PeerLost() = 0;
+  virtual void Stop() = 0;
+  // What is waited for, for an operator.
+  virtual std::string waiting_for() const = 0;
+};
+
+// One inotify descriptor for all client endpoints: tells a connector that a socket has appeared at its path, so that
+// an absent peer costs next to nothing and is still met within a millisecond. Without inotify (its limits are a
+// host's) connectors only retry by time.
+class SocketPathWatcher {
+ public:
+  explicit SocketPathWatcher(Reactor& control);
+  ~SocketPathWatcher();  // nobody is subscribed
+  SocketPathWatcher(const SocketPathWatcher&) = delete;
+  SocketPathWatcher& operator=(const SocketPathWatcher&) = delete;
+
+  // Owned by the subscriber; unsubscribes when it goes.
+  struct Subscription {
+    explicit Subscription(Event& e) : appeared(e) {}
+    ~Subscription();
+    Event& appeared;  // set when something appears at the path
+    std::string name;
+    ListHook hook;
+    SocketPathWatcher* watcher = nullptr;
+    int watch = -1;
+  };
+  // False when the directory can't be watched.
+  bool Subscribe(Subscription& subscription, const std::string& path);
+
+ private:
+  struct Directory {
+    IntrusiveList<Subscription, &Subscription::hook> subscriptions;
+  };
+  struct Watch : FdWatch {
+    explicit Watch(SocketPathWatcher& w) : FdWatch(&OnEvent), watcher(w) {}
+    static void OnEvent(FdWatch& watch, uint32_t epoll_events);
+    SocketPathWatcher& watcher;
+  };
+  void Unsubscribe(Subscription& subscription);
+  void Read();
+
+  UniqueFd inotify_;
+  Watch watch_{*this};
+  std::map<int, std::unique_ptr<Directory>> directories_;  // by inotify's watch descriptor
+};
+
+class ClientConnector final : public Connector {
+ public:
+  // A peer lost a moment ago, or a socket that has just appeared, is tried every millisecond for kEagerNs; then the
+  // delay doubles. At the longest delay 400 absent sockets take under 1 % of a core.
+  static constexpr uint64_t kEagerDelayNs = kNsPerMs;
+  static constexpr uint64_t kEagerNs = 300 * kNsPerMs;
+  static constexpr uint64_t kDelayMaxNs = kNsPerSecond;
+
+  // `watcher` may be nullptr: then only time helps.
+  ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher);
+  ~ClientConnector() override;
+
+  Status Start() override;
+  Task<Result<UniqueFd>> Next(CancelToken& cancel) override;
+  void PeerLost() override;
+  void Stop() override;
+  std::string waiting_for() const override;
+
+ private:
+  Result<UniqueFd> TryConnect();
+  void BeEager();
+  struct RetryTimer : Timer {
+    explicit RetryTimer(Event& e) : Timer(&Fire), retry(e) {}
+    static void Fire(Timer& timer);
+    Event& retry;
+  };
+
+  Reactor& control_;
+  const std::string path_;
+  SocketPathWatcher* const watcher_;
+  Event retry_;     // the timer, or the socket appeared
+  Event appeared_;  // by the watcher
+  RetryTimer timer_{retry_};
+  std::unique_ptr<SocketPathWatcher::Subscription> subscription_;
+  uint64_t eager_until_ns_ = 0;
+  uint64_t delay_ns_ = kEagerDelayNs;
+  std::string last_error_;
+};
+
+// Listens on the path, for one peer at a time: a second one is accepted and closed at once. A socket file on which
+// nobody answers is taken over. Mode 0660. The file is removed by Stop, if it is still ours.
+class ServerConnector final : public Connector {
+ public:
+  ServerConnector(Reactor& control, std::string path);
+  ~ServerConnector() override;
+
+  Status Start() override;
+  Task<Result<UniqueFd>> Next(CancelToken& cancel) override;
+  void PeerLost() override { peer_here_ = false; }
+  void Stop() override;
+  std::string waiting_for() const override;
+  uint64_t refused() const { return refused_; }
+
+ private:
+  struct Watch : FdWatch {
+    explicit Watch(ServerConnector& c) : FdWatch(&OnEvent), connector(c) {}
+    static void OnEvent(FdWatch& watch, uint32_t epoll_events);
+    ServerConnector& connector;
+  };
+  void RefuseOthers();
+
+  Reactor& control_;
+  const std::string path_;
+  UniqueFd listener_;
+  dev_t file_device_ = 0;
+  ino_t file_inode_ = 0;
+  Watch watch_{*this};
+  Event somebody_;
+  bool peer_here_ = false;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace cleat::vhost

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection between a vhost-user front end (the peer) and the protocol library: whole, checked messages only, in
+// one linear coroutine on the control reactor. Of each request the session takes its part first, and what must be held
+// back until the reactors have let go is held back by waiting for it; then the library gets the message; then the peer
+// its answer.
+//
+//   peer --bytes--> framer --message--> session (await) --> library --reply--> peer
+//
+// One request is on its way at a time: a peer that sends faster than it is served, or doesn't read its answers, fills
+// its own socket and nothing else, and the library, whose one thread serves every device, never waits for a peer or
+// for half a message. What breaks the rules ends this connection with an error that says which.
+//
+// Kept from the library, because it has no use for them or would write to what belongs to a running ring: kick, call
+// and error descriptors (it is told that there are none) and the in-flight log. Configuration space is answered here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+#include "vhost/framing.h"
+#include "vhost/session.h"
+#include "virtio/device_model.h"
+
+namespace cleat::vhost {
+
+// A non-blocking stream socket that carries messages, read and written a whole message at a time. Sets `progress` when
+// the descriptor may have become ready.
+class MessageChannel {
+ public:
+  MessageChannel(Framer::Direction direction, Event& progress) : framer_(direction), watch_(progress) {}
+
+  Status Start(Reactor& control, UniqueFd socket);
+  void Close();
+
+  // A message; nothing (nullopt) when there is none now; kUnavailable when the other end has closed.
+  Result<std::optional<Message>> TryRead();
+  // True when it is written, false when the socket is full. Never a part of it.
+  Result<bool> TryWrite(const Message& message);
+
+  bool in_message() const { return framer_.in_message(); }
+
+ private:
+  struct Watch : FdWatch {
+    explicit Watch(Event& p) : FdWatch(&OnEvent), progress(p) {}
+    static void OnEvent(FdWatch& watch, uint32_t epoll_events);
+    Event& progress;
+  };
+  Framer framer_;
+  UniqueFd socket_;
+  Watch watch_;
+};
+
+class Relay {
+ public:
+  // `session` and `model` outlive the relay.
+  Relay(Reactor& control, Session& session, virtio::DeviceModel& model);
+
+  // Runs the connection until the peer closes it (success), Stop, or an error. The rings are as they were then: the
+  // caller ends the session first and closes the relay's sockets (Close, or its destructor) afterwards.
+  Task<Status> Run(UniqueFd peer, UniqueFd library);
+  void Stop();
+  void Close();
+
+  uint64_t messages() const { return messages_; }            // from the peer
+  const std::string& last_request() const { return last_request_; }
+
+ private:
+  Task<Status> Handle(Message* message);
+  Task<Status> TakePart(Message* message, Message* reply, bool* forward);
+  Status GetConfig(const Message& message, Message* reply);
+  Status SetConfig(const Message& message);
+  Task<Status> TapRing(Message* message);
+  Task<Status> TapMemory(Message* message);
+  Task<Status> Ask(const Message& message, Message* reply);  // forwards and waits for the answer
+  Task<Status> Write(MessageChannel* channel, const Message* message);
+
+  Reactor& control_;
+  Session& session_;
+  virtio::DeviceModel& model_;
+  Event progress_;
+  MessageChannel peer_;
+  MessageChannel library_;
+  bool stopping_ = false;
+  uint16_t stopped_base_ = 0;
+  uint64_t messages_ = 0;
+  std::string last_request_;
+};
+
+}  // namespace cleat::vhost

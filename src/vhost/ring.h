@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One virtqueue of a session: what the front end has told about it (on the control reactor), and the device queue
+// that serves it on its I/O reactor, with the watch on the kick descriptor and the notifier that writes the call
+// descriptor. Owned by the Session. Every Task is called on control, returns on control when the change has taken
+// effect on the I/O reactor, and is awaited before the next one begins.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+#include "vhost/protocol.h"
+#include "virtio/device_model.h"
+#include "virtio/device_queue.h"
+
+namespace cleat::vhost {
+
+class Ring {
+ public:
+  // On the control reactor.
+  using BrokenFn = std::function<void(Ring& ring)>;
+
+  Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken);
+  ~Ring();  // closed
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // ---- What the front end told. The session checks values before it sets them.
+  struct Told {
+    uint16_t size = 0;  // 0: not yet
+    std::optional<VringAddresses> addresses;
+    std::optional<uint16_t> base;
+    bool kick = false;     // a kick descriptor came, or the word that there is none (the queue is polled)
+    bool enabled = false;  // only with protocol features negotiated
+  };
+  Told told;
+
+  uint32_t index() const { return index_; }
+  bool running() const { return running_; }
+  const std::string& broken() const { return broken_; }  // why; empty when it is not
+  // Any thread: requests in the storage while the ring is being drained, as of a moment ago.
+  uint32_t draining_requests() const { return draining_requests_.load(std::memory_order_relaxed); }
+
+  // Begins to serve; `setup`'s notifier is filled in here. Signals the call descriptor once: a notification may have
+  // died with whoever served the ring before. The queue starts active, so the ring is looked at without a kick.
+  Task<Status> Start(virtio::QueueSetup* setup);
+  // Returns when every request in flight has been completed to the ring; told.base is where to go on from.
+  Task<void> Stop();
+  // Destroys the device queue on its reactor. Stopped.
+  Task<void> Close();
+
+  // Running or not; while it runs they are exchanged without stopping. Invalid: none (polled; no notifications).
+  Task<Status> SetKick(UniqueFd kick);
+  Task<void> SetCall(UniqueFd call);
+  void SetError(UniqueFd error) { error_ = std::move(error); }
+
+  // While it runs.
+  Task<void> SetMemory(std::shared_ptr<const block::MemoryMap> memory, const virtio::RingMemory* ring);
+  Task<void> SetDirtyLog(const virtio::DirtyLogMemory* log);
+
+ private:
+  struct CallNotifier final : virtio::Notifier {
+    explicit CallNotifier(UniqueFd f) : fd(std::move(f)) {}
+    void Call() override;
+    UniqueFd fd;
+  };
+  struct KickWatch : FdWatch {
+    explicit KickWatch(Ring& r) : FdWatch(&OnKick), ring(r) {}
+    static void OnKick(FdWatch& watch, uint32_t epoll_events);
+    Ring& ring;
+  };
+  // Without a kick descriptor nothing could wake the queue: keeps it active.
+  struct KeepActive final : Poller {
+    explicit KeepActive(Ring& r) : ring(r) {}
+    bool Poll() override;
+    bool Arm() override { return false; }
+    Ring& ring;
+  };
+  struct DrainMeter : Timer {
+    explicit DrainMeter(Ring& r) : Timer(&Fire), ring(r) {}
+    static void Fire(Timer& timer);
+    Ring& ring;
+  };
+
+  // On the I/O reactor.
+  Status StartQueue(virtio::QueueSetup* setup);
+  Status WatchKick();
+  void UnwatchKick();
+
+  Reactor& control_;
+  Reactor& io_;
+  virtio::DeviceModel& model_;
+  const uint32_t index_;
+  const BrokenFn on_broken_;
+
+  bool running_ = false;
+  std::string broken_;
+  UniqueFd error_;
+
+  // Touched on the I/O reactor while the ring runs.
+  UniqueFd kick_;
+  std::unique_ptr<CallNotifier> notifier_;
+  std::unique_ptr<virtio::DeviceQueue> queue_;
+  KickWatch kick_watch_{*this};
+  KeepActive keep_active_{*this};
+  bool kept_active_ = false;
+  DrainMeter drain_meter_{*this};
+  std::atomic<uint32_t> draining_requests_{0};
+};
+
+}  // namespace cleat::vhost

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of one vhost-user connection, without its socket: negotiated features, the guest's memory, in-flight and
+// dirty logs, the rings. It holds every resource itself (mappings, descriptors), so nothing that the protocol library
+// does to its own copies touches a running ring.
+//
+// On the control reactor; one call at a time: each Task is awaited before the next call. A Task returns when the
+// change has taken effect on the I/O reactors. An error means that the front end broke the protocol or that a resource
+// is missing: the caller ends the connection, with End(). Life: made for a connection, End() exactly once, destroyed.
+//
+// A ring serves requests when its size, addresses, base and kick were given and - once protocol features are
+// negotiated - it is enabled. SET_VRING_ENABLE 0 and GET_VRING_BASE stop it and wait until its requests are completed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "reactor/blocking.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+#include "vhost/memory_table.h"
+#include "vhost/protocol.h"
+#include "vhost/ring.h"
+#include "virtio/device_model.h"
+
+namespace cleat::vhost {
+
+// What an engine of ours offers for a model: its features with the transport's, and the protocol features.
+struct Offer {
+  uint64_t features = 0;
+  uint64_t protocol_features = 0;
+  bool operator==(const Offer&) const = default;
+};
+Offer OfferFor(const virtio::DeviceModel& model);
+
+class Session {
+ public:
+  struct Options {
+    std::string name;                   // the controller's, for messages
+    std::vector<Reactor*> io_reactors;  // ring r runs on io_reactors[r % size]; they outlive the session
+  };
+  // `on_change` is called on control after a ring went up, down or broke.
+  Session(Options options, Reactor& control, BlockingPool& pool, virtio::DeviceModel& model,
+          std::function<void()> on_change);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Offer& offer() const { return offer_; }
+  uint32_t ring_count() const { return static_cast<uint32_t>(rings_.size()); }
+
+  // ---- Negotiation. While a ring runs only LOG_ALL may change.
+  Task<Status> SetFeatures(uint64_t features);
+  Status SetProtocolFeatures(uint64_t protocol_features);
+
+  // ---- Memory. Requests in flight keep what the new table lacks alive until they end.
+  Task<Status> MapMemory(std::vector<MemoryTableRegion> regions, std::vector<UniqueFd> files);
+  Task<Status> SetMemory(std::shared_ptr<const MemoryTable> table);
+
+  // ---- In-flight log ("Inflight I/O tracking", split layout). MakeInflight answers GET_INFLIGHT_FD with a new,
+  // sealed memfd; SetInflight takes what the front end kept. Before the rings start.
+  struct InflightArea {
+    InflightDescription description{};
+    UniqueFd file;
+  };
+  Result<InflightArea> MakeInflight(uint16_t queues, uint16_t queue_size);
+  Task<Status> SetInflight(InflightDescription description, UniqueFd file);
+
+  // ---- Dirty log of a migration: used while the features hold LOG_ALL.
+  Task<Status> SetLog(LogDescription description, UniqueFd file);
+
+  // ---- Rings
+  Status SetRingSize(uint32_t index, uint32_t size);                     // stopped
+  Status SetRingBase(uint32_t index, uint32_t base);                     // stopped
+  Task<Status> SetRingAddresses(VringAddresses addresses);               // stopped, or the same memory
+  Task<Status> SetRingKick(uint32_t index, UniqueFd kick);               // invalid: the ring is to be polled
+  Task<Status> SetRingCall(uint32_t index, UniqueFd call);               // invalid: no notifications
+  Status SetRingError(uint32_t index, UniqueFd error);
+  Task<Status> EnableRing(uint32_t index, bool enable);
+  Task<Result<uint16_t>> StopRing(uint32_t index);                       // GET_VRING_BASE: where to go on from
+  Task<void> StopAllRings();                                             // side by side; told.enabled goes
+
+  // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
+  Task<void> End();
+
+  // ---- State
+  uint32_t rings_up() const;           // serving and not broken
+  uint32_t draining_requests() const;  // still in the storage while rings are being stopped
+  std::string broken() const;          // "ring 2: ...", or empty
+  uint64_t features() const { return features_; }
+  uint64_t protocol_features() const { return protocol_features_; }
+
+ private:
+  Result<Ring*> FindRing(uint32_t index);
+  Error RingError(uint32_t index, const std::string& what) const;
+  Result<virtio::RingMemory> RingMemoryOf(const Ring& ring, const MemoryTable& table) const;
+  virtio::InflightMemory InflightOf(uint32_t index) const;
+  bool Complete(const Ring& ring) const;
+  bool AnyRunning() const;
+  bool logging() const { return (features_ & kFeatureLogAll) != 0 && log_.base != nullptr; }
+  Task<Status> StartIfComplete(Ring& ring);
+  Task<void> StopOne(Ring& ring);
+  Task<void> UpdateDirtyLog();
+  Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(UniqueFd* file, uint64_t offset_bytes,
+                                                             uint64_t size_bytes);
+
+  const Options options_;
+  Reactor& control_;
+  BlockingPool& pool_;
+  virtio::DeviceModel& model_;
+  const std::function<void()> on_change_;
+  const Offer offer_;
+
+  uint64_t features_ = 0;
+  uint64_t protocol_features_ = 0;
+  std::shared_ptr<const MemoryTable> memory_;
+  std::shared_ptr<block::MemoryRegion> inflight_;
+  InflightDescription inflight_description_{};
+  virtio::DirtyLogMemory log_;
+  std::vector<std::unique_ptr<Ring>> rings_;
+  bool ended_ = false;
+};
+
+}  // namespace cleat::vhost

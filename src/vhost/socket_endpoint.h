@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// A controller's endpoint on a unix socket: connector (how a peer is found), relay (the connection), session (its
+// rings), one after the other in one coroutine. The next connection begins only when the last one's rings are drained.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "reactor/blocking.h"
+#include "reactor/cancel.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+#include "vhost/connector.h"
+#include "vhost/endpoint.h"
+#include "vhost/protocol_library.h"
+#include "vhost/relay.h"
+#include "vhost/session.h"
+
+namespace cleat::vhost {
+
+// Made by main, on no particular thread, and used on control; outlives its endpoints. Everything it is given outlives
+// it. The control reactor is one of its own that need not poll; all relays run on it.
+class SocketEndpointFactory final : public EndpointFactory {
+ public:
+  SocketEndpointFactory(Reactor& control, std::vector<Reactor*> io_reactors, BlockingPool& pool,
+                        ProtocolLibrary& library);
+  ~SocketEndpointFactory() override;  // no endpoint is left
+
+  // kResourceExhausted past the library's number of devices; otherwise as Endpoint::Start says.
+  Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
+                                         StatusFn on_status) override;
+
+ private:
+  friend class SocketEndpoint;
+  Reactor& control_;
+  const std::vector<Reactor*> io_reactors_;
+  BlockingPool& pool_;
+  ProtocolLibrary& library_;
+  std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
+  uint32_t endpoints_ = 0;
+};
+
+class SocketEndpoint final : public Endpoint {
+ public:
+  // A peer that said nothing for so long is reported: QEMU before 9.1 does not start a vhost-user-scsi device again
+  // after a reconnect, and a connection may wait in a listen backlog for ever.
+  static constexpr uint64_t kSilentPeerNs = 3 * kNsPerSecond;
+  // After a connection that ended in an error, or before its first message: wait this long, twice as long each time.
+  static constexpr uint64_t kErrorDelayMinNs = 20 * kNsPerMs;
+  static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
+
+  SocketEndpoint(SocketEndpointFactory& factory, const EndpointOptions& options, virtio::DeviceModel& model,
+                 StatusFn on_status);
+  ~SocketEndpoint() override;
+
+  Status Start() override;
+  Task<void> Stop() override;
+  EndpointStatus status() const override;
+
+ private:
+  Task<void> Run();
+  Task<Status> Serve(UniqueFd peer);
+  Task<Result<UniqueFd>> ConnectLibrary();
+  void Changed();
+  void Report(std::string message);
+  struct SilenceTimer : Timer {
+    explicit SilenceTimer(SocketEndpoint& e) : Timer(&Fire), endpoint(e) {}
+    static void Fire(Timer& timer);
+    SocketEndpoint& endpoint;
+  };
+
+  SocketEndpointFactory& factory_;
+  const EndpointOptions options_;
+  virtio::DeviceModel& model_;
+  const StatusFn on_status_;
+
+  std::unique_ptr<Connector> connector_;
+  std::unique_ptr<CancelToken> cancel_;  // while started
+  std::unique_ptr<Session> session_;     // while there is a connection
+  std::unique_ptr<Relay> relay_;
+  Event stopped_;
+  SilenceTimer silence_timer_{*this};
+
+  EndpointState phase_ = EndpointState::kStopped;  // of the coroutine; status() refines it by the session's rings
+  std::string last_error_;                         // why the last connection ended, if it ended badly
+  bool silent_ = false;
+  uint64_t connections_ = 0;
+  uint64_t error_delay_ns_ = 0;
+};
+
+}  // namespace cleat::vhost

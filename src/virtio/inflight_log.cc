@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "virtio/inflight_log.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace cleat::virtio {
+namespace {
+
+// struct QueueRegionSplit: u64 features; u16 version, desc_num, last_batch_head, used_idx; then the entries.
+constexpr uint64_t kVersionAt = 8;
+constexpr uint64_t kDescNumAt = 10;
+constexpr uint64_t kLastBatchHeadAt = 12;
+constexpr uint64_t kUsedIndexAt = 14;
+// struct DescStateSplit: u8 inflight, padding[5]; u16 next; u64 counter.
+constexpr uint64_t kInflightAt = 0;
+constexpr uint64_t kNextAt = 6;
+constexpr uint64_t kCounterAt = 8;
+
+template <typename T>
+T Load(const uint8_t* at) {
+  return LoadShared<T>(at, std::memory_order_acquire);
+}
+template <typename T>
+void Store(uint8_t* at, T value) {
+  StoreShared<T>(at, value, std::memory_order_release);
+}
+
+uint8_t* EntryAt(uint8_t* base, uint16_t head) {
+  return base + InflightLog::kHeaderBytes + InflightLog::kEntryBytes * head;
+}
+const uint8_t* EntryAt(const uint8_t* base, uint16_t head) { return EntryAt(const_cast<uint8_t*>(base), head); }
+
+// The last `count` entries of the batch list are not in flight any more. The list is in memory that others can
+// write: an index outside ends the walk.
+void ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count) {
+  for (; count > 0 && head < descriptors; --count) {
+    uint8_t* entry = EntryAt(base, head);
+    Store<uint8_t>(entry + kInflightAt, 0);
+    head = Load<uint16_t>(entry + kNextAt);
+  }
+}
+
+}  // namespace
+
+Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index) {
+  Detach();
+  if (memory.base == nullptr) return Ok{};
+  const auto refuse = [](const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, "in-flight log: " + why);
+  };
+  if (memory.size_bytes < Bytes(queue_size)) {
+    return refuse("it has " + std::to_string(memory.size_bytes) + " bytes, a queue of " +
+                  std::to_string(queue_size) + " needs " + std::to_string(Bytes(queue_size)));
+  }
+  if (reinterpret_cast<uintptr_t>(memory.base) % alignof(uint64_t) != 0) return refuse("it is not 8-byte aligned");
+  const auto version = Load<uint16_t>(memory.base + kVersionAt);
+  if (version > kVersion) return refuse("its version " + std::to_string(version) + " is not known here");
+  // What the peer sized it for, which may be more than the guest uses; 0 when nobody said.
+  const auto desc_num = Load<uint16_t>(memory.base + kDescNumAt);
+  if (desc_num != 0 && desc_num < queue_size) {
+    return refuse("it was made for a queue of " + std::to_string(desc_num) + ", this one has " +
+                  std::to_string(queue_size) + " entries");
+  }
+
+  if (desc_num == 0) Store<uint16_t>(memory.base + kDescNumAt, queue_size);
+  if (version == 0) {
+    Store<uint16_t>(memory.base + kUsedIndexAt, used_index);
+    Store<uint16_t>(memory.base + kVersionAt, kVersion);  // last: what is before it is valid now
+  } else {
+    Recover(memory.base, queue_size, used_index);
+  }
+  base_ = memory.base;
+  size_ = queue_size;
+  keep_ = memory.keep;
+  batch_head_ = Load<uint16_t>(base_ + kLastBatchHeadAt);
+  for (uint16_t head = 0; head < size_; ++head) {
+    const uint8_t* entry = EntryAt(base_, head);
+    if (Load<uint8_t>(entry + kInflightAt) == 0) continue;
+    counter_ = std::max(counter_, Load<uint64_t>(entry + kCounterAt) + 1);
+  }
+  return Ok{};
+}
+
+void InflightLog::Detach() { *this = InflightLog(); }
+
+void InflightLog::Recover(uint8_t* base, uint16_t descriptors, uint16_t used_index) {
+  const auto finished = Load<uint16_t>(base + kUsedIndexAt);
+  const auto batch = static_cast<uint16_t>(used_index - finished);
+  if (batch == 0) return;
+  // More than the queue holds: not a batch that was cut short but another life of the ring.
+  if (batch <= descriptors) ClearBatch(base, descriptors, Load<uint16_t>(base + kLastBatchHeadAt), batch);
+  Store<uint16_t>(base + kUsedIndexAt, used_index);
+}
+
+void InflightLog::StoreFetched(uint16_t head) {
+  uint8_t* entry = EntryAt(base_, head);
+  Store<uint64_t>(entry + kCounterAt, counter_++);
+  Store<uint8_t>(entry + kInflightAt, 1);
+}
+
+void InflightLog::StoreUsed(uint16_t head) {
+  Store<uint16_t>(EntryAt(base_, head) + kNextAt, batch_head_);
+  Store<uint16_t>(base_ + kLastBatchHeadAt, head);
+  batch_head_ = head;
+  ++batch_count_;
+}
+
+void InflightLog::StorePublished(uint16_t used_index) {
+  ClearBatch(base_, size_, batch_head_, batch_count_);
+  Store<uint16_t>(base_ + kUsedIndexAt, used_index);
+  batch_count_ = 0;
+}
+
+std::vector<uint16_t> InflightLog::InFlight() const {
+  std::vector<std::pair<uint64_t, uint16_t>> found;
+  for (uint16_t head = 0; head < size_; ++head) {
+    const uint8_t* entry = EntryAt(base_, head);
+    if (Load<uint8_t>(entry + kInflightAt) == 0) continue;
+    found.emplace_back(Load<uint64_t>(entry + kCounterAt), head);
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<uint16_t> heads;
+  heads.reserve(found.size());
+  for (const auto& [counter, head] : found) heads.push_back(head);
+  return heads;
+}
+
+}  // namespace cleat::virtio

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device's side of a split virtqueue (virtio 1.2, 2.7): takes chains that the guest made available, gives used
+// ones back, and decides about notifications in both directions. Pure code on plain memory, with a hostile guest on
+// the other side: each field is read once, checked, then used.
+//
+// A ring that breaks the rules says so (false, and fault()); nothing outside the ring and the memory map is touched,
+// and whoever owns the ring stops using it.
+//
+// Belongs to one queue, on its reactor. A packed ring would have the same members and fill the same Chain; a queue
+// picks its ring by type, not by virtual calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "block/memory.h"
+#include "virtio/chain.h"
+#include "virtio/device_queue.h"
+#include "virtio/dirty_log.h"
+#include "virtio/guest_access.h"
+
+namespace cleat::virtio {
+
+class SplitRing {
+ public:
+  // `dirty_log` outlives the ring's use. The ring memory is as RingMemory demands (checked: a caller's error).
+  // `features` are the negotiated ones; next_available is where fetching goes on.
+  void Start(const RingMemory& memory, uint64_t features, uint16_t next_available, DirtyLog* dirty_log);
+  // The same ring at another place of our address space.
+  void Move(const RingMemory& memory);
+
+  // ---- Fetching
+  // How many chains wait. 0 with a fault when the guest's index makes no sense.
+  uint32_t Available() {
+    const auto index = LoadShared<uint16_t>(available_ + kIndexAt, std::memory_order_acquire);  // 2.7.13.3
+    const auto count = static_cast<uint16_t>(index - next_available_);
+    // Each chain in use has at least one descriptor, so there can't be more of them than descriptors.
+    if (count > size_ - in_use_) [[unlikely]] return RefuseIndex(index);
+    return count;
+  }
+  // The next of Available()'s chains. Taken for good, even if Read finds it broken. False: fault().
+  bool TakeHead(uint16_t& head);
+  // Walks, checks and translates a chain that was taken. False: fault(); `chain` is of no use then.
+  bool Read(uint16_t head, const block::MemoryMap& map, Chain& chain);
+
+  // ---- Giving back
+  // Writes the used element; the guest sees it at the next Publish. `written_bytes`: 2.7.8.
+  void Push(uint16_t head, uint32_t written_bytes);
+  uint32_t unpublished() const { return static_cast<uint16_t>(used_index_ - published_); }
+  // Shows the guest what was pushed. True when the guest wants to be notified of it (2.7.7, 2.7.10).
+  bool Publish();
+
+  // ---- The guest's notifications (2.7.10). Off after Start.
+  // Asks for them, for the next available chain; Available() afterwards sees what came in before the asking.
+  void EnableNotifications();
+  void DisableNotifications();
+
+  uint16_t next_available() const { return next_available_; }
+  uint16_t published_index() const { return published_; }
+  uint16_t size() const { return size_; }
+  // Why the ring is broken, for an operator; empty while it is not.
+  const std::string& fault() const { return fault_; }
+
+ private:
+  static constexpr uint64_t kFlagsAt = 0;  // of both the available and the used ring: flags, idx, then elements
+  static constexpr uint64_t kIndexAt = 2;
+  static constexpr uint64_t kElementsAt = 4;
+
+  struct Descriptor {
+    uint64_t address;
+    uint32_t length;
+    uint16_t flags;
+    uint16_t next;
+  };
+  // Where descriptors are read from: the ring's table or an indirect one.
+  struct Table {
+    const uint8_t* base = nullptr;  // nullptr: `guest_address`, in pieces, as it lies across memory regions
+    uint64_t guest_address = 0;
+    uint32_t entries = 0;
+  };
+  static Descriptor ReadDescriptor(const Table& table, const block::MemoryMap& map, uint32_t index);
+  bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested, Table& table);
+  bool AddBuffer(const Descriptor& descriptor, const block::MemoryMap& map, Chain& chain);
+
+  const uint8_t* AvailableElement(uint16_t index) const {
+    return available_ + kElementsAt + uint64_t{2} * (index & mask_);
+  }
+  const uint8_t* UsedEvent() const { return available_ + kElementsAt + uint64_t{2} * size_; }
+  uint8_t* AvailEvent() const { return used_ + kElementsAt + uint64_t{8} * size_; }
+  bool WantsCall(uint16_t old_index, uint16_t new_index);
+  void MarkUsed(uint16_t from, uint16_t to);
+  void StoreUsedField(uint64_t at, uint16_t value);
+  uint32_t RefuseIndex(uint16_t index);
+  bool Break(std::string reason);
+  std::string Where(uint16_t head) const;
+
+  uint8_t* descriptors_ = nullptr;
+  uint8_t* available_ = nullptr;
+  uint8_t* used_ = nullptr;
+  uint64_t used_guest_address_ = 0;
+  uint16_t size_ = 0;
+  uint16_t mask_ = 0;
+  uint16_t next_available_ = 0;
+  uint16_t used_index_ = 0;  // of the next Push; the guest's memory has published_
+  uint16_t published_ = 0;
+  uint16_t in_use_ = 0;  // taken and not published
+  uint16_t head_ = 0;    // of the chain being read, for messages
+  bool event_idx_ = false;
+  bool indirect_ = false;
+  bool call_first_ = false;  // nothing is known of what the guest was told before
+  DirtyLog* dirty_log_ = nullptr;
+  std::string fault_;
+};
+
+}  // namespace cleat::virtio

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's side of its protocol with cleatd: what is packed can be read by protobuf, what is unpacked is checked.
+#include "engine/codec.h"
+
+#include <cleat/engine/v1/engine.pb-c.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+
+namespace cleat::engine {
+namespace {
+
+using Envelope = Cleat__Engine__V1__Envelope;
+
+struct Free {
+  void operator()(Envelope* envelope) const { cleat__engine__v1__envelope__free_unpacked(envelope, nullptr); }
+};
+
+std::unique_ptr<Envelope, Free> Read(const std::vector<uint8_t>& bytes) {
+  return std::unique_ptr<Envelope, Free>(
+      cleat__engine__v1__envelope__unpack(nullptr, bytes.size(), bytes.data()));
+}
+
+std::vector<uint8_t> Write(const Envelope& envelope) {
+  std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
+  cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+  return bytes;
+}
+
+// An attach request as cleatd would send it, for tests to spoil.
+struct AttachRequest {
+  AttachRequest() {
+    file.path = path.data();
+    disk.name = disk_name.data();
+    disk.has_size_bytes = 1;
+    disk.size_bytes = 1 << 20;
+    disk.serial = serial.data();
+    disk.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_FILE;
+    disk.file = &file;
+    attachment.controller = controller.data();
+    attachment.has_read_only = attachment.read_only = 1;
+    attachment.has_revision = 1;
+    attachment.revision = 7;
+    attachment.disk = &disk;
+    attach.attachment = &attachment;
+    envelope.has_id = 1;
+    envelope.id = 42;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_ATTACH;
+    envelope.attach = &attach;
+  }
+  std::string path = "/var/a.img";
+  std::string disk_name = "disks/a";
+  std::string serial = "a-serial";
+  std::string controller = "controllers/vm1";
+  Cleat__Engine__V1__FileBackend file = CLEAT__ENGINE__V1__FILE_BACKEND__INIT;
+  Cleat__Engine__V1__Disk disk = CLEAT__ENGINE__V1__DISK__INIT;
+  Cleat__Engine__V1__Attachment attachment = CLEAT__ENGINE__V1__ATTACHMENT__INIT;
+  Cleat__Engine__V1__Attach attach = CLEAT__ENGINE__V1__ATTACH__INIT;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+};
+
+AttachmentReport SampleAttachment() {
+  AttachmentReport report;
+  report.spec.controller = "controllers/vm1";
+  report.spec.disk.name = "disks/a";
+  report.spec.disk.size_bytes = 1 << 20;
+  report.spec.disk.logical_block_bytes = 4096;
+  report.spec.disk.physical_block_bytes = 4096;
+  report.spec.disk.serial = "a-serial";
+  report.spec.disk.backend = FileBackend{"/var/a.img"};
+  report.spec.disk.fault = FaultSpec{1, 2, 3};
+  report.spec.read_only = true;
+  report.spec.revision = 9;
+  report.state = AttachmentState::kActive;
+  return report;
+}
+
+TEST(Codec, AnAttachComesThroughWhole) {
+  const AttachRequest request;
+  const auto decoded = Decode(Write(request.envelope));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  EXPECT_EQ(decoded->id, 42U);
+  const auto* attach = std::get_if<AttachMessage>(&decoded->body);
+  ASSERT_NE(attach, nullptr);
+  EXPECT_EQ(attach->attachment.controller, "controllers/vm1");
+  EXPECT_EQ(attach->attachment.disk.name, "disks/a");
+  EXPECT_EQ(attach->attachment.disk.size_bytes, 1U << 20);
+  EXPECT_EQ(attach->attachment.disk.logical_block_bytes, 512U) << "the default";
+  EXPECT_EQ(std::get<FileBackend>(attach->attachment.disk.backend).path, "/var/a.img");
+  EXPECT_TRUE(attach->attachment.read_only);
+  EXPECT_EQ(attach->attachment.revision, 7U);
+}
+
+TEST(Codec, MissingPartsAreRefusedByName) {
+  AttachRequest request;
+  request.disk.name = nullptr;
+  const auto no_name = Decode(Write(request.envelope));
+  ASSERT_FALSE(no_name.ok());
+  EXPECT_EQ(no_name.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(no_name.error().message.find("disk.name"), std::string::npos) << no_name.error().message;
+
+  AttachRequest no_disk;
+  no_disk.attachment.disk = nullptr;
+  EXPECT_FALSE(Decode(Write(no_disk.envelope)).ok());
+}
+
+TEST(Codec, AnUnknownBackendIsUnimplementedAndKeepsItsId) {
+  AttachRequest request;
+  request.disk.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET;
+  const auto bytes = Write(request.envelope);
+  const auto decoded = Decode(bytes);
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_EQ(decoded.error().code, ErrorCode::kUnimplemented);
+  EXPECT_EQ(DecodeId(bytes), 42U);
+}
+
+TEST(Codec, GarbageIsRefusedAndNeverCrashes) {
+  Random random(1);
+  const AttachRequest request;
+  const std::vector<uint8_t> whole = Write(request.envelope);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<uint8_t> bytes = whole;
+    bytes.resize(random.Between(0, bytes.size()));
+    for (uint64_t flips = random.Below(4); flips > 0 && !bytes.empty(); --flips) {
+      bytes[random.Below(bytes.size())] ^= static_cast<uint8_t>(1U << random.Below(8));
+    }
+    const auto decoded = Decode(bytes);
+    if (decoded.ok()) continue;
+    EXPECT_FALSE(decoded.error().message.empty());
+  }
+  EXPECT_FALSE(Decode(std::vector<uint8_t>(kMessageBytesMax + 1)).ok()) << "larger than a message may be";
+}
+
+TEST(Codec, ReportsSayWhatTheyWereGiven) {
+  const auto bytes = EncodeAttachment(SampleAttachment());
+  const auto envelope = Read(bytes);
+  ASSERT_NE(envelope, nullptr);
+  ASSERT_EQ(envelope->body_case, CLEAT__ENGINE__V1__ENVELOPE__BODY_STATUS_EVENT);
+  const auto* status = envelope->status_event->attachment;
+  EXPECT_EQ(status->state, CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
+  EXPECT_EQ(status->attachment->revision, 9U);
+  EXPECT_STREQ(status->attachment->disk->file->path, "/var/a.img");
+  EXPECT_EQ(status->attachment->disk->fault->fail_per_million, 3U);
+
+  const auto reply = Read(EncodeReply(5, Error(ErrorCode::kNotFound, "disks/a is not here")));
+  EXPECT_EQ(reply->id, 5U);
+  EXPECT_EQ(reply->reply->ok, 0);
+  EXPECT_STREQ(reply->reply->code, "not_found");
+  EXPECT_STREQ(reply->reply->message, "disks/a is not here");
+}
+
+TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
+  std::vector<ControllerReport> controllers(1000);
+  for (size_t i = 0; i < controllers.size(); ++i) {
+    controllers[i].spec.name = "controllers/c" + std::to_string(i);
+    controllers[i].spec.socket_path = "/run/" + std::to_string(i);
+    controllers[i].message = std::string(2000, 'x');
+  }
+  const std::vector<AttachmentReport> attachments(10, SampleAttachment());
+  const std::vector<MemoryReport> memories = {{"disks/m", 4096}};
+  const auto messages = EncodeInventory(controllers, attachments, memories);
+  size_t seen_controllers = 0;
+  size_t seen_attachments = 0;
+  size_t seen_memories = 0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    EXPECT_LE(messages[i].size(), kMessageBytesMax);
+    const auto envelope = Read(messages[i]);
+    ASSERT_EQ(envelope->body_case, CLEAT__ENGINE__V1__ENVELOPE__BODY_INVENTORY);
+    seen_controllers += envelope->inventory->n_controllers;
+    seen_attachments += envelope->inventory->n_attachments;
+    seen_memories += envelope->inventory->n_memories;
+    EXPECT_EQ(envelope->inventory->last != 0, i + 1 == messages.size());
+  }
+  EXPECT_EQ(seen_controllers, 1000U);
+  EXPECT_EQ(seen_attachments, 10U);
+  EXPECT_EQ(seen_memories, 1U);
+  EXPECT_EQ(EncodeInventory({}, {}, {}).size(), 1U) << "an empty inventory still says that it is the last";
+}
+
+}  // namespace
+}  // namespace cleat::engine
