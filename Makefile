@@ -14,8 +14,8 @@ SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 # $(call build,preset)
 define build
-	@[ -f $(call dir,$(1))/build.ninja ] || cmake --preset $(1) || \
-	  { echo "make: configuring '$(1)' failed; see above and $(call dir,$(1))/CMakeFiles/CMakeError.log" >&2; exit 1; }
+	@[ -f $(call build_dir,$(1))/build.ninja ] || cmake --preset $(1) || \
+	  { echo "make: configuring '$(1)' failed, see above; what is missing, 'make setup' installs" >&2; exit 1; }
 	@cmake --build --preset $(1) --parallel $(JOBS) || \
 	  { echo "make: building '$(1)' failed; the compiler's words are above" >&2; exit 1; }
 endef
@@ -23,13 +23,13 @@ endef
 # $(call run_tests,preset,labels)
 define run_tests
 	@mkdir -p build/logs
-	@$(if $(filter release,$(1)),,$(SETARCH)) ctest --test-dir $(call dir,$(1)) --output-on-failure --no-tests=error \
+	@$(if $(filter release,$(1)),,$(SETARCH)) ctest --test-dir $(call build_dir,$(1)) --output-on-failure --no-tests=error \
 	  --parallel $(JOBS) $(2) $(CTEST_ARGS) || { echo "make: tests of '$(1)' failed; the list is in" \
-	  "$(call dir,$(1))/Testing/Temporary/LastTestsFailed.log, all output in LastTest.log beside it," \
-	  "guests' and daemons' logs in $(call dir,$(1))/logs" >&2; exit 1; }
+	  "$(call build_dir,$(1))/Testing/Temporary/LastTestsFailed.log, all output in LastTest.log beside it," \
+	  "guests' and daemons' logs in $(call build_dir,$(1))/logs" >&2; exit 1; }
 endef
 
-dir = $(if $(filter release,$(1)),build,build-$(1))
+build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
 .PHONY: help setup build test test-release test-asan test-tsan demo lint format clean
 

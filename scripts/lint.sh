@@ -93,7 +93,8 @@ tidy() {
   local log=$build_dir/logs/clang-tidy.log
   mkdir -p "$build_dir/lint"
   /usr/bin/python3 scripts/tidy_commands.py "$build_dir" "$build_dir/lint" >"$build_dir/lint/files"
-  # One file's findings stay together: each goes through a pipe of its own.
+  # One file's findings stay together, and are dropped when there is none.
+  # shellcheck disable=SC2016 # the inner shell expands these
   if xargs -r -P "$jobs" -n 1 sh -c \
     'out=$(clang-tidy-'"$clang"' -p "$0" --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>&1) || { echo "$out"; exit 1; }' \
     "$build_dir/lint" <"$build_dir/lint/files" >"$log" 2>&1; then

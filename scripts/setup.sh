@@ -78,17 +78,18 @@ qemu_is_recent() {
 
 # How this user becomes root; decided when something must be installed, never earlier.
 become_root() {
+  local -r as_root_hint="scripts/setup.sh --packages-only"
   if [ "$(id -u)" -eq 0 ]; then
     as_root=()
   elif ! command -v sudo >/dev/null; then
-    die "packages are missing and this is neither root nor a user with sudo. As root, run: apt-get install $*"
+    die "packages are missing and this is neither root nor a user with sudo. As root, run: $as_root_hint"
   elif sudo -n true 2>/dev/null; then
     as_root=(sudo -n)
   elif [ -t 0 ]; then
     say "sudo will ask for your password"
     as_root=(sudo)
   else
-    die "packages are missing, and sudo wants a password but there is no terminal. As root, run: apt-get install $*"
+    die "packages are missing, and sudo wants a password but there is no terminal. As root, run: $as_root_hint"
   fi
 }
 
@@ -148,7 +149,7 @@ own_mirror() {
     }
     deb822 { field[name] = field[name] " " $1; next }
     $1 == "deb" {
-      line = $0; key = ""
+      line = $0; key = ""; sub(/^[ \t]+/, "", line)
       if (match(line, /\[[^]]*\]/)) {
         options = substr(line, RSTART + 1, RLENGTH - 2)
         line = substr(line, 1, RSTART - 1) substr(line, RSTART + RLENGTH)
@@ -165,6 +166,7 @@ add_backports() {
   local codename=$1 uri key
   local -r source=/etc/apt/sources.list.d/cleat-backports.sources
   # apt itself reads every format here.
+  # shellcheck disable=SC2016 # apt expands this
   if apt-get indextargets --format '$(RELEASE)' 'Created-By: Packages' | grep -qx "$codename-backports"; then
     return 0
   fi
@@ -231,7 +233,7 @@ main() {
   if [ ${#missing[@]} -gt 0 ] || ! qemu_is_recent; then
     qemu_is_recent || wanted+=("qemu-system-x86 >= $min_qemu (guest)")
     say "will install: $(printf '%s, ' "${wanted[@]}" | sed 's/, $//')"
-    become_root "${missing[*]}"
+    become_root
     apt_update
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
     qemu_is_recent || install_qemu "$VERSION_CODENAME"

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -57,8 +58,13 @@ class FaultDevice final : public block::Device {
   std::unique_ptr<block::Device> below_;
   const FaultPlan plan_;
   std::atomic<bool> held_{false};
-  std::mutex mutex_;                          // channels are opened on I/O reactors
-  std::vector<std::weak_ptr<Stage>> stages_;  // each is used and dies on its own reactor
+  struct Opened {
+    Reactor* reactor;
+    std::weak_ptr<Stage> stage;  // used, and dies, on its reactor alone
+  };
+  std::mutex mutex_;  // channels are opened on I/O reactors
+  std::vector<Opened> opened_;
+  std::map<uint32_t, uint64_t> opened_on_;  // how many channels a reactor has opened so far
 };
 
 }  // namespace cleat::modules

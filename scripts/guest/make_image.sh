@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without root:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
-#   initramfs.cpio      busybox, the virtio and SCSI modules, mkfs.ext4 and fsck.ext4, scripts/guest/init
+#   initramfs.cpio      busybox, the virtio and SCSI modules, mkfs.ext4, fsck.ext4, blkdiscard, scripts/guest/init
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
@@ -11,8 +11,8 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod)
-# By these names: busybox's shell takes mke2fs for its own applet, which knows ext2 alone.
-readonly base_tools=(mkfs.ext4 fsck.ext4)
+# Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
+readonly base_tools=(mkfs.ext4 fsck.ext4 /usr/sbin/blkdiscard)
 readonly fio_tools=(fio)
 
 # Debian keeps mkfs.ext4 in sbin, which a user's PATH leaves out.
@@ -72,13 +72,16 @@ make_kernel() {
   mv "$dir/vmlinuz.new" "$dir/vmlinuz"
 }
 
-# Copies programs and the libraries they load to the same paths below $1.
+# Copies programs (plain names to /bin) and the libraries they load to the same paths below $1.
 copy_programs() {
   local tree=$1 name file
   shift
   for name in "$@"; do
     file=$(command -v "$name") || die "$name is missing: run 'make setup'"
-    install -D "$file" "$tree/bin/$name"
+    case $name in
+      /*) install -D "$file" "$tree$name" ;;
+      *) install -D "$file" "$tree/bin/$name" ;;
+    esac
     while read -r file; do
       [ -e "$tree$file" ] || install -D "$file" "$tree$file"
     done < <(ldd "$file" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[ \t]*\(\/[^ ]*\) (.*/\1/p')

@@ -5,15 +5,16 @@
 
 namespace cleat {
 
-[[noreturn]] void CheckFailed(const char* condition, const char* file, int line, const char* function) noexcept;
+[[noreturn]] void CheckFailed(const char* condition, const char* file, int line,
+                              const char* function) noexcept;
 
 }  // namespace cleat
 
 // Always compiled in. Cheap enough for the hot path when the condition is a comparison of values at hand.
-#define CLEAT_CHECK(condition)                                                      \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::cleat::CheckFailed(#condition, __FILE__, __LINE__, __func__);               \
+#define CLEAT_CHECK(condition)                                        \
+  do {                                                                \
+    if (!(condition)) [[unlikely]]                                    \
+      ::cleat::CheckFailed(#condition, __FILE__, __LINE__, __func__); \
   } while (false)
 
 // Compiled in for debug and sanitizer builds only: for conditions that cost more than a comparison.

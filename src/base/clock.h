@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time is passed in, never reached for: code that wants to know it takes a Clock, so that a test can run it in
-// virtual time. All times are nanoseconds since an arbitrary start (CLOCK_MONOTONIC for the real one).
+// Time is passed in, never reached for: code that wants to know it takes a Clock, so that a test can run it
+// in virtual time. All times are nanoseconds since an arbitrary start (CLOCK_MONOTONIC for the real one).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one list: doubly linked, intrusive, no allocation, O(1) everywhere. The list does not own its elements.
-// An element is in at most one list through a given hook; a hook unlinks itself when it is destroyed, so that an
-// object that dies while it is queued leaves no dangling pointer. One thread.
+// An element is in at most one list through a given hook; a hook unlinks itself when it is destroyed, so that
+// an object that dies while it is queued leaves no dangling pointer. One thread.
 //
 //   struct Timer { ListHook hook; ... };
 //   IntrusiveList<Timer, &Timer::hook> timers;
@@ -93,7 +93,8 @@ class IntrusiveList {
   }
 
   static T* Owner(ListHook* node) {
-    // offsetof for a pointer to member: under the Itanium C++ ABI (2.3) such a pointer is the member's offset.
+    // offsetof for a pointer to member: under the Itanium C++ ABI (2.3) such a pointer is the member's
+    // offset.
     const auto offset = std::bit_cast<std::ptrdiff_t>(hook);
     return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(node) - offset);
   }

@@ -10,8 +10,10 @@ namespace cleat::log {
 Status Init(std::string_view program, std::string_view level) {
   const auto parsed = spdlog::level::from_str(std::string(level));
   if (parsed == spdlog::level::off && level != "off") {
-    return Error(ErrorCode::kInvalidArgument, fmt::format("log level '{}' is unknown: use trace, debug, info, "
-                                                          "warn, error or off", level));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("log level '{}' is unknown: use trace, debug, info, "
+                             "warn, error or off",
+                             level));
   }
   auto logger = std::make_shared<spdlog::logger>(std::string(program),
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());

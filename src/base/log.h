@@ -13,7 +13,8 @@
 
 namespace cleat::log {
 
-// Once, before the first thread. `program` stands in each line. `level` is one of trace, debug, info, warn, error.
+// Once, before the first thread. `program` stands in each line. `level` is one of trace, debug, info, warn,
+// error.
 Status Init(std::string_view program, std::string_view level);
 
 }  // namespace cleat::log

@@ -13,8 +13,8 @@
 
 namespace cleat {
 
-// What a caller can do about it. The names and meanings follow gRPC's canonical codes, so that an engine's error
-// reaches the API without a translation that loses something.
+// What a caller can do about it. The names and meanings follow gRPC's canonical codes, so that an engine's
+// error reaches the API without a translation that loses something.
 enum class ErrorCode : uint8_t {
   kInvalidArgument,     // the request is wrong whatever the state: correct it
   kNotFound,            // the named object does not exist
@@ -47,8 +47,10 @@ Error ErrnoError(int error_number, std::string_view what);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}    // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -89,7 +91,7 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Ok) {}                                                 // NOLINT(google-explicit-constructor)
+  Result(Ok) {}                                                  // NOLINT(google-explicit-constructor)
   Result(Error error) : error_(std::move(error)), ok_(false) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return ok_; }

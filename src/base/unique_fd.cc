@@ -11,6 +11,8 @@ void UniqueFd::Reset(int fd) {
   fd_ = fd;
 }
 
-UniqueFd UniqueFd::Duplicate() const { return UniqueFd(fcntl(fd_, F_DUPFD_CLOEXEC, 0)); }
+UniqueFd UniqueFd::Duplicate() const {
+  return UniqueFd(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+}
 
 }  // namespace cleat

@@ -23,7 +23,8 @@ class UniqueFd {
   int Release() { return std::exchange(fd_, -1); }
   void Reset(int fd = -1);
 
-  // A second descriptor of the same open file (close-on-exec); invalid, with errno set, when there is none to be had.
+  // A second descriptor of the same open file (close-on-exec); invalid, with errno set, when there is none to
+  // be had.
   UniqueFd Duplicate() const;
 
  private:

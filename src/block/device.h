@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block device abstraction: what every back end and filter implements and every front end is written against.
+// The block device abstraction: what every back end and filter implements and every front end is written
+// against.
 //
 //   Device   one open disk (or a filter over one). Made and closed by coroutines on the control reactor.
-//   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on that
+//   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on
+//   that
 //            reactor, shares nothing with other reactors' channels.
 //
 // A Device outlives its channels, a Channel the requests submitted to it.
@@ -25,16 +27,16 @@ enum class AccessMode : uint8_t { kReadOnly, kReadWrite };
 
 // The smallest and largest values are checked by CheckGeometry.
 struct Geometry {
-  uint64_t size_bytes = 0;                // a multiple of logical_block_bytes
-  uint32_t logical_block_bytes = 512;     // 512 or 4096: the unit of addressing
-  uint32_t physical_block_bytes = 512;    // a power of two >= logical: the unit without read-modify-write
-  uint32_t optimal_io_bytes = 0;          // 0: nothing to say
+  uint64_t size_bytes = 0;              // a multiple of logical_block_bytes
+  uint32_t logical_block_bytes = 512;   // 512 or 4096: the unit of addressing
+  uint32_t physical_block_bytes = 512;  // a power of two >= logical: the unit without read-modify-write
+  uint32_t optimal_io_bytes = 0;        // 0: nothing to say
   bool discard = false;
   uint32_t discard_granularity_bytes = 0;
-  uint64_t discard_max_bytes = 0;         // one request
-  bool write_zeroes = false;              // reads back zero, always
+  uint64_t discard_max_bytes = 0;  // one request
+  bool write_zeroes = false;       // reads back zero, always
   uint64_t write_zeroes_max_bytes = 0;
-  bool write_cache = false;               // completed writes need a flush to be durable
+  bool write_cache = false;  // completed writes need a flush to be durable
 };
 Status CheckGeometry(const Geometry& geometry, const std::string& disk);
 
@@ -64,8 +66,8 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  // Takes the request until it calls request.Complete(), possibly before this returns. The front end (see pipeline.h)
-  // has checked range, alignment and access; a back end may rely on it.
+  // Takes the request until it calls request.Complete(), possibly before this returns. The front end (see
+  // pipeline.h) has checked range, alignment and access; a back end may rely on it.
   virtual void Submit(Request& request) = 0;
 };
 
@@ -82,14 +84,15 @@ class Device {
   // On `reactor`, the I/O reactor that will use it.
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) = 0;
 
-  // The reservation hook. Acquire: from its return to Release's no other process can write this disk through an
-  // owner's path; fails (failed_precondition, naming the owner when it is known) while another one holds it. Acquired
-  // before the first request, released after the last is completed. Devices without contention have nothing to do.
+  // The reservation hook. Acquire: from its return to Release's no other process can write this disk through
+  // an owner's path; fails (failed_precondition, naming the owner when it is known) while another one holds
+  // it. Acquired before the first request, released after the last is completed. Devices without contention
+  // have nothing to do.
   virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
   virtual Task<Status> Release() { co_return Ok{}; }
 
-  // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A region is
-  // removed only when no request uses it any more.
+  // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A
+  // region is removed only when no request uses it any more.
   virtual void RegionAdded(const MemoryRegion& /*region*/) {}
   virtual void RegionRemoved(const MemoryRegion& /*region*/) {}
 

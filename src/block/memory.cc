@@ -20,7 +20,11 @@ uint64_t NextRegionId() {
 }  // namespace
 
 MemoryRegion::MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes)
-    : base_(base), size_bytes_(size_bytes), mapping_(mapping), mapping_bytes_(mapping_bytes), id_(NextRegionId()) {}
+    : base_(base),
+      size_bytes_(size_bytes),
+      mapping_(mapping),
+      mapping_bytes_(mapping_bytes),
+      id_(NextRegionId()) {}
 
 MemoryRegion::~MemoryRegion() {
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
@@ -33,17 +37,22 @@ Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint
   const auto file_bytes = static_cast<uint64_t>(file.st_size);
   // Touching pages behind the end of a file is a SIGBUS for the whole engine.
   if (size_bytes == 0 || size_bytes > file_bytes || fd_offset > file_bytes - size_bytes) {
-    return Error(ErrorCode::kInvalidArgument, "memory region of " + std::to_string(size_bytes) + " bytes at offset " +
-                                                  std::to_string(fd_offset) + " is outside its file of " +
-                                                  std::to_string(file_bytes) + " bytes");
+    return Error(ErrorCode::kInvalidArgument, "memory region of " + std::to_string(size_bytes) +
+                                                  " bytes at offset " + std::to_string(fd_offset) +
+                                                  " is outside its file of " + std::to_string(file_bytes) +
+                                                  " bytes");
   }
-  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  // A hugetlbfs file's block is its huge page: offset and length of both mmap and munmap must be multiples of
+  // it.
+  const auto page_bytes =
+      static_cast<uint64_t>(std::max<int64_t>(sysconf(_SC_PAGESIZE), static_cast<int64_t>(file.st_blksize)));
   const uint64_t lead = fd_offset % page_bytes;
-  void* mapping = mmap(nullptr, size_bytes + lead, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+  const uint64_t mapping_bytes = (size_bytes + lead + page_bytes - 1) / page_bytes * page_bytes;
+  void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
                        static_cast<off_t>(fd_offset - lead));
   if (mapping == MAP_FAILED) return ErrnoError(errno, "memory region: mmap");
   return std::shared_ptr<MemoryRegion>(
-      new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes, mapping, size_bytes + lead));
+      new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes, mapping, mapping_bytes));
 }
 
 std::shared_ptr<MemoryRegion> MemoryRegion::Borrow(void* base, uint64_t size_bytes) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that requests point into. A MemoryRegion is one mapping (of a guest's memory, of a pool of ours); a
-// MemoryMap is a guest's set of them at one time, and what translates guest-physical addresses.
+// The memory that requests point into. A MemoryRegion is one mapping (of a guest's memory, of a pool of
+// ours); a MemoryMap is a guest's set of them at one time, and what translates guest-physical addresses.
 //
-// Life: a map is immutable. Whoever has requests in flight against it holds a reference (shared_ptr), so a completion
-// that comes late - from a hung cluster, after the peer is gone - touches memory that is still mapped. The last
-// reference unmaps. Immutable, so any thread reads it.
+// Life: a map is immutable. Whoever has requests in flight against it holds a reference (shared_ptr), so a
+// completion that comes late - from a hung cluster, after the peer is gone - touches memory that is still
+// mapped. The last reference unmaps. Immutable, so any thread reads it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ namespace cleat::block {
 class MemoryRegion {
  public:
   // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor.
-  static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset, uint64_t size_bytes);
+  static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset,
+                                                   uint64_t size_bytes);
   // Memory that somebody else owns and keeps alive (tests, pools).
   static std::shared_ptr<MemoryRegion> Borrow(void* base, uint64_t size_bytes);
   ~MemoryRegion();
@@ -29,7 +30,8 @@ class MemoryRegion {
 
   uint8_t* base() const { return base_; }
   uint64_t size_bytes() const { return size_bytes_; }
-  // Unique in the process for all time: what back ends file their registrations under (io_uring buffers, RDMA keys).
+  // Unique in the process for all time: what back ends file their registrations under (io_uring buffers, RDMA
+  // keys).
   uint64_t id() const { return id_; }
 
  private:
@@ -41,7 +43,8 @@ class MemoryRegion {
   uint64_t id_;
 };
 
-// A piece of a region: the handle, not a bare pointer, so that a back end can find what it registered for the region.
+// A piece of a region: the handle, not a bare pointer, so that a back end can find what it registered for the
+// region.
 struct Segment {
   const MemoryRegion* region = nullptr;
   uint64_t offset_bytes = 0;
@@ -63,15 +66,16 @@ class MemoryMap {
 
   std::span<const Entry> entries() const { return entries_; }
 
-  // The piece that holds `guest_address`, cut at the region's end (length 0 when nothing is mapped there). A range
-  // that goes over a region's end takes several calls.
+  // The piece that holds `guest_address`, cut at the region's end (length 0 when nothing is mapped there). A
+  // range that goes over a region's end takes several calls.
   Segment Translate(uint64_t guest_address, uint64_t length_bytes) const {
     for (const Entry& entry : entries_) {
       const uint64_t offset = guest_address - entry.guest_address;  // wraps to huge when below
       if (offset < entry.region->size_bytes()) {
         const uint64_t room = entry.region->size_bytes() - offset;
         const uint64_t length = length_bytes < room ? length_bytes : room;
-        return {entry.region.get(), offset, static_cast<uint32_t>(length < kSegmentMax ? length : kSegmentMax)};
+        return {entry.region.get(), offset,
+                static_cast<uint32_t>(length < kSegmentMax ? length : kSegmentMax)};
       }
     }
     return {};

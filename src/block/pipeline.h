@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk as the front ends see it: the stack of devices, and the entrance that checks every request before any layer
-// sees it - range, alignment, access, what the disk can do. Layers below rely on these checks.
+// A disk as the front ends see it: the stack of devices, and the entrance that checks every request before
+// any layer sees it - range, alignment, access, what the disk can do. Layers below rely on these checks.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ class PipelineChannel {
   AccessMode mode() const { return mode_; }
   uint64_t in_flight() const { return in_flight_; }
 
-  // `request` has the front end's frame pushed. A request that fails a check is completed at once with kInvalid,
-  // kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
+  // `request` has the front end's frame pushed. A request that fails a check is completed at once with
+  // kInvalid, kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
   void Submit(Request& request);
 
  private:
@@ -37,7 +37,8 @@ class PipelineChannel {
 // On the control reactor. Owns the stack.
 class Pipeline {
  public:
-  // Refuses a stack that needs more frames than a request has (two are kept for the front end and this entrance).
+  // Refuses a stack that needs more frames than a request has (two are kept for the front end and this
+  // entrance).
   static Result<std::unique_ptr<Pipeline>> Make(std::unique_ptr<Device> top, AccessMode mode);
   ~Pipeline();
 

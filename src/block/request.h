@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One I/O on its way through a disk's pipeline. It knows nothing of virtio.
 //
-// Who owns it: the front end takes it from its reactor's pool, fills it in and pushes the first frame; Channel::Submit
-// lends it to the pipeline; Complete() gives it back, once, on the same reactor. Until then the request, its
-// segments and their memory stay where they are, whatever happens to the guest.
+// Who owns it: the front end takes it from its reactor's pool, fills it in and pushes the first frame;
+// Channel::Submit lends it to the pipeline; Complete() gives it back, once, on the same reactor. Until then
+// the request, its segments and their memory stay where they are, whatever happens to the guest.
 //
-// The frame stack: a layer that wants to hear of the completion pushes a frame before it submits to the next layer.
-// Complete() pops the topmost frame and calls its `done`; a filter there does its part and calls Complete() again.
-// Thus no layer allocates. The depth is fixed; a pipeline that needs more is refused when it is built (pipeline.h).
+// The frame stack: a layer that wants to hear of the completion pushes a frame before it submits to the next
+// layer. Complete() pops the topmost frame and calls its `done`; a filter there does its part and calls
+// Complete() again. Thus no layer allocates. The depth is fixed; a pipeline that needs more is refused when
+// it is built (pipeline.h).
 #pragma once
 
 #include <array>
@@ -38,11 +39,13 @@ const char* IoStatusName(IoStatus status);
 class Request;
 
 struct Frame {
-  // Called with the frame already popped; `request.status` says how the layers below ended.
+  // Called with the frame already popped; `request.status` says how the layers below ended. `frame` is good
+  // until the next Push or Complete.
   using DoneFn = void (*)(Request& request, const Frame& frame);
   DoneFn done = nullptr;
-  void* layer = nullptr;               // the channel or queue that pushed it
-  std::array<uint64_t, 6> scratch{};  // the layer's own; what it saves of the request (segments, times) goes here
+  void* layer = nullptr;  // the channel or queue that pushed it
+  std::array<uint64_t, 6>
+      scratch{};  // the layer's own; what it saves of the request (segments, times) goes here
 };
 
 class Request {
@@ -51,12 +54,12 @@ class Request {
 
   Op op = Op::kRead;
   IoStatus status = IoStatus::kOk;
-  bool fua = false;          // write: durable when completed
-  bool may_unmap = false;    // write zeroes: the range may be given back, if it reads zero afterwards
+  bool fua = false;           // write: durable when completed
+  bool may_unmap = false;     // write zeroes: the range may be given back, if it reads zero afterwards
   uint64_t offset_bytes = 0;  // a multiple of the logical block; 0 for flush
   uint64_t length_bytes = 0;  // the segments' sum for read and write
-  // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must put it
-  // back when its frame is done.
+  // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must
+  // put it back when its frame is done.
   std::span<const Segment> segments;
   uint64_t submitted_ns = 0;  // reactor time at which the front end submitted it
   ListHook link;              // for whoever holds it at present: a waiting QoS bucket, a back end's queue

@@ -19,7 +19,9 @@ namespace {
 
 constexpr mode_t kFileMode = 0600;
 
-Error Wrong(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
+Error Wrong(std::string message) {
+  return {ErrorCode::kFailedPrecondition, std::move(message)};
+}
 
 // NOT_FOUND is for resources; a path that leads nowhere is a state of the host.
 Error NotThere(const Error& error) {
@@ -65,17 +67,18 @@ Status CheckFile(const std::string& what, const v1::DiskSpec& spec, const struct
   const bool read_only = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
   const UniqueFd fd(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
-    const Error error = ErrnoError(errno, fmt::format("{} can't be opened for {}", what,
-                                                      read_only ? "reading" : "reading and writing"));
-    return Error(error.code, fmt::format("{}. cleatd runs as user {}: give that user access to it", error.message,
-                                         geteuid()));
+    const Error error = ErrnoError(
+        errno, fmt::format("{} can't be opened for {}", what, read_only ? "reading" : "reading and writing"));
+    return Error(error.code, fmt::format("{}. cleatd runs as user {}: give that user access to it",
+                                         error.message, geteuid()));
   }
   auto size_bytes = SizeOf(what, fd.get(), info);
   if (!size_bytes.ok()) return std::move(size_bytes).error();
   if (*size_bytes < spec.size_bytes()) {
-    return Wrong(fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
-                             "the disk smaller",
-                             what, *size_bytes, spec.size_bytes(), spec.size_bytes(), path));
+    return Wrong(
+        fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
+                    "the disk smaller",
+                    what, *size_bytes, spec.size_bytes(), spec.size_bytes(), path));
   }
   return Ok{};
 }
@@ -91,9 +94,10 @@ Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
   }
   if (stat(path.c_str(), &info) == 0) return CheckFile(what, spec, info);
   if (errno == ENOENT) {
-    return Wrong(fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
-                             "(file.create; cleatctl disk create --create)",
-                             what, spec.size_bytes(), path));
+    return Wrong(
+        fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
+                    "(file.create; cleatctl disk create --create)",
+                    what, spec.size_bytes(), path));
   }
   return NotThere(ErrnoError(errno, what + " can't be looked at"));
 }

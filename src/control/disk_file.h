@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at the file behind a disk before the disk is made, so that most mistakes are told at once and not by a guest.
-// The engine opens the file itself, at attach, and has the last word. Blocks on the file system: call it without locks.
+// Looks at the file behind a disk before the disk is made, so that most mistakes are told at once and not by
+// a guest. The engine opens the file itself, at attach, and has the last word. Blocks on the file system:
+// call it without locks.
 #pragma once
 
 #include <string_view>
@@ -10,8 +11,8 @@
 
 namespace cleat::control {
 
-// A file that is there, large enough, and can be read and (unless the disk is read-only) written; makes it first, when
-// it is missing and the spec says so. Errors name disk, file, sizes and the next step:
+// A file that is there, large enough, and can be read and (unless the disk is read-only) written; makes it
+// first, when it is missing and the spec says so. Errors name disk, file, sizes and the next step:
 //   kFailedPrecondition  missing, too small, neither a regular file nor a block device
 //   kPermissionDenied    can't be opened
 Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec);

@@ -56,12 +56,13 @@ Result<std::unique_ptr<EngineLink>> EngineLink::Listen(const std::string& path, 
   if (!listener.ok()) return std::move(listener).error();
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll.valid() || !wake.valid() || !Watch(epoll, EPOLL_CTL_ADD, listener->get(), kListenerToken, EPOLLIN) ||
+  if (!epoll.valid() || !wake.valid() ||
+      !Watch(epoll, EPOLL_CTL_ADD, listener->get(), kListenerToken, EPOLLIN) ||
       !Watch(epoll, EPOLL_CTL_ADD, wake.get(), kWakeToken, EPOLLIN)) {
     return ErrnoError(errno, "epoll");
   }
   return std::unique_ptr<EngineLink>(
-      new EngineLink(*std::move(listener), std::move(epoll), std::move(wake), path, clock));
+      new EngineLink(std::move(*listener), std::move(epoll), std::move(wake), path, clock));
 }
 
 EngineLink::EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::string path, const Clock& clock)
@@ -126,12 +127,13 @@ void EngineLink::Accept() {
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return;
   if (credentials.uid != geteuid() && credentials.uid != 0) {
-    spdlog::warn("engine socket: turned away process {} of user {}: an engine runs as user {} or root", credentials.pid,
-                 credentials.uid, geteuid());
+    spdlog::warn("engine socket: turned away process {} of user {}: an engine runs as user {} or root",
+                 credentials.pid, credentials.uid, geteuid());
     return;
   }
   if (peers_.size() >= kPeersMax) {
-    spdlog::warn("engine socket: turned away process {}: {} connections are the most", credentials.pid, kPeersMax);
+    spdlog::warn("engine socket: turned away process {}: {} connections are the most", credentials.pid,
+                 kPeersMax);
     return;
   }
   auto peer = std::make_unique<Peer>();
@@ -153,7 +155,7 @@ void EngineLink::Receive(Peer& peer) {
     auto datagram = ReceiveDatagram(peer.socket.get());
     if (!datagram.ok()) return Doom(peer, datagram.error().message);
     if (!datagram->has_value()) return;
-    Handle(peer, **std::move(datagram));
+    Handle(peer, std::move(**datagram));
   }
 }
 
@@ -175,22 +177,25 @@ void EngineLink::Handle(Peer& peer, Datagram datagram) {
 
 std::string EngineLink::WhyRefused(const Peer& peer, const engine::v1::Hello& hello) {
   if (hello.protocol_min() > kProtocol || hello.protocol_max() < kProtocol) {
-    return fmt::format("cleatd speaks protocol version {}, the engine {} to {}: upgrade the older of the two", kProtocol,
-                       hello.protocol_min(), hello.protocol_max());
+    return fmt::format("cleatd speaks protocol version {}, the engine {} to {}: upgrade the older of the two",
+                       kProtocol, hello.protocol_min(), hello.protocol_max());
   }
   if (auto status = CheckId("the engine's name", hello.engine()); !status.ok()) return status.error().message;
   for (const auto& [id, other] : peers_) {
-    if (id == peer.id || other->doomed || other->stage == Peer::Stage::kHello || other->info.id != hello.engine()) {
+    if (id == peer.id || other->doomed || other->stage == Peer::Stage::kHello ||
+        other->info.id != hello.engine()) {
       continue;
     }
     // A predecessor whose end has not been read yet, or the same process that lost its connection, makes way.
     pollfd state{.fd = other->socket.get(), .events = 0, .revents = 0};
-    if (other->info.incarnation == hello.incarnation() || (poll(&state, 1, 0) > 0 && (state.revents & POLLHUP) != 0)) {
+    if (other->info.incarnation == hello.incarnation() ||
+        (poll(&state, 1, 0) > 0 && (state.revents & POLLHUP) != 0)) {
       Doom(*other, "it connected anew");
       continue;
     }
-    return fmt::format("an engine of the name {} is connected already (process {}): give this one another name",
-                       hello.engine(), other->pid);
+    return fmt::format(
+        "an engine of the name {} is connected already (process {}): give this one another name",
+        hello.engine(), other->pid);
   }
   return {};
 }
@@ -227,7 +232,8 @@ void EngineLink::HandleInventory(Peer& peer, const engine::v1::Inventory& chunk)
   const size_t objects = static_cast<size_t>(peer.inventory.controllers_size()) +
                          static_cast<size_t>(peer.inventory.attachments_size()) +
                          static_cast<size_t>(peer.inventory.memories_size());
-  if (objects > kInventoryMax) return Doom(peer, fmt::format("its inventory has more than {} objects", kInventoryMax));
+  if (objects > kInventoryMax)
+    return Doom(peer, fmt::format("its inventory has more than {} objects", kInventoryMax));
   if (!chunk.last()) return;
   peer.stage = Peer::Stage::kServing;
   events_->OnEngine(peer.info, std::exchange(peer.inventory, {}));
@@ -269,7 +275,8 @@ void EngineLink::Flush(Peer& peer) {
     peer.unsent.pop_front();
   }
   const uint32_t events = peer.unsent.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-  if (!Watch(epoll_, EPOLL_CTL_MOD, peer.socket.get(), peer.id, events)) Doom(peer, "epoll refused its socket");
+  if (!Watch(epoll_, EPOLL_CTL_MOD, peer.socket.get(), peer.id, events))
+    Doom(peer, "epoll refused its socket");
 }
 
 void EngineLink::Doom(Peer& peer, std::string why) {

@@ -12,13 +12,14 @@
 namespace cleat::control {
 namespace {
 
-// Status changes take revisions too and aren't stored one by one, so they are reserved in blocks; a restart goes on
-// with the next block.
+// Status changes take revisions too and aren't stored one by one, so they are reserved in blocks; a restart
+// goes on with the next block.
 constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 
 }  // namespace
 
-Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max) {
+Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory,
+                                                   size_t watch_queue_max) {
   std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max));
   auto first = store.ReserveRevisions(kRevisionsPerBlock);
   if (!first.ok()) return std::move(first).error();
@@ -26,7 +27,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
   state->revisions_until_ = *first + kRevisionsPerBlock;
   auto rows = store.Load();
   if (!rows.ok()) return std::move(rows).error();
-  if (auto status = state->Fill(*std::move(rows)); !status.ok()) return std::move(status).error();
+  if (auto status = state->Fill(std::move(*rows)); !status.ok()) return std::move(status).error();
   return state;
 }
 
@@ -58,8 +59,9 @@ Status HostState::Fill(Rows rows) {
     const auto disk = ParseDiskName(row.spec.disk());
     DiskEntry* disk_entry = disk.ok() ? FindDisk(*disk) : nullptr;
     if (controller == nullptr || disk_entry == nullptr) {
-      return Error(ErrorCode::kDataLoss, fmt::format("store: {} is there, but not its controller or not {}",
-                                                     AttachmentName(row.controller, row.id), row.spec.disk()));
+      return Error(ErrorCode::kDataLoss,
+                   fmt::format("store: {} is there, but not its controller or not {}",
+                               AttachmentName(row.controller, row.id), row.spec.disk()));
     }
     disk_entry->attachments[AttachmentName(row.controller, row.id)] = row.deleting;
     AttachmentEntry entry{.row = std::move(row), .status = {}, .revision = revision_ + 1};
@@ -84,8 +86,8 @@ uint64_t HostState::NextRevision() {
     revision_ = *first;
     revisions_until_ = *first + kRevisionsPerBlock;
   } else {
-    // Going on is better than stopping: the store's next successful write reserves again, and no other process
-    // hands out revisions meanwhile.
+    // Going on is better than stopping: the store's next successful write reserves again, and no other
+    // process hands out revisions meanwhile.
     spdlog::error("no revisions left: {}", first.error().message);
   }
   return revision_;
@@ -201,14 +203,15 @@ Result<std::shared_ptr<Watcher>> HostState::Watch() {
         MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
   }
   for (const auto& [id, entry] : disks_) {
-    snapshot.push_back(MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+    snapshot.push_back(
+        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
   }
   for (const auto& [id, entry] : controllers_) {
     snapshot.push_back(
         MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
     for (const auto& [attachment_id, attachment] : entry.attachments) {
-      snapshot.push_back(MakeEvent(attachment.revision,
-                                   [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(attachment); }));
+      snapshot.push_back(MakeEvent(
+          attachment.revision, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(attachment); }));
     }
   }
   snapshot.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
@@ -227,7 +230,8 @@ HostState::ControllerEntry* HostState::FindController(const std::string& id) {
   return it == controllers_.end() ? nullptr : &it->second;
 }
 
-HostState::AttachmentEntry* HostState::FindAttachment(const std::string& controller_id, const std::string& id) {
+HostState::AttachmentEntry* HostState::FindAttachment(const std::string& controller_id,
+                                                      const std::string& id) {
   ControllerEntry* controller = FindController(controller_id);
   if (controller == nullptr) return nullptr;
   const auto it = controller->attachments.find(id);

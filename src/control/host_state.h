@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host as cleatd knows it: all resources, what should be and what is, in memory behind one mutex. It has two sides:
+// The host as cleatd knows it: all resources, what should be and what is, in memory behind one mutex. It has
+// two sides:
 //
-//   the API side         validates a request, writes the intent to the store, then changes the model and answers. An
+//   the API side         validates a request, writes the intent to the store, then changes the model and
+//   answers. An
 //                        answer without an error is durable. (host_state_{disks,controllers,attachments}.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
-// Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that engine has
-// confirmed that it is gone; then the conductor forgets it. Until then the name is taken (kAborted).
+// Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that
+// engine has confirmed that it is gone; then the conductor forgets it. Until then the name is taken
+// (kAborted).
 //
-// Every change gets the next revision and goes to the watchers. Any thread; the store is written under the mutex, files
-// are looked at outside of it.
+// Every change gets the next revision and goes to the watchers. Any thread; the store is written under the
+// mutex, files are looked at outside of it.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +89,8 @@ class HostState {
   void StopWatchers() { hub_.Stop(); }
 
   // ---- The conductor's questions.
-  // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
+  // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first
+  // request.
   void SetWake(std::function<void()> wake);
   ChangedIntent TakeChanged();
   ControllerIntent IntentOf(const std::string& controller_id);
@@ -97,8 +101,10 @@ class HostState {
   std::optional<DiskRow> MemoryDisk(const std::string& id);
   uint64_t NewestRevision();
 
-  // ---- The conductor's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.
-  void ReportEngine(const std::string& id, const v1::EngineStatus& status);  // `controllers` is filled in here
+  // ---- The conductor's reports. Those about things that are gone meanwhile, or aren't that engine's, are
+  // ignored.
+  void ReportEngine(const std::string& id,
+                    const v1::EngineStatus& status);  // `controllers` is filled in here
   // Chooses an engine for each controller that has none, as far as there are any.
   void PlaceControllers();
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
@@ -113,8 +119,8 @@ class HostState {
   Status ForgetDisk(const std::string& id);
 
  private:
-  // `status` is what was reported last; a tombstone shows as DELETING or DETACHING whatever it says. `revision` is the
-  // one that the API shows.
+  // `status` is what was reported last; a tombstone shows as DELETING or DETACHING whatever it says.
+  // `revision` is the one that the API shows.
   struct DiskEntry {
     DiskRow row;
     v1::DiskStatus status;
@@ -183,7 +189,7 @@ class HostState {
   WatchHub hub_;
   std::mutex mutex_;
   std::function<void()> wake_ = [] {};
-  uint64_t revision_ = 0;        // the last one handed out
+  uint64_t revision_ = 0;         // the last one handed out
   uint64_t revisions_until_ = 0;  // reserved in the store up to here, exclusive
   std::map<std::string, DiskEntry> disks_;
   std::map<std::string, ControllerEntry> controllers_;

@@ -13,14 +13,19 @@
 namespace cleat::control {
 namespace {
 
-Error Busy(std::string message) { return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"}; }
-Error Refused(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
+Error Busy(std::string message) {
+  return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"};
+}
+Error Refused(std::string message) {
+  return {ErrorCode::kFailedPrecondition, std::move(message)};
+}
 
 }  // namespace
 
 Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& request) {
   auto controller_id = ParseControllerName(request.parent());
-  if (!controller_id.ok()) return Error(ErrorCode::kInvalidArgument, "parent: " + controller_id.error().message);
+  if (!controller_id.ok())
+    return Error(ErrorCode::kInvalidArgument, "parent: " + controller_id.error().message);
   auto disk_id = ParseDiskName(request.attachment().spec().disk());
   if (!disk_id.ok()) return Error(ErrorCode::kInvalidArgument, "disk: " + disk_id.error().message);
   AttachmentRow row;
@@ -35,7 +40,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   if (controller->row.deleting) return Busy(request.parent() + " is being removed");
   auto spec = CompleteAttachmentSpec(name, request.attachment().spec(), controller->row.spec.type());
   if (!spec.ok()) return std::move(spec).error();
-  row.spec = *std::move(spec);
+  row.spec = std::move(*spec);
   if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
     if (existing->row.deleting) return Busy(name + " is still being detached");
     if (SameSpec(existing->row.spec, row.spec)) return Show(*existing);
@@ -52,7 +57,8 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   disk->attachments[name] = false;
   Publish(*disk);
   ControllerChanged(*controller_id);
-  spdlog::info("attached {} as {}{}", DiskName(*disk_id), name, entry.row.spec.read_only() ? ", read-only" : "");
+  spdlog::info("attached {} as {}{}", DiskName(*disk_id), name,
+               entry.row.spec.read_only() ? ", read-only" : "");
   return Show(entry);
 }
 
@@ -62,11 +68,11 @@ Status HostState::CheckNewAttachment(const ControllerEntry& controller, const At
     if (other.row.spec.target() != row.spec.target()) continue;
     const std::string other_name = AttachmentName(row.controller, other_id);
     if (other.row.deleting) {
-      return Busy(fmt::format("{}: target {} is still held by {}, which is being detached", name, row.spec.target(),
-                              other_name));
+      return Busy(fmt::format("{}: target {} is still held by {}, which is being detached", name,
+                              row.spec.target(), other_name));
     }
-    return Refused(fmt::format("{}: target {} is taken by {}: detach that first (cleatctl detach {} {})", name,
-                               row.spec.target(), other_name, row.controller, other_id));
+    return Refused(fmt::format("{}: target {} is taken by {}: detach that first (cleatctl detach {} {})",
+                               name, row.spec.target(), other_name, row.controller, other_id));
   }
   return CheckDiskForAttachment(name, row.spec);
 }
@@ -76,18 +82,20 @@ Status HostState::CheckDiskForAttachment(const std::string& name, const v1::Atta
   const DiskEntry* entry = FindDisk(*ParseDiskName(disk));
   if (entry == nullptr) return Error(ErrorCode::kNotFound, disk + " does not exist");
   if (entry->row.deleting) return Busy(disk + " is being removed");
-  if (entry->status.state() == v1::DISK_STATE_LOST) return Refused(fmt::format("{}: {}", name, entry->status.message()));
+  if (entry->status.state() == v1::DISK_STATE_LOST)
+    return Refused(fmt::format("{}: {}", name, entry->status.message()));
   if (entry->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS) {
     if (spec.read_only()) return Ok{};
-    return Refused(fmt::format("{}: {} is MANY_READERS: attach it read-only (read_only; cleatctl attach --read-only)",
-                               name, disk));
+    return Refused(fmt::format(
+        "{}: {} is MANY_READERS: attach it read-only (read_only; cleatctl attach --read-only)", name, disk));
   }
   for (const auto& [other_name, detaching] : entry->attachments) {
     if (detaching) return Busy(fmt::format("{}: {} is still being detached from {}", name, disk, other_name));
     const auto other = ParseAttachmentName(other_name);
-    return Refused(fmt::format("{}: {} has a writer, {}, and can't have a second one: detach that first (cleatctl "
-                               "detach {} {})",
-                               name, disk, other_name, other->controller, other->id));
+    return Refused(
+        fmt::format("{}: {} has a writer, {}, and can't have a second one: detach that first (cleatctl "
+                    "detach {} {})",
+                    name, disk, other_name, other->controller, other->id));
   }
   return Ok{};
 }
@@ -143,7 +151,7 @@ Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAtt
   if (!request.page_token().empty()) {
     auto token = ParseAttachmentName(request.page_token());
     if (!token.ok()) return Error(ErrorCode::kInvalidArgument, "page_token is none of this list's");
-    after = *std::move(token);
+    after = std::move(*token);
   }
   const bool all = request.parent() == ControllerName("-");
   auto only = all ? Result<std::string>(std::string()) : ParseControllerName(request.parent());
@@ -151,12 +159,14 @@ Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAtt
 
   v1::ListAttachmentsResponse response;
   const std::lock_guard lock(mutex_);
-  if (!all && FindController(*only) == nullptr) return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
+  if (!all && FindController(*only) == nullptr)
+    return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
   std::string last;
   for (auto it = controllers_.lower_bound(all ? after.controller : *only); it != controllers_.end(); ++it) {
     if (!all && it->first != *only) break;
     const auto& attachments = it->second.attachments;
-    auto attachment_it = it->first == after.controller ? attachments.upper_bound(after.id) : attachments.begin();
+    auto attachment_it =
+        it->first == after.controller ? attachments.upper_bound(after.id) : attachments.begin();
     for (; attachment_it != attachments.end(); ++attachment_it) {
       v1::Attachment attachment = Show(attachment_it->second);
       if (!page->Take(attachment.ByteSizeLong())) {

@@ -34,7 +34,8 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   if (!kept.row.engine.empty()) CountController(kept.row.engine, 1);
   Publish(kept);
   ControllerChanged(id);
-  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec->socket_path(), kept.row.engine);
+  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec->socket_path(),
+               kept.row.engine);
   return Show(kept);
 }
 
@@ -49,20 +50,24 @@ Result<HostState::ControllerEntry*> HostState::CheckNewController(const std::str
     return TakenByOther(name, existing->row.spec, spec);
   }
   if (controllers_.size() >= kControllersMax) {
-    return Error(ErrorCode::kResourceExhausted,
-                 fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax));
+    return Error(
+        ErrorCode::kResourceExhausted,
+        fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax));
   }
   for (const auto& [other_id, other] : controllers_) {
     if (other.row.spec.socket_path() != spec.socket_path()) continue;
     if (other.row.deleting) {
-      return Error(ErrorCode::kAborted, fmt::format("{}: socket '{}' is still used by {}, which is being removed: "
-                                                    "retry in a moment",
-                                                    name, spec.socket_path(), ControllerName(other_id)));
+      return Error(ErrorCode::kAborted,
+                   fmt::format("{}: socket '{}' is still used by {}, which is being removed: "
+                               "retry in a moment",
+                               name, spec.socket_path(), ControllerName(other_id)));
     }
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
-                             "path, or delete that controller (cleatctl controller delete {})",
-                             name, spec.socket_path(), ControllerName(other_id), other_id));
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format(
+            "{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
+            "path, or delete that controller (cleatctl controller delete {})",
+            name, spec.socket_path(), ControllerName(other_id), other_id));
   }
   return nullptr;
 }
@@ -80,7 +85,8 @@ std::string HostState::ChooseEngine() const {
 
 void HostState::CountController(const std::string& engine, int difference) {
   EngineEntry& entry = engines_[engine];
-  entry.status.set_controllers(static_cast<uint32_t>(static_cast<int>(entry.status.controllers()) + difference));
+  entry.status.set_controllers(
+      static_cast<uint32_t>(static_cast<int>(entry.status.controllers()) + difference));
   Publish(engine, entry);
 }
 
@@ -123,11 +129,12 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   }
   if (!live.empty()) {
     std::vector<std::string> commands;
-    for (const std::string& attachment : live) commands.push_back(fmt::format("cleatctl detach {} {}", *id, attachment));
+    for (const std::string& attachment : live)
+      commands.push_back(fmt::format("cleatctl detach {} {}", *id, attachment));
     for (std::string& attachment : live) attachment = AttachmentName(*id, attachment);
     return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{} has disks attached ({}): detach them first ({})", name, fmt::join(live, ", "),
-                             fmt::join(commands, "; ")));
+                 fmt::format("{} has disks attached ({}): detach them first ({})", name,
+                             fmt::join(live, ", "), fmt::join(commands, "; ")));
   }
   Status status;
   if (entry->row.engine.empty()) {

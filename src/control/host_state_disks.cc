@@ -15,7 +15,9 @@
 namespace cleat::control {
 namespace {
 
-Error Busy(std::string message) { return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"}; }
+Error Busy(std::string message) {
+  return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"};
+}
 
 bool CanShareFile(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
@@ -64,13 +66,15 @@ Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, con
   const std::string& path = spec.file().path();
   for (const auto& [other_id, other] : disks_) {
     if (other.row.spec.file().path() != path || CanShareFile(other.row.spec, spec)) continue;
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{}: file '{}' is used by {}: two disks can share a file only if both are MANY_READERS. "
-                             "Name another file, or delete that disk (cleatctl disk delete {})",
-                             name, path, DiskName(other_id), other_id));
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("{}: file '{}' is used by {}: two disks can share a file only if both are MANY_READERS. "
+                    "Name another file, or delete that disk (cleatctl disk delete {})",
+                    name, path, DiskName(other_id), other_id));
   }
   for (const auto& [other_id, other_path] : creating_) {
-    if (other_path == path) return Busy(fmt::format("{}: file '{}' is being looked at for {}", name, path, DiskName(other_id)));
+    if (other_path == path)
+      return Busy(fmt::format("{}: file '{}' is being looked at for {}", name, path, DiskName(other_id)));
   }
   return nullptr;
 }

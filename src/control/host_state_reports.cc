@@ -39,7 +39,8 @@ std::vector<std::string> HostState::ControllersWith(const std::string& disk_id) 
   std::vector<std::string> ids;
   const DiskEntry* entry = FindDisk(disk_id);
   if (entry == nullptr) return ids;
-  for (const auto& [name, detaching] : entry->attachments) ids.push_back(ParseAttachmentName(name)->controller);
+  for (const auto& [name, detaching] : entry->attachments)
+    ids.push_back(ParseAttachmentName(name)->controller);
   return ids;
 }
 
@@ -92,7 +93,8 @@ void HostState::PlaceControllers() {
   }
 }
 
-void HostState::ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status) {
+void HostState::ReportController(const std::string& engine, const std::string& id,
+                                 const v1::ControllerStatus& status) {
   const std::lock_guard lock(mutex_);
   ControllerEntry* entry = FindController(id);
   if (entry == nullptr || entry->row.engine != engine || SameSpec(entry->status, status)) return;
@@ -100,8 +102,8 @@ void HostState::ReportController(const std::string& engine, const std::string& i
   Publish(*entry);
 }
 
-void HostState::ReportAttachment(const std::string& engine, const AttachmentKey& key, v1::AttachmentState state,
-                                 const std::string& message) {
+void HostState::ReportAttachment(const std::string& engine, const AttachmentKey& key,
+                                 v1::AttachmentState state, const std::string& message) {
   const std::lock_guard lock(mutex_);
   ControllerEntry* controller = FindController(key.controller);
   if (controller == nullptr || controller->row.engine != engine) return;

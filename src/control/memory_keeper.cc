@@ -26,7 +26,8 @@ Status MemoryKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0) {
     return ErrnoError(errno, fmt::format("{}: {} bytes of memory can't be had", disk, size_bytes));
   }
-  if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoError(errno, disk + ": memory can't be sealed");
+  if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
+    return ErrnoError(errno, disk + ": memory can't be sealed");
   const std::lock_guard lock(mutex_);
   memories_[disk_id] = std::move(memory);
   return Ok{};
@@ -37,9 +38,10 @@ Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniq
   const int seals = memory.valid() ? fcntl(memory.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &info) != 0 ||
       static_cast<uint64_t>(info.st_size) != size_bytes) {
-    return Error(ErrorCode::kDataLoss,
-                 fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
-                             DiskName(disk_id), size_bytes));
+    return Error(
+        ErrorCode::kDataLoss,
+        fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
+                    DiskName(disk_id), size_bytes));
   }
   const std::lock_guard lock(mutex_);
   memories_[disk_id] = std::move(memory);

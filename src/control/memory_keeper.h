@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory behind `memory` disks: one memfd a disk, sealed against shrinking and growing, so that an engine that maps
-// it can't be hurt by its size changing. cleatd and the engine both hold it (KeepMemory), so that it outlives either.
-// cleatd never maps it. Any thread.
+// The memory behind `memory` disks: one memfd a disk, sealed against shrinking and growing, so that an engine
+// that maps it can't be hurt by its size changing. cleatd and the engine both hold it (KeepMemory), so that
+// it outlives either. cleatd never maps it. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class MemoryKeeper {
   // Makes zeroed memory for a disk; nothing is taken from the host until it is written.
   Status Make(const std::string& disk_id, uint64_t size_bytes);
 
-  // Takes over memory that an engine kept. kDataLoss when it is not a memfd of that size with those seals: it is then
-  // not what was handed out.
+  // Takes over memory that an engine kept. kDataLoss when it is not a memfd of that size with those seals: it
+  // is then not what was handed out.
   Status Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory);
 
   bool Has(const std::string& disk_id) const;

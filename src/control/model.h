@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cleatd remembers: one row a resource, as the store keeps it. Plain values without behaviour, threads or gRPC.
+// What cleatd remembers: one row a resource, as the store keeps it. Plain values without behaviour, threads
+// or gRPC.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +26,17 @@ inline constexpr uint64_t kFaultDelayNsMax = 10'000'000'000;
 inline constexpr int kPageSizeMax = 1000;
 inline constexpr size_t kPageBytesMax = size_t{512} * 1024;  // half of what a gRPC message may have
 
-// `revision` is the one of the intent: given when the resource was made and never changed, so that a resource that was
-// deleted and made anew can be told from its predecessor. It travels to the engine and comes back in the inventory.
+// `revision` is the one of the intent: given when the resource was made and never changed, so that a resource
+// that was deleted and made anew can be told from its predecessor. It travels to the engine and comes back in
+// the inventory.
 
 struct DiskRow {
   std::string id;
   v1::DiskSpec spec;  // complete: defaults are filled in
   uint64_t revision = 0;
   bool deleting = false;  // a tombstone: acknowledged as deleted, an engine may still hold its memory
-  // Memory disks. `reached_engine` is set, durably, before the first Attach that can write to it: from then on the
-  // content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
+  // Memory disks. `reached_engine` is set, durably, before the first Attach that can write to it: from then
+  // on the content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
   bool reached_engine = false;
   std::set<std::string> kept_by;
 };

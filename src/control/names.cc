@@ -17,8 +17,9 @@ constexpr size_t kNameShownMax = 100;  // of a name that is wrong, in an error
 
 Error BadName(std::string_view name, std::string_view form) {
   return {ErrorCode::kInvalidArgument,
-          fmt::format("the name '{}' is not of the form {}, where an id matches [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?",
-                      name.substr(0, kNameShownMax), form)};
+          fmt::format(
+              "the name '{}' is not of the form {}, where an id matches [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?",
+              name.substr(0, kNameShownMax), form)};
 }
 
 Result<std::string> ParseSimple(std::string_view name, std::string_view prefix, std::string_view form) {
@@ -28,9 +29,15 @@ Result<std::string> ParseSimple(std::string_view name, std::string_view prefix, 
 
 }  // namespace
 
-std::string DiskName(std::string_view id) { return fmt::format("{}{}", kDisks, id); }
-std::string ControllerName(std::string_view id) { return fmt::format("{}{}", kControllers, id); }
-std::string EngineName(std::string_view id) { return fmt::format("{}{}", kEngines, id); }
+std::string DiskName(std::string_view id) {
+  return fmt::format("{}{}", kDisks, id);
+}
+std::string ControllerName(std::string_view id) {
+  return fmt::format("{}{}", kControllers, id);
+}
+std::string EngineName(std::string_view id) {
+  return fmt::format("{}{}", kEngines, id);
+}
 std::string AttachmentName(std::string_view controller_id, std::string_view id) {
   return fmt::format("{}{}{}{}", kControllers, controller_id, kAttachments, id);
 }
@@ -44,17 +51,22 @@ bool IsId(std::string_view text) {
 
 Status CheckId(std::string_view what, std::string_view id) {
   if (IsId(id)) return Ok{};
-  return Error(ErrorCode::kInvalidArgument,
-               fmt::format("{} '{}' must match [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?: small letters, digits and dashes, "
-                           "63 at most, a letter first",
-                           what, id.substr(0, kNameShownMax)));
+  return Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} '{}' must match [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?: small letters, digits and dashes, "
+                  "63 at most, a letter first",
+                  what, id.substr(0, kNameShownMax)));
 }
 
-Result<std::string> ParseDiskName(std::string_view name) { return ParseSimple(name, kDisks, "disks/ID"); }
+Result<std::string> ParseDiskName(std::string_view name) {
+  return ParseSimple(name, kDisks, "disks/ID");
+}
 Result<std::string> ParseControllerName(std::string_view name) {
   return ParseSimple(name, kControllers, "controllers/ID");
 }
-Result<std::string> ParseEngineName(std::string_view name) { return ParseSimple(name, kEngines, "engines/NAME"); }
+Result<std::string> ParseEngineName(std::string_view name) {
+  return ParseSimple(name, kEngines, "engines/NAME");
+}
 
 Result<AttachmentIds> ParseAttachmentName(std::string_view name) {
   constexpr std::string_view kForm = "controllers/ID/attachments/ID";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resource names ("disks/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in them. Pure functions.
+// Resource names ("disks/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in them. Pure
+// functions.
 #pragma once
 
 #include <string>

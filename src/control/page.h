@@ -15,7 +15,8 @@ class Page {
  public:
   static Result<Page> Of(int page_size) {
     if (page_size < 0) {
-      return Error(ErrorCode::kInvalidArgument, fmt::format("page_size is {}: it can't be negative", page_size));
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("page_size is {}: it can't be negative", page_size));
     }
     return Page(page_size == 0 || page_size > kPageSizeMax ? kPageSizeMax : page_size);
   }

@@ -22,15 +22,16 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return Error(ErrorCode::kInvalidArgument, fmt::format("socket path '{}' must have 1 to {} bytes", path,
-                                                          sizeof(address.sun_path) - 1));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("socket path '{}' must have 1 to {} bytes", path, sizeof(address.sun_path) - 1));
   }
   std::copy(path.begin(), path.end(), address.sun_path);
   return address;
 }
 
 void TakeDescriptors(msghdr& header, std::vector<UniqueFd>& fds) {
-  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
@@ -46,8 +47,9 @@ void TakeDescriptors(msghdr& header, std::vector<UniqueFd>& fds) {
 Result<bool> SendDatagram(int socket, const Datagram& datagram) {
   std::string bytes = datagram.envelope.SerializeAsString();
   if (bytes.size() > kDatagramBytesMax || datagram.fds.size() > kDatagramFdsMax) {
-    return Error(ErrorCode::kInvalidArgument, fmt::format("a message of {} bytes can't be sent to an engine: {} at most",
-                                                          bytes.size(), kDatagramBytesMax));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("a message of {} bytes can't be sent to an engine: {} at most", bytes.size(),
+                             kDatagramBytesMax));
   }
   iovec segment{.iov_base = bytes.data(), .iov_len = bytes.size()};
   msghdr header{};
@@ -125,7 +127,8 @@ Result<UniqueFd> ListenSeqpacket(const std::string& path) {
   const int bind_errno = errno;
   umask(mask);
   if (bound != 0) return ErrnoError(bind_errno, fmt::format("can't listen on '{}'", path));
-  if (listen(socket.get(), kBacklog) != 0) return ErrnoError(errno, fmt::format("can't listen on '{}'", path));
+  if (listen(socket.get(), kBacklog) != 0)
+    return ErrnoError(errno, fmt::format("can't listen on '{}'", path));
   return socket;
 }
 

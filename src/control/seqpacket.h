@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Envelopes over a SOCK_SEQPACKET unix socket: one a datagram, descriptors beside it (SCM_RIGHTS). Never blocks.
+// Envelopes over a SOCK_SEQPACKET unix socket: one a datagram, descriptors beside it (SCM_RIGHTS). Never
+// blocks.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +22,16 @@ struct Datagram {
   std::vector<UniqueFd> fds;
 };
 
-// False: the socket takes nothing now, try again when it is writable. kInvalidArgument when the message is too large;
-// any other error means that the peer is gone.
+// False: the socket takes nothing now, try again when it is writable. kInvalidArgument when the message is
+// too large; any other error means that the peer is gone.
 Result<bool> SendDatagram(int socket, const Datagram& datagram);
 
-// Nothing: try again when the socket is readable. kUnavailable when the peer closed, kInvalidArgument when what came is
-// no envelope: the connection is of no more use.
+// Nothing: try again when the socket is readable. kUnavailable when the peer closed, kInvalidArgument when
+// what came is no envelope: the connection is of no more use.
 Result<std::optional<Datagram>> ReceiveDatagram(int socket);
 
-// A listening socket, non-blocking, of mode 0600. Takes the place of a dead one; kFailedPrecondition when somebody
-// listens there.
+// A listening socket, non-blocking, of mode 0600. Takes the place of a dead one; kFailedPrecondition when
+// somebody listens there.
 Result<UniqueFd> ListenSeqpacket(const std::string& path);
 // A connected one, non-blocking.
 Result<UniqueFd> ConnectSeqpacket(const std::string& path);

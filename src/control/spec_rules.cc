@@ -18,7 +18,9 @@ constexpr uint32_t kSmallBlockBytes = 512;
 constexpr uint32_t kLargeBlockBytes = 4096;
 constexpr uint32_t kMillion = 1'000'000;
 
-Error Invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+Error Invalid(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
 
 std::string DefaultSerial(std::string_view id) {
   if (id.size() <= kSerialBytesMax) return std::string(id);
@@ -28,10 +30,10 @@ std::string DefaultSerial(std::string_view id) {
 }
 
 Status CheckSerial(std::string_view disk, std::string_view serial) {
-  const bool printable = std::all_of(serial.begin(), serial.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  const bool printable =
+      std::all_of(serial.begin(), serial.end(), [](char c) { return c >= ' ' && c <= '~'; });
   if (printable && serial.size() <= kSerialBytesMax) return Ok{};
-  return Invalid(fmt::format("{}: serial must be 1 to {} printable ASCII characters", disk,
-                             kSerialBytesMax));
+  return Invalid(fmt::format("{}: serial must be 1 to {} printable ASCII characters", disk, kSerialBytesMax));
 }
 
 Status CheckBlocks(std::string_view disk, const v1::DiskSpec& spec) {
@@ -41,13 +43,14 @@ Status CheckBlocks(std::string_view disk, const v1::DiskSpec& spec) {
     return Invalid(fmt::format("{}: logical_block_bytes is {}: it must be 512 or 4096", disk, logical));
   }
   if (!std::has_single_bit(physical) || physical < logical || physical > kPhysicalBlockBytesMax) {
-    return Invalid(fmt::format("{}: physical_block_bytes is {}: it must be a power of two from {} to {}", disk,
-                               physical, logical, kPhysicalBlockBytesMax));
+    return Invalid(fmt::format("{}: physical_block_bytes is {}: it must be a power of two from {} to {}",
+                               disk, physical, logical, kPhysicalBlockBytesMax));
   }
   if (spec.size_bytes() == 0 || spec.size_bytes() > kDiskBytesMax || spec.size_bytes() % logical != 0) {
-    return Invalid(fmt::format("{}: size_bytes is {}: it must be a multiple of the logical block size ({}), from {} "
-                               "to {}",
-                               disk, spec.size_bytes(), logical, logical, kDiskBytesMax));
+    return Invalid(
+        fmt::format("{}: size_bytes is {}: it must be a multiple of the logical block size ({}), from {} "
+                    "to {}",
+                    disk, spec.size_bytes(), logical, logical, kDiskBytesMax));
   }
   return Ok{};
 }
@@ -67,17 +70,19 @@ Status CheckFault(std::string_view disk, const v1::FaultPlan& fault) {
 template <typename Enum>
 Status CheckEnum(std::string_view object, std::string_view field, Enum value, bool known) {
   if (known) return Ok{};
-  return Invalid(fmt::format("{}: {} is {}, which this version does not know", object, field,
-                             static_cast<int>(value)));
+  return Invalid(
+      fmt::format("{}: {} is {}, which this version does not know", object, field, static_cast<int>(value)));
 }
 
 }  // namespace
 
 Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max) {
   if (path.empty()) return Invalid(fmt::format("{} is missing: give an absolute path", what));
-  if (path.find('\0') != std::string_view::npos) return Invalid(fmt::format("{} has a zero byte in it", what));
+  if (path.find('\0') != std::string_view::npos)
+    return Invalid(fmt::format("{} has a zero byte in it", what));
   if (path.front() != '/' || path.back() == '/') {
-    return Invalid(fmt::format("{} is '{}': give the absolute path of a file", what, path.substr(0, bytes_max)));
+    return Invalid(
+        fmt::format("{} is '{}': give the absolute path of a file", what, path.substr(0, bytes_max)));
   }
   if (path.size() > bytes_max) {
     return Invalid(fmt::format("{} has {} bytes: {} at most", what, path.size(), bytes_max));
@@ -119,13 +124,15 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
   if (spec.queues() == 0) spec.set_queues(1);
 
   const bool type_known = v1::ControllerType_IsValid(spec.type());
-  if (auto status = CheckEnum(controller, "type", spec.type(), type_known); !status.ok()) return status.error();
+  if (auto status = CheckEnum(controller, "type", spec.type(), type_known); !status.ok())
+    return status.error();
   const bool mode_known = v1::SocketMode_IsValid(spec.socket_mode());
   if (auto status = CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known); !status.ok()) {
     return status.error();
   }
   if (spec.queues() > kQueuesMax) {
-    return Invalid(fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
+    return Invalid(
+        fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
   }
   auto path = CompletePath(controller + ": socket_path", spec.socket_path(), kSocketPathBytesMax);
   if (!path.ok()) return std::move(path).error();
@@ -142,7 +149,8 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
   auto disk = ParseDiskName(spec.disk());
   if (!disk.ok()) return Invalid(fmt::format("{}: disk: {}", name, disk.error().message));
   if (type == v1::CONTROLLER_TYPE_BLK && spec.target() != 0) {
-    return Invalid(fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
+    return Invalid(
+        fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
   }
   return spec;
 }
@@ -156,7 +164,8 @@ Error TakenByOther(std::string_view name, const google::protobuf::Message& exist
   while (!difference.empty() && difference.back() == '\n') difference.pop_back();
   std::replace(difference.begin(), difference.end(), '\n', ';');
   return {ErrorCode::kAlreadyExists,
-          fmt::format("{} exists with another spec ({}): choose another id, or delete it first", name, difference)};
+          fmt::format("{} exists with another spec ({}): choose another id, or delete it first", name,
+                      difference)};
 }
 
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b) {

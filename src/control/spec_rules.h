@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a spec may say, whatever the state of the host: fills in the defaults and refuses what can't be. Pure functions.
-// Errors are kInvalidArgument and name the resource, the field, the value and the range.
+// What a spec may say, whatever the state of the host: fills in the defaults and refuses what can't be. Pure
+// functions. Errors are kInvalidArgument and name the resource, the field, the value and the range.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kSchemaVersion = 1;
 
-// `spec` holds the serialized message of cleat.v1. Columns beside it are what cleatd itself decides about the row.
+// `spec` holds the serialized message of cleat.v1. Columns beside it are what cleatd itself decides about the
+// row.
 constexpr char kSchema[] = R"(
   BEGIN IMMEDIATE;
   CREATE TABLE disks (
@@ -47,7 +48,9 @@ constexpr char kLoadAttachments[] = "SELECT controller, id, spec, revision, dele
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
 // Ids have no commas.
-std::string Join(const std::set<std::string>& ids) { return fmt::format("{}", fmt::join(ids, ",")); }
+std::string Join(const std::set<std::string>& ids) {
+  return fmt::format("{}", fmt::join(ids, ","));
+}
 
 std::set<std::string> Split(const std::string& text) {
   std::set<std::string> ids;
@@ -100,14 +103,16 @@ class Store::Statement {
   uint64_t Number(int column) { return static_cast<uint64_t>(sqlite3_column_int64(statement_, column)); }
   std::string Bytes(int column) {
     const void* data = sqlite3_column_blob(statement_, column);
-    return {static_cast<const char*>(data), data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
+    return {static_cast<const char*>(data),
+            data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
   }
 
  private:
   sqlite3_stmt* statement_;
 };
 
-Store::Store(UniqueFd lock, sqlite3* db, std::string path) : lock_(std::move(lock)), db_(db), path_(std::move(path)) {}
+Store::Store(UniqueFd lock, sqlite3* db, std::string path)
+    : lock_(std::move(lock)), db_(db), path_(std::move(path)) {}
 
 Store::~Store() {
   for (const auto& [sql, statement] : prepared_) sqlite3_finalize(statement);
@@ -119,10 +124,11 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   UniqueFd lock(open(lock_path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
   if (!lock.valid()) return ErrnoError(errno, "store: '" + lock_path + "' can't be opened");
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("store: '{}' is used by another cleatd: stop that one, or give this one a --state-dir of "
-                             "its own",
-                             folder));
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("store: '{}' is used by another cleatd: stop that one, or give this one a --state-dir of "
+                    "its own",
+                    folder));
   }
   const std::string path = folder + "/cleat.db";
   const mode_t mask = umask(0077);
@@ -137,7 +143,8 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
 
 Status Store::Migrate() {
   // locking_mode: the flock already keeps others out; with it WAL needs no shared memory file.
-  for (const char* sql : {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
+  for (const char* sql :
+       {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
     if (auto status = Execute(sql); !status.ok()) return status;
   }
   uint64_t version = 0;
@@ -149,17 +156,19 @@ Status Store::Migrate() {
   }
   if (version == 0) return Execute(kSchema);
   if (version > kSchemaVersion) {
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("store: '{}' was written by a newer cleatd (schema {}, this one knows {}): run that "
-                             "version, or restore a copy made before the upgrade",
-                             path_, version, kSchemaVersion));
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("store: '{}' was written by a newer cleatd (schema {}, this one knows {}): run that "
+                    "version, or restore a copy made before the upgrade",
+                    path_, version, kSchemaVersion));
   }
   return Ok{};
 }
 
 Error Store::Failed(const char* sql) const {
   const int code = sqlite3_errcode(db_) & 0xff;
-  const auto error = code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ErrorCode::kDataLoss : ErrorCode::kUnavailable;
+  const auto error =
+      code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ErrorCode::kDataLoss : ErrorCode::kUnavailable;
   return {error, fmt::format("store '{}': {} (in: {:.40})", path_, sqlite3_errmsg(db_), sql)};
 }
 
@@ -171,10 +180,12 @@ Status Store::Execute(const char* sql) {
 }
 
 Result<Store::Statement> Store::Prepare(const char* sql) {
-  const auto known = std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& p) { return p.first == sql; });
+  const auto known =
+      std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& p) { return p.first == sql; });
   if (known != prepared_.end()) return Statement(known->second);
   sqlite3_stmt* statement = nullptr;
-  if (sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr) != SQLITE_OK) return Failed(sql);
+  if (sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr) != SQLITE_OK)
+    return Failed(sql);
   prepared_.emplace_back(sql, statement);
   return Statement(statement);
 }
@@ -188,8 +199,8 @@ Status Store::Run(const char* sql, std::initializer_list<Value> values) {
 }
 
 Status Store::Put(const DiskRow& row) {
-  return Run(kPutDisk, {row.id, row.spec, row.revision, uint64_t{row.deleting},
-                        uint64_t{row.reached_engine}, Join(row.kept_by)});
+  return Run(kPutDisk, {row.id, row.spec, row.revision, uint64_t{row.deleting}, uint64_t{row.reached_engine},
+                        Join(row.kept_by)});
 }
 
 Status Store::Put(const ControllerRow& row) {
@@ -197,12 +208,15 @@ Status Store::Put(const ControllerRow& row) {
 }
 
 Status Store::Put(const AttachmentRow& row) {
-  return Run(kPutAttachment,
-             {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}});
+  return Run(kPutAttachment, {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}});
 }
 
-Status Store::EraseDisk(const std::string& id) { return Run(kEraseDisk, {id}); }
-Status Store::EraseController(const std::string& id) { return Run(kEraseController, {id}); }
+Status Store::EraseDisk(const std::string& id) {
+  return Run(kEraseDisk, {id});
+}
+Status Store::EraseController(const std::string& id) {
+  return Run(kEraseController, {id});
+}
 Status Store::EraseAttachment(const std::string& controller, const std::string& id) {
   return Run(kEraseAttachment, {controller, id});
 }
@@ -235,7 +249,8 @@ Status Store::LoadDisks(std::vector<DiskRow>& rows) {
     DiskRow& row = rows.emplace_back();
     row.id = statement->Bytes(0);
     if (!row.spec.ParseFromString(statement->Bytes(1))) {
-      return Error(ErrorCode::kDataLoss, fmt::format("store '{}': the spec of disk '{}' is damaged", path_, row.id));
+      return Error(ErrorCode::kDataLoss,
+                   fmt::format("store '{}': the spec of disk '{}' is damaged", path_, row.id));
     }
     row.revision = statement->Number(2);
     row.deleting = statement->Number(3) != 0;
@@ -272,9 +287,10 @@ Status Store::LoadAttachments(std::vector<AttachmentRow>& rows) {
     row.controller = statement->Bytes(0);
     row.id = statement->Bytes(1);
     if (!row.spec.ParseFromString(statement->Bytes(2))) {
-      return Error(ErrorCode::kDataLoss, fmt::format("store '{}': the spec of attachment '{}' of controller '{}' is "
-                                                     "damaged",
-                                                     path_, row.id, row.controller));
+      return Error(ErrorCode::kDataLoss,
+                   fmt::format("store '{}': the spec of attachment '{}' of controller '{}' is "
+                               "damaged",
+                               path_, row.id, row.controller));
     }
     row.revision = statement->Number(3);
     row.deleting = statement->Number(4) != 0;

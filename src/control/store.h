@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The durable intent: one SQLite file (WAL, synchronous=FULL), one table a kind of resource. A call that returned OK is
-// on disk: it survives kill -9 and a power cut. Each call is one transaction.
+// The durable intent: one SQLite file (WAL, synchronous=FULL), one table a kind of resource. A call that
+// returned OK is on disk: it survives kill -9 and a power cut. Each call is one transaction.
 //
 // One process a file (held by a lock beside it). One thread at a time: HostState's mutex sees to that.
 #pragma once
@@ -22,7 +22,8 @@ namespace cleat::control {
 
 class Store {
  public:
-  // Opens or makes `folder`/cleat.db. kFailedPrecondition when another process has it, or it is of a newer version.
+  // Opens or makes `folder`/cleat.db. kFailedPrecondition when another process has it, or it is of a newer
+  // version.
   static Result<std::unique_ptr<Store>> Open(const std::string& folder);
   ~Store();
   Store(const Store&) = delete;

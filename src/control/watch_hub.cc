@@ -9,7 +9,9 @@
 namespace cleat::control {
 namespace {
 
-Error Stopping() { return {ErrorCode::kUnavailable, "cleatd is stopping: watch again when it is back"}; }
+Error Stopping() {
+  return {ErrorCode::kUnavailable, "cleatd is stopping: watch again when it is back"};
+}
 
 }  // namespace
 
@@ -29,10 +31,11 @@ void Watcher::Push(const WatchEvent& event, size_t queue_max) {
   if (!end_.ok()) return;
   queue_.push_back(event);
   if (++changes_ > queue_max) {
-    end_ = Error(ErrorCode::kResourceExhausted,
-                 fmt::format("this watcher fell {} changes behind and was dropped: read faster, and watch again for a "
-                             "new snapshot",
-                             changes_));
+    end_ = Error(
+        ErrorCode::kResourceExhausted,
+        fmt::format("this watcher fell {} changes behind and was dropped: read faster, and watch again for a "
+                    "new snapshot",
+                    changes_));
     queue_.clear();
   }
   changed_.notify_one();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands every change to every watcher. Publishing never waits: a watcher has a bounded queue, and one that falls that
-// far behind is dropped and told so. Any thread; the publisher (HostState) holds its own lock, so that all watchers see
-// one order.
+// Hands every change to every watcher. Publishing never waits: a watcher has a bounded queue, and one that
+// falls that far behind is dropped and told so. Any thread; the publisher (HostState) holds its own lock, so
+// that all watchers see one order.
 #pragma once
 
 #include <chrono>

@@ -21,7 +21,9 @@ using PbMemory = Cleat__Engine__V1__Memory;
 using PbControllerStatus = Cleat__Engine__V1__ControllerStatus;
 using PbAttachmentStatus = Cleat__Engine__V1__AttachmentStatus;
 
-char* Text(const std::string& text) { return const_cast<char*>(text.c_str()); }  // protobuf-c does not write to it
+char* Text(const std::string& text) {
+  return const_cast<char*>(text.c_str());
+}  // protobuf-c does not write to it
 
 // ---- Packing. A Packer holds what the protobuf-c structs of one message point to; deques keep addresses.
 class Packer {
@@ -150,7 +152,9 @@ PbEnvelope EmptyEnvelope() {
 }
 
 // ---- Unpacking
-Error Malformed(const std::string& what) { return {ErrorCode::kInvalidArgument, "engine protocol: " + what}; }
+Error Malformed(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "engine protocol: " + what};
+}
 
 constexpr size_t kTextBytesMax = 4096;
 
@@ -196,7 +200,8 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   spec.name = std::move(name).value();
   spec.size_bytes = in->size_bytes;
   if (in->has_logical_block_bytes) spec.logical_block_bytes = in->logical_block_bytes;
-  spec.physical_block_bytes = in->has_physical_block_bytes ? in->physical_block_bytes : spec.logical_block_bytes;
+  spec.physical_block_bytes =
+      in->has_physical_block_bytes ? in->physical_block_bytes : spec.logical_block_bytes;
   if (in->serial != nullptr) spec.serial = in->serial;
   switch (in->backend_case) {
     case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
@@ -278,7 +283,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
       auto disk = TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk");
       if (!disk) return std::move(disk).error();
-      return Incoming{in.id, KeepMemoryMessage{{std::move(disk).value(), in.keep_memory->memory->size_bytes}}};
+      return Incoming{in.id,
+                      KeepMemoryMessage{{std::move(disk).value(), in.keep_memory->memory->size_bytes}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");
@@ -290,7 +296,9 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
 }
 
 struct FreeEnvelope {
-  void operator()(PbEnvelope* envelope) const { cleat__engine__v1__envelope__free_unpacked(envelope, nullptr); }
+  void operator()(PbEnvelope* envelope) const {
+    cleat__engine__v1__envelope__free_unpacked(envelope, nullptr);
+  }
 };
 using EnvelopePtr = std::unique_ptr<PbEnvelope, FreeEnvelope>;
 
@@ -379,8 +387,10 @@ std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerRe
     std::vector<PbAttachmentStatus*> some_attachments;
     std::vector<PbMemory*> some_memories;
     size_t room = kReportsAChunk;
-    for (; room > 0 && c < controllers.size(); --room) some_controllers.push_back(packer.Add(controllers[c++]));
-    for (; room > 0 && a < attachments.size(); --room) some_attachments.push_back(packer.Add(attachments[a++]));
+    for (; room > 0 && c < controllers.size(); --room)
+      some_controllers.push_back(packer.Add(controllers[c++]));
+    for (; room > 0 && a < attachments.size(); --room)
+      some_attachments.push_back(packer.Add(attachments[a++]));
     for (; room > 0 && m < memories.size(); --room) some_memories.push_back(packer.Add(memories[m++]));
     last = c == controllers.size() && a == attachments.size() && m == memories.size();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/cleat/engine/v1 packed and unpacked with protobuf-c: bytes on one side, spec.h on the other. What comes in is
-// checked here for form (known enums, present fields, lengths); the engine checks for sense. Pure.
+// proto/cleat/engine/v1 packed and unpacked with protobuf-c: bytes on one side, spec.h on the other. What
+// comes in is checked here for form (known enums, present fields, lengths); the engine checks for sense.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +60,11 @@ struct Incoming {
       body;
 };
 
-// A message of a kind that this version does not know has its id, and kUnimplemented as the error's code; everything
-// else that is wrong is kInvalidArgument.
+// A message of a kind that this version does not know has its id, and kUnimplemented as the error's code;
+// everything else that is wrong is kInvalidArgument.
 Result<Incoming> Decode(std::span<const uint8_t> bytes);
-// The id of a message that Decode refused, 0 when there is none to be had: so that a request never goes unanswered.
+// The id of a message that Decode refused, 0 when there is none to be had: so that a request never goes
+// unanswered.
 uint64_t DecodeId(std::span<const uint8_t> bytes);
 
 std::vector<uint8_t> EncodeHello(const HelloMessage& hello);

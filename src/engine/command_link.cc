@@ -14,15 +14,17 @@ namespace cleat::engine {
 namespace {
 
 constexpr uint64_t kRetryNs = 50 * kNsPerMs;
-constexpr uint64_t kRefusedRetryNs = 5 * kNsPerSecond;  // cleatd is there and doesn't want us: another version?
-constexpr size_t kOutgoingMax = 16384;  // messages; a cleatd that reads nothing for so long is hung up on
+constexpr uint64_t kRefusedRetryNs =
+    5 * kNsPerSecond;                    // cleatd is there and doesn't want us: another version?
+constexpr size_t kOutgoingMax = 16384;   // messages; a cleatd that reads nothing for so long is hung up on
 constexpr uint32_t kRequestsMax = 8192;  // running at once
 
 // Who listens there must be root or our own user: it may tell us to open files.
 Status CheckPeer(int fd, const std::string& path) {
   ucred peer{};
   socklen_t length = sizeof(peer);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoError(errno, "SO_PEERCRED of " + path);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+    return ErrnoError(errno, "SO_PEERCRED of " + path);
   if (peer.uid != 0 && peer.uid != geteuid()) {
     return Error(ErrorCode::kPermissionDenied, path + " is served by user " + std::to_string(peer.uid) +
                                                    ": only root and this engine's user may command it");
@@ -59,7 +61,9 @@ struct CommandLink::Connection {
 CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
     : control_(control), engine_(engine), options_(std::move(options)), hung_up_(control), gate_(control) {}
 
-CommandLink::~CommandLink() { CLEAT_CHECK(connection_ == nullptr); }
+CommandLink::~CommandLink() {
+  CLEAT_CHECK(connection_ == nullptr);
+}
 
 void CommandLink::Start() {
   engine_.SetListener(this);
@@ -111,7 +115,8 @@ Result<std::unique_ptr<CommandLink::Connection>> CommandLink::Connect() {
   Status peer = CheckPeer(socket.get(), options_.socket_path);
   if (!peer) return std::move(peer).error();
   auto connection = std::make_unique<Connection>(*this, std::move(socket));
-  Status watching = connection->watch.Start(control_, connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  Status watching =
+      connection->watch.Start(control_, connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP);
   if (!watching) return std::move(watching).error();
   return connection;
 }
@@ -188,7 +193,8 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
     return;
   }
   if (gate_.inside() > kRequestsMax || !gate_.TryEnter()) {
-    Send(EncodeReply(incoming->id, Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
+    Send(EncodeReply(incoming->id,
+                     Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
     return;
   }
   Spawn(RunRequest(std::move(incoming).value(), std::move(fd), connections_));
@@ -202,7 +208,8 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
     return;
   }
   if (reply.protocol < kProtocolMin || reply.protocol > kProtocolMax) {
-    HangUp("it chose protocol version " + std::to_string(reply.protocol) + ", which this engine does not speak");
+    HangUp("it chose protocol version " + std::to_string(reply.protocol) +
+           ", which this engine does not speak");
     return;
   }
   // Changes from here on are reported as changes: nothing lies between the inventory and the first of them.
@@ -262,7 +269,8 @@ void CommandLink::FlushChanges() {
   Connection& connection = *connection_;
   for (const std::string& name : std::exchange(connection.changed_controllers, {})) {
     const auto report = engine_.ControllerByName(name);
-    connection.outgoing.push_back({report ? EncodeController(*report) : EncodeControllerGone(name), UniqueFd()});
+    connection.outgoing.push_back(
+        {report ? EncodeController(*report) : EncodeControllerGone(name), UniqueFd()});
   }
   for (const auto& [controller, target] : std::exchange(connection.changed_attachments, {})) {
     const auto report = engine_.AttachmentByKey(controller, target);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's connection to cleatd. Connects, and connects again when cleatd was restarted (within 100 ms); says
-// hello, reports the inventory, runs requests, reports changes. While nobody is there the engine goes on serving.
-// On the control reactor.
+// The engine's connection to cleatd. Connects, and connects again when cleatd was restarted (within 100 ms);
+// says hello, reports the inventory, runs requests, reports changes. While nobody is there the engine goes on
+// serving. On the control reactor.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,9 @@ struct Controller::AttachedDisk {
 Controller::Controller(ControllerContext& context, const ControllerSpec& spec)
     : context_(context), spec_(spec), operations_(context.control) {}
 
-Controller::~Controller() { CLEAT_CHECK(disk_ == nullptr); }
+Controller::~Controller() {
+  CLEAT_CHECK(disk_ == nullptr);
+}
 
 ControllerReport Controller::Report() const {
   ControllerReport report;
@@ -67,7 +69,9 @@ std::optional<AttachmentReport> Controller::Attachment() const {
   return AttachmentReport{disk_->spec, disk_->state, disk_->message};
 }
 
-void Controller::Changed() const { context_.on_controller_changed(spec_.name); }
+void Controller::Changed() const {
+  context_.on_controller_changed(spec_.name);
+}
 
 void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::string& message) {
   disk.state = state;
@@ -78,13 +82,14 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
 Status Controller::CheckAttachable(const AttachmentSpec& attachment) const {
   if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
   if (attachment.target != 0) {
-    return Error(ErrorCode::kInvalidArgument,
-                 spec_.name + ": a blk controller has target 0 only, not " + std::to_string(attachment.target));
+    return Error(ErrorCode::kInvalidArgument, spec_.name + ": a blk controller has target 0 only, not " +
+                                                  std::to_string(attachment.target));
   }
   if (disk_ != nullptr && !disk_->spec.SameAs(attachment)) {
     return Error(ErrorCode::kAlreadyExists,
                  spec_.name + " has " + disk_->spec.disk.name + " attached; detach it before attaching " +
-                     attachment.disk.name + (disk_->spec.disk.name == attachment.disk.name ? " in another way" : ""));
+                     attachment.disk.name +
+                     (disk_->spec.disk.name == attachment.disk.name ? " in another way" : ""));
   }
   return Ok{};
 }
@@ -132,15 +137,12 @@ Task<Status> Controller::OpenDisk(AttachedDisk& disk) {
   Status channels = co_await std::move(open_channels);
   if (!channels) co_return channels;
 
-  virtio::BlkModel::Options options;
-  options.geometry = disk.pipeline->geometry();
-  options.mode = mode;
-  options.serial = disk.spec.disk.serial;
-  options.queues = spec_.queues;
-  options.channels.resize(disk.channels.size());
-  std::transform(disk.channels.begin(), disk.channels.end(), options.channels.begin(),
-                 [](const auto& channel) { return channel.get(); });
-  disk.model = std::make_unique<virtio::BlkModel>(std::move(options));
+  // The channel of the reactor that asks, which is one of the first `queues`.
+  const auto channel_of = [&disk](Reactor& io) -> block::PipelineChannel* {
+    return io.index() < disk.channels.size() ? disk.channels[io.index()].get() : nullptr;
+  };
+  disk.model = std::make_unique<virtio::BlkModel>(disk.pipeline->geometry(), mode, disk.spec.disk.serial,
+                                                  spec_.queues, channel_of);
 
   vhost::EndpointOptions endpoint_options;
   endpoint_options.name = spec_.name;

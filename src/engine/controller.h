@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A controller: the device that a guest sees on one vhost-user socket, and the disks behind it.
 //
-// A blk controller has one disk and nothing to show without it: its endpoint lives while the disk is attached.
+// A blk controller has one disk and nothing to show without it: its endpoint lives while the disk is
+// attached.
 //
-//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> device model -> endpoint connects
-//   detach:  endpoint stops (rings drained) -> channels closed -> disk released -> disk closed
+//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> device model -> endpoint
+//   connects detach:  endpoint stops (rings drained) -> channels closed -> disk released -> disk closed
 //
-// On the control reactor, one operation at a time (a mutex); I/O goes on beside them. Every step of an attach that
-// fails takes the earlier ones back. Kept by shared_ptr: an operation that waits for its turn keeps it alive, and
-// finds it closed.
+// On the control reactor, one operation at a time (a mutex); I/O goes on beside them. Every step of an attach
+// that fails takes the earlier ones back. Kept by shared_ptr: an operation that waits for its turn keeps it
+// alive, and finds it closed.
 #pragma once
 
 #include <functional>
@@ -50,13 +51,13 @@ class Controller {
   void SetRevision(uint64_t revision) { spec_.revision = revision; }
   const ControllerSpec& spec() const { return spec_; }
 
-  // OK once the disk is open and the endpoint is connecting. An error leaves the controller as it was. The same
-  // attachment again is OK. `attachment` lives until the task is over.
+  // OK once the disk is open and the endpoint is connecting. An error leaves the controller as it was. The
+  // same attachment again is OK. `attachment` lives until the task is over.
   Task<Status> Attach(const AttachmentSpec& attachment);
   // OK when nothing of it is left. Lasts as long as the storage takes for what is in flight.
   Task<Status> Detach(uint32_t target);
-  // For good: detaches what is left; refuses everything afterwards. `keep_attached`: refused (failed_precondition)
-  // while a disk is attached.
+  // For good: detaches what is left; refuses everything afterwards. `keep_attached`: refused
+  // (failed_precondition) while a disk is attached.
   enum class CloseMode { kRefuseIfAttached, kDetach };
   Task<Status> Close(CloseMode mode);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a disk's description to its pipeline: which modules, in which order. The simulation has a factory of its own,
-// with back ends that delay, reorder and fail. Control reactor.
+// From a disk's description to its pipeline: which modules, in which order. The simulation has a factory of
+// its own, with back ends that delay, reorder and fail. Control reactor.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ class DiskFactory {
  public:
   virtual ~DiskFactory() = default;
   // Opened, not acquired. An error leaves nothing behind. `disk` lives until the task is over.
-  virtual Task<Result<std::unique_ptr<block::Pipeline>>> Open(const DiskSpec& disk, block::AccessMode mode) = 0;
+  virtual Task<Result<std::unique_ptr<block::Pipeline>>> Open(const DiskSpec& disk,
+                                                              block::AccessMode mode) = 0;
 };
 
 }  // namespace cleat::engine

@@ -8,7 +8,9 @@
 namespace cleat::engine {
 namespace {
 
-Error ShuttingDown() { return {ErrorCode::kUnavailable, "this engine is shutting down"}; }
+Error ShuttingDown() {
+  return {ErrorCode::kUnavailable, "this engine is shutting down"};
+}
 
 Status CheckSpec(const ControllerSpec& spec) {
   const auto refuse = [&](const std::string& why) {
@@ -34,8 +36,8 @@ Status CheckSpec(const AttachmentSpec& attachment) {
   };
   if (attachment.disk.name.empty()) return refuse("the disk has no name");
   if (attachment.disk.serial.size() > kSerialBytesMax) {
-    return refuse("serial '" + attachment.disk.serial + "' is longer than " + std::to_string(kSerialBytesMax) +
-                  " bytes");
+    return refuse("serial '" + attachment.disk.serial + "' is longer than " +
+                  std::to_string(kSerialBytesMax) + " bytes");
   }
   return Ok{};
 }
@@ -44,7 +46,10 @@ Status CheckSpec(const AttachmentSpec& attachment) {
 
 Engine::Engine(const Parts& parts)
     : parts_(parts),
-      context_{parts.control, parts.io_reactors, parts.disks, parts.endpoints,
+      context_{parts.control,
+               parts.io_reactors,
+               parts.disks,
+               parts.endpoints,
                [this](const std::string& controller) {
                  if (listener_ != nullptr) listener_->ControllerChanged(controller);
                },
@@ -53,7 +58,9 @@ Engine::Engine(const Parts& parts)
                }},
       requests_(parts.control) {}
 
-Engine::~Engine() { CLEAT_CHECK(controllers_.empty()); }
+Engine::~Engine() {
+  CLEAT_CHECK(controllers_.empty());
+}
 
 std::shared_ptr<Controller> Engine::Find(const std::string& name) const {
   const auto found = controllers_.find(name);
@@ -81,7 +88,8 @@ std::optional<ControllerReport> Engine::ControllerByName(const std::string& name
   return controller->Report();
 }
 
-std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& controller, uint32_t target) const {
+std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& controller,
+                                                        uint32_t target) const {
   const auto found = Find(controller);
   if (found == nullptr) return std::nullopt;
   auto report = found->Attachment();
@@ -106,9 +114,9 @@ Status Engine::PutController(const ControllerSpec& spec) {
     return Ok{};
   }
   if (controllers_.size() >= kControllersMax) {
-    return Error(ErrorCode::kResourceExhausted, spec.name + ": this engine has " + std::to_string(kControllersMax) +
-                                                    " controllers, the most that one process can serve; start " +
-                                                    "another engine");
+    return Error(ErrorCode::kResourceExhausted,
+                 spec.name + ": this engine has " + std::to_string(kControllersMax) +
+                     " controllers, the most that one process can serve; start " + "another engine");
   }
   for (const auto& [name, controller] : controllers_) {
     if (controller->spec().socket_path == spec.socket_path) {
@@ -144,7 +152,8 @@ Task<Status> Engine::Attach(AttachmentSpec attachment) {
   if (!valid) co_return valid;
   const auto controller = Find(attachment.controller);
   if (controller == nullptr) {
-    co_return Error(ErrorCode::kNotFound, attachment.controller + " does not exist in this engine: create it first");
+    co_return Error(ErrorCode::kNotFound,
+                    attachment.controller + " does not exist in this engine: create it first");
   }
   auto attach = controller->Attach(attachment);
   co_return co_await std::move(attach);
@@ -175,7 +184,8 @@ Status Engine::DropMemory(const std::string& disk) {
   return Ok{};
 }
 
-Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller, [[maybe_unused]] Gate::Holder inside) {
+Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,
+                                [[maybe_unused]] Gate::Holder inside) {
   auto close = controller->Close(Controller::CloseMode::kDetach);
   const Status closed = co_await std::move(close);
   CLEAT_CHECK(closed.ok());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine has: controllers, their disks, kept memory. Takes cleatd's requests and reports every change; knows
-// nothing of sockets or protobuf, so the simulation drives it as the command link does. On the control reactor.
+// What the engine has: controllers, their disks, kept memory. Takes cleatd's requests and reports every
+// change; knows nothing of sockets or protobuf, so the simulation drives it as the command link does. On the
+// control reactor.
 //
 // Requests on one controller happen in the order in which they came, on different ones side by side.
 #pragma once
@@ -51,7 +52,8 @@ class Engine {
   std::optional<ControllerReport> ControllerByName(const std::string& name) const;
   std::optional<AttachmentReport> AttachmentByKey(const std::string& controller, uint32_t target) const;
 
-  // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps them.
+  // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps
+  // them.
   Status PutController(const ControllerSpec& spec);
   Task<Status> DeleteController(std::string name);
   Task<Status> Attach(AttachmentSpec attachment);
@@ -60,7 +62,8 @@ class Engine {
   Status DropMemory(const std::string& disk);
   Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
 
-  // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage takes.
+  // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage
+  // takes.
   Task<void> Shutdown();
 
  private:

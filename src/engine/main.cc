@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cleat-engine: serves the disks of one host (or of one NUMA node) to its guests. Takes its orders from cleatd, keeps
-// nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O reactor; the vhost library's
-// one; a few for calls that block.
+// cleat-engine: serves the disks of one host (or of one NUMA node) to its guests. Takes its orders from
+// cleatd, keeps nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O
+// reactor; the vhost library's one; a few for calls that block.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,7 +47,8 @@ struct Settings {
 std::string DefaultRuntimeDir() {
   if (geteuid() == 0) return "/run/cleat";
   const char* dir = std::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe): before the first thread
-  return dir != nullptr && *dir != '\0' ? std::string(dir) + "/cleat" : "/tmp/cleat-" + std::to_string(geteuid());
+  return dir != nullptr && *dir != '\0' ? std::string(dir) + "/cleat"
+                                        : "/tmp/cleat-" + std::to_string(geteuid());
 }
 
 // Every ring takes several descriptors; the soft limit of 1,024 is a shell's, not a server's.
@@ -150,12 +152,15 @@ Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
 
 Status Serve(const Settings& settings) {
   const MonotonicClock clock;
+  std::error_code failed;
+  std::filesystem::create_directories(settings.runtime_dir, failed);
+  if (failed) {
+    return ErrnoError(failed.value(), "runtime directory " + settings.runtime_dir + " can't be made");
+  }
   // Another number at each start, for cleatd to tell a restart from a reconnect.
   const uint64_t incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
 
-  vhost::DpdkLibrary::Options library_options;
-  library_options.runtime_directory = settings.runtime_dir;
-  auto library = vhost::DpdkLibrary::Start(library_options);
+  auto library = vhost::VhostLibrary::Start(settings.name, settings.runtime_dir);
   if (!library) return std::move(library).error();
   auto threads = MakeReactors(clock, settings, incarnation);
   if (!threads) return std::move(threads).error();
@@ -194,8 +199,8 @@ Status Serve(const Settings& settings) {
   Status watching = signals.Start();
   if (!watching) return watching;
   link.Start();
-  spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name, settings.reactors,
-               settings.control_socket);
+  spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name,
+               settings.reactors, settings.control_socket);
   (*control)->Run();
   for (const auto& thread : *threads) thread->Stop();
   spdlog::info("drained, bye");
@@ -205,7 +210,8 @@ Status Serve(const Settings& settings) {
 int Main(int argc, char** argv) {
   Settings settings;
   settings.runtime_dir = DefaultRuntimeDir();
-  CLI::App app("cleat-engine: serves a host's disks to its guests over vhost-user. Takes its orders from cleatd.");
+  CLI::App app(
+      "cleat-engine: serves a host's disks to its guests over vhost-user. Takes its orders from cleatd.");
   app.set_version_flag("--version", kVersion);
   app.add_option("--name", settings.name, "this engine's name on the host")->capture_default_str();
   app.add_option("--control", settings.control_socket,
@@ -215,12 +221,15 @@ int Main(int argc, char** argv) {
   app.add_option("--reactors", settings.reactors, "I/O reactors: one core each while there is work")
       ->check(CLI::Range(1U, kReactorsMax))
       ->capture_default_str();
-  app.add_option("--cpus", settings.cpus, "pin reactor N to the N-th core of this list, e.g. 2,3 (default: not pinned)")
+  app.add_option("--cpus", settings.cpus,
+                 "pin reactor N to the N-th core of this list, e.g. 2,3 (default: not pinned)")
       ->delimiter(',');
-  app.add_option("--spin-us", settings.spin_us, "how long a queue is polled without work before its reactor may sleep")
+  app.add_option("--spin-us", settings.spin_us,
+                 "how long a queue is polled without work before its reactor may sleep")
       ->check(CLI::Range(0U, 1000000U))
       ->capture_default_str();
-  app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")->capture_default_str();
+  app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (settings.control_socket.empty()) settings.control_socket = settings.runtime_dir + "/engine.sock";
 
@@ -242,4 +251,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cleat::engine
 
-int main(int argc, char** argv) { return cleat::engine::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cleat::engine::Main(argc, argv);
+}

@@ -15,25 +15,29 @@ Status MemoryStore::Keep(const MemoryReport& memory, UniqueFd fd) {
   const auto found = kept_.find(memory.disk);
   if (found != kept_.end()) {
     if (found->second.size_bytes == memory.size_bytes) return Ok{};
-    return Error(ErrorCode::kAlreadyExists, memory.disk + ": memory of " + std::to_string(found->second.size_bytes) +
+    return Error(ErrorCode::kAlreadyExists, memory.disk + ": memory of " +
+                                                std::to_string(found->second.size_bytes) +
                                                 " bytes is kept under this name, not " +
                                                 std::to_string(memory.size_bytes) + "; drop it first");
   }
   if (kept_.size() >= kMemoriesMax) {
-    return Error(ErrorCode::kResourceExhausted,
-                 memory.disk + ": this engine keeps " + std::to_string(kMemoriesMax) + " memory disks already");
+    return Error(ErrorCode::kResourceExhausted, memory.disk + ": this engine keeps " +
+                                                    std::to_string(kMemoriesMax) + " memory disks already");
   }
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, memory.disk + ": fstat of its memory");
   if (static_cast<uint64_t>(file.st_size) < memory.size_bytes) {
-    return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory has " + std::to_string(file.st_size) +
-                                                  " bytes, not " + std::to_string(memory.size_bytes));
+    return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory has " +
+                                                  std::to_string(file.st_size) + " bytes, not " +
+                                                  std::to_string(memory.size_bytes));
   }
   kept_.emplace(memory.disk, Kept{memory.size_bytes, std::move(fd)});
   return Ok{};
 }
 
-void MemoryStore::Drop(const std::string& disk) { kept_.erase(disk); }
+void MemoryStore::Drop(const std::string& disk) {
+  kept_.erase(disk);
+}
 
 Result<UniqueFd> MemoryStore::Duplicate(const std::string& disk) const {
   const auto found = kept_.find(disk);

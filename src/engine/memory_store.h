@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memfds of memory disks. cleatd makes them and the engine holds them too, attached or not, so that the content
-// outlives a restart of either process. Control reactor.
+// The memfds of memory disks. cleatd makes them and the engine holds them too, attached or not, so that the
+// content outlives a restart of either process. Control reactor.
 #pragma once
 
 #include <map>

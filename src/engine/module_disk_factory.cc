@@ -36,7 +36,8 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
   co_return co_await std::move(open);
 }
 
-Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const DiskSpec& disk, block::AccessMode mode) {
+Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const DiskSpec& disk,
+                                                                       block::AccessMode mode) {
   auto open = OpenBackend(disk, mode);
   auto opened = co_await std::move(open);
   if (!opened) co_return std::move(opened).error();

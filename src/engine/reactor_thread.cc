@@ -9,7 +9,8 @@
 
 namespace cleat::engine {
 
-Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const Clock& clock, const Reactor::Options& options) {
+Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const Clock& clock,
+                                                           const Reactor::Options& options) {
   auto reactor = Reactor::Make(clock, options);
   if (!reactor) return std::move(reactor).error();
   return std::unique_ptr<ReactorThread>(new ReactorThread(std::move(reactor).value()));
@@ -18,7 +19,8 @@ Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const Clock& clock, c
 Status ReactorThread::Start(std::optional<uint32_t> cpu) {
   CLEAT_CHECK(!thread_.joinable());
   thread_ = std::thread([running = reactor_.get()] { running->Run(); });
-  pthread_setname_np(thread_.native_handle(), reactor_->name().substr(0, 15).c_str());  // 15: the kernel's limit
+  pthread_setname_np(thread_.native_handle(),
+                     reactor_->name().substr(0, 15).c_str());  // 15: the kernel's limit
   if (!cpu) return Ok{};
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -35,6 +37,8 @@ void ReactorThread::Stop() {
   thread_.join();
 }
 
-ReactorThread::~ReactorThread() { Stop(); }
+ReactorThread::~ReactorThread() {
+  Stop();
+}
 
 }  // namespace cleat::engine

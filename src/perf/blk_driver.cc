@@ -41,8 +41,9 @@ BlkDriver::~BlkDriver() {
 Status BlkDriver::Negotiate() {
   features_ = options_.features & frontend_.offered_features();
   if (!has(wire::kFeatureVersion1)) {
-    return Error(ErrorCode::kFailedPrecondition, fmt::format("the device does not offer VIRTIO_F_VERSION_1 ({:#x})",
-                                                             frontend_.offered_features()));
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("the device does not offer VIRTIO_F_VERSION_1 ({:#x})", frontend_.offered_features()));
   }
   if ((frontend_.protocol_features() & wire::kProtocolConfig) != 0) {
     if (Status status = RefreshConfig(); !status) return status;
@@ -50,8 +51,8 @@ Status BlkDriver::Negotiate() {
   const uint16_t device_queues = has(wire::kBlkMq) ? config_.num_queues : uint16_t{1};
   if (options_.num_queues > std::min(device_queues, frontend_.queues_max())) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} queues wanted, the device has {} and the back end allows {}", options_.num_queues,
-                             device_queues, frontend_.queues_max()));
+                 fmt::format("{} queues wanted, the device has {} and the back end allows {}",
+                             options_.num_queues, device_queues, frontend_.queues_max()));
   }
   return Ok{};
 }
@@ -74,9 +75,10 @@ Status BlkDriver::MakeQueues() {
       .piece_alignment_bytes = options_.piece_alignment_bytes};
   planner_ = std::make_unique<LayoutPlanner>(options_.layout, options_.layout_seed, indirect, limits);
   layout_.chain.reserve(size_t{chain_max} * 2);
-  const RingOptions ring_options{.size = options_.queue_size,
-                                 .event_idx = has(wire::kFeatureEventIdx),
-                                 .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0}};
+  const RingOptions ring_options{
+      .size = options_.queue_size,
+      .event_idx = has(wire::kFeatureEventIdx),
+      .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0}};
   queues_.resize(options_.num_queues);
   for (Queue& queue : queues_) {
     Result<std::unique_ptr<DriverRing>> ring = DriverRing::Create(memory_, ring_options);
@@ -174,7 +176,8 @@ bool BlkDriver::Submit(uint16_t queue, const BlkIo& io) {
       slot.area->range = {sector, io.length_bytes / wire::kSectorBytes,
                           zeroes && io.unmap ? wire::kBlkRangeUnmap : 0};
       const Segment data{slot.area_gpa + offsetof(RequestArea, range), sizeof(wire::BlkRange), false};
-      return Enqueue(target, zeroes ? wire::kBlkTypeWriteZeroes : wire::kBlkTypeDiscard, 0, {&data, 1}, io.token);
+      return Enqueue(target, zeroes ? wire::kBlkTypeWriteZeroes : wire::kBlkTypeDiscard, 0, {&data, 1},
+                     io.token);
     }
   }
   return false;
@@ -185,7 +188,8 @@ bool BlkDriver::SubmitRaw(uint16_t queue, uint32_t type, uint64_t sector, std::s
   return Enqueue(queues_[queue], type, sector, data, token);
 }
 
-bool BlkDriver::Enqueue(Queue& queue, uint32_t type, uint64_t sector, std::span<const Segment> data, uint64_t token) {
+bool BlkDriver::Enqueue(Queue& queue, uint32_t type, uint64_t sector, std::span<const Segment> data,
+                        uint64_t token) {
   if (queue.free_slots.empty()) return false;
   const uint16_t index = queue.free_slots.back();
   Slot& slot = queue.slots[index];
@@ -236,6 +240,8 @@ size_t BlkDriver::Poll(uint16_t queue, std::span<BlkCompletion> completions) {
 Status BlkDriver::Wait(uint64_t timeout_ns) {
   const Deadline deadline(timeout_ns);
   for (;;) {
+    // Looked at before the rings: what the back end completed before its end must not be missed.
+    const bool gone = frontend_.PeerGone();
     bool found = false;
     for (size_t i = 0; i < queues_.size(); ++i) {
       DriverRing& ring = *queues_[i].ring;
@@ -244,17 +250,20 @@ Status BlkDriver::Wait(uint64_t timeout_ns) {
       poll_fds_[i] = {.fd = ring.call_fd(), .events = POLLIN, .revents = 0};
     }
     poll_fds_.back() = {.fd = frontend_.socket().fd(), .events = POLLRDHUP, .revents = 0};
-    if (!found && poll(poll_fds_.data(), poll_fds_.size(), deadline.LeftMs()) < 0 && errno != EINTR) {
+    const bool late = deadline.passed();
+    if (!found && !gone && !late && poll(poll_fds_.data(), poll_fds_.size(), deadline.LeftMs()) < 0 &&
+        errno != EINTR) {
       return ErrnoError(errno, "poll of a driver's queues");
     }
     for (Queue& queue : queues_) queue.ring->DisableCalls();
     if (found) return Ok{};
-    if (frontend_.PeerGone()) {
-      if (!options_.auto_reconnect) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
+    if (gone) {
+      if (!options_.auto_reconnect)
+        return Error(ErrorCode::kUnavailable, "the back end closed the connection");
       // It may be gone again before all is set up: then the next one is waited for.
       Status status = Reconnect();
-      if (!status && (status.error().code != ErrorCode::kUnavailable || deadline.passed())) return status;
-    } else if (deadline.passed()) {
+      if (!status && (status.error().code != ErrorCode::kUnavailable || late)) return status;
+    } else if (late) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }
   }

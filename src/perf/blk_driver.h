@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A virtio-blk driver (virtio 1.2, 5.2) in user space: what the guest's kernel is to the disk. Asynchronous by
-// default - Submit, Kick, Poll - with synchronous helpers for tests. It drives the Frontend for set-up, stop and
-// reconnection; on the I/O path there are only rings.
+// A virtio-blk driver (virtio 1.2, 5.2) in user space: what the guest's kernel is to the disk. Asynchronous
+// by default - Submit, Kick, Poll - with synchronous helpers for tests. It drives the Frontend for set-up,
+// stop and reconnection; on the I/O path there are only rings.
 //
-// Owned by a test or by cleat-perf; uses a Frontend and a GuestMemory that outlive it. One thread. It takes guest
-// memory at Start and gives it back when it is destroyed; before that, stop the device (Stop) or be sure that nobody
-// serves it any more, or the device writes into memory that has another use. Submit and Poll allocate nothing.
+// Owned by a test or by cleat-perf; uses a Frontend and a GuestMemory that outlive it. One thread. It takes
+// guest memory at Start and gives it back when it is destroyed; before that, stop the device (Stop) or be
+// sure that nobody serves it any more, or the device writes into memory that has another use. Submit and Poll
+// allocate nothing.
 #pragma once
 
 #include <poll.h>
@@ -54,11 +55,11 @@ enum class BlkOp : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kGet
 
 struct BlkIo {
   BlkOp op = BlkOp::kRead;
-  uint64_t offset_bytes = 0;   // a multiple of 512
-  uint32_t length_bytes = 0;   // of data, or to discard or zero
-  uint64_t data_gpa = 0;       // reads, writes and GetId (20 bytes)
+  uint64_t offset_bytes = 0;  // a multiple of 512
+  uint32_t length_bytes = 0;  // of data, or to discard or zero
+  uint64_t data_gpa = 0;      // reads, writes and GetId (20 bytes)
   uint64_t token = 0;
-  bool unmap = false;          // write zeroes may deallocate
+  bool unmap = false;  // write zeroes may deallocate
 };
 
 struct BlkCompletion {
@@ -78,44 +79,52 @@ class BlkDriver {
     uint64_t reconnects = 0;
   };
 
-  // Connects (Accept, Open) if `frontend` isn't yet, reads the configuration, negotiates, brings up all queues.
+  // Connects (Accept, Open) if `frontend` isn't yet, reads the configuration, negotiates, brings up all
+  // queues.
   static Result<std::unique_ptr<BlkDriver>> Start(Frontend& frontend, GuestMemory& memory,
                                                   const BlkOptions& options = {});
   ~BlkDriver();
   BlkDriver(const BlkDriver&) = delete;
   BlkDriver& operator=(const BlkDriver&) = delete;
 
-  // The guest shuts the device down: every ring disabled and drained by the back end. Afterwards everything that
-  // was submitted can be polled. Resume brings the same rings up where they stopped (pause and continue).
+  // The guest shuts the device down: every ring disabled and drained by the back end. Afterwards everything
+  // that was submitted can be polled. Resume brings the same rings up where they stopped (pause and
+  // continue).
   Status Stop();
   Status Resume();
-  // A new connection after the back end's end (it waits for one), with the same rings, the kept in-flight memory and
-  // each ring's base at its used index, as QEMU does it. What was in flight completes when the back end replays it.
+  // A new connection after the back end's end (it waits for one), with the same rings, the kept in-flight
+  // memory and each ring's base at its used index, as QEMU does it. What was in flight completes when the
+  // back end replays it.
   Status Reconnect();
   // To be called after regions of guest memory were added or removed; allowed under I/O.
   Status UpdateMemory() { return frontend_.SetMemTable(memory_); }
 
-  // ---- Asynchronous. False: no room now (poll first), or the request is impossible under the device's limits.
+  // ---- Asynchronous. False: no room now (poll first), or the request is impossible under the device's
+  // limits.
   bool Submit(uint16_t queue, const BlkIo& io);
   // Any request type with any data, all of it readable or all of it writable by the device.
-  bool SubmitRaw(uint16_t queue, uint32_t type, uint64_t sector, std::span<const Segment> data, uint64_t token);
+  bool SubmitRaw(uint16_t queue, uint32_t type, uint64_t sector, std::span<const Segment> data,
+                 uint64_t token);
   void Kick(uint16_t queue) { queues_[queue].ring->Submit(); }  // publishes what was submitted
   size_t Poll(uint16_t queue, std::span<BlkCompletion> completions);
-  // Sleeps until some queue has completions. kUnavailable when the back end is gone and auto_reconnect is off.
+  // Sleeps until some queue has completions. kUnavailable when the back end is gone and auto_reconnect is
+  // off.
   Status Wait(uint64_t timeout_ns);
   // OK, or why a ring is broken: the device broke the rules.
   Status Health() const;
 
-  // ---- Synchronous: submit, wait, translate the status. Offsets and lengths in bytes. Completions of other requests
-  // on the queue that arrive meanwhile are kept for Poll.
+  // ---- Synchronous: submit, wait, translate the status. Offsets and lengths in bytes. Completions of other
+  // requests on the queue that arrive meanwhile are kept for Poll.
   Status ReadSync(uint64_t offset_bytes, std::span<uint8_t> data, uint16_t queue = 0);
   Status WriteSync(uint64_t offset_bytes, std::span<const uint8_t> data, uint16_t queue = 0);
   Status FlushSync(uint16_t queue = 0);
   Status DiscardSync(uint64_t offset_bytes, uint32_t length_bytes, uint16_t queue = 0);
-  Status WriteZeroesSync(uint64_t offset_bytes, uint32_t length_bytes, bool unmap = false, uint16_t queue = 0);
+  Status WriteZeroesSync(uint64_t offset_bytes, uint32_t length_bytes, bool unmap = false,
+                         uint16_t queue = 0);
   Result<std::string> GetIdSync(uint16_t queue = 0);
   Result<BlkCompletion> Execute(uint16_t queue, const BlkIo& io);
-  Result<BlkCompletion> ExecuteRaw(uint16_t queue, uint32_t type, uint64_t sector, std::span<const Segment> data);
+  Result<BlkCompletion> ExecuteRaw(uint16_t queue, uint32_t type, uint64_t sector,
+                                   std::span<const Segment> data);
 
   // ---- Buffers in guest memory, for as long as the driver lives.
   Result<uint64_t> AllocateBuffer(uint64_t size_bytes, uint64_t alignment = GuestMemory::kPageBytes);
@@ -128,7 +137,9 @@ class BlkDriver {
   uint64_t features() const { return features_; }
   bool has(uint64_t feature) const { return (features_ & feature) != 0; }
   uint16_t num_queues() const { return static_cast<uint16_t>(queues_.size()); }
-  uint64_t in_flight(uint16_t queue) const { return queues_[queue].slots.size() - queues_[queue].free_slots.size(); }
+  uint64_t in_flight(uint16_t queue) const {
+    return queues_[queue].slots.size() - queues_[queue].free_slots.size();
+  }
   DriverRing& ring(uint16_t queue) { return *queues_[queue].ring; }
   Frontend& frontend() { return frontend_; }
   GuestMemory& memory() { return memory_; }

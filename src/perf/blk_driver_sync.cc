@@ -57,7 +57,8 @@ Result<BlkCompletion> BlkDriver::WaitFor(uint16_t queue, uint64_t token) {
     }
     if (Status health = Health(); !health) return std::move(health).error();
     if (deadline.passed()) {
-      return Error(ErrorCode::kDeadlineExceeded, fmt::format("queue {}: a request did not complete in time", queue));
+      return Error(ErrorCode::kDeadlineExceeded,
+                   fmt::format("queue {}: a request did not complete in time", queue));
     }
     // What is kept for others would end the wait at once: it is this queue's call that counts.
     std::deque<BlkCompletion> kept;
@@ -72,8 +73,8 @@ Result<BlkCompletion> BlkDriver::Execute(uint16_t queue, const BlkIo& io) {
   BlkIo own = io;
   own.token = kSyncTokenBase + sync_token_++;
   if (!Submit(queue, own)) {
-    return Error(ErrorCode::kResourceExhausted,
-                 fmt::format("{} of {} bytes does not fit into queue {} now", Name(io.op), io.length_bytes, queue));
+    return Error(ErrorCode::kResourceExhausted, fmt::format("{} of {} bytes does not fit into queue {} now",
+                                                            Name(io.op), io.length_bytes, queue));
   }
   Kick(queue);
   return WaitFor(queue, own.token);
@@ -83,7 +84,8 @@ Result<BlkCompletion> BlkDriver::ExecuteRaw(uint16_t queue, uint32_t type, uint6
                                             std::span<const Segment> data) {
   const uint64_t token = kSyncTokenBase + sync_token_++;
   if (!SubmitRaw(queue, type, sector, data, token)) {
-    return Error(ErrorCode::kResourceExhausted, fmt::format("the request does not fit into queue {} now", queue));
+    return Error(ErrorCode::kResourceExhausted,
+                 fmt::format("the request does not fit into queue {} now", queue));
   }
   Kick(queue);
   return WaitFor(queue, token);
@@ -120,7 +122,9 @@ Status BlkDriver::WriteSync(uint64_t offset_bytes, std::span<const uint8_t> data
   return Ok{};
 }
 
-Status BlkDriver::FlushSync(uint16_t queue) { return RunSync(queue, {.op = BlkOp::kFlush}); }
+Status BlkDriver::FlushSync(uint16_t queue) {
+  return RunSync(queue, {.op = BlkOp::kFlush});
+}
 
 Status BlkDriver::DiscardSync(uint64_t offset_bytes, uint32_t length_bytes, uint16_t queue) {
   return RunSync(queue, {.op = BlkOp::kDiscard, .offset_bytes = offset_bytes, .length_bytes = length_bytes});

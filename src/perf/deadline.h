@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A point in real time after which a wait gives up. Sockets and eventfds are the kernel's, so this time is too.
+// A point in real time after which a wait gives up. Sockets and eventfds are the kernel's, so this time is
+// too.
 #pragma once
 
 #include <cstdint>

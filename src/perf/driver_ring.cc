@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ordering: every store that the other side waits for and every load of what it may change in the meantime is
-// sequentially consistent. "Publish, then look whether a kick is wanted" and "ask for calls, then look whether
-// something has come" each need a store before a load, and the device does the same the other way round.
+// sequentially consistent. "Publish, then look whether a kick is wanted" and "ask for calls, then look
+// whether something has come" each need a store before a load, and the device does the same the other way
+// round.
 #include "perf/driver_ring.h"
 
 #include <fmt/format.h>
@@ -23,17 +24,29 @@ constexpr uint16_t kNoDescriptor = 0xffff;
 constexpr uint64_t kAnyLength = UINT32_MAX;
 constexpr uint64_t kCacheLineBytes = 64;
 
-uint64_t DescBytes(uint16_t size) { return sizeof(wire::Descriptor) * size; }
-uint64_t AvailBytes(uint16_t size) { return sizeof(uint16_t) * (uint64_t{3} + size); }
-uint64_t UsedBytes(uint16_t size) { return sizeof(uint16_t) * 3 + sizeof(wire::UsedElement) * size; }
+uint64_t DescBytes(uint16_t size) {
+  return sizeof(wire::Descriptor) * size;
+}
+uint64_t AvailBytes(uint16_t size) {
+  return sizeof(uint16_t) * (uint64_t{3} + size);
+}
+uint64_t UsedBytes(uint16_t size) {
+  return sizeof(uint16_t) * 3 + sizeof(wire::UsedElement) * size;
+}
 
-uint16_t Load(uint16_t* shared) { return std::atomic_ref<uint16_t>(*shared).load(std::memory_order_seq_cst); }
+uint16_t Load(uint16_t* shared) {
+  return std::atomic_ref<uint16_t>(*shared).load(std::memory_order_seq_cst);
+}
 void Store(uint16_t* shared, uint16_t value) {
   std::atomic_ref<uint16_t>(*shared).store(value, std::memory_order_seq_cst);
 }
 
-uint16_t* UsedFlags(uint8_t* used) { return reinterpret_cast<uint16_t*>(used); }
-uint16_t* UsedIdx(uint8_t* used) { return reinterpret_cast<uint16_t*>(used) + 1; }
+uint16_t* UsedFlags(uint8_t* used) {
+  return reinterpret_cast<uint16_t*>(used);
+}
+uint16_t* UsedIdx(uint8_t* used) {
+  return reinterpret_cast<uint16_t*>(used) + 1;
+}
 uint16_t* AvailEvent(uint8_t* used, uint16_t size) {
   return reinterpret_cast<uint16_t*>(used + 4 + sizeof(wire::UsedElement) * size);
 }
@@ -47,8 +60,9 @@ bool PassesEvent(uint16_t event, uint16_t new_idx, uint16_t old_idx) {
 
 Result<std::unique_ptr<DriverRing>> DriverRing::Create(GuestMemory& memory, const RingOptions& options) {
   if (!std::has_single_bit(options.size) || options.size > kSizeMax) {
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("a ring of {} entries: must be a power of two, {} at most", options.size, kSizeMax));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a ring of {} entries: must be a power of two, {} at most", options.size, kSizeMax));
   }
   std::unique_ptr<DriverRing> ring(new DriverRing(memory, options));
   if (Status status = ring->AllocateMemory(); !status) return std::move(status).error();
@@ -65,8 +79,9 @@ Status DriverRing::AllocateMemory() {
     uint64_t* gpa;
   };
   const uint64_t table_bytes = sizeof(wire::Descriptor) * uint64_t{options_.indirect_entries} * options_.size;
-  for (const Area& area : {Area{DescBytes(options_.size), &desc_gpa_}, Area{AvailBytes(options_.size), &avail_gpa_},
-                           Area{UsedBytes(options_.size), &used_gpa_}, Area{table_bytes, &tables_gpa_}}) {
+  for (const Area& area :
+       {Area{DescBytes(options_.size), &desc_gpa_}, Area{AvailBytes(options_.size), &avail_gpa_},
+        Area{UsedBytes(options_.size), &used_gpa_}, Area{table_bytes, &tables_gpa_}}) {
     if (area.bytes == 0) continue;
     // The specification asks for 16, 2 and 4; a line each keeps the two sides apart.
     Result<uint64_t> gpa = memory_.Allocate(area.bytes, kCacheLineBytes);
@@ -76,7 +91,8 @@ Status DriverRing::AllocateMemory() {
   desc_ = reinterpret_cast<wire::Descriptor*>(memory_.Span(desc_gpa_, DescBytes(options_.size)).data());
   avail_ = reinterpret_cast<uint16_t*>(memory_.Span(avail_gpa_, AvailBytes(options_.size)).data());
   used_ = memory_.Span(used_gpa_, UsedBytes(options_.size)).data();
-  if (table_bytes != 0) tables_ = reinterpret_cast<wire::Descriptor*>(memory_.Span(tables_gpa_, table_bytes).data());
+  if (table_bytes != 0)
+    tables_ = reinterpret_cast<wire::Descriptor*>(memory_.Span(tables_gpa_, table_bytes).data());
   next_.resize(options_.size);
   heads_.resize(options_.size);
   for (uint16_t i = 0; i < options_.size; ++i) next_[i] = static_cast<uint16_t>(i + 1);
@@ -204,7 +220,8 @@ PopResult DriverRing::Pop(UsedEntry* used) {
     const auto fresh = static_cast<uint16_t>(used_cached_ - used_seen_);
     if (fresh > in_flight_) {
       used_cached_ = used_seen_;
-      return Break(fmt::format("the used index went ahead by {} with {} chains in flight", fresh, in_flight_));
+      return Break(
+          fmt::format("the used index went ahead by {} with {} chains in flight", fresh, in_flight_));
     }
   }
   if (broken()) return PopResult::kBroken;
@@ -226,7 +243,9 @@ PopResult DriverRing::Pop(UsedEntry* used) {
   return PopResult::kDone;
 }
 
-uint16_t DriverRing::device_used_idx() const { return Load(UsedIdx(used_)); }
+uint16_t DriverRing::device_used_idx() const {
+  return Load(UsedIdx(used_));
+}
 
 bool DriverRing::EnableCalls() {
   calls_enabled_ = true;

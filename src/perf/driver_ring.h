@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's side of one split virtqueue (virtio 1.2, 2.7), in guest memory: what a guest's kernel does, with any
-// legal chain, and raw access for chains that are not. The device's writes are checked as a careful guest would; a
-// device that breaks the rules breaks the ring (see broken()), it never breaks us.
+// The driver's side of one split virtqueue (virtio 1.2, 2.7), in guest memory: what a guest's kernel does,
+// with any legal chain, and raw access for chains that are not. The device's writes are checked as a careful
+// guest would; a device that breaks the rules breaks the ring (see broken()), it never breaks us.
 //
-// Owned by a BlkDriver or a test, which has to have stopped the device before it destroys the ring; uses a GuestMemory
-// that outlives it. One thread. Nothing is allocated after Create, and Add, Publish and Pop make no system calls.
+// Owned by a BlkDriver or a test, which has to have stopped the device before it destroys the ring; uses a
+// GuestMemory that outlives it. One thread. Nothing is allocated after Create, and Add, Publish and Pop make
+// no system calls.
 //
 //   ring->Add(chain, /*indirect=*/false, token);   // as many as fit
 //   ring->Submit();                                // one index update and at most one kick for all of them
@@ -61,8 +62,9 @@ class DriverRing {
   DriverRing(const DriverRing&) = delete;
   DriverRing& operator=(const DriverRing&) = delete;
 
-  // Puts a chain (at least one segment) into the available ring, not yet seen by the device. Nothing when there are
-  // too few free descriptors or the chain is longer than an indirect table. `token` comes back in the UsedEntry.
+  // Puts a chain (at least one segment) into the available ring, not yet seen by the device. Nothing when
+  // there are too few free descriptors or the chain is longer than an indirect table. `token` comes back in
+  // the UsedEntry.
   std::optional<uint16_t> Add(std::span<const Segment> chain, bool indirect, uint64_t token);
 
   // Makes what was added visible; says whether the device wants a kick. Submit() also kicks.
@@ -74,8 +76,8 @@ class DriverRing {
   bool broken() const { return !broken_reason_.empty(); }
   const std::string& broken_reason() const { return broken_reason_; }
 
-  // Waiting: ask for calls, wait on call_fd() only when that says that nothing has come yet, and when done with
-  // waiting ask for none again, which is how a ring begins (polling).
+  // Waiting: ask for calls, wait on call_fd() only when that says that nothing has come yet, and when done
+  // with waiting ask for none again, which is how a ring begins (polling).
   bool EnableCalls();  // false: used entries are there already
   void DisableCalls();
   void ClearCall();  // takes a signal from call_fd(), if there is one
@@ -98,8 +100,9 @@ class DriverRing {
   uint16_t device_used_idx() const;
   bool kick_pending() const;  // the device has not taken the last kick yet
 
-  // For misbehaviour: descriptors to write freely, a head put in the available ring unchecked (with it come back as
-  // many as were taken), and the index set to anything. The used entry of such a head is accepted with any length.
+  // For misbehaviour: descriptors to write freely, a head put in the available ring unchecked (with it come
+  // back as many as were taken), and the index set to anything. The used entry of such a head is accepted
+  // with any length.
   std::optional<std::vector<uint16_t>> TakeRaw(uint16_t count);
   wire::Descriptor& RawDescriptor(uint16_t index);
   void PushRaw(uint16_t head, uint16_t descriptors, uint64_t token);

@@ -119,7 +119,8 @@ Status Frontend::Start(uint64_t features, const GuestMemory& memory, std::span<c
 Status Frontend::SetUpInflight(std::span<const RingSetup> rings) {
   if ((protocol_features_ & wire::kProtocolInflightShmfd) == 0 || rings.empty()) return Ok{};
   const auto count = static_cast<uint16_t>(rings.size());
-  if (inflight_ && (inflight_->num_queues != count || inflight_->queue_size != rings[0].size)) inflight_.reset();
+  if (inflight_ && (inflight_->num_queues != count || inflight_->queue_size != rings[0].size))
+    inflight_.reset();
   if (!inflight_) {
     Result<SharedArea> area = GetInflightFd(count, rings[0].size);
     if (!area) return std::move(area).error();

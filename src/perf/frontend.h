@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vhost-user front end: QEMU's role. It has the socket (as its server, or connecting to a back end that listens),
-// speaks the protocol step by step or as the sequences QEMU uses, and keeps what QEMU keeps between two connections:
-// the in-flight memory and what was negotiated. Every step can be called alone, in a wrong order and with wrong
-// arguments, which is what tests are for; the sequences (Open, Start, Stop) are what QEMU 10 sends.
+// The vhost-user front end: QEMU's role. It has the socket (as its server, or connecting to a back end that
+// listens), speaks the protocol step by step or as the sequences QEMU uses, and keeps what QEMU keeps between
+// two connections: the in-flight memory and what was negotiated. Every step can be called alone, in a wrong
+// order and with wrong arguments, which is what tests are for; the sequences (Open, Start, Stop) are what
+// QEMU 10 sends.
 //
-// Owned by a test or cleat-perf; one thread. It ends its connection when it is destroyed, without a word, as a killed
-// QEMU does; Stop() first for a clean end. Errors: kUnavailable - the back end closed the connection;
-// kDeadlineExceeded - it did not answer in time; kFailedPrecondition - it answered no.
+// Owned by a test or cleat-perf; one thread. It ends its connection when it is destroyed, without a word, as
+// a killed QEMU does; Stop() first for a clean end. Errors: kUnavailable - the back end closed the
+// connection; kDeadlineExceeded - it did not answer in time; kFailedPrecondition - it answered no.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "perf/guest_memory.h"
@@ -95,8 +97,8 @@ class Frontend {
   // ---- Sequences.
   // The back end's initialisation: features, protocol features, queue count, owner.
   Status Open();
-  // A driver that came up: calls, features, in-flight memory, memory table, rings, enable. `features` is what the
-  // driver acknowledged. In-flight memory that is kept is sent again if it fits, otherwise made anew.
+  // A driver that came up: calls, features, in-flight memory, memory table, rings, enable. `features` is what
+  // the driver acknowledged. In-flight memory that is kept is sent again if it fits, otherwise made anew.
   Status Start(uint64_t features, const GuestMemory& memory, std::span<const RingSetup> rings);
   // Disables and stops each ring; the bases the back end answered with.
   Result<std::vector<uint16_t>> Stop(uint16_t ring_count);
@@ -127,7 +129,8 @@ class Frontend {
   Status SetVringErr(uint32_t index, int fd);
   Status SetVringEnable(uint32_t index, bool enable);
   Status SetBackendReqFd();
-  // The next message on the back end's own channel (kBackendConfigChange...); acknowledged if it asks for that.
+  // The next message on the back end's own channel (kBackendConfigChange...); acknowledged if it asks for
+  // that.
   Result<Message> ReceiveBackendRequest(uint64_t timeout_ns);
 
   // ---- Raw.
@@ -150,8 +153,10 @@ class Frontend {
 
   Frontend(Role role, std::string path, const FrontendOptions& options)
       : role_(role), path_(std::move(path)), options_(options) {}
-  Status Transmit(uint32_t request, uint32_t flags, std::span<const uint8_t> payload, std::span<const int> fds);
-  Status SendAcked(uint32_t request, std::span<const uint8_t> payload, std::span<const int> fds, bool qemu_asks);
+  Status Transmit(uint32_t request, uint32_t flags, std::span<const uint8_t> payload,
+                  std::span<const int> fds);
+  Status SendAcked(uint32_t request, std::span<const uint8_t> payload, std::span<const int> fds,
+                   bool qemu_asks);
   Result<uint64_t> CallU64(uint32_t request);
   Status SetVringFd(uint32_t request, uint32_t index, int fd);
   Status SetUpInflight(std::span<const RingSetup> rings);

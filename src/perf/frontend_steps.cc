@@ -28,7 +28,9 @@ Status Frontend::Send(uint32_t request, std::span<const uint8_t> payload, std::s
   return Transmit(request, 0, payload, fds);
 }
 
-Result<Message> Frontend::Receive() { return socket_.Receive(options_.message_timeout_ns); }
+Result<Message> Frontend::Receive() {
+  return socket_.Receive(options_.message_timeout_ns);
+}
 
 Result<Message> Frontend::Call(uint32_t request, std::span<const uint8_t> payload, std::span<const int> fds) {
   if (Status status = Transmit(request, 0, payload, fds); !status) return std::move(status).error();
@@ -36,8 +38,9 @@ Result<Message> Frontend::Call(uint32_t request, std::span<const uint8_t> payloa
   if (!reply) return reply;
   if (reply->header.request != request || (reply->header.flags & wire::kFlagReply) == 0 ||
       (reply->header.flags & wire::kVersionMask) != wire::kVersion) {
-    return Error(ErrorCode::kInternal, fmt::format("the back end answered message {} with request {}, flags {:#x}",
-                                                   request, reply->header.request, reply->header.flags));
+    return Error(ErrorCode::kInternal,
+                 fmt::format("the back end answered message {} with request {}, flags {:#x}", request,
+                             reply->header.request, reply->header.flags));
   }
   return reply;
 }
@@ -46,7 +49,8 @@ Status Frontend::SendAcked(uint32_t request, std::span<const uint8_t> payload, s
                            bool qemu_asks) {
   const bool wanted = options_.ack == AckMode::kAlways || (options_.ack == AckMode::kLikeQemu && qemu_asks);
   const bool ask = wanted && (protocol_features_ & wire::kProtocolReplyAck) != 0;
-  if (Status status = Transmit(request, ask ? wire::kFlagNeedReply : 0, payload, fds); !status || !ask) return status;
+  if (Status status = Transmit(request, ask ? wire::kFlagNeedReply : 0, payload, fds); !status || !ask)
+    return status;
   Result<Message> reply = Receive();
   if (!reply) return std::move(reply).error();
   if (reply->header.request != request) {
@@ -78,7 +82,9 @@ Status Frontend::SetFeatures(uint64_t features) {
   return SendAcked(Request::kSetFeatures, AsBytes(features), {}, false);
 }
 
-Result<uint64_t> Frontend::GetProtocolFeatures() { return CallU64(Request::kGetProtocolFeatures); }
+Result<uint64_t> Frontend::GetProtocolFeatures() {
+  return CallU64(Request::kGetProtocolFeatures);
+}
 
 Status Frontend::SetProtocolFeatures(uint64_t features) {
   // Not acknowledged: whether acknowledgements exist is what this message settles.
@@ -87,10 +93,18 @@ Status Frontend::SetProtocolFeatures(uint64_t features) {
   return status;
 }
 
-Result<uint64_t> Frontend::GetQueueNum() { return CallU64(Request::kGetQueueNum); }
-Status Frontend::SetOwner() { return SendAcked(Request::kSetOwner, {}, {}, false); }
-Status Frontend::ResetOwner() { return SendAcked(Request::kResetOwner, {}, {}, false); }
-Status Frontend::ResetDevice() { return SendAcked(Request::kResetDevice, {}, {}, false); }
+Result<uint64_t> Frontend::GetQueueNum() {
+  return CallU64(Request::kGetQueueNum);
+}
+Status Frontend::SetOwner() {
+  return SendAcked(Request::kSetOwner, {}, {}, false);
+}
+Status Frontend::ResetOwner() {
+  return SendAcked(Request::kResetOwner, {}, {}, false);
+}
+Status Frontend::ResetDevice() {
+  return SendAcked(Request::kResetDevice, {}, {}, false);
+}
 
 Result<std::vector<uint8_t>> Frontend::GetConfig(uint32_t offset, uint32_t size_bytes) {
   const wire::ConfigHeader header{.offset = offset, .size = size_bytes, .flags = 0};
@@ -101,8 +115,8 @@ Result<std::vector<uint8_t>> Frontend::GetConfig(uint32_t offset, uint32_t size_
   // An empty payload is the specification's way to say no.
   if (reply->payload.size() != payload.size()) {
     return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("the back end answered GET_CONFIG of {} bytes at {} with {} bytes", size_bytes, offset,
-                             reply->payload.size()));
+                 fmt::format("the back end answered GET_CONFIG of {} bytes at {} with {} bytes", size_bytes,
+                             offset, reply->payload.size()));
   }
   return std::vector<uint8_t>(reply->payload.begin() + sizeof header, reply->payload.end());
 }
@@ -133,8 +147,9 @@ Result<SharedArea> Frontend::GetInflightFd(uint16_t num_queues, uint16_t queue_s
   if (!reply) return std::move(reply).error();
   if (reply->payload.size() < wire::kInflightBytesMin || reply->payload.size() > sizeof(wire::Inflight) ||
       reply->fds.size() != 1) {
-    return Error(ErrorCode::kInternal, fmt::format("the back end answered GET_INFLIGHT_FD with {} bytes and {} fds",
-                                                   reply->payload.size(), reply->fds.size()));
+    return Error(ErrorCode::kInternal,
+                 fmt::format("the back end answered GET_INFLIGHT_FD with {} bytes and {} fds",
+                             reply->payload.size(), reply->fds.size()));
   }
   wire::Inflight answer{};
   std::memcpy(&answer, reply->payload.data(), reply->payload.size());
@@ -175,7 +190,8 @@ Status Frontend::SetLogBase(const SharedArea& area) {
   const wire::Log log{.size_bytes = area.size_bytes, .mmap_offset_bytes = area.offset_bytes};
   const int fds[] = {area.fd.get()};
   // With LOG_SHMFD, always answered (the answer's payload means nothing).
-  if ((protocol_features_ & wire::kProtocolLogShmfd) == 0) return Send(Request::kSetLogBase, AsBytes(log), fds);
+  if ((protocol_features_ & wire::kProtocolLogShmfd) == 0)
+    return Send(Request::kSetLogBase, AsBytes(log), fds);
   Result<Message> reply = Call(Request::kSetLogBase, AsBytes(log), fds);
   if (!reply) return std::move(reply).error();
   return Ok{};
@@ -205,8 +221,9 @@ Result<uint16_t> Frontend::GetVringBase(uint32_t index) {
   Result<wire::VringState> state = reply->As<wire::VringState>();
   if (!state) return std::move(state).error();
   if (state->index != index) {
-    return Error(ErrorCode::kInternal, fmt::format("the back end answered with the base of ring {} for ring {}",
-                                                   state->index, index));
+    return Error(
+        ErrorCode::kInternal,
+        fmt::format("the back end answered with the base of ring {} for ring {}", state->index, index));
   }
   return static_cast<uint16_t>(state->num);
 }
@@ -214,12 +231,19 @@ Result<uint16_t> Frontend::GetVringBase(uint32_t index) {
 Status Frontend::SetVringFd(uint32_t request, uint32_t index, int fd) {
   const uint64_t value = fd >= 0 ? index : index | wire::kVringNoFd;
   const int fds[] = {fd};
-  return SendAcked(request, AsBytes(value), fd >= 0 ? std::span<const int>(fds) : std::span<const int>(), false);
+  return SendAcked(request, AsBytes(value), fd >= 0 ? std::span<const int>(fds) : std::span<const int>(),
+                   false);
 }
 
-Status Frontend::SetVringKick(uint32_t index, int fd) { return SetVringFd(Request::kSetVringKick, index, fd); }
-Status Frontend::SetVringCall(uint32_t index, int fd) { return SetVringFd(Request::kSetVringCall, index, fd); }
-Status Frontend::SetVringErr(uint32_t index, int fd) { return SetVringFd(Request::kSetVringErr, index, fd); }
+Status Frontend::SetVringKick(uint32_t index, int fd) {
+  return SetVringFd(Request::kSetVringKick, index, fd);
+}
+Status Frontend::SetVringCall(uint32_t index, int fd) {
+  return SetVringFd(Request::kSetVringCall, index, fd);
+}
+Status Frontend::SetVringErr(uint32_t index, int fd) {
+  return SetVringFd(Request::kSetVringErr, index, fd);
+}
 
 Status Frontend::SetVringEnable(uint32_t index, bool enable) {
   const wire::VringState state{index, enable ? 1U : 0U};
@@ -239,8 +263,8 @@ Result<Message> Frontend::ReceiveBackendRequest(uint64_t timeout_ns) {
   Result<Message> message = backend_channel_.Receive(timeout_ns);
   if (!message || (message->header.flags & wire::kFlagNeedReply) == 0) return message;
   const uint64_t ok = 0;
-  Status sent = backend_channel_.Send(message->header.request, wire::kVersion | wire::kFlagReply, AsBytes(ok), {},
-                                      timeout_ns);
+  Status sent = backend_channel_.Send(message->header.request, wire::kVersion | wire::kFlagReply, AsBytes(ok),
+                                      {}, timeout_ns);
   if (!sent) return std::move(sent).error();
   return message;
 }

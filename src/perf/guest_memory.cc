@@ -14,7 +14,9 @@ namespace {
 
 constexpr uint64_t kHighMemoryGpa = 4ULL << 30;
 
-bool PageMultiple(uint64_t value) { return value % GuestMemory::kPageBytes == 0; }
+bool PageMultiple(uint64_t value) {
+  return value % GuestMemory::kPageBytes == 0;
+}
 
 }  // namespace
 
@@ -28,8 +30,9 @@ Result<std::unique_ptr<GuestMemory>> GuestMemory::Create(std::span<const RegionS
 
 Result<std::unique_ptr<GuestMemory>> GuestMemory::CreateWithHole(uint64_t size_bytes) {
   const uint64_t half_bytes = size_bytes / 2 / kPageBytes * kPageBytes;
-  const RegionSpec specs[] = {{.gpa = 0, .size_bytes = half_bytes},
-                              {.gpa = kHighMemoryGpa, .size_bytes = half_bytes, .file_offset_bytes = kPageBytes}};
+  const RegionSpec specs[] = {
+      {.gpa = 0, .size_bytes = half_bytes},
+      {.gpa = kHighMemoryGpa, .size_bytes = half_bytes, .file_offset_bytes = kPageBytes}};
   return Create(specs);
 }
 
@@ -37,7 +40,9 @@ GuestMemory::~GuestMemory() {
   for (auto& [gpa, region] : regions_) Unmap(region);
 }
 
-void GuestMemory::Unmap(Region& region) { munmap(region.host, region.spec.size_bytes); }
+void GuestMemory::Unmap(Region& region) {
+  munmap(region.host, region.spec.size_bytes);
+}
 
 Status GuestMemory::AddRegion(const RegionSpec& spec) {
   const std::string name = fmt::format("guest memory of {:#x} bytes at {:#x}", spec.size_bytes, spec.gpa);
@@ -57,11 +62,12 @@ Status GuestMemory::AddRegion(const RegionSpec& spec) {
   Region region;
   region.spec = spec;
   region.fd.Reset(memfd_create("cleat-perf-guest", MFD_CLOEXEC));
-  if (!region.fd || ftruncate(region.fd.get(), static_cast<off_t>(spec.file_offset_bytes + spec.size_bytes)) != 0) {
+  if (!region.fd ||
+      ftruncate(region.fd.get(), static_cast<off_t>(spec.file_offset_bytes + spec.size_bytes)) != 0) {
     return ErrnoError(errno, name);
   }
-  void* host = mmap(nullptr, spec.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, region.fd.get(),
-                    static_cast<off_t>(spec.file_offset_bytes));
+  void* host = mmap(nullptr, spec.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                    region.fd.get(), static_cast<off_t>(spec.file_offset_bytes));
   if (host == MAP_FAILED) return ErrnoError(errno, name);
   region.host = static_cast<uint8_t*>(host);
   region.free.emplace(spec.gpa, spec.size_bytes);
@@ -75,8 +81,9 @@ Status GuestMemory::RemoveRegion(uint64_t gpa) {
     return Error(ErrorCode::kNotFound, fmt::format("no guest memory region starts at {:#x}", gpa));
   }
   if (found->second.allocated_bytes != 0) {
-    return Error(ErrorCode::kFailedPrecondition, fmt::format("guest memory region at {:#x} still has {} bytes in use",
-                                                             gpa, found->second.allocated_bytes));
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("guest memory region at {:#x} still has {} bytes in use", gpa,
+                             found->second.allocated_bytes));
   }
   Unmap(found->second);
   regions_.erase(found);

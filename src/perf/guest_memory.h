@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pretend guest's RAM: regions at chosen guest-physical addresses, with gaps between them, each a memfd of its own
-// (possibly at an offset in its file, as QEMU has it for RAM above 4 GiB), with a first-fit allocator on top.
-// Owned by the test or by cleat-perf; outlives the rings and drivers that use it; one thread, except for At() and the
-// bytes themselves.
+// A pretend guest's RAM: regions at chosen guest-physical addresses, with gaps between them, each a memfd of
+// its own (possibly at an offset in its file, as QEMU has it for RAM above 4 GiB), with a first-fit allocator
+// on top. Owned by the test or by cleat-perf; outlives the rings and drivers that use it; one thread, except
+// for At() and the bytes themselves.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class GuestMemory {
  public:
   static constexpr uint64_t kPageBytes = 4096;
 
-  // All sizes and addresses are multiples of a page; at most wire::kMemoryRegionsMax regions, none overlapping.
+  // All sizes and addresses are multiples of a page; at most wire::kMemoryRegionsMax regions, none
+  // overlapping.
   static Result<std::unique_ptr<GuestMemory>> Create(std::span<const RegionSpec> regions);
   // As a PC has it: half of `size_bytes` at address 0, half at 4 GiB.
   static Result<std::unique_ptr<GuestMemory>> CreateWithHole(uint64_t size_bytes);
@@ -50,7 +51,8 @@ class GuestMemory {
   // The address QEMU would give for it in SET_VRING_ADDR: the front end's own. CLEAT_CHECKs that it is there.
   uint64_t UserAddress(uint64_t gpa) const;
 
-  // First fit, zeroed, in any region or in the one that starts at `region_gpa`. `alignment` is a power of two.
+  // First fit, zeroed, in any region or in the one that starts at `region_gpa`. `alignment` is a power of
+  // two.
   Result<uint64_t> Allocate(uint64_t size_bytes, uint64_t alignment);
   Result<uint64_t> AllocateIn(uint64_t region_gpa, uint64_t size_bytes, uint64_t alignment);
   void Free(uint64_t gpa, uint64_t size_bytes);  // exactly what was allocated

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Misbehaviour on request: what a broken or hostile guest, or whoever sits on its socket, can do to a back end. Each
-// case is a value with a name and the outcome the specification (or plain safety) asks for, so that a test is a loop
-// over a table. Whatever the case, other devices must not notice.
+// Misbehaviour on request: what a broken or hostile guest, or whoever sits on its socket, can do to a back
+// end. Each case is a value with a name and the outcome the specification (or plain safety) asks for, so that
+// a test is a loop over a table. Whatever the case, other devices must not notice.
 //
 // Functions, no state: they use the ring, memory or front end that they are given, on the caller's thread.
 #pragma once
@@ -18,39 +18,39 @@ namespace cleat::perf {
 
 // ---- On the ring: one malformed chain or index.
 enum class RingAbuse : uint8_t {
-  kSelfLoop,                  // a descriptor whose next is itself
-  kChainLoop,                 // two that point at each other
-  kNextOutOfRange,            // next >= queue size
-  kHeadOutOfRange,            // available entry >= queue size
-  kAvailIndexJump,            // the index goes ahead by more than the queue size
-  kDuplicateHead,             // the same chain made available twice
-  kIndirectInIndirect,        // an indirect descriptor in an indirect table
-  kIndirectZeroLength,        // an indirect table of 0 bytes
-  kIndirectOddLength,         // ... of 24 bytes
-  kIndirectTooLarge,          // ... of almost 4 GiB
-  kIndirectOutsideMemory,     // ... where no memory is
-  kIndirectWithNext,          // INDIRECT and NEXT in one descriptor
-  kIndirectWritable,          // INDIRECT and WRITE: the specification has the device ignore WRITE
-  kIndirectLoop,              // a loop in the table
-  kIndirectNextOutOfRange,    // next >= entries of the table
-  kAddressOutsideMemory,      // data where no memory is
-  kAddressWraps,              // data that ends behind 2^64
-  kCrossesRegionEnd,          // data that starts in memory and ends where none is
-  kLengthHuge,                // 4 GiB - 1 of data
-  kHeaderOutsideMemory,       // the request's header where no memory is
-  kStatusOutsideMemory,       // its status where no memory is
-  kZeroLengthDescriptor,      // one without bytes, amid the data
-  kWritableBeforeReadable,    // a readable descriptor after a writable one
-  kNoStatus,                  // nothing writable at all
-  kNothingReadable,           // a status and no header
-  kHeaderTooShort,            // 8 of its 16 bytes
-  kUnknownType,               // request type 0x7fff
-  kDataNotWholeSectors,       // a read of 100 bytes
-  kSectorBeyondEnd,           // a read at the disk's end
-  kSectorWraps,               // a read at sector 2^64 - 1
-  kDiscardRangeShort,         // 15 bytes of range
-  kDiscardBeyondEnd,          // a range at sector 2^63
-  kDiscardUnknownFlags,       // reserved flags set
+  kSelfLoop,                // a descriptor whose next is itself
+  kChainLoop,               // two that point at each other
+  kNextOutOfRange,          // next >= queue size
+  kHeadOutOfRange,          // available entry >= queue size
+  kAvailIndexJump,          // the index goes ahead by more than the queue size
+  kDuplicateHead,           // the same chain made available twice
+  kIndirectInIndirect,      // an indirect descriptor in an indirect table
+  kIndirectZeroLength,      // an indirect table of 0 bytes
+  kIndirectOddLength,       // ... of 24 bytes
+  kIndirectTooLarge,        // ... of almost 4 GiB
+  kIndirectOutsideMemory,   // ... where no memory is
+  kIndirectWithNext,        // INDIRECT and NEXT in one descriptor
+  kIndirectWritable,        // INDIRECT and WRITE: the specification has the device ignore WRITE
+  kIndirectLoop,            // a loop in the table
+  kIndirectNextOutOfRange,  // next >= entries of the table
+  kAddressOutsideMemory,    // data where no memory is
+  kAddressWraps,            // data that ends behind 2^64
+  kCrossesRegionEnd,        // data that starts in memory and ends where none is
+  kLengthHuge,              // 4 GiB - 1 of data
+  kHeaderOutsideMemory,     // the request's header where no memory is
+  kStatusOutsideMemory,     // its status where no memory is
+  kZeroLengthDescriptor,    // one without bytes, amid the data
+  kWritableBeforeReadable,  // a readable descriptor after a writable one
+  kNoStatus,                // nothing writable at all
+  kNothingReadable,         // a status and no header
+  kHeaderTooShort,          // 8 of its 16 bytes
+  kUnknownType,             // request type 0x7fff
+  kDataNotWholeSectors,     // a read of 100 bytes
+  kSectorBeyondEnd,         // a read at the disk's end
+  kSectorWraps,             // a read at sector 2^64 - 1
+  kDiscardRangeShort,       // 15 bytes of range
+  kDiscardBeyondEnd,        // a range at sector 2^63
+  kDiscardUnknownFlags,     // reserved flags set
 };
 
 enum class RingOutcome : uint8_t {
@@ -77,13 +77,14 @@ inline constexpr uint64_t kAbuseStatusOffset = 1024;
 // The completion's token, if there is one.
 inline constexpr uint64_t kAbuseToken = 0xabadcafe;
 
-// Puts the case into the ring, publishes and kicks. `capacity_sectors` is the disk's. Fails only when the ring has no
-// four free descriptors.
+// Puts the case into the ring, publishes and kicks. `capacity_sectors` is the disk's. Fails only when the
+// ring has no four free descriptors.
 Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint64_t scratch_gpa,
              uint64_t capacity_sectors);
 
 // ---- In the set-up: messages that are whole, with contents that can't be. For a front end after Open() and
-// SetMemTable(memory); ring 0 is used. The front end asks for acknowledgements (AckMode::kAlways) where it can.
+// SetMemTable(memory); ring 0 is used. The front end asks for acknowledgements (AckMode::kAlways) where it
+// can.
 enum class SetupAbuse : uint8_t {
   kDescOutsideMemory,
   kAvailOutsideMemory,
@@ -92,11 +93,11 @@ enum class SetupAbuse : uint8_t {
   kRingMisaligned,
   kRingSizeZero,
   kRingSizeNotPowerOfTwo,
-  kRingSizeHuge,  // 2^20
+  kRingSizeHuge,     // 2^20
   kKickIsNoEventfd,  // a descriptor that can't be read
   kRegionSizeZero,
-  kRegionWraps,            // guest-physical end behind 2^64
-  kRegionSizeHuge,         // 2^62 bytes
+  kRegionWraps,     // guest-physical end behind 2^64
+  kRegionSizeHuge,  // 2^62 bytes
   kRegionsOverlap,
   kRegionOffsetBehindFile,
   kFileShorterThanRegion,  // touching it is SIGBUS
@@ -114,8 +115,8 @@ std::span<const SetupAbuseCase> SetupAbuseCases();
 // OK when the back end acknowledged or can't; an error when it refused or hung up. Either is fair.
 Status Apply(SetupAbuse abuse, Frontend& frontend, GuestMemory& memory);
 
-// ---- On the socket: not even messages. For a connected front end; where the connection stays open afterwards the
-// caller decides for how long.
+// ---- On the socket: not even messages. For a connected front end; where the connection stays open
+// afterwards the caller decides for how long.
 enum class SocketAbuse : uint8_t {
   kSilence,            // nothing at all
   kHalfHeader,         // 6 bytes, then nothing
@@ -131,10 +132,10 @@ enum class SocketAbuse : uint8_t {
   kMemTableWithoutFds,
   kMemTableWithFewFds,
   kKickWithoutFd,
-  kBadRingIndex,       // ring 0xffff
-  kWrongPayloadSize,   // SET_VRING_NUM with 4 bytes
-  kFlood,              // requests as fast as the socket takes them, the answers unread
-  kGarbage,            // random bytes
+  kBadRingIndex,      // ring 0xffff
+  kWrongPayloadSize,  // SET_VRING_NUM with 4 bytes
+  kFlood,             // requests as fast as the socket takes them, the answers unread
+  kGarbage,           // random bytes
 };
 
 struct SocketAbuseCase {

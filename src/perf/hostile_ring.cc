@@ -63,8 +63,8 @@ constexpr uint32_t kAlmost4GiB = 0xffff'fff0;
 struct Draft {
   std::array<Descriptor, kChainLength> chain;
   uint16_t length = kChainLength;
-  bool in_table = false;      // the chain goes to the table, one descriptor of the ring points at it
-  Descriptor table_pointer;   // that descriptor
+  bool in_table = false;     // the chain goes to the table, one descriptor of the ring points at it
+  Descriptor table_pointer;  // that descriptor
   wire::BlkHeader header{wire::kBlkIn, 0, 0};
   wire::BlkRange range{0, 8, 0};
 };
@@ -90,8 +90,8 @@ void MakeDiscard(const Addresses& at, Draft* draft) {
   draft->chain[1] = {at.scratch + kRangeOffset, sizeof(wire::BlkRange), kDescNext, 3};
 }
 
-// Links in `chain` are positions in the chain; Apply turns them into the ring's indices, except those that are out of
-// any range already.
+// Links in `chain` are positions in the chain; Apply turns them into the ring's indices, except those that
+// are out of any range already.
 void SpoilChain(RingAbuse abuse, const Addresses& at, Draft* draft) {
   auto& chain = draft->chain;
   switch (abuse) {
@@ -238,7 +238,9 @@ Result<std::vector<uint16_t>> Place(const Draft& draft, DriverRing& ring, const 
 
 }  // namespace
 
-std::span<const RingAbuseCase> RingAbuseCases() { return kCases; }
+std::span<const RingAbuseCase> RingAbuseCases() {
+  return kCases;
+}
 
 Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint64_t scratch_gpa,
              uint64_t capacity_sectors) {

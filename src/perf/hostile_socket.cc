@@ -69,7 +69,8 @@ constexpr uint16_t kRingSize = 128;
 constexpr uint64_t kRingAreaBytes = 8192;
 constexpr uint64_t kHugeRegionBytes = 1ULL << 62;
 
-std::vector<uint8_t> Bytes(uint32_t request, uint32_t flags, uint32_t size, std::span<const uint8_t> payload) {
+std::vector<uint8_t> Bytes(uint32_t request, uint32_t flags, uint32_t size,
+                           std::span<const uint8_t> payload) {
   const wire::Header header{.request = request, .flags = flags, .size = size};
   std::vector<uint8_t> bytes(sizeof header + payload.size());
   std::memcpy(bytes.data(), &header, sizeof header);
@@ -77,7 +78,9 @@ std::vector<uint8_t> Bytes(uint32_t request, uint32_t flags, uint32_t size, std:
   return bytes;
 }
 
-UniqueFd EventFd() { return UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+UniqueFd EventFd() {
+  return UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
 
 Status SendRaw(Frontend& frontend, std::span<const uint8_t> bytes, std::span<const int> fds = {}) {
   return frontend.socket().SendBytes(bytes, fds, frontend.options().message_timeout_ns);
@@ -258,8 +261,12 @@ Status AbuseInflight(Frontend& frontend, GuestMemory& memory) {
 
 }  // namespace
 
-std::span<const SocketAbuseCase> SocketAbuseCases() { return kSocketCases; }
-std::span<const SetupAbuseCase> SetupAbuseCases() { return kSetupCases; }
+std::span<const SocketAbuseCase> SocketAbuseCases() {
+  return kSocketCases;
+}
+std::span<const SetupAbuseCase> SetupAbuseCases() {
+  return kSetupCases;
+}
 
 Status Apply(SetupAbuse abuse, Frontend& frontend, GuestMemory& memory) {
   if (abuse == SetupAbuse::kInflightTooSmall) return AbuseInflight(frontend, memory);
@@ -273,9 +280,11 @@ Status Apply(SocketAbuse abuse, Frontend& frontend) {
     case SocketAbuse::kSilence:
       return Ok{};
     case SocketAbuse::kHalfHeader:
-      return SendRaw(frontend, std::span(Bytes(Request::kGetFeatures, wire::kVersion, 0, {})).first(kHalfMessageBytes));
+      return SendRaw(frontend, std::span<const uint8_t>(Bytes(Request::kGetFeatures, wire::kVersion, 0, {}))
+                                   .first(kHalfMessageBytes));
     case SocketAbuse::kHalfPayload:
-      return SendRaw(frontend, Bytes(Request::kSetFeatures, wire::kVersion, sizeof zero, AsBytes(zero).first(4)));
+      return SendRaw(frontend,
+                     Bytes(Request::kSetFeatures, wire::kVersion, sizeof zero, AsBytes(zero).first(4)));
     case SocketAbuse::kByteByByte:
       return ByteByByte(frontend);
     case SocketAbuse::kOversizePayload:
@@ -293,7 +302,8 @@ Status Apply(SocketAbuse abuse, Frontend& frontend) {
       return TooManyFds(frontend, Bytes(Request::kGetFeatures, wire::kVersion, 0, {}));
     case SocketAbuse::kFdsOnHalfHeader:
       return TooManyFds(frontend,
-                        std::span(Bytes(Request::kGetFeatures, wire::kVersion, 0, {})).first(kHalfMessageBytes));
+                        std::span<const uint8_t>(Bytes(Request::kGetFeatures, wire::kVersion, 0, {}))
+                            .first(kHalfMessageBytes));
     case SocketAbuse::kMemTableWithoutFds:
       return MemTable(frontend, 0);
     case SocketAbuse::kMemTableWithFewFds:

@@ -38,8 +38,8 @@ Result<sockaddr_un> Address(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Error(ErrorCode::kInvalidArgument, fmt::format("socket path '{}' must have 1 to {} bytes", path,
-                                                          sizeof address.sun_path - 1));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("socket path '{}' must have 1 to {} bytes", path, sizeof address.sun_path - 1));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
@@ -62,8 +62,9 @@ void TakeFds(const msghdr& header, std::vector<UniqueFd>* fds) {
 }  // namespace
 
 Error Message::WrongSize(size_t expected_bytes) const {
-  return Error(ErrorCode::kInternal, fmt::format("vhost-user message {} has a payload of {} bytes, expected {}",
-                                                 header.request, payload.size(), expected_bytes));
+  return Error(ErrorCode::kInternal,
+               fmt::format("vhost-user message {} has a payload of {} bytes, expected {}", header.request,
+                           payload.size(), expected_bytes));
 }
 
 MessageSocket::MessageSocket(UniqueFd connected) : fd_(std::move(connected)) {
@@ -106,7 +107,8 @@ Result<size_t> MessageSocket::TrySendBytes(std::span<const uint8_t> bytes, std::
   }
 }
 
-Status MessageSocket::SendBytes(std::span<const uint8_t> bytes, std::span<const int> fds, uint64_t timeout_ns) {
+Status MessageSocket::SendBytes(std::span<const uint8_t> bytes, std::span<const int> fds,
+                                uint64_t timeout_ns) {
   const Deadline deadline(timeout_ns);
   while (!bytes.empty()) {
     Result<size_t> sent = TrySendBytes(bytes, fds);
@@ -123,14 +125,16 @@ Status MessageSocket::SendBytes(std::span<const uint8_t> bytes, std::span<const 
 
 Status MessageSocket::Send(uint32_t request, uint32_t flags, std::span<const uint8_t> payload,
                            std::span<const int> fds, uint64_t timeout_ns) {
-  const wire::Header header{.request = request, .flags = flags, .size = static_cast<uint32_t>(payload.size())};
+  const wire::Header header{
+      .request = request, .flags = flags, .size = static_cast<uint32_t>(payload.size())};
   std::vector<uint8_t> bytes(sizeof header + payload.size());
   std::memcpy(bytes.data(), &header, sizeof header);
   if (!payload.empty()) std::memcpy(bytes.data() + sizeof header, payload.data(), payload.size());
   return SendBytes(bytes, fds, timeout_ns);
 }
 
-Status MessageSocket::ReceiveExactly(std::span<uint8_t> bytes, std::vector<UniqueFd>* fds, uint64_t timeout_ns) {
+Status MessageSocket::ReceiveExactly(std::span<uint8_t> bytes, std::vector<UniqueFd>* fds,
+                                     uint64_t timeout_ns) {
   const Deadline deadline(timeout_ns);
   while (!bytes.empty()) {
     if (!open()) return Error(ErrorCode::kUnavailable, "the vhost-user connection is closed");
@@ -159,7 +163,8 @@ Status MessageSocket::ReceiveExactly(std::span<uint8_t> bytes, std::vector<Uniqu
 Result<Message> MessageSocket::Receive(uint64_t timeout_ns) {
   Message message;
   std::span<uint8_t> header(reinterpret_cast<uint8_t*>(&message.header), sizeof message.header);
-  if (Status status = ReceiveExactly(header, &message.fds, timeout_ns); !status) return std::move(status).error();
+  if (Status status = ReceiveExactly(header, &message.fds, timeout_ns); !status)
+    return std::move(status).error();
   if (message.header.size > wire::kPayloadBytesMax) {
     return Error(ErrorCode::kInternal,
                  fmt::format("vhost-user message {} announces a payload of {} bytes, more than {}",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connected unix stream socket that carries vhost-user messages: whole ones with their descriptors, or any bytes
-// at all for tests that send what no front end should. Owned by a Frontend; one thread. Every wait has an end.
+// A connected unix stream socket that carries vhost-user messages: whole ones with their descriptors, or any
+// bytes at all for tests that send what no front end should. Owned by a Frontend; one thread. Every wait has
+// an end.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,8 @@ constexpr uint32_t kDataPiecesMax = 6;
 
 }  // namespace
 
-LayoutPlanner::LayoutPlanner(LayoutPolicy policy, uint64_t seed, bool indirect_allowed, const LayoutLimits& limits)
+LayoutPlanner::LayoutPlanner(LayoutPolicy policy, uint64_t seed, bool indirect_allowed,
+                             const LayoutLimits& limits)
     : policy_(policy), indirect_allowed_(indirect_allowed), limits_(limits), random_(seed) {
   CLEAT_CHECK(limits_.piece_bytes_max > 0 && limits_.piece_alignment_bytes > 0);
 }
@@ -38,7 +39,8 @@ bool LayoutPlanner::Plan(const GuestMemory& memory, uint64_t area_gpa, std::span
   return PlanClassic(area_gpa, data, layout);
 }
 
-bool LayoutPlanner::PlanClassic(uint64_t area_gpa, std::span<const Segment> data, RequestLayout* layout) const {
+bool LayoutPlanner::PlanClassic(uint64_t area_gpa, std::span<const Segment> data,
+                                RequestLayout* layout) const {
   std::vector<Segment>& chain = layout->chain;
   chain.push_back({area_gpa, sizeof(wire::BlkHeader), false});
   for (Segment segment : data) {
@@ -53,7 +55,8 @@ bool LayoutPlanner::PlanClassic(uint64_t area_gpa, std::span<const Segment> data
   return chain.size() <= limits_.descriptors_max;
 }
 
-void LayoutPlanner::AddPieces(Segment whole, uint32_t pieces, uint32_t alignment_bytes, std::vector<Segment>* chain) {
+void LayoutPlanner::AddPieces(Segment whole, uint32_t pieces, uint32_t alignment_bytes,
+                              std::vector<Segment>* chain) {
   while (whole.len > 0) {
     uint32_t bytes = whole.len;
     if (pieces > 1) bytes = static_cast<uint32_t>(random_.Between(1, whole.len));
@@ -75,7 +78,8 @@ void LayoutPlanner::PlanAny(const GuestMemory& memory, uint64_t area_gpa, std::s
   const bool may_join = has_data && limits_.piece_alignment_bytes == 1;
   uint32_t head_bytes = 0;
   if (may_join && !writable && random_.Chance(1, 2)) {
-    head_bytes = static_cast<uint32_t>(random_.Between(1, std::min(data.front().len, RequestArea::kBounceBytes)));
+    head_bytes =
+        static_cast<uint32_t>(random_.Between(1, std::min(data.front().len, RequestArea::kBounceBytes)));
     std::memcpy(memory.Span(area_gpa + kHeadGpaOffset, head_bytes).data(),
                 memory.Span(data.front().gpa, head_bytes).data(), head_bytes);
   }
@@ -85,7 +89,8 @@ void LayoutPlanner::PlanAny(const GuestMemory& memory, uint64_t area_gpa, std::s
     layout->tail_gpa = data.back().gpa + data.back().len - layout->tail_bytes;
   }
   const auto header_pieces = static_cast<uint32_t>(random_.Between(1, kHeaderPiecesMax));
-  AddPieces({area_gpa, static_cast<uint32_t>(sizeof(wire::BlkHeader)) + head_bytes, false}, header_pieces, 1, &chain);
+  AddPieces({area_gpa, static_cast<uint32_t>(sizeof(wire::BlkHeader)) + head_bytes, false}, header_pieces, 1,
+            &chain);
   for (size_t i = 0; i < data.size(); ++i) {
     Segment segment = data[i];
     if (i == 0) {

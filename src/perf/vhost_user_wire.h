@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vhost-user protocol's messages as they lie on the socket (QEMU documentation, "Vhost-user Protocol"), and the
-// virtio bits that go with them. Written from the specifications, on purpose apart from what the engine uses: each
-// side of the tests has its own reading of them, and a wrong one shows.
+// The vhost-user protocol's messages as they lie on the socket (QEMU documentation, "Vhost-user Protocol"),
+// and the virtio bits that go with them. Written from the specifications, on purpose apart from what the
+// engine uses: each side of the tests has its own reading of them, and a wrong one shows.
 #pragma once
 
 #include <bit>
@@ -132,8 +132,8 @@ struct Inflight {
   uint32_t padding;
 };
 static_assert(sizeof(Inflight) == 24);
-// The message is 20 bytes by the specification's text and 24 in every implementation (C's padding); both are sent
-// and taken in the wild. We send 24 and take either.
+// The message is 20 bytes by the specification's text and 24 in every implementation (C's padding); both are
+// sent and taken in the wild. We send 24 and take either.
 inline constexpr size_t kInflightBytesMin = 20;
 
 struct ConfigHeader {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where calls that may block go (open, fstat, fallocate, munmap of a large map): threads of their own, so that no
-// reactor ever waits for a file system. Owned by the process' main; outlives every coroutine that uses it.
+// Where calls that may block go (open, fstat, fallocate, munmap of a large map): threads of their own, so
+// that no reactor ever waits for a file system. Owned by the process' main; outlives every coroutine that
+// uses it.
 #pragma once
 
 #include <condition_variable>
@@ -25,8 +26,9 @@ class BlockingPool {
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
 
-  // auto result = co_await pool.Run<T>(function): runs it on a pool thread, goes on on the same reactor as before.
-  // `function` is a named object or a plain lambda bound to a name (see task.h), and lives until the call is over.
+  // auto result = co_await pool.Run<T>(function): runs it on a pool thread, goes on on the same reactor as
+  // before. `function` is a named object or a plain lambda bound to a name (see task.h), and lives until the
+  // call is over.
   template <typename T>
   class Call {
    public:
@@ -58,6 +60,12 @@ class BlockingPool {
   }
   template <typename T>
   Call<T> Run(std::function<T()>&& function) = delete;  // it must outlive the call
+
+  // Any thread; nobody waits for it (the last reference to a large mapping, say).
+  void Post(std::function<void()> work) {
+    if (threads_.empty()) return work();
+    Submit(std::move(work));
+  }
 
  private:
   void Submit(std::function<void()> work);

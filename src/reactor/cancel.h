@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cancellation of control flows. Who may cancel owns a CancelToken and hands a pointer to it down; every wait honours
-// it by ending early and saying so. Cancelling is for good. One reactor; the token outlives the waits on it.
+// Cancellation of control flows. Who may cancel owns a CancelToken and hands a pointer to it down; every wait
+// honours it by ending early and saying so. Cancelling is for good. One reactor; the token outlives the waits
+// on it.
 #pragma once
 
 #include "base/check.h"

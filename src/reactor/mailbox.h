@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many senders, one receiver, no lock and no allocation: Vyukov's intrusive queue. A Mail belongs to the mailbox from
-// Send until `deliver` is called for it. Mails of one sender arrive in order.
+// Many senders, one receiver, no lock and no allocation: Vyukov's intrusive queue. A Mail belongs to the
+// mailbox from Send until `deliver` is called for it. Mails of one sender arrive in order.
 #pragma once
 
 #include <atomic>
@@ -51,9 +51,7 @@ class Mailbox {
   }
 
   // The receiver's thread. False only if nothing was sent and not received.
-  bool MaybePending() const {
-    return tail_ != &stub_ || head_.load(std::memory_order_seq_cst) != &stub_;
-  }
+  bool MaybePending() const { return tail_ != &stub_ || head_.load(std::memory_order_seq_cst) != &stub_; }
 
  private:
   alignas(64) std::atomic<Mail*> head_;  // senders

@@ -88,7 +88,9 @@ Reactor::~Reactor() {
   while (Mail* mail = mailbox_.Receive()) mail->deliver(*mail);
 }
 
-Reactor* Reactor::Current() { return current_reactor; }
+Reactor* Reactor::Current() {
+  return current_reactor;
+}
 
 bool Reactor::RunOnce() {
   const CurrentScope scope(this);
@@ -99,7 +101,8 @@ bool Reactor::RunOnce() {
   worked |= ResumeReady();
   if (now_ns_ - fds_checked_ns_ >= options_.fd_check_interval_ns) worked |= CheckFds();
   worked |= PollAll();
-  // Nothing is left but to wait for descriptors. Virtual time stands still, so the interval alone would never look.
+  // Nothing is left but to wait for descriptors. Virtual time stands still, so the interval alone would never
+  // look.
   if (!worked && CanSleep()) worked |= CheckFds();
   return worked;
 }
@@ -115,15 +118,20 @@ void Reactor::Stop() {
   Wake();
 }
 
-bool Reactor::CanSleep() const { return active_.empty() && ready_.empty() && !mailbox_.MaybePending(); }
+bool Reactor::CanSleep() const {
+  return active_.empty() && ready_.empty() && !mailbox_.MaybePending();
+}
 
 void Reactor::Post(Mail& mail) {
   mailbox_.Send(mail);
-  // All four accesses are seq_cst (here and in SleepUntilWoken): either we see it sleeping, or it sees the mail.
+  // All four accesses are seq_cst (here and in SleepUntilWoken): either we see it sleeping, or it sees the
+  // mail.
   if (sleeping_.load(std::memory_order_seq_cst)) Wake();
 }
 
-void Reactor::PostCall(std::function<void()> function) { Post(*new CallMail(std::move(function))); }
+void Reactor::PostCall(std::function<void()> function) {
+  Post(*new CallMail(std::move(function)));
+}
 
 void Reactor::Wake() {
   const uint64_t one = 1;
@@ -227,8 +235,8 @@ void Reactor::SleepUntilWoken() {
     const uint64_t wait_ns = next_ns <= now_ns ? 0 : next_ns - now_ns;
     timeout.tv_sec = static_cast<time_t>(wait_ns / kNsPerSecond);
     timeout.tv_nsec = static_cast<long>(wait_ns % kNsPerSecond);
-    const int ready = epoll_pwait2(epoll_.get(), events_, kEventsMax,
-                                   next_ns == kNoDeadline ? nullptr : &timeout, nullptr);
+    const int ready =
+        epoll_pwait2(epoll_.get(), events_, kEventsMax, next_ns == kNoDeadline ? nullptr : &timeout, nullptr);
     sleeping_.store(false, std::memory_order_relaxed);
     now_ns_ = std::max(now_ns_, clock_.NowNs());
     HandleEvents(ready);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One event loop a core. A turn of the loop: mail from other threads, coroutines that are ready, timers that are due,
-// descriptors that are ready (now and then while busy), one Poll() of every active poller. While there is work it
-// polls; when every poller is armed and nothing is ready it sleeps in epoll until a descriptor, the mailbox's eventfd
-// or the next timer.
+// One event loop a core. A turn of the loop: mail from other threads, coroutines that are ready, timers that
+// are due, descriptors that are ready (now and then while busy), one Poll() of every active poller. While
+// there is work it polls; when every poller is armed and nothing is ready it sleeps in epoll until a
+// descriptor, the mailbox's eventfd or the next timer.
 //
-// Everything but Post, PostCall, Stop and Enter is for the reactor's own thread. Time is taken from the Clock once a
-// turn (now_ns), which is what timers, queues and stage stamps use. RunOnce never blocks, so that one thread can run
-// several reactors in virtual time.
+// Everything but Post, PostCall, Stop and Enter is for the reactor's own thread. Time is taken from the Clock
+// once a turn (now_ns), which is what timers, queues and stage stamps use. RunOnce never blocks, so that one
+// thread can run several reactors in virtual time.
 #pragma once
 
 #include <sys/epoll.h>
@@ -38,9 +38,9 @@ struct Ready {
   std::coroutine_handle<> handle;
 };
 
-// A watched descriptor, edge-triggered: an eventfd need not be read. Owned by what waits; its destructor ends the
-// watch, also from within its own callback. The descriptor stays the owner's and must stay open while it is watched;
-// the reactor outlives the watch.
+// A watched descriptor, edge-triggered: an eventfd need not be read. Owned by what waits; its destructor ends
+// the watch, also from within its own callback. The descriptor stays the owner's and must stay open while it
+// is watched; the reactor outlives the watch.
 class FdWatch {
  public:
   using EventFn = void (*)(FdWatch&, uint32_t epoll_events);
@@ -49,8 +49,8 @@ class FdWatch {
   FdWatch(const FdWatch&) = delete;
   FdWatch& operator=(const FdWatch&) = delete;
 
-  // Not watching before. `epoll_events`: EPOLLIN, EPOLLOUT, EPOLLRDHUP; an event may come late or twice, never after
-  // Stop.
+  // Not watching before. `epoll_events`: EPOLLIN, EPOLLOUT, EPOLLRDHUP; an event may come late or twice,
+  // never after Stop.
   Status Start(Reactor& reactor, int fd, uint32_t epoll_events);
   void Stop();
   bool watching() const { return reactor_ != nullptr; }
@@ -67,7 +67,7 @@ class Reactor {
   struct Options {
     std::string name = "reactor";
     uint32_t index = 0;
-    uint64_t spin_ns = 50 * kNsPerUs;           // a poller without work for so long is armed
+    uint64_t spin_ns = 50 * kNsPerUs;               // a poller without work for so long is armed
     uint64_t fd_check_interval_ns = 10 * kNsPerUs;  // while busy, descriptors are looked at so often
     uint64_t random_seed = 1;
   };
@@ -88,15 +88,15 @@ class Reactor {
   static Reactor* Current();
 
   // ---- The loop
-  bool RunOnce();        // one turn; true when anything was done
-  void Run();            // until Stop
-  void Stop();           // any thread
+  bool RunOnce();         // one turn; true when anything was done
+  void Run();             // until Stop
+  void Stop();            // any thread
   bool CanSleep() const;  // nothing active, nothing ready, no mail
   uint64_t NextTimerNs() const { return timers_.NextNs(); }
   uint64_t turns() const { return turns_; }  // how often RunOnce was called: stands still while it sleeps
 
   // ---- Other threads' way in. Who posts makes sure that the reactor outlives the call.
-  void Post(Mail& mail);                         // any thread; see mailbox.h for the mail's life
+  void Post(Mail& mail);                          // any thread; see mailbox.h for the mail's life
   void PostCall(std::function<void()> function);  // any thread; allocates: control flows only
 
   // ---- Pollers. Not added twice; removed before they die, if need be by their own Poll.
@@ -107,7 +107,8 @@ class Reactor {
   // ---- Coroutines
   void Resume(Ready& ready) { ready_.PushBack(ready); }  // at the next turn
 
-  // co_await reactor.Enter(): goes on in this reactor's thread. From any reactor, or from a thread that has none.
+  // co_await reactor.Enter(): goes on in this reactor's thread. From any reactor, or from a thread that has
+  // none.
   struct EnterAwaiter : Mail {
     explicit EnterAwaiter(Reactor& r) : Mail(&Deliver), reactor(r) {}
     bool await_ready() const { return Current() == &reactor; }

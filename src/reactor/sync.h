@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What coroutines of one reactor wait on: Event, Mutex, Gate. None of it is for two threads; a coroutine moves to the
-// object's reactor first (Reactor::Enter). Waiters go on at the reactor's next turn, in the order in which they came.
+// What coroutines of one reactor wait on: Event, Mutex, Gate. None of it is for two threads; a coroutine
+// moves to the object's reactor first (Reactor::Enter). Waiters go on at the reactor's next turn, in the
+// order in which they came.
 #pragma once
 
 #include <coroutine>
@@ -137,8 +138,8 @@ class Mutex {
   IntrusiveList<Locker, &Locker::hook_> waiters_;
 };
 
-// Counts who is inside; closing it lets nobody in any more and waits until the last one has left. The end of every
-// object's life that others may be using.
+// Counts who is inside; closing it lets nobody in any more and waits until the last one has left. The end of
+// every object's life that others may be using.
 class Gate {
  public:
   explicit Gate(Reactor& reactor) : drained_(reactor) {}

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Task<T>: the one coroutine type, for control flows (open, attach, detach, hand-over); the I/O path is plain
-// functions. A Task is lazy: it starts when it is awaited or given to Spawn(), and it must then run to its end -
-// destroying a suspended Task is a programmer's error, since something still holds its handle. It runs on the
-// reactor that resumed it last; who moves to another reactor (Reactor::Enter) comes back before returning.
+// functions. A Task is lazy: it starts when it is awaited or given to Spawn(), and it must then run to its
+// end - destroying a suspended Task is a programmer's error, since something still holds its handle. It runs
+// on the reactor that resumed it last; who moves to another reactor (Reactor::Enter) comes back before
+// returning.
 //
-// GCC 12 destroys an aggregate temporary inside a co_await expression twice. Bind tasks and aggregate arguments to
-// names first:
+// GCC 12 destroys an aggregate temporary inside a co_await expression twice. Bind tasks and aggregate
+// arguments to names first:
 //     auto attach = controller.Attach(spec);
 //     Status attached = co_await std::move(attach);
 // tests/unit/reactor/task_test.cc compiles and runs the safe forms.
@@ -25,14 +26,35 @@ class Task;
 
 namespace internal {
 
+class PromiseBase;
+
+// Stands on the stack of a thread while it starts a task. A task that ends within its start tells it so and
+// returns, and the awaiting coroutine goes on without having been suspended; so a loop over such tasks does
+// not grow the stack, also where the compiler makes no tail calls (sanitizers, -O0).
+struct TaskStart {
+  explicit TaskStart(const PromiseBase& p) : promise(&p), outer(innermost) { innermost = this; }
+  ~TaskStart() { innermost = outer; }
+  TaskStart(const TaskStart&) = delete;
+  TaskStart& operator=(const TaskStart&) = delete;
+
+  const PromiseBase* promise;
+  TaskStart* outer;
+  bool ended = false;
+  static inline constinit thread_local TaskStart* innermost = nullptr;
+};
+
 class PromiseBase {
  public:
-  // Control goes straight to the awaiting coroutine, without growing the stack.
   struct FinalAwaiter {
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> self) const noexcept {
-      return self.promise().continuation_;
+      PromiseBase& promise = self.promise();
+      if (TaskStart* start = TaskStart::innermost; start != nullptr && start->promise == &promise) {
+        start->ended = true;
+        return std::noop_coroutine();
+      }
+      return promise.continuation_;
     }
     void await_resume() const noexcept {}
   };
@@ -94,11 +116,15 @@ class [[nodiscard]] Task {
   struct Awaiter {
     Task& task;
     bool await_ready() const noexcept { return false; }
-    std::coroutine_handle<> await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    // False: it has ended, go on. True: suspended, and by now perhaps resumed by another thread: `this` may
+    // be gone.
+    bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
       CLEAT_CHECK(!task.started_);
       task.started_ = true;
       task.handle_.promise().set_continuation(awaiting);
-      return task.handle_;
+      internal::TaskStart start(task.handle_.promise());
+      task.handle_.resume();
+      return !start.ended;
     }
     T await_resume() { return task.handle_.promise().TakeResult(); }
   };
@@ -133,11 +159,16 @@ struct Detached {
   };
 };
 
-inline Detached RunDetached(Task<void> task) { co_await task; }
+inline Detached RunDetached(Task<void> task) {
+  co_await task;
+}
 
 }  // namespace internal
 
-// Starts `task` here and now and lets it run to its end on its own. What it uses must outlive it: hold a Gate.
-inline void Spawn(Task<void> task) { internal::RunDetached(std::move(task)); }
+// Starts `task` here and now and lets it run to its end on its own. What it uses must outlive it: hold a
+// Gate.
+inline void Spawn(Task<void> task) {
+  internal::RunDetached(std::move(task));
+}
 
 }  // namespace cleat

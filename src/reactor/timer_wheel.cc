@@ -14,8 +14,8 @@ void TimerWheel::Add(Timer& timer, uint64_t deadline_ns) {
   Place(timer);
 }
 
-// A timer due in tick t stands on the lowest level on which t and tick_ differ only in that level's digit: when the
-// wheel's time reaches the slot, either it is due or it moves down.
+// A timer due in tick t stands on the lowest level on which t and tick_ differ only in that level's digit:
+// when the wheel's time reaches the slot, either it is due or it moves down.
 void TimerWheel::Place(Timer& timer) {
   constexpr uint64_t kRound = (1U << kTickShift) - 1;
   constexpr uint64_t kReach = (uint64_t{1} << (kLevels * kSlotBits)) - 1;

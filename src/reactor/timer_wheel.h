@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A hierarchical timer wheel: 8 levels of 64 slots, the lowest slot 1,024 ns wide, so deadlines up to 2^58 ns
-// (nine years) ahead. Add, cancel and "when is the next one" are O(1) (a 64-bit map of occupied slots a level); a
-// timer moves down a level at most 7 times in its life. It never fires early, and at most one slot's width late.
-// One thread. Idle timers cost nothing.
+// (nine years) ahead. Add, cancel and "when is the next one" are O(1) (a 64-bit map of occupied slots a
+// level); a timer moves down a level at most 7 times in its life. It never fires early, and at most one
+// slot's width late. One thread. Idle timers cost nothing.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@ namespace cleat {
 
 inline constexpr uint64_t kNoDeadline = std::numeric_limits<uint64_t>::max();
 
-// Embedded in what waits. Cancelled by its destructor. `fire` may add or cancel any timer, and destroy this one.
+// Embedded in what waits. Cancelled by its destructor. `fire` may add or cancel any timer, and destroy this
+// one.
 class Timer {
  public:
   using FireFn = void (*)(Timer&);
@@ -36,14 +37,14 @@ class TimerWheel {
  public:
   explicit TimerWheel(uint64_t now_ns);
 
-  // Not pending before. A deadline in the past fires at the next Advance.
+  // Not pending before. A deadline in the past fires when the time reaches the next slot.
   void Add(Timer& timer, uint64_t deadline_ns);
 
   // Fires what is due at `now_ns`, which must not go back. Returns how many fired.
   uint32_t Advance(uint64_t now_ns);
 
-  // A time at or before which nothing fires, and at which Advance makes progress; kNoDeadline when empty. It may be
-  // earlier than the first deadline (when that one still has to move down a level).
+  // A time at or before which nothing fires, and at which Advance makes progress; kNoDeadline when empty. It
+  // may be earlier than the first deadline (when that one still has to move down a level).
   uint64_t NextNs() const;
 
  private:

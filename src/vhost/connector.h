@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an endpoint finds its peer: by connecting to a socket on which the peer listens (client mode, QEMU is the
-// server; reconnecting is ours), or by listening (server mode). Owned by a SocketEndpoint, on the control reactor.
-// Every error names the path, the cause and what to do.
+// How an endpoint finds its peer: by connecting to a socket on which the peer listens (client mode, QEMU is
+// the server; reconnecting is ours), or by listening (server mode). Owned by a SocketEndpoint, on the control
+// reactor. Every error names the path, the cause and what to do.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,10 +26,11 @@ class Connector {
  public:
   virtual ~Connector() = default;
 
-  // Errors that can be seen at once. kUnavailable is none of them: a peer that is not there yet is waited for.
+  // Errors that can be seen at once. kUnavailable is none of them: a peer that is not there yet is waited
+  // for.
   virtual Status Start() = 0;
-  // The next peer's connected, non-blocking socket; kCancelled. One call at a time. Until the next call the peer is
-  // there; PeerLost says that it is not any more.
+  // The next peer's connected, non-blocking socket, or kCancelled. One call at a time, and not while the peer
+  // is there: PeerLost says that it is not any more.
   virtual Task<Result<UniqueFd>> Next(CancelToken& cancel) = 0;
   virtual void PeerLost() = 0;
   virtual void Stop() = 0;
@@ -36,9 +38,12 @@ class Connector {
   virtual std::string waiting_for() const = 0;
 };
 
-// One inotify descriptor for all client endpoints: tells a connector that a socket has appeared at its path, so that
-// an absent peer costs next to nothing and is still met within a millisecond. Without inotify (its limits are a
-// host's) connectors only retry by time.
+// At most so many bytes, as sockaddr_un has it.
+inline constexpr size_t kSocketPathBytesMax = 107;
+
+// One inotify descriptor for all client endpoints: tells a connector that a socket has appeared at its path,
+// so that an absent peer costs next to nothing and is still met within a millisecond. Without inotify (its
+// limits are a host's) connectors only retry by time.
 class SocketPathWatcher {
  public:
   explicit SocketPathWatcher(Reactor& control);
@@ -48,16 +53,17 @@ class SocketPathWatcher {
 
   // Owned by the subscriber; unsubscribes when it goes.
   struct Subscription {
-    explicit Subscription(Event& e) : appeared(e) {}
+    explicit Subscription(std::function<void()> f) : appeared(std::move(f)) {}
     ~Subscription();
-    Event& appeared;  // set when something appears at the path
-    std::string name;
+    std::function<void()> appeared;  // something has appeared at the path
+    std::string name;                // in its directory
     ListHook hook;
     SocketPathWatcher* watcher = nullptr;
     int watch = -1;
   };
   // False when the directory can't be watched.
   bool Subscribe(Subscription& subscription, const std::string& path);
+  void Unsubscribe(Subscription& subscription);
 
  private:
   struct Directory {
@@ -68,7 +74,6 @@ class SocketPathWatcher {
     static void OnEvent(FdWatch& watch, uint32_t epoll_events);
     SocketPathWatcher& watcher;
   };
-  void Unsubscribe(Subscription& subscription);
   void Read();
 
   UniqueFd inotify_;
@@ -78,8 +83,8 @@ class SocketPathWatcher {
 
 class ClientConnector final : public Connector {
  public:
-  // A peer lost a moment ago, or a socket that has just appeared, is tried every millisecond for kEagerNs; then the
-  // delay doubles. At the longest delay 400 absent sockets take under 1 % of a core.
+  // A peer lost a moment ago, or a socket that has just appeared, is tried every millisecond for kEagerNs;
+  // then the delay doubles. At the longest delay 400 absent sockets take under 1 % of a core.
   static constexpr uint64_t kEagerDelayNs = kNsPerMs;
   static constexpr uint64_t kEagerNs = 300 * kNsPerMs;
   static constexpr uint64_t kDelayMaxNs = kNsPerSecond;
@@ -106,17 +111,18 @@ class ClientConnector final : public Connector {
   Reactor& control_;
   const std::string path_;
   SocketPathWatcher* const watcher_;
-  Event retry_;     // the timer, or the socket appeared
-  Event appeared_;  // by the watcher
+  Event retry_;  // the timer, or the socket appeared
   RetryTimer timer_{retry_};
-  std::unique_ptr<SocketPathWatcher::Subscription> subscription_;
+  SocketPathWatcher::Subscription subscription_;
+  bool watched_ = false;
+  bool lost_ = false;
   uint64_t eager_until_ns_ = 0;
   uint64_t delay_ns_ = kEagerDelayNs;
   std::string last_error_;
 };
 
-// Listens on the path, for one peer at a time: a second one is accepted and closed at once. A socket file on which
-// nobody answers is taken over. Mode 0660. The file is removed by Stop, if it is still ours.
+// Listens on the path, for one peer at a time: a second one is accepted and closed at once. A socket file on
+// which nobody answers is taken over. Mode 0660. The file is removed by Stop, if it is still ours.
 class ServerConnector final : public Connector {
  public:
   ServerConnector(Reactor& control, std::string path);
@@ -136,6 +142,8 @@ class ServerConnector final : public Connector {
     ServerConnector& connector;
   };
   void RefuseOthers();
+
+  Status TakeOver();  // whatever lies at the path
 
   Reactor& control_;
   const std::string path_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine knows of a transport: a controller's endpoint connects a device model with whoever is on the other
-// side. The real one is SocketEndpoint (a relay between QEMU's socket and the vhost library); the simulation has one
-// without sockets. On the control reactor.
+// What the engine knows of a transport: a controller's endpoint connects a device model with whoever is on
+// the other side. The real one is SocketEndpoint (a relay between QEMU's socket and the vhost library); the
+// simulation has one without sockets. On the control reactor.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,11 @@ enum class SocketMode : uint8_t { kClient, kServer };
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  // stopped
-  // Begins to connect (or to listen); errors that can be seen at once - a path that is taken by something that is no
-  // socket, too long a path, no permission - are returned and leave it stopped.
+  // Begins to connect (or to listen); errors that can be seen at once - a path that is taken by something
+  // that is no socket, too long a path, no permission - are returned and leave it stopped.
   virtual Status Start() = 0;
-  // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the storage takes.
+  // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the
+  // storage takes.
   virtual Task<void> Stop() = 0;
   virtual EndpointStatus status() const = 0;
 };

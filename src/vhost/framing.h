@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a vhost-user byte stream into whole, sane messages. Pure: it gets bytes and descriptors and knows neither the
-// socket they come from nor the engine. One framer a direction; owned by whoever reads the socket; one thread.
+// Cuts a vhost-user byte stream into whole, sane messages. Pure: it gets bytes and descriptors and knows
+// neither the socket they come from nor the engine. One framer a direction; owned by whoever reads the
+// socket; one thread.
 //
-// Descriptors belong to the message in whose bytes they came. The kernel hands them over with the last byte of a
-// read, so a reader must never read over the end of a message: it asks wanted() and reads at most that much.
+// Descriptors belong to the message in whose bytes they came. The kernel hands them over with the last byte
+// of a read, so a reader must never read over the end of a message: it asks wanted() and reads at most that
+// much.
 #pragma once
 
 #include <array>
@@ -49,15 +51,17 @@ Message MakeAck(const Message& request, bool ok);
 
 class Framer {
  public:
-  // Requests are checked for their shape (size, descriptors, known request) as well; replies for version and size.
+  // Requests are checked for their shape (size, descriptors, known request) as well; replies for version and
+  // size.
   enum class Direction : uint8_t { kRequests, kReplies };
   explicit Framer(Direction direction) : direction_(direction) {}
 
-  // How many bytes are missing until the next decision: 1 to kPayloadBytesMax. 0: a message is ready to be taken.
+  // How many bytes are missing until the next decision: 1 to kPayloadBytesMax. 0: a message is ready to be
+  // taken.
   size_t wanted() const;
 
-  // At most wanted() bytes, with the descriptors that came with them. An error says what was wrong with the message;
-  // the stream can't be followed after it.
+  // At most wanted() bytes, with the descriptors that came with them. An error says what was wrong with the
+  // message; the stream can't be followed after it.
   Status Push(std::span<const uint8_t> bytes, std::vector<UniqueFd> descriptors);
 
   // The message that has become whole, if any.

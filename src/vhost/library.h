@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// librte_vhost as the protocol engine behind the relays. One a process, made by main before any reactor thread, and
-// it outlives every endpoint.
+// librte_vhost as the protocol engine behind the relays. One a process, made by main before any reactor
+// thread, and it outlives every endpoint.
 //
-// The library is the *server* on the private sockets, one for each distinct offer (not for each device): it can
-// serve any number of connections on one, so that attach and detach are a connect and a close and never a call into the
-// library - none that blocks, none that must be undone. Sockets lie in a private directory (mode 0700).
+// The library is the *server* on the private sockets, one for each distinct offer (not for each device): it
+// can serve any number of connections on one, so that attach and detach are a connect and a close and never a
+// call into the library - none that blocks, none that must be undone. Sockets lie in a private directory
+// (mode 0700).
 //
-// It never touches a ring: the relay keeps kick, call and in-flight descriptors from it, nothing of its data path is
-// called, and what it maps of the guest's memory is a mapping of its own.
+// It never touches a ring: the relay keeps kick, call and in-flight descriptors from it, nothing of its data
+// path is called, and what it maps of the guest's memory is a mapping of its own.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +22,22 @@
 
 namespace cleat::vhost {
 
-class DpdkLibrary final : public ProtocolLibrary {
+class VhostLibrary final : public ProtocolLibrary {
  public:
-  struct Options {
-    // Where the private directory is made; at most 60 bytes. Empty: $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR or /tmp.
-    std::string runtime_directory;
-  };
-
-  // librte_vhost polls at most 1,024 descriptors: a pipe of its own, our wake-up connection, a listener an offer, and
-  // the devices.
+  // librte_vhost polls at most 1,024 descriptors: a pipe of its own, our wake-up connection, a listener an
+  // offer, and the devices.
   static constexpr uint32_t kOffersMax = 22;
   static constexpr uint32_t kDevicesMax = 1000;
 
-  // Starts DPDK's environment (about 150 ms): without hugepages, privileges, PCI or files. Leaves the calling thread's
-  // CPU affinity as it was. Once in a process: there is no second start, not even after the library is destroyed.
-  static Result<std::unique_ptr<DpdkLibrary>> Start(const Options& options);
-  ~DpdkLibrary() override;
+  static constexpr size_t kRuntimeDirectoryBytesMax = 70;
+
+  // Starts DPDK's environment (about 150 ms): without hugepages, privileges, PCI or files. Leaves the calling
+  // thread's CPU affinity as it was. Once in a process: there is no second start, not even after the library
+  // is destroyed. `name` is the engine's, for DPDK's own messages; the private directory is made in
+  // `runtime_directory`, which exists and whose path has at most kRuntimeDirectoryBytesMax bytes.
+  static Result<std::unique_ptr<VhostLibrary>> Start(const std::string& name,
+                                                     const std::string& runtime_directory);
+  ~VhostLibrary() override;
 
   uint32_t devices_max() const override { return kDevicesMax; }
   Result<UniqueFd> Connect(const Offer& offer) override;
@@ -46,7 +47,7 @@ class DpdkLibrary final : public ProtocolLibrary {
     Offer offer;
     std::string path;
   };
-  explicit DpdkLibrary(std::string directory) : directory_(std::move(directory)) {}
+  explicit VhostLibrary(std::string directory) : directory_(std::move(directory)) {}
   Status OpenWakeUp();
   void WakeUp();
   Result<const Listener*> ListenerFor(const Offer& offer);

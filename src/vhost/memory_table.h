@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A guest's memory as its front end described it (SET_MEM_TABLE): our own mapping of each region, and the two ways to
-// address it - guest-physical (block::MemoryMap), and "user", the front end's own virtual addresses, in which ring
-// addresses are given. Immutable; held by the session and, through the MemoryMap, by queues and requests in flight.
+// A guest's memory as its front end described it (SET_MEM_TABLE): our own mapping of each region, and the two
+// ways to address it - guest-physical (block::MemoryMap), and "user", the front end's own virtual addresses,
+// in which ring addresses are given. Immutable; held by the session and, through the MemoryMap, by queues and
+// requests in flight.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +22,8 @@ namespace cleat::vhost {
 
 class MemoryTable {
  public:
-  // Takes a region's last reference, on whatever thread it was dropped: unmapping a large guest takes milliseconds,
-  // which no reactor should spend.
+  // Takes a region's last reference, on whatever thread it was dropped: unmapping a large guest takes
+  // milliseconds, which no reactor should spend.
   using ReleaseFn = std::function<void(std::shared_ptr<block::MemoryRegion>)>;
 
   struct Region {
@@ -35,13 +36,15 @@ class MemoryTable {
     uint64_t file_offset_bytes = 0;
   };
 
-  // From memory that is there already (tests, simulation). Refuses overlaps, and more than kMemoryRegionsMax regions.
+  // From memory that is there already (tests, simulation). Refuses overlaps, and more than kMemoryRegionsMax
+  // regions.
   static Result<std::shared_ptr<const MemoryTable>> Make(std::vector<Region> regions);
 
   // Maps the files, `previous`' mapping of the same piece of the same file being used again (memory hot-plug
   // must not map everything anew). Blocks: for a BlockingPool's thread. Keeps no descriptor.
   static Result<std::shared_ptr<const MemoryTable>> Map(std::span<const MemoryTableRegion> regions,
-                                                        std::span<const UniqueFd> files, const MemoryTable* previous,
+                                                        std::span<const UniqueFd> files,
+                                                        const MemoryTable* previous,
                                                         const ReleaseFn& release);
 
   const std::shared_ptr<const block::MemoryMap>& map() const { return map_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vhost-user protocol as the engine speaks it (QEMU documentation, "Vhost-user Protocol"): message layouts,
-// numbers, and what a message of each kind must look like. Plain values, no sockets.
+// The vhost-user protocol as the engine speaks it (QEMU documentation, "Vhost-user Protocol"): message
+// layouts, numbers, and what a message of each kind must look like. Plain values, no sockets.
 #pragma once
 
 #include <bit>

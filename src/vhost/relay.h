@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection between a vhost-user front end (the peer) and the protocol library: whole, checked messages only, in
-// one linear coroutine on the control reactor. Of each request the session takes its part first, and what must be held
-// back until the reactors have let go is held back by waiting for it; then the library gets the message; then the peer
-// its answer.
+// One connection between a vhost-user front end (the peer) and the protocol library: whole, checked messages
+// only, in one linear coroutine on the control reactor. Of each request the session takes its part first, and
+// what must be held back until the reactors have let go is held back by waiting for it; then the library gets
+// the message; then the peer its answer.
 //
 //   peer --bytes--> framer --message--> session (await) --> library --reply--> peer
 //
-// One request is on its way at a time: a peer that sends faster than it is served, or doesn't read its answers, fills
-// its own socket and nothing else, and the library, whose one thread serves every device, never waits for a peer or
-// for half a message. What breaks the rules ends this connection with an error that says which.
+// One request is on its way at a time: a peer that sends faster than it is served, or doesn't read its
+// answers, fills its own socket and nothing else, and the library, whose one thread serves every device,
+// never waits for a peer or for half a message. What breaks the rules ends this connection with an error that
+// says which.
 //
-// Kept from the library, because it has no use for them or would write to what belongs to a running ring: kick, call
-// and error descriptors (it is told that there are none) and the in-flight log. Configuration space is answered here.
+// Kept from the library, because it has no use for them or would write to what belongs to a running ring:
+// kick, call and error descriptors (it is told that there are none) and the in-flight log. Configuration
+// space is answered here.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +32,8 @@
 
 namespace cleat::vhost {
 
-// A non-blocking stream socket that carries messages, read and written a whole message at a time. Sets `progress` when
-// the descriptor may have become ready.
+// A non-blocking stream socket that carries messages, read and written a whole message at a time. Sets
+// `progress` when the descriptor may have become ready.
 class MessageChannel {
  public:
   MessageChannel(Framer::Direction direction, Event& progress) : framer_(direction), watch_(progress) {}
@@ -61,24 +64,29 @@ class Relay {
   // `session` and `model` outlive the relay.
   Relay(Reactor& control, Session& session, virtio::DeviceModel& model);
 
-  // Runs the connection until the peer closes it (success), Stop, or an error. The rings are as they were then: the
-  // caller ends the session first and closes the relay's sockets (Close, or its destructor) afterwards.
+  // Runs the connection until the peer closes it (success), Stop, or an error. The rings are as they were
+  // then: the caller ends the session first and closes the relay's sockets (Close, or its destructor)
+  // afterwards.
   Task<Status> Run(UniqueFd peer, UniqueFd library);
   void Stop();
   void Close();
 
-  uint64_t messages() const { return messages_; }            // from the peer
+  uint64_t messages() const { return messages_; }  // from the peer
   const std::string& last_request() const { return last_request_; }
 
  private:
   Task<Status> Handle(Message* message);
-  Task<Status> TakePart(Message* message, Message* reply, bool* forward);
-  Status GetConfig(const Message& message, Message* reply);
+  // The session's and the model's part. With `answer` set the message is answered here and goes no further.
+  Task<Status> TakePart(Message* message, std::optional<Message>* answer);
+  Task<Status> TakeRingPart(Message* message);
+  Task<Status> TakeDescriptor(Message* message);
+  Task<Status> TakeMemory(const Message& message);
+  Task<Status> TakeInflight(const Message& message, std::optional<Message>* answer);
+  Message GetConfig(const Message& message) const;
   Status SetConfig(const Message& message);
-  Task<Status> TapRing(Message* message);
-  Task<Status> TapMemory(Message* message);
-  Task<Status> Ask(const Message& message, Message* reply);  // forwards and waits for the answer
-  Task<Status> Write(MessageChannel* channel, const Message* message);
+  void Adapt(Message* reply) const;
+  Task<Status> AwaitReply(const Message& request, Message* reply);
+  Task<Status> Write(MessageChannel& channel, const Message& message);
 
   Reactor& control_;
   Session& session_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One virtqueue of a session: what the front end has told about it (on the control reactor), and the device queue
-// that serves it on its I/O reactor, with the watch on the kick descriptor and the notifier that writes the call
-// descriptor. Owned by the Session. Every Task is called on control, returns on control when the change has taken
-// effect on the I/O reactor, and is awaited before the next one begins.
+// One virtqueue of a session: what the front end has told about it (on the control reactor), and the device
+// queue that serves it on its I/O reactor, with the watch on the kick descriptor and the notifier that writes
+// the call descriptor. Owned by the Session. Every Task is called on control, returns on control when the
+// change has taken effect on the I/O reactor, and is awaited before the next one begins.
 #pragma once
 
 #include <atomic>
@@ -48,18 +48,22 @@ class Ring {
   // Any thread: requests in the storage while the ring is being drained, as of a moment ago.
   uint32_t draining_requests() const { return draining_requests_.load(std::memory_order_relaxed); }
 
-  // Begins to serve; `setup`'s notifier is filled in here. Signals the call descriptor once: a notification may have
-  // died with whoever served the ring before. The queue starts active, so the ring is looked at without a kick.
+  // Begins to serve; `setup`'s notifier is filled in here. Signals the call descriptor once: a notification
+  // may have died with whoever served the ring before. The queue starts active, so the ring is looked at
+  // without a kick.
   Task<Status> Start(virtio::QueueSetup* setup);
   // Returns when every request in flight has been completed to the ring; told.base is where to go on from.
   Task<void> Stop();
   // Destroys the device queue on its reactor. Stopped.
   Task<void> Close();
 
-  // Running or not; while it runs they are exchanged without stopping. Invalid: none (polled; no notifications).
+  // Running or not; while it runs they are exchanged without stopping. Invalid: none (polled; no
+  // notifications). Anything but an eventfd is refused: writing to it might block, or worse.
   Task<Status> SetKick(UniqueFd kick);
-  Task<void> SetCall(UniqueFd call);
-  void SetError(UniqueFd error) { error_ = std::move(error); }
+  Task<Status> SetCall(UniqueFd call);
+  Status SetError(UniqueFd error);
+  // GET_VRING_BASE: the front end gives new ones before the ring starts again. Stopped.
+  void DropDescriptors();
 
   // While it runs.
   Task<void> SetMemory(std::shared_ptr<const block::MemoryMap> memory, const virtio::RingMemory* ring);
@@ -89,6 +93,8 @@ class Ring {
     Ring& ring;
   };
 
+  void Broke(uint64_t life, const std::string& reason);  // on control
+
   // On the I/O reactor.
   Status StartQueue(virtio::QueueSetup* setup);
   Status WatchKick();
@@ -100,6 +106,9 @@ class Ring {
   const uint32_t index_;
   const BrokenFn on_broken_;
 
+  // What the queue reports comes by mail and may come late: for a ring that is gone, or has started anew.
+  const std::shared_ptr<Ring*> self_ = std::make_shared<Ring*>(this);
+  uint64_t life_ = 0;
   bool running_ = false;
   std::string broken_;
   UniqueFd error_;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of one vhost-user connection, without its socket: negotiated features, the guest's memory, in-flight and
-// dirty logs, the rings. It holds every resource itself (mappings, descriptors), so nothing that the protocol library
-// does to its own copies touches a running ring.
+// The state of one vhost-user connection, without its socket: negotiated features, the guest's memory,
+// in-flight and dirty logs, the rings. It holds every resource itself (mappings, descriptors), so nothing
+// that the protocol library does to its own copies touches a running ring.
 //
-// On the control reactor; one call at a time: each Task is awaited before the next call. A Task returns when the
-// change has taken effect on the I/O reactors. An error means that the front end broke the protocol or that a resource
-// is missing: the caller ends the connection, with End(). Life: made for a connection, End() exactly once, destroyed.
+// On the control reactor; one call at a time: each Task is awaited before the next call. A Task returns when
+// the change has taken effect on the I/O reactors. An error means that the front end broke the protocol or
+// that a resource is missing: the caller ends the connection, with End(). Life: made for a connection, End()
+// exactly once, destroyed.
 //
 // A ring serves requests when its size, addresses, base and kick were given and - once protocol features are
-// negotiated - it is enabled. SET_VRING_ENABLE 0 and GET_VRING_BASE stop it and wait until its requests are completed.
+// negotiated - it is enabled. SET_VRING_ENABLE 0 and GET_VRING_BASE stop it and wait until its requests are
+// completed.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@
 #include "base/unique_fd.h"
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
+#include "reactor/sync.h"
 #include "reactor/task.h"
 #include "vhost/memory_table.h"
 #include "vhost/protocol.h"
@@ -59,31 +62,32 @@ class Session {
   Status SetProtocolFeatures(uint64_t protocol_features);
 
   // ---- Memory. Requests in flight keep what the new table lacks alive until they end.
-  Task<Status> MapMemory(std::vector<MemoryTableRegion> regions, std::vector<UniqueFd> files);
+  // Maps on the pool and keeps no descriptor; what the spans show outlives the task.
+  Task<Status> MapMemory(std::span<const MemoryTableRegion> regions, std::span<const UniqueFd> files);
   Task<Status> SetMemory(std::shared_ptr<const MemoryTable> table);
 
-  // ---- In-flight log ("Inflight I/O tracking", split layout). MakeInflight answers GET_INFLIGHT_FD with a new,
-  // sealed memfd; SetInflight takes what the front end kept. Before the rings start.
+  // ---- In-flight log ("Inflight I/O tracking", split layout). MakeInflight answers GET_INFLIGHT_FD with a
+  // new, sealed memfd; SetInflight takes what the front end kept. Before the rings start.
   struct InflightArea {
     InflightDescription description{};
     UniqueFd file;
   };
   Result<InflightArea> MakeInflight(uint16_t queues, uint16_t queue_size);
-  Task<Status> SetInflight(InflightDescription description, UniqueFd file);
+  Task<Status> SetInflight(InflightDescription description, const UniqueFd& file);
 
   // ---- Dirty log of a migration: used while the features hold LOG_ALL.
-  Task<Status> SetLog(LogDescription description, UniqueFd file);
+  Task<Status> SetLog(LogDescription description, const UniqueFd& file);
 
   // ---- Rings
-  Status SetRingSize(uint32_t index, uint32_t size);                     // stopped
-  Status SetRingBase(uint32_t index, uint32_t base);                     // stopped
-  Task<Status> SetRingAddresses(VringAddresses addresses);               // stopped, or the same memory
-  Task<Status> SetRingKick(uint32_t index, UniqueFd kick);               // invalid: the ring is to be polled
-  Task<Status> SetRingCall(uint32_t index, UniqueFd call);               // invalid: no notifications
+  Task<Status> SetRingSize(uint32_t index, uint32_t size);  // stopped
+  Task<Status> SetRingBase(uint32_t index, uint32_t base);  // stopped
+  Task<Status> SetRingAddresses(VringAddresses addresses);
+  Task<Status> SetRingKick(uint32_t index, UniqueFd kick);  // invalid: the ring is to be polled
+  Task<Status> SetRingCall(uint32_t index, UniqueFd call);  // invalid: no notifications
   Status SetRingError(uint32_t index, UniqueFd error);
   Task<Status> EnableRing(uint32_t index, bool enable);
-  Task<Result<uint16_t>> StopRing(uint32_t index);                       // GET_VRING_BASE: where to go on from
-  Task<void> StopAllRings();                                             // side by side; told.enabled goes
+  Task<Result<uint16_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
+  Task<void> StopAllRings();                        // side by side; told.enabled goes
 
   // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
   Task<void> End();
@@ -105,8 +109,9 @@ class Session {
   bool logging() const { return (features_ & kFeatureLogAll) != 0 && log_.base != nullptr; }
   Task<Status> StartIfComplete(Ring& ring);
   Task<void> StopOne(Ring& ring);
+  Task<void> StopBesides(Ring& ring, Gate::Holder stopping);
   Task<void> UpdateDirtyLog();
-  Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(UniqueFd* file, uint64_t offset_bytes,
+  Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(const UniqueFd& file, uint64_t offset_bytes,
                                                              uint64_t size_bytes);
 
   const Options options_;

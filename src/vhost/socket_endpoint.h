@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller's endpoint on a unix socket: connector (how a peer is found), relay (the connection), session (its
-// rings), one after the other in one coroutine. The next connection begins only when the last one's rings are drained.
+// A controller's endpoint on a unix socket: connector (how a peer is found), relay (the connection), session
+// (its rings), one after the other in one coroutine. The next connection begins only when the last one's
+// rings are drained.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@
 
 namespace cleat::vhost {
 
-// Made by main, on no particular thread, and used on control; outlives its endpoints. Everything it is given outlives
-// it. The control reactor is one of its own that need not poll; all relays run on it.
+// Made by main, on no particular thread, and used on control; outlives its endpoints. Everything it is given
+// outlives it. The control reactor is one of its own that need not poll; all relays run on it.
 class SocketEndpointFactory final : public EndpointFactory {
  public:
   SocketEndpointFactory(Reactor& control, std::vector<Reactor*> io_reactors, BlockingPool& pool,
@@ -46,10 +47,11 @@ class SocketEndpointFactory final : public EndpointFactory {
 
 class SocketEndpoint final : public Endpoint {
  public:
-  // A peer that said nothing for so long is reported: QEMU before 9.1 does not start a vhost-user-scsi device again
-  // after a reconnect, and a connection may wait in a listen backlog for ever.
+  // A peer that said nothing for so long is reported: QEMU before 9.1 does not start a vhost-user-scsi device
+  // again after a reconnect, and a connection may wait in a listen backlog for ever.
   static constexpr uint64_t kSilentPeerNs = 3 * kNsPerSecond;
-  // After a connection that ended in an error, or before its first message: wait this long, twice as long each time.
+  // After a connection that ended in an error, or before its first message: wait this long, twice as long
+  // each time.
   static constexpr uint64_t kErrorDelayMinNs = 20 * kNsPerMs;
   static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
 
@@ -66,7 +68,6 @@ class SocketEndpoint final : public Endpoint {
   Task<Status> Serve(UniqueFd peer);
   Task<Result<UniqueFd>> ConnectLibrary();
   void Changed();
-  void Report(std::string message);
   struct SilenceTimer : Timer {
     explicit SilenceTimer(SocketEndpoint& e) : Timer(&Fire), endpoint(e) {}
     static void Fire(Timer& timer);
@@ -85,8 +86,9 @@ class SocketEndpoint final : public Endpoint {
   Event stopped_;
   SilenceTimer silence_timer_{*this};
 
-  EndpointState phase_ = EndpointState::kStopped;  // of the coroutine; status() refines it by the session's rings
-  std::string last_error_;                         // why the last connection ended, if it ended badly
+  EndpointState phase_ =
+      EndpointState::kStopped;  // of the coroutine; status() refines it by the session's rings
+  std::string last_error_;      // why the last connection ended, if it ended badly
   bool silent_ = false;
   uint64_t connections_ = 0;
   uint64_t error_delay_ns_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One buffer that the guest made available: a chain of descriptors (virtio 1.2, 2.7.5; packed rings: 2.8.6), checked
-// and translated. What every ring format hands to a device, which need not know how it was laid out: the readable
-// bytes come first, then the writable ones (2.7.4.2), each as segments of mapped memory.
+// One buffer that the guest made available: a chain of descriptors (virtio 1.2, 2.7.5; packed rings: 2.8.6),
+// checked and translated. What every ring format hands to a device, which need not know how it was laid out:
+// the readable bytes come first, then the writable ones (2.7.4.2), each as segments of mapped memory.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,14 @@
 
 namespace cleat::virtio {
 
-// Data segments that a driver may use in one request (virtio-blk's seg_max, virtio-scsi's): what fits, with a header
-// and a status, a queue of 128 without indirect descriptors.
+// Data segments that a driver may use in one request (virtio-blk's seg_max, virtio-scsi's): what fits, with a
+// header and a status, a queue of 128 without indirect descriptors.
 inline constexpr uint32_t kDataSegmentsMax = 126;
 
-// Descriptors in a chain. A driver that keeps to kDataSegmentsMax needs at most 143: it may also put each byte of the
-// 16-byte header, and the status byte, into a descriptor of its own; one more refers to the indirect table. The rest
-// is slack for drivers that overdo it. What a driver wants beyond that is an attack or a bug.
+// Descriptors in a chain. A driver that keeps to kDataSegmentsMax needs at most 143: it may also put each
+// byte of the 16-byte header, and the status byte, into a descriptor of its own; one more refers to the
+// indirect table. The rest is slack for drivers that overdo it. What a driver wants beyond that is an attack
+// or a bug.
 inline constexpr uint32_t kChainDescriptorsMax = 256;
 
 // Segments of a chain: a descriptor that crosses the border of two memory regions becomes two.

@@ -18,8 +18,8 @@ void DirtyLog::MarkPages(uint64_t guest_address, uint64_t length_bytes) {
     }
     uint8_t bits = 0;
     for (; page <= last && page >> 3 == byte; ++page) bits = static_cast<uint8_t>(bits | 1U << (page & 7));
-    // Always the read-modify-write, also when the bits look set: it is what keeps the data's stores before QEMU's
-    // next look at them. A plain look could see a bit that QEMU clears before it sees our data.
+    // Always the read-modify-write, also when the bits look set: it is what keeps the data's stores before
+    // QEMU's next look at them. A plain look could see a bit that QEMU clears before it sees our data.
     std::atomic_ref<uint8_t>(memory_.base[byte]).fetch_or(bits, std::memory_order_seq_cst);
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dirty log of a live migration (vhost-user specification, "Migration"; VHOST_F_LOG_ALL): one bit for each 4 KiB
-// page of guest-physical memory that the device has written. The migration's source copies a page again when its bit
-// is set, so a bit comes after its write and before the ring is given up. Other threads and QEMU use the same bytes.
+// The dirty log of a live migration (vhost-user specification, "Migration"; VHOST_F_LOG_ALL): one bit for
+// each 4 KiB page of guest-physical memory that the device has written. The migration's source copies a page
+// again when its bit is set, so a bit comes after its write and before the ring is given up. Other threads
+// and QEMU use the same bytes.
 //
 // Belongs to one queue, on its reactor. Without a log everything here is one predictable branch.
 #pragma once
@@ -26,11 +27,13 @@ class DirtyLog {
 
   // After the write.
   void Mark(uint64_t guest_address, uint64_t length_bytes) {
-    if (enabled()) [[unlikely]] MarkPages(guest_address, length_bytes);
+    if (enabled()) [[unlikely]]
+      MarkPages(guest_address, length_bytes);
   }
   // The same for segments of `map`.
   void Mark(const block::MemoryMap& map, std::span<const block::Segment> segments) {
-    if (enabled()) [[unlikely]] MarkSegments(map, segments);
+    if (enabled()) [[unlikely]]
+      MarkSegments(map, segments);
   }
 
   // A page was written that the log has no bit for: the migration would lose it, so the queue must not go on.

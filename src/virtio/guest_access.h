@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How memory that somebody else may be writing at this very moment is read and written: each field once, with its
-// order. The other side is a guest's CPU (or, for the in-flight and dirty logs, another process), so every value that
-// is checked has to be the value that is used: the compiler may not read it again in between.
+// How memory that somebody else may be writing at this very moment is read and written: each field once, with
+// its order. The other side is a guest's CPU (or, for the in-flight and dirty logs, another process), so
+// every value that is checked has to be the value that is used: the compiler may not read it again in
+// between.
 //
 // Everything on a ring is little-endian (virtio 1.2, 2.7), and so are the machines that we run on.
 #pragma once
@@ -25,7 +26,8 @@ void StoreShared(uint8_t* at, T value, std::memory_order order) {
   std::atomic_ref<T>(*reinterpret_cast<T*>(at)).store(value, order);
 }
 
-// A copy of bytes of any alignment. What is done with the copy can't be turned into a second look at the source.
+// A copy of bytes of any alignment. What is done with the copy can't be turned into a second look at the
+// source.
 inline void CopyShared(void* to, const uint8_t* from, size_t bytes) {
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);

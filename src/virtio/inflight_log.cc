@@ -30,10 +30,9 @@ void Store(uint8_t* at, T value) {
 uint8_t* EntryAt(uint8_t* base, uint16_t head) {
   return base + InflightLog::kHeaderBytes + InflightLog::kEntryBytes * head;
 }
-const uint8_t* EntryAt(const uint8_t* base, uint16_t head) { return EntryAt(const_cast<uint8_t*>(base), head); }
 
-// The last `count` entries of the batch list are not in flight any more. The list is in memory that others can
-// write: an index outside ends the walk.
+// The last `count` entries of the batch list are not in flight any more. The list is in memory that others
+// can write: an index outside ends the walk.
 void ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count) {
   for (; count > 0 && head < descriptors; --count) {
     uint8_t* entry = EntryAt(base, head);
@@ -54,7 +53,8 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
     return refuse("it has " + std::to_string(memory.size_bytes) + " bytes, a queue of " +
                   std::to_string(queue_size) + " needs " + std::to_string(Bytes(queue_size)));
   }
-  if (reinterpret_cast<uintptr_t>(memory.base) % alignof(uint64_t) != 0) return refuse("it is not 8-byte aligned");
+  if (reinterpret_cast<uintptr_t>(memory.base) % alignof(uint64_t) != 0)
+    return refuse("it is not 8-byte aligned");
   const auto version = Load<uint16_t>(memory.base + kVersionAt);
   if (version > kVersion) return refuse("its version " + std::to_string(version) + " is not known here");
   // What the peer sized it for, which may be more than the guest uses; 0 when nobody said.
@@ -83,7 +83,9 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
   return Ok{};
 }
 
-void InflightLog::Detach() { *this = InflightLog(); }
+void InflightLog::Detach() {
+  *this = InflightLog();
+}
 
 void InflightLog::Recover(uint8_t* base, uint16_t descriptors, uint16_t used_index) {
   const auto finished = Load<uint16_t>(base + kUsedIndexAt);

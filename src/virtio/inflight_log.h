@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The in-flight log of a split ring (vhost-user specification, "Inflight I/O tracking"): which requests were fetched
-// and not yet given back, in memory that QEMU keeps when this process dies. The successor answers those, and only
-// those. Byte-compatible with the specification's QueueRegionSplit.
+// The in-flight log of a split ring (vhost-user specification, "Inflight I/O tracking"): which requests were
+// fetched and not yet given back, in memory that QEMU keeps when this process dies. The successor answers
+// those, and only those. Byte-compatible with the specification's QueueRegionSplit.
 //
-// Order of one I/O, so that a SIGKILL between any two stores loses no request and runs no acknowledged one again:
+// Order of one I/O, so that a SIGKILL between any two stores loses no request and runs no acknowledged one
+// again:
 //
-//   Fetched(head)       counter, then inflight = 1            before the request is submitted, or the next is fetched
-//   Used(head)          next, then last_batch_head            for each request of the batch
-//   (the ring)          used elements, then the used index    this acknowledges the batch to the guest
+//   Fetched(head)       counter, then inflight = 1            before the request is submitted, or the next is
+//   fetched Used(head)          next, then last_batch_head            for each request of the batch (the
+//   ring)          used elements, then the used index    this acknowledges the batch to the guest
 //   Published(index)    inflight = 0 for the batch, used_idx  before the next Used
 //
-// Killed before the used index: the whole batch is still in flight. Killed after it: used_idx shows that the last
-// batch was not finished, and its entries, linked from last_batch_head, are cleared by Attach. The order of stores
-// need only hold for the compiler and for whoever takes over afterwards: release stores, free on x86.
+// Killed before the used index: the whole batch is still in flight. Killed after it: used_idx shows that the
+// last batch was not finished, and its entries, linked from last_batch_head, are cleared by Attach. The order
+// of stores need only hold for the compiler and for whoever takes over afterwards: release stores, free on
+// x86.
 //
-// A batch may be larger than one, which some implementations of the recovery (librte_vhost's own) do not expect:
-// Attach or Recover has to see the log before they do.
+// A batch may be larger than one, which some implementations of the recovery (librte_vhost's own) do not
+// expect: Attach or Recover has to see the log before they do.
 //
 // Belongs to one queue, on its reactor. Without a log each call is one predictable branch.
 #pragma once
@@ -36,24 +38,28 @@ class InflightLog {
   static constexpr uint16_t kVersion = 1;
   static constexpr uint64_t Bytes(uint16_t queue_size) { return kHeaderBytes + kEntryBytes * queue_size; }
 
-  // Takes the log of a queue whose ring has `used_index`; prepares a fresh one (all zeroes), repairs one that a
-  // killed predecessor left. Fails when it is too small or made for a smaller queue. Without memory: no log.
+  // Takes the log of a queue whose ring has `used_index`; prepares a fresh one (all zeroes), repairs one that
+  // a killed predecessor left. Fails when it is too small or made for a smaller queue. Without memory: no
+  // log.
   Status Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index);
   void Detach();
   bool enabled() const { return base_ != nullptr; }
 
   void Fetched(uint16_t head) {
-    if (enabled()) [[unlikely]] StoreFetched(head);
+    if (enabled()) [[unlikely]]
+      StoreFetched(head);
   }
   void Used(uint16_t head) {
-    if (enabled()) [[unlikely]] StoreUsed(head);
+    if (enabled()) [[unlikely]]
+      StoreUsed(head);
   }
   void Published(uint16_t used_index) {
-    if (enabled()) [[unlikely]] StorePublished(used_index);
+    if (enabled()) [[unlikely]]
+      StorePublished(used_index);
   }
 
-  // The heads that are in flight, in the order in which they were fetched: what a successor submits first, before it
-  // goes on at the available index (used index + their number).
+  // The heads that are in flight, in the order in which they were fetched: what a successor submits first,
+  // before it goes on at the available index (used index + their number).
   std::vector<uint16_t> InFlight() const;
 
   // The specification's "When reconnecting", step 1, on memory that Attach would accept.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "virtio/split_ring.h"
 
-#include <linux/virtio_ring.h>
-
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -12,8 +10,6 @@
 
 namespace cleat::virtio {
 namespace {
-
-constexpr uint64_t kDescriptorBytes = 16;
 
 std::string Hex(uint64_t value) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -29,7 +25,9 @@ std::string Hex(uint64_t value) {
 struct __attribute__((packed, may_alias)) UnalignedWord {
   uint64_t value;
 };
-uint64_t ReadWord(const uint8_t* at) { return reinterpret_cast<const volatile UnalignedWord*>(at)->value; }
+uint64_t ReadWord(const uint8_t* at) {
+  return reinterpret_cast<const volatile UnalignedWord*>(at)->value;
+}
 
 // A copy across memory regions; the caller has checked that all of it is mapped.
 void CopyFromGuest(const block::MemoryMap& map, uint64_t guest_address, void* to, uint64_t bytes) {
@@ -56,21 +54,22 @@ bool IsMapped(const block::MemoryMap& map, uint64_t guest_address, uint64_t byte
 
 }  // namespace
 
-void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next_available, DirtyLog* dirty_log) {
+void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next_available,
+                      DirtyLog* dirty_log) {
   CLEAT_CHECK(std::has_single_bit(memory.size) && memory.size <= kQueueSizeMax);
   size_ = memory.size;
   mask_ = static_cast<uint16_t>(size_ - 1);
   Move(memory);
   dirty_log_ = dirty_log;
-  event_idx_ = (features >> VIRTIO_RING_F_EVENT_IDX & 1) != 0;
-  indirect_ = (features >> VIRTIO_RING_F_INDIRECT_DESC & 1) != 0;
+  event_idx_ = (features >> kFeatureEventIdx & 1) != 0;
+  indirect_ = (features >> kFeatureIndirectDesc & 1) != 0;
   next_available_ = next_available;
-  used_index_ = published_ = LoadShared<uint16_t>(used_ + kIndexAt, std::memory_order_relaxed);
+  used_index_ = published_ = LoadShared<uint16_t>(used_ + kRingIndexAt, std::memory_order_relaxed);
   in_use_ = 0;
   call_first_ = true;
   fault_.clear();
   // With EVENT_IDX the flags have to be 0 (2.7.10.1), and a stale avail_event is all that "off" can mean.
-  StoreUsedField(kFlagsAt, event_idx_ ? 0 : VRING_USED_F_NO_NOTIFY);
+  StoreUsedField(kRingFlagsAt, event_idx_ ? 0 : kUsedNoNotify);
 }
 
 void SplitRing::Move(const RingMemory& memory) {
@@ -104,7 +103,8 @@ bool SplitRing::TakeHead(uint16_t& head) {
   return true;
 }
 
-SplitRing::Descriptor SplitRing::ReadDescriptor(const Table& table, const block::MemoryMap& map, uint32_t index) {
+SplitRing::Descriptor SplitRing::ReadDescriptor(const Table& table, const block::MemoryMap& map,
+                                                uint32_t index) {
   uint64_t words[2];
   if (table.base != nullptr) [[likely]] {
     const uint8_t* at = table.base + kDescriptorBytes * index;
@@ -126,66 +126,70 @@ bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
   uint32_t left = table.entries;
   for (;;) {
     if (chain.descriptors() == kChainDescriptorsMax) [[unlikely]] {
-      return Break("chain is longer than " + std::to_string(kChainDescriptorsMax) + " descriptors" + Where(head));
+      return Break("chain is longer than " + std::to_string(kChainDescriptorsMax) + " descriptors" + Where());
     }
     chain.CountDescriptor();
     const Descriptor descriptor = ReadDescriptor(table, map, index);
-    if ((descriptor.flags & VRING_DESC_F_INDIRECT) != 0) {
+    if ((descriptor.flags & kDescIndirect) != 0) {
       // Also behind ordinary descriptors (2.7.5.3.2).
-      if (!EnterIndirect(descriptor, map, nested, table)) [[unlikely]] return false;
+      if (!EnterIndirect(descriptor, map, nested, table)) [[unlikely]]
+        return false;
       nested = true;
       index = 0;
       left = table.entries;
       continue;
     }
-    if (!AddBuffer(descriptor, map, chain)) [[unlikely]] return false;
-    if ((descriptor.flags & VRING_DESC_F_NEXT) == 0) return true;
+    if (!AddBuffer(descriptor, map, chain)) [[unlikely]]
+      return false;
+    if ((descriptor.flags & kDescNext) == 0) return true;
     index = descriptor.next;
     if (index >= table.entries) [[unlikely]] {
       return Break("next is " + std::to_string(index) + " in a table of " + std::to_string(table.entries) +
-                   Where(head));
+                   Where());
     }
     if (--left == 0) [[unlikely]] {
-      return Break("chain loops in a table of " + std::to_string(table.entries) + Where(head));
+      return Break("chain loops in a table of " + std::to_string(table.entries) + Where());
     }
   }
 }
 
 bool SplitRing::EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
                               Table& table) {
-  if (!indirect_) return Break("indirect descriptor, but the feature was not negotiated" + Where(head_));
-  if (nested) return Break("indirect descriptor inside an indirect table" + Where(head_));
-  if ((descriptor.flags & VRING_DESC_F_NEXT) != 0) {
-    return Break("indirect descriptor with the next flag" + Where(head_));
+  if (!indirect_) return Break("indirect descriptor, but the feature was not negotiated" + Where());
+  if (nested) return Break("indirect descriptor inside an indirect table" + Where());
+  if ((descriptor.flags & kDescNext) != 0) {
+    return Break("indirect descriptor with the next flag" + Where());
   }
   if (descriptor.length == 0 || descriptor.length % kDescriptorBytes != 0) {
     return Break("indirect table of " + std::to_string(descriptor.length) + " bytes is not a multiple of 16" +
-                 Where(head_));
+                 Where());
   }
   table.entries = descriptor.length / kDescriptorBytes;
   table.guest_address = descriptor.address;
   table.base = map.Contiguous(descriptor.address, descriptor.length);
-  if (table.base != nullptr) [[likely]] return true;
+  if (table.base != nullptr) [[likely]]
+    return true;
   if (descriptor.address + (descriptor.length - 1) < descriptor.address ||
       !IsMapped(map, descriptor.address, descriptor.length)) {
     return Break("indirect table at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                 " bytes is not in guest memory" + Where(head_));
+                 " bytes is not in guest memory" + Where());
   }
   return true;
 }
 
 bool SplitRing::AddBuffer(const Descriptor& descriptor, const block::MemoryMap& map, Chain& chain) {
-  const bool writable = (descriptor.flags & VRING_DESC_F_WRITE) != 0;
+  const bool writable = (descriptor.flags & kDescWrite) != 0;
   if (!writable && !chain.writable().empty()) [[unlikely]] {
-    return Break("readable descriptor after a writable one" + Where(head_));
+    return Break("readable descriptor after a writable one" + Where());
   }
-  if (descriptor.length == 0) [[unlikely]] return Break("descriptor of length 0" + Where(head_));
+  if (descriptor.length == 0) [[unlikely]]
+    return Break("descriptor of length 0" + Where());
   if (descriptor.address + (descriptor.length - 1) < descriptor.address) [[unlikely]] {
     return Break("buffer at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                 " bytes wraps around" + Where(head_));
+                 " bytes wraps around" + Where());
   }
   if (chain.readable_bytes() + chain.writable_bytes() + descriptor.length > kChainBytesMax) [[unlikely]] {
-    return Break("chain is longer than 4 GiB" + Where(head_));
+    return Break("chain is longer than 4 GiB" + Where());
   }
   uint64_t address = descriptor.address;
   uint32_t left = descriptor.length;
@@ -193,10 +197,11 @@ bool SplitRing::AddBuffer(const Descriptor& descriptor, const block::MemoryMap& 
     const block::Segment segment = map.Translate(address, left);
     if (segment.length_bytes == 0) [[unlikely]] {
       return Break("buffer at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                   " bytes is not in guest memory" + Where(head_));
+                   " bytes is not in guest memory" + Where());
     }
     if (chain.full()) [[unlikely]] {
-      return Break("chain has more than " + std::to_string(kChainSegmentsMax) + " pieces of memory" + Where(head_));
+      return Break("chain has more than " + std::to_string(kChainSegmentsMax) + " pieces of memory" +
+                   Where());
     }
     chain.Add(segment, writable);
     address += segment.length_bytes;
@@ -206,7 +211,7 @@ bool SplitRing::AddBuffer(const Descriptor& descriptor, const block::MemoryMap& 
 }
 
 void SplitRing::Push(uint16_t head, uint32_t written_bytes) {
-  uint8_t* element = used_ + kElementsAt + uint64_t{8} * (used_index_ & mask_);
+  uint8_t* element = used_ + kRingElementsAt + kUsedElementBytes * (used_index_ & mask_);
   StoreShared<uint32_t>(element, head, std::memory_order_relaxed);
   StoreShared<uint32_t>(element + 4, written_bytes, std::memory_order_relaxed);
   ++used_index_;
@@ -214,10 +219,11 @@ void SplitRing::Push(uint16_t head, uint32_t written_bytes) {
 
 bool SplitRing::Publish() {
   const uint16_t old_index = published_;
-  StoreShared<uint16_t>(used_ + kIndexAt, used_index_, std::memory_order_release);  // 2.7.8
+  StoreShared<uint16_t>(used_ + kRingIndexAt, used_index_, std::memory_order_release);  // 2.7.8
   published_ = used_index_;
   in_use_ = static_cast<uint16_t>(in_use_ - static_cast<uint16_t>(published_ - old_index));
-  if (dirty_log_->enabled()) [[unlikely]] MarkUsed(old_index, published_);
+  if (dirty_log_->enabled()) [[unlikely]]
+    MarkUsed(old_index, published_);
   return WantsCall(old_index, published_);
 }
 
@@ -225,26 +231,28 @@ bool SplitRing::WantsCall(uint16_t old_index, uint16_t new_index) {
   // The guest writes what it wants and then looks at the used index; we the other way round (2.7.10.2).
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!event_idx_) {
-    return (LoadShared<uint16_t>(available_ + kFlagsAt, std::memory_order_relaxed) & VRING_AVAIL_F_NO_INTERRUPT) == 0;
+    return (LoadShared<uint16_t>(available_ + kRingFlagsAt, std::memory_order_relaxed) &
+            kAvailableNoInterrupt) == 0;
   }
   const auto event = LoadShared<uint16_t>(UsedEvent(), std::memory_order_relaxed);
   if (std::exchange(call_first_, false)) return true;
-  return vring_need_event(event, new_index, old_index) != 0;
+  return PassesEvent(event, new_index, old_index);
 }
 
 void SplitRing::EnableNotifications() {
   if (event_idx_) {
-    StoreUsedField(kElementsAt + uint64_t{8} * size_, next_available_);
+    StoreUsedField(kRingElementsAt + kUsedElementBytes * size_, next_available_);
   } else {
-    StoreUsedField(kFlagsAt, 0);
+    StoreUsedField(kRingFlagsAt, 0);
   }
   // Pairs with the guest's fence between its available index and its look at what we wrote.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void SplitRing::DisableNotifications() {
-  // With EVENT_IDX there is nothing to write: the event lies behind, the guest reaches it again after 65536 chains.
-  if (!event_idx_) StoreUsedField(kFlagsAt, VRING_USED_F_NO_NOTIFY);
+  // With EVENT_IDX there is nothing to write: the event lies behind, the guest reaches it again after 65536
+  // chains.
+  if (!event_idx_) StoreUsedField(kRingFlagsAt, kUsedNoNotify);
 }
 
 void SplitRing::StoreUsedField(uint64_t at, uint16_t value) {
@@ -255,13 +263,13 @@ void SplitRing::StoreUsedField(uint64_t at, uint16_t value) {
 void SplitRing::MarkUsed(uint16_t from, uint16_t to) {
   const uint32_t first = from & mask_;
   const uint32_t count = static_cast<uint16_t>(to - from);
-  const uint64_t elements = used_guest_address_ + kElementsAt;
+  const uint64_t elements = used_guest_address_ + kRingElementsAt;
   if (first + count <= size_) {
-    dirty_log_->Mark(elements + uint64_t{8} * first, uint64_t{8} * count);
+    dirty_log_->Mark(elements + kUsedElementBytes * first, kUsedElementBytes * count);
   } else {
-    dirty_log_->Mark(elements, uint64_t{8} * size_);
+    dirty_log_->Mark(elements, kUsedElementBytes * size_);
   }
-  dirty_log_->Mark(used_guest_address_ + kIndexAt, sizeof(uint16_t));
+  dirty_log_->Mark(used_guest_address_ + kRingIndexAt, sizeof(uint16_t));
 }
 
 bool SplitRing::Break(std::string reason) {
@@ -269,8 +277,8 @@ bool SplitRing::Break(std::string reason) {
   return false;
 }
 
-std::string SplitRing::Where(uint16_t head) const {
-  return " (chain of descriptor " + std::to_string(head) + ", available entry " +
+std::string SplitRing::Where() const {
+  return " (chain of descriptor " + std::to_string(head_) + ", available entry " +
          std::to_string(static_cast<uint16_t>(next_available_ - 1)) + ")";
 }
 

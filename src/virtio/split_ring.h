@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's side of a split virtqueue (virtio 1.2, 2.7): takes chains that the guest made available, gives used
-// ones back, and decides about notifications in both directions. Pure code on plain memory, with a hostile guest on
-// the other side: each field is read once, checked, then used.
+// The device's side of a split virtqueue (virtio 1.2, 2.7): takes chains that the guest made available, gives
+// used ones back, and decides about notifications in both directions. Pure code on plain memory, with a
+// hostile guest on the other side: each field is read once, checked, then used.
 //
-// A ring that breaks the rules says so (false, and fault()); nothing outside the ring and the memory map is touched,
-// and whoever owns the ring stops using it.
+// A ring that breaks the rules says so (false, and fault()); nothing outside the ring and the memory map is
+// touched, and whoever owns the ring stops using it.
 //
-// Belongs to one queue, on its reactor. A packed ring would have the same members and fill the same Chain; a queue
-// picks its ring by type, not by virtual calls.
+// Belongs to one queue, on its reactor. A packed ring would have the same members and fill the same Chain; a
+// queue picks its ring by type, not by virtual calls.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@
 #include "virtio/device_queue.h"
 #include "virtio/dirty_log.h"
 #include "virtio/guest_access.h"
+#include "virtio/ring_format.h"
 
 namespace cleat::virtio {
 
 class SplitRing {
  public:
-  // `dirty_log` outlives the ring's use. The ring memory is as RingMemory demands (checked: a caller's error).
-  // `features` are the negotiated ones; next_available is where fetching goes on.
+  // `dirty_log` outlives the ring's use. The ring memory is as RingMemory demands (checked: a caller's
+  // error). `features` are the negotiated ones; next_available is where fetching goes on.
   void Start(const RingMemory& memory, uint64_t features, uint16_t next_available, DirtyLog* dirty_log);
   // The same ring at another place of our address space.
   void Move(const RingMemory& memory);
@@ -32,10 +33,12 @@ class SplitRing {
   // ---- Fetching
   // How many chains wait. 0 with a fault when the guest's index makes no sense.
   uint32_t Available() {
-    const auto index = LoadShared<uint16_t>(available_ + kIndexAt, std::memory_order_acquire);  // 2.7.13.3
+    const auto index =
+        LoadShared<uint16_t>(available_ + kRingIndexAt, std::memory_order_acquire);  // 2.7.13.3
     const auto count = static_cast<uint16_t>(index - next_available_);
     // Each chain in use has at least one descriptor, so there can't be more of them than descriptors.
-    if (count > size_ - in_use_) [[unlikely]] return RefuseIndex(index);
+    if (count > size_ - in_use_) [[unlikely]]
+      return RefuseIndex(index);
     return count;
   }
   // The next of Available()'s chains. Taken for good, even if Read finds it broken. False: fault().
@@ -62,10 +65,6 @@ class SplitRing {
   const std::string& fault() const { return fault_; }
 
  private:
-  static constexpr uint64_t kFlagsAt = 0;  // of both the available and the used ring: flags, idx, then elements
-  static constexpr uint64_t kIndexAt = 2;
-  static constexpr uint64_t kElementsAt = 4;
-
   struct Descriptor {
     uint64_t address;
     uint32_t length;
@@ -83,16 +82,16 @@ class SplitRing {
   bool AddBuffer(const Descriptor& descriptor, const block::MemoryMap& map, Chain& chain);
 
   const uint8_t* AvailableElement(uint16_t index) const {
-    return available_ + kElementsAt + uint64_t{2} * (index & mask_);
+    return available_ + kRingElementsAt + kAvailableElementBytes * (index & mask_);
   }
-  const uint8_t* UsedEvent() const { return available_ + kElementsAt + uint64_t{2} * size_; }
-  uint8_t* AvailEvent() const { return used_ + kElementsAt + uint64_t{8} * size_; }
+  const uint8_t* UsedEvent() const { return available_ + kRingElementsAt + kAvailableElementBytes * size_; }
+  uint8_t* AvailEvent() const { return used_ + kRingElementsAt + kUsedElementBytes * size_; }
   bool WantsCall(uint16_t old_index, uint16_t new_index);
   void MarkUsed(uint16_t from, uint16_t to);
   void StoreUsedField(uint64_t at, uint16_t value);
   uint32_t RefuseIndex(uint16_t index);
   bool Break(std::string reason);
-  std::string Where(uint16_t head) const;
+  std::string Where() const;
 
   uint8_t* descriptors_ = nullptr;
   uint8_t* available_ = nullptr;

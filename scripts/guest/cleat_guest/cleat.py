@@ -23,19 +23,24 @@ class CtlError(BenchError):
 
 
 class Cleat:
-    """cleatd with an engine, in a state folder of its own. Made by Bench.cleat."""
+    """cleatd with an engine, in a state folder of its own. Made by Bench.cleat. With `user_id` both run as that user,
+    who then owns the bench's folder; only root can ask for that."""
 
-    def __init__(self, bin_dir, run_dir, log_dir, reactors=1):
+    def __init__(self, bin_dir, run_dir, log_dir, reactors=1, user_id=None):
         self._bin_dir = bin_dir
         self._dir = run_dir
         self._log_dir = log_dir
         self._reactors = reactors
+        self._user_id = user_id
         self.address = f"unix:{run_dir}/api.sock"
         self.cleatd = None
         self.engine = None
 
     def start(self):
         os.makedirs(os.path.join(self._dir, "state"), exist_ok=True)
+        if self._user_id is not None:
+            for path in (self._dir, os.path.join(self._dir, "state")):
+                os.chown(path, self._user_id, self._user_id)
         self.start_cleatd()
         self.start_engine()
         self.wait_engine()
@@ -46,7 +51,7 @@ class Cleat:
 
     def start_engine(self):
         self.engine = self._spawn("cleat-engine", "--name", "engine-0", "--control", f"{self._dir}/engine.sock",
-                                  "--reactors", str(self._reactors))
+                                  "--runtime-dir", f"{self._dir}/run", "--reactors", str(self._reactors))
 
     def restart_cleatd(self):
         """kill -9, a new cleatd, and the engine connected to it again."""
@@ -63,7 +68,7 @@ class Cleat:
             self.engine.check_running()
             try:
                 last = self.list("engine")
-                if any(self._is_connected(engine) for engine in last):
+                if any(engine["status"]["connected"] for engine in last):
                     return
             except CtlError as error:  # cleatd is not listening yet
                 last = error
@@ -75,6 +80,13 @@ class Cleat:
         for process in (self.engine, self.cleatd):
             if process is not None:
                 process.kill()
+
+    def stop(self):
+        """Both asked to end, the engine first; anything but exit status 0 is an error."""
+        for process in (self.engine, self.cleatd):
+            status = process.stop()
+            if status != 0:
+                raise BenchError(f"{process.name} ended with status {status}; its log is {process.log_path}")
 
     # cleatctl
 
@@ -100,11 +112,7 @@ class Cleat:
         return json.loads(text) if text.strip() else None
 
     def list(self, kind):
-        answer = self.ctl(kind, "list")
-        # A list is either bare or the one repeated field of the reply.
-        if isinstance(answer, dict):
-            answer = next((value for value in answer.values() if isinstance(value, list)), [])
-        return answer or []
+        return self.ctl(kind, "list")[f"{kind}s"]
 
     def create_memory_disk(self, disk, size):
         return self.ctl("disk", "create", disk, "--size", size, "--memory")
@@ -122,15 +130,15 @@ class Cleat:
         return self.ctl("attach", disk, f"{disk}-blk", "--wait", "30")
 
     def detach(self, disk):
-        self.ctl("detach", disk, f"{disk}-blk", "--wait", "30")
-        return self.ctl("controller", "delete", f"{disk}-blk")
+        self.ctl("detach", f"{disk}-blk", "--wait", "30")
+        self.ctl("controller", "delete", f"{disk}-blk", "--wait", "30")
+
+    def delete_disk(self, disk):
+        self.ctl("disk", "delete", disk, "--wait", "30")
 
     def _spawn(self, program, *arguments):
         path = os.path.join(self._bin_dir, program)
         if not os.path.exists(path):
             raise BenchError(f"{path} is missing: run 'make build'")
-        return Process(program, [path, *arguments], os.path.join(self._log_dir, f"{program}.log"))
-
-    @staticmethod
-    def _is_connected(engine):
-        return "CONNECTED" in json.dumps(engine).upper().replace("DISCONNECTED", "").replace("NOT_CONNECTED", "")
+        return Process(program, [path, *arguments], os.path.join(self._log_dir, f"{program}.log"),
+                       user_id=self._user_id)

@@ -31,16 +31,16 @@ class Process:
     The kernel kills it when this process dies, however that happens; an ordinary exit stops it too.
     """
 
-    def __init__(self, name, argv, log_path, pass_fds=(), env=None, cwd=None):
+    def __init__(self, name, argv, log_path, pass_fds=(), user_id=None):
         self.name = name
         self.log_path = log_path
+        become = [] if user_id is None else [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
         with open(log_path, "ab") as log:
             log.write(f"$ {' '.join(argv)}\n".encode())
             log.flush()
             self._popen = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *argv],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                pass_fds=pass_fds, env=env, cwd=cwd,
+                ["setpriv", *become, "--pdeathsig", "KILL", "--", *argv],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=pass_fds,
             )
         self.pid = self._popen.pid
         atexit.register(self.kill)

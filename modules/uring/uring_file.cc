@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/uring/uring_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+#include "base/log.h"
+#include "modules/uring/uring.h"
+
+namespace cleat::modules {
+namespace {
+
+using block::AccessMode;
+
+constexpr uint32_t kAlignMax = 4096;  // of O_DIRECT; what asks for more gets the page cache
+
+std::string Text(uint64_t number) {
+  return std::to_string(number);
+}
+
+Error WhyNotOpen(int error_number, const UringOptions& options, const std::string& what) {
+  const bool writes = options.access == AccessMode::kReadWrite;
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+      return {ErrorCode::kNotFound, what + " does not exist: make it (truncate -s " +
+                                        Text(options.shape.size_bytes) + " " + options.path +
+                                        ") or correct the path"};
+    case EACCES:
+    case EPERM:
+      return {ErrorCode::kPermissionDenied,
+              what + " may not be " + (writes ? "written" : "read") + " by user " + Text(geteuid()) +
+                  ": give that user the right to, on the file and on the folders above it"};
+    case EROFS:
+      return {ErrorCode::kPermissionDenied,
+              what + " is on a read-only file system or device: use it read-only, or make that writable"};
+    case EISDIR:
+      return {ErrorCode::kFailedPrecondition, what + " is a folder: name a regular file or a block device"};
+    default:
+      return ErrnoError(error_number, what + " can't be opened");
+  }
+}
+
+Result<uint64_t> SizeOf(int fd, const struct stat& file, const std::string& what) {
+  if (S_ISREG(file.st_mode)) return static_cast<uint64_t>(file.st_size);
+  uint64_t bytes = 0;
+  if (ioctl(fd, BLKGETSIZE64, &bytes) != 0) return ErrnoError(errno, what + ": asking for its size");
+  return bytes;
+}
+
+// A number from the block device's queue in sysfs (a partition's is its disk's); 0 when there is none.
+uint64_t QueueLimit(dev_t device, const char* name) {
+  const std::string base = "/sys/dev/block/" + Text(major(device)) + ":" + Text(minor(device));
+  for (const char* queue : {"/queue/", "/../queue/"}) {
+    uint64_t value = 0;
+    if (std::ifstream stream(base + queue + name); stream >> value) return value;
+  }
+  return 0;
+}
+
+void ExamineDiscard(const struct stat& file, uint32_t logical_block_bytes, UringFile& result) {
+  uint64_t granularity = static_cast<uint64_t>(file.st_blksize);
+  result.discard = true;  // files: where punching holes turns out not to work, a discard does nothing
+  if (result.block_device) {
+    result.discard = QueueLimit(file.st_rdev, "discard_max_bytes") > 0;
+    granularity = QueueLimit(file.st_rdev, "discard_granularity");
+  }
+  granularity = std::clamp<uint64_t>(granularity, logical_block_bytes, 1U << 20);
+  result.discard_granularity_bytes = static_cast<uint32_t>(granularity - granularity % logical_block_bytes);
+}
+
+// Whether a read at `align`, and at nothing better aligned, works. The file is at least one logical block
+// long.
+bool DirectReadWorks(int fd, uint32_t memory_align, uint32_t length_align) {
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kAlignMax, 3 * kAlignMax),
+                                                           &std::free);
+  if (memory == nullptr) return false;
+  uint8_t* buffer = static_cast<uint8_t*>(memory.get()) + memory_align;
+  return pread(fd, buffer, length_align, 0) >= 0 ||
+         errno != EINVAL;  // other errors will show where they matter
+}
+
+struct DirectAlign {
+  uint32_t memory = 0;
+  uint32_t length = 0;  // 0: no O_DIRECT
+};
+
+// O_DIRECT is on already. What the file system says (Linux 6.1), or the smallest that a read proves.
+DirectAlign FindDirectAlign(int fd, uint32_t logical_block_bytes) {
+#ifdef STATX_DIOALIGN
+  struct statx told {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 && (told.stx_mask & STATX_DIOALIGN) != 0) {
+    const bool usable =
+        std::has_single_bit(told.stx_dio_mem_align) && std::has_single_bit(told.stx_dio_offset_align) &&
+        told.stx_dio_mem_align <= kAlignMax && told.stx_dio_offset_align <= logical_block_bytes;
+    if (usable && DirectReadWorks(fd, told.stx_dio_mem_align, told.stx_dio_offset_align)) {
+      return {told.stx_dio_mem_align, told.stx_dio_offset_align};
+    }
+    return {};
+  }
+#endif
+  for (const uint32_t align : {512U, 4096U}) {
+    if (align <= logical_block_bytes && DirectReadWorks(fd, align, align)) return {align, align};
+  }
+  return {};
+}
+
+// Decides between O_DIRECT and the page cache and sets the open file's flags accordingly; also clears
+// O_NONBLOCK.
+Status ChooseDirect(const UringOptions& options, const std::string& what, UringFile& file) {
+  DirectAlign align;
+  if (options.direct_io && fcntl(file.fd.get(), F_SETFL, O_DIRECT) == 0) {
+    align = FindDirectAlign(file.fd.get(), options.shape.logical_block_bytes);
+  }
+  if (align.length != 0) {
+    file.direct = true;
+    file.memory_align = align.memory;
+    file.length_align = align.length;
+    return Ok{};
+  }
+  if (fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError(errno, what + ": setting its flags");
+  if (options.direct_io) {
+    spdlog::info("{}: no O_DIRECT with {}-byte blocks: using the page cache", what,
+                 options.shape.logical_block_bytes);
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Result<UringFile> OpenUringFile(const UringOptions& options) {
+  const std::string what = options.shape.name + ": " + options.path;
+  struct stat status {};
+  // First without opening: opening a pipe or a terminal has effects.
+  if (stat(options.path.c_str(), &status) != 0) return WhyNotOpen(errno, options, what);
+  const auto usable = [&status] { return S_ISREG(status.st_mode) || S_ISBLK(status.st_mode); };
+  const auto unusable = [&] {
+    if (S_ISDIR(status.st_mode)) return WhyNotOpen(EISDIR, options, what);
+    return Error(ErrorCode::kFailedPrecondition,
+                 what + " is neither a regular file nor a block device: name one of those");
+  };
+  if (!usable()) return unusable();
+
+  UringFile file;
+  const int access = options.access == AccessMode::kReadWrite ? O_RDWR : O_RDONLY;
+  file.fd = UniqueFd(open(options.path.c_str(), access | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.fd) return WhyNotOpen(errno, options, what);
+  if (fstat(file.fd.get(), &status) != 0) return ErrnoError(errno, what + ": fstat");
+  if (!usable()) return unusable();
+  file.block_device = S_ISBLK(status.st_mode);
+
+  const auto bytes = SizeOf(file.fd.get(), status, what);
+  if (!bytes) return bytes.error();
+  if (*bytes < options.shape.size_bytes) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 what + " has " + Text(*bytes) + " bytes, the disk " + Text(options.shape.size_bytes) + ": " +
+                     (file.block_device ? "enlarge the device"
+                                        : "enlarge the file (truncate -s " + Text(options.shape.size_bytes) +
+                                              " " + options.path + ")") +
+                     " or make the disk anew with a smaller size");
+  }
+  ExamineDiscard(status, options.shape.logical_block_bytes, file);
+  const Status chosen = ChooseDirect(options, what, file);
+  if (!chosen) return chosen.error();
+  return file;
+}
+
+Status LockUringFile(const UringFile& file, AccessMode mode, const std::string& who,
+                     const std::string& path) {
+  const bool writes = mode == AccessMode::kReadWrite;
+  int failed = 0;
+  if (file.block_device) {
+    failed = flock(file.fd.get(), (writes ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : errno;
+  } else {
+    struct flock whole {};
+    whole.l_type = writes ? F_WRLCK : F_RDLCK;
+    whole.l_whence = SEEK_SET;  // from 0, length 0: all of it
+    failed = fcntl(file.fd.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
+  }
+  if (failed == 0) return Ok{};
+  const std::string what = who + ": " + path;
+  if (failed == EAGAIN || failed == EACCES || failed == EWOULDBLOCK) {
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        what +
+            " is locked by somebody else - another disk of this engine, another engine, a QEMU that uses it "
+            "directly, or a killed process whose last writes are still under way (lslocks shows it): end "
+            "that use, then try again");
+  }
+  return ErrnoError(failed, what + " can't be locked");
+}
+
+Status UnlockUringFile(const UringFile& file, const std::string& who, const std::string& path) {
+  int failed = 0;
+  if (file.block_device) {
+    failed = flock(file.fd.get(), LOCK_UN) == 0 ? 0 : errno;
+  } else {
+    struct flock whole {};
+    whole.l_type = F_UNLCK;
+    whole.l_whence = SEEK_SET;
+    failed = fcntl(file.fd.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
+  }
+  if (failed == 0) return Ok{};
+  return ErrnoError(failed, who + ": " + path + " can't be unlocked");
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file or block device behind a uring disk: opened, examined, locked. Every call may block on the file
+// system and belongs on a BlockingPool's thread, never on a reactor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "block/device.h"
+
+namespace cleat::modules {
+
+struct UringOptions;
+
+struct UringFile {
+  UniqueFd fd;
+  bool block_device = false;
+  // O_DIRECT is on, and what it asks of buffers' addresses and of their lengths and offsets (powers of two).
+  // 1: anything.
+  bool direct = false;
+  uint32_t memory_align = 1;
+  uint32_t length_align = 1;
+  bool discard = false;
+  uint32_t discard_granularity_bytes = 0;
+};
+
+// Errors: see OpenUring.
+Result<UringFile> OpenUringFile(const UringOptions& options);
+
+// Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits:
+// kFailedPrecondition when somebody else holds it. `who` and `path` are for the error.
+Status LockUringFile(const UringFile& file, block::AccessMode mode, const std::string& who,
+                     const std::string& path);
+Status UnlockUringFile(const UringFile& file, const std::string& who, const std::string& path);
+
+}  // namespace cleat::modules

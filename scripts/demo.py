@@ -1,0 +1,100 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`make demo`: two disks, attached over gRPC to a real guest, which makes file systems on them and uses them.
+
+Needs no root, KVM, hugepages, NVMe or Ceph. Says each step in a line; exit status 0 and "demo: ok" at the end, or the
+step that failed, the reason and where the logs are."""
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "guest"))
+
+from cleat_guest import Bench, BenchError  # noqa: E402: needs the path above
+from cleat_guest.bench import exit_on_sigterm  # noqa: E402
+
+DISKS = {"files": "256M", "scratch": "128M"}
+WRITE_FILES = "for n in 1 2 3 4; do dd if=/dev/urandom of=/mnt/$n bs=1M count=$((n * n)) 2>/dev/null; done"
+
+
+class Narrator:
+    def __init__(self):
+        self._start = time.monotonic()
+        self.step = "setting up"
+
+    def __call__(self, step):
+        self.step = step
+        print(f"[{time.monotonic() - self._start:5.1f} s] {step}", flush=True)
+
+    @staticmethod
+    def show(text):
+        for line in text.strip().splitlines():
+            print(f"          {line}", flush=True)
+
+
+def use_disk(guest, disk, say):
+    device = guest.device(disk)
+    say(f"guest: {device} is disk '{disk}': make an ext4 file system, mount it, write 30 MiB")
+    guest.run(f"mkfs.ext4 -q {device} && mount {device} /mnt")
+    guest.run(f"{WRITE_FILES} && cd /mnt && sha256sum 1 2 3 4 >/run/{disk}.sums", 120)
+    say(f"guest: unmount {device}, mount it again, compare checksums")
+    guest.run("umount /mnt")
+    # What is compared must come from the disk, not from the guest's cache.
+    guest.run("echo 3 >/proc/sys/vm/drop_caches")
+    guest.run(f"mount -o ro {device} /mnt")
+    say.show(guest.run(f"cd /mnt && sha256sum -c /run/{disk}.sums", 120))
+    guest.run("umount /mnt")
+
+
+def demo(bench, say):
+    say("start cleatd and cleat-engine, as this user, in a folder of their own")
+    cleat = bench.cleat()
+    sockets = {disk: bench.path(f"{disk}.sock") for disk in DISKS}
+
+    say("create disk 'files' in a file (io_uring), and disk 'scratch' in memory")
+    cleat.create_file_disk("files", DISKS["files"], bench.path("files.img"))
+    cleat.create_memory_disk("scratch", DISKS["scratch"])
+
+    say("start a guest; its QEMU listens on two vhost-user sockets and waits for us")
+    guest = bench.guest(disks=sockets)
+
+    say("attach both disks")
+    for disk, path in sockets.items():
+        cleat.attach(disk, path)
+
+    say("the guest boots (no KVM: a few seconds)")
+    guest.wait_ready()
+    for disk in DISKS:
+        use_disk(guest, disk, say)
+
+    say("what cleatd knows: cleatctl disk list; cleatctl attachment list")
+    say.show(cleat.ctl_text("disk", "list"))
+    say.show(cleat.ctl_text("attachment", "list"))
+
+    say("power the guest off, detach and delete both disks")
+    guest.kill()
+    for disk in DISKS:
+        cleat.detach(disk)
+        cleat.delete_disk(disk)
+    cleat.stop()
+
+
+def main():
+    exit_on_sigterm()
+    say = Narrator()
+    bench = Bench("demo")
+    try:
+        with bench:
+            demo(bench, say)
+    except BenchError as error:
+        print(f"demo: failed at: {say.step}\n{error}\ndemo: logs are in {bench.log_dir}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: stopped", file=sys.stderr)
+        return 130
+    print("demo: ok")
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// Meeting engines, their events, and controllers with their disks. (conductor_memory.cc has the memory
+// disks.)
+#include "control/conductor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr uint64_t kNever = ~uint64_t{0};
+
+}  // namespace
+
+EngineView* Conductor::Find(PeerId peer) {
+  const auto it = engines_.find(peer);
+  return it == engines_.end() ? nullptr : &it->second;
+}
+
+// ---- Meeting and parting ----
+
+void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::string& message) {
+  v1::EngineStatus status;
+  status.set_connected(connected);
+  status.set_message(message);
+  status.set_version(info.version);
+  status.set_incarnation(info.incarnation);
+  status.set_protocol(info.protocol);
+  status.set_reactors(info.reactors);
+  status.set_controllers_max(info.controllers_max);
+  state_.ReportEngine(info.id, status);
+}
+
+// Revisions rise for ever, over restarts too: one that was not handed out yet comes from another store.
+// Tearing down what another store's owner put there would take running guests' disks away.
+bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
+  const uint64_t newest = state_.NewestRevision();
+  return std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
+                     [&](const auto& c) { return c.controller().revision() > newest; }) ||
+         std::any_of(inventory.attachments().begin(), inventory.attachments().end(),
+                     [&](const auto& a) { return a.attachment().revision() > newest; });
+}
+
+void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
+  EngineView& engine = engines_[info.peer];
+  engine.info = info;
+  engine.foreign = IsForeign(inventory);
+  spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
+               EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
+               inventory.memories_size());
+  if (engine.foreign) {
+    const std::string message =
+        "it serves disks of another cleatd's store, and is left alone: start cleatd with the --state-dir "
+        "that it had "
+        "before, or restart the engine when its disks are not needed any more";
+    spdlog::error("{}: {}", EngineName(info.id), message);
+    // Not `connected`: nothing new is placed there.
+    return ReportEngine(info, false, message);
+  }
+  ReportEngine(info, true, "");
+  TakeInventory(engine, inventory);
+  state_.PlaceControllers();
+
+  std::set<std::string> disks = engine.memories;
+  for (std::string& disk : state_.MemoryDisks()) disks.insert(std::move(disk));
+  for (const std::string& disk : disks) LookAtMemory(disk);
+
+  std::set<std::string> controllers;
+  for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
+  for (std::string& controller : state_.ControllersOn(info.id)) controllers.insert(std::move(controller));
+  for (const std::string& controller : controllers) LookAt(engine, controller);
+}
+
+void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
+  for (const auto& status : inventory.controllers()) {
+    const auto id = ParseControllerName(status.controller().name());
+    if (!id.ok()) continue;
+    engine.controllers[*id].actual = status;
+    state_.ReportController(engine.info.id, *id, FromEngine(status));
+  }
+  for (const auto& status : inventory.attachments()) {
+    const auto id = ParseControllerName(status.attachment().controller());
+    if (!id.ok()) continue;
+    const uint32_t target = status.attachment().target();
+    engine.controllers[*id].attachments[target] = status;
+    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()},
+                            FromEngine(status.state()), status.message());
+  }
+  for (const auto& memory : inventory.memories()) {
+    const auto id = ParseDiskName(memory.disk());
+    if (id.ok()) engine.memories.insert(*id);
+  }
+}
+
+void Conductor::OnGone(PeerId peer, const std::string& why) {
+  const auto node = engines_.extract(peer);
+  if (node.empty()) return;
+  const EngineInfo& info = node.mapped().info;
+  ReportEngine(info, false,
+               fmt::format("lost: {}. It serves on if it is alive, and connects again by itself", why));
+  v1::ControllerStatus status;
+  status.set_state(v1::CONTROLLER_STATE_PENDING);
+  status.set_message(fmt::format("{} is not connected (it may still be serving)", EngineName(info.id)));
+  for (const std::string& controller : state_.ControllersOn(info.id)) {
+    state_.ReportController(info.id, controller, status);
+    for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments) {
+      state_.ReportAttachment(info.id, {controller, attachment.row.spec.target(), 0},
+                              v1::ATTACHMENT_STATE_PENDING, status.message());
+    }
+  }
+  for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
+}
+
+// ---- Events ----
+
+void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
+  EngineView* engine = Find(peer);
+  if (engine == nullptr || engine->foreign) return;
+  switch (event.what_case()) {
+    case engine::v1::StatusEvent::kController:
+      return OnControllerStatus(*engine, event.controller());
+    case engine::v1::StatusEvent::kAttachment:
+      return OnAttachmentStatus(*engine, event.attachment());
+    case engine::v1::StatusEvent::kAttachmentGone: {
+      const auto id = ParseControllerName(event.attachment_gone().controller());
+      if (!id.ok()) return;
+      engine->controllers[*id].attachments.erase(event.attachment_gone().target());
+      return LookAt(*engine, *id);
+    }
+    case engine::v1::StatusEvent::kControllerGone: {
+      const auto id = ParseControllerName(event.controller_gone());
+      if (!id.ok()) return;
+      engine->controllers[*id].actual.reset();
+      return LookAt(*engine, *id);
+    }
+    case engine::v1::StatusEvent::WHAT_NOT_SET:
+      return;
+  }
+}
+
+void Conductor::OnControllerStatus(EngineView& engine, const engine::v1::ControllerStatus& status) {
+  const auto id = ParseControllerName(status.controller().name());
+  if (!id.ok()) return;
+  engine.controllers[*id].actual = status;
+  state_.ReportController(engine.info.id, *id, FromEngine(status));
+  LookAt(engine, *id);
+}
+
+void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::AttachmentStatus& status) {
+  const auto id = ParseControllerName(status.attachment().controller());
+  if (!id.ok()) return;
+  ControllerView& view = engine.controllers[*id];
+  const uint32_t target = status.attachment().target();
+  const bool failed = status.state() == engine::v1::ATTACHMENT_STATE_FAILED;
+  // What an Attach comes to stands in its reply; between two attempts the failure of the last one is worth
+  // more.
+  const bool retrying = view.busy && view.attachment_backoffs.contains(target);
+  view.attachments[target] = status;
+  if (!view.busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
+  if (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE) {
+    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()},
+                            FromEngine(status.state()), status.message());
+  }
+  LookAt(engine, *id);
+}
+
+// ---- Time and intent ----
+
+void Conductor::OnWake() {
+  const ChangedIntent changed = state_.TakeChanged();
+  for (const std::string& disk : changed.disks) LookAtMemory(disk);
+  for (const std::string& controller : changed.controllers) Look(controller);
+}
+
+uint64_t Conductor::OnTimer(uint64_t now_ns) {
+  while (!retries_.empty() && retries_.begin()->first <= now_ns) {
+    const Retry retry = std::move(retries_.begin()->second);
+    retries_.erase(retries_.begin());
+    if (!retry.controller.empty()) Look(retry.controller);
+    if (!retry.disk.empty()) LookAtMemory(retry.disk);
+  }
+  return retries_.empty() ? kNever : retries_.begin()->first;
+}
+
+double Conductor::Fail(Backoff& backoff, Retry retry) {
+  constexpr uint32_t kDoublingsMax = 20;
+  const uint64_t wait_ns =
+      std::min(options_.retry_max_ns, options_.retry_min_ns << std::min(backoff.failures, kDoublingsMax));
+  ++backoff.failures;
+  backoff.not_before_ns = clock_.NowNs() + wait_ns;
+  retries_.emplace(backoff.not_before_ns, std::move(retry));
+  return static_cast<double>(wait_ns) / static_cast<double>(kNsPerSecond);
+}
+
+// ---- Controllers ----
+
+void Conductor::Look(const std::string& controller) {
+  for (auto& [peer, engine] : engines_) LookAt(engine, controller);
+}
+
+void Conductor::LookAt(EngineView& engine, const std::string& controller) {
+  if (engine.foreign) return;
+  const ControllerIntent intent = state_.IntentOf(controller);
+  const bool ours = intent.exists && intent.row.engine == engine.info.id;
+  if (!ours && !engine.controllers.contains(controller)) return;
+  ControllerView& view = engine.controllers[controller];
+  if (view.busy) return;
+  for (const Step& step : StepsFor(intent, engine, view, memory_, clock_.NowNs())) {
+    if (!Take(engine, controller, view, intent, step)) return;
+  }
+  if (!ours && !view.actual && view.attachments.empty()) engine.controllers.erase(controller);
+}
+
+bool Conductor::Take(EngineView& engine, const std::string& controller, ControllerView& view,
+                     const ControllerIntent& intent, const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kForgetAttachment:
+      view.attachment_backoffs.erase(step.target);
+      Later(state_.ForgetAttachment(controller, step.intent->row.id), {.controller = controller, .disk = {}});
+      return true;
+    case Step::Kind::kForgetController: {
+      const Status status = state_.ForgetController(controller);
+      Later(status, {.controller = controller, .disk = {}});
+      if (status.ok()) engine.controllers.erase(controller);
+      return false;
+    }
+    case Step::Kind::kDetach:
+      AskDetach(engine, controller, step.target);
+      return false;
+    case Step::Kind::kDeleteController:
+      AskDeleteController(engine, controller);
+      return false;
+    case Step::Kind::kPutController:
+      AskPutController(engine, controller, intent);
+      return false;
+    case Step::Kind::kKeepMemory:
+      AskKeepMemory(engine, controller, *step.intent);
+      return false;
+    case Step::Kind::kAttach:
+      AskAttach(engine, controller, *step.intent);
+      return false;
+    case Step::Kind::kWaitForDisk: {
+      const bool lost = step.intent->disk_status.state() == v1::DISK_STATE_LOST;
+      state_.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
+                              lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
+                              step.intent->disk_status.message());
+      return true;
+    }
+  }
+  return true;
+}
+
+void Conductor::Later(const Status& status, Retry retry) {
+  if (status.ok()) return;
+  spdlog::error("{}", status.error().message);
+  retries_.emplace(clock_.NowNs() + options_.retry_max_ns, std::move(retry));
+}
+
+void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
+                    UniqueFd fd, std::function<void(EngineView&, ControllerView&, const Status&)> done) {
+  engine.controllers[controller].busy = true;
+  const PeerId peer = engine.info.peer;
+  link_.Request(
+      peer, std::move(envelope), std::move(fd),
+      [this, peer, controller, done = std::move(done)](const engine::v1::Reply& reply, const UniqueFd&) {
+        EngineView& answered = *Find(peer);
+        ControllerView& view = answered.controllers[controller];
+        view.busy = false;
+        done(answered, view, FromEngine(reply));
+        LookAt(answered, controller);
+      });
+}
+
+void Conductor::AskDetach(EngineView& engine, const std::string& controller, uint32_t target) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_detach()->set_controller(ControllerName(controller));
+  envelope.mutable_detach()->set_target(target);
+  Ask(engine, controller, std::move(envelope), {},
+      [this, controller, target](EngineView& answered, ControllerView& view, const Status& status) {
+        if (status.ok()) {
+          view.attachments.erase(target);
+          if (const auto it = view.attachment_backoffs.find(target); it != view.attachment_backoffs.end()) {
+            it->second.not_before_ns = 0;
+          }
+          return;
+        }
+        const double wait_s = Fail(view.attachment_backoffs[target], {.controller = controller, .disk = {}});
+        spdlog::warn("{}: target {} can't be detached: {}", ControllerName(controller), target,
+                     status.error().message);
+        state_.ReportAttachment(answered.info.id, {controller, target, 0}, v1::ATTACHMENT_STATE_DETACHING,
+                                fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+      });
+}
+
+void Conductor::AskDeleteController(EngineView& engine, const std::string& controller) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_delete_controller()->set_name(ControllerName(controller));
+  Ask(engine, controller, std::move(envelope), {},
+      [this, controller](EngineView& answered, ControllerView& view, const Status& status) {
+        if (status.ok()) {
+          view.actual.reset();
+          view.backoff = {};
+          return;
+        }
+        const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
+        spdlog::warn("{} can't be deleted: {}", ControllerName(controller), status.error().message);
+        v1::ControllerStatus report;
+        report.set_state(v1::CONTROLLER_STATE_DELETING);
+        report.set_message(fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+        state_.ReportController(answered.info.id, controller, report);
+      });
+}
+
+void Conductor::AskPutController(EngineView& engine, const std::string& controller,
+                                 const ControllerIntent& intent) {
+  engine::v1::Envelope envelope;
+  *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row);
+  Ask(engine, controller, std::move(envelope), {},
+      [this, controller, row = intent.row](EngineView& answered, ControllerView& view, const Status& status) {
+        if (status.ok()) {
+          view.backoff = {};
+          // Usually an event told its state already.
+          if (!view.actual) view.actual.emplace().set_state(engine::v1::CONTROLLER_STATE_IDLE);
+          *view.actual->mutable_controller() = ToEngine(row);
+          state_.ReportController(answered.info.id, controller, FromEngine(*view.actual));
+          return;
+        }
+        view.actual.reset();
+        const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
+        spdlog::warn("{} can't be made: {}", ControllerName(controller), status.error().message);
+        v1::ControllerStatus report;
+        report.set_state(v1::CONTROLLER_STATE_FAILED);
+        report.set_message(fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+        state_.ReportController(answered.info.id, controller, report);
+      });
+}
+
+void Conductor::AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent) {
+  engine::v1::Envelope envelope;
+  *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent);
+  const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  if (!engine.controllers[controller].attachment_backoffs.contains(key.target)) {
+    state_.ReportAttachment(engine.info.id, key, v1::ATTACHMENT_STATE_OPENING, "");
+  }
+  const engine::v1::Attachment attachment = envelope.attach().attachment();
+  Ask(engine, controller, std::move(envelope), {},
+      [this, key, attachment](EngineView& answered, ControllerView& view, const Status& status) {
+        const std::string name = fmt::format("{} at target {} of {}", attachment.disk().name(), key.target,
+                                             attachment.controller());
+        if (status.ok()) {
+          engine::v1::AttachmentStatus& actual = view.attachments[key.target];
+          actual.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
+          *actual.mutable_attachment() = attachment;
+          view.attachment_backoffs.erase(key.target);
+          state_.ReportAttachment(answered.info.id, key, v1::ATTACHMENT_STATE_READY, "");
+          spdlog::info("{} is open", name);
+          return;
+        }
+        view.attachments.erase(key.target);  // an error leaves nothing behind
+        const double wait_s =
+            Fail(view.attachment_backoffs[key.target], {.controller = key.controller, .disk = {}});
+        spdlog::warn("{} can't be opened: {}", name, status.error().message);
+        state_.ReportAttachment(answered.info.id, key, v1::ATTACHMENT_STATE_FAILED,
+                                fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+      });
+}
+
+}  // namespace cleat::control

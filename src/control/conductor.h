@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings what is to what should be. cleatd owns what should be (HostState), each engine owns what is, and
+// tells it at hello (the inventory) and in status events. The conductor compares the two and asks the engine
+// for the difference, never for a blind replay: an engine that serves on while cleatd restarts is not asked
+// for anything.
+//
+// It is driven by levels, not by events: whatever happens - a changed intent, a reply, an event, a lost
+// connection - the controller concerned is looked at anew (StepsFor) and the first step taken. One request at
+// a time a controller, different controllers at once. What failed is tried again with back-off, and its
+// status says why.
+//
+// On the link's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "base/clock.h"
+#include "control/engine_link.h"
+#include "control/engine_view.h"
+#include "control/host_state.h"
+#include "control/memory_keeper.h"
+
+namespace cleat::control {
+
+struct ConductorOptions {
+  uint64_t retry_min_ns = 250 * kNsPerMs;
+  uint64_t retry_max_ns = 30 * kNsPerSecond;
+};
+
+class Conductor final : public EngineLink::Events {
+ public:
+  // All of them outlive it.
+  Conductor(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+            ConductorOptions options)
+      : state_(state), memory_(memory), link_(link), clock_(clock), options_(options) {}
+
+  void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
+  void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) override;
+  void OnGone(PeerId peer, const std::string& why) override;
+  void OnWake() override;
+  uint64_t OnTimer(uint64_t now_ns) override;
+
+ private:
+  struct Retry {
+    std::string controller;  // either
+    std::string disk;        // or
+  };
+
+  // Meeting and parting.
+  void TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory);
+  bool IsForeign(const engine::v1::Inventory& inventory);
+  void ReportEngine(const EngineInfo& info, bool connected, const std::string& message);
+
+  // Events.
+  void OnControllerStatus(EngineView& engine, const engine::v1::ControllerStatus& status);
+  void OnAttachmentStatus(EngineView& engine, const engine::v1::AttachmentStatus& status);
+
+  // Controllers.
+  void Look(const std::string& controller);
+  void LookAt(EngineView& engine, const std::string& controller);
+  // False: the rest of the steps must wait for this one.
+  bool Take(EngineView& engine, const std::string& controller, ControllerView& view,
+            const ControllerIntent& intent, const Step& step);
+  void AskDetach(EngineView& engine, const std::string& controller, uint32_t target);
+  void AskDeleteController(EngineView& engine, const std::string& controller);
+  void AskPutController(EngineView& engine, const std::string& controller, const ControllerIntent& intent);
+  void AskKeepMemory(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
+  void AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
+  void Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope, UniqueFd fd,
+           std::function<void(EngineView&, ControllerView&, const Status&)> done);
+
+  // Memory disks.
+  void LookAtMemory(const std::string& disk);
+  void AskDropMemory(EngineView& engine, const std::string& disk);
+  void AskFetchMemory(EngineView& engine, const DiskRow& row);
+  void AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
+                      std::function<Status(EngineView&, const Status&, UniqueFd)> done);
+  void ReportMemory(const DiskRow& row);
+
+  // When the store can't be written: it may be later.
+  void Later(const Status& status, Retry retry);
+  // Returns in how many seconds it is tried again.
+  double Fail(Backoff& backoff, Retry retry);
+  EngineView* Find(PeerId peer);
+
+  HostState& state_;
+  MemoryKeeper& memory_;
+  EngineLink& link_;
+  const Clock& clock_;
+  const ConductorOptions options_;
+  std::map<PeerId, EngineView> engines_;
+  std::multimap<uint64_t, Retry> retries_;  // by the time when they are due
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory disks: which engines hold their memory, handing it out, getting it back.
+//
+//   reached_engine  durable, before the first Attach: from then on a guest may have written to it
+//   kept_by         durable: the engines that hold it, as they confirmed and as their inventories say
+//
+//   cleatd has it                              READY
+//   else a connected engine has it             fetched back, then READY
+//   else an engine that isn't connected may    PENDING
+//   else                                       LOST
+// (Memory that never reached an engine is zero by definition, and made anew when cleatd starts.)
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/conductor.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+namespace cleat::control {
+
+void Conductor::LookAtMemory(const std::string& disk) {
+  const std::optional<DiskRow> row = state_.MemoryDisk(disk);
+  const uint64_t now_ns = clock_.NowNs();
+  for (auto& [peer, engine] : engines_) {
+    if (engine.foreign || engine.memory_busy.contains(disk)) continue;
+    const bool held = engine.memories.contains(disk);
+    if (row) {
+      if (auto status = state_.RecordKept(disk, engine.info.id, held); !status.ok()) {
+        Later(status, {.controller = {}, .disk = disk});
+        continue;
+      }
+    }
+    if (const auto work = engine.memory_work.find(disk);
+        !held || (work != engine.memory_work.end() && now_ns < work->second.not_before_ns)) {
+      continue;
+    }
+    if (!row || row->deleting) {
+      AskDropMemory(engine, disk);
+    } else if (!memory_.Has(disk)) {
+      AskFetchMemory(engine, *row);
+    }
+  }
+  // RecordKept may have changed it.
+  if (const std::optional<DiskRow> recorded = state_.MemoryDisk(disk)) ReportMemory(*recorded);
+}
+
+void Conductor::ReportMemory(const DiskRow& row) {
+  if (row.deleting) {
+    if (row.kept_by.empty()) Later(state_.ForgetDisk(row.id), {.controller = {}, .disk = row.id});
+    return;
+  }
+  if (memory_.Has(row.id)) return state_.ReportDisk(row.id, v1::DISK_STATE_READY, "");
+  if (!row.kept_by.empty()) {
+    return state_.ReportDisk(
+        row.id, v1::DISK_STATE_PENDING,
+        fmt::format("its content is held by {}, which is waited for", EngineName(*row.kept_by.begin())));
+  }
+  state_.ReportDisk(
+      row.id, v1::DISK_STATE_LOST,
+      fmt::format("the content of {} is lost: memory disks do not outlive both cleatd and the engine. "
+                  "Detach it, delete it and create it anew (cleatctl disk delete {})",
+                  DiskName(row.id), row.id));
+  for (const std::string& controller : state_.ControllersWith(row.id)) Look(controller);
+}
+
+void Conductor::AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
+                               std::function<Status(EngineView&, const Status&, UniqueFd)> done) {
+  engine.memory_busy.insert(disk);
+  const PeerId peer = engine.info.peer;
+  link_.Request(peer, std::move(envelope), {},
+                [this, peer, disk, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd fd) {
+                  EngineView& answered = *Find(peer);
+                  answered.memory_busy.erase(disk);
+                  const Status status = done(answered, FromEngine(reply), std::move(fd));
+                  if (status.ok()) {
+                    answered.memory_work.erase(disk);
+                  } else {
+                    Fail(answered.memory_work[disk], {.controller = {}, .disk = disk});
+                    spdlog::warn("{}: {}", EngineName(answered.info.id), status.error().message);
+                  }
+                  LookAtMemory(disk);
+                  for (const std::string& controller : state_.ControllersWith(disk)) Look(controller);
+                });
+}
+
+void Conductor::AskDropMemory(EngineView& engine, const std::string& disk) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_drop_memory()->set_disk(DiskName(disk));
+  AskAboutMemory(engine, disk, std::move(envelope),
+                 [disk](EngineView& answered, const Status& status, const UniqueFd&) {
+                   if (status.ok()) answered.memories.erase(disk);
+                   return status;
+                 });
+}
+
+void Conductor::AskFetchMemory(EngineView& engine, const DiskRow& row) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_fetch_memory()->set_disk(DiskName(row.id));
+  AskAboutMemory(engine, row.id, std::move(envelope),
+                 [this, disk = row.id, size_bytes = row.spec.size_bytes()](EngineView&, const Status& status,
+                                                                           UniqueFd fd) {
+                   if (!status.ok()) return status;
+                   return memory_.Adopt(disk, size_bytes, std::move(fd));
+                 });
+}
+
+void Conductor::AskKeepMemory(EngineView& engine, const std::string& controller,
+                              const AttachmentIntent& intent) {
+  const std::string& disk = intent.disk.id;
+  engine::v1::Envelope envelope;
+  envelope.mutable_keep_memory()->mutable_memory()->set_disk(DiskName(disk));
+  envelope.mutable_keep_memory()->mutable_memory()->set_size_bytes(intent.disk.spec.size_bytes());
+  engine.memory_busy.insert(disk);
+  const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  Ask(engine, controller, std::move(envelope), memory_.Share(disk),
+      [this, disk, key](EngineView& answered, ControllerView& view, const Status& kept) {
+        answered.memory_busy.erase(disk);
+        const Status status = kept.ok() ? state_.RecordKept(disk, answered.info.id, true) : kept;
+        if (status.ok()) {
+          answered.memories.insert(disk);
+        } else {
+          const double wait_s =
+              Fail(view.attachment_backoffs[key.target], {.controller = key.controller, .disk = {}});
+          spdlog::warn("{}: its memory can't be handed over: {}", DiskName(disk), status.error().message);
+          state_.ReportAttachment(
+              answered.info.id, key, v1::ATTACHMENT_STATE_FAILED,
+              fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+        }
+        for (const std::string& other : state_.ControllersWith(disk)) {
+          if (other != key.controller) Look(other);
+        }
+      });
+}
+
+}  // namespace cleat::control

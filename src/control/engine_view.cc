@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/engine_view.h"
+
+#include <algorithm>
+
+namespace cleat::control {
+namespace {
+
+bool Ready(const Backoff& backoff, uint64_t now_ns) {
+  return now_ns >= backoff.not_before_ns;
+}
+
+bool Ready(const ControllerView& view, uint32_t target, uint64_t now_ns) {
+  const auto it = view.attachment_backoffs.find(target);
+  return it == view.attachment_backoffs.end() || Ready(it->second, now_ns);
+}
+
+const AttachmentIntent* FindLive(const ControllerIntent& intent, uint32_t target) {
+  for (const AttachmentIntent& attachment : intent.attachments) {
+    if (attachment.row.spec.target() == target && !attachment.row.deleting) return &attachment;
+  }
+  return nullptr;
+}
+
+void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
+               std::vector<Step>& steps) {
+  const uint32_t target = intent.row.spec.target();
+  Step step{.kind = Step::Kind::kAttach, .target = target, .intent = &intent};
+  if (intent.disk.spec.has_memory() && !engine.memories.contains(intent.disk.id)) {
+    if (engine.memory_busy.contains(intent.disk.id)) return;  // another controller's request brings it
+    step.kind = memory.Has(intent.disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
+  }
+  steps.push_back(step);
+}
+
+}  // namespace
+
+std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
+                           const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
+  const bool ours = intent.exists && intent.row.engine == engine.info.id;
+  const bool wanted = ours && !intent.row.deleting;
+  const bool right = wanted && view.actual && view.actual->controller().revision() == intent.row.revision;
+  std::vector<Step> steps;
+
+  for (const auto& [target, status] : view.attachments) {
+    const AttachmentIntent* live = right ? FindLive(intent, target) : nullptr;
+    const bool keep = live != nullptr && live->row.revision == status.attachment().revision() &&
+                      status.state() != engine::v1::ATTACHMENT_STATE_FAILED;
+    if (!keep && Ready(view, target, now_ns))
+      steps.push_back({.kind = Step::Kind::kDetach, .target = target});
+  }
+  if (ours) {
+    for (const AttachmentIntent& attachment : intent.attachments) {
+      if (!attachment.row.deleting || view.attachments.contains(attachment.row.spec.target())) continue;
+      steps.push_back({.kind = Step::Kind::kForgetAttachment,
+                       .target = attachment.row.spec.target(),
+                       .intent = &attachment});
+    }
+  }
+  if (!right) {
+    const bool empty = view.attachments.empty();
+    if (view.actual && empty && Ready(view.backoff, now_ns))
+      steps.push_back({.kind = Step::Kind::kDeleteController});
+    if (!view.actual && ours && intent.row.deleting) steps.push_back({.kind = Step::Kind::kForgetController});
+    if (!view.actual && wanted && Ready(view.backoff, now_ns))
+      steps.push_back({.kind = Step::Kind::kPutController});
+    return steps;
+  }
+  for (const AttachmentIntent& attachment : intent.attachments) {
+    const uint32_t target = attachment.row.spec.target();
+    if (attachment.row.deleting || view.attachments.contains(target) || !Ready(view, target, now_ns))
+      continue;
+    AddAttach(attachment, engine, memory, steps);
+  }
+  return steps;
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conductor knows of one connected engine, and the decision what to ask of it next. Lives from the
+// engine's hello to the end of that connection, on the link's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cleat/engine/v1/engine.pb.h"
+#include "control/engine_link.h"
+#include "control/host_state.h"
+#include "control/memory_keeper.h"
+
+namespace cleat::control {
+
+// Waits twice as long after each failure.
+struct Backoff {
+  uint32_t failures = 0;
+  uint64_t not_before_ns = 0;
+};
+
+struct ControllerView {
+  std::optional<engine::v1::ControllerStatus> actual;
+  std::map<uint32_t, engine::v1::AttachmentStatus> attachments;  // by target
+  bool busy = false;                                             // a request is on its way
+  Backoff backoff;
+  std::map<uint32_t, Backoff> attachment_backoffs;
+};
+
+struct EngineView {
+  EngineInfo info;
+  // Set when the engine holds things that this store can't have made: they are left alone, nothing is asked.
+  bool foreign = false;
+  std::map<std::string, ControllerView> controllers;
+  std::set<std::string> memories;  // disks whose memory it holds
+  std::map<std::string, Backoff>
+      memory_work;  // disks with a request about their memory on its way, or failed
+  std::set<std::string> memory_busy;
+};
+
+// The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
+// once, the rest is a request to the engine.
+struct Step {
+  enum class Kind {
+    kForgetAttachment,  // intent
+    kForgetController,
+    kDetach,  // target
+    kDeleteController,
+    kPutController,
+    kKeepMemory,   // intent
+    kAttach,       // intent
+    kWaitForDisk,  // intent: its content isn't there (yet)
+  };
+  Kind kind;
+  uint32_t target = 0;
+  const AttachmentIntent* intent = nullptr;  // into the ControllerIntent that was given
+};
+
+// Everything that can be done now, in the order in which it must be done: take away what should not be,
+// forget what is gone, then put what is missing. Steps that wait for a back-off are left out.
+//
+// The engine's thing is the right one when it has the intent's revision, and it has not failed.
+std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
+                           const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns);
+
+}  // namespace cleat::control

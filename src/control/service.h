@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gRPC service: each method hands the request to HostState and translates the result. gRPC's threads.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.grpc.pb.h"
+#include "control/host_state.h"
+
+namespace cleat::control {
+
+grpc::Status ToGrpc(const Error& error);
+
+class Service final : public v1::Cleat::Service {
+ public:
+  explicit Service(HostState& state) : state_(state) {}
+
+  grpc::Status CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
+                          v1::Disk* reply) override;
+  grpc::Status GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
+                       v1::Disk* reply) override;
+  grpc::Status ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
+                         v1::ListDisksResponse* reply) override;
+  grpc::Status DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
+                          v1::DeleteDiskResponse* reply) override;
+  grpc::Status CreateController(grpc::ServerContext* context, const v1::CreateControllerRequest* request,
+                                v1::Controller* reply) override;
+  grpc::Status GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,
+                             v1::Controller* reply) override;
+  grpc::Status ListControllers(grpc::ServerContext* context, const v1::ListControllersRequest* request,
+                               v1::ListControllersResponse* reply) override;
+  grpc::Status DeleteController(grpc::ServerContext* context, const v1::DeleteControllerRequest* request,
+                                v1::DeleteControllerResponse* reply) override;
+  grpc::Status AttachDisk(grpc::ServerContext* context, const v1::AttachDiskRequest* request,
+                          v1::Attachment* reply) override;
+  grpc::Status DetachDisk(grpc::ServerContext* context, const v1::DetachDiskRequest* request,
+                          v1::DetachDiskResponse* reply) override;
+  grpc::Status GetAttachment(grpc::ServerContext* context, const v1::GetAttachmentRequest* request,
+                             v1::Attachment* reply) override;
+  grpc::Status ListAttachments(grpc::ServerContext* context, const v1::ListAttachmentsRequest* request,
+                               v1::ListAttachmentsResponse* reply) override;
+  grpc::Status GetEngine(grpc::ServerContext* context, const v1::GetEngineRequest* request,
+                         v1::Engine* reply) override;
+  grpc::Status ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
+                           v1::ListEnginesResponse* reply) override;
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::WatchResponse>* writer) override;
+
+ private:
+  HostState& state_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the API's messages and those that the engine speaks. Pure functions.
+#pragma once
+
+#include "base/result.h"
+#include "cleat/engine/v1/engine.pb.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/host_state.h"
+#include "control/model.h"
+
+namespace cleat::control {
+
+engine::v1::Disk ToEngine(const DiskRow& row);
+engine::v1::Controller ToEngine(const ControllerRow& row);
+engine::v1::Attachment ToEngine(const AttachmentIntent& intent);
+
+// A code that this version does not know becomes kInternal.
+Status FromEngine(const engine::v1::Reply& reply);
+v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status);
+v1::AttachmentState FromEngine(engine::v1::AttachmentState state);
+
+}  // namespace cleat::control

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/connector.h"
+
+#include <fcntl.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cleat::vhost {
+namespace {
+
+constexpr int kBacklog = 8;
+constexpr mode_t kSocketMode = 0660;
+constexpr uint64_t kAcceptRetryNs = 100 * kNsPerMs;
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string NameOf(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+Error PathError(ErrorCode code, const std::string& path, const std::string& what) {
+  return {code, "socket " + path + ": " + what};
+}
+
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+Result<UniqueFd> MakeSocket(const std::string& path) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoError(errno, "socket " + path + ": making a socket");
+  return fd;
+}
+
+int ConnectTo(const UniqueFd& fd, const std::string& path) {
+  const sockaddr_un address = AddressOf(path);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+}
+
+Status CheckDirectory(const std::string& path) {
+  const std::string directory = DirectoryOf(path);
+  struct stat info {};
+  if (stat(directory.c_str(), &info) != 0) {
+    if (errno == ENOENT) {
+      return PathError(ErrorCode::kNotFound, path, "directory " + directory + " does not exist: create it");
+    }
+    if (errno == EACCES) {
+      return PathError(ErrorCode::kPermissionDenied, path,
+                       "no permission to look into " + directory + ": give this process' user access to it");
+    }
+    return ErrnoError(errno, "socket " + path + ": directory " + directory);
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return PathError(ErrorCode::kInvalidArgument, path, directory + " is not a directory: correct the path");
+  }
+  return Ok{};
+}
+
+Status CheckPath(const std::string& path) {
+  if (path.empty() || NameOf(path).empty()) {
+    return PathError(ErrorCode::kInvalidArgument, path, "the path names no file: correct it");
+  }
+  if (path.size() > kSocketPathBytesMax) {
+    return PathError(ErrorCode::kInvalidArgument, path,
+                     "the path has " + std::to_string(path.size()) + " bytes and a socket's at most " +
+                         std::to_string(kSocketPathBytesMax) + ": choose a shorter one");
+  }
+  if (path.find('\0') != std::string::npos) {
+    return PathError(ErrorCode::kInvalidArgument, path, "the path contains a zero byte: correct it");
+  }
+  return CheckDirectory(path);
+}
+
+// Of what lies at the path: nothing, a socket, or an error.
+Result<bool> SocketThere(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0) {
+    if (S_ISSOCK(info.st_mode)) return true;
+    return PathError(ErrorCode::kAlreadyExists, path,
+                     "the path is taken by something that is not a socket: remove it or choose another path");
+  }
+  if (errno == ENOENT) return false;
+  if (errno == EACCES) {
+    return PathError(
+        ErrorCode::kPermissionDenied, path,
+        "no permission to look into " + DirectoryOf(path) + ": give this process' user access to it");
+  }
+  return ErrnoError(errno, "socket " + path);
+}
+
+Error NoPermissionToConnect(const std::string& path) {
+  return PathError(ErrorCode::kPermissionDenied, path,
+                   "no permission to connect: give this process' user (uid " + std::to_string(geteuid()) +
+                       ") write access to the socket, by its group for example");
+}
+
+std::string Listener(const UniqueFd& connected) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(connected.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0)
+    return "a process";
+  return "process " + std::to_string(peer.pid);
+}
+
+}  // namespace
+
+// ---- SocketPathWatcher
+
+SocketPathWatcher::SocketPathWatcher(Reactor& control) : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+  if (inotify_ && !watch_.Start(control, inotify_.get(), EPOLLIN)) inotify_.Reset();
+  if (!inotify_) spdlog::warn("no inotify: sockets that appear are noticed up to a second late");
+}
+
+SocketPathWatcher::~SocketPathWatcher() {
+  CLEAT_CHECK(directories_.empty());
+  watch_.Stop();
+}
+
+SocketPathWatcher::Subscription::~Subscription() {
+  if (watcher != nullptr) watcher->Unsubscribe(*this);
+}
+
+bool SocketPathWatcher::Subscribe(Subscription& subscription, const std::string& path) {
+  CLEAT_CHECK(subscription.watcher == nullptr);
+  if (!inotify_) return false;
+  const int watch = inotify_add_watch(inotify_.get(), DirectoryOf(path).c_str(), IN_CREATE | IN_MOVED_TO);
+  if (watch < 0) return false;
+  auto& directory = directories_[watch];
+  if (directory == nullptr) directory = std::make_unique<Directory>();
+  subscription.name = NameOf(path);
+  subscription.watch = watch;
+  subscription.watcher = this;
+  directory->subscriptions.PushBack(subscription);
+  return true;
+}
+
+void SocketPathWatcher::Unsubscribe(Subscription& subscription) {
+  subscription.hook.Unlink();
+  subscription.watcher = nullptr;
+  const auto directory = directories_.find(subscription.watch);
+  if (directory == directories_.end() || !directory->second->subscriptions.empty()) return;
+  inotify_rm_watch(inotify_.get(), subscription.watch);
+  directories_.erase(directory);
+}
+
+void SocketPathWatcher::Watch::OnEvent(FdWatch& watch, uint32_t /*epoll_events*/) {
+  static_cast<Watch&>(watch).watcher.Read();
+}
+
+void SocketPathWatcher::Read() {
+  alignas(inotify_event) uint8_t buffer[4096];
+  for (;;) {
+    const ssize_t count = read(inotify_.get(), buffer, sizeof buffer);
+    if (count <= 0) return;
+    for (ssize_t at = 0; at < count;) {
+      inotify_event event{};
+      std::memcpy(&event, buffer + at, sizeof event);
+      const std::string name(reinterpret_cast<const char*>(buffer + at + sizeof event),
+                             strnlen(reinterpret_cast<const char*>(buffer + at + sizeof event), event.len));
+      at += static_cast<ssize_t>(sizeof event + event.len);
+      const bool overflow = (event.mask & IN_Q_OVERFLOW) != 0;  // events were lost: any may have been ours
+      for (auto& [watch, directory] : directories_) {
+        if (watch != event.wd && !overflow) continue;
+        auto& subscriptions = directory->subscriptions;
+        for (Subscription* s = subscriptions.front(); s != nullptr; s = subscriptions.Next(*s)) {
+          if (overflow || s->name == name) s->appeared();
+        }
+      }
+    }
+  }
+}
+
+// ---- ClientConnector
+
+ClientConnector::ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher)
+    : control_(control), path_(std::move(path)), watcher_(watcher), retry_(control), subscription_([this] {
+        BeEager();
+        retry_.Set();
+      }) {}
+
+ClientConnector::~ClientConnector() {
+  Stop();
+}
+
+void ClientConnector::RetryTimer::Fire(Timer& timer) {
+  static_cast<RetryTimer&>(timer).retry.Set();
+}
+
+Status ClientConnector::Start() {
+  Status checked = CheckPath(path_);
+  if (!checked) return checked;
+  auto there = SocketThere(path_);
+  if (!there) return std::move(there).error();
+  if (*there && faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0 && errno == EACCES) {
+    return NoPermissionToConnect(path_);
+  }
+  watched_ = watcher_ != nullptr && watcher_->Subscribe(subscription_, path_);
+  return Ok{};
+}
+
+void ClientConnector::Stop() {
+  timer_.Cancel();
+  if (watched_) watcher_->Unsubscribe(subscription_);
+  watched_ = false;
+}
+
+void ClientConnector::PeerLost() {
+  lost_ = true;
+}
+
+void ClientConnector::BeEager() {
+  eager_until_ns_ = control_.now_ns() + kEagerNs;
+  delay_ns_ = kEagerDelayNs;
+}
+
+Result<UniqueFd> ClientConnector::TryConnect() {
+  auto fd = MakeSocket(path_);
+  if (!fd) return fd;
+  switch (const int error_number = ConnectTo(*fd, path_)) {
+    case 0:
+      return fd;
+    case ENOENT:
+      return PathError(ErrorCode::kUnavailable, path_,
+                       "nothing is there yet: waiting for the peer to listen on it");
+    case ECONNREFUSED: {
+      auto there = SocketThere(path_);
+      if (!there) return std::move(there).error();
+      return PathError(ErrorCode::kUnavailable, path_,
+                       "nobody listens on it: waiting for the peer (a VM that is not running?)");
+    }
+    case EAGAIN:
+      return PathError(ErrorCode::kUnavailable, path_,
+                       "its listener's queue is full: waiting (is another back end connected to it?)");
+    case EACCES:
+      return NoPermissionToConnect(path_);
+    default:
+      return ErrnoError(error_number, "socket " + path_ + ": connecting");
+  }
+}
+
+Task<Result<UniqueFd>> ClientConnector::Next(CancelToken& cancel) {
+  if (std::exchange(lost_, false)) BeEager();
+  while (!cancel.cancelled()) {
+    retry_.Reset();
+    auto fd = TryConnect();
+    if (fd) {
+      last_error_.clear();
+      co_return std::move(fd).value();
+    }
+    last_error_ = fd.error().message;
+    const uint64_t delay_ns = delay_ns_;
+    if (control_.now_ns() >= eager_until_ns_) delay_ns_ = std::min(2 * delay_ns_, kDelayMaxNs);
+    control_.AddTimer(timer_, control_.now_ns() + delay_ns);
+    co_await retry_.Wait(&cancel);
+    timer_.Cancel();
+  }
+  co_return Error(ErrorCode::kCancelled, "stopped");
+}
+
+std::string ClientConnector::waiting_for() const {
+  return last_error_.empty() ? "socket " + path_ + ": connecting" : last_error_;
+}
+
+// ---- ServerConnector
+
+ServerConnector::ServerConnector(Reactor& control, std::string path)
+    : control_(control), path_(std::move(path)), somebody_(control) {}
+
+ServerConnector::~ServerConnector() {
+  Stop();
+}
+
+Status ServerConnector::TakeOver() {
+  auto there = SocketThere(path_);
+  if (!there) return std::move(there).error();
+  if (!*there) return Ok{};
+  auto probe = MakeSocket(path_);
+  if (!probe) return std::move(probe).error();
+  switch (const int error_number = ConnectTo(*probe, path_)) {
+    case ENOENT:
+      return Ok{};
+    case ECONNREFUSED:
+      spdlog::info("socket {}: nobody answers on it, taking it over", path_);
+      if (unlink(path_.c_str()) == 0 || errno == ENOENT) return Ok{};
+      return ErrnoError(errno, "socket " + path_ + ": removing what a former process left");
+    case 0:
+    case EAGAIN:
+      return PathError(ErrorCode::kAlreadyExists, path_,
+                       (error_number == 0 ? Listener(*probe) : "a process") +
+                           " listens on it already: end that, or choose another path");
+    case EACCES:
+      return NoPermissionToConnect(path_);
+    default:
+      return ErrnoError(error_number, "socket " + path_ + ": asking who listens on it");
+  }
+}
+
+Status ServerConnector::Start() {
+  CLEAT_CHECK(!listener_);
+  Status checked = CheckPath(path_);
+  if (checked) checked = TakeOver();
+  if (!checked) return checked;
+  auto fd = MakeSocket(path_);
+  if (!fd) return std::move(fd).error();
+  const sockaddr_un address = AddressOf(path_);
+  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EACCES || errno == EROFS) {
+      return PathError(ErrorCode::kPermissionDenied, path_,
+                       "no permission to create a socket in " + DirectoryOf(path_) +
+                           ": give this process' user write access to the directory");
+    }
+    return ErrnoError(errno, "socket " + path_ + ": creating it");
+  }
+  struct stat info {};
+  // The mode before listen: nobody connects earlier.
+  if (chmod(path_.c_str(), kSocketMode) != 0 || stat(path_.c_str(), &info) != 0 ||
+      listen(fd->get(), kBacklog) != 0) {
+    const int error_number = errno;
+    unlink(path_.c_str());
+    return ErrnoError(error_number, "socket " + path_ + ": listening");
+  }
+  file_device_ = info.st_dev;
+  file_inode_ = info.st_ino;
+  listener_ = std::move(fd).value();
+  Status watching = watch_.Start(control_, listener_.get(), EPOLLIN);
+  if (!watching) Stop();
+  return watching;
+}
+
+void ServerConnector::Stop() {
+  if (!listener_) return;
+  watch_.Stop();
+  listener_.Reset();
+  struct stat info {};
+  if (stat(path_.c_str(), &info) == 0 && info.st_dev == file_device_ && info.st_ino == file_inode_) {
+    unlink(path_.c_str());
+  }
+}
+
+void ServerConnector::Watch::OnEvent(FdWatch& watch, uint32_t /*epoll_events*/) {
+  ServerConnector& connector = static_cast<Watch&>(watch).connector;
+  if (connector.peer_here_) connector.RefuseOthers();
+  connector.somebody_.Set();
+}
+
+void ServerConnector::RefuseOthers() {
+  for (;;) {
+    const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!other) return;
+    ++refused_;
+    spdlog::warn("socket {}: refused a second peer ({}) while one is connected", path_, Listener(other));
+  }
+}
+
+Task<Result<UniqueFd>> ServerConnector::Next(CancelToken& cancel) {
+  peer_here_ = false;
+  while (!cancel.cancelled()) {
+    somebody_.Reset();
+    UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (peer) {
+      peer_here_ = true;
+      RefuseOthers();
+      co_return peer;
+    }
+    if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) {
+      co_await somebody_.Wait(&cancel);
+      continue;
+    }
+    // Out of descriptors or memory: the peer stays in the queue.
+    spdlog::warn("socket {}: accepting a peer: {}", path_, std::strerror(errno));
+    co_await control_.SleepFor(kAcceptRetryNs, &cancel);
+  }
+  co_return Error(ErrorCode::kCancelled, "stopped");
+}
+
+std::string ServerConnector::waiting_for() const {
+  return "socket " + path_ + ": listening, nobody is connected";
+}
+
+}  // namespace cleat::vhost

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/relay.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace cleat::vhost {
+namespace {
+
+union ControlBuffer {
+  cmsghdr align;
+  uint8_t bytes[CMSG_SPACE(kDescriptorsMax * sizeof(int))];
+};
+
+std::vector<UniqueFd> TakeDescriptors(msghdr* header) {
+  std::vector<UniqueFd> descriptors;
+  for (cmsghdr* control = CMSG_FIRSTHDR(header); control != nullptr; control = CMSG_NXTHDR(header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+      descriptors.emplace_back(fd);
+    }
+  }
+  return descriptors;
+}
+
+Error Closed(bool in_message) {
+  if (in_message)
+    return {ErrorCode::kInvalidArgument, "the connection was closed in the middle of a message"};
+  return {ErrorCode::kUnavailable, "the connection was closed"};
+}
+
+bool Gone(int error_number) {
+  return error_number == ECONNRESET || error_number == EPIPE;
+}
+
+}  // namespace
+
+// ---- MessageChannel
+
+Status MessageChannel::Start(Reactor& control, UniqueFd socket) {
+  socket_ = std::move(socket);
+  return watch_.Start(control, socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+}
+
+void MessageChannel::Close() {
+  watch_.Stop();
+  socket_.Reset();
+}
+
+void MessageChannel::Watch::OnEvent(FdWatch& watch, uint32_t /*epoll_events*/) {
+  static_cast<Watch&>(watch).progress.Set();
+}
+
+Result<std::optional<Message>> MessageChannel::TryRead() {
+  std::array<uint8_t, kPayloadBytesMax> bytes;
+  while (framer_.wanted() > 0) {
+    iovec io{bytes.data(), framer_.wanted()};
+    ControlBuffer control;
+    msghdr header{};
+    header.msg_iov = &io;
+    header.msg_iovlen = 1;
+    header.msg_control = &control;
+    header.msg_controllen = sizeof control;
+    const ssize_t count = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return std::optional<Message>();
+      if (Gone(errno)) return Closed(framer_.in_message());
+      return ErrnoError(errno, "reading from the socket");
+    }
+    std::vector<UniqueFd> descriptors = TakeDescriptors(&header);
+    if ((header.msg_flags & MSG_CTRUNC) != 0) {
+      return Error(ErrorCode::kInvalidArgument, "a message with more than " +
+                                                    std::to_string(kDescriptorsMax) +
+                                                    " file descriptors, or more than the process may open");
+    }
+    if (count == 0) return Closed(framer_.in_message());
+    Status pushed = framer_.Push({bytes.data(), static_cast<size_t>(count)}, std::move(descriptors));
+    if (!pushed) return std::move(pushed).error();
+  }
+  return framer_.Take();
+}
+
+Result<bool> MessageChannel::TryWrite(const Message& message) {
+  CLEAT_CHECK(message.descriptors.size() <= kDescriptorsMax);
+  iovec io[2] = {{const_cast<MessageHeader*>(&message.header), sizeof(MessageHeader)},
+                 {const_cast<uint8_t*>(message.payload.data()), message.header.size_bytes}};
+  ControlBuffer control{};
+  msghdr header{};
+  header.msg_iov = io;
+  header.msg_iovlen = 2;
+  if (!message.descriptors.empty()) {
+    header.msg_control = &control;
+    header.msg_controllen = CMSG_SPACE(message.descriptors.size() * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(message.descriptors.size() * sizeof(int));
+    for (size_t i = 0; i < message.descriptors.size(); ++i) {
+      const int fd = message.descriptors[i].get();
+      std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
+    }
+  }
+  for (;;) {
+    const ssize_t count = sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count >= 0) {
+      // So short a message is one buffer of the kernel's: all of it goes, or nothing.
+      CLEAT_CHECK(static_cast<size_t>(count) == sizeof(MessageHeader) + message.header.size_bytes);
+      return true;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) return false;
+    if (Gone(errno)) return Closed(false);
+    return ErrnoError(errno, "writing to the socket");
+  }
+}
+
+// ---- Relay
+
+Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
+    : control_(control),
+      session_(session),
+      model_(model),
+      progress_(control),
+      peer_(Framer::Direction::kRequests, progress_),
+      library_(Framer::Direction::kReplies, progress_) {}
+
+void Relay::Stop() {
+  stopping_ = true;
+  progress_.Set();
+}
+
+void Relay::Close() {
+  peer_.Close();
+  library_.Close();
+}
+
+Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
+  Status watching = peer_.Start(control_, std::move(peer));
+  if (watching) watching = library_.Start(control_, std::move(library));
+  if (!watching) co_return watching;
+  while (!stopping_) {
+    progress_.Reset();  // before the look at the sockets, so that nothing is missed after it
+    auto unasked = library_.TryRead();
+    if (!unasked || *unasked) {
+      co_return Error(ErrorCode::kInvalidArgument, "the vhost library refused " + last_request_);
+    }
+    auto next = peer_.TryRead();
+    if (!next) {
+      if (next.error().code == ErrorCode::kUnavailable) break;
+      co_return std::move(next).error();
+    }
+    if (!*next) {
+      co_await progress_.Wait();
+      continue;
+    }
+    Message message = std::move(**next);
+    ++messages_;
+    last_request_ = RequestName(message.header.request);
+    auto handling = Handle(&message);
+    Status handled = co_await std::move(handling);
+    if (!handled) {
+      if (handled.error().code == ErrorCode::kUnavailable || stopping_) break;
+      co_return Error(handled.error().code, last_request_ + ": " + handled.error().message);
+    }
+    // A peer that sends without a pause gets one message a turn.
+    co_await control_.Yield();
+  }
+  co_return Ok{};
+}
+
+Task<Status> Relay::Handle(Message* message) {
+  std::optional<Message> answer;
+  auto part = TakePart(message, &answer);
+  Status taken = co_await std::move(part);
+  if (!taken) {
+    // The connection ends with the error; a front end that waits for a word gets one if it has room for it.
+    if (message->needs_reply()) (void)peer_.TryWrite(MakeAck(*message, false));
+    co_return taken;
+  }
+  if (!answer) {
+    auto forward = Write(library_, *message);
+    Status forwarded = co_await std::move(forward);
+    if (!forwarded) co_return Error(ErrorCode::kInternal, "the vhost library has closed the connection");
+    message->descriptors.clear();
+    if (!FindRequest(message->header.request)->answered && !message->needs_reply()) co_return Ok{};
+    answer.emplace();
+    auto wait = AwaitReply(*message, &*answer);
+    Status answered = co_await std::move(wait);
+    if (!answered) co_return answered;
+    Adapt(&*answer);
+  } else if (!FindRequest(message->header.request)->answered && !message->needs_reply()) {
+    co_return Ok{};
+  }
+  auto write = Write(peer_, *answer);
+  co_return co_await std::move(write);
+}
+
+Task<Status> Relay::AwaitReply(const Message& request, Message* reply) {
+  while (!stopping_) {
+    progress_.Reset();
+    auto next = library_.TryRead();
+    if (!next) co_return Error(ErrorCode::kInvalidArgument, "refused by the vhost library");
+    if (*next) {
+      *reply = std::move(**next);
+      if (reply->header.request == request.header.request) co_return Ok{};
+      co_return Error(ErrorCode::kInternal,
+                      "the vhost library answered " + RequestName(reply->header.request));
+    }
+    co_await progress_.Wait();
+  }
+  co_return Error(ErrorCode::kCancelled, "stopped");
+}
+
+Task<Status> Relay::Write(MessageChannel& channel, const Message& message) {
+  while (!stopping_) {
+    progress_.Reset();
+    auto written = channel.TryWrite(message);
+    if (!written) co_return std::move(written).error();
+    if (*written) co_return Ok{};
+    co_await progress_.Wait();
+  }
+  co_return Error(ErrorCode::kCancelled, "stopped");
+}
+
+// What the library can't know: where the rings really stand, and how many the device has.
+void Relay::Adapt(Message* reply) const {
+  switch (reply->request()) {
+    case Request::kGetVringBase: {
+      auto state = reply->As<VringState>();
+      state.num = stopped_base_;
+      reply->Set(state);
+      break;
+    }
+    case Request::kGetQueueNum:
+      reply->Set<uint64_t>(session_.ring_count());
+      break;
+    default:
+      break;
+  }
+}
+
+// ---- The session's and the model's part
+
+Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
+  switch (message->request()) {
+    case Request::kGetFeatures:
+    case Request::kGetProtocolFeatures:
+    case Request::kGetQueueNum:
+    case Request::kSetOwner:
+      co_return Ok{};
+    case Request::kSetFeatures: {
+      auto set = session_.SetFeatures(message->As<uint64_t>());
+      co_return co_await std::move(set);
+    }
+    case Request::kSetProtocolFeatures:
+      co_return session_.SetProtocolFeatures(message->As<uint64_t>());
+    case Request::kResetOwner: {  // deprecated: stops all rings; the library would forget its features
+      auto stop = session_.StopAllRings();
+      co_await std::move(stop);
+      *answer = MakeAck(*message, true);
+      co_return Ok{};
+    }
+    case Request::kSetMemTable:
+    case Request::kSetLogBase: {
+      auto take = TakeMemory(*message);
+      co_return co_await std::move(take);
+    }
+    case Request::kSetLogFd:  // a file to say that the log has changed, which nobody uses
+      *answer = MakeAck(*message, true);
+      co_return Ok{};
+    case Request::kGetConfig:
+      *answer = GetConfig(*message);
+      co_return Ok{};
+    case Request::kSetConfig: {
+      Status set = SetConfig(*message);
+      *answer = MakeAck(*message, set.ok());
+      co_return message->needs_reply() ? Status(Ok{}) : set;
+    }
+    case Request::kGetInflightFd:
+    case Request::kSetInflightFd: {
+      auto take = TakeInflight(*message, answer);
+      co_return co_await std::move(take);
+    }
+    case Request::kSetVringKick:
+    case Request::kSetVringCall:
+    case Request::kSetVringErr: {
+      auto take = TakeDescriptor(message);
+      co_return co_await std::move(take);
+    }
+    case Request::kSetVringNum:
+    case Request::kSetVringAddr:
+    case Request::kSetVringBase:
+    case Request::kGetVringBase:
+    case Request::kSetVringEnable: {
+      auto take = TakeRingPart(message);
+      co_return co_await std::move(take);
+    }
+  }
+  co_return Error(ErrorCode::kInvalidArgument, "not offered by this back end");
+}
+
+Task<Status> Relay::TakeMemory(const Message& message) {
+  if (message.request() == Request::kSetLogBase) {
+    auto log = session_.SetLog(message.As<LogDescription>(), message.descriptors[0]);
+    co_return co_await std::move(log);
+  }
+  std::vector<MemoryTableRegion> regions(message.descriptors.size());
+  std::memcpy(regions.data(), message.payload.data() + sizeof(MemoryTableHeader),
+              regions.size() * sizeof(MemoryTableRegion));
+  auto map = session_.MapMemory(regions, message.descriptors);
+  co_return co_await std::move(map);
+}
+
+Task<Status> Relay::TakeInflight(const Message& message, std::optional<Message>* answer) {
+  const auto description = message.As<InflightDescription>();
+  if (message.request() == Request::kSetInflightFd) {
+    auto set = session_.SetInflight(description, message.descriptors[0]);
+    Status taken = co_await std::move(set);
+    *answer = MakeAck(message, taken.ok());
+    co_return taken;
+  }
+  auto area = session_.MakeInflight(description.queues, description.queue_size);
+  if (!area) co_return std::move(area).error();
+  *answer = MakeReply(message, message.header.size_bytes);
+  (*answer)->Set(area->description);
+  (*answer)->descriptors.push_back(std::move(area->file));
+  co_return Ok{};
+}
+
+Task<Status> Relay::TakeDescriptor(Message* message) {
+  const auto value = message->As<uint64_t>();
+  const auto index = static_cast<uint32_t>(value & kVringIndexMask);
+  UniqueFd descriptor;
+  if (!message->descriptors.empty()) descriptor = std::move(message->descriptors[0]);
+  message->descriptors.clear();
+  message->Set(value | kVringNoDescriptor);  // what the library gets to see
+  if (message->request() == Request::kSetVringErr) {
+    co_return session_.SetRingError(index, std::move(descriptor));
+  }
+  if (message->request() == Request::kSetVringCall) {
+    auto set = session_.SetRingCall(index, std::move(descriptor));
+    co_return co_await std::move(set);
+  }
+  auto set = session_.SetRingKick(index, std::move(descriptor));
+  co_return co_await std::move(set);
+}
+
+Task<Status> Relay::TakeRingPart(Message* message) {
+  const auto state = message->As<VringState>();
+  switch (message->request()) {
+    case Request::kSetVringNum: {
+      auto set = session_.SetRingSize(state.index, state.num);
+      co_return co_await std::move(set);
+    }
+    case Request::kSetVringBase: {
+      auto set = session_.SetRingBase(state.index, state.num);
+      co_return co_await std::move(set);
+    }
+    case Request::kSetVringAddr: {
+      auto set = session_.SetRingAddresses(message->As<VringAddresses>());
+      co_return co_await std::move(set);
+    }
+    case Request::kSetVringEnable: {
+      if (state.num > 1)
+        co_return Error(ErrorCode::kInvalidArgument, "a state of " + std::to_string(state.num));
+      auto set = session_.EnableRing(state.index, state.num == 1);
+      co_return co_await std::move(set);
+    }
+    default: {
+      auto stop = session_.StopRing(state.index);
+      auto base = co_await std::move(stop);
+      if (!base) co_return std::move(base).error();
+      stopped_base_ = *base;
+      co_return Ok{};
+    }
+  }
+}
+
+Message Relay::GetConfig(const Message& message) const {
+  const auto config = message.As<ConfigHeader>();
+  const uint32_t size_bytes = message.header.size_bytes - sizeof(ConfigHeader);
+  // No payload is the specification's way to say no.
+  if (!model_.has_config() || config.size_bytes != size_bytes ||
+      config.offset > kConfigBytesMax - size_bytes) {
+    return MakeReply(message, 0);
+  }
+  Message reply = MakeReply(message, message.header.size_bytes);
+  reply.Set(config);
+  model_.ReadConfig(config.offset, {reply.payload.data() + sizeof(ConfigHeader), size_bytes});
+  return reply;
+}
+
+Status Relay::SetConfig(const Message& message) {
+  const auto config = message.As<ConfigHeader>();
+  const uint32_t size_bytes = message.header.size_bytes - sizeof(ConfigHeader);
+  if (!model_.has_config() || config.size_bytes != size_bytes ||
+      config.offset > kConfigBytesMax - size_bytes) {
+    return Error(ErrorCode::kInvalidArgument,
+                 std::to_string(config.size_bytes) + " bytes at offset " + std::to_string(config.offset));
+  }
+  return model_.WriteConfig(config.offset, {message.payload.data() + sizeof(ConfigHeader), size_bytes});
+}
+
+}  // namespace cleat::vhost

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/ring.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "reactor/sync.h"
+
+namespace cleat::vhost {
+namespace {
+
+constexpr uint64_t kDrainMeterNs = 100 * kNsPerMs;
+
+void Signal(const UniqueFd& eventfd) {
+  const uint64_t one = 1;
+  // It can fail only when the counter is full, and then the other side has yet to look at it.
+  [[maybe_unused]] const ssize_t written = write(eventfd.get(), &one, sizeof one);
+}
+
+// What the peer gives us to write to and to wait on must never block a reactor, raise SIGPIPE or be a disk:
+// an eventfd, which has no file type, and non-blocking.
+Status CheckEventfd(const UniqueFd& fd) {
+  struct stat file {};
+  if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat of an eventfd");
+  if ((file.st_mode & S_IFMT) != 0)
+    return Error(ErrorCode::kInvalidArgument, "the file descriptor is no eventfd");
+  const int flags = fcntl(fd.get(), F_GETFL);
+  if (flags < 0) return ErrnoError(errno, "reading the flags of an eventfd");
+  if ((flags & O_NONBLOCK) == 0 && fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoError(errno, "making an eventfd non-blocking");
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Ring::Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken)
+    : control_(control), io_(io), model_(model), index_(index), on_broken_(std::move(on_broken)) {}
+
+Ring::~Ring() {
+  CLEAT_CHECK(!running_ && queue_ == nullptr);
+  *self_ = nullptr;
+}
+
+void Ring::CallNotifier::Call() {
+  Signal(fd);
+}
+
+void Ring::KickWatch::OnKick(FdWatch& watch, uint32_t /*epoll_events*/) {
+  Ring& ring = static_cast<KickWatch&>(watch).ring;
+  ring.io_.Activate(*ring.queue_);
+}
+
+bool Ring::KeepActive::Poll() {
+  ring.io_.Activate(*ring.queue_);
+  return false;
+}
+
+void Ring::DrainMeter::Fire(Timer& timer) {
+  Ring& ring = static_cast<DrainMeter&>(timer).ring;
+  ring.draining_requests_.store(ring.queue_->in_flight(), std::memory_order_relaxed);
+  ring.io_.AddTimer(timer, ring.io_.now_ns() + kDrainMeterNs);
+}
+
+Task<Status> Ring::Start(virtio::QueueSetup* setup) {
+  CLEAT_CHECK(!running_);
+  broken_.clear();
+  ++life_;
+  co_await io_.Enter();
+  Status started = StartQueue(setup);
+  co_await control_.Enter();
+  running_ = started.ok();
+  co_return started;
+}
+
+Status Ring::StartQueue(virtio::QueueSetup* setup) {
+  if (queue_ == nullptr) {
+    auto queue = model_.OpenQueue(io_, index_);
+    if (!queue) return std::move(queue).error();
+    queue_ = std::move(queue).value();
+  }
+  Status watching = WatchKick();
+  if (!watching) return watching;
+  setup->notifier = notifier_.get();
+  queue_->Start(*setup, [this, self = self_, life = life_](const std::string& reason) {
+    control_.PostCall([self, life, reason] {
+      if (*self != nullptr) (*self)->Broke(life, reason);
+    });
+  });
+  if (notifier_ != nullptr) notifier_->Call();
+  return Ok{};
+}
+
+void Ring::Broke(uint64_t life, const std::string& reason) {
+  if (life != life_ || !running_) return;
+  broken_ = reason;
+  if (error_) Signal(error_);
+  on_broken_(*this);
+}
+
+Status Ring::WatchKick() {
+  if (!kick_) {
+    io_.AddPoller(keep_active_);
+    kept_active_ = true;
+    return Ok{};
+  }
+  return kick_watch_.Start(io_, kick_.get(), EPOLLIN);
+}
+
+void Ring::UnwatchKick() {
+  kick_watch_.Stop();
+  if (kept_active_) io_.RemovePoller(keep_active_);
+  kept_active_ = false;
+}
+
+Task<void> Ring::Stop() {
+  CLEAT_CHECK(running_);
+  co_await io_.Enter();
+  UnwatchKick();
+  Event drained(io_);
+  queue_->Stop([&drained] { drained.Set(); });
+  if (!drained.is_set()) DrainMeter::Fire(drain_meter_);
+  co_await drained.Wait();
+  drain_meter_.Cancel();
+  draining_requests_.store(0, std::memory_order_relaxed);
+  const uint16_t next = queue_->next_available();
+  co_await control_.Enter();
+  told.base = next;
+  running_ = false;
+  broken_.clear();
+}
+
+Task<void> Ring::Close() {
+  CLEAT_CHECK(!running_);
+  if (queue_ == nullptr) co_return;
+  co_await io_.Enter();
+  queue_.reset();
+  co_await control_.Enter();
+}
+
+Task<Status> Ring::SetKick(UniqueFd kick) {
+  if (kick) {
+    Status checked = CheckEventfd(kick);
+    if (!checked) co_return checked;
+  }
+  if (!running_) {
+    kick_ = std::move(kick);
+    co_return Ok{};
+  }
+  co_await io_.Enter();
+  UnwatchKick();
+  std::swap(kick_, kick);
+  Status watching = WatchKick();
+  io_.Activate(*queue_);  // a kick may have gone to the old one, unseen
+  co_await control_.Enter();
+  co_return watching;
+}
+
+Task<Status> Ring::SetCall(UniqueFd call) {
+  std::unique_ptr<CallNotifier> notifier;
+  if (call) {
+    Status checked = CheckEventfd(call);
+    if (!checked) co_return checked;
+    notifier = std::make_unique<CallNotifier>(std::move(call));
+  }
+  if (!running_) {
+    notifier_ = std::move(notifier);
+    co_return Ok{};
+  }
+  co_await io_.Enter();
+  queue_->SetNotifier(notifier.get());
+  std::swap(notifier_, notifier);
+  if (notifier_ != nullptr) notifier_->Call();  // a notification may have gone to the old one, unseen
+  co_await control_.Enter();
+  co_return Ok{};
+}
+
+Status Ring::SetError(UniqueFd error) {
+  if (error) {
+    Status checked = CheckEventfd(error);
+    if (!checked) return checked;
+  }
+  error_ = std::move(error);
+  return Ok{};
+}
+
+void Ring::DropDescriptors() {
+  CLEAT_CHECK(!running_);
+  kick_.Reset();
+  notifier_.reset();
+  told.kick = false;
+}
+
+Task<void> Ring::SetMemory(std::shared_ptr<const block::MemoryMap> memory, const virtio::RingMemory* ring) {
+  CLEAT_CHECK(running_);
+  co_await io_.Enter();
+  queue_->SetMemory(std::move(memory), *ring);
+  co_await control_.Enter();
+}
+
+Task<void> Ring::SetDirtyLog(const virtio::DirtyLogMemory* log) {
+  CLEAT_CHECK(running_);
+  co_await io_.Enter();
+  queue_->SetDirtyLog(*log);
+  co_await control_.Enter();
+}
+
+}  // namespace cleat::vhost

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/session.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace cleat::vhost {
+namespace {
+
+constexpr uint64_t kDescriptorAlignment = 16;  // virtio 1.2, 2.7
+constexpr uint64_t kAvailableAlignment = 2;
+constexpr uint64_t kUsedAlignment = 4;
+
+// The in-flight log's part for one split ring: header, entries, rounded up to a cache line, which is how
+// every implementation lays the parts out side by side.
+constexpr uint64_t InflightBytes(uint16_t queue_size) {
+  return (16 + uint64_t{16} * queue_size + 63) / 64 * 64;
+}
+
+Status CheckInflight(uint16_t queues, uint16_t queue_size) {
+  if (queues == 0 || queues > kRingsMax || queue_size == 0 || queue_size > virtio::kQueueSizeMax) {
+    return Error(ErrorCode::kInvalidArgument, "in-flight memory for " + std::to_string(queues) +
+                                                  " queues of " + std::to_string(queue_size) + ": at most " +
+                                                  std::to_string(kRingsMax) + " of " +
+                                                  std::to_string(virtio::kQueueSizeMax));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Offer OfferFor(const virtio::DeviceModel& model) {
+  Offer offer;
+  offer.features = model.features() | kFeatureLogAll | kFeatureProtocolFeatures;
+  offer.protocol_features = kProtocolMq | kProtocolLogShmfd | kProtocolReplyAck | kProtocolInflightShmfd;
+  if (model.has_config()) offer.protocol_features |= kProtocolConfig;
+  return offer;
+}
+
+Session::Session(Options options, Reactor& control, BlockingPool& pool, virtio::DeviceModel& model,
+                 std::function<void()> on_change)
+    : options_(std::move(options)),
+      control_(control),
+      pool_(pool),
+      model_(model),
+      on_change_(std::move(on_change)),
+      offer_(OfferFor(model)) {
+  CLEAT_CHECK(!options_.io_reactors.empty() && model.queues() <= kRingsMax);
+  for (uint32_t i = 0; i < model.queues(); ++i) {
+    Reactor& io = *options_.io_reactors[i % options_.io_reactors.size()];
+    rings_.push_back(std::make_unique<Ring>(control, io, model, i, [this](Ring& /*ring*/) { on_change_(); }));
+  }
+}
+
+Session::~Session() {
+  CLEAT_CHECK(ended_);
+}
+
+// ---- Negotiation
+
+Task<Status> Session::SetFeatures(uint64_t features) {
+  if ((features & ~offer_.features) != 0) {
+    co_return Error(ErrorCode::kInvalidArgument,
+                    "features that were not offered: bits " + std::to_string(features & ~offer_.features));
+  }
+  const uint64_t changed = features ^ features_;
+  if (AnyRunning() && (changed & ~kFeatureLogAll) != 0) {
+    co_return Error(ErrorCode::kInvalidArgument, "features changed while rings are running");
+  }
+  features_ = features;
+  if ((changed & kFeatureLogAll) != 0) {
+    auto update = UpdateDirtyLog();
+    co_await std::move(update);
+  }
+  co_return Ok{};
+}
+
+Status Session::SetProtocolFeatures(uint64_t protocol_features) {
+  if ((protocol_features & ~offer_.protocol_features) != 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "protocol features that were not offered: bits " +
+                     std::to_string(protocol_features & ~offer_.protocol_features));
+  }
+  protocol_features_ = protocol_features;
+  return Ok{};
+}
+
+// ---- Memory
+
+Task<Status> Session::MapMemory(std::span<const MemoryTableRegion> regions, std::span<const UniqueFd> files) {
+  BlockingPool* const pool = &pool_;
+  const MemoryTable::ReleaseFn release = [pool](std::shared_ptr<block::MemoryRegion> region) {
+    pool->Post([region = std::move(region)] {});
+  };
+  const std::function<Result<std::shared_ptr<const MemoryTable>>()> map = [&] {
+    return MemoryTable::Map(regions, files, memory_.get(), release);
+  };
+  auto table = co_await pool_.Run(map);
+  if (!table) co_return std::move(table).error();
+  auto set = SetMemory(std::move(table).value());
+  co_return co_await std::move(set);
+}
+
+Task<Status> Session::SetMemory(std::shared_ptr<const MemoryTable> table) {
+  // All or nothing: a running ring that the new table doesn't hold any more is the front end's mistake.
+  std::vector<std::pair<Ring*, virtio::RingMemory>> running;
+  for (const auto& ring : rings_) {
+    if (!ring->running()) continue;
+    auto memory = RingMemoryOf(*ring, *table);
+    if (!memory) co_return std::move(memory).error();
+    running.emplace_back(ring.get(), *memory);
+  }
+  memory_ = std::move(table);
+  for (auto& [ring, memory] : running) {
+    auto set = ring->SetMemory(memory_->map(), &memory);
+    co_await std::move(set);
+  }
+  for (const auto& ring : rings_) {
+    auto start = StartIfComplete(*ring);
+    Status started = co_await std::move(start);
+    if (!started) co_return started;
+  }
+  co_return Ok{};
+}
+
+Task<Result<std::shared_ptr<block::MemoryRegion>>> Session::MapFile(const UniqueFd& file,
+                                                                    uint64_t offset_bytes,
+                                                                    uint64_t size_bytes) {
+  const std::function<Result<std::shared_ptr<block::MemoryRegion>>()> map = [&] {
+    return block::MemoryRegion::Map(file, offset_bytes, size_bytes);
+  };
+  co_return co_await pool_.Run(map);
+}
+
+// ---- In-flight log
+
+Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t queue_size) {
+  Status checked = CheckInflight(queues, queue_size);
+  if (!checked) return std::move(checked).error();
+  InflightArea area;
+  area.description.size_bytes = queues * InflightBytes(queue_size);
+  area.description.queues = queues;
+  area.description.queue_size = queue_size;
+  area.file = UniqueFd(memfd_create("cleat-inflight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!area.file) return ErrnoError(errno, "memfd_create for the in-flight log");
+  // Sealed: nobody can pull it away from under a running ring.
+  if (ftruncate(area.file.get(), static_cast<off_t>(area.description.size_bytes)) != 0 ||
+      fcntl(area.file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoError(errno, "sizing the in-flight log");
+  }
+  return area;
+}
+
+Task<Status> Session::SetInflight(InflightDescription description, const UniqueFd& file) {
+  Status checked = CheckInflight(description.queues, description.queue_size);
+  if (!checked) co_return checked;
+  if (AnyRunning()) {
+    co_return Error(ErrorCode::kInvalidArgument, "in-flight memory changed while rings are running");
+  }
+  const uint64_t needed = description.queues * InflightBytes(description.queue_size);
+  if (description.size_bytes < needed) {
+    co_return Error(ErrorCode::kInvalidArgument,
+                    "in-flight memory of " + std::to_string(description.size_bytes) + " bytes where " +
+                        std::to_string(needed) + " are needed");
+  }
+  auto mapping = MapFile(file, description.offset_bytes, description.size_bytes);
+  auto mapped = co_await std::move(mapping);
+  if (!mapped) co_return std::move(mapped).error();
+  inflight_ = std::move(mapped).value();
+  inflight_description_ = description;
+  co_return Ok{};
+}
+
+virtio::InflightMemory Session::InflightOf(uint32_t index) const {
+  if (inflight_ == nullptr || index >= inflight_description_.queues) return {};
+  virtio::InflightMemory memory;
+  memory.size_bytes = InflightBytes(inflight_description_.queue_size);
+  memory.base = inflight_->base() + index * memory.size_bytes;
+  memory.keep = inflight_;
+  return memory;
+}
+
+// ---- Dirty log
+
+Task<Status> Session::SetLog(LogDescription description, const UniqueFd& file) {
+  auto mapping = MapFile(file, description.offset_bytes, description.size_bytes);
+  auto mapped = co_await std::move(mapping);
+  if (!mapped) co_return std::move(mapped).error();
+  log_.keep = std::move(mapped).value();
+  log_.base = log_.keep->base();
+  log_.size_bytes = description.size_bytes;
+  auto update = UpdateDirtyLog();
+  co_await std::move(update);
+  co_return Ok{};
+}
+
+Task<void> Session::UpdateDirtyLog() {
+  const virtio::DirtyLogMemory log = logging() ? log_ : virtio::DirtyLogMemory();
+  for (const auto& ring : rings_) {
+    if (!ring->running()) continue;
+    auto set = ring->SetDirtyLog(&log);
+    co_await std::move(set);
+  }
+}
+
+// ---- Rings
+
+Result<Ring*> Session::FindRing(uint32_t index) {
+  if (index < rings_.size()) return rings_[index].get();
+  return Error(ErrorCode::kInvalidArgument,
+               "ring " + std::to_string(index) + " of a device with " + std::to_string(rings_.size()) +
+                   " queues: give the VM's device no more queues than the controller has");
+}
+
+Error Session::RingError(uint32_t index, const std::string& what) const {
+  return {ErrorCode::kInvalidArgument, "ring " + std::to_string(index) + ": " + what};
+}
+
+Task<Status> Session::SetRingSize(uint32_t index, uint32_t size) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  if ((*ring)->running()) co_return RingError(index, "its size changed while it is running");
+  if (size == 0 || size > virtio::kQueueSizeMax || (size & (size - 1)) != 0) {
+    co_return RingError(index, "a size of " + std::to_string(size) + "; it has to be a power of two up to " +
+                                   std::to_string(virtio::kQueueSizeMax));
+  }
+  (*ring)->told.size = static_cast<uint16_t>(size);
+  auto start = StartIfComplete(**ring);
+  co_return co_await std::move(start);
+}
+
+Task<Status> Session::SetRingBase(uint32_t index, uint32_t base) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  if ((*ring)->running()) co_return RingError(index, "its base changed while it is running");
+  if (base > UINT16_MAX) co_return RingError(index, "a base of " + std::to_string(base));
+  (*ring)->told.base = static_cast<uint16_t>(base);
+  auto start = StartIfComplete(**ring);
+  co_return co_await std::move(start);
+}
+
+Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
+  auto ring = FindRing(addresses.index);
+  if (!ring) co_return std::move(ring).error();
+  const auto before = std::exchange((*ring)->told.addresses, addresses);
+  if (!(*ring)->running()) {
+    auto start = StartIfComplete(**ring);
+    co_return co_await std::move(start);
+  }
+  // A front end sends them again to switch the log on and off, which is no change for us.
+  if (before->descriptors == addresses.descriptors && before->available == addresses.available &&
+      before->used == addresses.used) {
+    co_return Ok{};
+  }
+  auto memory = RingMemoryOf(**ring, *memory_);
+  if (!memory) co_return std::move(memory).error();
+  auto set = (*ring)->SetMemory(memory_->map(), &*memory);
+  co_await std::move(set);
+  co_return Ok{};
+}
+
+Result<virtio::RingMemory> Session::RingMemoryOf(const Ring& ring, const MemoryTable& table) const {
+  const VringAddresses& addresses = *ring.told.addresses;
+  const uint16_t size = ring.told.size;
+  auto descriptors =
+      table.FromUser(addresses.descriptors, virtio::DescriptorBytes(size), kDescriptorAlignment);
+  if (!descriptors) return RingError(ring.index(), "descriptor table: " + descriptors.error().message);
+  auto available = table.FromUser(addresses.available, virtio::AvailableBytes(size), kAvailableAlignment);
+  if (!available) return RingError(ring.index(), "available ring: " + available.error().message);
+  auto used = table.FromUser(addresses.used, virtio::UsedBytes(size), kUsedAlignment);
+  if (!used) return RingError(ring.index(), "used ring: " + used.error().message);
+  virtio::RingMemory memory;
+  memory.size = size;
+  memory.descriptors = descriptors->host;
+  memory.available = available->host;
+  memory.used = used->host;
+  memory.used_guest_address = used->guest_address;
+  return memory;
+}
+
+Task<Status> Session::SetRingKick(uint32_t index, UniqueFd kick) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  auto set = (*ring)->SetKick(std::move(kick));
+  Status taken = co_await std::move(set);
+  if (!taken) co_return RingError(index, "kick: " + taken.error().message);
+  (*ring)->told.kick = true;
+  auto start = StartIfComplete(**ring);
+  co_return co_await std::move(start);
+}
+
+Task<Status> Session::SetRingCall(uint32_t index, UniqueFd call) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  auto set = (*ring)->SetCall(std::move(call));
+  Status taken = co_await std::move(set);
+  if (!taken) co_return RingError(index, "call: " + taken.error().message);
+  co_return Ok{};
+}
+
+Status Session::SetRingError(uint32_t index, UniqueFd error) {
+  auto ring = FindRing(index);
+  if (!ring) return std::move(ring).error();
+  Status taken = (*ring)->SetError(std::move(error));
+  return taken ? Status(Ok{}) : Status(RingError(index, "error: " + taken.error().message));
+}
+
+Task<Status> Session::EnableRing(uint32_t index, bool enable) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  (*ring)->told.enabled = enable;
+  if (enable) {
+    auto start = StartIfComplete(**ring);
+    co_return co_await std::move(start);
+  }
+  if ((*ring)->running()) {
+    auto stop = StopOne(**ring);
+    co_await std::move(stop);
+  }
+  co_return Ok{};
+}
+
+Task<Result<uint16_t>> Session::StopRing(uint32_t index) {
+  auto ring = FindRing(index);
+  if (!ring) co_return std::move(ring).error();
+  if ((*ring)->running()) {
+    auto stop = StopOne(**ring);
+    co_await std::move(stop);
+  }
+  (*ring)->DropDescriptors();
+  const uint16_t base = (*ring)->told.base.value_or(0);
+  (*ring)->told.base.reset();
+  co_return base;
+}
+
+bool Session::Complete(const Ring& ring) const {
+  const Ring::Told& told = ring.told;
+  const bool enabled = told.enabled || (features_ & kFeatureProtocolFeatures) == 0;
+  return memory_ != nullptr && told.size != 0 && told.addresses && told.base && told.kick && enabled;
+}
+
+Task<Status> Session::StartIfComplete(Ring& ring) {
+  if (ring.running() || !Complete(ring)) co_return Ok{};
+  auto memory = RingMemoryOf(ring, *memory_);
+  if (!memory) co_return std::move(memory).error();
+  virtio::QueueSetup setup;
+  setup.features = features_;
+  setup.memory = memory_->map();
+  setup.ring = *memory;
+  setup.next_available = *ring.told.base;
+  setup.inflight = InflightOf(ring.index());
+  if (logging()) setup.dirty_log = log_;
+  auto start = ring.Start(&setup);
+  Status started = co_await std::move(start);
+  if (!started) co_return RingError(ring.index(), started.error().message);
+  on_change_();
+  co_return Ok{};
+}
+
+Task<void> Session::StopOne(Ring& ring) {
+  auto stop = ring.Stop();
+  co_await std::move(stop);
+  on_change_();
+}
+
+Task<void> Session::StopBesides(Ring& ring, Gate::Holder /*stopping*/) {
+  auto stop = StopOne(ring);
+  co_await std::move(stop);
+}
+
+Task<void> Session::StopAllRings() {
+  Gate stopping(control_);
+  for (const auto& ring : rings_) {
+    ring->told.enabled = false;
+    ring->told.kick = false;
+    if (ring->running()) Spawn(StopBesides(*ring, Gate::Holder(stopping)));
+  }
+  co_await stopping.Close();
+}
+
+Task<void> Session::End() {
+  CLEAT_CHECK(!ended_);
+  auto stop = StopAllRings();
+  co_await std::move(stop);
+  for (const auto& ring : rings_) {
+    auto close = ring->Close();
+    co_await std::move(close);
+  }
+  memory_.reset();
+  inflight_.reset();
+  log_ = {};
+  ended_ = true;
+}
+
+// ---- State
+
+bool Session::AnyRunning() const {
+  for (const auto& ring : rings_) {
+    if (ring->running()) return true;
+  }
+  return false;
+}
+
+uint32_t Session::rings_up() const {
+  uint32_t up = 0;
+  for (const auto& ring : rings_) up += ring->running() && ring->broken().empty() ? 1 : 0;
+  return up;
+}
+
+uint32_t Session::draining_requests() const {
+  uint32_t requests = 0;
+  for (const auto& ring : rings_) requests += ring->draining_requests();
+  return requests;
+}
+
+std::string Session::broken() const {
+  for (const auto& ring : rings_) {
+    if (!ring->broken().empty()) return "ring " + std::to_string(ring->index()) + ": " + ring->broken();
+  }
+  return {};
+}
+
+}  // namespace cleat::vhost

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/socket_endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cleat::vhost {
+namespace {
+
+constexpr uint64_t kLibraryRetryNs = kNsPerMs;
+
+}  // namespace
+
+// ---- SocketEndpointFactory
+
+SocketEndpointFactory::SocketEndpointFactory(Reactor& control, std::vector<Reactor*> io_reactors,
+                                             BlockingPool& pool, ProtocolLibrary& library)
+    : control_(control), io_reactors_(std::move(io_reactors)), pool_(pool), library_(library) {}
+
+SocketEndpointFactory::~SocketEndpointFactory() {
+  CLEAT_CHECK(endpoints_ == 0);
+}
+
+Result<std::unique_ptr<Endpoint>> SocketEndpointFactory::Make(const EndpointOptions& options,
+                                                              virtio::DeviceModel& model,
+                                                              StatusFn on_status) {
+  if (endpoints_ >= library_.devices_max()) {
+    return Error(
+        ErrorCode::kResourceExhausted,
+        options.name + ": this engine has its " + std::to_string(library_.devices_max()) +
+            " controllers, the most that the vhost library takes in a process: delete one, or use another "
+            "engine on this host");
+  }
+  if (model.queues() == 0 || model.queues() > kRingsMax) {
+    return Error(ErrorCode::kInvalidArgument, options.name + ": " + std::to_string(model.queues()) +
+                                                  " queues; a controller has 1 to " +
+                                                  std::to_string(kRingsMax));
+  }
+  if (watcher_ == nullptr) watcher_ = std::make_unique<SocketPathWatcher>(control_);
+  return std::unique_ptr<Endpoint>(
+      std::make_unique<SocketEndpoint>(*this, options, model, std::move(on_status)));
+}
+
+// ---- SocketEndpoint
+
+SocketEndpoint::SocketEndpoint(SocketEndpointFactory& factory, const EndpointOptions& options,
+                               virtio::DeviceModel& model, StatusFn on_status)
+    : factory_(factory),
+      options_(options),
+      model_(model),
+      on_status_(std::move(on_status)),
+      stopped_(factory.control_) {
+  if (options.mode == SocketMode::kClient) {
+    connector_ =
+        std::make_unique<ClientConnector>(factory.control_, options.socket_path, factory.watcher_.get());
+  } else {
+    connector_ = std::make_unique<ServerConnector>(factory.control_, options.socket_path);
+  }
+  ++factory_.endpoints_;
+}
+
+SocketEndpoint::~SocketEndpoint() {
+  CLEAT_CHECK(phase_ == EndpointState::kStopped);
+  --factory_.endpoints_;
+}
+
+Status SocketEndpoint::Start() {
+  CLEAT_CHECK(phase_ == EndpointState::kStopped);
+  Status started = connector_->Start();
+  if (!started) return Error(started.error().code, options_.name + ": " + started.error().message);
+  cancel_ = std::make_unique<CancelToken>();
+  stopped_.Reset();
+  last_error_.clear();
+  error_delay_ns_ = 0;
+  phase_ = EndpointState::kConnecting;
+  Spawn(Run());
+  return Ok{};
+}
+
+Task<void> SocketEndpoint::Stop() {
+  if (phase_ == EndpointState::kStopped) co_return;
+  cancel_->Cancel();
+  if (relay_ != nullptr) relay_->Stop();
+  co_await stopped_.Wait();
+  Changed();
+}
+
+Task<void> SocketEndpoint::Run() {
+  Reactor& control = factory_.control_;
+  while (!cancel_->cancelled()) {
+    phase_ = EndpointState::kConnecting;
+    Changed();
+    auto waiting = connector_->Next(*cancel_);
+    auto peer = co_await std::move(waiting);
+    if (!peer) break;
+    ++connections_;
+    auto serving = Serve(std::move(peer).value());
+    Status served = co_await std::move(serving);
+    if (!served && !cancel_->cancelled()) {
+      last_error_ = served.error().message;
+      spdlog::warn("{}: disconnected from {}: {}", options_.name, options_.socket_path, last_error_);
+    }
+    if (error_delay_ns_ == 0 || options_.mode == SocketMode::kServer) continue;
+    // The peer would have us back at once, and do the same again.
+    phase_ = EndpointState::kConnecting;
+    Changed();
+    co_await control.SleepFor(error_delay_ns_, cancel_.get());
+  }
+  connector_->Stop();
+  phase_ = EndpointState::kStopped;
+  stopped_.Set();
+}
+
+Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
+  Reactor& control = factory_.control_;
+  phase_ = EndpointState::kHandshake;
+  silent_ = false;
+  Session::Options session_options;
+  session_options.name = options_.name;
+  session_options.io_reactors = factory_.io_reactors_;
+  session_ = std::make_unique<Session>(std::move(session_options), control, factory_.pool_, model_, [this] {
+    if (session_ == nullptr) return;
+    if (session_->rings_up() > 0) last_error_.clear();
+    Changed();
+  });
+  relay_ = std::make_unique<Relay>(control, *session_, model_);
+  spdlog::info("{}: connected on {}", options_.name, options_.socket_path);
+  Changed();
+  control.AddTimer(silence_timer_, control.now_ns() + kSilentPeerNs);
+
+  auto connecting = ConnectLibrary();
+  auto library = co_await std::move(connecting);
+  Status served = Ok{};
+  if (library) {
+    auto run = relay_->Run(std::move(peer), std::move(library).value());
+    served = co_await std::move(run);
+  } else {
+    served = std::move(library).error();
+  }
+
+  silence_timer_.Cancel();
+  connector_->PeerLost();
+  phase_ = EndpointState::kDraining;
+  Changed();
+  auto end = session_->End();
+  co_await std::move(end);
+  const bool good = served.ok() && relay_->messages() > 0;
+  error_delay_ns_ = good ? 0 : std::clamp(2 * error_delay_ns_, kErrorDelayMinNs, kErrorDelayMaxNs);
+  relay_.reset();
+  session_.reset();
+  co_return served;
+}
+
+Task<Result<UniqueFd>> SocketEndpoint::ConnectLibrary() {
+  const Offer offer = session_->offer();
+  for (;;) {
+    auto library = factory_.library_.Connect(offer);
+    if (library || library.error().code != ErrorCode::kUnavailable) co_return library;
+    if (cancel_->cancelled()) co_return library;
+    co_await factory_.control_.SleepFor(kLibraryRetryNs, cancel_.get());
+  }
+}
+
+void SocketEndpoint::SilenceTimer::Fire(Timer& timer) {
+  SocketEndpoint& endpoint = static_cast<SilenceTimer&>(timer).endpoint;
+  if (endpoint.relay_ == nullptr || endpoint.relay_->messages() > 0) return;
+  endpoint.silent_ = true;
+  spdlog::warn("{}: {}", endpoint.options_.name, endpoint.status().message);
+  endpoint.Changed();
+}
+
+void SocketEndpoint::Changed() {
+  if (on_status_) on_status_();
+}
+
+EndpointStatus SocketEndpoint::status() const {
+  EndpointStatus status;
+  status.state = phase_;
+  status.connections = connections_;
+  const std::string before = last_error_.empty() ? "" : "; the last connection ended: " + last_error_;
+  switch (phase_) {
+    case EndpointState::kConnecting:
+      // What broke stays in sight until a ring is up again.
+      if (!last_error_.empty()) status.state = EndpointState::kBroken;
+      status.message = connector_->waiting_for() + before;
+      break;
+    case EndpointState::kHandshake: {
+      status.rings_up = session_->rings_up();
+      const std::string broken = session_->broken();
+      if (!broken.empty()) {
+        status.state = EndpointState::kBroken;
+        status.message = broken + "; the guest has to reset the device";
+      } else if (status.rings_up > 0) {
+        status.state = EndpointState::kReady;
+      } else if (relay_->messages() > 0) {
+        status.message = "connected, no ring is up (last message: " + relay_->last_request() +
+                         "): waiting for the guest's driver" + before;
+      } else if (silent_) {
+        status.message = "connected to " + options_.socket_path +
+                         ", but the peer has not said a word. Either another back end is connected to it, or "
+                         "it is QEMU before "
+                         "9.1 with a vhost-user-scsi device, which can't reconnect: use QEMU 9.1 or later, "
+                         "or restart the VM" +
+                         before;
+      } else {
+        status.message = "connected, waiting for the peer's first message" + before;
+      }
+      break;
+    }
+    case EndpointState::kDraining:
+      status.message = std::to_string(session_ == nullptr ? 0 : session_->draining_requests()) +
+                       " requests of the last connection are still in the storage";
+      break;
+    default:
+      break;
+  }
+  return status;
+}
+
+}  // namespace cleat::vhost

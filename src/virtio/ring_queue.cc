@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "virtio/ring_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::virtio {
+
+RingQueue::~RingQueue() {
+  CLEAT_CHECK(state_ == State::kStopped);
+}
+
+void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
+  CLEAT_CHECK(state_ == State::kStopped && setup.memory != nullptr);
+  state_ = State::kRunning;
+  broken_ = broken_reported_ = false;
+  broken_reason_.clear();
+  features_ = setup.features;
+  notifier_ = setup.notifier;
+  on_broken_ = std::move(on_broken);
+  epochs_.Begin(setup.memory);
+  dirty_log_.Attach(setup.dirty_log);
+  ring_.Start(setup.ring, setup.features, setup.next_available, &dirty_log_);
+  const Status logged = inflight_log_.Attach(setup.inflight, setup.ring.size, ring_.published_index());
+  if (!logged) Break(logged.error().message);  // told in the first Poll
+  reactor_.AddPoller(*this);
+  // A predecessor may have died between its last used index and the notification.
+  if (notifier_ != nullptr) notifier_->Call();
+}
+
+void RingQueue::Stop(std::function<void()> on_drained) {
+  CLEAT_CHECK(state_ == State::kRunning);
+  state_ = State::kDraining;
+  on_drained_ = std::move(on_drained);
+  reactor_.RemovePoller(*this);
+  if (in_poll_) return;  // from on_broken: Poll ends it
+  Publish();
+  if (in_flight_ == 0) FinishStop();
+}
+
+void RingQueue::FinishStop() {
+  state_ = State::kStopped;
+  on_broken_ = nullptr;
+  notifier_ = nullptr;
+  inflight_log_.Detach();
+  dirty_log_.Attach({});
+  epochs_.Clear();
+  Trim();
+  std::function<void()> on_drained = std::exchange(on_drained_, nullptr);
+  if (in_poll_) {
+    // The reactor still uses this poller, which must not die in the callback.
+    reactor_.PostCall(std::move(on_drained));
+  } else {
+    on_drained();
+  }
+}
+
+void RingQueue::SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) {
+  CLEAT_CHECK(state_ != State::kStopped && !in_poll_);
+  Publish();  // what was pushed lies in the old mapping
+  ring_.Move(ring);
+  epochs_.Begin(std::move(memory));
+}
+
+void RingQueue::SetNotifier(Notifier* notifier) {
+  notifier_ = notifier;
+  // What went to the old one may have been lost; one notification too many does no harm (2.7.7.1).
+  if (notifier_ != nullptr && state_ != State::kStopped) notifier_->Call();
+}
+
+void RingQueue::SetDirtyLog(const DirtyLogMemory& dirty_log) {
+  CLEAT_CHECK(state_ != State::kStopped && !in_poll_);
+  Publish();  // marked in the log under which it was written
+  dirty_log_.Attach(dirty_log);
+}
+
+bool RingQueue::Poll() {
+  in_poll_ = true;
+  bool worked = Publish();
+  if (!broken_) [[likely]] {
+    worked |= Fetch() > 0;
+    worked |= Publish();
+  }
+  if (broken_ && !broken_reported_) [[unlikely]]
+    ReportBroken();
+  if (state_ == State::kDraining && in_flight_ == 0) [[unlikely]]
+    FinishStop();
+  in_poll_ = false;
+  return worked;
+}
+
+uint32_t RingQueue::Fetch() {
+  const uint32_t count = std::min(ring_.Available(), kFetchBatchMax);
+  uint32_t fetched = 0;
+  if (count > 0) {
+    Chain chain;
+    for (; fetched < count && !broken_ && state_ == State::kRunning; ++fetched) {
+      uint16_t head = 0;
+      if (!ring_.TakeHead(head)) [[unlikely]]
+        break;
+      inflight_log_.Fetched(head);
+      if (!ring_.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
+        break;
+      ++in_flight_;
+      HandleChain(chain, Ticket{epochs_.Enter(), head});
+    }
+  }
+  if (!ring_.fault().empty()) [[unlikely]]
+    Break(ring_.fault());
+  return fetched;
+}
+
+void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
+  inflight_log_.Used(ticket.head);
+  ring_.Push(ticket.head, written_bytes);
+  epochs_.Leave(ticket.epoch);
+  CLEAT_CHECK(in_flight_ > 0);
+  --in_flight_;
+  if (in_poll_) return;
+  if (state_ == State::kDraining) [[unlikely]] {
+    Publish();
+    if (in_flight_ == 0) FinishStop();
+  } else if (ring_.unpublished() == 1) {
+    reactor_.Activate(*this);
+  }
+}
+
+void RingQueue::Drop(const Ticket& ticket, std::string reason) {
+  epochs_.Leave(ticket.epoch);
+  --in_flight_;
+  Break(std::move(reason));
+}
+
+bool RingQueue::Publish() {
+  if (ring_.unpublished() == 0) return false;
+  const bool call = ring_.Publish();
+  inflight_log_.Published(ring_.published_index());
+  if (call && notifier_ != nullptr) notifier_->Call();
+  if (dirty_log_.overrun()) [[unlikely]] {
+    Break("dirty log of " + std::to_string(dirty_log_.size_bytes()) + " bytes has no bit for guest address " +
+          std::to_string(dirty_log_.overrun_address()));
+  }
+  return true;
+}
+
+void RingQueue::Break(std::string reason) {
+  if (std::exchange(broken_, true)) return;
+  broken_reason_ = std::move(reason);
+}
+
+void RingQueue::ReportBroken() {
+  broken_reported_ = true;
+  const BrokenFn on_broken = std::exchange(on_broken_, nullptr);
+  if (on_broken != nullptr) on_broken(broken_reason_);
+}
+
+bool RingQueue::Arm() {
+  if (ring_.unpublished() > 0) return false;
+  if (broken_) return broken_reported_;  // nothing is fetched: only a completion wakes it up
+  ring_.EnableNotifications();
+  if (ring_.Available() > 0 || !ring_.fault().empty()) {
+    ring_.DisableNotifications();
+    return false;  // a fault is told by the Poll that follows
+  }
+  if (in_flight_ == 0) Trim();
+  return true;
+}
+
+void RingQueue::Disarm() {
+  if (!broken_) ring_.DisableNotifications();
+}
+
+}  // namespace cleat::virtio

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the queues of all devices have in common: serving a ring. It fetches chains in batches and hands them
+// to the device (HandleChain), gives them back (Give), publishes and notifies once a batch, keeps the
+// in-flight log and the dirty log, holds guest memory for what is in flight, starts, stops and drains.
+//
+// States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
+//          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
+//
+// When used chains are shown to the guest:
+//   - given back within Poll (the storage answered at once): at the end of that Poll;
+//   - given back at another time while running: in the next Poll, which is at most a turn of the reactor
+//   away; an
+//     armed queue is activated for it. One index update and one notification for all that came in the
+//     meantime;
+//   - while draining: at once; the queue is not polled any more.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "reactor/reactor.h"
+#include "virtio/chain.h"
+#include "virtio/device_queue.h"
+#include "virtio/dirty_log.h"
+#include "virtio/inflight_log.h"
+#include "virtio/memory_epochs.h"
+#include "virtio/split_ring.h"
+
+namespace cleat::virtio {
+
+class RingQueue : public DeviceQueue {
+ public:
+  // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
+  static constexpr uint32_t kFetchBatchMax = 64;
+
+  ~RingQueue() override;
+
+  void Start(const QueueSetup& setup, BrokenFn on_broken) final;
+  void Stop(std::function<void()> on_drained) final;
+  void SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) final;
+  void SetNotifier(Notifier* notifier) final;
+  void SetDirtyLog(const DirtyLogMemory& dirty_log) final;
+  uint16_t next_available() const final { return ring_.next_available(); }
+  uint32_t in_flight() const final { return in_flight_; }
+
+  bool Poll() final;
+  bool Arm() final;
+  void Disarm() final;
+
+ protected:
+  // What identifies a chain that was taken from the ring, until it is given back.
+  struct Ticket {
+    MemoryEpoch* epoch = nullptr;  // whose map the chain's segments are of
+    uint16_t head = 0;
+  };
+
+  explicit RingQueue(Reactor& reactor) : reactor_(reactor) {}
+
+  // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
+  // segments' memory is not. A device that has no way to answer it calls Drop instead.
+  virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
+  // No request is in flight, and none is waiting: memory that was kept for speed may go.
+  virtual void Trim() {}
+
+  // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
+  void Give(Ticket ticket, uint32_t written_bytes);
+  // For the dirty log: the device wrote these segments, which are of the ticket's chain. Before Give.
+  void MarkWritten(const Ticket& ticket, std::span<const block::Segment> segments) {
+    dirty_log_.Mark(*ticket.epoch->map, segments);
+  }
+  // The guest broke the rules of the device in a way that has no answer: the chain is not given back, the
+  // queue is broken. Within HandleChain.
+  void Drop(const Ticket& ticket, std::string reason);
+
+  uint64_t features() const { return features_; }
+  uint64_t now_ns() const { return reactor_.now_ns(); }
+
+ private:
+  enum class State : uint8_t { kStopped, kRunning, kDraining };
+
+  uint32_t Fetch();
+  bool Publish();
+  void Break(std::string reason);
+  void ReportBroken();
+  void FinishStop();
+
+  Reactor& reactor_;
+  State state_ = State::kStopped;
+  bool in_poll_ = false;
+  bool broken_ = false;
+  bool broken_reported_ = false;
+  uint32_t in_flight_ = 0;
+  uint64_t features_ = 0;
+  Notifier* notifier_ = nullptr;
+  SplitRing ring_;
+  MemoryEpochs epochs_;
+  InflightLog inflight_log_;
+  DirtyLog dirty_log_;
+  std::string broken_reason_;
+  BrokenFn on_broken_;
+  std::function<void()> on_drained_;
+};
+
+}  // namespace cleat::virtio

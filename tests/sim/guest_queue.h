@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One virtqueue of a pretend guest: a real ring in plain memory with requests whose every answer is checked - status,
+// used length, data against the disk's model, each completed once. The driver's side of the ring is src/perf's, which
+// shares nothing with the engine. Owned by a SimGuest; same thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "defect.h"
+#include "disk_model.h"
+#include "perf/driver_ring.h"
+#include "perf/guest_memory.h"
+#include "perf/request_layout.h"
+#include "world.h"
+
+namespace cleat::sim {
+
+inline constexpr uint32_t kIoBlocksMax = 16;
+
+// What a guest knows of the disk that it sees.
+struct GuestDisk {
+  DiskModel* model = nullptr;
+  uint32_t logical_blocks = 1;  // kBlockBytes each, in a logical block
+  bool read_only = false;
+  bool may_fail = false;  // requests fail now and then, as the storage's plan says
+};
+
+// A request that was issued and not answered.
+struct OpenIo {
+  enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kGetId };
+  Op op = Op::kFlush;
+  DiskModel* model = nullptr;  // reads and writes
+  uint64_t block = 0;
+  uint64_t count = 0;
+  uint64_t stamp = 0;  // writes; 0: one that can't succeed
+  DiskModel::Read read;
+
+  // It will never be answered.
+  void Abandon(DiskModel::Fate fate) const;
+};
+
+class GuestQueue {
+ public:
+  struct Options {
+    perf::RingOptions ring;
+    bool interrupts = false;  // looks at the ring only when it was called
+    uint32_t slots = 16;
+    Defect defect = Defect::kNone;
+    std::string name;  // for messages
+  };
+  static constexpr uint32_t kSlotsMax = 32;
+
+  // The memory and the planner outlive the queue.
+  GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlanner& planner, const Options& options);
+  ~GuestQueue();  // nothing is open
+
+  // One more request from `random`, put into the ring and not yet shown. False: no room.
+  bool Issue(const GuestDisk& disk, Random& random);
+  bool IssueGetId();
+  void Submit() { ring_->Submit(); }
+
+  // Takes and checks what has come back. `must_look`: without having been called. True when there was something.
+  bool Collect(bool must_look);
+  // The answer to IssueGetId, once.
+  std::optional<std::string> TakeIdentity();
+
+  // What is open will never be answered by this ring.
+  std::vector<OpenIo> TakeOpen();
+  uint32_t open() const { return open_; }
+
+  // Data buffers of idle slots go to another region of memory; false when some slots were busy.
+  bool MoveBuffers(uint64_t region_gpa);
+
+  perf::DriverRing& ring() { return *ring_; }
+  uint64_t completed() const { return completed_; }
+  std::string Describe() const;
+
+ private:
+  struct Slot {
+    bool busy = false;
+    bool dropped = false;  // by a planted defect
+    OpenIo io;
+    uint64_t area_gpa = 0;
+    uint64_t buffer_gpa = 0;
+    uint32_t expected_written_bytes = 0;
+    uint32_t tail_bytes = 0;
+    uint64_t tail_gpa = 0;
+    bool read_only = false;
+    bool may_fail = false;
+  };
+  static constexpr uint64_t kBufferBytes = uint64_t{kIoBlocksMax} * kBlockBytes;
+
+  Slot* FreeSlot();
+  perf::Segment PrepareData(Slot& slot, const GuestDisk& disk);
+  bool Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::vector<perf::Segment>& data);
+  void Finish(Slot& slot, uint32_t written_bytes);
+  void FinishOk(Slot& slot, uint32_t written_bytes);
+  void Duplicate(uint32_t id);
+  void Wrong(const Slot& slot, const std::string& what);
+
+  World& world_;
+  perf::GuestMemory& memory_;
+  perf::LayoutPlanner& planner_;
+  const Options options_;
+  std::unique_ptr<perf::DriverRing> ring_;
+  std::vector<Slot> slots_;
+  uint32_t open_ = 0;
+  uint64_t completed_ = 0;
+  perf::RequestLayout layout_;
+  std::optional<std::string> identity_;
+  bool reported_broken_ = false;
+};
+
+}  // namespace cleat::sim

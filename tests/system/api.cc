@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "perf/deadline.h"
+
+namespace cleat::system_test {
+namespace {
+
+constexpr int kReconnectMs = 10;  // a cleatd that was restarted is found at once
+
+std::string DiskName(const std::string& id) { return "disks/" + id; }
+std::string ControllerName(const std::string& id) { return "controllers/" + id; }
+std::string AttachmentName(const std::string& controller, const std::string& id) {
+  return ControllerName(controller) + "/attachments/" + id;
+}
+
+// Collects a list page by page.
+template <typename Fetch>
+grpc::Status AllPages(const Fetch& fetch) {
+  std::string token;
+  do {
+    if (grpc::Status status = fetch(&token); !status.ok()) return status;
+  } while (!token.empty());
+  return grpc::Status::OK;
+}
+
+template <typename Map, typename Resources>
+void Insert(const Resources& resources, Map* map) {
+  for (const auto& resource : resources) (*map)[resource.name()] = resource;
+}
+
+}  // namespace
+
+void Model::Apply(const v1::WatchResponse& event) {
+  switch (event.event_case()) {
+    case v1::WatchResponse::kDisk:
+      disks[event.disk().name()] = event.disk();
+      break;
+    case v1::WatchResponse::kController:
+      controllers[event.controller().name()] = event.controller();
+      break;
+    case v1::WatchResponse::kAttachment:
+      attachments[event.attachment().name()] = event.attachment();
+      break;
+    case v1::WatchResponse::kEngine:
+      engines[event.engine().name()] = event.engine();
+      break;
+    case v1::WatchResponse::kGone:
+      disks.erase(event.gone());
+      controllers.erase(event.gone());
+      attachments.erase(event.gone());
+      engines.erase(event.gone());
+      break;
+    default:
+      break;
+  }
+}
+
+std::string Model::ControllerMessage(const std::string& id) const {
+  const auto found = controllers.find(ControllerName(id));
+  return found == controllers.end() ? "" : found->second.status().message();
+}
+
+v1::ControllerState Model::ControllerStateOf(const std::string& id) const {
+  const auto found = controllers.find(ControllerName(id));
+  return found == controllers.end() ? v1::CONTROLLER_STATE_UNSPECIFIED : found->second.status().state();
+}
+
+v1::AttachmentState Model::AttachmentStateOf(const std::string& controller, const std::string& id) const {
+  const auto found = attachments.find(AttachmentName(controller, id));
+  return found == attachments.end() ? v1::ATTACHMENT_STATE_UNSPECIFIED : found->second.status().state();
+}
+
+std::string Model::ToString() const {
+  std::string text;
+  const auto add = [&](const std::string& name, const auto& status) {
+    text += fmt::format("{}: {}\n", name, status.ShortDebugString());
+  };
+  for (const auto& [name, engine] : engines) add(name, engine.status());
+  for (const auto& [name, disk] : disks) add(name, disk.status());
+  for (const auto& [name, controller] : controllers) add(name, controller.status());
+  for (const auto& [name, attachment] : attachments) add(name, attachment.status());
+  return text;
+}
+
+Api::Api(const std::string& address, bool patient) : patient_(patient) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own for each client
+  stub_ = v1::Cleat::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+void Api::Prepare(grpc::ClientContext* context, uint64_t timeout_ns) const {
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
+  context->set_wait_for_ready(patient_);
+}
+
+Reply<v1::Disk> Api::CreateDisk(const std::string& id, const v1::DiskSpec& spec) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::CreateDiskRequest request;
+  request.set_disk_id(id);
+  *request.mutable_disk()->mutable_spec() = spec;
+  Reply<v1::Disk> reply;
+  reply.status = stub_->CreateDisk(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Disk> Api::GetDisk(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::GetDiskRequest request;
+  request.set_name(DiskName(id));
+  Reply<v1::Disk> reply;
+  reply.status = stub_->GetDisk(&context, request, &reply.value);
+  return reply;
+}
+
+grpc::Status Api::DeleteDisk(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::DeleteDiskRequest request;
+  request.set_name(DiskName(id));
+  v1::DeleteDiskResponse response;
+  return stub_->DeleteDisk(&context, request, &response);
+}
+
+Reply<v1::Controller> Api::CreateController(const std::string& id, const v1::ControllerSpec& spec) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::CreateControllerRequest request;
+  request.set_controller_id(id);
+  *request.mutable_controller()->mutable_spec() = spec;
+  Reply<v1::Controller> reply;
+  reply.status = stub_->CreateController(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Controller> Api::GetController(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::GetControllerRequest request;
+  request.set_name(ControllerName(id));
+  Reply<v1::Controller> reply;
+  reply.status = stub_->GetController(&context, request, &reply.value);
+  return reply;
+}
+
+grpc::Status Api::DeleteController(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::DeleteControllerRequest request;
+  request.set_name(ControllerName(id));
+  v1::DeleteControllerResponse response;
+  return stub_->DeleteController(&context, request, &response);
+}
+
+Reply<v1::Attachment> Api::Attach(const std::string& controller, const std::string& disk, bool read_only) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::AttachDiskRequest request;
+  request.set_parent(ControllerName(controller));
+  request.mutable_attachment()->mutable_spec()->set_disk(DiskName(disk));
+  request.mutable_attachment()->mutable_spec()->set_read_only(read_only);
+  Reply<v1::Attachment> reply;
+  reply.status = stub_->AttachDisk(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Attachment> Api::GetAttachment(const std::string& controller, const std::string& disk) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::GetAttachmentRequest request;
+  request.set_name(AttachmentName(controller, disk));
+  Reply<v1::Attachment> reply;
+  reply.status = stub_->GetAttachment(&context, request, &reply.value);
+  return reply;
+}
+
+grpc::Status Api::Detach(const std::string& controller, const std::string& disk) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::DetachDiskRequest request;
+  request.set_name(AttachmentName(controller, disk));
+  v1::DetachDiskResponse response;
+  return stub_->DetachDisk(&context, request, &response);
+}
+
+Reply<Model> Api::List() {
+  Reply<Model> reply;
+  Model& model = reply.value;
+  const auto list = [&](auto call, auto request, auto response, auto take) {
+    if (!reply.status.ok()) return;
+    reply.status = AllPages([&](std::string* token) {
+      grpc::ClientContext context;
+      Prepare(&context, kCallTimeoutNs);
+      request.set_page_token(*token);
+      response.Clear();
+      grpc::Status status = ((*stub_).*call)(&context, request, &response);
+      take(response);
+      *token = response.next_page_token();
+      return status;
+    });
+  };
+  list(&v1::Cleat::Stub::ListDisks, v1::ListDisksRequest(), v1::ListDisksResponse(),
+       [&](const auto& response) { Insert(response.disks(), &model.disks); });
+  list(&v1::Cleat::Stub::ListControllers, v1::ListControllersRequest(), v1::ListControllersResponse(),
+       [&](const auto& response) { Insert(response.controllers(), &model.controllers); });
+  v1::ListAttachmentsRequest all;
+  all.set_parent("controllers/-");
+  list(&v1::Cleat::Stub::ListAttachments, all, v1::ListAttachmentsResponse(),
+       [&](const auto& response) { Insert(response.attachments(), &model.attachments); });
+  list(&v1::Cleat::Stub::ListEngines, v1::ListEnginesRequest(), v1::ListEnginesResponse(),
+       [&](const auto& response) { Insert(response.engines(), &model.engines); });
+  return reply;
+}
+
+bool Api::WaitUntil(const Condition& done, Model* last, uint64_t timeout_ns) {
+  const perf::Deadline deadline(timeout_ns);
+  while (!deadline.passed()) {
+    grpc::ClientContext context;
+    Prepare(&context, static_cast<uint64_t>(deadline.LeftMs()) * kNsPerMs);
+    context.set_wait_for_ready(true);
+    const auto stream = stub_->Watch(&context, v1::WatchRequest());
+    Model model;
+    bool synced = false;
+    bool satisfied = false;
+    v1::WatchResponse event;
+    while (!satisfied && stream->Read(&event)) {
+      model.Apply(event);
+      synced = synced || event.has_synced();
+      satisfied = synced && done(model);
+    }
+    if (last != nullptr && synced) *last = model;
+    context.TryCancel();
+    stream->Finish();
+    if (satisfied) return true;
+  }
+  return false;
+}
+
+v1::DiskSpec NullDisk(uint64_t size_bytes) {
+  v1::DiskSpec spec;
+  spec.set_size_bytes(size_bytes);
+  spec.mutable_null();
+  return spec;
+}
+
+v1::DiskSpec MemoryDisk(uint64_t size_bytes) {
+  v1::DiskSpec spec;
+  spec.set_size_bytes(size_bytes);
+  spec.mutable_memory();
+  return spec;
+}
+
+v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create) {
+  v1::DiskSpec spec;
+  spec.set_size_bytes(size_bytes);
+  spec.mutable_file()->set_path(path);
+  spec.mutable_file()->set_create(create);
+  return spec;
+}
+
+v1::ControllerSpec BlkController(const std::string& socket_path, uint32_t queues, v1::SocketMode mode) {
+  v1::ControllerSpec spec;
+  spec.set_socket_path(socket_path);
+  spec.set_queues(queues);
+  spec.set_socket_mode(mode);
+  return spec;
+}
+
+}  // namespace cleat::system_test

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public API as a control plane uses it: every call has a deadline; waiting is done by Watch. Any thread.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cleat/v1/cleat.grpc.pb.h"
+
+namespace cleat::system_test {
+
+inline constexpr uint64_t kCallTimeoutNs = 20 * kNsPerSecond;
+inline constexpr uint64_t kWaitTimeoutNs = 30 * kNsPerSecond;
+
+template <typename T>
+struct Reply {
+  grpc::Status status;
+  T value;
+  bool ok() const { return status.ok(); }
+  grpc::StatusCode code() const { return status.error_code(); }
+  std::string message() const { return status.error_message(); }
+};
+
+// Everything that is, by name.
+struct Model {
+  std::map<std::string, v1::Disk> disks;
+  std::map<std::string, v1::Controller> controllers;
+  std::map<std::string, v1::Attachment> attachments;
+  std::map<std::string, v1::Engine> engines;
+
+  bool empty() const { return disks.empty() && controllers.empty() && attachments.empty(); }
+  void Apply(const v1::WatchResponse& event);
+  // "" when there is none.
+  std::string ControllerMessage(const std::string& id) const;
+  v1::ControllerState ControllerStateOf(const std::string& id) const;
+  v1::AttachmentState AttachmentStateOf(const std::string& controller, const std::string& id) const;
+  std::string ToString() const;  // for failures
+};
+
+class Api {
+ public:
+  // While nobody listens there, calls wait (until their deadline) if `patient`, and fail with UNAVAILABLE otherwise.
+  explicit Api(const std::string& address, bool patient = true);
+
+  Reply<v1::Disk> CreateDisk(const std::string& id, const v1::DiskSpec& spec);
+  Reply<v1::Disk> GetDisk(const std::string& id);
+  grpc::Status DeleteDisk(const std::string& id);
+  Reply<v1::Controller> CreateController(const std::string& id, const v1::ControllerSpec& spec);
+  Reply<v1::Controller> GetController(const std::string& id);
+  grpc::Status DeleteController(const std::string& id);
+  // The attachment's id is the disk's.
+  Reply<v1::Attachment> Attach(const std::string& controller, const std::string& disk, bool read_only = false);
+  Reply<v1::Attachment> GetAttachment(const std::string& controller, const std::string& disk);
+  grpc::Status Detach(const std::string& controller, const std::string& disk);
+  Reply<Model> List();  // page by page; not one moment, if others change things meanwhile
+
+  // Watches until `done` says so of what there is; false when `timeout_ns` has passed. Goes on over a restart of
+  // cleatd. `last` is what it saw last.
+  using Condition = std::function<bool(const Model&)>;
+  bool WaitUntil(const Condition& done, Model* last = nullptr, uint64_t timeout_ns = kWaitTimeoutNs);
+
+  v1::Cleat::Stub& stub() { return *stub_; }
+
+ private:
+  void Prepare(grpc::ClientContext* context, uint64_t timeout_ns) const;
+
+  const bool patient_;
+  std::unique_ptr<v1::Cleat::Stub> stub_;
+};
+
+// ---- Specs.
+v1::DiskSpec NullDisk(uint64_t size_bytes);
+v1::DiskSpec MemoryDisk(uint64_t size_bytes);
+v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create = true);
+v1::ControllerSpec BlkController(const std::string& socket_path, uint32_t queues = 1,
+                                 v1::SocketMode mode = v1::SOCKET_MODE_CLIENT);
+
+}  // namespace cleat::system_test

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A VM host in a private folder: a real cleatd and a real cleat-engine, their sockets, their state, files for disks.
+// To be used from the test's main thread (see process.h); the API from any.
+//
+// The destructor ends both, removes the folder, and fails the test when a process had died by itself or a sanitizer
+// had something to say. Of a failed test it prints the ends of the logs; with CLEAT_TEST_KEEP set the folder stays.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api.h"
+#include "process.h"
+
+namespace cleat::system_test {
+
+inline constexpr const char* kEngineId = "engine-0";
+
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+struct HostOptions {
+  uint32_t reactors = 1;
+  bool as_nobody = false;     // both processes; only for root. Ignored otherwise: they are unprivileged already
+  bool with_engine = true;
+  std::string log_level = "info";
+};
+
+class Host {
+ public:
+  // Ready when it is made: the API answers and the engine, if there is to be one, is connected. Check ok().
+  explicit Host(const HostOptions& options = {});
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  bool ok() const { return ok_; }
+  Api& api() { return *api_; }
+  std::string address() const { return "unix:" + Path("api.sock"); }
+
+  // In the private folder; usable by both processes.
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  // A file of `size_bytes` that the processes may read and write.
+  std::string MakeFile(const std::string& name, uint64_t size_bytes, unsigned mode = 0600);
+  // Hands a file or socket to the user that the processes run as.
+  void GiveAway(const std::string& path) const;
+  bool as_nobody() const { return as_nobody_; }
+
+  // ---- Processes.
+  Process& cleatd() { return *cleatd_; }
+  Process& engine() { return *engine_; }
+  void StartCleatd();
+  void StartEngine();
+  void KillCleatd() { cleatd_->Kill(); }
+  void KillEngine() { engine_->Kill(); }
+  // kill -9, and a new one; returns when the engine is connected again.
+  void RestartCleatd();
+  void RestartEngine();
+  // SIGTERM; the exit status has to be 0.
+  void TerminateEngine();
+  bool WaitEngine();
+  // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged to.
+  // Waits until `done` likes them (false when it never does).
+  bool WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
+                       uint64_t timeout_ns = kWaitTimeoutNs);
+
+  // ---- Logs. How many of the engine's lines hold `text`; from all its lives.
+  size_t CountInEngineLog(std::string_view text) const;
+  std::string engine_log() const { return ReadTextFile(Path("cleat-engine.log")); }
+  std::string cleatd_log() const { return ReadTextFile(Path("cleatd.log")); }
+
+  // ---- Short cuts; they fail the test and return false when something goes wrong.
+  // A disk and a controller of the same id with the socket Path(id + ".sock"), attached and READY.
+  bool AttachNew(const std::string& id, const v1::DiskSpec& disk, uint32_t queues = 1,
+                 v1::SocketMode mode = v1::SOCKET_MODE_CLIENT, bool read_only = false);
+  // The opposite, until the lists have neither.
+  bool Remove(const std::string& id);
+  std::string SocketPath(const std::string& id) const { return Path(id + ".sock"); }
+  bool WaitController(const std::string& id, v1::ControllerState state, std::string* message = nullptr);
+
+ private:
+  std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments);
+  void End(std::unique_ptr<Process>* process, const std::string& name);
+  void CheckLog(const std::string& name) const;
+
+  const HostOptions options_;
+  const bool as_nobody_;
+  std::string directory_;
+  std::unique_ptr<Process> cleatd_;
+  std::unique_ptr<Process> engine_;
+  std::unique_ptr<Api> api_;
+  bool ok_ = false;
+};
+
+}  // namespace cleat::system_test

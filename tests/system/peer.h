@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A VM: QEMU's end of one vhost-user socket and a guest with a virtio-blk driver. Moved to a thread of its own if need
+// be, used by one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "perf/blk_driver.h"
+#include "perf/frontend.h"
+#include "perf/guest_memory.h"
+
+namespace cleat::system_test {
+
+inline constexpr uint64_t kGuestBytes = uint64_t{32} << 20;
+
+class Peer {
+ public:
+  // The socket's server, as QEMU is; the engine connects.
+  static Result<std::unique_ptr<Peer>> Listen(const std::string& path, const perf::FrontendOptions& options = {});
+  // The engine is the server.
+  static Result<std::unique_ptr<Peer>> Connect(const std::string& path, const perf::FrontendOptions& options = {});
+  // Listen and Boot in one.
+  static Result<std::unique_ptr<Peer>> Start(const std::string& path, const perf::BlkOptions& options = {});
+  ~Peer();
+
+  // A guest boots: new memory, a new driver; on a new connection unless one is open on which nothing was started.
+  Status Boot(const perf::BlkOptions& options = {});
+  // Power off without a word: the connection is cut, what was in flight is abandoned. Boot may follow.
+  void Cut();
+  // The guest's shutdown: rings are stopped, then the connection ends.
+  Status ShutDown();
+  // Waits for the engine to end the connection, then lets go.
+  Status WaitCut(uint64_t timeout_ns = 30 * kNsPerSecond);
+
+  bool booted() const { return driver_ != nullptr; }
+  perf::BlkDriver& driver() { return *driver_; }
+  perf::Frontend& frontend() { return *frontend_; }
+  perf::GuestMemory& memory() { return *memory_; }
+
+ private:
+  explicit Peer(std::unique_ptr<perf::Frontend> frontend) : frontend_(std::move(frontend)) {}
+
+  std::unique_ptr<perf::Frontend> frontend_;
+  std::unique_ptr<perf::GuestMemory> memory_;
+  std::unique_ptr<perf::BlkDriver> driver_;
+};
+
+}  // namespace cleat::system_test

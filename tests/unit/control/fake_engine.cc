@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_engine.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+constexpr int kPatienceMs = 60'000;
+
+std::string Describe(const engine::v1::Envelope& envelope) {
+  if (envelope.has_put_controller()) return "PutController " + envelope.put_controller().controller().name();
+  if (envelope.has_delete_controller()) return "DeleteController " + envelope.delete_controller().name();
+  if (envelope.has_attach()) {
+    const auto& attachment = envelope.attach().attachment();
+    return fmt::format("Attach {} {} {}", attachment.controller(), attachment.target(), attachment.disk().name());
+  }
+  if (envelope.has_detach()) {
+    return fmt::format("Detach {} {}", envelope.detach().controller(), envelope.detach().target());
+  }
+  if (envelope.has_keep_memory()) return "KeepMemory " + envelope.keep_memory().memory().disk();
+  if (envelope.has_drop_memory()) return "DropMemory " + envelope.drop_memory().disk();
+  if (envelope.has_fetch_memory()) return "FetchMemory " + envelope.fetch_memory().disk();
+  return fmt::format("? {}", static_cast<int>(envelope.body_case()));
+}
+
+engine::v1::Reply Good() {
+  engine::v1::Reply reply;
+  reply.set_ok(true);
+  return reply;
+}
+
+engine::v1::Reply Bad(const std::string& code, const std::string& message) {
+  engine::v1::Reply reply;
+  reply.set_ok(false);
+  reply.set_code(code);
+  reply.set_message(message);
+  return reply;
+}
+
+}  // namespace
+
+FakeEngine::FakeEngine(std::string socket_path, std::string name)
+    : socket_path_(std::move(socket_path)), name_(std::move(name)) {}
+
+FakeEngine::~FakeEngine() { Disconnect(); }
+
+bool FakeEngine::Connect() {
+  auto socket = ConnectSeqpacket(socket_path_);
+  CLEAT_CHECK(socket.ok());
+  socket_ = std::move(*socket);
+  engine::v1::Envelope envelope;
+  auto& hello = *envelope.mutable_hello();
+  hello.set_protocol_min(protocol_);
+  hello.set_protocol_max(protocol_);
+  hello.set_engine(name_);
+  hello.set_version("0.0.1");
+  hello.set_incarnation(incarnation_);
+  hello.set_reactors(2);
+  hello.set_controllers_max(100);
+  Send(envelope);
+  refusal_ = WaitFor().hello_reply().refusal();
+  if (!refusal_.empty()) {
+    socket_.Reset();
+    return false;
+  }
+  // A chunk an object, as a large inventory would come.
+  const auto chunk = [&](auto add) {
+    engine::v1::Envelope piece;
+    add(*piece.mutable_inventory());
+    Send(piece);
+  };
+  for (const auto& [name, status] : controllers_) {
+    chunk([&, &s = status](engine::v1::Inventory& inventory) { *inventory.add_controllers() = s; });
+  }
+  for (const auto& [key, status] : attachments_) {
+    chunk([&, &s = status](engine::v1::Inventory& inventory) { *inventory.add_attachments() = s; });
+  }
+  for (const auto& [disk, fd] : memories_) {
+    chunk([&, &d = disk](engine::v1::Inventory& inventory) { inventory.add_memories()->set_disk(d); });
+  }
+  chunk([](engine::v1::Inventory& inventory) { inventory.set_last(true); });
+  thread_ = std::thread([this] { Run(); });
+  return true;
+}
+
+void FakeEngine::Disconnect() {
+  if (socket_.valid()) shutdown(socket_.get(), SHUT_RDWR);
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  socket_.Reset();
+  held_.clear();
+  holding_ = false;
+}
+
+void FakeEngine::Restart() {
+  Disconnect();
+  controllers_.clear();
+  attachments_.clear();
+  memories_.clear();
+  ++incarnation_;
+  CLEAT_CHECK(Connect());
+}
+
+// The reply to hello, before the thread runs.
+engine::v1::Envelope FakeEngine::WaitFor() {
+  for (;;) {
+    pollfd state{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    CLEAT_CHECK(poll(&state, 1, kPatienceMs) == 1);
+    auto datagram = ReceiveDatagram(socket_.get());
+    CLEAT_CHECK(datagram.ok());
+    if (datagram->has_value()) return (*datagram)->envelope;
+  }
+}
+
+void FakeEngine::Run() {
+  for (;;) {
+    pollfd state{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    if (poll(&state, 1, -1) < 0) continue;
+    auto datagram = ReceiveDatagram(socket_.get());
+    if (!datagram.ok()) return;
+    if (!datagram->has_value()) continue;
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(Describe((*datagram)->envelope));
+    if (holding_) {
+      held_.push_back(std::move(**datagram));
+    } else {
+      Answer(std::move(**datagram));
+    }
+    changed_.notify_all();
+  }
+}
+
+void FakeEngine::Answer(Datagram request) {
+  engine::v1::Envelope envelope;
+  envelope.set_id(request.envelope.id());
+  std::vector<UniqueFd> fds;
+  *envelope.mutable_reply() = Do(request, fds);
+  Send(envelope, std::move(fds));
+}
+
+engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) {
+  const engine::v1::Envelope& envelope = request.envelope;
+  if (envelope.has_put_controller()) {
+    const auto& controller = envelope.put_controller().controller();
+    engine::v1::ControllerStatus& status = controllers_[controller.name()];
+    *status.mutable_controller() = controller;
+    status.set_state(engine::v1::CONTROLLER_STATE_IDLE);
+    engine::v1::Envelope event;
+    *event.mutable_status_event()->mutable_controller() = status;
+    Send(event);
+    return Good();
+  }
+  if (envelope.has_delete_controller()) {
+    const std::string& name = envelope.delete_controller().name();
+    const bool used = std::any_of(attachments_.begin(), attachments_.end(),
+                                  [&](const auto& attachment) { return attachment.first.first == name; });
+    if (used) return Bad("failed_precondition", name + " has disks");
+    controllers_.erase(name);
+    return Good();
+  }
+  if (envelope.has_attach()) return DoAttach(envelope.attach().attachment());
+  if (envelope.has_detach()) {
+    attachments_.erase({envelope.detach().controller(), envelope.detach().target()});
+    return Good();
+  }
+  if (envelope.has_keep_memory()) {
+    if (request.fds.size() != 1) return Bad("invalid_argument", "no descriptor");
+    memories_[envelope.keep_memory().memory().disk()] = std::move(request.fds.front());
+    return Good();
+  }
+  if (envelope.has_drop_memory()) {
+    memories_.erase(envelope.drop_memory().disk());
+    return Good();
+  }
+  if (envelope.has_fetch_memory()) {
+    const auto it = memories_.find(envelope.fetch_memory().disk());
+    if (it == memories_.end()) return Bad("not_found", "no such memory");
+    fds.push_back(it->second.Duplicate());
+    return Good();
+  }
+  return Bad("unimplemented", "?");
+}
+
+engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment) {
+  if (attaches_to_fail_ > 0) {
+    --attaches_to_fail_;
+    return Bad(fail_code_, fail_message_);
+  }
+  if (!controllers_.contains(attachment.controller())) return Bad("not_found", "no such controller");
+  if (attachment.disk().has_memory() && !memories_.contains(attachment.disk().name())) {
+    return Bad("failed_precondition", "no memory");
+  }
+  engine::v1::AttachmentStatus& status = attachments_[{attachment.controller(), attachment.target()}];
+  *status.mutable_attachment() = attachment;
+  status.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
+  return Good();
+}
+
+void FakeEngine::Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds) {
+  Datagram datagram;
+  datagram.envelope = envelope;
+  datagram.fds = std::move(fds);
+  // A peer that is gone is noticed when it is read from.
+  for (;;) {
+    const auto sent = SendDatagram(socket_.get(), datagram);
+    if (!sent.ok() || *sent) return;
+    pollfd state{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
+    poll(&state, 1, -1);
+  }
+}
+
+std::vector<std::string> FakeEngine::TakeRequests() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(requests_, {});
+}
+
+void FakeEngine::WaitForRequest(const std::string& request) {
+  std::unique_lock lock(mutex_);
+  const bool came = changed_.wait_for(
+      lock, kPatience, [&] { return std::find(requests_.begin(), requests_.end(), request) != requests_.end(); });
+  CLEAT_CHECK(came);
+}
+
+void FakeEngine::FailAttaches(int times, std::string code, std::string message) {
+  const std::lock_guard lock(mutex_);
+  attaches_to_fail_ = times;
+  fail_code_ = std::move(code);
+  fail_message_ = std::move(message);
+}
+
+void FakeEngine::Hold() {
+  const std::lock_guard lock(mutex_);
+  holding_ = true;
+}
+
+void FakeEngine::Release() {
+  const std::lock_guard lock(mutex_);
+  holding_ = false;
+  for (Datagram& request : std::exchange(held_, {})) Answer(std::move(request));
+}
+
+void FakeEngine::BreakAttachment(const std::string& controller, uint32_t target, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  status.set_state(engine::v1::ATTACHMENT_STATE_FAILED);
+  status.set_message(message);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
+}
+
+void FakeEngine::Plant(const engine::v1::Controller& controller) {
+  const std::lock_guard lock(mutex_);
+  *controllers_[controller.name()].mutable_controller() = controller;
+}
+
+bool FakeEngine::Has(const std::string& controller, uint32_t target) {
+  const std::lock_guard lock(mutex_);
+  return attachments_.contains({controller, target});
+}
+
+UniqueFd FakeEngine::MemoryOf(const std::string& disk) {
+  const std::lock_guard lock(mutex_);
+  const auto it = memories_.find(disk);
+  return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
+}
+
+}  // namespace cleat::control

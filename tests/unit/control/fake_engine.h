@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plays an engine: speaks the protocol over a real socket, keeps what it is given, fails and stalls on request. It has
+// a thread of its own; all methods may be called from the test's.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "cleat/engine/v1/engine.pb.h"
+#include "control/seqpacket.h"
+
+namespace cleat::control {
+
+class FakeEngine {
+ public:
+  FakeEngine(std::string socket_path, std::string name = "engine-0");
+  ~FakeEngine();
+
+  // Connects and says hello with what it has. False, with `refusal`, when cleatd refuses.
+  bool Connect();
+  void Disconnect();
+  // A new process: it has nothing any more.
+  void Restart();
+
+  const std::string& refusal() const { return refusal_; }
+  void set_protocol(uint32_t version) { protocol_ = version; }
+
+  // The requests since the last call, as "Attach controllers/a 0 disks/d", in the order of their arrival.
+  std::vector<std::string> TakeRequests();
+  // Waits until that request has come (and not been taken).
+  void WaitForRequest(const std::string& request);
+
+  // The next attaches are answered with this error.
+  void FailAttaches(int times, std::string code, std::string message);
+  // Requests are logged but not answered until Release().
+  void Hold();
+  void Release();
+  // Tells cleatd, and takes it as a fact, that an attachment has failed by itself.
+  void BreakAttachment(const std::string& controller, uint32_t target, const std::string& message);
+  // Puts a controller there that nobody asked for.
+  void Plant(const engine::v1::Controller& controller);
+
+  bool Has(const std::string& controller, uint32_t target);
+  UniqueFd MemoryOf(const std::string& disk);
+
+ private:
+  using Key = std::pair<std::string, uint32_t>;
+
+  void Run();
+  void Answer(Datagram request);
+  engine::v1::Reply Do(Datagram& request, std::vector<UniqueFd>& fds);
+  engine::v1::Reply DoAttach(const engine::v1::Attachment& attachment);
+  void Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds = {});
+  engine::v1::Envelope WaitFor();
+
+  const std::string socket_path_;
+  const std::string name_;
+  uint32_t protocol_ = 1;
+  std::string refusal_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  UniqueFd socket_;
+  uint64_t incarnation_ = 1;
+  std::map<std::string, engine::v1::ControllerStatus> controllers_;
+  std::map<Key, engine::v1::AttachmentStatus> attachments_;
+  std::map<std::string, UniqueFd> memories_;
+  std::vector<std::string> requests_;
+  std::deque<Datagram> held_;
+  bool holding_ = false;
+  int attaches_to_fail_ = 0;
+  std::string fail_code_;
+  std::string fail_message_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder that goes with its owner. Short, since socket paths are.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+
+namespace cleat::control {
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string path = std::filesystem::temp_directory_path() / "cleat-XXXXXX";
+    CLEAT_CHECK(mkdtemp(path.data()) != nullptr);
+    path_ = path;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reactor/blocking.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+#include "reactor/task.h"
+#include "tests/unit/reactor/virtual_reactors.h"
+
+namespace cleat {
+namespace {
+
+Task<void> CallMany(BlockingPool& pool, Reactor& reactor, int calls, std::thread::id home, int& done,
+                    int& running) {
+  for (int i = 0; i < calls; ++i) {
+    std::thread::id where;
+    const std::function<std::unique_ptr<int>()> work = [&where, i] {
+      where = std::this_thread::get_id();
+      return std::make_unique<int>(i);
+    };
+    const std::unique_ptr<int> result = co_await pool.Run(work);
+    EXPECT_EQ(*result, i);
+    EXPECT_NE(where, home);
+    EXPECT_EQ(std::this_thread::get_id(), home);
+    EXPECT_EQ(Reactor::Current(), &reactor);
+    ++done;
+  }
+  if (--running == 0) reactor.Stop();
+}
+
+TEST(BlockingPool, RunsElsewhereAndComesBack) {
+  const MonotonicClock clock;
+  auto reactor = std::move(Reactor::Make(clock, {})).value();
+  BlockingPool pool(3);
+  int done = 0;
+  int running = 8;
+  for (int i = 0; i < 8; ++i) {
+    reactor->PostCall(
+        [&] { Spawn(CallMany(pool, *reactor, 500, std::this_thread::get_id(), done, running)); });
+  }
+  reactor->Run();
+  EXPECT_EQ(done, 4000);
+}
+
+Task<int> CallOnce(BlockingPool& pool) {
+  const std::function<int()> work = [] { return 7; };
+  co_return co_await pool.Run(work);
+}
+
+TEST(BlockingPool, WithoutThreadsRunsInline) {
+  test::VirtualReactors reactors;
+  BlockingPool pool(0);
+  EXPECT_EQ(reactors.Await(CallOnce(pool)), 7);
+}
+
+}  // namespace
+}  // namespace cleat

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole endpoints on real sockets with virtio-blk drivers on the other side.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "host.h"
+#include "library_under_test.h"
+#include "perf/blk_driver.h"
+#include "perf/hostile.h"
+#include "vhost/socket_endpoint.h"
+
+namespace cleat::vhost::test {
+namespace {
+
+using perf::BlkDriver;
+using perf::Frontend;
+using perf::GuestMemory;
+
+std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
+  std::vector<uint8_t> data(bytes);
+  Random random(seed);
+  for (uint8_t& byte : data) byte = static_cast<uint8_t>(random.Next());
+  return data;
+}
+
+class EndpointTest : public testing::Test {
+ protected:
+  EndpointTest() : library(LibraryUnderTest()) {
+    host.control_thread().Call([&] {
+      factory =
+          std::make_unique<SocketEndpointFactory>(host.control(), host.io_reactors(), host.pool(), library);
+    });
+  }
+  ~EndpointTest() override {
+    host.disk().Release();
+    host.control_thread().Call([&] { factory.reset(); });
+  }
+  std::string Path(int i = 0) const { return directory.path() + "/vm" + std::to_string(i) + ".sock"; }
+  static std::unique_ptr<GuestMemory> Memory() {
+    auto memory = GuestMemory::CreateWithHole(16 << 20);
+    CLEAT_CHECK(memory.ok());
+    return std::move(memory).value();
+  }
+  static perf::BlkOptions Queues(uint16_t queues) {
+    perf::BlkOptions options;
+    options.num_queues = queues;
+    return options;
+  }
+  static void WriteAndVerify(BlkDriver& driver, uint64_t seed) {
+    for (uint16_t queue = 0; queue < driver.num_queues(); ++queue) {
+      const auto data = Pattern(64 << 10, seed + queue);
+      std::vector<uint8_t> back(data.size());
+      const Status written = driver.WriteSync(queue * data.size(), data, queue);
+      ASSERT_TRUE(written.ok()) << written.error().message;
+      ASSERT_TRUE(driver.FlushSync(queue).ok());
+      const uint16_t other = static_cast<uint16_t>((queue + 1) % driver.num_queues());
+      const Status read = driver.ReadSync(queue * data.size(), back, other);
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      ASSERT_EQ(back, data);
+    }
+  }
+
+  Host host{2};
+  ProtocolLibrary& library;
+  std::unique_ptr<SocketEndpointFactory> factory;
+  TemporaryDirectory directory;
+};
+
+TEST_F(EndpointTest, ServesADiskAsClient) {
+  virtio::BlkModel& model = host.AddModel(4);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kConnecting));
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(4));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kReady));
+  EXPECT_EQ(endpoint.status().rings_up, 4U);
+  // Pause and continue: every ring goes on at the base that it answered.
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE((*driver)->Stop().ok());
+    EXPECT_TRUE(endpoint.WaitMessage("no ring is up (last message: GET_VRING_BASE)"));
+    ASSERT_TRUE((*driver)->Resume().ok());
+    WriteAndVerify(**driver, 10 + i);
+  }
+  endpoint.Stop();
+  EXPECT_TRUE(front_end->WaitPeerGone(kTestTimeoutNs).ok());
+  EXPECT_EQ(endpoint.status().state, EndpointState::kStopped);
+}
+
+TEST_F(EndpointTest, ServesADiskAsServer) {
+  virtio::BlkModel& model = host.AddModel(2);
+  RunningEndpoint endpoint(host, *factory, model, Path(), SocketMode::kServer);
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Connect(Path()));
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  // A second one is turned away, the first one does not notice.
+  auto second = std::move(*Frontend::Connect(Path()));
+  EXPECT_FALSE(second->Open().ok());
+  WriteAndVerify(**driver, 2);
+}
+
+TEST_F(EndpointTest, GoesOnAfterAbruptEnds) {
+  virtio::BlkModel& model = host.AddModel(2);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  for (int i = 0; i < 20; ++i) {
+    WriteAndVerify(**driver, i);
+    front_end->Disconnect();
+    const Status again = (*driver)->Reconnect();
+    ASSERT_TRUE(again.ok()) << again.error().message;
+  }
+  WriteAndVerify(**driver, 100);
+  EXPECT_GE(endpoint.status().connections, 21U);
+}
+
+TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  host.disk().Hold();
+  const uint64_t buffer = *(*driver)->AllocateBuffer(4096);
+  perf::BlkIo io;
+  io.length_bytes = 4096;
+  io.data_gpa = buffer;
+  for (uint64_t i = 0; i < 5; ++i) {
+    io.token = i;
+    ASSERT_TRUE((*driver)->Submit(0, io));
+  }
+  (*driver)->Kick(0);
+  // The device has them once it has looked at the ring; with EVENT_IDX it says so there.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  front_end->Disconnect();
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kDraining));
+  EXPECT_TRUE(endpoint.WaitMessage("5 requests of the last connection are still in the storage"));
+  EXPECT_EQ(endpoint.status().connections, 1U);
+  host.disk().Release();
+  EXPECT_TRUE(WaitFor([&] { return endpoint.status().state != EndpointState::kDraining; }));
+  ASSERT_TRUE((*driver)->Reconnect().ok());
+  WriteAndVerify(**driver, 2);
+}
+
+TEST_F(EndpointTest, MemoryHotPlug) {
+  virtio::BlkModel& model = host.AddModel(2);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  constexpr uint64_t kPlugged = 64ULL << 32;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(memory->AddRegion({kPlugged, 2 << 20, 0}).ok());
+    ASSERT_TRUE((*driver)->UpdateMemory().ok());
+    const uint64_t buffer = *memory->AllocateIn(kPlugged, 4096, 4096);
+    const auto data = Pattern(4096, i);
+    std::ranges::copy(data, memory->At(buffer, 4096));
+    perf::BlkIo io;
+    io.op = perf::BlkOp::kWrite;
+    io.length_bytes = 4096;
+    io.data_gpa = buffer;
+    auto done = (*driver)->Execute(0, io);
+    ASSERT_TRUE(done.ok());
+    EXPECT_EQ(done->status, 0);
+    std::vector<uint8_t> back(4096);
+    ASSERT_TRUE((*driver)->ReadSync(0, back, 1).ok());
+    EXPECT_EQ(back, data);
+    memory->Free(buffer, 4096);
+    ASSERT_TRUE(memory->RemoveRegion(kPlugged).ok());
+    ASSERT_TRUE((*driver)->UpdateMemory().ok());
+    WriteAndVerify(**driver, i);
+  }
+}
+
+TEST_F(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  {
+    auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+    ASSERT_TRUE(driver.ok()) << driver.error().message;
+    const uint64_t scratch = *memory->Allocate(perf::kAbuseScratchBytes, 4096);
+    ASSERT_TRUE(perf::Apply(perf::RingAbuse::kHeadOutOfRange, (*driver)->ring(0), *memory, scratch, 1).ok());
+    EXPECT_TRUE(endpoint.WaitState(EndpointState::kBroken));
+    EXPECT_TRUE(endpoint.WaitMessage("the guest has to reset the device"));
+    ASSERT_TRUE(front_end->Stop(1).ok());
+  }
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kReady));
+}
+
+TEST_F(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  ASSERT_TRUE(front_end->Accept().ok());
+  ASSERT_TRUE(front_end->Open().ok());
+  ASSERT_TRUE(front_end->SetVringNum(7, 64).ok());  // no answer is asked for
+  ASSERT_TRUE(front_end->WaitPeerGone(kTestTimeoutNs).ok());
+  EXPECT_TRUE(endpoint.WaitMessage("SET_VRING_NUM: ring 7 of a device with 1 queues"));
+  front_end->Disconnect();
+  auto memory = Memory();
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kReady));
+  EXPECT_EQ(endpoint.status().message, "");
+}
+
+TEST_F(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto listener = perf::ListenUnix(Path());  // never accepts
+  EXPECT_TRUE(endpoint.WaitMessage("QEMU before 9.1 with a vhost-user-scsi device"));
+  EXPECT_EQ(endpoint.status().state, EndpointState::kHandshake);
+}
+
+TEST_F(EndpointTest, FiftyPeersAndOneThatStalls) {
+  constexpr int kPeers = 50;
+  std::vector<std::unique_ptr<RunningEndpoint>> endpoints;
+  std::vector<std::unique_ptr<GuestMemory>> memories;
+  std::vector<std::unique_ptr<Frontend>> front_ends;
+  std::vector<std::unique_ptr<BlkDriver>> drivers;
+  for (int i = 0; i < kPeers; ++i) {
+    endpoints.push_back(std::make_unique<RunningEndpoint>(host, *factory, host.AddModel(1), Path(i)));
+    auto memory = GuestMemory::CreateWithHole(4 << 20);
+    ASSERT_TRUE(memory.ok());
+    memories.push_back(std::move(memory).value());
+    front_ends.push_back(std::move(*Frontend::Listen(Path(i))));
+  }
+  // One in the middle of its handshake, one with its rings up.
+  ASSERT_TRUE(front_ends[0]->Accept().ok());
+  ASSERT_TRUE(perf::Apply(perf::SocketAbuse::kHalfPayload, *front_ends[0]).ok());
+  for (int i = 1; i < kPeers; ++i) {
+    auto driver = BlkDriver::Start(*front_ends[i], *memories[i], Queues(1));
+    ASSERT_TRUE(driver.ok()) << i << ": " << driver.error().message;
+    drivers.push_back(std::move(driver).value());
+    if (i == 1) {
+      ASSERT_TRUE(perf::Apply(perf::SocketAbuse::kHalfHeader, *front_ends[1]).ok());
+    }
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < kPeers - 1; ++i) {
+      WriteAndVerify(*drivers[i], round * kPeers + i);  // the one with half a header among them
+    }
+  }
+  // The others' control messages are not held up either.
+  for (int i = 1; i < kPeers - 1; ++i) {
+    ASSERT_TRUE(drivers[i]->Stop().ok());
+    ASSERT_TRUE(drivers[i]->Resume().ok());
+    WriteAndVerify(*drivers[i], i);
+  }
+  EXPECT_EQ(endpoints[0]->status().state, EndpointState::kHandshake);
+  EXPECT_EQ(endpoints[1]->status().state, EndpointState::kReady);
+}
+
+TEST_F(EndpointTest, TwoHundredConnectionsLeakNothing) {
+  virtio::BlkModel& model = host.AddModel(2);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = std::move(*Frontend::Listen(Path()));
+  size_t before = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
+    ASSERT_TRUE(driver.ok()) << i << ": " << driver.error().message;
+    ASSERT_TRUE((*driver)->FlushSync().ok());
+    if (i % 2 == 0) {
+      ASSERT_TRUE((*driver)->Stop().ok());
+    }
+    front_end->Disconnect();
+    front_end->DropInflight();
+    // The driver's rings go with it: nobody may serve them any more.
+    EXPECT_TRUE(WaitFor([&] { return endpoint.status().connections > static_cast<uint64_t>(i) + 1; }));
+    if (i == 10) {
+      ASSERT_TRUE(front_end->Accept().ok());
+      before = OpenDescriptors();
+      front_end->Disconnect();
+    }
+  }
+  ASSERT_TRUE(front_end->Accept().ok());
+  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= before; }))
+      << OpenDescriptors() << " descriptors are open, " << before << " were";
+}
+
+TEST_F(EndpointTest, StartErrorsNameTheControllerAndThePath) {
+  virtio::BlkModel& model = host.AddModel(1);
+  host.control_thread().Call([&] {
+    EndpointOptions options;
+    options.name = "controllers/c";
+    options.socket_path = directory.path() + "/no/vm.sock";
+    auto endpoint = factory->Make(options, model, nullptr);
+    ASSERT_TRUE(endpoint.ok());
+    const Status started = (*endpoint)->Start();
+    ASSERT_FALSE(started.ok());
+    EXPECT_EQ(started.error().message, "controllers/c: socket " + options.socket_path + ": directory " +
+                                           directory.path() + "/no does not exist: create it");
+    EXPECT_EQ((*endpoint)->status().state, EndpointState::kStopped);
+  });
+}
+
+}  // namespace
+}  // namespace cleat::vhost::test
