@@ -2,13 +2,16 @@
 #include "control/daemon.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
+#include "base/unique_fd.h"
 #include "control/seqpacket.h"
 
 namespace cleat::control {
@@ -21,6 +24,15 @@ constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 64;
 constexpr size_t kGrpcBytesMax = size_t{256} * 1024 * 1024;
 constexpr std::chrono::seconds kShutdownGrace{2};
 constexpr mode_t kApiSocketMode = 0660;
+
+// gRPC would take the socket away from another cleatd without a word.
+bool SomebodyListens(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return fd.valid() && connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
 
 }  // namespace
 
@@ -47,10 +59,16 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
 }
 
 Status Daemon::StartApi(const std::string& path) {
-  // gRPC would take the socket away from another cleatd without a word.
   if (path.size() > kSocketPathBytesMax) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("API socket '{}': the path has more than {} bytes", path, kSocketPathBytesMax));
+  }
+  if (SomebodyListens(path)) {
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("API socket '{}': somebody listens there already: stop it, or choose another path with "
+                    "--listen",
+                    path));
   }
   grpc::ResourceQuota quota("cleatd");
   quota.SetMaxThreads(kThreadsMax);

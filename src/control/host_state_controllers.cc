@@ -2,7 +2,6 @@
 // Controllers and engines, from the API's side.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -125,16 +124,13 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
 
   std::vector<std::string> live;
   for (const auto& [attachment_id, attachment] : entry->attachments) {
-    if (!attachment.row.deleting) live.push_back(attachment_id);
+    if (!attachment.row.deleting) live.push_back(AttachmentName(*id, attachment_id));
   }
   if (!live.empty()) {
-    std::vector<std::string> commands;
-    for (const std::string& attachment : live)
-      commands.push_back(fmt::format("cleatctl detach {} {}", *id, attachment));
-    for (std::string& attachment : live) attachment = AttachmentName(*id, attachment);
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{} has disks attached ({}): detach them first ({})", name,
-                             fmt::join(live, ", "), fmt::join(commands, "; ")));
+    const AttachmentsShown shown = ShowAttachments(live);
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("{} has disks attached ({}): detach them first ({})", name, shown.names, shown.commands));
   }
   Status status;
   if (entry->row.engine.empty()) {

@@ -2,7 +2,6 @@
 // Disks, from the API's side.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -21,12 +20,6 @@ Error Busy(std::string message) {
 
 bool CanShareFile(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
-}
-
-// "cleatctl detach vm1 root" for controllers/vm1/attachments/root
-std::string DetachCommand(const std::string& attachment_name) {
-  const auto ids = ParseAttachmentName(attachment_name);
-  return fmt::format("cleatctl detach {} {}", ids->controller, ids->id);
 }
 
 }  // namespace
@@ -140,11 +133,9 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
     if (!detaching) live.push_back(attachment);
   }
   if (!live.empty()) {
-    std::vector<std::string> commands(live.size());
-    std::transform(live.begin(), live.end(), commands.begin(), DetachCommand);
+    const AttachmentsShown shown = ShowAttachments(live);
     return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{} is in use by {}: detach it first ({})", name, fmt::join(live, ", "),
-                             fmt::join(commands, "; ")));
+                 fmt::format("{} is in use by {}: detach it first ({})", name, shown.names, shown.commands));
   }
   if (!entry->attachments.empty()) {
     return Busy(fmt::format("{} is still being detached from {}", name, entry->attachments.begin()->first));

@@ -85,8 +85,7 @@ int main(int argc, char** argv) {
   app.add_option("--state-dir", arguments.state_dir, "Folder of the store; made when missing")
       ->capture_default_str();
   app.add_option("--listen", arguments.listen,
-                 "Where the API listens, unix:PATH (default: unix:" + cleat::control::DefaultRuntimeDir() +
-                     "/cleatd.sock)");
+                 "Where the API listens, unix:PATH (default: unix:" + cleat::DefaultApiSocket() + ")");
   app.add_option("--engine-socket", arguments.engine_socket,
                  "Socket that engines connect to (default: " + cleat::DefaultEngineSocket() + ")");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")

@@ -78,4 +78,20 @@ Result<AttachmentIds> ParseAttachmentName(std::string_view name) {
   return AttachmentIds{.controller = *controller, .id = std::string(id)};
 }
 
+AttachmentsShown ShowAttachments(const std::vector<std::string>& names) {
+  constexpr size_t kShownMax = 4;
+  AttachmentsShown shown;
+  for (size_t i = 0; i < names.size() && i < kShownMax; ++i) {
+    const auto ids = ParseAttachmentName(names[i]);
+    if (!ids.ok()) continue;
+    shown.names += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
+    shown.commands += fmt::format("{}cleatctl detach {} {}", i == 0 ? "" : "; ", ids->controller, ids->id);
+  }
+  if (names.size() > kShownMax) {
+    shown.names += fmt::format(" and {} more", names.size() - kShownMax);
+    shown.commands += "; ...";
+  }
+  return shown;
+}
+
 }  // namespace cleat::control

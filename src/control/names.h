@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -30,5 +31,12 @@ struct AttachmentIds {
   std::string id;
 };
 Result<AttachmentIds> ParseAttachmentName(std::string_view name);
+
+// For "it is in use by ...": the names of these attachments, and the commands that detach them; a few, if there are many.
+struct AttachmentsShown {
+  std::string names;
+  std::string commands;
+};
+AttachmentsShown ShowAttachments(const std::vector<std::string>& names);
 
 }  // namespace cleat::control

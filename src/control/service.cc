@@ -53,7 +53,10 @@ grpc::Status Answer(Result<Reply> result, Reply* reply) {
 }  // namespace
 
 grpc::Status ToGrpc(const Error& error) {
-  return {CodeOf(error.code), error.message};
+  // gRPC drops a status whose headers exceed 8 KiB, and triples each byte that is not ASCII.
+  constexpr size_t kMessageBytesMax = 2400;
+  if (error.message.size() <= kMessageBytesMax) return {CodeOf(error.code), error.message};
+  return {CodeOf(error.code), error.message.substr(0, kMessageBytesMax) + " ..."};
 }
 
 grpc::Status Service::CreateDisk(grpc::ServerContext*, const v1::CreateDiskRequest* request,

@@ -15,7 +15,7 @@ struct AttachmentArguments {
   std::string which;
   uint32_t target = 0;
   bool read_only = false;
-  double wait_s = -1;
+  int wait_s = -1;
 };
 
 void Attach(Globals& globals, const AttachmentArguments& arguments) {

@@ -27,8 +27,11 @@ inline void Print(const std::string& text) {
 }
 
 // Negative: don't wait.
-inline void AddWait(CLI::App& command, double& seconds, const std::string& what) {
-  command.add_flag("--wait{30}", seconds, "Wait until " + what + "; --wait=SECONDS, 30 if not given");
+inline void AddWait(CLI::App& command, int& seconds, const std::string& what) {
+  constexpr int kWaitSecondsMax = 86400;
+  command.add_flag("--wait{30}", seconds, "Wait until " + what + "; --wait=SECONDS, 30 if not given")
+      ->check(CLI::Range(0, kWaitSecondsMax));
+  seconds = -1;  // CLI11 makes it 0, which would be a wait without time
 }
 
 // All pages as one list. `call` asks for a page, `field` finds the list in it.

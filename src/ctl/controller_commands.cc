@@ -11,7 +11,7 @@ struct ControllerArguments {
   bool server = false;
   uint32_t queues = 0;
   std::string engine;
-  double wait_s = -1;
+  int wait_s = -1;
 };
 
 v1::CreateControllerRequest RequestFrom(const ControllerArguments& arguments) {

@@ -18,7 +18,7 @@ struct DiskArguments {
   uint64_t fault_seed = 0;
   uint64_t fault_delay_us = 0;
   uint32_t fault_fail_per_million = 0;
-  double wait_s = -1;
+  int wait_s = -1;
 };
 
 v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {

@@ -45,10 +45,9 @@ void Take(const v1::WatchResponse& event, const std::string& name, Seen& seen) {
 
 }  // namespace
 
-bool WaitFor(Client& client, const std::string& name, Goal goal, double seconds) {
+bool WaitFor(Client& client, const std::string& name, Goal goal, int seconds) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
   const auto reader = client.stub().Watch(&context, {});
   Seen seen;
   bool synced = false;
@@ -68,7 +67,7 @@ bool WaitFor(Client& client, const std::string& name, Goal goal, double seconds)
   }
   const grpc::Status status = reader->Finish();
   if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return client.Check(status);
-  client.Fail(kFailed, fmt::format("{} is still not {} after {:g} s. The request stands; its state is {}{}{}",
+  client.Fail(kFailed, fmt::format("{} is still not {} after {} s. The request stands; its state is {}{}{}",
                                    name, goal == Goal::kReady ? "ready" : "gone", seconds, seen.state,
                                    seen.message.empty() ? "" : ": ", seen.message));
   return false;

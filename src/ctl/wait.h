@@ -8,14 +8,12 @@
 
 namespace cleat::ctl {
 
-inline constexpr double kWaitSecondsDefault = 30;
-
 enum class Goal {
   kReady,  // a disk or attachment is READY; a controller is at its engine
   kGone,
 };
 
 // False, with the state that it is in on stderr, when that has not come true after `seconds`.
-bool WaitFor(Client& client, const std::string& name, Goal goal, double seconds);
+bool WaitFor(Client& client, const std::string& name, Goal goal, int seconds);
 
 }  // namespace cleat::ctl

@@ -75,7 +75,8 @@ class DeviceQueue : public Poller {
   virtual void Start(const QueueSetup& setup, BrokenFn on_broken) = 0;
 
   // Fetches nothing from now on; calls `on_drained` (perhaps before it returns) when every request in flight has been
-  // completed to the ring. Not twice without a Start between.
+  // completed to the ring and no guest memory is held any more. Not twice without a Start between. `on_drained` may
+  // destroy the queue, but not the storage below it, which may be on the stack.
   virtual void Stop(std::function<void()> on_drained) = 0;
 
   // While it runs, without stopping: the next fetch uses the new map (and where the ring lies in it), requests in

@@ -26,6 +26,19 @@ void StoreShared(uint8_t* at, T value, std::memory_order order) {
   std::atomic_ref<T>(*reinterpret_cast<T*>(at)).store(value, order);
 }
 
+// Between writing what the other side will look at and looking at what it wrote (store, then load): the one
+// order that acquire and release don't give.
+inline void FullFence() {
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer does not know fences. An exchange is one on the hardware, and this one hides no race from
+  // it.
+  std::atomic<uint32_t> own{0};
+  own.exchange(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 // A copy of bytes of any alignment. What is done with the copy can't be turned into a second look at the
 // source.
 inline void CopyShared(void* to, const uint8_t* from, size_t bytes) {

@@ -100,7 +100,7 @@ uint32_t RingQueue::Fetch() {
       uint16_t head = 0;
       if (!ring_.TakeHead(head)) [[unlikely]]
         break;
-      inflight_log_.Fetched(head);
+      inflight_log_.Fetched(head);  // also one that turns out broken: it was taken, and never given back
       if (!ring_.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
         break;
       ++in_flight_;

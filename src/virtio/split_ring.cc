@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "virtio/split_ring.h"
 
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <utility>
@@ -63,7 +62,7 @@ void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next
   dirty_log_ = dirty_log;
   event_idx_ = (features >> kFeatureEventIdx & 1) != 0;
   indirect_ = (features >> kFeatureIndirectDesc & 1) != 0;
-  next_available_ = next_available;
+  next_available_ = seen_available_ = next_available;
   used_index_ = published_ = LoadShared<uint16_t>(used_ + kRingIndexAt, std::memory_order_relaxed);
   in_use_ = 0;
   call_first_ = true;
@@ -97,9 +96,10 @@ bool SplitRing::TakeHead(uint16_t& head) {
   }
   ++next_available_;
   ++in_use_;
-  // Only a hint: the element may not be valid yet, or change.
-  const auto following = LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
-  __builtin_prefetch(descriptors_ + kDescriptorBytes * (following & mask_));
+  if (next_available_ != seen_available_) {  // a hint for the one after
+    const auto following = LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
+    __builtin_prefetch(descriptors_ + kDescriptorBytes * (following & mask_));
+  }
   return true;
 }
 
@@ -229,7 +229,7 @@ bool SplitRing::Publish() {
 
 bool SplitRing::WantsCall(uint16_t old_index, uint16_t new_index) {
   // The guest writes what it wants and then looks at the used index; we the other way round (2.7.10.2).
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  FullFence();
   if (!event_idx_) {
     return (LoadShared<uint16_t>(available_ + kRingFlagsAt, std::memory_order_relaxed) &
             kAvailableNoInterrupt) == 0;
@@ -246,7 +246,7 @@ void SplitRing::EnableNotifications() {
     StoreUsedField(kRingFlagsAt, 0);
   }
   // Pairs with the guest's fence between its available index and its look at what we wrote.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  FullFence();
 }
 
 void SplitRing::DisableNotifications() {

@@ -39,6 +39,7 @@ class SplitRing {
     // Each chain in use has at least one descriptor, so there can't be more of them than descriptors.
     if (count > size_ - in_use_) [[unlikely]]
       return RefuseIndex(index);
+    seen_available_ = index;
     return count;
   }
   // The next of Available()'s chains. Taken for good, even if Read finds it broken. False: fault().
@@ -60,7 +61,6 @@ class SplitRing {
 
   uint16_t next_available() const { return next_available_; }
   uint16_t published_index() const { return published_; }
-  uint16_t size() const { return size_; }
   // Why the ring is broken, for an operator; empty while it is not.
   const std::string& fault() const { return fault_; }
 
@@ -85,7 +85,6 @@ class SplitRing {
     return available_ + kRingElementsAt + kAvailableElementBytes * (index & mask_);
   }
   const uint8_t* UsedEvent() const { return available_ + kRingElementsAt + kAvailableElementBytes * size_; }
-  uint8_t* AvailEvent() const { return used_ + kRingElementsAt + kUsedElementBytes * size_; }
   bool WantsCall(uint16_t old_index, uint16_t new_index);
   void MarkUsed(uint16_t from, uint16_t to);
   void StoreUsedField(uint64_t at, uint16_t value);
@@ -100,7 +99,8 @@ class SplitRing {
   uint16_t size_ = 0;
   uint16_t mask_ = 0;
   uint16_t next_available_ = 0;
-  uint16_t used_index_ = 0;  // of the next Push; the guest's memory has published_
+  uint16_t seen_available_ = 0;  // the guest's index when we last looked
+  uint16_t used_index_ = 0;      // of the next Push; the guest's memory has published_
   uint16_t published_ = 0;
   uint16_t in_use_ = 0;  // taken and not published
   uint16_t head_ = 0;    // of the chain being read, for messages

@@ -85,7 +85,7 @@ class CtlErrorsTest(BenchTest):
         said = ""
         try:
             self.cleat.create_controller("c0", path)
-            self.cleat.ctl("attach", "d0", "c0", "--wait", "5")
+            self.cleat.ctl("attach", "d0", "c0", "--wait=5")
         except CtlError as error:
             said = error.message
         said += self.cleat.ctl_text("--output", "json", "controller", "list")

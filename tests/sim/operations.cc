@@ -70,6 +70,7 @@ std::string Operations::Run() {
     disks_.LetGoAll();
   }
   Spawn(Shutdown());
+  Put();  // refused, as everything is from now on
   disks_.LetGoAll();
   const bool ended = world_.RunUntil([this] { return running_ == 0; }, kQuietLimitNs, "shutting down");
   std::string result;

@@ -14,6 +14,10 @@ std::string Words(const Status& status) {
 
 std::string UserOf(const std::string& controller) { return "@" + controller.substr(controller.find('/') + 1) + "."; }
 
+bool Same(const engine::AttachmentSpec& a, const engine::AttachmentSpec& b) {
+  return a.SameAs(b) && a.revision == b.revision;
+}
+
 }  // namespace
 
 // ---- Requests
@@ -114,17 +118,15 @@ Task<void> Operations::Attach(engine::AttachmentSpec spec) {
     expected = ErrorCode::kAlreadyExists;
   } else if (!model->attached && !status.ok() && world_.injections().Take(status.error().message)) {
     expected = status.error().code;
+    CheckNothingLeft(what, spec.controller);
   }
   // A request that was waiting when the shutdown began finds its controller closed.
   const bool overtaken = shutting_down_ && !refused && !status.ok() && status.error().code == ErrorCode::kNotFound;
   if (!overtaken) Expect(what, status, expected);
   if (status.ok() && model != nullptr) model->attached = spec;
-  if (!status.ok() && (model == nullptr || !model->attached) && !shutting_down_ && GenerationOf(spec.controller) == generation) {
-    CheckNothingLeft(what, spec.controller);
-  }
   if (status.ok()) {
     const auto report = engine_.AttachmentByKey(spec.controller, 0);
-    if (!report || report->state != engine::AttachmentState::kActive || !(report->spec == spec)) {
+    if (!report || report->state != engine::AttachmentState::kActive || !Same(report->spec, spec)) {
       world_.Violation(what + " is done, but the engine's report does not say so");
     }
   }
@@ -150,8 +152,6 @@ Task<void> Operations::Shutdown() {
   ++running_;
   shutting_down_ = true;
   auto shutdown = engine_.Shutdown();
-  // While it waits, whatever else is asked for is refused.
-  Put();
   co_await std::move(shutdown);
   Spawn(Attach(DrawAttachment()));
   Spawn(Detach(DrawName(), 0));
@@ -208,7 +208,7 @@ void Operations::CheckReports() {
     const auto attachment = engine_.AttachmentByKey(name, 0);
     if (attachment.has_value() != model.attached.has_value()) {
       world_.Violation(name + (attachment ? " has a disk that was not attached" : " has lost its disk"));
-    } else if (attachment && !(attachment->spec == *model.attached &&
+    } else if (attachment && !(Same(attachment->spec, *model.attached) &&
                                attachment->state == engine::AttachmentState::kActive)) {
       world_.Violation(name + ": the attachment's report is not what was asked for: " + attachment->message);
     }

@@ -10,7 +10,7 @@ block::Geometry GeometryOf(const engine::DiskSpec& disk) {
   block::DiskShape shape(disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes);
   block::Geometry geometry = shape.ToGeometry();
   geometry.discard = true;
-  geometry.discard_granularity_bytes = kBlockBytes;
+  geometry.discard_granularity_bytes = disk.logical_block_bytes;
   geometry.discard_max_bytes = disk.size_bytes;
   geometry.write_zeroes = true;
   geometry.write_zeroes_max_bytes = disk.size_bytes;

@@ -109,7 +109,8 @@ class SimGuest final : public SimPeer, public Actor {
   // Negotiated
   uint64_t features_ = 0;
   bool use_inflight_ = false;
-  bool inflight_known_ = false;
+  bool inflight_known_ = false;  // there is a log that fits the rings
+  bool inflight_given_ = false;  // to this session
   vhost::Session::InflightArea inflight_;
 
   std::unique_ptr<perf::GuestMemory> memory_;

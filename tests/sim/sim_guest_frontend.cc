@@ -34,7 +34,7 @@ UniqueFd Copy(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
 Task<Status> SimGuest::Serve(Connection& connection) {
   connection_ = &connection;
-  hang_up_ = false;
+  hang_up_ = inflight_given_ = false;
   auto converse = Converse(connection);
   Status served = co_await std::move(converse);
   connection_ = nullptr;
@@ -119,7 +119,9 @@ Task<Status> SimGuest::Negotiate(Connection& connection) {
     if (lean && random_.Chance(1, 2)) wanted &= ~wire::kFeatureProtocolFeatures;
     if (random_.Chance(1, 4)) wanted &= ~wire::kBlkFlush;
     features_ = offered & wanted;
-    use_inflight_ = (features_ & wire::kFeatureProtocolFeatures) != 0 && random_.Chance(2, 3);
+    // A session that was given a log goes on using it: it has to fit the new rings.
+    use_inflight_ =
+        inflight_given_ || ((features_ & wire::kFeatureProtocolFeatures) != 0 && random_.Chance(2, 3));
   }
   if ((features_ & wire::kFeatureProtocolFeatures) != 0) {
     auto protocol = Send(connection, Done(connection.session.SetProtocolFeatures(
@@ -188,6 +190,7 @@ Task<Status> SimGuest::SetInflight(Connection& connection) {
     inflight_ = std::move(area).value();
     inflight_known_ = true;
   }
+  inflight_given_ = true;
   const UniqueFd file = inflight_.file.Duplicate();
   auto set = Send(connection, connection.session.SetInflight(inflight_.description, file));
   co_return co_await std::move(set);

@@ -12,8 +12,12 @@ namespace {
 
 constexpr int kReconnectMs = 10;  // a cleatd that was restarted is found at once
 
-std::string DiskName(const std::string& id) { return "disks/" + id; }
-std::string ControllerName(const std::string& id) { return "controllers/" + id; }
+std::string DiskName(const std::string& id) {
+  return "disks/" + id;
+}
+std::string ControllerName(const std::string& id) {
+  return "controllers/" + id;
+}
 std::string AttachmentName(const std::string& controller, const std::string& id) {
   return ControllerName(controller) + "/attachments/" + id;
 }
@@ -93,7 +97,8 @@ Api::Api(const std::string& address, bool patient) : patient_(patient) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own for each client
-  stub_ = v1::Cleat::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  stub_ =
+      v1::Cleat::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
 
 void Api::Prepare(grpc::ClientContext* context, uint64_t timeout_ns) const {

@@ -46,7 +46,8 @@ struct Model {
 
 class Api {
  public:
-  // While nobody listens there, calls wait (until their deadline) if `patient`, and fail with UNAVAILABLE otherwise.
+  // While nobody listens there, calls wait (until their deadline) if `patient`, and fail with UNAVAILABLE
+  // otherwise.
   explicit Api(const std::string& address, bool patient = true);
 
   Reply<v1::Disk> CreateDisk(const std::string& id, const v1::DiskSpec& spec);
@@ -56,13 +57,14 @@ class Api {
   Reply<v1::Controller> GetController(const std::string& id);
   grpc::Status DeleteController(const std::string& id);
   // The attachment's id is the disk's.
-  Reply<v1::Attachment> Attach(const std::string& controller, const std::string& disk, bool read_only = false);
+  Reply<v1::Attachment> Attach(const std::string& controller, const std::string& disk,
+                               bool read_only = false);
   Reply<v1::Attachment> GetAttachment(const std::string& controller, const std::string& disk);
   grpc::Status Detach(const std::string& controller, const std::string& disk);
   Reply<Model> List();  // page by page; not one moment, if others change things meanwhile
 
-  // Watches until `done` says so of what there is; false when `timeout_ns` has passed. Goes on over a restart of
-  // cleatd. `last` is what it saw last.
+  // Watches until `done` says so of what there is; false when `timeout_ns` has passed. Goes on over a restart
+  // of cleatd. `last` is what it saw last.
   using Condition = std::function<bool(const Model&)>;
   bool WaitUntil(const Condition& done, Model* last = nullptr, uint64_t timeout_ns = kWaitTimeoutNs);
 

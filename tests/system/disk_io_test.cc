@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk attached over gRPC does what a disk does: on every back end, with every kind of request, on one queue or
-// four, whichever side has the socket.
+// A disk attached over gRPC does what a disk does: on every back end, with every kind of request, on one
+// queue or four, whichever side has the socket.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,7 +79,8 @@ void EveryRequest(perf::BlkDriver& driver) {
   if (driver.has(perf::wire::kBlkDiscard)) {
     EXPECT_OK(driver.DiscardSync(kMiB, half));
     EXPECT_OK(driver.ReadSync(kMiB, read));
-    EXPECT_TRUE(std::equal(read.begin() + half, read.end(), data.begin() + half));  // its neighbour is untouched
+    EXPECT_TRUE(
+        std::equal(read.begin() + half, read.end(), data.begin() + half));  // its neighbour is untouched
   }
 }
 
@@ -103,8 +104,8 @@ TEST_P(EveryBackend, WritesAndVerifies) {
   EverySize(driver);
 
   EXPECT_OK((*peer)->ShutDown());
-  for (const auto layout : {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect,
-                            perf::LayoutPolicy::kAnyLayout}) {
+  for (const auto layout :
+       {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect, perf::LayoutPolicy::kAnyLayout}) {
     EXPECT_OK((*peer)->Boot({.layout = layout}));
     perf::StampedBlocks blocks(kDiskBytes, 512, 1, /*initially_zero=*/false);
     IoLoad load((*peer)->driver(), blocks, {.seed = 11});
@@ -135,7 +136,8 @@ TEST(Disk, FourQueuesOnTwoReactors) {
   ASSERT_TRUE(host.ok());
   for (const char* backend : {"file", "memory"}) {
     ASSERT_TRUE(host.AttachNew(backend, SpecOf(backend, host), 4));
-    auto peer = Peer::Start(host.SocketPath(backend), {.num_queues = 4, .layout = perf::LayoutPolicy::kAnyLayout});
+    auto peer =
+        Peer::Start(host.SocketPath(backend), {.num_queues = 4, .layout = perf::LayoutPolicy::kAnyLayout});
     ASSERT_OK(peer);
     EXPECT_EQ((*peer)->driver().config().num_queues, 4);
     EXPECT_TRUE(host.WaitController(backend, v1::CONTROLLER_STATE_READY));

@@ -37,7 +37,9 @@ std::string Tail(const std::string& text) {
 }  // namespace
 
 Host::Host(const HostOptions& options)
-    : options_(options), as_nobody_(options.as_nobody && geteuid() == 0), directory_(MakeDirectory(as_nobody_)) {
+    : options_(options),
+      as_nobody_(options.as_nobody && geteuid() == 0),
+      directory_(MakeDirectory(as_nobody_)) {
   api_ = std::make_unique<Api>(address());
   StartCleatd();
   if (options_.with_engine) StartEngine();
@@ -53,10 +55,12 @@ Host::~Host() {
   CheckLog("cleatd");
   if (testing::Test::HasFailure()) {
     for (const char* name : {"cleatd", "cleat-engine"}) {
-      fmt::print(stderr, "---- end of {}.log\n{}----\n", name, Tail(ReadTextFile(Path(fmt::format("{}.log", name)))));
+      fmt::print(stderr, "---- end of {}.log\n{}----\n", name,
+                 Tail(ReadTextFile(Path(fmt::format("{}.log", name)))));
     }
   }
-  if (std::getenv("CLEAT_TEST_KEEP") != nullptr) {  // NOLINT(concurrency-mt-unsafe): nobody writes the environment
+  if (std::getenv("CLEAT_TEST_KEEP") !=
+      nullptr) {  // NOLINT(concurrency-mt-unsafe): nobody writes the environment
     fmt::print(stderr, "kept: {}\n", directory_);
   } else {
     std::error_code ignored;
@@ -81,7 +85,8 @@ void Host::End(std::unique_ptr<Process>* process, const std::string& name) {
 
 void Host::CheckLog(const std::string& name) const {
   const std::string log = ReadTextFile(Path(name + ".log"));
-  for (const char* bad : {"ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "check failed"}) {
+  for (const char* bad :
+       {"ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "check failed"}) {
     const size_t at = log.find(bad);
     if (at != std::string::npos) ADD_FAILURE() << name << " reported:\n" << log.substr(at, kLogTailBytes);
   }
@@ -108,8 +113,9 @@ void Host::StartCleatd() {
 }
 
 void Host::StartEngine() {
-  engine_ = Spawn("cleat-engine", {"--name", kEngineId, "--control", Path("engine.sock"), "--runtime-dir", Path("run"),
-                                   "--reactors", std::to_string(options_.reactors), "--log-level", options_.log_level});
+  engine_ = Spawn("cleat-engine",
+                  {"--name", kEngineId, "--control", Path("engine.sock"), "--runtime-dir", Path("run"),
+                   "--reactors", std::to_string(options_.reactors), "--log-level", options_.log_level});
 }
 
 void Host::RestartCleatd() {
@@ -124,10 +130,13 @@ void Host::RestartEngine() {
   EXPECT_TRUE(WaitEngine()) << "the new engine did not find cleatd";
 }
 
-void Host::TerminateEngine() { End(&engine_, "cleat-engine"); }
+void Host::TerminateEngine() {
+  End(&engine_, "cleat-engine");
+}
 
 bool Host::WaitEngine() {
-  // The connection of an engine that was killed may not be known to have ended: the process is told by its number.
+  // The connection of an engine that was killed may not be known to have ended: the process is told by its
+  // number.
   const std::string name = std::string("engines/") + kEngineId;
   Model last;
   const bool connected = api_->WaitUntil(
@@ -184,7 +193,8 @@ bool Host::AttachNew(const std::string& id, const v1::DiskSpec& disk, uint32_t q
   if (!made.ok() || !controller.ok() || !attached.ok()) return false;
   Model last;
   const bool ready = api_->WaitUntil(
-      [&](const Model& model) { return model.AttachmentStateOf(id, id) == v1::ATTACHMENT_STATE_READY; }, &last);
+      [&](const Model& model) { return model.AttachmentStateOf(id, id) == v1::ATTACHMENT_STATE_READY; },
+      &last);
   EXPECT_TRUE(ready) << id << " did not become READY; there is:\n" << last.ToString();
   return ready;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A VM host in a private folder: a real cleatd and a real cleat-engine, their sockets, their state, files for disks.
-// To be used from the test's main thread (see process.h); the API from any.
+// A VM host in a private folder: a real cleatd and a real cleat-engine, their sockets, their state, files for
+// disks. To be used from the test's main thread (see process.h); the API from any.
 //
-// The destructor ends both, removes the folder, and fails the test when a process had died by itself or a sanitizer
-// had something to say. Of a failed test it prints the ends of the logs; with CLEAT_TEST_KEEP set the folder stays.
+// The destructor ends both, removes the folder, and fails the test when a process had died by itself or a
+// sanitizer had something to say. Of a failed test it prints the ends of the logs; with CLEAT_TEST_KEEP set
+// the folder stays.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ inline constexpr bool kSanitized = false;
 
 struct HostOptions {
   uint32_t reactors = 1;
-  bool as_nobody = false;     // both processes; only for root. Ignored otherwise: they are unprivileged already
+  bool as_nobody = false;  // both processes; only for root. Ignored otherwise: they are unprivileged already
   bool with_engine = true;
   std::string log_level = "info";
 };
@@ -65,8 +66,8 @@ class Host {
   // SIGTERM; the exit status has to be 0.
   void TerminateEngine();
   bool WaitEngine();
-  // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged to.
-  // Waits until `done` likes them (false when it never does).
+  // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged
+  // to. Waits until `done` likes them (false when it never does).
   bool WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
                        uint64_t timeout_ns = kWaitTimeoutNs);
 

@@ -30,7 +30,8 @@ Status IoLoad::Prepare() {
   const uint32_t count = driver_.num_queues() * options_.depth;
   const uint32_t block_bytes = blocks_.block_bytes();
   const uint64_t lane_bytes = blocks_.disk_bytes() / count / block_bytes * block_bytes;
-  if (lane_bytes < block_bytes) return Error(ErrorCode::kInvalidArgument, "the disk is too small for this load");
+  if (lane_bytes < block_bytes)
+    return Error(ErrorCode::kInvalidArgument, "the disk is too small for this load");
   for (uint32_t i = 0; i < count; ++i) {
     auto buffer = driver_.AllocateBuffer(options_.bytes_max);
     if (!buffer) return std::move(buffer).error();
@@ -62,7 +63,8 @@ void IoLoad::PrepareNext(Lane& lane, uint64_t token) {
   lane.io.token = token;
   if (op != BlkOp::kFlush) {
     lane.io.length_bytes = static_cast<uint32_t>(blocks * block_bytes);
-    lane.io.offset_bytes = lane.first_byte + random_.Below(lane.bytes / block_bytes - blocks + 1) * block_bytes;
+    lane.io.offset_bytes =
+        lane.first_byte + random_.Below(lane.bytes / block_bytes - blocks + 1) * block_bytes;
   }
   if (op == BlkOp::kRead || op == BlkOp::kWrite) lane.io.data_gpa = lane.buffer_gpa;
   lane.io.unmap = op == BlkOp::kWriteZeroes && random_.Chance(1, 2);
@@ -91,7 +93,8 @@ Status IoLoad::Complete(const perf::BlkCompletion& completion) {
   if (completion.status != perf::wire::kBlkOk) {
     return Error(ErrorCode::kIo, fmt::format("{}: status {:#x}", describe(), completion.status));
   }
-  if (io.op == BlkOp::kWrite || io.op == BlkOp::kWriteZeroes) blocks_.Acknowledge(io.offset_bytes, io.length_bytes);
+  if (io.op == BlkOp::kWrite || io.op == BlkOp::kWriteZeroes)
+    blocks_.Acknowledge(io.offset_bytes, io.length_bytes);
   if (io.op == BlkOp::kDiscard) {
     // What a discarded block holds is up to the disk: it is written anew before it is looked at.
     blocks_.BeginZero(io.offset_bytes, io.length_bytes);
@@ -100,7 +103,8 @@ Status IoLoad::Complete(const perf::BlkCompletion& completion) {
     blocks_.Acknowledge(io.offset_bytes, io.length_bytes);
   }
   if (io.op == BlkOp::kRead) {
-    const auto finding = blocks_.Check(io.offset_bytes, driver_.memory().Span(lane.buffer_gpa, io.length_bytes));
+    const auto finding =
+        blocks_.Check(io.offset_bytes, driver_.memory().Span(lane.buffer_gpa, io.length_bytes));
     if (!finding.ok()) return Error(ErrorCode::kDataLoss, describe() + ": " + finding.ToString());
   }
   completed_.fetch_add(1, std::memory_order_relaxed);
@@ -148,7 +152,9 @@ Status IoLoad::Drive(uint64_t requests, const std::atomic<bool>* stop) {
   }
 }
 
-Status IoLoad::Run(uint64_t requests) { return Drive(requests, nullptr); }
+Status IoLoad::Run(uint64_t requests) {
+  return Drive(requests, nullptr);
+}
 
 Status IoLoad::Verify() {
   std::vector<uint8_t> data(perf::kSyncChunkBytes);

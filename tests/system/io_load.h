@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random, verified I/O by one guest: reads, writes, flushes, discards and write zeroes of all sizes on all queues,
-// several at once, every block stamped and every read compared (perf/verify.h).
+// Random, verified I/O by one guest: reads, writes, flushes, discards and write zeroes of all sizes on all
+// queues, several at once, every block stamped and every read compared (perf/verify.h).
 //
-// Run() on the caller's thread, or Start() and Stop() around something else that the test does: then the driver
-// belongs to the load's thread in between.
+// Run() on the caller's thread, or Start() and Stop() around something else that the test does: then the
+// driver belongs to the load's thread in between.
 #pragma once
 
 #include <atomic>
@@ -30,13 +30,13 @@ struct IoLoadOptions {
 
 class IoLoad {
  public:
-  // The model says what the disk holds, also over several loads one after the other; it and the driver outlive the
-  // load. Every disk is at least queues * depth * bytes_max large.
+  // The model says what the disk holds, also over several loads one after the other; it and the driver
+  // outlive the load. Every disk is at least queues * depth * bytes_max large.
   IoLoad(perf::BlkDriver& driver, perf::StampedBlocks& blocks, const IoLoadOptions& options = {});
   ~IoLoad();  // Stop()
 
-  // This many requests, all of them completed at the end. An error is a request that failed, data that was wrong,
-  // a driver that found the device at fault - or kUnavailable: the back end is gone.
+  // This many requests, all of them completed at the end. An error is a request that failed, data that was
+  // wrong, a driver that found the device at fault - or kUnavailable: the back end is gone.
   Status Run(uint64_t requests);
   // Reads everything and compares.
   Status Verify();

@@ -27,7 +27,9 @@ Result<std::unique_ptr<Peer>> Peer::Start(const std::string& path, const perf::B
   return peer;
 }
 
-Peer::~Peer() { Cut(); }
+Peer::~Peer() {
+  Cut();
+}
 
 Status Peer::Boot(const perf::BlkOptions& options) {
   if (driver_ != nullptr) Cut();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A VM: QEMU's end of one vhost-user socket and a guest with a virtio-blk driver. Moved to a thread of its own if need
-// be, used by one at a time.
+// A VM: QEMU's end of one vhost-user socket and a guest with a virtio-blk driver. Moved to a thread of its
+// own if need be, used by one at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,17 @@ inline constexpr uint64_t kGuestBytes = uint64_t{32} << 20;
 class Peer {
  public:
   // The socket's server, as QEMU is; the engine connects.
-  static Result<std::unique_ptr<Peer>> Listen(const std::string& path, const perf::FrontendOptions& options = {});
+  static Result<std::unique_ptr<Peer>> Listen(const std::string& path,
+                                              const perf::FrontendOptions& options = {});
   // The engine is the server.
-  static Result<std::unique_ptr<Peer>> Connect(const std::string& path, const perf::FrontendOptions& options = {});
+  static Result<std::unique_ptr<Peer>> Connect(const std::string& path,
+                                               const perf::FrontendOptions& options = {});
   // Listen and Boot in one.
   static Result<std::unique_ptr<Peer>> Start(const std::string& path, const perf::BlkOptions& options = {});
   ~Peer();
 
-  // A guest boots: new memory, a new driver; on a new connection unless one is open on which nothing was started.
+  // A guest boots: new memory, a new driver; on a new connection unless one is open on which nothing was
+  // started.
   Status Boot(const perf::BlkOptions& options = {});
   // Power off without a word: the connection is cut, what was in flight is abandoned. Boot may follow.
   void Cut();

@@ -44,7 +44,8 @@ struct Image {
   dup2(null, STDIN_FILENO);
   dup2(image.log, STDOUT_FILENO);
   dup2(image.log, STDERR_FILENO);
-  // Of this thread alone, as the kernel has it: glibc's own calls talk to all threads, and here there is but one.
+  // Of this thread alone, as the kernel has it: glibc's own calls talk to all threads, and here there is but
+  // one.
   if (image.as_nobody && (syscall(SYS_setgroups, 0, nullptr) != 0 || syscall(SYS_setgid, kNobody) != 0 ||
                           syscall(SYS_setuid, kNobody) != 0)) {
     _exit(kExecFailed);
@@ -61,10 +62,12 @@ std::vector<std::string> Environment() {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
-    if (text.starts_with("ASAN_OPTIONS=") || text.starts_with("UBSAN_OPTIONS=") || text.starts_with("XDG_")) continue;
+    if (text.starts_with("ASAN_OPTIONS=") || text.starts_with("UBSAN_OPTIONS=") || text.starts_with("XDG_"))
+      continue;
     environment.emplace_back(text);
   }
-  environment.emplace_back("ASAN_OPTIONS=detect_leaks=1:exitcode=99:quarantine_size_mb=16:allocator_may_return_null=1");
+  environment.emplace_back(
+      "ASAN_OPTIONS=detect_leaks=1:exitcode=99:quarantine_size_mb=16:allocator_may_return_null=1");
   environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1");
   return environment;
 }
@@ -105,7 +108,9 @@ Result<std::unique_ptr<Process>> Process::Start(const Options& options) {
   return std::unique_ptr<Process>(new Process(pid, std::move(pidfd)));
 }
 
-Process::~Process() { Kill(); }
+Process::~Process() {
+  Kill();
+}
 
 bool Process::WaitExit(int timeout_ms) {
   if (wait_status_ >= 0) return true;
@@ -118,7 +123,9 @@ bool Process::WaitExit(int timeout_ms) {
   return waitpid(pid_, &wait_status_, 0) == pid_;
 }
 
-bool Process::Running() { return !WaitExit(0); }
+bool Process::Running() {
+  return !WaitExit(0);
+}
 
 void Process::Kill() {
   if (wait_status_ >= 0) return;
@@ -137,8 +144,8 @@ ProcessStats Process::Stats() const {
   ProcessStats stats;
   const std::string proc = fmt::format("/proc/{}", pid_);
   std::error_code gone;
-  for (auto it = std::filesystem::directory_iterator(proc + "/fd", gone); it != std::filesystem::directory_iterator();
-       it.increment(gone)) {
+  for (auto it = std::filesystem::directory_iterator(proc + "/fd", gone);
+       it != std::filesystem::directory_iterator(); it.increment(gone)) {
     ++stats.descriptors;
   }
   // proc(5): the fields behind the command, which is in parentheses; the first of them is number 3.

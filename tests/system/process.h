@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child process with its output in a log file. It never outlives the test: the destructor ends it, and the kernel
-// does when the test itself dies. To be started and ended from the test's main thread (the kernel's promise is bound
-// to the thread that started the child, which has to stay).
+// A child process with its output in a log file. It never outlives the test: the destructor ends it, and the
+// kernel does when the test itself dies. To be started and ended from the test's main thread (the kernel's
+// promise is bound to the thread that started the child, which has to stay).
 #pragma once
 
 #include <sys/types.h>

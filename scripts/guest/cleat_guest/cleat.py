@@ -127,14 +127,14 @@ class Cleat:
     def attach(self, disk, socket_path, queues=1):
         """A blk controller of the disk's own on that socket, and the disk attached to it."""
         self.create_controller(f"{disk}-blk", socket_path, queues)
-        return self.ctl("attach", disk, f"{disk}-blk", "--wait", "30")
+        return self.ctl("attach", disk, f"{disk}-blk", "--wait=30")
 
     def detach(self, disk):
-        self.ctl("detach", f"{disk}-blk", "--wait", "30")
-        self.ctl("controller", "delete", f"{disk}-blk", "--wait", "30")
+        self.ctl("detach", f"{disk}-blk", "--wait=30")
+        self.ctl("controller", "delete", f"{disk}-blk", "--wait=30")
 
     def delete_disk(self, disk):
-        self.ctl("disk", "delete", disk, "--wait", "30")
+        self.ctl("disk", "delete", disk, "--wait=30")
 
     def _spawn(self, program, *arguments):
         path = os.path.join(self._bin_dir, program)

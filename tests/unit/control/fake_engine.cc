@@ -22,7 +22,8 @@ std::string Describe(const engine::v1::Envelope& envelope) {
   if (envelope.has_delete_controller()) return "DeleteController " + envelope.delete_controller().name();
   if (envelope.has_attach()) {
     const auto& attachment = envelope.attach().attachment();
-    return fmt::format("Attach {} {} {}", attachment.controller(), attachment.target(), attachment.disk().name());
+    return fmt::format("Attach {} {} {}", attachment.controller(), attachment.target(),
+                       attachment.disk().name());
   }
   if (envelope.has_detach()) {
     return fmt::format("Detach {} {}", envelope.detach().controller(), envelope.detach().target());
@@ -52,7 +53,9 @@ engine::v1::Reply Bad(const std::string& code, const std::string& message) {
 FakeEngine::FakeEngine(std::string socket_path, std::string name)
     : socket_path_(std::move(socket_path)), name_(std::move(name)) {}
 
-FakeEngine::~FakeEngine() { Disconnect(); }
+FakeEngine::~FakeEngine() {
+  Disconnect();
+}
 
 bool FakeEngine::Connect() {
   auto socket = ConnectSeqpacket(socket_path_);
@@ -226,8 +229,9 @@ std::vector<std::string> FakeEngine::TakeRequests() {
 
 void FakeEngine::WaitForRequest(const std::string& request) {
   std::unique_lock lock(mutex_);
-  const bool came = changed_.wait_for(
-      lock, kPatience, [&] { return std::find(requests_.begin(), requests_.end(), request) != requests_.end(); });
+  const bool came = changed_.wait_for(lock, kPatience, [&] {
+    return std::find(requests_.begin(), requests_.end(), request) != requests_.end();
+  });
   CLEAT_CHECK(came);
 }
 

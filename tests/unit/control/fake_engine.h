@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays an engine: speaks the protocol over a real socket, keeps what it is given, fails and stalls on request. It has
-// a thread of its own; all methods may be called from the test's.
+// Plays an engine: speaks the protocol over a real socket, keeps what it is given, fails and stalls on
+// request. It has a thread of its own; all methods may be called from the test's.
 #pragma once
 
 #include <condition_variable>
@@ -31,6 +31,7 @@ class FakeEngine {
 
   const std::string& refusal() const { return refusal_; }
   void set_protocol(uint32_t version) { protocol_ = version; }
+  void set_incarnation(uint64_t incarnation) { incarnation_ = incarnation; }
 
   // The requests since the last call, as "Attach controllers/a 0 disks/d", in the order of their arrival.
   std::vector<std::string> TakeRequests();

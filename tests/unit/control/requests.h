@@ -40,7 +40,8 @@ inline v1::CreateControllerRequest NewController(const std::string& id, const st
   return request;
 }
 
-inline v1::AttachDiskRequest Attach(const std::string& disk, const std::string& controller, bool read_only = false) {
+inline v1::AttachDiskRequest Attach(const std::string& disk, const std::string& controller,
+                                    bool read_only = false) {
   v1::AttachDiskRequest request;
   request.set_parent(ControllerName(controller));
   request.mutable_attachment()->mutable_spec()->set_disk(DiskName(disk));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/store.h"
 
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <sys/wait.h>
@@ -112,7 +113,8 @@ TEST(StoreTest, WhatWasAcknowledgedSurvivesKillMinusNine) {
   close(pipe_fds[1]);
   uint32_t acknowledged = 0;
   for (int i = 0; i < kRowsBeforeTheKill; ++i) {
-    ASSERT_EQ(read(pipe_fds[0], &acknowledged, sizeof(acknowledged)), static_cast<ssize_t>(sizeof(acknowledged)));
+    ASSERT_EQ(read(pipe_fds[0], &acknowledged, sizeof(acknowledged)),
+              static_cast<ssize_t>(sizeof(acknowledged)));
   }
   ASSERT_EQ(kill(child, SIGKILL), 0);
   int status = 0;

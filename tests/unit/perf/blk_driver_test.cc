@@ -80,13 +80,11 @@ TEST_F(BlkDriverTest, AllLayoutsAllTransportFeatures) {
        {LayoutPolicy::kClassic, LayoutPolicy::kIndirect, LayoutPolicy::kAnyLayout}) {
     for (const uint64_t without : {uint64_t{0}, wire::kFeatureEventIdx, wire::kFeatureIndirectDesc,
                                    wire::kFeatureEventIdx | wire::kFeatureIndirectDesc}) {
-      driver.reset();
-      backend.reset();
+      std::vector<uint8_t> model = disk.bytes();
       Connect();
       Start(
           {.queue_size = 64, .features = kDefaultBlkFeatures & ~without, .layout = layout, .layout_seed = 5});
       Random random(without + 1);
-      std::vector<uint8_t> model = disk.bytes();
       for (int i = 0; i < 300; ++i) {
         const size_t bytes = wire::kSectorBytes * random.Between(1, 64);
         const uint64_t offset = wire::kSectorBytes * random.Below((kDiskBytes - bytes) / wire::kSectorBytes);
@@ -101,8 +99,11 @@ TEST_F(BlkDriverTest, AllLayoutsAllTransportFeatures) {
           ASSERT_TRUE(std::equal(data.begin(), data.end(), at));
         }
       }
-      EXPECT_EQ(disk.bytes(), model);
       EXPECT_EQ(driver->stats().used_length_mismatches, 0U);
+      ASSERT_TRUE(driver->Stop().ok());
+      backend.reset();
+      EXPECT_EQ(disk.bytes(), model);
+      driver.reset();
     }
   }
 }

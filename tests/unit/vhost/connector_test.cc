@@ -20,7 +20,7 @@ class ConnectorTest : public testing::Test {
   ConnectorTest() {
     Reactor::Options options;
     options.fd_check_interval_ns = 0;
-    control = std::move(*Reactor::Make(clock, options));
+    control = Reactor::Make(clock, options).value();
     path = directory.path() + "/vm.sock";
   }
 

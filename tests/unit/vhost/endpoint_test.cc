@@ -36,7 +36,7 @@ class EndpointTest : public testing::Test {
     });
   }
   ~EndpointTest() override {
-    host.disk().Release();
+    host.disk().LetGo();
     host.control_thread().Call([&] { factory.reset(); });
   }
   std::string Path(int i = 0) const { return directory.path() + "/vm" + std::to_string(i) + ".sock"; }
@@ -75,7 +75,7 @@ TEST_F(EndpointTest, ServesADiskAsClient) {
   RunningEndpoint endpoint(host, *factory, model, Path());
   EXPECT_TRUE(endpoint.WaitState(EndpointState::kConnecting));
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(4));
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   WriteAndVerify(**driver, 1);
@@ -97,12 +97,13 @@ TEST_F(EndpointTest, ServesADiskAsServer) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path(), SocketMode::kServer);
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Connect(Path()));
+  auto front_end = Frontend::Connect(Path()).value();
+  ASSERT_TRUE(front_end->Open().ok());
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   WriteAndVerify(**driver, 1);
   // A second one is turned away, the first one does not notice.
-  auto second = std::move(*Frontend::Connect(Path()));
+  auto second = Frontend::Connect(Path()).value();
   EXPECT_FALSE(second->Open().ok());
   WriteAndVerify(**driver, 2);
 }
@@ -111,7 +112,7 @@ TEST_F(EndpointTest, GoesOnAfterAbruptEnds) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   for (int i = 0; i < 20; ++i) {
@@ -128,7 +129,7 @@ TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   WriteAndVerify(**driver, 1);
@@ -148,7 +149,7 @@ TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
   EXPECT_TRUE(endpoint.WaitState(EndpointState::kDraining));
   EXPECT_TRUE(endpoint.WaitMessage("5 requests of the last connection are still in the storage"));
   EXPECT_EQ(endpoint.status().connections, 1U);
-  host.disk().Release();
+  host.disk().LetGo();
   EXPECT_TRUE(WaitFor([&] { return endpoint.status().state != EndpointState::kDraining; }));
   ASSERT_TRUE((*driver)->Reconnect().ok());
   WriteAndVerify(**driver, 2);
@@ -158,7 +159,7 @@ TEST_F(EndpointTest, MemoryHotPlug) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   constexpr uint64_t kPlugged = 64ULL << 32;
@@ -189,7 +190,7 @@ TEST_F(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   {
     auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
     ASSERT_TRUE(driver.ok()) << driver.error().message;
@@ -208,7 +209,7 @@ TEST_F(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
 TEST_F(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   ASSERT_TRUE(front_end->Accept().ok());
   ASSERT_TRUE(front_end->Open().ok());
   ASSERT_TRUE(front_end->SetVringNum(7, 64).ok());  // no answer is asked for
@@ -242,7 +243,7 @@ TEST_F(EndpointTest, FiftyPeersAndOneThatStalls) {
     auto memory = GuestMemory::CreateWithHole(4 << 20);
     ASSERT_TRUE(memory.ok());
     memories.push_back(std::move(memory).value());
-    front_ends.push_back(std::move(*Frontend::Listen(Path(i))));
+    front_ends.push_back(Frontend::Listen(Path(i)).value());
   }
   // One in the middle of its handshake, one with its rings up.
   ASSERT_TRUE(front_ends[0]->Accept().ok());
@@ -274,7 +275,7 @@ TEST_F(EndpointTest, TwoHundredConnectionsLeakNothing) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
-  auto front_end = std::move(*Frontend::Listen(Path()));
+  auto front_end = Frontend::Listen(Path()).value();
   size_t before = 0;
   for (int i = 0; i < 200; ++i) {
     auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));

@@ -64,14 +64,14 @@ class ReactorThread {
   std::thread thread_;
 };
 
-// 4 MiB in memory; Hold() keeps its requests until Release().
+// 4 MiB in memory; Hold() keeps its requests until LetGo().
 class TestDisk final : public block::Device {
  public:
   static constexpr uint64_t kBytes = 4 << 20;
   TestDisk();
 
   void Hold() { held_ = true; }
-  void Release() { held_ = false; }
+  void LetGo() { held_ = false; }
 
   uint32_t frames() const override { return 0; }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;

@@ -223,9 +223,9 @@ TEST_P(RelayAbuseTest, HurtsOnlyItself) {
 
 INSTANTIATE_TEST_SUITE_P(All, RelayAbuseTest,
                          testing::ValuesIn(perf::SocketAbuseCases().begin(), perf::SocketAbuseCases().end()),
-                         [](const auto& info) {
+                         [](const auto& tested) {
                            std::string name;
-                           for (const char c : std::string(info.param.name)) {
+                           for (const char c : std::string(tested.param.name)) {
                              name += isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
                            }
                            return name;
@@ -243,9 +243,9 @@ TEST_P(RelaySetupAbuseTest, IsRefusedAndHurtsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(All, RelaySetupAbuseTest,
                          testing::ValuesIn(perf::SetupAbuseCases().begin(), perf::SetupAbuseCases().end()),
-                         [](const auto& info) {
+                         [](const auto& tested) {
                            std::string name;
-                           for (const char c : std::string(info.param.name)) {
+                           for (const char c : std::string(tested.param.name)) {
                              name += isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
                            }
                            return name;

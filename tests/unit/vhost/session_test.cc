@@ -33,17 +33,17 @@ UniqueFd DuplicateOf(int fd) {
 
 class Guest {
  public:
-  explicit Guest(uint32_t rings) {
+  explicit Guest(uint32_t count) {
     const std::array<perf::RegionSpec, 2> regions{{{0, kRegionBytes, 0}, {1ULL << 32, kRegionBytes, 4096}}};
     auto made = GuestMemory::Create(regions);
     CLEAT_CHECK(made.ok());
     memory = std::move(made).value();
-    for (uint32_t i = 0; i < rings; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       perf::RingOptions options;
       options.size = 64;
       auto ring = DriverRing::Create(*memory, options);
       CLEAT_CHECK(ring.ok());
-      this->rings.push_back(std::move(ring).value());
+      rings.push_back(std::move(ring).value());
       requests.push_back(Allocate(0, kBlockBytes));
     }
   }
@@ -106,7 +106,7 @@ class SessionTest : public testing::Test {
     });
   }
   ~SessionTest() override {
-    host.disk().Release();
+    host.disk().LetGo();
     host.control_thread().Await<void>([&] { return session->End(); });
     host.control_thread().Call([&] { session.reset(); });
   }
@@ -240,7 +240,7 @@ TEST_F(SessionTest, DrainsBeforeItAnswersGetVringBase) {
   if (!stopped) {
     EXPECT_EQ(Ask([&] { return session->rings_up(); }), kRings);  // not before it is drained
   }
-  host.disk().Release();
+  host.disk().LetGo();
   front_end.join();
   EXPECT_EQ(Ask([&] { return session->rings_up(); }), kRings - 1);
   EXPECT_EQ(Ask([&] { return session->draining_requests(); }), 0U);
@@ -362,7 +362,7 @@ TEST_F(SessionTest, ABrokenRingHurtsNoOther) {
   EXPECT_EQ(Ask([&] { return session->broken(); }), "");
   perf::RingOptions options;
   options.size = 64;
-  guest.rings[1] = std::move(*DriverRing::Create(*guest.memory, options));
+  guest.rings[1] = DriverRing::Create(*guest.memory, options).value();
   StartRing(1);
   EXPECT_EQ(guest.Write(1, 1, buffer, 1), 0);
 }
@@ -416,7 +416,7 @@ TEST_F(SessionTest, GivesOutAndTakesInFlightMemory) {
     return in_flight == 1;
   }));
   munmap(log, description.size_bytes);
-  host.disk().Release();
+  host.disk().LetGo();
   EXPECT_EQ(guest.Complete(3), 0);
   EXPECT_FALSE(Do([&] { return session->SetInflight(description, (*area)->file); }).ok());  // running
 }

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// One guest or peer misbehaves in every way there is: its device says so, and the others notice nothing.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expect_ok.h"
+#include "host.h"
+#include "io_load.h"
+#include "peer.h"
+#include "perf/hostile.h"
+
+namespace cleat::system_test {
+namespace {
+
+using perf::RingOutcome;
+
+constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
+constexpr const char* kVictim = "hostile";
+constexpr uint64_t kShortNs = 200 * kNsPerMs;
+
+perf::FrontendOptions Impatient() {
+  perf::FrontendOptions options;
+  options.message_timeout_ns = kShortNs;
+  return options;
+}
+
+// The hostile one's controller, and two honest guests that never stop working.
+class Hostile : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(host_.ok());
+    ASSERT_TRUE(host_.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
+    const std::vector<std::pair<std::string, v1::DiskSpec>> honest{
+        {"file", FileDisk(kDiskBytes, host_.Path("disk.img"))}, {"memory", MemoryDisk(kDiskBytes)}};
+    for (const auto& [id, spec] : honest) {
+      ASSERT_TRUE(host_.AttachNew(id, spec, 2));
+      auto peer = Peer::Start(host_.SocketPath(id), {.num_queues = 2});
+      ASSERT_OK(peer);
+      blocks_.push_back(std::make_unique<perf::StampedBlocks>(kDiskBytes, 512, blocks_.size()));
+      loads_.push_back(
+          std::make_unique<IoLoad>((*peer)->driver(), *blocks_.back(), IoLoadOptions{.depth = 2}));
+      peers_.push_back(std::move(*peer));
+      loads_.back()->Start();
+    }
+  }
+
+  void TearDown() override {
+    for (size_t i = 0; i < loads_.size(); ++i) {
+      EXPECT_TRUE(loads_[i]->WaitProgress(50)) << "an honest guest stands still";
+      EXPECT_OK(loads_[i]->Stop());
+      EXPECT_OK(loads_[i]->Verify());
+      EXPECT_FALSE(peers_[i]->frontend().PeerGone()) << "an honest guest lost its connection";
+    }
+  }
+
+  std::string Socket() const { return host_.SocketPath(kVictim); }
+
+  // A well-behaved guest can use what the hostile one left behind.
+  void ExpectServed(const std::string& after) {
+    auto peer = Peer::Start(Socket());
+    ASSERT_TRUE(peer.ok()) << "after " << after << ": " << peer.error().message;
+    const std::vector<uint8_t> data(4096, 0x5a);
+    std::vector<uint8_t> read(4096);
+    EXPECT_OK((*peer)->driver().WriteSync(0, data));
+    EXPECT_OK((*peer)->driver().ReadSync(0, read));
+    EXPECT_EQ(read, data) << "after " << after;
+    EXPECT_OK((*peer)->ShutDown());
+  }
+
+  Host host_{{.reactors = 2}};
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<perf::StampedBlocks>> blocks_;
+  std::vector<std::unique_ptr<IoLoad>> loads_;
+};
+
+// What the guest sees of an abuse: a completion with an error, or nothing ever again on that ring.
+enum class Seen : uint8_t { kOk, kError, kBroken };
+
+Seen Look(Api& api, perf::BlkDriver& driver, uint64_t scratch_gpa, std::string* message) {
+  perf::DriverRing& ring = driver.ring(0);
+  Model model;
+  const auto broken = [](const Model& m) {
+    return m.ControllerStateOf(kVictim) == v1::CONTROLLER_STATE_BROKEN;
+  };
+  for (int turn = 0; turn < 100; ++turn) {
+    perf::UsedEntry used;
+    while (ring.Pop(&used) == perf::PopResult::kDone) {
+      if (used.token != perf::kAbuseToken) continue;
+      const uint8_t status = *driver.memory().At(scratch_gpa + perf::kAbuseStatusOffset, 1);
+      return status == perf::wire::kBlkOk ? Seen::kOk : Seen::kError;
+    }
+    if (api.WaitUntil(broken, &model, 50 * kNsPerMs)) {
+      *message = model.ControllerMessage(kVictim);
+      return Seen::kBroken;
+    }
+    if (ring.WaitUsed(50 * kNsPerMs)) continue;
+  }
+  ADD_FAILURE() << "neither a completion nor a broken ring: " << model.ToString();
+  return Seen::kOk;
+}
+
+bool Allowed(RingOutcome outcome, Seen seen) {
+  switch (outcome) {
+    case RingOutcome::kErrorStatus:
+      return seen == Seen::kError;
+    case RingOutcome::kRingBroken:
+      return seen == Seen::kBroken;
+    case RingOutcome::kErrorOrBroken:
+      return seen != Seen::kOk;
+    case RingOutcome::kTolerated:
+      return true;
+  }
+  return false;
+}
+
+TEST_F(Hostile, EveryAbuseOfARing) {
+  for (const perf::RingAbuseCase& abuse : perf::RingAbuseCases()) {
+    SCOPED_TRACE(abuse.name);
+    auto peer = Peer::Start(Socket());
+    ASSERT_OK(peer);
+    perf::BlkDriver& driver = (*peer)->driver();
+    ASSERT_TRUE(host_.WaitController(kVictim, v1::CONTROLLER_STATE_READY));
+    ASSERT_TRUE(driver.has(perf::wire::kFeatureIndirectDesc) && driver.has(perf::wire::kBlkDiscard));
+    const auto scratch = driver.AllocateBuffer(perf::kAbuseScratchBytes);
+    ASSERT_OK(scratch);
+    ASSERT_OK(perf::Apply(abuse.abuse, driver.ring(0), driver.memory(), *scratch,
+                          driver.config().capacity_sectors));
+    std::string message;
+    const Seen seen = Look(host_.api(), driver, *scratch, &message);
+    EXPECT_TRUE(Allowed(abuse.outcome, seen)) << "seen: " << static_cast<int>(seen) << " " << message;
+    if (seen == Seen::kBroken) {
+      EXPECT_NE(message.find("ring 0"), std::string::npos)
+          << "the message does not name the ring: " << message;
+      EXPECT_GT(message.size(), 20U) << "the message does not name the cause: " << message;
+    }
+    peer->reset();
+    ExpectServed(abuse.name);
+  }
+}
+
+TEST_F(Hostile, EveryAbuseOfTheSetUp) {
+  for (const perf::SetupAbuseCase& abuse : perf::SetupAbuseCases()) {
+    SCOPED_TRACE(abuse.name);
+    {
+      auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+      ASSERT_OK(frontend);
+      ASSERT_OK((*frontend)->Accept());
+      ASSERT_OK((*frontend)->Open());
+      (*frontend)->set_ack(perf::AckMode::kAlways);
+      auto memory = perf::GuestMemory::CreateWithHole(kGuestBytes);
+      ASSERT_OK(memory);
+      ASSERT_OK((*frontend)->SetMemTable(**memory));
+      const Status applied = perf::Apply(abuse.abuse, **frontend, **memory);
+      fmt::print("{}: {}\n", abuse.name, applied.ok() ? "acknowledged" : applied.error().message);
+    }
+    ExpectServed(abuse.name);
+  }
+}
+
+TEST_F(Hostile, EveryAbuseOfTheSocket) {
+  for (const perf::SocketAbuseCase& abuse : perf::SocketAbuseCases()) {
+    SCOPED_TRACE(abuse.name);
+    {
+      auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+      ASSERT_OK(frontend);
+      ASSERT_OK((*frontend)->Accept());
+      const Status applied = perf::Apply(abuse.abuse, **frontend);
+      fmt::print("{}: {}\n", abuse.name, applied.ok() ? "sent" : applied.error().message);
+      for (const auto& load : loads_) EXPECT_TRUE(load->WaitProgress(20));
+    }
+    ExpectServed(abuse.name);
+  }
+}
+
+// What ended a connection badly stands in the controller's status while it waits for the next one.
+TEST_F(Hostile, StatusNamesWhatThePeerDid) {
+  auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+  ASSERT_OK(frontend);
+  ASSERT_OK((*frontend)->Accept());
+  (void)perf::Apply(perf::SocketAbuse::kOversizePayload, **frontend);
+  Model last;
+  EXPECT_TRUE(host_.api().WaitUntil(
+      [](const Model& model) {
+        return model.ControllerMessage(kVictim).find("1048576") != std::string::npos;
+      },
+      &last))
+      << "the status does not name the size: " << last.ToString();
+}
+
+// 50 peers, one of which stalls in the middle of a message: the others come and work meanwhile.
+TEST(HostileCrowd, OneOfFiftyStallsInTheMiddleOfAMessage) {
+  constexpr int kPeers = 50;
+  constexpr uint64_t kSmallDisk = uint64_t{8} << 20;
+  Host host({.reactors = 2});
+  ASSERT_TRUE(host.ok());
+  const auto name = [](int i) { return fmt::format("vm{}", i); };
+  for (int i = 0; i < kPeers; ++i) ASSERT_TRUE(host.AttachNew(name(i), MemoryDisk(kSmallDisk)));
+  auto stalled = perf::Frontend::Listen(host.SocketPath(name(0)), Impatient());
+  ASSERT_OK(stalled);
+  ASSERT_OK((*stalled)->Accept());
+  ASSERT_OK((*stalled)->Open());
+  ASSERT_OK(perf::Apply(perf::SocketAbuse::kHalfPayload, **stalled));
+
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (int i = 1; i < kPeers; ++i) {
+    auto peer = Peer::Start(host.SocketPath(name(i)), {.queue_size = 32});
+    ASSERT_OK(peer);
+    peers.push_back(std::move(*peer));
+  }
+  for (size_t i = 0; i < peers.size(); ++i) {
+    perf::StampedBlocks blocks(kSmallDisk, 512, i);
+    IoLoad load(peers[i]->driver(), blocks, {.depth = 4, .bytes_max = 16384});
+    EXPECT_OK(load.Run(100));
+  }
+  EXPECT_FALSE((*stalled)->PeerGone()) << "it was to be stalling all the time";
+  for (const auto& peer : peers) EXPECT_OK(peer->ShutDown());
+}
+
+// Whoever comes and goes leaves nothing behind.
+TEST(HostileCrowd, VisitsLeaveNoDescriptors) {
+  Host host;
+  ASSERT_TRUE(host.ok() && host.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
+  const auto visit = [&](int number) {
+    auto frontend = perf::Frontend::Listen(host.SocketPath(kVictim), Impatient());
+    ASSERT_OK(frontend);
+    ASSERT_OK((*frontend)->Accept());
+    const auto abuses = perf::SocketAbuseCases();
+    switch (number % 3) {
+      case 0:
+        (void)perf::Apply(abuses[static_cast<size_t>(number / 3) % abuses.size()].abuse, **frontend);
+        break;
+      case 1: {  // a QEMU that dies during its set-up
+        auto memory = perf::GuestMemory::CreateWithHole(kGuestBytes);
+        ASSERT_OK(memory);
+        (*frontend)->DisconnectAfter(static_cast<uint64_t>(number / 3) % 25);
+        if ((*frontend)->Open().ok()) (void)perf::BlkDriver::Start(**frontend, **memory);
+        break;
+      }
+      default: {
+        auto memory = perf::GuestMemory::CreateWithHole(kGuestBytes);
+        ASSERT_OK(memory);
+        ASSERT_OK((*frontend)->Open());
+        auto driver = perf::BlkDriver::Start(**frontend, **memory);
+        ASSERT_OK(driver);
+        EXPECT_OK((*driver)->FlushSync());
+        (*frontend)->Disconnect();
+      }
+    }
+  };
+  for (int i = 0; i < 6; ++i) visit(i);  // what is made with the first visitors stays
+  ASSERT_TRUE(host.WaitController(kVictim, v1::CONTROLLER_STATE_CONNECTING));
+  const ProcessStats before = host.engine().Stats();
+  constexpr int kVisits = 200;
+  for (int i = 0; i < kVisits; ++i) {
+    visit(i);
+    if (HasFatalFailure()) return;
+  }
+  ProcessStats after;
+  EXPECT_TRUE(host.WaitEngineStats(
+      [&](const ProcessStats& stats) { return stats.descriptors <= before.descriptors; }, &after))
+      << after.descriptors << " descriptors, before the visits " << before.descriptors;
+  EXPECT_EQ(after.threads, before.threads);
+}
+
+}  // namespace
+}  // namespace cleat::system_test

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// cleatd as a caller sees it: gRPC over a unix socket, and cleatctl's exit codes and output.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "control/daemon.h"
+#include "fake_engine.h"
+#include "requests.h"
+#include "temp_dir.h"
+
+namespace cleat::control {
+namespace {
+
+class ApiTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.state_dir = dir_.path();
+    options_.api_socket = dir_ / "api.sock";
+    options_.engine_socket = dir_ / "engine.sock";
+    options_.watch_queue_max = 16;
+    auto daemon = Daemon::Start(options_);
+    ASSERT_TRUE(daemon.ok()) << daemon.error().message;
+    daemon_ = std::move(*daemon);
+    stub_ = v1::Cleat::NewStub(
+        grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  }
+
+  grpc::Status Create(const v1::CreateDiskRequest& request) {
+    grpc::ClientContext context;
+    v1::Disk disk;
+    return stub_->CreateDisk(&context, request, &disk);
+  }
+
+  struct Run {
+    int exit_code = -1;
+    std::string out;  // both streams
+  };
+  // cleatctl, with this daemon's address unless `arguments` name another.
+  Run Ctl(const std::string& arguments) {
+    const std::string command =
+        "CLEAT_ADDRESS=unix:" + options_.api_socket + " " + CLEATCTL + " " + arguments + " 2>&1";
+    Run run;
+    FILE* pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) return run;
+    char buffer[4096];
+    while (const size_t size = fread(buffer, 1, sizeof(buffer), pipe)) run.out.append(buffer, size);
+    const int status = pclose(pipe);
+    run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return run;
+  }
+  void ExpectCtl(const std::string& arguments, int exit_code, const std::vector<std::string>& says = {}) {
+    const Run run = Ctl(arguments);
+    EXPECT_EQ(run.exit_code, exit_code) << arguments << "\n" << run.out;
+    for (const std::string& part : says) EXPECT_NE(run.out.find(part), std::string::npos) << run.out;
+  }
+
+  TempDir dir_;
+  DaemonOptions options_;
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<v1::Cleat::Stub> stub_;
+};
+
+TEST_F(ApiTest, ErrorsArriveWithCodeAndMessage) {
+  EXPECT_TRUE(Create(NullDisk("a")).ok());
+  const grpc::Status taken = Create(NullDisk("a", 2 * kMiB));
+  EXPECT_EQ(taken.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_NE(taken.error_message().find("disks/a"), std::string::npos);
+  EXPECT_EQ(Create(NullDisk("A")).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  v1::Disk disk;
+  EXPECT_EQ(stub_->GetDisk(&context, GetDisk("b"), &disk).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ApiTest, SocketsAreForTheirUsersOnly) {
+  struct stat info {};
+  ASSERT_EQ(stat(options_.api_socket.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0660u);
+  ASSERT_EQ(stat(options_.engine_socket.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(ApiTest, ASecondDaemonOnTheSameFolderOrSocketIsRefused) {
+  const auto second = Daemon::Start(options_);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message.find("another cleatd"), std::string::npos);
+  const TempDir other;
+  DaemonOptions same_socket = options_;
+  same_socket.state_dir = other.path();
+  same_socket.engine_socket = other / "engine.sock";
+  const auto third = Daemon::Start(same_socket);
+  ASSERT_FALSE(third.ok());
+  EXPECT_NE(third.error().message.find("api.sock"), std::string::npos);
+  EXPECT_TRUE(Create(NullDisk("a")).ok()) << "the first one is not disturbed";
+}
+
+TEST_F(ApiTest, WatchGivesASnapshotAndThenChangesUntilTheEnd) {
+  ASSERT_TRUE(Create(NullDisk("a")).ok());
+  grpc::ClientContext context;
+  const auto reader = stub_->Watch(&context, v1::WatchRequest());
+  v1::WatchResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.disk().name(), "disks/a");
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_TRUE(event.has_synced());
+  ASSERT_TRUE(Create(NullDisk("b")).ok());
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.disk().name(), "disks/b");
+  std::thread stopper([&] { daemon_.reset(); });
+  EXPECT_FALSE(reader->Read(&event));
+  const grpc::Status status = reader->Finish();
+  stopper.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_NE(status.error_message().find("stopping"), std::string::npos);
+}
+
+TEST_F(ApiTest, AWatcherThatDoesNotReadIsDroppedWithAReason) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Watch(&context, v1::WatchRequest());
+  v1::WatchResponse event;
+  ASSERT_TRUE(reader->Read(&event)) << "subscribed";
+  // More than gRPC's buffers and the queue take: the rest is what the watcher does not see.
+  constexpr int kChanges = 40'000;
+  for (int i = 0; i < kChanges; ++i) {
+    const auto state = i % 2 == 0 ? v1::DISK_STATE_LOST : v1::DISK_STATE_READY;
+    if (i == 0) {
+      ASSERT_TRUE(Create(NullDisk("a")).ok());
+    }
+    daemon_->state().ReportDisk("a", state, std::string(1000, 'x'));
+  }
+  int seen = 0;
+  while (reader->Read(&event)) ++seen;
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << seen << " " << status.error_message();
+  EXPECT_NE(status.error_message().find("behind"), std::string::npos);
+}
+
+TEST_F(ApiTest, CleatctlDoesTheWholeRound) {
+  FakeEngine engine(options_.engine_socket);
+  ASSERT_TRUE(engine.Connect());
+  const std::string file = dir_ / "root.img";
+  ExpectCtl("disk create root --size 10M --create --file " + file, 0, {"root", "10 MiB", "READY"});
+  ExpectCtl("controller create vm1 --socket /run/vm1 --queues 4 --wait", 0, {"vm1", "engine-0", "IDLE"});
+  ExpectCtl("attach root vm1 --wait", 0, {"vm1", "root", "READY"});
+  ExpectCtl("disk get root --output json", 0,
+            {R"("size_bytes": "10485760")", "controllers/vm1/attachments/root"});
+  ExpectCtl("disk list", 0, {"DISK", "root", "vm1"});
+  ExpectCtl("controller list", 0, {"CONTROLLER", "/run/vm1"});
+  ExpectCtl("attachment list", 0, {"READ-WRITE"});
+  ExpectCtl("engine list", 0, {"engine-0", "CONNECTED", "1 of 100"});
+  ExpectCtl("disk delete root", 1, {"FAILED_PRECONDITION", "cleatctl detach vm1 root"});
+  ExpectCtl("detach vm1 --wait", 0);
+  ExpectCtl("detach vm1", 0, {"nothing to do"});
+  ExpectCtl("controller delete vm1 --wait=20", 0);
+  ExpectCtl("disk delete disks/root --wait", 0);
+  ExpectCtl("disk list --output=json", 0, {R"("disks": [])"});
+}
+
+TEST_F(ApiTest, CleatctlSaysWhatIsWrongByItsExitCode) {
+  ExpectCtl("disk get none", 1, {"disks/none does not exist", "NOT_FOUND"});
+  ExpectCtl("disk create a --size 1M", 2, {"--file"});
+  ExpectCtl("disk create a --size 1X --null", 2);
+  ExpectCtl("disk delete a --wait=soon", 2, {"--wait"});
+  ExpectCtl("frobnicate", 2);
+  ExpectCtl("", 2);
+  ExpectCtl("disk list --address unix:/nowhere/cleatd.sock", 3, {"can't be reached", "--address"});
+  ExpectCtl("disk list --address localhost:80", 2, {"unix:PATH"});
+  ExpectCtl("--version", 0, {"cleatctl "});
+  ExpectCtl("disk create --help", 0, {"Examples:", "--many-readers"});
+  ExpectCtl("controller create a --socket /run/a --wait=1", 1,
+            {"controllers/a is still not ready after 1 s", "PENDING"});
+}
+
+}  // namespace
+}  // namespace cleat::control

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/malloc/malloc.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tests/unit/modules/test_disk.h"
+#include "tests/unit/reactor/virtual_reactors.h"
+
+namespace cleat::modules {
+namespace {
+
+using block::IoStatus;
+using block::Op;
+
+constexpr uint64_t kBytes = 4 << 20;
+
+UniqueFd MakeMemfd(uint64_t bytes) {
+  UniqueFd fd(memfd_create("malloc_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+class Malloc : public testing::Test {
+ protected:
+  Result<std::unique_ptr<block::Device>> Open(uint64_t bytes, uint32_t block = 512) {
+    MallocOptions options(block::DiskShape("disks/m", bytes, block, 4096), memfd_.Duplicate());
+    return reactors_.Await(OpenMalloc(std::move(options), blocking_));
+  }
+  std::unique_ptr<test::TestDisk> OpenDisk(uint32_t block = 512) {
+    auto opened = Open(kBytes, block);
+    CLEAT_CHECK(opened.ok());
+    return std::make_unique<test::TestDisk>(std::move(opened).value(), reactors_[0],
+                                            [] { FAIL() << "must complete at once"; });
+  }
+  uint64_t UsedBytes() const {
+    struct stat status {};
+    fstat(memfd_.get(), &status);
+    return static_cast<uint64_t>(status.st_blocks) * 512;
+  }
+
+  test::VirtualReactors reactors_;
+  BlockingPool blocking_{0};
+  UniqueFd memfd_ = MakeMemfd(kBytes);
+};
+
+TEST_F(Malloc, AgreesWithTheReference) {
+  for (const uint32_t block : {512U, 4096U}) {
+    memfd_ = MakeMemfd(kBytes);
+    const auto disk = OpenDisk(block);
+    test::RandomLoad load(*disk, block, 0, kBytes);
+    load.Run(3000);
+    std::vector<uint8_t> content(kBytes);
+    ASSERT_EQ(pread(memfd_.get(), content.data(), kBytes, 0), static_cast<ssize_t>(kBytes));
+    EXPECT_EQ(content, load.reference()) << "the keeper of the memfd has the content";
+  }
+}
+
+TEST_F(Malloc, ContentOutlivesTheDevice) {
+  test::Arena arena(8192);
+  auto first = OpenDisk();
+  std::memset(arena.data(), 'x', 4096);
+  EXPECT_EQ(first->Do(Op::kWrite, 512, 4096, &arena), IoStatus::kOk);
+  first->CloseChannel();
+  EXPECT_TRUE(reactors_.Await(first->pipeline().Close()).ok());
+  first.reset();
+  EXPECT_EQ(OpenDisk()->Do(Op::kRead, 512, 4096, &arena, 4096), IoStatus::kOk);
+  EXPECT_EQ(std::memcmp(arena.data(), arena.data() + 4096, 4096), 0);
+}
+
+TEST_F(Malloc, DiscardGivesMemoryBackAndZeroesRead) {
+  constexpr uint64_t kChunk = kMallocZeroBytesMax;
+  const auto disk = OpenDisk();
+  test::Arena arena(kChunk);
+  for (const bool may_unmap : {true, false}) {
+    for (uint64_t offset = 0; offset < kBytes; offset += kChunk) {
+      std::memset(arena.data(), 'x', kChunk);
+      ASSERT_EQ(disk->Do(Op::kWrite, offset, kChunk, &arena), IoStatus::kOk);
+    }
+    EXPECT_EQ(UsedBytes(), kBytes);
+    test::Io zeroes;
+    zeroes.request.may_unmap = may_unmap;
+    disk->Start(zeroes, Op::kWriteZeroes, 512, kChunk);  // not on page borders
+    EXPECT_EQ(disk->Wait(zeroes), IoStatus::kOk);
+    EXPECT_EQ(UsedBytes() < kBytes, may_unmap);
+    ASSERT_EQ(disk->Do(Op::kRead, 0, kChunk, &arena), IoStatus::kOk);
+    EXPECT_EQ(std::count(arena.data(), arena.data() + kChunk, 'x'), 512);
+    ASSERT_EQ(disk->Do(Op::kRead, 512 + kChunk, 512, &arena), IoStatus::kOk);
+    EXPECT_EQ(std::count(arena.data(), arena.data() + 512, 'x'), 512);
+  }
+  for (uint64_t offset = 0; offset < kBytes; offset += kChunk) {
+    EXPECT_EQ(disk->Do(Op::kDiscard, offset, kChunk), IoStatus::kOk);
+  }
+  EXPECT_EQ(UsedBytes(), 0U);
+  EXPECT_EQ(disk->Do(Op::kDiscard, 0, 2 * kChunk), IoStatus::kInvalid) << "bounded";
+}
+
+TEST_F(Malloc, RefusesAMemfdThatIsTooSmall) {
+  const auto opened = Open(kBytes + 512);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  for (const std::string& part :
+       {std::string("disks/m"), std::to_string(kBytes), std::to_string(kBytes + 512)}) {
+    EXPECT_NE(opened.error().message.find(part), std::string::npos) << opened.error().message;
+  }
+}
+
+TEST_F(Malloc, ItsMemoryCannotShrinkUnderIt) {
+  const auto disk = OpenDisk();
+  EXPECT_NE(ftruncate(memfd_.get(), 4096), 0);
+}
+
+}  // namespace
+}  // namespace cleat::modules

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "tests/unit/modules/uring_fixture.h"
+
+namespace cleat::modules {
+namespace {
+
+using block::AccessMode;
+using block::IoStatus;
+using block::Op;
+
+constexpr uint64_t kBytes = 1 << 20;
+
+class UringOpen : public testing::Test {
+ protected:
+  // Each error names the disk, the path and whatever else `parts` asks for.
+  void ExpectError(const std::string& path, ErrorCode code, std::vector<std::string> parts,
+                   uint64_t bytes = kBytes, AccessMode mode = AccessMode::kReadWrite) {
+    const auto opened = host_.Open(path, bytes, 512, mode);
+    ASSERT_FALSE(opened.ok()) << path;
+    EXPECT_EQ(ErrorCodeName(opened.error().code), ErrorCodeName(code)) << opened.error().message;
+    parts.insert(parts.end(), {"disks/u", path});
+    for (const std::string& part : parts) {
+      EXPECT_NE(opened.error().message.find(part), std::string::npos) << opened.error().message;
+    }
+  }
+  std::unique_ptr<block::Device> MustOpen(const std::string& path, AccessMode mode = AccessMode::kReadWrite) {
+    auto opened = host_.Open(path, kBytes, 512, mode);
+    CLEAT_CHECK(opened.ok());
+    return std::move(opened).value();
+  }
+
+  test::UringHost host_;
+  test::ScratchFolder folder_{test::DiskFolder()};
+};
+
+TEST_F(UringOpen, SaysWhatIsWrongWithAFile) {
+  ExpectError(folder_.Path("missing"), ErrorCode::kNotFound, {"truncate -s 1048576"});
+  ExpectError(folder_.path(), ErrorCode::kFailedPrecondition, {"folder"});
+  ExpectError("/dev/null", ErrorCode::kFailedPrecondition, {"neither"});
+  const std::string pipe = folder_.Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectError(pipe, ErrorCode::kFailedPrecondition, {"neither"});  // and does not wait for a writer
+  ExpectError(folder_.MakeFile("small", kBytes - 512), ErrorCode::kFailedPrecondition,
+              {"1048064", "1048576", "truncate"});
+  const std::string file = folder_.MakeFile("file", kBytes);
+  ExpectError(file + "/below", ErrorCode::kNotFound, {});
+}
+
+TEST_F(UringOpen, RefusesAnImpossibleShape) {
+  const auto opened = host_.Open(folder_.MakeFile("file", kBytes), 1000);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(UringOpen, SaysWhoMayNot) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  ASSERT_EQ(chmod(file.c_str(), 0444), 0);
+  if (geteuid() == 0) {
+    // Root may do anything: be nobody for a moment. The path must lead through folders that nobody may pass.
+    char absolute[4096];
+    ASSERT_NE(realpath(file.c_str(), absolute), nullptr);
+    ASSERT_EQ(chmod(folder_.path().c_str(), 0755), 0);
+    ASSERT_EQ(seteuid(65534), 0);
+    const bool reachable = access(absolute, F_OK) == 0 && eaccess(absolute, R_OK) == 0;
+    if (reachable) {
+      ExpectError(file, ErrorCode::kPermissionDenied, {"written", "65534"});
+      EXPECT_TRUE(host_.Open(file, kBytes, 512, AccessMode::kReadOnly).ok());
+    }
+    ASSERT_EQ(seteuid(0), 0);
+    if (!reachable) GTEST_SKIP() << "the build folder can't be reached by user nobody";
+  } else {
+    ExpectError(file, ErrorCode::kPermissionDenied, {"written"});
+    EXPECT_TRUE(host_.Open(file, kBytes, 512, AccessMode::kReadOnly).ok());
+  }
+}
+
+TEST_F(UringOpen, ReportsItsGeometry) {
+  const auto device = MustOpen(folder_.MakeFile("file", kBytes + 12345));
+  const block::Geometry& geometry = device->geometry();
+  EXPECT_EQ(geometry.size_bytes, kBytes) << "the disk's size, not the file's";
+  EXPECT_EQ(geometry.logical_block_bytes, 512U);
+  EXPECT_EQ(geometry.physical_block_bytes, 4096U);
+  EXPECT_TRUE(geometry.discard && geometry.write_zeroes && geometry.write_cache);
+  EXPECT_EQ(geometry.discard_granularity_bytes % 512, 0U);
+  EXPECT_TRUE(block::CheckGeometry(geometry, "disks/u").ok());
+}
+
+TEST_F(UringOpen, OneWriterOrManyReaders) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  const auto writer = MustOpen(file);
+  const auto second = MustOpen(file);
+  const auto reader = MustOpen(file, AccessMode::kReadOnly);
+  const auto other_reader = MustOpen(file, AccessMode::kReadOnly);
+  EXPECT_TRUE(host_.Await(writer->Acquire(AccessMode::kReadWrite)).ok());
+  EXPECT_TRUE(host_.Await(writer->Acquire(AccessMode::kReadWrite)).ok()) << "again is nothing new";
+  for (block::Device* device : {second.get(), reader.get()}) {
+    const AccessMode mode = device == reader.get() ? AccessMode::kReadOnly : AccessMode::kReadWrite;
+    const Status refused = host_.Await(device->Acquire(mode));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.error().message.find(file), std::string::npos);
+    EXPECT_NE(refused.error().message.find("locked"), std::string::npos);
+  }
+  EXPECT_TRUE(host_.Await(writer->Release()).ok());
+  EXPECT_TRUE(host_.Await(reader->Acquire(AccessMode::kReadOnly)).ok());
+  EXPECT_TRUE(host_.Await(other_reader->Acquire(AccessMode::kReadOnly)).ok());
+  EXPECT_FALSE(host_.Await(second->Acquire(AccessMode::kReadWrite)).ok());
+  EXPECT_TRUE(host_.Await(reader->Release()).ok());
+  EXPECT_FALSE(host_.Await(second->Acquire(AccessMode::kReadWrite)).ok());
+  EXPECT_TRUE(host_.Await(other_reader->Close()).ok()) << "closing releases too";
+  EXPECT_TRUE(host_.Await(second->Acquire(AccessMode::kReadWrite)).ok());
+  const Status wrong = host_.Await(reader->Acquire(AccessMode::kReadWrite));
+  EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument) << "opened read-only";
+}
+
+// The lock belongs to the open file: a process that dies loses it, and only then another one gets it.
+TEST_F(UringOpen, TheLockEndsWithTheProcess) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  const auto device = MustOpen(file);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const UniqueFd fd(open(file.c_str(), O_RDWR));
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    const char result = fcntl(fd.get(), F_OFD_SETLK, &whole) == 0 ? 'y' : 'n';
+    [[maybe_unused]] const ssize_t written = write(ready[1], &result, 1);
+    for (;;) pause();
+  }
+  char locked = 0;
+  ASSERT_EQ(read(ready[0], &locked, 1), 1);
+  EXPECT_EQ(locked, 'y');
+  EXPECT_FALSE(host_.Await(device->Acquire(AccessMode::kReadWrite)).ok());
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  close(ready[0]);
+  close(ready[1]);
+  EXPECT_TRUE(host_.Await(device->Acquire(AccessMode::kReadWrite)).ok());
+}
+
+TEST_F(UringOpen, AReadOnlyDiskReads) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  test::TestDisk disk(
+      MustOpen(file, AccessMode::kReadOnly), host_.reactor(), [this] { host_.reactor().RunOnce(); },
+      AccessMode::kReadOnly);
+  test::Arena arena(4096);
+  EXPECT_EQ(disk.Do(Op::kRead, 0, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(disk.Do(Op::kFlush, 0, 0), IoStatus::kOk);
+  EXPECT_EQ(disk.Do(Op::kWrite, 0, 4096, &arena), IoStatus::kReadOnly);
+}
+
+TEST_F(UringOpen, AReactorWithoutARingIsAnError) {
+  const MonotonicClock clock;
+  const auto device = MustOpen(folder_.MakeFile("file", kBytes));
+  const auto other = std::move(Reactor::Make(clock, {})).value();
+  EXPECT_FALSE(device->OpenChannel(*other).ok());
+}
+
+// In a process that may not use io_uring: what the hub and OpenUring say. Returns what went wrong, 0 for nothing.
+int TryWithoutIoUring(const std::string& file) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof(filter) / sizeof(filter[0]), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return 1;
+  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 2;
+  const MonotonicClock clock;
+  const auto reactor = std::move(Reactor::Make(clock, {})).value();
+  BlockingPool blocking(0);
+  UringHub hub;
+  const Status added = hub.AddReactor(*reactor);
+  if (added.ok() || added.error().message.find("io_uring_disabled") == std::string::npos) return 3;
+  std::optional<Result<std::unique_ptr<block::Device>>> opened;
+  const auto keep = [&]() -> Task<void> {
+    const UringOptions options(block::DiskShape("disks/u", kBytes, 512, 512), file, AccessMode::kReadWrite);
+    auto open = OpenUring(options, hub, blocking);
+    opened.emplace(co_await std::move(open));
+  };
+  Spawn(keep());
+  if (!opened || opened->ok()) return 4;
+  if (opened->error().code != ErrorCode::kUnimplemented) return 5;
+  if (opened->error().message.find("disks/u") == std::string::npos) return 6;
+  return 0;
+}
+
+TEST_F(UringOpen, SaysWhenIoUringIsForbidden) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  const pid_t child = fork();
+  if (child == 0) _exit(TryWithoutIoUring(file));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace cleat::modules
