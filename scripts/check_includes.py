@@ -31,7 +31,7 @@ ONLY_IN = {
     "grpc": ["control", "ctl"],
     "google/protobuf": ["control", "ctl"],
     "sqlite3": ["control"],
-    "CLI/": ["control", "ctl", "engine"],
+    "CLI/": ["control", "ctl", "engine", "perf"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')

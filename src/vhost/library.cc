@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
-#include <rte_log.h>
 #include <rte_vhost.h>
 #include <sched.h>
 #include <signal.h>
@@ -75,7 +74,6 @@ Status StartEal(const std::string& name) {
     return Error(ErrorCode::kInternal, std::string("starting DPDK: ") + rte_strerror(rte_errno) +
                                            "; its own messages are on standard error");
   }
-  rte_log_set_level_pattern("lib.vhost.*", RTE_LOG_CRIT);
   return Ok{};
 }
 
@@ -160,10 +158,8 @@ Result<std::unique_ptr<VhostLibrary>> VhostLibrary::Start(const std::string& nam
   return library;
 }
 
+// Nothing is unregistered: the process is about to end, and that would wait for the library's thread.
 VhostLibrary::~VhostLibrary() {
-  for (const auto& listener : listeners_) rte_vhost_driver_unregister(listener->path.c_str());
-  if (!wake_up_path_.empty()) rte_vhost_driver_unregister(wake_up_path_.c_str());
-  wake_up_.Reset();
   RemoveDirectory(directory_);
 }
 
@@ -180,7 +176,6 @@ Status VhostLibrary::OpenWakeUp() {
   Status registered =
       Register(path, RTE_VHOST_USER_CLIENT | RTE_VHOST_USER_NO_RECONNECT, {kFeatureProtocolFeatures, 0});
   if (!registered) return registered;
-  wake_up_path_ = path;
   wake_up_ = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!wake_up_) return ErrnoError(errno, "accepting on " + path);
   return Ok{};

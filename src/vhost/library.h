@@ -53,7 +53,6 @@ class VhostLibrary final : public ProtocolLibrary {
   Result<const Listener*> ListenerFor(const Offer& offer);
 
   const std::string directory_;
-  std::string wake_up_path_;
   UniqueFd wake_up_;  // a connection whose traffic makes the library's thread look at its listeners anew
   std::vector<std::unique_ptr<Listener>> listeners_;
 };

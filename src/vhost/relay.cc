@@ -312,8 +312,10 @@ Task<Status> Relay::TakeMemory(const Message& message) {
     co_return co_await std::move(log);
   }
   std::vector<MemoryTableRegion> regions(message.descriptors.size());
-  std::memcpy(regions.data(), message.payload.data() + sizeof(MemoryTableHeader),
-              regions.size() * sizeof(MemoryTableRegion));
+  if (!regions.empty()) {
+    std::memcpy(regions.data(), message.payload.data() + sizeof(MemoryTableHeader),
+                regions.size() * sizeof(MemoryTableRegion));
+  }
   auto map = session_.MapMemory(regions, message.descriptors);
   co_return co_await std::move(map);
 }

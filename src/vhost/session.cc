@@ -46,7 +46,6 @@ Session::Session(Options options, Reactor& control, BlockingPool& pool, virtio::
     : options_(std::move(options)),
       control_(control),
       pool_(pool),
-      model_(model),
       on_change_(std::move(on_change)),
       offer_(OfferFor(model)) {
   CLEAT_CHECK(!options_.io_reactors.empty() && model.queues() <= kRingsMax);

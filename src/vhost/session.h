@@ -117,7 +117,6 @@ class Session {
   const Options options_;
   Reactor& control_;
   BlockingPool& pool_;
-  virtio::DeviceModel& model_;
   const std::function<void()> on_change_;
   const Offer offer_;
 

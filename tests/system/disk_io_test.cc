@@ -89,6 +89,8 @@ class EveryBackend : public testing::TestWithParam<const char*> {};
 TEST_P(EveryBackend, WritesAndVerifies) {
   Host host({.as_nobody = true});
   ASSERT_TRUE(host.ok());
+  EXPECT_NE(host.cleatd().User(), 0U);
+  EXPECT_NE(host.engine().User(), 0U);
   const std::string backend = GetParam();
   ASSERT_TRUE(host.AttachNew("a", SpecOf(backend, host)));
   auto peer = Peer::Start(host.SocketPath("a"));
@@ -104,10 +106,10 @@ TEST_P(EveryBackend, WritesAndVerifies) {
   EverySize(driver);
 
   EXPECT_OK((*peer)->ShutDown());
+  perf::StampedBlocks blocks(kDiskBytes, 512, 1, /*initially_zero=*/false);
   for (const auto layout :
        {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect, perf::LayoutPolicy::kAnyLayout}) {
     EXPECT_OK((*peer)->Boot({.layout = layout}));
-    perf::StampedBlocks blocks(kDiskBytes, 512, 1, /*initially_zero=*/false);
     IoLoad load((*peer)->driver(), blocks, {.seed = 11});
     EXPECT_OK(load.Run(kRequests / 3));
     EXPECT_EQ((*peer)->driver().stats().used_length_mismatches, 0U);

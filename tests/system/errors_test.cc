@@ -99,7 +99,7 @@ TEST_F(Errors, FileVanishesBetweenCreateAndAttach) {
   const std::string path = host_.MakeFile("a.img", kDiskBytes);
   ASSERT_OK(host_.api().CreateDisk("a", FileDisk(kDiskBytes, path)));
   ASSERT_EQ(unlink(path.c_str()), 0);
-  ExpectParts(FailureOf("a"), {path, "No such file"});
+  ExpectParts(FailureOf("a"), {"disks/a", path, "does not exist", "correct the path"});
 }
 
 TEST_F(Errors, FileIsLockedByAnotherProcess) {

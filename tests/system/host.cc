@@ -48,6 +48,7 @@ Host::Host(const HostOptions& options)
 }
 
 Host::~Host() {
+  api_.reset();  // cleatd waits a little for clients to hang up
   // The engine first: it is to drain and to have nothing left.
   End(&engine_, "cleat-engine");
   End(&cleatd_, "cleatd");
@@ -137,11 +138,10 @@ void Host::TerminateEngine() {
 bool Host::WaitEngine() {
   // The connection of an engine that was killed may not be known to have ended: the process is told by its
   // number.
-  const std::string name = std::string("engines/") + kEngineId;
   Model last;
   const bool connected = api_->WaitUntil(
       [&](const Model& model) {
-        const auto found = model.engines.find(name);
+        const auto found = model.engines.find(kEngineName);
         return found != model.engines.end() && found->second.status().connected() &&
                found->second.status().incarnation() != 0;
       },

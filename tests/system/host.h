@@ -19,6 +19,7 @@
 namespace cleat::system_test {
 
 inline constexpr const char* kEngineId = "engine-0";
+inline constexpr const char* kEngineName = "engines/engine-0";
 
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;

@@ -71,7 +71,10 @@ void IoLoad::PrepareNext(Lane& lane, uint64_t token) {
   if (op == BlkOp::kWrite) {
     blocks_.BeginWrite(lane.io.offset_bytes, driver_.memory().Span(lane.buffer_gpa, lane.io.length_bytes));
   }
-  if (op == BlkOp::kWriteZeroes) blocks_.BeginZero(lane.io.offset_bytes, lane.io.length_bytes);
+  // A discard whose end is never seen may have made zeroes of the blocks, or not.
+  if (op == BlkOp::kWriteZeroes || op == BlkOp::kDiscard) {
+    blocks_.BeginZero(lane.io.offset_bytes, lane.io.length_bytes);
+  }
   lane.prepared = true;
 }
 

@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include "perf/deadline.h"
+
 namespace cleat::system_test {
 
 Result<std::unique_ptr<Peer>> Peer::Listen(const std::string& path, const perf::FrontendOptions& options) {
@@ -13,11 +15,14 @@ Result<std::unique_ptr<Peer>> Peer::Listen(const std::string& path, const perf::
 }
 
 Result<std::unique_ptr<Peer>> Peer::Connect(const std::string& path, const perf::FrontendOptions& options) {
-  auto frontend = perf::Frontend::Connect(path, options);
-  if (!frontend) return std::move(frontend).error();
-  std::unique_ptr<Peer> peer(new Peer(std::move(*frontend)));
-  if (Status opened = peer->frontend_->Open(); !opened) return std::move(opened).error();
-  return peer;
+  const perf::Deadline deadline(options.accept_timeout_ns);
+  for (;;) {
+    auto frontend = perf::Frontend::Connect(path, options);
+    if (!frontend) return std::move(frontend).error();
+    const Status opened = (*frontend)->Open();
+    if (opened) return std::unique_ptr<Peer>(new Peer(std::move(*frontend)));
+    if (opened.error().code != ErrorCode::kUnavailable || deadline.passed()) return opened.error();
+  }
 }
 
 Result<std::unique_ptr<Peer>> Peer::Start(const std::string& path, const perf::BlkOptions& options) {

@@ -22,7 +22,7 @@ class Peer {
   // The socket's server, as QEMU is; the engine connects.
   static Result<std::unique_ptr<Peer>> Listen(const std::string& path,
                                               const perf::FrontendOptions& options = {});
-  // The engine is the server.
+  // The engine is the server. It refuses a second peer until it has seen the first one go: tried again until then.
   static Result<std::unique_ptr<Peer>> Connect(const std::string& path,
                                                const perf::FrontendOptions& options = {});
   // Listen and Boot in one.

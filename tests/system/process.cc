@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -159,6 +160,16 @@ ProcessStats Process::Stats() const {
   stats.threads = field(20);
   stats.resident_bytes = field(24) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   return stats;
+}
+
+uid_t Process::User() const {
+  const std::string status = ReadTextFile(fmt::format("/proc/{}/status", pid_));
+  const size_t at = status.find("\nUid:");
+  unsigned real = 0;
+  unsigned effective = 0;
+  if (at == std::string::npos || std::sscanf(status.c_str() + at, "\nUid: %u %u", &real, &effective) != 2)
+    return ~0U;
+  return effective;
 }
 
 std::string ReadTextFile(const std::string& path) {

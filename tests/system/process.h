@@ -48,7 +48,9 @@ class Process {
   // The wait status of a process that ended by itself; -1 while it runs.
   int wait_status() const { return wait_status_; }
 
-  ProcessStats Stats() const;  // while it runs
+  // While it runs.
+  ProcessStats Stats() const;
+  uid_t User() const;  // the effective one
 
  private:
   Process(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}

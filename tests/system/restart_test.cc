@@ -146,7 +146,10 @@ TEST(PeerRestart, KilledInTheMiddleOfIoAndBackAtOnce) {
       // From the side, as SIGKILL does it: the load's thread finds the connection gone, its requests in
       // flight.
       shutdown((*peer)->frontend().socket().fd(), SHUT_RDWR);
-      EXPECT_FALSE(load.Stop().ok());
+      EXPECT_FALSE(load.WaitProgress(UINT64_MAX / 2)) << "the load goes on without a connection";
+      const Status ended = load.Stop();
+      ASSERT_FALSE(ended.ok());
+      EXPECT_EQ(ended.error().code, ErrorCode::kUnavailable) << ended.error().message;
     }
     if (round % 2 == 0) {  // QEMU is gone altogether and its socket with it
       peer->reset();

@@ -32,7 +32,7 @@ struct Io {
 class Arena {
  public:
   explicit Arena(uint64_t bytes)
-      : memory_(static_cast<uint8_t*>(std::aligned_alloc(4096, bytes))),
+      : memory_(static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))),
         region_(block::MemoryRegion::Borrow(memory_, bytes)) {
     std::memset(memory_, 0xa5, bytes);
   }

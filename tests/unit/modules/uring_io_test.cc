@@ -195,17 +195,13 @@ TEST_P(UringIo, NoSpaceIsSaid) {
 
 // ---- Two reactors, each on its own thread with its own ring, on one disk. They sleep while the storage works.
 
-struct IoThread {
-  IoThread(const Clock& clock, UringHub& hub, uint32_t index) {
-    Reactor::Options options;
-    options.name = "io" + std::to_string(index);
-    options.index = index;
-    options.spin_ns = 0;
-    reactor = std::move(Reactor::Make(clock, options)).value();
-    EXPECT_TRUE(hub.AddReactor(*reactor).ok());
-  }
-  std::unique_ptr<Reactor> reactor;
-};
+std::unique_ptr<Reactor> MakeIoReactor(const Clock& clock, uint32_t index) {
+  Reactor::Options options;
+  options.name = "io" + std::to_string(index);
+  options.index = index;
+  options.spin_ns = 0;
+  return std::move(Reactor::Make(clock, options)).value();
+}
 
 // Writes, flushes and reads back blocks of one half of the disk, a few requests at a time, then stops its reactor.
 class HalfLoad {
@@ -299,24 +295,27 @@ TEST(UringThreads, TwoReactorsShareADiskAndSleepMeanwhile) {
   test::UringHost host;
   test::ScratchFolder folder(test::DiskFolder());
   ASSERT_TRUE(folder.made());
-  auto device = host.Open(folder.MakeFile("disk", 2 * kHalf), 2 * kHalf);
+  const MonotonicClock clock;
+  const std::unique_ptr<Reactor> io[2] = {MakeIoReactor(clock, 1), MakeIoReactor(clock, 2)};
+  UringHub hub;  // goes before its reactors
+  for (const auto& reactor : io) ASSERT_TRUE(hub.AddReactor(*reactor).ok());
+  const UringOptions options(block::DiskShape("disks/u", 2 * kHalf, 512, 512),
+                             folder.MakeFile("disk", 2 * kHalf), block::AccessMode::kReadWrite);
+  auto device = host.Await(OpenUring(options, hub, host.blocking()));
   ASSERT_TRUE(device.ok());
   auto pipeline =
       std::move(block::Pipeline::Make(std::move(device).value(), block::AccessMode::kReadWrite)).value();
-
-  const MonotonicClock clock;
-  IoThread io[2] = {{clock, host.hub(), 1}, {clock, host.hub(), 2}};
   std::vector<std::unique_ptr<HalfLoad>> loads;
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < 2; ++i) {
-    loads.push_back(std::make_unique<HalfLoad>(*pipeline, *io[i].reactor, i * kHalf, kBlocks));
-    io[i].reactor->PostCall([load = loads.back().get()] { load->Begin(); });
-    threads.emplace_back([reactor = io[i].reactor.get()] { reactor->Run(); });
+    loads.push_back(std::make_unique<HalfLoad>(*pipeline, *io[i], i * kHalf, kBlocks));
+    io[i]->PostCall([load = loads.back().get()] { load->Begin(); });
+    threads.emplace_back([reactor = io[i].get()] { reactor->Run(); });
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& load : loads) EXPECT_EQ(load->verified(), kBlocks);
   // Each operation may cost a few turns; a reactor that polled all the time would take thousands of them for each.
-  for (const IoThread& each : io) EXPECT_LT(each.reactor->turns(), kBlocks * 3 * 20);
+  for (const auto& reactor : io) EXPECT_LT(reactor->turns(), kBlocks * 3 * 20);
 }
 
 }  // namespace

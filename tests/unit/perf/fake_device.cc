@@ -46,6 +46,7 @@ uint8_t FakeDisk::Execute(const wire::BlkHeader& header, std::span<const uint8_t
     case wire::kBlkOut:
       if (out.size() % wire::kSectorBytes != 0 || !Inside(header.sector, out.size()))
         return wire::kBlkIoError;
+      if (--writes_until_loss_ == 0) return wire::kBlkOk;
       std::copy(out.begin(), out.end(),
                 bytes_.begin() + static_cast<ptrdiff_t>(header.sector * wire::kSectorBytes));
       return wire::kBlkOk;

@@ -20,12 +20,15 @@ class FakeDisk {
   uint8_t Execute(const wire::BlkHeader& header, std::span<const uint8_t> out, std::span<uint8_t> in);
   std::vector<uint8_t>& bytes() { return bytes_; }
   uint64_t flushes() const { return flushes_; }
+  // Write number `count` from now is acknowledged and forgotten.
+  void LoseWrite(uint64_t count) { writes_until_loss_ = count; }
   wire::BlkConfig Config(uint16_t queues) const;
 
  private:
   bool Inside(uint64_t sector, uint64_t length_bytes) const;
   std::vector<uint8_t> bytes_;
   uint64_t flushes_ = 0;
+  uint64_t writes_until_loss_ = UINT64_MAX;
 };
 
 // Finds guest memory: by guest-physical address; nullptr where there is none.

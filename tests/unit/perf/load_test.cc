@@ -53,7 +53,7 @@ TEST_F(LoadTest, DeeperThanTheRingStillRuns) {
   EXPECT_EQ(report->requests, 500U);
 }
 
-TEST_F(LoadTest, VerifyFindsNothingOnAGoodDiskAndTheFaultOnABadOne) {
+TEST_F(LoadTest, VerifyFindsNothingOnAGoodDisk) {
   Start(2);
   const LoadOptions options{
       .pattern = LoadPattern::kRandWrite, .queue_depth = 4, .requests = 2000, .verify = true};
@@ -61,6 +61,18 @@ TEST_F(LoadTest, VerifyFindsNothingOnAGoodDiskAndTheFaultOnABadOne) {
   ASSERT_TRUE(good.ok()) << good.error().message;
   EXPECT_EQ(good->faults, 0U) << good->first_fault;
   EXPECT_GE(good->verified_blocks, kMiB / options.block_bytes);
+}
+
+TEST_F(LoadTest, VerifyFindsOneLostWrite) {
+  // Each block is written once, so that no later write hides it.
+  disk.LoseWrite(100);
+  Start(1);
+  const LoadOptions options{
+      .pattern = LoadPattern::kWrite, .queue_depth = 4, .requests = kMiB / 4096, .verify = true};
+  Result<LoadReport> report = RunLoad(*driver, options);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_GE(report->faults, 1U);
+  EXPECT_NE(report->first_fault.find("lost"), std::string::npos) << report->first_fault;
 }
 
 TEST_F(LoadTest, RefusesWhatCannotRun) {

@@ -77,6 +77,24 @@ TEST(Reactor, SleepsInVirtualTime) {
   EXPECT_EQ(lines.back(), "late cancelled");
 }
 
+// The sleep is over and its coroutine about to go on when the cancellation comes.
+TEST(Reactor, CancelAfterASleepIsOverChangesNothing) {
+  struct CancelTimer : Timer {
+    explicit CancelTimer(CancelToken& c)
+        : Timer([](Timer& timer) { static_cast<CancelTimer&>(timer).cancel.Cancel(); }), cancel(c) {}
+    CancelToken& cancel;
+  };
+  VirtualReactors reactors;
+  std::vector<std::string> lines;
+  CancelToken cancel;
+  CancelTimer timer(cancel);
+  Spawn(SleepAndSay(reactors[0], kNsPerMs, &cancel, "a", lines));
+  reactors[0].AddTimer(timer, reactors[0].now_ns() + kNsPerMs);  // in the same slot, behind it
+  EXPECT_TRUE(reactors.RunUntil([&] { return !lines.empty(); }));
+  EXPECT_TRUE(cancel.cancelled());
+  EXPECT_EQ(lines, std::vector<std::string>{"a slept"});
+}
+
 Task<void> YieldManyTimes(Reactor& reactor, int times, int& done) {
   for (int i = 0; i < times; ++i) {
     const uint64_t turn = reactor.turns();

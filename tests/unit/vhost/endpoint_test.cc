@@ -52,7 +52,7 @@ class EndpointTest : public testing::Test {
   }
   static void WriteAndVerify(BlkDriver& driver, uint64_t seed) {
     for (uint16_t queue = 0; queue < driver.num_queues(); ++queue) {
-      const auto data = Pattern(64 << 10, seed + queue);
+      const auto data = Pattern(8 << 10, seed + queue);
       std::vector<uint8_t> back(data.size());
       const Status written = driver.WriteSync(queue * data.size(), data, queue);
       ASSERT_TRUE(written.ok()) << written.error().message;

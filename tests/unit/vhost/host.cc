@@ -79,10 +79,12 @@ class TestChannel final : public block::Channel, public Poller {
     if (request.op == block::Op::kRead || request.op == block::Op::kWrite) {
       for (const block::Segment& segment : request.segments) {
         for (uint32_t i = 0; i < segment.length_bytes; ++i, ++at) {
+          // A guest hands a page from queue to queue; that it does so in order can't be seen from here.
+          const std::atomic_ref<uint8_t> guest(segment.data()[i]);
           if (request.op == block::Op::kRead) {
-            segment.data()[i] = disk_.bytes_[at].load(std::memory_order_relaxed);
+            guest.store(disk_.bytes_[at].load(std::memory_order_relaxed), std::memory_order_relaxed);
           } else {
-            disk_.bytes_[at].store(segment.data()[i], std::memory_order_relaxed);
+            disk_.bytes_[at].store(guest.load(std::memory_order_relaxed), std::memory_order_relaxed);
           }
         }
       }

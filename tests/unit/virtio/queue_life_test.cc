@@ -14,6 +14,10 @@ constexpr uint8_t kOk = VIRTIO_BLK_S_OK;
 
 class QueueLifeTest : public ::testing::Test {
  protected:
+  // Before the members of a derived fixture go.
+  void TearDown() override {
+    if (rig.running) rig.StopAndDrain();
+  }
   BlkRig rig;
 };
 
@@ -322,6 +326,8 @@ TEST_F(QueueLifeTest, InflightLogFollowsTheRequests) {
   rig.Turn(1);
   EXPECT_EQ(inflight(BlkRig::HeadOf(0)), 0);
   EXPECT_EQ(inflight(BlkRig::HeadOf(1)), 1);
+  rig.StopAndDrain();
+  EXPECT_EQ(inflight(BlkRig::HeadOf(1)), 0);
 }
 
 TEST_F(QueueLifeTest, InflightLogThatDoesNotFitBreaksTheQueue) {
