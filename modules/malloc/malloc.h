@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk in memory: a memfd that somebody else keeps (cleatd, so that its content outlives an engine) and
 // this module maps. Requests are copies and complete before Submit returns; what is discarded goes back to
-// the host.
+// the host. Reading what was never written takes memory too: the kernel maps a page for it.
 #pragma once
 
 #include <memory>

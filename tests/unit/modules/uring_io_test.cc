@@ -127,7 +127,8 @@ TEST_P(UringIo, TakesMoreSegmentsThanTheKernelDoes) {
 }
 
 TEST_P(UringIo, DiscardFreesAndZeroesReadBack) {
-  constexpr uint64_t kBytes = 4 * kMiB;
+  constexpr uint64_t kBytes = 8 * kMiB;
+  constexpr uint64_t kZeroed = kMiB / 2 * 5;  // several operations, where zeroes have to be written
   const std::string path = folder_.MakeFile("disk", kBytes);
   const auto disk = OpenDisk(path, kBytes);
   const auto used = [&path] {
@@ -148,15 +149,15 @@ TEST_P(UringIo, DiscardFreesAndZeroesReadBack) {
   for (const bool may_unmap : {true, false}) {
     Io zeroes;
     zeroes.request.may_unmap = may_unmap;
-    const uint64_t from = (may_unmap ? 1 : 2) * kMiB + block;  // not on page borders
-    disk->Start(zeroes, Op::kWriteZeroes, from, kMiB / 2);
+    const uint64_t from = (may_unmap ? 1 : 4) * kMiB + block;  // not on page borders
+    disk->Start(zeroes, Op::kWriteZeroes, from, kZeroed);
     ASSERT_EQ(disk->Wait(zeroes), IoStatus::kOk);
   }
   ASSERT_EQ(disk->Do(Op::kRead, 0, kBytes, &arena), IoStatus::kOk);
-  EXPECT_EQ(std::count(arena.data(), arena.data() + kBytes, 0), 2 * static_cast<int64_t>(kMiB));
+  EXPECT_EQ(std::count(arena.data(), arena.data() + kBytes, 0), static_cast<int64_t>(kMiB + 2 * kZeroed));
   EXPECT_EQ(arena.data()[kMiB + block - 1], 'x');
   EXPECT_EQ(arena.data()[kMiB + block], 0);
-  EXPECT_EQ(arena.data()[kMiB + block + kMiB / 2], 'x');
+  EXPECT_EQ(arena.data()[kMiB + block + kZeroed], 'x');
 }
 
 // Somebody makes the file shorter while it is a disk: errors, no hang and no made-up data.
