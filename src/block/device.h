@@ -4,8 +4,7 @@
 //
 //   Device   one open disk (or a filter over one). Made and closed by coroutines on the control reactor.
 //   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on
-//   that
-//            reactor, shares nothing with other reactors' channels.
+//            that reactor, shares nothing with other reactors' channels.
 //
 // A Device outlives its channels, a Channel the requests submitted to it.
 #pragma once

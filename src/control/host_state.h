@@ -3,8 +3,8 @@
 // two sides:
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
-//   answers. An
-//                        answer without an error is durable. (host_state_{disks,controllers,attachments}.cc)
+//                        answers. An answer without an error is durable.
+//                        (host_state_{disks,controllers,attachments}.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
 // Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that

@@ -2,15 +2,13 @@
 // A request queue of a virtio-blk device (virtio 1.2, 5.2.6): chains become block requests, their outcomes
 // status bytes. The rules:
 //   - The header is the first 16 readable bytes, the status the last writable one, the data what is between,
-//   however
-//     the driver cut it into descriptors (2.7.4). Readable data of a read, writable data of a write: ignored.
+//     however the driver cut it into descriptors (2.7.4). Readable data of a read, writable data of a write:
+//     ignored.
 //   - A chain without a writable byte has no place for an answer and breaks the queue. A header that is too
-//   short, or
-//     data that makes no sense, is answered with IOERR; a type that is not known with UNSUPP.
+//     short, or data that makes no sense, is answered with IOERR; a type that is not known with UNSUPP.
 //   - The used length reaches to the status byte, that is all writable bytes, also when a read has failed.
 //   - A discard or write zeroes of several ranges is one block request after the other, answered once, when
-//   all are
-//     done or the first has failed: one request in flight for one chain, whatever it asks for.
+//     all are done or the first has failed: one request in flight for one chain, whatever it asks for.
 #pragma once
 
 #include <cstdint>

@@ -17,9 +17,9 @@ class DeviceModel {
  public:
   virtual ~DeviceModel() = default;
 
-  virtual uint32_t queues() const = 0;          // how many virtqueues the guest may use
-  virtual uint64_t features() const = 0;        // offered: device and ring features, VIRTIO_F_VERSION_1 with them
-  virtual bool has_config() const = 0;          // answers GET_CONFIG (scsi leaves that to QEMU)
+  virtual uint32_t queues() const = 0;    // how many virtqueues the guest may use
+  virtual uint64_t features() const = 0;  // offered: device and ring features, VIRTIO_F_VERSION_1 with them
+  virtual bool has_config() const = 0;    // answers GET_CONFIG (scsi leaves that to QEMU)
   // Fills `out` from the configuration space at `offset`; zeroes behind its end. Control reactor.
   virtual void ReadConfig(uint32_t offset, std::span<uint8_t> out) const = 0;
   // Only writable fields (virtio-blk: writeback, 5.2.4); anything else is an error and changes nothing.

@@ -36,9 +36,15 @@ struct RingMemory {
   uint8_t* used = nullptr;
   uint64_t used_guest_address = 0;  // where the dirty log finds the used ring
 };
-constexpr uint64_t DescriptorBytes(uint16_t size) { return uint64_t{16} * size; }
-constexpr uint64_t AvailableBytes(uint16_t size) { return 6 + uint64_t{2} * size; }  // with used_event
-constexpr uint64_t UsedBytes(uint16_t size) { return 6 + uint64_t{8} * size; }       // with avail_event
+constexpr uint64_t DescriptorBytes(uint16_t size) {
+  return uint64_t{16} * size;
+}
+constexpr uint64_t AvailableBytes(uint16_t size) {
+  return 6 + uint64_t{2} * size;
+}  // with used_event
+constexpr uint64_t UsedBytes(uint16_t size) {
+  return 6 + uint64_t{8} * size;
+}  // with avail_event
 
 // One queue's part of the in-flight log (vhost-user specification, "Inflight I/O tracking", split layout), in memory
 // that outlives this process. `keep` holds the mapping.

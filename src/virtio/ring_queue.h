@@ -9,9 +9,8 @@
 // When used chains are shown to the guest:
 //   - given back within Poll (the storage answered at once): at the end of that Poll;
 //   - given back at another time while running: in the next Poll, which is at most a turn of the reactor
-//   away; an
-//     armed queue is activated for it. One index update and one notification for all that came in the
-//     meantime;
+//     away; an armed queue is activated for it. One index update and one notification for all that came in
+//     the meantime;
 //   - while draining: at once; the queue is not polled any more.
 #pragma once
 
