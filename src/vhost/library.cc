@@ -26,9 +26,10 @@ namespace {
 constexpr char kDirectoryPrefix[] = "vhost-";
 constexpr int kBacklog = 8;
 
-// The library insists on callbacks; nothing here is driven by them (see relay.h).
+// The library insists on callbacks; nothing here is driven by them (see relay.h). A device that never takes off for the
+// library is never "running" there either: what may change under running rings is the session's to say.
 int NewDevice(int /*device*/) {
-  return 0;
+  return -1;
 }
 void DestroyDevice(int /*device*/) {}
 const rte_vhost_device_ops* Callbacks() {

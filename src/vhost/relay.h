@@ -27,37 +27,11 @@
 #include "reactor/sync.h"
 #include "reactor/task.h"
 #include "vhost/framing.h"
+#include "vhost/message_channel.h"
 #include "vhost/session.h"
 #include "virtio/device_model.h"
 
 namespace cleat::vhost {
-
-// A non-blocking stream socket that carries messages, read and written a whole message at a time. Sets
-// `progress` when the descriptor may have become ready.
-class MessageChannel {
- public:
-  MessageChannel(Framer::Direction direction, Event& progress) : framer_(direction), watch_(progress) {}
-
-  Status Start(Reactor& control, UniqueFd socket);
-  void Close();
-
-  // A message; nothing (nullopt) when there is none now; kUnavailable when the other end has closed.
-  Result<std::optional<Message>> TryRead();
-  // True when it is written, false when the socket is full. Never a part of it.
-  Result<bool> TryWrite(const Message& message);
-
-  bool in_message() const { return framer_.in_message(); }
-
- private:
-  struct Watch : FdWatch {
-    explicit Watch(Event& p) : FdWatch(&OnEvent), progress(p) {}
-    static void OnEvent(FdWatch& watch, uint32_t epoll_events);
-    Event& progress;
-  };
-  Framer framer_;
-  UniqueFd socket_;
-  Watch watch_;
-};
 
 class Relay {
  public:

@@ -194,6 +194,11 @@ EndpointStatus SocketEndpoint::status() const {
         status.message = broken + "; the guest has to reset the device";
       } else if (status.rings_up > 0) {
         status.state = EndpointState::kReady;
+        const uint32_t draining = session_->draining_requests();
+        if (draining > 0) {
+          status.message =
+              relay_->last_request() + " waits for " + std::to_string(draining) + " requests in the storage";
+        }
       } else if (relay_->messages() > 0) {
         status.message = "connected, no ring is up (last message: " + relay_->last_request() +
                          "): waiting for the guest's driver" + before;

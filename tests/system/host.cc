@@ -162,7 +162,7 @@ bool Host::WaitEngineStats(const std::function<bool(const ProcessStats&)>& done,
 }
 
 std::string Host::MakeFile(const std::string& name, uint64_t size_bytes, unsigned mode) {
-  const std::string path = Path(name);
+  std::string path = Path(name);
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   EXPECT_TRUE(fd.valid()) << path;
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(size_bytes)), 0) << path;

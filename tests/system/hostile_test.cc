@@ -20,13 +20,6 @@ using perf::RingOutcome;
 
 constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
 constexpr const char* kVictim = "hostile";
-constexpr uint64_t kShortNs = 200 * kNsPerMs;
-
-perf::FrontendOptions Impatient() {
-  perf::FrontendOptions options;
-  options.message_timeout_ns = kShortNs;
-  return options;
-}
 
 // The hostile one's controller, and two honest guests that never stop working.
 class Hostile : public testing::Test {
@@ -42,7 +35,7 @@ class Hostile : public testing::Test {
       ASSERT_OK(peer);
       blocks_.push_back(std::make_unique<perf::StampedBlocks>(kDiskBytes, 512, blocks_.size()));
       loads_.push_back(
-          std::make_unique<IoLoad>((*peer)->driver(), *blocks_.back(), IoLoadOptions{.depth = 2}));
+          std::make_unique<IoLoad>((*peer)->driver(), *blocks_.back(), IoLoadOptions{.depth = 1}));
       peers_.push_back(std::move(*peer));
       loads_.back()->Start();
     }
@@ -146,7 +139,7 @@ TEST_F(Hostile, EveryAbuseOfTheSetUp) {
   for (const perf::SetupAbuseCase& abuse : perf::SetupAbuseCases()) {
     SCOPED_TRACE(abuse.name);
     {
-      auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+      auto frontend = perf::Frontend::Listen(Socket());
       ASSERT_OK(frontend);
       ASSERT_OK((*frontend)->Accept());
       ASSERT_OK((*frontend)->Open());
@@ -165,7 +158,7 @@ TEST_F(Hostile, EveryAbuseOfTheSocket) {
   for (const perf::SocketAbuseCase& abuse : perf::SocketAbuseCases()) {
     SCOPED_TRACE(abuse.name);
     {
-      auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+      auto frontend = perf::Frontend::Listen(Socket());
       ASSERT_OK(frontend);
       ASSERT_OK((*frontend)->Accept());
       const Status applied = perf::Apply(abuse.abuse, **frontend);
@@ -178,7 +171,7 @@ TEST_F(Hostile, EveryAbuseOfTheSocket) {
 
 // What ended a connection badly stands in the controller's status while it waits for the next one.
 TEST_F(Hostile, StatusNamesWhatThePeerDid) {
-  auto frontend = perf::Frontend::Listen(Socket(), Impatient());
+  auto frontend = perf::Frontend::Listen(Socket());
   ASSERT_OK(frontend);
   ASSERT_OK((*frontend)->Accept());
   (void)perf::Apply(perf::SocketAbuse::kOversizePayload, **frontend);
@@ -199,7 +192,7 @@ TEST(HostileCrowd, OneOfFiftyStallsInTheMiddleOfAMessage) {
   ASSERT_TRUE(host.ok());
   const auto name = [](int i) { return fmt::format("vm{}", i); };
   for (int i = 0; i < kPeers; ++i) ASSERT_TRUE(host.AttachNew(name(i), MemoryDisk(kSmallDisk)));
-  auto stalled = perf::Frontend::Listen(host.SocketPath(name(0)), Impatient());
+  auto stalled = perf::Frontend::Listen(host.SocketPath(name(0)));
   ASSERT_OK(stalled);
   ASSERT_OK((*stalled)->Accept());
   ASSERT_OK((*stalled)->Open());
@@ -225,7 +218,7 @@ TEST(HostileCrowd, VisitsLeaveNoDescriptors) {
   Host host;
   ASSERT_TRUE(host.ok() && host.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
   const auto visit = [&](int number) {
-    auto frontend = perf::Frontend::Listen(host.SocketPath(kVictim), Impatient());
+    auto frontend = perf::Frontend::Listen(host.SocketPath(kVictim));
     ASSERT_OK(frontend);
     ASSERT_OK((*frontend)->Accept());
     const auto abuses = perf::SocketAbuseCases();

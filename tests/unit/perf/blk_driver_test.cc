@@ -85,7 +85,7 @@ TEST_F(BlkDriverTest, AllLayoutsAllTransportFeatures) {
       Start(
           {.queue_size = 64, .features = kDefaultBlkFeatures & ~without, .layout = layout, .layout_seed = 5});
       Random random(without + 1);
-      for (int i = 0; i < 300; ++i) {
+      for (int i = 0; i < 100; ++i) {
         const size_t bytes = wire::kSectorBytes * random.Between(1, 64);
         const uint64_t offset = wire::kSectorBytes * random.Below((kDiskBytes - bytes) / wire::kSectorBytes);
         const auto at = model.begin() + static_cast<ptrdiff_t>(offset);

@@ -37,6 +37,7 @@ wire::BlkConfig FakeDisk::Config(uint16_t queues) const {
 
 uint8_t FakeDisk::Execute(const wire::BlkHeader& header, std::span<const uint8_t> out,
                           std::span<uint8_t> in) {
+  const std::lock_guard lock(mutex_);
   switch (header.type) {
     case wire::kBlkIn:
       if (in.size() % wire::kSectorBytes != 0 || !Inside(header.sector, in.size())) return wire::kBlkIoError;

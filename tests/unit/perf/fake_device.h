@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's side of a ring and a disk in memory, as short as it can be and still be correct, to test the
-// driver's side against. It checks what it reads as a device must. One thread at a time.
+// driver's side against. It checks what it reads as a device must. A ring is one thread's, FakeDisk::Execute
+// is any thread's.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ class FakeDisk {
 
  private:
   bool Inside(uint64_t sector, uint64_t length_bytes) const;
+  std::mutex mutex_;  // a back end and its successor may use the disk at once
   std::vector<uint8_t> bytes_;
   uint64_t flushes_ = 0;
   uint64_t writes_until_loss_ = UINT64_MAX;
