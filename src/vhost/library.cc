@@ -107,7 +107,7 @@ void RemoveStale(const std::string& runtime_directory) {
     const long pid = std::strtol(name.c_str() + kPrefixBytes, &end, 10);
     if (*end != '\0' || pid <= 0) continue;
     if (kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH)
-      stale.push_back(runtime_directory + "/" + name);
+      stale.push_back(std::string(runtime_directory).append("/").append(name));
   }
   closedir(directory);
   for (const std::string& path : stale) RemoveDirectory(path);

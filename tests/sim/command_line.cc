@@ -52,7 +52,8 @@ int RunMain(int argc, char** argv, const std::function<std::string(const Command
   }
   if (line.seed == 0) return RUN_ALL_TESTS();
   const std::string violated = replay(line);
-  std::printf("seed %llu: %s\n", static_cast<unsigned long long>(line.seed), violated.empty() ? "ok" : violated.c_str());
+  std::printf("seed %llu: %s\n", static_cast<unsigned long long>(line.seed),
+              violated.empty() ? "ok" : violated.c_str());
   return violated.empty() ? 0 : 1;
 }
 

@@ -9,7 +9,7 @@
 namespace cleat::sim {
 
 struct CommandLine {
-  uint64_t seed = 0;  // 0: not given
+  uint64_t seed = 0;        // 0: not given
   uint64_t operations = 0;  // 0: as the test has it
   bool trace = false;
 };

@@ -13,10 +13,16 @@ namespace {
 constexpr uint32_t kWords = kBlockBytes / sizeof(uint64_t);
 
 // Every word says where it belongs: a stamp is mixed with its place's key, by exclusive or.
-uint64_t Key(uint64_t block, uint32_t word) { return (block * kWords + word + 1) * 0x9e3779b97f4a7c15ULL; }
-uint64_t Word(uint64_t stamp, uint64_t block, uint32_t word) { return stamp == 0 ? 0 : stamp ^ Key(block, word); }
+uint64_t Key(uint64_t block, uint32_t word) {
+  return (block * kWords + word + 1) * 0x9e3779b97f4a7c15ULL;
+}
+uint64_t Word(uint64_t stamp, uint64_t block, uint32_t word) {
+  return stamp == 0 ? 0 : stamp ^ Key(block, word);
+}
 
-std::string Name(uint64_t stamp) { return stamp == 0 ? "zeroes" : "write " + std::to_string(stamp); }
+std::string Name(uint64_t stamp) {
+  return stamp == 0 ? "zeroes" : "write " + std::to_string(stamp);
+}
 
 }  // namespace
 
@@ -59,7 +65,8 @@ void DiskModel::EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t cou
   const uint64_t end = ++sequence_;
   for (uint64_t i = block; i < block + count; ++i) {
     auto& writes = blocks_[i].writes;
-    const auto found = std::find_if(writes.begin(), writes.end(), [&](const Write& w) { return w.stamp == stamp; });
+    const auto found =
+        std::find_if(writes.begin(), writes.end(), [&](const Write& w) { return w.stamp == stamp; });
     CLEAT_CHECK(found != writes.end() && found->end == kPending);
     if (fate == Fate::kNever) {
       writes.erase(found);

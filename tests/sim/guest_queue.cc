@@ -36,7 +36,8 @@ void OpenIo::Abandon(DiskModel::Fate fate) const {
   if (stamp != 0) model->EndWrite(stamp, KindOf(op), block, count, fate);
 }
 
-GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlanner& planner, const Options& options)
+GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlanner& planner,
+                       const Options& options)
     : world_(world), memory_(memory), planner_(planner), options_(options) {
   auto ring = perf::DriverRing::Create(memory, options.ring);
   CLEAT_CHECK(ring.ok());
@@ -101,7 +102,8 @@ perf::Segment GuestQueue::PrepareData(Slot& slot, const GuestDisk& disk) {
   if (!disk.read_only) io.stamp = disk.model->BeginWrite(KindOf(io.op), io.block, io.count);
   if (io.op == Op::kWrite) {
     for (uint64_t i = 0; i < io.count; ++i) {
-      FillBlock(buffer.subspan(i * kBlockBytes, kBlockBytes), io.block + i, io.stamp == 0 ? UINT64_MAX : io.stamp);
+      FillBlock(buffer.subspan(i * kBlockBytes, kBlockBytes), io.block + i,
+                io.stamp == 0 ? UINT64_MAX : io.stamp);
     }
     return {slot.buffer_gpa, bytes, false};
   }
@@ -124,7 +126,8 @@ bool GuestQueue::Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::
   area->header = {type, 0, sector};
   area->status = 0xff;
   if (!planner_.Plan(memory_, slot.area_gpa, data, &layout_)) return false;
-  if (!ring_->Add(layout_.chain, layout_.indirect, static_cast<uint64_t>(&slot - slots_.data()))) return false;
+  if (!ring_->Add(layout_.chain, layout_.indirect, static_cast<uint64_t>(&slot - slots_.data())))
+    return false;
   slot.busy = true;
   slot.tail_bytes = layout_.tail_bytes;
   slot.tail_gpa = layout_.tail_gpa;
@@ -182,12 +185,14 @@ void GuestQueue::Wrong(const Slot& slot, const std::string& what) {
 void GuestQueue::Finish(Slot& slot, uint32_t written_bytes) {
   if (!slot.busy) return world_.Violation(options_.name + ": a request was completed twice");
   auto* area = memory_.At<perf::RequestArea>(slot.area_gpa);
-  if (options_.defect == Defect::kSwapStatus && area->status == wire::kBlkIoError) area->status = wire::kBlkOk;
+  if (options_.defect == Defect::kSwapStatus && area->status == wire::kBlkIoError)
+    area->status = wire::kBlkOk;
   slot.busy = false;
   --open_;
   const OpenIo& io = slot.io;
-  world_.Note(options_.name + " " + OpName(io.op) + " " + std::to_string(io.block) + "+" + std::to_string(io.count) +
-              " #" + std::to_string(io.stamp) + " status " + std::to_string(area->status));
+  world_.Note(options_.name + " " + OpName(io.op) + " " + std::to_string(io.block) + "+" +
+              std::to_string(io.count) + " #" + std::to_string(io.stamp) + " status " +
+              std::to_string(area->status));
   if (area->status == wire::kBlkOk) return FinishOk(slot, written_bytes);
   const bool refused = slot.read_only && io.op != Op::kRead && io.op != Op::kFlush;
   if (area->status != wire::kBlkIoError && !refused) {
@@ -223,7 +228,9 @@ void GuestQueue::FinishOk(Slot& slot, uint32_t written_bytes) {
   }
 }
 
-std::optional<std::string> GuestQueue::TakeIdentity() { return std::exchange(identity_, std::nullopt); }
+std::optional<std::string> GuestQueue::TakeIdentity() {
+  return std::exchange(identity_, std::nullopt);
+}
 
 std::vector<OpenIo> GuestQueue::TakeOpen() {
   std::vector<OpenIo> open;

@@ -17,8 +17,12 @@ StoragePlan Storage() {
 
 constexpr SimNetwork::Plan kNetwork{.make_fails_percent = 3, .start_fails_percent = 3};
 
-std::string ControllerName(uint64_t index) { return "controllers/c" + std::to_string(index); }
-std::string SocketPath(uint64_t index) { return "/sim/vm" + std::to_string(index) + ".sock"; }
+std::string ControllerName(uint64_t index) {
+  return "controllers/c" + std::to_string(index);
+}
+std::string SocketPath(uint64_t index) {
+  return "/sim/vm" + std::to_string(index) + ".sock";
+}
 
 }  // namespace
 
@@ -38,13 +42,16 @@ Operations::Operations(const OperationsConfig& config)
     options.socket_path = SocketPath(i);
     options.seed = random_.Next();
     options.defect = config.defect;
-    guests_.push_back(std::make_unique<SimGuest>(world_, network_, options,
-                                                 [this](const std::string& serial) { return FindDisk(serial); }));
+    guests_.push_back(std::make_unique<SimGuest>(
+        world_, network_, options, [this](const std::string& serial) { return FindDisk(serial); }));
   }
-  world_.AddDump([this] { return "requests running: " + std::to_string(running_) + "; " + network_.Describe(); });
+  world_.AddDump(
+      [this] { return "requests running: " + std::to_string(running_) + "; " + network_.Describe(); });
 }
 
-Operations::~Operations() { engine_.SetListener(nullptr); }
+Operations::~Operations() {
+  engine_.SetListener(nullptr);
+}
 
 uint64_t Operations::completed_io() const {
   uint64_t completed = 0;
@@ -118,7 +125,9 @@ void Operations::GuestOperation(SimGuest& guest) {
   guest.AddLoad(random_.Between(1, 40));
 }
 
-std::string Operations::DrawName() { return ControllerName(random_.Below(kControllers)); }
+std::string Operations::DrawName() {
+  return ControllerName(random_.Below(kControllers));
+}
 
 engine::ControllerSpec Operations::DrawController() {
   engine::ControllerSpec spec;
@@ -130,7 +139,8 @@ engine::ControllerSpec Operations::DrawController() {
   if (random_.Chance(1, 12)) spec.queues = 6;
   if (random_.Chance(1, 12)) spec.socket_path = SocketPath(random_.Below(kControllers));
   if (random_.Chance(1, 30)) spec.queues = random_.Chance(1, 2) ? 0 : engine::kQueuesMax + 1;
-  if (random_.Chance(1, 30)) spec.socket_path = random_.Chance(1, 2) ? "relative" : "/" + std::string(200, 'x');
+  if (random_.Chance(1, 30))
+    spec.socket_path = random_.Chance(1, 2) ? "relative" : "/" + std::string(200, 'x');
   return spec;
 }
 
@@ -148,8 +158,8 @@ engine::AttachmentSpec Operations::DrawAttachment() {
   spec.disk.physical_block_bytes = 4096;
   spec.read_only = random_.Chance(1, 6);
   spec.revision = next_revision_++;
-  spec.disk.serial = "d" + std::to_string(disk) + "@c" + std::to_string(controller) + "." + (large ? "4" : "s") +
-                     (spec.read_only ? "r" : "w");
+  spec.disk.serial = "d" + std::to_string(disk) + "@c" + std::to_string(controller) + "." +
+                     (large ? "4" : "s") + (spec.read_only ? "r" : "w");
   if (random_.Chance(1, 40)) spec.target = 1;
   if (random_.Chance(1, 60)) spec.disk.serial += std::string(20, 'x');
   if (random_.Chance(1, 60)) spec.disk.name = "disks/unknown";

@@ -9,10 +9,13 @@ namespace cleat::sim {
 namespace {
 
 std::string Words(const Status& status) {
-  return status.ok() ? "OK" : std::string(ErrorCodeName(status.error().code)) + " (" + status.error().message + ")";
+  return status.ok() ? "OK"
+                     : std::string(ErrorCodeName(status.error().code)) + " (" + status.error().message + ")";
 }
 
-std::string UserOf(const std::string& controller) { return "@" + controller.substr(controller.find('/') + 1) + "."; }
+std::string UserOf(const std::string& controller) {
+  return "@" + controller.substr(controller.find('/') + 1) + ".";
+}
 
 bool Same(const engine::AttachmentSpec& a, const engine::AttachmentSpec& b) {
   return a.SameAs(b) && a.revision == b.revision;
@@ -45,7 +48,8 @@ void Operations::CheckNothingLeft(const std::string& request, const std::string&
   const size_t open = disks_.OpenFor(UserOf(controller));
   if (open > 0) world_.Violation(request + " left " + std::to_string(open) + " disks open");
   if (network_.HasEndpoint(controller)) world_.Violation(request + " left an endpoint");
-  if (engine_.AttachmentByKey(controller, 0)) world_.Violation(request + " left an attachment in the reports");
+  if (engine_.AttachmentByKey(controller, 0))
+    world_.Violation(request + " left an attachment in the reports");
 }
 
 void Operations::Put() {
@@ -121,7 +125,8 @@ Task<void> Operations::Attach(engine::AttachmentSpec spec) {
     CheckNothingLeft(what, spec.controller);
   }
   // A request that was waiting when the shutdown began finds its controller closed.
-  const bool overtaken = shutting_down_ && !refused && !status.ok() && status.error().code == ErrorCode::kNotFound;
+  const bool overtaken =
+      shutting_down_ && !refused && !status.ok() && status.error().code == ErrorCode::kNotFound;
   if (!overtaken) Expect(what, status, expected);
   if (status.ok() && model != nullptr) model->attached = spec;
   if (status.ok()) {
@@ -157,7 +162,8 @@ Task<void> Operations::Shutdown() {
   Spawn(Detach(DrawName(), 0));
   Spawn(Delete(DrawName()));
   if (!engine_.Controllers().empty()) world_.Violation("shutdown left controllers");
-  if (disks_.OpenAll() > 0) world_.Violation("shutdown left " + std::to_string(disks_.OpenAll()) + " disks open");
+  if (disks_.OpenAll() > 0)
+    world_.Violation("shutdown left " + std::to_string(disks_.OpenAll()) + " disks open");
   if (network_.endpoints() > 0) world_.Violation("shutdown left endpoints");
   --running_;
 }
@@ -166,8 +172,9 @@ Task<void> Operations::Shutdown() {
 
 void Operations::Quiet() {
   const auto settled = [this] {
-    return running_ == 0 && std::all_of(guests_.begin(), guests_.end(),
-                                        [](const auto& guest) { return guest->Settled() || guest->misbehaved(); });
+    return running_ == 0 && std::all_of(guests_.begin(), guests_.end(), [](const auto& guest) {
+             return guest->Settled() || guest->misbehaved();
+           });
   };
   disks_.LetGoAll();
   for (const auto& guest : guests_) {
@@ -193,7 +200,8 @@ void Operations::SettleMisbehaved() {
     }
   }
   const auto whole = [this] {
-    return std::none_of(guests_.begin(), guests_.end(), [](const auto& guest) { return guest->misbehaved(); });
+    return std::none_of(guests_.begin(), guests_.end(),
+                        [](const auto& guest) { return guest->misbehaved(); });
   };
   world_.RunUntil(whole, kQuietLimitNs, "making broken rings whole again");
 }
@@ -217,18 +225,20 @@ void Operations::CheckReports() {
   if (engine_.Controllers().size() != model_.size()) world_.Violation("the engine reports other controllers");
   if (engine_.Attachments().size() != attached) world_.Violation("the engine reports other attachments");
   if (disks_.OpenAll() != attached) {
-    world_.Violation(std::to_string(disks_.OpenAll()) + " disks are open for " + std::to_string(attached) + " attachments");
+    world_.Violation(std::to_string(disks_.OpenAll()) + " disks are open for " + std::to_string(attached) +
+                     " attachments");
   }
   if (network_.endpoints() != attached) world_.Violation("there are other endpoints than attachments");
-  if (world_.injections().swallowed() > 0) world_.Violation("an injected error did not come out of its request");
+  if (world_.injections().swallowed() > 0)
+    world_.Violation("an injected error did not come out of its request");
   // Whoever follows the changes knows as much as whoever asks.
   if (told_controllers_.size() != model_.size() || told_attachments_.size() != attached) {
     world_.Violation("a follower of the changes knows of other objects than there are");
   }
   for (const engine::ControllerReport& report : engine_.Controllers()) {
     const engine::ControllerReport& told = told_controllers_[report.spec.name];
-    if (told.state != report.state || told.rings_up != report.rings_up || told.connections != report.connections ||
-        told.message != report.message) {
+    if (told.state != report.state || told.rings_up != report.rings_up ||
+        told.connections != report.connections || told.message != report.message) {
       world_.Violation(report.spec.name + ": a follower of the changes was not told of its present state");
     }
   }
@@ -244,9 +254,10 @@ void Operations::CheckGuests() {
     if (guest == guests_.end() || !(*guest)->powered()) continue;
     const auto expected =
         (*guest)->misbehaved() ? engine::ControllerState::kBroken : engine::ControllerState::kReady;
-    if (report->state != expected || (expected == engine::ControllerState::kBroken && report->message.empty())) {
-      world_.Violation(name + " is in state " + std::to_string(static_cast<int>(report->state)) + " instead of " +
-                       std::to_string(static_cast<int>(expected)) + ": " + report->message);
+    if (report->state != expected ||
+        (expected == engine::ControllerState::kBroken && report->message.empty())) {
+      world_.Violation(name + " is in state " + std::to_string(static_cast<int>(report->state)) +
+                       " instead of " + std::to_string(static_cast<int>(expected)) + ": " + report->message);
     }
   }
 }

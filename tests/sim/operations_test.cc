@@ -29,7 +29,7 @@ TEST_P(OperationsTest, NothingLeaksHangsOrIsLeftHalfWay) {
   EXPECT_EQ(operations.Run(), "");
   // It was about something: most requests succeed and guests get much done.
   EXPECT_GT(operations.requests_ok(), config.operations / 10);
-  EXPECT_GT(operations.completed_io(), config.operations);
+  EXPECT_GT(operations.completed_io(), config.operations / 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, OperationsTest, testing::Values(1, 2, 3, 4));
@@ -50,4 +50,6 @@ TEST(OperationsReplayTest, TheSameSeedGivesTheSameRun) {
 }  // namespace
 }  // namespace cleat::sim
 
-int main(int argc, char** argv) { return cleat::sim::RunMain(argc, argv, cleat::sim::RunSeed); }
+int main(int argc, char** argv) {
+  return cleat::sim::RunMain(argc, argv, cleat::sim::RunSeed);
+}

@@ -52,7 +52,8 @@ class SimDisk::SimChannel final : public block::Channel {
   const Reactor& reactor_;
 };
 
-SimDisk::SimDisk(Medium& medium, const block::Geometry& geometry, std::string user, Defect defect, ReportFn report)
+SimDisk::SimDisk(Medium& medium, const block::Geometry& geometry, std::string user, Defect defect,
+                 ReportFn report)
     : Device(medium.model.name(), geometry),
       medium_(medium),
       user_(std::move(user)),
@@ -79,8 +80,9 @@ Result<std::unique_ptr<block::Channel>> SimDisk::OpenChannel(Reactor& reactor) {
 Task<Status> SimDisk::Acquire(AccessMode mode) {
   if (owned_) report_(name() + " for " + user_ + ": acquired twice");
   medium_.owners.emplace(this, mode);
-  const auto writers = std::count_if(medium_.owners.begin(), medium_.owners.end(),
-                                     [](const auto& owner) { return owner.second == AccessMode::kReadWrite; });
+  const auto writers = std::count_if(medium_.owners.begin(), medium_.owners.end(), [](const auto& owner) {
+    return owner.second == AccessMode::kReadWrite;
+  });
   if (writers > 0 && medium_.owners.size() > 1) report_(name() + ": two owners at once, one of them writing");
   owned_ = true;
   writable_ = mode == AccessMode::kReadWrite;
@@ -106,13 +108,17 @@ Task<Status> SimDisk::Close() {
   co_return Ok{};
 }
 
-bool SimDisk::Strikes() { return ++strikes_ % 5 == 0; }
+bool SimDisk::Strikes() {
+  return ++strikes_ % 5 == 0;
+}
 
 IoStatus SimDisk::Execute(const block::Request& request) {
   if (!owned_) report_(name() + " for " + user_ + ": a request after the disk was released");
   if (request.op == Op::kFlush) return IoStatus::kOk;
-  if (request.op != Op::kRead && !writable_) report_(name() + " for " + user_ + ": a write to a read-only disk");
-  if (request.length_bytes == 0 || request.offset_bytes % kBlockBytes != 0 || request.length_bytes % kBlockBytes != 0 ||
+  if (request.op != Op::kRead && !writable_)
+    report_(name() + " for " + user_ + ": a write to a read-only disk");
+  if (request.length_bytes == 0 || request.offset_bytes % kBlockBytes != 0 ||
+      request.length_bytes % kBlockBytes != 0 ||
       request.offset_bytes + request.length_bytes > medium_.bytes.size()) {
     report_(name() + ": a request that should not have come through the pipeline's checks");
     return IoStatus::kInvalid;
@@ -152,7 +158,8 @@ void SimDisk::Write(const block::Request& request) {
     std::memset(to, 0, request.length_bytes);
   } else if (request.op == Op::kDiscard) {
     // Every second block, so that nobody can rely on either answer.
-    for (uint64_t i = 0; i < request.length_bytes; i += 2 * uint64_t{kBlockBytes}) std::memset(to + i, 0, kBlockBytes);
+    for (uint64_t i = 0; i < request.length_bytes; i += 2 * uint64_t{kBlockBytes})
+      std::memset(to + i, 0, kBlockBytes);
   } else {
     uint64_t left = request.length_bytes;
     if (defect_ == Defect::kTearWrite && Strikes()) left -= kBlockBytes / 2;

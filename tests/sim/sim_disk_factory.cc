@@ -24,7 +24,10 @@ block::Geometry GeometryOf(const engine::DiskSpec& disk) {
 class SimDiskFactory::DelayedDisk final : public block::Device {
  public:
   DelayedDisk(SimDiskFactory& factory, Medium& medium, std::unique_ptr<block::Device> below)
-      : Device(below->name(), below->geometry()), factory_(factory), medium_(medium), below_(std::move(below)) {}
+      : Device(below->name(), below->geometry()),
+        factory_(factory),
+        medium_(medium),
+        below_(std::move(below)) {}
 
   uint32_t frames() const override { return below_->frames(); }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override {
@@ -93,7 +96,8 @@ Task<void> SimDiskFactory::Delay(Medium& medium) {
 Task<Result<std::unique_ptr<block::Pipeline>>> SimDiskFactory::Open(const engine::DiskSpec& disk,
                                                                     block::AccessMode mode) {
   Medium* medium = Find(disk.name);
-  if (medium == nullptr) co_return world_.injections().Make(ErrorCode::kNotFound, disk.name + ": no such medium");
+  if (medium == nullptr)
+    co_return world_.injections().Make(ErrorCode::kNotFound, disk.name + ": no such medium");
   auto delay = Delay(*medium);
   co_await std::move(delay);
   if (random_.Chance(plan_.open_fails_percent, 100)) {

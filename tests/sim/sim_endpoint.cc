@@ -11,7 +11,9 @@ using vhost::EndpointState;
 SimNetwork::SimNetwork(World& world, const Plan& plan, Defect defect)
     : world_(world), plan_(plan), defect_(defect), random_(world.random().Next()) {}
 
-SimNetwork::~SimNetwork() { CLEAT_CHECK(endpoints_.empty()); }
+SimNetwork::~SimNetwork() {
+  CLEAT_CHECK(endpoints_.empty());
+}
 
 void SimNetwork::PeerChanged(const std::string& socket_path) {
   for (const auto& [key, endpoint] : endpoints_) {
@@ -20,7 +22,8 @@ void SimNetwork::PeerChanged(const std::string& socket_path) {
 }
 
 Result<std::unique_ptr<vhost::Endpoint>> SimNetwork::Make(const vhost::EndpointOptions& options,
-                                                          virtio::DeviceModel& model, vhost::StatusFn on_status) {
+                                                          virtio::DeviceModel& model,
+                                                          vhost::StatusFn on_status) {
   if (random_.Chance(plan_.make_fails_percent, 100)) {
     return world_.injections().Make(ErrorCode::kResourceExhausted, options.name + ": no device is left");
   }
@@ -38,14 +41,14 @@ std::string SimNetwork::Describe() const {
   std::string text = "endpoints:";
   for (const auto& [key, endpoint] : endpoints_) {
     const vhost::EndpointStatus status = endpoint->status();
-    text += " " + endpoint->options_.name + " phase " + std::to_string(static_cast<int>(status.state)) + " rings " +
-            std::to_string(status.rings_up) + " " + status.message + ";";
+    text += " " + endpoint->options_.name + " phase " + std::to_string(static_cast<int>(status.state)) +
+            " rings " + std::to_string(status.rings_up) + " " + status.message + ";";
   }
   return text;
 }
 
-SimEndpoint::SimEndpoint(SimNetwork& network, const vhost::EndpointOptions& options, virtio::DeviceModel& model,
-                         vhost::StatusFn on_status)
+SimEndpoint::SimEndpoint(SimNetwork& network, const vhost::EndpointOptions& options,
+                         virtio::DeviceModel& model, vhost::StatusFn on_status)
     : network_(network),
       options_(options),
       model_(model),
@@ -57,13 +60,15 @@ SimEndpoint::SimEndpoint(SimNetwork& network, const vhost::EndpointOptions& opti
 }
 
 SimEndpoint::~SimEndpoint() {
-  if (phase_ != EndpointState::kStopped) network_.world_.Violation(options_.name + ": endpoint destroyed unstopped");
+  if (phase_ != EndpointState::kStopped)
+    network_.world_.Violation(options_.name + ": endpoint destroyed unstopped");
   network_.endpoints_.erase(this);
 }
 
 Status SimEndpoint::Start() {
   if (network_.random_.Chance(network_.plan_.start_fails_percent, 100)) {
-    return network_.world_.injections().Make(ErrorCode::kAlreadyExists, options_.socket_path + " is a directory");
+    return network_.world_.injections().Make(ErrorCode::kAlreadyExists,
+                                             options_.socket_path + " is a directory");
   }
   Spawn(Run());
   return Ok{};

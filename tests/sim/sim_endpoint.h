@@ -55,7 +55,8 @@ class SimNetwork final : public vhost::EndpointFactory {
   void AddPeer(const std::string& socket_path, SimPeer& peer) { peers_[socket_path] = &peer; }
   void PeerChanged(const std::string& socket_path);  // it began to listen
 
-  Result<std::unique_ptr<vhost::Endpoint>> Make(const vhost::EndpointOptions& options, virtio::DeviceModel& model,
+  Result<std::unique_ptr<vhost::Endpoint>> Make(const vhost::EndpointOptions& options,
+                                                virtio::DeviceModel& model,
                                                 vhost::StatusFn on_status) override;
   size_t endpoints() const { return endpoints_.size(); }
   bool HasEndpoint(const std::string& controller) const;

@@ -14,7 +14,11 @@ constexpr uint64_t kRawToken = UINT64_MAX;
 }  // namespace
 
 SimGuest::SimGuest(World& world, SimNetwork& network, const GuestOptions& options, FindDiskFn find_disk)
-    : world_(world), network_(network), options_(options), find_disk_(std::move(find_disk)), random_(options.seed) {
+    : world_(world),
+      network_(network),
+      options_(options),
+      find_disk_(std::move(find_disk)),
+      random_(options.seed) {
   network_.AddPeer(options_.socket_path, *this);
   world_.AddActor(*this);
 }
@@ -72,7 +76,9 @@ void SimGuest::Hangup() {
   connection_->wake.Pulse();
 }
 
-void SimGuest::HangupInHandshake(uint32_t messages) { messages_left_ = messages; }
+void SimGuest::HangupInHandshake(uint32_t messages) {
+  messages_left_ = messages;
+}
 
 void SimGuest::Do(Action action) {
   if (!up_ || hang_up_) return;
@@ -138,7 +144,8 @@ void SimGuest::Misbehave() {
     return ring.Kick();
   }
   const auto taken = ring.TakeRaw(2);
-  if (!taken) return ring.PublishRawIndex(static_cast<uint16_t>(ring.avail_idx() + ring.size() + 1)), ring.Kick();
+  if (!taken)
+    return ring.PublishRawIndex(static_cast<uint16_t>(ring.avail_idx() + ring.size() + 1)), ring.Kick();
   const uint16_t first = (*taken)[0];
   const uint16_t second = (*taken)[1];
   const uint16_t next = kind == 1 ? first : static_cast<uint16_t>(ring.size() + random_.Below(1000));
@@ -151,10 +158,11 @@ void SimGuest::Misbehave() {
 }
 
 std::string SimGuest::Describe() const {
-  std::string text = options_.name + ": " + (powered_ ? "on" : "off") + (connection_ != nullptr ? ", connected" : "") +
-                     (up_ ? ", up" : "") + (hang_up_ ? ", hanging up" : "") + (misbehaved_ ? ", misbehaved" : "") +
-                     (identified_ ? "" : ", without a disk") + ", budget " + std::to_string(budget_) + ", actions " +
-                     std::to_string(actions_.size());
+  std::string text = options_.name + ": " + (powered_ ? "on" : "off") +
+                     (connection_ != nullptr ? ", connected" : "") + (up_ ? ", up" : "") +
+                     (hang_up_ ? ", hanging up" : "") + (misbehaved_ ? ", misbehaved" : "") +
+                     (identified_ ? "" : ", without a disk") + ", budget " + std::to_string(budget_) +
+                     ", actions " + std::to_string(actions_.size());
   for (const auto& queue : queues_) {
     if (queue->open() > 0) text += "\n      " + queue->Describe();
   }

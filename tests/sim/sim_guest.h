@@ -20,7 +20,7 @@
 namespace cleat::sim {
 
 struct GuestOptions {
-  std::string name;         // for messages
+  std::string name;  // for messages
   std::string socket_path;
   uint64_t seed = 1;
   uint16_t queues_max = 4;
@@ -39,8 +39,8 @@ class SimGuest final : public SimPeer, public Actor {
 
   // ---- What the test does to it
   void PowerOn();
-  void Kill();                // QEMU is gone, at once, with its memory
-  void Hangup();              // the connection is lost; memory and rings stay, and it listens again
+  void Kill();    // QEMU is gone, at once, with its memory
+  void Hangup();  // the connection is lost; memory and rings stay, and it listens again
   void HangupInHandshake(uint32_t messages);  // of the next connection, after so many messages
   enum class Action : uint8_t { kReset, kPause, kResume, kHotPlug, kMisbehave };
   void Do(Action action);
@@ -50,12 +50,14 @@ class SimGuest final : public SimPeer, public Actor {
   // ---- What it is up to
   const std::string& name() const { return options_.name; }
   bool powered() const { return powered_; }
-  bool up() const { return up_; }               // rings are served
+  bool up() const { return up_; }                  // rings are served
   bool misbehaved() const { return misbehaved_; }  // its rings are broken by its own doing
   uint64_t open() const;
   uint64_t completed() const { return completed_; }
   // Nothing left to do: no actions waiting, no request without an answer that somebody could still give.
-  bool Settled() const { return actions_.empty() && !acting_ && (!up_ || (open() == 0 && identified_)) && budget_ == 0; }
+  bool Settled() const {
+    return actions_.empty() && !acting_ && (!up_ || (open() == 0 && identified_)) && budget_ == 0;
+  }
 
   // ---- SimPeer
   bool listening() const override { return powered_; }

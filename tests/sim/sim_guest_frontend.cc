@@ -19,14 +19,21 @@ constexpr uint16_t kRingSizes[] = {16, 32, 64, 128};
 constexpr uint64_t kPluggedGpa = 16ULL << 30;
 constexpr uint64_t kPluggedBytes = 8ULL << 20;
 constexpr uint64_t kBlkFeatures = wire::kBlkSegMax | wire::kBlkBlkSize | wire::kBlkMq | wire::kBlkReadOnly |
-                                  wire::kBlkDiscard | wire::kBlkWriteZeroes | wire::kBlkFlush | wire::kBlkTopology;
+                                  wire::kBlkDiscard | wire::kBlkWriteZeroes | wire::kBlkFlush |
+                                  wire::kBlkTopology;
 
-Error ConnectionOver() { return {ErrorCode::kCancelled, "the connection is over"}; }
+Error ConnectionOver() {
+  return {ErrorCode::kCancelled, "the connection is over"};
+}
 
-Task<Status> Done(Status status) { co_return status; }
+Task<Status> Done(Status status) {
+  co_return status;
+}
 
 // As if it had gone through a socket.
-UniqueFd Copy(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+UniqueFd Copy(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 }  // namespace
 
@@ -124,8 +131,9 @@ Task<Status> SimGuest::Negotiate(Connection& connection) {
         inflight_given_ || ((features_ & wire::kFeatureProtocolFeatures) != 0 && random_.Chance(2, 3));
   }
   if ((features_ & wire::kFeatureProtocolFeatures) != 0) {
-    auto protocol = Send(connection, Done(connection.session.SetProtocolFeatures(
-                                         connection.session.offer().protocol_features)));
+    auto protocol =
+        Send(connection,
+             Done(connection.session.SetProtocolFeatures(connection.session.offer().protocol_features)));
     Status status = co_await std::move(protocol);
     if (!status) co_return status;
   }
@@ -146,7 +154,8 @@ void SimGuest::MakeQueues(Connection& connection) {
   connection.model.ReadConfig(0, {reinterpret_cast<uint8_t*>(&config), sizeof(config)});
   const uint32_t offered = connection.model.queues();
   const bool mq = (features_ & wire::kBlkMq) != 0;
-  if (mq && config.num_queues != offered) world_.Violation(options_.name + ": num_queues is not the number of queues");
+  if (mq && config.num_queues != offered)
+    world_.Violation(options_.name + ": num_queues is not the number of queues");
   const uint64_t count = mq ? std::min<uint64_t>(offered, options_.queues_max) : 1;
   const bool indirect = (features_ & wire::kFeatureIndirectDesc) != 0;
   const uint16_t size = kRingSizes[random_.Below(std::size(kRingSizes))];
@@ -185,7 +194,8 @@ Task<Status> SimGuest::MapMemory(Connection& connection) {
 
 Task<Status> SimGuest::SetInflight(Connection& connection) {
   if (!inflight_known_) {
-    auto area = connection.session.MakeInflight(static_cast<uint16_t>(queues_.size()), queues_.front()->ring().size());
+    auto area = connection.session.MakeInflight(static_cast<uint16_t>(queues_.size()),
+                                                queues_.front()->ring().size());
     if (!area) co_return std::move(area).error();
     inflight_ = std::move(area).value();
     inflight_known_ = true;
@@ -214,7 +224,8 @@ Task<Status> SimGuest::SetUpRing(Connection& connection, uint32_t index) {
   std::array<uint32_t, 6> order = {0, 1, 2, 3, 4, 5};
   for (uint32_t i = 5; i > 0; --i) std::swap(order[i], order[random_.Below(i + 1)]);
   constexpr uint32_t kKick = 3;
-  const auto* const last = std::find_if(order.rbegin(), order.rend(), [](uint32_t step) { return step <= kKick; }).base() - 1;
+  const auto* const last =
+      std::find_if(order.rbegin(), order.rend(), [](uint32_t step) { return step <= kKick; }).base() - 1;
   std::swap(*std::find(order.begin(), order.end(), kKick), order[static_cast<size_t>(last - order.begin())]);
   for (const uint32_t step : order) {
     if (queues_.empty()) co_return ConnectionOver();  // killed meanwhile
@@ -258,8 +269,9 @@ Task<Status> SimGuest::Reset(Connection& connection) {
     if (Over(connection)) co_return ConnectionOver();
     queues_[i]->Collect(/*must_look=*/true);
     if (!misbehaved_ && *base != queues_[i]->ring().device_used_idx()) {
-      world_.Violation(options_.name + " queue " + std::to_string(i) + ": stopped at " + std::to_string(*base) +
-                       " with " + std::to_string(queues_[i]->ring().device_used_idx()) + " used: not drained");
+      world_.Violation(options_.name + " queue " + std::to_string(i) + ": stopped at " +
+                       std::to_string(*base) + " with " +
+                       std::to_string(queues_[i]->ring().device_used_idx()) + " used: not drained");
     }
   }
   DropQueues(misbehaved_ ? DiskModel::Fate::kUnknown : DiskModel::Fate::kNever);

@@ -21,9 +21,13 @@ World::World(uint64_t seed, uint32_t io_reactors) : seed_(seed), random_(seed) {
   }
 }
 
-World::~World() { CLEAT_CHECK(actors_.empty()); }
+World::~World() {
+  CLEAT_CHECK(actors_.empty());
+}
 
-void World::RemoveActor(const Actor& actor) { std::erase(actors_, &actor); }
+void World::RemoveActor(const Actor& actor) {
+  std::erase(actors_, &actor);
+}
 
 bool World::Step() {
   const auto count = static_cast<uint32_t>(reactors_.size() + actors_.size());
@@ -101,7 +105,8 @@ void World::Hang(const std::string& what) {
 
 void World::Violation(const std::string& what) {
   Note("VIOLATION " + what);
-  if (violations_.size() < kViolationsMax) violations_.push_back("step " + std::to_string(step_) + ": " + what);
+  if (violations_.size() < kViolationsMax)
+    violations_.push_back("step " + std::to_string(step_) + ": " + what);
 }
 
 void World::Note(const std::string& event) {
@@ -110,8 +115,8 @@ void World::Note(const std::string& event) {
   for (const char c : event) mix(static_cast<uint8_t>(c));
   for (int shift = 0; shift < 64; shift += 8) mix(static_cast<uint8_t>(now_ns() >> shift));
   if (trace_) {
-    std::printf("%6llu %14llu  %s\n", static_cast<unsigned long long>(step_), static_cast<unsigned long long>(now_ns()),
-                event.c_str());
+    std::printf("%6llu %14llu  %s\n", static_cast<unsigned long long>(step_),
+                static_cast<unsigned long long>(now_ns()), event.c_str());
   }
 }
 

@@ -25,8 +25,9 @@ namespace cleat::sim {
 class Actor {
  public:
   virtual ~Actor() = default;
-  virtual bool Step() = 0;                 // a bounded piece of work; true when there was some
-  virtual uint64_t NextNs() const = 0;     // when it will act by itself; kNoDeadline: only when somebody else acts
+  virtual bool Step() = 0;  // a bounded piece of work; true when there was some
+  virtual uint64_t NextNs()
+      const = 0;  // when it will act by itself; kNoDeadline: only when somebody else acts
   virtual std::string Describe() const = 0;  // for the dump of who is stuck
 };
 

@@ -143,8 +143,7 @@ TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
     ASSERT_TRUE((*driver)->Submit(0, io));
   }
   (*driver)->Kick(0);
-  // The device has them once it has looked at the ring; with EVENT_IDX it says so there.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 5; }));
   front_end->Disconnect();
   EXPECT_TRUE(endpoint.WaitState(EndpointState::kDraining));
   EXPECT_TRUE(endpoint.WaitMessage("5 requests of the last connection are still in the storage"));

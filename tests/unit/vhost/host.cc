@@ -63,6 +63,7 @@ class TestChannel final : public block::Channel, public Poller {
   ~TestChannel() override { reactor_.RemovePoller(*this); }
 
   void Submit(block::Request& request) override {
+    ++disk_.in_storage_;
     held_.PushBack(request);
     reactor_.Activate(*this);
   }
@@ -89,6 +90,7 @@ class TestChannel final : public block::Channel, public Poller {
         }
       }
     }
+    --disk_.in_storage_;
     request.Complete(block::IoStatus::kOk);
   }
   TestDisk& disk_;

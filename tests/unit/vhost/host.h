@@ -72,6 +72,7 @@ class TestDisk final : public block::Device {
 
   void Hold() { held_ = true; }
   void LetGo() { held_ = false; }
+  uint32_t in_storage() const { return in_storage_; }
 
   uint32_t frames() const override { return 0; }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
@@ -80,6 +81,7 @@ class TestDisk final : public block::Device {
   friend class TestChannel;
   std::vector<std::atomic<uint8_t>> bytes_;
   std::atomic<bool> held_{false};
+  std::atomic<uint32_t> in_storage_{0};
 };
 
 class Host {
