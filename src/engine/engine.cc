@@ -177,7 +177,8 @@ Status Engine::DropMemory(const std::string& disk) {
   for (const auto& [name, controller] : controllers_) {
     const auto attachment = controller->Attachment();
     if (attachment && attachment->spec.disk.name == disk) {
-      return Error(ErrorCode::kFailedPrecondition, disk + " is attached to " + name + ": detach it first");
+      return Error(ErrorCode::kFailedPrecondition,
+                   fmt::format("{} is attached to {}: detach it first", disk, name));
     }
   }
   parts_.memories.Drop(disk);
