@@ -172,12 +172,14 @@ WatchEvent MakeEvent(uint64_t revision, Set set) {
 
 void HostState::Publish(DiskEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  hub_.Publish(MakeEvent(revision_,
+                         [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
 }
 
 void HostState::Publish(ControllerEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+  hub_.Publish(MakeEvent(
+      revision_, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
 }
 
 void HostState::Publish(AttachmentEntry& entry) {
@@ -187,7 +189,9 @@ void HostState::Publish(AttachmentEntry& entry) {
 
 void HostState::Publish(const std::string& id, EngineEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
+  hub_.Publish(MakeEvent(revision_, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
+    *e.mutable_engine() = Show(id, entry);
+  }));
 }
 
 void HostState::PublishGone(const std::string& name) {
@@ -199,19 +203,23 @@ Result<std::shared_ptr<Watcher>> HostState::Watch() {
   const std::lock_guard lock(mutex_);
   std::vector<WatchEvent> snapshot;
   for (const auto& [id, entry] : engines_) {
-    snapshot.push_back(
-        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
+    snapshot.push_back(MakeEvent(entry.revision, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
+      *e.mutable_engine() = Show(id, entry);
+    }));
   }
   for (const auto& [id, entry] : disks_) {
-    snapshot.push_back(
-        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+    snapshot.push_back(MakeEvent(
+        entry.revision, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
   }
   for (const auto& [id, entry] : controllers_) {
-    snapshot.push_back(
-        MakeEvent(entry.revision, [&](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+    snapshot.push_back(MakeEvent(entry.revision, [this, &entry = entry](v1::WatchResponse& e) {
+      *e.mutable_controller() = Show(entry);
+    }));
     for (const auto& [attachment_id, attachment] : entry.attachments) {
-      snapshot.push_back(MakeEvent(
-          attachment.revision, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(attachment); }));
+      snapshot.push_back(
+          MakeEvent(attachment.revision, [this, &attachment = attachment](v1::WatchResponse& e) {
+            *e.mutable_attachment() = Show(attachment);
+          }));
     }
   }
   snapshot.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
