@@ -72,8 +72,8 @@ class Signals {
     sigset_t set = Set();
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ,
-           SIG_IGN);  // a write past the file size limit is an error of that disk, not the engine's end
+    // A write past the file size limit is an error of that disk, not the engine's end.
+    signal(SIGXFSZ, SIG_IGN);
   }
 
   Status Start() {

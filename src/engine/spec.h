@@ -97,7 +97,7 @@ struct MemoryReport {
 inline constexpr uint32_t kQueuesMax = 64;
 inline constexpr size_t kSocketPathBytesMax = 107;  // sun_path with its terminating zero
 inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
-inline constexpr uint32_t kControllersMax = 1023;   // devices of the vhost library in one process
+inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library serves in one process
 inline constexpr uint32_t kMemoriesMax = 4096;
 
 }  // namespace cleat::engine
