@@ -47,6 +47,8 @@ class MallocChannel final : public block::Channel {
       case Op::kWriteZeroes:
         if (!request.may_unmap || !GiveBack(request)) std::memset(at, 0, request.length_bytes);
         break;
+      case Op::kCompareAndWrite:  // the pipeline's entrance does it
+        return request.Complete(IoStatus::kUnsupported);
     }
     request.Complete(IoStatus::kOk);
   }

@@ -31,6 +31,8 @@ const char* IoStatusName(IoStatus status) {
       return "invalid";
     case IoStatus::kReservationConflict:
       return "reservation_conflict";
+    case IoStatus::kMiscompare:
+      return "miscompare";
     case IoStatus::kAborted:
       return "aborted";
   }

@@ -21,7 +21,9 @@
 
 namespace cleat::block {
 
-enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes };
+// kCompareAndWrite: the first half of the segments is compared with what the range holds, the second half written when
+// it is the same; nothing else is written to the range in between. `length_bytes` is the range's: half the segments'.
+enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kCompareAndWrite };
 
 // What became of it. Front ends translate it to their own words (virtio status, SCSI sense).
 enum class IoStatus : uint8_t {
@@ -32,6 +34,7 @@ enum class IoStatus : uint8_t {
   kUnsupported,
   kInvalid,              // outside the disk, or not a multiple of the logical block
   kReservationConflict,  // somebody else owns the disk
+  kMiscompare,           // compare and write: `miscompare_bytes` says where; nothing was written
   kAborted,              // never started: the disk went away first
 };
 const char* IoStatusName(IoStatus status);
@@ -58,6 +61,7 @@ class Request {
   bool may_unmap = false;     // write zeroes: the range may be given back, if it reads zero afterwards
   uint64_t offset_bytes = 0;  // a multiple of the logical block; 0 for flush
   uint64_t length_bytes = 0;  // the segments' sum for read and write
+  uint64_t miscompare_bytes = 0;  // kMiscompare: how far into the range the first difference is
   // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must
   // put it back when its frame is done.
   std::span<const Segment> segments;

@@ -32,7 +32,9 @@ class Packer {
     PbController& out = controllers_.emplace_back();
     cleat__engine__v1__controller__init(&out);
     out.name = Text(spec.name);
-    SET(out, type, CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
+    SET(out, type,
+        spec.type == ControllerType::kScsi ? CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI
+                                           : CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
     out.socket_path = Text(spec.socket_path);
     SET(out, socket_mode,
         spec.socket_mode == SocketMode::kClient ? CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT
@@ -61,6 +63,7 @@ class Packer {
     SET(out, logical_block_bytes, spec.logical_block_bytes);
     SET(out, physical_block_bytes, spec.physical_block_bytes);
     out.serial = Text(spec.serial);
+    SET(out, wwn, spec.wwn);
     if (const auto* file = std::get_if<FileBackend>(&spec.backend)) {
       cleat__engine__v1__file_backend__init(&files_.emplace_back());
       files_.back().path = Text(file->path);
@@ -171,8 +174,16 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
   auto name = TextOf(in->name, "controller.name");
   if (!name) return std::move(name).error();
   spec.name = std::move(name).value();
-  if (in->type != CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK) {
-    return Error(ErrorCode::kUnimplemented, spec.name + ": this engine knows controllers of type blk only");
+  switch (in->type) {
+    case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK:
+      spec.type = ControllerType::kBlk;
+      break;
+    case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI:
+      spec.type = ControllerType::kScsi;
+      break;
+    default:
+      return Error(ErrorCode::kUnimplemented,
+                   spec.name + ": this engine knows controllers of the types blk and scsi only");
   }
   auto path = TextOf(in->socket_path, "controller.socket_path");
   if (!path) return std::move(path).error();
@@ -203,6 +214,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   spec.physical_block_bytes =
       in->has_physical_block_bytes ? in->physical_block_bytes : spec.logical_block_bytes;
   if (in->serial != nullptr) spec.serial = in->serial;
+  spec.wwn = in->wwn;
   switch (in->backend_case) {
     case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
       spec.backend = NullBackend{};
@@ -290,6 +302,11 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_FETCH_MEMORY:
       return OneText<FetchMemoryMessage>(in.id, in.fetch_memory->disk, "fetch_memory.disk");
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
+      auto disk = TextOf(in.resize_disk->disk, "resize_disk.disk");
+      if (!disk) return std::move(disk).error();
+      return Incoming{in.id, ResizeDiskMessage{{std::move(disk).value(), in.resize_disk->size_bytes}}};
+    }
     default:
       return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
   }

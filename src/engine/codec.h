@@ -53,10 +53,14 @@ struct FetchMemoryMessage {
   std::string disk;
 };
 
+struct ResizeDiskMessage {
+  ResizeSpec resize;
+};
+
 struct Incoming {
   uint64_t id = 0;
   std::variant<HelloReplyMessage, PutControllerMessage, DeleteControllerMessage, AttachMessage, DetachMessage,
-               KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage>
+               KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage>
       body;
 };
 

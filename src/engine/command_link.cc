@@ -245,6 +245,9 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
     } else {
       status = std::move(memory).error();
     }
+  } else if (const auto* resize = std::get_if<ResizeDiskMessage>(&request.body)) {
+    auto task = engine_.ResizeDisk(resize->resize);
+    status = co_await std::move(task);
   }
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply

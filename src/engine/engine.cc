@@ -17,6 +17,7 @@ Status CheckSpec(const ControllerSpec& spec) {
     return Error(ErrorCode::kInvalidArgument, "controller '" + spec.name + "': " + why);
   };
   if (spec.name.empty()) return refuse("has no name");
+  if (spec.type != ControllerType::kBlk) return refuse("SCSI is not served yet");
   if (spec.queues < 1 || spec.queues > kQueuesMax) {
     return refuse(std::to_string(spec.queues) + " queues: use 1 to " + std::to_string(kQueuesMax));
   }
@@ -183,6 +184,10 @@ Status Engine::DropMemory(const std::string& disk) {
   }
   parts_.memories.Drop(disk);
   return Ok{};
+}
+
+Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
+  co_return Error(ErrorCode::kUnimplemented, resize.disk + ": this engine can't resize yet");
 }
 
 Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,

@@ -60,6 +60,7 @@ class Engine {
   Task<Status> Detach(std::string controller, uint32_t target);
   Status KeepMemory(const MemoryReport& memory, UniqueFd fd);
   Status DropMemory(const std::string& disk);
+  Task<Status> ResizeDisk(ResizeSpec resize);
   Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
 
   // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage

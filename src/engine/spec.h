@@ -35,12 +35,13 @@ struct DiskSpec {
   uint32_t logical_block_bytes = 512;
   uint32_t physical_block_bytes = 512;
   std::string serial;
+  uint64_t wwn = 0;  // NAA name, for SCSI
   Backend backend;
   std::optional<FaultSpec> fault;
   bool operator==(const DiskSpec&) const = default;
 };
 
-enum class ControllerType : uint8_t { kBlk };
+enum class ControllerType : uint8_t { kBlk, kScsi };
 enum class SocketMode : uint8_t { kClient, kServer };
 
 struct ControllerSpec {
@@ -48,7 +49,7 @@ struct ControllerSpec {
   ControllerType type = ControllerType::kBlk;
   std::string socket_path;
   SocketMode socket_mode = SocketMode::kClient;
-  uint32_t queues = 1;
+  uint32_t queues = 1;  // request queues; a SCSI controller has two more of its own
   uint64_t revision = 0;
 
   // The same controller, whatever the revision of the intent.
@@ -93,8 +94,14 @@ struct MemoryReport {
   uint64_t size_bytes = 0;
 };
 
+struct ResizeSpec {
+  std::string disk;
+  uint64_t size_bytes = 0;
+};
+
 // Limits, checked when a command comes in.
-inline constexpr uint32_t kQueuesMax = 64;
+inline constexpr uint32_t kQueuesMax = 64;   // request queues
+inline constexpr uint32_t kTargetsMax = 8;   // of a SCSI controller, one LUN each
 inline constexpr size_t kSocketPathBytesMax = 107;  // sun_path with its terminating zero
 inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
 inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library serves in one process

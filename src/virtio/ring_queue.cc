@@ -92,7 +92,7 @@ bool RingQueue::Poll() {
 }
 
 uint32_t RingQueue::Fetch() {
-  const uint32_t count = std::min(ring_.Available(), kFetchBatchMax);
+  const uint32_t count = std::min({ring_.Available(), kFetchBatchMax, fetches_allowed_});
   uint32_t fetched = 0;
   if (count > 0) {
     Chain chain;
@@ -107,6 +107,8 @@ uint32_t RingQueue::Fetch() {
       HandleChain(chain, Ticket{epochs_.Enter(), head});
     }
   }
+  if (fetches_allowed_ != kUnlimited) [[unlikely]]
+    fetches_allowed_ -= std::min(fetched, fetches_allowed_);
   if (!ring_.fault().empty()) [[unlikely]]
     Break(ring_.fault());
   return fetched;
@@ -156,11 +158,16 @@ void RingQueue::ReportBroken() {
   if (on_broken != nullptr) on_broken(broken_reason_);
 }
 
+void RingQueue::AllowFetches(uint32_t count) {
+  fetches_allowed_ = count;
+  if (count > 0 && state_ == State::kRunning && !in_poll_) reactor_.Activate(*this);
+}
+
 bool RingQueue::Arm() {
   if (ring_.unpublished() > 0) return false;
   if (broken_) return broken_reported_;  // nothing is fetched: only a completion wakes it up
   ring_.EnableNotifications();
-  if (ring_.Available() > 0 || !ring_.fault().empty()) {
+  if ((fetches_allowed_ > 0 && ring_.Available() > 0) || !ring_.fault().empty()) {
     ring_.DisableNotifications();
     return false;  // a fault is told by the Poll that follows
   }

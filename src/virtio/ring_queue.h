@@ -73,6 +73,13 @@ class RingQueue : public DeviceQueue {
   // queue is broken. Within HandleChain.
   void Drop(const Ticket& ticket, std::string reason);
 
+  // How many chains may be taken from now on, for a device that answers a chain only when it has something to say
+  // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down by
+  // each chain. Raising it wakes the queue.
+  void AllowFetches(uint32_t count);
+  static constexpr uint32_t kUnlimited = UINT32_MAX;
+  uint32_t fetches_allowed() const { return fetches_allowed_; }
+
   uint64_t features() const { return features_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
 
@@ -91,6 +98,7 @@ class RingQueue : public DeviceQueue {
   bool broken_ = false;
   bool broken_reported_ = false;
   uint32_t in_flight_ = 0;
+  uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;
   Notifier* notifier_ = nullptr;
   SplitRing ring_;
