@@ -50,6 +50,8 @@ class FaultDevice::Stage : public std::enable_shared_from_this<FaultDevice::Stag
     }
   }
 
+  void Resized() { below_->Resized(); }
+
  private:
   struct Waiting {
     block::Request* request;
@@ -104,12 +106,13 @@ class FaultDevice::FaultChannel final : public block::Channel {
  public:
   explicit FaultChannel(std::shared_ptr<Stage> stage) : stage_(std::move(stage)) {}
   void Submit(block::Request& request) override { stage_->Submit(request); }
+  void Resized() override { stage_->Resized(); }
 
  private:
   const std::shared_ptr<Stage> stage_;
 };
 
-Result<std::unique_ptr<FaultDevice>> FaultDevice::Make(std::unique_ptr<block::Device> below,
+Result<std::unique_ptr<FaultDevice>> FaultDevice::Make(std::unique_ptr<block::Device>&& below,
                                                        const FaultPlan& plan) {
   if (plan.delay_ns_max > kFaultDelayNsMax) {
     return Error(ErrorCode::kInvalidArgument,
@@ -142,6 +145,13 @@ void FaultDevice::LetGo() {
       if (const auto stage = weak.lock()) stage->Run();
     });
   }
+}
+
+Task<Status> FaultDevice::Resize(uint64_t size_bytes) {
+  auto grow = below_->Resize(size_bytes);
+  Status grown = co_await std::move(grow);
+  if (grown) SetSize(size_bytes);
+  co_return grown;
 }
 
 Result<std::unique_ptr<block::Channel>> FaultDevice::OpenChannel(Reactor& reactor) {

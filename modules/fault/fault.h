@@ -33,7 +33,8 @@ struct FaultPlan {
 class FaultDevice final : public block::Device {
  public:
   // On the control reactor. kInvalidArgument when the plan is beyond its limits.
-  static Result<std::unique_ptr<FaultDevice>> Make(std::unique_ptr<block::Device> below,
+  // `below` is left alone then: whoever opened it closes it.
+  static Result<std::unique_ptr<FaultDevice>> Make(std::unique_ptr<block::Device>&& below,
                                                    const FaultPlan& plan);
   ~FaultDevice() override;
 
@@ -48,6 +49,7 @@ class FaultDevice final : public block::Device {
   Task<Status> Release() override { return below_->Release(); }
   void RegionAdded(const block::MemoryRegion& region) override { below_->RegionAdded(region); }
   void RegionRemoved(const block::MemoryRegion& region) override { below_->RegionRemoved(region); }
+  Task<Status> Resize(uint64_t size_bytes) override;
   Task<Status> Close() override { return below_->Close(); }
 
  private:

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "block/memory.h"
 #include "block/pipeline.h"
@@ -19,10 +20,37 @@ using block::Op;
 
 constexpr uint32_t kPageBytes = 4096;  // what can be given back at least
 
-// Every request is over when Submit returns, so the channel has no state of its own.
+class MallocDevice final : public block::Device {
+ public:
+  MallocDevice(const std::string& name, const block::Geometry& geometry, UniqueFd memfd,
+               std::shared_ptr<block::MemoryRegion> memory, BlockingPool& blocking)
+      : Device(name, geometry), memfd_(std::move(memfd)), blocking_(blocking) {
+    mappings_.push_back(std::move(memory));
+  }
+
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
+  Task<Status> Resize(uint64_t size_bytes) override;
+  Task<Status> Close() override;
+
+  int memfd() const { return memfd_.get(); }
+  uint8_t* memory() const { return mappings_.back()->base(); }  // of all that there is at present
+
+ private:
+  UniqueFd memfd_;
+  // The last one is the present one. Others map a part of the same memory, for channels that have yet to hear
+  // that the disk has grown; kept to the end, since they cost address space only.
+  std::vector<std::shared_ptr<block::MemoryRegion>> mappings_;
+  BlockingPool& blocking_;
+};
+
+// Every request is over when Submit returns, so the channel has no state of its own but where the memory is.
 class MallocChannel final : public block::Channel {
  public:
-  MallocChannel(uint8_t* disk, int memfd) : disk_(disk), memfd_(memfd) {}
+  explicit MallocChannel(const MallocDevice& device)
+      : device_(device), disk_(device.memory()), memfd_(device.memfd()) {}
+
+  void Resized() override { disk_ = device_.memory(); }
 
   void Submit(block::Request& request) override {
     uint8_t* at = disk_ + request.offset_bytes;
@@ -61,35 +89,37 @@ class MallocChannel final : public block::Channel {
                      static_cast<off_t>(request.offset_bytes), static_cast<off_t>(request.length_bytes)) == 0;
   }
 
-  uint8_t* const disk_;
+  const MallocDevice& device_;
+  uint8_t* disk_;
   const int memfd_;
 };
 
-class MallocDevice final : public block::Device {
- public:
-  MallocDevice(const std::string& name, const block::Geometry& geometry, UniqueFd memfd,
-               std::shared_ptr<block::MemoryRegion> memory, BlockingPool& blocking)
-      : Device(name, geometry), memfd_(std::move(memfd)), memory_(std::move(memory)), blocking_(blocking) {}
+Result<std::unique_ptr<block::Channel>> MallocDevice::OpenChannel(Reactor& /*reactor*/) {
+  return std::unique_ptr<block::Channel>(std::make_unique<MallocChannel>(*this));
+}
 
-  uint32_t frames() const override { return 0; }
-  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
-    return std::unique_ptr<block::Channel>(std::make_unique<MallocChannel>(memory_->base(), memfd_.get()));
+Task<Status> MallocDevice::Resize(uint64_t size_bytes) {
+  using Mapped = Result<std::shared_ptr<block::MemoryRegion>>;
+  const std::function<Mapped()> map = [&] { return block::MemoryRegion::Map(memfd_, 0, size_bytes); };
+  auto mapped = co_await blocking_.Run(map);
+  if (!mapped) {
+    co_return Error(ErrorCode::kFailedPrecondition, name() + ": its memory has not grown to " +
+                                                        std::to_string(size_bytes) +
+                                                        " bytes: " + mapped.error().message);
   }
+  mappings_.push_back(std::move(mapped).value());
+  SetSize(size_bytes);
+  co_return Ok{};
+}
 
-  Task<Status> Close() override {
-    const std::function<Status()> unmap = [this]() -> Status {
-      memory_.reset();
-      memfd_.Reset();
-      return Ok{};
-    };
-    co_return co_await blocking_.Run(unmap);
-  }
-
- private:
-  UniqueFd memfd_;
-  std::shared_ptr<block::MemoryRegion> memory_;
-  BlockingPool& blocking_;
-};
+Task<Status> MallocDevice::Close() {
+  const std::function<Status()> unmap = [this]() -> Status {
+    mappings_.clear();
+    memfd_.Reset();
+    return Ok{};
+  };
+  co_return co_await blocking_.Run(unmap);
+}
 
 }  // namespace
 

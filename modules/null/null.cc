@@ -39,6 +39,10 @@ class NullDevice final : public block::Device {
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
     return std::unique_ptr<block::Channel>(std::make_unique<NullChannel>(zero_fill_));
   }
+  Task<Status> Resize(uint64_t size_bytes) override {
+    SetSize(size_bytes);
+    co_return Ok{};
+  }
 
  private:
   const bool zero_fill_;

@@ -56,6 +56,20 @@ class UringDevice final : public block::Device {
     co_return co_await blocking_.Run(unlock);
   }
 
+  Task<Status> Resize(uint64_t size_bytes) override {
+    const std::function<Result<uint64_t>()> measure = [this] { return UringFileBytes(file_, name(), path_); };
+    auto bytes = co_await blocking_.Run(measure);
+    if (!bytes) co_return std::move(bytes).error();
+    if (*bytes < size_bytes) {
+      co_return Error(ErrorCode::kFailedPrecondition, name() + ": " + path_ + " has " +
+                                                          std::to_string(*bytes) +
+                                                          " bytes, the disk is to have " +
+                                                          std::to_string(size_bytes) + ": let it grow first");
+    }
+    SetSize(size_bytes);
+    co_return Ok{};
+  }
+
   Task<Status> Close() override {
     const std::function<Status()> close = [this]() -> Status {
       file_.fd.Reset();

@@ -177,6 +177,13 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   return file;
 }
 
+Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path) {
+  const std::string what = who + ": " + path;
+  struct stat status {};
+  if (fstat(file.fd.get(), &status) != 0) return ErrnoError(errno, what + " can't be examined");
+  return SizeOf(file.fd.get(), status, what);
+}
+
 Status LockUringFile(const UringFile& file, AccessMode mode, const std::string& who,
                      const std::string& path) {
   const bool writes = mode == AccessMode::kReadWrite;

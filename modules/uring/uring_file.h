@@ -29,6 +29,9 @@ struct UringFile {
 // Errors: see OpenUring.
 Result<UringFile> OpenUringFile(const UringOptions& options);
 
+// What the file or block device holds at present.
+Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path);
+
 // Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits:
 // kFailedPrecondition when somebody else holds it. `who` and `path` are for the error.
 Status LockUringFile(const UringFile& file, block::AccessMode mode, const std::string& who,

@@ -68,13 +68,18 @@ class Channel {
   // Takes the request until it calls request.Complete(), possibly before this returns. The front end (see
   // pipeline.h) has checked range, alignment and access; a back end may rely on it.
   virtual void Submit(Request& request) = 0;
+
+  // The device has grown (Device::Resize): requests may now reach to its new end. On the channel's reactor.
+  // A filter tells the channel below.
+  virtual void Resized() {}
 };
 
 class Device {
  public:
   virtual ~Device() = default;
 
-  const Geometry& geometry() const { return geometry_; }  // any thread; changes only by a resize, on control
+  // Changes only by Resize, which is the owner's to call; whoever needs it elsewhere has a copy.
+  const Geometry& geometry() const { return geometry_; }
   const std::string& name() const { return name_; }
 
   // How many frames this device and those below it push on a request.
@@ -95,10 +100,18 @@ class Device {
   virtual void RegionAdded(const MemoryRegion& /*region*/) {}
   virtual void RegionRemoved(const MemoryRegion& /*region*/) {}
 
+  // Takes the size that the storage has grown to; `size_bytes` is above the present one and a multiple of the
+  // logical block. kFailedPrecondition when there is not so much. Requests go on meanwhile; those beyond the
+  // old end come only after every channel was told (Channel::Resized).
+  virtual Task<Status> Resize(uint64_t /*size_bytes*/) {
+    co_return Error(ErrorCode::kUnimplemented, name_ + ": this kind of disk can't change its size");
+  }
+
   // No channel is left. After it the device is only destroyed.
   virtual Task<Status> Close() { co_return Ok{}; }
 
  protected:
+  void SetSize(uint64_t size_bytes) { geometry_.size_bytes = size_bytes; }
   Device(std::string name, const Geometry& geometry) : name_(std::move(name)), geometry_(geometry) {}
 
  private:

@@ -73,11 +73,17 @@ Status CheckGeometry(const Geometry& geometry, const std::string& disk) {
   return Ok{};
 }
 
-PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top)
-    : geometry_(geometry), mode_(mode), top_(std::move(top)) {}
+PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
+                                 ChannelRegistry* registry, CompareAndWrite* compare_and_write)
+    : geometry_(geometry),
+      mode_(mode),
+      top_(std::move(top)),
+      registry_(registry),
+      compare_and_write_(compare_and_write) {}
 
 PipelineChannel::~PipelineChannel() {
-  CLEAT_CHECK(in_flight_ == 0);
+  CLEAT_CHECK(in_flight() == 0 && !holding_);
+  if (registry_ != nullptr) registry_->Remove(*this);
 }
 
 IoStatus PipelineChannel::Check(const Request& request) const {
@@ -89,7 +95,10 @@ IoStatus PipelineChannel::Check(const Request& request) const {
       request.offset_bytes > geometry_.size_bytes - request.length_bytes) {
     return IoStatus::kInvalid;
   }
-  if (request.op == Op::kDiscard) {
+  if (request.op == Op::kCompareAndWrite) {
+    if (compare_and_write_ == nullptr) return IoStatus::kUnsupported;
+    if (request.length_bytes > kCompareAndWriteBytesMax) return IoStatus::kInvalid;
+  } else if (request.op == Op::kDiscard) {
     if (!geometry_.discard) return IoStatus::kUnsupported;
     if (request.length_bytes > geometry_.discard_max_bytes) return IoStatus::kInvalid;
   } else if (request.op == Op::kWriteZeroes) {
@@ -107,19 +116,81 @@ void PipelineChannel::Submit(Request& request) {
   }
   CLEAT_DCHECK((request.op != Op::kRead && request.op != Op::kWrite) ||
                SegmentBytes(request) == request.length_bytes);
-  ++in_flight_;
-  request.Push(&Done, this);
+  if (holding_ || request.op == Op::kCompareAndWrite) [[unlikely]]
+    return SubmitRarely(request);
+  Forward(request);
+}
+
+void PipelineChannel::SubmitRarely(Request& request) {
+  if (request.op == Op::kCompareAndWrite) {
+    CLEAT_DCHECK(SegmentBytes(request) == 2 * request.length_bytes);
+    ++parked_;
+    compare_and_write_->Start(*this, request);
+  } else if (Holds(request)) {
+    ++parked_;
+    held_.PushBack(request);
+  } else {
+    Forward(request);
+  }
+}
+
+void PipelineChannel::Forward(Request& request) {
+  ++in_flight_[epoch_];
+  request.Push(&Done, this).scratch[0] = epoch_;
   top_->Submit(request);
 }
 
 void PipelineChannel::Done(Request& request, const Frame& frame) {
   auto& self = *static_cast<PipelineChannel*>(frame.layer);
-  CLEAT_CHECK(self.in_flight_ > 0);
-  --self.in_flight_;  // before: what it completes may look at it, or end the channel
+  uint64_t& in_flight = self.in_flight_[frame.scratch[0]];
+  CLEAT_CHECK(in_flight > 0);
+  --in_flight;  // before: what it completes may look at it, or end the channel
+  if (self.drained_ != nullptr && self.in_flight_[self.epoch_ ^ 1] == 0) [[unlikely]]
+    self.drained_->Set();
   request.Complete(request.status);
 }
 
-Result<std::unique_ptr<Pipeline>> Pipeline::Make(std::unique_ptr<Device> top, AccessMode mode) {
+// ---- For CompareAndWrite
+
+bool PipelineChannel::Holds(const Request& request) const {
+  return request.op != Op::kFlush && request.offset_bytes < hold_offset_bytes_ + hold_length_bytes_ &&
+         hold_offset_bytes_ < request.offset_bytes + request.length_bytes;
+}
+
+Task<void> PipelineChannel::Hold(uint64_t offset_bytes, uint64_t length_bytes) {
+  CLEAT_CHECK(!holding_ && in_flight_[epoch_ ^ 1] == 0);
+  holding_ = true;
+  hold_offset_bytes_ = offset_bytes;
+  hold_length_bytes_ = length_bytes;
+  epoch_ ^= 1;
+  if (in_flight_[epoch_ ^ 1] == 0) co_return;
+  Event drained(*Reactor::Current());
+  drained_ = &drained;
+  co_await drained.Wait();
+  drained_ = nullptr;
+}
+
+void PipelineChannel::LetGo() {
+  CLEAT_CHECK(holding_);
+  holding_ = false;
+  while (Request* request = held_.PopFront()) {
+    --parked_;
+    Forward(*request);
+  }
+}
+
+void PipelineChannel::FinishExclusive(Request& request, IoStatus status) {
+  CLEAT_CHECK(parked_ > 0);
+  --parked_;
+  request.Complete(status);
+}
+
+void PipelineChannel::SetGeometry(const Geometry& geometry) {
+  geometry_ = geometry;
+  top_->Resized();
+}
+
+Result<std::unique_ptr<Pipeline>> Pipeline::Make(std::unique_ptr<Device>&& top, AccessMode mode) {
   const Status geometry = CheckGeometry(top->geometry(), top->name());
   if (!geometry) return geometry.error();
   constexpr uint32_t kOwnFrames = 2;
@@ -137,7 +208,31 @@ Pipeline::~Pipeline() = default;
 Result<std::unique_ptr<PipelineChannel>> Pipeline::OpenChannel(Reactor& reactor) {
   auto channel = top_->OpenChannel(reactor);
   if (!channel) return std::move(channel).error();
-  return std::make_unique<PipelineChannel>(top_->geometry(), mode_, std::move(channel).value());
+  std::unique_ptr<PipelineChannel> entrance(new PipelineChannel(
+      top_->geometry(), mode_, std::move(channel).value(), &channels_, &compare_and_write_));
+  channels_.Add(reactor, *entrance);
+  return entrance;
+}
+
+Task<Status> Pipeline::Resize(uint64_t size_bytes) {
+  Reactor& control = *Reactor::Current();
+  const Geometry& now = top_->geometry();
+  if (size_bytes < now.size_bytes || size_bytes % now.logical_block_bytes != 0) {
+    co_return Error(ErrorCode::kInvalidArgument,
+                    name() + ": its size can't become " + std::to_string(size_bytes) + " bytes: it has " +
+                        std::to_string(now.size_bytes) + " and can only grow, by whole blocks of " +
+                        std::to_string(now.logical_block_bytes));
+  }
+  if (size_bytes == now.size_bytes) co_return Ok{};
+  auto grow = top_->Resize(size_bytes);
+  Status grown = co_await std::move(grow);
+  if (!grown) co_return grown;
+  for (const ChannelRegistry::Member& member : channels_.Members()) {
+    co_await member.reactor->Enter();
+    member.channel->SetGeometry(top_->geometry());
+  }
+  co_await control.Enter();
+  co_return Ok{};
 }
 
 Task<Status> Pipeline::Close() {

@@ -3,43 +3,76 @@
 // any layer sees it - range, alignment, access, what the disk can do. Layers below rely on these checks.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "block/compare_and_write.h"
 #include "block/device.h"
+#include "reactor/sync.h"
 
 namespace cleat::block {
 
 // On one reactor. Counts what is in flight, so that a queue can be drained.
 class PipelineChannel {
  public:
-  PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top);
+  // Without a pipeline around it a channel has no COMPARE AND WRITE (kUnsupported).
+  PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top)
+      : PipelineChannel(geometry, mode, std::move(top), nullptr, nullptr) {}
   ~PipelineChannel();  // nothing in flight
 
   const Geometry& geometry() const { return geometry_; }
   AccessMode mode() const { return mode_; }
-  uint64_t in_flight() const { return in_flight_; }
+  uint64_t in_flight() const { return in_flight_[0] + in_flight_[1] + parked_; }
 
   // `request` has the front end's frame pushed. A request that fails a check is completed at once with
   // kInvalid, kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
   void Submit(Request& request);
 
+  // ---- For CompareAndWrite, one at a time.
+  // Holds back what touches the range from now on, until LetGo; returns when nothing that was submitted
+  // before is in flight any more.
+  Task<void> Hold(uint64_t offset_bytes, uint64_t length_bytes);
+  void LetGo();
+  // Past the checks and what is held back.
+  Channel& below() { return *top_; }
+  void FinishExclusive(Request& request, IoStatus status);
+
  private:
+  friend class Pipeline;
+  PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
+                  ChannelRegistry* registry, CompareAndWrite* compare_and_write);
   IoStatus Check(const Request& request) const;
+  bool Holds(const Request& request) const;
+  void SubmitRarely(Request& request);
+  void Forward(Request& request);
+  void SetGeometry(const Geometry& geometry);
   static void Done(Request& request, const Frame& frame);
 
-  const Geometry geometry_;
+  Geometry geometry_;
   const AccessMode mode_;
-  uint64_t in_flight_ = 0;
+  // A request is counted in the epoch in which it was submitted. Hold begins a new one; the old one's count
+  // can then only fall.
+  uint32_t epoch_ = 0;
+  bool holding_ = false;
+  std::array<uint64_t, 2> in_flight_{};
+  uint64_t parked_ = 0;  // held back, or a COMPARE AND WRITE
+  uint64_t hold_offset_bytes_ = 0;
+  uint64_t hold_length_bytes_ = 0;
+  RequestList held_;
+  Event* drained_ = nullptr;
   std::unique_ptr<Channel> top_;
+  ChannelRegistry* const registry_;
+  CompareAndWrite* const compare_and_write_;
 };
 
 // On the control reactor. Owns the stack.
 class Pipeline {
  public:
   // Refuses a stack that needs more frames than a request has (two are kept for the front end and this
-  // entrance).
-  static Result<std::unique_ptr<Pipeline>> Make(std::unique_ptr<Device> top, AccessMode mode);
+  // entrance); `top`, which is closed by whoever opened it, is left alone then.
+  static Result<std::unique_ptr<Pipeline>> Make(std::unique_ptr<Device>&& top, AccessMode mode);
   ~Pipeline();
 
   const std::string& name() const { return top_->name(); }
@@ -50,12 +83,17 @@ class Pipeline {
   Result<std::unique_ptr<PipelineChannel>> OpenChannel(Reactor& reactor);  // on `reactor`
   Task<Status> Acquire() { return top_->Acquire(mode_); }
   Task<Status> Release() { return top_->Release(); }
+  // Grows the disk: the devices first, then every channel on its reactor. Only a size above the present one
+  // is an error-free request; back on control when it has taken effect. On an error nothing has changed.
+  Task<Status> Resize(uint64_t size_bytes);
   Task<Status> Close();  // every channel is gone
 
  private:
   Pipeline(std::unique_ptr<Device> top, AccessMode mode) : top_(std::move(top)), mode_(mode) {}
   std::unique_ptr<Device> top_;
   const AccessMode mode_;
+  ChannelRegistry channels_;
+  CompareAndWrite compare_and_write_{channels_};
 };
 
 }  // namespace cleat::block

@@ -57,10 +57,10 @@ class Request {
 
   Op op = Op::kRead;
   IoStatus status = IoStatus::kOk;
-  bool fua = false;           // write: durable when completed
-  bool may_unmap = false;     // write zeroes: the range may be given back, if it reads zero afterwards
-  uint64_t offset_bytes = 0;  // a multiple of the logical block; 0 for flush
-  uint64_t length_bytes = 0;  // the segments' sum for read and write
+  bool fua = false;               // write: durable when completed
+  bool may_unmap = false;         // write zeroes: the range may be given back, if it reads zero afterwards
+  uint64_t offset_bytes = 0;      // a multiple of the logical block; 0 for flush
+  uint64_t length_bytes = 0;      // the segments' sum for read and write
   uint64_t miscompare_bytes = 0;  // kMiscompare: how far into the range the first difference is
   // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must
   // put it back when its frame is done.

@@ -45,10 +45,19 @@ Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const Dis
   if (disk.fault) {
     const modules::FaultPlan plan(disk.fault->seed, disk.fault->delay_ns_max, disk.fault->fail_per_million);
     auto faulty = modules::FaultDevice::Make(std::move(device), plan);
-    if (!faulty) co_return std::move(faulty).error();
+    if (!faulty) {
+      auto close = device->Close();
+      co_await std::move(close);
+      co_return std::move(faulty).error();
+    }
     device = std::move(faulty).value();
   }
-  co_return block::Pipeline::Make(std::move(device), mode);
+  auto pipeline = block::Pipeline::Make(std::move(device), mode);
+  if (!pipeline) {
+    auto close = device->Close();
+    co_await std::move(close);
+  }
+  co_return pipeline;
 }
 
 }  // namespace cleat::engine

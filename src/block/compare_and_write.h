@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// COMPARE AND WRITE for back ends that have none of their own (SBC-4, 5.3: one uninterrupted step). Those of
+// one disk happen one after the other, in the order in which they came, whatever reactors they come from:
+//
+//   lock -> on every channel: hold back new requests that touch the range, wait for those in flight
+//        -> read, compare, write -> on every channel: let go -> unlock
+//
+// While a channel holds back, requests beside the range go on. Nothing of this is on the path of other
+// requests but one test of a flag.
+//
+// One for each pipeline. Started on the reactor of the channel that got the request; the coroutine visits the
+// other channels' reactors. A pipeline's channels stay while any of them has a request in flight (the queues
+// of all reactors are drained before the first channel closes), so they stay while this runs.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "block/request.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+
+namespace cleat::block {
+
+class PipelineChannel;
+
+// What one request may compare; its segments hold twice as much.
+inline constexpr uint64_t kCompareAndWriteBytesMax = 64 * 1024;
+
+// The channels of a pipeline, one a reactor. Any thread; a lock that only opening, closing, resizing and
+// COMPARE AND WRITE take.
+class ChannelRegistry {
+ public:
+  struct Member {
+    Reactor* reactor;
+    PipelineChannel* channel;
+  };
+  void Add(Reactor& reactor, PipelineChannel& channel);
+  void Remove(PipelineChannel& channel);
+  std::vector<Member> Members() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Member> members_;
+};
+
+class CompareAndWrite {
+ public:
+  explicit CompareAndWrite(const ChannelRegistry& channels) : channels_(channels) {}
+
+  // On `origin`'s reactor. Ends with origin.FinishExclusive(request, status) there.
+  void Start(PipelineChannel& origin, Request& request);
+
+ private:
+  // First come, first served, over several reactors. A std::mutex guards a flag and a list for some
+  // instructions, never across a wait.
+  class Turn {
+   public:
+    bool await_ready() const { return false; }
+    bool await_suspend(std::coroutine_handle<> awaiting);  // false: it is ours at once
+    void await_resume() const {}
+    explicit Turn(CompareAndWrite& owner) : owner_(owner) {}
+
+   private:
+    CompareAndWrite& owner_;
+  };
+  struct Waiting {
+    Reactor* reactor;
+    std::coroutine_handle<> handle;
+  };
+
+  Task<void> Run(PipelineChannel& origin, Request& request);
+  Task<IoStatus> ReadCompareWrite(PipelineChannel& origin, Request& request);
+  void EndTurn();
+
+  const ChannelRegistry& channels_;
+  std::mutex mutex_;
+  bool busy_ = false;
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace cleat::block
