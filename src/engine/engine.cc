@@ -78,7 +78,7 @@ std::vector<ControllerReport> Engine::Controllers() const {
 std::vector<AttachmentReport> Engine::Attachments() const {
   std::vector<AttachmentReport> reports;
   for (const auto& [name, controller] : controllers_) {
-    if (auto report = controller->Attachment()) reports.push_back(std::move(*report));
+    for (AttachmentReport& report : controller->Attachments()) reports.push_back(std::move(report));
   }
   return reports;
 }
@@ -93,9 +93,7 @@ std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& contr
                                                         uint32_t target) const {
   const auto found = Find(controller);
   if (found == nullptr) return std::nullopt;
-  auto report = found->Attachment();
-  if (report && report->spec.target != target) return std::nullopt;
-  return report;
+  return found->Attachment(target);
 }
 
 Status Engine::PutController(const ControllerSpec& spec) {
@@ -125,7 +123,10 @@ Status Engine::PutController(const ControllerSpec& spec) {
                    spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
     }
   }
-  controllers_.emplace(spec.name, std::make_shared<Controller>(context_, spec));
+  const auto controller = std::make_shared<Controller>(context_, spec);
+  Status opened = controller->Open();
+  if (!opened) return opened;
+  controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
   return Ok{};
 }
@@ -176,8 +177,7 @@ Status Engine::KeepMemory(const MemoryReport& memory, UniqueFd fd) {
 
 Status Engine::DropMemory(const std::string& disk) {
   for (const auto& [name, controller] : controllers_) {
-    const auto attachment = controller->Attachment();
-    if (attachment && attachment->spec.disk.name == disk) {
+    if (controller->Has(disk)) {
       return Error(ErrorCode::kFailedPrecondition,
                    fmt::format("{} is attached to {}: detach it first", disk, name));
     }
@@ -187,7 +187,20 @@ Status Engine::DropMemory(const std::string& disk) {
 }
 
 Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
-  co_return Error(ErrorCode::kUnimplemented, resize.disk + ": this engine can't resize yet");
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  Status kept = parts_.memories.Grow({resize.disk, resize.size_bytes});
+  if (!kept) co_return kept;
+  std::vector<std::shared_ptr<Controller>> having;  // which outlive a wait
+  for (const auto& [name, controller] : controllers_) {
+    if (controller->Has(resize.disk)) having.push_back(controller);
+  }
+  for (const auto& controller : having) {
+    auto task = controller->Resize(resize);
+    Status resized = co_await std::move(task);
+    if (!resized) co_return resized;
+  }
+  co_return Ok{};
 }
 
 Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,

@@ -7,6 +7,17 @@
 #include <utility>
 
 namespace cleat::engine {
+namespace {
+
+Status CheckSize(const MemoryReport& memory, const UniqueFd& fd) {
+  struct stat file {};
+  if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, memory.disk + ": fstat of its memory");
+  if (static_cast<uint64_t>(file.st_size) >= memory.size_bytes) return Ok{};
+  return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory has " + std::to_string(file.st_size) +
+                                                " bytes, not " + std::to_string(memory.size_bytes));
+}
+
+}  // namespace
 
 Status MemoryStore::Keep(const MemoryReport& memory, UniqueFd fd) {
   if (!fd) {
@@ -24,15 +35,23 @@ Status MemoryStore::Keep(const MemoryReport& memory, UniqueFd fd) {
     return Error(ErrorCode::kResourceExhausted, memory.disk + ": this engine keeps " +
                                                     std::to_string(kMemoriesMax) + " memory disks already");
   }
-  struct stat file {};
-  if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, memory.disk + ": fstat of its memory");
-  if (static_cast<uint64_t>(file.st_size) < memory.size_bytes) {
-    return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory has " +
-                                                  std::to_string(file.st_size) + " bytes, not " +
-                                                  std::to_string(memory.size_bytes));
-  }
+  Status enough = CheckSize(memory, fd);
+  if (!enough) return enough;
   kept_.emplace(memory.disk, Kept{memory.size_bytes, std::move(fd)});
   return Ok{};
+}
+
+Status MemoryStore::Grow(const MemoryReport& memory) {
+  const auto found = kept_.find(memory.disk);
+  if (found == kept_.end() || found->second.size_bytes == memory.size_bytes) return Ok{};
+  if (memory.size_bytes < found->second.size_bytes) {
+    return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory can't shrink from " +
+                                                  std::to_string(found->second.size_bytes) + " to " +
+                                                  std::to_string(memory.size_bytes) + " bytes");
+  }
+  Status enough = CheckSize(memory, found->second.fd);
+  if (enough) found->second.size_bytes = memory.size_bytes;
+  return enough;
 }
 
 void MemoryStore::Drop(const std::string& disk) {

@@ -100,8 +100,8 @@ struct ResizeSpec {
 };
 
 // Limits, checked when a command comes in.
-inline constexpr uint32_t kQueuesMax = 64;   // request queues
-inline constexpr uint32_t kTargetsMax = 8;   // of a SCSI controller, one LUN each
+inline constexpr uint32_t kQueuesMax = 64;          // request queues
+inline constexpr uint32_t kTargetsMax = 8;          // of a SCSI controller, one LUN each
 inline constexpr size_t kSocketPathBytesMax = 107;  // sun_path with its terminating zero
 inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
 inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library serves in one process

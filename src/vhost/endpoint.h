@@ -44,6 +44,8 @@ class Endpoint {
   // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the
   // storage takes.
   virtual Task<void> Stop() = 0;
+  // The model's configuration space has changed: a peer that is connected is told.
+  virtual void ConfigChanged() = 0;
   virtual EndpointStatus status() const = 0;
 };
 

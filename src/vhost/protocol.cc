@@ -35,6 +35,7 @@ constexpr std::array kShapes = {
                  false},
     RequestShape{Request::kGetQueueNum, "GET_QUEUE_NUM", 0, 0, Descriptors::kNone, true},
     RequestShape{Request::kSetVringEnable, "SET_VRING_ENABLE", kState, kState, Descriptors::kNone, false},
+    RequestShape{Request::kSetBackendFd, "SET_BACKEND_REQ_FD", 0, 0, Descriptors::kOne, false},
     RequestShape{Request::kGetConfig, "GET_CONFIG", sizeof(ConfigHeader), kConfigMax, Descriptors::kNone,
                  true},
     RequestShape{Request::kSetConfig, "SET_CONFIG", sizeof(ConfigHeader), kConfigMax, Descriptors::kNone,

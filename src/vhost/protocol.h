@@ -39,11 +39,15 @@ enum class Request : uint32_t {
   kSetProtocolFeatures = 16,
   kGetQueueNum = 17,
   kSetVringEnable = 18,
+  kSetBackendFd = 21,  // SET_BACKEND_REQ_FD
   kGetConfig = 24,
   kSetConfig = 25,
   kGetInflightFd = 31,
   kSetInflightFd = 32,
 };
+
+// What a back end may ask of the front end, on the channel that SET_BACKEND_REQ_FD brought.
+enum class BackendRequest : uint32_t { kConfigChange = 2 };  // CONFIG_CHANGE_MSG, without a payload
 
 struct MessageHeader {
   uint32_t request = 0;
@@ -65,6 +69,7 @@ inline constexpr uint64_t kFeatureProtocolFeatures = 1ULL << 30;  // VHOST_USER_
 inline constexpr uint64_t kProtocolMq = 1ULL << 0;
 inline constexpr uint64_t kProtocolLogShmfd = 1ULL << 1;
 inline constexpr uint64_t kProtocolReplyAck = 1ULL << 3;
+inline constexpr uint64_t kProtocolBackendRequests = 1ULL << 5;  // VHOST_USER_PROTOCOL_F_BACKEND_REQ
 inline constexpr uint64_t kProtocolConfig = 1ULL << 9;
 inline constexpr uint64_t kProtocolInflightShmfd = 1ULL << 12;
 

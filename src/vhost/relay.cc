@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vhost/relay.h"
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <utility>
 
 namespace cleat::vhost {
@@ -18,7 +21,21 @@ void Relay::Stop() {
   progress_.Set();
 }
 
+void Relay::TellConfigChanged() {
+  if (!backend_requests_) return;
+  MessageHeader header;
+  header.request = static_cast<uint32_t>(BackendRequest::kConfigChange);
+  header.flags = kVersion;
+  // It reads this channel whenever it isn't busy with a request of its own. One that has left so many
+  // unread that the socket is full has been told often enough.
+  if (send(backend_requests_.get(), &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+      errno != EAGAIN) {
+    backend_requests_.Reset();
+  }
+}
+
 void Relay::Close() {
+  backend_requests_.Reset();
   peer_.Close();
   library_.Close();
 }
@@ -155,6 +172,10 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
       co_return co_await std::move(take);
     }
     case Request::kSetLogFd:  // a file to say that the log has changed, which nobody uses
+      *answer = MakeAck(*message, true);
+      co_return Ok{};
+    case Request::kSetBackendFd:
+      backend_requests_ = std::move(message->descriptors[0]);
       *answer = MakeAck(*message, true);
       co_return Ok{};
     case Request::kGetConfig:

@@ -12,8 +12,8 @@
 // says which.
 //
 // Kept from the library, because it has no use for them or would write to what belongs to a running ring:
-// kick, call and error descriptors (it is told that there are none) and the in-flight log. Configuration
-// space is answered here.
+// kick, call and error descriptors (it is told that there are none), the in-flight log, and the back end's
+// channel to the front end. Configuration space is answered here.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,9 @@ class Relay {
   void Stop();
   void Close();
 
+  // Asks the front end to read the configuration space again, if it gave us a way to. Never waits.
+  void TellConfigChanged();
+
   uint64_t messages() const { return messages_; }  // from the peer
   const std::string& last_request() const { return last_request_; }
 
@@ -68,6 +71,7 @@ class Relay {
   Event progress_;
   MessageChannel peer_;
   MessageChannel library_;
+  UniqueFd backend_requests_;  // our way to the front end, once it gave us one
   bool stopping_ = false;
   uint16_t stopped_base_ = 0;
   uint64_t messages_ = 0;

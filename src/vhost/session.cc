@@ -37,7 +37,8 @@ Offer OfferFor(const virtio::DeviceModel& model) {
   Offer offer;
   offer.features = model.features() | kFeatureLogAll | kFeatureProtocolFeatures;
   offer.protocol_features = kProtocolMq | kProtocolLogShmfd | kProtocolReplyAck | kProtocolInflightShmfd;
-  if (model.has_config()) offer.protocol_features |= kProtocolConfig;
+  // A change of the configuration space is the one thing that a back end of ours has to say by itself.
+  if (model.has_config()) offer.protocol_features |= kProtocolConfig | kProtocolBackendRequests;
   return offer;
 }
 

@@ -61,6 +61,9 @@ class SocketEndpoint final : public Endpoint {
 
   Status Start() override;
   Task<void> Stop() override;
+  void ConfigChanged() override {
+    if (relay_ != nullptr) relay_->TellConfigChanged();
+  }
   EndpointStatus status() const override;
 
  private:

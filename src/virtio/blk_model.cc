@@ -75,6 +75,10 @@ BlkModel::BlkModel(const block::Geometry& geometry, block::AccessMode mode, std:
   CLEAT_CHECK(queues_ >= 1 && queues_ <= kBlkQueuesMax);
 }
 
+void BlkModel::SetGeometry(const block::Geometry& geometry) {
+  config_ = Config(geometry, queues_);
+}
+
 void BlkModel::ReadConfig(uint32_t offset, std::span<uint8_t> out) const {
   std::ranges::fill(out, uint8_t{0});
   if (offset >= sizeof(config_)) return;

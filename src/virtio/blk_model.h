@@ -31,6 +31,9 @@ class BlkModel final : public DeviceModel {
   // that reactor. It outlives the queues.
   using ChannelFn = std::function<block::PipelineChannel*(Reactor&)>;
 
+  // The disk has grown; the transport tells the guest. On control.
+  void SetGeometry(const block::Geometry& geometry);
+
   // `serial`: what the guest shows as the disk's identity; the first 20 bytes are used. `queues`: 1 to
   // kBlkQueuesMax.
   BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial, uint32_t queues,
@@ -48,7 +51,7 @@ class BlkModel final : public DeviceModel {
   const uint32_t queues_;
   const ChannelFn channel_;
   const uint64_t features_;
-  const virtio_blk_config config_;
+  virtio_blk_config config_;
 };
 
 }  // namespace cleat::virtio

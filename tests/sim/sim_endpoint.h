@@ -81,6 +81,7 @@ class SimEndpoint final : public vhost::Endpoint {
 
   Status Start() override;
   Task<void> Stop() override;
+  void ConfigChanged() override {}  // a guest here reads the configuration when it connects
   vhost::EndpointStatus status() const override;
 
  private:

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk behind a controller, from the storage's side: opened, acquired, with a channel on each I/O reactor
+// that the controller's queues run on. What the guest sees of it is the front's business (front.h).
+//
+// On the control reactor; one Task at a time (the controller's per-target mutex). Life: made, Open, Close
+// (also when Open failed: it takes back whatever part was done), destroyed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "block/pipeline.h"
+#include "engine/controller_context.h"
+#include "engine/spec.h"
+#include "reactor/task.h"
+
+namespace cleat::engine {
+
+class AttachedDisk {
+ public:
+  // `reactors`: of the context's I/O reactors, the first so many get a channel.
+  AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment, size_t reactors);
+  ~AttachedDisk();  // closed
+
+  Task<Status> Open();
+  // The front has let go of it: nothing is in flight.
+  Task<void> Close();
+  Task<Status> Resize(uint64_t size_bytes);
+
+  const block::Geometry& geometry() const { return pipeline_->geometry(); }
+  block::AccessMode mode() const { return pipeline_->mode(); }
+  // On `io`, the reactor that asks; nullptr when the disk has no channel there.
+  block::PipelineChannel* ChannelOn(Reactor& io) const {
+    return io.index() < channels_.size() ? channels_[io.index()].get() : nullptr;
+  }
+
+  AttachmentReport Report() const { return {spec, state, message}; }
+
+  AttachmentSpec spec;
+  AttachmentState state = AttachmentState::kOpening;
+  std::string message;
+  bool shown = false;  // the front has it
+
+ private:
+  Task<Status> OpenChannels();
+  Task<void> CloseChannels();
+
+  ControllerContext& context_;
+  std::unique_ptr<block::Pipeline> pipeline_;
+  bool acquired_ = false;
+  std::vector<std::unique_ptr<block::PipelineChannel>> channels_;  // by I/O reactor; made and destroyed there
+};
+
+}  // namespace cleat::engine

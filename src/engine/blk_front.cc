@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/blk_front.h"
+
+#include <utility>
+
+namespace cleat::engine {
+
+BlkFront::BlkFront(ControllerContext& context, const ControllerSpec& spec, std::function<void()> on_change)
+    : context_(context), spec_(spec), on_change_(std::move(on_change)) {}
+
+Task<void> BlkFront::Close() {
+  if (endpoint_ == nullptr) co_return;
+  auto stop = endpoint_->Stop();
+  co_await std::move(stop);
+  endpoint_.reset();
+}
+
+Task<Status> BlkFront::Add(AttachedDisk& disk) {
+  const auto channel_of = [&disk](Reactor& io) { return disk.ChannelOn(io); };
+  model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
+                                              spec_.queues, channel_of);
+  auto endpoint = StartEndpoint(context_, spec_, *model_, on_change_);
+  if (!endpoint) co_return std::move(endpoint).error();
+  endpoint_ = std::move(endpoint).value();
+  co_return Ok{};
+}
+
+Task<void> BlkFront::Remove(AttachedDisk& /*disk*/) {
+  auto close = Close();
+  co_await std::move(close);
+  model_.reset();
+}
+
+Task<void> BlkFront::Resized(AttachedDisk& disk) {
+  model_->SetGeometry(disk.geometry());
+  endpoint_->ConfigChanged();
+  co_return;
+}
+
+std::optional<vhost::EndpointStatus> BlkFront::status() const {
+  if (endpoint_ == nullptr) return std::nullopt;
+  return endpoint_->status();
+}
+
+}  // namespace cleat::engine

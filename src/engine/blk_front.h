@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A virtio-blk controller's front: its one disk is the device, so there is nothing to connect for without it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "engine/front.h"
+#include "virtio/blk_model.h"
+
+namespace cleat::engine {
+
+class BlkFront final : public Front {
+ public:
+  BlkFront(ControllerContext& context, const ControllerSpec& spec, std::function<void()> on_change);
+
+  uint32_t targets() const override { return 1; }
+  uint32_t queues() const override { return spec_.queues; }
+  Status Open() override { return Ok{}; }
+  Task<void> Close() override;
+  Task<Status> Add(AttachedDisk& disk) override;
+  Task<void> Remove(AttachedDisk& disk) override;
+  Task<void> Resized(AttachedDisk& disk) override;
+  std::optional<vhost::EndpointStatus> status() const override;
+
+ private:
+  ControllerContext& context_;
+  const ControllerSpec& spec_;
+  const std::function<void()> on_change_;
+  std::unique_ptr<virtio::BlkModel> model_;
+  std::unique_ptr<vhost::Endpoint> endpoint_;
+};
+
+}  // namespace cleat::engine

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the controllers of an engine share. Everything in it outlives them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/disk_factory.h"
+#include "reactor/reactor.h"
+#include "vhost/endpoint.h"
+
+namespace cleat::engine {
+
+struct ControllerContext {
+  Reactor& control;
+  const std::vector<Reactor*>& io_reactors;
+  DiskFactory& disks;
+  vhost::EndpointFactory& endpoints;
+  // After each change of a report. An attachment that is gone is one that is no longer reported.
+  std::function<void(const std::string& controller)> on_controller_changed;
+  std::function<void(const std::string& controller, uint32_t target)> on_attachment_changed;
+};
+
+}  // namespace cleat::engine

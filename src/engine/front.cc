@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/front.h"
+
+#include <utility>
+
+#include "engine/blk_front.h"
+
+namespace cleat::engine {
+
+Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
+                                                       virtio::DeviceModel& model,
+                                                       const std::function<void()>& on_change) {
+  vhost::EndpointOptions options;
+  options.name = spec.name;
+  options.socket_path = spec.socket_path;
+  options.mode =
+      spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
+  auto endpoint = context.endpoints.Make(options, model, on_change);
+  if (!endpoint) return endpoint;
+  Status started = (*endpoint)->Start();
+  if (!started) return std::move(started).error();
+  return endpoint;
+}
+
+std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
+                                 std::function<void()> on_change) {
+  return std::make_unique<BlkFront>(context, spec, std::move(on_change));
+}
+
+}  // namespace cleat::engine

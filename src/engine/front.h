@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a controller shows its guest: the virtio device of its type, and the endpoint that connects it. The
+// controller knows disks and states; a front knows what a guest has to be told when a disk comes, grows or
+// goes.
+//
+//   blk   one disk, which is the device: the endpoint lives while the disk is attached
+//   scsi  eight targets: the endpoint lives as long as the controller, disks come and go under it
+//
+// On the control reactor. Calls for one target come one after the other, for several side by side.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/result.h"
+#include "engine/attached_disk.h"
+#include "engine/controller_context.h"
+#include "engine/spec.h"
+#include "reactor/task.h"
+#include "vhost/endpoint.h"
+#include "virtio/device_model.h"
+
+namespace cleat::engine {
+
+class Front {
+ public:
+  virtual ~Front() = default;  // closed
+
+  virtual uint32_t targets() const = 0;  // disks go to targets below this
+  virtual uint32_t queues() const = 0;   // virtqueues, the device's own with them
+
+  // With the controller, once; an error leaves it closed.
+  virtual Status Open() = 0;
+  // Stops and drains whatever is served. The disks are still there, and nothing uses them any more. As long
+  // as the storage takes.
+  virtual Task<void> Close() = 0;
+
+  // The disk is open. It, and its spec, stay until Remove.
+  virtual Task<Status> Add(AttachedDisk& disk) = 0;
+  // When it returns no request to the disk is in flight and none will come. Also after Close.
+  virtual Task<void> Remove(AttachedDisk& disk) = 0;
+  virtual Task<void> Resized(AttachedDisk& disk) = 0;
+
+  virtual std::optional<vhost::EndpointStatus> status() const = 0;  // nothing: it has no endpoint now
+};
+
+// For fronts: an endpoint for `model` that has begun to connect.
+Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
+                                                       virtio::DeviceModel& model,
+                                                       const std::function<void()>& on_change);
+
+// `spec` outlives the front; `on_change` is called after each change of status().
+std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
+                                 std::function<void()> on_change);
+
+}  // namespace cleat::engine
