@@ -111,6 +111,24 @@ TEST_F(Malloc, RefusesAMemfdThatIsTooSmall) {
   }
 }
 
+TEST_F(Malloc, GrowsWithItsMemory) {
+  const auto disk = OpenDisk();
+  test::Arena arena(4096);
+  std::memset(arena.data(), 'x', 4096);
+  EXPECT_EQ(disk->Do(Op::kWrite, kBytes - 4096, 4096, &arena), IoStatus::kOk);
+  const Status early = reactors_.Await(disk->pipeline().Resize(2 * kBytes));
+  ASSERT_FALSE(early.ok());
+  EXPECT_EQ(early.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(disk->Do(Op::kWrite, kBytes, 4096, &arena), IoStatus::kInvalid);
+
+  ASSERT_EQ(ftruncate(memfd_.get(), 2 * kBytes), 0);
+  EXPECT_TRUE(reactors_.Await(disk->pipeline().Resize(2 * kBytes)).ok());
+  EXPECT_EQ(disk->Do(Op::kWrite, 2 * kBytes - 4096, 4096, &arena), IoStatus::kOk);
+  std::memset(arena.data(), 0, 4096);
+  EXPECT_EQ(disk->Do(Op::kRead, kBytes - 4096, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(std::count(arena.data(), arena.data() + 4096, 'x'), 4096) << "the old content is there";
+}
+
 TEST_F(Malloc, ItsMemoryCannotShrinkUnderIt) {
   const auto disk = OpenDisk();
   EXPECT_NE(ftruncate(memfd_.get(), 4096), 0);

@@ -161,6 +161,20 @@ TEST_F(UringOpen, AReadOnlyDiskReads) {
   EXPECT_EQ(disk.Do(Op::kWrite, 0, 4096, &arena), IoStatus::kReadOnly);
 }
 
+TEST_F(UringOpen, GrowsWithItsFile) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  test::TestDisk disk(MustOpen(file), host_.reactor(), [this] { host_.reactor().RunOnce(); });
+  test::Arena arena(4096);
+  const Status early = host_.Await(disk.pipeline().Resize(2 * kBytes));
+  ASSERT_FALSE(early.ok());
+  EXPECT_EQ(early.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(early.error().message.find(file), std::string::npos) << early.error().message;
+  EXPECT_EQ(disk.Do(Op::kWrite, kBytes, 4096, &arena), IoStatus::kInvalid);
+  ASSERT_EQ(truncate(file.c_str(), 2 * kBytes), 0);
+  EXPECT_TRUE(host_.Await(disk.pipeline().Resize(2 * kBytes)).ok());
+  EXPECT_EQ(disk.Do(Op::kWrite, 2 * kBytes - 4096, 4096, &arena), IoStatus::kOk);
+}
+
 TEST_F(UringOpen, AReactorWithoutARingIsAnError) {
   const MonotonicClock clock;
   const auto device = MustOpen(folder_.MakeFile("file", kBytes));

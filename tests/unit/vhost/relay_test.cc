@@ -130,6 +130,23 @@ TEST_F(RelayTest, ConfigurationThatIsNotWritableIsRefusedWithAnAnswer) {
   EXPECT_TRUE(front_end->GetBlkConfig().ok());
 }
 
+TEST_F(RelayTest, TellsOfAChangedConfigurationWhereItCan) {
+  Open();
+  EXPECT_NE(front_end->protocol_features() & kProtocolBackendRequests, 0U);
+  host.control_thread().Call([&] { relay->TellConfigChanged(); });  // no way to: nothing happens
+  ASSERT_TRUE(front_end->SetBackendReqFd().ok());
+  host.control_thread().Call([&] { relay->TellConfigChanged(); });
+  auto told = front_end->ReceiveBackendRequest(10 * kNsPerSecond);
+  ASSERT_TRUE(told.ok()) << told.error().message;
+  EXPECT_EQ(told->header.request, static_cast<uint32_t>(BackendRequest::kConfigChange));
+  EXPECT_TRUE(told->payload.empty());
+  // A front end that reads nothing hurts itself alone.
+  host.control_thread().Call([&] {
+    for (int i = 0; i < 10'000; ++i) relay->TellConfigChanged();
+  });
+  EXPECT_TRUE(front_end->GetBlkConfig().ok());
+}
+
 TEST_F(RelayTest, AnswersWithTheRingsTrueBase) {
   Open();
   const UniqueFd kick(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
