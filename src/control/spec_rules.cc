@@ -152,6 +152,7 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
     return Invalid(
         fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
   }
+  spec.set_target(spec.target());
   return spec;
 }
 
