@@ -121,7 +121,7 @@ int UringChannel::ZeroMode(Request& request) const {
 void UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
   if (IsTransfer(request)) {
     PrepareTransfer(request, sqe, iovecs);
-  } else if (request.op == Op::kFlush) {
+  } else if (request.op == Op::kFlush || request.top().scratch[kSync] != 0) {
     io_uring_prep_fsync(&sqe, file_.fd.get(), IORING_FSYNC_DATASYNC);
   } else {
     PrepareZeroes(request, sqe);
@@ -174,6 +174,7 @@ void UringChannel::PrepareZeroes(Request& request, io_uring_sqe& sqe) {
   } else {
     const auto step = static_cast<uint32_t>(std::min<uint64_t>(left, UringRing::kZeroBytes));
     io_uring_prep_write(&sqe, file_.fd.get(), ring_.zeroes(), step, at);
+    if (request.fua) sqe.rw_flags = RWF_DSYNC;
   }
 }
 
@@ -188,8 +189,10 @@ void UringChannel::Finished(Request& request, int32_t result) {
     return;
   }
   scratch[kTries] = 0;
-  if (request.op == Op::kFlush || scratch[kMode] != 0) {
-    End(request, IoStatus::kOk);  // fallocate does all or nothing
+  if (request.op == Op::kFlush || scratch[kSync] != 0) {
+    End(request, IoStatus::kOk);
+  } else if (scratch[kMode] != 0) {
+    ZeroesDone(request);  // fallocate does all or nothing
   } else {
     Progressed(request, static_cast<uint64_t>(result));
   }
@@ -213,8 +216,16 @@ void UringChannel::Progressed(Request& request, uint64_t bytes) {
   }
 }
 
+// Writes can be durable by themselves (RWF_DSYNC); fallocate can't.
+void UringChannel::ZeroesDone(Request& request) {
+  if (request.op != Op::kWriteZeroes || !request.fua) return End(request, IoStatus::kOk);
+  request.top().scratch[kSync] = 1;
+  ring_.Start(request);
+}
+
 void UringChannel::Failed(Request& request, int error_number) {
-  if (request.top().scratch[kMode] == 0 || !TryAnotherWay(request, error_number)) {
+  const auto& scratch = request.top().scratch;
+  if (scratch[kMode] == 0 || scratch[kSync] != 0 || !TryAnotherWay(request, error_number)) {
     End(request, StatusOfErrno(error_number));
   }
 }

@@ -26,6 +26,7 @@ class UringChannel final : public block::Channel, private UringClient {
     kTries,   // of the present operation
     kMode,    // of the fallocate under way; 0: none, zeroes are being written
     kPlain,   // fallocate refused this very range: write the zeroes
+    kSync,    // the zeroes are there, and being made durable
   };
   static constexpr uint64_t kTriesMax = 64;  // of an operation that was interrupted or found no resources
 
@@ -40,6 +41,7 @@ class UringChannel final : public block::Channel, private UringClient {
   void Failed(block::Request& request, int error_number);
   bool TryAnotherWay(block::Request& request, int error_number);
   void Progressed(block::Request& request, uint64_t bytes);
+  void ZeroesDone(block::Request& request);
   void End(block::Request& request, block::IoStatus status);
 
   const UringFile& file_;

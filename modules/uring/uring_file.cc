@@ -138,6 +138,22 @@ Status ChooseDirect(const UringOptions& options, const std::string& what, UringF
   return Ok{};
 }
 
+// The same device again, exclusively (open(2), O_EXCL without O_CREAT). The lock on the open file that does the
+// I/O is what outlives a killed process; this is what other nodes of the device see.
+Status Claim(UringFile& file, const std::string& what) {
+  const std::string same = "/proc/self/fd/" + Text(static_cast<uint64_t>(file.fd.get()));
+  file.claim = UniqueFd(open(same.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK));
+  if (file.claim) return Ok{};
+  if (errno == EBUSY) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 what +
+                     " is in use: it, a partition of it or the disk that it is a partition of is mounted, "
+                     "or opened exclusively (lsblk, dmsetup ls and lslocks show it): end that use, then try "
+                     "again");
+  }
+  return ErrnoError(errno, what + " can't be opened exclusively");
+}
+
 }  // namespace
 
 Result<UringFile> OpenUringFile(const UringOptions& options) {
@@ -184,8 +200,7 @@ Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, c
   return SizeOf(file.fd.get(), status, what);
 }
 
-Status LockUringFile(const UringFile& file, AccessMode mode, const std::string& who,
-                     const std::string& path) {
+Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, const std::string& path) {
   const bool writes = mode == AccessMode::kReadWrite;
   int failed = 0;
   if (file.block_device) {
@@ -196,8 +211,13 @@ Status LockUringFile(const UringFile& file, AccessMode mode, const std::string& 
     whole.l_whence = SEEK_SET;  // from 0, length 0: all of it
     failed = fcntl(file.fd.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
   }
-  if (failed == 0) return Ok{};
   const std::string what = who + ": " + path;
+  if (failed == 0 && file.block_device && writes) {
+    Status claimed = Claim(file, what);
+    if (!claimed) flock(file.fd.get(), LOCK_UN);
+    return claimed;
+  }
+  if (failed == 0) return Ok{};
   if (failed == EAGAIN || failed == EACCES || failed == EWOULDBLOCK) {
     return Error(
         ErrorCode::kFailedPrecondition,
@@ -209,8 +229,9 @@ Status LockUringFile(const UringFile& file, AccessMode mode, const std::string& 
   return ErrnoError(failed, what + " can't be locked");
 }
 
-Status UnlockUringFile(const UringFile& file, const std::string& who, const std::string& path) {
+Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path) {
   int failed = 0;
+  file.claim.Reset();
   if (file.block_device) {
     failed = flock(file.fd.get(), LOCK_UN) == 0 ? 0 : errno;
   } else {

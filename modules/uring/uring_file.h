@@ -16,6 +16,9 @@ struct UringOptions;
 
 struct UringFile {
   UniqueFd fd;
+  // Block devices, while locked for writing: the kernel's exclusive claim, which is the device's, not the
+  // node's, and keeps out mounts, partitions of it and the disk that it is a partition of.
+  UniqueFd claim;
   bool block_device = false;
   // O_DIRECT is on, and what it asks of buffers' addresses and of their lengths and offsets (powers of two).
   // 1: anything.
@@ -34,8 +37,8 @@ Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, c
 
 // Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits:
 // kFailedPrecondition when somebody else holds it. `who` and `path` are for the error.
-Status LockUringFile(const UringFile& file, block::AccessMode mode, const std::string& who,
+Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who,
                      const std::string& path);
-Status UnlockUringFile(const UringFile& file, const std::string& who, const std::string& path);
+Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path);
 
 }  // namespace cleat::modules

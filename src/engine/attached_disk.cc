@@ -3,13 +3,15 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace cleat::engine {
 
-AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment, size_t reactors)
-    : spec(attachment), context_(context), channels_(std::min(reactors, context.io_reactors.size())) {}
+AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
+                           const std::vector<Reactor*>& reactors)
+    : spec(attachment), context_(context) {
+  for (Reactor* io : reactors) places_.push_back({io, nullptr});
+}
 
 AttachedDisk::~AttachedDisk() {
   CLEAT_CHECK(pipeline_ == nullptr);
@@ -31,27 +33,34 @@ Task<Status> AttachedDisk::Open() {
   co_return co_await std::move(channels);
 }
 
+block::PipelineChannel* AttachedDisk::ChannelOn(Reactor& io) const {
+  for (const Place& place : places_) {
+    if (place.io == &io) return place.channel.get();
+  }
+  return nullptr;
+}
+
 Task<Status> AttachedDisk::OpenChannels() {
   Status result;
-  for (size_t i = 0; i < channels_.size() && result.ok(); ++i) {
-    Reactor& io = *context_.io_reactors[i];
-    co_await io.Enter();
-    auto channel = pipeline_->OpenChannel(io);
+  for (Place& place : places_) {
+    co_await place.io->Enter();
+    auto channel = pipeline_->OpenChannel(*place.io);
     if (channel) {
-      channels_[i] = std::move(channel).value();
+      place.channel = std::move(channel).value();
     } else {
       result = std::move(channel).error();
     }
     co_await context_.control.Enter();
+    if (!result) break;
   }
   co_return result;
 }
 
 Task<void> AttachedDisk::CloseChannels() {
-  for (size_t i = 0; i < channels_.size(); ++i) {
-    if (channels_[i] == nullptr) continue;
-    co_await context_.io_reactors[i]->Enter();
-    channels_[i].reset();
+  for (Place& place : places_) {
+    if (place.channel == nullptr) continue;
+    co_await place.io->Enter();
+    place.channel.reset();
     co_await context_.control.Enter();
   }
 }

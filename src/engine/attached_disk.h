@@ -20,8 +20,9 @@ namespace cleat::engine {
 
 class AttachedDisk {
  public:
-  // `reactors`: of the context's I/O reactors, the first so many get a channel.
-  AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment, size_t reactors);
+  // `reactors`: those that the controller's queues run on; each gets a channel. They outlive the disk.
+  AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
+               const std::vector<Reactor*>& reactors);
   ~AttachedDisk();  // closed
 
   Task<Status> Open();
@@ -32,9 +33,7 @@ class AttachedDisk {
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; nullptr when the disk has no channel there.
-  block::PipelineChannel* ChannelOn(Reactor& io) const {
-    return io.index() < channels_.size() ? channels_[io.index()].get() : nullptr;
-  }
+  block::PipelineChannel* ChannelOn(Reactor& io) const;
 
   AttachmentReport Report() const { return {spec, state, message}; }
 
@@ -50,7 +49,11 @@ class AttachedDisk {
   ControllerContext& context_;
   std::unique_ptr<block::Pipeline> pipeline_;
   bool acquired_ = false;
-  std::vector<std::unique_ptr<block::PipelineChannel>> channels_;  // by I/O reactor; made and destroyed there
+  struct Place {
+    Reactor* io;
+    std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
+  };
+  std::vector<Place> places_;  // set before the front knows the disk, and until it has let go
 };
 
 }  // namespace cleat::engine

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/front.h"
 #include "virtio/blk_model.h"
@@ -13,10 +14,10 @@ namespace cleat::engine {
 
 class BlkFront final : public Front {
  public:
-  BlkFront(ControllerContext& context, const ControllerSpec& spec, std::function<void()> on_change);
+  BlkFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
+           std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
-  uint32_t queues() const override { return spec_.queues; }
   Status Open() override { return Ok{}; }
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
@@ -27,6 +28,7 @@ class BlkFront final : public Front {
  private:
   ControllerContext& context_;
   const ControllerSpec& spec_;
+  const std::vector<Reactor*>& reactors_;
   const std::function<void()> on_change_;
   std::unique_ptr<virtio::BlkModel> model_;
   std::unique_ptr<vhost::Endpoint> endpoint_;

@@ -27,13 +27,17 @@ ControllerState StateOf(vhost::EndpointState state) {
 }  // namespace
 
 Controller::Controller(ControllerContext& context, const ControllerSpec& spec)
-    : context_(context), spec_(spec), front_(MakeFront(context, spec_, [this] { Changed(); })) {
+    : context_(context),
+      spec_(spec),
+      reactors_(context.placement.Take(QueuesOf(spec))),
+      front_(MakeFront(context, spec_, reactors_, [this] { Changed(); })) {
   for (uint32_t i = 0; i < front_->targets(); ++i)
     targets_.push_back(std::make_unique<Target>(context.control));
 }
 
 Controller::~Controller() {
   for (const auto& target : targets_) CLEAT_CHECK(target->disk == nullptr);
+  context_.placement.GiveBack(reactors_, QueuesOf(spec_));
 }
 
 // ---- What is
@@ -111,7 +115,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
   }
-  target.disk = std::make_unique<AttachedDisk>(context_, attachment, front_->queues());
+  target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_);
   SetState(*target.disk, AttachmentState::kOpening, "opening " + attachment.disk.name);
 
   auto show = Show(*target.disk);

@@ -69,6 +69,7 @@ class Controller {
 
   ControllerContext& context_;
   ControllerSpec spec_;
+  const std::vector<Reactor*> reactors_;  // that its queues run on
   std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Target>> targets_;
   bool closed_ = false;

@@ -4,9 +4,9 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "engine/disk_factory.h"
+#include "engine/placement.h"
 #include "reactor/reactor.h"
 #include "vhost/endpoint.h"
 
@@ -14,7 +14,7 @@ namespace cleat::engine {
 
 struct ControllerContext {
   Reactor& control;
-  const std::vector<Reactor*>& io_reactors;
+  Placement& placement;
   DiskFactory& disks;
   vhost::EndpointFactory& endpoints;
   // After each change of a report. An attachment that is gone is one that is no longer reported.

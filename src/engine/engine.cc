@@ -47,8 +47,9 @@ Status CheckSpec(const AttachmentSpec& attachment) {
 
 Engine::Engine(const Parts& parts)
     : parts_(parts),
+      placement_(parts.io_reactors),
       context_{parts.control,
-               parts.io_reactors,
+               placement_,
                parts.disks,
                parts.endpoints,
                [this](const std::string& controller) {

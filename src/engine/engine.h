@@ -73,6 +73,7 @@ class Engine {
 
   Parts parts_;
   Listener* listener_ = nullptr;
+  Placement placement_;
   ControllerContext context_;
   std::map<std::string, std::shared_ptr<Controller>> controllers_;
   Gate requests_;

@@ -8,6 +8,7 @@
 namespace cleat::engine {
 
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
+                                                       const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
                                                        const std::function<void()>& on_change) {
   vhost::EndpointOptions options;
@@ -15,6 +16,7 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   options.socket_path = spec.socket_path;
   options.mode =
       spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
+  options.io_reactors = reactors;
   auto endpoint = context.endpoints.Make(options, model, on_change);
   if (!endpoint) return endpoint;
   Status started = (*endpoint)->Start();
@@ -22,9 +24,13 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   return endpoint;
 }
 
+uint32_t QueuesOf(const ControllerSpec& spec) {
+  return spec.queues;
+}
+
 std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 std::function<void()> on_change) {
-  return std::make_unique<BlkFront>(context, spec, std::move(on_change));
+                                 const std::vector<Reactor*>& reactors, std::function<void()> on_change) {
+  return std::make_unique<BlkFront>(context, spec, reactors, std::move(on_change));
 }
 
 }  // namespace cleat::engine

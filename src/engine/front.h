@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/attached_disk.h"
@@ -28,7 +29,6 @@ class Front {
   virtual ~Front() = default;  // closed
 
   virtual uint32_t targets() const = 0;  // disks go to targets below this
-  virtual uint32_t queues() const = 0;   // virtqueues, the device's own with them
 
   // With the controller, once; an error leaves it closed.
   virtual Status Open() = 0;
@@ -47,11 +47,16 @@ class Front {
 
 // For fronts: an endpoint for `model` that has begun to connect.
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
+                                                       const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
                                                        const std::function<void()>& on_change);
 
-// `spec` outlives the front; `on_change` is called after each change of status().
+// Virtqueues of such a controller, the device's own with them.
+uint32_t QueuesOf(const ControllerSpec& spec);
+
+// `spec` and `reactors`, on whose [q % size] queue q runs, outlive the front; `on_change` is called after each
+// change of status().
 std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 std::function<void()> on_change);
+                                 const std::vector<Reactor*>& reactors, std::function<void()> on_change);
 
 }  // namespace cleat::engine

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/version.h"
 #include "engine/command_link.h"
 #include "engine/engine.h"
@@ -32,7 +33,10 @@ namespace cleat::engine {
 namespace {
 
 constexpr uint32_t kReactorsMax = 64;
-constexpr uint32_t kBlockingThreads = 2;
+// Storage that hangs takes a thread for each disk that is opened or closed on it; mapping guests' memory must
+// not wait for it, so that has a pool of its own.
+constexpr uint32_t kStorageThreadsMax = 64;
+constexpr uint32_t kMappingThreadsMax = 4;
 
 struct Settings {
   std::string name = "engine-0";
@@ -43,13 +47,6 @@ struct Settings {
   uint32_t spin_us = 50;
   std::string log_level = "info";
 };
-
-std::string DefaultRuntimeDir() {
-  if (geteuid() == 0) return "/run/cleat";
-  const char* dir = std::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe): before the first thread
-  return dir != nullptr && *dir != '\0' ? std::string(dir) + "/cleat"
-                                        : "/tmp/cleat-" + std::to_string(geteuid());
-}
 
 // Every ring takes several descriptors; the soft limit of 1,024 is a shell's, not a server's.
 void RaiseFileLimit() {
@@ -144,6 +141,20 @@ Status StartReactors(const ReactorThreads& threads, const Settings& settings) {
   return Ok{};
 }
 
+// However Serve ends: what the reactors use goes only after their threads.
+class StopAtEnd {
+ public:
+  explicit StopAtEnd(const ReactorThreads& threads) : threads_(threads) {}
+  ~StopAtEnd() {
+    for (const auto& thread : threads_) thread->Stop();
+  }
+  StopAtEnd(const StopAtEnd&) = delete;
+  StopAtEnd& operator=(const StopAtEnd&) = delete;
+
+ private:
+  const ReactorThreads& threads_;
+};
+
 Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
   auto hang_up = link.Stop();
   co_await std::move(hang_up);
@@ -154,11 +165,8 @@ Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
 
 Status Serve(const Settings& settings) {
   const MonotonicClock clock;
-  std::error_code failed;
-  std::filesystem::create_directories(settings.runtime_dir, failed);
-  if (failed) {
-    return ErrnoError(failed.value(), "runtime directory " + settings.runtime_dir + " can't be made");
-  }
+  Status made = MakeDirectory(settings.runtime_dir);
+  if (!made) return made;
   // Another number at each start, for cleatd to tell a restart from a reconnect.
   const uint64_t incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
 
@@ -173,6 +181,7 @@ Status Serve(const Settings& settings) {
     const Status added = uring.AddReactor(*io);
     if (!added) spdlog::warn("{}: disks on files can't be opened", added.error().message);
   }
+  const StopAtEnd stop_at_end(*threads);
   Status started = StartReactors(*threads, settings);
   if (!started) return started;
 
@@ -183,10 +192,11 @@ Status Serve(const Settings& settings) {
   auto control = Reactor::Make(clock, control_options);
   if (!control) return std::move(control).error();
 
-  BlockingPool blocking(kBlockingThreads);
+  BlockingPool storage(kStorageThreadsMax);
+  BlockingPool mapping(kMappingThreadsMax);
   MemoryStore memories;
-  ModuleDiskFactory disks(memories, uring, blocking);
-  vhost::SocketEndpointFactory endpoints(**control, io_reactors, blocking, **library);
+  ModuleDiskFactory disks(memories, uring, storage);
+  vhost::SocketEndpointFactory endpoints(**control, mapping, **library);
   Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories});
 
   CommandLink::Options link_options;
@@ -204,7 +214,6 @@ Status Serve(const Settings& settings) {
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name,
                settings.reactors, settings.control_socket);
   (*control)->Run();
-  for (const auto& thread : *threads) thread->Stop();
   spdlog::info("drained, bye");
   return Ok{};
 }

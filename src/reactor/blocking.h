@@ -4,6 +4,8 @@
 // uses it.
 #pragma once
 
+#include <sched.h>
+
 #include <condition_variable>
 #include <coroutine>
 #include <deque>
@@ -20,8 +22,10 @@ namespace cleat {
 
 class BlockingPool {
  public:
-  // With 0 threads the calls run inline: for virtual time, where nothing may happen behind the clock's back.
-  explicit BlockingPool(uint32_t threads);
+  // Threads are made when they are needed, up to `threads_max`, and stay; calls beyond wait for one. With 0 the
+  // calls run inline: for virtual time, where nothing may happen behind the clock's back.
+  // A thread runs where the maker of the pool may run, whoever's call it was made for.
+  explicit BlockingPool(uint32_t threads_max);
   ~BlockingPool();  // waits for the calls that were handed in
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
@@ -34,7 +38,7 @@ class BlockingPool {
    public:
     Call(BlockingPool& pool, const std::function<T()>& function) : pool_(pool), function_(function) {}
     bool await_ready() {
-      if (!pool_.threads_.empty()) return false;
+      if (pool_.threads_max_ > 0) return false;
       result_.emplace(function_());
       return true;
     }
@@ -63,7 +67,7 @@ class BlockingPool {
 
   // Any thread; nobody waits for it (the last reference to a large mapping, say).
   void Post(std::function<void()> work) {
-    if (threads_.empty()) return work();
+    if (threads_max_ == 0) return work();
     Submit(std::move(work));
   }
 
@@ -71,9 +75,12 @@ class BlockingPool {
   void Submit(std::function<void()> work);
   void ThreadMain();
 
+  const uint32_t threads_max_;
+  cpu_set_t cpus_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
+  size_t idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

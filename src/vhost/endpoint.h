@@ -53,6 +53,7 @@ struct EndpointOptions {
   std::string name;         // the controller's, for messages
   std::string socket_path;  // at most 107 bytes
   SocketMode mode = SocketMode::kClient;
+  std::vector<Reactor*> io_reactors;  // queue q runs on io_reactors[q % size]
 };
 
 // Called on the control reactor after each change of status().
@@ -61,7 +62,7 @@ using StatusFn = std::function<void()>;
 class EndpointFactory {
  public:
   virtual ~EndpointFactory() = default;
-  // `model` and the reactors outlive the endpoint. Queue q runs on io_reactors[q % size].
+  // `model` and the reactors outlive the endpoint.
   virtual Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
                                                  StatusFn on_status) = 0;
 };

@@ -15,9 +15,8 @@ constexpr uint64_t kLibraryRetryNs = kNsPerMs;
 
 // ---- SocketEndpointFactory
 
-SocketEndpointFactory::SocketEndpointFactory(Reactor& control, std::vector<Reactor*> io_reactors,
-                                             BlockingPool& pool, ProtocolLibrary& library)
-    : control_(control), io_reactors_(std::move(io_reactors)), pool_(pool), library_(library) {}
+SocketEndpointFactory::SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library)
+    : control_(control), pool_(pool), library_(library) {}
 
 SocketEndpointFactory::~SocketEndpointFactory() {
   CLEAT_CHECK(endpoints_ == 0);
@@ -74,6 +73,7 @@ Status SocketEndpoint::Start() {
   stopped_.Reset();
   last_error_.clear();
   error_delay_ns_ = 0;
+  useless_ = 0;
   phase_ = EndpointState::kConnecting;
   Spawn(Run());
   return Ok{};
@@ -102,8 +102,8 @@ Task<void> SocketEndpoint::Run() {
       last_error_ = served.error().message;
       spdlog::warn("{}: disconnected from {}: {}", options_.name, options_.socket_path, last_error_);
     }
-    if (error_delay_ns_ == 0 || options_.mode == SocketMode::kServer) continue;
-    // The peer would have us back at once, and do the same again.
+    if (error_delay_ns_ == 0) continue;
+    // The peer would have us back, or be back, at once, and do the same again.
     phase_ = EndpointState::kConnecting;
     Changed();
     co_await control.SleepFor(error_delay_ns_, cancel_.get());
@@ -116,13 +116,17 @@ Task<void> SocketEndpoint::Run() {
 Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Reactor& control = factory_.control_;
   phase_ = EndpointState::kHandshake;
-  silent_ = false;
+  silent_ = had_ring_ = false;
+  const uint64_t connected_ns = control.now_ns();
   Session::Options session_options;
   session_options.name = options_.name;
-  session_options.io_reactors = factory_.io_reactors_;
+  session_options.io_reactors = options_.io_reactors;
   session_ = std::make_unique<Session>(std::move(session_options), control, factory_.pool_, model_, [this] {
     if (session_ == nullptr) return;
-    if (session_->rings_up() > 0) last_error_.clear();
+    if (session_->rings_up() > 0) {
+      last_error_.clear();
+      had_ring_ = true;
+    }
     Changed();
   });
   relay_ = std::make_unique<Relay>(control, *session_, model_);
@@ -146,11 +150,17 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Changed();
   auto end = session_->End();
   co_await std::move(end);
-  const bool good = served.ok() && relay_->messages() > 0;
-  error_delay_ns_ = good ? 0 : std::clamp(2 * error_delay_ns_, kErrorDelayMinNs, kErrorDelayMaxNs);
+  ChooseDelay(served.ok() && relay_->messages() > 0, control.now_ns() - connected_ns);
   relay_.reset();
   session_.reset();
   co_return served;
+}
+
+void SocketEndpoint::ChooseDelay(bool good, uint64_t lasted_ns) {
+  const bool useful = good && (had_ring_ || lasted_ns >= kUsefulNs);
+  useless_ = useful ? 0 : useless_ + 1;
+  const bool at_once = useful || (good && useless_ <= kUselessMax);
+  error_delay_ns_ = at_once ? 0 : std::clamp(2 * error_delay_ns_, kErrorDelayMinNs, kErrorDelayMaxNs);
 }
 
 Task<Result<UniqueFd>> SocketEndpoint::ConnectLibrary() {

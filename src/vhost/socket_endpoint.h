@@ -27,8 +27,7 @@ namespace cleat::vhost {
 // outlives it. The control reactor is one of its own that need not poll; all relays run on it.
 class SocketEndpointFactory final : public EndpointFactory {
  public:
-  SocketEndpointFactory(Reactor& control, std::vector<Reactor*> io_reactors, BlockingPool& pool,
-                        ProtocolLibrary& library);
+  SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library);
   ~SocketEndpointFactory() override;  // no endpoint is left
 
   // kResourceExhausted past the library's number of devices; otherwise as Endpoint::Start says.
@@ -38,7 +37,6 @@ class SocketEndpointFactory final : public EndpointFactory {
  private:
   friend class SocketEndpoint;
   Reactor& control_;
-  const std::vector<Reactor*> io_reactors_;
   BlockingPool& pool_;
   ProtocolLibrary& library_;
   std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
@@ -51,9 +49,12 @@ class SocketEndpoint final : public Endpoint {
   // again after a reconnect, and a connection may wait in a listen backlog for ever.
   static constexpr uint64_t kSilentPeerNs = 3 * kNsPerSecond;
   // After a connection that ended in an error, or before its first message: wait this long, twice as long
-  // each time.
+  // each time. A peer that comes and goes politely, without a ring and within kUsefulNs, gets some more at once
+  // (firmware, an upgrade that changed its mind), and is then no better.
   static constexpr uint64_t kErrorDelayMinNs = 20 * kNsPerMs;
   static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
+  static constexpr uint64_t kUsefulNs = kNsPerSecond;
+  static constexpr uint32_t kUselessMax = 4;
 
   SocketEndpoint(SocketEndpointFactory& factory, const EndpointOptions& options, virtio::DeviceModel& model,
                  StatusFn on_status);
@@ -69,6 +70,7 @@ class SocketEndpoint final : public Endpoint {
  private:
   Task<void> Run();
   Task<Status> Serve(UniqueFd peer);
+  void ChooseDelay(bool good, uint64_t lasted_ns);
   Task<Result<UniqueFd>> ConnectLibrary();
   void Changed();
   struct SilenceTimer : Timer {
@@ -95,6 +97,8 @@ class SocketEndpoint final : public Endpoint {
   bool silent_ = false;
   uint64_t connections_ = 0;
   uint64_t error_delay_ns_ = 0;
+  bool had_ring_ = false;  // this connection
+  uint32_t useless_ = 0;   // connections in a row that were of no use
 };
 
 }  // namespace cleat::vhost

@@ -106,7 +106,7 @@ Task<void> SimEndpoint::ServeOne(SimPeer& peer) {
   last_error_.clear();
   vhost::Session::Options options;
   options.name = options_.name;
-  options.io_reactors = network_.world_.io_reactors();
+  options.io_reactors = options_.io_reactors;
   session_ = std::make_unique<vhost::Session>(std::move(options), control, network_.world_.blocking(), model_,
                                               [this] { Changed(); });
   Connection connection(*session_, model_, options_.name, id_, control);

@@ -165,7 +165,7 @@ class RandomLoad {
     if (kind == 19) op = block::Op::kWriteZeroes;
     if (kind == 18) op = block::Op::kDiscard;
     if (kind == 17) op = block::Op::kFlush;
-    slot.io.request.fua = op == block::Op::kWrite && kind == 16;
+    slot.io.request.fua = kind == 16 || (op == block::Op::kWriteZeroes && random_.Chance(1, 2));
     slot.io.request.may_unmap = random_.Chance(1, 2);
     slot.io.segments.clear();
     if (op == block::Op::kFlush) slot.offset = slot.length = 0;

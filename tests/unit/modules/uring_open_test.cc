@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <linux/loop.h>
 #include <linux/seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -125,6 +129,50 @@ TEST_F(UringOpen, OneWriterOrManyReaders) {
 }
 
 // The lock belongs to the open file: a process that dies loses it, and only then another one gets it.
+// A block device of 1 MiB, for those who may make one.
+class LoopDevice {
+ public:
+  explicit LoopDevice(const std::string& file) {
+    const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
+    const int number = control ? ioctl(control.get(), LOOP_CTL_GET_FREE) : -1;
+    if (number < 0) return;
+    path_ = "/dev/loop" + std::to_string(number);
+    device_.Reset(open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    const UniqueFd backing(open(file.c_str(), O_RDWR | O_CLOEXEC));
+    if (device_ && ioctl(device_.get(), LOOP_SET_FD, backing.get()) != 0) device_.Reset();
+  }
+  ~LoopDevice() {
+    if (device_) ioctl(device_.get(), LOOP_CLR_FD, 0);
+  }
+  bool made() const { return device_.valid(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  UniqueFd device_;
+};
+
+TEST_F(UringOpen, ABlockDeviceHasOneWriterUnderAllItsNames) {
+  const LoopDevice loop(folder_.MakeFile("file", kBytes));
+  if (!loop.made()) GTEST_SKIP() << "this needs root and a loop device";
+  struct stat node {};
+  ASSERT_EQ(stat(loop.path().c_str(), &node), 0);
+  const std::string other_name = folder_.path() + "/node";
+  ASSERT_EQ(mknod(other_name.c_str(), S_IFBLK | 0600, node.st_rdev), 0);
+
+  auto first = MustOpen(loop.path());
+  ASSERT_TRUE(host_.Await(first->Acquire(AccessMode::kReadWrite)).ok());
+  auto second = MustOpen(other_name);
+  const Status refused = host_.Await(second->Acquire(AccessMode::kReadWrite));
+  ASSERT_FALSE(refused.ok()) << "two writers";
+  EXPECT_EQ(refused.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(refused.error().message.find(other_name), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(host_.Await(first->Release()).ok());
+  const Status granted = host_.Await(second->Acquire(AccessMode::kReadWrite));
+  EXPECT_TRUE(granted.ok()) << granted.error().message;
+  EXPECT_TRUE(host_.Await(second->Release()).ok());
+}
+
 TEST_F(UringOpen, TheLockEndsWithTheProcess) {
   const std::string file = folder_.MakeFile("file", kBytes);
   const auto device = MustOpen(file);

@@ -30,10 +30,8 @@ std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
 class EndpointTest : public testing::Test {
  protected:
   EndpointTest() : library(LibraryUnderTest()) {
-    host.control_thread().Call([&] {
-      factory =
-          std::make_unique<SocketEndpointFactory>(host.control(), host.io_reactors(), host.pool(), library);
-    });
+    host.control_thread().Call(
+        [&] { factory = std::make_unique<SocketEndpointFactory>(host.control(), host.pool(), library); });
   }
   ~EndpointTest() override {
     host.disk().LetGo();
@@ -296,6 +294,26 @@ TEST_F(EndpointTest, TwoHundredConnectionsLeakNothing) {
   ASSERT_TRUE(front_end->Accept().ok());
   EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= before; }))
       << OpenDescriptors() << " descriptors are open, " << before << " were";
+}
+
+TEST_F(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {
+  virtio::BlkModel& model = host.AddModel(1);
+  auto front_end = Frontend::Listen(Path()).value();
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  const MonotonicClock clock;
+  const uint64_t begin_ns = clock.NowNs();
+  uint64_t delays_ns = 0;
+  uint64_t delay_ns = SocketEndpoint::kErrorDelayMinNs;
+  for (uint32_t visit = 0; visit < SocketEndpoint::kUselessMax + 4; ++visit) {
+    ASSERT_TRUE(front_end->Accept().ok());
+    EXPECT_TRUE(front_end->GetFeatures().ok());
+    front_end->Disconnect();
+    if (visit < SocketEndpoint::kUselessMax) continue;
+    delays_ns += delay_ns;
+    delay_ns *= 2;
+  }
+  ASSERT_TRUE(front_end->Accept().ok());
+  EXPECT_GE(clock.NowNs() - begin_ns, delays_ns) << "it was served again at once, and so for ever";
 }
 
 TEST_F(EndpointTest, StartErrorsNameTheControllerAndThePath) {

@@ -262,6 +262,7 @@ RunningEndpoint::RunningEndpoint(Host& host, EndpointFactory& factory, virtio::D
     options.name = "controllers/c";
     options.socket_path = path;
     options.mode = mode;
+    options.io_reactors = host_.io_reactors();
     auto made = factory.Make(options, model, nullptr);
     ASSERT_TRUE(made.ok()) << made.error().message;
     endpoint_ = std::move(made).value();
