@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Includes go one way: engine -> vhost -> virtio -> block -> reactor -> base.
+"""Includes go one way: engine -> vhost -> virtio -> scsi -> block -> reactor -> base.
 
 Modules know block and what is below it; cleatd and cleatctl share with the engine base and proto alone; perf knows
 base alone. Libraries that belong to one layer are kept there too. Prints every include that breaks this."""
@@ -16,9 +16,10 @@ MAY_INCLUDE = {
     "base": [],
     "reactor": ["base"],
     "block": ["reactor", "base"],
-    "virtio": ["block", "reactor", "base"],
-    "vhost": ["virtio", "block", "reactor", "base"],
-    "engine": ["vhost", "virtio", "block", "reactor", "base", "modules", "engine-proto"],
+    "scsi": ["block", "reactor", "base"],
+    "virtio": ["scsi", "block", "reactor", "base"],
+    "vhost": ["virtio", "scsi", "block", "reactor", "base"],
+    "engine": ["vhost", "virtio", "scsi", "block", "reactor", "base", "modules", "engine-proto"],
     "modules": ["block", "reactor", "base"],
     "control": ["base", "engine-proto", "public-proto"],
     "ctl": ["base", "public-proto"],

@@ -6,13 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <span>
 
 #include "base/check.h"
 #include "block/memory.h"
+#include "block/segments.h"
 #include "virtio/guest_access.h"
 
 namespace cleat::virtio {
@@ -81,43 +81,7 @@ class Chain {
   alignas(block::Segment) std::byte storage_[kChainSegmentsMax * sizeof(block::Segment)];
 };
 
-// Copies `bytes` of guest memory, `skip_bytes` into the segments, which hold that many.
-inline void Gather(std::span<const block::Segment> segments, uint64_t skip_bytes, void* to, size_t bytes) {
-  auto* out = static_cast<uint8_t*>(to);
-  for (const block::Segment& segment : segments) {
-    if (bytes == 0) return;
-    if (skip_bytes >= segment.length_bytes) {
-      skip_bytes -= segment.length_bytes;
-      continue;
-    }
-    const uint64_t room = segment.length_bytes - skip_bytes;
-    const size_t piece = bytes < room ? bytes : room;
-    CopyShared(out, segment.data() + skip_bytes, piece);
-    out += piece;
-    bytes -= piece;
-    skip_bytes = 0;
-  }
-  CLEAT_CHECK(bytes == 0);
-}
-
-// The part [skip_bytes, skip_bytes + length_bytes) of `in`, written to `out`, which has room for in.size().
-// Returns how many segments that took.
-inline uint32_t Cut(std::span<const block::Segment> in, uint64_t skip_bytes, uint64_t length_bytes,
-                    block::Segment* out) {
-  uint32_t count = 0;
-  for (const block::Segment& segment : in) {
-    if (length_bytes == 0) break;
-    if (skip_bytes >= segment.length_bytes) {
-      skip_bytes -= segment.length_bytes;
-      continue;
-    }
-    const uint64_t room = segment.length_bytes - skip_bytes;
-    const uint64_t piece = length_bytes < room ? length_bytes : room;
-    out[count++] = {segment.region, segment.offset_bytes + skip_bytes, static_cast<uint32_t>(piece)};
-    length_bytes -= piece;
-    skip_bytes = 0;
-  }
-  return count;
-}
+using block::Cut;
+using block::Gather;
 
 }  // namespace cleat::virtio

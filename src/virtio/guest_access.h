@@ -10,7 +10,8 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
-#include <cstring>
+
+#include "block/segments.h"
 
 namespace cleat::virtio {
 
@@ -39,11 +40,6 @@ inline void FullFence() {
 #endif
 }
 
-// A copy of bytes of any alignment. What is done with the copy can't be turned into a second look at the
-// source.
-inline void CopyShared(void* to, const uint8_t* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
+using block::CopyShared;
 
 }  // namespace cleat::virtio

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of every command, those that are one request of the storage, and task management.
+#include "scsi/unit_channel.h"
+
+#include <bit>
+#include <utility>
+
+#include "scsi/bytes.h"
+
+namespace cleat::scsi {
+namespace {
+
+constexpr uint8_t kFua = 0x08;         // byte 1 of reads and writes
+constexpr uint8_t kBytchkBits = 0x06;  // byte 1 of the verifying ones
+constexpr uint8_t kNdob = 0x01;        // byte 1 of WRITE SAME(16)
+
+}  // namespace
+
+UnitChannel::UnitChannel(Reactor& reactor, std::shared_ptr<LogicalUnit> unit, block::PipelineChannel& channel,
+                         const block::Geometry& geometry, TransferMemory& memory)
+    : reactor_(reactor),
+      unit_(std::move(unit)),
+      channel_(channel),
+      geometry_(geometry),
+      block_shift_(static_cast<uint32_t>(std::countr_zero(geometry.logical_block_bytes))),
+      memory_(memory),
+      quiescing_(reactor) {}
+
+UnitChannel::~UnitChannel() {
+  CLEAT_CHECK(commands_.empty() && waits_.empty());
+}
+
+// ---- The way of every command
+
+void UnitChannel::Execute(Command& command) {
+  command.Prepare();
+  command.Decode();
+  if (command.info != nullptr && command.info->needs_discard && !geometry_.discard) [[unlikely]] {
+    command.info = nullptr;
+  }
+  if (command.info != nullptr && !DataFits(command)) [[unlikely]] {
+    command.delivery = Delivery::kOverrun;
+    return command.on_done(command);
+  }
+  if (Refuse(command)) [[unlikely]]
+    return command.on_done(command);
+  Dispatch(command);
+}
+
+// Nothing is carried out for which the data has no room, or is not there, or goes the other way (virtio 1.2,
+// 5.6.6.1: OVERRUN). What remains of the data is residual.
+bool UnitChannel::DataFits(const Command& command) const {
+  switch (command.info->data) {
+    case DataUse::kNone:
+      return true;
+    case DataUse::kAllocation:
+      return command.blocks <= command.data_in_bytes;
+    case DataUse::kEightIn:
+      return command.data_in_bytes >= 8;
+    case DataUse::kBlocksIn:
+      return Bytes(command.blocks) <= command.data_in_bytes;
+    case DataUse::kBlocksOut:
+      return Bytes(command.blocks) <= command.data_out_bytes;
+    case DataUse::kTwiceBlocksOut:
+      return Bytes(command.blocks) * 2 <= command.data_out_bytes;
+    case DataUse::kParameters:
+      return command.blocks <= command.data_out_bytes;
+    case DataUse::kBlockOrNone:
+      return (command.cdb[1] & kNdob) != 0 || Bytes(1) <= command.data_out_bytes;
+    case DataUse::kByteCheck:
+      return ByteCheckBytes(command) <= command.data_out_bytes;
+  }
+  return false;
+}
+
+uint64_t UnitChannel::ByteCheckBytes(const Command& command) const {
+  switch ((command.cdb[1] & kBytchkBits) >> 1) {
+    case 1:
+      return Bytes(command.blocks);
+    case 3:
+      return Bytes(command.blocks > 0 ? 1 : 0);
+    default:
+      return 0;
+  }
+}
+
+bool UnitChannel::Refuse(Command& command) {
+  const CommandInfo* info = command.info;
+  if (unit_->attention_pending() && (info == nullptr || !info->passes_attention)) [[unlikely]] {
+    if (const auto attention = unit_->TakeAttention()) {
+      command.Check(SenseKey::kUnitAttention, *attention);
+      return true;
+    }
+  }
+  if (info == nullptr) {
+    command.RefuseOpcode();
+    return true;
+  }
+  if (const BadField bad = CheckUsage(*info, command.cdb); bad.byte >= 0) [[unlikely]] {
+    command.RefuseField(bad);
+    return true;
+  }
+  if (info->writes_medium && unit_->read_only()) [[unlikely]] {
+    command.Check(SenseKey::kDataProtect, SenseCode::kWriteProtected);
+    return true;
+  }
+  if (info->lba.bytes != 0 && (command.lba > disk_blocks() || command.blocks > disk_blocks() - command.lba) &&
+      info->action != Action::kGetLbaStatus) [[unlikely]] {
+    command.Check(SenseKey::kIllegalRequest, SenseCode::kLbaOutOfRange);
+    return true;
+  }
+  return false;
+}
+
+void UnitChannel::Dispatch(Command& command) {
+  std::array<uint8_t, kReplyBytesMax> reply;
+  switch (command.info->action) {
+    case Action::kRead:
+      return Transfer(command, block::Op::kRead);
+    case Action::kWrite:
+      return Transfer(command, block::Op::kWrite);
+    case Action::kSynchronizeCache:
+      return Flush(command);
+    case Action::kCompareAndWrite:
+      return CompareAndWrite(command);
+    case Action::kStartStop:
+      return StartStop(command);
+    case Action::kVerify:
+      return StartVerify(command);
+    case Action::kWriteAndVerify:
+      return StartWriteAndVerify(command);
+    case Action::kWriteSame:
+      return StartWriteSame(command);
+    case Action::kUnmap:
+      return StartUnmap(command);
+    case Action::kTestUnitReady:
+    case Action::kPreFetch:
+      break;
+    case Action::kRequestSense:
+      RequestSense(command);
+      break;
+    case Action::kInquiry:
+      Inquiry(command);
+      break;
+    case Action::kReportLuns:
+      ReportLuns(command);
+      break;
+    case Action::kModeSelect:
+      ModeSelect(command);
+      break;
+    case Action::kModeSense:
+      ModeSense(command);
+      break;
+    case Action::kReadCapacity10:
+      command.Reply({reply.data(), ReadCapacity10(geometry_, reply)});
+      break;
+    case Action::kReadCapacity16:
+      command.Reply({reply.data(), ReadCapacity16(geometry_, reply)});
+      break;
+    case Action::kGetLbaStatus:
+      GetLbaStatus(command);
+      break;
+    case Action::kReportOpcodes:
+      ReportOpcodes(command);
+      break;
+  }
+  command.on_done(command);
+}
+
+// ---- One request
+
+void UnitChannel::Transfer(Command& command, block::Op op) {
+  const uint64_t bytes = Bytes(command.blocks);
+  command.op = op;
+  command.offset_bytes = Bytes(command.lba);
+  command.length_bytes = bytes;
+  command.segments = TakeFirst(op == block::Op::kRead ? command.data_in : command.data_out, bytes);
+  command.fua = op == block::Op::kWrite && ((command.cdb[1] & kFua) != 0 || !unit_->mode().write_cache);
+  Submit(command);
+}
+
+void UnitChannel::CompareAndWrite(Command& command) {
+  const uint64_t bytes = Bytes(command.blocks);
+  if (bytes > kCompareAndWriteBytesMax) {
+    command.RefuseField({13, 7});
+    return command.on_done(command);
+  }
+  if (bytes == 0) return command.on_done(command);  // SBC-4 5.4: no error
+  command.op = block::Op::kCompareAndWrite;
+  command.offset_bytes = Bytes(command.lba);
+  command.length_bytes = bytes;
+  command.segments = TakeFirst(command.data_out, 2 * bytes);
+  command.fua = (command.cdb[1] & kFua) != 0 || !unit_->mode().write_cache;
+  Submit(command);
+}
+
+// The storage flushes all or nothing, so the range says nothing; nor does IMMED, a status that comes later than it
+// had to.
+void UnitChannel::Flush(Command& command) {
+  command.op = block::Op::kFlush;
+  command.offset_bytes = command.length_bytes = 0;
+  Submit(command);
+}
+
+// There is nothing to spin down: a stop writes the cache back, as SBC-4 5.31 has it, and the disk stays ready.
+void UnitChannel::StartStop(Command& command) {
+  constexpr uint8_t kStart = 0x01;
+  constexpr uint8_t kNoFlush = 0x04;
+  if ((command.cdb[4] & (kStart | kNoFlush)) == 0) return Flush(command);
+  command.on_done(command);
+}
+
+void UnitChannel::Submit(Command& command) {
+  Begin(command);
+  command.submitted_ns = reactor_.now_ns();
+  command.Push(&RequestDone, this);
+  channel_.Submit(command);
+}
+
+void UnitChannel::RequestDone(block::Request& request, const block::Frame& frame) {
+  auto& self = *static_cast<UnitChannel*>(frame.layer);
+  auto& command = static_cast<Command&>(request);
+  if (command.status == block::IoStatus::kOk) [[likely]] {
+    command.transferred_bytes =
+        command.op == block::Op::kCompareAndWrite ? 2 * command.length_bytes : command.length_bytes;
+  } else {
+    self.SetOutcome(command, command.status);
+  }
+  self.End(command);
+}
+
+// What the storage says, in SCSI's words.
+void UnitChannel::SetOutcome(Command& command, block::IoStatus status) {
+  switch (status) {
+    case block::IoStatus::kOk:
+      return;
+    case block::IoStatus::kIoError:
+      return command.Check(SenseKey::kMediumError, command.op == block::Op::kRead
+                                                       ? SenseCode::kUnrecoveredReadError
+                                                       : SenseCode::kWriteError);
+    case block::IoStatus::kNoSpace:
+      return command.Check(SenseKey::kDataProtect, SenseCode::kSpaceAllocationFailed);
+    case block::IoStatus::kReadOnly:
+      return command.Check(SenseKey::kDataProtect, SenseCode::kWriteProtected);
+    case block::IoStatus::kUnsupported:
+      return command.Check(SenseKey::kIllegalRequest, SenseCode::kInvalidOpcode);
+    case block::IoStatus::kInvalid:
+      return command.Check(SenseKey::kIllegalRequest, SenseCode::kLbaOutOfRange);
+    case block::IoStatus::kReservationConflict:
+      command.scsi_status = ScsiStatus::kReservationConflict;
+      return;
+    case block::IoStatus::kMiscompare:  // SBC-4 5.4: how far into the data
+      return command.CheckInformation(SenseKey::kMiscompare, SenseCode::kMiscompareDuringVerify,
+                                      command.miscompare_bytes);
+    case block::IoStatus::kAborted:
+      return command.Check(SenseKey::kAbortedCommand, SenseCode::kNone);
+  }
+}
+
+void UnitChannel::Begin(Command& command) {
+  command.sequence = next_sequence_++;
+  commands_.PushBack(command);
+}
+
+void UnitChannel::End(Command& command) {
+  command.in_flight.Unlink();
+  if (!waits_.empty()) [[unlikely]]
+    Wake(command);
+  command.on_done(command);
+}
+
+// ---- Task management
+
+bool UnitChannel::Has(std::optional<uint64_t> tag) {
+  if (!tag) return !commands_.empty();
+  for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+    if (command->tag == *tag) return true;
+  }
+  return false;
+}
+
+Task<void> UnitChannel::Quiesce(Abort why, std::optional<uint64_t> tag) {
+  const Gate::Holder holder(quiescing_);
+  bool any = false;
+  for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+    if (tag && command->tag != *tag) continue;
+    any = true;
+    if (command->abort == Abort::kNone) command->abort = why;
+  }
+  if (!any) co_return;
+  Wait wait(reactor_, next_sequence_ - 1, tag);
+  waits_.PushBack(wait);
+  co_await wait.over.Wait();
+}
+
+// `ended` is not in flight any more; whoever waited for it and the likes of it goes on.
+void UnitChannel::Wake(const Command& ended) {
+  const auto left = [this](const Wait& wait) {
+    if (!wait.tag) return !commands_.empty() && commands_.front()->sequence <= wait.last_sequence;
+    for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+      if (command->sequence > wait.last_sequence) return false;
+      if (command->tag == *wait.tag) return true;
+    }
+    return false;
+  };
+  Wait* next = nullptr;
+  for (Wait* wait = waits_.front(); wait != nullptr; wait = next) {
+    next = waits_.Next(*wait);
+    if ((wait->tag && *wait->tag != ended.tag) || left(*wait)) continue;
+    wait->hook.Unlink();
+    wait->over.Set();
+  }
+}
+
+Task<void> UnitChannel::Close() {
+  auto quiesce = Quiesce(Abort::kRemoved, std::nullopt);
+  co_await std::move(quiesce);
+  co_await quiescing_.Close();
+  CLEAT_CHECK(commands_.empty());
+}
+
+}  // namespace cleat::scsi
