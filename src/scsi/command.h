@@ -43,7 +43,8 @@ struct Command : block::Request {
   // ---- What became of it
   Delivery delivery = Delivery::kComplete;
   ScsiStatus scsi_status = ScsiStatus::kGood;
-  Sense sense;                     // with kCheckCondition
+  Sense sense;                     // with kCheckCondition, to be written in the
+  bool descriptor_sense = false;   // descriptor or the fixed format
   uint64_t transferred_bytes = 0;  // in either direction; the rest is residual
 
   // ---- While it is in flight
@@ -58,6 +59,7 @@ struct Command : block::Request {
     delivery = Delivery::kComplete;
     scsi_status = ScsiStatus::kGood;
     sense = {};
+    descriptor_sense = false;
     transferred_bytes = 0;
     abort = Abort::kNone;
     fua = may_unmap = false;

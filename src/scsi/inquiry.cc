@@ -54,7 +54,7 @@ size_t DeviceIdentification(const Identity& identity, uint8_t* at) {
 // SBC-4 6.6.4; offsets from the page's beginning.
 size_t BlockLimits(const block::Geometry& geometry, uint8_t* page) {
   page[4] = 0x01;  // WSNZ: a WRITE SAME says how many blocks
-  page[5] = static_cast<uint8_t>(std::min<size_t>(Blocks(kCompareAndWriteBytesMax, geometry), 255));
+  page[5] = static_cast<uint8_t>(std::min<size_t>(Blocks(block::kCompareAndWriteBytesMax, geometry), 255));
   StoreBig(page + 6, Saturate(BlocksPerPhysical(geometry), 2), 2);
   StoreBig(page + 12, Blocks(geometry.optimal_io_bytes, geometry), 4);
   if (geometry.discard) {

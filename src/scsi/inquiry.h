@@ -6,16 +6,17 @@
 #include <cstdint>
 #include <span>
 
+#include "block/compare_and_write.h"
 #include "block/device.h"
 #include "scsi/identity.h"
 
 namespace cleat::scsi {
 
-// What a command may do at most; told in the block limits page, enforced by the decoder.
+// What a command may do at most, beside block::kCompareAndWriteBytesMax; told in the block limits page, enforced by
+// the decoder.
 inline constexpr uint32_t kUnmapRangesMax = 32;
 inline constexpr uint64_t kUnmapBytesMax = uint64_t{4} << 30;  // all ranges together
 inline constexpr uint64_t kWriteSameBytesMax = uint64_t{4} << 30;
-inline constexpr uint32_t kCompareAndWriteBytesMax = 64 << 10;
 
 inline constexpr size_t kReplyBytesMax = 128;
 using ReplyBytes = std::span<uint8_t, kReplyBytesMax>;

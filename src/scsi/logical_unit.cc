@@ -41,8 +41,14 @@ std::optional<SenseCode> LogicalUnit::TakeAttention() {
   while ((state & kAttentions) != 0) {
     const uint32_t lowest = state & -state;
     if (!state_.compare_exchange_weak(state, state & ~lowest, std::memory_order_relaxed)) continue;
-    return static_cast<Attention>(lowest) == Attention::kReset ? SenseCode::kBusDeviceReset
-                                                               : SenseCode::kCapacityChanged;
+    switch (static_cast<Attention>(lowest)) {
+      case Attention::kReset:
+        return SenseCode::kBusDeviceReset;
+      case Attention::kNexusLoss:
+        return SenseCode::kNexusLoss;
+      case Attention::kCapacityChanged:
+        return SenseCode::kCapacityChanged;
+    }
   }
   return std::nullopt;
 }

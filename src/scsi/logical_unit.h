@@ -28,7 +28,8 @@ struct ModeParameters {
 
 enum class Attention : uint32_t {
   kReset = 1U << 0,  // in the order in which they are reported
-  kCapacityChanged = 1U << 1,
+  kNexusLoss = 1U << 1,
+  kCapacityChanged = 1U << 2,
 };
 
 class LogicalUnit {

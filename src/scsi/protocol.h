@@ -79,7 +79,7 @@ enum class SenseCode : uint16_t {
   kWriteProtected = 0x2700,
   kSpaceAllocationFailed = 0x2707,
   kBusDeviceReset = 0x2903,
-  kModeParametersChanged = 0x2a01,
+  kNexusLoss = 0x2907,
   kCapacityChanged = 0x2a09,
   kSavingParametersNotSupported = 0x3900,
 };

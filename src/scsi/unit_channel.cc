@@ -35,6 +35,7 @@ UnitChannel::~UnitChannel() {
 void UnitChannel::Execute(Command& command) {
   command.Prepare();
   command.Decode();
+  command.descriptor_sense = unit_->mode().descriptor_sense;
   if (command.info != nullptr && command.info->needs_discard && !geometry_.discard) [[unlikely]] {
     command.info = nullptr;
   }
@@ -181,7 +182,7 @@ void UnitChannel::Transfer(Command& command, block::Op op) {
 
 void UnitChannel::CompareAndWrite(Command& command) {
   const uint64_t bytes = Bytes(command.blocks);
-  if (bytes > kCompareAndWriteBytesMax) {
+  if (bytes > block::kCompareAndWriteBytesMax) {
     command.RefuseField({13, 7});
     return command.on_done(command);
   }

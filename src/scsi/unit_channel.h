@@ -32,7 +32,7 @@ class UnitChannel {
               const block::Geometry& geometry, TransferMemory& memory);
   ~UnitChannel();
 
-  LogicalUnit& unit() { return *unit_; }
+  const std::shared_ptr<LogicalUnit>& unit() const { return unit_; }
   void SetGeometry(const block::Geometry& geometry) { geometry_ = geometry; }
 
   // Carries the command out and calls its on_done, perhaps before it returns.

@@ -15,6 +15,7 @@ RingQueue::~RingQueue() {
 void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   CLEAT_CHECK(state_ == State::kStopped && setup.memory != nullptr);
   state_ = State::kRunning;
+  left_behind_ = false;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
   features_ = setup.features;
@@ -32,6 +33,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
 
 void RingQueue::Stop(std::function<void()> on_drained) {
   CLEAT_CHECK(state_ == State::kRunning);
+  left_behind_ = offered();
   state_ = State::kDraining;
   on_drained_ = std::move(on_drained);
   reactor_.RemovePoller(*this);

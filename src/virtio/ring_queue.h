@@ -80,6 +80,11 @@ class RingQueue : public DeviceQueue {
   static constexpr uint32_t kUnlimited = UINT32_MAX;
   uint32_t fetches_allowed() const { return fetches_allowed_; }
 
+  // Whether the guest has offered chains that are still to be fetched.
+  bool offered() { return state_ == State::kRunning && !broken_ && ring_.Available() > 0; }
+  // Whether there were such chains when the queue was stopped: a successor will fetch them.
+  bool left_behind() const { return left_behind_; }
+
   uint64_t features() const { return features_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
 
@@ -97,6 +102,7 @@ class RingQueue : public DeviceQueue {
   bool in_poll_ = false;
   bool broken_ = false;
   bool broken_reported_ = false;
+  bool left_behind_ = false;
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;

@@ -82,8 +82,8 @@ class ScsiModel final : public DeviceModel {
   Result<std::unique_ptr<DeviceQueue>> OpenQueue(Reactor& reactor, uint32_t index) override;
 
  private:
-  bool RunsRequests(size_t reactor_position) const;
-  Task<void> RemovePart(uint32_t target, size_t reactors);
+  bool RunsRequests(size_t position) const;
+  Task<void> RemoveParts(uint32_t target, size_t reactors);
   Task<void> Tell(uint32_t event, uint32_t target, uint32_t reason);
 
   const std::string name_;
@@ -91,8 +91,9 @@ class ScsiModel final : public DeviceModel {
   const std::vector<Reactor*> io_reactors_;
   const uint32_t request_queues_;
   Mutex operations_;
-  std::vector<std::unique_ptr<ScsiPort>> ports_;  // by position in io_reactors_; each changed on its reactor alone
-  std::unique_ptr<ScsiEvents> events_;            // on the event queue's reactor
+  std::vector<std::unique_ptr<ScsiPort>>
+      ports_;                           // by position in io_reactors_; each changed on its reactor alone
+  std::unique_ptr<ScsiEvents> events_;  // on the event queue's reactor
   std::array<std::shared_ptr<scsi::LogicalUnit>, kTargetsMax> units_;  // on control: what is there
 };
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control queue of a virtio-scsi device (virtio 1.2, 5.6.6.2): task management (SAM-5 7) and asynchronous
+// notifications, of which there are none here.
+//
+// An abort or a reset is answered complete when every command that it affects, on all queues of all reactors, has
+// ended and its answer lies in the used ring: the storage can no longer write for it. Commands are not torn out of
+// the storage; they end as they end, and those of several steps take no further one. A function that waits holds up
+// no other, and the draining of this queue for no longer than the storage takes.
+//
+// On its reactor; task management visits the others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "virtio/ring_queue.h"
+#include "virtio/scsi_format.h"
+#include "virtio/scsi_port.h"
+
+namespace cleat::virtio {
+
+class ScsiControlQueue final : public RingQueue {
+ public:
+  // Functions that wait at a time; more are rejected.
+  static constexpr uint32_t kFunctionsMax = 64;
+
+  // The ports of all reactors; they outlive the queue.
+  ScsiControlQueue(Reactor& reactor, std::span<const std::unique_ptr<ScsiPort>> ports)
+      : RingQueue(reactor), home_(reactor), ports_(ports) {}
+
+ private:
+  void HandleChain(const Chain& chain, Ticket ticket) override;
+  void AnswerNotification(const Chain& chain, Ticket ticket, const ScsiNotificationRequest& request);
+  void StartFunction(Ticket ticket, block::Segment response, const ScsiManagementRequest& request);
+
+  Task<void> Run(Ticket ticket, block::Segment response, ScsiManagementRequest request);
+  Task<uint8_t> Manage(uint32_t target, uint32_t function, uint64_t tag);
+  Task<uint8_t> Query(uint32_t target, std::optional<uint64_t> tag);
+  void Answer(Ticket ticket, const block::Segment& response, uint8_t result);
+
+  Reactor& home_;
+  const std::span<const std::unique_ptr<ScsiPort>> ports_;
+  uint32_t functions_ = 0;
+};
+
+}  // namespace cleat::virtio

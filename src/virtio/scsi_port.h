@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the queues of one I/O reactor know of a virtio-scsi device: its targets as they are reached from here, and the
+// request queues that run here. One for each reactor and model, touched on that reactor alone; it outlives the queues.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/intrusive_list.h"
+#include "reactor/reactor.h"
+#include "reactor/task.h"
+#include "scsi/unit_channel.h"
+#include "virtio/scsi_format.h"
+
+namespace cleat::virtio {
+
+class ScsiQueue;
+
+class ScsiPort {
+ public:
+  explicit ScsiPort(Reactor& reactor) : reactor_(reactor) {}
+  ~ScsiPort();
+  ScsiPort(const ScsiPort&) = delete;
+  ScsiPort& operator=(const ScsiPort&) = delete;
+
+  Reactor& reactor() { return reactor_; }
+  scsi::UnitChannel* unit(uint32_t target) { return units_[target].get(); }  // nullptr: no such target
+  // The addresses of the logical units, for the device's REPORT LUNS unit.
+  uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
+
+  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, block::PipelineChannel& channel,
+           const block::Geometry& geometry);
+  // New commands find nobody; goes on when those in flight have ended.
+  Task<void> Remove(uint32_t target);
+
+  // ---- Task management
+  enum class Quiesced : uint8_t {
+    kYes,  // every affected command that the guest had offered has ended, and its answer is in the used ring
+    kStopped,  // a queue was stopped with commands that nobody has looked at
+    kNoUnit,   // the target went away
+  };
+  Task<Quiesced> Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag);
+  // Likewise, but only looks.
+  bool Has(uint32_t target, std::optional<uint64_t> tag);
+
+  // ---- For the queues
+  void Register(ScsiQueue& queue);
+  void Unregister(ScsiQueue& queue);
+
+ private:
+  Task<bool> FetchOffered();
+
+  Reactor& reactor_;
+  scsi::TransferMemory memory_;
+  std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
+  std::vector<ScsiQueue*> queues_;
+};
+
+}  // namespace cleat::virtio

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request queue of a virtio-scsi device (virtio 1.2, 5.6.6.1): chains become SCSI commands, their outcomes
+// responses. The rules:
+//   - The header is the first 51 readable bytes, data-out what follows; the response is the first 108 writable bytes,
+//     data-in what follows, however the driver cut it into descriptors.
+//   - A chain without room for a response breaks the queue. A header that is too short, or data in both directions
+//     (which was not negotiated), is answered with FAILURE.
+//   - Data that is too short for the command, or goes the wrong way, is answered with OVERRUN, and nothing is carried
+//     out. Data beyond the command's is residual.
+//   - Task attributes are mapped to SIMPLE, as the specification allows; priority and CRN say nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "scsi/command.h"
+#include "virtio/ring_queue.h"
+#include "virtio/scsi_format.h"
+#include "virtio/scsi_port.h"
+#include "virtio/slot_pool.h"
+
+namespace cleat::virtio {
+
+struct ScsiSlot : scsi::Command, PooledSlot {
+  class ScsiQueue* queue = nullptr;
+  MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
+  uint16_t head = 0;
+  std::span<const block::Segment> response;
+};
+
+class ScsiQueue final : public RingQueue {
+ public:
+  // `port` is the reactor's; it outlives the queue.
+  ScsiQueue(Reactor& reactor, ScsiPort& port) : RingQueue(reactor), port_(port) { port_.Register(*this); }
+  ~ScsiQueue() override { port_.Unregister(*this); }
+
+  // ---- For task management: has everything that was offered at some time been fetched?
+  uint64_t fetched() const { return fetched_; }
+  using RingQueue::left_behind;
+  using RingQueue::offered;
+
+ private:
+  void HandleChain(const Chain& chain, Ticket ticket) override;
+  void Trim() override { slots_.Trim(); }
+
+  void KeepSegments(ScsiSlot& slot, const Chain& chain);
+  void Execute(ScsiSlot& slot, const ScsiAddress& address);
+  static void CommandDone(scsi::Command& command);
+  void Answer(ScsiSlot& slot, uint8_t response);
+
+  ScsiPort& port_;
+  uint64_t fetched_ = 0;
+  SlotPool<ScsiSlot> slots_;
+};
+
+}  // namespace cleat::virtio
