@@ -17,7 +17,6 @@ Status CheckSpec(const ControllerSpec& spec) {
     return Error(ErrorCode::kInvalidArgument, "controller '" + spec.name + "': " + why);
   };
   if (spec.name.empty()) return refuse("has no name");
-  if (spec.type != ControllerType::kBlk) return refuse("SCSI is not served yet");
   if (spec.queues < 1 || spec.queues > kQueuesMax) {
     return refuse(std::to_string(spec.queues) + " queues: use 1 to " + std::to_string(kQueuesMax));
   }

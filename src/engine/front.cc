@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/blk_front.h"
+#include "engine/scsi_front.h"
 
 namespace cleat::engine {
 
@@ -25,11 +26,15 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
 }
 
 uint32_t QueuesOf(const ControllerSpec& spec) {
-  return spec.queues;
+  constexpr uint32_t kScsiOwnQueues = 2;  // control and event (virtio 1.2, 5.6.2)
+  return spec.type == ControllerType::kScsi ? spec.queues + kScsiOwnQueues : spec.queues;
 }
 
 std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
                                  const std::vector<Reactor*>& reactors, std::function<void()> on_change) {
+  if (spec.type == ControllerType::kScsi) {
+    return std::make_unique<ScsiFront>(context, spec, reactors, std::move(on_change));
+  }
   return std::make_unique<BlkFront>(context, spec, reactors, std::move(on_change));
 }
 

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/scsi_front.h"
+
+#include <utility>
+
+namespace cleat::engine {
+namespace {
+
+// What INQUIRY says (SPC-5, 6.6.2); udev makes names of it, so it never changes.
+constexpr char kVendor[] = "CLEAT";
+constexpr char kProduct[] = "Cleat disk";
+
+}  // namespace
+
+ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
+                     const std::vector<Reactor*>& reactors, std::function<void()> on_change)
+    : context_(context),
+      spec_(spec),
+      reactors_(reactors),
+      on_change_(std::move(on_change)),
+      model_(spec.name, context.control, reactors, spec.queues) {}
+
+Status ScsiFront::Open() {
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, model_, on_change_);
+  if (!endpoint) return std::move(endpoint).error();
+  endpoint_ = std::move(endpoint).value();
+  return Ok{};
+}
+
+Task<void> ScsiFront::Close() {
+  if (endpoint_ == nullptr) co_return;
+  auto stop = endpoint_->Stop();
+  co_await std::move(stop);
+  endpoint_.reset();
+}
+
+Task<Status> ScsiFront::Add(AttachedDisk& disk) {
+  virtio::ScsiDisk scsi;
+  scsi.name = disk.spec.disk.name;
+  scsi.identity.vendor = kVendor;
+  scsi.identity.product = kProduct;
+  scsi.identity.serial = disk.spec.disk.serial;
+  scsi.identity.wwn = disk.spec.disk.wwn;
+  scsi.geometry = disk.geometry();
+  scsi.mode = disk.mode();
+  scsi.channel = [&disk](Reactor& io) { return disk.ChannelOn(io); };
+  auto add = model_.Add(disk.spec.target, std::move(scsi));
+  co_return co_await std::move(add);
+}
+
+Task<void> ScsiFront::Remove(AttachedDisk& disk) {
+  auto remove = model_.Remove(disk.spec.target);
+  co_await std::move(remove);
+}
+
+Task<void> ScsiFront::Resized(AttachedDisk& disk) {
+  auto set = model_.SetGeometry(disk.spec.target, disk.geometry());
+  co_await std::move(set);
+}
+
+std::optional<vhost::EndpointStatus> ScsiFront::status() const {
+  if (endpoint_ == nullptr) return std::nullopt;
+  return endpoint_->status();
+}
+
+}  // namespace cleat::engine

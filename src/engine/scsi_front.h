@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A virtio-scsi controller's front: the device is there, and connected, as long as its controller; disks come
+// and go at its targets.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/front.h"
+#include "virtio/scsi_model.h"
+
+namespace cleat::engine {
+
+class ScsiFront final : public Front {
+ public:
+  ScsiFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
+            std::function<void()> on_change);
+
+  uint32_t targets() const override { return kTargetsMax; }
+  Status Open() override;
+  Task<void> Close() override;
+  Task<Status> Add(AttachedDisk& disk) override;
+  Task<void> Remove(AttachedDisk& disk) override;
+  Task<void> Resized(AttachedDisk& disk) override;
+  std::optional<vhost::EndpointStatus> status() const override;
+
+ private:
+  ControllerContext& context_;
+  const ControllerSpec& spec_;
+  const std::vector<Reactor*>& reactors_;
+  const std::function<void()> on_change_;
+  virtio::ScsiModel model_;
+  std::unique_ptr<vhost::Endpoint> endpoint_;
+};
+
+}  // namespace cleat::engine
