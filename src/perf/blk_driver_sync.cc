@@ -7,13 +7,9 @@
 #include <cstring>
 
 #include "perf/blk_driver.h"
-#include "perf/deadline.h"
 
 namespace cleat::perf {
 namespace {
-
-// Tokens of the helpers' own requests: far from what a caller would use.
-constexpr uint64_t kSyncTokenBase = 1ULL << 63;
 
 const char* Name(BlkOp op) {
   switch (op) {
@@ -46,28 +42,6 @@ Error StatusError(const BlkIo& io, uint8_t status) {
 }
 
 }  // namespace
-
-Result<BlkCompletion> BlkDriver::WaitFor(uint16_t queue, uint64_t token) {
-  const Deadline deadline(options_.io_timeout_ns);
-  Queue& source = queues_[queue];
-  for (;;) {
-    for (BlkCompletion completion; PopOne(source, &completion);) {
-      if (completion.token == token) return completion;
-      source.kept.push_back(completion);
-    }
-    if (Status health = Health(); !health) return std::move(health).error();
-    if (deadline.passed()) {
-      return Error(ErrorCode::kDeadlineExceeded,
-                   fmt::format("queue {}: a request did not complete in time", queue));
-    }
-    // What is kept for others would end the wait at once: it is this queue's call that counts.
-    std::deque<BlkCompletion> kept;
-    kept.swap(source.kept);
-    Status waited = Wait(options_.io_timeout_ns);
-    source.kept.insert(source.kept.begin(), kept.begin(), kept.end());
-    if (!waited) return std::move(waited).error();
-  }
-}
 
 Result<BlkCompletion> BlkDriver::Execute(uint16_t queue, const BlkIo& io) {
   BlkIo own = io;

@@ -2,21 +2,24 @@
 #include "perf/request_layout.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 
 namespace cleat::perf {
 namespace {
 
-constexpr uint64_t kHeadGpaOffset = offsetof(RequestArea, head_bounce);
-constexpr uint64_t kStatusGpaOffset = offsetof(RequestArea, status);
-static_assert(kHeadGpaOffset == sizeof(wire::BlkHeader), "the head follows the header");
-static_assert(kStatusGpaOffset == offsetof(RequestArea, tail_bounce) + RequestArea::kBounceBytes,
+static_assert(offsetof(RequestArea, head_bounce) == kBlkShape.header_bytes, "the head follows the header");
+static_assert(kBlkShape.answer_offset == offsetof(RequestArea, tail_bounce) + kBounceBytes,
               "the status follows the tail");
 constexpr uint32_t kHeaderPiecesMax = 3;
 constexpr uint32_t kDataPiecesMax = 6;
 
 }  // namespace
+
+void Unbounce(const GuestMemory& memory, const RequestLayout::Bounce& bounce) {
+  if (bounce.bytes == 0) return;
+  std::memcpy(memory.Span(bounce.to_gpa, bounce.bytes).data(),
+              memory.Span(bounce.from_gpa, bounce.bytes).data(), bounce.bytes);
+}
 
 LayoutPlanner::LayoutPlanner(LayoutPolicy policy, uint64_t seed, bool indirect_allowed,
                              const LayoutLimits& limits)
@@ -26,33 +29,47 @@ LayoutPlanner::LayoutPlanner(LayoutPolicy policy, uint64_t seed, bool indirect_a
 
 bool LayoutPlanner::Plan(const GuestMemory& memory, uint64_t area_gpa, std::span<const Segment> data,
                          RequestLayout* layout) {
+  const bool in = !data.empty() && data[0].writable;
+  const std::span<const Segment> none;
+  return Plan(memory, area_gpa, kBlkShape, in ? none : data, in ? data : none, layout);
+}
+
+bool LayoutPlanner::Plan(const GuestMemory& memory, uint64_t area_gpa, const RequestShape& shape,
+                         std::span<const Segment> out, std::span<const Segment> in, RequestLayout* layout) {
+  const Request request{area_gpa, shape, out, in};
   layout->chain.clear();
-  layout->tail_bytes = 0;
+  layout->bounce = {};
   layout->indirect = indirect_allowed_ && policy_ == LayoutPolicy::kIndirect;
   if (policy_ == LayoutPolicy::kAnyLayout) {
     layout->indirect = indirect_allowed_ && random_.Chance(1, 2);
-    PlanAny(memory, area_gpa, data, layout);
+    PlanAny(memory, request, layout);
     if (layout->chain.size() <= limits_.descriptors_max) return true;
     layout->chain.clear();
-    layout->tail_bytes = 0;
+    layout->bounce = {};
   }
-  return PlanClassic(area_gpa, data, layout);
+  return PlanClassic(request, layout);
 }
 
-bool LayoutPlanner::PlanClassic(uint64_t area_gpa, std::span<const Segment> data,
-                                RequestLayout* layout) const {
+bool LayoutPlanner::PlanClassic(const Request& request, RequestLayout* layout) const {
   std::vector<Segment>& chain = layout->chain;
-  chain.push_back({area_gpa, sizeof(wire::BlkHeader), false});
-  for (Segment segment : data) {
-    while (segment.len > limits_.piece_bytes_max) {
-      chain.push_back({segment.gpa, limits_.piece_bytes_max, segment.writable});
-      segment.gpa += limits_.piece_bytes_max;
-      segment.len -= limits_.piece_bytes_max;
+  const auto add_data = [&](std::span<const Segment> data) {
+    for (Segment segment : data) {
+      while (segment.len > limits_.piece_bytes_max) {
+        chain.push_back({segment.gpa, limits_.piece_bytes_max, segment.writable});
+        segment.gpa += limits_.piece_bytes_max;
+        segment.len -= limits_.piece_bytes_max;
+      }
+      chain.push_back(segment);
     }
-    chain.push_back(segment);
-  }
-  chain.push_back({area_gpa + kStatusGpaOffset, 1, true});
-  return chain.size() <= limits_.descriptors_max;
+  };
+  const RequestShape& shape = request.shape;
+  const Segment answer{request.area_gpa + shape.answer_offset, shape.answer_bytes, true};
+  if (shape.header_bytes > 0) chain.push_back({request.area_gpa, shape.header_bytes, false});
+  add_data(request.out);
+  if (shape.answer_first && answer.len > 0) chain.push_back(answer);
+  add_data(request.in);
+  if (!shape.answer_first && answer.len > 0) chain.push_back(answer);
+  return !chain.empty() && chain.size() <= limits_.descriptors_max;
 }
 
 void LayoutPlanner::AddPieces(Segment whole, uint32_t pieces, uint32_t alignment_bytes,
@@ -70,40 +87,67 @@ void LayoutPlanner::AddPieces(Segment whole, uint32_t pieces, uint32_t alignment
   }
 }
 
-void LayoutPlanner::PlanAny(const GuestMemory& memory, uint64_t area_gpa, std::span<const Segment> data,
-                            RequestLayout* layout) {
-  std::vector<Segment>& chain = layout->chain;
-  const bool has_data = !data.empty();
-  const bool writable = has_data && data[0].writable;
-  const bool may_join = has_data && limits_.piece_alignment_bytes == 1;
-  uint32_t head_bytes = 0;
-  if (may_join && !writable && random_.Chance(1, 2)) {
-    head_bytes =
-        static_cast<uint32_t>(random_.Between(1, std::min(data.front().len, RequestArea::kBounceBytes)));
-    std::memcpy(memory.Span(area_gpa + kHeadGpaOffset, head_bytes).data(),
-                memory.Span(data.front().gpa, head_bytes).data(), head_bytes);
-  }
-  if (may_join && writable && random_.Chance(1, 2)) {
-    layout->tail_bytes =
-        static_cast<uint32_t>(random_.Between(1, std::min(data.back().len, RequestArea::kBounceBytes)));
-    layout->tail_gpa = data.back().gpa + data.back().len - layout->tail_bytes;
-  }
-  const auto header_pieces = static_cast<uint32_t>(random_.Between(1, kHeaderPiecesMax));
-  AddPieces({area_gpa, static_cast<uint32_t>(sizeof(wire::BlkHeader)) + head_bytes, false}, header_pieces, 1,
-            &chain);
+// The data without so many bytes of its first and of its last segment, which are elsewhere.
+void LayoutPlanner::AddData(std::span<const Segment> data, uint32_t skip_first, uint32_t skip_last,
+                            std::vector<Segment>* chain) {
   for (size_t i = 0; i < data.size(); ++i) {
     Segment segment = data[i];
     if (i == 0) {
-      segment.gpa += head_bytes;
-      segment.len -= head_bytes;
+      segment.gpa += skip_first;
+      segment.len -= skip_first;
     }
-    if (i + 1 == data.size()) segment.len -= layout->tail_bytes;
+    if (i + 1 == data.size()) segment.len -= skip_last;
     const auto pieces = static_cast<uint32_t>(random_.Between(1, kDataPiecesMax));
-    AddPieces(segment, pieces, limits_.piece_alignment_bytes, &chain);
+    AddPieces(segment, pieces, limits_.piece_alignment_bytes, chain);
   }
-  const uint32_t tail_bytes = layout->tail_bytes;
-  const auto tail_pieces = static_cast<uint32_t>(random_.Between(1, 2));
-  AddPieces({area_gpa + kStatusGpaOffset - tail_bytes, tail_bytes + 1, true}, tail_pieces, 1, &chain);
+}
+
+// How many bytes of data stand behind the header.
+uint32_t LayoutPlanner::JoinHead(const GuestMemory& memory, const Request& request) {
+  if (request.out.empty() || request.shape.header_bytes == 0 || limits_.piece_alignment_bytes != 1 ||
+      !random_.Chance(1, 2)) {
+    return 0;
+  }
+  const Segment& first = request.out.front();
+  const auto bytes = static_cast<uint32_t>(random_.Between(1, std::min(first.len, kBounceBytes)));
+  std::memcpy(memory.Span(request.area_gpa + request.shape.header_bytes, bytes).data(),
+              memory.Span(first.gpa, bytes).data(), bytes);
+  return bytes;
+}
+
+// Which bytes the device writes beside its answer instead of where they belong.
+void LayoutPlanner::JoinAnswer(const Request& request, RequestLayout* layout) {
+  const RequestShape& shape = request.shape;
+  if (request.in.empty() || shape.answer_bytes == 0 || limits_.piece_alignment_bytes != 1 ||
+      !random_.Chance(1, 2)) {
+    return;
+  }
+  const uint64_t answer_gpa = request.area_gpa + shape.answer_offset;
+  const Segment& neighbour = shape.answer_first ? request.in.front() : request.in.back();
+  const auto bytes = static_cast<uint32_t>(random_.Between(1, std::min(neighbour.len, kBounceBytes)));
+  layout->bounce.bytes = bytes;
+  layout->bounce.from_gpa = shape.answer_first ? answer_gpa + shape.answer_bytes : answer_gpa - bytes;
+  layout->bounce.to_gpa = neighbour.gpa + (shape.answer_first ? 0 : neighbour.len - bytes);
+}
+
+void LayoutPlanner::PlanAny(const GuestMemory& memory, const Request& request, RequestLayout* layout) {
+  std::vector<Segment>& chain = layout->chain;
+  const RequestShape& shape = request.shape;
+  const uint32_t head_bytes = JoinHead(memory, request);
+  JoinAnswer(request, layout);
+  const uint32_t beside = layout->bounce.bytes;
+  const auto header_pieces = static_cast<uint32_t>(random_.Between(1, kHeaderPiecesMax));
+  AddPieces({request.area_gpa, shape.header_bytes + head_bytes, false}, header_pieces, 1, &chain);
+  AddData(request.out, head_bytes, 0, &chain);
+  const auto add_answer = [&] {
+    const uint64_t answer_gpa = request.area_gpa + shape.answer_offset;
+    const auto pieces = static_cast<uint32_t>(random_.Between(1, 2));
+    AddPieces({shape.answer_first ? answer_gpa : answer_gpa - beside, shape.answer_bytes + beside, true},
+              pieces, 1, &chain);
+  };
+  if (shape.answer_first) add_answer();
+  AddData(request.in, shape.answer_first ? beside : 0, shape.answer_first ? 0 : beside, &chain);
+  if (!shape.answer_first) add_answer();
 }
 
 }  // namespace cleat::perf

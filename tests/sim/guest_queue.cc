@@ -129,8 +129,7 @@ bool GuestQueue::Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::
   if (!ring_->Add(layout_.chain, layout_.indirect, static_cast<uint64_t>(&slot - slots_.data())))
     return false;
   slot.busy = true;
-  slot.tail_bytes = layout_.tail_bytes;
-  slot.tail_gpa = layout_.tail_gpa;
+  slot.bounce = layout_.bounce;
   slot.expected_written_bytes = 1;
   for (const perf::Segment& segment : data) slot.expected_written_bytes += segment.writable ? segment.len : 0;
   ++open_;
@@ -209,11 +208,7 @@ void GuestQueue::FinishOk(Slot& slot, uint32_t written_bytes) {
     Wrong(slot, "the used entry says " + std::to_string(written_bytes) + " bytes instead of " +
                     std::to_string(slot.expected_written_bytes));
   }
-  if (slot.tail_bytes > 0) {
-    const auto* area = memory_.At<perf::RequestArea>(slot.area_gpa);
-    std::memcpy(memory_.Span(slot.tail_gpa, slot.tail_bytes).data(),
-                area->tail_bounce + perf::RequestArea::kBounceBytes - slot.tail_bytes, slot.tail_bytes);
-  }
+  perf::Unbounce(memory_, slot.bounce);
   if (io.op == Op::kRead) {
     const std::string wrong =
         io.model->EndRead(io.read, memory_.Span(slot.buffer_gpa, io.count * kBlockBytes));

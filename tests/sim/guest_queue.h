@@ -87,8 +87,7 @@ class GuestQueue {
     uint64_t area_gpa = 0;
     uint64_t buffer_gpa = 0;
     uint32_t expected_written_bytes = 0;
-    uint32_t tail_bytes = 0;
-    uint64_t tail_gpa = 0;
+    perf::RequestLayout::Bounce bounce;
     bool read_only = false;
     bool may_fail = false;
   };

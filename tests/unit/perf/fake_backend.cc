@@ -24,8 +24,8 @@ std::array<UniqueFd, 2> SocketPair() {
   return {UniqueFd(pair[0]), UniqueFd(pair[1])};
 }
 
-FakeBackend::FakeBackend(UniqueFd connected, FakeDisk& disk, const FakeBackendOptions& options)
-    : socket_(std::move(connected)), stop_(eventfd(0, EFD_CLOEXEC)), disk_(disk), options_(options) {
+FakeBackend::FakeBackend(UniqueFd connected, FakeDevice& device, const FakeBackendOptions& options)
+    : socket_(std::move(connected)), stop_(eventfd(0, EFD_CLOEXEC)), device_(device), options_(options) {
   CLEAT_CHECK(options_.queues <= kQueuesMax);
   thread_ = std::thread([this] { Run(); });
 }
@@ -69,22 +69,25 @@ void FakeBackend::Run() {
       if (fds[2 + i].revents == 0) continue;
       uint64_t count = 0;
       if (read(queues_[i].kick.get(), &count, sizeof count) != sizeof count) continue;
-      alive = ServeQueue(queues_[i]);
+      alive = ServeQueue(static_cast<uint16_t>(i));
     }
+    // What the requests may have given the device to say.
+    for (size_t i = 0; i < queues_.size() && alive; ++i) alive = ServeQueue(static_cast<uint16_t>(i));
     if (!alive) break;
   }
   socket_.Close();
 }
 
-bool FakeBackend::ServeQueue(Queue& queue) {
+bool FakeBackend::ServeQueue(uint16_t index) {
+  Queue& queue = queues_[index];
   if (!queue.started || !queue.enabled) return true;
   const Translate translate = [this](uint64_t gpa, uint64_t size_bytes) { return Gpa(gpa, size_bytes); };
   do {
-    served_ += queue.ring.Process(disk_, translate, options_.dies_after_requests - served_);
+    served_ += queue.ring.Process(device_, translate, options_.dies_after_requests - served_, index);
     const uint64_t one = 1;
     if (queue.ring.WantsCall()) CLEAT_CHECK(write(queue.call.get(), &one, sizeof one) == sizeof one);
     if (served_ == options_.dies_after_requests) return false;
-  } while (queue.ring.Rearm());
+  } while (queue.ring.Rearm() && device_.Answers(index));
   return true;
 }
 
@@ -203,7 +206,7 @@ bool FakeBackend::HandleConfig(const Message& message) {
   wire::ConfigHeader header;
   if (message.payload.size() < sizeof header) return false;
   std::memcpy(&header, message.payload.data(), sizeof header);
-  const wire::BlkConfig config = disk_.Config(options_.queues);
+  const wire::BlkConfig config = device_.Config(options_.queues);
   if (header.offset + uint64_t{header.size} > sizeof config) return Reply(message, {});
   std::vector<uint8_t> payload(sizeof header + header.size);
   std::memcpy(payload.data(), &header, sizeof header);

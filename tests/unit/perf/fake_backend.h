@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A minimal vhost-user back end on one thread: answers the handshake, maps memory, serves rings from a
-// FakeDisk. It hangs up on anything it doesn't like. Made with a connected socket; ends when the front end
+// FakeDevice. It hangs up on anything it doesn't like. Made with a connected socket; ends when the front end
 // hangs up, when it has reached its request limit (as if it had been killed), or when it is destroyed.
 #pragma once
 
@@ -28,7 +28,7 @@ class FakeBackend {
  public:
   static constexpr uint16_t kQueuesMax = 4;
 
-  FakeBackend(UniqueFd connected, FakeDisk& disk, const FakeBackendOptions& options = {});
+  FakeBackend(UniqueFd connected, FakeDevice& device, const FakeBackendOptions& options = {});
   ~FakeBackend();
 
   void Join();  // until it has ended by itself
@@ -66,12 +66,12 @@ class FakeBackend {
   bool Locate(const Queue& queue, FakeRing::Layout* layout) const;
   uint8_t* User(uint64_t address, uint64_t size_bytes) const;
   uint8_t* Gpa(uint64_t gpa, uint64_t size_bytes) const;
-  bool ServeQueue(Queue& queue);  // false: dies
+  bool ServeQueue(uint16_t index);  // false: dies
   void Unmap();
 
   MessageSocket socket_;
   UniqueFd stop_;
-  FakeDisk& disk_;
+  FakeDevice& device_;
   const FakeBackendOptions options_;
   uint64_t features_ = 0;
   std::vector<Region> regions_;

@@ -75,6 +75,15 @@ uint8_t FakeDisk::Execute(const wire::BlkHeader& header, std::span<const uint8_t
   }
 }
 
+std::optional<uint32_t> FakeDisk::Serve(uint16_t /*queue*/, std::span<const uint8_t> out,
+                                        std::span<uint8_t> in) {
+  wire::BlkHeader header;
+  if (in.empty() || out.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, out.data(), sizeof header);
+  in.back() = Execute(header, out.subspan(sizeof header), in.first(in.size() - 1));
+  return static_cast<uint32_t>(in.size());
+}
+
 void FakeRing::Start(const Layout& layout, uint16_t base, bool event_idx) {
   *this = FakeRing();
   layout_ = layout;
@@ -117,7 +126,7 @@ bool FakeRing::Walk(uint16_t head, const Translate& translate, std::vector<Piece
   return false;  // a loop
 }
 
-bool FakeRing::Serve(uint16_t head, FakeDisk& disk, const Translate& translate) {
+bool FakeRing::Serve(uint16_t queue, uint16_t head, FakeDevice& device, const Translate& translate) {
   std::vector<Piece> pieces;
   if (!Walk(head, translate, &pieces)) return false;
   longest_chain_ = std::max(longest_chain_, pieces.size());
@@ -130,19 +139,17 @@ bool FakeRing::Serve(uint16_t head, FakeDisk& disk, const Translate& translate) 
       out.insert(out.end(), piece.bytes, piece.bytes + piece.len);
     }
   }
-  wire::BlkHeader header;
-  if (in_bytes == 0 || out.size() < sizeof header) return false;
-  std::memcpy(&header, out.data(), sizeof header);
   std::vector<uint8_t> in(in_bytes);
-  in.back() = disk.Execute(header, std::span<const uint8_t>(out).subspan(sizeof header),
-                           std::span<uint8_t>(in).first(in_bytes - 1));
+  const std::optional<uint32_t> written = device.Serve(queue, out, in);
+  if (!written) return false;
   size_t done = 0;
   for (const Piece& piece : pieces) {
-    if (!piece.writable || piece.len == 0) continue;
-    std::memcpy(piece.bytes, in.data() + done, piece.len);
-    done += piece.len;
+    if (!piece.writable || done == *written) continue;
+    const size_t bytes = std::min<size_t>(piece.len, *written - done);
+    std::memcpy(piece.bytes, in.data() + done, bytes);
+    done += bytes;
   }
-  PushUsed(head, static_cast<uint32_t>(in_bytes));
+  PushUsed(head, *written);
   return true;
 }
 
@@ -152,9 +159,9 @@ void FakeRing::PushUsed(uint32_t id, uint32_t len) {
   Store(layout_.used + 2, ++used_idx_);
 }
 
-size_t FakeRing::Process(FakeDisk& disk, const Translate& translate, size_t count) {
+size_t FakeRing::Process(FakeDevice& device, const Translate& translate, size_t count, uint16_t queue) {
   size_t served = 0;
-  while (!broken_ && served < count && last_avail_ != AvailIdx()) {
+  while (!broken_ && served < count && device.Answers(queue) && last_avail_ != AvailIdx()) {
     const auto ahead = static_cast<uint16_t>(AvailIdx() - last_avail_);
     if (ahead > layout_.size) {
       broken_ = true;
@@ -162,7 +169,7 @@ size_t FakeRing::Process(FakeDisk& disk, const Translate& translate, size_t coun
     }
     const uint16_t head = Load(layout_.avail + 4 + sizeof(uint16_t) * (last_avail_ % layout_.size));
     ++last_avail_;
-    if (!Serve(head, disk, translate)) broken_ = true;
+    if (!Serve(queue, head, device, translate)) broken_ = true;
     ++served;
   }
   return served;

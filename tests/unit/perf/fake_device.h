@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's side of a ring and a disk in memory, as short as it can be and still be correct, to test the
-// driver's side against. It checks what it reads as a device must. A ring is one thread's, FakeDisk::Execute
-// is any thread's.
+// The device's side of a ring, and a virtio-blk disk in memory, as short as they can be and still be correct,
+// to test the driver's side against. They check what they read as a device must. A ring is one thread's,
+// FakeDisk::Execute is any thread's.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,15 +17,29 @@
 
 namespace cleat::perf {
 
-class FakeDisk {
+// What answers the requests of a ring.
+class FakeDevice {
+ public:
+  virtual ~FakeDevice() = default;
+  // One request: the bytes it has for the device, and room for the device's. How many of those the device
+  // wrote; nothing when that is no request.
+  virtual std::optional<uint32_t> Serve(uint16_t queue, std::span<const uint8_t> out,
+                                        std::span<uint8_t> in) = 0;
+  // Whether the next request of the queue would be answered now. Event queues keep theirs.
+  virtual bool Answers(uint16_t /*queue*/) const { return true; }
+  virtual wire::BlkConfig Config(uint16_t /*queues*/) const { return {}; }
+};
+
+class FakeDisk final : public FakeDevice {
  public:
   explicit FakeDisk(uint64_t bytes) : bytes_(bytes) {}
+  std::optional<uint32_t> Serve(uint16_t queue, std::span<const uint8_t> out, std::span<uint8_t> in) override;
   uint8_t Execute(const wire::BlkHeader& header, std::span<const uint8_t> out, std::span<uint8_t> in);
   std::vector<uint8_t>& bytes() { return bytes_; }
   uint64_t flushes() const { return flushes_; }
   // Write number `count` from now is acknowledged and forgotten.
   void LoseWrite(uint64_t count) { writes_until_loss_ = count; }
-  wire::BlkConfig Config(uint16_t queues) const;
+  wire::BlkConfig Config(uint16_t queues) const override;
 
  private:
   bool Inside(uint64_t sector, uint64_t length_bytes) const;
@@ -50,7 +65,7 @@ class FakeRing {
   void Start(const Layout& layout, uint16_t base, bool event_idx);
   void Move(const Layout& layout) { layout_ = layout; }
   // Serves what is available, at most `count` chains; how many it served. Nothing more once broken.
-  size_t Process(FakeDisk& disk, const Translate& translate, size_t count = SIZE_MAX);
+  size_t Process(FakeDevice& device, const Translate& translate, size_t count = SIZE_MAX, uint16_t queue = 0);
   // Asks for a kick when more comes; true when more has come already.
   bool Rearm();
   // Whether the driver wants a call for what Process completed since the last time.
@@ -69,7 +84,7 @@ class FakeRing {
   };
   uint16_t AvailIdx() const;
   bool Walk(uint16_t head, const Translate& translate, std::vector<Piece>* pieces);
-  bool Serve(uint16_t head, FakeDisk& disk, const Translate& translate);
+  bool Serve(uint16_t queue, uint16_t head, FakeDevice& device, const Translate& translate);
 
   Layout layout_;
   bool event_idx_ = false;

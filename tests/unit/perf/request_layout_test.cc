@@ -88,6 +88,36 @@ TEST_F(LayoutTest, AnyLayoutIsLegalAndCarriesTheSameBytes) {
   EXPECT_GT(joined_tails, 50U);
 }
 
+TEST_F(LayoutTest, AnAnswerBeforeTheDataIsJoinedWithItsHead) {
+  LayoutPlanner planner(LayoutPolicy::kAnyLayout, 9, true, {.descriptors_max = 32});
+  const RequestShape shape{.header_bytes = 51, .answer_offset = 0, .answer_bytes = 108, .answer_first = true};
+  const uint64_t big_area = memory->Allocate(512, 64).value();
+  RequestLayout layout;
+  size_t joined = 0;
+  for (int i = 0; i < 500; ++i) {
+    const Segment data[] = {{data_gpa, 512, true}, {data_gpa + 4096, 1024, true}};
+    ASSERT_TRUE(planner.Plan(*memory, big_area, shape, {}, data, &layout));
+    // Where the device's bytes end up: first the answer, then the data, with the bounced bytes in their place.
+    std::vector<uint64_t> places;
+    for (const Segment& segment : layout.chain) {
+      for (uint32_t j = 0; segment.writable && j < segment.len; ++j) places.push_back(segment.gpa + j);
+    }
+    ASSERT_EQ(places.size(), 108U + 512 + 1024);
+    for (uint64_t& place : places) {
+      const uint64_t in_bounce = place - layout.bounce.from_gpa;
+      if (layout.bounce.bytes > in_bounce) place = layout.bounce.to_gpa + in_bounce;
+    }
+    for (uint64_t j = 0; j < places.size(); ++j) {
+      const uint64_t expected = j < 108         ? big_area + j
+                                : j < 108 + 512 ? data_gpa + j - 108
+                                                : data_gpa + 4096 + j - 108 - 512;
+      ASSERT_EQ(places[j], expected) << j;
+    }
+    joined += layout.bounce.bytes > 0 ? 1 : 0;
+  }
+  EXPECT_GT(joined, 100U);
+}
+
 TEST_F(LayoutTest, SameSeedSameLayout) {
   LayoutPlanner one(LayoutPolicy::kAnyLayout, 7, true, {});
   LayoutPlanner two(LayoutPolicy::kAnyLayout, 7, true, {});
