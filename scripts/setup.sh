@@ -64,6 +64,9 @@ cpio                    guest
 kmod                    guest
 zstd                    guest
 xz-utils                guest
+sg3-utils               guest
+sdparm                  guest
+udev                    guest
 END
 }
 

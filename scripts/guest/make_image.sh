@@ -4,16 +4,22 @@
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
 #   initramfs.cpio      busybox, the virtio and SCSI modules, mkfs.ext4, fsck.ext4, blkdiscard, scripts/guest/init
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
+#   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
-readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod)
+readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
 readonly base_tools=(mkfs.ext4 fsck.ext4 /usr/sbin/blkdiscard)
 readonly fio_tools=(fio)
+readonly sg_tools=(sg_inq sg_vpd sg_readcap sg_luns sg_opcodes sg_unmap sg_write_same sg_compare_and_write sg_verify
+  sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw
+  sg_dd sdparm)
+readonly scsi_tools=("${sg_tools[@]}" lsblk udevadm /usr/lib/udev/scsi_id)
+readonly udev_rules=(50-udev-default.rules 60-block.rules 60-persistent-storage.rules)
 
 # Debian keeps mkfs.ext4 in sbin, which a user's PATH leaves out.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -68,6 +74,7 @@ make_kernel() {
       basename "$path" >>"$dir/modules/order"
     done < <(modprobe -d "$tree" -S "$version" --show-depends "$module" | grep '^insmod ')
   done
+  echo "${modules[*]}" >"$dir/modules/wanted"
   cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz.new"
   mv "$dir/vmlinuz.new" "$dir/vmlinuz"
 }
@@ -88,6 +95,19 @@ copy_programs() {
   done
 }
 
+# What names disks below /dev/disk when udevadm is there.
+copy_udev() {
+  local rule
+  for rule in "${udev_rules[@]}"; do
+    install -D -m 644 "/usr/lib/udev/rules.d/$rule" "$1/usr/lib/udev/rules.d/$rule"
+  done
+  # Where Debian 12's looks for its programs.
+  ln -s ../usr/lib/udev "$1/lib/udev"
+  # The daemon is udevadm by another name.
+  mkdir -p "$1/usr/lib/systemd"
+  ln -s /bin/udevadm "$1/usr/lib/systemd/systemd-udevd"
+}
+
 # $1: name of the image; the rest: programs it carries.
 make_initramfs() {
   local name=$1 tree=$work/$1
@@ -101,6 +121,7 @@ make_initramfs() {
     [ "$applet" = busybox ] || ln -s busybox "$tree/bin/$applet"
   done
   copy_programs "$tree" "$@"
+  if [ -e "$tree/bin/udevadm" ]; then copy_udev "$tree"; fi
   ln -sf /proc/mounts "$tree/etc/mtab"
   (cd "$tree" && find . -print | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) >"$dir/$name.new"
   mv "$dir/$name.new" "$dir/$name"
@@ -110,13 +131,13 @@ is_stale() {
   local input
   [ -e "$1" ] || return 0
   for input in "$dir/vmlinuz" "$here/init" "$here/make_image.sh" \
-    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)"; do
+    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)" "$(command -v sg_inq)"; do
     if [ "$input" -nt "$1" ]; then return 0; fi
   done
   return 1
 }
 
-for program in busybox fio mkfs.ext4 cpio depmod; do
+for program in busybox fio mkfs.ext4 cpio depmod sg_inq sdparm udevadm; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
 mkdir -p "$dir"
@@ -126,10 +147,11 @@ flock -w 300 9 || die "another make_image.sh has held $dir/lock for 5 minutes"
 work=$(mktemp -d "$dir/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-[ -e "$dir/vmlinuz" ] || make_kernel
+if [ ! -e "$dir/vmlinuz" ] || [ "$(cat "$dir/modules/wanted" 2>/dev/null)" != "${modules[*]}" ]; then make_kernel; fi
 if is_stale "$dir/initramfs-fio.cpio"; then
-  say "builds the initramfs with busybox, modules and fio"
+  say "builds the initramfs with busybox, modules, SCSI tools and fio"
   make_initramfs initramfs.cpio "${base_tools[@]}"
+  make_initramfs initramfs-scsi.cpio "${base_tools[@]}" "${scsi_tools[@]}"
   make_initramfs initramfs-fio.cpio "${base_tools[@]}" "${fio_tools[@]}"
 fi
 say "ready in ${dir#"$root/"}"

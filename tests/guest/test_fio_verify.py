@@ -19,7 +19,7 @@ class FioVerifyTest(BenchTest):
         self.bench_disks = {disk: self.bench.path(f"{disk}.sock") for disk in ("file", "memory")}
         cleat.create_file_disk("file", "128M", self.bench.path("disk.img"))
         cleat.create_memory_disk("memory", "128M")
-        self.guest = self.bench.guest(disks=self.bench_disks, queues=2, fio=True)
+        self.guest = self.bench.guest(disks=self.bench_disks, queues=2, tools="fio")
         for disk, path in self.bench_disks.items():
             cleat.attach(disk, path, queues=2)
         self.guest.wait_ready()

@@ -27,7 +27,7 @@ class RestartsTest(BenchTest):
         self.sockets = {disk: self.bench.path(f"{disk}.sock") for disk in ("file", "memory")}
         self.cleat.create_file_disk("file", "128M", self.bench.path("disk.img"))
         self.cleat.create_memory_disk("memory", "128M")
-        self.guest = self.bench.guest(disks=self.sockets, ports=1, fio=True)
+        self.guest = self.bench.guest(disks=self.sockets, ports=1, tools="fio")
         for disk, path in self.sockets.items():
             self.cleat.attach(disk, path)
         self.guest.wait_ready()

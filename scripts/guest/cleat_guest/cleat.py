@@ -114,14 +114,18 @@ class Cleat:
     def list(self, kind):
         return self.ctl(kind, "list")[f"{kind}s"]
 
-    def create_memory_disk(self, disk, size):
-        return self.ctl("disk", "create", disk, "--size", size, "--memory")
+    def create_memory_disk(self, disk, size, *more):
+        return self.ctl("disk", "create", disk, "--size", size, "--memory", *more)
 
-    def create_file_disk(self, disk, size, path):
-        return self.ctl("disk", "create", disk, "--size", size, "--file", path, "--create")
+    def create_file_disk(self, disk, size, path, *more):
+        return self.ctl("disk", "create", disk, "--size", size, "--file", path, "--create", *more)
 
-    def create_controller(self, controller, socket_path, queues=1):
-        return self.ctl("controller", "create", controller, "--type", "blk", "--socket", socket_path,
+    def resize_disk(self, disk, size):
+        """Makes the disk larger; done when its guests were told."""
+        self.ctl("disk", "resize", disk, "--size", size, "--wait=30")
+
+    def create_controller(self, controller, socket_path, queues=1, kind="blk"):
+        return self.ctl("controller", "create", controller, "--type", kind, "--socket", socket_path,
                         "--queues", str(queues))
 
     def attach(self, disk, socket_path, queues=1):
@@ -132,6 +136,13 @@ class Cleat:
     def detach(self, disk):
         self.ctl("detach", f"{disk}-blk", "--wait=30")
         self.ctl("controller", "delete", f"{disk}-blk", "--wait=30")
+
+    def attach_scsi(self, disk, controller, *more):
+        """Behind a controller that is there already, at the lowest free target unless `more` says which; the target."""
+        return self.ctl("attach", disk, controller, "--wait=30", *more)["spec"].get("target", 0)
+
+    def detach_scsi(self, disk, controller):
+        self.ctl("detach", controller, disk, "--wait=30")
 
     def delete_disk(self, disk):
         self.ctl("disk", "delete", disk, "--wait=30")

@@ -14,9 +14,12 @@ QEMU = "qemu-system-x86_64"
 BOOT_SECONDS = 60
 # How much longer than the guest's own limit for a command the host waits.
 GRACE_SECONDS = 10
-# PCI slots on q35's root bus: disks from the first, hot-plug ports from the second.
+# PCI slots on q35's root bus: disks from the first, SCSI controllers from the second, hot-plug ports from the third.
 FIRST_DISK_SLOT = 0x08
+FIRST_SCSI_SLOT = 0x10
 FIRST_PORT_SLOT = 0x18
+# What an image has beyond the basic tools; None: nothing.
+IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio"}
 
 
 def _slot(number):
@@ -53,19 +56,23 @@ class Job:
 
 
 class Guest:
-    """One virtual machine. `disks` maps names to socket paths: those disks are there from the start, and QEMU
-    goes no further than to them until a back end has connected to each. Other disks come through `listen` and
-    `plug`. Made by Bench.guest, which says where the logs go."""
+    """One virtual machine. `disks` maps names to socket paths: those virtio-blk disks are there from the start;
+    `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
+    them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `tools`: "fio" or
+    "scsi" (sg3-utils, udev). Made by Bench.guest, which says where the logs go."""
 
-    def __init__(self, name, image_dir, log_dir, disks=None, queues=1, ports=0, fio=False, cpus=2, memory_mb=256):
+    def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
+                 cpus=2, memory_mb=256):
         self.name = name
         self._image_dir = image_dir
-        self._initramfs = "initramfs-fio.cpio" if fio else "initramfs.cpio"
+        self._initramfs = IMAGES[tools]
         self._disks = dict(disks or {})
+        self._scsi = dict(scsi or {})
         self._queues = queues
+        self._packed = packed
         self._ports = ports
         self._cpus = cpus
-        self._memory_mb = memory_mb + (256 if fio else 0)
+        self._memory_mb = memory_mb + (256 if tools == "fio" else 0)
         self._console_path = os.path.join(log_dir, f"{name}-console.log")
         self._log_path = os.path.join(log_dir, f"{name}-qemu.log")
         self._plugged = {}  # disk -> port
@@ -197,6 +204,30 @@ class Guest:
         name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
         return f"/dev/{name.strip()}"
 
+    def scsi_device(self, controller, target, timeout_s=30):
+        """The path of the disk at the SCSI controller's target, /dev/sda for instance; waits until it is there."""
+        directory = self._scsi_sysfs(controller, target)
+        name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
+        return f"/dev/{name.strip()}"
+
+    def wait_scsi_gone(self, controller, target, timeout_s=30):
+        """Until the guest's kernel has let go of the disk at that target."""
+        self.run(f"while ls {self._scsi_sysfs(controller, target)} >/dev/null 2>&1; do sleep 0.05; done", timeout_s)
+
+    def scsi_targets(self, controller):
+        """The targets at which the guest has a disk."""
+        found = self.run(f"ls -d {self._scsi_sysfs(controller, '*')} 2>/dev/null || true").split()
+        return sorted(int(path.split("/")[-2].split(":")[2]) for path in found)
+
+    def _scsi_sysfs(self, controller, target):
+        slot = _slot(FIRST_SCSI_SLOT + list(self._scsi).index(controller))
+        return f"{slot}/virtio*/host*/target*:0:{target}/*:0:{target}:0/block"
+
+    def wait_size(self, device, size_bytes, timeout_s=30):
+        """Until the guest's kernel says that the disk is that large; nobody asks it to look."""
+        file = f"/sys/block/{device.removeprefix('/dev/')}/size"
+        self.run(f"until [ $(cat {file}) = {size_bytes // 512} ]; do sleep 0.05; done", timeout_s)
+
     def is_present(self, disk):
         return self.status(f"ls {self._sysfs[disk]}/virtio*/block") == 0
 
@@ -236,10 +267,15 @@ class Guest:
             "-initrd", os.path.join(self._image_dir, self._initramfs),
             "-append", "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable random.trust_cpu=on",
         ]
+        packed = "on" if self._packed else "off"
         for index, (disk, path) in enumerate(self._disks.items()):
             argv += ["-chardev", f"socket,id=chardev-{disk},path={path},server=on,wait=off",
                      "-device", f"vhost-user-blk-pci,id=disk-{disk},chardev=chardev-{disk},"
-                                f"num-queues={self._queues},addr={FIRST_DISK_SLOT + index:#x}"]
+                                f"num-queues={self._queues},packed={packed},addr={FIRST_DISK_SLOT + index:#x}"]
+        for index, (controller, path) in enumerate(self._scsi.items()):
+            argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
+                     "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"
+                                f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}"]
         for port in range(self._ports):
             argv += ["-device", f"pcie-root-port,id=port{port},chassis={port + 1},addr={FIRST_PORT_SLOT + port:#x}"]
         return argv
