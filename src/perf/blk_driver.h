@@ -42,6 +42,8 @@ struct BlkCompletion {
 
 class BlkDriver final : public RequestDriver<BlkCompletion> {
  public:
+  using Options = BlkOptions;
+
   // Connects (Accept, Open) if `frontend` isn't yet, reads the configuration, negotiates, brings up all
   // queues.
   static Result<std::unique_ptr<BlkDriver>> Start(Frontend& frontend, GuestMemory& memory,

@@ -76,6 +76,8 @@ struct ScsiCompletion {
 
 class ScsiDriver final : public RequestDriver<ScsiCompletion> {
  public:
+  using Options = ScsiOptions;
+
   // Connects (Accept, Open) if `frontend` isn't yet, negotiates, brings up all queues, gives the device
   // `kEventBuffers` event buffers if it has hot-plug or change events.
   static Result<std::unique_ptr<ScsiDriver>> Start(Frontend& frontend, GuestMemory& memory,

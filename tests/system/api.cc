@@ -166,13 +166,27 @@ grpc::Status Api::DeleteController(const std::string& id) {
   return stub_->DeleteController(&context, request, &response);
 }
 
-Reply<v1::Attachment> Api::Attach(const std::string& controller, const std::string& disk, bool read_only) {
+Reply<v1::Disk> Api::ResizeDisk(const std::string& id, uint64_t size_bytes) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(id));
+  request.mutable_disk()->mutable_spec()->set_size_bytes(size_bytes);
+  request.mutable_update_mask()->add_paths("spec.size_bytes");
+  Reply<v1::Disk> reply;
+  reply.status = stub_->UpdateDisk(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Attachment> Api::Attach(const std::string& controller, const std::string& disk, bool read_only,
+                                  std::optional<uint32_t> target) {
   grpc::ClientContext context;
   Prepare(&context, kCallTimeoutNs);
   v1::AttachDiskRequest request;
   request.set_parent(ControllerName(controller));
   request.mutable_attachment()->mutable_spec()->set_disk(DiskName(disk));
   request.mutable_attachment()->mutable_spec()->set_read_only(read_only);
+  if (target) request.mutable_attachment()->mutable_spec()->set_target(*target);
   Reply<v1::Attachment> reply;
   reply.status = stub_->AttachDisk(&context, request, &reply.value);
   return reply;
@@ -277,6 +291,14 @@ v1::ControllerSpec BlkController(const std::string& socket_path, uint32_t queues
   spec.set_socket_path(socket_path);
   spec.set_queues(queues);
   spec.set_socket_mode(mode);
+  return spec;
+}
+
+v1::ControllerSpec ScsiController(const std::string& socket_path, uint32_t queues) {
+  v1::ControllerSpec spec;
+  spec.set_type(v1::CONTROLLER_TYPE_SCSI);
+  spec.set_socket_path(socket_path);
+  spec.set_queues(queues);
   return spec;
 }
 

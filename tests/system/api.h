@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,12 +54,13 @@ class Api {
   Reply<v1::Disk> CreateDisk(const std::string& id, const v1::DiskSpec& spec);
   Reply<v1::Disk> GetDisk(const std::string& id);
   grpc::Status DeleteDisk(const std::string& id);
+  Reply<v1::Disk> ResizeDisk(const std::string& id, uint64_t size_bytes);
   Reply<v1::Controller> CreateController(const std::string& id, const v1::ControllerSpec& spec);
   Reply<v1::Controller> GetController(const std::string& id);
   grpc::Status DeleteController(const std::string& id);
-  // The attachment's id is the disk's.
-  Reply<v1::Attachment> Attach(const std::string& controller, const std::string& disk,
-                               bool read_only = false);
+  // The attachment's id is the disk's. Without a target: the lowest that is free.
+  Reply<v1::Attachment> Attach(const std::string& controller, const std::string& disk, bool read_only = false,
+                               std::optional<uint32_t> target = std::nullopt);
   Reply<v1::Attachment> GetAttachment(const std::string& controller, const std::string& disk);
   grpc::Status Detach(const std::string& controller, const std::string& disk);
   Reply<Model> List();  // page by page; not one moment, if others change things meanwhile
@@ -83,5 +85,6 @@ v1::DiskSpec MemoryDisk(uint64_t size_bytes);
 v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create = true);
 v1::ControllerSpec BlkController(const std::string& socket_path, uint32_t queues = 1,
                                  v1::SocketMode mode = v1::SOCKET_MODE_CLIENT);
+v1::ControllerSpec ScsiController(const std::string& socket_path, uint32_t queues = 1);
 
 }  // namespace cleat::system_test
