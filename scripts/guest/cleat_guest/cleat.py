@@ -59,6 +59,12 @@ class Cleat:
         self.start_cleatd()
         self.wait_engine()
 
+    def restart_engine(self):
+        """kill -9, and a new engine that is connected to cleatd."""
+        self.engine.kill()
+        self.start_engine()
+        self.wait_engine()
+
     def wait_engine(self):
         """Until cleatd answers and says that the engine is connected."""
         deadline = time.monotonic() + READY_SECONDS

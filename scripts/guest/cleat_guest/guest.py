@@ -40,16 +40,16 @@ class Job:
 
     def __init__(self, guest, number, command):
         self._guest = guest
-        self._path = f"/run/job.{number}"
+        self.path = f"/run/job.{number}"
         self.command = command
 
     def done(self):
-        return self._guest.status(f"[ -e {self._path}.status ]") == 0
+        return self._guest.status(f"[ -e {self.path}.status ]") == 0
 
     def wait(self, timeout_s=60):
         """The command's output; GuestError when it failed."""
-        self._guest.run(f"until [ -e {self._path}.status ]; do sleep 0.05; done", timeout_s)
-        status, output = self._guest.execute(f"cat {self._path}.output; exit $(cat {self._path}.status)")
+        self._guest.run(f"until [ -e {self.path}.status ]; do sleep 0.05; done", timeout_s)
+        status, output = self._guest.execute(f"cat {self.path}.output; exit $(cat {self.path}.status)")
         if status != 0:
             raise GuestError(self.command, status, output)
         return output
