@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: two disks, attached over gRPC to a real guest, which makes file systems on them and uses them.
+"""`make demo`: two disks, attached over gRPC to a real guest, which makes file systems on them and uses them; then a
+SCSI disk that comes into the running guest, grows, and goes.
 
 Needs no root, KVM, hugepages, NVMe or Ceph. Says each step in a line; exit status 0 and "demo: ok" at the end, or the
 step that failed, the reason and where the logs are."""
@@ -15,6 +16,7 @@ from cleat_guest import Bench, BenchError  # noqa: E402: needs the path above
 from cleat_guest.bench import exit_on_sigterm  # noqa: E402
 
 DISKS = {"files": "256M", "scratch": "128M"}
+MIB = 1 << 20
 WRITE_FILES = "for n in 1 2 3 4; do dd if=/dev/urandom of=/mnt/$n bs=1M count=$((n * n)) 2>/dev/null; done"
 
 
@@ -47,6 +49,32 @@ def use_disk(guest, disk, say):
     guest.run("umount /mnt")
 
 
+def show_size(guest, device, say):
+    say.show(guest.run(f"echo {device}: $(cat /sys/block/{device[5:]}/size) sectors of 512 bytes"))
+
+
+def use_scsi_disk(cleat, guest, say):
+    say("create disk 'data' and attach it to the SCSI controller of the running guest")
+    cleat.create_memory_disk("data", "64M")
+    target = cleat.attach_scsi("data", "vm")
+    device = guest.scsi_device("vm", target)
+    say(f"guest: the disk has appeared as {device}; make an ext4 file system, write 4 MiB")
+    show_size(guest, device, say)
+    guest.run(f"mkfs.ext4 -q {device} && mount {device} /mnt")
+    guest.run(f"head -c {4 * MIB} /dev/urandom >/mnt/file && sha256sum /mnt/file >/run/data.sum && sync")
+    say("resize 'data' to 128 MiB; the guest is told")
+    cleat.resize_disk("data", "128M")
+    guest.wait_size(device, 128 * MIB)
+    show_size(guest, device, say)
+    guest.run(f"resize2fs {device} 2>/dev/null", 60)
+    say.show(guest.run("df -m /mnt | tail -n1 && echo 3 >/proc/sys/vm/drop_caches && sha256sum -c /run/data.sum"))
+    say("guest: unmount; detach 'data': it disappears from the guest")
+    guest.run("umount /mnt")
+    cleat.detach_scsi("data", "vm")
+    guest.wait_scsi_gone("vm", target)
+    cleat.delete_disk("data")
+
+
 def demo(bench, say):
     say("start cleatd and cleat-engine, as this user, in a folder of their own")
     cleat = bench.cleat()
@@ -56,8 +84,12 @@ def demo(bench, say):
     cleat.create_file_disk("files", DISKS["files"], bench.path("files.img"))
     cleat.create_memory_disk("scratch", DISKS["scratch"])
 
-    say("start a guest; its QEMU listens on two vhost-user sockets and waits for us")
-    guest = bench.guest(disks=sockets)
+    say("create a SCSI controller, without a disk yet, for the same guest")
+    scsi_socket = bench.path("vm.sock")
+    cleat.create_controller("vm", scsi_socket, kind="scsi")
+
+    say("start a guest; its QEMU listens on three vhost-user sockets and waits for us")
+    guest = bench.guest(disks=sockets, scsi={"vm": scsi_socket})
 
     say("attach both disks")
     for disk, path in sockets.items():
@@ -68,6 +100,8 @@ def demo(bench, say):
     for disk in DISKS:
         use_disk(guest, disk, say)
 
+    use_scsi_disk(cleat, guest, say)
+
     say("what cleatd knows: cleatctl disk list; cleatctl attachment list")
     say.show(cleat.ctl_text("disk", "list"))
     say.show(cleat.ctl_text("attachment", "list"))
@@ -77,6 +111,7 @@ def demo(bench, say):
     for disk in DISKS:
         cleat.detach(disk)
         cleat.delete_disk(disk)
+    cleat.delete_controller("vm")
     cleat.stop()
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without root:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
-#   initramfs.cpio      busybox, the virtio and SCSI modules, mkfs.ext4, fsck.ext4, blkdiscard, scripts/guest/init
+#   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 # Only what is missing or older than its inputs is made again.
@@ -13,7 +13,7 @@ dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
-readonly base_tools=(mkfs.ext4 fsck.ext4 /usr/sbin/blkdiscard)
+readonly base_tools=(mkfs.ext4 fsck.ext4 resize2fs /usr/sbin/blkdiscard)
 readonly fio_tools=(fio)
 readonly sg_tools=(sg_inq sg_vpd sg_readcap sg_luns sg_opcodes sg_unmap sg_write_same sg_compare_and_write sg_verify
   sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw

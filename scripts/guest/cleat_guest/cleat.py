@@ -134,6 +134,9 @@ class Cleat:
         return self.ctl("controller", "create", controller, "--type", kind, "--socket", socket_path,
                         "--queues", str(queues))
 
+    def delete_controller(self, controller):
+        self.ctl("controller", "delete", controller, "--wait=30")
+
     def attach(self, disk, socket_path, queues=1):
         """A blk controller of the disk's own on that socket, and the disk attached to it."""
         self.create_controller(f"{disk}-blk", socket_path, queues)
@@ -141,7 +144,7 @@ class Cleat:
 
     def detach(self, disk):
         self.ctl("detach", f"{disk}-blk", "--wait=30")
-        self.ctl("controller", "delete", f"{disk}-blk", "--wait=30")
+        self.delete_controller(f"{disk}-blk")
 
     def attach_scsi(self, disk, controller, *more):
         """Behind a controller that is there already, at the lowest free target unless `more` says which; the target."""
