@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 
 namespace cleat::block {
 namespace {
@@ -19,14 +20,17 @@ uint64_t NextRegionId() {
 
 }  // namespace
 
-MemoryRegion::MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes)
+MemoryRegion::MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes,
+                           MemoryGuard guard)
     : base_(base),
       size_bytes_(size_bytes),
       mapping_(mapping),
       mapping_bytes_(mapping_bytes),
-      id_(NextRegionId()) {}
+      id_(NextRegionId()),
+      guard_(std::move(guard)) {}
 
 MemoryRegion::~MemoryRegion() {
+  guard_.reset();
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
 }
 
@@ -35,7 +39,7 @@ Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "memory region: fstat");
   const auto file_bytes = static_cast<uint64_t>(file.st_size);
-  // Touching pages behind the end of a file is a SIGBUS for the whole engine.
+  // A peer's mistake is told at once; what becomes of the file later is the guard's affair.
   if (size_bytes == 0 || size_bytes > file_bytes || fd_offset > file_bytes - size_bytes) {
     return Error(ErrorCode::kInvalidArgument, "memory region of " + std::to_string(size_bytes) +
                                                   " bytes at offset " + std::to_string(fd_offset) +
@@ -51,12 +55,18 @@ Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint
   void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
                        static_cast<off_t>(fd_offset - lead));
   if (mapping == MAP_FAILED) return ErrnoError(errno, "memory region: mmap");
-  return std::shared_ptr<MemoryRegion>(
-      new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes, mapping, mapping_bytes));
+  auto guard = MemoryGuard::Watch(mapping, mapping_bytes, page_bytes);
+  if (!guard) {
+    munmap(mapping, mapping_bytes);
+    return std::move(guard).error();
+  }
+  return std::shared_ptr<MemoryRegion>(new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes,
+                                                        mapping, mapping_bytes, std::move(guard).value()));
 }
 
 std::shared_ptr<MemoryRegion> MemoryRegion::Borrow(void* base, uint64_t size_bytes) {
-  return std::shared_ptr<MemoryRegion>(new MemoryRegion(static_cast<uint8_t*>(base), size_bytes, nullptr, 0));
+  return std::shared_ptr<MemoryRegion>(
+      new MemoryRegion(static_cast<uint8_t*>(base), size_bytes, nullptr, 0, MemoryGuard()));
 }
 
 Result<std::shared_ptr<const MemoryMap>> MemoryMap::Make(std::vector<Entry> entries) {

@@ -9,17 +9,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "block/memory_guard.h"
 
 namespace cleat::block {
 
 class MemoryRegion {
  public:
-  // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor.
+  // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor. Guarded (see
+  // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros.
   static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset,
                                                    uint64_t size_bytes);
   // Memory that somebody else owns and keeps alive (tests, pools).
@@ -33,14 +36,18 @@ class MemoryRegion {
   // Unique in the process for all time: what back ends file their registrations under (io_uring buffers, RDMA
   // keys).
   uint64_t id() const { return id_; }
+  // The file's owner has taken pages of it away, and somebody looked at one: what is read here is no longer
+  // what the guest wrote. Any thread.
+  bool broken() const { return guard_ && guard_->broken(); }
 
  private:
-  MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes);
+  MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes, MemoryGuard guard);
   uint8_t* base_;
   uint64_t size_bytes_;
   void* mapping_;  // nullptr when borrowed
   uint64_t mapping_bytes_;
   uint64_t id_;
+  std::optional<MemoryGuard> guard_;  // until just before it is unmapped
 };
 
 // A piece of a region: the handle, not a bare pointer, so that a back end can find what it registered for the

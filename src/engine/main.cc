@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/version.h"
+#include "block/memory_guard.h"
 #include "engine/command_link.h"
 #include "engine/engine.h"
 #include "engine/module_disk_factory.h"
@@ -251,6 +252,10 @@ int Main(int argc, char** argv) {
   }
   RaiseFileLimit();
   Signals::Block();
+  if (const Status guarded = block::MemoryGuard::Install(); !guarded) {
+    spdlog::error("{}", guarded.error().message);
+    return 1;
+  }
   const Status served = Serve(settings);
   if (!served) {
     spdlog::error("{}", served.error().message);

@@ -1,12 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vhost/relay.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 namespace cleat::vhost {
+namespace {
+
+// What the library maps in the place of the guest's memory, of which it looks at ring indices while it is
+// being set up: a file of ours, as long as the regions need it, without pages, that can't be made shorter.
+Result<UniqueFd> StandIn(const std::vector<MemoryTableRegion>& regions) {
+  uint64_t bytes = 0;
+  for (const MemoryTableRegion& region : regions) {
+    bytes = std::max(bytes, region.file_offset_bytes + region.size_bytes);  // checked when they were mapped
+  }
+  UniqueFd file(memfd_create("cleat-stand-in", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoError(errno, "memfd for the vhost library");
+  }
+  return file;
+}
+
+}  // namespace
 
 Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
     : control_(control),
@@ -32,6 +54,11 @@ void Relay::TellConfigChanged() {
       errno != EAGAIN) {
     backend_requests_.Reset();
   }
+}
+
+void Relay::Fail(Error why) {
+  failure_ = std::move(why);
+  Stop();
 }
 
 void Relay::Close() {
@@ -71,7 +98,7 @@ Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
     // A peer that sends without a pause gets one message a turn.
     co_await control_.Yield();
   }
-  co_return Ok{};
+  co_return failure_;
 }
 
 Task<Status> Relay::Handle(Message* message) {
@@ -168,7 +195,7 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
     }
     case Request::kSetMemTable:
     case Request::kSetLogBase: {
-      auto take = TakeMemory(*message);
+      auto take = TakeMemory(message);
       co_return co_await std::move(take);
     }
     case Request::kSetLogFd:  // a file to say that the log has changed, which nobody uses
@@ -209,18 +236,25 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
   co_return Error(ErrorCode::kInvalidArgument, "not offered by this back end");
 }
 
-Task<Status> Relay::TakeMemory(const Message& message) {
-  if (message.request() == Request::kSetLogBase) {
-    auto log = session_.SetLog(message.As<LogDescription>(), message.descriptors[0]);
+Task<Status> Relay::TakeMemory(Message* message) {
+  if (message->request() == Request::kSetLogBase) {
+    auto log = session_.SetLog(message->As<LogDescription>(), message->descriptors[0]);
     co_return co_await std::move(log);
   }
-  std::vector<MemoryTableRegion> regions(message.descriptors.size());
+  std::vector<MemoryTableRegion> regions(message->descriptors.size());
   if (!regions.empty()) {
-    std::memcpy(regions.data(), message.payload.data() + sizeof(MemoryTableHeader),
+    std::memcpy(regions.data(), message->payload.data() + sizeof(MemoryTableHeader),
                 regions.size() * sizeof(MemoryTableRegion));
   }
-  auto map = session_.MapMemory(regions, message.descriptors);
-  co_return co_await std::move(map);
+  auto map = session_.MapMemory(regions, message->descriptors);
+  Status mapped = co_await std::move(map);
+  if (!mapped) co_return mapped;
+  for (UniqueFd& descriptor : message->descriptors) {
+    auto stand_in = StandIn(regions);
+    if (!stand_in) co_return std::move(stand_in).error();
+    descriptor = std::move(stand_in).value();
+  }
+  co_return Ok{};
 }
 
 Task<Status> Relay::TakeInflight(const Message& message, std::optional<Message>* answer) {

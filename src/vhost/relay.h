@@ -11,9 +11,10 @@
 // never waits for a peer or for half a message. What breaks the rules ends this connection with an error that
 // says which.
 //
-// Kept from the library, because it has no use for them or would write to what belongs to a running ring:
-// kick, call and error descriptors (it is told that there are none), the in-flight log, and the back end's
-// channel to the front end. Configuration space is answered here.
+// Kept from the library, because it has no use for them, would write to what belongs to a running ring or
+// would die of what a peer does to its files: kick, call and error descriptors (it is told that there are
+// none), the in-flight log, the back end's channel to the front end, and the guest's memory (it maps an empty
+// stand-in of the same size). Configuration space is answered here.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,8 @@ class Relay {
   // afterwards.
   Task<Status> Run(UniqueFd peer, UniqueFd library);
   void Stop();
+  // Run ends with this error.
+  void Fail(Error why);
   void Close();
 
   // Asks the front end to read the configuration space again, if it gave us a way to. Never waits.
@@ -57,7 +60,7 @@ class Relay {
   Task<Status> TakePart(Message* message, std::optional<Message>* answer);
   Task<Status> TakeRingPart(Message* message);
   Task<Status> TakeDescriptor(Message* message);
-  Task<Status> TakeMemory(const Message& message);
+  Task<Status> TakeMemory(Message* message);
   Task<Status> TakeInflight(const Message& message, std::optional<Message>* answer);
   Message GetConfig(const Message& message) const;
   Status SetConfig(const Message& message);
@@ -73,6 +76,7 @@ class Relay {
   MessageChannel library_;
   UniqueFd backend_requests_;  // our way to the front end, once it gave us one
   bool stopping_ = false;
+  Status failure_;  // what Run ends with when it was told to
   uint16_t stopped_base_ = 0;
   uint64_t messages_ = 0;
   std::string last_request_;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 namespace cleat::vhost {
@@ -421,6 +422,23 @@ std::string Session::broken() const {
   for (const auto& ring : rings_) {
     if (!ring->broken().empty()) return "ring " + std::to_string(ring->index()) + ": " + ring->broken();
   }
+  return {};
+}
+
+std::string Session::broken_memory() const {
+  constexpr std::string_view kAdvice =
+      ": the file behind it was made shorter under a running guest, or its file system is full; give the VM "
+      "memory-backend-memfd, which can't shrink, or a file system with room";
+  if (memory_ != nullptr) {
+    const auto regions = memory_->regions();
+    for (size_t i = 0; i < regions.size(); ++i) {
+      if (regions[i].memory->broken())
+        return "guest memory region " + std::to_string(i) + " lost pages" + std::string(kAdvice);
+    }
+  }
+  if (inflight_ != nullptr && inflight_->broken())
+    return "the in-flight log lost pages" + std::string(kAdvice);
+  if (log_.keep != nullptr && log_.keep->broken()) return "the dirty log lost pages" + std::string(kAdvice);
   return {};
 }
 

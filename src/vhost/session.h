@@ -96,6 +96,8 @@ class Session {
   uint32_t rings_up() const;           // serving and not broken
   uint32_t draining_requests() const;  // still in the storage while rings are being stopped
   std::string broken() const;          // "ring 2: ...", or empty
+  std::string broken_memory()
+      const;  // whose pages the peer has taken away (see block/memory_guard.h), or empty
   uint64_t features() const { return features_; }
   uint64_t protocol_features() const { return protocol_features_; }
 

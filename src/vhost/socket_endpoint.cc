@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vhost/socket_endpoint.h"
 
+#include <sys/epoll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "block/memory_guard.h"
 
 namespace cleat::vhost {
 namespace {
@@ -19,13 +23,20 @@ SocketEndpointFactory::SocketEndpointFactory(Reactor& control, BlockingPool& poo
     : control_(control), pool_(pool), library_(library) {}
 
 SocketEndpointFactory::~SocketEndpointFactory() {
-  CLEAT_CHECK(endpoints_ == 0);
+  CLEAT_CHECK(endpoints_.empty());
+}
+
+void SocketEndpointFactory::MemoryWatch::OnBroken(FdWatch& watch, uint32_t /*epoll_events*/) {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = read(block::MemoryGuard::event_fd(), &count, sizeof count);
+  for (SocketEndpoint* endpoint : static_cast<MemoryWatch&>(watch).factory.endpoints_)
+    endpoint->CheckMemory();
 }
 
 Result<std::unique_ptr<Endpoint>> SocketEndpointFactory::Make(const EndpointOptions& options,
                                                               virtio::DeviceModel& model,
                                                               StatusFn on_status) {
-  if (endpoints_ >= library_.devices_max()) {
+  if (endpoints_.size() >= library_.devices_max()) {
     return Error(
         ErrorCode::kResourceExhausted,
         options.name + ": this engine has its " + std::to_string(library_.devices_max()) +
@@ -36,6 +47,10 @@ Result<std::unique_ptr<Endpoint>> SocketEndpointFactory::Make(const EndpointOpti
     return Error(ErrorCode::kInvalidArgument, options.name + ": " + std::to_string(model.queues()) +
                                                   " queues; a controller has 1 to " +
                                                   std::to_string(kRingsMax));
+  }
+  if (!memory_watch_.watching() && block::MemoryGuard::event_fd() >= 0) {
+    Status watching = memory_watch_.Start(control_, block::MemoryGuard::event_fd(), EPOLLIN);
+    if (!watching) return std::move(watching).error();
   }
   if (watcher_ == nullptr) watcher_ = std::make_unique<SocketPathWatcher>(control_);
   return std::unique_ptr<Endpoint>(
@@ -57,12 +72,12 @@ SocketEndpoint::SocketEndpoint(SocketEndpointFactory& factory, const EndpointOpt
   } else {
     connector_ = std::make_unique<ServerConnector>(factory.control_, options.socket_path);
   }
-  ++factory_.endpoints_;
+  factory_.endpoints_.insert(this);
 }
 
 SocketEndpoint::~SocketEndpoint() {
   CLEAT_CHECK(phase_ == EndpointState::kStopped);
-  --factory_.endpoints_;
+  factory_.endpoints_.erase(this);
 }
 
 Status SocketEndpoint::Start() {
@@ -179,6 +194,12 @@ void SocketEndpoint::SilenceTimer::Fire(Timer& timer) {
   endpoint.silent_ = true;
   spdlog::warn("{}: {}", endpoint.options_.name, endpoint.status().message);
   endpoint.Changed();
+}
+
+void SocketEndpoint::CheckMemory() {
+  if (session_ == nullptr || relay_ == nullptr) return;
+  std::string broken = session_->broken_memory();
+  if (!broken.empty()) relay_->Fail(Error(ErrorCode::kInvalidArgument, std::move(broken)));
 }
 
 void SocketEndpoint::Changed() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@
 
 namespace cleat::vhost {
 
+class SocketEndpoint;
+
 // Made by main, on no particular thread, and used on control; outlives its endpoints. Everything it is given
 // outlives it. The control reactor is one of its own that need not poll; all relays run on it.
 class SocketEndpointFactory final : public EndpointFactory {
@@ -36,11 +39,18 @@ class SocketEndpointFactory final : public EndpointFactory {
 
  private:
   friend class SocketEndpoint;
+  // A guest's memory lost pages: each endpoint looks whether it was its guest's.
+  struct MemoryWatch : FdWatch {
+    explicit MemoryWatch(SocketEndpointFactory& f) : FdWatch(&OnBroken), factory(f) {}
+    static void OnBroken(FdWatch& watch, uint32_t epoll_events);
+    SocketEndpointFactory& factory;
+  };
   Reactor& control_;
   BlockingPool& pool_;
   ProtocolLibrary& library_;
   std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
-  uint32_t endpoints_ = 0;
+  std::set<SocketEndpoint*> endpoints_;
+  MemoryWatch memory_watch_{*this};
 };
 
 class SocketEndpoint final : public Endpoint {
@@ -66,6 +76,9 @@ class SocketEndpoint final : public Endpoint {
     if (relay_ != nullptr) relay_->TellConfigChanged();
   }
   EndpointStatus status() const override;
+
+  // Ends a connection whose guest's memory lost pages.
+  void CheckMemory();
 
  private:
   Task<void> Run();
