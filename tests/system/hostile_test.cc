@@ -8,67 +8,13 @@
 #include <vector>
 
 #include "expect_ok.h"
-#include "host.h"
-#include "io_load.h"
-#include "peer.h"
+#include "hostile_rig.h"
 #include "perf/hostile.h"
 
 namespace cleat::system_test {
 namespace {
 
 using perf::RingOutcome;
-
-constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
-constexpr const char* kVictim = "hostile";
-
-// The hostile one's controller, and two honest guests that never stop working.
-class Hostile : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(host_.ok());
-    ASSERT_TRUE(host_.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
-    const std::vector<std::pair<std::string, v1::DiskSpec>> honest{
-        {"file", FileDisk(kDiskBytes, host_.Path("disk.img"))}, {"memory", MemoryDisk(kDiskBytes)}};
-    for (const auto& [id, spec] : honest) {
-      ASSERT_TRUE(host_.AttachNew(id, spec, 2));
-      auto peer = Peer::Start(host_.SocketPath(id), {.num_queues = 2});
-      ASSERT_OK(peer);
-      blocks_.push_back(std::make_unique<perf::StampedBlocks>(kDiskBytes, 512, blocks_.size()));
-      loads_.push_back(
-          std::make_unique<IoLoad>((*peer)->driver(), *blocks_.back(), IoLoadOptions{.depth = 1}));
-      peers_.push_back(std::move(*peer));
-      loads_.back()->Start();
-    }
-  }
-
-  void TearDown() override {
-    for (size_t i = 0; i < loads_.size(); ++i) {
-      EXPECT_TRUE(loads_[i]->WaitProgress(50)) << "an honest guest stands still";
-      EXPECT_OK(loads_[i]->Stop());
-      EXPECT_OK(loads_[i]->Verify());
-      EXPECT_FALSE(peers_[i]->frontend().PeerGone()) << "an honest guest lost its connection";
-    }
-  }
-
-  std::string Socket() const { return host_.SocketPath(kVictim); }
-
-  // A well-behaved guest can use what the hostile one left behind.
-  void ExpectServed(const std::string& after) {
-    auto peer = Peer::Start(Socket());
-    ASSERT_TRUE(peer.ok()) << "after " << after << ": " << peer.error().message;
-    const std::vector<uint8_t> data(4096, 0x5a);
-    std::vector<uint8_t> read(4096);
-    EXPECT_OK((*peer)->driver().WriteSync(0, data));
-    EXPECT_OK((*peer)->driver().ReadSync(0, read));
-    EXPECT_EQ(read, data) << "after " << after;
-    EXPECT_OK((*peer)->ShutDown());
-  }
-
-  Host host_{{.reactors = 2}};
-  std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<perf::StampedBlocks>> blocks_;
-  std::vector<std::unique_ptr<IoLoad>> loads_;
-};
 
 // What the guest sees of an abuse: a completion with an error, or nothing ever again on that ring.
 enum class Seen : uint8_t { kOk, kError, kBroken };
@@ -211,52 +157,6 @@ TEST(HostileCrowd, OneOfFiftyStallsInTheMiddleOfAMessage) {
   }
   EXPECT_FALSE((*stalled)->PeerGone()) << "it was to be stalling all the time";
   for (const auto& peer : peers) EXPECT_OK(peer->ShutDown());
-}
-
-// Whoever comes and goes leaves nothing behind.
-TEST(HostileCrowd, VisitsLeaveNoDescriptors) {
-  Host host;
-  ASSERT_TRUE(host.ok() && host.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
-  const auto visit = [&](int number) {
-    auto frontend = perf::Frontend::Listen(host.SocketPath(kVictim));
-    ASSERT_OK(frontend);
-    ASSERT_OK((*frontend)->Accept());
-    const auto abuses = perf::SocketAbuseCases();
-    switch (number % 3) {
-      case 0:
-        (void)perf::Apply(abuses[static_cast<size_t>(number / 3) % abuses.size()].abuse, **frontend);
-        break;
-      case 1: {  // a QEMU that dies during its set-up
-        auto memory = perf::GuestMemory::CreateWithHole(kGuestBytes);
-        ASSERT_OK(memory);
-        (*frontend)->DisconnectAfter(static_cast<uint64_t>(number / 3) % 25);
-        if ((*frontend)->Open().ok()) (void)perf::BlkDriver::Start(**frontend, **memory);
-        break;
-      }
-      default: {
-        auto memory = perf::GuestMemory::CreateWithHole(kGuestBytes);
-        ASSERT_OK(memory);
-        ASSERT_OK((*frontend)->Open());
-        auto driver = perf::BlkDriver::Start(**frontend, **memory);
-        ASSERT_OK(driver);
-        EXPECT_OK((*driver)->FlushSync());
-        (*frontend)->Disconnect();
-      }
-    }
-  };
-  for (int i = 0; i < 6; ++i) visit(i);  // what is made with the first visitors stays
-  ASSERT_TRUE(host.WaitController(kVictim, v1::CONTROLLER_STATE_CONNECTING));
-  const ProcessStats before = host.engine().Stats();
-  constexpr int kVisits = 200;
-  for (int i = 0; i < kVisits; ++i) {
-    visit(i);
-    if (HasFatalFailure()) return;
-  }
-  ProcessStats after;
-  EXPECT_TRUE(host.WaitEngineStats(
-      [&](const ProcessStats& stats) { return stats.descriptors <= before.descriptors; }, &after))
-      << after.descriptors << " descriptors, before the visits " << before.descriptors;
-  EXPECT_EQ(after.threads, before.threads);
 }
 
 }  // namespace
