@@ -9,6 +9,9 @@ JOBS ?= $(shell nproc)
 # Passed on to ctest by `make test`, to run a part: make test CTEST_ARGS='-R reactor'
 CTEST_ARGS ?=
 
+# How long `make soak` runs each target.
+SOAK_SECONDS ?= 600
+
 # GCC 12's sanitizers lose their way in a widely randomised address space; a container may forbid turning that off.
 SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -31,7 +34,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup build test test-release test-asan test-tsan demo lint format clean
+.PHONY: help setup build test test-release test-asan test-tsan demo soak lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -60,6 +63,9 @@ test-asan: ## address and undefined-behaviour sanitizers: everything but guests
 test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
 	$(call build,tsan)
 	$(call run_tests,tsan,-L '^(unit|sim)$$')
+
+soak: build ## ten minutes of each fuzz target and of the random tests, fresh seeds; SOAK_SECONDS=10 for a trial
+	@/usr/bin/python3 scripts/soak.py build --seconds $(SOAK_SECONDS)
 
 demo: setup build ## set up, build, and show a guest using two disks
 	@/usr/bin/python3 scripts/demo.py

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -163,7 +164,11 @@ class Bench {
   }
   static void WaitReadable(int fd) {
     pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-    CLEAT_CHECK(poll(&ready, 1, 5000) == 1);
+    int count = 0;
+    do {
+      count = poll(&ready, 1, 5000);
+    } while (count < 0 && errno == EINTR);  // libFuzzer's own timer
+    CLEAT_CHECK(count == 1);
   }
 
   MonotonicClock clock_;

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -149,6 +150,8 @@ ProcessStats Process::Stats() const {
        it != std::filesystem::directory_iterator(); it.increment(gone)) {
     ++stats.descriptors;
   }
+  const std::string maps = ReadTextFile(proc + "/maps");
+  stats.mappings = static_cast<uint64_t>(std::count(maps.begin(), maps.end(), '\n'));
   // proc(5): the fields behind the command, which is in parentheses; the first of them is number 3.
   const std::string line = ReadTextFile(proc + "/stat");
   std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));

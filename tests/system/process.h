@@ -22,6 +22,7 @@ inline constexpr uid_t kNobody = 65534;
 struct ProcessStats {
   uint64_t descriptors = 0;
   uint64_t threads = 0;
+  uint64_t mappings = 0;
   uint64_t resident_bytes = 0;
   uint64_t cpu_ns = 0;  // user and system, since the start; in whole clock ticks
 };

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs what finds more the longer it runs: every fuzz target, and the random tests with fresh seeds.
+
+    scripts/soak.py BUILD_DIR --seconds 600 [--only NAME ...]
+
+Every target gets that many seconds. A line a minute says how far it is; findings stay in BUILD_DIR/soak/NAME, and a
+summary of all goes to BUILD_DIR/soak/results.json. Exit status 1 when there is a finding.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRESS_SECONDS = 60
+# Of a run that should have ended by itself.
+GRACE_SECONDS = 300
+
+
+def say(text):
+    print(f"soak: {text}", flush=True)
+
+
+class Runner:
+    """One process at a time, its output in a file, a line now and then."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def run(self, name, command, limit_seconds, progress, environment=None):
+        log_path = self.folder / f"{name}.log"
+        begin = time.monotonic()
+        told = begin
+        with open(log_path, "wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            try:
+                while True:
+                    try:
+                        status = process.wait(timeout=1)
+                        break
+                    except subprocess.TimeoutExpired:
+                        now = time.monotonic()
+                        if now - begin > limit_seconds + GRACE_SECONDS:
+                            process.kill()
+                            process.wait()
+                            status = "did not end"
+                            break
+                        if now - told >= PROGRESS_SECONDS:
+                            told = now
+                            say(f"{name}: {now - begin:.0f} s, {progress(log_path)}")
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        return status, time.monotonic() - begin, log_path
+
+
+def tail_of(path, size=65536):
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
+def fuzz_progress(path):
+    lines = re.findall(r"^#(\d+)\s.*?cov: (\d+)", tail_of(path), re.M)
+    return f"{lines[-1][0]} inputs, coverage {lines[-1][1]}" if lines else "starting"
+
+
+def run_fuzz(runner, build, source, name, seconds):
+    work = runner.folder / f"fuzz_{name}"
+    (work / "corpus").mkdir(parents=True, exist_ok=True)
+    seed = random.randrange(1, 2**31)
+    say(f"fuzz_{name}: {seconds} s, seed {seed}")
+    before = {path.name for path in work.iterdir()}
+    command = [
+        str(build / "tests" / f"fuzz_{name}"), f"-seed={seed}", "-detect_leaks=0", f"-max_total_time={seconds}",
+        "-timeout=30", "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={work}/",
+        str(work / "corpus"), str(source / "tests/fuzz/corpus" / name),
+    ]
+    status, took, log = runner.run(f"fuzz_{name}", command, seconds, fuzz_progress)
+    executed = re.findall(r"stat::number_of_executed_units: (\d+)", tail_of(log))
+    findings = sorted(str(work / path.name) for path in work.iterdir() if path.name not in before)
+    if status != 0 and not findings:
+        findings = [f"exit status {status}, see {log}"]
+    return {"target": f"fuzz_{name}", "seed": seed, "seconds": round(took, 1),
+            "executions": int(executed[-1]) if executed else 0, "findings": findings}
+
+
+def run_random(runner, name, binary, variables, options, seconds):
+    """A random test again and again, each time with another seed, until the time is over."""
+    begin = time.monotonic()
+    executions, findings = 0, []
+    while True:
+        seed = random.randrange(1, 2**31)
+        environment = dict(os.environ, **{key: value.format(seed=seed) for key, value in variables.items()})
+        say(f"{name}: seed {seed}")
+        status, _, log = runner.run(name, [str(binary), *(option.format(seed=seed) for option in options)],
+                                    seconds, lambda _: f"seed {seed}", environment)
+        executions += 1
+        if status != 0:
+            kept = runner.folder / f"{name}-{seed}.log"
+            log.rename(kept)
+            findings.append(f"seed {seed}: {kept}")
+        if time.monotonic() - begin >= seconds:
+            break
+    return {"target": name, "seconds": round(time.monotonic() - begin, 1), "executions": executions,
+            "findings": findings}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="targets by name, e.g. fuzz_store")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    source = Path(__file__).resolve().parent.parent
+    folder = build / "soak"
+    folder.mkdir(exist_ok=True)
+    runner = Runner(folder)
+    listed = build / "tests/fuzz/fuzz_targets.txt"
+    if not listed.exists():
+        sys.exit(f"soak: {listed} is missing: build with -DCLEAT_FUZZ=ON first (make build)")
+
+    targets = [(f"fuzz_{name}", lambda name=name: run_fuzz(runner, build, source, name, arguments.seconds))
+               for name in listed.read_text().split()]
+    # Many operations where there is much time, so that a run is not mostly start and end.
+    operations = str(max(2000, 100 * arguments.seconds))
+    tests = {
+        "sim_operations": ({}, ["--seed", "{seed}", "--ops", operations]),
+        "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, []),
+    }
+    for name, (variables, options) in tests.items():
+        binary = build / "tests" / name
+        targets.append((name, lambda n=name, b=binary, v=variables, o=options: run_random(
+            runner, n, b, v, o, arguments.seconds)))
+    if arguments.only:
+        unknown = set(arguments.only) - {name for name, _ in targets}
+        if unknown:
+            sys.exit(f"soak: no target {', '.join(sorted(unknown))}; there are "
+                     f"{', '.join(name for name, _ in targets)}")
+        targets = [target for target in targets if target[0] in arguments.only]
+
+    say(f"{len(targets)} targets, {arguments.seconds} s each")
+    results = []
+    for _, run in targets:
+        results.append(run())
+        (folder / "results.json").write_text(json.dumps({"targets": results}, indent=2) + "\n")
+        last = results[-1]
+        say(f"{last['target']}: {last['executions']} executions in {last['seconds']} s, "
+            f"{len(last['findings'])} findings")
+        for finding in last["findings"]:
+            say(f"  {finding}")
+    findings = sum(len(result["findings"]) for result in results)
+    say(f"{findings} findings; the summary is in {folder / 'results.json'}")
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()
