@@ -283,7 +283,8 @@ Task<Status> SimGuest::Reset(Connection& connection) {
 }
 
 Task<Status> SimGuest::Pause(Connection& connection) {
-  if ((features_ & wire::kFeatureProtocolFeatures) == 0) co_return Ok{};
+  // A broken ring that is stopped and started is whole again, and this guest would no longer know.
+  if ((features_ & wire::kFeatureProtocolFeatures) == 0 || misbehaved_) co_return Ok{};
   const auto index = static_cast<uint32_t>(random_.Below(queues_.size()));
   paused_[index] = true;
   auto pause = Send(connection, connection.session.EnableRing(index, false));
