@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,10 +36,14 @@ enum class ErrorCode : uint8_t {
 // A stable lower-case name for logs and for the engine protocol ("not_found").
 std::string_view ErrorCodeName(ErrorCode code);
 
+// More about an error, for programs; defined by who gives it (control/reasons.h).
+struct ErrorDetail;
+
 struct [[nodiscard]] Error {
   Error(ErrorCode c, std::string m) : code(c), message(std::move(m)) {}
   ErrorCode code;
   std::string message;
+  std::shared_ptr<const ErrorDetail> detail;  // usually none
 };
 
 // An Error for a failed system call: maps errno to the nearest code and appends its text to `what`.

@@ -17,6 +17,13 @@ namespace {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
+AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
+  const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE;
+  return {.state = FromEngine(status.state()),
+          .message = status.message(),
+          .size_bytes = open ? status.attachment().disk().size_bytes() : 0};
+}
+
 }  // namespace
 
 EngineView* Conductor::Find(PeerId peer) {
@@ -68,9 +75,14 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   TakeInventory(engine, inventory);
   state_.PlaceControllers();
 
-  std::set<std::string> disks = engine.memories;
+  std::set<std::string> disks;
+  for (const auto& [disk, size_bytes] : engine.memories) disks.insert(disk);
   for (std::string& disk : state_.MemoryDisks()) disks.insert(std::move(disk));
-  for (const std::string& disk : disks) LookAtMemory(disk);
+  for (const auto& status : inventory.attachments()) {
+    if (auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok())
+      disks.insert(std::move(*disk));
+  }
+  for (const std::string& disk : disks) LookAtDisk(disk);
 
   std::set<std::string> controllers;
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
@@ -90,12 +102,11 @@ void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& i
     if (!id.ok()) continue;
     const uint32_t target = status.attachment().target();
     engine.controllers[*id].attachments[target] = status;
-    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()},
-                            FromEngine(status.state()), status.message());
+    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, ReportOf(status));
   }
   for (const auto& memory : inventory.memories()) {
     const auto id = ParseDiskName(memory.disk());
-    if (id.ok()) engine.memories.insert(*id);
+    if (id.ok()) engine.memories[*id] = memory.size_bytes();
   }
 }
 
@@ -112,7 +123,7 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
     state_.ReportController(info.id, controller, status);
     for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments) {
       state_.ReportAttachment(info.id, {controller, attachment.row.spec.target(), 0},
-                              v1::ATTACHMENT_STATE_PENDING, status.message());
+                              {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
     }
   }
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
@@ -165,17 +176,19 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
   view.attachments[target] = status;
   if (!view.busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
   if (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE) {
-    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()},
-                            FromEngine(status.state()), status.message());
+    AttachmentReport report = ReportOf(status);
+    if (failed) report.failures = std::max(view.attachment_backoffs[target].failures, 1U);
+    state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, report);
   }
   LookAt(engine, *id);
+  if (const auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok()) LookAtSize(*disk);
 }
 
 // ---- Time and intent ----
 
 void Conductor::OnWake() {
   const ChangedIntent changed = state_.TakeChanged();
-  for (const std::string& disk : changed.disks) LookAtMemory(disk);
+  for (const std::string& disk : changed.disks) LookAtDisk(disk);
   for (const std::string& controller : changed.controllers) Look(controller);
 }
 
@@ -184,7 +197,7 @@ uint64_t Conductor::OnTimer(uint64_t now_ns) {
     const Retry retry = std::move(retries_.begin()->second);
     retries_.erase(retries_.begin());
     if (!retry.controller.empty()) Look(retry.controller);
-    if (!retry.disk.empty()) LookAtMemory(retry.disk);
+    if (!retry.disk.empty()) LookAtDisk(retry.disk);
   }
   return retries_.empty() ? kNever : retries_.begin()->first;
 }
@@ -249,8 +262,9 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
     case Step::Kind::kWaitForDisk: {
       const bool lost = step.intent->disk_status.state() == v1::DISK_STATE_LOST;
       state_.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
-                              lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
-                              step.intent->disk_status.message());
+                              {.state = lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
+                               .message = step.intent->disk_status.message(),
+                               .failures = lost ? 1U : 0U});
       return true;
     }
   }
@@ -294,8 +308,11 @@ void Conductor::AskDetach(EngineView& engine, const std::string& controller, uin
         const double wait_s = Fail(view.attachment_backoffs[target], {.controller = controller, .disk = {}});
         spdlog::warn("{}: target {} can't be detached: {}", ControllerName(controller), target,
                      status.error().message);
-        state_.ReportAttachment(answered.info.id, {controller, target, 0}, v1::ATTACHMENT_STATE_DETACHING,
-                                fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+        state_.ReportAttachment(
+            answered.info.id, {controller, target, 0},
+            {.state = v1::ATTACHMENT_STATE_DETACHING,
+             .message = fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s),
+             .failures = view.attachment_backoffs[target].failures});
       });
 }
 
@@ -337,6 +354,7 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
         spdlog::warn("{} can't be made: {}", ControllerName(controller), status.error().message);
         v1::ControllerStatus report;
         report.set_state(v1::CONTROLLER_STATE_FAILED);
+        report.set_failures(view.backoff.failures);
         report.set_message(fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
         state_.ReportController(answered.info.id, controller, report);
       });
@@ -347,7 +365,7 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
   *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
   if (!engine.controllers[controller].attachment_backoffs.contains(key.target)) {
-    state_.ReportAttachment(engine.info.id, key, v1::ATTACHMENT_STATE_OPENING, "");
+    state_.ReportAttachment(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
   }
   const engine::v1::Attachment attachment = envelope.attach().attachment();
   Ask(engine, controller, std::move(envelope), {},
@@ -359,17 +377,26 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
           actual.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
           *actual.mutable_attachment() = attachment;
           view.attachment_backoffs.erase(key.target);
-          state_.ReportAttachment(answered.info.id, key, v1::ATTACHMENT_STATE_READY, "");
+          state_.ReportAttachment(answered.info.id, key, ReportOf(actual));
           spdlog::info("{} is open", name);
-          return;
+          // It may have grown meanwhile.
+          return LookAtSize(*ParseDiskName(attachment.disk().name()));
         }
         view.attachments.erase(key.target);  // an error leaves nothing behind
-        const double wait_s =
-            Fail(view.attachment_backoffs[key.target], {.controller = key.controller, .disk = {}});
         spdlog::warn("{} can't be opened: {}", name, status.error().message);
-        state_.ReportAttachment(answered.info.id, key, v1::ATTACHMENT_STATE_FAILED,
-                                fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+        FailAttachment(answered, view, key, status);
       });
+}
+
+void Conductor::FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                               const Status& why) {
+  Backoff& backoff = view.attachment_backoffs[key.target];
+  const double wait_s = Fail(backoff, {.controller = key.controller, .disk = {}});
+  state_.ReportAttachment(
+      engine.info.id, key,
+      {.state = v1::ATTACHMENT_STATE_FAILED,
+       .message = fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s),
+       .failures = backoff.failures});
 }
 
 }  // namespace cleat::control

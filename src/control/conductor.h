@@ -68,11 +68,18 @@ class Conductor final : public EngineLink::Events {
   void AskDeleteController(EngineView& engine, const std::string& controller);
   void AskPutController(EngineView& engine, const std::string& controller, const ControllerIntent& intent);
   void AskKeepMemory(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
+  void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);
   void AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
   void Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope, UniqueFd fd,
            std::function<void(EngineView&, ControllerView&, const Status&)> done);
 
-  // Memory disks.
+  // Disks that grew. (conductor_resize.cc)
+  void LookAtDisk(const std::string& disk);  // its memory and its size
+  void LookAtSize(const std::string& disk);
+  void AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes);
+  void ReportSizes(const EngineView& engine, const std::string& disk, const std::string& message);
+
+  // Memory disks. (conductor_memory.cc)
   void LookAtMemory(const std::string& disk);
   void AskDropMemory(EngineView& engine, const std::string& disk);
   void AskFetchMemory(EngineView& engine, const DiskRow& row);

@@ -80,7 +80,7 @@ void Conductor::AskAboutMemory(EngineView& engine, const std::string& disk, engi
                     Fail(answered.memory_work[disk], {.controller = {}, .disk = disk});
                     spdlog::warn("{}: {}", EngineName(answered.info.id), status.error().message);
                   }
-                  LookAtMemory(disk);
+                  LookAtDisk(disk);
                   for (const std::string& controller : state_.ControllersWith(disk)) Look(controller);
                 });
 }
@@ -115,18 +115,15 @@ void Conductor::AskKeepMemory(EngineView& engine, const std::string& controller,
   engine.memory_busy.insert(disk);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
   Ask(engine, controller, std::move(envelope), memory_.Share(disk),
-      [this, disk, key](EngineView& answered, ControllerView& view, const Status& kept) {
+      [this, disk, key, size_bytes = intent.disk.spec.size_bytes()](
+          EngineView& answered, ControllerView& view, const Status& kept) {
         answered.memory_busy.erase(disk);
         const Status status = kept.ok() ? state_.RecordKept(disk, answered.info.id, true) : kept;
         if (status.ok()) {
-          answered.memories.insert(disk);
+          answered.memories[disk] = size_bytes;
         } else {
-          const double wait_s =
-              Fail(view.attachment_backoffs[key.target], {.controller = key.controller, .disk = {}});
           spdlog::warn("{}: its memory can't be handed over: {}", DiskName(disk), status.error().message);
-          state_.ReportAttachment(
-              answered.info.id, key, v1::ATTACHMENT_STATE_FAILED,
-              fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
+          FailAttachment(answered, view, key, status);
         }
         for (const std::string& other : state_.ControllersWith(disk)) {
           if (other != key.controller) Look(other);

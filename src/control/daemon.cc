@@ -2,37 +2,22 @@
 #include "control/daemon.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
 
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
-#include "base/unique_fd.h"
-#include "control/seqpacket.h"
 
 namespace cleat::control {
 namespace {
 
-constexpr int kMessageBytesMax = 1024 * 1024;
 constexpr int kStreamsPerConnectionMax = 128;
-// A watcher takes a thread, so there is room for all of them and for calls besides.
-constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 64;
+// A Watch or a Wait takes a thread, so there is room for all of them and for calls besides.
+constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 128;
 constexpr size_t kGrpcBytesMax = size_t{256} * 1024 * 1024;
 constexpr std::chrono::seconds kShutdownGrace{2};
-constexpr mode_t kApiSocketMode = 0660;
-
-// gRPC would take the socket away from another cleatd without a word.
-bool SomebodyListens(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return fd.valid() && connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-}
 
 }  // namespace
 
@@ -54,45 +39,76 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->link_->Start(*daemon->conductor_);
   daemon->link_->Wake();  // for what was loaded
 
-  if (auto status = daemon->StartApi(options.api_socket); !status.ok()) return std::move(status).error();
+  if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
   return daemon;
 }
 
-Status Daemon::StartApi(const std::string& path) {
-  if (path.size() > kSocketPathBytesMax) {
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("API socket '{}': the path has more than {} bytes", path, kSocketPathBytesMax));
-  }
-  if (SomebodyListens(path)) {
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("API socket '{}': somebody listens there already: stop it, or choose another path with "
-                    "--listen",
-                    path));
-  }
+Status Daemon::StartApi(const DaemonOptions& options) {
+  grants_ = options.grants;
+  auto audit = AuditLog::Open(options.audit_log);
+  if (!audit.ok()) return std::move(audit).error();
+  audit_ = std::move(*audit);
+  auto listener = UnixListener::Open(options.api_socket, options.api_socket_mode, options.api_group);
+  if (!listener.ok()) return std::move(listener).error();
+  listener_ = std::move(*listener);
+  gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
+  service_ = std::make_unique<Service>(*state_, *gate_);
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ResourceQuota quota("cleatd");
   quota.SetMaxThreads(kThreadsMax);
   quota.Resize(kGrpcBytesMax);
-  service_ = std::make_unique<Service>(*state_);
   grpc::ServerBuilder builder;
   builder.SetResourceQuota(quota);
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
-  builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
   builder.RegisterService(service_.get());
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || chmod(path.c_str(), kApiSocketMode) != 0) {
-    return Error(ErrorCode::kUnavailable,
-                 fmt::format("the API can't listen on 'unix:{}': is its folder there, and "
-                             "writable?",
-                             path));
+  if (!options.tls_address.empty()) {
+    auto certificates = TlsCertificates::Load(options.tls);
+    if (!certificates.ok()) return std::move(certificates).error();
+    certificates_ = std::move(*certificates);
+    builder.AddListeningPort(options.tls_address, TlsCertificates::CredentialsOf(certificates_), &tls_port_);
   }
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || (!options.tls_address.empty() && tls_port_ == 0)) {
+    return Error(
+        ErrorCode::kUnavailable,
+        fmt::format("the API can't listen on '{}': give a free HOST:PORT of this host", options.tls_address));
+  }
+  listener_->Start(*server_, grants_, [this] { return CheckHealth(); });
+  // A store that refuses a write may do so for a while: that is looked at until it takes one again.
+  store_->SetOnFailure([listener = listener_.get()] { listener->Wake(); });
   return Ok{};
 }
 
+// On the listener's thread.
+bool Daemon::CheckHealth() {
+  const bool writable = state_->CheckStore();
+  server_->GetHealthCheckService()->SetServingStatus(writable);
+  server_->GetHealthCheckService()->SetServingStatus(v1::Cleat::service_full_name(), writable);
+  return writable;
+}
+
+void Daemon::Reload() {
+  if (certificates_ != nullptr) {
+    if (auto status = certificates_->Reload(); status.ok()) {
+      spdlog::info("TLS certificates read again: new connections use them");
+    } else {
+      spdlog::error("TLS certificates stay as they were: {}", status.error().message);
+    }
+  }
+  if (auto status = audit_->Reopen(); !status.ok()) {
+    spdlog::error("audit records go where they went: {}", status.error().message);
+  }
+}
+
 Daemon::~Daemon() {
+  if (store_) store_->SetOnFailure({});
   if (state_) state_->StopWatchers();
+  if (listener_) listener_->Stop();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_.reset();
   if (link_) link_->Stop();

@@ -9,19 +9,30 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "control/access.h"
+#include "control/audit_log.h"
 #include "control/conductor.h"
 #include "control/engine_link.h"
+#include "control/gate.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
 #include "control/service.h"
 #include "control/store.h"
+#include "control/tls_credentials.h"
+#include "control/unix_listener.h"
 
 namespace cleat::control {
 
 struct DaemonOptions {
-  std::string state_dir;      // exists
-  std::string api_socket;     // path of the unix socket for the API; made with mode 0660
-  std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
+  std::string state_dir;   // exists
+  std::string api_socket;  // path of the unix socket for the API
+  mode_t api_socket_mode = 0660;
+  std::string api_group = {};  // that the socket is given to; empty: cleatd's own
+  Grants grants = {};
+  std::string tls_address = {};  // "HOST:PORT" for the API over mutual TLS; empty: none
+  TlsFiles tls = {};
+  std::string audit_log = {};  // file; empty: cleatd's log alone
+  std::string engine_socket;   // path of the unix socket for engines; made with mode 0600
   ConductorOptions conductor;
   size_t watch_queue_max = WatchHub::kQueueMax;
 };
@@ -34,10 +45,14 @@ class Daemon {
   ~Daemon();
 
   HostState& state() { return *state_; }
+  // Reads certificates and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
+  void Reload();
+  int tls_port() const { return tls_port_; }  // that it listens on; 0: none
 
  private:
   Daemon() = default;
-  Status StartApi(const std::string& path);
+  Status StartApi(const DaemonOptions& options);
+  bool CheckHealth();
 
   MonotonicClock clock_;
   MemoryKeeper memory_;
@@ -45,7 +60,13 @@ class Daemon {
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;
   std::unique_ptr<Conductor> conductor_;
+  Grants grants_;
+  std::unique_ptr<AuditLog> audit_;
+  std::shared_ptr<TlsCertificates> certificates_;
+  std::unique_ptr<UnixListener> listener_;
+  std::unique_ptr<Gate> gate_;
   std::unique_ptr<Service> service_;
+  int tls_port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 

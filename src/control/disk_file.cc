@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 namespace {
@@ -100,6 +101,24 @@ Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
                     what, spec.size_bytes(), path));
   }
   return NotThere(ErrnoError(errno, what + " can't be looked at"));
+}
+
+Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+  const std::string& path = spec.file().path();
+  const std::string what = fmt::format("{}: file '{}'", disk_name, path);
+  struct stat info {};
+  const bool ours = spec.file().create() && stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  if (ours && static_cast<uint64_t>(info.st_size) < spec.size_bytes()) {
+    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) return NotThere(ErrnoError(errno, what + " can't be opened to make it larger"));
+    if (ftruncate(fd.get(), static_cast<off_t>(spec.size_bytes())) != 0 || fsync(fd.get()) != 0) {
+      return RefuseFor(
+          disk_name, v1::REASON_HOST_OUT_OF_SPACE,
+          ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, spec.size_bytes())).message);
+    }
+  }
+  if (stat(path.c_str(), &info) != 0) return NotThere(ErrnoError(errno, what + " can't be looked at"));
+  return CheckFile(what, spec, info);
 }
 
 }  // namespace cleat::control

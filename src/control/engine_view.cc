@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "control/names.h"
+
 namespace cleat::control {
 namespace {
 
@@ -34,6 +36,24 @@ void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const M
 }
 
 }  // namespace
+
+bool IsBehind(const EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+  if (const auto held = engine.memories.find(disk);
+      held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
+    return true;
+  }
+  const std::string name = DiskName(disk);
+  for (const auto& [controller, view] : engine.controllers) {
+    for (const auto& [target, status] : view.attachments) {
+      const engine::v1::Disk& known = status.attachment().disk();
+      if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name &&
+          known.has_size_bytes() && known.size_bytes() < size_bytes) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
 
 std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
@@ -70,6 +90,8 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     const uint32_t target = attachment.row.spec.target();
     if (attachment.row.deleting || view.attachments.contains(target) || !Ready(view, target, now_ns))
       continue;
+    // The size of memory that the engine holds comes first.
+    if (engine.resize_busy.contains(attachment.disk.id)) continue;
     AddAttach(attachment, engine, memory, steps);
   }
   return steps;

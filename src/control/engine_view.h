@@ -36,10 +36,12 @@ struct EngineView {
   // Set when the engine holds things that this store can't have made: they are left alone, nothing is asked.
   bool foreign = false;
   std::map<std::string, ControllerView> controllers;
-  std::set<std::string> memories;  // disks whose memory it holds
+  std::map<std::string, uint64_t> memories;  // disks whose memory it holds, and the size that it knows
   std::map<std::string, Backoff>
       memory_work;  // disks with a request about their memory on its way, or failed
   std::set<std::string> memory_busy;
+  std::map<std::string, Backoff> resize_work;  // the same for their size
+  std::set<std::string> resize_busy;
 };
 
 // The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
@@ -59,6 +61,9 @@ struct Step {
   uint32_t target = 0;
   const AttachmentIntent* intent = nullptr;  // into the ControllerIntent that was given
 };
+
+// Whether the engine knows a smaller size of the disk than this: behind a guest, or of memory that it holds.
+bool IsBehind(const EngineView& engine, const std::string& disk, uint64_t size_bytes);
 
 // Everything that can be done now, in the order in which it must be done: take away what should not be,
 // forget what is gone, then put what is missing. Steps that wait for a back-off are left out.

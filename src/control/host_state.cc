@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "control/names.h"
+#include "control/refusals.h"
 
 namespace cleat::control {
 namespace {
@@ -59,17 +61,19 @@ Status HostState::Fill(Rows rows) {
     const auto disk = ParseDiskName(row.spec.disk());
     DiskEntry* disk_entry = disk.ok() ? FindDisk(*disk) : nullptr;
     if (controller == nullptr || disk_entry == nullptr) {
-      return Error(ErrorCode::kDataLoss,
-                   fmt::format("store: {} is there, but not its controller or not {}",
-                               AttachmentName(row.controller, row.id), row.spec.disk()));
+      return Refuse(v1::REASON_STORE_DAMAGED,
+                    fmt::format("store: {} is there, but not its controller or not {}",
+                                AttachmentName(row.controller, row.id), row.spec.disk()));
     }
-    disk_entry->attachments[AttachmentName(row.controller, row.id)] = row.deleting;
+    disk_entry->attachments[AttachmentName(row.controller, row.id)] = {.detaching = row.deleting,
+                                                                       .size_bytes = 0};
     AttachmentEntry entry{.row = std::move(row), .status = {}, .revision = revision_ + 1};
     const std::string id = entry.row.id;
     controller->attachments.emplace(id, std::move(entry));
   }
   // Nothing is known of any engine yet.
   ++revision_;
+  hub_.StartHistory(revision_);
   v1::EngineStatus unseen;
   unseen.set_message("has not connected since cleatd started");
   for (const auto& [id, entry] : engines_) ReportEngine(id, unseen);
@@ -95,6 +99,14 @@ uint64_t HostState::NextRevision() {
 
 // ---- Showing ----
 
+uint64_t HostState::KnownSize(const DiskEntry& entry) const {
+  uint64_t size_bytes = entry.row.spec.size_bytes();
+  for (const auto& [name, use] : entry.attachments) {
+    if (use.size_bytes != 0 && !use.detaching) size_bytes = std::min(size_bytes, use.size_bytes);
+  }
+  return size_bytes;
+}
+
 v1::Disk HostState::Show(const DiskEntry& entry) const {
   v1::Disk disk;
   disk.set_name(DiskName(entry.row.id));
@@ -105,8 +117,11 @@ v1::Disk HostState::Show(const DiskEntry& entry) const {
     disk.mutable_status()->set_message(
         fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.kept_by, ", ")));
   }
-  for (const auto& [name, detaching] : entry.attachments) disk.mutable_status()->add_attachments(name);
+  for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
+  disk.mutable_status()->set_size_bytes(KnownSize(entry));
   disk.set_revision(entry.revision);
+  disk.set_etag(EtagOf(entry.row.intent_revision));
+  disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
   return disk;
 }
 
@@ -127,6 +142,8 @@ v1::Controller HostState::Show(const ControllerEntry& entry) const {
   }
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
   controller.set_revision(entry.revision);
+  controller.set_etag(EtagOf(entry.row.intent_revision));
+  controller.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
   return controller;
 }
 
@@ -145,6 +162,7 @@ v1::Attachment HostState::Show(const AttachmentEntry& entry) const {
   }
   if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
   attachment.set_revision(entry.revision);
+  attachment.set_etag(EtagOf(entry.row.intent_revision));
   return attachment;
 }
 
@@ -170,37 +188,41 @@ WatchEvent MakeEvent(uint64_t revision, Set set) {
 
 }  // namespace
 
+void HostState::Tell(const WatchEvent& event) {
+  hub_.Publish(event);
+  published_.notify_all();
+}
+
 void HostState::Publish(DiskEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_,
-                         [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  Tell(MakeEvent(revision_,
+                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
 }
 
 void HostState::Publish(ControllerEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(
-      revision_, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+  Tell(MakeEvent(revision_,
+                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
 }
 
 void HostState::Publish(AttachmentEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(entry); }));
+  Tell(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(entry); }));
 }
 
 void HostState::Publish(const std::string& id, EngineEntry& entry) {
   entry.revision = NextRevision();
-  hub_.Publish(MakeEvent(revision_, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
+  Tell(MakeEvent(revision_, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
     *e.mutable_engine() = Show(id, entry);
   }));
 }
 
 void HostState::PublishGone(const std::string& name) {
   NextRevision();
-  hub_.Publish(MakeEvent(revision_, [&](v1::WatchResponse& e) { e.set_gone(name); }));
+  Tell(MakeEvent(revision_, [&](v1::WatchResponse& e) { e.set_gone(name); }));
 }
 
-Result<std::shared_ptr<Watcher>> HostState::Watch() {
-  const std::lock_guard lock(mutex_);
+std::vector<WatchEvent> HostState::Snapshot() const {
   std::vector<WatchEvent> snapshot;
   for (const auto& [id, entry] : engines_) {
     snapshot.push_back(MakeEvent(entry.revision, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
@@ -222,8 +244,16 @@ Result<std::shared_ptr<Watcher>> HostState::Watch() {
           }));
     }
   }
-  snapshot.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
-  return hub_.Subscribe(std::move(snapshot));
+  return snapshot;
+}
+
+Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
+  const std::lock_guard lock(mutex_);
+  Result<std::vector<WatchEvent>> first =
+      start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot()) : hub_.Since(start_revision);
+  if (!first.ok()) return std::move(first).error();
+  first->push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
+  return hub_.Subscribe(std::move(*first));
 }
 
 // ---- Finding, and telling the conductor ----

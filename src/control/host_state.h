@@ -4,7 +4,8 @@
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
 //                        answers. An answer without an error is durable.
-//                        (host_state_{disks,controllers,attachments}.cc)
+//                        (host_state_{disks,controllers,attachments,updates}.cc)
+//   the waiting side     Watch and Wait. (host_state_wait.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
 // Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that
@@ -15,6 +16,8 @@
 // mutex, files are looked at outside of it.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,6 +33,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/memory_keeper.h"
 #include "control/model.h"
+#include "control/names.h"
 #include "control/store.h"
 #include "control/watch_hub.h"
 
@@ -54,11 +58,22 @@ struct AttachmentKey {
   uint64_t revision = 0;
 };
 
+// What the conductor knows of an attachment.
+struct AttachmentReport {
+  v1::AttachmentState state = v1::ATTACHMENT_STATE_PENDING;
+  std::string message = {};
+  uint64_t size_bytes = 0;  // that the guest is told; 0: not open
+  uint32_t failures = 0;    // in a row
+};
+
 // What changed since the conductor last asked: ids.
 struct ChangedIntent {
   std::set<std::string> controllers;
   std::set<std::string> disks;
 };
+
+// How long a request may wait: 30 s when it does not say, an hour at most.
+Result<std::chrono::nanoseconds> CheckTimeout(const google::protobuf::Duration& timeout);
 
 class HostState {
  public:
@@ -70,11 +85,13 @@ class HostState {
   Result<v1::Disk> CreateDisk(const v1::CreateDiskRequest& request);
   Result<v1::Disk> GetDisk(const v1::GetDiskRequest& request);
   Result<v1::ListDisksResponse> ListDisks(const v1::ListDisksRequest& request);
+  Result<v1::Disk> UpdateDisk(const v1::UpdateDiskRequest& request);
   Result<v1::DeleteDiskResponse> DeleteDisk(const v1::DeleteDiskRequest& request);
 
   Result<v1::Controller> CreateController(const v1::CreateControllerRequest& request);
   Result<v1::Controller> GetController(const v1::GetControllerRequest& request);
   Result<v1::ListControllersResponse> ListControllers(const v1::ListControllersRequest& request);
+  Result<v1::Controller> UpdateController(const v1::UpdateControllerRequest& request);
   Result<v1::DeleteControllerResponse> DeleteController(const v1::DeleteControllerRequest& request);
 
   Result<v1::Attachment> AttachDisk(const v1::AttachDiskRequest& request);
@@ -85,8 +102,16 @@ class HostState {
   Result<v1::Engine> GetEngine(const v1::GetEngineRequest& request);
   Result<v1::ListEnginesResponse> ListEngines(const v1::ListEnginesRequest& request);
 
-  Result<std::shared_ptr<Watcher>> Watch();
-  void StopWatchers() { hub_.Stop(); }
+  Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
+  // Blocks until the condition is true, the time has passed, or `cancelled` (asked now and then) says so.
+  Result<v1::WaitResponse> Wait(const v1::WaitRequest& request, const std::function<bool()>& cancelled);
+  // Blocks until something is published after `revision`, or the deadline; returns the newest revision.
+  uint64_t AwaitChange(uint64_t revision, std::chrono::steady_clock::time_point deadline);
+  // Ends every Watch and Wait, those to come too.
+  void StopWatchers();
+
+  // Whether the store takes writes; tries, when the last one failed.
+  bool CheckStore();
 
   // ---- The conductor's questions.
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first
@@ -96,6 +121,7 @@ class HostState {
   ControllerIntent IntentOf(const std::string& controller_id);
   std::vector<std::string> ControllersOn(const std::string& engine);
   std::vector<std::string> ControllersWith(const std::string& disk_id);
+  std::optional<DiskRow> Disk(const std::string& id);
   // Memory disks, tombstones too.
   std::vector<std::string> MemoryDisks();
   std::optional<DiskRow> MemoryDisk(const std::string& id);
@@ -108,8 +134,7 @@ class HostState {
   // Chooses an engine for each controller that has none, as far as there are any.
   void PlaceControllers();
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
-  void ReportAttachment(const std::string& engine, const AttachmentKey& key, v1::AttachmentState state,
-                        const std::string& message);
+  void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
   // That an engine holds, or does not hold, a memory disk's memory. Durable when it returns OK.
   Status RecordKept(const std::string& disk_id, const std::string& engine, bool kept);
@@ -121,10 +146,14 @@ class HostState {
  private:
   // `status` is what was reported last; a tombstone shows as DELETING or DETACHING whatever it says.
   // `revision` is the one that the API shows.
+  struct Use {
+    bool detaching = false;
+    uint64_t size_bytes = 0;  // as AttachmentStatus.size_bytes
+  };
   struct DiskEntry {
     DiskRow row;
     v1::DiskStatus status;
-    std::map<std::string, bool> attachments;  // name -> being detached
+    std::map<std::string, Use> attachments;  // by name
     uint64_t revision = 0;
   };
   struct AttachmentEntry {
@@ -143,6 +172,19 @@ class HostState {
     uint64_t revision = 0;
   };
 
+  // A disk whose file or memory is being looked at or made larger, without the mutex.
+  struct BusyDisk {
+    std::string path;
+    std::string wwn;
+    const char* doing;
+  };
+  // What a Wait finds: what it waited for, why that won't come, or (neither) what is instead.
+  struct Finding {
+    std::optional<v1::WaitResponse> done = std::nullopt;
+    std::optional<Error> failed = std::nullopt;
+    std::string state = {};
+  };
+
   HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max)
       : store_(store), memory_(memory), hub_(watch_queue_max) {}
 
@@ -156,6 +198,8 @@ class HostState {
   void Publish(AttachmentEntry& entry);
   void Publish(const std::string& id, EngineEntry& entry);
   void PublishGone(const std::string& name);
+  void Tell(const WatchEvent& event);
+  std::vector<WatchEvent> Snapshot() const;
 
   v1::Disk Show(const DiskEntry& entry) const;
   v1::Controller Show(const ControllerEntry& entry) const;
@@ -169,7 +213,10 @@ class HostState {
   // The disk that is there already, or why it can't be made; nullptr when it can.
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
   Status PrepareBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
-  Result<v1::Disk> CommitDisk(const std::string& id, const v1::DiskSpec& spec);
+  Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
+  Result<v1::Disk> CommitDisk(DiskEntry entry);
+  Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
+  uint64_t KnownSize(const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
 
   Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
@@ -177,9 +224,16 @@ class HostState {
   void CountController(const std::string& engine, int difference);
   Status EraseController(ControllerEntry& entry);
 
+  Result<uint32_t> FreeTarget(const ControllerEntry& controller, const std::string& name) const;
   Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
   Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
   Status EraseAttachment(ControllerEntry& controller, const std::string& id);
+
+  Finding Find(const v1::WaitRequest& request);
+  Finding FindDiskState(const v1::WaitRequest& request, const std::string& id);
+  Finding FindControllerState(const v1::WaitRequest& request, const std::string& id);
+  Finding FindAttachmentState(const v1::WaitRequest& request, const AttachmentIds& ids);
+  Finding FindEngineState(const v1::WaitRequest& request, const std::string& id);
 
   void ControllerChanged(const std::string& id);
   void DiskChanged(const std::string& id);
@@ -194,7 +248,10 @@ class HostState {
   std::map<std::string, DiskEntry> disks_;
   std::map<std::string, ControllerEntry> controllers_;
   std::map<std::string, EngineEntry> engines_;
-  std::map<std::string, std::string> creating_;  // disk ids whose file is being looked at -> path or ""
+  std::map<std::string, BusyDisk> busy_;  // by id
+  std::condition_variable published_;
+  size_t waiters_ = 0;
+  bool stopping_ = false;
   ChangedIntent changed_;
 };
 

@@ -8,26 +8,15 @@
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
+#include "control/refusals.h"
 #include "control/spec_rules.h"
 
 namespace cleat::control {
-namespace {
-
-Error Busy(std::string message) {
-  return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"};
-}
-Error Refused(std::string message) {
-  return {ErrorCode::kFailedPrecondition, std::move(message)};
-}
-
-}  // namespace
-
 Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& request) {
   auto controller_id = ParseControllerName(request.parent());
-  if (!controller_id.ok())
-    return Error(ErrorCode::kInvalidArgument, "parent: " + controller_id.error().message);
+  if (!controller_id.ok()) return Refuse(v1::REASON_INVALID_NAME, "parent: " + controller_id.error().message);
   auto disk_id = ParseDiskName(request.attachment().spec().disk());
-  if (!disk_id.ok()) return Error(ErrorCode::kInvalidArgument, "disk: " + disk_id.error().message);
+  if (!disk_id.ok()) return Refuse(v1::REASON_INVALID_NAME, "disk: " + disk_id.error().message);
   AttachmentRow row;
   row.controller = *controller_id;
   row.id = request.attachment_id().empty() ? *disk_id : request.attachment_id();
@@ -36,25 +25,31 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
 
   const std::lock_guard lock(mutex_);
   ControllerEntry* controller = FindController(row.controller);
-  if (controller == nullptr) return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
-  if (controller->row.deleting) return Busy(request.parent() + " is being removed");
+  if (controller == nullptr) return NotThere(request.parent());
+  if (controller->row.deleting) return Busy(request.parent(), request.parent() + " is being removed");
   auto spec = CompleteAttachmentSpec(name, request.attachment().spec(), controller->row.spec.type());
   if (!spec.ok()) return std::move(spec).error();
   row.spec = std::move(*spec);
   if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
-    if (existing->row.deleting) return Busy(name + " is still being detached");
+    if (existing->row.deleting) return Busy(name, name + " is still being detached");
+    if (!row.spec.has_target()) row.spec.set_target(existing->row.spec.target());
     if (SameSpec(existing->row.spec, row.spec)) return Show(*existing);
     return TakenByOther(name, existing->row.spec, row.spec);
   }
+  if (!row.spec.has_target()) {
+    auto target = FreeTarget(*controller, name);
+    if (!target.ok()) return std::move(target).error();
+    row.spec.set_target(*target);
+  }
   if (auto status = CheckNewAttachment(*controller, row); !status.ok()) return std::move(status).error();
 
-  row.revision = NextRevision();
+  row.revision = row.intent_revision = NextRevision();
   if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
   AttachmentEntry& entry = controller->attachments[row.id];
   entry.row = std::move(row);
   Publish(entry);
   DiskEntry* disk = FindDisk(*disk_id);
-  disk->attachments[name] = false;
+  disk->attachments[name] = {};
   Publish(*disk);
   ControllerChanged(*controller_id);
   spdlog::info("attached {} as {}{}", DiskName(*disk_id), name,
@@ -68,11 +63,15 @@ Status HostState::CheckNewAttachment(const ControllerEntry& controller, const At
     if (other.row.spec.target() != row.spec.target()) continue;
     const std::string other_name = AttachmentName(row.controller, other_id);
     if (other.row.deleting) {
-      return Busy(fmt::format("{}: target {} is still held by {}, which is being detached", name,
-                              row.spec.target(), other_name));
+      return Busy(name,
+                  fmt::format("{}: target {} is still held by {}, which is being detached", name,
+                              row.spec.target(), other_name),
+                  other_name);
     }
-    return Refused(fmt::format("{}: target {} is taken by {}: detach that first (cleatctl detach {} {})",
-                               name, row.spec.target(), other_name, row.controller, other_id));
+    return RefuseFor(name, v1::REASON_TARGET_TAKEN,
+                     fmt::format("{}: target {} is taken by {}: detach that first (cleatctl detach {} {})",
+                                 name, row.spec.target(), other_name, row.controller, other_id),
+                     {{"conflict", other_name}});
   }
   return CheckDiskForAttachment(name, row.spec);
 }
@@ -80,24 +79,59 @@ Status HostState::CheckNewAttachment(const ControllerEntry& controller, const At
 Status HostState::CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec) {
   const std::string& disk = spec.disk();
   const DiskEntry* entry = FindDisk(*ParseDiskName(disk));
-  if (entry == nullptr) return Error(ErrorCode::kNotFound, disk + " does not exist");
-  if (entry->row.deleting) return Busy(disk + " is being removed");
-  if (entry->status.state() == v1::DISK_STATE_LOST)
-    return Refused(fmt::format("{}: {}", name, entry->status.message()));
+  if (entry == nullptr) return NotThere(disk);
+  if (entry->row.deleting) return Busy(name, disk + " is being removed", disk);
+  if (entry->status.state() == v1::DISK_STATE_LOST) {
+    return RefuseFor(name, v1::REASON_DISK_LOST, fmt::format("{}: {}", name, entry->status.message()),
+                     {{"conflict", disk}});
+  }
   if (entry->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS) {
     if (spec.read_only()) return Ok{};
-    return Refused(fmt::format(
-        "{}: {} is MANY_READERS: attach it read-only (read_only; cleatctl attach --read-only)", name, disk));
+    return RefuseFor(
+        name, v1::REASON_READ_ONLY_REQUIRED,
+        fmt::format("{}: {} is MANY_READERS: attach it read-only (read_only; cleatctl attach --read-only)",
+                    name, disk),
+        {{"conflict", disk}});
   }
-  for (const auto& [other_name, detaching] : entry->attachments) {
-    if (detaching) return Busy(fmt::format("{}: {} is still being detached from {}", name, disk, other_name));
+  for (const auto& [other_name, use] : entry->attachments) {
+    if (use.detaching) {
+      return Busy(name, fmt::format("{}: {} is still being detached from {}", name, disk, other_name),
+                  other_name);
+    }
     const auto other = ParseAttachmentName(other_name);
-    return Refused(
+    return RefuseFor(
+        name, v1::REASON_DISK_HAS_WRITER,
         fmt::format("{}: {} has a writer, {}, and can't have a second one: detach that first (cleatctl "
                     "detach {} {})",
-                    name, disk, other_name, other->controller, other->id));
+                    name, disk, other_name, other->controller, other->id),
+        {{"conflict", other_name}});
   }
   return Ok{};
+}
+
+// The lowest; those that are being detached have theirs still.
+Result<uint32_t> HostState::FreeTarget(const ControllerEntry& controller, const std::string& name) const {
+  if (controller.row.spec.type() == v1::CONTROLLER_TYPE_BLK) return 0U;
+  std::set<uint32_t> taken;
+  const AttachmentEntry* leaving = nullptr;
+  for (const auto& [id, entry] : controller.attachments) {
+    taken.insert(entry.row.spec.target());
+    if (entry.row.deleting) leaving = &entry;
+  }
+  for (uint32_t target = 0; target < kScsiTargets; ++target) {
+    if (!taken.contains(target)) return target;
+  }
+  const std::string parent = ControllerName(controller.row.id);
+  if (leaving != nullptr) {
+    const std::string conflict = AttachmentName(controller.row.id, leaving->row.id);
+    return Busy(name, fmt::format("{}: {} has no free target until {} is detached", name, parent, conflict),
+                conflict);
+  }
+  return RefuseFor(
+      name, v1::REASON_TOO_MANY_RESOURCES,
+      fmt::format("{}: {} has {} disks, which is the most: detach one, or use another controller", name,
+                  parent, kScsiTargets),
+      {{"limit", std::to_string(kScsiTargets)}});
 }
 
 Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest& request) {
@@ -106,16 +140,20 @@ Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest
   const std::lock_guard lock(mutex_);
   AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
   if (entry == nullptr || entry->row.deleting) return v1::DetachDiskResponse();
+  if (auto status = CheckEtag(request.name(), request.etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
   ControllerEntry* controller = FindController(ids->controller);
   if (controller->row.engine.empty()) {
     if (auto status = EraseAttachment(*controller, ids->id); !status.ok()) return std::move(status).error();
   } else {
     AttachmentRow row = entry->row;
     row.deleting = true;
+    row.intent_revision = NextRevision();
     if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
     entry->row = std::move(row);
     Publish(*entry);
-    FindDisk(*ParseDiskName(entry->row.spec.disk()))->attachments[request.name()] = true;
+    FindDisk(*ParseDiskName(entry->row.spec.disk()))->attachments[request.name()].detaching = true;
     ControllerChanged(ids->controller);
   }
   spdlog::info("detached {}", request.name());
@@ -139,7 +177,7 @@ Result<v1::Attachment> HostState::GetAttachment(const v1::GetAttachmentRequest& 
   if (!ids.ok()) return std::move(ids).error();
   const std::lock_guard lock(mutex_);
   const AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
-  if (entry == nullptr) return Error(ErrorCode::kNotFound, request.name() + " does not exist");
+  if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
@@ -150,17 +188,16 @@ Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAtt
   AttachmentIds after;
   if (!request.page_token().empty()) {
     auto token = ParseAttachmentName(request.page_token());
-    if (!token.ok()) return Error(ErrorCode::kInvalidArgument, "page_token is none of this list's");
+    if (!token.ok()) return Refuse(v1::REASON_INVALID_PAGE, "page_token is none of this list's");
     after = std::move(*token);
   }
   const bool all = request.parent() == ControllerName("-");
   auto only = all ? Result<std::string>(std::string()) : ParseControllerName(request.parent());
-  if (!only.ok()) return Error(ErrorCode::kInvalidArgument, "parent: " + only.error().message);
+  if (!only.ok()) return Refuse(v1::REASON_INVALID_NAME, "parent: " + only.error().message);
 
   v1::ListAttachmentsResponse response;
   const std::lock_guard lock(mutex_);
-  if (!all && FindController(*only) == nullptr)
-    return Error(ErrorCode::kNotFound, request.parent() + " does not exist");
+  if (!all && FindController(*only) == nullptr) return NotThere(request.parent());
   std::string last;
   for (auto it = controllers_.lower_bound(all ? after.controller : *only); it != controllers_.end(); ++it) {
     if (!all && it->first != *only) break;

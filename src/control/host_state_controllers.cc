@@ -8,6 +8,7 @@
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
+#include "control/refusals.h"
 #include "control/spec_rules.h"
 
 namespace cleat::control {
@@ -17,16 +18,22 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   if (auto status = CheckId("controller_id", id); !status.ok()) return std::move(status).error();
   auto spec = CompleteControllerSpec(id, request.controller().spec());
   if (!spec.ok()) return std::move(spec).error();
+  auto labels = CheckLabels(ControllerName(id), request.controller().labels());
+  if (!labels.ok()) return std::move(labels).error();
 
   const std::lock_guard lock(mutex_);
   auto existing = CheckNewController(id, *spec);
   if (!existing.ok()) return std::move(existing).error();
-  if (*existing != nullptr) return Show(**existing);
+  if (*existing != nullptr) {
+    if ((*existing)->row.labels != *labels) return TakenByOtherLabels(ControllerName(id));
+    return Show(**existing);
+  }
 
   ControllerEntry entry;
   entry.row.id = id;
   entry.row.spec = *spec;
-  entry.row.revision = NextRevision();
+  entry.row.labels = std::move(*labels);
+  entry.row.revision = entry.row.intent_revision = NextRevision();
   entry.row.engine = spec->engine().empty() ? ChooseEngine() : *ParseEngineName(spec->engine());
   if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
   ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
@@ -43,30 +50,32 @@ Result<HostState::ControllerEntry*> HostState::CheckNewController(const std::str
   const std::string name = ControllerName(id);
   if (ControllerEntry* existing = FindController(id)) {
     if (existing->row.deleting) {
-      return Error(ErrorCode::kAborted, name + " is still being removed: retry in a moment");
+      return Busy(name, name + " is still being removed");
     }
     if (SameSpec(existing->row.spec, spec)) return existing;
     return TakenByOther(name, existing->row.spec, spec);
   }
   if (controllers_.size() >= kControllersMax) {
-    return Error(
-        ErrorCode::kResourceExhausted,
-        fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax));
+    return RefuseFor(
+        name, v1::REASON_TOO_MANY_RESOURCES,
+        fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax),
+        {{"limit", std::to_string(kControllersMax)}});
   }
   for (const auto& [other_id, other] : controllers_) {
     if (other.row.spec.socket_path() != spec.socket_path()) continue;
     if (other.row.deleting) {
-      return Error(ErrorCode::kAborted,
-                   fmt::format("{}: socket '{}' is still used by {}, which is being removed: "
-                               "retry in a moment",
-                               name, spec.socket_path(), ControllerName(other_id)));
+      return Busy(name,
+                  fmt::format("{}: socket '{}' is still used by {}, which is being removed", name,
+                              spec.socket_path(), ControllerName(other_id)),
+                  ControllerName(other_id));
     }
-    return Error(
-        ErrorCode::kFailedPrecondition,
+    return RefuseFor(
+        name, v1::REASON_SOCKET_TAKEN,
         fmt::format(
             "{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
             "path, or delete that controller (cleatctl controller delete {})",
-            name, spec.socket_path(), ControllerName(other_id), other_id));
+            name, spec.socket_path(), ControllerName(other_id), other_id),
+        {{"conflict", ControllerName(other_id)}});
   }
   return nullptr;
 }
@@ -94,7 +103,7 @@ Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& 
   if (!id.ok()) return std::move(id).error();
   const std::lock_guard lock(mutex_);
   const ControllerEntry* entry = FindController(*id);
-  if (entry == nullptr) return Error(ErrorCode::kNotFound, request.name() + " does not exist");
+  if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
@@ -121,6 +130,9 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   const std::lock_guard lock(mutex_);
   ControllerEntry* entry = FindController(*id);
   if (entry == nullptr || entry->row.deleting) return v1::DeleteControllerResponse();
+  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
 
   std::vector<std::string> live;
   for (const auto& [attachment_id, attachment] : entry->attachments) {
@@ -128,9 +140,10 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   }
   if (!live.empty()) {
     const AttachmentsShown shown = ShowAttachments(live);
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("{} has disks attached ({}): detach them first ({})", name, shown.names, shown.commands));
+    return RefuseFor(
+        name, v1::REASON_CONTROLLER_IN_USE,
+        fmt::format("{} has disks attached ({}): detach them first ({})", name, shown.names, shown.commands),
+        {{"conflict", live.front()}});
   }
   Status status;
   if (entry->row.engine.empty()) {
@@ -138,6 +151,7 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   } else {
     ControllerRow row = entry->row;
     row.deleting = true;
+    row.intent_revision = NextRevision();
     status = store_.Put(row);
     if (status.ok()) {
       entry->row = std::move(row);
@@ -167,7 +181,7 @@ Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
   if (!id.ok()) return std::move(id).error();
   const std::lock_guard lock(mutex_);
   const auto it = engines_.find(*id);
-  if (it == engines_.end()) return Error(ErrorCode::kNotFound, request.name() + " is not known");
+  if (it == engines_.end()) return NotThere(request.name());
   return Show(it->first, it->second);
 }
 

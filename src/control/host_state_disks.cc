@@ -9,14 +9,11 @@
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
+#include "control/refusals.h"
 #include "control/spec_rules.h"
 
 namespace cleat::control {
 namespace {
-
-Error Busy(std::string message) {
-  return {ErrorCode::kAborted, std::move(message) + ": retry in a moment"};
-}
 
 bool CanShareFile(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
@@ -29,47 +26,88 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   if (auto status = CheckId("disk_id", id); !status.ok()) return std::move(status).error();
   auto spec = CompleteDiskSpec(id, request.disk().spec());
   if (!spec.ok()) return std::move(spec).error();
+  auto labels = CheckLabels(DiskName(id), request.disk().labels());
+  if (!labels.ok()) return std::move(labels).error();
   {
     const std::lock_guard lock(mutex_);
     auto existing = CheckNewDisk(id, *spec);
     if (!existing.ok()) return std::move(existing).error();
-    if (*existing != nullptr) return Show(**existing);
-    creating_.emplace(id, spec->file().path());
+    if (*existing != nullptr) {
+      if ((*existing)->row.labels != *labels) return TakenByOtherLabels(DiskName(id));
+      return Show(**existing);
+    }
+    busy_.emplace(id, BusyDisk{.path = spec->file().path(), .wwn = spec->wwn(), .doing = "created"});
   }
   const Status prepared = PrepareBackend(id, *spec);
   const std::lock_guard lock(mutex_);
-  creating_.erase(id);
+  busy_.erase(id);
   if (!prepared.ok()) return prepared.error();
-  return CommitDisk(id, *spec);
+  DiskEntry entry;
+  entry.row.id = id;
+  entry.row.spec = std::move(*spec);
+  entry.row.labels = std::move(*labels);
+  return CommitDisk(std::move(entry));
 }
 
 Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, const v1::DiskSpec& spec) {
   const std::string name = DiskName(id);
-  if (creating_.contains(id)) return Busy(name + " is being created by another call");
+  if (const auto busy = busy_.find(id); busy != busy_.end()) {
+    return Busy(name, fmt::format("{} is being {} by another call", name, busy->second.doing));
+  }
   if (DiskEntry* existing = FindDisk(id)) {
-    if (existing->row.deleting) return Busy(name + " is still being removed");
+    if (existing->row.deleting) return Busy(name, name + " is still being removed");
     if (SameSpec(existing->row.spec, spec)) return existing;
     return TakenByOther(name, existing->row.spec, spec);
   }
-  if (disks_.size() + creating_.size() >= kDisksMax) {
-    return Error(ErrorCode::kResourceExhausted,
-                 fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax));
+  if (disks_.size() + busy_.size() >= kDisksMax) {
+    return RefuseFor(name, v1::REASON_TOO_MANY_RESOURCES,
+                     fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
+                     {{"limit", std::to_string(kDisksMax)}});
   }
-  if (!spec.has_file()) return nullptr;
+  if (auto status = CheckUnique(id, spec); !status.ok()) return std::move(status).error();
+  return nullptr;
+}
+
+// No other disk may have its file or its world wide name, unless both only read the same file.
+Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) const {
+  const std::string name = DiskName(id);
   const std::string& path = spec.file().path();
   for (const auto& [other_id, other] : disks_) {
-    if (other.row.spec.file().path() != path || CanShareFile(other.row.spec, spec)) continue;
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("{}: file '{}' is used by {}: two disks can share a file only if both are MANY_READERS. "
-                    "Name another file, or delete that disk (cleatctl disk delete {})",
-                    name, path, DiskName(other_id), other_id));
+    const bool same_file = spec.has_file() && other.row.spec.file().path() == path;
+    const bool same_wwn = other.row.spec.wwn() == spec.wwn();
+    if (same_file && CanShareFile(other.row.spec, spec)) continue;
+    const std::string other_name = DiskName(other_id);
+    if ((same_file || same_wwn) && other.row.deleting) {
+      return Busy(
+          name,
+          fmt::format("{}: its file or wwn is still used by {}, which is being removed", name, other_name),
+          other_name);
+    }
+    if (same_file) {
+      return RefuseFor(
+          name, v1::REASON_FILE_TAKEN,
+          fmt::format(
+              "{}: file '{}' is used by {}: two disks can share a file only if both are MANY_READERS. "
+              "Name another file, or delete that disk (cleatctl disk delete {})",
+              name, path, other_name, other_id),
+          {{"conflict", other_name}});
+    }
+    if (same_wwn) {
+      return RefuseFor(name, v1::REASON_WWN_TAKEN,
+                       fmt::format("{}: wwn {} is the one of {}: leave it out, or give another", name,
+                                   spec.wwn(), other_name),
+                       {{"conflict", other_name}});
+    }
   }
-  for (const auto& [other_id, other_path] : creating_) {
-    if (other_path == path)
-      return Busy(fmt::format("{}: file '{}' is being looked at for {}", name, path, DiskName(other_id)));
+  for (const auto& [other_id, other] : busy_) {
+    if ((spec.has_file() && other.path == path) || other.wwn == spec.wwn()) {
+      return Busy(
+          name,
+          fmt::format("{}: file '{}' or the wwn is being looked at for {}", name, path, DiskName(other_id)),
+          DiskName(other_id));
+    }
   }
-  return nullptr;
+  return Ok{};
 }
 
 Status HostState::PrepareBackend(const std::string& id, const v1::DiskSpec& spec) {
@@ -78,11 +116,9 @@ Status HostState::PrepareBackend(const std::string& id, const v1::DiskSpec& spec
   return Ok{};
 }
 
-Result<v1::Disk> HostState::CommitDisk(const std::string& id, const v1::DiskSpec& spec) {
-  DiskEntry entry;
-  entry.row.id = id;
-  entry.row.spec = spec;
-  entry.row.revision = NextRevision();
+Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
+  const std::string id = entry.row.id;
+  entry.row.revision = entry.row.intent_revision = NextRevision();
   entry.status.set_state(v1::DISK_STATE_READY);
   if (auto status = store_.Put(entry.row); !status.ok()) {
     memory_.Drop(id);
@@ -90,7 +126,7 @@ Result<v1::Disk> HostState::CommitDisk(const std::string& id, const v1::DiskSpec
   }
   DiskEntry& kept = disks_.emplace(id, std::move(entry)).first->second;
   Publish(kept);
-  spdlog::info("created {}, {} bytes", DiskName(id), spec.size_bytes());
+  spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
   return Show(kept);
 }
 
@@ -99,7 +135,7 @@ Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
   if (!id.ok()) return std::move(id).error();
   const std::lock_guard lock(mutex_);
   const DiskEntry* entry = FindDisk(*id);
-  if (entry == nullptr) return Error(ErrorCode::kNotFound, request.name() + " does not exist");
+  if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
@@ -124,21 +160,29 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
   const std::lock_guard lock(mutex_);
-  if (creating_.contains(*id)) return Busy(name + " is being created");
+  if (const auto busy = busy_.find(*id); busy != busy_.end()) {
+    return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
+  }
   DiskEntry* entry = FindDisk(*id);
   if (entry == nullptr || entry->row.deleting) return v1::DeleteDiskResponse();
+  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
 
   std::vector<std::string> live;
-  for (const auto& [attachment, detaching] : entry->attachments) {
-    if (!detaching) live.push_back(attachment);
+  for (const auto& [attachment, use] : entry->attachments) {
+    if (!use.detaching) live.push_back(attachment);
   }
   if (!live.empty()) {
     const AttachmentsShown shown = ShowAttachments(live);
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("{} is in use by {}: detach it first ({})", name, shown.names, shown.commands));
+    return RefuseFor(
+        name, v1::REASON_DISK_IN_USE,
+        fmt::format("{} is in use by {}: detach it first ({})", name, shown.names, shown.commands),
+        {{"conflict", live.front()}});
   }
   if (!entry->attachments.empty()) {
-    return Busy(fmt::format("{} is still being detached from {}", name, entry->attachments.begin()->first));
+    const std::string& conflict = entry->attachments.begin()->first;
+    return Busy(name, fmt::format("{} is still being detached from {}", name, conflict), conflict);
   }
   Status status;
   if (entry->row.kept_by.empty()) {
@@ -146,6 +190,7 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   } else {
     DiskRow row = entry->row;
     row.deleting = true;
+    row.intent_revision = NextRevision();
     status = store_.Put(row);
     if (status.ok()) {
       entry->row = std::move(row);

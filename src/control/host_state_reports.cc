@@ -39,9 +39,14 @@ std::vector<std::string> HostState::ControllersWith(const std::string& disk_id) 
   std::vector<std::string> ids;
   const DiskEntry* entry = FindDisk(disk_id);
   if (entry == nullptr) return ids;
-  for (const auto& [name, detaching] : entry->attachments)
-    ids.push_back(ParseAttachmentName(name)->controller);
+  for (const auto& [name, use] : entry->attachments) ids.push_back(ParseAttachmentName(name)->controller);
   return ids;
+}
+
+std::optional<DiskRow> HostState::Disk(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const DiskEntry* entry = FindDisk(id);
+  return entry == nullptr ? std::nullopt : std::optional<DiskRow>(entry->row);
 }
 
 std::vector<std::string> HostState::MemoryDisks() {
@@ -103,17 +108,25 @@ void HostState::ReportController(const std::string& engine, const std::string& i
 }
 
 void HostState::ReportAttachment(const std::string& engine, const AttachmentKey& key,
-                                 v1::AttachmentState state, const std::string& message) {
+                                 const AttachmentReport& report) {
   const std::lock_guard lock(mutex_);
   ControllerEntry* controller = FindController(key.controller);
   if (controller == nullptr || controller->row.engine != engine) return;
+  v1::AttachmentStatus status;
+  status.set_state(report.state);
+  status.set_message(report.message);
+  status.set_size_bytes(report.size_bytes);
+  status.set_failures(report.failures);
   for (auto& [id, entry] : controller->attachments) {
     if (entry.row.spec.target() != key.target) continue;
     if (key.revision != 0 && entry.row.revision != key.revision) continue;
-    if (entry.status.state() == state && entry.status.message() == message) continue;
-    entry.status.set_state(state);
-    entry.status.set_message(message);
+    if (SameSpec(entry.status, status)) continue;
+    entry.status = status;
     Publish(entry);
+    DiskEntry& disk = *FindDisk(*ParseDiskName(entry.row.spec.disk()));
+    const uint64_t known = KnownSize(disk);
+    disk.attachments[AttachmentName(key.controller, id)].size_bytes = report.size_bytes;
+    if (KnownSize(disk) != known) Publish(disk);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/paths.h"
@@ -17,11 +18,17 @@ namespace cleat::control {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
+constexpr mode_t kOpenSocketMode = 0666;
 
 struct Arguments {
   std::string state_dir = DefaultStateDir();
   std::string listen;
   std::string engine_socket;
+  std::string group;
+  std::vector<std::string> grants;
+  std::string tls_listen;
+  TlsFiles tls;
+  std::string audit_log;
   std::string log_level = "info";
 };
 
@@ -43,6 +50,24 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
     return Error(ErrorCode::kInvalidArgument, "--listen '" + listen + "': give unix:PATH");
   }
   options.api_socket = listen.substr(kUnixPrefix.size());
+  options.api_group = arguments.group;
+  for (const std::string& grant : arguments.grants) {
+    if (auto status = options.grants.Add(grant); !status.ok()) return std::move(status).error();
+    // The socket's mode would keep them out; the roles say who may do what.
+    const std::string_view to = std::string_view(grant).substr(grant.find('=') + 1);
+    if (to.starts_with("uid:") || to.starts_with("gid:")) options.api_socket_mode = kOpenSocketMode;
+  }
+  options.tls_address = arguments.tls_listen;
+  options.tls = arguments.tls;
+  const bool tls_complete =
+      !options.tls.certificate.empty() && !options.tls.key.empty() && !options.tls.client_ca.empty();
+  if (!options.tls_address.empty() && !tls_complete) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--tls-listen takes --tls-cert, --tls-key and --tls-client-ca: the API is never served over TCP "
+        "without knowing who calls");
+  }
+  options.audit_log = arguments.audit_log;
   if (auto status = MakeDirectory(options.state_dir); !status.ok()) return std::move(status).error();
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
@@ -60,6 +85,7 @@ Status Serve(const Arguments& arguments) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
@@ -69,7 +95,7 @@ Status Serve(const Arguments& arguments) {
   spdlog::info("cleatd {} serves on unix:{}; engines connect to {}; state in {}", kVersion,
                options->api_socket, options->engine_socket, options->state_dir);
   int signal = 0;
-  sigwait(&signals, &signal);
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
   spdlog::info("stopping (signal {}); engines serve on", signal);
   return Ok{};
 }
@@ -88,6 +114,19 @@ int main(int argc, char** argv) {
                  "Where the API listens, unix:PATH (default: unix:" + cleat::DefaultApiSocket() + ")");
   app.add_option("--engine-socket", arguments.engine_socket,
                  "Socket that engines connect to (default: " + cleat::DefaultEngineSocket() + ")");
+  app.add_option(
+      "--grant", arguments.grants,
+      "A role (read, attach, admin) for callers: ROLE=uid:USER, ROLE=gid:GROUP, ROLE=cert:NAME; may be given "
+      "several times. Root and cleatd's own user are admin");
+  app.add_option("--group", arguments.group, "Group that the API's socket is given to");
+  app.add_option("--tls-listen", arguments.tls_listen,
+                 "Also serve the API on HOST:PORT, over mutual TLS. Certificates are read again on SIGHUP");
+  app.add_option("--tls-cert", arguments.tls.certificate, "cleatd's certificate (PEM)");
+  app.add_option("--tls-key", arguments.tls.key, "Its key (PEM)");
+  app.add_option("--tls-client-ca", arguments.tls.client_ca,
+                 "CA that callers' certificates are signed by (PEM)");
+  app.add_option("--audit-log", arguments.audit_log,
+                 "File for a record of every change, one line of JSON each; opened again on SIGHUP");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   app.set_version_flag("--version", std::string("cleatd ") + cleat::kVersion);

@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "control/names.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kSeals = F_SEAL_SHRINK;
 
 }  // namespace
 
@@ -37,7 +38,7 @@ Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniq
   struct stat info {};
   const int seals = memory.valid() ? fcntl(memory.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &info) != 0 ||
-      static_cast<uint64_t>(info.st_size) != size_bytes) {
+      static_cast<uint64_t>(info.st_size) < size_bytes) {
     return Error(
         ErrorCode::kDataLoss,
         fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
@@ -46,6 +47,29 @@ Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniq
   const std::lock_guard lock(mutex_);
   memories_[disk_id] = std::move(memory);
   return Ok{};
+}
+
+Status MemoryKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
+  const std::string disk = DiskName(disk_id);
+  const UniqueFd memory = Share(disk_id);
+  if (!memory.valid()) {
+    return RefuseFor(
+        disk, v1::REASON_MEMORY_NOT_HERE,
+        fmt::format("{} can't grow now: its memory is held by an engine that is not connected", disk));
+  }
+  struct stat info {};
+  if (fstat(memory.get(), &info) == 0 && static_cast<uint64_t>(info.st_size) >= size_bytes) return Ok{};
+  if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) == 0) return Ok{};
+  if (errno == EPERM) {
+    return RefuseFor(
+        disk, v1::REASON_MEMORY_FIXED,
+        fmt::format("{} can't grow: it was made by a version of cleatd that sealed its size. Make a larger "
+                    "disk and copy",
+                    disk));
+  }
+  return RefuseFor(
+      disk, v1::REASON_HOST_OUT_OF_SPACE,
+      ErrnoError(errno, fmt::format("{}: {} bytes of memory can't be had", disk, size_bytes)).message);
 }
 
 bool MemoryKeeper::Has(const std::string& disk_id) const {

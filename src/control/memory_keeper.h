@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory behind `memory` disks: one memfd a disk, sealed against shrinking and growing, so that an engine
-// that maps it can't be hurt by its size changing. cleatd and the engine both hold it (KeepMemory), so that
+// The memory behind `memory` disks: one memfd a disk, sealed against shrinking, so that an engine that maps it can't be
+// hurt by its size changing. It may grow, which takes nothing away. cleatd and the engine both hold it (KeepMemory), so that
 // it outlives either. cleatd never maps it. Any thread.
 #pragma once
 
@@ -19,9 +19,13 @@ class MemoryKeeper {
   // Makes zeroed memory for a disk; nothing is taken from the host until it is written.
   Status Make(const std::string& disk_id, uint64_t size_bytes);
 
-  // Takes over memory that an engine kept. kDataLoss when it is not a memfd of that size with those seals: it
+  // Takes over memory that an engine kept. kDataLoss when it is not a memfd of at least that size, sealed: it
   // is then not what was handed out.
   Status Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory);
+
+  // Makes it larger: cleatd's and the engines' descriptors are of the same memory. FAILED_PRECONDITION when it isn't
+  // here, or was made by a version that sealed it against growing.
+  Status Grow(const std::string& disk_id, uint64_t size_bytes);
 
   bool Has(const std::string& disk_id) const;
   // A descriptor to hand to an engine; invalid when there is none.

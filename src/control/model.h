@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,16 +25,25 @@ inline constexpr size_t kSocketPathBytesMax = 107;  // sockaddr_un.sun_path with
 inline constexpr size_t kFilePathBytesMax = 4095;
 inline constexpr uint64_t kFaultDelayNsMax = 10'000'000'000;
 inline constexpr int kPageSizeMax = 1000;
-inline constexpr size_t kPageBytesMax = size_t{512} * 1024;  // half of what a gRPC message may have
+inline constexpr size_t kMessageBytesMax = size_t{4} * 1024 * 1024;
+inline constexpr size_t kPageBytesMax = kMessageBytesMax / 2;
+inline constexpr size_t kLabelsMax = 32;
+inline constexpr size_t kLabelKeyBytesMax = 63;
+inline constexpr size_t kLabelValueBytesMax = 256;
+inline constexpr uint32_t kScsiTargets = 8;
 
-// `revision` is the one of the intent: given when the resource was made and never changed, so that a resource
-// that was deleted and made anew can be told from its predecessor. It travels to the engine and comes back in
-// the inventory.
+using Labels = std::map<std::string, std::string>;
+
+// `revision` is given when the resource is made and never changed, so that a resource that was deleted and made
+// anew can be told from its predecessor. It travels to the engine and comes back in the inventory.
+// `intent_revision` changes with everything that the row says; the etag is made of it.
 
 struct DiskRow {
   std::string id;
   v1::DiskSpec spec;  // complete: defaults are filled in
+  Labels labels;
   uint64_t revision = 0;
+  uint64_t intent_revision = 0;
   bool deleting = false;  // a tombstone: acknowledged as deleted, an engine may still hold its memory
   // Memory disks. `reached_engine` is set, durably, before the first Attach that can write to it: from then
   // on the content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
@@ -44,7 +54,9 @@ struct DiskRow {
 struct ControllerRow {
   std::string id;
   v1::ControllerSpec spec;
+  Labels labels;
   uint64_t revision = 0;
+  uint64_t intent_revision = 0;
   bool deleting = false;
   std::string engine;  // the engine's id, once chosen
 };
@@ -54,6 +66,7 @@ struct AttachmentRow {
   std::string id;
   v1::AttachmentSpec spec;
   uint64_t revision = 0;
+  uint64_t intent_revision = 0;
   bool deleting = false;
 };
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "control/reasons.h"
+
 namespace cleat::control {
 namespace {
 
@@ -16,10 +18,11 @@ constexpr size_t kIdBytesMax = 63;
 constexpr size_t kNameShownMax = 100;  // of a name that is wrong, in an error
 
 Error BadName(std::string_view name, std::string_view form) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format(
-              "the name '{}' is not of the form {}, where an id matches [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?",
-              name.substr(0, kNameShownMax), form)};
+  return Refuse(
+      v1::REASON_INVALID_NAME,
+      fmt::format(
+          "the name '{}' is not of the form {}, where an id matches [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?",
+          name.substr(0, kNameShownMax), form));
 }
 
 Result<std::string> ParseSimple(std::string_view name, std::string_view prefix, std::string_view form) {
@@ -51,8 +54,8 @@ bool IsId(std::string_view text) {
 
 Status CheckId(std::string_view what, std::string_view id) {
   if (IsId(id)) return Ok{};
-  return Error(
-      ErrorCode::kInvalidArgument,
+  return Refuse(
+      v1::REASON_INVALID_NAME,
       fmt::format("{} '{}' must match [a-z]([-a-z0-9]{{0,61}}[a-z0-9])?: small letters, digits and dashes, "
                   "63 at most, a letter first",
                   what, id.substr(0, kNameShownMax)));

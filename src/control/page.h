@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "control/model.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 
@@ -15,8 +16,7 @@ class Page {
  public:
   static Result<Page> Of(int page_size) {
     if (page_size < 0) {
-      return Error(ErrorCode::kInvalidArgument,
-                   fmt::format("page_size is {}: it can't be negative", page_size));
+      return Refuse(v1::REASON_INVALID_PAGE, fmt::format("page_size is {}: it can't be negative", page_size));
     }
     return Page(page_size == 0 || page_size > kPageSizeMax ? kPageSizeMax : page_size);
   }

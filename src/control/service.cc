@@ -2,7 +2,9 @@
 #include "control/service.h"
 
 #include <chrono>
-#include <utility>
+
+#include "control/host_applier.h"
+#include "control/names.h"
 
 namespace cleat::control {
 namespace {
@@ -10,127 +12,147 @@ namespace {
 // How often a watcher that hears nothing looks whether its caller is still there.
 constexpr std::chrono::milliseconds kWatchTurn{500};
 
-grpc::StatusCode CodeOf(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return grpc::StatusCode::INVALID_ARGUMENT;
-    case ErrorCode::kNotFound:
-      return grpc::StatusCode::NOT_FOUND;
-    case ErrorCode::kAlreadyExists:
-      return grpc::StatusCode::ALREADY_EXISTS;
-    case ErrorCode::kPermissionDenied:
-      return grpc::StatusCode::PERMISSION_DENIED;
-    case ErrorCode::kFailedPrecondition:
-      return grpc::StatusCode::FAILED_PRECONDITION;
-    case ErrorCode::kAborted:
-      return grpc::StatusCode::ABORTED;
-    case ErrorCode::kResourceExhausted:
-      return grpc::StatusCode::RESOURCE_EXHAUSTED;
-    case ErrorCode::kUnavailable:
-      return grpc::StatusCode::UNAVAILABLE;
-    case ErrorCode::kDeadlineExceeded:
-      return grpc::StatusCode::DEADLINE_EXCEEDED;
-    case ErrorCode::kCancelled:
-      return grpc::StatusCode::CANCELLED;
-    case ErrorCode::kDataLoss:
-      return grpc::StatusCode::DATA_LOSS;
-    case ErrorCode::kUnimplemented:
-      return grpc::StatusCode::UNIMPLEMENTED;
-    case ErrorCode::kIo:
-    case ErrorCode::kInternal:
-      break;
-  }
-  return grpc::StatusCode::INTERNAL;
-}
-
-template <typename Reply>
-grpc::Status Answer(Result<Reply> result, Reply* reply) {
-  if (!result.ok()) return ToGrpc(result.error());
-  *reply = std::move(*result);
-  return grpc::Status::OK;
+// What it will be called, as far as the request says.
+std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
+  std::string id = request.attachment_id();
+  if (const auto disk = ParseDiskName(request.attachment().spec().disk()); id.empty() && disk.ok())
+    id = *disk;
+  return request.parent() + "/attachments/" + id;
 }
 
 }  // namespace
 
-grpc::Status ToGrpc(const Error& error) {
-  // gRPC drops a status whose headers exceed 8 KiB, and triples each byte that is not ASCII.
-  constexpr size_t kMessageBytesMax = 2400;
-  if (error.message.size() <= kMessageBytesMax) return {CodeOf(error.code), error.message};
-  return {CodeOf(error.code), error.message.substr(0, kMessageBytesMax) + " ..."};
-}
-
-grpc::Status Service::CreateDisk(grpc::ServerContext*, const v1::CreateDiskRequest* request,
+grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                                  v1::Disk* reply) {
-  return Answer(state_.CreateDisk(*request), reply);
+  static constexpr Method kMethod{"CreateDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, DiskName(request->disk_id()), reply,
+                    [&] { return state_.CreateDisk(*request); });
 }
 
-grpc::Status Service::GetDisk(grpc::ServerContext*, const v1::GetDiskRequest* request, v1::Disk* reply) {
-  return Answer(state_.GetDisk(*request), reply);
+grpc::Status Service::GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
+                              v1::Disk* reply) {
+  static constexpr Method kMethod{"GetDisk", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetDisk(*request); });
 }
 
-grpc::Status Service::ListDisks(grpc::ServerContext*, const v1::ListDisksRequest* request,
+grpc::Status Service::ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
                                 v1::ListDisksResponse* reply) {
-  return Answer(state_.ListDisks(*request), reply);
+  static constexpr Method kMethod{"ListDisks", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, "disks", reply, [&] { return state_.ListDisks(*request); });
 }
 
-grpc::Status Service::DeleteDisk(grpc::ServerContext*, const v1::DeleteDiskRequest* request,
+grpc::Status Service::UpdateDisk(grpc::ServerContext* context, const v1::UpdateDiskRequest* request,
+                                 v1::Disk* reply) {
+  static constexpr Method kMethod{"UpdateDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->disk().name(), reply,
+                    [&] { return state_.UpdateDisk(*request); });
+}
+
+grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
                                  v1::DeleteDiskResponse* reply) {
-  return Answer(state_.DeleteDisk(*request), reply);
+  static constexpr Method kMethod{"DeleteDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DeleteDisk(*request); });
 }
 
-grpc::Status Service::CreateController(grpc::ServerContext*, const v1::CreateControllerRequest* request,
-                                       v1::Controller* reply) {
-  return Answer(state_.CreateController(*request), reply);
+grpc::Status Service::CreateController(grpc::ServerContext* context,
+                                       const v1::CreateControllerRequest* request, v1::Controller* reply) {
+  static constexpr Method kMethod{"CreateController", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, ControllerName(request->controller_id()), reply,
+                    [&] { return state_.CreateController(*request); });
 }
 
-grpc::Status Service::GetController(grpc::ServerContext*, const v1::GetControllerRequest* request,
+grpc::Status Service::GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,
                                     v1::Controller* reply) {
-  return Answer(state_.GetController(*request), reply);
+  static constexpr Method kMethod{"GetController", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.GetController(*request); });
 }
 
-grpc::Status Service::ListControllers(grpc::ServerContext*, const v1::ListControllersRequest* request,
+grpc::Status Service::ListControllers(grpc::ServerContext* context, const v1::ListControllersRequest* request,
                                       v1::ListControllersResponse* reply) {
-  return Answer(state_.ListControllers(*request), reply);
+  static constexpr Method kMethod{"ListControllers", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, "controllers", reply,
+                    [&] { return state_.ListControllers(*request); });
 }
 
-grpc::Status Service::DeleteController(grpc::ServerContext*, const v1::DeleteControllerRequest* request,
+grpc::Status Service::UpdateController(grpc::ServerContext* context,
+                                       const v1::UpdateControllerRequest* request, v1::Controller* reply) {
+  static constexpr Method kMethod{"UpdateController", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->controller().name(), reply,
+                    [&] { return state_.UpdateController(*request); });
+}
+
+grpc::Status Service::DeleteController(grpc::ServerContext* context,
+                                       const v1::DeleteControllerRequest* request,
                                        v1::DeleteControllerResponse* reply) {
-  return Answer(state_.DeleteController(*request), reply);
+  static constexpr Method kMethod{"DeleteController", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.DeleteController(*request); });
 }
 
-grpc::Status Service::AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
+grpc::Status Service::AttachDisk(grpc::ServerContext* context, const v1::AttachDiskRequest* request,
                                  v1::Attachment* reply) {
-  return Answer(state_.AttachDisk(*request), reply);
+  static constexpr Method kMethod{"AttachDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, AttachmentNameOf(*request), reply,
+                    [&] { return state_.AttachDisk(*request); });
 }
 
-grpc::Status Service::DetachDisk(grpc::ServerContext*, const v1::DetachDiskRequest* request,
+grpc::Status Service::DetachDisk(grpc::ServerContext* context, const v1::DetachDiskRequest* request,
                                  v1::DetachDiskResponse* reply) {
-  return Answer(state_.DetachDisk(*request), reply);
+  static constexpr Method kMethod{"DetachDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DetachDisk(*request); });
 }
 
-grpc::Status Service::GetAttachment(grpc::ServerContext*, const v1::GetAttachmentRequest* request,
+grpc::Status Service::GetAttachment(grpc::ServerContext* context, const v1::GetAttachmentRequest* request,
                                     v1::Attachment* reply) {
-  return Answer(state_.GetAttachment(*request), reply);
+  static constexpr Method kMethod{"GetAttachment", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.GetAttachment(*request); });
 }
 
-grpc::Status Service::ListAttachments(grpc::ServerContext*, const v1::ListAttachmentsRequest* request,
+grpc::Status Service::ListAttachments(grpc::ServerContext* context, const v1::ListAttachmentsRequest* request,
                                       v1::ListAttachmentsResponse* reply) {
-  return Answer(state_.ListAttachments(*request), reply);
+  static constexpr Method kMethod{"ListAttachments", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->parent(), reply,
+                    [&] { return state_.ListAttachments(*request); });
 }
 
-grpc::Status Service::GetEngine(grpc::ServerContext*, const v1::GetEngineRequest* request,
+grpc::Status Service::GetEngine(grpc::ServerContext* context, const v1::GetEngineRequest* request,
                                 v1::Engine* reply) {
-  return Answer(state_.GetEngine(*request), reply);
+  static constexpr Method kMethod{"GetEngine", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetEngine(*request); });
 }
 
-grpc::Status Service::ListEngines(grpc::ServerContext*, const v1::ListEnginesRequest* request,
+grpc::Status Service::ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
                                   v1::ListEnginesResponse* reply) {
-  return Answer(state_.ListEngines(*request), reply);
+  static constexpr Method kMethod{"ListEngines", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, "engines", reply, [&] { return state_.ListEngines(*request); });
 }
 
-grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
+                                v1::ApplyHostResponse* reply) {
+  static constexpr Method kAdd{"ApplyHost", Role::kAttach, true};
+  static constexpr Method kExact{"ApplyHost(EXACT)", Role::kAdmin, true};
+  const Method& method = request->mode() == v1::APPLY_MODE_EXACT ? kExact : kAdd;
+  return gate_.Pass(*context, method, request->dry_run() ? "dry run" : "host", reply, [&] {
+    return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
+  });
+}
+
+grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
+                           v1::WaitResponse* reply) {
+  static constexpr Method kMethod{"Wait", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.Wait(*request, [context] { return context->IsCancelled(); }); });
+}
+
+grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                             grpc::ServerWriter<v1::WatchResponse>* writer) {
-  const auto watcher = state_.Watch();
+  static constexpr Method kMethod{"Watch", Role::kRead, false};
+  if (const auto admission = gate_.Admit(*context, kMethod); !admission.status.ok()) {
+    return ToGrpc(admission.status.error());
+  }
+  const auto watcher = state_.Watch(request->start_revision());
   if (!watcher.ok()) return ToGrpc(watcher.error());
   while (!context->IsCancelled()) {
     auto event = (*watcher)->Next(kWatchTurn);

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC service: each method hands the request to HostState and translates the result. gRPC's threads.
+// The gRPC service: each method passes the gate and hands the request to HostState. gRPC's threads.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
-#include "base/result.h"
 #include "cleat/v1/cleat.grpc.pb.h"
+#include "control/gate.h"
 #include "control/host_state.h"
 
 namespace cleat::control {
 
-grpc::Status ToGrpc(const Error& error);
-
 class Service final : public v1::Cleat::Service {
  public:
-  explicit Service(HostState& state) : state_(state) {}
+  // Both outlive it.
+  Service(HostState& state, Gate& gate) : state_(state), gate_(gate) {}
 
   grpc::Status CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                           v1::Disk* reply) override;
@@ -22,6 +21,8 @@ class Service final : public v1::Cleat::Service {
                        v1::Disk* reply) override;
   grpc::Status ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
                          v1::ListDisksResponse* reply) override;
+  grpc::Status UpdateDisk(grpc::ServerContext* context, const v1::UpdateDiskRequest* request,
+                          v1::Disk* reply) override;
   grpc::Status DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
                           v1::DeleteDiskResponse* reply) override;
   grpc::Status CreateController(grpc::ServerContext* context, const v1::CreateControllerRequest* request,
@@ -30,6 +31,8 @@ class Service final : public v1::Cleat::Service {
                              v1::Controller* reply) override;
   grpc::Status ListControllers(grpc::ServerContext* context, const v1::ListControllersRequest* request,
                                v1::ListControllersResponse* reply) override;
+  grpc::Status UpdateController(grpc::ServerContext* context, const v1::UpdateControllerRequest* request,
+                                v1::Controller* reply) override;
   grpc::Status DeleteController(grpc::ServerContext* context, const v1::DeleteControllerRequest* request,
                                 v1::DeleteControllerResponse* reply) override;
   grpc::Status AttachDisk(grpc::ServerContext* context, const v1::AttachDiskRequest* request,
@@ -44,11 +47,16 @@ class Service final : public v1::Cleat::Service {
                          v1::Engine* reply) override;
   grpc::Status ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
                            v1::ListEnginesResponse* reply) override;
+  grpc::Status ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
+                         v1::ApplyHostResponse* reply) override;
+  grpc::Status Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
+                    v1::WaitResponse* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override;
 
  private:
   HostState& state_;
+  Gate& gate_;
 };
 
 }  // namespace cleat::control

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
+#include <cstdlib>
 #include <filesystem>
 
 #include "control/model.h"
 #include "control/names.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 namespace {
@@ -18,8 +21,36 @@ constexpr uint32_t kSmallBlockBytes = 512;
 constexpr uint32_t kLargeBlockBytes = 4096;
 constexpr uint32_t kMillion = 1'000'000;
 
-Error Invalid(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
+constexpr size_t kWwnDigits = 16;
+
+Error Invalid(std::string_view resource, std::string_view field, std::string message) {
+  return RefuseFor(resource, v1::REASON_INVALID_FIELD, std::move(message), {{"field", std::string(field)}});
+}
+
+// NAA 2 (IEEE extended), 3 (locally assigned) and 5 (IEEE registered) are the names of 64 bits. SPC-5, 7.7.6.6.1.
+bool IsWwn(std::string_view wwn) {
+  return wwn.size() == kWwnDigits + 2 && wwn.starts_with("0x") &&
+         wwn.find_first_not_of("0123456789abcdef", 2) == std::string_view::npos &&
+         std::string_view("235").find(wwn[2]) != std::string_view::npos;
+}
+
+// In lower case, so that there is one way to write it.
+Status CompleteWwn(std::string_view disk, std::string* wwn) {
+  std::transform(wwn->begin(), wwn->end(), wwn->begin(), [](unsigned char c) { return std::tolower(c); });
+  if (IsWwn(*wwn)) return Ok{};
+  return Invalid(
+      disk, "spec.wwn",
+      fmt::format("{}: wwn is '{:.40}': it must be 0x and {} hexadecimal digits, of which the first is "
+                  "2, 3 or 5 (0x3... is locally assigned)",
+                  disk, *wwn, kWwnDigits));
+}
+
+bool IsLabelKey(std::string_view key) {
+  const auto alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  return !key.empty() && key.size() <= kLabelKeyBytesMax && key.front() >= 'a' && key.front() <= 'z' &&
+         alnum(key.back()) && std::all_of(key.begin(), key.end(), [&](char c) {
+           return alnum(c) || std::string_view("-._/").find(c) != std::string_view::npos;
+         });
 }
 
 std::string DefaultSerial(std::string_view id) {
@@ -33,21 +64,25 @@ Status CheckSerial(std::string_view disk, std::string_view serial) {
   const bool printable =
       std::all_of(serial.begin(), serial.end(), [](char c) { return c >= ' ' && c <= '~'; });
   if (printable && serial.size() <= kSerialBytesMax) return Ok{};
-  return Invalid(fmt::format("{}: serial must be 1 to {} printable ASCII characters", disk, kSerialBytesMax));
+  return Invalid(disk, "spec.serial",
+                 fmt::format("{}: serial must be 1 to {} printable ASCII characters", disk, kSerialBytesMax));
 }
 
 Status CheckBlocks(std::string_view disk, const v1::DiskSpec& spec) {
   const uint32_t logical = spec.logical_block_bytes();
   const uint32_t physical = spec.physical_block_bytes();
   if (logical != kSmallBlockBytes && logical != kLargeBlockBytes) {
-    return Invalid(fmt::format("{}: logical_block_bytes is {}: it must be 512 or 4096", disk, logical));
+    return Invalid(disk, "spec.logical_block_bytes",
+                   fmt::format("{}: logical_block_bytes is {}: it must be 512 or 4096", disk, logical));
   }
   if (!std::has_single_bit(physical) || physical < logical || physical > kPhysicalBlockBytesMax) {
-    return Invalid(fmt::format("{}: physical_block_bytes is {}: it must be a power of two from {} to {}",
+    return Invalid(disk, "spec.physical_block_bytes",
+                   fmt::format("{}: physical_block_bytes is {}: it must be a power of two from {} to {}",
                                disk, physical, logical, kPhysicalBlockBytesMax));
   }
   if (spec.size_bytes() == 0 || spec.size_bytes() > kDiskBytesMax || spec.size_bytes() % logical != 0) {
     return Invalid(
+        disk, "spec.size_bytes",
         fmt::format("{}: size_bytes is {}: it must be a multiple of the logical block size ({}), from {} "
                     "to {}",
                     disk, spec.size_bytes(), logical, logical, kDiskBytesMax));
@@ -57,11 +92,13 @@ Status CheckBlocks(std::string_view disk, const v1::DiskSpec& spec) {
 
 Status CheckFault(std::string_view disk, const v1::FaultPlan& fault) {
   if (fault.delay_ns_max() > kFaultDelayNsMax) {
-    return Invalid(fmt::format("{}: fault.delay_ns_max is {}: {} at most", disk, fault.delay_ns_max(),
+    return Invalid(disk, "spec.fault.delay_ns_max",
+                   fmt::format("{}: fault.delay_ns_max is {}: {} at most", disk, fault.delay_ns_max(),
                                kFaultDelayNsMax));
   }
   if (fault.fail_per_million() > kMillion) {
-    return Invalid(fmt::format("{}: fault.fail_per_million is {}: {} at most", disk, fault.fail_per_million(),
+    return Invalid(disk, "spec.fault.fail_per_million",
+                   fmt::format("{}: fault.fail_per_million is {}: {} at most", disk, fault.fail_per_million(),
                                kMillion));
   }
   return Ok{};
@@ -71,21 +108,24 @@ template <typename Enum>
 Status CheckEnum(std::string_view object, std::string_view field, Enum value, bool known) {
   if (known) return Ok{};
   return Invalid(
+      object, "spec." + std::string(field),
       fmt::format("{}: {} is {}, which this version does not know", object, field, static_cast<int>(value)));
 }
 
 }  // namespace
 
-Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max) {
-  if (path.empty()) return Invalid(fmt::format("{} is missing: give an absolute path", what));
-  if (path.find('\0') != std::string_view::npos)
-    return Invalid(fmt::format("{} has a zero byte in it", what));
+Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
+                                 size_t bytes_max) {
+  const auto invalid = [&](const std::string& why) {
+    return Invalid(resource, "spec." + std::string(field), fmt::format("{}: {} {}", resource, field, why));
+  };
+  if (path.empty()) return invalid("is missing: give an absolute path");
+  if (path.find('\0') != std::string_view::npos) return invalid("has a zero byte in it");
   if (path.front() != '/' || path.back() == '/') {
-    return Invalid(
-        fmt::format("{} is '{}': give the absolute path of a file", what, path.substr(0, bytes_max)));
+    return invalid(fmt::format("is '{}': give the absolute path of a file", path.substr(0, bytes_max)));
   }
   if (path.size() > bytes_max) {
-    return Invalid(fmt::format("{} has {} bytes: {} at most", what, path.size(), bytes_max));
+    return invalid(fmt::format("has {} bytes: {} at most", path.size(), bytes_max));
   }
   return std::filesystem::path(path).lexically_normal().string();
 }
@@ -95,10 +135,12 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   if (spec.logical_block_bytes() == 0) spec.set_logical_block_bytes(kSmallBlockBytes);
   if (spec.physical_block_bytes() == 0) spec.set_physical_block_bytes(kLargeBlockBytes);
   if (spec.serial().empty()) spec.set_serial(DefaultSerial(id));
+  if (spec.wwn().empty()) spec.set_wwn(DefaultWwn(id));
   if (spec.access_mode() == v1::ACCESS_MODE_UNSPECIFIED) spec.set_access_mode(v1::ACCESS_MODE_ONE_WRITER);
 
   if (auto status = CheckBlocks(disk, spec); !status.ok()) return status.error();
   if (auto status = CheckSerial(disk, spec.serial()); !status.ok()) return status.error();
+  if (auto status = CompleteWwn(disk, spec.mutable_wwn()); !status.ok()) return status.error();
   const bool mode_known = v1::AccessMode_IsValid(spec.access_mode());
   if (auto status = CheckEnum(disk, "access_mode", spec.access_mode(), mode_known); !status.ok()) {
     return status.error();
@@ -107,10 +149,10 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
     if (auto status = CheckFault(disk, spec.fault()); !status.ok()) return status.error();
   }
   if (spec.backend_case() == v1::DiskSpec::BACKEND_NOT_SET) {
-    return Invalid(fmt::format("{}: no back end: set one of null, memory, file", disk));
+    return Invalid(disk, "spec.backend", fmt::format("{}: no back end: set one of null, memory, file", disk));
   }
   if (spec.has_file()) {
-    auto path = CompletePath(disk + ": file.path", spec.file().path(), kFilePathBytesMax);
+    auto path = CompletePath(disk, "file.path", spec.file().path(), kFilePathBytesMax);
     if (!path.ok()) return std::move(path).error();
     spec.mutable_file()->set_path(*path);
   }
@@ -132,14 +174,17 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
   }
   if (spec.queues() > kQueuesMax) {
     return Invalid(
+        controller, "spec.queues",
         fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
   }
-  auto path = CompletePath(controller + ": socket_path", spec.socket_path(), kSocketPathBytesMax);
+  auto path = CompletePath(controller, "socket_path", spec.socket_path(), kSocketPathBytesMax);
   if (!path.ok()) return std::move(path).error();
   spec.set_socket_path(*path);
   if (!spec.engine().empty()) {
     auto engine = ParseEngineName(spec.engine());
-    if (!engine.ok()) return Invalid(fmt::format("{}: engine: {}", controller, engine.error().message));
+    if (!engine.ok())
+      return Invalid(controller, "spec.engine",
+                     fmt::format("{}: engine: {}", controller, engine.error().message));
   }
   return spec;
 }
@@ -147,13 +192,55 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type) {
   auto disk = ParseDiskName(spec.disk());
-  if (!disk.ok()) return Invalid(fmt::format("{}: disk: {}", name, disk.error().message));
+  if (!disk.ok()) return Invalid(name, "spec.disk", fmt::format("{}: disk: {}", name, disk.error().message));
   if (type == v1::CONTROLLER_TYPE_BLK && spec.target() != 0) {
     return Invalid(
+        name, "spec.target",
         fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
   }
-  spec.set_target(spec.target());
+  if (spec.target() >= kScsiTargets) {
+    return Invalid(
+        name, "spec.target",
+        fmt::format("{}: target is {}: it must be 0 to {}", name, spec.target(), kScsiTargets - 1));
+  }
   return spec;
+}
+
+Result<Labels> CheckLabels(std::string_view resource,
+                           const google::protobuf::Map<std::string, std::string>& labels) {
+  if (labels.size() > kLabelsMax) {
+    return Invalid(resource, "labels",
+                   fmt::format("{}: {} labels: {} at most", resource, labels.size(), kLabelsMax));
+  }
+  for (const auto& [key, value] : labels) {
+    if (!IsLabelKey(key)) {
+      return Invalid(resource, "labels",
+                     fmt::format("{}: label key '{:.80}': it must match [a-z]([-a-z0-9._/]{{0,61}}[a-z0-9])?",
+                                 resource, key));
+    }
+    const bool plain =
+        std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; });
+    if (!plain || value.size() > kLabelValueBytesMax) {
+      return Invalid(
+          resource, "labels",
+          fmt::format("{}: the value of label '{}' must have at most {} bytes, without control characters",
+                      resource, key, kLabelValueBytesMax));
+    }
+  }
+  return Labels(labels.begin(), labels.end());
+}
+
+std::string DefaultWwn(std::string_view disk_id) {
+  uint64_t hash =
+      14695981039346656037ULL;  // FNV-1a; never to be changed, since guests know their disks by it
+  for (const char c : disk_id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  hash = (hash ^ (hash >> 32)) * 0x9e3779b97f4a7c15ULL;
+  hash ^= hash >> 29;
+  return fmt::format("0x3{:015x}", hash & 0x0fff'ffff'ffff'ffffULL);
+}
+
+uint64_t WwnNumber(std::string_view wwn) {
+  return std::strtoull(std::string(wwn).c_str(), nullptr, 16);
 }
 
 Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
@@ -164,9 +251,16 @@ Error TakenByOther(std::string_view name, const google::protobuf::Message& exist
   differencer.Compare(existing, wanted);
   while (!difference.empty() && difference.back() == '\n') difference.pop_back();
   std::replace(difference.begin(), difference.end(), '\n', ';');
-  return {ErrorCode::kAlreadyExists,
-          fmt::format("{} exists with another spec ({}): choose another id, or delete it first", name,
-                      difference)};
+  return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
+                   fmt::format("{} exists with another spec ({}): choose another id, or delete it first",
+                               name, difference),
+                   {{"difference", difference}});
+}
+
+Error TakenByOtherLabels(std::string_view name) {
+  return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
+                   fmt::format("{} exists with other labels: choose another id, or update its labels", name),
+                   {{"difference", "labels"}});
 }
 
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b) {

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
+#include "control/model.h"
 
 namespace cleat::control {
 
@@ -16,6 +17,13 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type);
+Result<Labels> CheckLabels(std::string_view resource,
+                           const google::protobuf::Map<std::string, std::string>& labels);
+
+// A locally assigned NAA name (SPC-5, 7.7.6.6.5) made from a disk's id alone: "0x3...".
+std::string DefaultWwn(std::string_view disk_id);
+// The number in a WWN that CompleteDiskSpec let pass.
+uint64_t WwnNumber(std::string_view wwn);
 
 // Whether two complete specs say the same.
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b);
@@ -23,8 +31,10 @@ bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Messag
 // kAlreadyExists: `name` is taken by something else; says what differs.
 Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
                    const google::protobuf::Message& wanted);
+Error TakenByOtherLabels(std::string_view name);
 
 // Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
-Result<std::string> CompletePath(std::string_view what, std::string_view path, size_t bytes_max);
+Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
+                                 size_t bytes_max);
 
 }  // namespace cleat::control

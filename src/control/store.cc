@@ -12,104 +12,68 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "control/migrations.h"
+#include "control/names.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+// In the lock file once there is a store.
+constexpr char kMark[] = "A Cleat store is beside this file. Remove both to start with an empty one.\n";
 
-// `spec` holds the serialized message of cleat.v1. Columns beside it are what cleatd itself decides about the
-// row.
-constexpr char kSchema[] = R"(
-  BEGIN IMMEDIATE;
-  CREATE TABLE disks (
-    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
-    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL) WITHOUT ROWID;
-  CREATE TABLE controllers (
-    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
-    engine TEXT NOT NULL) WITHOUT ROWID;
-  CREATE TABLE attachments (
-    controller TEXT NOT NULL, id TEXT NOT NULL, spec BLOB NOT NULL, revision INTEGER NOT NULL,
-    deleting INTEGER NOT NULL, PRIMARY KEY (controller, id)) WITHOUT ROWID;
-  CREATE TABLE revisions (next INTEGER NOT NULL);
-  INSERT INTO revisions VALUES (1);
-  PRAGMA user_version = 1;
-  COMMIT;)";
-
-constexpr char kPutDisk[] = "INSERT OR REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?)";
-constexpr char kPutController[] = "INSERT OR REPLACE INTO controllers VALUES (?, ?, ?, ?, ?)";
-constexpr char kPutAttachment[] = "INSERT OR REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)";
+constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
-constexpr char kLoadDisks[] = "SELECT id, spec, revision, deleting, reached_engine, kept_by FROM disks";
-constexpr char kLoadControllers[] = "SELECT id, spec, revision, deleting, engine FROM controllers";
-constexpr char kLoadAttachments[] = "SELECT controller, id, spec, revision, deleting FROM attachments";
+constexpr char kLoadDisks[] =
+    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM disks";
+constexpr char kLoadControllers[] =
+    "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum FROM controllers";
+constexpr char kLoadAttachments[] =
+    "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
-// Ids have no commas.
-std::string Join(const std::set<std::string>& ids) {
-  return fmt::format("{}", fmt::join(ids, ","));
+constexpr char kProbe[] = "UPDATE revisions SET next = next";
+
+// The columns of a row, all but the checksum.
+std::vector<SqlValue> ValuesOf(const DiskRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.deleting},
+          uint64_t{row.reached_engine},
+          JoinIds(row.kept_by),
+          JoinLabels(row.labels),
+          row.intent_revision};
 }
 
-std::set<std::string> Split(const std::string& text) {
-  std::set<std::string> ids;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    ids.insert(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return ids;
+std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.deleting},
+          row.engine,
+          JoinLabels(row.labels),
+          row.intent_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
+  return {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}, row.intent_revision};
+}
+
+Error Damaged(const std::string& path, std::string_view what) {
+  return Refuse(
+      v1::REASON_STORE_DAMAGED,
+      fmt::format("store '{}': {}. Put a copy of the file in its place, or follow docs/operations.md, \"A "
+                  "damaged store\"; engines serve on meanwhile",
+                  path, what));
 }
 
 }  // namespace
-
-// A text, a message (as a blob) or a number, for the time of one call.
-struct Store::Value {
-  Value(std::string t) : bytes(std::move(t)), kind(kText) {}                                // NOLINT
-  Value(const google::protobuf::Message& m) : bytes(m.SerializeAsString()), kind(kBlob) {}  // NOLINT
-  Value(uint64_t n) : number(static_cast<sqlite3_int64>(n)), kind(kNumber) {}               // NOLINT
-  std::string bytes;
-  sqlite3_int64 number = 0;
-  enum { kText, kBlob, kNumber } kind;
-};
-
-// One run of a prepared statement; reset, so that it holds no lock, when it goes.
-class Store::Statement {
- public:
-  explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
-  Statement(Statement&& other) noexcept : statement_(std::exchange(other.statement_, nullptr)) {}
-  Statement& operator=(Statement&&) = delete;
-  ~Statement() {
-    if (statement_ == nullptr) return;
-    sqlite3_reset(statement_);
-    sqlite3_clear_bindings(statement_);
-  }
-
-  // Values must outlive the run. Positions count from 1, columns from 0, as SQLite's own.
-  int Bind(int position, const Value& value) {
-    const int size = static_cast<int>(value.bytes.size());
-    switch (value.kind) {
-      case Value::kText:
-        return sqlite3_bind_text(statement_, position, value.bytes.data(), size, SQLITE_STATIC);
-      case Value::kBlob:
-        return sqlite3_bind_blob(statement_, position, value.bytes.data(), size, SQLITE_STATIC);
-      case Value::kNumber:
-        break;
-    }
-    return sqlite3_bind_int64(statement_, position, value.number);
-  }
-  int Step() { return sqlite3_step(statement_); }
-  uint64_t Number(int column) { return static_cast<uint64_t>(sqlite3_column_int64(statement_, column)); }
-  std::string Bytes(int column) {
-    const void* data = sqlite3_column_blob(statement_, column);
-    return {static_cast<const char*>(data),
-            data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
-  }
-
- private:
-  sqlite3_stmt* statement_;
-};
 
 Store::Store(UniqueFd lock, sqlite3* db, std::string path)
     : lock_(std::move(lock)), db_(db), path_(std::move(path)) {}
@@ -130,85 +94,122 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
                     "its own",
                     folder));
   }
+  struct stat mark {};
+  const bool expected = fstat(lock.get(), &mark) == 0 && mark.st_size != 0;
   const std::string path = folder + "/cleat.db";
+  struct stat file {};
+  if (expected && (stat(path.c_str(), &file) != 0 || file.st_size == 0)) {
+    return Damaged(
+        path, fmt::format("the file is missing or empty, but there was a store (to start with an empty one, "
+                          "remove '{}')",
+                          lock_path));
+  }
   const mode_t mask = umask(0077);
   sqlite3* db = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   std::unique_ptr<Store> store(new Store(std::move(lock), db, path));
-  Status status = code == SQLITE_OK ? store->Migrate() : Status(store->Failed("open"));
+  Status status = code == SQLITE_OK ? store->Prepare(expected) : Status(store->Failed("open"));
   umask(mask);
   if (!status.ok()) return std::move(status).error();
   return store;
 }
 
-Status Store::Migrate() {
+Status Store::Prepare(bool expected) {
   // locking_mode: the flock already keeps others out; with it WAL needs no shared memory file.
   for (const char* sql :
        {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
     if (auto status = Execute(sql); !status.ok()) return status;
   }
-  uint64_t version = 0;
-  {
-    auto statement = Prepare("PRAGMA user_version");
-    if (!statement.ok()) return std::move(statement).error();
-    if (statement->Step() != SQLITE_ROW) return Failed("PRAGMA user_version");
-    version = statement->Number(0);
-  }
-  if (version == 0) return Execute(kSchema);
-  if (version > kSchemaVersion) {
+  const auto version = Number("PRAGMA user_version");
+  if (!version.ok()) return version.error();
+  if (*version > kSchemaVersion) {
     return Error(
         ErrorCode::kFailedPrecondition,
         fmt::format("store: '{}' was written by a newer cleatd (schema {}, this one knows {}): run that "
                     "version, or restore a copy made before the upgrade",
-                    path_, version, kSchemaVersion));
+                    path_, *version, kSchemaVersion));
+  }
+  if (auto status = CheckIntegrity(); !status.ok()) return status;
+  const auto tables = Number("SELECT count(*) FROM sqlite_master");
+  if (!tables.ok()) return tables.error();
+  if (*version == 0 && (expected || *tables != 0)) return Damaged(path_, "it has no schema version");
+  if (*version < kSchemaVersion) {
+    if (auto status = MigrateSchema(db_, *version, path_); !status.ok()) return status;
+    spdlog::info("store '{}': schema {}, was {}", path_, kSchemaVersion, *version);
+    // The schema itself is in the file from now on, not in the log beside it.
+    if (auto status = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !status.ok()) return status;
+  }
+  if (!expected && (pwrite(lock_.get(), kMark, sizeof(kMark) - 1, 0) < 0 || fsync(lock_.get()) != 0)) {
+    return ErrnoError(errno, fmt::format("store '{}': its lock file can't be written", path_));
   }
   return Ok{};
 }
 
-Error Store::Failed(const char* sql) const {
-  const int code = sqlite3_errcode(db_) & 0xff;
-  const auto error =
-      code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ErrorCode::kDataLoss : ErrorCode::kUnavailable;
-  return {error, fmt::format("store '{}': {} (in: {:.40})", path_, sqlite3_errmsg(db_), sql)};
+Status Store::CheckIntegrity() {
+  auto run = Prepared("PRAGMA quick_check(1)");
+  if (!run.ok()) return std::move(run).error();
+  if (run->Step() != SQLITE_ROW) return Failed("PRAGMA quick_check");
+  const std::string verdict = run->Bytes(0);
+  return verdict == "ok" ? Status(Ok{}) : Status(Damaged(path_, "the file is damaged: " + verdict));
+}
+
+Result<uint64_t> Store::Number(const char* sql) {
+  auto run = Prepared(sql);
+  if (!run.ok()) return std::move(run).error();
+  if (run->Step() != SQLITE_ROW) return Failed(sql);
+  return run->Number(0);
+}
+
+Error Store::Failed(const char* sql) {
+  return SqlError(db_, path_, sql);
 }
 
 Status Store::Execute(const char* sql) {
-  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return Ok{};
-  Error error = Failed(sql);
-  sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
-  return error;
+  return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? Status(Ok{}) : Status(Failed(sql));
 }
 
-Result<Store::Statement> Store::Prepare(const char* sql) {
+Result<SqlRun> Store::Prepared(const char* sql) {
   const auto known =
       std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& p) { return p.first == sql; });
-  if (known != prepared_.end()) return Statement(known->second);
+  if (known != prepared_.end()) return SqlRun(known->second);
   sqlite3_stmt* statement = nullptr;
   if (sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr) != SQLITE_OK)
     return Failed(sql);
   prepared_.emplace_back(sql, statement);
-  return Statement(statement);
+  return SqlRun(statement);
 }
 
-Status Store::Run(const char* sql, std::initializer_list<Value> values) {
-  auto statement = Prepare(sql);
-  if (!statement.ok()) return std::move(statement).error();
+Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
+  auto run = Prepared(sql);
+  if (!run.ok()) return std::move(run).error();
   int position = 0;
-  for (const Value& value : values) CLEAT_CHECK(statement->Bind(++position, value) == SQLITE_OK);
-  return statement->Step() == SQLITE_DONE ? Status(Ok{}) : Status(Failed(sql));
+  for (const SqlValue& value : values) CLEAT_CHECK(run->Bind(++position, value) == SQLITE_OK);
+  const bool done = run->Step() == SQLITE_DONE;
+  if (done) {
+    writable_.store(true, std::memory_order_relaxed);
+    return Ok{};
+  }
+  const Error error = Failed(sql);
+  if (writable_.exchange(false)) {
+    const std::lock_guard lock(on_failure_mutex_);
+    if (on_failure_) on_failure_();
+  }
+  return error;
+}
+
+Status Store::PutRow(const char* sql, std::vector<SqlValue> values) {
+  values.emplace_back(RowSum(values));
+  return Run(sql, values);
 }
 
 Status Store::Put(const DiskRow& row) {
-  return Run(kPutDisk, {row.id, row.spec, row.revision, uint64_t{row.deleting}, uint64_t{row.reached_engine},
-                        Join(row.kept_by)});
+  return PutRow(kPutDisk, ValuesOf(row));
 }
-
 Status Store::Put(const ControllerRow& row) {
-  return Run(kPutController, {row.id, row.spec, row.revision, uint64_t{row.deleting}, row.engine});
+  return PutRow(kPutController, ValuesOf(row));
 }
-
 Status Store::Put(const AttachmentRow& row) {
-  return Run(kPutAttachment, {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}});
+  return PutRow(kPutAttachment, ValuesOf(row));
 }
 
 Status Store::EraseDisk(const std::string& id) {
@@ -221,15 +222,24 @@ Status Store::EraseAttachment(const std::string& controller, const std::string& 
   return Run(kEraseAttachment, {controller, id});
 }
 
+void Store::SetOnFailure(std::function<void()> on_failure) {
+  const std::lock_guard lock(on_failure_mutex_);
+  on_failure_ = std::move(on_failure);
+}
+
+Status Store::Probe() {
+  return Run(kProbe, {});
+}
+
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
-  auto statement = Prepare(kReserveRevisions);
-  if (!statement.ok()) return std::move(statement).error();
-  const Value value(count);
-  CLEAT_CHECK(statement->Bind(1, value) == SQLITE_OK && statement->Bind(2, value) == SQLITE_OK);
-  if (statement->Step() != SQLITE_ROW) return Failed(kReserveRevisions);
-  const uint64_t first = statement->Number(0);
+  auto run = Prepared(kReserveRevisions);
+  if (!run.ok()) return std::move(run).error();
+  const SqlValue value(count);
+  CLEAT_CHECK(run->Bind(1, value) == SQLITE_OK && run->Bind(2, value) == SQLITE_OK);
+  if (run->Step() != SQLITE_ROW) return Failed(kReserveRevisions);
+  const uint64_t first = run->Number(0);
   // The row comes before the commit.
-  if (statement->Step() != SQLITE_DONE) return Failed(kReserveRevisions);
+  if (run->Step() != SQLITE_DONE) return Failed(kReserveRevisions);
   return first;
 }
 
@@ -241,59 +251,64 @@ Result<Rows> Store::Load() {
   return rows;
 }
 
+Status Store::CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const {
+  if (parsed && RowSum(run.Values(columns)) == run.Number(columns)) return Ok{};
+  return Damaged(path_, "the row of " + what + " is damaged");
+}
+
 Status Store::LoadDisks(std::vector<DiskRow>& rows) {
-  auto statement = Prepare(kLoadDisks);
-  if (!statement.ok()) return std::move(statement).error();
+  auto run = Prepared(kLoadDisks);
+  if (!run.ok()) return std::move(run).error();
   int code = SQLITE_OK;
-  while ((code = statement->Step()) == SQLITE_ROW) {
+  while ((code = run->Step()) == SQLITE_ROW) {
     DiskRow& row = rows.emplace_back();
-    row.id = statement->Bytes(0);
-    if (!row.spec.ParseFromString(statement->Bytes(1))) {
-      return Error(ErrorCode::kDataLoss,
-                   fmt::format("store '{}': the spec of disk '{}' is damaged", path_, row.id));
-    }
-    row.revision = statement->Number(2);
-    row.deleting = statement->Number(3) != 0;
-    row.reached_engine = statement->Number(4) != 0;
-    row.kept_by = Split(statement->Bytes(5));
+    row.id = run->Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
+    row.revision = run->Number(2);
+    row.deleting = run->Number(3) != 0;
+    row.reached_engine = run->Number(4) != 0;
+    row.kept_by = SplitIds(run->Bytes(5));
+    row.labels = SplitLabels(run->Bytes(6));
+    row.intent_revision = run->Number(7);
+    const std::string what = fmt::format("disk '{}'", row.id);
+    if (auto status = CheckRow(*run, 8, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
 }
 
 Status Store::LoadControllers(std::vector<ControllerRow>& rows) {
-  auto statement = Prepare(kLoadControllers);
-  if (!statement.ok()) return std::move(statement).error();
+  auto run = Prepared(kLoadControllers);
+  if (!run.ok()) return std::move(run).error();
   int code = SQLITE_OK;
-  while ((code = statement->Step()) == SQLITE_ROW) {
+  while ((code = run->Step()) == SQLITE_ROW) {
     ControllerRow& row = rows.emplace_back();
-    row.id = statement->Bytes(0);
-    if (!row.spec.ParseFromString(statement->Bytes(1))) {
-      return Error(ErrorCode::kDataLoss,
-                   fmt::format("store '{}': the spec of controller '{}' is damaged", path_, row.id));
-    }
-    row.revision = statement->Number(2);
-    row.deleting = statement->Number(3) != 0;
-    row.engine = statement->Bytes(4);
+    row.id = run->Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
+    row.revision = run->Number(2);
+    row.deleting = run->Number(3) != 0;
+    row.engine = run->Bytes(4);
+    row.labels = SplitLabels(run->Bytes(5));
+    row.intent_revision = run->Number(6);
+    const std::string what = fmt::format("controller '{}'", row.id);
+    if (auto status = CheckRow(*run, 7, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadControllers));
 }
 
 Status Store::LoadAttachments(std::vector<AttachmentRow>& rows) {
-  auto statement = Prepare(kLoadAttachments);
-  if (!statement.ok()) return std::move(statement).error();
+  auto run = Prepared(kLoadAttachments);
+  if (!run.ok()) return std::move(run).error();
   int code = SQLITE_OK;
-  while ((code = statement->Step()) == SQLITE_ROW) {
+  while ((code = run->Step()) == SQLITE_ROW) {
     AttachmentRow& row = rows.emplace_back();
-    row.controller = statement->Bytes(0);
-    row.id = statement->Bytes(1);
-    if (!row.spec.ParseFromString(statement->Bytes(2))) {
-      return Error(ErrorCode::kDataLoss,
-                   fmt::format("store '{}': the spec of attachment '{}' of controller '{}' is "
-                               "damaged",
-                               path_, row.id, row.controller));
-    }
-    row.revision = statement->Number(3);
-    row.deleting = statement->Number(4) != 0;
+    row.controller = run->Bytes(0);
+    row.id = run->Bytes(1);
+    const bool parsed = row.spec.ParseFromString(run->Bytes(2)) && IsId(row.id);
+    row.revision = run->Number(3);
+    row.deleting = run->Number(4) != 0;
+    row.intent_revision = run->Number(5);
+    const std::string what = fmt::format("attachment '{}' of controller '{}'", row.id, row.controller);
+    if (auto status = CheckRow(*run, 6, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadAttachments));
 }

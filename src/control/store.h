@@ -2,14 +2,19 @@
 // The durable intent: one SQLite file (WAL, synchronous=FULL), one table a kind of resource. A call that
 // returned OK is on disk: it survives kill -9 and a power cut. Each call is one transaction.
 //
+// A store that can't be read back whole is refused with kDataLoss, never taken for an empty one: SQLite's own check of
+// the file, a checksum in each row, and a mark in the lock file that says that there is a store.
+//
 // One process a file (held by a lock beside it). One thread at a time: HostState's mutex sees to that.
 #pragma once
 
 #include <sqlite3.h>
 
+#include <atomic>
 #include <cstdint>
-#include <initializer_list>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,13 +22,14 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/model.h"
+#include "control/sqlite_row.h"
 
 namespace cleat::control {
 
 class Store {
  public:
-  // Opens or makes `folder`/cleat.db. kFailedPrecondition when another process has it, or it is of a newer
-  // version.
+  // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
+  // it is of a newer version; kDataLoss when it is damaged or missing though it was there.
   static Result<std::unique_ptr<Store>> Open(const std::string& folder);
   ~Store();
   Store(const Store&) = delete;
@@ -44,17 +50,27 @@ class Store {
   // The first of `count` revisions that no process has handed out before and none will hand out again.
   Result<uint64_t> ReserveRevisions(uint64_t count);
 
- private:
-  class Statement;
-  struct Value;
+  // Whether the last write succeeded. Any thread.
+  bool writable() const { return writable_.load(std::memory_order_relaxed); }
+  // Called, on the thread of the write, when one fails after one that did not. Set before other threads write, or with
+  // none that does.
+  void SetOnFailure(std::function<void()> on_failure);
+  // Writes something that changes nothing.
+  Status Probe();
 
+ private:
   Store(UniqueFd lock, sqlite3* db, std::string path);
-  Status Migrate();
+  Status Prepare(bool expected);
+  Status CheckIntegrity();
+  Result<uint64_t> Number(const char* sql);
   Status Execute(const char* sql);
   // Runs a prepared statement that gives no rows.
-  Status Run(const char* sql, std::initializer_list<Value> values);
-  Result<Statement> Prepare(const char* sql);
-  Error Failed(const char* sql) const;
+  Status Run(const char* sql, const std::vector<SqlValue>& values);
+  Status PutRow(const char* sql, std::vector<SqlValue> values);
+  Result<SqlRun> Prepared(const char* sql);
+  Error Failed(const char* sql);
+  // Of the row that was just read: its last column is the checksum of the `columns` before.
+  Status CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const;
   Status LoadDisks(std::vector<DiskRow>& rows);
   Status LoadControllers(std::vector<ControllerRow>& rows);
   Status LoadAttachments(std::vector<AttachmentRow>& rows);
@@ -63,6 +79,9 @@ class Store {
   sqlite3* db_;
   std::string path_;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_;  // by the address of their text
+  std::atomic<bool> writable_ = true;
+  std::mutex on_failure_mutex_;
+  std::function<void()> on_failure_;
 };
 
 }  // namespace cleat::control

@@ -2,6 +2,7 @@
 #include "control/translate.h"
 
 #include "control/names.h"
+#include "control/spec_rules.h"
 
 namespace cleat::control {
 
@@ -12,6 +13,7 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
   disk.set_logical_block_bytes(row.spec.logical_block_bytes());
   disk.set_physical_block_bytes(row.spec.physical_block_bytes());
   disk.set_serial(row.spec.serial());
+  disk.set_wwn(WwnNumber(row.spec.wwn()));
   if (row.spec.has_null()) disk.mutable_null();
   if (row.spec.has_memory()) disk.mutable_memory();
   if (row.spec.has_file()) disk.mutable_file()->set_path(row.spec.file().path());
@@ -26,7 +28,8 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
 engine::v1::Controller ToEngine(const ControllerRow& row) {
   engine::v1::Controller controller;
   controller.set_name(ControllerName(row.id));
-  controller.set_type(engine::v1::CONTROLLER_TYPE_BLK);
+  controller.set_type(row.spec.type() == v1::CONTROLLER_TYPE_SCSI ? engine::v1::CONTROLLER_TYPE_SCSI
+                                                                  : engine::v1::CONTROLLER_TYPE_BLK);
   controller.set_socket_path(row.spec.socket_path());
   controller.set_socket_mode(row.spec.socket_mode() == v1::SOCKET_MODE_SERVER
                                  ? engine::v1::SOCKET_MODE_SERVER

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/reasons.h"
+
 namespace cleat::control {
 namespace {
 
 Error Stopping() {
-  return {ErrorCode::kUnavailable, "cleatd is stopping: watch again when it is back"};
+  return Refuse(v1::REASON_STOPPING, "cleatd is stopping: watch again when it is back");
 }
 
 }  // namespace
@@ -31,11 +33,12 @@ void Watcher::Push(const WatchEvent& event, size_t queue_max) {
   if (!end_.ok()) return;
   queue_.push_back(event);
   if (++changes_ > queue_max) {
-    end_ = Error(
-        ErrorCode::kResourceExhausted,
-        fmt::format("this watcher fell {} changes behind and was dropped: read faster, and watch again for a "
-                    "new snapshot",
-                    changes_));
+    end_ = Refuse(
+        v1::REASON_WATCHER_TOO_SLOW,
+        fmt::format("this watcher fell {} changes behind and was dropped: read faster, and watch again from "
+                    "the last revision that was read",
+                    changes_),
+        {{"limit", std::to_string(queue_max)}});
     queue_.clear();
   }
   changed_.notify_one();
@@ -52,8 +55,9 @@ Result<std::shared_ptr<Watcher>> WatchHub::Subscribe(std::vector<WatchEvent> sna
   if (stopped_) return Stopping();
   watchers_.remove_if([](const std::weak_ptr<Watcher>& watcher) { return watcher.expired(); });
   if (watchers_.size() >= kWatchersMax) {
-    return Error(ErrorCode::kResourceExhausted,
-                 fmt::format("there are {} watchers, which is the most: end one", kWatchersMax));
+    return Refuse(v1::REASON_TOO_MANY_WATCHERS,
+                  fmt::format("there are {} watchers, which is the most: end one", kWatchersMax),
+                  {{"limit", std::to_string(kWatchersMax)}});
   }
   std::shared_ptr<Watcher> watcher(new Watcher(std::move(snapshot)));
   watchers_.push_back(watcher);
@@ -65,6 +69,35 @@ void WatchHub::Publish(const WatchEvent& event) {
   for (const auto& weak : watchers_) {
     if (const auto watcher = weak.lock()) watcher->Push(event, queue_max_);
   }
+  newest_ = event->revision();
+  history_bytes_ += event->ByteSizeLong();
+  history_.push_back(event);
+  while (history_.size() > kHistoryMax || history_bytes_ > kHistoryBytesMax) {
+    history_after_ = history_.front()->revision();
+    history_bytes_ -= history_.front()->ByteSizeLong();
+    history_.pop_front();
+  }
+}
+
+void WatchHub::StartHistory(uint64_t revision) {
+  const std::lock_guard lock(mutex_);
+  history_after_ = newest_ = revision;
+}
+
+Result<std::vector<WatchEvent>> WatchHub::Since(uint64_t revision) {
+  const std::lock_guard lock(mutex_);
+  if (revision < history_after_ || revision > newest_) {
+    return Refuse(
+        v1::REASON_WATCH_REVISION_GONE,
+        fmt::format("start_revision is {}: what changed since is not remembered (there are {} to {}): watch "
+                    "from 0, for a snapshot",
+                    revision, history_after_, newest_),
+        {{"oldest", std::to_string(history_after_)}, {"newest", std::to_string(newest_)}});
+  }
+  const auto first =
+      std::upper_bound(history_.begin(), history_.end(), revision,
+                       [](uint64_t wanted, const WatchEvent& event) { return wanted < event->revision(); });
+  return std::vector<WatchEvent>(first, history_.end());
 }
 
 void WatchHub::Stop() {

@@ -43,13 +43,23 @@ class WatchHub {
  public:
   static constexpr size_t kWatchersMax = 64;
   static constexpr size_t kQueueMax = 4096;
+  // How many changes are remembered, and how much of them.
+  static constexpr size_t kHistoryMax = 8192;
+  static constexpr size_t kHistoryBytesMax = size_t{32} * 1024 * 1024;
 
   explicit WatchHub(size_t queue_max = kQueueMax) : queue_max_(queue_max) {}
 
   // A watcher that first sees `snapshot`. It unsubscribes when the last reference to it goes.
   // kResourceExhausted when there are kWatchersMax.
   Result<std::shared_ptr<Watcher>> Subscribe(std::vector<WatchEvent> snapshot);
+  // Events are shared, never copied, between watchers and the history.
   void Publish(const WatchEvent& event);
+
+  // What was published after `revision`. kFailedPrecondition (WATCH_REVISION_GONE) when that is not remembered, or
+  // was never given out.
+  Result<std::vector<WatchEvent>> Since(uint64_t revision);
+  // No change up to here was published.
+  void StartHistory(uint64_t revision);
   // Ends every watcher, those to come too.
   void Stop();
 
@@ -58,6 +68,10 @@ class WatchHub {
   std::mutex mutex_;
   std::list<std::weak_ptr<Watcher>> watchers_;
   bool stopped_ = false;
+  std::deque<WatchEvent> history_;
+  size_t history_bytes_ = 0;
+  uint64_t history_after_ = 0;  // changes after this revision are in the history
+  uint64_t newest_ = 0;
 };
 
 }  // namespace cleat::control

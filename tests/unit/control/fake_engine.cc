@@ -31,6 +31,10 @@ std::string Describe(const engine::v1::Envelope& envelope) {
   if (envelope.has_keep_memory()) return "KeepMemory " + envelope.keep_memory().memory().disk();
   if (envelope.has_drop_memory()) return "DropMemory " + envelope.drop_memory().disk();
   if (envelope.has_fetch_memory()) return "FetchMemory " + envelope.fetch_memory().disk();
+  if (envelope.has_resize_disk()) {
+    return fmt::format("ResizeDisk {} {}", envelope.resize_disk().disk(),
+                       envelope.resize_disk().size_bytes());
+  }
   return fmt::format("? {}", static_cast<int>(envelope.body_case()));
 }
 
@@ -191,7 +195,35 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     fds.push_back(it->second.Duplicate());
     return Good();
   }
+  if (envelope.has_resize_disk()) return DoResize(envelope.resize_disk());
   return Bad("unimplemented", "?");
+}
+
+engine::v1::Reply FakeEngine::DoResize(const engine::v1::ResizeDisk& resize) {
+  if (resizes_to_fail_ > 0) {
+    --resizes_to_fail_;
+    return Bad("unavailable", "the guest does not listen");
+  }
+  for (auto& [key, status] : attachments_) {
+    engine::v1::Disk& disk = *status.mutable_attachment()->mutable_disk();
+    if (disk.name() == resize.disk()) disk.set_size_bytes(resize.size_bytes());
+  }
+  return Good();
+}
+
+void FakeEngine::FailResizes(int times) {
+  const std::lock_guard lock(mutex_);
+  resizes_to_fail_ = times;
+}
+
+engine::v1::Disk FakeEngine::DiskAt(const std::string& controller, uint32_t target) {
+  const std::lock_guard lock(mutex_);
+  return attachments_.at({controller, target}).attachment().disk();
+}
+
+engine::v1::ControllerType FakeEngine::TypeOf(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  return controllers_.at(controller).controller().type();
 }
 
 engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment) {

@@ -40,6 +40,7 @@ class FakeEngine {
 
   // The next attaches are answered with this error.
   void FailAttaches(int times, std::string code, std::string message);
+  void FailResizes(int times);
   // Requests are logged but not answered until Release().
   void Hold();
   void Release();
@@ -48,6 +49,8 @@ class FakeEngine {
   // Puts a controller there that nobody asked for.
   void Plant(const engine::v1::Controller& controller);
 
+  engine::v1::Disk DiskAt(const std::string& controller, uint32_t target);
+  engine::v1::ControllerType TypeOf(const std::string& controller);
   bool Has(const std::string& controller, uint32_t target);
   UniqueFd MemoryOf(const std::string& disk);
 
@@ -57,6 +60,7 @@ class FakeEngine {
   void Run();
   void Answer(Datagram request);
   engine::v1::Reply Do(Datagram& request, std::vector<UniqueFd>& fds);
+  engine::v1::Reply DoResize(const engine::v1::ResizeDisk& resize);
   engine::v1::Reply DoAttach(const engine::v1::Attachment& attachment);
   void Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds = {});
   engine::v1::Envelope WaitFor();
@@ -77,6 +81,7 @@ class FakeEngine {
   std::vector<std::string> requests_;
   std::deque<Datagram> held_;
   bool holding_ = false;
+  int resizes_to_fail_ = 0;
   int attaches_to_fail_ = 0;
   std::string fail_code_;
   std::string fail_message_;

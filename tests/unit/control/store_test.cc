@@ -31,10 +31,18 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
     ASSERT_TRUE((*store)->Put(Disk("a")).ok());
-    ControllerRow controller{.id = "c", .spec = {}, .revision = 8, .deleting = true, .engine = "engine-0"};
+    ControllerRow controller;
+    controller.id = "c";
+    controller.revision = 8;
+    controller.deleting = true;
+    controller.engine = "engine-0";
+    controller.labels = {{"vm", "1"}, {"zone", ""}};
     controller.spec.set_socket_path("/run/c");
     ASSERT_TRUE((*store)->Put(controller).ok());
-    AttachmentRow attachment{.controller = "c", .id = "a", .spec = {}, .revision = 9, .deleting = false};
+    AttachmentRow attachment;
+    attachment.controller = "c";
+    attachment.id = "a";
+    attachment.revision = 9;
     attachment.spec.set_disk("disks/a");
     ASSERT_TRUE((*store)->Put(attachment).ok());
     ASSERT_TRUE((*store)->Put(Disk("b")).ok());
@@ -54,6 +62,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
   EXPECT_EQ(rows->controllers[0].spec.socket_path(), "/run/c");
   EXPECT_TRUE(rows->controllers[0].deleting);
   EXPECT_EQ(rows->controllers[0].engine, "engine-0");
+  EXPECT_EQ(rows->controllers[0].labels, (Labels{{"vm", "1"}, {"zone", ""}}));
   ASSERT_EQ(rows->attachments.size(), 1u);
   EXPECT_EQ(rows->attachments[0].spec.disk(), "disks/a");
 }

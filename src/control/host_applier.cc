@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/host_applier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "control/gate.h"
+#include "control/names.h"
+#include "control/reasons.h"
+#include "control/spec_rules.h"
+
+namespace cleat::control {
+namespace {
+
+using std::chrono::steady_clock;
+
+// How often it looks whether its caller is still there.
+constexpr std::chrono::milliseconds kTurn{500};
+
+template <typename Resources>
+Status Collect(const Resources& resources, std::set<std::string>* names,
+               const std::function<bool(std::string_view)>& ok) {
+  for (const auto& resource : resources) {
+    if (!ok(resource.name())) {
+      return Refuse(v1::REASON_INVALID_NAME,
+                    fmt::format("'{:.200}' is not a name of its kind", resource.name()), {{"field", "name"}});
+    }
+    if (!names->insert(resource.name()).second) {
+      return RefuseFor(resource.name(), v1::REASON_INVALID_FIELD,
+                       fmt::format("{} is named twice", resource.name()));
+    }
+  }
+  return Ok{};
+}
+
+bool IsBusy(const Error& error) {
+  return ReasonOf(error) == v1::REASON_RESOURCE_BUSY;
+}
+
+Labels LabelsOf(const google::protobuf::Map<std::string, std::string>& labels) {
+  return {labels.begin(), labels.end()};
+}
+
+}  // namespace
+
+Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& request) const {
+  Names names;
+  if (auto status =
+          Collect(request.disks(), &names.disks, [](auto name) { return ParseDiskName(name).ok(); });
+      !status.ok()) {
+    return status.error();
+  }
+  if (auto status = Collect(request.controllers(), &names.controllers,
+                            [](auto name) { return ParseControllerName(name).ok(); });
+      !status.ok()) {
+    return status.error();
+  }
+  if (auto status = Collect(request.attachments(), &names.attachments,
+                            [](auto name) { return ParseAttachmentName(name).ok(); });
+      !status.ok()) {
+    return status.error();
+  }
+  return names;
+}
+
+Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& request) {
+  if (!v1::ApplyMode_IsValid(request.mode())) {
+    return Refuse(v1::REASON_INVALID_FIELD, "mode is none that this version knows", {{"field", "mode"}});
+  }
+  const auto timeout = CheckTimeout(request.timeout());
+  if (!timeout.ok()) return timeout.error();
+  auto wanted = NamesOf(request);
+  if (!wanted.ok()) return std::move(wanted).error();
+  deadline_ = steady_clock::now() + *timeout;
+  dry_run_ = request.dry_run();
+  response_.set_complete(true);
+
+  if (request.mode() == v1::APPLY_MODE_EXACT) RemoveOthers(*wanted);
+  for (const v1::Disk& disk : request.disks()) ApplyDisk(disk);
+  for (const v1::Controller& controller : request.controllers()) ApplyController(controller);
+  for (const v1::Attachment& attachment : request.attachments()) ApplyAttachment(attachment);
+  return std::move(response_);
+}
+
+void HostApplier::Report(const std::string& name, v1::ApplyAction action) {
+  v1::ApplyResult& result = *response_.add_results();
+  result.set_name(name);
+  result.set_action(action);
+}
+
+void HostApplier::ReportFailed(const std::string& name, const Error& error) {
+  Report(name, v1::APPLY_ACTION_FAILED);
+  *response_.mutable_results()->rbegin()->mutable_error() = ToRpcStatus(error);
+  response_.set_complete(false);
+}
+
+template <typename Call>
+auto HostApplier::Patiently(Call call) -> decltype(call()) {
+  for (;;) {
+    const uint64_t revision = state_.NewestRevision();
+    auto result = call();
+    const steady_clock::time_point now = steady_clock::now();
+    if (result.ok() || !IsBusy(result.error()) || now >= deadline_ || cancelled_()) return result;
+    state_.AwaitChange(revision, std::min(deadline_, now + kTurn));
+  }
+}
+
+// ---- Removing ----
+
+HostApplier::Names HostApplier::PresentNames() {
+  Names names;
+  const auto watcher = state_.Watch();
+  while (watcher.ok()) {
+    const auto event = (*watcher)->Next(std::chrono::milliseconds(0));
+    if (!event.ok() || *event == nullptr || (*event)->has_synced()) break;
+    const v1::WatchResponse& resource = **event;
+    if (resource.has_disk()) names.disks.insert(resource.disk().name());
+    if (resource.has_controller()) names.controllers.insert(resource.controller().name());
+    if (resource.has_attachment()) names.attachments.insert(resource.attachment().name());
+  }
+  return names;
+}
+
+template <typename Remove>
+void HostApplier::RemoveOne(const std::string& name, Remove remove) {
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_DELETED);
+  const auto removed = Patiently(remove);
+  if (!removed.ok()) return ReportFailed(name, removed.error());
+  Report(name, v1::APPLY_ACTION_DELETED);
+}
+
+void HostApplier::RemoveOthers(const Names& wanted) {
+  const Names present = PresentNames();
+  const auto others = [](const std::set<std::string>& all, const std::set<std::string>& kept) {
+    std::vector<std::string> names;
+    std::set_difference(all.begin(), all.end(), kept.begin(), kept.end(), std::back_inserter(names));
+    return names;
+  };
+  for (const std::string& name : others(present.attachments, wanted.attachments)) {
+    RemoveOne(name, [&] {
+      v1::DetachDiskRequest request;
+      request.set_name(name);
+      return state_.DetachDisk(request);
+    });
+  }
+  for (const std::string& name : others(present.controllers, wanted.controllers)) {
+    RemoveOne(name, [&] {
+      v1::DeleteControllerRequest request;
+      request.set_name(name);
+      return state_.DeleteController(request);
+    });
+  }
+  for (const std::string& name : others(present.disks, wanted.disks)) {
+    RemoveOne(name, [&] {
+      v1::DeleteDiskRequest request;
+      request.set_name(name);
+      return state_.DeleteDisk(request);
+    });
+  }
+}
+
+// ---- Making and changing ----
+
+void HostApplier::ApplyDisk(const v1::Disk& disk) {
+  const std::string& name = disk.name();
+  const std::string id = *ParseDiskName(name);
+  auto spec = CompleteDiskSpec(id, disk.spec());
+  if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto labels = CheckLabels(name, disk.labels()); !labels.ok()) return ReportFailed(name, labels.error());
+  v1::GetDiskRequest get;
+  get.set_name(name);
+  const auto present = state_.GetDisk(get);
+  if (!present.ok() || present->status().state() == v1::DISK_STATE_DELETING) {
+    made_.insert(name);
+    if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
+    v1::CreateDiskRequest request;
+    request.set_disk_id(id);
+    *request.mutable_disk() = disk;
+    const auto made = Patiently([&] { return state_.CreateDisk(request); });
+    if (!made.ok()) return ReportFailed(name, made.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  v1::UpdateDiskRequest update;
+  *update.mutable_disk() = disk;
+  update.mutable_disk()->clear_etag();
+  v1::DiskSpec as_present = *spec;
+  as_present.set_size_bytes(present->spec().size_bytes());
+  if (!SameSpec(present->spec(), as_present))
+    return ReportFailed(name, TakenByOther(name, present->spec(), *spec));
+  if (spec->size_bytes() != present->spec().size_bytes())
+    update.mutable_update_mask()->add_paths("spec.size_bytes");
+  if (LabelsOf(disk.labels()) != LabelsOf(present->labels()))
+    update.mutable_update_mask()->add_paths("labels");
+  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  const auto updated = Patiently([&] { return state_.UpdateDisk(update); });
+  if (!updated.ok()) return ReportFailed(name, updated.error());
+  Report(name, v1::APPLY_ACTION_UPDATED);
+}
+
+void HostApplier::ApplyController(const v1::Controller& controller) {
+  const std::string& name = controller.name();
+  const std::string id = *ParseControllerName(name);
+  auto spec = CompleteControllerSpec(id, controller.spec());
+  if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto labels = CheckLabels(name, controller.labels()); !labels.ok())
+    return ReportFailed(name, labels.error());
+  v1::GetControllerRequest get;
+  get.set_name(name);
+  const auto present = state_.GetController(get);
+  if (!present.ok() || present->status().state() == v1::CONTROLLER_STATE_DELETING) {
+    made_.insert(name);
+    if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
+    v1::CreateControllerRequest request;
+    request.set_controller_id(id);
+    *request.mutable_controller() = controller;
+    const auto made = Patiently([&] { return state_.CreateController(request); });
+    if (!made.ok()) return ReportFailed(name, made.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  if (!SameSpec(present->spec(), *spec))
+    return ReportFailed(name, TakenByOther(name, present->spec(), *spec));
+  if (LabelsOf(controller.labels()) == LabelsOf(present->labels()))
+    return Report(name, v1::APPLY_ACTION_UNCHANGED);
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  v1::UpdateControllerRequest update;
+  *update.mutable_controller() = controller;
+  update.mutable_controller()->clear_etag();
+  update.mutable_update_mask()->add_paths("labels");
+  const auto updated = Patiently([&] { return state_.UpdateController(update); });
+  if (!updated.ok()) return ReportFailed(name, updated.error());
+  Report(name, v1::APPLY_ACTION_UPDATED);
+}
+
+void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
+  const std::string& name = attachment.name();
+  const AttachmentIds ids = *ParseAttachmentName(name);
+  v1::GetAttachmentRequest get;
+  get.set_name(name);
+  const auto present = state_.GetAttachment(get);
+  const bool there = present.ok() && present->status().state() != v1::ATTACHMENT_STATE_DETACHING;
+  if (there) {
+    v1::AttachmentSpec spec = attachment.spec();
+    if (!spec.has_target()) spec.set_target(present->spec().target());
+    if (SameSpec(present->spec(), spec)) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+    return ReportFailed(name, TakenByOther(name, present->spec(), spec));
+  }
+  if (dry_run_) {
+    v1::GetControllerRequest get_controller;
+    get_controller.set_name(ControllerName(ids.controller));
+    v1::GetDiskRequest get_disk;
+    get_disk.set_name(attachment.spec().disk());
+    const auto controller = state_.GetController(get_controller);
+    const auto disk = state_.GetDisk(get_disk);
+    if (!controller.ok() && !made_.contains(get_controller.name()))
+      return ReportFailed(name, controller.error());
+    if (!disk.ok() && !made_.contains(get_disk.name())) return ReportFailed(name, disk.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  v1::AttachDiskRequest request;
+  request.set_parent(ControllerName(ids.controller));
+  request.set_attachment_id(ids.id);
+  *request.mutable_attachment() = attachment;
+  const auto made = Patiently([&] { return state_.AttachDisk(request); });
+  if (!made.ok()) return ReportFailed(name, made.error());
+  Report(name, v1::APPLY_ACTION_CREATED);
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// ApplyHost: brings a host's intent to what a request declares, object by object, through the same calls that a caller
+// would make. Where a removal stands in the way of what comes next, it waits for that, within the request's time. One a
+// call, on its thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/host_state.h"
+
+namespace cleat::control {
+
+class HostApplier {
+ public:
+  // Both outlive it. `cancelled` is asked now and then while it waits.
+  HostApplier(HostState& state, std::function<bool()> cancelled)
+      : state_(state), cancelled_(std::move(cancelled)) {}
+
+  // An error only when the request as a whole makes no sense: nothing was done then.
+  Result<v1::ApplyHostResponse> Apply(const v1::ApplyHostRequest& request);
+
+ private:
+  struct Names {
+    std::set<std::string> disks;
+    std::set<std::string> controllers;
+    std::set<std::string> attachments;
+  };
+
+  Result<Names> NamesOf(const v1::ApplyHostRequest& request) const;
+  Names PresentNames();
+  void RemoveOthers(const Names& wanted);
+  template <typename Remove>
+  void RemoveOne(const std::string& name, Remove remove);
+
+  void ApplyDisk(const v1::Disk& disk);
+  void ApplyController(const v1::Controller& controller);
+  void ApplyAttachment(const v1::Attachment& attachment);
+  // Runs `call` until it does not answer RESOURCE_BUSY any more, or the time is over.
+  template <typename Call>
+  auto Patiently(Call call) -> decltype(call());
+
+  void Report(const std::string& name, v1::ApplyAction action);
+  void ReportFailed(const std::string& name, const Error& error);
+
+  HostState& state_;
+  const std::function<bool()> cancelled_;
+  bool dry_run_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+  std::set<std::string> made_;  // by a dry run, in thought
+  v1::ApplyHostResponse response_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates: labels, and disks that grow.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/disk_file.h"
+#include "control/host_state.h"
+#include "control/refusals.h"
+#include "control/spec_rules.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr char kSizePath[] = "spec.size_bytes";
+constexpr char kLabelsPath[] = "labels";
+
+Status CheckMask(const std::string& resource, const google::protobuf::FieldMask& mask,
+                 std::initializer_list<std::string_view> known) {
+  const std::string list = fmt::format("{}", fmt::join(known, ", "));
+  if (mask.paths().empty()) {
+    return RefuseFor(resource, v1::REASON_INVALID_UPDATE_MASK,
+                     fmt::format("{}: update_mask is empty: name what to change ({})", resource, list));
+  }
+  for (const std::string& path : mask.paths()) {
+    if (std::find(known.begin(), known.end(), path) != known.end()) continue;
+    return RefuseFor(resource, v1::REASON_INVALID_UPDATE_MASK,
+                     fmt::format("{}: '{:.80}' can't be updated: only {} can", resource, path, list),
+                     {{"field", path}});
+  }
+  return Ok{};
+}
+
+bool Names(const google::protobuf::FieldMask& mask, std::string_view path) {
+  return std::find(mask.paths().begin(), mask.paths().end(), path) != mask.paths().end();
+}
+
+}  // namespace
+
+Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
+  const std::string& name = request.disk().name();
+  auto id = ParseDiskName(name);
+  if (!id.ok()) return std::move(id).error();
+  const auto& mask = request.update_mask();
+  if (auto status = CheckMask(name, mask, {kSizePath, kLabelsPath}); !status.ok())
+    return std::move(status).error();
+  auto labels = CheckLabels(name, request.disk().labels());
+  if (!labels.ok()) return std::move(labels).error();
+
+  std::unique_lock lock(mutex_);
+  DiskEntry* entry = FindDisk(*id);
+  if (const auto busy = busy_.find(*id); busy != busy_.end()) {
+    return Busy(name, fmt::format("{} is being {} by another call", name, busy->second.doing));
+  }
+  if (entry == nullptr) return NotThere(name);
+  if (entry->row.deleting) return Busy(name, name + " is being removed");
+  if (auto status = CheckEtag(name, request.disk().etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
+  v1::DiskSpec spec = entry->row.spec;
+  if (Names(mask, kSizePath)) spec.set_size_bytes(request.disk().spec().size_bytes());
+  auto complete = CompleteDiskSpec(*id, spec);
+  if (!complete.ok()) return std::move(complete).error();
+  if (!Names(mask, kLabelsPath)) *labels = entry->row.labels;
+  const uint64_t size_before = entry->row.spec.size_bytes();
+  if (spec.size_bytes() == size_before && *labels == entry->row.labels) return Show(*entry);
+  if (spec.size_bytes() < size_before) {
+    return RefuseFor(name, v1::REASON_DISK_CANNOT_SHRINK,
+                     fmt::format("{} has {} bytes, and can't shrink to {}: disks only grow", name,
+                                 size_before, spec.size_bytes()),
+                     {{"field", kSizePath}});
+  }
+  if (spec.size_bytes() > size_before) {
+    if (entry->status.state() == v1::DISK_STATE_LOST) {
+      return RefuseFor(name, v1::REASON_DISK_LOST, entry->status.message());
+    }
+    busy_.emplace(*id, BusyDisk{.path = spec.file().path(), .wwn = spec.wwn(), .doing = "made larger"});
+    lock.unlock();
+    const Status grown = GrowBackend(*id, spec);
+    lock.lock();
+    busy_.erase(*id);
+    if (!grown.ok()) return grown.error();
+  }
+  // Nobody deletes a busy disk; what an engine confirmed meanwhile is in the row.
+  DiskRow row = entry->row;
+  row.spec.set_size_bytes(spec.size_bytes());
+  row.labels = std::move(*labels);
+  row.intent_revision = NextRevision();
+  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  entry->row = std::move(row);
+  Publish(*entry);
+  if (spec.size_bytes() != size_before) {
+    DiskChanged(*id);
+    spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  }
+  return Show(*entry);
+}
+
+// What is behind the disk is larger before anybody hears of it. When the store then refuses, that does no harm.
+Status HostState::GrowBackend(const std::string& id, const v1::DiskSpec& spec) {
+  if (spec.has_memory()) return memory_.Grow(id, spec.size_bytes());
+  if (spec.has_file()) return GrowDiskFile(DiskName(id), spec);
+  return Ok{};
+}
+
+Result<v1::Controller> HostState::UpdateController(const v1::UpdateControllerRequest& request) {
+  const std::string& name = request.controller().name();
+  auto id = ParseControllerName(name);
+  if (!id.ok()) return std::move(id).error();
+  if (auto status = CheckMask(name, request.update_mask(), {kLabelsPath}); !status.ok()) {
+    return std::move(status).error();
+  }
+  auto labels = CheckLabels(name, request.controller().labels());
+  if (!labels.ok()) return std::move(labels).error();
+
+  const std::lock_guard lock(mutex_);
+  ControllerEntry* entry = FindController(*id);
+  if (entry == nullptr) return NotThere(name);
+  if (entry->row.deleting) return Busy(name, name + " is being removed");
+  if (auto status = CheckEtag(name, request.controller().etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
+  if (*labels == entry->row.labels) return Show(*entry);
+  ControllerRow row = entry->row;
+  row.labels = std::move(*labels);
+  row.intent_revision = NextRevision();
+  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  entry->row = std::move(row);
+  Publish(*entry);
+  return Show(*entry);
+}
+
+}  // namespace cleat::control

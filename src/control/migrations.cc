@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/migrations.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+#include "control/spec_rules.h"
+#include "control/sqlite_row.h"
+
+namespace cleat::control {
+namespace {
+
+using Statement = std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)>;
+
+// `spec` holds the serialized message of cleat.v1. Columns beside it are what cleatd itself decides about the
+// row.
+constexpr char kCreateSchema1[] = R"(
+  CREATE TABLE disks (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL) WITHOUT ROWID;
+  CREATE TABLE controllers (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    engine TEXT NOT NULL) WITHOUT ROWID;
+  CREATE TABLE attachments (
+    controller TEXT NOT NULL, id TEXT NOT NULL, spec BLOB NOT NULL, revision INTEGER NOT NULL,
+    deleting INTEGER NOT NULL, PRIMARY KEY (controller, id)) WITHOUT ROWID;
+  CREATE TABLE revisions (next INTEGER NOT NULL);
+  INSERT INTO revisions VALUES (1);)";
+
+constexpr char kAddColumns2[] = R"(
+  ALTER TABLE disks ADD COLUMN labels TEXT NOT NULL DEFAULT '';
+  ALTER TABLE disks ADD COLUMN intent_revision INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE disks ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE controllers ADD COLUMN labels TEXT NOT NULL DEFAULT '';
+  ALTER TABLE controllers ADD COLUMN intent_revision INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE controllers ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE attachments ADD COLUMN intent_revision INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE attachments ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;)";
+
+class Migrator {
+ public:
+  Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
+
+  Status Execute(const char* sql) {
+    if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return Ok{};
+    return SqlError(db_, path_, sql);
+  }
+
+  // Reads every row of `select`, and puts what `values` makes of it in its place.
+  template <typename Values>
+  Status Rewrite(const char* select, const char* replace, Values values) {
+    Statement reader = Prepare(select);
+    if (reader == nullptr) return SqlError(db_, path_, select);
+    std::vector<std::vector<SqlValue>> rows;
+    SqlRun run(reader.get());
+    int code = SQLITE_OK;
+    while ((code = run.Step()) == SQLITE_ROW) {
+      auto row = values(run);
+      if (!row.ok()) return std::move(row).error();
+      rows.push_back(std::move(*row));
+    }
+    if (code != SQLITE_DONE) return SqlError(db_, path_, select);
+    Statement writer = Prepare(replace);
+    if (writer == nullptr) return SqlError(db_, path_, replace);
+    for (const std::vector<SqlValue>& row : rows) {
+      SqlRun written(writer.get());
+      for (size_t i = 0; i < row.size(); ++i) {
+        CLEAT_CHECK(written.Bind(static_cast<int>(i) + 1, row[i]) == SQLITE_OK);
+      }
+      if (written.Step() != SQLITE_DONE) return SqlError(db_, path_, replace);
+    }
+    return Ok{};
+  }
+
+  Error Damaged(const std::string& row) {
+    return Error(ErrorCode::kDataLoss, fmt::format("store '{}': the spec of {} is damaged", path_, row));
+  }
+
+ private:
+  Statement Prepare(const char* sql) {
+    sqlite3_stmt* statement = nullptr;
+    sqlite3_prepare_v2(db_, sql, -1, &statement, nullptr);
+    return {statement, &sqlite3_finalize};
+  }
+
+  sqlite3* db_;
+  const std::string& path_;
+};
+
+Status CreateSchema1(Migrator& migrator) {
+  return migrator.Execute(kCreateSchema1);
+}
+
+// Version 2: labels, etags, a checksum a row; disks have a world wide name, attachments a target that is said aloud.
+Status GoTo2(Migrator& m) {
+  if (auto status = m.Execute(kAddColumns2); !status.ok()) return status;
+  auto status = m.Rewrite("SELECT id, spec, revision, deleting, reached_engine, kept_by FROM disks",
+                          "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                          [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
+                            const std::string id = run.Bytes(0);
+                            v1::DiskSpec spec;
+                            if (!spec.ParseFromString(run.Bytes(1))) return m.Damaged("disk '" + id + "'");
+                            if (spec.wwn().empty()) spec.set_wwn(DefaultWwn(id));
+                            std::vector<SqlValue> row = {
+                                id,           spec,          run.Number(2), run.Number(3), run.Number(4),
+                                run.Bytes(5), std::string(), run.Number(2)};
+                            row.emplace_back(RowSum(row));
+                            return row;
+                          });
+  if (!status.ok()) return status;
+  status = m.Rewrite("SELECT id, spec, revision, deleting, engine FROM controllers",
+                     "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                     [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
+                       const std::string id = run.Bytes(0);
+                       v1::ControllerSpec spec;
+                       if (!spec.ParseFromString(run.Bytes(1))) return m.Damaged("controller '" + id + "'");
+                       std::vector<SqlValue> row = {id,           spec,          run.Number(2), run.Number(3),
+                                                    run.Bytes(4), std::string(), run.Number(2)};
+                       row.emplace_back(RowSum(row));
+                       return row;
+                     });
+  if (!status.ok()) return status;
+  return m.Rewrite("SELECT controller, id, spec, revision, deleting FROM attachments",
+                   "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)",
+                   [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
+                     const std::string controller = run.Bytes(0);
+                     const std::string id = run.Bytes(1);
+                     v1::AttachmentSpec spec;
+                     if (!spec.ParseFromString(run.Bytes(2))) {
+                       return m.Damaged("attachment '" + id + "' of controller '" + controller + "'");
+                     }
+                     spec.set_target(spec.target());
+                     std::vector<SqlValue> row = {controller,    id,           spec, run.Number(3),
+                                                  run.Number(4), run.Number(3)};
+                     row.emplace_back(RowSum(row));
+                     return row;
+                   });
+}
+
+struct Step {
+  uint64_t to;
+  Status (*run)(Migrator&);
+};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}};
+static_assert(std::size(kSteps) == kSchemaVersion);
+
+Status Take(Migrator& migrator, const Step& step) {
+  if (auto status = migrator.Execute("BEGIN IMMEDIATE"); !status.ok()) return status;
+  Status status = step.run(migrator);
+  if (status.ok()) status = migrator.Execute(fmt::format("PRAGMA user_version = {}", step.to).c_str());
+  if (status.ok()) status = migrator.Execute("COMMIT");
+  if (!status.ok()) (void)migrator.Execute("ROLLBACK");
+  return status;
+}
+
+}  // namespace
+
+Status MigrateSchema(sqlite3* db, uint64_t from, const std::string& path) {
+  Migrator migrator(db, path);
+  for (const Step& step : kSteps) {
+    if (step.to <= from) continue;
+    if (auto status = Take(migrator, step); !status.ok()) return status;
+  }
+  return Ok{};
+}
+
+}  // namespace cleat::control

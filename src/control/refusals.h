@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers that several kinds of resources give alike, and etags. For the files of HostState.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "control/reasons.h"
+
+namespace cleat::control {
+
+inline std::string EtagOf(uint64_t intent_revision) {
+  return fmt::format("{:x}", intent_revision);
+}
+
+// `conflict`: the resource that is waited for, when it is another one.
+inline Error Busy(std::string_view resource, std::string message, std::string_view conflict = {}) {
+  Metadata metadata;
+  if (!conflict.empty()) metadata.emplace_back("conflict", conflict);
+  return RefuseFor(resource, v1::REASON_RESOURCE_BUSY, std::move(message) + ": retry in a moment",
+                   std::move(metadata));
+}
+
+inline Error NotThere(std::string_view resource) {
+  return RefuseFor(resource, v1::REASON_RESOURCE_NOT_FOUND, fmt::format("{} does not exist", resource));
+}
+
+inline Status CheckEtag(std::string_view resource, std::string_view wanted, uint64_t intent_revision) {
+  const std::string present = EtagOf(intent_revision);
+  if (wanted.empty() || wanted == present) return Ok{};
+  return RefuseFor(
+      resource, v1::REASON_ETAG_MISMATCH,
+      fmt::format("{} was changed: its etag is '{}', not '{:.40}'. Get it, decide anew, and repeat", resource,
+                  present, wanted),
+      {{"etag", present}});
+}
+
+}  // namespace cleat::control
