@@ -146,11 +146,13 @@ TEST(Pipeline, KeepsToAccessModeAndAbilities) {
 }
 
 TEST(Pipeline, RefusesStacksThatDoNotFit) {
+  constexpr uint32_t kRoom = Request::kFramesMax - 2;  // the front end's and the entrance's are taken
   EXPECT_TRUE(
-      Pipeline::Make(std::make_unique<HoldingDevice>(TestGeometry(), 4), AccessMode::kReadWrite).ok());
-  const auto deep =
-      Pipeline::Make(std::make_unique<HoldingDevice>(TestGeometry(), 5), AccessMode::kReadWrite);
+      Pipeline::Make(std::make_unique<HoldingDevice>(TestGeometry(), kRoom), AccessMode::kReadWrite).ok());
+  std::unique_ptr<Device> device = std::make_unique<HoldingDevice>(TestGeometry(), kRoom + 1);
+  const auto deep = Pipeline::Make(std::move(device), AccessMode::kReadWrite);
   ASSERT_FALSE(deep.ok());
+  EXPECT_NE(device, nullptr) << "whoever opened it has to close it";
   EXPECT_NE(deep.error().message.find("disks/a"), std::string::npos);
 }
 
