@@ -70,14 +70,13 @@ struct Command : block::Request {
 
   // ---- Outcomes
   void Check(SenseKey key, SenseCode code) {
-    scsi_status = ScsiStatus::kCheckCondition;
-    transferred_bytes = 0;
+    End(ScsiStatus::kCheckCondition);
     sense = {};
     sense.key = key;
     sense.code = code;
   }
-  void Busy() {
-    scsi_status = ScsiStatus::kBusy;
+  void End(ScsiStatus how) {
+    scsi_status = how;
     transferred_bytes = 0;
   }
   void CheckInformation(SenseKey key, SenseCode code, uint64_t information) {

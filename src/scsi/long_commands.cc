@@ -121,7 +121,7 @@ Task<void> UnitChannel::WriteAndVerify(Command& command, Compare compare) {
 Task<bool> UnitChannel::VerifyRange(Command& command, Compare compare) {
   TransferMemory::Buffer buffer = memory_.Take();
   if (!buffer) {
-    command.Busy();
+    command.End(ScsiStatus::kBusy);
     co_return false;
   }
   const uint32_t block_bytes = geometry_.logical_block_bytes;
@@ -193,7 +193,7 @@ Task<void> UnitChannel::WriteSame(Command& command) {
 Task<bool> UnitChannel::WritePattern(Command& command, std::span<const uint8_t> block) {
   TransferMemory::Buffer buffer = memory_.Take();
   if (!buffer) {
-    command.Busy();
+    command.End(ScsiStatus::kBusy);
     co_return false;
   }
   command.may_unmap = false;

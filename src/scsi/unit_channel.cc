@@ -248,8 +248,7 @@ void UnitChannel::SetOutcome(Command& command, block::IoStatus status) {
     case block::IoStatus::kInvalid:
       return command.Check(SenseKey::kIllegalRequest, SenseCode::kLbaOutOfRange);
     case block::IoStatus::kReservationConflict:
-      command.scsi_status = ScsiStatus::kReservationConflict;
-      return;
+      return command.End(ScsiStatus::kReservationConflict);
     case block::IoStatus::kMiscompare:  // SBC-4 5.4: how far into the data
       return command.CheckInformation(SenseKey::kMiscompare, SenseCode::kMiscompareDuringVerify,
                                       command.miscompare_bytes);

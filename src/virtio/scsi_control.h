@@ -24,7 +24,7 @@ namespace cleat::virtio {
 class ScsiControlQueue final : public RingQueue {
  public:
   // Functions that wait at a time; more are rejected.
-  static constexpr uint32_t kFunctionsMax = 64;
+  static constexpr uint32_t kFunctionsMax = 32;
 
   // The ports of all reactors; they outlive the queue.
   ScsiControlQueue(Reactor& reactor, std::span<const std::unique_ptr<ScsiPort>> ports)
