@@ -74,7 +74,7 @@ TEST(TransferTest, DataThatDoesNotGoWithTheCommand) {
   EXPECT_EQ(rig.Run(Cdb10(kWrite10, 0, 2), Filled(1023, 1)), "overrun");
   EXPECT_EQ(rig.Run(Cdb10(kWrite10, 0, 1), {}, 512), "overrun");
   EXPECT_EQ(rig.Run(Cdb16(kWrite16, 0, 0xffffffff), Filled(512, 1)), "overrun");
-  EXPECT_EQ(rig.Run(Cdb16(kCompareAndWrite, 0, 1 << 16), Filled(1023, 1)), "overrun");
+  EXPECT_EQ(rig.Run(Cdb16(kCompareAndWrite, 0, 1), Filled(1023, 1)), "overrun");
   EXPECT_EQ(rig.Run(Cdb10(kVerify10, 0, 2, 0x02), Filled(1023, 1)), "overrun");
   EXPECT_EQ(rig.Run(Cdb10(kVerify10, 0, 2, 0x06), Filled(511, 1)), "overrun");
   EXPECT_EQ(rig.Run(Cdb10(kWriteSame10, 0, 2), Filled(511, 1)), "overrun");

@@ -99,7 +99,7 @@ class UnitRig {
 
   // Executes and turns the reactor until the command is done (or nothing happens any more).
   TestCommand& Run(TestCommand& command) {
-    unit->Execute(command);
+    reactor->PostCall([&] { unit->Execute(command); });
     for (int i = 0; i < 1000 && !command.done; ++i) Turn(1);
     return command;
   }
