@@ -47,6 +47,7 @@ protobuf-c-compiler     engine-protocol
 libprotobuf-c-dev       engine-protocol
 libsqlite3-dev          store
 libcli11-dev            command-lines
+libyaml-cpp-dev         cleatctl
 libspdlog-dev           logging
 libfmt-dev              logging
 libgtest-dev            tests

@@ -3,50 +3,37 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "ctl/commands.h"
 
 namespace cleat::ctl {
 namespace {
 
+using Stub = v1::Cleat::Stub;
+
 struct AttachmentArguments {
   std::string disk;
   std::string controller;
   std::string which;
-  uint32_t target = 0;
+  std::string id;
+  std::optional<uint32_t> target;
   bool read_only = false;
+  std::string etag;
   int wait_s = -1;
 };
 
-void Attach(Globals& globals, const AttachmentArguments& arguments) {
-  Client client(globals);
+ExitCode Attach(Client& client, const AttachmentArguments& arguments) {
   v1::AttachDiskRequest request;
   request.set_parent(FullName("controllers/", arguments.controller));
+  request.set_attachment_id(arguments.id);
   v1::AttachmentSpec& spec = *request.mutable_attachment()->mutable_spec();
   spec.set_disk(FullName("disks/", arguments.disk));
-  spec.set_target(arguments.target);
+  if (arguments.target) spec.set_target(*arguments.target);
   spec.set_read_only(arguments.read_only);
   v1::Attachment attachment;
-  {
-    grpc::ClientContext context;
-    if (!client.Dial() || !client.Check(client.stub().AttachDisk(&context, request, &attachment))) return;
-  }
-  if (arguments.wait_s >= 0) {
-    if (!WaitFor(client, attachment.name(), Goal::kReady, arguments.wait_s)) return;
-    grpc::ClientContext context;
-    v1::GetAttachmentRequest get;
-    get.set_name(attachment.name());
-    if (!client.Check(client.stub().GetAttachment(&context, get, &attachment))) return;
-  }
-  Print(Show(globals, attachment, false));
-}
-
-bool ListOf(Client& client, const std::string& parent, v1::ListAttachmentsResponse& all) {
-  v1::ListAttachmentsRequest request;
-  request.set_parent(parent);
-  const auto field = [](v1::ListAttachmentsResponse& page) { return page.mutable_attachments(); };
-  const auto call = [&](auto... arguments) { return client.stub().ListAttachments(arguments...); };
-  return ListAll(client, request, all, call, field);
+  if (const ExitCode code = client.Call(&Stub::AttachDisk, request, attachment); code != kOk) return code;
+  return WaitAndShow(client, attachment, arguments.wait_s, &v1::WaitResponse::attachment);
 }
 
 bool Matches(const v1::Attachment& attachment, const std::string& which) {
@@ -57,40 +44,70 @@ bool Matches(const v1::Attachment& attachment, const std::string& which) {
   return attachment.spec().disk() == FullName("disks/", which) || IdOf(attachment.name()) == which;
 }
 
-void Detach(Globals& globals, const AttachmentArguments& arguments) {
-  Client client(globals);
+// The name of the attachment that is meant; empty when the controller has no such disk.
+ExitCode FindName(Client& client, const AttachmentArguments& arguments, std::string& name) {
   const std::string parent = FullName("controllers/", arguments.controller);
+  if (parent.find("/attachments/") != std::string::npos) {
+    name = parent;  // is one already
+    return kOk;
+  }
+  v1::ListAttachmentsRequest request;
+  request.set_parent(parent);
   v1::ListAttachmentsResponse all;
-  if (!client.Dial() || !ListOf(client, parent, all)) return;
-  const v1::Attachment* found = nullptr;
+  if (const ExitCode code = client.CallForAll(&Stub::ListAttachments, request, all); code != kOk) return code;
   for (const v1::Attachment& attachment : all.attachments()) {
     if (!Matches(attachment, arguments.which)) continue;
-    if (found != nullptr) {
-      return client.Fail(kUsage, fmt::format("{} has several disks: say which, by target or disk", parent));
+    if (!name.empty()) {
+      return Fail(kUsage,
+                  fmt::format("{} has several disks: say which, by target or disk (cleatctl attachment "
+                              "list {})",
+                              parent, IdOf(parent)));
     }
-    found = &attachment;
+    name = attachment.name();
   }
-  // Gone is what was asked for.
-  if (found != nullptr) {
-    grpc::ClientContext context;
-    v1::DetachDiskRequest request;
-    request.set_name(found->name());
-    v1::DetachDiskResponse response;
-    if (!client.Check(client.stub().DetachDisk(&context, request, &response))) return;
-    if (arguments.wait_s >= 0 && !WaitFor(client, found->name(), Goal::kGone, arguments.wait_s)) return;
-  } else if (!globals.json) {
-    Print(fmt::format("{} has no such disk: nothing to do\n", parent));
-  }
-  if (globals.json) Print(ToJson(v1::DetachDiskResponse(), true));
+  return kOk;
 }
 
-void List(Globals& globals, const AttachmentArguments& arguments) {
-  Client client(globals);
-  const std::string parent =
-      arguments.controller.empty() ? "controllers/-" : FullName("controllers/", arguments.controller);
-  v1::ListAttachmentsResponse all;
-  if (!client.Dial() || !ListOf(client, parent, all)) return;
-  PrintAll(globals, all, [](v1::ListAttachmentsResponse& page) { return page.mutable_attachments(); });
+ExitCode Detach(Client& client, const AttachmentArguments& arguments) {
+  v1::DetachDiskRequest request;
+  request.set_etag(arguments.etag);
+  if (const ExitCode code = FindName(client, arguments, *request.mutable_name()); code != kOk) return code;
+  v1::DetachDiskResponse response;
+  if (request.name().empty()) {  // gone is what was asked for
+    client.Show(response, [&] {
+      return fmt::format("{} has no such disk: nothing to do\n",
+                         FullName("controllers/", arguments.controller));
+    });
+    return kOk;
+  }
+  if (const ExitCode code = client.Call(&Stub::DetachDisk, request, response); code != kOk) return code;
+  return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
+}
+
+ExitCode Get(Client& client, const AttachmentArguments& arguments) {
+  v1::GetAttachmentRequest request;
+  if (const ExitCode code = FindName(client, arguments, *request.mutable_name()); code != kOk) return code;
+  if (request.name().empty()) {
+    return Fail(kFailed, fmt::format("{} has no such disk (cleatctl attachment list)",
+                                     FullName("controllers/", arguments.controller)));
+  }
+  v1::Attachment attachment;
+  if (const ExitCode code = client.Call(&Stub::GetAttachment, request, attachment); code != kOk) return code;
+  return ShowOne(client, attachment, Detail::kAll);
+}
+
+ExitCode List(Client& client, const AttachmentArguments& arguments) {
+  v1::ListAttachmentsRequest request;
+  request.set_parent(arguments.controller.empty() ? "controllers/-"
+                                                  : FullName("controllers/", arguments.controller));
+  return ListAll(client, &Stub::ListAttachments, request, &v1::ListAttachmentsResponse::attachments);
+}
+
+void AddWhich(CLI::App& command, AttachmentArguments& arguments) {
+  command.add_option(kControllerArgument, arguments.controller, "ID, or the attachment's full name")
+      ->required();
+  command.add_option(kWhichArgument, arguments.which,
+                     "Target, disk, or attachment id; not needed if there is one disk");
 }
 
 }  // namespace
@@ -98,34 +115,42 @@ void List(Globals& globals, const AttachmentArguments& arguments) {
 void AddAttachmentCommands(CLI::App& app, Globals& globals) {
   const auto arguments = std::make_shared<AttachmentArguments>();
 
-  CLI::App* attach = app.add_subcommand("attach", "Put a disk behind a controller");
-  attach->footer(
-      "Examples:\n"
-      "  cleatctl attach root vm1 --wait\n"
-      "  cleatctl attach dvd vm1 --read-only");
-  attach->add_option("DISK", arguments->disk, "ID or disks/ID")->required();
-  attach->add_option("CONTROLLER", arguments->controller, "ID or controllers/ID")->required();
+  CLI::App* attach = AddCommand(app, "attach", "Put a disk behind a controller",
+                                "cleatctl attach root vm1 --wait\n"
+                                "cleatctl attach dvd vm1 --target 3 --read-only");
+  attach->add_option(kDiskArgument, arguments->disk, "ID or disks/ID")->required();
+  attach->add_option(kControllerArgument, arguments->controller, "ID or controllers/ID")->required();
   attach->add_flag("--read-only", arguments->read_only, "The guest can't write to it");
-  attach->add_option("--target", arguments->target, "Place behind the controller; 0 for blk");
+  attach
+      ->add_option("--target", arguments->target,
+                   "Place behind the controller: 0 for blk, 0 to 7 for scsi; the "
+                   "lowest that is free by default")
+      ->type_name("N");
+  attach->add_option("--id", arguments->id, "The attachment's id; the disk's by default");
   AddWait(*attach, arguments->wait_s, "the engine has opened the disk");
-  attach->callback([&globals, arguments] { Attach(globals, *arguments); });
+  OnRun(*attach, globals, arguments, Attach);
 
-  CLI::App* detach = app.add_subcommand("detach", "Take a disk away from a controller");
-  detach->footer(
-      "Examples:\n"
-      "  cleatctl detach vm1 --wait      the only disk of vm1\n"
-      "  cleatctl detach vm1 root        by disk; a number is a target");
-  detach->add_option("CONTROLLER", arguments->controller, "ID or controllers/ID")->required();
-  detach->add_option("WHICH", arguments->which,
-                     "Target, disk, or attachment id; not needed if there is one disk");
+  CLI::App* detach = AddCommand(app, "detach", "Take a disk away from a controller",
+                                "cleatctl detach vm1 --wait      the only disk of vm1\n"
+                                "cleatctl detach vm1 root        by disk; a number is a target");
+  AddWhich(*detach, *arguments);
+  AddEtag(*detach, arguments->etag);
   AddWait(*detach, arguments->wait_s, "it is gone");
-  detach->callback([&globals, arguments] { Detach(globals, *arguments); });
+  OnRun(*detach, globals, arguments, Detach);
 
-  CLI::App* attachment = app.add_subcommand("attachment", "Attachments: list");
+  CLI::App* attachment = AddCommand(app, "attachment", "Disks behind controllers: list, get", "");
   attachment->require_subcommand(1);
-  CLI::App* list = attachment->add_subcommand("list", "Show the attachments of a controller, or all");
-  list->add_option("CONTROLLER", arguments->controller, "ID or controllers/ID; all if not given");
-  list->callback([&globals, arguments] { List(globals, *arguments); });
+  CLI::App* list = AddCommand(*attachment, "list", "Show the attachments of a controller, or all",
+                              "cleatctl attachment list\n"
+                              "cleatctl attachment list vm1");
+  list->add_option(kControllerArgument, arguments->controller, "ID or controllers/ID; all if not given");
+  OnRun(*list, globals, arguments, List);
+
+  CLI::App* get = AddCommand(*attachment, "get", "Show an attachment",
+                             "cleatctl attachment get vm1 root\n"
+                             "cleatctl attachment get controllers/vm1/attachments/root");
+  AddWhich(*get, *arguments);
+  OnRun(*get, globals, arguments, Get);
 }
 
 }  // namespace cleat::ctl

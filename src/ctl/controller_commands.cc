@@ -4,6 +4,8 @@
 namespace cleat::ctl {
 namespace {
 
+using Stub = v1::Cleat::Stub;
+
 struct ControllerArguments {
   std::string id;
   std::string type = "blk";
@@ -11,14 +13,17 @@ struct ControllerArguments {
   bool server = false;
   uint32_t queues = 0;
   std::string engine;
+  LabelArguments labels;
+  std::string etag;
   int wait_s = -1;
 };
 
 v1::CreateControllerRequest RequestFrom(const ControllerArguments& arguments) {
   v1::CreateControllerRequest request;
   request.set_controller_id(std::string(IdOf(arguments.id)));
+  ChangeLabels(arguments.labels, *request.mutable_controller()->mutable_labels());
   v1::ControllerSpec& spec = *request.mutable_controller()->mutable_spec();
-  spec.set_type(v1::CONTROLLER_TYPE_BLK);
+  spec.set_type(arguments.type == "scsi" ? v1::CONTROLLER_TYPE_SCSI : v1::CONTROLLER_TYPE_BLK);
   spec.set_socket_path(arguments.socket);
   spec.set_socket_mode(arguments.server ? v1::SOCKET_MODE_SERVER : v1::SOCKET_MODE_CLIENT);
   spec.set_queues(arguments.queues);
@@ -26,88 +31,107 @@ v1::CreateControllerRequest RequestFrom(const ControllerArguments& arguments) {
   return request;
 }
 
-void Create(Globals& globals, const ControllerArguments& arguments) {
-  Client client(globals);
-  v1::Controller controller;
-  {
-    grpc::ClientContext context;
-    const auto request = RequestFrom(arguments);
-    if (!client.Dial() || !client.Check(client.stub().CreateController(&context, request, &controller)))
-      return;
-  }
-  if (arguments.wait_s >= 0) {
-    if (!WaitFor(client, controller.name(), Goal::kReady, arguments.wait_s)) return;
-    grpc::ClientContext context;
-    v1::GetControllerRequest request;
-    request.set_name(controller.name());
-    if (!client.Check(client.stub().GetController(&context, request, &controller))) return;
-  }
-  Print(Show(globals, controller, false));
+std::string NameOf(const ControllerArguments& arguments) {
+  return FullName("controllers/", arguments.id);
 }
 
-void Get(Globals& globals, const ControllerArguments& arguments) {
-  Client client(globals);
-  grpc::ClientContext context;
+ExitCode Create(Client& client, const ControllerArguments& arguments) {
+  v1::Controller controller;
+  const auto request = RequestFrom(arguments);
+  if (const ExitCode code = client.Call(&Stub::CreateController, request, controller); code != kOk)
+    return code;
+  return WaitAndShow(client, controller, arguments.wait_s, &v1::WaitResponse::controller);
+}
+
+ExitCode Get(Client& client, const ControllerArguments& arguments) {
   v1::GetControllerRequest request;
-  request.set_name(FullName("controllers/", arguments.id));
+  request.set_name(NameOf(arguments));
   v1::Controller controller;
-  if (!client.Dial() || !client.Check(client.stub().GetController(&context, request, &controller))) return;
-  Print(Show(globals, controller, true));
+  if (const ExitCode code = client.Call(&Stub::GetController, request, controller); code != kOk) return code;
+  return ShowOne(client, controller, Detail::kAll);
 }
 
-void List(Globals& globals) {
-  Client client(globals);
-  if (!client.Dial()) return;
-  v1::ListControllersResponse all;
-  const auto field = [](v1::ListControllersResponse& page) { return page.mutable_controllers(); };
-  const auto call = [&](auto... arguments) { return client.stub().ListControllers(arguments...); };
-  if (ListAll(client, v1::ListControllersRequest(), all, call, field)) PrintAll(globals, all, field);
+ExitCode List(Client& client, const ControllerArguments&) {
+  return ListAll(client, &Stub::ListControllers, v1::ListControllersRequest(),
+                 &v1::ListControllersResponse::controllers);
 }
 
-void Delete(Globals& globals, const ControllerArguments& arguments) {
-  Client client(globals);
-  grpc::ClientContext context;
+ExitCode Update(Client& client, const ControllerArguments& arguments) {
+  v1::Controller controller;
+  const ExitCode code = UpdateLabels(client, &Stub::GetController, &Stub::UpdateController,
+                                     &v1::UpdateControllerRequest::mutable_controller, NameOf(arguments),
+                                     arguments.etag, arguments.labels, controller);
+  return code != kOk ? code : ShowOne(client, controller, Detail::kLine);
+}
+
+ExitCode Delete(Client& client, const ControllerArguments& arguments) {
   v1::DeleteControllerRequest request;
-  request.set_name(FullName("controllers/", arguments.id));
+  request.set_name(NameOf(arguments));
+  request.set_etag(arguments.etag);
   v1::DeleteControllerResponse response;
-  if (!client.Dial() || !client.Check(client.stub().DeleteController(&context, request, &response))) return;
-  if (arguments.wait_s >= 0 && !WaitFor(client, request.name(), Goal::kGone, arguments.wait_s)) return;
-  if (globals.json) Print(ToJson(response, true));
+  if (const ExitCode code = client.Call(&Stub::DeleteController, request, response); code != kOk) return code;
+  return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
+}
+
+void AddCreate(CLI::App& controller, Globals& globals,
+               const std::shared_ptr<ControllerArguments>& arguments) {
+  CLI::App* create =
+      AddCommand(controller, "create", "Make a virtio device for a guest",
+                 "cleatctl controller create vm1 --type scsi --socket /run/vms/vm1.sock --queues 4\n"
+                 "cleatctl controller create vm2 --socket /run/vms/vm2.sock --server --wait");
+  create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
+      ->required();
+  create->add_option("--socket", arguments->socket, "Path of the vhost-user socket")
+      ->required()
+      ->type_name(kFileArgument);
+  create->add_flag("--server", arguments->server, "The engine listens on the socket (else QEMU does)");
+  create->add_option("--type", arguments->type, "blk: one disk; scsi: up to 8, which may come and go")
+      ->check(CLI::IsMember({"blk", "scsi"}))
+      ->capture_default_str();
+  create->add_option("--queues", arguments->queues, "Virtqueues, 1 to 64; 1 by default");
+  create
+      ->add_option("--engine", arguments->engine,
+                   "The engine that serves it; the least loaded one by default")
+      ->type_name(kEngineArgument);
+  AddLabels(*create, arguments->labels);
+  AddWait(*create, arguments->wait_s, "its engine has it");
+  OnRun(*create, globals, arguments, Create);
 }
 
 }  // namespace
 
 void AddControllerCommands(CLI::App& app, Globals& globals) {
-  CLI::App* controller = app.add_subcommand("controller", "Controllers: create, get, list, delete");
+  CLI::App* controller =
+      AddCommand(app, "controller", "The guests' virtio devices: create, list, get, update, delete", "");
   controller->require_subcommand(1);
   const auto arguments = std::make_shared<ControllerArguments>();
+  constexpr const char* kWhich = "ID or controllers/ID";
+  AddCreate(*controller, globals, arguments);
 
-  CLI::App* create = controller->add_subcommand("create", "Make a virtio device for a guest");
-  create->footer(
-      "Examples:\n"
-      "  cleatctl controller create vm1 --socket /run/vms/vm1.sock --queues 4\n"
-      "  cleatctl controller create vm2 --socket /run/vms/vm2.sock --server --wait");
-  create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
-      ->required();
-  create->add_option("--socket", arguments->socket, "Path of the vhost-user socket")->required();
-  create->add_flag("--server", arguments->server, "The engine listens on the socket (else QEMU does)");
-  create->add_option("--type", arguments->type, "blk")->check(CLI::IsMember({"blk"}))->capture_default_str();
-  create->add_option("--queues", arguments->queues, "Virtqueues, 1 to 64; 1 by default");
-  create->add_option("--engine", arguments->engine,
-                     "The engine that serves it; the least loaded one by default");
-  AddWait(*create, arguments->wait_s, "its engine has it");
-  create->callback([&globals, arguments] { Create(globals, *arguments); });
+  CLI::App* list =
+      AddCommand(*controller, "list", "Show all controllers",
+                 "cleatctl controller list\n"
+                 "cleatctl controller list --output json | jq -r '.controllers[].spec.socket_path'");
+  OnRun(*list, globals, arguments, List);
 
-  CLI::App* get = controller->add_subcommand("get", "Show a controller");
-  get->add_option("CONTROLLER", arguments->id, "ID or controllers/ID")->required();
-  get->callback([&globals, arguments] { Get(globals, *arguments); });
+  CLI::App* get = AddCommand(*controller, "get", "Show a controller", "cleatctl controller get vm1");
+  get->add_option(kControllerArgument, arguments->id, kWhich)->required();
+  OnRun(*get, globals, arguments, Get);
 
-  controller->add_subcommand("list", "Show all controllers")->callback([&globals] { List(globals); });
+  CLI::App* update = AddCommand(*controller, "update", "Change a controller's labels",
+                                "cleatctl controller update vm1 --label owner=ann --remove-label old");
+  update->add_option(kControllerArgument, arguments->id, kWhich)->required();
+  AddLabels(*update, arguments->labels);
+  AddRemoveLabels(*update, arguments->labels);
+  AddEtag(*update, arguments->etag);
+  OnRun(*update, globals, arguments, Update);
 
-  CLI::App* remove = controller->add_subcommand("delete", "Delete a controller without disks");
-  remove->add_option("CONTROLLER", arguments->id, "ID or controllers/ID")->required();
+  CLI::App* remove = AddCommand(*controller, "delete", "Delete a controller without disks",
+                                "cleatctl controller delete vm1 --wait");
+  remove->add_option(kControllerArgument, arguments->id, kWhich)->required();
+  AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
-  remove->callback([&globals, arguments] { Delete(globals, *arguments); });
+  OnRun(*remove, globals, arguments, Delete);
 }
 
 }  // namespace cleat::ctl

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "ctl/commands.h"
 
 namespace cleat::ctl {
 namespace {
 
+using Stub = v1::Cleat::Stub;
+
 struct DiskArguments {
   std::string id;
   uint64_t size_bytes = 0;
-  uint32_t block_bytes = 0;
-  uint32_t physical_block_bytes = 0;
+  uint64_t block_bytes = 0;
+  uint64_t physical_block_bytes = 0;
   std::string serial;
+  std::string wwn;
   std::string file;
   bool create = false;
   bool memory = false;
@@ -18,17 +23,24 @@ struct DiskArguments {
   uint64_t fault_seed = 0;
   uint64_t fault_delay_us = 0;
   uint32_t fault_fail_per_million = 0;
+  LabelArguments labels;
+  std::string etag;
   int wait_s = -1;
 };
+
+constexpr uint64_t kBlockBytesMax = 1 << 20;  // beyond what cleatd takes; so that the message is cleatd's
 
 v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
   v1::CreateDiskRequest request;
   request.set_disk_id(std::string(IdOf(arguments.id)));
+  ChangeLabels(arguments.labels, *request.mutable_disk()->mutable_labels());
   v1::DiskSpec& spec = *request.mutable_disk()->mutable_spec();
   spec.set_size_bytes(arguments.size_bytes);
-  spec.set_logical_block_bytes(arguments.block_bytes);
-  spec.set_physical_block_bytes(arguments.physical_block_bytes);
+  spec.set_logical_block_bytes(static_cast<uint32_t>(std::min(arguments.block_bytes, kBlockBytesMax)));
+  spec.set_physical_block_bytes(
+      static_cast<uint32_t>(std::min(arguments.physical_block_bytes, kBlockBytesMax)));
   spec.set_serial(arguments.serial);
+  spec.set_wwn(arguments.wwn);
   if (arguments.many_readers) spec.set_access_mode(v1::ACCESS_MODE_MANY_READERS);
   if (arguments.memory) spec.mutable_memory();
   if (arguments.null) spec.mutable_null();
@@ -44,99 +56,134 @@ v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
   return request;
 }
 
-void Create(Globals& globals, const DiskArguments& arguments) {
-  Client client(globals);
-  grpc::ClientContext context;
-  v1::Disk disk;
-  if (!client.Dial() || !client.Check(client.stub().CreateDisk(&context, RequestFrom(arguments), &disk)))
-    return;
-  Print(Show(globals, disk, false));
-  if (arguments.wait_s >= 0) WaitFor(client, disk.name(), Goal::kReady, arguments.wait_s);
+std::string NameOf(const DiskArguments& arguments) {
+  return FullName("disks/", arguments.id);
 }
 
-void Get(Globals& globals, const DiskArguments& arguments) {
-  Client client(globals);
-  grpc::ClientContext context;
+ExitCode Create(Client& client, const DiskArguments& arguments) {
+  v1::Disk disk;
+  if (const ExitCode code = client.Call(&Stub::CreateDisk, RequestFrom(arguments), disk); code != kOk)
+    return code;
+  return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
+}
+
+ExitCode Get(Client& client, const DiskArguments& arguments) {
   v1::GetDiskRequest request;
-  request.set_name(FullName("disks/", arguments.id));
+  request.set_name(NameOf(arguments));
   v1::Disk disk;
-  if (!client.Dial() || !client.Check(client.stub().GetDisk(&context, request, &disk))) return;
-  Print(Show(globals, disk, true));
+  if (const ExitCode code = client.Call(&Stub::GetDisk, request, disk); code != kOk) return code;
+  return ShowOne(client, disk, Detail::kAll);
 }
 
-void List(Globals& globals) {
-  Client client(globals);
-  if (!client.Dial()) return;
-  v1::ListDisksResponse all;
-  const auto field = [](v1::ListDisksResponse& page) { return page.mutable_disks(); };
-  const auto call = [&](auto... arguments) { return client.stub().ListDisks(arguments...); };
-  if (ListAll(client, v1::ListDisksRequest(), all, call, field)) PrintAll(globals, all, field);
+ExitCode List(Client& client, const DiskArguments&) {
+  return ListAll(client, &Stub::ListDisks, v1::ListDisksRequest(), &v1::ListDisksResponse::disks);
 }
 
-void Delete(Globals& globals, const DiskArguments& arguments) {
-  Client client(globals);
-  grpc::ClientContext context;
+ExitCode Update(Client& client, const DiskArguments& arguments) {
+  v1::Disk disk;
+  const ExitCode code =
+      UpdateLabels(client, &Stub::GetDisk, &Stub::UpdateDisk, &v1::UpdateDiskRequest::mutable_disk,
+                   NameOf(arguments), arguments.etag, arguments.labels, disk);
+  return code != kOk ? code : ShowOne(client, disk, Detail::kLine);
+}
+
+ExitCode Resize(Client& client, const DiskArguments& arguments) {
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(NameOf(arguments));
+  request.mutable_disk()->set_etag(arguments.etag);
+  request.mutable_disk()->mutable_spec()->set_size_bytes(arguments.size_bytes);
+  request.mutable_update_mask()->add_paths("spec.size_bytes");
+  v1::Disk disk;
+  if (const ExitCode code = client.Call(&Stub::UpdateDisk, request, disk); code != kOk) return code;
+  return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
+}
+
+ExitCode Delete(Client& client, const DiskArguments& arguments) {
   v1::DeleteDiskRequest request;
-  request.set_name(FullName("disks/", arguments.id));
+  request.set_name(NameOf(arguments));
+  request.set_etag(arguments.etag);
   v1::DeleteDiskResponse response;
-  if (!client.Dial() || !client.Check(client.stub().DeleteDisk(&context, request, &response))) return;
-  if (arguments.wait_s >= 0 && !WaitFor(client, request.name(), Goal::kGone, arguments.wait_s)) return;
-  if (globals.json) Print(ToJson(response, true));
+  if (const ExitCode code = client.Call(&Stub::DeleteDisk, request, response); code != kOk) return code;
+  return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
 void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
-  CLI::App* create = disk.add_subcommand("create", "Make a disk");
-  create->footer(
-      "Examples:\n"
-      "  cleatctl disk create root --size 10G --file /var/lib/vms/root.img --create\n"
-      "  cleatctl disk create data --size 1T --block 4096 --file /dev/vg0/data\n"
-      "  cleatctl disk create scratch --size 512M --memory");
+  CLI::App* create =
+      AddCommand(disk, "create", "Make a disk",
+                 "cleatctl disk create root --size 10G --file /var/lib/vms/root.img --create\n"
+                 "cleatctl disk create data --size 1T --block 4K --file /dev/vg0/data --label vm=a\n"
+                 "cleatctl disk create scratch --size 512M --memory");
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
       ->required();
-  create->add_option("--size", arguments->size_bytes, "Size: 10G, 512M, 4096 (powers of 1024)")
-      ->required()
-      ->transform(CLI::AsSizeValue(false));
+  AddSize(*create, "--size", arguments->size_bytes, "Size: 10G, 512MiB, 4096 (powers of 1024)")->required();
   auto* backend = create->add_option_group("backend", "What stores the blocks");
-  auto* file = backend->add_option("--file", arguments->file, "A regular file or a block device");
+  auto* file = backend->add_option("--file", arguments->file, "A regular file or a block device")
+                   ->type_name(kFileArgument);
   backend->add_flag("--memory", arguments->memory,
                     "Memory of this host; lost when cleatd and the engine both end");
   backend->add_flag("--null", arguments->null, "Nothing: reads give zeroes");
   backend->require_option(1);
   create->add_flag("--create", arguments->create, "Make the file (sparse) when there is none")->needs(file);
-  create->add_option("--block", arguments->block_bytes, "Logical block size: 512 (the default) or 4096");
-  create->add_option("--physical-block", arguments->physical_block_bytes,
-                     "Physical block size; 4096 by default");
+  AddSize(*create, "--block", arguments->block_bytes, "Logical block size: 512 (the default) or 4096");
+  AddSize(*create, "--physical-block", arguments->physical_block_bytes,
+          "Physical block size; 4096 by default");
   create->add_option("--serial", arguments->serial,
                      "What the guest reads as serial number; the id by default");
+  create->add_option("--wwn", arguments->wwn,
+                     "World wide name, 0x and 16 hexadecimal digits; made from the id by default");
   create->add_flag("--many-readers", arguments->many_readers,
                    "Any number of read-only attachments, instead of one writer");
+  AddLabels(*create, arguments->labels);
   create->add_option("--fault-seed", arguments->fault_seed, "Tests: seed of the faults");
   create->add_option("--fault-delay-us", arguments->fault_delay_us,
                      "Tests: delay each request by up to this");
   create->add_option("--fault-fail-per-million", arguments->fault_fail_per_million,
                      "Tests: requests that fail");
   AddWait(*create, arguments->wait_s, "the disk is ready");
-  create->callback([&globals, arguments] { Create(globals, *arguments); });
+  OnRun(*create, globals, arguments, Create);
 }
 
 }  // namespace
 
 void AddDiskCommands(CLI::App& app, Globals& globals) {
-  CLI::App* disk = app.add_subcommand("disk", "Disks: create, get, list, delete");
+  CLI::App* disk =
+      AddCommand(app, "disk", "What stores blocks: create, list, get, update, resize, delete", "");
   disk->require_subcommand(1);
   const auto arguments = std::make_shared<DiskArguments>();
+  constexpr const char* kWhich = "ID or disks/ID";
   AddCreate(*disk, globals, arguments);
 
-  CLI::App* get = disk->add_subcommand("get", "Show a disk");
-  get->add_option("DISK", arguments->id, "ID or disks/ID")->required();
-  get->callback([&globals, arguments] { Get(globals, *arguments); });
+  CLI::App* list = AddCommand(*disk, "list", "Show all disks",
+                              "cleatctl disk list\n"
+                              "cleatctl disk list --output json | jq -r '.disks[].name'");
+  OnRun(*list, globals, arguments, List);
 
-  disk->add_subcommand("list", "Show all disks")->callback([&globals] { List(globals); });
+  CLI::App* get = AddCommand(*disk, "get", "Show a disk", "cleatctl disk get root");
+  get->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  OnRun(*get, globals, arguments, Get);
 
-  CLI::App* remove = disk->add_subcommand("delete", "Delete a disk that is not attached; its file stays");
-  remove->add_option("DISK", arguments->id, "ID or disks/ID")->required();
+  CLI::App* update = AddCommand(*disk, "update", "Change a disk's labels",
+                                "cleatctl disk update root --label owner=ann --remove-label old");
+  update->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  AddLabels(*update, arguments->labels);
+  AddRemoveLabels(*update, arguments->labels);
+  AddEtag(*update, arguments->etag);
+  OnRun(*update, globals, arguments, Update);
+
+  CLI::App* resize = AddCommand(*disk, "resize", "Let a disk grow; its guests are told",
+                                "cleatctl disk resize root 20G --wait");
+  resize->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  AddSize(*resize, "SIZE", arguments->size_bytes, "The new size: 20G, 512MiB")->required();
+  AddEtag(*resize, arguments->etag);
+  AddWait(*resize, arguments->wait_s, "all its guests were told");
+  OnRun(*resize, globals, arguments, Resize);
+
+  CLI::App* remove = AddCommand(*disk, "delete", "Delete a disk that is not attached; its file stays",
+                                "cleatctl disk delete scratch");
+  remove->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
-  remove->callback([&globals, arguments] { Delete(globals, *arguments); });
+  OnRun(*remove, globals, arguments, Delete);
 }
 
 }  // namespace cleat::ctl

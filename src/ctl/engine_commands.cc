@@ -4,51 +4,37 @@
 namespace cleat::ctl {
 namespace {
 
-void Get(Globals& globals, const std::string& id) {
-  Client client(globals);
-  grpc::ClientContext context;
+using Stub = v1::Cleat::Stub;
+
+struct EngineArguments {
+  std::string id;
+};
+
+ExitCode Get(Client& client, const EngineArguments& arguments) {
   v1::GetEngineRequest request;
-  request.set_name(FullName("engines/", id));
+  request.set_name(FullName("engines/", arguments.id));
   v1::Engine engine;
-  if (!client.Dial() || !client.Check(client.stub().GetEngine(&context, request, &engine))) return;
-  Print(Show(globals, engine, true));
+  if (const ExitCode code = client.Call(&Stub::GetEngine, request, engine); code != kOk) return code;
+  return ShowOne(client, engine, Detail::kAll);
 }
 
-void List(Globals& globals) {
-  Client client(globals);
-  if (!client.Dial()) return;
-  v1::ListEnginesResponse all;
-  const auto field = [](v1::ListEnginesResponse& page) { return page.mutable_engines(); };
-  const auto call = [&](auto... arguments) { return client.stub().ListEngines(arguments...); };
-  if (ListAll(client, v1::ListEnginesRequest(), all, call, field)) PrintAll(globals, all, field);
-}
-
-void Watch(Globals& globals) {
-  Client client(globals);
-  if (!client.Dial()) return;
-  grpc::ClientContext context;
-  const auto reader = client.stub().Watch(&context, {});
-  v1::WatchResponse event;
-  while (reader->Read(&event)) {
-    Print(Show(globals, event));
-    std::fflush(stdout);
-  }
-  client.Check(reader->Finish());
+ExitCode List(Client& client, const EngineArguments&) {
+  return ListAll(client, &Stub::ListEngines, v1::ListEnginesRequest(), &v1::ListEnginesResponse::engines);
 }
 
 }  // namespace
 
 void AddEngineCommands(CLI::App& app, Globals& globals) {
-  CLI::App* engine = app.add_subcommand("engine", "Engines: get, list");
+  CLI::App* engine = AddCommand(app, "engine", "The processes that do the I/O: list, get", "");
   engine->require_subcommand(1);
-  const auto id = std::make_shared<std::string>();
-  CLI::App* get = engine->add_subcommand("get", "Show an engine");
-  get->add_option("ENGINE", *id, "NAME or engines/NAME")->required();
-  get->callback([&globals, id] { Get(globals, *id); });
-  engine->add_subcommand("list", "Show all engines")->callback([&globals] { List(globals); });
+  const auto arguments = std::make_shared<EngineArguments>();
 
-  app.add_subcommand("watch", "Show everything, then each change as it happens, until interrupted")
-      ->callback([&globals] { Watch(globals); });
+  CLI::App* list = AddCommand(*engine, "list", "Show all engines", "cleatctl engine list");
+  OnRun(*list, globals, arguments, List);
+
+  CLI::App* get = AddCommand(*engine, "get", "Show an engine", "cleatctl engine get engine-0");
+  get->add_option(kEngineArgument, arguments->id, "NAME or engines/NAME")->required();
+  OnRun(*get, globals, arguments, Get);
 }
 
 }  // namespace cleat::ctl

@@ -2,36 +2,23 @@
 #include "ctl/show.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/util/json_util.h>
 
+#include <map>
 #include <string_view>
+
+#include "ctl/reasons.h"
+#include "ctl/size.h"
 
 namespace cleat::ctl {
 namespace {
+
+constexpr bool kDetailsOnly = true;
 
 std::string Short(std::string_view name, std::string_view prefix) {
   return std::string(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
 }
 
-std::string Backend(const v1::DiskSpec& spec) {
-  if (spec.has_file()) return "file:" + spec.file().path();
-  if (spec.has_memory()) return "memory";
-  return spec.has_null() ? "null" : "?";
-}
-
-std::string Attached(const v1::DiskStatus& status) {
-  std::string text;
-  for (const std::string& name : status.attachments()) {
-    // controllers/C/attachments/A: the controller is what people look for.
-    const std::string controller = Short(name, "controllers/");
-    if (!text.empty()) text += ",";
-    text += controller.substr(0, controller.find('/'));
-  }
-  return text;
-}
-
-}  // namespace
-
+// "READY" of DISK_STATE_READY
 std::string StateOf(const v1::Disk& disk) {
   return Short(v1::DiskState_Name(disk.status().state()), "DISK_STATE_");
 }
@@ -45,20 +32,92 @@ std::string StateOf(const v1::Engine& engine) {
   return engine.status().connected() ? "CONNECTED" : "NOT CONNECTED";
 }
 
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Disk>& disks) {
-  Table table({"DISK", "SIZE", "BLOCK", "ACCESS", "SERIAL", "BACKEND", "STATE", "ATTACHED TO", "MESSAGE"});
+std::string Backend(const v1::DiskSpec& spec) {
+  if (spec.has_file()) return "file:" + spec.file().path();
+  if (spec.has_memory()) return "memory";
+  return spec.has_null() ? "null" : "?";
+}
+
+std::string Faults(const v1::DiskSpec& spec) {
+  if (!spec.has_fault()) return {};
+  return fmt::format("seed {}, delay up to {} ns, {} failures of a million", spec.fault().seed(),
+                     spec.fault().delay_ns_max(), spec.fault().fail_per_million());
+}
+
+// controllers/C/attachments/A: C is what people look for.
+std::string ControllerOf(std::string_view attachment) {
+  const std::string rest = Short(attachment, "controllers/");
+  return rest.substr(0, rest.find('/'));
+}
+
+std::string Attached(const v1::DiskStatus& status) {
+  std::string text;
+  for (const std::string& name : status.attachments()) {
+    if (!text.empty()) text += ",";
+    text += ControllerOf(name);
+  }
+  return text;
+}
+
+// In the order of the keys.
+std::string Labels(const google::protobuf::Map<std::string, std::string>& labels) {
+  const std::map<std::string, std::string> sorted(labels.begin(), labels.end());
+  std::string text;
+  for (const auto& [key, value] : sorted) text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
+  return text;
+}
+
+// Empty where there is nothing to say.
+std::string SizeUnless(uint64_t bytes, bool unremarkable) {
+  return unremarkable ? std::string() : HumanSize(bytes);
+}
+
+}  // namespace
+
+Table TableOf(const Repeated<v1::Disk>& disks) {
+  Table table({{"DISK"},
+               {"SIZE"},
+               {"GUESTS SEE"},
+               {"BLOCK"},
+               {"PHYSICAL BLOCK", kDetailsOnly},
+               {"ACCESS"},
+               {"SERIAL"},
+               {"WWN", kDetailsOnly},
+               {"BACKEND"},
+               {"FAULTS", kDetailsOnly},
+               {"STATE"},
+               {"ATTACHED TO"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
   for (const v1::Disk& disk : disks) {
     const v1::DiskSpec& spec = disk.spec();
+    const uint64_t seen = disk.status().size_bytes();
     table.Add({std::string(IdOf(disk.name())), HumanSize(spec.size_bytes()),
-               std::to_string(spec.logical_block_bytes()),
-               Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), Backend(spec),
-               StateOf(disk), Attached(disk.status()), disk.status().message()});
+               SizeUnless(seen, seen == 0 || seen == spec.size_bytes()),
+               std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
+               Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
+               Backend(spec), Faults(spec), StateOf(disk), Attached(disk.status()), Labels(disk.labels()),
+               std::to_string(disk.revision()), disk.etag(), disk.status().message()});
   }
   return table;
 }
 
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Controller>& controllers) {
-  Table table({"CONTROLLER", "TYPE", "MODE", "QUEUES", "ENGINE", "STATE", "RINGS", "SOCKET", "MESSAGE"});
+Table TableOf(const Repeated<v1::Controller>& controllers) {
+  Table table({{"CONTROLLER"},
+               {"TYPE"},
+               {"MODE"},
+               {"QUEUES"},
+               {"ENGINE"},
+               {"STATE"},
+               {"RINGS"},
+               {"CONNECTIONS", kDetailsOnly},
+               {"SOCKET"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
   for (const v1::Controller& controller : controllers) {
     const v1::ControllerSpec& spec = controller.spec();
     const v1::ControllerStatus& status = controller.status();
@@ -66,51 +125,72 @@ Table TableOf(const google::protobuf::RepeatedPtrField<v1::Controller>& controll
                Short(v1::ControllerType_Name(spec.type()), "CONTROLLER_TYPE_"),
                Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_"), std::to_string(spec.queues()),
                std::string(IdOf(status.engine())), StateOf(controller), std::to_string(status.rings_up()),
-               spec.socket_path(), status.message()});
+               std::to_string(status.connections()), spec.socket_path(), Labels(controller.labels()),
+               std::to_string(controller.revision()), controller.etag(), status.message()});
   }
   return table;
 }
 
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Attachment>& attachments) {
-  Table table({"CONTROLLER", "TARGET", "ATTACHMENT", "DISK", "ACCESS", "STATE", "MESSAGE"});
+Table TableOf(const Repeated<v1::Attachment>& attachments) {
+  Table table({{"CONTROLLER"},
+               {"TARGET"},
+               {"ATTACHMENT"},
+               {"DISK"},
+               {"ACCESS"},
+               {"STATE"},
+               {"SIZE", kDetailsOnly},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
   for (const v1::Attachment& attachment : attachments) {
-    const std::string rest = Short(attachment.name(), "controllers/");
-    table.Add({rest.substr(0, rest.find('/')), std::to_string(attachment.spec().target()),
+    const uint64_t size_bytes = attachment.status().size_bytes();
+    table.Add({ControllerOf(attachment.name()), std::to_string(attachment.spec().target()),
                std::string(IdOf(attachment.name())), std::string(IdOf(attachment.spec().disk())),
                attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE", StateOf(attachment),
-               attachment.status().message()});
+               SizeUnless(size_bytes, size_bytes == 0), std::to_string(attachment.revision()),
+               attachment.etag(), attachment.status().message()});
   }
   return table;
 }
 
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Engine>& engines) {
-  Table table({"ENGINE", "STATE", "VERSION", "REACTORS", "CONTROLLERS", "MESSAGE"});
+Table TableOf(const Repeated<v1::Engine>& engines) {
+  Table table({{"ENGINE"},
+               {"STATE"},
+               {"VERSION"},
+               {"REACTORS"},
+               {"CONTROLLERS"},
+               {"PROTOCOL", kDetailsOnly},
+               {"INCARNATION", kDetailsOnly},
+               {"REVISION", kDetailsOnly},
+               {"MESSAGE"}});
   for (const v1::Engine& engine : engines) {
     const v1::EngineStatus& status = engine.status();
     table.Add({std::string(IdOf(engine.name())), StateOf(engine), status.version(),
                std::to_string(status.reactors()),
-               fmt::format("{} of {}", status.controllers(), status.controllers_max()), status.message()});
+               fmt::format("{} of {}", status.controllers(), status.controllers_max()),
+               std::to_string(status.protocol()), std::to_string(status.incarnation()),
+               std::to_string(engine.revision()), status.message()});
   }
   return table;
 }
 
-std::string ToJson(const google::protobuf::Message& message, bool pretty) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = pretty;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
-  if (!status.ok()) return "{}\n";
-  if (json.empty() || json.back() != '\n') json += '\n';
-  return json;
+Table TableOf(const v1::ApplyHostResponse& report, bool dry_run) {
+  Table table({{dry_run ? "WOULD BE" : "ACTION"}, {"NAME"}, {"REASON"}, {"MESSAGE"}});
+  for (const v1::ApplyResult& result : report.results()) {
+    table.Add({Short(v1::ApplyAction_Name(result.action()), "APPLY_ACTION_"), result.name(),
+               ReasonOf(result.error()), result.error().message()});
+  }
+  return table;
 }
 
-std::string Show(const Globals& globals, const v1::WatchResponse& event) {
-  if (globals.json) return ToJson(event, false);
+std::string LineOf(const v1::WatchResponse& event) {
+  const auto text = [&](const std::string& name, const std::string& state, const std::string& message) {
+    std::string line = fmt::format("{:>10}  {:<40}  {:<13}  {}", event.revision(), name, state, message);
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
+  };
   const auto line = [&](const auto& resource) {
-    return fmt::format("{:>10}  {:<40}  {:<13}  {}\n", event.revision(), resource.name(), StateOf(resource),
-                       resource.status().message());
+    return text(resource.name(), StateOf(resource), resource.status().message());
   };
   switch (event.event_case()) {
     case v1::WatchResponse::kDisk:
@@ -122,7 +202,7 @@ std::string Show(const Globals& globals, const v1::WatchResponse& event) {
     case v1::WatchResponse::kEngine:
       return line(event.engine());
     case v1::WatchResponse::kGone:
-      return fmt::format("{:>10}  {:<40}  gone\n", event.revision(), event.gone());
+      return text(event.gone(), "gone", "");
     case v1::WatchResponse::kSynced:
       return fmt::format("{:>10}  -- that is all there is; changes follow --\n", event.revision());
     case v1::WatchResponse::EVENT_NOT_SET:

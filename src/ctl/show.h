@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resources as tables for people, or as JSON for programs.
+// Resources as tables, and as lines of `watch`, for people. Pure functions.
 #pragma once
-
-#include <google/protobuf/message.h>
 
 #include <string>
 
@@ -12,30 +10,28 @@
 
 namespace cleat::ctl {
 
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Disk>& disks);
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Controller>& controllers);
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Attachment>& attachments);
-Table TableOf(const google::protobuf::RepeatedPtrField<v1::Engine>& engines);
-
-// "READY" of DISK_STATE_READY
-std::string StateOf(const v1::Disk& disk);
-std::string StateOf(const v1::Controller& controller);
-std::string StateOf(const v1::Attachment& attachment);
-std::string StateOf(const v1::Engine& engine);
-
-// Field names as in the .proto; every field is there, also those with default values.
-std::string ToJson(const google::protobuf::Message& message, bool pretty);
-
-// One resource, after it was made or asked for.
 template <typename Resource>
-std::string Show(const Globals& globals, const Resource& resource, bool details) {
-  if (globals.json) return ToJson(resource, true);
-  google::protobuf::RepeatedPtrField<Resource> list;
-  *list.Add() = resource;
-  return details ? TableOf(list).Details() : TableOf(list).Rows();
-}
+using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
-// A line of `watch`.
-std::string Show(const Globals& globals, const v1::WatchResponse& event);
+Table TableOf(const Repeated<v1::Disk>& disks);
+Table TableOf(const Repeated<v1::Controller>& controllers);
+Table TableOf(const Repeated<v1::Attachment>& attachments);
+Table TableOf(const Repeated<v1::Engine>& engines);
+Table TableOf(const v1::ApplyHostResponse& report, bool dry_run);
+
+// A line of `watch`, however long.
+std::string LineOf(const v1::WatchResponse& event);
+
+// One resource, after it was made (a line) or asked for (all of it).
+enum class Detail { kLine, kAll };
+template <typename Resource>
+ExitCode ShowOne(const Client& client, const Resource& resource, Detail detail) {
+  client.Show(resource, [&] {
+    Repeated<Resource> list;
+    *list.Add() = resource;
+    return detail == Detail::kAll ? TableOf(list).Details() : TableOf(list).Rows();
+  });
+  return kOk;
+}
 
 }  // namespace cleat::ctl

@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Aligned columns for people.
+// Aligned columns for people. Nothing is ever cut off.
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace cleat::ctl {
 
+struct Column {
+  std::string name;
+  bool details_only = false;  // too much for a line, of interest for the one thing that was asked for
+};
+
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
-  // As many cells as the header has.
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // As many cells as there are columns.
   void Add(std::vector<std::string> row);
 
-  // A line for each row under the header. A last column that is empty throughout is left out.
+  // A line for each row under the header, without columns that are empty throughout.
   std::string Rows() const;
   // A line for each cell ("state  READY"), without the empty ones.
   std::string Details() const;
 
  private:
-  std::vector<std::string> header_;
+  std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "10 GiB", "512 B", "1.5 MiB"; always exact: in bytes when it is not a multiple of half a unit.
-std::string HumanSize(uint64_t bytes);
+// Columns an UTF-8 text takes on a terminal, where each character takes one.
+size_t WidthOf(std::string_view text);
 
 }  // namespace cleat::ctl

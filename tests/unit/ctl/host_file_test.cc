@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// YAML in both directions, and the file of `apply`.
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include "ctl/host_file.h"
+#include "ctl/output.h"
+#include "ctl/yaml.h"
+
+namespace cleat::ctl {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+
+constexpr const char* kHost = R"(# a host
+disks:
+- name: disks/root
+  labels: {vm: "1", note: 12}
+  spec:
+    size_bytes: 10G
+    logical_block_bytes: 4K
+    access_mode: one_writer
+    file: {path: /var/lib/vms/root.img, create: true}
+- name: disks/scratch
+  spec:
+    sizeBytes: "536870912"
+    memory:
+controllers:
+- name: controllers/vm1
+  spec: {type: SCSI, socket_path: /run/vm1.sock, queues: 4, socket_mode: SOCKET_MODE_SERVER}
+---
+attachments:
+- name: controllers/vm1/attachments/root
+  spec: {disk: disks/root, target: 0, read_only: false}
+)";
+
+std::string ErrorOf(const std::string& text) {
+  const auto request = ParseHostFile(text, "host.yaml");
+  return request.ok() ? "no error" : request.error().message;
+}
+
+TEST(HostFileTest, SaysWhatTheHostShouldHave) {
+  const auto request = ParseHostFile(kHost, "host.yaml");
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  ASSERT_EQ(request->disks_size(), 2);
+  const v1::Disk& root = request->disks(0);
+  EXPECT_EQ(root.name(), "disks/root");
+  EXPECT_EQ(root.labels().at("vm"), "1");
+  EXPECT_EQ(root.labels().at("note"), "12");
+  EXPECT_EQ(root.spec().size_bytes(), 10ULL << 30);
+  EXPECT_EQ(root.spec().logical_block_bytes(), 4096U);
+  EXPECT_EQ(root.spec().access_mode(), v1::ACCESS_MODE_ONE_WRITER);
+  EXPECT_TRUE(root.spec().file().create());
+  EXPECT_EQ(request->disks(1).spec().size_bytes(), 512U << 20);
+  EXPECT_TRUE(request->disks(1).spec().has_memory());
+  ASSERT_EQ(request->controllers_size(), 1);
+  EXPECT_EQ(request->controllers(0).spec().type(), v1::CONTROLLER_TYPE_SCSI);
+  EXPECT_EQ(request->controllers(0).spec().socket_mode(), v1::SOCKET_MODE_SERVER);
+  ASSERT_EQ(request->attachments_size(), 1);
+  EXPECT_TRUE(request->attachments(0).spec().has_target());
+}
+
+TEST(HostFileTest, WhatIsPrintedCanBeReadBack) {
+  const auto request = ParseHostFile(kHost, "host.yaml");
+  ASSERT_TRUE(request.ok());
+  v1::ListDisksResponse list;
+  *list.mutable_disks() = request->disks();
+  v1::Disk& odd = *list.add_disks();
+  odd.set_name("yes");
+  odd.mutable_spec()->set_serial("1e5 #: \"\\\n\xc3\xbc\t{[&*!|>'%@`");
+  odd.mutable_spec()->set_wwn("0x3000000000000001");
+  (*odd.mutable_labels())["null"] = "";
+  (*odd.mutable_labels())["a.b/c"] = "- no list: ~";
+  odd.mutable_status()->set_message("true");
+  odd.set_revision(UINT64_MAX);
+  for (const std::string& text : {ToJson(list, true), ToJson(list, false), ToYaml(list)}) {
+    v1::ListDisksResponse again;
+    const auto status = MergeYaml(text, "text", "", again);
+    ASSERT_TRUE(status.ok()) << status.error().message << text;
+    EXPECT_TRUE(MessageDifferencer::Equals(list, again)) << text;
+    EXPECT_TRUE(ParseHostFile(text, "text").ok()) << text;
+  }
+}
+
+TEST(HostFileTest, YamlKeepsStringsStringsAndIsReadable) {
+  v1::Disk disk;
+  disk.set_name("disks/root");
+  disk.mutable_spec()->set_size_bytes(4096);
+  disk.mutable_spec()->mutable_null();
+  const std::string yaml = ToYaml(disk);
+  EXPECT_NE(yaml.find("name: disks/root\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("size_bytes: \"4096\"\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("logical_block_bytes: 0\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("  \"null\": {}\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("labels: {}\n"), std::string::npos) << yaml;
+}
+
+TEST(HostFileTest, JsonWithTabsIsRead) {
+  const auto request = ParseHostFile("{\n\t\"disks\": [\n\t\t{\"name\": \"disks/a\"}\n\t]\n}\n", "host.json");
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->disks_size(), 1);
+}
+
+TEST(HostFileTest, NothingIsNothing) {
+  for (const char* text : {"", "# only a comment\n", "---\n", "disks:\n", "disks: []\n", "{}"}) {
+    const auto request = ParseHostFile(text, "host.yaml");
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_EQ(request->disks_size(), 0);
+  }
+}
+
+TEST(HostFileTest, AnErrorHasTheLineTheFieldAndTheCause) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"disks:\n- name: disks/a\n  spec:\n    size_bytes: 10Q\n",
+       "host.yaml:4: disks[0].spec.size_bytes: '10Q' is not a size"},
+      {"disks:\n- spec: {sise_bytes: 1}\n",
+       "host.yaml:2: disks[0].spec: there is no field 'sise_bytes'. Did you mean size_bytes?"},
+      {"disk: []\n", "host.yaml:1: there is no field 'disk'. Did you mean disks?"},
+      {"controllers:\n- spec: {type: nvme}\n",
+       "host.yaml:2: controllers[0].spec.type: 'nvme' is none of BLK, SCSI"},
+      {"controllers:\n- spec: {queues: 4294967296}\n", "controllers[0].spec.queues: 4294967296 is too large"},
+      {"controllers:\n- spec: {queues: four}\n", "'four' is not a whole number"},
+      {"controllers:\n- spec: {queues: -1}\n", "'-1' is not a whole number"},
+      {"controllers:\n- spec: {queues: [1]}\n", "queues: one value is expected here"},
+      {"attachments:\n- spec: {read_only: maybe}\n", "'maybe' is neither true nor false"},
+      {"disks:\n- spec: {memory: {}, null: {}}\n", "can't be together with memory"},
+      {"disks:\n- name: a\n  name: b\n", "host.yaml:3: disks[0].name: is given twice"},
+      {"disks: {name: a}\n", "host.yaml:1: disks: a list is expected here"},
+      {"disks: [a]\n", "disks[0]: fields are expected here"},
+      {"disks:\n- labels: [a]\n", "disks[0].labels: keys with values are expected here"},
+      {"disks:\n- labels: {a: {b: c}}\n", "keys and values are strings"},
+      {"- a\n", "host.yaml:1: fields are expected here"},
+      {"disks: [\n", "not YAML"},
+      {"mode: EXACT\n", "--mode"},
+      {"dry_run: true\n", "--dry-run"},
+      {"disks: &a [*a]\n", "host.yaml:1"},
+  };
+  for (const auto& [text, error] : cases)
+    EXPECT_NE(ErrorOf(text).find(error), std::string::npos) << ErrorOf(text);
+}
+
+TEST(HostFileTest, DeepNestingIsAnErrorAndNoCrash) {
+  EXPECT_NE(ErrorOf("disks: " + std::string(100'000, '[')), "no error");
+}
+
+TEST(HostFileTest, AFileThatCantBeReadIsNamed) {
+  for (const char* path : {"/nowhere/host.yaml", "/"}) {
+    const auto request = ReadHostFile(path);
+    ASSERT_FALSE(request.ok());
+    EXPECT_EQ(request.error().message.find(std::string(path) + ": "), 0U) << request.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace cleat::ctl

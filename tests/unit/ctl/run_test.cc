@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole command lines against a cleatd that answers as each test likes: what is printed where, and the exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ctl/app.h"
+#include "ctl/client.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace cleat::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+grpc::Status Refusal(grpc::StatusCode code, const std::string& reason, const std::string& message) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("cleat");
+  google::rpc::Status details;
+  details.add_details()->PackFrom(info);
+  return {code, message, details.SerializeAsString()};
+}
+
+class FakeCleatd : public v1::Cleat::Service {
+ public:
+  template <typename Request, typename Response>
+  using Answer = std::function<grpc::Status(const Request&, Response&)>;
+
+  Answer<v1::ListDisksRequest, v1::ListDisksResponse> list_disks;
+  Answer<v1::GetDiskRequest, v1::Disk> get_disk;
+  Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
+  Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
+  Answer<v1::WaitRequest, v1::WaitResponse> wait;
+  Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
+
+  grpc::Status ListDisks(grpc::ServerContext*, const v1::ListDisksRequest* request,
+                         v1::ListDisksResponse* response) override {
+    return list_disks(*request, *response);
+  }
+  grpc::Status GetDisk(grpc::ServerContext*, const v1::GetDiskRequest* request, v1::Disk* disk) override {
+    return get_disk(*request, *disk);
+  }
+  grpc::Status UpdateDisk(grpc::ServerContext*, const v1::UpdateDiskRequest* request,
+                          v1::Disk* disk) override {
+    return update_disk(*request, *disk);
+  }
+  grpc::Status AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
+                          v1::Attachment* attachment) override {
+    return attach_disk(*request, *attachment);
+  }
+  grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
+                    v1::WaitResponse* response) override {
+    return wait(*request, *response);
+  }
+  grpc::Status ApplyHost(grpc::ServerContext*, const v1::ApplyHostRequest* request,
+                         v1::ApplyHostResponse* response) override {
+    return apply_host(*request, *response);
+  }
+};
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+class RunTest : public ::testing::Test {
+ protected:
+  RunTest() {
+    std::string folder = std::filesystem::temp_directory_path() / "cleat-XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    address_ = "unix:" + folder + "/api.sock";
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&cleatd_);
+    server_ = builder.BuildAndStart();
+  }
+  ~RunTest() override {
+    server_->Shutdown();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+  Outcome Ctl(std::vector<const char*> arguments) const {
+    arguments.insert(arguments.begin(), {"cleatctl", "--address", address_.c_str()});
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int code = Run(static_cast<int>(arguments.size()), arguments.data());
+    return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+  }
+
+  std::string folder_;
+  std::string address_;
+  FakeCleatd cleatd_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(RunTest, AListHasAllPages) {
+  cleatd_.list_disks = [](const v1::ListDisksRequest& request, v1::ListDisksResponse& page) {
+    const int number = request.page_token().empty() ? 0 : std::stoi(request.page_token());
+    page.add_disks()->set_name("disks/d" + std::to_string(number));
+    if (number < 2) page.set_next_page_token(std::to_string(number + 1));
+    return grpc::Status::OK;
+  };
+  const Outcome table = Ctl({"disk", "list"});
+  EXPECT_EQ(table.code, kOk);
+  EXPECT_THAT(table.out, HasSubstr("\nd0 "));
+  EXPECT_THAT(table.out, HasSubstr("\nd2 "));
+  EXPECT_EQ(table.err, "");
+  EXPECT_THAT(Ctl({"disk", "list", "-o", "json"}).out, HasSubstr("\"next_page_token\": \"\""));
+  EXPECT_THAT(Ctl({"--output=yaml", "disk", "list"}).out, HasSubstr("- name: disks/d1\n"));
+}
+
+TEST_F(RunTest, ARefusalIsToldWithItsReason) {
+  cleatd_.get_disk = [](const v1::GetDiskRequest&, v1::Disk&) {
+    return Refusal(grpc::StatusCode::NOT_FOUND, "RESOURCE_NOT_FOUND", "disks/a does not exist");
+  };
+  const Outcome outcome = Ctl({"disk", "get", "a", "-o", "json"});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err,
+            "cleatctl: disks/a does not exist\nreason: RESOURCE_NOT_FOUND (run cleatctl explain "
+            "RESOURCE_NOT_FOUND)\n");
+}
+
+TEST_F(RunTest, ACallThatCleatdDoesNotKnow) {
+  EXPECT_EQ(Ctl({"engine", "list"}).code, kFailed);
+  EXPECT_THAT(Ctl({"engine", "list"}).err, HasSubstr("older than cleatctl"));
+}
+
+TEST_F(RunTest, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
+  int reads = 0;
+  cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
+    disk.set_name(request.name());
+    disk.set_etag("e" + std::to_string(++reads));
+    (*disk.mutable_labels())["kept"] = "k";
+    (*disk.mutable_labels())["old"] = "o";
+    return grpc::Status::OK;
+  };
+  std::vector<v1::UpdateDiskRequest> updates;
+  cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
+    updates.push_back(request);
+    disk = request.disk();
+    return updates.size() > 1 ? grpc::Status::OK
+                              : Refusal(grpc::StatusCode::ABORTED, "ETAG_MISMATCH", "changed since");
+  };
+  const Outcome outcome = Ctl({"disk", "update", "a", "--label", "new=n=m", "--remove-label", "old"});
+  EXPECT_EQ(outcome.code, kOk) << outcome.err;
+  ASSERT_EQ(updates.size(), 2U);
+  EXPECT_EQ(updates[1].disk().etag(), "e2");
+  EXPECT_EQ(updates[1].disk().labels().size(), 2U);
+  EXPECT_EQ(updates[1].disk().labels().at("new"), "n=m");
+  EXPECT_EQ(updates[1].update_mask().paths(0), "labels");
+
+  updates.clear();
+  EXPECT_EQ(Ctl({"disk", "update", "a", "--label", "x=y", "--etag", "e0"}).code, kFailed);
+  EXPECT_EQ(updates.size(), 1U);
+  EXPECT_EQ(updates[0].disk().etag(), "e0");
+  EXPECT_EQ(Ctl({"disk", "update", "a"}).code, kUsage);
+}
+
+TEST_F(RunTest, ResizeAsksForTheSizeAlone) {
+  cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
+    EXPECT_EQ(request.update_mask().paths_size(), 1);
+    EXPECT_EQ(request.update_mask().paths(0), "spec.size_bytes");
+    disk = request.disk();
+    return grpc::Status::OK;
+  };
+  const Outcome outcome = Ctl({"disk", "resize", "a", "20G"});
+  EXPECT_EQ(outcome.code, kOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("20 GiB"));
+}
+
+TEST_F(RunTest, WaitingEndsInThreeWays) {
+  cleatd_.attach_disk = [](const v1::AttachDiskRequest& request, v1::Attachment& attachment) {
+    EXPECT_FALSE(request.attachment().spec().has_target());
+    attachment.set_name(request.parent() + "/attachments/a");
+    attachment.mutable_status()->set_state(v1::ATTACHMENT_STATE_PENDING);
+    return grpc::Status::OK;
+  };
+  v1::WaitRequest asked;
+  grpc::Status answer;
+  cleatd_.wait = [&](const v1::WaitRequest& request, v1::WaitResponse& response) {
+    asked = request;
+    response.mutable_attachment()->set_name(request.name());
+    response.mutable_attachment()->mutable_status()->set_state(v1::ATTACHMENT_STATE_READY);
+    return answer;
+  };
+  Outcome outcome = Ctl({"attach", "a", "c", "--wait=7"});
+  EXPECT_EQ(outcome.code, kOk);
+  EXPECT_THAT(outcome.out, HasSubstr("READY"));
+  EXPECT_EQ(asked.name(), "controllers/c/attachments/a");
+  EXPECT_EQ(asked.condition(), v1::WAIT_CONDITION_READY);
+  EXPECT_EQ(asked.timeout().seconds(), 7);
+  EXPECT_TRUE(asked.fail_fast());
+
+  answer = Refusal(grpc::StatusCode::DEADLINE_EXCEEDED, "WAIT_TIMED_OUT", "still PENDING");
+  outcome = Ctl({"attach", "a", "c", "--wait"});
+  EXPECT_EQ(outcome.code, kTimedOut);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("still PENDING"));
+
+  answer = Refusal(grpc::StatusCode::FAILED_PRECONDITION, "WAIT_FAILED", "no such file");
+  outcome = Ctl({"attach", "a", "c", "--wait"});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("no such file"));
+
+  asked.Clear();
+  EXPECT_EQ(Ctl({"attach", "a", "c"}).code, kOk);
+  EXPECT_EQ(asked.name(), "");
+}
+
+TEST_F(RunTest, ApplyReportsOnEachObject) {
+  cleatd_.apply_host = [](const v1::ApplyHostRequest& request, v1::ApplyHostResponse& response) {
+    EXPECT_EQ(request.mode(), v1::APPLY_MODE_EXACT);
+    EXPECT_TRUE(request.dry_run());
+    v1::ApplyResult& good = *response.add_results();
+    good.set_name(request.disks(0).name());
+    good.set_action(v1::APPLY_ACTION_CREATED);
+    v1::ApplyResult& bad = *response.add_results();
+    bad.set_name("disks/b");
+    bad.set_action(v1::APPLY_ACTION_FAILED);
+    google::rpc::ErrorInfo info;
+    info.set_reason("DISK_CANNOT_SHRINK");
+    info.set_domain("cleat");
+    bad.mutable_error()->set_message("smaller");
+    bad.mutable_error()->add_details()->PackFrom(info);
+    return grpc::Status::OK;
+  };
+  const std::string path = folder_ + "/host.yaml";
+  FILE* file = fopen(path.c_str(), "w");
+  fputs("disks: [{name: disks/a}, {name: disks/b}]\n", file);
+  fclose(file);
+  const Outcome outcome = Ctl({"apply", "-f", path.c_str(), "--mode", "exact", "--dry-run"});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.out,
+            "WOULD BE  NAME     REASON              MESSAGE\nCREATED   disks/a\n"
+            "FAILED    disks/b  DISK_CANNOT_SHRINK  smaller\n");
+  EXPECT_THAT(outcome.err, HasSubstr("1 of 2 objects failed"));
+  EXPECT_THAT(Ctl({"apply", "-f", path.c_str(), "--mode", "exact", "--dry-run", "-o", "json"}).out,
+              HasSubstr("\"reason\": \"DISK_CANNOT_SHRINK\""));
+  EXPECT_EQ(Ctl({"apply", "-f", "/nowhere"}).code, kUsage);
+}
+
+TEST_F(RunTest, NobodyThere) {
+  server_->Shutdown();
+  std::filesystem::remove(folder_ + "/api.sock");
+  const Outcome gone = Ctl({"disk", "list"});
+  EXPECT_EQ(gone.code, kUnreachable);
+  EXPECT_THAT(gone.err, HasSubstr("can't be reached at " + address_ + ": No such file or directory"));
+  EXPECT_THAT(gone.err, HasSubstr("CLEAT_ADDRESS"));
+}
+
+TEST_F(RunTest, AWrongCommandLine) {
+  const std::pair<std::vector<const char*>, const char*> cases[] = {
+      {{}, "a command is missing\nSee cleatctl --help"},
+      {{"disks"}, "no command 'cleatctl disks'. Did you mean disk?"},
+      {{"disk", "creat"}, "no command 'cleatctl disk creat'. Did you mean create?\nSee cleatctl disk --help"},
+      {{"disk"}, "See cleatctl disk --help"},
+      {{"disk", "create", "a", "--memory"}, "--size is required\nSee cleatctl disk create --help"},
+      {{"disk", "create", "a", "--memory", "--size", "10GB"}, "'10GB' is not a size"},
+      {{"disk", "create", "a", "--size", "10G"}, "backend"},
+      {{"disk", "create", "a", "--memory", "--size", "1G", "--label", "x"}, "'x' is not KEY=VALUE"},
+      {{"controller", "create", "c", "--socket", "/s", "--type", "nvme"}, "nvme"},
+      {{"attach", "a", "c", "--wait=0"}, "0"},
+      {{"wait", "a"}, "'a' is not a full name"},
+      {{"wait", "disks/a", "--timeout", "2h"}, "'2h' is not from 1 s to 1 h"},
+      {{"--output", "xml", "disk", "list"}, "xml"},
+      {{"explain", "DISK_INUSE"}, "Did you mean DISK_IN_USE?"},
+      {{"help", "fly"}, "there is no command 'fly'"},
+  };
+  for (const auto& [arguments, words] : cases) {
+    const Outcome outcome = Ctl(arguments);
+    EXPECT_EQ(outcome.code, kUsage) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_EQ(outcome.err.find("cleatctl: "), 0U);
+  }
+}
+
+TEST_F(RunTest, WhatNeedsNoCleatd) {
+  server_->Shutdown();
+  EXPECT_THAT(Ctl({"explain", "disk-in-use"}).out, HasSubstr("action   Detach it, then repeat.\n"));
+  EXPECT_THAT(Ctl({"explain", "-o", "yaml"}).out,
+              HasSubstr("- reason: DISK_IN_USE\n    code: FAILED_PRECONDITION\n"));
+  EXPECT_THAT(Ctl({"explain", "DISK_IN_USE", "-o", "json"}).out, HasSubstr("\"reason\": \"DISK_IN_USE\""));
+  EXPECT_THAT(Ctl({"version"}).out, HasSubstr("cleatctl "));
+  EXPECT_THAT(Ctl({"version", "-o", "json"}).out, HasSubstr("{\"version\": \""));
+  EXPECT_THAT(Ctl({"help", "disk", "create"}).out, HasSubstr("--many-readers"));
+  EXPECT_THAT(Ctl({"attach", "--help"}).out, HasSubstr("Examples:"));
+  EXPECT_THAT(Ctl({"completion", "bash"}).out, HasSubstr("complete -F _cleatctl cleatctl"));
+}
+
+}  // namespace
+}  // namespace cleat::ctl

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes, times, tables, names: what is read from and written for people.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+
+#include "ctl/client.h"
+#include "ctl/nearest.h"
+#include "ctl/size.h"
+#include "ctl/table.h"
+
+namespace cleat::ctl {
+namespace {
+
+TEST(SizeTest, UnitsArePowersOf1024) {
+  EXPECT_EQ(ParseSize("0").value(), 0U);
+  EXPECT_EQ(ParseSize("4096").value(), 4096U);
+  EXPECT_EQ(ParseSize("4096B").value(), 4096U);
+  EXPECT_EQ(ParseSize("64k").value(), 64U << 10);
+  EXPECT_EQ(ParseSize("64KiB").value(), 64U << 10);
+  EXPECT_EQ(ParseSize("512M").value(), 512U << 20);
+  EXPECT_EQ(ParseSize("10Gi").value(), 10ULL << 30);
+  EXPECT_EQ(ParseSize("1.5T").value(), 3ULL << 39);
+  EXPECT_EQ(ParseSize("1P").value(), 1ULL << 50);
+  EXPECT_EQ(ParseSize("18446744073709551615").value(), std::numeric_limits<uint64_t>::max());
+}
+
+TEST(SizeTest, ABadSizeIsNamedWithTheCauseAndWhatToWrite) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "does not begin with a digit"},
+      {"G", "does not begin with a digit"},
+      {"-1", "does not begin with a digit"},
+      {"10GB", "powers of 1000"},
+      {"10Q", "'Q' is no unit"},
+      {"10 G", "is no unit"},
+      {"10GiBs", "is no unit"},
+      {"1.25G", "one digit"},
+      {"1.G", "one digit"},
+      {"1.5", "whole number of bytes"},
+      {"0.1K", "whole number of bytes"},
+      {"16384P", "too large"},
+      {"99999999999999999999", "too large"},
+  };
+  for (const auto& [text, cause] : cases) {
+    const auto size = ParseSize(text);
+    ASSERT_FALSE(size.ok()) << text;
+    EXPECT_NE(size.error().message.find(std::string("'") + text + "' is not a size"), std::string::npos);
+    EXPECT_NE(size.error().message.find(cause), std::string::npos) << size.error().message;
+    EXPECT_NE(size.error().message.find("10G"), std::string::npos);
+  }
+}
+
+TEST(SizeTest, SizesAreShortOnlyWhenTheyAreExact) {
+  EXPECT_EQ(HumanSize(0), "0 B");
+  EXPECT_EQ(HumanSize(1023), "1023 B");
+  EXPECT_EQ(HumanSize(10ULL << 30), "10 GiB");
+  EXPECT_EQ(HumanSize(3ULL << 19), "1.5 MiB");
+  EXPECT_EQ(HumanSize((1ULL << 30) + 512), "1073742336 B");
+  EXPECT_EQ(HumanSize(1ULL << 50), "1 PiB");
+}
+
+TEST(SizeTest, TimesHaveUnits) {
+  using std::chrono::seconds;
+  EXPECT_EQ(ParseSeconds("30").value(), seconds(30));
+  EXPECT_EQ(ParseSeconds("30s").value(), seconds(30));
+  EXPECT_EQ(ParseSeconds("5m").value(), seconds(300));
+  EXPECT_EQ(ParseSeconds("1h").value(), seconds(3600));
+  for (const char* text : {"", "s", "5d", "-1", "1.5s", "99999999999999999999"}) {
+    EXPECT_FALSE(ParseSeconds(text).ok()) << text;
+  }
+}
+
+TEST(TableTest, ColumnsAreAlignedAndEmptyOnesLeftOut) {
+  Table table({{"A"}, {"EMPTY"}, {"LONG"}, {"ETAG", true}, {"MESSAGE"}});
+  table.Add({"first", "", "1", "e1", ""});
+  table.Add({"b", "", "2", "e2", ""});
+  EXPECT_EQ(table.Rows(), "A      LONG\nfirst  1\nb      2\n");
+  table.Add({"c", "", "3", "", "why"});
+  EXPECT_EQ(table.Rows(), "A      LONG  MESSAGE\nfirst  1\nb      2\nc      3     why\n");
+  EXPECT_EQ(table.Details(),
+            "a        first\nlong     1\netag     e1\na        b\nlong     2\netag     e2\n"
+            "a        c\nlong     3\nmessage  why\n");
+}
+
+TEST(TableTest, AnEmptyTableStillSaysWhatItIsOf) {
+  EXPECT_EQ(Table({{"DISK"}, {"SIZE"}}).Rows(), "DISK  SIZE\n");
+}
+
+TEST(TableTest, LettersOfSeveralBytesTakeOneColumn) {
+  Table table({{"A"}, {"B"}});
+  table.Add({"z\xc3\xbcrich", "1"});
+  table.Add({"zurich", "2"});
+  EXPECT_EQ(table.Rows(), "A       B\nz\xc3\xbcrich  1\nzurich  2\n");
+}
+
+TEST(NamesTest, AreTakenWithAndWithoutTheirCollection) {
+  EXPECT_EQ(FullName("disks/", "a"), "disks/a");
+  EXPECT_EQ(FullName("disks/", "disks/a"), "disks/a");
+  EXPECT_EQ(IdOf("controllers/c/attachments/a"), "a");
+  EXPECT_EQ(IdOf("a"), "a");
+}
+
+TEST(NearestTest, SlipsAndPartsAreNearAndNothingElse) {
+  const std::vector<std::string> names = {"DISK_IN_USE", "DISK_LOST", "CONTROLLER_IN_USE", "STOPPING"};
+  EXPECT_EQ(Nearest("DISK_INUSE", names), (std::vector<std::string>{"DISK_IN_USE"}));
+  EXPECT_EQ(Nearest("IN_USE", names), (std::vector<std::string>{"CONTROLLER_IN_USE", "DISK_IN_USE"}));
+  EXPECT_TRUE(Nearest("FLY_ME_TO_THE_MOON", names).empty());
+  EXPECT_TRUE(Nearest("", names).empty());
+  EXPECT_EQ(DidYouMean("STOPING", names), ". Did you mean STOPPING?");
+  EXPECT_EQ(DidYouMean("q", names), "");
+}
+
+}  // namespace
+}  // namespace cleat::ctl
