@@ -172,9 +172,10 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
   const bool failed = status.state() == engine::v1::ATTACHMENT_STATE_FAILED;
   // What an Attach comes to stands in its reply; between two attempts the failure of the last one is worth
   // more.
-  const bool retrying = view.busy && view.attachment_backoffs.contains(target);
+  const bool busy = view.targets_busy.contains(target);
+  const bool retrying = busy && view.attachment_backoffs.contains(target);
   view.attachments[target] = status;
-  if (!view.busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
+  if (!busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
   if (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE) {
     AttachmentReport report = ReportOf(status);
     if (failed) report.failures = std::max(view.attachment_backoffs[target].failures, 1U);
@@ -246,7 +247,7 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
     }
     case Step::Kind::kDetach:
       AskDetach(engine, controller, step.target);
-      return false;
+      return true;
     case Step::Kind::kDeleteController:
       AskDeleteController(engine, controller);
       return false;
@@ -255,9 +256,12 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
       return false;
     case Step::Kind::kKeepMemory:
       AskKeepMemory(engine, controller, *step.intent);
-      return false;
+      return true;
     case Step::Kind::kAttach:
       AskAttach(engine, controller, *step.intent);
+      return true;
+    case Step::Kind::kServeController:
+      AskServeController(engine, controller);
       return false;
     case Step::Kind::kWaitForDisk: {
       const bool lost = step.intent->disk_status.state() == v1::DISK_STATE_LOST;
@@ -278,25 +282,35 @@ void Conductor::Later(const Status& status, Retry retry) {
 }
 
 void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
-                    UniqueFd fd, std::function<void(EngineView&, ControllerView&, const Status&)> done) {
-  engine.controllers[controller].busy = true;
+                    UniqueFd fd, std::optional<uint32_t> target,
+                    std::function<void(EngineView&, ControllerView&, const Status&)> done) {
+  ControllerView& asked = engine.controllers[controller];
+  if (target) {
+    asked.targets_busy.insert(*target);
+  } else {
+    asked.busy = true;
+  }
   const PeerId peer = engine.info.peer;
-  link_.Request(
-      peer, std::move(envelope), std::move(fd),
-      [this, peer, controller, done = std::move(done)](const engine::v1::Reply& reply, const UniqueFd&) {
-        EngineView& answered = *Find(peer);
-        ControllerView& view = answered.controllers[controller];
-        view.busy = false;
-        done(answered, view, FromEngine(reply));
-        LookAt(answered, controller);
-      });
+  link_.Request(peer, std::move(envelope), std::move(fd),
+                [this, peer, controller, target, done = std::move(done)](const engine::v1::Reply& reply,
+                                                                         const UniqueFd&) {
+                  EngineView& answered = *Find(peer);
+                  ControllerView& view = answered.controllers[controller];
+                  if (target) {
+                    view.targets_busy.erase(*target);
+                  } else {
+                    view.busy = false;
+                  }
+                  done(answered, view, FromEngine(reply));
+                  LookAt(answered, controller);
+                });
 }
 
 void Conductor::AskDetach(EngineView& engine, const std::string& controller, uint32_t target) {
   engine::v1::Envelope envelope;
   envelope.mutable_detach()->set_controller(ControllerName(controller));
   envelope.mutable_detach()->set_target(target);
-  Ask(engine, controller, std::move(envelope), {},
+  Ask(engine, controller, std::move(envelope), {}, target,
       [this, controller, target](EngineView& answered, ControllerView& view, const Status& status) {
         if (status.ok()) {
           view.attachments.erase(target);
@@ -319,7 +333,7 @@ void Conductor::AskDetach(EngineView& engine, const std::string& controller, uin
 void Conductor::AskDeleteController(EngineView& engine, const std::string& controller) {
   engine::v1::Envelope envelope;
   envelope.mutable_delete_controller()->set_name(ControllerName(controller));
-  Ask(engine, controller, std::move(envelope), {},
+  Ask(engine, controller, std::move(envelope), {}, std::nullopt,
       [this, controller](EngineView& answered, ControllerView& view, const Status& status) {
         if (status.ok()) {
           view.actual.reset();
@@ -339,7 +353,7 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
                                  const ControllerIntent& intent) {
   engine::v1::Envelope envelope;
   *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row);
-  Ask(engine, controller, std::move(envelope), {},
+  Ask(engine, controller, std::move(envelope), {}, std::nullopt,
       [this, controller, row = intent.row](EngineView& answered, ControllerView& view, const Status& status) {
         if (status.ok()) {
           view.backoff = {};
@@ -350,14 +364,36 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
           return;
         }
         view.actual.reset();
-        const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
-        spdlog::warn("{} can't be made: {}", ControllerName(controller), status.error().message);
-        v1::ControllerStatus report;
-        report.set_state(v1::CONTROLLER_STATE_FAILED);
-        report.set_failures(view.backoff.failures);
-        report.set_message(fmt::format("{} (tried again in {:.3g} s)", status.error().message, wait_s));
-        state_.ReportController(answered.info.id, controller, report);
+        FailController(answered, view, controller, "made", status);
       });
+}
+
+void Conductor::AskServeController(EngineView& engine, const std::string& controller) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_serve_controller()->set_name(ControllerName(controller));
+  Ask(engine, controller, std::move(envelope), {}, std::nullopt,
+      [this, controller](EngineView& answered, ControllerView& view, const Status& status) {
+        if (status.ok()) {
+          view.backoff = {};
+          // Usually an event told its state already.
+          if (view.actual && view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE) {
+            view.actual->set_state(engine::v1::CONTROLLER_STATE_CONNECTING);
+          }
+          return;
+        }
+        FailController(answered, view, controller, "served", status);
+      });
+}
+
+void Conductor::FailController(EngineView& engine, ControllerView& view, const std::string& controller,
+                               const std::string& what, const Status& why) {
+  const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
+  spdlog::warn("{} can't be {}: {}", ControllerName(controller), what, why.error().message);
+  v1::ControllerStatus report;
+  report.set_state(v1::CONTROLLER_STATE_FAILED);
+  report.set_failures(view.backoff.failures);
+  report.set_message(fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s));
+  state_.ReportController(engine.info.id, controller, report);
 }
 
 void Conductor::AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent) {
@@ -368,7 +404,7 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
     state_.ReportAttachment(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
   }
   const engine::v1::Attachment attachment = envelope.attach().attachment();
-  Ask(engine, controller, std::move(envelope), {},
+  Ask(engine, controller, std::move(envelope), {}, key.target,
       [this, key, attachment](EngineView& answered, ControllerView& view, const Status& status) {
         const std::string name = fmt::format("{} at target {} of {}", attachment.disk().name(), key.target,
                                              attachment.controller());

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -70,7 +71,12 @@ class Conductor final : public EngineLink::Events {
   void AskKeepMemory(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
   void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);
   void AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
+  void AskServeController(EngineView& engine, const std::string& controller);
+  void FailController(EngineView& engine, ControllerView& view, const std::string& controller,
+                      const std::string& what, const Status& why);
+  // About a target, or about the controller itself: one of each kind at a time.
   void Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope, UniqueFd fd,
+           std::optional<uint32_t> target,
            std::function<void(EngineView&, ControllerView&, const Status&)> done);
 
   // Disks that grew. (conductor_resize.cc)

@@ -114,7 +114,7 @@ void Conductor::AskKeepMemory(EngineView& engine, const std::string& controller,
   envelope.mutable_keep_memory()->mutable_memory()->set_size_bytes(intent.disk.spec.size_bytes());
   engine.memory_busy.insert(disk);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
-  Ask(engine, controller, std::move(envelope), memory_.Share(disk),
+  Ask(engine, controller, std::move(envelope), memory_.Share(disk), key.target,
       [this, disk, key, size_bytes = intent.disk.spec.size_bytes()](
           EngineView& answered, ControllerView& view, const Status& kept) {
         answered.memory_busy.erase(disk);

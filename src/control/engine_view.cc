@@ -13,6 +13,7 @@ bool Ready(const Backoff& backoff, uint64_t now_ns) {
 }
 
 bool Ready(const ControllerView& view, uint32_t target, uint64_t now_ns) {
+  if (view.targets_busy.contains(target)) return false;
   const auto it = view.attachment_backoffs.find(target);
   return it == view.attachment_backoffs.end() || Ready(it->second, now_ns);
 }
@@ -33,6 +34,13 @@ void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const M
     step.kind = memory.Has(intent.disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
   }
   steps.push_back(step);
+}
+
+// A SCSI controller that the engine doesn't serve yet, and none of whose disks is being asked for: a guest that goes
+// on after an engine's restart would see those as gone that are still to come.
+bool IsHeldBack(const ControllerView& view) {
+  return view.actual->controller().type() == engine::v1::CONTROLLER_TYPE_SCSI &&
+         view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && view.targets_busy.empty();
 }
 
 }  // namespace
@@ -71,13 +79,14 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
   }
   if (ours) {
     for (const AttachmentIntent& attachment : intent.attachments) {
-      if (!attachment.row.deleting || view.attachments.contains(attachment.row.spec.target())) continue;
-      steps.push_back({.kind = Step::Kind::kForgetAttachment,
-                       .target = attachment.row.spec.target(),
-                       .intent = &attachment});
+      const uint32_t target = attachment.row.spec.target();
+      if (!attachment.row.deleting || view.attachments.contains(target)) continue;
+      if (view.targets_busy.contains(target)) continue;
+      steps.push_back({.kind = Step::Kind::kForgetAttachment, .target = target, .intent = &attachment});
     }
   }
   if (!right) {
+    if (!view.targets_busy.empty()) return steps;
     const bool empty = view.attachments.empty();
     if (view.actual && empty && Ready(view.backoff, now_ns))
       steps.push_back({.kind = Step::Kind::kDeleteController});
@@ -93,6 +102,9 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     // The size of memory that the engine holds comes first.
     if (engine.resize_busy.contains(attachment.disk.id)) continue;
     AddAttach(attachment, engine, memory, steps);
+  }
+  if (steps.empty() && IsHeldBack(view) && Ready(view.backoff, now_ns)) {
+    steps.push_back({.kind = Step::Kind::kServeController});
   }
   return steps;
 }

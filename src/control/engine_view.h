@@ -26,7 +26,8 @@ struct Backoff {
 struct ControllerView {
   std::optional<engine::v1::ControllerStatus> actual;
   std::map<uint32_t, engine::v1::AttachmentStatus> attachments;  // by target
-  bool busy = false;                                             // a request is on its way
+  bool busy = false;                // a request about the controller itself is on its way
+  std::set<uint32_t> targets_busy;  // about these: a disk that hangs holds up no other
   Backoff backoff;
   std::map<uint32_t, Backoff> attachment_backoffs;
 };
@@ -53,9 +54,10 @@ struct Step {
     kDetach,  // target
     kDeleteController,
     kPutController,
-    kKeepMemory,   // intent
-    kAttach,       // intent
-    kWaitForDisk,  // intent: its content isn't there (yet)
+    kServeController,  // its disks are there, as far as they can be
+    kKeepMemory,       // intent
+    kAttach,           // intent
+    kWaitForDisk,      // intent: its content isn't there (yet)
   };
   Kind kind;
   uint32_t target = 0;

@@ -18,12 +18,15 @@ class BlkFront final : public Front {
            std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
-  Status Open() override { return Ok{}; }
+  Status Serve() override { return Ok{}; }
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk) override;
   Task<void> Resized(AttachedDisk& disk) override;
   std::optional<vhost::EndpointStatus> status() const override;
+  const char* idle_because() const override {
+    return "no disk attached: a blk controller connects to its peer once it has one";
+  }
 
  private:
   ControllerContext& context_;

@@ -302,6 +302,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_FETCH_MEMORY:
       return OneText<FetchMemoryMessage>(in.id, in.fetch_memory->disk, "fetch_memory.disk");
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_SERVE_CONTROLLER:
+      return OneText<ServeControllerMessage>(in.id, in.serve_controller->name, "serve_controller.name");
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
       auto disk = TextOf(in.resize_disk->disk, "resize_disk.disk");
       if (!disk) return std::move(disk).error();

@@ -57,10 +57,15 @@ struct ResizeDiskMessage {
   ResizeSpec resize;
 };
 
+struct ServeControllerMessage {
+  std::string name;
+};
+
 struct Incoming {
   uint64_t id = 0;
   std::variant<HelloReplyMessage, PutControllerMessage, DeleteControllerMessage, AttachMessage, DetachMessage,
-               KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage>
+               KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
+               ServeControllerMessage>
       body;
 };
 

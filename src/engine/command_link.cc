@@ -245,6 +245,8 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
     } else {
       status = std::move(memory).error();
     }
+  } else if (const auto* serve = std::get_if<ServeControllerMessage>(&request.body)) {
+    status = engine_.ServeController(serve->name);
   } else if (const auto* resize = std::get_if<ResizeDiskMessage>(&request.body)) {
     auto task = engine_.ResizeDisk(resize->resize);
     status = co_await std::move(task);

@@ -51,7 +51,7 @@ ControllerReport Controller::Report() const {
     report.rings_up = status->rings_up;
     report.connections = status->connections;
   } else {
-    report.message = "no disk attached: a blk controller connects to its peer once it has one";
+    report.message = front_->idle_because();
   }
   if (closed_) report.state = ControllerState::kClosing;
   return report;
@@ -81,6 +81,13 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
   disk.state = state;
   disk.message = message;
   context_.on_attachment_changed(spec_.name, disk.spec.target);
+}
+
+Status Controller::Serve() {
+  if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
+  Status served = front_->Serve();
+  if (served) Changed();
+  return served;
 }
 
 // ---- Attach

@@ -28,10 +28,11 @@ namespace cleat::engine {
 class Controller {
  public:
   Controller(ControllerContext& context, const ControllerSpec& spec);
-  ~Controller();  // closed, or Open failed
+  ~Controller();  // closed
 
-  // Begins to serve what it serves without a disk. Once; an error leaves nothing behind.
-  Status Open() { return front_->Open(); }
+  // Its disks are there, as far as they can be: the guest may be let in. The same again is OK; an error leaves
+  // it as it was.
+  Status Serve();
 
   ControllerReport Report() const;
   std::vector<AttachmentReport> Attachments() const;

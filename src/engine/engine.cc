@@ -124,11 +124,18 @@ Status Engine::PutController(const ControllerSpec& spec) {
     }
   }
   const auto controller = std::make_shared<Controller>(context_, spec);
-  Status opened = controller->Open();
-  if (!opened) return opened;
   controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
   return Ok{};
+}
+
+Status Engine::ServeController(const std::string& name) {
+  if (requests_.closed()) return ShuttingDown();
+  const auto controller = Find(name);
+  if (controller == nullptr) {
+    return Error(ErrorCode::kNotFound, name + " does not exist in this engine: create it first");
+  }
+  return controller->Serve();
 }
 
 Task<Status> Engine::DeleteController(std::string name) {

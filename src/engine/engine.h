@@ -55,6 +55,7 @@ class Engine {
   // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps
   // them.
   Status PutController(const ControllerSpec& spec);
+  Status ServeController(const std::string& name);
   Task<Status> DeleteController(std::string name);
   Task<Status> Attach(AttachmentSpec attachment);
   Task<Status> Detach(std::string controller, uint32_t target);

@@ -4,7 +4,7 @@
 // goes.
 //
 //   blk   one disk, which is the device: the endpoint lives while the disk is attached
-//   scsi  eight targets: the endpoint lives as long as the controller, disks come and go under it
+//   scsi  eight targets: the endpoint lives from Serve on, disks come and go under it
 //
 // On the control reactor. Calls for one target come one after the other, for several side by side.
 #pragma once
@@ -30,8 +30,8 @@ class Front {
 
   virtual uint32_t targets() const = 0;  // disks go to targets below this
 
-  // With the controller, once; an error leaves it closed.
-  virtual Status Open() = 0;
+  // The disks that belong to the controller are there. The same again is OK; an error changes nothing.
+  virtual Status Serve() = 0;
   // Stops and drains whatever is served. The disks are still there, and nothing uses them any more. As long
   // as the storage takes.
   virtual Task<void> Close() = 0;
@@ -43,6 +43,7 @@ class Front {
   virtual Task<void> Resized(AttachedDisk& disk) = 0;
 
   virtual std::optional<vhost::EndpointStatus> status() const = 0;  // nothing: it has no endpoint now
+  virtual const char* idle_because() const = 0;                     // then
 };
 
 // For fronts: an endpoint for `model` that has begun to connect.

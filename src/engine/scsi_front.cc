@@ -20,7 +20,8 @@ ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
       on_change_(std::move(on_change)),
       model_(spec.name, context.control, reactors, spec.queues) {}
 
-Status ScsiFront::Open() {
+Status ScsiFront::Serve() {
+  if (endpoint_ != nullptr) return Ok{};
   auto endpoint = StartEndpoint(context_, spec_, reactors_, model_, on_change_);
   if (!endpoint) return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A virtio-scsi controller's front: the device is there, and connected, as long as its controller; disks come
-// and go at its targets.
+// A virtio-scsi controller's front: the device is there as long as its controller, and connected from Serve on;
+// disks come and go at its targets.
 #pragma once
 
 #include <functional>
@@ -19,12 +19,13 @@ class ScsiFront final : public Front {
             std::function<void()> on_change);
 
   uint32_t targets() const override { return kTargetsMax; }
-  Status Open() override;
+  Status Serve() override;
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk) override;
   Task<void> Resized(AttachedDisk& disk) override;
   std::optional<vhost::EndpointStatus> status() const override;
+  const char* idle_because() const override { return "its disks are attached first"; }
 
  private:
   ControllerContext& context_;

@@ -38,7 +38,6 @@ ScsiModel::ScsiModel(std::string name, Reactor& control, std::vector<Reactor*> i
       control_(control),
       io_reactors_(std::move(io_reactors)),
       request_queues_(request_queues),
-      operations_(control),
       events_(std::make_unique<ScsiEvents>()) {
   CLEAT_CHECK(!io_reactors_.empty() && request_queues_ >= 1 && request_queues_ <= kScsiRequestQueuesMax);
   for (Reactor* io : io_reactors_) ports_.push_back(std::make_unique<ScsiPort>(*io));
@@ -56,7 +55,6 @@ bool ScsiModel::RunsRequests(size_t position) const {
 }
 
 Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
-  const auto guard = co_await operations_.Lock();
   if (target >= kTargetsMax) {
     co_return Error(ErrorCode::kInvalidArgument, name_ + ": target " + std::to_string(target) +
                                                      ": use 0 to " + std::to_string(kTargetsMax - 1));
@@ -89,7 +87,6 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
 }
 
 Task<void> ScsiModel::Remove(uint32_t target) {
-  const auto guard = co_await operations_.Lock();
   if (target >= kTargetsMax || units_[target] == nullptr) co_return;
   auto remove = RemoveParts(target, ports_.size());
   co_await std::move(remove);
@@ -110,7 +107,6 @@ Task<void> ScsiModel::RemoveParts(uint32_t target, size_t reactors) {
 
 Task<void> ScsiModel::SetGeometry(uint32_t target, const block::Geometry& geometry) {
   const block::Geometry changed = geometry;  // the caller's may not live as long
-  const auto guard = co_await operations_.Lock();
   if (target >= kTargetsMax || units_[target] == nullptr) co_return;
   for (const auto& port : ports_) {
     co_await port->reactor().Enter();

@@ -27,7 +27,6 @@
 #include "block/device.h"
 #include "block/pipeline.h"
 #include "reactor/reactor.h"
-#include "reactor/sync.h"
 #include "reactor/task.h"
 #include "scsi/identity.h"
 #include "virtio/device_model.h"
@@ -62,7 +61,8 @@ class ScsiModel final : public DeviceModel {
   ScsiModel(std::string name, Reactor& control, std::vector<Reactor*> io_reactors, uint32_t request_queues);
   ~ScsiModel() override;  // no target, no queue
 
-  // ---- Targets. On control; one after the other, whoever calls. The I/O of other targets goes on.
+  // ---- Targets. On control; one call at a time for a target, for several side by side (a target whose storage
+  // hangs holds up no other). The I/O of other targets goes on.
   // OK: every reactor serves the target, and the guest is told. invalid_argument: no such target, or an identity
   // that SCSI can't show; already_exists: the target is taken; failed_precondition: the disk has no channel on a
   // reactor that runs request queues. An error changes nothing.
@@ -90,7 +90,6 @@ class ScsiModel final : public DeviceModel {
   Reactor& control_;
   const std::vector<Reactor*> io_reactors_;
   const uint32_t request_queues_;
-  Mutex operations_;
   std::vector<std::unique_ptr<ScsiPort>>
       ports_;                           // by position in io_reactors_; each changed on its reactor alone
   std::unique_ptr<ScsiEvents> events_;  // on the event queue's reactor

@@ -92,7 +92,7 @@ class RunTest : public ::testing::Test {
     arguments.insert(arguments.begin(), {"cleatctl", "--address", address_.c_str()});
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const int code = Run(static_cast<int>(arguments.size()), arguments.data());
+    const int code = ctl::Run(static_cast<int>(arguments.size()), arguments.data());
     return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
   }
 

@@ -60,7 +60,9 @@ struct ScsiSide {
     header.tag = slot;
     std::copy(cdb.begin(), cdb.end(), header.cdb);
     memory.Put(RequestAt(slot), header);
-    memory.Put(ResponseAt(slot), ScsiResponse{.response = 0xff});
+    ScsiResponse none{};
+    none.response = 0xff;
+    memory.Put(ResponseAt(slot), none);
     memory.Write(DataAt(slot), out.data(), out.size());
     std::vector<Desc> descs = {{RequestAt(slot), sizeof(header)}};
     if (!out.empty()) descs.push_back({DataAt(slot), static_cast<uint32_t>(out.size())});
