@@ -140,15 +140,15 @@ Status Frontend::SetUpRing(uint32_t index, const RingSetup& ring) {
   return SetVringCall(index, ring.call_fd);
 }
 
-Result<std::vector<uint16_t>> Frontend::Stop(uint16_t ring_count) {
-  std::vector<uint16_t> bases;
+Result<std::vector<uint32_t>> Frontend::Stop(uint16_t ring_count) {
+  std::vector<uint32_t> bases;
   if ((offered_features_ & wire::kFeatureProtocolFeatures) != 0) {
     for (uint16_t i = 0; i < ring_count; ++i) {
       if (Status status = SetVringEnable(i, false); !status) return std::move(status).error();
     }
   }
   for (uint16_t i = 0; i < ring_count; ++i) {
-    Result<uint16_t> base = GetVringBase(i);
+    Result<uint32_t> base = GetVringBase(i);
     if (!base) return std::move(base).error();
     bases.push_back(*base);
   }

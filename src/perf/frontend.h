@@ -52,7 +52,7 @@ struct FrontendOptions {
 // What SET_VRING_* say of one ring. Addresses are user addresses (GuestMemory::UserAddress).
 struct RingSetup {
   uint16_t size = 0;
-  uint16_t base = 0;
+  uint32_t base = 0;  // DriverRing::first_base for one that begins
   uint64_t desc_user = 0;
   uint64_t avail_user = 0;
   uint64_t used_user = 0;
@@ -101,7 +101,7 @@ class Frontend {
   // the driver acknowledged. In-flight memory that is kept is sent again if it fits, otherwise made anew.
   Status Start(uint64_t features, const GuestMemory& memory, std::span<const RingSetup> rings);
   // Disables and stops each ring; the bases the back end answered with.
-  Result<std::vector<uint16_t>> Stop(uint16_t ring_count);
+  Result<std::vector<uint32_t>> Stop(uint16_t ring_count);
 
   // ---- Steps.
   Result<uint64_t> GetFeatures();
@@ -123,7 +123,7 @@ class Frontend {
   Status SetVringNum(uint32_t index, uint32_t size);
   Status SetVringAddr(uint32_t index, const RingSetup& ring);
   Status SetVringBase(uint32_t index, uint32_t base);
-  Result<uint16_t> GetVringBase(uint32_t index);
+  Result<uint32_t> GetVringBase(uint32_t index);
   Status SetVringKick(uint32_t index, int fd);  // -1: sent with the no-descriptor bit
   Status SetVringCall(uint32_t index, int fd);
   Status SetVringErr(uint32_t index, int fd);

@@ -215,7 +215,7 @@ Status Frontend::SetVringAddr(uint32_t index, const RingSetup& ring) {
   return SendAcked(Request::kSetVringAddr, AsBytes(address), {}, ring.log);
 }
 
-Result<uint16_t> Frontend::GetVringBase(uint32_t index) {
+Result<uint32_t> Frontend::GetVringBase(uint32_t index) {
   Result<Message> reply = Call(Request::kGetVringBase, AsBytes(wire::VringState{index, 0}));
   if (!reply) return std::move(reply).error();
   Result<wire::VringState> state = reply->As<wire::VringState>();
@@ -225,7 +225,7 @@ Result<uint16_t> Frontend::GetVringBase(uint32_t index) {
         ErrorCode::kInternal,
         fmt::format("the back end answered with the base of ring {} for ring {}", state->index, index));
   }
-  return static_cast<uint16_t>(state->num);
+  return state->num;
 }
 
 Status Frontend::SetVringFd(uint32_t request, uint32_t index, int fd) {

@@ -51,6 +51,10 @@ enum class RingAbuse : uint8_t {
   kDiscardRangeShort,       // 15 bytes of range
   kDiscardBeyondEnd,        // a range at sector 2^63
   kDiscardUnknownFlags,     // reserved flags set
+  // Packed rings only. There, of the above, kHeadOutOfRange is a buffer id, kDuplicateHead one that is in use, and
+  // kAvailIndexJump a chain that goes on all round the ring.
+  kNotAvailable,  // a chain goes on with a descriptor that has the wrong AVAIL and USED bits
+  kIndirectLast,  // an indirect descriptor at the end of a chain
 };
 
 enum class RingOutcome : uint8_t {
@@ -68,7 +72,8 @@ struct RingAbuseCase {
   bool needs_discard;   // VIRTIO_BLK_F_DISCARD negotiated
 };
 
-std::span<const RingAbuseCase> RingAbuseCases();
+std::span<const RingAbuseCase> RingAbuseCases();  // of a split ring
+std::span<const RingAbuseCase> PackedRingAbuseCases();
 
 // Guest memory that an abuse writes its header, data, status and tables to; one page, from Allocate.
 inline constexpr uint64_t kAbuseScratchBytes = GuestMemory::kPageBytes;
@@ -77,7 +82,7 @@ inline constexpr uint64_t kAbuseStatusOffset = 1024;
 // The completion's token, if there is one.
 inline constexpr uint64_t kAbuseToken = 0xabadcafe;
 
-// Puts the case into the ring, publishes and kicks. `capacity_sectors` is the disk's. Fails only when the
+// Puts the case into the ring, of either format, publishes and kicks. `capacity_sectors` is the disk's. Fails only when the
 // ring has no four free descriptors.
 Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint64_t scratch_gpa,
              uint64_t capacity_sectors);

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "perf/blk_driver.h"
 #include "perf/hostile.h"
+#include "perf/packed_driver_ring.h"
 
 namespace cleat::perf {
 namespace {
@@ -13,6 +15,7 @@ using wire::Descriptor;
 using wire::kDescIndirect;
 using wire::kDescNext;
 using wire::kDescWrite;
+using wire::PackedDescriptor;
 using enum RingOutcome;
 
 constexpr RingAbuseCase kCases[] = {
@@ -50,6 +53,29 @@ constexpr RingAbuseCase kCases[] = {
     {RingAbuse::kDiscardBeyondEnd, "DiscardBeyondEnd", kErrorStatus, false, true},
     {RingAbuse::kDiscardUnknownFlags, "DiscardUnknownFlags", kErrorStatus, false, true},
 };
+
+// What a packed ring can't have: links (loops, a next out of range). What it makes of the others: a table's entries
+// have no flag but WRITE, so that an indirect one there is a buffer, the last one as it has no NEXT.
+bool InPackedRing(RingAbuse abuse) {
+  switch (abuse) {
+    case RingAbuse::kSelfLoop:
+    case RingAbuse::kChainLoop:
+    case RingAbuse::kNextOutOfRange:
+    case RingAbuse::kIndirectLoop:
+    case RingAbuse::kIndirectNextOutOfRange:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::vector<RingAbuseCase> MakePackedCases() {
+  std::vector<RingAbuseCase> cases = {{RingAbuse::kNotAvailable, "NotAvailable", kRingBroken, false, false},
+                                      {RingAbuse::kIndirectLast, "IndirectLast", kRingBroken, true, false}};
+  std::copy_if(std::begin(kCases), std::end(kCases), std::back_inserter(cases),
+               [](const RingAbuseCase& abuse) { return InPackedRing(abuse.abuse); });
+  return cases;
+}
 
 // The scratch page: header, discard range, status, an indirect table, data.
 constexpr uint64_t kRangeOffset = 64;
@@ -212,17 +238,22 @@ void SpoilIndirect(RingAbuse abuse, const Addresses& at, Draft* draft) {
   }
 }
 
+void WriteScratch(const Draft& draft, const GuestMemory& memory, uint64_t scratch_gpa) {
+  uint8_t* scratch = memory.Span(scratch_gpa, kAbuseScratchBytes).data();
+  std::memcpy(scratch, &draft.header, sizeof draft.header);
+  std::memcpy(scratch + kRangeOffset, &draft.range, sizeof draft.range);
+  scratch[kAbuseStatusOffset] = BlkCompletion::kNoStatus;
+}
+
 // Writes the draft to memory and returns its descriptors' indices, the head first.
 Result<std::vector<uint16_t>> Place(const Draft& draft, DriverRing& ring, const GuestMemory& memory,
                                     uint64_t scratch_gpa) {
   std::optional<std::vector<uint16_t>> taken = ring.TakeRaw(kChainLength);
   if (!taken) return Error(ErrorCode::kResourceExhausted, "an abuse needs four free descriptors");
-  uint8_t* scratch = memory.Span(scratch_gpa, kAbuseScratchBytes).data();
-  std::memcpy(scratch, &draft.header, sizeof draft.header);
-  std::memcpy(scratch + kRangeOffset, &draft.range, sizeof draft.range);
-  scratch[kAbuseStatusOffset] = BlkCompletion::kNoStatus;
+  WriteScratch(draft, memory, scratch_gpa);
   if (draft.in_table) {
-    std::memcpy(scratch + kTableOffset, draft.chain.data(), sizeof draft.chain);
+    std::memcpy(memory.Span(scratch_gpa + kTableOffset, sizeof draft.chain).data(), draft.chain.data(),
+                sizeof draft.chain);
     ring.RawDescriptor((*taken)[0]) = draft.table_pointer;
     ring.RawDescriptor((*taken)[0]).next = (*taken)[1];
     ring.RawDescriptor((*taken)[1]) = draft.chain[3];
@@ -236,10 +267,53 @@ Result<std::vector<uint16_t>> Place(const Draft& draft, DriverRing& ring, const 
   return *taken;
 }
 
+// The chain as a packed ring has it: one after the other.
+std::vector<PackedDescriptor> InARow(const Draft& draft, uint16_t id) {
+  std::vector<PackedDescriptor> row;
+  for (uint16_t at = 0;; at = draft.chain[at].next) {
+    const Descriptor& from = draft.chain[at];
+    row.push_back({from.gpa, from.len, id, from.flags});
+    if ((from.flags & kDescNext) == 0) return row;
+  }
+}
+
+Status ApplyPacked(RingAbuse abuse, const Draft& draft, PackedDriverRing& ring, const GuestMemory& memory,
+                   uint64_t scratch_gpa) {
+  if (ring.free_descriptors() < kChainLength) {
+    return Error(ErrorCode::kResourceExhausted, "an abuse needs four free descriptors");
+  }
+  WriteScratch(draft, memory, scratch_gpa);
+  const auto id = static_cast<uint16_t>(abuse == RingAbuse::kHeadOutOfRange ? ring.size() : ring.size() - 1);
+  std::vector<PackedDescriptor> chain = InARow(draft, id);
+  const PackedDescriptor pointer{draft.table_pointer.gpa, draft.table_pointer.len, id,
+                                 draft.table_pointer.flags};
+  if (draft.in_table) {
+    const size_t bytes = chain.size() * sizeof(PackedDescriptor);
+    std::memcpy(memory.Span(scratch_gpa + kTableOffset, bytes).data(), chain.data(), bytes);
+    const PackedDescriptor behind = chain.back();
+    chain = {pointer};
+    if ((pointer.flags & kDescNext) != 0) chain.push_back(behind);
+  }
+  if (abuse == RingAbuse::kNotAvailable) chain[1].flags ^= wire::kDescAvail | wire::kDescUsed;
+  if (abuse == RingAbuse::kIndirectLast) chain.back() = pointer;
+  if (abuse == RingAbuse::kAvailIndexJump) {
+    chain[0].flags |= kDescNext;
+    chain.assign(ring.free_descriptors(), chain[0]);
+  }
+  ring.AddRaw(chain, id, kAbuseToken);
+  if (abuse == RingAbuse::kDuplicateHead) ring.AddRaw(chain, id, kAbuseToken);
+  return Ok{};
+}
+
 }  // namespace
 
 std::span<const RingAbuseCase> RingAbuseCases() {
   return kCases;
+}
+
+std::span<const RingAbuseCase> PackedRingAbuseCases() {
+  static const std::vector<RingAbuseCase> cases = MakePackedCases();
+  return cases;
 }
 
 Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint64_t scratch_gpa,
@@ -251,6 +325,12 @@ Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint6
   SpoilChain(abuse, at, &draft);
   SpoilRequest(abuse, at, capacity_sectors, &draft);
   SpoilIndirect(abuse, at, &draft);
+  if (PackedDriverRing* packed = ring.AsPacked()) {
+    if (Status applied = ApplyPacked(abuse, draft, *packed, memory, scratch_gpa); !applied) return applied;
+    ring.Publish();
+    ring.Kick();
+    return Ok{};
+  }
   Result<std::vector<uint16_t>> taken = Place(draft, ring, memory, scratch_gpa);
   if (!taken) return std::move(taken).error();
   const uint16_t head = taken->front();

@@ -96,6 +96,7 @@ int Main(int argc, char** argv) {
   app.add_option("--queues", arguments.blk.num_queues, "Queues")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app.add_flag("--packed", arguments.blk.packed, "Packed rings instead of split ones");
   app.add_option("--seconds", arguments.load.seconds, "Run so long");
   app.add_option("--requests", arguments.load.requests, "Run so many requests");
   app.add_flag("--verify", arguments.load.verify, "Stamp what is written, check what is read");

@@ -72,6 +72,7 @@ inline constexpr uint64_t kFeatureIndirectDesc = 1ULL << 28;
 inline constexpr uint64_t kFeatureEventIdx = 1ULL << 29;
 inline constexpr uint64_t kFeatureProtocolFeatures = 1ULL << 30;
 inline constexpr uint64_t kFeatureVersion1 = 1ULL << 32;
+inline constexpr uint64_t kFeatureRingPacked = 1ULL << 34;
 
 // virtio-blk (virtio 1.2, 5.2.3).
 inline constexpr uint64_t kBlkSizeMax = 1ULL << 1;
@@ -309,6 +310,22 @@ inline constexpr uint16_t kDescWrite = 2;
 inline constexpr uint16_t kDescIndirect = 4;
 inline constexpr uint16_t kAvailNoInterrupt = 1;
 inline constexpr uint16_t kUsedNoNotify = 1;
+
+// Packed virtqueue (2.8).
+struct PackedDescriptor {
+  uint64_t gpa;
+  uint32_t len;
+  uint16_t id;
+  uint16_t flags;
+};
+static_assert(sizeof(PackedDescriptor) == 16);
+inline constexpr uint16_t kDescAvail = 1 << 7;
+inline constexpr uint16_t kDescUsed = 1 << 15;
+// The event suppression word: the descriptor (15 bits), its wrap counter, these flags.
+inline constexpr uint32_t kEventEnable = 0 << 16;
+inline constexpr uint32_t kEventDisable = 1 << 16;
+inline constexpr uint32_t kEventDesc = 2 << 16;
+inline constexpr uint32_t kEventFlagsMask = 3 << 16;
 
 struct UsedElement {
   uint32_t id;

@@ -25,7 +25,12 @@ Status VirtioDriver::Connect(Frontend& frontend) {
 
 Status VirtioDriver::Negotiate(uint64_t wanted_features) {
   frontend_.DropInflight();  // a driver that starts begins with a reset
+  if (packed_) wanted_features |= wire::kFeatureRingPacked;
   features_ = wanted_features & frontend_.offered_features();
+  if (packed_ && !has(wire::kFeatureRingPacked)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("the device does not offer packed rings ({:#x})", frontend_.offered_features()));
+  }
   if (has(wire::kFeatureVersion1)) return Ok{};
   return Error(
       ErrorCode::kFailedPrecondition,
@@ -44,7 +49,8 @@ Status VirtioDriver::MakeQueues(uint16_t count, const Settings& settings) {
   const RingOptions ring_options{
       .size = queue_size_,
       .event_idx = has(wire::kFeatureEventIdx),
-      .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0}};
+      .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0},
+      .packed = has(wire::kFeatureRingPacked)};
   const uint32_t stride_bytes =
       (settings.area_bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
   queues_.resize(count);
@@ -69,11 +75,12 @@ Status VirtioDriver::MakeQueues(uint16_t count, const Settings& settings) {
 }
 
 Status VirtioDriver::StartFresh() {
-  const std::vector<uint16_t> bases(queues_.size(), 0);
+  std::vector<uint32_t> bases;
+  for (const Queue& queue : queues_) bases.push_back(queue.ring->first_base());
   return StartRings(bases);
 }
 
-Status VirtioDriver::StartRings(std::span<const uint16_t> bases) {
+Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
   std::vector<RingSetup> setups;
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DriverRing& ring = *queues_[i].ring;
@@ -96,7 +103,7 @@ Status VirtioDriver::StartRings(std::span<const uint16_t> bases) {
 }
 
 Status VirtioDriver::Stop() {
-  Result<std::vector<uint16_t>> bases = frontend_.Stop(num_queues());
+  Result<std::vector<uint32_t>> bases = frontend_.Stop(num_queues());
   if (!bases) return std::move(bases).error();
   stopped_bases_ = std::move(*bases);
   return Ok{};
@@ -112,8 +119,8 @@ Status VirtioDriver::Resume() {
 Status VirtioDriver::Reconnect() {
   if (Status status = frontend_.Accept(); !status) return status;
   if (Status status = frontend_.Open(); !status) return status;
-  std::vector<uint16_t> bases;
-  for (const Queue& queue : queues_) bases.push_back(queue.ring->device_used_idx());
+  std::vector<uint32_t> bases;
+  for (const Queue& queue : queues_) bases.push_back(queue.ring->base_after_crash());
   ++stats_.reconnects;
   return StartRings(bases);
 }

@@ -42,6 +42,7 @@ struct DriverOptions {
   uint16_t num_queues = 1;  // for requests
   uint16_t queue_size = kDefaultQueueSize;
   uint64_t features = kFeatures;
+  bool packed = false;  // packed rings; an error where the device does not offer them
   LayoutPolicy layout = LayoutPolicy::kIndirect;
   uint64_t layout_seed = 1;
   uint32_t piece_alignment_bytes = 1;  // see LayoutLimits
@@ -116,6 +117,7 @@ class VirtioDriver {
       : frontend_(frontend),
         memory_(memory),
         queue_size_(options.queue_size),
+        packed_(options.packed),
         layout_policy_(options.layout),
         layout_seed_(options.layout_seed),
         piece_alignment_bytes_(options.piece_alignment_bytes),
@@ -147,6 +149,7 @@ class VirtioDriver {
   uint64_t sync_gpa_ = 0;  // kSyncChunkBytes of buffer for the synchronous helpers
   uint64_t sync_token_ = 0;
   const uint16_t queue_size_;
+  const bool packed_;
   const LayoutPolicy layout_policy_;
   const uint64_t layout_seed_;
   const uint32_t piece_alignment_bytes_;
@@ -164,11 +167,11 @@ class VirtioDriver {
     uint64_t gpa;
     uint64_t size_bytes;
   };
-  Status StartRings(std::span<const uint16_t> bases);
+  Status StartRings(std::span<const uint32_t> bases);
 
   std::vector<Queue> queues_;
   std::vector<Buffer> buffers_;
-  std::vector<uint16_t> stopped_bases_;
+  std::vector<uint32_t> stopped_bases_;
   std::unique_ptr<LayoutPlanner> planner_;
   RequestLayout layout_;
   std::vector<pollfd> poll_fds_;

@@ -77,7 +77,7 @@ class Relay {
   UniqueFd backend_requests_;  // our way to the front end, once it gave us one
   bool stopping_ = false;
   Status failure_;  // what Run ends with when it was told to
-  uint16_t stopped_base_ = 0;
+  uint32_t stopped_base_ = 0;
   uint64_t messages_ = 0;
   std::string last_request_;
 };

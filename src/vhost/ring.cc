@@ -127,7 +127,7 @@ Task<void> Ring::Stop() {
   co_await drained.Wait();
   drain_meter_.Cancel();
   draining_requests_.store(0, std::memory_order_relaxed);
-  const uint16_t next = queue_->next_available();
+  const uint32_t next = queue_->next_available();
   co_await control_.Enter();
   told.base = next;
   running_ = false;

@@ -36,7 +36,7 @@ class Ring {
   struct Told {
     uint16_t size = 0;  // 0: not yet
     std::optional<VringAddresses> addresses;
-    std::optional<uint16_t> base;
+    std::optional<uint32_t> base;  // virtio::DeviceQueue::next_available
     bool kick = false;     // a kick descriptor came, or the word that there is none (the queue is polled)
     bool enabled = false;  // only with protocol features negotiated
   };

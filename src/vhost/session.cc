@@ -9,6 +9,10 @@
 #include <string_view>
 #include <utility>
 
+#include "virtio/inflight_log.h"
+#include "virtio/packed_inflight_log.h"
+#include "virtio/ring_format.h"
+
 namespace cleat::vhost {
 namespace {
 
@@ -16,10 +20,12 @@ constexpr uint64_t kDescriptorAlignment = 16;  // virtio 1.2, 2.7
 constexpr uint64_t kAvailableAlignment = 2;
 constexpr uint64_t kUsedAlignment = 4;
 
-// The in-flight log's part for one split ring: header, entries, rounded up to a cache line, which is how
-// every implementation lays the parts out side by side.
-constexpr uint64_t InflightBytes(uint16_t queue_size) {
-  return (16 + uint64_t{16} * queue_size + 63) / 64 * 64;
+// One ring's part of the in-flight log: rounded up to a cache line, which is how every implementation lays the parts
+// out side by side.
+uint64_t InflightBytes(uint16_t queue_size, bool packed) {
+  const uint64_t bytes =
+      packed ? virtio::PackedInflightLog::Bytes(queue_size) : virtio::InflightLog::Bytes(queue_size);
+  return (bytes + 63) / 64 * 64;
 }
 
 Status CheckInflight(uint16_t queues, uint16_t queue_size) {
@@ -72,6 +78,8 @@ Task<Status> Session::SetFeatures(uint64_t features) {
   if (AnyRunning() && (changed & ~kFeatureLogAll) != 0) {
     co_return Error(ErrorCode::kInvalidArgument, "features changed while rings are running");
   }
+  // A log of one format's makes no sense for the other; a front end that goes on with other features makes a new one.
+  if (features_ != 0 && virtio::IsPacked(changed)) inflight_.reset();
   features_ = features;
   if ((changed & kFeatureLogAll) != 0) {
     auto update = UpdateDirtyLog();
@@ -143,7 +151,8 @@ Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t qu
   Status checked = CheckInflight(queues, queue_size);
   if (!checked) return std::move(checked).error();
   InflightArea area;
-  area.description.size_bytes = queues * InflightBytes(queue_size);
+  // Enough for either format while nothing is negotiated.
+  area.description.size_bytes = queues * InflightBytes(queue_size, packed() || features_ == 0);
   area.description.queues = queues;
   area.description.queue_size = queue_size;
   area.file = UniqueFd(memfd_create("cleat-inflight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -162,7 +171,7 @@ Task<Status> Session::SetInflight(InflightDescription description, const UniqueF
   if (AnyRunning()) {
     co_return Error(ErrorCode::kInvalidArgument, "in-flight memory changed while rings are running");
   }
-  const uint64_t needed = description.queues * InflightBytes(description.queue_size);
+  const uint64_t needed = description.queues * InflightBytes(description.queue_size, packed());
   if (description.size_bytes < needed) {
     co_return Error(ErrorCode::kInvalidArgument,
                     "in-flight memory of " + std::to_string(description.size_bytes) + " bytes where " +
@@ -179,8 +188,11 @@ Task<Status> Session::SetInflight(InflightDescription description, const UniqueF
 virtio::InflightMemory Session::InflightOf(uint32_t index) const {
   if (inflight_ == nullptr || index >= inflight_description_.queues) return {};
   virtio::InflightMemory memory;
-  memory.size_bytes = InflightBytes(inflight_description_.queue_size);
-  memory.base = inflight_->base() + index * memory.size_bytes;
+  memory.size_bytes = InflightBytes(inflight_description_.queue_size, packed());
+  const uint64_t offset_bytes = index * memory.size_bytes;
+  // It may have been made before the features were known: the log refuses what is too small.
+  if (offset_bytes + memory.size_bytes > inflight_->size_bytes()) memory.size_bytes = 0;
+  memory.base = inflight_->base() + (memory.size_bytes > 0 ? offset_bytes : 0);
   memory.keep = inflight_;
   return memory;
 }
@@ -225,23 +237,40 @@ Task<Status> Session::SetRingSize(uint32_t index, uint32_t size) {
   auto ring = FindRing(index);
   if (!ring) co_return std::move(ring).error();
   if ((*ring)->running()) co_return RingError(index, "its size changed while it is running");
-  if (size == 0 || size > virtio::kQueueSizeMax || (size & (size - 1)) != 0) {
-    co_return RingError(index, "a size of " + std::to_string(size) + "; it has to be a power of two up to " +
-                                   std::to_string(virtio::kQueueSizeMax));
-  }
+  Status checked = CheckRingSize(index, size);
+  if (!checked) co_return checked;
   (*ring)->told.size = static_cast<uint16_t>(size);
   auto start = StartIfComplete(**ring);
   co_return co_await std::move(start);
+}
+
+Status Session::CheckRingSize(uint32_t index, uint32_t size) const {
+  const bool power_of_two = (size & (size - 1)) == 0;
+  if (size > 0 && size <= virtio::kQueueSizeMax && (power_of_two || packed())) return Ok{};
+  return RingError(index, "a size of " + std::to_string(size) + "; it has to be " +
+                              (packed() ? "1 up to " : "a power of two up to ") +
+                              std::to_string(virtio::kQueueSizeMax));
 }
 
 Task<Status> Session::SetRingBase(uint32_t index, uint32_t base) {
   auto ring = FindRing(index);
   if (!ring) co_return std::move(ring).error();
   if ((*ring)->running()) co_return RingError(index, "its base changed while it is running");
-  if (base > UINT16_MAX) co_return RingError(index, "a base of " + std::to_string(base));
-  (*ring)->told.base = static_cast<uint16_t>(base);
+  if (!packed() && base > UINT16_MAX) co_return RingError(index, "a base of " + std::to_string(base));
+  (*ring)->told.base = base;
   auto start = StartIfComplete(**ring);
   co_return co_await std::move(start);
+}
+
+// When the ring starts: what is right depends on its size and format.
+Status Session::CheckRingBase(const Ring& ring) const {
+  const uint32_t base = *ring.told.base;
+  const uint16_t size = ring.told.size;
+  const bool fits =
+      packed() ? virtio::PackedPosition::FromWord(base).InUse(size) <= size : base <= UINT16_MAX;
+  if (fits) return Ok{};
+  return RingError(ring.index(), "a base of " + std::to_string(base) + ", which is no position in a " +
+                                     (packed() ? "packed" : "split") + " ring of " + std::to_string(size));
 }
 
 Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
@@ -267,19 +296,30 @@ Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
 Result<virtio::RingMemory> Session::RingMemoryOf(const Ring& ring, const MemoryTable& table) const {
   const VringAddresses& addresses = *ring.told.addresses;
   const uint16_t size = ring.told.size;
+  // The features may have changed since the size was told.
+  if (Status checked = CheckRingSize(ring.index(), size); !checked) return std::move(checked).error();
+  const auto refuse = [&](const char* part, const Error& error) {
+    return RingError(ring.index(), part + (": " + error.message));
+  };
   auto descriptors =
       table.FromUser(addresses.descriptors, virtio::DescriptorBytes(size), kDescriptorAlignment);
-  if (!descriptors) return RingError(ring.index(), "descriptor table: " + descriptors.error().message);
-  auto available = table.FromUser(addresses.available, virtio::AvailableBytes(size), kAvailableAlignment);
-  if (!available) return RingError(ring.index(), "available ring: " + available.error().message);
-  auto used = table.FromUser(addresses.used, virtio::UsedBytes(size), kUsedAlignment);
-  if (!used) return RingError(ring.index(), "used ring: " + used.error().message);
+  if (!descriptors) return refuse(packed() ? "descriptor ring" : "descriptor table", descriptors.error());
+  auto available =
+      packed() ? table.FromUser(addresses.available, virtio::kEventSuppressionBytes,
+                                virtio::kEventSuppressionAlignment)
+               : table.FromUser(addresses.available, virtio::AvailableBytes(size), kAvailableAlignment);
+  if (!available) return refuse(packed() ? "driver event suppression" : "available ring", available.error());
+  auto used = packed() ? table.FromUser(addresses.used, virtio::kEventSuppressionBytes,
+                                        virtio::kEventSuppressionAlignment)
+                       : table.FromUser(addresses.used, virtio::UsedBytes(size), kUsedAlignment);
+  if (!used) return refuse(packed() ? "device event suppression" : "used ring", used.error());
   virtio::RingMemory memory;
   memory.size = size;
   memory.descriptors = descriptors->host;
   memory.available = available->host;
   memory.used = used->host;
   memory.used_guest_address = used->guest_address;
+  memory.descriptors_guest_address = descriptors->guest_address;
   return memory;
 }
 
@@ -325,7 +365,7 @@ Task<Status> Session::EnableRing(uint32_t index, bool enable) {
   co_return Ok{};
 }
 
-Task<Result<uint16_t>> Session::StopRing(uint32_t index) {
+Task<Result<uint32_t>> Session::StopRing(uint32_t index) {
   auto ring = FindRing(index);
   if (!ring) co_return std::move(ring).error();
   if ((*ring)->running()) {
@@ -333,7 +373,7 @@ Task<Result<uint16_t>> Session::StopRing(uint32_t index) {
     co_await std::move(stop);
   }
   (*ring)->DropDescriptors();
-  const uint16_t base = (*ring)->told.base.value_or(0);
+  const uint32_t base = (*ring)->told.base.value_or(packed() ? virtio::kPackedStart : 0);
   (*ring)->told.base.reset();
   co_return base;
 }
@@ -348,6 +388,8 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
   if (ring.running() || !Complete(ring)) co_return Ok{};
   auto memory = RingMemoryOf(ring, *memory_);
   if (!memory) co_return std::move(memory).error();
+  Status checked = CheckRingBase(ring);
+  if (!checked) co_return checked;
   virtio::QueueSetup setup;
   setup.features = features_;
   setup.memory = memory_->map();

@@ -30,6 +30,7 @@
 #include "vhost/protocol.h"
 #include "vhost/ring.h"
 #include "virtio/device_model.h"
+#include "virtio/ring_format.h"
 
 namespace cleat::vhost {
 
@@ -66,8 +67,9 @@ class Session {
   Task<Status> MapMemory(std::span<const MemoryTableRegion> regions, std::span<const UniqueFd> files);
   Task<Status> SetMemory(std::shared_ptr<const MemoryTable> table);
 
-  // ---- In-flight log ("Inflight I/O tracking", split layout). MakeInflight answers GET_INFLIGHT_FD with a
-  // new, sealed memfd; SetInflight takes what the front end kept. Before the rings start.
+  // ---- In-flight log ("Inflight I/O tracking"), laid out for the negotiated ring format; the larger of the two before
+  // features are known. MakeInflight answers GET_INFLIGHT_FD with a new, sealed memfd; SetInflight takes what the front
+  // end kept. Before the rings start; gone when the format changes.
   struct InflightArea {
     InflightDescription description{};
     UniqueFd file;
@@ -86,7 +88,7 @@ class Session {
   Task<Status> SetRingCall(uint32_t index, UniqueFd call);  // invalid: no notifications
   Status SetRingError(uint32_t index, UniqueFd error);
   Task<Status> EnableRing(uint32_t index, bool enable);
-  Task<Result<uint16_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
+  Task<Result<uint32_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
   Task<void> StopAllRings();                        // side by side; told.enabled goes
 
   // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
@@ -104,6 +106,9 @@ class Session {
  private:
   Result<Ring*> FindRing(uint32_t index);
   Error RingError(uint32_t index, const std::string& what) const;
+  bool packed() const { return virtio::IsPacked(features_); }
+  Status CheckRingSize(uint32_t index, uint32_t size) const;
+  Status CheckRingBase(const Ring& ring) const;
   Result<virtio::RingMemory> RingMemoryOf(const Ring& ring, const MemoryTable& table) const;
   virtio::InflightMemory InflightOf(uint32_t index) const;
   bool Complete(const Ring& ring) const;

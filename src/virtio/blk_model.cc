@@ -19,9 +19,8 @@ constexpr uint64_t Bit(unsigned feature) {
 }
 
 uint64_t Features(const block::Geometry& geometry, block::AccessMode mode, uint32_t queues) {
-  uint64_t features = Bit(kFeatureVersion1) | Bit(kFeatureIndirectDesc) | Bit(kFeatureEventIdx) |
-                      Bit(VIRTIO_BLK_F_SEG_MAX) | Bit(VIRTIO_BLK_F_BLK_SIZE) | Bit(VIRTIO_BLK_F_TOPOLOGY) |
-                      Bit(VIRTIO_BLK_F_FLUSH);  // always, as 5.2.5.2 wants it
+  uint64_t features = kRingFeatures | Bit(VIRTIO_BLK_F_SEG_MAX) | Bit(VIRTIO_BLK_F_BLK_SIZE) |
+                      Bit(VIRTIO_BLK_F_TOPOLOGY) | Bit(VIRTIO_BLK_F_FLUSH);  // always, as 5.2.5.2 wants it
   if (queues > 1) features |= Bit(VIRTIO_BLK_F_MQ);
   if (mode == block::AccessMode::kReadOnly) return features | Bit(VIRTIO_BLK_F_RO);
   if (geometry.discard) features |= Bit(VIRTIO_BLK_F_DISCARD);

@@ -27,14 +27,16 @@ class Notifier {
   virtual void Call() = 0;  // hot path: at most a write to an eventfd
 };
 
-// Split virtqueue (virtio 1.2, 2.7), as addresses in the device's own mapping. Whoever makes it has checked that each
-// part lies in one region of `memory` with its full size (RingBytes below) and alignment (16, 2, 4).
+// A virtqueue's memory (virtio 1.2, 2.7; packed: 2.8.10.1), as addresses in the device's own mapping. Whoever makes it
+// has checked that each part lies in one region of `memory` with its full size (below) and alignment: descriptor table,
+// available and used ring with 16, 2, 4; packed: descriptor ring, driver's and device's event suppression with 16, 4, 4.
 struct RingMemory {
-  uint16_t size = 0;  // a power of two up to kQueueSizeMax
+  uint16_t size = 0;  // up to kQueueSizeMax; a split ring's is a power of two
   uint8_t* descriptors = nullptr;
   uint8_t* available = nullptr;
   uint8_t* used = nullptr;
-  uint64_t used_guest_address = 0;  // where the dirty log finds the used ring
+  uint64_t used_guest_address = 0;         // where the dirty log finds what the device writes
+  uint64_t descriptors_guest_address = 0;  // ... also there in a packed ring
 };
 constexpr uint64_t DescriptorBytes(uint16_t size) {
   return uint64_t{16} * size;
@@ -46,7 +48,7 @@ constexpr uint64_t UsedBytes(uint16_t size) {
   return 6 + uint64_t{8} * size;
 }  // with avail_event
 
-// One queue's part of the in-flight log (vhost-user specification, "Inflight I/O tracking", split layout), in memory
+// One queue's part of the in-flight log (vhost-user specification, "Inflight I/O tracking"), in memory
 // that outlives this process. `keep` holds the mapping.
 struct InflightMemory {
   uint8_t* base = nullptr;  // nullptr: the peer tracks nothing
@@ -63,10 +65,10 @@ struct DirtyLogMemory {
 };
 
 struct QueueSetup {
-  uint64_t features = 0;  // negotiated
+  uint64_t features = 0;  // negotiated; VIRTIO_F_RING_PACKED says which format the ring has
   std::shared_ptr<const block::MemoryMap> memory;
   RingMemory ring;
-  uint16_t next_available = 0;  // the ring position to go on from
+  uint32_t next_available = 0;  // the ring position to go on from, see DeviceQueue::next_available
   InflightMemory inflight;
   DirtyLogMemory dirty_log;
   Notifier* notifier = nullptr;  // may be nullptr: the guest polls
@@ -91,8 +93,9 @@ class DeviceQueue : public Poller {
   virtual void SetNotifier(Notifier* notifier) = 0;
   virtual void SetDirtyLog(const DirtyLogMemory& dirty_log) = 0;
 
-  // Where a successor goes on: the index of the next available entry that was not fetched.
-  virtual uint16_t next_available() const = 0;
+  // Where a successor goes on. Split: the index of the next available entry that was not fetched. Packed: a
+  // PackedPosition's word (ring_format.h), in which 0 is no fresh ring's: that is kPackedStart.
+  virtual uint32_t next_available() const = 0;
   virtual uint32_t in_flight() const = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "virtio/ring_queue.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -23,12 +24,24 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   on_broken_ = std::move(on_broken);
   epochs_.Begin(setup.memory);
   dirty_log_.Attach(setup.dirty_log);
-  ring_.Start(setup.ring, setup.features, setup.next_available, &dirty_log_);
-  const Status logged = inflight_log_.Attach(setup.inflight, setup.ring.size, ring_.published_index());
-  if (!logged) Break(logged.error().message);  // told in the first Poll
+  const Status started = StartRing(setup);
+  if (!started) Break(started.error().message);  // told in the first Poll
   reactor_.AddPoller(*this);
   // A predecessor may have died between its last used index and the notification.
   if (notifier_ != nullptr) notifier_->Call();
+}
+
+Status RingQueue::StartRing(const QueueSetup& setup) {
+  packed_ = IsPacked(setup.features);
+  if (!packed_) {
+    split_ring_.Start(setup.ring, setup.features, static_cast<uint16_t>(setup.next_available), &dirty_log_);
+    return inflight_log_.Attach(setup.inflight, setup.ring.size, split_ring_.published_index());
+  }
+  const auto told = PackedPosition::FromWord(setup.next_available);
+  const auto position = packed_inflight_log_.Attach(setup.inflight, setup.ring, told);
+  packed_ring_.Start(setup.ring, setup.features, position ? *position : told, &dirty_log_,
+                     &packed_inflight_log_);
+  return position ? Status(Ok{}) : Status(position.error());
 }
 
 void RingQueue::Stop(std::function<void()> on_drained) {
@@ -47,6 +60,7 @@ void RingQueue::FinishStop() {
   on_broken_ = nullptr;
   notifier_ = nullptr;
   inflight_log_.Detach();
+  packed_inflight_log_.Detach();
   dirty_log_.Attach({});
   epochs_.Clear();
   Trim();
@@ -62,7 +76,11 @@ void RingQueue::FinishStop() {
 void RingQueue::SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) {
   CLEAT_CHECK(state_ != State::kStopped && !in_poll_);
   Publish();  // what was pushed lies in the old mapping
-  ring_.Move(ring);
+  if (packed_) {
+    packed_ring_.Move(ring);
+  } else {
+    split_ring_.Move(ring);
+  }
   epochs_.Begin(std::move(memory));
 }
 
@@ -94,31 +112,45 @@ bool RingQueue::Poll() {
 }
 
 uint32_t RingQueue::Fetch() {
-  const uint32_t count = std::min({ring_.Available(), kFetchBatchMax, fetches_allowed_});
-  uint32_t fetched = 0;
-  if (count > 0) {
-    Chain chain;
-    for (; fetched < count && !broken_ && state_ == State::kRunning; ++fetched) {
-      uint16_t head = 0;
-      if (!ring_.TakeHead(head)) [[unlikely]]
-        break;
-      inflight_log_.Fetched(head);  // also one that turns out broken: it was taken, and never given back
-      if (!ring_.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
-        break;
-      ++in_flight_;
-      HandleChain(chain, Ticket{epochs_.Enter(), head});
-    }
-  }
+  const uint32_t fetched = packed_ ? FetchFrom(packed_ring_) : FetchFrom(split_ring_);
   if (fetches_allowed_ != kUnlimited) [[unlikely]]
     fetches_allowed_ -= std::min(fetched, fetches_allowed_);
-  if (!ring_.fault().empty()) [[unlikely]]
-    Break(ring_.fault());
+  if (!fault().empty()) [[unlikely]]
+    Break(fault());
+  return fetched;
+}
+
+template <typename Ring>
+uint32_t RingQueue::FetchFrom(Ring& ring) {
+  const uint32_t count = std::min({ring.Available(), kFetchBatchMax, fetches_allowed_});
+  if (count == 0) return 0;
+  uint32_t fetched = 0;
+  Chain chain;
+  for (; fetched < count && !broken_ && state_ == State::kRunning; ++fetched) {
+    uint16_t head = 0;
+    if (!ring.TakeHead(head)) [[unlikely]]
+      break;
+    // Also one that turns out broken: it was taken, and never given back.
+    if constexpr (std::is_same_v<Ring, PackedRing>) {
+      packed_inflight_log_.Fetched(head, ring.taken());
+    } else {
+      inflight_log_.Fetched(head);
+    }
+    if (!ring.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
+      break;
+    ++in_flight_;
+    HandleChain(chain, Ticket{epochs_.Enter(), head});
+  }
   return fetched;
 }
 
 void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
-  inflight_log_.Used(ticket.head);
-  ring_.Push(ticket.head, written_bytes);
+  if (packed_) {
+    packed_ring_.Push(ticket.head, written_bytes);
+  } else {
+    inflight_log_.Used(ticket.head);
+    split_ring_.Push(ticket.head, written_bytes);
+  }
   epochs_.Leave(ticket.epoch);
   CLEAT_CHECK(in_flight_ > 0);
   --in_flight_;
@@ -126,7 +158,7 @@ void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
   if (state_ == State::kDraining) [[unlikely]] {
     Publish();
     if (in_flight_ == 0) FinishStop();
-  } else if (ring_.unpublished() == 1) {
+  } else if (unpublished() == 1) {
     reactor_.Activate(*this);
   }
 }
@@ -138,9 +170,14 @@ void RingQueue::Drop(const Ticket& ticket, std::string reason) {
 }
 
 bool RingQueue::Publish() {
-  if (ring_.unpublished() == 0) return false;
-  const bool call = ring_.Publish();
-  inflight_log_.Published(ring_.published_index());
+  if (unpublished() == 0) return false;
+  bool call = false;
+  if (packed_) {
+    call = packed_ring_.Publish();
+  } else {
+    call = split_ring_.Publish();
+    inflight_log_.Published(split_ring_.published_index());
+  }
   if (call && notifier_ != nullptr) notifier_->Call();
   if (dirty_log_.overrun()) [[unlikely]] {
     Break("dirty log of " + std::to_string(dirty_log_.size_bytes()) + " bytes has no bit for guest address " +
@@ -166,11 +203,11 @@ void RingQueue::AllowFetches(uint32_t count) {
 }
 
 bool RingQueue::Arm() {
-  if (ring_.unpublished() > 0) return false;
+  if (unpublished() > 0) return false;
   if (broken_) return broken_reported_;  // nothing is fetched: only a completion wakes it up
-  ring_.EnableNotifications();
-  if ((fetches_allowed_ > 0 && ring_.Available() > 0) || !ring_.fault().empty()) {
-    ring_.DisableNotifications();
+  SetNotifications(true);
+  if ((fetches_allowed_ > 0 && Available() > 0) || !fault().empty()) {
+    SetNotifications(false);
     return false;  // a fault is told by the Poll that follows
   }
   if (in_flight_ == 0) Trim();
@@ -178,7 +215,18 @@ bool RingQueue::Arm() {
 }
 
 void RingQueue::Disarm() {
-  if (!broken_) ring_.DisableNotifications();
+  if (!broken_) SetNotifications(false);
+}
+
+void RingQueue::SetNotifications(bool enabled) {
+  const auto set = [enabled](auto& ring) {
+    enabled ? ring.EnableNotifications() : ring.DisableNotifications();
+  };
+  if (packed_) {
+    set(packed_ring_);
+  } else {
+    set(split_ring_);
+  }
 }
 
 }  // namespace cleat::virtio

@@ -12,6 +12,8 @@
 //     away; an armed queue is activated for it. One index update and one notification for all that came in
 //     the meantime;
 //   - while draining: at once; the queue is not polled any more.
+//
+// A ring is split or packed, as negotiated: both are members, and each use is a branch that always goes the same way.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,8 @@
 #include "virtio/dirty_log.h"
 #include "virtio/inflight_log.h"
 #include "virtio/memory_epochs.h"
+#include "virtio/packed_inflight_log.h"
+#include "virtio/packed_ring.h"
 #include "virtio/split_ring.h"
 
 namespace cleat::virtio {
@@ -41,7 +45,9 @@ class RingQueue : public DeviceQueue {
   void SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) final;
   void SetNotifier(Notifier* notifier) final;
   void SetDirtyLog(const DirtyLogMemory& dirty_log) final;
-  uint16_t next_available() const final { return ring_.next_available(); }
+  uint32_t next_available() const final {
+    return packed_ ? packed_ring_.next_available() : split_ring_.next_available();
+  }
   uint32_t in_flight() const final { return in_flight_; }
 
   bool Poll() final;
@@ -91,7 +97,14 @@ class RingQueue : public DeviceQueue {
  private:
   enum class State : uint8_t { kStopped, kRunning, kDraining };
 
+  Status StartRing(const QueueSetup& setup);
+  uint32_t Available() { return packed_ ? packed_ring_.Available() : split_ring_.Available(); }
+  uint32_t unpublished() const { return packed_ ? packed_ring_.unpublished() : split_ring_.unpublished(); }
+  const std::string& fault() const { return packed_ ? packed_ring_.fault() : split_ring_.fault(); }
+  void SetNotifications(bool enabled);
   uint32_t Fetch();
+  template <typename Ring>
+  uint32_t FetchFrom(Ring& ring);
   bool Publish();
   void Break(std::string reason);
   void ReportBroken();
@@ -100,6 +113,7 @@ class RingQueue : public DeviceQueue {
   Reactor& reactor_;
   State state_ = State::kStopped;
   bool in_poll_ = false;
+  bool packed_ = false;  // which of the rings
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
@@ -107,9 +121,11 @@ class RingQueue : public DeviceQueue {
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;
   Notifier* notifier_ = nullptr;
-  SplitRing ring_;
+  SplitRing split_ring_;
+  PackedRing packed_ring_;
   MemoryEpochs epochs_;
   InflightLog inflight_log_;
+  PackedInflightLog packed_inflight_log_;
   DirtyLog dirty_log_;
   std::string broken_reason_;
   BrokenFn on_broken_;

@@ -131,8 +131,7 @@ uint32_t ScsiModel::queues() const {
 }
 
 uint64_t ScsiModel::features() const {
-  return Bit(kFeatureVersion1) | Bit(kFeatureIndirectDesc) | Bit(kFeatureEventIdx) |
-         Bit(VIRTIO_SCSI_F_HOTPLUG) | Bit(VIRTIO_SCSI_F_CHANGE);
+  return kRingFeatures | Bit(VIRTIO_SCSI_F_HOTPLUG) | Bit(VIRTIO_SCSI_F_CHANGE);
 }
 
 void ScsiModel::ReadConfig(uint32_t /*offset*/, std::span<uint8_t> out) const {

@@ -8,50 +8,6 @@
 #include "base/check.h"
 
 namespace cleat::virtio {
-namespace {
-
-std::string Hex(uint64_t value) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  do {
-    text.insert(text.begin(), kDigits[value & 15]);
-    value >>= 4;
-  } while (value != 0);
-  return "0x" + text;
-}
-
-// Indirect tables may lie at any address, so their halves are read as unaligned words, each once.
-struct __attribute__((packed, may_alias)) UnalignedWord {
-  uint64_t value;
-};
-uint64_t ReadWord(const uint8_t* at) {
-  return reinterpret_cast<const volatile UnalignedWord*>(at)->value;
-}
-
-// A copy across memory regions; the caller has checked that all of it is mapped.
-void CopyFromGuest(const block::MemoryMap& map, uint64_t guest_address, void* to, uint64_t bytes) {
-  auto* out = static_cast<uint8_t*>(to);
-  while (bytes > 0) {
-    const block::Segment piece = map.Translate(guest_address, bytes);
-    CLEAT_CHECK(piece.length_bytes > 0);
-    CopyShared(out, piece.data(), piece.length_bytes);
-    out += piece.length_bytes;
-    guest_address += piece.length_bytes;
-    bytes -= piece.length_bytes;
-  }
-}
-
-bool IsMapped(const block::MemoryMap& map, uint64_t guest_address, uint64_t bytes) {
-  while (bytes > 0) {
-    const uint32_t piece = map.Translate(guest_address, bytes).length_bytes;
-    if (piece == 0) return false;
-    guest_address += piece;
-    bytes -= piece;
-  }
-  return true;
-}
-
-}  // namespace
 
 void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next_available,
                       DirtyLog* dirty_log) {
@@ -103,34 +59,19 @@ bool SplitRing::TakeHead(uint16_t& head) {
   return true;
 }
 
-SplitRing::Descriptor SplitRing::ReadDescriptor(const Table& table, const block::MemoryMap& map,
-                                                uint32_t index) {
-  uint64_t words[2];
-  if (table.base != nullptr) [[likely]] {
-    const uint8_t* at = table.base + kDescriptorBytes * index;
-    words[0] = ReadWord(at);
-    words[1] = ReadWord(at + 8);
-  } else {
-    CopyFromGuest(map, table.guest_address + kDescriptorBytes * index, words, sizeof(words));
-  }
-  return {words[0], static_cast<uint32_t>(words[1]), static_cast<uint16_t>(words[1] >> 32),
-          static_cast<uint16_t>(words[1] >> 48)};
-}
-
 bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
   head_ = head;
   chain.Reset(head);
-  Table table{descriptors_, 0, size_};
+  DescriptorTable table{descriptors_, 0, size_};
   bool nested = false;
   uint32_t index = head;
   uint32_t left = table.entries;
   for (;;) {
-    if (chain.descriptors() == kChainDescriptorsMax) [[unlikely]] {
-      return Break("chain is longer than " + std::to_string(kChainDescriptorsMax) + " descriptors" + Where());
-    }
-    chain.CountDescriptor();
+    if (!CountDescriptor(chain, why_)) [[unlikely]]
+      return Break(why_ + Where());
     const Descriptor descriptor = ReadDescriptor(table, map, index);
-    if ((descriptor.flags & kDescIndirect) != 0) {
+    const uint16_t flags = descriptor.split_flags();
+    if ((flags & kDescIndirect) != 0) {
       // Also behind ordinary descriptors (2.7.5.3.2).
       if (!EnterIndirect(descriptor, map, nested, table)) [[unlikely]]
         return false;
@@ -139,10 +80,10 @@ bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
       left = table.entries;
       continue;
     }
-    if (!AddBuffer(descriptor, map, chain)) [[unlikely]]
-      return false;
-    if ((descriptor.flags & kDescNext) == 0) return true;
-    index = descriptor.next;
+    if (!AddBuffer(descriptor, (flags & kDescWrite) != 0, map, chain, why_)) [[unlikely]]
+      return Break(why_ + Where());
+    if ((flags & kDescNext) == 0) return true;
+    index = descriptor.split_next();
     if (index >= table.entries) [[unlikely]] {
       return Break("next is " + std::to_string(index) + " in a table of " + std::to_string(table.entries) +
                    Where());
@@ -154,60 +95,13 @@ bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
 }
 
 bool SplitRing::EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
-                              Table& table) {
+                              DescriptorTable& table) {
   if (!indirect_) return Break("indirect descriptor, but the feature was not negotiated" + Where());
   if (nested) return Break("indirect descriptor inside an indirect table" + Where());
-  if ((descriptor.flags & kDescNext) != 0) {
+  if ((descriptor.split_flags() & kDescNext) != 0) {
     return Break("indirect descriptor with the next flag" + Where());
   }
-  if (descriptor.length == 0 || descriptor.length % kDescriptorBytes != 0) {
-    return Break("indirect table of " + std::to_string(descriptor.length) + " bytes is not a multiple of 16" +
-                 Where());
-  }
-  table.entries = descriptor.length / kDescriptorBytes;
-  table.guest_address = descriptor.address;
-  table.base = map.Contiguous(descriptor.address, descriptor.length);
-  if (table.base != nullptr) [[likely]]
-    return true;
-  if (descriptor.address + (descriptor.length - 1) < descriptor.address ||
-      !IsMapped(map, descriptor.address, descriptor.length)) {
-    return Break("indirect table at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                 " bytes is not in guest memory" + Where());
-  }
-  return true;
-}
-
-bool SplitRing::AddBuffer(const Descriptor& descriptor, const block::MemoryMap& map, Chain& chain) {
-  const bool writable = (descriptor.flags & kDescWrite) != 0;
-  if (!writable && !chain.writable().empty()) [[unlikely]] {
-    return Break("readable descriptor after a writable one" + Where());
-  }
-  if (descriptor.length == 0) [[unlikely]]
-    return Break("descriptor of length 0" + Where());
-  if (descriptor.address + (descriptor.length - 1) < descriptor.address) [[unlikely]] {
-    return Break("buffer at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                 " bytes wraps around" + Where());
-  }
-  if (chain.readable_bytes() + chain.writable_bytes() + descriptor.length > kChainBytesMax) [[unlikely]] {
-    return Break("chain is longer than 4 GiB" + Where());
-  }
-  uint64_t address = descriptor.address;
-  uint32_t left = descriptor.length;
-  do {
-    const block::Segment segment = map.Translate(address, left);
-    if (segment.length_bytes == 0) [[unlikely]] {
-      return Break("buffer at " + Hex(descriptor.address) + " of " + std::to_string(descriptor.length) +
-                   " bytes is not in guest memory" + Where());
-    }
-    if (chain.full()) [[unlikely]] {
-      return Break("chain has more than " + std::to_string(kChainSegmentsMax) + " pieces of memory" +
-                   Where());
-    }
-    chain.Add(segment, writable);
-    address += segment.length_bytes;
-    left -= segment.length_bytes;
-  } while (left > 0);
-  return true;
+  return OpenIndirect(descriptor, map, table, why_) || Break(why_ + Where());
 }
 
 void SplitRing::Push(uint16_t head, uint32_t written_bytes) {

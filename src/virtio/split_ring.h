@@ -6,8 +6,8 @@
 // A ring that breaks the rules says so (false, and fault()); nothing outside the ring and the memory map is
 // touched, and whoever owns the ring stops using it.
 //
-// Belongs to one queue, on its reactor. A packed ring would have the same members and fill the same Chain; a
-// queue picks its ring by type, not by virtual calls.
+// Belongs to one queue, on its reactor. PackedRing has the same members and fills the same Chain; a queue picks its
+// ring by type, not by virtual calls.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "block/memory.h"
 #include "virtio/chain.h"
+#include "virtio/descriptors.h"
 #include "virtio/device_queue.h"
 #include "virtio/dirty_log.h"
 #include "virtio/guest_access.h"
@@ -65,21 +66,8 @@ class SplitRing {
   const std::string& fault() const { return fault_; }
 
  private:
-  struct Descriptor {
-    uint64_t address;
-    uint32_t length;
-    uint16_t flags;
-    uint16_t next;
-  };
-  // Where descriptors are read from: the ring's table or an indirect one.
-  struct Table {
-    const uint8_t* base = nullptr;  // nullptr: `guest_address`, in pieces, as it lies across memory regions
-    uint64_t guest_address = 0;
-    uint32_t entries = 0;
-  };
-  static Descriptor ReadDescriptor(const Table& table, const block::MemoryMap& map, uint32_t index);
-  bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested, Table& table);
-  bool AddBuffer(const Descriptor& descriptor, const block::MemoryMap& map, Chain& chain);
+  bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
+                     DescriptorTable& table);
 
   const uint8_t* AvailableElement(uint16_t index) const {
     return available_ + kRingElementsAt + kAvailableElementBytes * (index & mask_);
@@ -109,6 +97,7 @@ class SplitRing {
   bool call_first_ = false;  // nothing is known of what the guest was told before
   DirtyLog* dirty_log_ = nullptr;
   std::string fault_;
+  std::string why_;  // of the descriptor that was refused last
 };
 
 }  // namespace cleat::virtio

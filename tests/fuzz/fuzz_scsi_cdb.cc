@@ -175,7 +175,7 @@ class Rig {
   }
   void Start(Side& side) {
     QueueSetup setup;
-    setup.features = model_.features();
+    setup.features = model_.features() & ~(uint64_t{1} << kFeatureRingPacked);
     setup.memory = side.memory.map();
     setup.ring = side.ring.memory();
     setup.next_available = side.queue->next_available();

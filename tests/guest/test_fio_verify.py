@@ -13,13 +13,15 @@ FIO = ("fio --name=verify --filename={device} --direct=1 --ioengine=libaio --iod
        "--verify=crc32c --verify_fatal=1 --do_verify=1 --output=/run/fio.out {more} || {{ cat /run/fio.out; false; }}")
 
 
-class FioVerifyTest(BenchTest):
+class FioBench(BenchTest):
+    PACKED = False
+
     def setUp(self):
         cleat = self.bench.cleat(reactors=2)
         self.bench_disks = {disk: self.bench.path(f"{disk}.sock") for disk in ("file", "memory")}
         cleat.create_file_disk("file", "128M", self.bench.path("disk.img"))
         cleat.create_memory_disk("memory", "128M")
-        self.guest = self.bench.guest(disks=self.bench_disks, queues=2, tools="fio")
+        self.guest = self.bench.guest(disks=self.bench_disks, queues=2, tools="fio", packed=self.PACKED)
         for disk, path in self.bench_disks.items():
             cleat.attach(disk, path, queues=2)
         self.guest.wait_ready()
@@ -29,6 +31,8 @@ class FioVerifyTest(BenchTest):
         self.assertEqual(self.guest.run(f"ls /sys/block/{device[5:]}/mq | wc -l").strip(), "2")
         self.guest.run(FIO.format(device=device, more=more), 120)
 
+
+class FioVerifyTest(FioBench):
     def test_mixed_sizes_with_flushes(self):
         for disk in self.bench_disks:
             self.fio(disk, "--rw=randwrite --fsync=24")
@@ -53,6 +57,16 @@ class FioVerifyTest(BenchTest):
                 self.guest.run(f"dd if={device} of=/run/found bs=1M skip={first} count={count} 2>/dev/null; "
                                f"dd if={expected} of=/run/expected bs=1M skip={skip} count={count} 2>/dev/null; "
                                "cmp /run/found /run/expected")
+
+
+class PackedFioVerifyTest(FioBench):
+    PACKED = True
+
+    def test_flushes_and_discards_over_packed_rings(self):
+        for disk in self.bench_disks:
+            features = self.guest.run(f"cat /sys/block/{self.guest.device(disk)[5:]}/device/features").strip()
+            self.assertEqual(features[34], "1", "VIRTIO_F_RING_PACKED was not negotiated")
+            self.fio(disk, "--rw=randwrite --fsync=24" if disk == "file" else "--rw=randtrimwrite")
 
 
 if __name__ == "__main__":

@@ -168,6 +168,13 @@ bool GuestQueue::Collect(bool must_look) {
 
 // Plays a device that uses a chain twice.
 void GuestQueue::Duplicate(uint32_t id) {
+  if (ring_->packed()) {
+    const auto used_at = static_cast<uint16_t>(ring_->base_after_crash());
+    const uint64_t bits = used_at >> 15 != 0 ? wire::kDescAvail | wire::kDescUsed : 0;
+    const uint64_t meta = 1 | uint64_t{id} << 32 | (bits | wire::kDescWrite) << 48;
+    std::memcpy(memory_.Span(ring_->desc_gpa() + 16 * (used_at & 0x7fff) + 8, 8).data(), &meta, sizeof(meta));
+    return;
+  }
   uint8_t* used = memory_.Span(ring_->used_gpa(), 4 + uint64_t{8} * ring_->size()).data();
   uint16_t index = ring_->device_used_idx();
   const wire::UsedElement element{id, 1};

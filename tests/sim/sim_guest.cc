@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "perf/packed_driver_ring.h"
 
 namespace cleat::sim {
 namespace {
@@ -137,8 +140,9 @@ uint64_t SimGuest::NextNs() const {
 // What no driver may do: the ring is broken by it, and nothing else.
 void SimGuest::Misbehave() {
   perf::DriverRing& ring = queues_[random_.Below(queues_.size())]->ring();
-  misbehaved_ = true;
   const auto kind = random_.Below(3);
+  if (ring.packed()) return MisbehavePacked(*ring.AsPacked(), kind);
+  misbehaved_ = true;
   if (kind == 0) {  // more entries than the ring has
     ring.PublishRawIndex(static_cast<uint16_t>(ring.avail_idx() + ring.size() + 1));
     return ring.Kick();
@@ -153,6 +157,20 @@ void SimGuest::Misbehave() {
   ring.RawDescriptor(first) = {somewhere, 16, perf::wire::kDescNext, second};
   ring.RawDescriptor(second) = {somewhere, 16, perf::wire::kDescNext, next};
   ring.PushRaw(first, 2, kRawToken);
+  ring.Publish();
+  ring.Kick();
+}
+
+void SimGuest::MisbehavePacked(perf::PackedDriverRing& ring, uint64_t kind) {
+  if (ring.free_descriptors() < 2) return;  // it would spoil chains that the device has yet to see
+  misbehaved_ = true;
+  const auto id = static_cast<uint16_t>(kind == 0 ? ring.size() + random_.Below(1000) : ring.size() - 1);
+  const perf::wire::PackedDescriptor descriptor{ring.desc_gpa(), 16, id, perf::wire::kDescNext};
+  std::vector<perf::wire::PackedDescriptor> chain(2, descriptor);
+  if (kind == 0) chain.back().flags = 0;                       // with an id of no buffer
+  if (kind == 1) chain.back().flags = perf::wire::kDescAvail;  // which goes on with one that is not available
+  if (kind == 2) chain.assign(ring.free_descriptors(), descriptor);  // without an end
+  ring.AddRaw(chain, id, kRawToken);
   ring.Publish();
   ring.Kick();
 }

@@ -84,6 +84,7 @@ class SimGuest final : public SimPeer, public Actor {
   Task<Status> Resume(Connection& connection);
   Task<Status> HotPlug(Connection& connection);
   void Misbehave();
+  void MisbehavePacked(perf::PackedDriverRing& ring, uint64_t kind);
 
   void MakeMemory();
   void MakeQueues(Connection& connection);

@@ -125,6 +125,7 @@ Task<Status> SimGuest::Negotiate(Connection& connection) {
     if (!lean || random_.Chance(1, 2)) wanted |= wire::kFeatureEventIdx;
     if (lean && random_.Chance(1, 2)) wanted &= ~wire::kFeatureProtocolFeatures;
     if (random_.Chance(1, 4)) wanted &= ~wire::kBlkFlush;
+    if (random_.Chance(1, 3)) wanted |= wire::kFeatureRingPacked;
     features_ = offered & wanted;
     // A session that was given a log goes on using it: it has to fit the new rings.
     use_inflight_ =
@@ -158,7 +159,9 @@ void SimGuest::MakeQueues(Connection& connection) {
     world_.Violation(options_.name + ": num_queues is not the number of queues");
   const uint64_t count = mq ? std::min<uint64_t>(offered, options_.queues_max) : 1;
   const bool indirect = (features_ & wire::kFeatureIndirectDesc) != 0;
-  const uint16_t size = kRingSizes[random_.Below(std::size(kRingSizes))];
+  const bool packed = (features_ & wire::kFeatureRingPacked) != 0;
+  uint16_t size = kRingSizes[random_.Below(std::size(kRingSizes))];
+  if (packed) size = static_cast<uint16_t>(size - random_.Below(size / 4));  // not only powers of two
   perf::LayoutLimits limits;
   limits.descriptors_max = std::min<uint32_t>(size, 128);
   constexpr std::array kPolicies = {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect,
@@ -169,6 +172,7 @@ void SimGuest::MakeQueues(Connection& connection) {
   options.ring.size = size;
   options.ring.event_idx = (features_ & wire::kFeatureEventIdx) != 0;
   options.ring.indirect_entries = indirect ? static_cast<uint16_t>(limits.descriptors_max) : uint16_t{0};
+  options.ring.packed = packed;
   options.interrupts = random_.Chance(3, 4);
   options.slots = static_cast<uint32_t>(random_.Between(2, GuestQueue::kSlotsMax));
   options.defect = options_.defect;
@@ -235,7 +239,7 @@ Task<Status> SimGuest::SetUpRing(Connection& connection, uint32_t index) {
         case 0:
           return session.SetRingSize(index, ring.size());
         case 1:
-          return session.SetRingBase(index, ring.device_used_idx());
+          return session.SetRingBase(index, ring.base_after_crash());
         case 2:
           return session.SetRingAddresses({index, 0, memory_->UserAddress(ring.desc_gpa()),
                                            memory_->UserAddress(ring.used_gpa()),
@@ -264,14 +268,14 @@ Task<Status> SimGuest::SetUpRing(Connection& connection, uint32_t index) {
 Task<Status> SimGuest::Reset(Connection& connection) {
   for (uint32_t i = 0; i < queues_.size(); ++i) {
     auto stop = connection.session.StopRing(i);
-    const Result<uint16_t> base = co_await std::move(stop);
+    const Result<uint32_t> base = co_await std::move(stop);
     if (!base) co_return base.error();
     if (Over(connection)) co_return ConnectionOver();
     queues_[i]->Collect(/*must_look=*/true);
-    if (!misbehaved_ && *base != queues_[i]->ring().device_used_idx()) {
+    if (!misbehaved_ && *base != queues_[i]->ring().base_after_crash()) {
       world_.Violation(options_.name + " queue " + std::to_string(i) + ": stopped at " +
                        std::to_string(*base) + " with " +
-                       std::to_string(queues_[i]->ring().device_used_idx()) + " used: not drained");
+                       std::to_string(queues_[i]->ring().base_after_crash()) + " used: not drained");
     }
   }
   DropQueues(misbehaved_ ? DiskModel::Fate::kUnknown : DiskModel::Fate::kNever);

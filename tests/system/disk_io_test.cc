@@ -107,13 +107,16 @@ TEST_P(EveryBackend, WritesAndVerifies) {
 
   EXPECT_OK((*peer)->ShutDown());
   perf::StampedBlocks blocks(kDiskBytes, 512, 1, /*initially_zero=*/false);
-  for (const auto layout :
-       {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect, perf::LayoutPolicy::kAnyLayout}) {
-    EXPECT_OK((*peer)->Boot({.layout = layout}));
-    IoLoad load((*peer)->driver(), blocks, {.seed = 11});
-    EXPECT_OK(load.Run(kRequests / 3));
-    EXPECT_EQ((*peer)->driver().stats().used_length_mismatches, 0U);
-    EXPECT_OK((*peer)->ShutDown());
+  for (const bool packed : {false, true}) {
+    for (const auto layout :
+         {perf::LayoutPolicy::kClassic, perf::LayoutPolicy::kIndirect, perf::LayoutPolicy::kAnyLayout}) {
+      SCOPED_TRACE(packed ? "packed" : "split");
+      EXPECT_OK((*peer)->Boot({.packed = packed, .layout = layout}));
+      IoLoad load((*peer)->driver(), blocks, {.seed = 11});
+      EXPECT_OK(load.Run(kRequests / 6));
+      EXPECT_EQ((*peer)->driver().stats().used_length_mismatches, 0U);
+      EXPECT_OK((*peer)->ShutDown());
+    }
   }
   EXPECT_TRUE(host.Remove("a"));
 }
@@ -149,6 +152,26 @@ TEST(Disk, FourQueuesOnTwoReactors) {
     EXPECT_OK(load.Verify());
     EXPECT_OK((*peer)->ShutDown());
   }
+}
+
+// A guest that pauses and goes on, with packed rings of a size that no split ring could have.
+TEST(Disk, PackedRingsStopAndGoOn) {
+  Host host({.reactors = 2});
+  ASSERT_TRUE(host.ok() && host.AttachNew("a", SpecOf("file", host), 4));
+  auto peer = Peer::Start(
+      host.SocketPath("a"),
+      {.num_queues = 4, .queue_size = 100, .packed = true, .layout = perf::LayoutPolicy::kAnyLayout});
+  ASSERT_OK(peer);
+  EXPECT_TRUE((*peer)->driver().ring(0).packed());
+  EveryRequest((*peer)->driver());
+  perf::StampedBlocks blocks(kDiskBytes, 512, 6, /*initially_zero=*/false);
+  IoLoad load((*peer)->driver(), blocks, {.seed = 8});
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_OK(load.Run(kRequests / 20));
+    EXPECT_OK((*peer)->driver().Stop());
+    EXPECT_OK((*peer)->driver().Resume());
+  }
+  EXPECT_OK((*peer)->ShutDown());
 }
 
 // A guest with fewer processors than the device has queues uses only some of them.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,16 @@ bool Allowed(RingOutcome outcome, Seen seen) {
   return false;
 }
 
-TEST_F(Hostile, EveryAbuseOfARing) {
-  for (const perf::RingAbuseCase& abuse : perf::RingAbuseCases()) {
+// Each case on a ring of its own, with its outcome.
+class HostileRing : public Hostile {
+ protected:
+  void AbuseRings(std::span<const perf::RingAbuseCase> cases, bool packed);
+};
+
+void HostileRing::AbuseRings(std::span<const perf::RingAbuseCase> cases, bool packed) {
+  for (const perf::RingAbuseCase& abuse : cases) {
     SCOPED_TRACE(abuse.name);
-    auto peer = Peer::Start(Socket());
+    auto peer = Peer::Start(Socket(), {.packed = packed});
     ASSERT_OK(peer);
     perf::BlkDriver& driver = (*peer)->driver();
     ASSERT_TRUE(host_.WaitController(kVictim, v1::CONTROLLER_STATE_READY));
@@ -79,6 +86,14 @@ TEST_F(Hostile, EveryAbuseOfARing) {
     peer->reset();
     ExpectServed(abuse.name);
   }
+}
+
+TEST_F(HostileRing, EveryAbuseOfASplitRing) {
+  AbuseRings(perf::RingAbuseCases(), false);
+}
+
+TEST_F(HostileRing, EveryAbuseOfAPackedRing) {
+  AbuseRings(perf::PackedRingAbuseCases(), true);
 }
 
 TEST_F(Hostile, EveryAbuseOfTheSetUp) {

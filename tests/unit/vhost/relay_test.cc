@@ -163,7 +163,7 @@ TEST_F(RelayTest, AnswersWithTheRingsTrueBase) {
     }));
     auto bases = front_end->Stop(2);
     ASSERT_TRUE(bases.ok()) << bases.error().message;
-    EXPECT_EQ(*bases, (std::vector<uint16_t>{17, 17}));
+    EXPECT_EQ(*bases, (std::vector<uint32_t>{17, 17}));
   }
 }
 

@@ -22,14 +22,15 @@ inline constexpr uint32_t kBlockBytes = 4096;
 
 class Guest {
  public:
-  explicit Guest(uint32_t count) {
+  explicit Guest(uint32_t count, uint16_t ring_size = 64, bool packed = false) {
     const std::array<perf::RegionSpec, 2> regions{{{0, kRegionBytes, 0}, {1ULL << 32, kRegionBytes, 4096}}};
     auto made = perf::GuestMemory::Create(regions);
     CLEAT_CHECK(made.ok());
     memory = std::move(made).value();
     for (uint32_t i = 0; i < count; ++i) {
       perf::RingOptions options;
-      options.size = 64;
+      options.size = ring_size;
+      options.packed = packed;
       auto ring = perf::DriverRing::Create(*memory, options);
       CLEAT_CHECK(ring.ok());
       rings.push_back(std::move(ring).value());

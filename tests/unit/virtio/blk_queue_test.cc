@@ -17,13 +17,16 @@ constexpr uint8_t kOk = VIRTIO_BLK_S_OK;
 constexpr uint8_t kIoErr = VIRTIO_BLK_S_IOERR;
 constexpr uint8_t kUnsupp = VIRTIO_BLK_S_UNSUPP;
 
-class BlkQueueTest : public ::testing::Test {
+// Over a split and a packed ring.
+class BlkQueueTest : public ::testing::TestWithParam<bool> {
  protected:
   BlkQueueTest() { rig.Start(); }
-  BlkRig rig;
+  BlkRig rig{BlkRig::DefaultGeometry(), block::AccessMode::kReadWrite, nullptr, GetParam()};
 };
+INSTANTIATE_TEST_SUITE_P(Ring, BlkQueueTest, ::testing::Bool(),
+                         [](const auto& param) { return param.param ? "Packed" : "Split"; });
 
-TEST_F(BlkQueueTest, WriteThenRead) {
+TEST_P(BlkQueueTest, WriteThenRead) {
   rig.Write(0, 10, 1024, 0x5a);
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   EXPECT_EQ(rig.disk[10 * 512], 0x5a);
@@ -37,48 +40,48 @@ TEST_F(BlkQueueTest, WriteThenRead) {
                                                   {Op::kRead, 5632, 1024, false, false}}));
 }
 
-TEST_F(BlkQueueTest, Flush) {
+TEST_P(BlkQueueTest, Flush) {
   rig.Flush(0);
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   EXPECT_EQ(rig.storage->seen, (std::vector<Seen>{{Op::kFlush, 0, 0, false, false}}));
 }
 
-TEST_F(BlkQueueTest, EveryByteOfARequestInADescriptorOfItsOwn) {
+TEST_P(BlkQueueTest, EveryByteOfARequestInADescriptorOfItsOwn) {
   rig.PutHeader(0, VIRTIO_BLK_T_OUT, 3);
   for (uint32_t i = 0; i < 512; ++i) rig.memory.Put<uint8_t>(BlkRig::DataAt(0) + i, static_cast<uint8_t>(i));
   std::vector<Desc> descs;
   for (uint32_t i = 0; i < 16; ++i) descs.push_back({BlkRig::HeaderAt(0) + i, 1});
   for (uint32_t i = 0; i < 512; i += 4) descs.push_back({BlkRig::DataAt(0) + i, 4});
   descs.push_back({BlkRig::StatusAt(0), 1, kDescWrite});
-  rig.guest.SetIndirectChain(0, GuestLayout::kHigh + 0x70000, descs);
-  rig.guest.Offer(0);
+  rig.SetIndirectChain(0, GuestLayout::kHigh + 0x70000, descs);
+  rig.OfferHead(0);
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   for (uint32_t i = 0; i < 512; ++i) ASSERT_EQ(rig.disk[3 * 512 + i], static_cast<uint8_t>(i));
 }
 
-TEST_F(BlkQueueTest, HeaderDataAndStatusInOneDescriptorEach) {
+TEST_P(BlkQueueTest, HeaderDataAndStatusInOneDescriptorEach) {
   // Written: header and data in one. Read: data and status in one, across two memory regions.
   const uint64_t out = GuestLayout::kLow + 0x10000;
   rig.memory.Put(out, virtio_blk_outhdr{VIRTIO_BLK_T_OUT, 0, 8});
   for (uint32_t i = 0; i < 512; ++i) rig.memory.Put<uint8_t>(out + 16 + i, 0x77);
-  rig.guest.SetChain(0, {{out, 16 + 512}, {BlkRig::StatusAt(0), 1, kDescWrite}});
-  rig.guest.Offer(0);
+  rig.SetChain(0, {{out, 16 + 512}, {BlkRig::StatusAt(0), 1, kDescWrite}});
+  rig.OfferHead(0);
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   EXPECT_EQ(rig.disk[9 * 512 - 1], 0x77);
 
   rig.PutHeader(1, VIRTIO_BLK_T_IN, 8);
   const uint64_t in = GuestLayout::kHigh - 200;
   rig.memory.Put<uint8_t>(in + 512, 0xff);
-  rig.guest.SetChain(3, {{BlkRig::HeaderAt(1), 7}, {BlkRig::HeaderAt(1) + 7, 9}, {in, 513, kDescWrite}});
-  rig.guest.Offer(3);
+  rig.SetChain(3, {{BlkRig::HeaderAt(1), 7}, {BlkRig::HeaderAt(1) + 7, 9}, {in, 513, kDescWrite}});
+  rig.OfferHead(3);
   rig.Turn();
-  EXPECT_EQ(rig.guest.TakeAllUsed(), (std::vector<Used>{{3, 513}}));
+  EXPECT_EQ(rig.TakeAllUsed(), (std::vector<Used>{{3, 513}}));
   EXPECT_EQ(rig.memory.Get<uint8_t>(in), 0x77);
   EXPECT_EQ(rig.memory.Get<uint8_t>(in + 511), 0x77);
   EXPECT_EQ(rig.memory.Get<uint8_t>(in + 512), kOk);
 }
 
-TEST_F(BlkQueueTest, GetId) {
+TEST_P(BlkQueueTest, GetId) {
   rig.Offer(0, VIRTIO_BLK_T_GET_ID, 0, 20, true);
   EXPECT_EQ(rig.Answer(0, 21), kOk);
   char id[21] = {};
@@ -97,7 +100,7 @@ TEST_F(BlkQueueTest, GetId) {
   EXPECT_EQ(rig.Answer(3, 1), kIoErr);
 }
 
-TEST_F(BlkQueueTest, UnknownTypesAreUnsupported) {
+TEST_P(BlkQueueTest, UnknownTypesAreUnsupported) {
   for (const uint32_t type : {2U, 7U, 10U, +VIRTIO_BLK_T_SECURE_ERASE + 0U, 0x80000001U, UINT32_MAX}) {
     rig.Offer(0, type, 0, 512, true);
     EXPECT_EQ(rig.Answer(0, 513), kUnsupp) << type;
@@ -105,7 +108,7 @@ TEST_F(BlkQueueTest, UnknownTypesAreUnsupported) {
   EXPECT_TRUE(rig.storage->seen.empty());
 }
 
-TEST_F(BlkQueueTest, OutOfRangeAndMisalignedAreIoErrors) {
+TEST_P(BlkQueueTest, OutOfRangeAndMisalignedAreIoErrors) {
   struct Case {
     uint64_t sector;
     uint32_t bytes;
@@ -129,7 +132,7 @@ TEST_F(BlkQueueTest, OutOfRangeAndMisalignedAreIoErrors) {
   EXPECT_EQ(rig.Answer(0, 513), kOk);
 }
 
-TEST_F(BlkQueueTest, StatusOfTheStorageInVirtioWords) {
+TEST_P(BlkQueueTest, StatusOfTheStorageInVirtioWords) {
   const std::pair<block::IoStatus, uint8_t> cases[] = {
       {block::IoStatus::kOk, kOk},
       {block::IoStatus::kIoError, kIoErr},
@@ -149,25 +152,25 @@ TEST_F(BlkQueueTest, StatusOfTheStorageInVirtioWords) {
   }
 }
 
-TEST_F(BlkQueueTest, ShortHeaderIsAnIoError) {
+TEST_P(BlkQueueTest, ShortHeaderIsAnIoError) {
   rig.PutHeader(0, VIRTIO_BLK_T_IN, 0);
-  rig.guest.SetChain(0, {{BlkRig::HeaderAt(0), 15}, {BlkRig::StatusAt(0), 1, kDescWrite}});
-  rig.guest.Offer(0);
+  rig.SetChain(0, {{BlkRig::HeaderAt(0), 15}, {BlkRig::StatusAt(0), 1, kDescWrite}});
+  rig.OfferHead(0);
   EXPECT_EQ(rig.Answer(0, 1), kIoErr);
-  rig.guest.SetChain(3, {{BlkRig::StatusAt(1), 1, kDescWrite}});  // no header at all
-  rig.guest.Offer(3);
+  rig.SetChain(3, {{BlkRig::StatusAt(1), 1, kDescWrite}});  // no header at all
+  rig.OfferHead(3);
   EXPECT_EQ(rig.Answer(1, 1), kIoErr);
   EXPECT_TRUE(rig.broken.empty());
 }
 
-TEST_F(BlkQueueTest, NoPlaceForTheStatusBreaksTheQueue) {
+TEST_P(BlkQueueTest, NoPlaceForTheStatusBreaksTheQueue) {
   rig.PutHeader(0, VIRTIO_BLK_T_OUT, 0);
-  rig.guest.SetChain(0, {{BlkRig::HeaderAt(0), 16}, {BlkRig::DataAt(0), 512}});
-  rig.guest.Offer(0);
+  rig.SetChain(0, {{BlkRig::HeaderAt(0), 16}, {BlkRig::DataAt(0), 512}});
+  rig.OfferHead(0);
   rig.Turn();
   ASSERT_EQ(rig.broken.size(), 1U);
   EXPECT_NE(rig.broken[0].find("without a status byte"), std::string::npos) << rig.broken[0];
-  EXPECT_TRUE(rig.guest.TakeAllUsed().empty());
+  EXPECT_TRUE(rig.TakeAllUsed().empty());
   EXPECT_EQ(rig.queue->in_flight(), 0U);
 }
 
@@ -207,7 +210,7 @@ TEST(BlkQueueReadOnlyTest, OnlyReadsAndFlushes) {
 
 // ---- Discard, write zeroes
 
-TEST_F(BlkQueueTest, DiscardOfSeveralRangesIsAnsweredOnce) {
+TEST_P(BlkQueueTest, DiscardOfSeveralRangesIsAnsweredOnce) {
   rig.Ranges(0, VIRTIO_BLK_T_DISCARD, {{0, 8, 0}, {16, 16, 0}, {2040, 8, 0}});
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   EXPECT_EQ(rig.storage->seen, (std::vector<Seen>{{Op::kDiscard, 0, 4096, false, false},
@@ -215,7 +218,7 @@ TEST_F(BlkQueueTest, DiscardOfSeveralRangesIsAnsweredOnce) {
                                                   {Op::kDiscard, 2040 * 512, 4096, false, false}}));
 }
 
-TEST_F(BlkQueueTest, WriteZeroesWithAndWithoutUnmap) {
+TEST_P(BlkQueueTest, WriteZeroesWithAndWithoutUnmap) {
   rig.Ranges(0, VIRTIO_BLK_T_WRITE_ZEROES, {{0, 8, 0}, {8, 8, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP}});
   EXPECT_EQ(rig.Answer(0, 1), kOk);
   EXPECT_EQ(rig.storage->seen, (std::vector<Seen>{{Op::kWriteZeroes, 0, 4096, false, false},
@@ -226,7 +229,7 @@ TEST_F(BlkQueueTest, WriteZeroesWithAndWithoutUnmap) {
   EXPECT_FALSE(rig.storage->seen.back().may_unmap);
 }
 
-TEST_F(BlkQueueTest, AsManyRangesAsOffered) {
+TEST_P(BlkQueueTest, AsManyRangesAsOffered) {
   std::vector<RangeEntry> ranges;
   for (uint32_t i = 0; i < kBlkRangesMax; ++i) ranges.push_back({i, 1, 0});
   rig.Ranges(0, VIRTIO_BLK_T_WRITE_ZEROES, ranges);
@@ -238,20 +241,20 @@ TEST_F(BlkQueueTest, AsManyRangesAsOffered) {
   EXPECT_EQ(rig.storage->seen.size(), kBlkRangesMax);
 }
 
-TEST_F(BlkQueueTest, RangesOfAsynchronousStorage) {
+TEST_P(BlkQueueTest, RangesOfAsynchronousStorage) {
   rig.storage->hold = true;
   rig.Ranges(0, VIRTIO_BLK_T_DISCARD, {{0, 8, 0}, {8, 8, 0}, {16, 8, 0}});
   for (size_t done = 0; done < 3; ++done) {
     rig.Turn();
     EXPECT_EQ(rig.storage->seen.size(), done + 1);  // one after the other
-    EXPECT_TRUE(rig.guest.TakeAllUsed().empty());
+    EXPECT_TRUE(rig.TakeAllUsed().empty());
     EXPECT_EQ(rig.queue->in_flight(), 1U);
     EXPECT_TRUE(rig.storage->CompleteOne());
   }
   EXPECT_EQ(rig.Answer(0, 1), kOk);
 }
 
-TEST_F(BlkQueueTest, FirstFailedRangeEndsTheRequest) {
+TEST_P(BlkQueueTest, FirstFailedRangeEndsTheRequest) {
   rig.Ranges(0, VIRTIO_BLK_T_DISCARD, {{0, 8, 0}, {BlkRig::kSectors, 8, 0}, {16, 8, 0}});
   EXPECT_EQ(rig.Answer(0, 1), kIoErr);
   EXPECT_EQ(rig.storage->seen.size(), 1U);
@@ -264,7 +267,7 @@ TEST_F(BlkQueueTest, FirstFailedRangeEndsTheRequest) {
   EXPECT_EQ(rig.storage->seen.size(), 2U);
 }
 
-TEST_F(BlkQueueTest, RangesThatMakeNoSense) {
+TEST_P(BlkQueueTest, RangesThatMakeNoSense) {
   struct Case {
     uint32_t type;
     RangeEntry range;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "block/pipeline.h"
 #include "guest_ring.h"
+#include "packed_guest_ring.h"
 #include "reactor/reactor.h"
 #include "virtio/blk_model.h"
 
@@ -105,8 +107,8 @@ class BlkRig {
 
   explicit BlkRig(const block::Geometry& geometry = DefaultGeometry(),
                   block::AccessMode mode = block::AccessMode::kReadWrite,
-                  std::vector<uint8_t>* shared_disk = nullptr)
-      : disk(shared_disk == nullptr ? own_disk_ : *shared_disk) {
+                  std::vector<uint8_t>* shared_disk = nullptr, bool packed = false)
+      : disk(shared_disk == nullptr ? own_disk_ : *shared_disk), packed_(packed) {
     if (shared_disk == nullptr) disk.resize(geometry.size_bytes);
     reactor = Reactor::Make(clock, {}).value();
     auto top = std::make_unique<MemoryChannel>(disk);
@@ -125,8 +127,10 @@ class BlkRig {
   QueueSetup Setup() {
     QueueSetup setup;
     setup.features = model->features();
+    if (!packed_) setup.features &= ~(uint64_t{1} << kFeatureRingPacked);
     setup.memory = memory.map();
-    setup.ring = guest.memory();
+    setup.ring = packed_ ? packed_guest.memory() : guest.memory();
+    setup.next_available = packed_ ? kPackedStart : 0;
     setup.notifier = &notifier;
     return setup;
   }
@@ -176,11 +180,34 @@ class BlkRig {
     const uint16_t flags = device_writes ? kDescWrite : 0;
     if (data_bytes > 0) descs.push_back({DataAt(slot), data_bytes, flags});
     descs.push_back({StatusAt(slot), 1, kDescWrite});
-    guest.SetChain(HeadOf(slot), descs);
+    SetChain(HeadOf(slot), descs);
   }
+  // A chain, and making it available: in a packed ring it is written only then, with its head as the buffer id.
+  void SetChain(uint16_t head, const std::vector<Desc>& descs) {
+    if (packed_) {
+      chains_[head] = descs;
+    } else {
+      guest.SetChain(head, descs);
+    }
+  }
+  void SetIndirectChain(uint16_t head, uint64_t table, const std::vector<Desc>& descs) {
+    if (packed_) {
+      chains_[head] = {packed_guest.Table(table, descs)};
+    } else {
+      guest.SetIndirectChain(head, table, descs);
+    }
+  }
+  void OfferHead(uint16_t head) {
+    if (packed_) {
+      packed_guest.Offer(chains_[head], head);
+    } else {
+      guest.Offer(head);
+    }
+  }
+  std::vector<Used> TakeAllUsed() { return packed_ ? packed_guest.TakeAllUsed() : guest.TakeAllUsed(); }
   void Offer(uint32_t slot, uint32_t type, uint64_t sector, uint32_t data_bytes, bool device_writes) {
     Prepare(slot, type, sector, data_bytes, device_writes);
-    guest.Offer(HeadOf(slot));
+    OfferHead(HeadOf(slot));
   }
   void Read(uint32_t slot, uint64_t sector, uint32_t bytes) {
     Offer(slot, VIRTIO_BLK_T_IN, sector, bytes, true);
@@ -199,7 +226,7 @@ class BlkRig {
   // Serves what was offered; the status of `slot`, which has to be the only one answered, with that length.
   uint8_t Answer(uint32_t slot, uint32_t used_length) {
     Turn();
-    const std::vector<Used> used = guest.TakeAllUsed();
+    const std::vector<Used> used = TakeAllUsed();
     const std::vector<Used> expected = {{HeadOf(slot), used_length}};
     if (used != expected) return 0xee;
     return StatusOf(slot);
@@ -213,7 +240,8 @@ class BlkRig {
   ManualClock clock;
   std::unique_ptr<Reactor> reactor;
   GuestMemory memory{GuestLayout::Regions(kSize)};
-  GuestRing guest = GuestLayout::Ring(memory, kSize);
+  GuestRing guest = GuestLayout::Ring(memory, kSize);  // one of the two
+  PackedGuestRing packed_guest{memory, kSize};
   CountingNotifier notifier;
   MemoryChannel* storage = nullptr;
   std::unique_ptr<block::PipelineChannel> channel;
@@ -222,6 +250,10 @@ class BlkRig {
   std::vector<std::string> broken;
   uint32_t drained = 0;
   bool running = false;
+
+ private:
+  const bool packed_;
+  std::map<uint16_t, std::vector<Desc>> chains_;  // of a packed ring, by their heads
 };
 
 }  // namespace cleat::virtio

@@ -135,6 +135,7 @@ TEST(ScsiModelTest, OffersWhatADriverNeeds) {
   const uint64_t features = rig.model->features();
   EXPECT_EQ(features & 0xf, (1U << VIRTIO_SCSI_F_HOTPLUG) | (1U << VIRTIO_SCSI_F_CHANGE));
   EXPECT_NE(features >> kFeatureVersion1 & 1, 0U);
+  EXPECT_TRUE(IsPacked(features));
   EXPECT_FALSE(rig.model->OpenQueue(*rig.io[0], 4));
   EXPECT_FALSE(rig.model->OpenQueue(*rig.io[0], 3));  // on the other reactor
 }

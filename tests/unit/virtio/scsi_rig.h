@@ -137,7 +137,9 @@ class ScsiRig {
   ScsiSide& management() { return sides[0]; }
   ScsiSide& requests(uint32_t index = 0) { return sides[2 + index]; }
 
-  void Start(uint32_t side) { sides[side].Start(model->features() & ~without_features_); }
+  void Start(uint32_t side) {
+    sides[side].Start(model->features() & ~without_features_ & ~(uint64_t{1} << kFeatureRingPacked));
+  }
   void Stop(uint32_t side) {
     if (std::exchange(sides[side].running, false)) {
       sides[side].queue->Stop([this] { ++drained; });

@@ -67,7 +67,7 @@ TEST(TwoReactorsTest, QueuesOfOneModelShareNothing) {
                                                               std::make_unique<MemoryChannel>(disk));
       side.queue = model.OpenQueue(*side.reactor, i).value();
       QueueSetup setup;
-      setup.features = model.features();
+      setup.features = model.features() & ~(uint64_t{1} << kFeatureRingPacked);
       setup.memory = side.memory.map();
       setup.ring = side.guest.memory();
       side.queue->Start(setup, [&side](const std::string& reason) { side.broken = reason; });

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver's side of a split virtqueue (virtio 1.2, 2.7). Made by DriverRing::Create; see there.
+#pragma once
+
+#include "perf/driver_ring.h"
+
+namespace cleat::perf {
+
+class SplitDriverRing final : public DriverRing {
+ public:
+  SplitDriverRing(GuestMemory& memory, const RingOptions& options) : DriverRing(memory, options) {}
+
+  std::optional<uint16_t> Add(std::span<const Segment> chain, bool indirect, uint64_t token) override;
+  bool Publish() override;
+  PopResult Pop(UsedEntry* used) override;
+  bool EnableCalls() override;
+  void DisableCalls() override;
+  uint32_t first_base() const override { return 0; }
+  uint32_t base_after_crash() const override { return device_used_idx(); }
+
+  uint16_t avail_idx() const override { return avail_shadow_; }
+  uint16_t device_used_idx() const override;
+  std::optional<std::vector<uint16_t>> TakeRaw(uint16_t count) override;
+  wire::Descriptor& RawDescriptor(uint16_t index) override;
+  void PushRaw(uint16_t head, uint16_t descriptors, uint64_t token) override;
+  void PublishRawIndex(uint16_t avail_idx) override;
+
+ private:
+  Status Initialize() override;
+  uint16_t TakeDescriptor();
+  void Release(uint16_t head);
+  void WriteChain(std::span<const Segment> chain, uint16_t head);
+  void WriteIndirect(std::span<const Segment> chain, uint16_t head);
+
+  wire::Descriptor* desc_ = nullptr;
+  uint16_t* avail_ = nullptr;  // flags, idx, ring[size], used_event
+  uint8_t* used_ = nullptr;    // u16 flags, u16 idx, UsedElement[size], u16 avail_event
+
+  // Ours, never read back from memory that the device can write.
+  std::vector<uint16_t> next_;  // of the free list, and of each chain in flight
+  uint16_t free_head_ = 0;
+  uint16_t avail_shadow_ = 0;
+  uint16_t avail_published_ = 0;
+  uint16_t used_seen_ = 0;    // entries taken
+  uint16_t used_cached_ = 0;  // the device's index when last read
+};
+
+}  // namespace cleat::perf
