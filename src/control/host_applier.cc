@@ -16,6 +16,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
+constexpr size_t kErrorBytesMax = kMessageBytesMax / 4;
 // How often it looks whether its caller is still there.
 constexpr std::chrono::milliseconds kTurn{500};
 
@@ -92,7 +93,11 @@ void HostApplier::Report(const std::string& name, v1::ApplyAction action) {
 
 void HostApplier::ReportFailed(const std::string& name, const Error& error) {
   Report(name, v1::APPLY_ACTION_FAILED);
-  *response_.mutable_results()->rbegin()->mutable_error() = ToRpcStatus(error);
+  google::rpc::Status& status = *response_.mutable_results()->rbegin()->mutable_error();
+  status = ToRpcStatus(error);
+  error_bytes_ += status.ByteSizeLong();
+  if (error_bytes_ > kErrorBytesMax)
+    status.clear_message();  // its reason says enough, and the answer stays sendable
   response_.set_complete(false);
 }
 

@@ -53,6 +53,7 @@ class HostApplier {
   std::chrono::steady_clock::time_point deadline_;
   std::set<std::string> made_;  // by a dry run, in thought
   v1::ApplyHostResponse response_;
+  size_t error_bytes_ = 0;
 };
 
 }  // namespace cleat::control

@@ -5,6 +5,7 @@
 
 #include "control/host_applier.h"
 #include "control/names.h"
+#include "control/reasons.h"
 
 namespace cleat::control {
 namespace {
@@ -134,9 +135,15 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   static constexpr Method kAdd{"ApplyHost", Role::kAttach, true};
   static constexpr Method kExact{"ApplyHost(EXACT)", Role::kAdmin, true};
   const Method& method = request->mode() == v1::APPLY_MODE_EXACT ? kExact : kAdd;
-  return gate_.Pass(*context, method, request->dry_run() ? "dry run" : "host", reply, [&] {
-    return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
-  });
+  return gate_.Pass(
+      *context, method, request->dry_run() ? "dry run" : "host", reply,
+      [&]() -> Result<v1::ApplyHostResponse> {
+        const std::unique_lock lock(apply_mutex_, std::try_to_lock);
+        if (!lock.owns_lock()) {
+          return Refuse(v1::REASON_RESOURCE_BUSY, "another ApplyHost is under way: retry in a moment");
+        }
+        return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
+      });
 }
 
 grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* request,

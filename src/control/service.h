@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <mutex>
+
 #include "cleat/v1/cleat.grpc.pb.h"
 #include "control/gate.h"
 #include "control/host_state.h"
@@ -57,6 +59,7 @@ class Service final : public v1::Cleat::Service {
  private:
   HostState& state_;
   Gate& gate_;
+  std::mutex apply_mutex_;  // one ApplyHost at a time: two would undo each other's work
 };
 
 }  // namespace cleat::control

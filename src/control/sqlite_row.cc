@@ -57,9 +57,9 @@ Error SqlError(sqlite3* db, const std::string& path, std::string_view doing) {
             ". The file is damaged: put a copy of it in its place, or follow docs/operations.md, \"A "
             "damaged store\"; engines serve on meanwhile");
   }
-  const bool full =
-      code == SQLITE_FULL ||
-      (code == SQLITE_IOERR && (sqlite3_system_errno(db) == ENOSPC || sqlite3_system_errno(db) == EDQUOT));
+  const bool full = code == SQLITE_FULL || (code == SQLITE_IOERR && (sqlite3_system_errno(db) == ENOSPC ||
+                                                                     sqlite3_system_errno(db) == EDQUOT ||
+                                                                     sqlite3_system_errno(db) == EFBIG));
   if (full) {
     return Refuse(
         v1::REASON_STORE_FULL,
