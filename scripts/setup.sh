@@ -45,6 +45,8 @@ protobuf-compiler-grpc  API
 libprotobuf-dev         API
 protobuf-c-compiler     engine-protocol
 libprotobuf-c-dev       engine-protocol
+libssl-dev              API-over-TLS
+openssl                 tests
 libsqlite3-dev          store
 libcli11-dev            command-lines
 libyaml-cpp-dev         cleatctl

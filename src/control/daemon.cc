@@ -78,13 +78,14 @@ Status Daemon::StartApi(const DaemonOptions& options) {
         ErrorCode::kUnavailable,
         fmt::format("the API can't listen on '{}': give a free HOST:PORT of this host", options.tls_address));
   }
+  CheckHealth();
   listener_->Start(*server_, grants_, [this] { return CheckHealth(); });
   // A store that refuses a write may do so for a while: that is looked at until it takes one again.
   store_->SetOnFailure([listener = listener_.get()] { listener->Wake(); });
   return Ok{};
 }
 
-// On the listener's thread.
+// On the listener's thread, once that runs.
 bool Daemon::CheckHealth() {
   const bool writable = state_->CheckStore();
   server_->GetHealthCheckService()->SetServingStatus(writable);

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// The newer half of the API, without gRPC where that adds nothing: updates, etags, labels, names, targets, waiting,
+// watching on, applying a whole host; and the table of reasons.
+#include <fmt/format.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "control/conductor.h"
+#include "control/daemon.h"
+#include "control/host_applier.h"
+#include "control/reasons.h"
+#include "fake_engine.h"
+#include "requests.h"
+#include "temp_dir.h"
+
+namespace cleat::control {
+namespace {
+
+v1::UpdateDiskRequest Grow(const std::string& id, uint64_t size_bytes) {
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(id));
+  request.mutable_disk()->mutable_spec()->set_size_bytes(size_bytes);
+  request.mutable_update_mask()->add_paths("spec.size_bytes");
+  return request;
+}
+
+v1::CreateControllerRequest NewScsi(const std::string& id) {
+  auto request = NewController(id);
+  request.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
+  return request;
+}
+
+v1::WaitRequest WaitFor(const std::string& name, v1::WaitCondition condition, int64_t milliseconds = 60'000) {
+  v1::WaitRequest request;
+  request.set_name(name);
+  request.set_condition(condition);
+  request.mutable_timeout()->set_seconds(milliseconds / 1000);
+  request.mutable_timeout()->set_nanos(static_cast<int32_t>(milliseconds % 1000 * 1'000'000));
+  return request;
+}
+
+bool Never() {
+  return false;
+}
+
+class ApiCallsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    DaemonOptions options;
+    options.state_dir = dir_.path();
+    options.api_socket = dir_ / "api.sock";
+    options.engine_socket = dir_ / "engine.sock";
+    options.conductor.retry_min_ns = kNsPerMs;
+    options.conductor.retry_max_ns = 20 * kNsPerMs;
+    auto daemon = Daemon::Start(options);
+    ASSERT_TRUE(daemon.ok()) << daemon.error().message;
+    daemon_ = std::move(*daemon);
+    engine_ = std::make_unique<FakeEngine>(options.engine_socket);
+  }
+
+  template <typename T>
+  static void ExpectReason(const Result<T>& result, v1::Reason reason) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(ReasonName(ReasonOf(result.error())), ReasonName(reason)) << result.error().message;
+  }
+  HostState& state() { return daemon_->state(); }
+
+  TempDir dir_;
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<FakeEngine> engine_;
+};
+
+// ---- Names ----
+
+TEST_F(ApiCallsTest, AWwnIsMadeOfTheIdAloneAndIsUnique) {
+  const auto a = state().CreateDisk(NullDisk("a"));
+  ASSERT_TRUE(a.ok());
+  EXPECT_EQ(a->spec().wwn().substr(0, 3), "0x3");
+  EXPECT_EQ(a->spec().wwn().size(), 18u);
+  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("a")).ok());
+  EXPECT_EQ(state().CreateDisk(NullDisk("a", 2 * kMiB))->spec().wwn(), a->spec().wwn());
+  auto b = NullDisk("b");
+  b.mutable_disk()->mutable_spec()->set_wwn(a->spec().wwn());
+  ExpectReason(state().CreateDisk(b), v1::REASON_WWN_TAKEN);
+  for (const char* wwn : {"0x123", "3000000000000001", "0x4000000000000001", "0x300000000000000g"}) {
+    b.mutable_disk()->mutable_spec()->set_wwn(wwn);
+    ExpectReason(state().CreateDisk(b), v1::REASON_INVALID_FIELD);
+  }
+  b.mutable_disk()->mutable_spec()->set_wwn("0x5000C500A1B2C3D4");
+  EXPECT_EQ(state().CreateDisk(b)->spec().wwn(), "0x5000c500a1b2c3d4");
+}
+
+TEST_F(ApiCallsTest, AScsiControllerTakesEightDisksAtTheLowestFreeTargets) {
+  ASSERT_TRUE(engine_->Connect());
+  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(state().CreateDisk(NullDisk(fmt::format("d{}", i))).ok());
+  for (uint32_t i = 0; i < 8; ++i) {
+    const auto attached = state().AttachDisk(Attach(fmt::format("d{}", i), "c"));
+    ASSERT_TRUE(attached.ok()) << attached.error().message;
+    EXPECT_EQ(attached->spec().target(), i);
+    EXPECT_EQ(state().AttachDisk(Attach(fmt::format("d{}", i), "c"))->spec().target(), i)
+        << "again is the same";
+  }
+  ExpectReason(state().AttachDisk(Attach("d8", "c")), v1::REASON_TOO_MANY_RESOURCES);
+  auto taken = Attach("d8", "c");
+  taken.mutable_attachment()->mutable_spec()->set_target(3);
+  ExpectReason(state().AttachDisk(taken), v1::REASON_TARGET_TAKEN);
+  taken.mutable_attachment()->mutable_spec()->set_target(8);
+  ExpectReason(state().AttachDisk(taken), v1::REASON_INVALID_FIELD);
+  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_READY), Never).ok());
+  EXPECT_EQ(engine_->TypeOf("controllers/c"), engine::v1::CONTROLLER_TYPE_SCSI);
+  EXPECT_EQ(engine_->DiskAt("controllers/c", 5).wwn() >> 60, 3u);
+  ASSERT_TRUE(state().DetachDisk(Detach("c", "d5")).ok());
+  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_GONE), Never).ok());
+  EXPECT_EQ(state().AttachDisk(Attach("d8", "c"))->spec().target(), 5u);
+}
+
+// ---- Updates ----
+
+TEST_F(ApiCallsTest, AnEtagGuardsAgainstChangesNotSeen) {
+  const auto made = state().CreateDisk(NullDisk("a"));
+  ASSERT_TRUE(made.ok());
+  v1::UpdateDiskRequest update;
+  *update.mutable_disk() = *made;
+  (*update.mutable_disk()->mutable_labels())["vm"] = "one";
+  update.mutable_update_mask()->add_paths("labels");
+  const auto updated = state().UpdateDisk(update);
+  ASSERT_TRUE(updated.ok()) << updated.error().message;
+  EXPECT_EQ(updated->labels().at("vm"), "one");
+  EXPECT_NE(updated->etag(), made->etag());
+  (*update.mutable_disk()->mutable_labels())["vm"] = "two";
+  ExpectReason(state().UpdateDisk(update), v1::REASON_ETAG_MISMATCH);
+  v1::DeleteDiskRequest erase = DeleteDisk("a");
+  erase.set_etag(made->etag());
+  ExpectReason(state().DeleteDisk(erase), v1::REASON_ETAG_MISMATCH);
+  state().ReportDisk("a", v1::DISK_STATE_READY, "a status");
+  EXPECT_EQ(state().GetDisk(GetDisk("a"))->etag(), updated->etag()) << "a status is no intent";
+  erase.set_etag(updated->etag());
+  EXPECT_TRUE(state().DeleteDisk(erase).ok());
+  EXPECT_TRUE(state().DeleteDisk(erase).ok()) << "gone is gone";
+}
+
+TEST_F(ApiCallsTest, OnlyKnownPathsAreUpdated) {
+  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  auto update = Grow("a", 2 * kMiB);
+  update.clear_update_mask();
+  ExpectReason(state().UpdateDisk(update), v1::REASON_INVALID_UPDATE_MASK);
+  update.mutable_update_mask()->add_paths("spec.serial");
+  ExpectReason(state().UpdateDisk(update), v1::REASON_INVALID_UPDATE_MASK);
+  ExpectReason(state().UpdateDisk(Grow("none", kMiB)), v1::REASON_RESOURCE_NOT_FOUND);
+  ExpectReason(state().UpdateDisk(Grow("a", kMiB / 2)), v1::REASON_DISK_CANNOT_SHRINK);
+  ExpectReason(state().UpdateDisk(Grow("a", kMiB + 1)), v1::REASON_INVALID_FIELD);
+  EXPECT_TRUE(state().UpdateDisk(Grow("a", kMiB)).ok());
+}
+
+TEST_F(ApiCallsTest, LabelsAreBounded) {
+  auto request = NullDisk("a");
+  auto& labels = *request.mutable_disk()->mutable_labels();
+  for (const char* key : {"", "A", "1", "a-", "a b"}) {
+    labels.clear();
+    labels[key] = "";
+    ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+  }
+  labels.clear();
+  labels["a"] = std::string(257, 'x');
+  ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+  labels["a"] = "line\nbreak";
+  ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+  labels["a"] = "x=y";
+  ASSERT_TRUE(state().CreateDisk(request).ok());
+  EXPECT_TRUE(state().CreateDisk(request).ok());
+  labels["a"] = "z";
+  ExpectReason(state().CreateDisk(request), v1::REASON_CONTENT_DIFFERS);
+}
+
+TEST_F(ApiCallsTest, AFileAndMemoryGrowAndTheGuestIsTold) {
+  ASSERT_TRUE(engine_->Connect());
+  const std::string path = dir_ / "disk.img";
+  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
+  ASSERT_TRUE(state().CreateDisk(FileDisk("f", path, true)).ok());
+  ASSERT_TRUE(state().CreateDisk(MemoryDisk("m")).ok());
+  for (const char* disk : {"f", "m"}) {
+    ASSERT_TRUE(state().AttachDisk(Attach(disk, "c")).ok());
+    ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", disk), v1::WAIT_CONDITION_READY), Never).ok());
+  }
+  engine_->FailResizes(1);
+  ASSERT_TRUE(state().UpdateDisk(Grow("f", 2 * kMiB)).ok());
+  EXPECT_EQ(std::filesystem::file_size(path), 2 * kMiB);
+  ASSERT_TRUE(state().UpdateDisk(Grow("m", 3 * kMiB)).ok());
+  const auto grown = state().Wait(WaitFor(AttachmentName("c", "f"), v1::WAIT_CONDITION_READY), Never);
+  ASSERT_TRUE(grown.ok()) << grown.error().message;
+  EXPECT_EQ(grown->attachment().status().size_bytes(), 2 * kMiB);
+  const auto memory = state().Wait(WaitFor("disks/m", v1::WAIT_CONDITION_READY), Never);
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ(memory->disk().status().size_bytes(), 3 * kMiB);
+  EXPECT_EQ(engine_->DiskAt("controllers/c", 1).size_bytes(), 3 * kMiB);
+  struct stat info {};
+  ASSERT_EQ(fstat(engine_->MemoryOf("disks/m").get(), &info), 0);
+  EXPECT_EQ(static_cast<uint64_t>(info.st_size), 3 * kMiB) << "the same memory";
+}
+
+TEST_F(ApiCallsTest, AnEngineThatWasAwayIsToldOfTheSizeWhenItIsBack) {
+  ASSERT_TRUE(engine_->Connect());
+  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
+  ASSERT_TRUE(state().CreateDisk(NullDisk("d")).ok());
+  ASSERT_TRUE(state().AttachDisk(Attach("d", "c")).ok());
+  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
+  engine_->Disconnect();
+  ASSERT_TRUE(state().UpdateDisk(Grow("d", 4 * kMiB)).ok());
+  ASSERT_TRUE(engine_->Connect());
+  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
+  EXPECT_EQ(engine_->DiskAt("controllers/c", 0).size_bytes(), 4 * kMiB);
+}
+
+// ---- Waiting ----
+
+TEST_F(ApiCallsTest, WaitEndsWithAReason) {
+  ExpectReason(state().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_READY), Never),
+               v1::REASON_RESOURCE_NOT_FOUND);
+  ExpectReason(state().Wait(WaitFor("disk a", v1::WAIT_CONDITION_READY), Never), v1::REASON_INVALID_NAME);
+  EXPECT_EQ(state().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_GONE), Never)->gone(), "disks/a");
+  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
+  const auto late = state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 1), Never);
+  ExpectReason(late, v1::REASON_WAIT_TIMED_OUT);
+  EXPECT_NE(late.error().message.find("PENDING"), std::string::npos) << late.error().message;
+  auto endless = WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 3'600'001);
+  ExpectReason(state().Wait(endless, Never), v1::REASON_INVALID_FIELD);
+  EXPECT_FALSE(state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), [] { return true; }).ok());
+}
+
+TEST_F(ApiCallsTest, WaitDoesNotMissAFailure) {
+  ASSERT_TRUE(engine_->Connect());
+  engine_->FailAttaches(1'000'000, "io", "the cable is out");
+  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
+  ASSERT_TRUE(state().CreateDisk(NullDisk("d")).ok());
+  ASSERT_TRUE(state().AttachDisk(Attach("d", "c")).ok());
+  auto wait = WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY);
+  wait.set_fail_fast(true);
+  const auto failed = state().Wait(wait, Never);
+  ExpectReason(failed, v1::REASON_WAIT_FAILED);
+  EXPECT_NE(failed.error().message.find("the cable is out"), std::string::npos) << failed.error().message;
+  engine_->FailAttaches(0, "", "");
+  wait.set_fail_fast(false);
+  const auto ready = state().Wait(wait, Never);
+  ASSERT_TRUE(ready.ok()) << ready.error().message;
+  EXPECT_EQ(ready->attachment().status().failures(), 0u);
+}
+
+TEST_F(ApiCallsTest, StoppingEndsAWait) {
+  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
+  std::thread stopper([&] { state().StopWatchers(); });
+  ExpectReason(state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), Never), v1::REASON_STOPPING);
+  stopper.join();
+}
+
+// ---- Watching on ----
+
+TEST_F(ApiCallsTest, AWatcherGoesOnWhereItWas) {
+  const uint64_t seen = state().CreateDisk(NullDisk("a"))->revision();
+  const uint64_t later = state().CreateDisk(NullDisk("b"))->revision();
+  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("a")).ok());
+  const auto watcher = state().Watch(seen);
+  ASSERT_TRUE(watcher.ok()) << watcher.error().message;
+  const auto next = [&] { return *(*watcher)->Next(std::chrono::seconds(60)); };
+  auto event = next();
+  EXPECT_EQ(event->disk().name(), "disks/b");
+  EXPECT_EQ(event->revision(), later);
+  EXPECT_EQ(next()->gone(), "disks/a");
+  EXPECT_TRUE(next()->has_synced());
+  ExpectReason(state().Watch(state().NewestRevision() + 1), v1::REASON_WATCH_REVISION_GONE);
+}
+
+TEST(WatchHubTest, TheHistoryIsBoundedAndShared) {
+  WatchHub hub;
+  hub.StartHistory(10);
+  const auto watcher = hub.Subscribe({});
+  for (uint64_t i = 1; i <= WatchHub::kHistoryMax + 5; ++i) {
+    auto event = std::make_shared<v1::WatchResponse>();
+    event->set_revision(10 + i);
+    hub.Publish(event);
+  }
+  EXPECT_FALSE(hub.Since(14).ok());
+  const auto rest = hub.Since(15);
+  ASSERT_TRUE(rest.ok());
+  EXPECT_EQ(rest->size(), WatchHub::kHistoryMax);
+  EXPECT_EQ(rest->front()->revision(), 16u);
+}
+
+// ---- Applying a host ----
+
+class ApplyTest : public ApiCallsTest {
+ protected:
+  void SetUp() override {
+    ApiCallsTest::SetUp();
+    ASSERT_TRUE(engine_->Connect());
+  }
+  static v1::ApplyHostRequest Host() {
+    v1::ApplyHostRequest request;
+    for (const char* id : {"root", "data"}) {
+      v1::Disk& disk = *request.add_disks();
+      disk = NullDisk(id).disk();
+      disk.set_name(DiskName(id));
+      v1::Attachment& attachment = *request.add_attachments();
+      attachment.set_name(AttachmentName("vm1", id));
+      attachment.mutable_spec()->set_disk(DiskName(id));
+    }
+    v1::Controller& controller = *request.add_controllers();
+    controller = NewScsi("vm1").controller();
+    controller.set_name("controllers/vm1");
+    return request;
+  }
+  // "CREATED disks/root, ..."
+  std::string Apply(const v1::ApplyHostRequest& request) {
+    const auto response = HostApplier(state(), Never).Apply(request);
+    if (!response.ok()) return response.error().message;
+    std::string text;
+    for (const v1::ApplyResult& result : response->results()) {
+      const std::string action = v1::ApplyAction_Name(result.action()).substr(sizeof("APPLY_ACTION_") - 1);
+      text += (text.empty() ? "" : ", ") + action + " " + result.name();
+    }
+    return text;
+  }
+};
+
+TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
+  auto request = Host();
+  request.set_dry_run(true);
+  const std::string created =
+      "CREATED disks/root, CREATED disks/data, CREATED controllers/vm1, CREATED "
+      "controllers/vm1/attachments/root, "
+      "CREATED controllers/vm1/attachments/data";
+  EXPECT_EQ(Apply(request), created);
+  EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok()) << "a dry run does nothing";
+  request.set_dry_run(false);
+  EXPECT_EQ(Apply(request), created);
+  EXPECT_EQ(Apply(request),
+            "UNCHANGED disks/root, UNCHANGED disks/data, UNCHANGED controllers/vm1, UNCHANGED "
+            "controllers/vm1/attachments/root, UNCHANGED controllers/vm1/attachments/data");
+
+  request.mutable_disks(0)->mutable_spec()->set_size_bytes(8 * kMiB);
+  request.mutable_disks(1)->mutable_spec()->set_serial("another");
+  EXPECT_EQ(Apply(request),
+            "UPDATED disks/root, FAILED disks/data, UNCHANGED controllers/vm1, UNCHANGED "
+            "controllers/vm1/attachments/root, UNCHANGED controllers/vm1/attachments/data");
+
+  // The disk moves to another controller, in one call: it is detached there before it is attached here.
+  auto moved = Host();
+  moved.mutable_disks(0)->mutable_spec()->set_size_bytes(8 * kMiB);
+  moved.set_mode(v1::APPLY_MODE_EXACT);
+  moved.mutable_disks()->RemoveLast();
+  moved.mutable_attachments()->RemoveLast();
+  moved.mutable_controllers(0)->set_name("controllers/vm2");
+  moved.mutable_controllers(0)->mutable_spec()->set_socket_path("/run/vm/vm2");
+  moved.mutable_attachments(0)->set_name("controllers/vm2/attachments/root");
+  EXPECT_EQ(Apply(moved),
+            "DELETED controllers/vm1/attachments/data, DELETED controllers/vm1/attachments/root, DELETED "
+            "controllers/vm1, DELETED disks/data, UNCHANGED disks/root, CREATED controllers/vm2, CREATED "
+            "controllers/vm2/attachments/root");
+  v1::ApplyHostRequest empty;
+  empty.set_mode(v1::APPLY_MODE_EXACT);
+  EXPECT_EQ(Apply(empty),
+            "DELETED controllers/vm2/attachments/root, DELETED controllers/vm2, DELETED disks/root");
+}
+
+TEST_F(ApplyTest, ARequestThatMakesNoSenseDoesNothing) {
+  auto request = Host();
+  *request.add_disks() = request.disks(0);
+  EXPECT_NE(Apply(request).find("twice"), std::string::npos);
+  request = Host();
+  request.mutable_disks(0)->set_name("controllers/root");
+  EXPECT_NE(Apply(request).find("not a name"), std::string::npos);
+  EXPECT_FALSE(state().GetDisk(GetDisk("data")).ok());
+}
+
+// ---- Reasons ----
+
+TEST(ReasonsTest, EachReasonHasACodeAMeaningAndAnAction) {
+  for (const v1::Reason reason : AllReasons()) {
+    const v1::ReasonInfo& info = InfoOf(reason);
+    EXPECT_FALSE(info.meaning().empty()) << ReasonName(reason);
+    EXPECT_FALSE(info.action().empty()) << ReasonName(reason);
+    EXPECT_FALSE(info.code().empty()) << ReasonName(reason);
+  }
+}
+
+// The table in the documentation is the one in the code.
+TEST(ReasonsTest, TheDocumentationSaysTheSame) {
+  std::ifstream file(CLEAT_SOURCE_DIR "/docs/api.md");
+  std::set<std::string> documented;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("| `") && std::count(line.begin(), line.end(), '|') == 5) documented.insert(line);
+  }
+  for (const v1::Reason reason : AllReasons()) {
+    const v1::ReasonInfo& info = InfoOf(reason);
+    const std::string row = fmt::format("| `{}` | `{}` | {} | {} |", ReasonName(reason), info.code(),
+                                        info.meaning(), info.action());
+    EXPECT_EQ(documented.erase(row), 1u) << "docs/api.md lacks:\n" << row;
+  }
+  EXPECT_TRUE(documented.empty()) << "docs/api.md has what the code has not: " << *documented.begin();
+}
+
+}  // namespace
+}  // namespace cleat::control

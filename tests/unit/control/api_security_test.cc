@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may call what: roles on the unix socket and over mutual TLS, the audit log, certificates that are replaced. Over
+// real gRPC; certificates are made by the openssl command.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "control/daemon.h"
+#include "control/reasons.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "requests.h"
+#include "temp_dir.h"
+
+namespace cleat::control {
+namespace {
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::string ReasonIn(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  if (!details.ParseFromString(status.error_details()) || details.details_size() != 1) return "no details";
+  if (!details.details(0).UnpackTo(&info) || info.domain() != "cleat") return "no ErrorInfo";
+  return info.reason();
+}
+
+// ---- Grants ----
+
+Caller Local(uid_t uid, std::set<gid_t> gids = {}) {
+  Caller caller;
+  caller.kind = Caller::Kind::kLocal;
+  caller.uid = uid;
+  caller.gids = std::move(gids);
+  return caller;
+}
+
+Caller Certificate(std::vector<std::string> names) {
+  Caller caller;
+  caller.kind = Caller::Kind::kCertificate;
+  caller.names = std::move(names);
+  return caller;
+}
+
+TEST(GrantsTest, RootAndOneselfAreAdminAndNobodyElseIsAnything) {
+  const Grants grants;
+  EXPECT_EQ(grants.RoleOf(Local(0)), Role::kAdmin);
+  EXPECT_EQ(grants.RoleOf(Local(geteuid())), Role::kAdmin);
+  EXPECT_EQ(grants.RoleOf(Local(4711)), Role::kNone);
+  EXPECT_EQ(grants.RoleOf(Certificate({"root", "0", ""})), Role::kNone);
+  EXPECT_EQ(grants.RoleOf(Caller()), Role::kNone) << "an unknown caller has uid 0 by default, and is nobody";
+}
+
+TEST(GrantsTest, TheHighestOfTheGrantsCounts) {
+  Grants grants;
+  ASSERT_TRUE(grants.Add("read=uid:4711").ok());
+  ASSERT_TRUE(grants.Add("attach=gid:99").ok());
+  ASSERT_TRUE(grants.Add("admin=cert:cp.example").ok());
+  EXPECT_EQ(grants.RoleOf(Local(4711, {4711})), Role::kRead);
+  EXPECT_EQ(grants.RoleOf(Local(4711, {4711, 99})), Role::kAttach);
+  EXPECT_EQ(grants.RoleOf(Certificate({"other", "cp.example"})), Role::kAdmin);
+  EXPECT_EQ(grants.RoleOf(Certificate({"cp.example.org"})), Role::kNone);
+}
+
+TEST(GrantsTest, WrongGrantsAreRefused) {
+  Grants grants;
+  for (const char* text :
+       {"", "read", "read=", "read=uid", "read=uid:", "boss=uid:1", "read=uid:no-such-user-here",
+        "read=gid:no-such-group-here", "read=host:a", ":read=uid"}) {
+    EXPECT_FALSE(grants.Add(text).ok()) << text;
+  }
+}
+
+TEST(AuditTest, ARecordIsOneLineOfJsonWhateverIsInIt) {
+  const std::string line = ToJson({.caller = "certificate a\"b\n",
+                                   .role = Role::kAttach,
+                                   .method = "AttachDisk",
+                                   .resource = "x\\y",
+                                   .code = "OK",
+                                   .reason = "",
+                                   .duration_us = 5},
+                                  1'700'000'000'123);
+  EXPECT_EQ(line, R"({"time":"2023-11-14T22:13:20.123Z","caller":"certificate a\"b\u000a","role":"attach",)"
+                  R"("method":"AttachDisk","resource":"x\\y","code":"OK","reason":"","duration_us":5})");
+}
+
+// ---- The unix socket ----
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.state_dir = dir_.path();
+    options_.api_socket = dir_ / "api.sock";
+    options_.engine_socket = dir_ / "engine.sock";
+    options_.audit_log = dir_ / "audit.json";
+  }
+  void Start() {
+    auto daemon = Daemon::Start(options_);
+    ASSERT_TRUE(daemon.ok()) << daemon.error().message;
+    daemon_ = std::move(*daemon);
+  }
+
+  static grpc::Status Create(v1::Cleat::Stub& stub, const std::string& id) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    v1::Disk disk;
+    return stub.CreateDisk(&context, NullDisk(id), &disk);
+  }
+  static grpc::Status List(v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    v1::ListDisksResponse response;
+    return stub.ListDisks(&context, {}, &response);
+  }
+  static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    v1::ApplyHostRequest request;
+    request.set_mode(v1::APPLY_MODE_EXACT);
+    v1::ApplyHostResponse response;
+    return stub.ApplyHost(&context, request, &response);
+  }
+
+  TempDir dir_;
+  DaemonOptions options_;
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(SecurityTest, TheKernelSaysWhoCallsAndTheAuditLogKeepsIt) {
+  Start();
+  const auto stub = v1::Cleat::NewStub(
+      grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  EXPECT_TRUE(Create(*stub, "a").ok());
+  EXPECT_EQ(ReasonIn(Create(*stub, "B")), "INVALID_NAME");
+  EXPECT_TRUE(List(*stub).ok());
+  daemon_.reset();
+  const std::string audit = ReadAll(options_.audit_log);
+  const std::string caller = fmt::format(R"("caller":"uid {}, pid {}","role":"admin")", getuid(), getpid());
+  EXPECT_NE(audit.find(caller + R"(,"method":"CreateDisk","resource":"disks/a","code":"OK")"),
+            std::string::npos)
+      << audit;
+  EXPECT_NE(audit.find(R"("resource":"disks/B","code":"INVALID_ARGUMENT","reason":"INVALID_NAME")"),
+            std::string::npos)
+      << audit;
+  EXPECT_EQ(std::count(audit.begin(), audit.end(), '\n'), 2) << "reading leaves no record";
+}
+
+// ---- What every gRPC server of the field has: health, reflection. Their bytes are given and read as they are. ----
+
+std::string BytesOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  EXPECT_TRUE(buffer.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices)
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return bytes;
+}
+
+// One message there, one back, whether the method is a stream or not.
+std::string Exchange(const std::string& socket, const std::string& method, const std::string& bytes) {
+  grpc::GenericStub stub(grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  const auto wait = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  if (!wait()) return "no call";
+  call->WriteLast(request, {}, nullptr);
+  if (!wait()) return "no write";
+  call->Read(&reply, nullptr);
+  const bool read = wait();
+  call->Finish(&status, nullptr);
+  wait();
+  return read ? BytesOf(reply) : status.error_message();
+}
+
+TEST_F(SecurityTest, HealthAndReflectionAnswer) {
+  Start();
+  const std::string serving("\x08\x01", 2);  // HealthCheckResponse{status: SERVING}
+  const std::string cleat(
+      "\x0a\x0e"
+      "cleat.v1.Cleat",
+      16);
+  // The first thing that the listener's thread does is to look at the store.
+  EXPECT_EQ(Exchange(options_.api_socket, "/grpc.health.v1.Health/Check", cleat), serving);
+  EXPECT_EQ(Exchange(options_.api_socket, "/grpc.health.v1.Health/Check", ""), serving);
+  const std::string list_services("\x3a\x00", 2);
+  const std::string services = Exchange(
+      options_.api_socket, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", list_services);
+  EXPECT_NE(services.find("cleat.v1.Cleat"), std::string::npos) << services;
+}
+
+// ---- Mutual TLS ----
+
+class TlsTest : public SecurityTest {
+ protected:
+  void Run(const std::string& command) {
+    const std::string all = "cd " + dir_.path() + " && { " + command + "; } >openssl.log 2>&1";
+    ASSERT_EQ(std::system(all.c_str()), 0) << ReadAll(dir_ / "openssl.log");  // NOLINT(concurrency-mt-unsafe)
+  }
+  void MakeCa(const std::string& ca) {
+    Run(fmt::format(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={0} "
+        "-keyout {0}.key -out {0}.pem",
+        ca));
+  }
+  void MakeCertificate(const std::string& ca, const std::string& name, const std::string& file) {
+    Run(fmt::format(
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={1} -keyout {2}.key "
+        "-out {2}.csr && printf 'subjectAltName=DNS:{1},DNS:localhost' > {2}.ext && "
+        "openssl x509 -req -in {2}.csr -CA {0}.pem -CAkey {0}.key -CAcreateserial -days 1 -extfile {2}.ext "
+        "-out {2}.pem",
+        ca, name, file));
+  }
+  void SetUp() override {
+    SecurityTest::SetUp();
+    ASSERT_NO_FATAL_FAILURE(MakeCa("ca"));
+    ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "cleatd.example", "server"));
+    options_.tls_address = "127.0.0.1:0";
+    options_.tls = {
+        .certificate = dir_ / "server.pem", .key = dir_ / "server.key", .client_ca = dir_ / "ca.pem"};
+  }
+
+  // A connection of its own, as `name`, that trusts `ca`. No name: shows no certificate.
+  std::unique_ptr<v1::Cleat::Stub> Dial(const std::string& name, const std::string& ca = "ca") {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = ReadAll(dir_ / (ca + ".pem"));
+    if (!name.empty()) {
+      options.pem_cert_chain = ReadAll(dir_ / (name + ".pem"));
+      options.pem_private_key = ReadAll(dir_ / (name + ".key"));
+    }
+    grpc::ChannelArguments arguments;
+    arguments.SetSslTargetNameOverride("localhost");
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return v1::Cleat::NewStub(grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", daemon_->tls_port()),
+                                                        grpc::SslCredentials(options), arguments));
+  }
+};
+
+TEST_F(TlsTest, CertificatesHaveTheRolesThatTheirNamesWereGranted) {
+  ASSERT_TRUE(options_.grants.Add("read=cert:reader.example").ok());
+  ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  for (const char* name : {"reader", "attacher", "boss", "stranger"}) {
+    ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", std::string(name) + ".example", name));
+  }
+  Start();
+  const auto reader = Dial("reader");
+  EXPECT_TRUE(List(*reader).ok()) << List(*reader).error_message();
+  EXPECT_EQ(ReasonIn(Create(*reader, "a")), "ROLE_MISSING");
+  const auto attacher = Dial("attacher");
+  EXPECT_TRUE(Create(*attacher, "a").ok());
+  const grpc::Status exact = ApplyExact(*attacher);
+  EXPECT_EQ(exact.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(ApplyExact(*Dial("boss")).ok());
+  EXPECT_EQ(ReasonIn(List(*Dial("stranger"))), "ROLE_MISSING");
+  const std::string audit = ReadAll(options_.audit_log);
+  EXPECT_NE(audit.find(R"("caller":"certificate reader.example","role":"read","method":"CreateDisk")"),
+            std::string::npos)
+      << audit;
+}
+
+TEST_F(TlsTest, WithoutACertificateOfTheCaNobodyGetsIn) {
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCa("other"));
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("other", "boss.example", "impostor"));
+  Start();
+  EXPECT_EQ(List(*Dial("")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(List(*Dial("impostor")).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TlsTest, NewCertificatesAreTakenAndWrongOnesAreNot) {
+  ASSERT_TRUE(options_.grants.Add("read=cert:reader.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "reader.example", "reader"));
+  Start();
+  const auto before = Dial("reader");
+  ASSERT_TRUE(List(*before).ok());
+
+  // A key of another certificate: refused, the old pair stays.
+  const std::string good_key = ReadAll(options_.tls.key);
+  std::ofstream(options_.tls.key) << ReadAll(dir_ / "reader.key");
+  daemon_->Reload();
+  EXPECT_TRUE(List(*Dial("reader")).ok());
+  std::ofstream(options_.tls.key) << good_key;
+
+  // Another CA altogether.
+  ASSERT_NO_FATAL_FAILURE(MakeCa("next"));
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("next", "cleatd.example", "server"));
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("next", "reader.example", "next-reader"));
+  std::filesystem::copy_file(dir_ / "next.pem", options_.tls.client_ca,
+                             std::filesystem::copy_options::overwrite_existing);
+  daemon_->Reload();
+  EXPECT_TRUE(List(*Dial("next-reader", "next")).ok());
+  EXPECT_EQ(List(*Dial("reader", "next")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(List(*before).ok()) << "connections that exist stay";
+}
+
+TEST_F(TlsTest, WrongFilesAreNamedAtTheStart) {
+  options_.tls.key = dir_ / "none.key";
+  const auto daemon = Daemon::Start(options_);
+  ASSERT_FALSE(daemon.ok());
+  EXPECT_NE(daemon.error().message.find("none.key"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cleat::control

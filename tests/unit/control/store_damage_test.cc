@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store does when it is old, when its disk is full, and when its file is damaged.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "control/host_state.h"
+#include "control/reasons.h"
+#include "control/spec_rules.h"
+#include "control/store.h"
+#include "requests.h"
+#include "temp_dir.h"
+
+namespace cleat::control {
+namespace {
+
+DiskRow Disk(const std::string& id) {
+  DiskRow row;
+  row.id = id;
+  row.spec.set_size_bytes(4096);
+  row.spec.set_serial(std::string(20, 's'));
+  row.spec.mutable_null();
+  row.revision = row.intent_revision = 7;
+  row.labels = {{"vm", id}};
+  return row;
+}
+
+v1::Reason ReasonOfOpening(const std::string& folder) {
+  auto store = Store::Open(folder);
+  if (!store.ok()) return ReasonOf(store.error());
+  const auto rows = (*store)->Load();
+  return rows.ok() ? v1::REASON_UNSPECIFIED : ReasonOf(rows.error());
+}
+
+// ---- An old one ----
+
+// Made by the first version: four disks, three controllers of which one is being deleted, three attachments of which one
+// is being detached.
+TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
+  const TempDir dir;
+  std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema1.db", dir / "cleat.db");
+  for (int i = 0; i < 2; ++i) {  // migrated, then as it is
+    auto store = Store::Open(dir.path());
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    MemoryKeeper memory;
+    auto state = HostState::Load(**store, memory);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+
+    const auto root = (*state)->GetDisk(GetDisk("root"));
+    ASSERT_TRUE(root.ok());
+    EXPECT_EQ(root->spec().file().path(), "/tmp/vms/root.img");
+    EXPECT_EQ(root->spec().wwn(), DefaultWwn("root"));
+    EXPECT_EQ(root->status().attachments(0), "controllers/vm1/attachments/root");
+    EXPECT_EQ((*state)->GetDisk(GetDisk("scratch"))->spec().serial(), "SN-1");
+    EXPECT_EQ((*state)->GetDisk(GetDisk("dvd"))->spec().access_mode(), v1::ACCESS_MODE_MANY_READERS);
+    EXPECT_TRUE((*state)->GetDisk(GetDisk("a-disk-with-a-name-longer-than-a-serial"))->spec().has_memory());
+    EXPECT_EQ((*state)->GetController(GetController("vm1"))->spec().queues(), 4u);
+    EXPECT_EQ((*state)->GetController(GetController("vm2"))->status().engine(), "engines/engine-0");
+    EXPECT_EQ((*state)->GetController(GetController("vm3"))->status().state(), v1::CONTROLLER_STATE_DELETING);
+    const auto attachment = (*state)->GetAttachment(GetAttachment("vm2", "dvd"));
+    ASSERT_TRUE(attachment.ok());
+    EXPECT_TRUE(attachment->spec().has_target());
+    EXPECT_TRUE(attachment->spec().read_only());
+    EXPECT_EQ((*state)->GetAttachment(GetAttachment("vm3", "dvd"))->status().state(),
+              v1::ATTACHMENT_STATE_DETACHING);
+
+    // What made them makes nothing new.
+    EXPECT_TRUE((*state)->AttachDisk(Attach("root", "vm1")).ok());
+    auto scratch = NullDisk("scratch", 2 * kMiB);
+    scratch.mutable_disk()->mutable_spec()->set_serial("SN-1");
+    EXPECT_TRUE((*state)->CreateDisk(scratch).ok());
+  }
+}
+
+// ---- A full disk ----
+
+// SQLite's writes fail as they do on a full file system, for as long as this lives.
+class FullDisk {
+ public:
+  FullDisk() { Set(&Refuse); }
+  ~FullDisk() { Set(nullptr); }
+
+ private:
+  static ssize_t Refuse() {
+    errno = ENOSPC;
+    return -1;
+  }
+  // Which of them it uses depends on how it was built. None: its own again.
+  static void Set(ssize_t (*call)()) {
+    sqlite3_vfs* vfs = sqlite3_vfs_find(nullptr);
+    for (const char* name : {"write", "pwrite", "pwrite64"}) {
+      vfs->xSetSystemCall(vfs, name, reinterpret_cast<sqlite3_syscall_ptr>(call));
+    }
+  }
+};
+
+TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
+  const TempDir dir;
+  std::set<std::string> acknowledged;
+  {
+    auto store = Store::Open(dir.path());
+    ASSERT_TRUE(store.ok());
+    bool told = false;
+    (*store)->SetOnFailure([&] { told = true; });
+    for (int i = 0; i < 20; ++i) {
+      const std::string id = fmt::format("d{}", i);
+      ASSERT_TRUE((*store)->Put(Disk(id)).ok());
+      acknowledged.insert(id);
+    }
+    Status refused;
+    {
+      const FullDisk full;
+      refused = (*store)->Put(Disk("refused"));
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(ReasonName(ReasonOf(refused.error())), "STORE_FULL") << refused.error().message;
+      EXPECT_NE(refused.error().message.find("cleat.db"), std::string::npos);
+      EXPECT_FALSE((*store)->writable());
+      EXPECT_TRUE(told);
+      EXPECT_FALSE((*store)->Probe().ok());
+    }
+    EXPECT_TRUE((*store)->Probe().ok());
+    EXPECT_TRUE((*store)->writable());
+    ASSERT_TRUE((*store)->Put(Disk("again")).ok()) << "works when there is room";
+    acknowledged.insert("again");
+  }
+  auto store = Store::Open(dir.path());
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  const auto rows = (*store)->Load();
+  ASSERT_TRUE(rows.ok());
+  std::set<std::string> found;
+  for (const DiskRow& row : rows->disks) found.insert(row.id);
+  EXPECT_EQ(found, acknowledged);
+}
+
+// ---- A damaged file ----
+
+class DamagedStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto store = Store::Open(dir_.path());
+    ASSERT_TRUE(store.ok());
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE((*store)->Put(Disk(fmt::format("d{}", i))).ok());
+    store->reset();
+    std::ifstream file(path_, std::ios::binary);
+    good_.assign(std::istreambuf_iterator<char>(file), {});
+    ASSERT_GT(good_.size(), 8192u);
+  }
+  void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
+
+  TempDir dir_;
+  const std::string path_ = dir_ / "cleat.db";
+  std::string good_;
+};
+
+TEST_F(DamagedStoreTest, AMissingOrEmptyFileIsNotAnEmptyStore) {
+  std::filesystem::remove(path_);
+  auto store = Store::Open(dir_.path());
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(ReasonOf(store.error()), v1::REASON_STORE_DAMAGED);
+  EXPECT_NE(store.error().message.find(path_), std::string::npos);
+  EXPECT_NE(store.error().message.find("lock"), std::string::npos) << "says how to start anew";
+  Write("");
+  EXPECT_EQ(ReasonOfOpening(dir_.path()), v1::REASON_STORE_DAMAGED);
+  Write(good_);
+  EXPECT_EQ(ReasonOfOpening(dir_.path()), v1::REASON_UNSPECIFIED);
+}
+
+TEST_F(DamagedStoreTest, ATruncatedFileIsRefused) {
+  for (size_t size = 1; size < good_.size(); size += 1531) {
+    Write(good_.substr(0, size));
+    EXPECT_EQ(ReasonName(ReasonOfOpening(dir_.path())), "STORE_DAMAGED") << size;
+  }
+}
+
+// Wherever 16 bytes are overwritten: refused, or every row is there as it was.
+TEST_F(DamagedStoreTest, OverwrittenBytesAreNoticedOrDoNoHarm) {
+  int noticed = 0;
+  for (size_t at = 0; at + 16 <= good_.size(); at += 509) {
+    std::string bad = good_;
+    bad.replace(at, 16, 16, '\x5a');
+    Write(bad);
+    std::filesystem::remove(path_ + "-wal");
+    auto store = Store::Open(dir_.path());
+    if (!store.ok()) {
+      ++noticed;
+      continue;
+    }
+    const auto rows = (*store)->Load();
+    if (!rows.ok()) {
+      EXPECT_EQ(ReasonName(ReasonOf(rows.error())), "STORE_DAMAGED");
+      ++noticed;
+      continue;
+    }
+    ASSERT_EQ(rows->disks.size(), 100u) << at;
+    for (const DiskRow& row : rows->disks) {
+      const DiskRow wanted = Disk(row.id);
+      EXPECT_TRUE(SameSpec(row.spec, wanted.spec) && row.labels == wanted.labels) << at;
+    }
+  }
+  EXPECT_GT(noticed, 5);
+}
+
+}  // namespace
+}  // namespace cleat::control
