@@ -63,6 +63,7 @@ void RingQueue::FinishStop() {
   packed_inflight_log_.Detach();
   dirty_log_.Attach({});
   epochs_.Clear();
+  trim_timer_.Cancel();
   Trim();
   std::function<void()> on_drained = std::exchange(on_drained_, nullptr);
   if (in_poll_) {
@@ -113,8 +114,6 @@ bool RingQueue::Poll() {
 
 uint32_t RingQueue::Fetch() {
   const uint32_t fetched = packed_ ? FetchFrom(packed_ring_) : FetchFrom(split_ring_);
-  if (fetches_allowed_ != kUnlimited) [[unlikely]]
-    fetches_allowed_ -= std::min(fetched, fetches_allowed_);
   if (!fault().empty()) [[unlikely]]
     Break(fault());
   return fetched;
@@ -122,11 +121,13 @@ uint32_t RingQueue::Fetch() {
 
 template <typename Ring>
 uint32_t RingQueue::FetchFrom(Ring& ring) {
-  const uint32_t count = std::min({ring.Available(), kFetchBatchMax, fetches_allowed_});
+  if (fetches_allowed_ == 0) [[unlikely]]
+    return 0;
+  const uint32_t count = std::min(ring.Available(), kFetchBatchMax);
   if (count == 0) return 0;
   uint32_t fetched = 0;
   Chain chain;
-  for (; fetched < count && !broken_ && state_ == State::kRunning; ++fetched) {
+  for (; fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning; ++fetched) {
     uint16_t head = 0;
     if (!ring.TakeHead(head)) [[unlikely]]
       break;
@@ -138,6 +139,8 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     }
     if (!ring.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
       break;
+    if (fetches_allowed_ != kUnlimited) [[unlikely]]
+      --fetches_allowed_;
     ++in_flight_;
     HandleChain(chain, Ticket{epochs_.Enter(), head});
   }
@@ -210,11 +213,21 @@ bool RingQueue::Arm() {
     SetNotifications(false);
     return false;  // a fault is told by the Poll that follows
   }
-  if (in_flight_ == 0) Trim();
+  armed_ns_ = now_ns();
+  if (in_flight_ == 0 && !trim_timer_.pending()) reactor_.AddTimer(trim_timer_, armed_ns_ + kTrimAfterNs);
   return true;
 }
 
+void RingQueue::TrimTimer::Fire(Timer& timer) {
+  RingQueue& queue = static_cast<TrimTimer&>(timer).queue;
+  if (queue.in_flight_ > 0 || queue.armed_ns_ == kNoDeadline) return;  // the next Arm sets it again
+  const uint64_t due_ns = queue.armed_ns_ + kTrimAfterNs;
+  if (queue.now_ns() < due_ns) return queue.reactor_.AddTimer(timer, due_ns);
+  queue.Trim();
+}
+
 void RingQueue::Disarm() {
+  armed_ns_ = kNoDeadline;
   if (!broken_) SetNotifications(false);
 }
 

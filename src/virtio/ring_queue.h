@@ -35,6 +35,7 @@ namespace cleat::virtio {
 
 class RingQueue : public DeviceQueue {
  public:
+  static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
 
@@ -66,7 +67,7 @@ class RingQueue : public DeviceQueue {
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
-  // No request is in flight, and none is waiting: memory that was kept for speed may go.
+  // No request was in flight or waiting for kTrimAfterNs: memory that was kept for speed may go.
   virtual void Trim() {}
 
   // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
@@ -80,14 +81,14 @@ class RingQueue : public DeviceQueue {
   void Drop(const Ticket& ticket, std::string reason);
 
   // How many chains may be taken from now on, for a device that answers a chain only when it has something to say
-  // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down by
-  // each chain. Raising it wakes the queue.
+  // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down
+  // before each chain is handled; kept over Stop and Start. Raising it wakes the queue.
   void AllowFetches(uint32_t count);
   static constexpr uint32_t kUnlimited = UINT32_MAX;
   uint32_t fetches_allowed() const { return fetches_allowed_; }
 
   // Whether the guest has offered chains that are still to be fetched.
-  bool offered() { return state_ == State::kRunning && !broken_ && ring_.Available() > 0; }
+  bool offered() { return state_ == State::kRunning && !broken_ && Available() > 0; }
   // Whether there were such chains when the queue was stopped: a successor will fetch them.
   bool left_behind() const { return left_behind_; }
 
@@ -96,6 +97,11 @@ class RingQueue : public DeviceQueue {
 
  private:
   enum class State : uint8_t { kStopped, kRunning, kDraining };
+  struct TrimTimer : Timer {
+    explicit TrimTimer(RingQueue& q) : Timer(&Fire), queue(q) {}
+    static void Fire(Timer& timer);
+    RingQueue& queue;
+  };
 
   Status StartRing(const QueueSetup& setup);
   uint32_t Available() { return packed_ ? packed_ring_.Available() : split_ring_.Available(); }
@@ -120,6 +126,8 @@ class RingQueue : public DeviceQueue {
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;
+  uint64_t armed_ns_ = kNoDeadline;  // since when it sleeps
+  TrimTimer trim_timer_{*this};
   Notifier* notifier_ = nullptr;
   SplitRing split_ring_;
   PackedRing packed_ring_;
