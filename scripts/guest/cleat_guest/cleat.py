@@ -128,7 +128,7 @@ class Cleat:
 
     def resize_disk(self, disk, size):
         """Makes the disk larger; done when its guests were told."""
-        self.ctl("disk", "resize", disk, "--size", size, "--wait=30")
+        self.ctl("disk", "resize", disk, size, "--wait=30")
 
     def create_controller(self, controller, socket_path, queues=1, kind="blk"):
         return self.ctl("controller", "create", controller, "--type", kind, "--socket", socket_path,
