@@ -33,6 +33,7 @@ void AddGlobalOptions(CLI::App& app, Globals& globals) {
   app.add_option("--address", connection.address,
                  "Where cleatd listens: unix:PATH, or HOST:PORT with the next three")
       ->envname("CLEAT_ADDRESS")
+      ->take_last()
       ->capture_default_str()
       ->type_name("ADDRESS");
   const struct {
@@ -44,7 +45,10 @@ void AddGlobalOptions(CLI::App& app, Globals& globals) {
                {"--cert", connection.cert, "CLEAT_CERT", "The caller's certificate (PEM file)"},
                {"--key", connection.key, "CLEAT_KEY", "Its private key (PEM file)"}};
   for (const auto& file : files) {
-    app.add_option(file.name, file.path, file.description)->envname(file.variable)->type_name(kFileArgument);
+    app.add_option(file.name, file.path, file.description)
+        ->envname(file.variable)
+        ->take_last()
+        ->type_name(kFileArgument);
   }
   app.add_option_function<std::string>(
          "-o,--output",
@@ -54,6 +58,7 @@ void AddGlobalOptions(CLI::App& app, Globals& globals) {
                                               : Format::kTable;
          },
          "table for people (the default), json or yaml for programs")
+      ->take_last()
       ->check(CLI::IsMember({"table", "json", "yaml"}))
       ->type_name("");
   app.set_version_flag("--version", std::string("cleatctl ") + kVersion, "Print the version");

@@ -18,7 +18,7 @@ bool TakesValue(const CLI::Option& option) {
 
 // What kind of value it takes: a kind of commands.h, or anything else.
 std::string KindOf(const CLI::Option& option) {
-  return option.get_positional() ? option.get_single_name() : option.get_type_name();
+  return option.get_lnames().empty() ? option.get_single_name() : option.get_type_name();
 }
 
 // Walks over a command line as the parser does.
@@ -68,7 +68,7 @@ class Walk {
   void AllOptions(Visit visit) const {
     for (const CLI::App* app = command_; app != nullptr; app = app->get_parent()) {
       for (const CLI::Option* option : app->get_options()) {
-        if (!option->get_positional()) visit(*option);
+        visit(*option);
       }
       for (const CLI::App* group : app->get_subcommands([](const CLI::App*) { return true; })) {
         if (!group->get_name().empty()) continue;  // a command

@@ -51,8 +51,12 @@ _cleatctl() {
       found+=("${line/$'\t'/:}")
     fi
   done < <("${(Q)words[1]}" __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)
-  [[ -n $files ]] && { [[ -prefix --*= ]] && compset -P '*='; _files; return }
-  _describe cleatctl found
+  if [[ -n $files ]]; then
+    compset -P '--*='
+    _files
+  else
+    _describe cleatctl found
+  fi
 }
 if [[ ${funcstack[1]:-} == _cleatctl ]]; then _cleatctl "$@"; else compdef _cleatctl cleatctl; fi
 )";

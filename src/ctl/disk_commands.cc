@@ -173,7 +173,7 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   CLI::App* resize = AddCommand(*disk, "resize", "Let a disk grow; its guests are told",
                                 "cleatctl disk resize root 20G --wait");
   resize->add_option(kDiskArgument, arguments->id, kWhich)->required();
-  AddSize(*resize, "SIZE", arguments->size_bytes, "The new size: 20G, 512MiB")->required();
+  AddSize(*resize, "SIZE,--size", arguments->size_bytes, "The new size: 20G, 512MiB")->required();
   AddEtag(*resize, arguments->etag);
   AddWait(*resize, arguments->wait_s, "all its guests were told");
   OnRun(*resize, globals, arguments, Resize);

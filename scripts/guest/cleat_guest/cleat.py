@@ -24,14 +24,15 @@ class CtlError(BenchError):
 
 class Cleat:
     """cleatd with an engine, in a state folder of its own. Made by Bench.cleat. With `user_id` both run as that user,
-    who then owns the bench's folder; only root can ask for that."""
+    who then owns the bench's folder; only root can ask for that. `cleatd_options` are added to cleatd's command line."""
 
-    def __init__(self, bin_dir, run_dir, log_dir, reactors=1, user_id=None):
+    def __init__(self, bin_dir, run_dir, log_dir, reactors=1, user_id=None, cleatd_options=()):
         self._bin_dir = bin_dir
         self._dir = run_dir
         self._log_dir = log_dir
         self._reactors = reactors
         self._user_id = user_id
+        self._cleatd_options = cleatd_options
         self.address = f"unix:{run_dir}/api.sock"
         self.cleatd = None
         self.engine = None
@@ -47,7 +48,7 @@ class Cleat:
 
     def start_cleatd(self):
         self.cleatd = self._spawn("cleatd", "--state-dir", f"{self._dir}/state", "--listen", self.address,
-                                  "--engine-socket", f"{self._dir}/engine.sock")
+                                  "--engine-socket", f"{self._dir}/engine.sock", *self._cleatd_options)
 
     def start_engine(self):
         self.engine = self._spawn("cleat-engine", "--name", "engine-0", "--control", f"{self._dir}/engine.sock",

@@ -153,7 +153,7 @@ TEST_F(ApiTest, CleatctlDoesTheWholeRound) {
   ExpectCtl("controller list", 0, {"CONTROLLER", "/run/vm1"});
   ExpectCtl("attachment list", 0, {"READ-WRITE"});
   ExpectCtl("engine list", 0, {"engine-0", "CONNECTED", "1 of 100"});
-  ExpectCtl("disk delete root", 1, {"FAILED_PRECONDITION", "cleatctl detach vm1 root"});
+  ExpectCtl("disk delete root", 1, {"reason: DISK_IN_USE", "cleatctl detach vm1 root"});
   ExpectCtl("detach vm1 --wait", 0);
   ExpectCtl("detach vm1", 0, {"nothing to do"});
   ExpectCtl("controller delete vm1 --wait=20", 0);
@@ -169,11 +169,11 @@ TEST_F(ApiTest, CleatctlSaysWhatIsWrongByItsExitCode) {
   ExpectCtl("frobnicate", 2);
   ExpectCtl("", 2);
   ExpectCtl("disk list --address unix:/nowhere/cleatd.sock", 3, {"can't be reached", "--address"});
-  ExpectCtl("disk list --address localhost:80", 2, {"unix:PATH"});
+  ExpectCtl("disk list --address localhost:80", 2, {"--ca is missing"});
   ExpectCtl("--version", 0, {"cleatctl "});
   ExpectCtl("disk create --help", 0, {"Examples:", "--many-readers"});
-  ExpectCtl("controller create a --socket /run/a --wait=1", 1,
-            {"controllers/a is still not ready after 1 s", "PENDING"});
+  ExpectCtl("controller create a --socket /run/a --wait=1", 4,
+            {"controllers/a is still PENDING", "WAIT_TIMED_OUT"});
 }
 
 }  // namespace
