@@ -37,7 +37,8 @@ constexpr char kLoadAttachments[] =
     "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
-constexpr char kProbe[] = "UPDATE revisions SET next = next";
+// Skips a revision: SQLite writes no page for a row that does not change.
+constexpr char kProbe[] = "UPDATE revisions SET next = next + 1";
 
 // The columns of a row, all but the checksum.
 std::vector<SqlValue> ValuesOf(const DiskRow& row) {
