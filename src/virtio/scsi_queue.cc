@@ -74,7 +74,6 @@ void ScsiQueue::KeepSegments(ScsiSlot& slot, const Chain& chain) {
   slot.response = keep(chain.writable(), 0, kResponseBytes);
   slot.data_in = keep(chain.writable(), kResponseBytes, slot.data_in_bytes);
   slot.data_out = keep(chain.readable(), header_bytes, slot.data_out_bytes);
-  slot.Prepare();
 }
 
 void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address) {

@@ -184,8 +184,9 @@ class Rig {
   void StopAndDrain(Side& side) {
     bool drained = false;
     side.queue->Stop([&drained] { drained = true; });
-    for (int i = 0; !drained; ++i) {
-      CLEAT_CHECK(i < 100000);
+    int turns = 0;
+    while (!drained) {
+      CLEAT_CHECK(++turns < 100000);
       device_->CompleteAll();
       Turn();
     }
@@ -198,8 +199,9 @@ class Rig {
       over = true;
     };
     Spawn(run(std::move(task), done));
-    for (int i = 0; !done; ++i) {
-      CLEAT_CHECK(i < 100000);
+    int turns = 0;
+    while (!done) {
+      CLEAT_CHECK(++turns < 100000);
       device_->CompleteAll();
       Turn();
     }
@@ -241,7 +243,9 @@ class Rig {
     const uint64_t header_at = kHeader + 0x1000 + 0x100 * slot;
     const uint64_t response_at = header_at + 0x80;
     side.memory.Put(header_at, header);
-    side.memory.Put(response_at, ScsiResponse{.response = 0xff});
+    ScsiResponse untouched{};
+    untouched.response = 0xff;
+    side.memory.Put(response_at, untouched);
     for (uint32_t i = 0; i < std::min<uint32_t>(out_bytes, 64); ++i) {
       *side.memory.At(kData + 0x2000 + i) = input.Byte();
     }

@@ -168,9 +168,11 @@ TEST(ReportOpcodesTest, UsageDataIsWhatTheDecoderAccepts) {
         const bool used = (one[4 + byte] >> bit & 1) != 0;
         EXPECT_EQ(bad.byte < 0, used) << "opcode " << int{info.opcode} << " byte " << byte << " bit " << bit;
         if (!used) {
-          TestCommand command(Bytes(cdb.begin(), cdb.begin() + info.cdb_bytes), Filled(8192, 0), 0);
-          command.data_in_bytes = 0;
-          if (info.data == DataUse::kEightIn) continue;
+          const bool in = info.data == DataUse::kAllocation || info.data == DataUse::kBlocksIn ||
+                          info.data == DataUse::kEightIn;
+          constexpr size_t kEnough = 256 * 512;
+          TestCommand command(Bytes(cdb.begin(), cdb.begin() + info.cdb_bytes), Filled(in ? 0 : kEnough, 0),
+                              in ? kEnough : 0);
           rig.Run(command);
           EXPECT_EQ(command.Outcome(), "5/24/00") << int{info.opcode};
           EXPECT_EQ(command.sense.pointer_byte, byte);

@@ -40,6 +40,7 @@ TEST(QuiesceTest, WaitsForAllThatAreInFlightAndForNoneThatComesLater) {
   rig.Turn();
   EXPECT_TRUE(over);
   EXPECT_FALSE(later.done);
+  rig.disk.CompleteOne();
 }
 
 TEST(QuiesceTest, WaitsForTheOneTask) {
@@ -59,6 +60,7 @@ TEST(QuiesceTest, WaitsForTheOneTask) {
   rig.Turn();
   EXPECT_TRUE(over);
   EXPECT_TRUE(rig.unit->Has(std::nullopt));
+  rig.disk.CompleteOne();
 }
 
 TEST(QuiesceTest, ACommandOfManyStepsTakesNoFurtherOne) {
