@@ -47,6 +47,7 @@ void EmitScalar(YAML::Emitter& out, const std::string& text, bool is_string) {
 void Emit(YAML::Emitter& out, const YAML::Node& node) {
   switch (node.Type()) {
     case YAML::NodeType::Map:
+      if (node.size() == 0) out << YAML::Flow;
       out << YAML::BeginMap;
       for (const auto& entry : node) {
         out << YAML::Key;
@@ -57,6 +58,7 @@ void Emit(YAML::Emitter& out, const YAML::Node& node) {
       out << YAML::EndMap;
       break;
     case YAML::NodeType::Sequence:
+      if (node.size() == 0) out << YAML::Flow;
       out << YAML::BeginSeq;
       for (const auto& item : node) Emit(out, item);
       out << YAML::EndSeq;
@@ -125,7 +127,10 @@ Status Reader::ReadMessage(const YAML::Node& node, const std::string& path, Mess
   if (!node.IsMap()) return Bad(node, path, "fields are expected here (name: value)");
   std::set<int> seen;
   for (const auto& entry : node) {
-    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+    // YAML's null, without quotes, is also the name of a back end.
+    const std::string key = entry.first.IsNull()     ? "null"
+                            : entry.first.IsScalar() ? entry.first.Scalar()
+                                                     : "";
     if (path.empty() && !ignored_.empty() && key == ignored_) continue;
     const FieldDescriptor* field = type.FindFieldByName(key);
     if (field == nullptr) field = type.FindFieldByCamelcaseName(key);
