@@ -56,7 +56,7 @@ format() {
 spdx() {
   local file status=0
   for file in "${files[@]}"; do
-    case $file in LICENSE | *.json | tests/fuzz/corpus/*) continue ;; esac
+    case $file in LICENSE | *.json | *.db | tests/fuzz/corpus/*) continue ;; esac
     head -n3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {
       echo "$file: no 'SPDX-License-Identifier: Apache-2.0' in its first lines"
       status=1

@@ -53,7 +53,8 @@ struct Frame {
 
 class Request {
  public:
-  static constexpr uint32_t kFramesMax = 7;  // front end, entrance, QoS, crypto, fault, back end, one to spare
+  static constexpr uint32_t kFramesMax =
+      7;  // front end, entrance, QoS, crypto, fault, back end, one to spare
 
   Op op = Op::kRead;
   IoStatus status = IoStatus::kOk;

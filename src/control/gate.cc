@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include <google/rpc/error_details.pb.h>
+#include <google/rpc/status.pb.h>
 #include "control/reasons.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 
 namespace cleat::control {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
+#include <google/rpc/status.pb.h>
 #include "base/result.h"
 #include "control/access.h"
 #include "control/audit_log.h"
 #include "control/unix_listener.h"
-#include "google/rpc/status.pb.h"
 
 namespace cleat::control {
 

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <iterator>
 
-#include "google/rpc/error_details.pb.h"
+#include <google/rpc/error_details.pb.h>
 
 namespace cleat::ctl {
 namespace {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <google/rpc/status.pb.h>
 #include "cleat/v1/reason.pb.h"
-#include "google/rpc/status.pb.h"
 
 namespace cleat::ctl {
 
