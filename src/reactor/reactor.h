@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One event loop a core. A turn of the loop: mail from other threads, coroutines that are ready, timers that
-// are due, descriptors that are ready (now and then while busy), one Poll() of every active poller. While
+// One event loop a core. A turn of the loop: mail from other threads, timers that are due, coroutines that
+// are ready, descriptors that are ready (now and then while busy), one Poll() of every active poller. While
 // there is work it polls; when every poller is armed and nothing is ready it sleeps in epoll until a
 // descriptor, the mailbox's eventfd or the next timer.
 //
