@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // What cleatd reads at its start, from a database that may hold anything. An input is one of
 //   0, bytes   the database file as it is
-//   1, rows    a database of the present schema with these rows in it, each: u8 table, then its columns
-//              (texts and blobs with a u16 length, numbers as a byte)
+//   1, rows    a database of schema 1 with these rows in it, which is migrated
+//   2, rows    one of the present schema, each row with the checksum that belongs to it
+// A row is a u8 table, then its columns: texts and blobs with a u16 length, numbers as a byte.
 // Loading either works or says what is wrong, and what was loaded can be listed, watched and deleted.
 #include <sqlite3.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
+#include "control/sqlite_row.h"
 #include "control/store.h"
 #include "tests/fuzz/input.h"
 
@@ -23,6 +27,64 @@ namespace cleat::control {
 namespace {
 
 constexpr uint32_t kRowsMax = 32;
+constexpr const char* kTables[] = {"disks", "controllers", "attachments"};
+
+// As the first version made it, for all time.
+constexpr char kSchema1[] = R"(
+  CREATE TABLE disks (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL) WITHOUT ROWID;
+  CREATE TABLE controllers (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    engine TEXT NOT NULL) WITHOUT ROWID;
+  CREATE TABLE attachments (
+    controller TEXT NOT NULL, id TEXT NOT NULL, spec BLOB NOT NULL, revision INTEGER NOT NULL,
+    deleting INTEGER NOT NULL, PRIMARY KEY (controller, id)) WITHOUT ROWID;
+  CREATE TABLE revisions (next INTEGER NOT NULL);
+  INSERT INTO revisions VALUES (1);
+  PRAGMA user_version = 1;)";
+
+class Database {
+ public:
+  explicit Database(const std::string& path) { CLEAT_CHECK(sqlite3_open(path.c_str(), &db_) == SQLITE_OK); }
+  ~Database() { sqlite3_close(db_); }
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  void Execute(const char* sql) { sqlite3_exec(db_, sql, nullptr, nullptr, nullptr); }
+
+  // The types of a table's columns: "TEXT", "BLOB", "INTEGER".
+  std::vector<std::string> Columns(const std::string& table) {
+    std::vector<std::string> types;
+    sqlite3_stmt* statement = nullptr;
+    const std::string sql = "PRAGMA table_info(" + table + ")";
+    CLEAT_CHECK(sqlite3_prepare_v2(db_, sql.c_str(), -1, &statement, nullptr) == SQLITE_OK);
+    while (sqlite3_step(statement) == SQLITE_ROW) {
+      types.emplace_back(reinterpret_cast<const char*>(sqlite3_column_text(statement, 2)));
+    }
+    sqlite3_finalize(statement);
+    return types;
+  }
+
+  void Insert(const std::string& table, const std::vector<SqlValue>& values) {
+    std::string sql = "INSERT OR REPLACE INTO " + table + " VALUES (?";
+    for (size_t i = 1; i < values.size(); ++i) sql += ", ?";
+    sqlite3_stmt* statement = nullptr;
+    CLEAT_CHECK(sqlite3_prepare_v2(db_, (sql + ")").c_str(), -1, &statement, nullptr) == SQLITE_OK);
+    {
+      SqlRun run(statement);
+      for (size_t i = 0; i < values.size(); ++i) run.Bind(static_cast<int>(i) + 1, values[i]);
+      run.Step();
+    }
+    sqlite3_finalize(statement);
+  }
+
+ private:
+  sqlite3* db_ = nullptr;
+};
+
+// `columns`: their types, of each table.
+using Schema = std::array<std::vector<std::string>, std::size(kTables)>;
 
 class Bench {
  public:
@@ -35,7 +97,13 @@ class Bench {
     CLEAT_CHECK(mkdtemp(folder.data()) != nullptr);
     folder_ = folder;
     CLEAT_CHECK(Store::Open(folder_).ok());
-    std::filesystem::rename(folder_ + "/cleat.db", folder_ + "/empty.db");
+    std::filesystem::rename(folder_ + "/cleat.db", folder_ + "/present.db");
+    Database(folder_ + "/schema1.db").Execute(kSchema1);
+    for (size_t i = 0; i < std::size(kTables); ++i) {
+      present_[i] = Database(folder_ + "/present.db").Columns(kTables[i]);
+      schema1_[i] = Database(folder_ + "/schema1.db").Columns(kTables[i]);
+      CLEAT_CHECK(schema1_[i].size() > 1 && present_[i].size() > schema1_[i].size());
+    }
   }
   ~Bench() {
     std::error_code ignored;
@@ -49,51 +117,38 @@ class Bench {
       std::error_code ignored;
       std::filesystem::remove(folder_ + "/cleat.db" + suffix, ignored);
     }
-    if (input.Byte() == 0) {
+    const uint8_t kind = input.Byte() % 3;
+    if (kind == 0) {
       const auto bytes = input.Rest();
       std::ofstream(folder_ + "/cleat.db", std::ios::binary)
           .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     } else {
-      std::filesystem::copy_file(folder_ + "/empty.db", folder_ + "/cleat.db");
-      InsertRows(input);
+      std::filesystem::copy_file(folder_ + (kind == 1 ? "/schema1.db" : "/present.db"),
+                                 folder_ + "/cleat.db");
+      InsertRows(input, kind == 1 ? schema1_ : present_, kind == 2);
     }
     Load();
   }
 
  private:
-  // The columns' types by table: text, blob or number.
-  static constexpr struct {
-    const char* sql;
-    const char* columns;
-  } kTables[] = {{"INSERT OR REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?)", "tbnnnt"},
-                 {"INSERT OR REPLACE INTO controllers VALUES (?, ?, ?, ?, ?)", "tbnnt"},
-                 {"INSERT OR REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)", "ttbnn"}};
-
-  void InsertRows(FuzzInput& input) {
-    sqlite3* db = nullptr;
-    CLEAT_CHECK(sqlite3_open((folder_ + "/cleat.db").c_str(), &db) == SQLITE_OK);
-    sqlite3_exec(db, "PRAGMA synchronous = OFF; BEGIN", nullptr, nullptr, nullptr);
+  void InsertRows(FuzzInput& input, const Schema& schema, bool sums) {
+    Database db(folder_ + "/cleat.db");
+    db.Execute("PRAGMA synchronous = OFF; BEGIN");
     for (uint32_t row = 0; row < kRowsMax && !input.empty(); ++row) {
-      const auto& table = kTables[input.Byte() % std::size(kTables)];
-      sqlite3_stmt* statement = nullptr;
-      if (sqlite3_prepare_v2(db, table.sql, -1, &statement, nullptr) != SQLITE_OK) break;  // another schema
-      int column = 0;
-      for (const char* type = table.columns; *type != '\0'; ++type) {
-        ++column;
-        if (*type == 'n') {
-          sqlite3_bind_int64(statement, column, static_cast<int8_t>(input.Byte()));
+      const size_t table = input.Byte() % std::size(kTables);
+      std::vector<SqlValue> values;
+      for (size_t i = 0; i + (sums ? 1 : 0) < schema[table].size(); ++i) {
+        if (schema[table][i] == "INTEGER") {
+          values.emplace_back(static_cast<uint64_t>(static_cast<int8_t>(input.Byte())));
           continue;
         }
-        const std::string bytes = input.Text();
-        const int size = static_cast<int>(bytes.size());
-        if (*type == 't') sqlite3_bind_text(statement, column, bytes.data(), size, SQLITE_TRANSIENT);
-        if (*type == 'b') sqlite3_bind_blob(statement, column, bytes.data(), size, SQLITE_TRANSIENT);
+        values.emplace_back(input.Text());
+        if (schema[table][i] == "BLOB") values.back().kind = SqlValue::kBlob;
       }
-      sqlite3_step(statement);
-      sqlite3_finalize(statement);
+      if (sums) values.emplace_back(RowSum(values));
+      db.Insert(kTables[table], values);
     }
-    sqlite3_exec(db, "COMMIT", nullptr, nullptr, nullptr);
-    sqlite3_close(db);
+    db.Execute("COMMIT");
   }
 
   void Load() {
@@ -138,6 +193,8 @@ class Bench {
   }
 
   std::string folder_;
+  Schema schema1_;
+  Schema present_;
 };
 
 }  // namespace
