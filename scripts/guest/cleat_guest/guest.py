@@ -14,6 +14,8 @@ QEMU = "qemu-system-x86_64"
 BOOT_SECONDS = 120
 # How much longer than the guest's own limit for a command the host waits.
 GRACE_SECONDS = 10
+# The guest confirms a command within this time, or is sent it again.
+RESEND_SECONDS = 3
 # PCI slots on q35's root bus: disks from the first, SCSI controllers from the second, hot-plug ports from the third.
 FIRST_DISK_SLOT = 0x08
 FIRST_SCSI_SLOT = 0x10
@@ -24,6 +26,10 @@ IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramf
 
 def _slot(number):
     return f"/sys/devices/pci0000:00/0000:00:{number:02x}.0"
+
+
+class GuestSilent(BenchError):
+    """The guest did not say what was waited for in time."""
 
 
 class GuestError(BenchError):
@@ -134,7 +140,8 @@ class Guest:
 
     def reboot(self, timeout_s=BOOT_SECONDS):
         """A reboot that the guest does itself, after a sync."""
-        self._send("sync; reboot -f", timeout_s)
+        command = "sync; reboot -f"
+        self._wait_got(self._send(command, timeout_s), command, time.monotonic() + timeout_s)
         return self.wait_ready(timeout_s)
 
     # Commands
@@ -143,6 +150,7 @@ class Guest:
         """(status, output), standard error included. A command over its time is killed: status 143."""
         number = self._send(command, timeout_s)
         deadline = time.monotonic() + timeout_s + GRACE_SECONDS
+        self._wait_got(number, command, deadline)
         begin = f"BEGIN {number} "
         while not (line := self._read_line(deadline, f"`{command}`")).startswith(begin):
             if line.startswith("READY "):
@@ -173,10 +181,26 @@ class Guest:
 
     def _send(self, command, timeout_s):
         self._commands += 1
-        line = f"{self._commands} {max(1, int(timeout_s))} {base64.b64encode(command.encode()).decode()}\n"
+        # The empty line ends what may be left of one that lost its end.
+        self._line = f"\n{self._commands} {max(1, int(timeout_s))} {base64.b64encode(command.encode()).decode()} .\n"
         self._port.settimeout(GRACE_SECONDS)
-        self._port.sendall(line.encode())
+        self._port.sendall(self._line.encode())
         return self._commands
+
+    def _wait_got(self, number, command, deadline):
+        """Until the guest has the command, sending it again as often as it takes: see init."""
+        while True:
+            try:
+                line = self._read_line(min(deadline, time.monotonic() + RESEND_SECONDS), f"`{command}`")
+            except GuestSilent:
+                if time.monotonic() >= deadline:
+                    raise
+                self._port.sendall(self._line.encode())
+                continue
+            if line == f"GOT {number}":
+                return
+            if line.startswith("READY "):
+                raise BenchError(f"guest {self.name} rebooted during `{command}`:\n{tail(self._console_path)}")
 
     def _read_line(self, deadline, awaited):
         while b"\n" not in self._buffer:
@@ -184,8 +208,8 @@ class Guest:
             try:
                 data = self._port.recv(65536)
             except TimeoutError:
-                raise BenchError(f"guest {self.name}: no end of {awaited} in time; the end of "
-                                 f"{self._console_path}:\n{tail(self._console_path)}") from None
+                raise GuestSilent(f"guest {self.name}: no end of {awaited} in time; the end of "
+                                  f"{self._console_path}:\n{tail(self._console_path)}") from None
             except ConnectionResetError:
                 data = b""
             if not data:
