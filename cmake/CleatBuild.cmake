@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiler settings, and the two functions by which every folder declares what it builds:
 #   cleat_library(name SOURCES a.cc ... DEPS lib ...)
-#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds])
+#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds] [HEADERS target])
+# Headers that many tests share are compiled once, by cleat_test_headers(name HEADERS <a.h> ... DEPS lib ...).
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -50,15 +51,28 @@ function(cleat_library name)
   target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
 endfunction()
 
+# An executable, since a precompiled header is good only for what is compiled with the same flags as its owner.
+function(cleat_test_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
+  set(source "${CMAKE_BINARY_DIR}/tests/${name}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
+  add_executable(${name} "${source}")
+  target_link_libraries(${name} PRIVATE cleat_flags ${ARG_DEPS} GTest::gtest)
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
 function(cleat_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;HEADERS" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_link_libraries(${name} PRIVATE cleat_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main)
-  target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
+  if(NOT ARG_HEADERS)
+    set(ARG_HEADERS cleat_test_headers_plain)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

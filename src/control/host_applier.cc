@@ -114,6 +114,7 @@ auto HostApplier::Patiently(Call call) -> decltype(call()) {
 
 // ---- Removing ----
 
+// What is on its way out already is nobody's to remove again.
 HostApplier::Names HostApplier::PresentNames() {
   Names names;
   const auto watcher = state_.Watch();
@@ -121,9 +122,12 @@ HostApplier::Names HostApplier::PresentNames() {
     const auto event = (*watcher)->Next(std::chrono::milliseconds(0));
     if (!event.ok() || *event == nullptr || (*event)->has_synced()) break;
     const v1::WatchResponse& resource = **event;
-    if (resource.has_disk()) names.disks.insert(resource.disk().name());
-    if (resource.has_controller()) names.controllers.insert(resource.controller().name());
-    if (resource.has_attachment()) names.attachments.insert(resource.attachment().name());
+    if (resource.has_disk() && resource.disk().status().state() != v1::DISK_STATE_DELETING)
+      names.disks.insert(resource.disk().name());
+    if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
+      names.controllers.insert(resource.controller().name());
+    if (resource.has_attachment() && resource.attachment().status().state() != v1::ATTACHMENT_STATE_DETACHING)
+      names.attachments.insert(resource.attachment().name());
   }
   return names;
 }

@@ -101,7 +101,7 @@ std::set<std::string> SplitIds(const std::string& text) {
 
 std::string JoinLabels(const Labels& labels) {
   std::string text;
-  for (const auto& [key, value] : labels) text += key + "=" + value + "\n";
+  for (const auto& [key, value] : labels) text.append(key).append("=").append(value).append("\n");
   return text;
 }
 

@@ -94,7 +94,7 @@ ExitCode SayUsage(const CLI::App& app, const CLI::ParseError& error) {
   return Fail(kUsage, fmt::format("{}\nSee {} --help", what, path));
 }
 
-ExitCode CompleteAndPrint(std::vector<std::string> words) {
+ExitCode CompleteAndPrint(const std::vector<std::string>& words) {
   Globals globals;
   CLI::App app;
   BuildApp(app, globals);

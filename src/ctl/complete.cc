@@ -96,7 +96,7 @@ class Walk {
   }
 
   void Remember(const CLI::Option& option, const std::string& value) {
-    const std::string name = option.get_single_name();
+    const std::string& name = option.get_single_name();
     ConnectionOptions& connection = globals_.connection;
     if (name == "address") connection.address = value;
     if (name == "ca") connection.ca = value;

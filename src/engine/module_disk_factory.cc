@@ -15,6 +15,13 @@ block::DiskShape ShapeOf(const DiskSpec& disk) {
   return {disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes};
 }
 
+// The next layer was refused, and with an error it has not taken the one below: that stays its opener's to close.
+// What went wrong first is what the caller hears; closing what nobody used yet has nothing to lose.
+Task<void> CloseUntaken(block::Device& device) {
+  auto close = device.Close();
+  (void)co_await std::move(close);
+}
+
 }  // namespace
 
 Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(const DiskSpec& disk,
@@ -44,19 +51,17 @@ Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const Dis
   std::unique_ptr<block::Device> device = std::move(opened).value();
   if (disk.fault) {
     const modules::FaultPlan plan(disk.fault->seed, disk.fault->delay_ns_max, disk.fault->fail_per_million);
+    block::Device& plain = *device;
     auto faulty = modules::FaultDevice::Make(std::move(device), plan);
     if (!faulty) {
-      auto close = device->Close();
-      co_await std::move(close);
+      co_await CloseUntaken(plain);
       co_return std::move(faulty).error();
     }
     device = std::move(faulty).value();
   }
+  block::Device& top = *device;
   auto pipeline = block::Pipeline::Make(std::move(device), mode);
-  if (!pipeline) {
-    auto close = device->Close();
-    co_await std::move(close);
-  }
+  if (!pipeline) co_await CloseUntaken(top);
   co_return pipeline;
 }
 

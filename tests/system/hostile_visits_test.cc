@@ -25,6 +25,7 @@ constexpr int kWarmUpVisits =
 constexpr uint64_t kDiskBytes = uint64_t{8} << 20;
 constexpr uint64_t kGrowthMax = uint64_t{16} << 20;  // an allocator's whims; 16 KiB a visit would be a leak
 constexpr uint64_t kMappingsGrowthMax = 16;
+constexpr uint64_t kMappingThreadsMax = 4;  // the engine starts these when they are first needed, then keeps them
 
 std::string Id(int controller) {
   return fmt::format("victim{}", controller);
@@ -143,7 +144,7 @@ TEST(HostileVisits, LeaveNothingBehind) {
       &after))
       << after.descriptors << " descriptors and " << after.mappings << " mappings, before the visits "
       << engine_before.descriptors << " and " << engine_before.mappings;
-  EXPECT_EQ(after.threads, engine_before.threads);
+  EXPECT_LE(after.threads, engine_before.threads + kMappingThreadsMax);
   const ProcessStats cleatd_after = host.cleatd().Stats();
   EXPECT_LE(cleatd_after.descriptors, cleatd_before.descriptors + 2) << "of cleatd";
   if (!kSanitized) {  // their quarantine grows

@@ -169,6 +169,7 @@ class ScsiRig {
   ScsiDisk DiskOf(uint32_t target, block::AccessMode mode = block::AccessMode::kReadWrite) {
     Disk& disk = disks[target];
     disk.storage.bytes.resize(disk.geometry.size_bytes);
+    for (auto& channel : disk.channels) channel.reset();  // of a disk that was here before
     disk.pipeline =
         block::Pipeline::Make(std::make_unique<scsi::TestDevice>(disk.storage, disk.geometry), mode).value();
     for (uint32_t i = 0; i < 2; ++i) disk.channels[i] = disk.pipeline->OpenChannel(*io[i]).value();
