@@ -18,7 +18,8 @@
 namespace cleat::block {
 namespace {
 
-// A sequence lock for one mapping: odd while it is being changed. Who changes it never touches guest memory
+// A sequence lock for one mapping: odd while it is being changed; who sees any of the new values sees that it was odd,
+// too (release and acquire on each of them; ThreadSanitizer knows no fences). Who changes it never touches guest memory
 // in between, so the handler, which waits for an even number, never waits for its own thread.
 struct Slot {
   std::atomic<uint32_t> sequence{0};
@@ -50,9 +51,8 @@ std::vector<uint32_t>& FreeSlots() {
 Range Read(const Slot& slot) {
   for (;;) {
     const uint32_t before = slot.sequence.load(std::memory_order_acquire);
-    const Range range{slot.begin.load(std::memory_order_relaxed), slot.end.load(std::memory_order_relaxed),
-                      slot.page_bytes.load(std::memory_order_relaxed)};
-    std::atomic_thread_fence(std::memory_order_acquire);
+    const Range range{slot.begin.load(std::memory_order_acquire), slot.end.load(std::memory_order_acquire),
+                      slot.page_bytes.load(std::memory_order_acquire)};
     if (before % 2 == 0 && slot.sequence.load(std::memory_order_relaxed) == before) return range;
   }
 }
@@ -60,10 +60,9 @@ Range Read(const Slot& slot) {
 void Write(Slot& slot, const Range& range) {
   const uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
   slot.sequence.store(sequence + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.begin.store(range.begin, std::memory_order_relaxed);
-  slot.end.store(range.end, std::memory_order_relaxed);
-  slot.page_bytes.store(range.page_bytes, std::memory_order_relaxed);
+  slot.begin.store(range.begin, std::memory_order_release);
+  slot.end.store(range.end, std::memory_order_release);
+  slot.page_bytes.store(range.page_bytes, std::memory_order_release);
   slot.broken.store(false, std::memory_order_relaxed);
   slot.sequence.store(sequence + 2, std::memory_order_release);
 }

@@ -25,7 +25,8 @@ constexpr int kWarmUpVisits =
 constexpr uint64_t kDiskBytes = uint64_t{8} << 20;
 constexpr uint64_t kGrowthMax = uint64_t{16} << 20;  // an allocator's whims; 16 KiB a visit would be a leak
 constexpr uint64_t kMappingsGrowthMax = 16;
-constexpr uint64_t kMappingThreadsMax = 4;  // the engine starts these when they are first needed, then keeps them
+constexpr uint64_t kMappingThreadsMax =
+    4;  // the engine starts these when they are first needed, then keeps them
 
 std::string Id(int controller) {
   return fmt::format("victim{}", controller);

@@ -83,9 +83,10 @@ TEST_F(Guarded, UnderLoad) {
   std::atomic<uint64_t> rounds = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, i] {
       while (!stop) {
-        for (uint64_t page = 0; page < kPages; ++page) Byte(regions_[0], page) = static_cast<uint8_t>(page);
+        for (uint64_t page = 0; page < kPages; ++page)
+          (&Byte(regions_[0], page))[i] = static_cast<uint8_t>(page);
         ++rounds;
       }
     });
@@ -110,7 +111,7 @@ TEST_F(Guarded, UnderLoad) {
 using GuardedDeathTest = Guarded;
 
 TEST_F(GuardedDeathTest, OtherFaultsStayFatal) {
-#if !defined(__SANITIZE_ADDRESS__)  // has a handler of its own, with an exit of its own
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // have handlers and exits of their own
   void* mine = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[0].get(), 0);
   ASSERT_NE(mine, MAP_FAILED);
   ASSERT_EQ(ftruncate(fds_[0].get(), 0), 0);
