@@ -29,8 +29,7 @@ Status CheckIdentity(const Identity& identity, const std::string& name) {
 }
 
 void LogicalUnit::SetMode(const ModeParameters& mode) {
-  const uint32_t bits =
-      (mode.write_cache ? 0 : kWriteThrough) | (mode.descriptor_sense ? kDescriptorSense : 0);
+  const uint32_t bits = mode.descriptor_sense ? kDescriptorSense : 0;
   uint32_t state = state_.load(std::memory_order_relaxed);
   while (!state_.compare_exchange_weak(state, (state & kAttentions) | bits, std::memory_order_relaxed)) {
   }

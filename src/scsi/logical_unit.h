@@ -19,9 +19,10 @@
 
 namespace cleat::scsi {
 
-// What MODE SELECT can change (SPC-4 7.5.8, SBC-4 6.5.6).
+// What MODE SELECT can change (SPC-4 7.5.8). Not WCE: mode parameters don't outlive the engine, and a cache that a guest
+// has switched off and that is on again behind the next engine would lose writes of which the guest believes that they
+// are durable. FUA and SYNCHRONIZE CACHE are always there.
 struct ModeParameters {
-  bool write_cache = true;        // WCE; off: every write is durable when it ends
   bool descriptor_sense = false;  // D_SENSE
   bool operator==(const ModeParameters&) const = default;
 };
@@ -43,10 +44,7 @@ class LogicalUnit {
   const Identity& identity() const { return identity_; }
   bool read_only() const { return mode_ == block::AccessMode::kReadOnly; }
 
-  ModeParameters mode() const {
-    const uint32_t state = state_.load(std::memory_order_relaxed);
-    return {(state & kWriteThrough) == 0, (state & kDescriptorSense) != 0};
-  }
+  ModeParameters mode() const { return {(state_.load(std::memory_order_relaxed) & kDescriptorSense) != 0}; }
   void SetMode(const ModeParameters& mode);
 
   bool attention_pending() const { return (state_.load(std::memory_order_relaxed) & kAttentions) != 0; }
@@ -61,8 +59,7 @@ class LogicalUnit {
 
  private:
   static constexpr uint32_t kAttentions = 0xff;
-  static constexpr uint32_t kWriteThrough = 1U << 8;
-  static constexpr uint32_t kDescriptorSense = 1U << 9;
+  static constexpr uint32_t kDescriptorSense = 1U << 8;
 
   const std::string name_;
   const Identity identity_;

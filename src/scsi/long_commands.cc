@@ -175,7 +175,6 @@ Task<void> UnitChannel::WriteSame(Command& command) {
   std::array<uint8_t, kBlockBytesMax> block{};
   if (!no_data) block::Gather(command.data_out, 0, block.data(), block_bytes);
   const bool zero = std::ranges::all_of(block, [](uint8_t byte) { return byte == 0; });
-  command.fua = !unit_->mode().write_cache;
   command.segments = {};
   // UNMAP allows to give the blocks back, it does not demand it; what they read back has to be the pattern.
   command.may_unmap = zero && (command.cdb[1] & kUnmapBit) != 0;

@@ -28,8 +28,7 @@ size_t WritePage(uint8_t page, PageControl control, const ModeView& view, uint8_
   if (page == kCachingPage) {
     at[0] = kCachingPage;
     at[1] = kCachingBytes - 2;
-    // A disk without a cache has nothing to switch on.
-    if (view.cache_changeable && (changeable || values.write_cache)) at[2] = kWce;
+    if (view.write_cache && !changeable) at[2] = kWce;
     return kCachingBytes;
   }
   if (page == kControlPage) {
@@ -149,11 +148,7 @@ ModeSelection ReadModeSelect(bool ten, std::span<const uint8_t> list, const Mode
       const auto wrong = static_cast<uint8_t>((list[at + i] ^ current[i]) & ~changeable[i]);
       if (wrong != 0) return refuse(at + i, std::bit_width(wrong) - 1);
     }
-    if (page == kCachingPage && view.cache_changeable) {
-      selection.parameters.write_cache = (list[at + 2] & kWce) != 0;
-    } else if (page == kControlPage) {
-      selection.parameters.descriptor_sense = (list[at + 2] & kDSense) != 0;
-    }
+    if (page == kControlPage) selection.parameters.descriptor_sense = (list[at + 2] & kDSense) != 0;
     at += bytes;
   }
   return selection;

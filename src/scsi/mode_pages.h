@@ -14,7 +14,7 @@ namespace cleat::scsi {
 
 struct ModeView {
   ModeParameters current;
-  bool cache_changeable = false;  // there is a cache, and somebody may write
+  bool write_cache = false;  // WCE: there is a cache, and somebody may write
   bool read_only = false;
   uint64_t blocks = 0;
   uint32_t block_bytes = 512;

@@ -41,7 +41,7 @@ void UnitChannel::ReportLuns(Command& command) {
 ModeView UnitChannel::mode_view() const {
   ModeView view;
   view.current = unit_->mode();
-  view.cache_changeable = geometry_.write_cache && !unit_->read_only();
+  view.write_cache = geometry_.write_cache && !unit_->read_only();
   view.read_only = unit_->read_only();
   view.blocks = disk_blocks();
   view.block_bytes = geometry_.logical_block_bytes;

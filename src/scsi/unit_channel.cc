@@ -176,7 +176,7 @@ void UnitChannel::Transfer(Command& command, block::Op op) {
   command.offset_bytes = Bytes(command.lba);
   command.length_bytes = bytes;
   command.segments = TakeFirst(op == block::Op::kRead ? command.data_in : command.data_out, bytes);
-  command.fua = op == block::Op::kWrite && ((command.cdb[1] & kFua) != 0 || !unit_->mode().write_cache);
+  command.fua = op == block::Op::kWrite && (command.cdb[1] & kFua) != 0;
   Submit(command);
 }
 
@@ -191,7 +191,7 @@ void UnitChannel::CompareAndWrite(Command& command) {
   command.offset_bytes = Bytes(command.lba);
   command.length_bytes = bytes;
   command.segments = TakeFirst(command.data_out, 2 * bytes);
-  command.fua = (command.cdb[1] & kFua) != 0 || !unit_->mode().write_cache;
+  command.fua = (command.cdb[1] & kFua) != 0;
   Submit(command);
 }
 

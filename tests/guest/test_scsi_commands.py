@@ -96,10 +96,11 @@ class ScsiCommandsTest(BenchTest):
         self.sg("sg_modes -6 -p 0x0a", "Control")
         self.assertIn("WP=0", self.sg("sg_modes -a", "DpoFua=1"))
         # There are no saved values to be shown, which sdparm mentions in its exit status.
-        if "[cha: y" in self.sg("sdparm --get=WCE", "WCE", status=ILLEGAL_REQUEST):
-            for value in (0, 1):
-                self.sg(f"sdparm --quiet --set=WCE={value}")
-                self.assertRegex(self.sg("sdparm --get=WCE", status=ILLEGAL_REQUEST), f"WCE +{value} ")
+        self.assertIn("[cha: n", self.sg("sdparm --get=WCE", "WCE", status=ILLEGAL_REQUEST))
+        self.sg("sdparm --quiet --set=WCE=0", status=ILLEGAL_REQUEST)
+        for value in (1, 0):
+            self.sg(f"sdparm --quiet --set=D_SENSE={value}")
+            self.assertRegex(self.sg("sdparm --get=D_SENSE", status=ILLEGAL_REQUEST), f"D_SENSE +{value} ")
         self.sg("sg_modes -p 0x1d", status=ILLEGAL_REQUEST)
 
     def simple_commands(self):

@@ -35,11 +35,12 @@ TEST(ModeTest, HeaderDescriptorAndBothPages) {
 
 TEST(ModeTest, PageControls) {
   UnitRig rig;
-  rig.logical_unit->SetMode({false, true});
-  EXPECT_EQ(Sense6(rig, 0x08, 8)[6], 0x00);
-  EXPECT_EQ(Sense6(rig, 0x48, 8)[6], 0x04);         // changeable
+  rig.logical_unit->SetMode({.descriptor_sense = true});
+  EXPECT_EQ(Sense6(rig, 0x08, 8)[6], 0x04);         // WCE
+  EXPECT_EQ(Sense6(rig, 0x48, 8)[6], 0x00);         // is not changeable
   EXPECT_EQ(Sense6(rig, 0x88, 8)[6], 0x04);         // default
-  EXPECT_EQ(Sense6(rig, 0x4a, 8)[6], 0x04);         // D_SENSE is changeable
+  EXPECT_EQ(Sense6(rig, 0x0a, 8)[6] & 0x04, 0x04);  // D_SENSE
+  EXPECT_EQ(Sense6(rig, 0x4a, 8)[6], 0x04);         // is changeable
   EXPECT_EQ(Sense6(rig, 0x8a, 8)[6] & 0x04, 0x00);  // off by default
   EXPECT_EQ(rig.Run({kModeSense6, 0, 0xc8, 0, 255, 0}, {}, 255), "5/39/00");
   EXPECT_EQ(rig.Run({kModeSense6, 0, 0x01, 0, 255, 0}, {}, 255), "5/24/00");
@@ -64,18 +65,20 @@ Bytes CachingList(uint8_t wce_bits) {
   return list;
 }
 
-TEST(ModeTest, WithoutTheWriteCacheEveryWriteIsDurable) {
+// The next engine would not know of it: no guest may rely on a cache that is switched off.
+TEST(ModeTest, TheWriteCacheStaysOn) {
   UnitRig rig;
-  ASSERT_EQ(rig.Run(Cdb10(kWrite10, 1, 1), Filled(512, 1)), "good");
-  EXPECT_FALSE(rig.disk.seen.back().fua);
-  ASSERT_EQ(rig.Run({kModeSelect6, 0x10, 0, 0, 24, 0}, CachingList(0)), "good");
-  ASSERT_EQ(rig.Run(Cdb10(kWrite10, 1, 1), Filled(512, 1)), "good");
-  EXPECT_TRUE(rig.disk.seen.back().fua);
-  ASSERT_EQ(rig.Run(Cdb10(kWriteSame10, 1, 1), Filled(512, 0)), "good");
-  EXPECT_TRUE(rig.disk.seen.back().fua);
-  ASSERT_EQ(rig.Run({kModeSelect6, 0x10, 0, 0, 24, 0}, CachingList(4)), "good");
-  ASSERT_EQ(rig.Run(Cdb10(kWrite10, 1, 1), Filled(512, 1)), "good");
-  EXPECT_FALSE(rig.disk.seen.back().fua);
+  TestCommand off({kModeSelect6, 0x10, 0, 0, 24, 0}, CachingList(0));
+  EXPECT_EQ(rig.Run(off).Outcome(), "5/26/00");
+  EXPECT_EQ(off.sense.pointer_byte, 6);
+  EXPECT_EQ(rig.Run({kModeSelect6, 0x10, 0, 0, 24, 0}, CachingList(4)), "good");
+}
+
+TEST(ModeTest, TheSenseFormatIsSelected) {
+  UnitRig rig;
+  const Bytes list = {0, 0, 0, 0, 0x0a, 0x0a, 0x06, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0};
+  ASSERT_EQ(rig.Run({kModeSelect6, 0x10, 0, 0, static_cast<uint8_t>(list.size()), 0}, list), "good");
+  EXPECT_TRUE(rig.logical_unit->mode().descriptor_sense);
 }
 
 TEST(ModeTest, ASelectThatMakesNoSenseChangesNothing) {
@@ -88,7 +91,7 @@ TEST(ModeTest, ASelectThatMakesNoSenseChangesNothing) {
   Bytes with_descriptor = {0, 0, 0, 8, 0, 0, 0x10, 0, 0, 0, 2, 0};
   Bytes wrong_block = {0, 0, 0, 8, 0, 0, 0x10, 0, 0, 0, 16, 0};
   Bytes wrong_count = {0, 0, 0, 8, 0, 0, 0x11, 0, 0, 0, 2, 0};
-  Bytes both = CachingList(0);
+  Bytes both = CachingList(4);
   both.insert(both.end(), {0x0a, 0x0a, 0x02, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0});  // QAM differs
   const Case cases[] = {
       {"nothing", {}, "good", -1},
@@ -172,7 +175,7 @@ TEST(AttentionTest, AWriteThatIsRefusedForAnAttentionWritesNothing) {
 
 TEST(AttentionTest, AResetTakesTheModeBack) {
   UnitRig rig;
-  rig.logical_unit->SetMode({false, true});
+  rig.logical_unit->SetMode({.descriptor_sense = true});
   rig.logical_unit->Reset();
   EXPECT_EQ(rig.logical_unit->mode(), ModeParameters{});
 }
