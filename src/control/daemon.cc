@@ -14,8 +14,9 @@ namespace cleat::control {
 namespace {
 
 constexpr int kStreamsPerConnectionMax = 128;
-// A Watch or a Wait takes a thread, so there is room for all of them and for calls besides.
-constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 128;
+// A Watch or a Wait takes a thread, so there is room for all of them and for calls besides; also for many that come at
+// once only to be refused. A call beyond is refused with RESOURCE_EXHAUSTED, before we see it.
+constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 448;
 constexpr size_t kGrpcBytesMax = size_t{256} * 1024 * 1024;
 constexpr std::chrono::seconds kShutdownGrace{2};
 
