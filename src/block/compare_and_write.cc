@@ -126,7 +126,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   read.offset_bytes = request.offset_bytes;
   read.length_bytes = bytes;
   read.segments = {&whole, 1};
-  read.submitted_ns = request.submitted_ns;
+  request.moments.Stamp(Moment::kSubmitted, Reactor::Current()->now_ns());
   const IoStatus seen = co_await SubmitAndWait(origin.below(), read);
   if (seen != IoStatus::kOk) co_return seen;
 
@@ -140,8 +140,9 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.offset_bytes = request.offset_bytes;
   write.length_bytes = bytes;
   write.segments = data;
-  write.submitted_ns = request.submitted_ns;
-  co_return co_await SubmitAndWait(origin.below(), write);
+  const IoStatus written = co_await SubmitAndWait(origin.below(), write);
+  request.moments.Stamp(Moment::kDone, Reactor::Current()->now_ns());
+  co_return written;
 }
 
 }  // namespace cleat::block

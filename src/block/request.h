@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/intrusive_list.h"
 #include "block/memory.h"
+#include "block/stage.h"
 
 namespace cleat::block {
 
@@ -66,7 +67,7 @@ class Request {
   // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must
   // put it back when its frame is done.
   std::span<const Segment> segments;
-  uint64_t submitted_ns = 0;  // reactor time at which the front end submitted it
+  Moments moments;            // when it passed which point of its way
   ListHook link;              // for whoever holds it at present: a waiting QoS bucket, a back end's queue
 
   Frame& Push(Frame::DoneFn done, void* layer) {

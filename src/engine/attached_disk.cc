@@ -10,7 +10,7 @@ namespace cleat::engine {
 AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
                            const std::vector<Reactor*>& reactors)
     : spec(attachment), context_(context) {
-  for (Reactor* io : reactors) places_.push_back({io, nullptr});
+  for (Reactor* io : reactors) places_.push_back({io, nullptr, nullptr});
 }
 
 AttachedDisk::~AttachedDisk() {
@@ -33,9 +33,12 @@ Task<Status> AttachedDisk::Open() {
   co_return co_await std::move(channels);
 }
 
-block::PipelineChannel* AttachedDisk::ChannelOn(Reactor& io) const {
+virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
   for (const Place& place : places_) {
-    if (place.io == &io) return place.channel.get();
+    if (place.io == &io) {
+      observe::ReactorSight* sight = context_.sight != nullptr ? context_.sight->On(io) : nullptr;
+      return {place.channel.get(), place.cell.get(), sight};
+    }
   }
   return nullptr;
 }
@@ -52,6 +55,9 @@ Task<Status> AttachedDisk::OpenChannels() {
     }
     co_await context_.control.Enter();
     if (!result) break;
+    if (context_.sight != nullptr) {
+      place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io);
+    }
   }
   co_return result;
 }
@@ -62,6 +68,7 @@ Task<void> AttachedDisk::CloseChannels() {
     co_await place.io->Enter();
     place.channel.reset();
     co_await context_.control.Enter();
+    place.cell.reset();
   }
 }
 

@@ -14,7 +14,9 @@
 #include "block/pipeline.h"
 #include "engine/controller_context.h"
 #include "engine/spec.h"
+#include "observe/cell.h"
 #include "reactor/task.h"
+#include "virtio/disk_entrance.h"
 
 namespace cleat::engine {
 
@@ -32,8 +34,8 @@ class AttachedDisk {
 
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
-  // On `io`, the reactor that asks; nullptr when the disk has no channel there.
-  block::PipelineChannel* ChannelOn(Reactor& io) const;
+  // On `io`, the reactor that asks; without a channel when the disk has none there.
+  virtio::DiskEntrance EntranceOn(Reactor& io) const;
 
   AttachmentReport Report() const { return {spec, state, message}; }
 
@@ -52,6 +54,7 @@ class AttachedDisk {
   struct Place {
     Reactor* io;
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
+    std::unique_ptr<observe::Cell> cell;              // on control; nullptr: there was none to be had
   };
   std::vector<Place> places_;  // set before the front knows the disk, and until it has let go
 };

@@ -17,9 +17,9 @@ Task<void> BlkFront::Close() {
 }
 
 Task<Status> BlkFront::Add(AttachedDisk& disk) {
-  const auto channel_of = [&disk](Reactor& io) { return disk.ChannelOn(io); };
+  const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
-                                              spec_.queues, channel_of);
+                                              spec_.queues, entrance);
   auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, on_change_);
   if (!endpoint) co_return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();

@@ -86,7 +86,7 @@ Task<void> CommandLink::KeepConnected() {
       connection_ = std::move(connection).value();
       ++connections_;
       hung_up_.Reset();
-      Send(EncodeHello(options_.hello));
+      Send(EncodeHello(options_.hello), options_.counters.Duplicate());
       co_await hung_up_.Wait(&stopping_);
       retry_ns = connection_->refused ? kRefusedRetryNs : kRetryNs;
       connection_.reset();

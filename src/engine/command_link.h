@@ -26,6 +26,7 @@ class CommandLink : private Engine::Listener {
   struct Options {
     std::string socket_path;
     HelloMessage hello;
+    UniqueFd counters;  // goes with the hello: what this engine shows of its work (observe/layout.h)
   };
   CommandLink(Reactor& control, Engine& engine, Options options);
   ~CommandLink() override;  // stopped

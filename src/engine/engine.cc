@@ -51,6 +51,7 @@ Engine::Engine(const Parts& parts)
                placement_,
                parts.disks,
                parts.endpoints,
+               parts.sight,
                [this](const std::string& controller) {
                  if (listener_ != nullptr) listener_->ControllerChanged(controller);
                },

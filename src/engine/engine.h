@@ -30,6 +30,7 @@ class Engine {
     DiskFactory& disks;
     vhost::EndpointFactory& endpoints;
     MemoryStore& memories;
+    observe::Sight* sight = nullptr;  // where requests are counted, if anywhere
   };
 
   // Who wants to hear of changes (the command link). It asks for the present report by name.

@@ -26,6 +26,7 @@
 #include "engine/engine.h"
 #include "engine/module_disk_factory.h"
 #include "engine/reactor_thread.h"
+#include "observe/sight.h"
 #include "reactor/blocking.h"
 #include "vhost/library.h"
 #include "vhost/socket_endpoint.h"
@@ -182,6 +183,8 @@ Status Serve(const Settings& settings) {
     const Status added = uring.AddReactor(*io);
     if (!added) spdlog::warn("{}: disks on files can't be opened", added.error().message);
   }
+  auto sight = observe::Sight::Make(settings.name, incarnation, io_reactors);
+  if (!sight) return std::move(sight).error();
   const StopAtEnd stop_at_end(*threads);
   Status started = StartReactors(*threads, settings);
   if (!started) return started;
@@ -198,7 +201,7 @@ Status Serve(const Settings& settings) {
   MemoryStore memories;
   ModuleDiskFactory disks(memories, uring, storage);
   vhost::SocketEndpointFactory endpoints(**control, mapping, **library);
-  Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories});
+  Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories, sight->get()});
 
   CommandLink::Options link_options;
   link_options.socket_path = settings.control_socket;
@@ -206,7 +209,10 @@ Status Serve(const Settings& settings) {
   link_options.hello.version = kVersion;
   link_options.hello.incarnation = incarnation;
   link_options.hello.reactors = settings.reactors;
-  CommandLink link(**control, engine, link_options);
+  auto counters = (*sight)->OpenForReaders();
+  if (!counters) return std::move(counters).error();
+  link_options.counters = std::move(counters).value();
+  CommandLink link(**control, engine, std::move(link_options));
 
   Signals signals(**control, [&] { Spawn(ShutDown(link, engine, **control)); });
   Status watching = signals.Start();

@@ -44,7 +44,7 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
   scsi.identity.wwn = disk.spec.disk.wwn;
   scsi.geometry = disk.geometry();
   scsi.mode = disk.mode();
-  scsi.channel = [&disk](Reactor& io) { return disk.ChannelOn(io); };
+  scsi.entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
   auto add = model_.Add(disk.spec.target, std::move(scsi));
   co_return co_await std::move(add);
 }

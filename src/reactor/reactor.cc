@@ -95,7 +95,7 @@ Reactor* Reactor::Current() {
 bool Reactor::RunOnce() {
   const CurrentScope scope(this);
   ++turns_;
-  now_ns_ = std::max(now_ns_, clock_.NowNs());
+  RefreshNow();
   bool worked = DeliverMail();
   worked |= timers_.Advance(now_ns_) > 0;
   worked |= ResumeReady();
@@ -238,7 +238,7 @@ void Reactor::SleepUntilWoken() {
     const int ready =
         epoll_pwait2(epoll_.get(), events_, kEventsMax, next_ns == kNoDeadline ? nullptr : &timeout, nullptr);
     sleeping_.store(false, std::memory_order_relaxed);
-    now_ns_ = std::max(now_ns_, clock_.NowNs());
+    RefreshNow();
     HandleEvents(ready);
   }
   sleeping_.store(false, std::memory_order_relaxed);

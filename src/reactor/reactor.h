@@ -5,12 +5,14 @@
 // descriptor, the mailbox's eventfd or the next timer.
 //
 // Everything but Post, PostCall, Stop and Enter is for the reactor's own thread. Time is taken from the Clock
-// once a turn (now_ns), which is what timers, queues and stage stamps use. RunOnce never blocks, so that one
+// once a turn (now_ns), and after a batch of requests by the queue that served it; timers, queues and stage stamps use
+// that. RunOnce never blocks, so that one
 // thread can run several reactors in virtual time.
 #pragma once
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <coroutine>
 #include <cstdint>
@@ -80,7 +82,9 @@ class Reactor {
 
   const std::string& name() const { return options_.name; }
   uint32_t index() const { return options_.index; }
-  uint64_t now_ns() const { return now_ns_; }  // as of this turn's beginning
+  uint64_t now_ns() const { return now_ns_; }  // as of this turn's beginning, or the last RefreshNow
+  // In the middle of a turn, after work that took time and before what wants to know how much.
+  void RefreshNow() { now_ns_ = std::max(now_ns_, clock_.NowNs()); }
   const Clock& clock() const { return clock_; }
   Random& random() { return random_; }
 

@@ -50,7 +50,6 @@ Task<bool> UnitChannel::Step(Command& command, block::Op op, uint64_t offset_byt
   command.op = op;
   command.offset_bytes = offset_bytes;
   command.length_bytes = bytes;
-  command.submitted_ns = reactor_.now_ns();
   block::SubmitAndWait submit(channel_, command);
   const block::IoStatus status = co_await submit;
   SetOutcome(command, status);

@@ -213,7 +213,6 @@ void UnitChannel::StartStop(Command& command) {
 
 void UnitChannel::Submit(Command& command) {
   Begin(command);
-  command.submitted_ns = reactor_.now_ns();
   command.Push(&RequestDone, this);
   channel_.Submit(command);
 }

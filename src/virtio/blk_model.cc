@@ -65,10 +65,10 @@ virtio_blk_config Config(const block::Geometry& geometry, uint32_t queues) {
 }  // namespace
 
 BlkModel::BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial,
-                   uint32_t queues, ChannelFn channel)
+                   uint32_t queues, EntranceFn entrance)
     : serial_(std::move(serial)),
       queues_(queues),
-      channel_(std::move(channel)),
+      entrance_(std::move(entrance)),
       features_(Features(geometry, mode, queues)),
       config_(Config(geometry, queues)) {
   CLEAT_CHECK(queues_ >= 1 && queues_ <= kBlkQueuesMax);
@@ -96,11 +96,11 @@ Result<std::unique_ptr<DeviceQueue>> BlkModel::OpenQueue(Reactor& reactor, uint3
   if (index >= queues_) {
     return Error(ErrorCode::kInvalidArgument, name() + ": it has " + std::to_string(queues_) + " queues");
   }
-  block::PipelineChannel* channel = channel_(reactor);
-  if (channel == nullptr) {
+  const DiskEntrance disk = entrance_(reactor);
+  if (disk.channel == nullptr) {
     return Error(ErrorCode::kFailedPrecondition, name() + ": the disk is not open on " + reactor.name());
   }
-  return std::unique_ptr<DeviceQueue>(std::make_unique<BlkQueue>(reactor, *channel, serial_));
+  return std::unique_ptr<DeviceQueue>(std::make_unique<BlkQueue>(reactor, disk, serial_));
 }
 
 }  // namespace cleat::virtio

@@ -41,6 +41,9 @@ void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
     return;
   }
   BlkSlot& slot = slots_.Take();
+  Began(slot);
+  slot.column = observe::OpColumn::kOther;
+  slot.counted_bytes = 0;
   slot.epoch = ticket.epoch;
   slot.head = ticket.head;
   const block::Segment& last = chain.writable().back();
@@ -81,6 +84,7 @@ void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
 
 void BlkQueue::Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_t sector) {
   slot.op = op;
+  slot.column = observe::ColumnOf(op);
   slot.offset_bytes = OffsetOf(sector);
   if (op == block::Op::kRead) {
     slot.length_bytes = chain.writable_bytes() - 1;
@@ -91,6 +95,7 @@ void BlkQueue::Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_
     slot.SetData(chain.readable(), sizeof(Header), slot.length_bytes);
     slot.fua = write_through();
   }
+  slot.counted_bytes = slot.length_bytes;
   slot.may_unmap = false;
   slot.segments = slot.data;
   Submit(slot, &TransferDone);
@@ -98,6 +103,7 @@ void BlkQueue::Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_
 
 void BlkQueue::Flush(BlkSlot& slot) {
   slot.op = block::Op::kFlush;
+  slot.column = observe::OpColumn::kFlush;
   slot.offset_bytes = slot.length_bytes = 0;
   slot.segments = {};
   slot.fua = slot.may_unmap = false;
@@ -144,6 +150,7 @@ void BlkQueue::StartRanges(BlkSlot& slot, const Chain& chain, block::Op op) {
   }
   slot.SetData(chain.readable(), sizeof(Header), bytes);
   slot.op = op;
+  slot.column = observe::ColumnOf(op);
   slot.segments = {};
   slot.fua = op == block::Op::kWriteZeroes && write_through();
   slot.range_count = static_cast<uint16_t>(count);
@@ -163,6 +170,7 @@ bool BlkQueue::NextRange(BlkSlot& slot, uint8_t& refusal) {
   }
   slot.offset_bytes = OffsetOf(range.sector);
   slot.length_bytes = uint64_t{range.num_sectors} * kBlkSectorBytes;
+  slot.counted_bytes += slot.length_bytes;
   slot.may_unmap = unmap;
   return true;
 }
@@ -202,8 +210,15 @@ void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   const uint32_t written_bytes = slot.written_bytes;
   *slot.status_byte.data() = status;
   MarkWritten(ticket, {&slot.status_byte, 1});
+  const bool failed = status != VIRTIO_BLK_S_OK;
+  Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
   slots_.Give(slot);
   Give(ticket, written_bytes);  // the queue may be gone now
+}
+
+void BlkQueue::VisitInFlight(observe::InFlightVisitor& visitor) {
+  if (cell_ == nullptr) return;
+  slots_.ForEachInUse([&](BlkSlot& slot) { visitor.Visit(*cell_, slot.column, slot); });
 }
 
 }  // namespace cleat::virtio

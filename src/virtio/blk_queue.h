@@ -16,6 +16,7 @@
 
 #include "block/pipeline.h"
 #include "virtio/blk_slots.h"
+#include "virtio/disk_entrance.h"
 #include "virtio/ring_queue.h"
 
 namespace cleat::virtio {
@@ -27,9 +28,13 @@ inline constexpr uint32_t kBlkSectorBytes =
 
 class BlkQueue final : public RingQueue {
  public:
-  // `channel`, which is the reactor's, and `serial` outlive the queue.
-  BlkQueue(Reactor& reactor, block::PipelineChannel& channel, const std::string& serial)
-      : RingQueue(reactor), channel_(channel), serial_(serial) {}
+  // `disk`, the reactor's and with a channel, and `serial` outlive the queue.
+  BlkQueue(Reactor& reactor, const DiskEntrance& disk, const std::string& serial)
+      : RingQueue(reactor), channel_(*disk.channel), cell_(disk.cell), serial_(serial) {
+    UseSight(disk.sight);
+  }
+
+  void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
  private:
   struct Header {  // struct virtio_blk_outhdr
@@ -50,7 +55,6 @@ class BlkQueue final : public RingQueue {
 
   bool write_through() const;
   void Submit(BlkSlot& slot, block::Frame::DoneFn done) {
-    slot.submitted_ns = now_ns();
     slot.Push(done, this);
     channel_.Submit(slot);
   }
@@ -60,6 +64,7 @@ class BlkQueue final : public RingQueue {
   static void RangeDone(block::Request& request, const block::Frame& frame);
 
   block::PipelineChannel& channel_;
+  observe::Cell* const cell_;
   const std::string& serial_;
   BlkSlots slots_;
 };

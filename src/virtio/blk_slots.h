@@ -8,6 +8,7 @@
 
 #include "block/request.h"
 #include "virtio/ring_queue.h"
+#include "observe/layout.h"
 #include "virtio/slot_pool.h"
 
 namespace cleat::virtio {
@@ -16,6 +17,8 @@ struct BlkSlot : block::Request, PooledSlot {
   MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
   uint16_t head = 0;
   uint32_t written_bytes = 0;  // the used length
+  observe::OpColumn column = observe::OpColumn::kOther;
+  uint64_t counted_bytes = 0;
   block::Segment status_byte;
   std::span<const block::Segment> data;  // the request's data part
 

@@ -19,6 +19,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   left_behind_ = false;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
+  backlog_ = 0;
   features_ = setup.features;
   notifier_ = setup.notifier;
   on_broken_ = std::move(on_broken);
@@ -64,6 +65,7 @@ void RingQueue::FinishStop() {
   dirty_log_.Attach({});
   epochs_.Clear();
   trim_timer_.Cancel();
+  recorder_.reset();
   Trim();
   std::function<void()> on_drained = std::exchange(on_drained_, nullptr);
   if (in_poll_) {
@@ -123,8 +125,11 @@ template <typename Ring>
 uint32_t RingQueue::FetchFrom(Ring& ring) {
   if (fetches_allowed_ == 0) [[unlikely]]
     return 0;
-  const uint32_t count = std::min(ring.Available(), kFetchBatchMax);
-  if (count == 0) return 0;
+  const uint32_t available = ring.Available();
+  if (available == 0) return 0;
+  const uint32_t count = std::min(available, kFetchBatchMax);
+  fetched_ns_ = now_ns();
+  seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
   uint32_t fetched = 0;
   Chain chain;
   for (; fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning; ++fetched) {
@@ -143,8 +148,18 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
       --fetches_allowed_;
     ++in_flight_;
     HandleChain(chain, Ticket{epochs_.Enter(), head});
+    if (backlog_ > 0 && --backlog_ == 0) [[unlikely]]
+      seen_ns_ = fetched_ns_;
   }
+  NoteBacklog(available - fetched);
+  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
   return fetched;
+}
+
+// What was left has been seen by now; what comes to it is seen when it is looked at again.
+void RingQueue::NoteBacklog(uint32_t left) {
+  if (backlog_ == 0) backlog_seen_ns_ = fetched_ns_;
+  backlog_ = backlog_ == 0 ? left : std::min(backlog_, left);
 }
 
 void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
@@ -181,12 +196,26 @@ bool RingQueue::Publish() {
     call = split_ring_.Publish();
     inflight_log_.Published(split_ring_.published_index());
   }
-  if (call && notifier_ != nullptr) notifier_->Call();
+  Record(call);
   if (dirty_log_.overrun()) [[unlikely]] {
     Break("dirty log of " + std::to_string(dirty_log_.size_bytes()) + " bytes has no bit for guest address " +
           std::to_string(dirty_log_.overrun_address()));
   }
   return true;
+}
+
+// Notifies, and counts what was published.
+void RingQueue::Record(bool call) {
+  const bool record = recorder_ != nullptr && !recorder_->empty();
+  if (record) reactor_.RefreshNow();
+  const uint64_t used_ns = now_ns();
+  uint64_t called_ns = 0;
+  if (call && notifier_ != nullptr) {
+    notifier_->Call();
+    if (record) reactor_.RefreshNow();
+    called_ns = now_ns();
+  }
+  if (record) recorder_->Flush(used_ns, called_ns);
 }
 
 void RingQueue::Break(std::string reason) {
@@ -223,6 +252,7 @@ void RingQueue::TrimTimer::Fire(Timer& timer) {
   if (queue.in_flight_ > 0 || queue.armed_ns_ == kNoDeadline) return;  // the next Arm sets it again
   const uint64_t due_ns = queue.armed_ns_ + kTrimAfterNs;
   if (queue.now_ns() < due_ns) return queue.reactor_.AddTimer(timer, due_ns);
+  queue.recorder_.reset();
   queue.Trim();
 }
 

@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 
+#include "observe/recorder.h"
 #include "reactor/reactor.h"
 #include "virtio/chain.h"
 #include "virtio/device_queue.h"
@@ -33,7 +34,7 @@
 
 namespace cleat::virtio {
 
-class RingQueue : public DeviceQueue {
+class RingQueue : public DeviceQueue, public observe::InFlightSource {
  public:
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
@@ -55,6 +56,10 @@ class RingQueue : public DeviceQueue {
   bool Arm() final;
   void Disarm() final;
 
+  // ---- observe::InFlightSource
+  bool any_in_flight() const final { return in_flight_ > 0; }
+  void VisitInFlight(observe::InFlightVisitor& /*visitor*/) override {}  // control and event queues: nothing to tell
+
  protected:
   // What identifies a chain that was taken from the ring, until it is given back.
   struct Ticket {
@@ -63,6 +68,25 @@ class RingQueue : public DeviceQueue {
   };
 
   explicit RingQueue(Reactor& reactor) : reactor_(reactor) {}
+
+  // The reactor's, which outlives the queue. Without: nobody looks at what is in flight, and nothing is counted.
+  void UseSight(observe::ReactorSight* sight) {
+    if (sight != nullptr) sight_ = sight;
+  }
+  // ---- Counting. A chain's request begins within HandleChain, and ends before its Give; `cell`: nullptr or one that
+  // outlives Publish, see FlushSight.
+  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_); }
+  void Ended(observe::Cell* cell, const block::Request& request, observe::OpColumn op, uint64_t bytes,
+             bool failed) {
+    if (!block::kSight || cell == nullptr) return;
+    if (recorder_ == nullptr) [[unlikely]]
+      recorder_ = std::make_unique<observe::Recorder>(*sight_);
+    recorder_->Ended(*cell, request, op, bytes, failed);
+  }
+  // A cell that requests ended for is about to go.
+  void FlushSight() {
+    if (recorder_ != nullptr) recorder_->Flush(now_ns(), 0);
+  }
 
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
@@ -112,11 +136,14 @@ class RingQueue : public DeviceQueue {
   template <typename Ring>
   uint32_t FetchFrom(Ring& ring);
   bool Publish();
+  void Record(bool call);
+  void NoteBacklog(uint32_t left);
   void Break(std::string reason);
   void ReportBroken();
   void FinishStop();
 
   Reactor& reactor_;
+  observe::ReactorSight* sight_ = nullptr;
   State state_ = State::kStopped;
   bool in_poll_ = false;
   bool packed_ = false;  // which of the rings
@@ -127,6 +154,12 @@ class RingQueue : public DeviceQueue {
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;
   uint64_t armed_ns_ = kNoDeadline;  // since when it sleeps
+  // Of the chain being handled. Those that did not fit into the last batch had been seen then.
+  uint64_t seen_ns_ = 0;
+  uint64_t fetched_ns_ = 0;
+  uint64_t backlog_seen_ns_ = 0;
+  uint32_t backlog_ = 0;
+  std::unique_ptr<observe::Recorder> recorder_;  // since the last Trim
   TrimTimer trim_timer_{*this};
   Notifier* notifier_ = nullptr;
   SplitRing split_ring_;

@@ -70,10 +70,10 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
   for (size_t i = 0; i < ports_.size(); ++i) {
     Reactor& io = *io_reactors_[i];
     co_await io.Enter();
-    block::PipelineChannel* channel = disk.channel(io);
-    if (channel != nullptr) ports_[i]->Add(target, unit, *channel, disk.geometry);
+    const DiskEntrance entrance = disk.entrance(io);
+    if (entrance.channel != nullptr) ports_[i]->Add(target, unit, entrance, disk.geometry);
     co_await control_.Enter();
-    if (channel == nullptr && RunsRequests(i)) {
+    if (entrance.channel == nullptr && RunsRequests(i)) {
       auto take_back = RemoveParts(target, i);
       co_await std::move(take_back);
       co_return Error(ErrorCode::kFailedPrecondition, name_ + ": " + disk.name + " is not open on " +

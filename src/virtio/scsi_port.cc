@@ -21,10 +21,15 @@ uint32_t ScsiPort::ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const {
   return count;
 }
 
-void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, block::PipelineChannel& channel,
+void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
                    const block::Geometry& geometry) {
   CLEAT_CHECK(units_[target] == nullptr);
-  units_[target] = std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), channel, geometry, memory_);
+  units_[target] =
+      std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
+  cells_[target] = disk.cell;
+  if (disk.sight == nullptr) return;
+  sight_ = disk.sight;
+  for (ScsiQueue* queue : queues_) queue->UseSight(sight_);
 }
 
 Task<void> ScsiPort::Remove(uint32_t target) {
@@ -32,10 +37,13 @@ Task<void> ScsiPort::Remove(uint32_t target) {
   if (unit == nullptr) co_return;
   auto close = unit->Close();
   co_await std::move(close);
+  for (ScsiQueue* queue : queues_) queue->FlushSight();
+  cells_[target] = nullptr;
 }
 
 void ScsiPort::Register(ScsiQueue& queue) {
   queues_.push_back(&queue);
+  queue.UseSight(sight_);
 }
 
 void ScsiPort::Unregister(ScsiQueue& queue) {

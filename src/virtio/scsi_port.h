@@ -14,6 +14,7 @@
 #include "reactor/reactor.h"
 #include "reactor/task.h"
 #include "scsi/unit_channel.h"
+#include "virtio/disk_entrance.h"
 #include "virtio/scsi_format.h"
 
 namespace cleat::virtio {
@@ -32,9 +33,11 @@ class ScsiPort {
   // The addresses of the logical units, for the device's REPORT LUNS unit.
   uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
 
-  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, block::PipelineChannel& channel,
+  observe::Cell* cell(uint32_t target) { return cells_[target]; }
+  // `disk` has a channel.
+  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
            const block::Geometry& geometry);
-  // New commands find nobody; goes on when those in flight have ended.
+  // New commands find nobody; goes on when those in flight have ended, and have been counted.
   Task<void> Remove(uint32_t target);
 
   // ---- Task management
@@ -57,6 +60,8 @@ class ScsiPort {
   Reactor& reactor_;
   scsi::TransferMemory memory_;
   std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
+  std::array<observe::Cell*, kScsiTargetsMax> cells_{};
+  observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
 };
 

@@ -26,6 +26,29 @@ uint8_t ResponseOf(const scsi::Command& command) {
   return VIRTIO_SCSI_S_FAILURE;
 }
 
+// As what a command is counted: what it is to the guest, whatever the storage is asked to do for it.
+observe::OpColumn ColumnOf(const scsi::Command& command) {
+  using scsi::Action;
+  if (command.info == nullptr) return observe::OpColumn::kOther;
+  switch (command.info->action) {
+    case Action::kRead:
+      return observe::OpColumn::kRead;
+    case Action::kWrite:
+    case Action::kWriteAndVerify:
+      return observe::OpColumn::kWrite;
+    case Action::kSynchronizeCache:
+      return observe::OpColumn::kFlush;
+    case Action::kUnmap:
+      return observe::OpColumn::kDiscard;
+    case Action::kWriteSame:
+      return observe::OpColumn::kWriteZeroes;
+    case Action::kCompareAndWrite:
+      return observe::OpColumn::kCompareAndWrite;
+    default:
+      return observe::OpColumn::kOther;
+  }
+}
+
 }  // namespace
 
 void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
@@ -37,7 +60,10 @@ void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
     return;
   }
   ScsiSlot& slot = slots_.Take();
+  Began(slot);
   slot.queue = this;
+  slot.cell = nullptr;
+  slot.info = nullptr;
   slot.on_done = &CommandDone;
   slot.epoch = ticket.epoch;
   slot.head = ticket.head;
@@ -79,8 +105,10 @@ void ScsiQueue::KeepSegments(ScsiSlot& slot, const Chain& chain) {
 void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address) {
   using Unit = ScsiAddress::Unit;
   scsi::UnitChannel* unit = address.target < kScsiTargetsMax ? port_.unit(address.target) : nullptr;
-  if (address.unit == Unit::kZero && unit != nullptr) [[likely]]
+  if (address.unit == Unit::kZero && unit != nullptr) [[likely]] {
+    slot.cell = port_.cell(address.target);
     return unit->Execute(slot);
+  }
   if (address.unit == Unit::kReportLuns && address.target == kScsiTargetsMax) {
     std::array<scsi::Lun, kScsiTargetsMax> units;
     const uint32_t count = port_.ListUnits(units);
@@ -125,9 +153,17 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
   // Data-in also after a failure, for whatever part was written.
   MarkWritten(ticket, slot.response);
   if (!slot.data_in.empty()) MarkWritten(ticket, slot.data_in);
+  const bool failed = reply.response != VIRTIO_SCSI_S_OK || reply.status != 0;
+  Ended(slot.cell, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
   const uint64_t written = kResponseBytes + (slot.data_in_bytes > 0 ? transferred : 0);
   slots_.Give(slot);
   Give(ticket, static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
+}
+
+void ScsiQueue::VisitInFlight(observe::InFlightVisitor& visitor) {
+  slots_.ForEachInUse([&](ScsiSlot& slot) {
+    if (slot.cell != nullptr) visitor.Visit(*slot.cell, ColumnOf(slot), slot);
+  });
 }
 
 }  // namespace cleat::virtio

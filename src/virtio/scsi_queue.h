@@ -24,6 +24,7 @@ struct ScsiSlot : scsi::Command, PooledSlot {
   class ScsiQueue* queue = nullptr;
   MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
   uint16_t head = 0;
+  observe::Cell* cell = nullptr;  // of the disk that it is for
   std::span<const block::Segment> response;
 };
 
@@ -37,6 +38,11 @@ class ScsiQueue final : public RingQueue {
   uint64_t fetched() const { return fetched_; }
   using RingQueue::left_behind;
   using RingQueue::offered;
+  // ---- For the port
+  using RingQueue::FlushSight;
+  using RingQueue::UseSight;
+
+  void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
  private:
   void HandleChain(const Chain& chain, Ticket ticket) override;

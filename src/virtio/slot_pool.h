@@ -45,7 +45,7 @@ struct PooledSlot {
  private:
   template <typename Slot>
   friend class SlotPool;
-  PooledSlot* next_free_ = nullptr;
+  PooledSlot* next_free_ = nullptr;  // itself while it is in use
 };
 
 template <typename Slot>  // a PooledSlot
@@ -63,6 +63,7 @@ class SlotPool {
       Grow();
     Slot* slot = free_;
     free_ = static_cast<Slot*>(Next(*slot));
+    Next(*slot) = slot;
     ++in_use_;
     return *slot;
   }
@@ -81,6 +82,14 @@ class SlotPool {
       slot.room.Trim();
       Next(slot) = free_;
       free_ = &slot;
+    }
+  }
+  template <typename Visit>
+  void ForEachInUse(Visit visit) {
+    for (const auto& chunk : chunks_) {
+      for (Slot& slot : *chunk) {
+        if (Next(slot) == &slot) visit(slot);
+      }
     }
   }
   size_t allocated() const { return chunks_.size() * kChunk; }

@@ -213,7 +213,7 @@ class Rig {
     disk.identity.serial = "fuzz";
     disk.geometry = geometry_;
     disk.mode = mode_;
-    disk.channel = [this](Reactor&) { return channel_.get(); };
+    disk.entrance = [this](Reactor&) { return channel_.get(); };
     const auto add = [](ScsiModel& model, ScsiDisk what) -> Task<void> {
       auto task = model.Add(0, std::move(what));
       const Status added = co_await std::move(task);

@@ -178,7 +178,7 @@ class ScsiRig {
     made.identity.serial = "serial-" + std::to_string(target);
     made.geometry = disk.geometry;
     made.mode = mode;
-    made.channel = [&disk, this](Reactor& reactor) {
+    made.entrance = [&disk, this](Reactor& reactor) {
       return disk.channels[&reactor == io[0].get() ? 0 : 1].get();
     };
     return made;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a request passed which point of its way: each layer stamps the moment at which it hands it on, with its reactor's
+// time. Front ends begin with Seen(); what is not on the way (no limits, no encryption, storage that answers at once)
+// stays 0. Made into histograms by src/observe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace cleat::block {
+
+// Compiled out (CLEAT_SIGHT=OFF) only to measure what it costs.
+#if defined(CLEAT_NO_SIGHT)
+inline constexpr bool kSight = false;
+#else
+inline constexpr bool kSight = true;
+#endif
+
+enum class Moment : uint8_t {
+  kSeen,       // the front end noticed that it is there
+  kFetched,    // ... and took it
+  kQosOut,     // limits let it pass
+  kCryptoOut,  // encrypted
+  kSubmitted,  // given to the storage
+  kDone,       // answered by the storage
+  kCryptoIn,   // decrypted
+};
+inline constexpr size_t kMoments = 7;
+
+class Moments {
+ public:
+  // A new request.
+  void Seen(uint64_t seen_ns, uint64_t fetched_ns) {
+    if constexpr (kSight) at_ns_ = {seen_ns, fetched_ns, 0, 0, 0, 0, 0};
+  }
+  // Of a request that takes several steps (the ranges of a discard) the last one counts.
+  void Stamp(Moment moment, uint64_t now_ns) {
+    if constexpr (kSight) at_ns_[static_cast<size_t>(moment)] = now_ns;
+  }
+  uint64_t at_ns(Moment moment) const { return at_ns_[static_cast<size_t>(moment)]; }
+  bool operator==(const Moments&) const = default;
+
+ private:
+  std::array<uint64_t, kMoments> at_ns_{};
+};
+
+}  // namespace cleat::block
