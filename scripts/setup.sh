@@ -55,6 +55,7 @@ libfmt-dev              logging
 libgtest-dev            tests
 libgmock-dev            tests
 libbenchmark-dev        benchmarks
+valgrind                instruction-counts
 clang-$clang                fuzzing
 libclang-rt-$clang-dev      fuzzing
 clang-format-$clang         lint
