@@ -35,6 +35,9 @@ target_compile_options(
   INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
             -fno-omit-frame-pointer)
 target_link_libraries(cleat_flags INTERFACE Threads::Threads)
+if(NOT CLEAT_SIGHT)
+  add_compile_definitions(CLEAT_NO_SIGHT)
+endif()
 if(CLEAT_SANITIZE STREQUAL "asan")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
   add_link_options(-fsanitize=address,undefined)

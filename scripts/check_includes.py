@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Includes go one way: engine -> vhost -> virtio -> scsi -> block -> reactor -> base.
+"""Includes go one way: engine -> vhost -> virtio -> (scsi, observe) -> block -> reactor -> base.
 
-Modules know block and what is below it; cleatd and cleatctl share with the engine base and proto alone; perf knows
-base alone. Libraries that belong to one layer are kept there too. Prints every include that breaks this."""
+Modules know block and what is below it; cleatd and cleatctl share with the engine base, proto and the counters' format
+and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints every include that breaks this."""
 
 import os
 import re
@@ -17,12 +17,14 @@ MAY_INCLUDE = {
     "reactor": ["base"],
     "block": ["reactor", "base"],
     "scsi": ["block", "reactor", "base"],
-    "virtio": ["scsi", "block", "reactor", "base"],
+    "observe-reader": ["base"],
+    "observe": ["observe-reader", "block", "reactor", "base"],
+    "virtio": ["scsi", "observe", "observe-reader", "block", "reactor", "base"],
     "vhost": ["virtio", "scsi", "block", "reactor", "base"],
-    "engine": ["vhost", "virtio", "scsi", "block", "reactor", "base", "modules", "engine-proto"],
+    "engine": ["vhost", "virtio", "scsi", "observe", "block", "reactor", "base", "modules", "engine-proto"],
     "modules": ["block", "reactor", "base"],
-    "control": ["base", "engine-proto", "public-proto"],
-    "ctl": ["base", "public-proto"],
+    "control": ["base", "observe-reader", "engine-proto", "public-proto"],
+    "ctl": ["base", "observe-reader", "public-proto"],
     "perf": ["base"],
 }
 
@@ -35,10 +37,15 @@ ONLY_IN = {
     "CLI/": ["control", "ctl", "engine", "perf"],
 }
 
+# What other processes need of observe.
+READER = re.compile(r"observe/(reader|layout|histogram)\.")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 
 def layer_of_file(path):
+    if READER.search(path):
+        return "observe-reader"
     parts = path.split(os.sep)
     return "modules" if parts[0] == "modules" else parts[1]
 
@@ -46,6 +53,8 @@ def layer_of_file(path):
 def layer_of_include(include):
     if include.startswith("cleat/engine/"):
         return "engine-proto"
+    if READER.match(include):
+        return "observe-reader"
     if include.startswith("cleat/"):
         return "public-proto"
     head = include.split("/")[0]

@@ -78,7 +78,8 @@ class Bench {
 
   void Run(uint64_t requests) {
     for (uint64_t done = 0; done < requests;) {
-      for (uint32_t i = 0; i < arguments_.depth; ++i) CLEAT_CHECK(ring_->Add(chains_[i], true, i).has_value());
+      for (uint32_t i = 0; i < arguments_.depth; ++i)
+        CLEAT_CHECK(ring_->Add(chains_[i], true, i).has_value());
       ring_->Publish();
       perf::UsedEntry used;
       for (uint32_t taken = 0; taken < arguments_.depth;) {
@@ -130,14 +131,14 @@ class Bench {
     return {channel_.get(), cell_.get(), sight_ != nullptr ? sight_->On(*reactor_) : nullptr};
   }
   void OpenBlk() {
-    blk_ = std::make_unique<virtio::BlkModel>(pipeline_->geometry(), block::AccessMode::kReadWrite, "bench", 1,
-                                              [this](Reactor&) { return Entrance(); });
+    blk_ = std::make_unique<virtio::BlkModel>(pipeline_->geometry(), block::AccessMode::kReadWrite, "bench",
+                                              1, [this](Reactor&) { return Entrance(); });
     model_ = blk_.get();
     queue_ = blk_->OpenQueue(*reactor_, 0).value();
   }
   void OpenScsi() {
-    scsi_ = std::make_unique<virtio::ScsiModel>("controllers/bench", *reactor_, std::vector<Reactor*>{reactor_.get()},
-                                                1);
+    scsi_ = std::make_unique<virtio::ScsiModel>("controllers/bench", *reactor_,
+                                                std::vector<Reactor*>{reactor_.get()}, 1);
     virtio::ScsiDisk disk;
     disk.name = "disks/null";
     disk.geometry = pipeline_->geometry();
@@ -194,7 +195,9 @@ class Bench {
     header.cdb[0] = 0x28;  // READ(10)
     header.cdb[5] = static_cast<uint8_t>(number * 8);
     header.cdb[8] = kBlockBytes / 512;
-    return {{area, sizeof(header), false}, {area + 64, sizeof(virtio_scsi_cmd_resp), true}, {data, kBlockBytes, true}};
+    return {{area, sizeof(header), false},
+            {area + 64, sizeof(virtio_scsi_cmd_resp), true},
+            {data, kBlockBytes, true}};
   }
 
   const Arguments& arguments_;
@@ -219,7 +222,9 @@ int Main(int argc, char** argv) {
   CLI::App app("The device side of a virtqueue on a null disk, in a loop: what a request costs the engine.");
   app.add_option("--device", arguments.device)->check(CLI::IsMember({"blk", "scsi"}))->capture_default_str();
   app.add_option("--ring", arguments.ring)->check(CLI::IsMember({"split", "packed"}))->capture_default_str();
-  app.add_option("--depth", arguments.depth, "Requests a turn")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--depth", arguments.depth, "Requests a turn")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--requests", arguments.requests)->capture_default_str();
   app.add_flag("--uncounted", arguments.uncounted, "Without counters and stage histograms");
   CLI11_PARSE(app, argc, argv);
@@ -227,7 +232,8 @@ int Main(int argc, char** argv) {
   const auto begin = std::chrono::steady_clock::now();
   bench.Run(arguments.requests);
   const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
-  std::printf("{\"requests\": %llu, \"both_sides_ns\": %.1f}\n", static_cast<unsigned long long>(bench.served()),
+  std::printf("{\"requests\": %llu, \"both_sides_ns\": %.1f}\n",
+              static_cast<unsigned long long>(bench.served()),
               elapsed.count() / static_cast<double>(bench.served()));
   return 0;
 }
