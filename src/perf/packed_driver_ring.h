@@ -44,13 +44,14 @@ class PackedDriverRing final : public DriverRing {
     ++stats_.chains;
   }
   PopResult PopPosted(Posted* posted) {
-    const uint64_t meta = std::atomic_ref<uint64_t>(*(reinterpret_cast<uint64_t*>(&desc_[used_.index]) + 1))
-                              .load(std::memory_order_acquire);
-    const auto flags = static_cast<uint16_t>(meta >> 48);
+    wire::PackedDescriptor& descriptor = desc_[used_.index];
+    const uint16_t flags = std::atomic_ref<uint16_t>(descriptor.flags).load(std::memory_order_acquire);
     constexpr uint16_t kBoth = wire::kDescAvail | wire::kDescUsed;
     if (in_flight_ == 0 || (flags & kBoth) != (used_.wrap ? kBoth : 0)) return PopResult::kNone;
-    const uint16_t id = IdOf(meta);
-    const uint32_t written_bytes = (flags & wire::kDescWrite) != 0 ? static_cast<uint32_t>(meta) : 0;
+    // Read once: the device may go on writing.
+    const uint16_t id = std::atomic_ref<uint16_t>(descriptor.id).load(std::memory_order_relaxed);
+    const uint32_t len = std::atomic_ref<uint32_t>(descriptor.len).load(std::memory_order_relaxed);
+    const uint32_t written_bytes = (flags & wire::kDescWrite) != 0 ? len : 0;
     if (broken() || id >= options_.size || heads_[id].descriptors == 0 ||
         written_bytes > heads_[id].writable_bytes) [[unlikely]] {
       return BreakUsed(id, written_bytes);

@@ -44,9 +44,11 @@ class SplitDriverRing final : public DriverRing {
     if (used_seen_ == used_cached_) {
       if (!FetchUsedIndex()) return broken() ? PopResult::kBroken : PopResult::kNone;
     }
-    wire::UsedElement element;
-    std::memcpy(&element, used_ + kUsedHeaderBytes + sizeof element * (used_seen_ & (options_.size - 1)),
-                sizeof element);
+    // Read once: the device may go on writing.
+    auto* at =
+        reinterpret_cast<wire::UsedElement*>(used_ + kUsedHeaderBytes) + (used_seen_ & (options_.size - 1));
+    const wire::UsedElement element{std::atomic_ref<uint32_t>(at->id).load(std::memory_order_relaxed),
+                                    std::atomic_ref<uint32_t>(at->len).load(std::memory_order_relaxed)};
     if (element.id >= options_.size || heads_[element.id].descriptors == 0 ||
         element.len > heads_[element.id].writable_bytes) [[unlikely]] {
       return BreakUsed(element.id, element.len);

@@ -8,6 +8,7 @@
 #include "perf/compare.h"
 #include "perf/latency_histogram.h"
 #include "perf/load_options.h"
+#include "perf/load_request.h"
 #include "perf/report.h"
 #include "perf/ring_loop.h"
 #include "perf/tick_clock.h"
@@ -206,6 +207,44 @@ TEST(CompareTest, RefusesWhatIsNoResult) {
     ASSERT_FALSE(read.ok()) << bad;
     EXPECT_NE(read.error().message.find("file.json"), std::string::npos);
   }
+}
+
+scsi::Cdb CdbAt(const LoadDisk& target, LoadOp op, uint32_t block_bytes, uint64_t offset_bytes) {
+  const ScsiLoadRequest::Disk disk(target, block_bytes);
+  ScsiLoadRequest::Area area{};
+  ScsiLoadRequest::Form(area, op, disk, 7);
+  ScsiLoadRequest::Aim(area, op, disk, offset_bytes);
+  EXPECT_TRUE(std::equal(target.lun.begin(), target.lun.end(), area.header.lun));
+  EXPECT_FALSE(ScsiLoadRequest::Good(area)) << "not answered yet";
+  scsi::Cdb cdb;
+  std::copy_n(area.header.cdb, cdb.size(), cdb.begin());
+  return cdb;
+}
+
+TEST(LoadRequestTest, ScsiCommandsAreWhatTheDiskNeeds) {
+  LoadDisk small{.name = "small", .bytes = 1ULL << 30, .logical_block_bytes = 512, .lun = scsi::LunOf(3)};
+  EXPECT_EQ(CdbAt(small, LoadOp::kRead, 4096, 40960), scsi::Read10(80, 8));
+  EXPECT_EQ(CdbAt(small, LoadOp::kWrite, 4096, 40960), scsi::Write10(80, 8));
+  EXPECT_EQ(CdbAt(small, LoadOp::kWriteZeroes, 4096, 40960), scsi::WriteSame16(80, 8, scsi::kSameNdob));
+  EXPECT_EQ(CdbAt(small, LoadOp::kFlush, 4096, 40960), scsi::SynchronizeCache10());
+  EXPECT_EQ(CdbAt(small, LoadOp::kRead, 32U << 20, 32U << 20), scsi::Read16(65536, 65536))
+      << "too long for READ (10)";
+  LoadDisk large{.name = "large", .bytes = 1ULL << 45, .logical_block_bytes = 4096, .lun = scsi::LunOf(0)};
+  EXPECT_EQ(CdbAt(large, LoadOp::kRead, 8192, (1ULL << 45) - 8192), scsi::Read16((1ULL << 33) - 2, 2));
+  EXPECT_EQ(CdbAt(large, LoadOp::kWrite, 8192, 8192), scsi::Write16(2, 2));
+}
+
+TEST(LoadRequestTest, ScsiUnmapHasOneRange) {
+  const LoadDisk target{.name = "disk", .bytes = 1ULL << 30, .logical_block_bytes = 512};
+  const ScsiLoadRequest::Disk disk(target, 4096);
+  ScsiLoadRequest::Area area{};
+  ScsiLoadRequest::Form(area, LoadOp::kDiscard, disk, 0);
+  ScsiLoadRequest::Aim(area, LoadOp::kDiscard, disk, 4096 * 5);
+  EXPECT_EQ(scsi::Big(area.unmap, 0, 2), 22U);
+  EXPECT_EQ(scsi::Big(area.unmap, 2, 2), 16U);
+  EXPECT_EQ(scsi::Big(area.unmap, 8, 8), 40U);
+  EXPECT_EQ(scsi::Big(area.unmap, 16, 4), 8U);
+  EXPECT_EQ(area.header.cdb[0], 0x42);
 }
 
 TEST(RingLoopTest, EveryFormatAndDepthGoesRound) {
