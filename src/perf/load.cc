@@ -12,12 +12,12 @@
 #include <memory>
 #include <numeric>
 
+#include "base/random.h"
 #include "perf/load_thread.h"
 
 namespace cleat::perf {
 namespace {
 
-constexpr uint64_t kVerifyDiskId = 0x636c656174;
 constexpr uint64_t kTickNs = kNsPerSecond;  // of progress and of looking for what is stuck
 
 class LoadRun {
@@ -81,7 +81,7 @@ class LoadRun {
         return status;
       stamps_.push_back(
           std::make_unique<StampedBlocks>(disk.bytes / options_.block_bytes * options_.block_bytes,
-                                          options_.block_bytes, kVerifyDiskId + stamps_.size(), false));
+                                          options_.block_bytes, stamp_id_ + stamps_.size(), false));
       disk.stamps = stamps_.back().get();
     }
     for (uint16_t q = 0; q < device.queues; ++q) {
@@ -168,7 +168,7 @@ class LoadRun {
     progress.warming_up = now_ns < counted_from_ns;
     progress.iops = static_cast<double>(fresh.total()) / seconds;
     progress.bytes_per_second =
-          static_cast<double>(data_requests - data_before_) * options_.block_bytes / seconds;
+        static_cast<double>(data_requests - data_before_) * options_.block_bytes / seconds;
     progress.p50_ns = fresh.PercentileNs(0.5);
     progress.p99_ns = fresh.PercentileNs(0.99);
     progress.part_done = -1;
@@ -230,6 +230,8 @@ class LoadRun {
   const TickClock clock_;
   UniqueFd done_fd_;
   std::vector<std::unique_ptr<StampedBlocks>> stamps_;
+  // Another one in every run: what the last run wrote is not mistaken for this one's.
+  const uint64_t stamp_id_ = Random(clock_.NowNs()).Next();
   std::deque<Watched> watched_;
   std::vector<std::unique_ptr<LoadThread>> threads_;  // ends before what it uses
   size_t next_queue_ = 0;

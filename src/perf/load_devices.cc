@@ -87,6 +87,8 @@ class LoadDeviceOpener {
       if (fds[i].revents == 0) continue;
       Status status = devices_[i].frontend_->Accept();
       if (status) status = Start(devices_[i]);
+      if (!status && status.error().code == ErrorCode::kUnavailable && options_.reconnect)
+        continue;  // the next one
       if (!status) return Named(options_.sockets[i].path, status.error());
       ++*ready;
       if (opened) opened(*ready);

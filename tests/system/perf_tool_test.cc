@@ -210,6 +210,27 @@ TEST_F(PerfTool, AnEngineThatDiesIsAnError) {
   EXPECT_NE(outcome.err.find("closed the connection"), std::string::npos) << outcome.err;
 }
 
+TEST_F(PerfTool, WithReconnectionALoadOutlivesTheEngine) {
+  for (const std::string how : {"--depth 8", "--packed --wait call --rate 5000 --depth 8"}) {
+    const std::string id = how == "--depth 8" ? "d1" : "d2";
+    ASSERT_TRUE(host.AttachNew(id, MemoryDisk(8 * kMiB)));
+    Outcome outcome;
+    std::thread run(
+        [&] { outcome = RunOn(id, how + " --reconnect --mix read=50,write=50 --verify --time 4 --json -"); });
+    Model last;
+    EXPECT_TRUE(host.api().WaitUntil(
+        [&](const Model& model) { return model.ControllerStateOf(id) == v1::CONTROLLER_STATE_READY; }, &last))
+        << last.ToString();
+    host.RestartEngine();
+    run.join();
+    EXPECT_EQ(outcome.status, 0) << how << outcome.err << outcome.out;
+    const Json result = ResultOf(outcome);
+    EXPECT_GE(result["reconnects"], 1) << how;
+    EXPECT_EQ(result["faults"], 0) << how << result["first_fault"];
+    EXPECT_EQ(result["errors"], 0) << how << result["first_error"];
+  }
+}
+
 TEST_F(PerfTool, RingLoopGivesItsNames) {
   const Outcome outcome = Run("ring-loop --depths 1,8 --time 0.05 --json -");
   ASSERT_EQ(outcome.status, 0) << outcome.err;

@@ -115,6 +115,16 @@ TEST_F(LoadTest, VerifyFindsNothingOnAGoodDisk) {
   EXPECT_GE(good->verified_blocks, kMiB / options.block_bytes);
 }
 
+TEST_F(LoadTest, WhatAnEarlierRunWroteIsNoFault) {
+  Start(1);
+  const LoadMix mix = ParseMix("read=50,write=50").value();
+  ASSERT_TRUE(RunLoad(*driver, {.mix = mix, .depth = 2, .requests = 3000, .verify = true}).ok());
+  Result<LoadReport> again =
+      RunLoad(*driver, {.mix = mix, .depth = 4, .requests = 500, .verify = true, .seed = 2});
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(again->faults, 0U) << again->first_fault;
+}
+
 TEST_F(LoadTest, VerifyFindsOneLostWrite) {
   // Each block is written once, so that no later write hides it.
   disk.LoseWrite(100);
