@@ -117,7 +117,7 @@ class RunCommand final : public Command {
         ->group(group);
     app->add_option("--type", devices_.type, "blk or scsi (default blk)")
         ->transform(CLI::CheckedTransformer(kTypes))
-        ->type_name("TYPE")
+        ->option_text("TYPE")
         ->group(group);
     app->add_option("--targets", targets_,
                     "scsi: targets whose LUN 0 is used; otherwise all of 0-7 that answer")
@@ -155,7 +155,7 @@ class RunCommand final : public Command {
         ->group(group);
     app->add_option("--pattern", load_.pattern, "sequential, random or zipf (default random)")
         ->transform(CLI::CheckedTransformer(kPatterns))
-        ->type_name("PATTERN")
+        ->option_text("PATTERN")
         ->group(group);
     app->add_option("--zipf-theta", load_.zipf_theta, "How uneven zipf is: block k has a part of 1 / k^theta")
         ->capture_default_str()
@@ -195,7 +195,7 @@ class RunCommand final : public Command {
     app->add_option("--wait", load_.wait,
                     "poll: spin on the rings; call: sleep on the call eventfds (default poll)")
         ->transform(CLI::CheckedTransformer(kWaits))
-        ->type_name("HOW")
+        ->option_text("HOW")
         ->group(group);
     app->add_option("--cores", cores_, "A generator thread on each of these; devices are spread over them")
         ->type_name("LIST")
