@@ -14,6 +14,10 @@ namespace {
 constexpr size_t kValuesMax = 10'000;
 constexpr int kNestingMax = 16;
 
+std::string Joined(const std::string& name, const std::string& key) {
+  return name.empty() ? key : fmt::format("{}.{}", name, key);
+}
+
 void Flatten(const Json& json, const std::string& name, int depth, std::vector<ResultValue>* values) {
   if (values->size() >= kValuesMax || depth > kNestingMax) return;
   if (json.is_number()) {
@@ -24,13 +28,12 @@ void Flatten(const Json& json, const std::string& name, int depth, std::vector<R
     for (const auto& element : json) {
       if (!element.is_object()) continue;
       const std::string key = element.contains("name") && element["name"].is_string() ? element["name"] : "";
-      if (!key.empty()) Flatten(element, name.empty() ? key : name + "." + key, depth + 1, values);
+      if (!key.empty()) Flatten(element, Joined(name, key), depth + 1, values);
     }
     return;
   }
   if (!json.is_object()) return;
-  for (const auto& [key, value] : json.items())
-    Flatten(value, name.empty() ? key : name + "." + key, depth + 1, values);
+  for (const auto& [key, value] : json.items()) Flatten(value, Joined(name, key), depth + 1, values);
 }
 
 std::string Number(double value) {

@@ -115,7 +115,8 @@ class LoadQueueOf final : public LoadQueue {
       __builtin_prefetch(slots_[posted.id].area, /*rw=*/1);
       ids[completed++] = posted.id;
     }
-    if (popped == PopResult::kBroken) [[unlikely]] state_.broken = true;
+    if (popped == PopResult::kBroken) [[unlikely]]
+      state_.broken = true;
     uint64_t now_ns = 0;
     if (completed > 0) {
       now_ns = state_.clock.NowNs();

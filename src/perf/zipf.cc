@@ -42,7 +42,7 @@ uint64_t Zipf::NextRank(Random& random) {
     const double unit = static_cast<double>(random.Next() >> 11) * 0x1.0p-53;
     const double u = h_last_ + unit * (h_first_ - h_last_);
     const double x = InverseH(u);
-    const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(x + 0.5), 1, count_);
+    const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::llround(x)), 1, count_);
     const auto kd = static_cast<double>(k);
     if (kd - x <= accept_ || u >= H(kd + 0.5) - std::pow(kd, -theta_)) return k - 1;
   }
