@@ -50,6 +50,7 @@ openssl                 tests
 libsqlite3-dev          store
 libcli11-dev            command-lines
 libyaml-cpp-dev         cleatctl
+nlohmann-json3-dev      cleat-perf
 libspdlog-dev           logging
 libfmt-dev              logging
 libgtest-dev            tests
