@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Includes go one way: engine -> vhost -> virtio -> scsi -> block -> reactor -> base.
 
-Modules know block and what is below it; cleatd and cleatctl share with the engine base and proto alone; perf knows
-base alone. Libraries that belong to one layer are kept there too. Prints every include that breaks this."""
+Modules know block and what is below it; cleatd and cleatctl share with the engine base, proto and the reader of its
+counters alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints every include that
+breaks this."""
 
 import os
 import re
@@ -16,13 +17,15 @@ MAY_INCLUDE = {
     "base": [],
     "reactor": ["base"],
     "block": ["reactor", "base"],
+    "observe": ["block", "reactor", "base"],
     "scsi": ["block", "reactor", "base"],
-    "virtio": ["scsi", "block", "reactor", "base"],
-    "vhost": ["virtio", "scsi", "block", "reactor", "base"],
-    "engine": ["vhost", "virtio", "scsi", "block", "reactor", "base", "modules", "engine-proto"],
+    "virtio": ["scsi", "observe", "block", "reactor", "base"],
+    "vhost": ["virtio", "scsi", "observe", "block", "reactor", "base"],
+    "engine": ["vhost", "virtio", "scsi", "observe", "block", "reactor", "base", "modules", "engine-proto"],
     "modules": ["block", "reactor", "base"],
-    "control": ["base", "engine-proto", "public-proto"],
-    "ctl": ["base", "public-proto"],
+    "stats": ["observe", "base", "public-proto"],
+    "control": ["stats", "observe", "base", "engine-proto", "public-proto"],
+    "ctl": ["stats", "observe", "base", "public-proto"],
     "perf": ["base"],
 }
 
@@ -30,10 +33,14 @@ MAY_INCLUDE = {
 ONLY_IN = {
     "rte_": ["vhost", "engine"],
     "grpc": ["control", "ctl"],
-    "google/protobuf": ["control", "ctl"],
+    "google/protobuf": ["stats", "control", "ctl"],
     "sqlite3": ["control"],
     "CLI/": ["control", "ctl", "engine", "perf"],
 }
+
+# What reads the engine's counters is no part of it.
+READERS = ["stats", "control", "ctl"]
+FOR_READERS = ["observe/reader.h", "observe/histogram.h", "observe/layout.h"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
@@ -66,6 +73,8 @@ def problems_of(path):
             target = layer_of_include(include)
             if target and target != layer and target not in MAY_INCLUDE[layer]:
                 yield number, f"{layer} must not include {target} ({include})"
+            if target == "observe" and layer in READERS and include not in FOR_READERS:
+                yield number, f"{layer} reads the counters through observe/reader.h alone ({include})"
             if match[1] == '"' and (target is None or "/" not in include):
                 yield number, f'"{include}" is not "folder/file.h" of ours; use <> for what is not'
             for prefix, layers in ONLY_IN.items():

@@ -37,7 +37,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
                                                    daemon->clock_, options.conductor);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
-  daemon->link_->Start(*daemon->conductor_);
+  daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
+  daemon->slow_watch_.Start();
   daemon->link_->Wake();  // for what was loaded
 
   if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
@@ -53,7 +54,7 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   if (!listener.ok()) return std::move(listener).error();
   listener_ = std::move(*listener);
   gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
-  service_ = std::make_unique<Service>(*state_, *gate_);
+  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -113,6 +114,7 @@ Daemon::~Daemon() {
   if (listener_) listener_->Stop();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_.reset();
+  slow_watch_.Stop();
   if (link_) link_->Stop();
 }
 

@@ -12,11 +12,13 @@
 #include "control/access.h"
 #include "control/audit_log.h"
 #include "control/conductor.h"
+#include "control/counters.h"
 #include "control/engine_link.h"
 #include "control/gate.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
 #include "control/service.h"
+#include "control/slow_watch.h"
 #include "control/store.h"
 #include "control/tls_credentials.h"
 #include "control/unix_listener.h"
@@ -58,6 +60,8 @@ class Daemon {
   MemoryKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
+  Counters counters_{clock_};
+  SlowWatch slow_watch_{counters_};
   std::unique_ptr<EngineLink> link_;
   std::unique_ptr<Conductor> conductor_;
   Grants grants_;
