@@ -35,6 +35,8 @@ ONLY_IN = {
     "grpc": ["control", "ctl"],
     "google/protobuf": ["stats", "control", "ctl"],
     "sqlite3": ["control"],
+    "prometheus/": ["control"],
+    "civetweb": ["control"],
     "CLI/": ["control", "ctl", "engine", "perf"],
 }
 

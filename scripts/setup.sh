@@ -49,6 +49,8 @@ libssl-dev              API-over-TLS
 openssl                 tests
 libsqlite3-dev          store
 libcli11-dev            command-lines
+prometheus-cpp-dev      metrics
+libcivetweb-dev         metrics
 libyaml-cpp-dev         cleatctl
 libspdlog-dev           logging
 libfmt-dev              logging

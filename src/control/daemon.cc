@@ -42,6 +42,13 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->link_->Wake();  // for what was loaded
 
   if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
+  if (!options.metrics_address.empty()) {
+    daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, options.metrics);
+    auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
+                                       [state = daemon->state_.get()] { return state->CheckStore(); });
+    if (!server.ok()) return std::move(server).error();
+    daemon->metrics_server_ = std::move(*server);
+  }
   return daemon;
 }
 
@@ -109,6 +116,7 @@ void Daemon::Reload() {
 }
 
 Daemon::~Daemon() {
+  metrics_server_.reset();
   if (store_) store_->SetOnFailure({});
   if (state_) state_->StopWatchers();
   if (listener_) listener_->Stop();
