@@ -49,6 +49,8 @@ libssl-dev              API-over-TLS
 openssl                 tests
 libsqlite3-dev          store
 libcli11-dev            command-lines
+prometheus-cpp-dev      metrics
+libcivetweb-dev         metrics
 libyaml-cpp-dev         cleatctl
 nlohmann-json3-dev      cleat-perf
 libspdlog-dev           logging

@@ -37,10 +37,18 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
                                                    daemon->clock_, options.conductor);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
-  daemon->link_->Start(*daemon->conductor_);
+  daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
+  daemon->slow_watch_.Start();
   daemon->link_->Wake();  // for what was loaded
 
   if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
+  if (!options.metrics_address.empty()) {
+    daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, options.metrics);
+    auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
+                                       [state = daemon->state_.get()] { return state->CheckStore(); });
+    if (!server.ok()) return std::move(server).error();
+    daemon->metrics_server_ = std::move(*server);
+  }
   return daemon;
 }
 
@@ -53,7 +61,7 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   if (!listener.ok()) return std::move(listener).error();
   listener_ = std::move(*listener);
   gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
-  service_ = std::make_unique<Service>(*state_, *gate_);
+  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -108,11 +116,13 @@ void Daemon::Reload() {
 }
 
 Daemon::~Daemon() {
+  metrics_server_.reset();
   if (store_) store_->SetOnFailure({});
   if (state_) state_->StopWatchers();
   if (listener_) listener_->Stop();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_.reset();
+  slow_watch_.Stop();
   if (link_) link_->Stop();
 }
 

@@ -12,11 +12,15 @@
 #include "control/access.h"
 #include "control/audit_log.h"
 #include "control/conductor.h"
+#include "control/counters.h"
 #include "control/engine_link.h"
 #include "control/gate.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
+#include "control/metrics.h"
+#include "control/metrics_server.h"
 #include "control/service.h"
+#include "control/slow_watch.h"
 #include "control/store.h"
 #include "control/tls_credentials.h"
 #include "control/unix_listener.h"
@@ -31,6 +35,8 @@ struct DaemonOptions {
   Grants grants = {};
   std::string tls_address = {};  // "HOST:PORT" for the API over mutual TLS; empty: none
   TlsFiles tls = {};
+  std::string metrics_address = {};  // "HOST:PORT" for /metrics and /healthz; empty: none
+  MetricsOptions metrics = {};
   std::string audit_log = {};  // file; empty: cleatd's log alone
   std::string engine_socket;   // path of the unix socket for engines; made with mode 0600
   ConductorOptions conductor;
@@ -48,6 +54,7 @@ class Daemon {
   // Reads certificates and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
   void Reload();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
+  int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
 
  private:
   Daemon() = default;
@@ -58,6 +65,8 @@ class Daemon {
   MemoryKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
+  Counters counters_{clock_};
+  SlowWatch slow_watch_{counters_};
   std::unique_ptr<EngineLink> link_;
   std::unique_ptr<Conductor> conductor_;
   Grants grants_;
@@ -66,6 +75,8 @@ class Daemon {
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<Gate> gate_;
   std::unique_ptr<Service> service_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<MetricsServer> metrics_server_;
   int tls_port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -43,6 +43,7 @@ struct EngineLink::Peer {
   pid_t pid = 0;
   Stage stage = Stage::kHello;
   EngineInfo info;
+  UniqueFd counters;  // that came with its hello
   engine::v1::Inventory inventory;
   uint64_t last_request = 0;
   std::map<uint64_t, Done> unanswered;
@@ -77,8 +78,9 @@ EngineLink::~EngineLink() {
   unlink(path_.c_str());
 }
 
-void EngineLink::Start(Events& events) {
+void EngineLink::Start(Events& events, Counters* counters) {
   events_ = &events;
+  counters_ = counters;
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -162,7 +164,7 @@ void EngineLink::Receive(Peer& peer) {
 void EngineLink::Handle(Peer& peer, Datagram datagram) {
   const engine::v1::Envelope& envelope = datagram.envelope;
   if (peer.stage == Peer::Stage::kHello && envelope.has_hello()) {
-    HandleHello(peer, envelope.hello());
+    HandleHello(peer, datagram);
   } else if (peer.stage == Peer::Stage::kInventory && envelope.has_inventory()) {
     HandleInventory(peer, envelope.inventory());
   } else if (peer.stage == Peer::Stage::kServing && envelope.has_reply()) {
@@ -200,7 +202,13 @@ std::string EngineLink::WhyRefused(const Peer& peer, const engine::v1::Hello& he
   return {};
 }
 
-void EngineLink::HandleHello(Peer& peer, const engine::v1::Hello& hello) {
+void EngineLink::TellGone(PeerId id, const std::string& engine, const std::string& why) {
+  events_->OnGone(id, why);
+  if (counters_ != nullptr) counters_->OnGone(engine);
+}
+
+void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
+  const engine::v1::Hello& hello = datagram.envelope.hello();
   Datagram reply;
   const std::string refusal = WhyRefused(peer, hello);
   if (!refusal.empty()) {
@@ -212,7 +220,7 @@ void EngineLink::HandleHello(Peer& peer, const engine::v1::Hello& hello) {
   for (const auto& [id, other] : peers_) {
     if (other->doomed && other->info.id == hello.engine() && other->stage == Peer::Stage::kServing) {
       other->stage = Peer::Stage::kHello;
-      events_->OnGone(id, other->why);
+      TellGone(id, other->info.id, other->why);
     }
   }
   peer.info = {.peer = peer.id,
@@ -222,6 +230,7 @@ void EngineLink::HandleHello(Peer& peer, const engine::v1::Hello& hello) {
                .protocol = kProtocol,
                .reactors = hello.reactors(),
                .controllers_max = hello.controllers_max()};
+  if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
   reply.envelope.mutable_hello_reply()->set_protocol(kProtocol);
   Send(peer, std::move(reply));
@@ -236,6 +245,7 @@ void EngineLink::HandleInventory(Peer& peer, const engine::v1::Inventory& chunk)
     return Doom(peer, fmt::format("its inventory has more than {} objects", kInventoryMax));
   if (!chunk.last()) return;
   peer.stage = Peer::Stage::kServing;
+  if (counters_ != nullptr) counters_->OnHello(peer.info.id, peer.info.incarnation, std::move(peer.counters));
   events_->OnEngine(peer.info, std::exchange(peer.inventory, {}));
 }
 
@@ -297,8 +307,9 @@ void EngineLink::CloseDoomed() {
                  peer.info.id.empty() ? "an engine" : EngineName(peer.info.id), peer.pid, peer.why);
     const std::string why = peer.why;
     const PeerId id = peer.id;
+    const std::string engine = peer.info.id;
     it = peers_.erase(it);
-    if (told) events_->OnGone(id, why);
+    if (told) TellGone(id, engine, why);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cleat/engine/v1/engine.pb.h"
+#include "control/counters.h"
 #include "control/seqpacket.h"
 
 namespace cleat::control {
@@ -63,8 +64,8 @@ class EngineLink {
   static Result<std::unique_ptr<EngineLink>> Listen(const std::string& path, const Clock& clock);
   ~EngineLink();
 
-  // `events` outlives Stop().
-  void Start(Events& events);
+  // Both outlive Stop(). The descriptor that comes with a hello goes to `counters`, and when an engine is gone it is told.
+  void Start(Events& events, Counters* counters = nullptr);
   void Stop();  // idempotent; from any other thread
 
   void Wake();  // any thread
@@ -79,10 +80,11 @@ class EngineLink {
   void Serve(Peer& peer, uint32_t epoll_events);
   void Receive(Peer& peer);
   void Handle(Peer& peer, Datagram datagram);
-  void HandleHello(Peer& peer, const engine::v1::Hello& hello);
+  void HandleHello(Peer& peer, Datagram& datagram);
   void HandleInventory(Peer& peer, const engine::v1::Inventory& chunk);
   void HandleReply(Peer& peer, Datagram& datagram);
   std::string WhyRefused(const Peer& peer, const engine::v1::Hello& hello);
+  void TellGone(PeerId id, const std::string& engine, const std::string& why);
   void Send(Peer& peer, Datagram datagram);
   void Flush(Peer& peer);
   void Doom(Peer& peer, std::string why);  // closed at the end of the round
@@ -94,6 +96,7 @@ class EngineLink {
   const std::string path_;
   const Clock& clock_;
   Events* events_ = nullptr;
+  Counters* counters_ = nullptr;
   std::thread thread_;
   std::atomic<bool> stopping_ = false;
   PeerId last_peer_ = 0;

@@ -28,6 +28,8 @@ struct Arguments {
   std::vector<std::string> grants;
   std::string tls_listen;
   TlsFiles tls;
+  std::string metrics_address;
+  bool metrics_histograms = true;
   std::string audit_log;
   std::string log_level = "info";
 };
@@ -67,6 +69,8 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
         "--tls-listen takes --tls-cert, --tls-key and --tls-client-ca: the API is never served over TCP "
         "without knowing who calls");
   }
+  options.metrics_address = arguments.metrics_address;
+  options.metrics.histograms = arguments.metrics_histograms;
   options.audit_log = arguments.audit_log;
   if (auto status = MakeDirectory(options.state_dir); !status.ok()) return std::move(status).error();
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
@@ -94,6 +98,10 @@ Status Serve(const Arguments& arguments) {
   if (!daemon.ok()) return daemon.error();
   spdlog::info("cleatd {} serves on unix:{}; engines connect to {}; state in {}", kVersion,
                options->api_socket, options->engine_socket, options->state_dir);
+  if (const int port = (*daemon)->metrics_port(); port != 0) {
+    spdlog::info("metrics on http://{}{}/metrics",
+                 options->metrics_address.substr(0, options->metrics_address.rfind(':') + 1), port);
+  }
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
   spdlog::info("stopping (signal {}); engines serve on", signal);
@@ -125,6 +133,13 @@ int main(int argc, char** argv) {
   app.add_option("--tls-key", arguments.tls.key, "Its key (PEM)");
   app.add_option("--tls-client-ca", arguments.tls.client_ca,
                  "CA that callers' certificates are signed by (PEM)");
+  app.add_option(
+      "--metrics-address", arguments.metrics_address,
+      "Serve /metrics (Prometheus) and /healthz over HTTP on HOST:PORT, to anybody who reaches it: "
+      "127.0.0.1:9464, say (default: not at all)");
+  app.add_flag(
+      "!--no-metrics-histograms", arguments.metrics_histograms,
+      "Leave cleat_disk_stage_seconds out of /metrics: on hosts with hundreds of disks in use it is large");
   app.add_option("--audit-log", arguments.audit_log,
                  "File for a record of every change, one line of JSON each; opened again on SIGHUP");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")

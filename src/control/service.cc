@@ -169,4 +169,46 @@ grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest
   return grpc::Status::CANCELLED;
 }
 
+grpc::Status Service::GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
+                               v1::GetStatsResponse* reply) {
+  static constexpr Method kMethod{"GetStats", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::GetStatsResponse> {
+    auto stats = counters_.Stats(*request);
+    if (!stats.ok() || stats->disks_size() > 0) return stats;
+    if (auto status = CheckExists(request->name()); !status.ok()) return std::move(status).error();
+    return stats;
+  });
+}
+
+grpc::Status Service::ListSlowRequests(grpc::ServerContext* context,
+                                       const v1::ListSlowRequestsRequest* request,
+                                       v1::ListSlowRequestsResponse* reply) {
+  static constexpr Method kMethod{"ListSlowRequests", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::ListSlowRequestsResponse> {
+    auto slow = slow_.List(*request);
+    if (!slow.ok() || slow->requests_size() > 0) return slow;
+    if (auto status = CheckExists(request->name()); !status.ok()) return std::move(status).error();
+    return slow;
+  });
+}
+
+// Of the name of a disk, controller or engine, or none.
+Status Service::CheckExists(const std::string& name) {
+  const auto status_of = [](const auto& result) { return result.ok() ? Status() : Status(result.error()); };
+  if (ParseDiskName(name).ok()) {
+    v1::GetDiskRequest request;
+    request.set_name(name);
+    return status_of(state_.GetDisk(request));
+  }
+  if (ParseControllerName(name).ok()) {
+    v1::GetControllerRequest request;
+    request.set_name(name);
+    return status_of(state_.GetController(request));
+  }
+  if (name.empty()) return Ok{};
+  v1::GetEngineRequest request;
+  request.set_name(name);
+  return status_of(state_.GetEngine(request));
+}
+
 }  // namespace cleat::control

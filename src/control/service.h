@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC service: each method passes the gate and hands the request to HostState. gRPC's threads.
+// The gRPC service: each method passes the gate and hands the request to HostState, or to the counters. gRPC's threads.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -7,15 +7,18 @@
 #include <mutex>
 
 #include "cleat/v1/cleat.grpc.pb.h"
+#include "control/counters.h"
 #include "control/gate.h"
 #include "control/host_state.h"
+#include "control/slow_watch.h"
 
 namespace cleat::control {
 
 class Service final : public v1::Cleat::Service {
  public:
-  // Both outlive it.
-  Service(HostState& state, Gate& gate) : state_(state), gate_(gate) {}
+  // All outlive it.
+  Service(HostState& state, const Counters& counters, const SlowWatch& slow, Gate& gate)
+      : state_(state), counters_(counters), slow_(slow), gate_(gate) {}
 
   grpc::Status CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                           v1::Disk* reply) override;
@@ -55,9 +58,17 @@ class Service final : public v1::Cleat::Service {
                     v1::WaitResponse* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override;
+  grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
+                        v1::GetStatsResponse* reply) override;
+  grpc::Status ListSlowRequests(grpc::ServerContext* context, const v1::ListSlowRequestsRequest* request,
+                                v1::ListSlowRequestsResponse* reply) override;
 
  private:
+  Status CheckExists(const std::string& name);
+
   HostState& state_;
+  const Counters& counters_;
+  const SlowWatch& slow_;
   Gate& gate_;
   std::mutex apply_mutex_;  // one ApplyHost at a time: two would undo each other's work
 };

@@ -122,6 +122,7 @@ void BuildApp(CLI::App& app, Globals& globals) {
   AddAttachmentCommands(app, globals);
   AddEngineCommands(app, globals);
   AddWatchCommands(app, globals);
+  AddStatsCommands(app, globals);
   AddApplyCommand(app, globals);
   AddHelpCommands(app, globals);
 }

@@ -20,7 +20,8 @@ constexpr uint64_t kReactorsMax = 1024;
 constexpr uint64_t kCellsMax = uint64_t{1} << 20;
 constexpr uint64_t kSlowRingMax = uint64_t{1} << 16;
 constexpr uint32_t kGroupsMax = 64;
-constexpr int kTriesMax = 8;  // of a copy that was written in the middle
+constexpr uint64_t kCountersEndMax = uint64_t{1} << 16;  // in a cell
+constexpr int kTriesMax = 8;                             // of a copy that was written in the middle
 
 std::string TextOf(const char* text, size_t bytes_max) {
   return {text, strnlen(text, bytes_max)};
@@ -53,7 +54,9 @@ bool IsSane(const SegmentHeader& header) {
   }
   const uint64_t histograms =
       uint64_t{header.group_count} * header.op_count * header.stage_count * kGroupBuckets * sizeof(uint64_t);
-  return header.op_count * header.counters_stride_bytes <= stride - header.counters_offset_bytes &&
+  const uint64_t counters_end = header.counters_offset_bytes + header.op_count * header.counters_stride_bytes;
+  return header.counters_offset_bytes <= kCountersEndMax && header.counters_stride_bytes <= kCountersEndMax &&
+         counters_end <= kCountersEndMax && counters_end <= stride &&
          histograms <= stride - header.histograms_offset_bytes;
 }
 
@@ -170,16 +173,34 @@ std::vector<CellSeen> SegmentReader::Cells() const {
   uint64_t used = 0;
   if (!ReadAt(offsetof(SegmentHeader, cells_used), &used, sizeof(used))) return cells;
   used = std::min(used, header_.cells.count);
+  // Before the cells: one that is written meanwhile is newer than its reactor's last look, and not taken for older.
+  const std::vector<ReactorSeen> reactors = Reactors();
+  if (reactors.size() != header_.reactors.count) return cells;
+  const uint64_t end = header_.counters_offset_bytes + header_.op_count * header_.counters_stride_bytes;
+  std::vector<uint8_t> copy(std::max<uint64_t>(end, sizeof(CellHead)));
   for (uint64_t index = 0; index < used; ++index) {
-    if (CellSeen cell; ReadCell(index, &cell)) cells.push_back(std::move(cell));
+    if (CellSeen cell; ReadCell(index, reactors, &copy, &cell)) cells.push_back(std::move(cell));
   }
   return cells;
 }
 
-bool SegmentReader::ReadCell(uint64_t index, CellSeen* cell) const {
+bool SegmentReader::ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors,
+                             std::vector<uint8_t>* copy, CellSeen* cell) const {
   const uint64_t at = header_.cells.offset_bytes + index * header_.cells.stride_bytes;
   CellHead head;
-  if (!ReadAt(at, &head, sizeof(head)) || head.generation == 0 || head.generation % 2 != 0) return false;
+  OldestRequest oldest{};
+  bool whole = false;
+  // Two system calls a cell: a reader looks at thousands of them.
+  for (int tries = 0; tries < kTriesMax && !whole; ++tries) {
+    CellHead after;
+    if (!ReadAt(at, copy->data(), copy->size())) return false;
+    std::memcpy(&head, copy->data(), sizeof(head));
+    if (head.generation == 0 || head.generation % 2 != 0) return false;
+    if (!ReadAt(at, &after, sizeof(after)) || after.generation != head.generation) return false;
+    whole = head.oldest.sequence % 2 == 0 && head.oldest.sequence == after.oldest.sequence;
+  }
+  if (head.reactor >= reactors.size()) return false;
+  if (whole) oldest = head.oldest;  // else it is written faster than we read, so nothing is stuck
   cell->index = index;
   cell->generation = head.generation;
   cell->controller = TextOf(head.controller, kNameBytes);
@@ -189,43 +210,19 @@ bool SegmentReader::ReadCell(uint64_t index, CellSeen* cell) const {
   cell->since_ns = head.since_ns;
   for (uint32_t op = 0; op < header_.op_count; ++op) {
     OpCounters counters;
-    const uint64_t where = at + header_.counters_offset_bytes + op * header_.counters_stride_bytes;
-    if (!ReadAt(where, &counters, sizeof(counters))) return false;
+    std::memcpy(&counters, copy->data() + header_.counters_offset_bytes + op * header_.counters_stride_bytes,
+                sizeof(counters));
     cell->ops.push_back({counters.requests, counters.bytes, counters.errors});
   }
-  if (head.reactor >= header_.reactors.count ||
-      !ReadOldest(at + offsetof(CellHead, oldest), head.reactor, &cell->oldest)) {
-    return false;
-  }
-  uint64_t generation = 0;
-  return ReadAt(at + offsetof(CellHead, generation), &generation, sizeof(generation)) &&
-         generation == head.generation;
-}
-
-bool SegmentReader::ReadOldest(uint64_t at, uint64_t reactor, OldestSeen* oldest) const {
-  ReactorHead head;
-  if (!ReadAt(header_.reactors.offset_bytes + reactor * header_.reactors.stride_bytes, &head, sizeof(head))) {
-    return false;
-  }
-  for (int tries = 0; tries < kTriesMax; ++tries) {
-    OldestRequest copy;
-    uint64_t sequence = 0;
-    if (!ReadAt(at, &copy, sizeof(copy)) ||
-        !ReadAt(at + offsetof(OldestRequest, sequence), &sequence, sizeof(sequence))) {
-      return false;
-    }
-    if (copy.sequence % 2 != 0 || copy.sequence != sequence) continue;
-    if (copy.scanned_ns == 0 || copy.scanned_ns < head.scanned_ns) return true;
-    *oldest = {copy.in_flight,
-               copy.seen_ns,
-               copy.stage_ns,
-               std::min(copy.op, header_.op_count - 1),
-               std::min(copy.stage, header_.stage_count - 1),
-               copy.offset_bytes,
-               copy.length_bytes};
-    return true;
-  }
-  return true;  // it is written faster than we read, so nothing is stuck
+  if (oldest.scanned_ns == 0 || oldest.scanned_ns < reactors[head.reactor].scanned_ns) return true;
+  cell->oldest = {oldest.in_flight,
+                  oldest.seen_ns,
+                  oldest.stage_ns,
+                  std::min(oldest.op, header_.op_count - 1),
+                  std::min(oldest.stage, header_.stage_count - 1),
+                  oldest.offset_bytes,
+                  oldest.length_bytes};
+  return true;
 }
 
 std::vector<std::vector<Histogram>> SegmentReader::Histograms(const CellSeen& cell) const {

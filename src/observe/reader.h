@@ -106,8 +106,8 @@ class SegmentReader {
 
  private:
   SegmentReader(UniqueFd fd, const SegmentHeader& header);
-  bool ReadCell(uint64_t index, CellSeen* cell) const;
-  bool ReadOldest(uint64_t at, uint64_t reactor, OldestSeen* oldest) const;
+  bool ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors, std::vector<uint8_t>* copy,
+                CellSeen* cell) const;
   bool ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const;
 
   const UniqueFd fd_;

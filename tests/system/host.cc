@@ -109,8 +109,11 @@ std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vect
 }
 
 void Host::StartCleatd() {
-  cleatd_ = Spawn("cleatd", {"--state-dir", Path("state"), "--listen", address(), "--engine-socket",
-                             Path("engine.sock"), "--log-level", options_.log_level});
+  std::vector<std::string> arguments{"--state-dir", Path("state"),     "--listen",
+                                     address(),     "--engine-socket", Path("engine.sock"),
+                                     "--log-level", options_.log_level};
+  arguments.insert(arguments.end(), options_.cleatd_arguments.begin(), options_.cleatd_arguments.end());
+  cleatd_ = Spawn("cleatd", arguments);
 }
 
 void Host::StartEngine() {

@@ -32,6 +32,7 @@ struct HostOptions {
   bool as_nobody = false;  // both processes; only for root. Ignored otherwise: they are unprivileged already
   bool with_engine = true;
   std::string log_level = "info";
+  std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
 };
 
 class Host {

@@ -74,7 +74,9 @@ bool FakeEngine::Connect() {
   hello.set_incarnation(incarnation_);
   hello.set_reactors(2);
   hello.set_controllers_max(100);
-  Send(envelope);
+  std::vector<UniqueFd> fds;
+  if (counters_.valid()) fds.push_back(counters_.Duplicate());
+  Send(envelope, std::move(fds));
   refusal_ = WaitFor().hello_reply().refusal();
   if (!refusal_.empty()) {
     socket_.Reset();

@@ -32,6 +32,8 @@ class FakeEngine {
   const std::string& refusal() const { return refusal_; }
   void set_protocol(uint32_t version) { protocol_ = version; }
   void set_incarnation(uint64_t incarnation) { incarnation_ = incarnation; }
+  // Goes with the next hellos, if it is valid.
+  void set_counters(UniqueFd counters) { counters_ = std::move(counters); }
 
   // The requests since the last call, as "Attach controllers/a 0 disks/d", in the order of their arrival.
   std::vector<std::string> TakeRequests();
@@ -68,6 +70,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_ = 1;
+  UniqueFd counters_;
   std::string refusal_;
   std::thread thread_;
 

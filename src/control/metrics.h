@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What /metrics says, in Prometheus' terms; docs/operations.md has the table. Made from the engines' counters when it is
+// asked for: between two scrapes it costs nothing. Any thread.
+#pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "control/counters.h"
+#include "control/slow_watch.h"
+
+namespace cleat::control {
+
+struct MetricsOptions {
+  bool histograms = true;  // cleat_disk_stage_seconds
+};
+
+class Metrics final : public prometheus::Collectable {
+ public:
+  // Histograms of a scrape, each of an operation and a stage of a disk. Disks beyond that have none, which
+  // cleat_metrics_disks_without_histograms says.
+  static constexpr size_t kHistogramsMax = 5000;
+
+  // Both outlive it.
+  Metrics(const Counters& counters, const SlowWatch& slow, const MetricsOptions& options)
+      : counters_(counters), slow_(slow), options_(options) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const Counters& counters_;
+  const SlowWatch& slow_;
+  const MetricsOptions options_;
+};
+
+// The upper ends (`le`) of the histograms' buckets in ns: each is the end of a bucket that the engine counts in, so
+// that no count is guessed; 1, 2, 5 us and so on to 10 s, up to 3 % more.
+std::vector<uint64_t> HistogramEndsNs();
+
+}  // namespace cleat::control
