@@ -97,7 +97,8 @@ int MetricsServer::OnHealth(mg_connection* connection, void* self) {
 int MetricsServer::OnMessage(const mg_connection* connection, const char* message) {
   const auto* context = mg_get_context(connection);
   auto* server = context == nullptr ? nullptr : static_cast<MetricsServer*>(mg_get_user_data(context));
-  if (server != nullptr && !server->started_) server->problem_ = message;
+  // The first one is the cause.
+  if (server != nullptr && !server->started_ && server->problem_.empty()) server->problem_ = message;
   spdlog::debug("metrics server: {}", message);
   return 1;
 }
