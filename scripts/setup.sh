@@ -52,11 +52,13 @@ libcli11-dev            command-lines
 prometheus-cpp-dev      metrics
 libcivetweb-dev         metrics
 libyaml-cpp-dev         cleatctl
+nlohmann-json3-dev      cleat-perf
 libspdlog-dev           logging
 libfmt-dev              logging
 libgtest-dev            tests
 libgmock-dev            tests
 libbenchmark-dev        benchmarks
+valgrind                instruction-counts
 clang-$clang                fuzzing
 libclang-rt-$clang-dev      fuzzing
 clang-format-$clang         lint

@@ -74,24 +74,22 @@ enum class Stage : uint32_t {
   kQosOut,     // limits let it pass
   kCryptoOut,  // encrypted
   kSubmitted,  // given to the storage
-  kDone,       // the storage has answered; one that answers at once has neither of these two, its time is in kUsed
-  kCryptoIn,   // decrypted
-  kUsed,       // the answer is in the used ring
-  kCalled,     // the guest was notified; many are not, it polls or has been notified already
-  kTotal,      // no moment: the column of the whole
+  kDone,  // the storage has answered; one that answers at once has neither of these two, its time is in kUsed
+  kCryptoIn,  // decrypted
+  kUsed,      // the answer is in the used ring
+  kCalled,    // the guest was notified; many are not, it polls or has been notified already
+  kTotal,     // no moment: the column of the whole
 };
 inline constexpr uint32_t kMoments = 9;
 inline constexpr uint32_t kStageCount = 10;
-inline constexpr char kStageNames[kStageCount][kLabelBytes] = {"seen",      "fetched", "qos_out",
-                                                               "crypto_out", "submitted", "done",
-                                                               "crypto_in", "used",    "called",
-                                                               "total"};
+inline constexpr char kStageNames[kStageCount][kLabelBytes] = {
+    "seen", "fetched", "qos_out", "crypto_out", "submitted", "done", "crypto_in", "used", "called", "total"};
 
 enum class OpColumn : uint32_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kCompareAndWrite, kOther };
 inline constexpr uint32_t kOpCount = 7;
 // "other": what the storage is not asked for (INQUIRY, say), and what was refused.
-inline constexpr char kOpNames[kOpCount][kLabelBytes] = {"read",         "write", "flush", "discard",
-                                                         "write_zeroes", "compare_and_write", "other"};
+inline constexpr char kOpNames[kOpCount][kLabelBytes] = {
+    "read", "write", "flush", "discard", "write_zeroes", "compare_and_write", "other"};
 
 struct ReactorHead {
   char name[32];
@@ -120,7 +118,8 @@ struct OldestRequest {
 };
 
 struct CellHead {
-  uint64_t generation;  // odd: nobody's, or being changed; even: in use, and names and numbers are of one disk
+  uint64_t
+      generation;  // odd: nobody's, or being changed; even: in use, and names and numbers are of one disk
   uint32_t target;
   uint32_t reactor;
   char controller[kNameBytes];

@@ -38,7 +38,9 @@ void ReactorSight::StartWatching(InFlightSource& source) {
 void ReactorSight::Scan() {
   struct Visitor final : InFlightVisitor {
     explicit Visitor(ReactorSight& s) : sight(s) {}
-    void Visit(Cell& cell, OpColumn op, const block::Request& request) override { sight.Note(cell, op, request); }
+    void Visit(Cell& cell, OpColumn op, const block::Request& request) override {
+      sight.Note(cell, op, request);
+    }
     ReactorSight& sight;
   } visitor(*this);
 

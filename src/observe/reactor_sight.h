@@ -24,7 +24,7 @@ struct SlowRequest {
   bool failed = false;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
-  block::Moments moments;
+  block::Moments moments{};
   uint64_t used_ns = 0;
   uint64_t called_ns = 0;
 };

@@ -111,7 +111,8 @@ double Histogram::SumNs() const {
 
 uint64_t Histogram::CountUpTo(uint64_t duration_ns) const {
   uint64_t count = 0;
-  for (size_t i = 0; i < counts_.size() && BucketHighestNs(AtIndex(i)) <= duration_ns; ++i) count += counts_[i];
+  for (size_t i = 0; i < counts_.size() && BucketHighestNs(AtIndex(i)) <= duration_ns; ++i)
+    count += counts_[i];
   return count;
 }
 
@@ -134,17 +135,19 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(UniqueFd fd) {
   const auto refuse = [](const std::string& why) {
     return Error(ErrorCode::kFailedPrecondition, "an engine's counters can't be read: " + why);
   };
-  if (static_cast<size_t>(got) < sizeof(header.magic) + sizeof(header.layout_version) || header.magic != kMagic) {
+  if (static_cast<size_t>(got) < sizeof(header.magic) + sizeof(header.layout_version) ||
+      header.magic != kMagic) {
     return refuse("the descriptor is of something else");
   }
   if (header.layout_version != kLayoutVersion) {
-    return refuse("their layout is version " + std::to_string(header.layout_version) + ", this program knows " +
-                  std::to_string(kLayoutVersion) + ": use the one that came with the engine");
+    return refuse("their layout is version " + std::to_string(header.layout_version) +
+                  ", this program knows " + std::to_string(kLayoutVersion) +
+                  ": use the one that came with the engine");
   }
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat of an engine's counters");
-  if (static_cast<size_t>(got) < sizeof(header) || static_cast<uint64_t>(file.st_size) < header.segment_bytes ||
-      !IsSane(header)) {
+  if (static_cast<size_t>(got) < sizeof(header) ||
+      static_cast<uint64_t>(file.st_size) < header.segment_bytes || !IsSane(header)) {
     return refuse("their header makes no sense");
   }
   return std::unique_ptr<SegmentReader>(new SegmentReader(std::move(fd), header));
@@ -229,7 +232,8 @@ std::vector<std::vector<Histogram>> SegmentReader::Histograms(const CellSeen& ce
   const uint64_t columns = uint64_t{header_.op_count} * header_.stage_count;
   const uint64_t group_bytes = columns * kGroupBuckets * sizeof(uint64_t);
   const uint64_t end = begin + header_.group_count * group_bytes;
-  std::vector<std::vector<Histogram>> histograms(header_.op_count, std::vector<Histogram>(header_.stage_count));
+  std::vector<std::vector<Histogram>> histograms(header_.op_count,
+                                                 std::vector<Histogram>(header_.stage_count));
   std::vector<uint64_t> counts(group_bytes / sizeof(uint64_t));
   for (uint64_t at = begin; at < end;) {
     // Only what was ever written; the file is mostly holes.
@@ -258,7 +262,8 @@ std::vector<ReactorSeen> SegmentReader::Reactors() const {
   std::vector<ReactorSeen> reactors;
   for (uint64_t i = 0; i < header_.reactors.count; ++i) {
     ReactorHead head;
-    if (!ReadAt(header_.reactors.offset_bytes + i * header_.reactors.stride_bytes, &head, sizeof(head))) break;
+    if (!ReadAt(header_.reactors.offset_bytes + i * header_.reactors.stride_bytes, &head, sizeof(head)))
+      break;
     reactors.push_back({TextOf(head.name, sizeof(head.name)), head.scanned_ns});
   }
   return reactors;
@@ -269,7 +274,8 @@ std::vector<SlowSeen> SegmentReader::NewSlow(uint64_t* lost) {
   *lost = 0;
   for (uint64_t reactor = 0; reactor < header_.reactors.count; ++reactor) {
     ReactorHead head;
-    if (!ReadAt(header_.reactors.offset_bytes + reactor * header_.reactors.stride_bytes, &head, sizeof(head))) break;
+    if (!ReadAt(header_.reactors.offset_bytes + reactor * header_.reactors.stride_bytes, &head, sizeof(head)))
+      break;
     uint64_t& next = slow_read_[reactor];
     if (head.slow_written - std::min(next, head.slow_written) > header_.slow_ring_count) {
       *lost += head.slow_written - next - header_.slow_ring_count;
@@ -291,7 +297,7 @@ std::vector<SlowSeen> SegmentReader::NewSlow(uint64_t* lost) {
                      std::vector<uint64_t>(entry.moments_ns, entry.moments_ns + kMoments)});
     }
   }
-  std::ranges::sort(all, {}, &SlowSeen::noticed_ns);
+  std::ranges::stable_sort(all, {}, &SlowSeen::noticed_ns);
   return all;
 }
 

@@ -24,7 +24,8 @@ class Recorder {
     if constexpr (!block::kSight) return;
     if (runs_used_ > 0) [[likely]] {
       Run& run = runs_[runs_used_ - 1];
-      if (run.cell == &cell && run.op == op && run.failed == failed && run.moments == request.moments) [[likely]] {
+      if (run.cell == &cell && run.op == op && run.failed == failed && run.moments == request.moments)
+          [[likely]] {
         ++run.count;
         run.bytes += bytes;
         return;

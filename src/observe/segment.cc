@@ -72,7 +72,8 @@ Result<std::unique_ptr<Segment>> Segment::Make(const SegmentOptions& options) {
     return ErrnoError(errno, "making " + std::to_string(header.segment_bytes >> 20) +
                                  " MiB (of which little is used) for the counters");
   }
-  void* base = mmap(nullptr, header.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  void* base =
+      mmap(nullptr, header.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (base == MAP_FAILED) return ErrnoError(errno, "mapping the counters");
   // Not against writing: the pages of a cell could not be given back any more.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -82,8 +83,10 @@ Result<std::unique_ptr<Segment>> Segment::Make(const SegmentOptions& options) {
   }
   madvise(base, header.segment_bytes, MADV_DONTDUMP);  // as good as it gets: a core with them is only larger
   std::memcpy(base, &header, sizeof(header));
-  std::unique_ptr<Segment> segment(new Segment(std::move(fd), static_cast<uint8_t*>(base), header.segment_bytes));
-  for (uint32_t i = 0; i < options.reactors.size(); ++i) CopyName(segment->reactor(i).name, options.reactors[i]);
+  std::unique_ptr<Segment> segment(
+      new Segment(std::move(fd), static_cast<uint8_t*>(base), header.segment_bytes));
+  for (uint32_t i = 0; i < options.reactors.size(); ++i)
+    CopyName(segment->reactor(i).name, options.reactors[i]);
   std::atomic_ref(reinterpret_cast<SegmentHeader*>(base)->magic).store(kMagic, std::memory_order_release);
   return segment;
 }
@@ -113,8 +116,8 @@ uint8_t* Segment::CellAt(uint64_t index) {
   return base_ + header().cells.offset_bytes + index * kCellStride;
 }
 
-Result<std::unique_ptr<Cell>> Segment::Add(const std::string& controller, const std::string& disk, uint32_t target,
-                                           uint32_t reactor, uint64_t now_ns) {
+Result<std::unique_ptr<Cell>> Segment::Add(const std::string& controller, const std::string& disk,
+                                           uint32_t target, uint32_t reactor, uint64_t now_ns) {
   auto& used = reinterpret_cast<SegmentHeader*>(base_)->cells_used;
   uint64_t index = used;
   if (!free_.empty()) {

@@ -35,6 +35,7 @@ Result<std::unique_ptr<DriverRing>> DriverRing::Create(GuestMemory& memory, cons
     ring = std::make_unique<SplitDriverRing>(memory, options);
   }
   ring->heads_.resize(options.size);
+  ring->reserved_.resize(options.size);
   ring->free_count_ = options.size;
   if (Status status = ring->Initialize(); !status) return std::move(status).error();
   ring->kick_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -117,6 +118,10 @@ bool DriverRing::WaitUsed(uint64_t timeout_ns) {
   }
   DisableCalls();
   return found;
+}
+
+PopResult DriverRing::BreakUsed(uint32_t id, uint32_t written_bytes) {
+  return Break(CheckUsed(id, written_bytes).value_or("a used entry"));
 }
 
 std::optional<std::string> DriverRing::CheckUsed(uint32_t id, uint32_t written_bytes) const {

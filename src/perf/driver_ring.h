@@ -108,6 +108,19 @@ class DriverRing {
   // For misbehaviour with a packed ring; nullptr for a split one.
   virtual PackedDriverRing* AsPacked() { return nullptr; }
 
+  // ---- Posted chains, for a load that is to cost little: a chain's descriptors are taken once (Reserve), written when
+  // its form changes (Prepare), and put into the available ring as often as wanted (Post, PopPosted: of the two final
+  // classes, inline). A ring has these or Add's chains in flight, never both at once.
+  struct Posted {
+    uint16_t id = 0;
+    uint32_t written_bytes = 0;
+  };
+  // For a chain of up to `segments`. Nothing when too few descriptors are free or the indirect table is too short.
+  virtual std::optional<uint16_t> Reserve(uint16_t segments, bool indirect) = 0;
+  virtual void Prepare(uint16_t id, std::span<const Segment> chain) = 0;  // not while it is in flight
+  virtual void Unreserve(uint16_t id) = 0;                                // likewise
+  bool HasUnpublished() const { return unpublished_ != 0; }
+
   // ---- Of a split ring only.
   virtual uint16_t avail_idx() const;
   // The device's own index, from memory.
@@ -137,6 +150,8 @@ class DriverRing {
     return static_cast<uint16_t>(new_idx - event - 1) < static_cast<uint16_t>(new_idx - old_idx);
   }
   PopResult Break(std::string reason);
+  // The cold half of CheckUsed for posted chains.
+  [[gnu::cold, gnu::noinline]] PopResult BreakUsed(uint32_t id, uint32_t written_bytes);
   // Finds fault with what the device says of a used chain.
   std::optional<std::string> CheckUsed(uint32_t id, uint32_t written_bytes) const;
   uint64_t table_bytes() const {
@@ -157,7 +172,14 @@ class DriverRing {
   UniqueFd kick_fd_, call_fd_, err_fd_;
 
   // Ours, never read back from memory that the device can write.
+  struct Reserved {
+    uint64_t writable_bytes = 0;
+    uint16_t descriptors = 0;  // 0: not reserved
+    uint16_t used_descriptors = 0;
+    bool indirect = false;
+  };
   std::vector<Head> heads_;
+  std::vector<Reserved> reserved_;
   uint16_t free_count_ = 0;
   uint16_t in_flight_ = 0;
   uint32_t unpublished_ = 0;  // chains that were added since

@@ -86,6 +86,9 @@ class Frontend {
   // ---- The connection. What was kept (in-flight memory, features) survives its end.
   Status Accept();  // as server: takes the next connection; as client: connects anew
   void Adopt(UniqueFd connected);
+  int listener_fd() const {
+    return listener_.get();
+  }                   // readable when Accept need not wait; -1 unless it listens
   void Disconnect();  // at once; descriptors and memory are left to their owners
   bool connected() const { return socket_.open(); }
   bool PeerGone() const { return socket_.PeerGone(); }

@@ -4,6 +4,7 @@
 // consistent.
 #include "perf/packed_driver_ring.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -28,12 +29,6 @@ void Store(T* shared, T value) {
 
 }  // namespace
 
-void PackedDriverRing::Index::Advance(uint16_t count, uint16_t size) {
-  const uint32_t next = uint32_t{index} + count;
-  if (next >= size) wrap = !wrap;
-  index = static_cast<uint16_t>(next >= size ? next - size : next);
-}
-
 Status PackedDriverRing::Initialize() {
   const uint16_t size = options_.size;
   if (Status status = AllocateMemory(sizeof(wire::PackedDescriptor) * size, kEventBytes, kEventBytes);
@@ -46,27 +41,6 @@ Status PackedDriverRing::Initialize() {
   for (uint16_t i = 0; i < size; ++i) free_ids_.push_back(static_cast<uint16_t>(size - 1 - i));
   DisableCalls();
   return Ok{};
-}
-
-uint16_t PackedDriverRing::AvailableBits() const {
-  return avail_.wrap ? wire::kDescAvail : wire::kDescUsed;
-}
-
-// The next descriptor of the ring; `descriptor.flags` has the wrong ones of AVAIL and USED set.
-void PackedDriverRing::Put(wire::PackedDescriptor descriptor, bool first) {
-  descriptor.flags = static_cast<uint16_t>(descriptor.flags ^ AvailableBits());
-  wire::PackedDescriptor& slot = desc_[avail_.index];
-  if (first) {
-    first_index_ = avail_.index;
-    first_flags_ = descriptor.flags;
-    slot.gpa = descriptor.gpa;
-    slot.len = descriptor.len;
-    slot.id = descriptor.id;
-  } else {
-    slot = descriptor;
-  }
-  avail_.Advance(1, options_.size);
-  ++unpublished_descriptors_;
 }
 
 uint32_t PackedDriverRing::WriteTable(std::span<const Segment> chain, uint16_t id) {
@@ -101,6 +75,55 @@ std::optional<uint16_t> PackedDriverRing::Add(std::span<const Segment> chain, bo
   ++unpublished_;
   ++stats_.chains;
   return id;
+}
+
+std::optional<uint16_t> PackedDriverRing::Reserve(uint16_t segments, bool indirect) {
+  const uint16_t descriptors = indirect ? uint16_t{1} : segments;
+  if (segments == 0 || descriptors > free_count_ || free_ids_.empty() ||
+      (indirect && segments > options_.indirect_entries)) {
+    return std::nullopt;
+  }
+  if (descriptors > prepared_stride_) {
+    // All chains of a ring are reserved alike.
+    CLEAT_CHECK(std::all_of(reserved_.begin(), reserved_.end(),
+                            [](const Reserved& other) { return other.descriptors == 0; }));
+    prepared_stride_ = descriptors;
+    prepared_.resize(size_t{options_.size} * descriptors);
+  }
+  const uint16_t id = free_ids_.back();
+  free_ids_.pop_back();
+  free_count_ = static_cast<uint16_t>(free_count_ - descriptors);
+  reserved_[id] = {.descriptors = descriptors, .indirect = indirect};
+  return id;
+}
+
+void PackedDriverRing::Prepare(uint16_t id, std::span<const Segment> chain) {
+  Reserved& reserved = reserved_[id];
+  CLEAT_CHECK(reserved.descriptors > 0 && heads_[id].descriptors == 0 && !chain.empty());
+  uint64_t writable_bytes = 0;
+  for (const Segment& segment : chain) writable_bytes += segment.writable ? segment.len : 0;
+  wire::PackedDescriptor* prepared = &prepared_[size_t{id} * prepared_stride_];
+  if (reserved.indirect) {
+    CLEAT_CHECK(chain.size() <= options_.indirect_entries);
+    *prepared = {TableGpa(id), WriteTable(chain, id), id, wire::kDescIndirect};
+    reserved.used_descriptors = 1;
+  } else {
+    CLEAT_CHECK(chain.size() <= reserved.descriptors);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      const int flags =
+          (chain[i].writable ? wire::kDescWrite : 0) | (i + 1 < chain.size() ? wire::kDescNext : 0);
+      prepared[i] = {chain[i].gpa, chain[i].len, id, static_cast<uint16_t>(flags)};
+    }
+    reserved.used_descriptors = static_cast<uint16_t>(chain.size());
+  }
+  heads_[id] = {.token = id, .writable_bytes = writable_bytes, .descriptors = 0};
+}
+
+void PackedDriverRing::Unreserve(uint16_t id) {
+  CLEAT_CHECK(reserved_[id].descriptors > 0 && heads_[id].descriptors == 0);
+  free_count_ = static_cast<uint16_t>(free_count_ + reserved_[id].descriptors);
+  free_ids_.push_back(id);
+  reserved_[id] = {};
 }
 
 void PackedDriverRing::AddRaw(std::span<const wire::PackedDescriptor> chain, uint16_t id, uint64_t token) {

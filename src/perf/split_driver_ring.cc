@@ -112,6 +112,58 @@ std::optional<uint16_t> SplitDriverRing::Add(std::span<const Segment> chain, boo
   return head;
 }
 
+std::optional<uint16_t> SplitDriverRing::Reserve(uint16_t segments, bool indirect) {
+  const uint16_t descriptors = indirect ? uint16_t{1} : segments;
+  if (segments == 0 || descriptors > free_count_ || (indirect && segments > options_.indirect_entries)) {
+    return std::nullopt;
+  }
+  const uint16_t id = TakeDescriptor();
+  uint16_t last = id;
+  for (uint16_t i = 1; i < descriptors; ++i) {
+    next_[last] = TakeDescriptor();
+    last = next_[last];
+  }
+  next_[last] = kNoDescriptor;
+  reserved_[id] = {.descriptors = descriptors, .indirect = indirect};
+  return id;
+}
+
+void SplitDriverRing::Prepare(uint16_t id, std::span<const Segment> chain) {
+  Reserved& reserved = reserved_[id];
+  CLEAT_CHECK(reserved.descriptors > 0 && heads_[id].descriptors == 0 && !chain.empty());
+  uint64_t writable_bytes = 0;
+  for (const Segment& segment : chain) writable_bytes += segment.writable ? segment.len : 0;
+  if (reserved.indirect) {
+    CLEAT_CHECK(chain.size() <= options_.indirect_entries);
+    WriteIndirect(chain, id);
+  } else {
+    CLEAT_CHECK(chain.size() <= reserved.descriptors);
+    uint16_t index = id;
+    for (size_t i = 0; i < chain.size(); ++i, index = next_[index]) {
+      const bool last = i + 1 == chain.size();
+      const auto flags =
+          static_cast<uint16_t>((chain[i].writable ? wire::kDescWrite : 0) | (last ? 0 : wire::kDescNext));
+      desc_[index] = {chain[i].gpa, chain[i].len, flags, last ? uint16_t{0} : next_[index]};
+    }
+  }
+  heads_[id] = {.token = id, .writable_bytes = writable_bytes, .descriptors = 0};
+}
+
+void SplitDriverRing::Unreserve(uint16_t id) {
+  CLEAT_CHECK(reserved_[id].descriptors > 0 && heads_[id].descriptors == 0);
+  uint16_t last = id;
+  while (next_[last] != kNoDescriptor) last = next_[last];
+  next_[last] = free_head_;
+  free_head_ = id;
+  free_count_ = static_cast<uint16_t>(free_count_ + reserved_[id].descriptors);
+  reserved_[id] = {};
+}
+
+void SplitDriverRing::BreakUsedIndex(uint16_t index) {
+  Break(fmt::format("the used index went ahead by {} with {} chains in flight",
+                    static_cast<uint16_t>(index - used_seen_), in_flight_));
+}
+
 bool SplitDriverRing::Publish() {
   const uint16_t old_idx = avail_published_;
   if (avail_shadow_ == old_idx) return false;
@@ -136,11 +188,9 @@ PopResult SplitDriverRing::Pop(UsedEntry* used) {
   if (used_seen_ == used_cached_) {
     used_cached_ = Load(UsedIdx(used_));
     if (used_seen_ == used_cached_) return broken() ? PopResult::kBroken : PopResult::kNone;
-    const auto fresh = static_cast<uint16_t>(used_cached_ - used_seen_);
-    if (fresh > in_flight_) {
+    if (static_cast<uint16_t>(used_cached_ - used_seen_) > in_flight_) {
+      BreakUsedIndex(used_cached_);
       used_cached_ = used_seen_;
-      return Break(
-          fmt::format("the used index went ahead by {} with {} chains in flight", fresh, in_flight_));
     }
   }
   if (broken()) return PopResult::kBroken;

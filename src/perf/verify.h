@@ -7,7 +7,7 @@
 // The model is of one disk that only the owner writes, in whole blocks, with at most one request at a time
 // for a block (requests for different blocks may overlap as they like). A write whose fate is unknown - the
 // back end died, the request failed - is abandoned: the block may hold it or what was there before, until the
-// block is written again. One thread; memory is 16 bytes a block. Generations are per block, count from 1 and
+// block is written again. Any thread, as long as no two use the same block at once; memory is 16 bytes a block. Generations are per block, count from 1 and
 // never wrap.
 #pragma once
 
@@ -60,6 +60,9 @@ class StampedBlocks {
 
   // Checks what a read returned; the first fault in it, if there is one. Notes what was seen.
   BlockFinding Check(uint64_t offset_bytes, std::span<const uint8_t> data);
+
+  // Whether a write of the block at this offset was ever begun.
+  bool begun(uint64_t offset_bytes) const { return blocks_[offset_bytes / block_bytes_].issued > 0; }
 
   uint64_t disk_bytes() const { return blocks_.size() * block_bytes_; }
   uint32_t block_bytes() const { return block_bytes_; }

@@ -7,8 +7,8 @@
 #include <span>
 
 #include "block/request.h"
-#include "virtio/ring_queue.h"
 #include "observe/layout.h"
+#include "virtio/ring_queue.h"
 #include "virtio/slot_pool.h"
 
 namespace cleat::virtio {

@@ -15,8 +15,9 @@ namespace cleat::virtio {
 
 struct DiskEntrance {
   // nullptr: the disk has no channel here.
-  DiskEntrance(block::PipelineChannel* pipeline_channel,  // NOLINT(google-explicit-constructor): often all there is
-               observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr)
+  DiskEntrance(
+      block::PipelineChannel* pipeline_channel,  // NOLINT(google-explicit-constructor): often all there is
+      observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr)
       : channel(pipeline_channel), cell(counters), sight(reactor_sight) {}
 
   block::PipelineChannel* channel;

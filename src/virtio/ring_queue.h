@@ -58,7 +58,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   // ---- observe::InFlightSource
   bool any_in_flight() const final { return in_flight_ > 0; }
-  void VisitInFlight(observe::InFlightVisitor& /*visitor*/) override {}  // control and event queues: nothing to tell
+  void VisitInFlight(observe::InFlightVisitor& /*visitor*/) override {
+  }  // control and event queues: nothing to tell
 
  protected:
   // What identifies a chain that was taken from the ring, until it is given back.

@@ -32,7 +32,8 @@ Operations::Operations(const OperationsConfig& config)
       random_(world_.random().Next()),
       disks_(world_, Storage(), config.defect),
       network_(world_, kNetwork, config.defect),
-      engine_({world_.control(), world_.io_reactors(), disks_, network_, memories_}) {
+      sight_(observe::Sight::Make("sim", config.seed, world_.io_reactors()).value()),
+      engine_({world_.control(), world_.io_reactors(), disks_, network_, memories_, sight_.get()}) {
   world_.set_trace(config.trace);
   engine_.SetListener(this);
   for (uint32_t i = 0; i < kDisks; ++i) disks_.AddMedium("disks/d" + std::to_string(i), kDiskBlocks);

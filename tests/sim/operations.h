@@ -14,6 +14,7 @@
 #include "defect.h"
 #include "engine/engine.h"
 #include "engine/memory_store.h"
+#include "observe/sight.h"
 #include "sim_disk_factory.h"
 #include "sim_endpoint.h"
 #include "sim_guest.h"
@@ -90,6 +91,7 @@ class Operations final : private engine::Engine::Listener {
   SimDiskFactory disks_;
   SimNetwork network_;
   engine::MemoryStore memories_;
+  const std::unique_ptr<observe::Sight> sight_;  // refuses to die while a disk is still counted
   engine::Engine engine_;
   std::vector<std::unique_ptr<SimGuest>> guests_;
   std::map<std::string, ModelController> model_;

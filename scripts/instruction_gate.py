@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How many instructions a request costs the engine, against the committed figures: unlike times, they repeat.
+
+    scripts/instruction_gate.py BUILD_DIR             compares with docs/instructions.json; exit status 1 when one is worse
+    scripts/instruction_gate.py BUILD_DIR --update    writes them there, to be committed with the change that explains them
+
+Counted by valgrind's callgrind in one turn after the other of the reactor of BUILD_DIR/tests/device_loop: 4 KiB reads of a
+null device, 32 a turn, in-flight log, counters and stage stamps on. The difference of two runs of different length, so
+that the start does not count.
+"""
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "instructions.json"
+TOLERATED = 0.02  # another patch release of the compiler or the C library is allowed so much
+SHORT, LONG = 3200, 35200
+CASES = {
+    "blk_split_qd32": ["--device", "blk", "--ring", "split"],
+    "blk_packed_qd32": ["--device", "blk", "--ring", "packed"],
+    "scsi_split_qd32": ["--device", "scsi", "--ring", "split"],
+    "scsi_packed_qd32": ["--device", "scsi", "--ring", "packed"],
+    "blk_split_qd1": ["--device", "blk", "--ring", "split", "--depth", "1"],
+}
+
+
+def instructions(program, options, requests):
+    with tempfile.NamedTemporaryFile() as out:
+        command = ["valgrind", "--tool=callgrind", "--toggle-collect=cleat::Reactor::RunOnce()",
+                   f"--callgrind-out-file={out.name}", str(program), *options, "--requests", str(requests)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if result.returncode != 0:
+            sys.exit(f"{' '.join(command)}: exit status {result.returncode}\n{result.stderr}")
+        found = re.search(r"^(?:summary|totals): (\d+)", Path(out.name).read_text(encoding="utf-8"), re.MULTILINE)
+        if not found:
+            sys.exit(f"{' '.join(command)}: callgrind counted nothing")
+        return int(found[1])
+
+
+def measure(build):
+    program = build / "tests" / "device_loop"
+    return {name: round((instructions(program, options, LONG) - instructions(program, options, SHORT)) / (LONG - SHORT), 1)
+            for name, options in CASES.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, help="build directory of the release preset")
+    parser.add_argument("--update", action="store_true", help="write the figures instead of comparing them")
+    arguments = parser.parse_args()
+    measured = measure(arguments.build)
+    if arguments.update:
+        FIGURES.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+    committed = json.loads(FIGURES.read_text(encoding="utf-8"))
+    worse = False
+    for name, now in measured.items():
+        before = committed.get(name)
+        if before is None:
+            sys.exit(f"{FIGURES.name} has no figure for {name}: run with --update")
+        change = now / before - 1
+        worse |= change > TOLERATED
+        note = "  WORSE" if change > TOLERATED else "  better: commit it with --update" if change < -TOLERATED else ""
+        print(f"{name:20} {now:8.1f} instructions a request, committed {before:8.1f}  {change:+7.2%}{note}")
+    if worse:
+        sys.exit("instruction gate: a request has become dearer. If that is meant, run with --update and say why in the commit.")
+
+
+main()
