@@ -3,6 +3,7 @@
 
 #include <cleat/engine/v1/engine.pb-c.h>
 
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -168,13 +169,23 @@ Result<std::string> TextOf(const char* text, const char* field) {
   return copy;
 }
 
+// On the wire an enumeration is any number, and protobuf-c stores it as it comes; C++ may not even look at one that is no
+// enumerator as such.
+template <typename Enumeration>
+uint32_t NumberOf(const Enumeration& value) {
+  static_assert(sizeof(Enumeration) == sizeof(uint32_t));
+  uint32_t number = 0;
+  std::memcpy(&number, &value, sizeof(number));
+  return number;
+}
+
 Result<ControllerSpec> ControllerOf(const PbController* in) {
   if (in == nullptr) return Malformed("a controller is missing");
   ControllerSpec spec;
   auto name = TextOf(in->name, "controller.name");
   if (!name) return std::move(name).error();
   spec.name = std::move(name).value();
-  switch (in->type) {
+  switch (NumberOf(in->type)) {
     case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK:
       spec.type = ControllerType::kBlk;
       break;
@@ -188,7 +199,7 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
   auto path = TextOf(in->socket_path, "controller.socket_path");
   if (!path) return std::move(path).error();
   spec.socket_path = std::move(path).value();
-  switch (in->socket_mode) {
+  switch (NumberOf(in->socket_mode)) {
     case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT:
       spec.socket_mode = SocketMode::kClient;
       break;
