@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// For coroutines that do I/O: control flows and commands of several steps, never the hot path.
+// How a coroutine submits a request and waits for it: for the rare command that takes several steps. The I/O path
+// proper has frames and plain functions.
 //
 //     const IoStatus status = co_await SubmitAndWait(channel, request);
 //
-// On the channel's reactor, which is also where the coroutine goes on, at its next turn unless the request
-// was completed at once. `request` is filled in, without frames, and stays until then.
+// Goes on where the request was completed: at once when the storage answered within Submit, without a deeper stack
+// either way. On the channel's reactor.
 #pragma once
 
 #include <coroutine>
 
 #include "block/request.h"
-#include "reactor/reactor.h"
 
 namespace cleat::block {
 
 template <typename SubmitTo>  // a Channel or a PipelineChannel
 class SubmitAndWait {
  public:
+  // Both outlive the wait. `request` is filled in, with no frame of the caller's for this.
   SubmitAndWait(SubmitTo& channel, Request& request) : channel_(channel), request_(request) {}
 
   bool await_ready() const { return false; }
   bool await_suspend(std::coroutine_handle<> awaiting) {
-    ready_.handle = awaiting;
-    reactor_ = Reactor::Current();
     request_.Push(&Done, this);
-    submitting_ = true;
     channel_.Submit(request_);
-    submitting_ = false;
-    return !done_;
+    if (done_) return false;
+    awaiting_ = awaiting;
+    return true;
   }
   IoStatus await_resume() const { return request_.status; }
 
@@ -35,14 +34,12 @@ class SubmitAndWait {
   static void Done(Request& /*request*/, const Frame& frame) {
     auto& self = *static_cast<SubmitAndWait*>(frame.layer);
     self.done_ = true;
-    if (!self.submitting_) self.reactor_->Resume(self.ready_);
+    if (self.awaiting_) self.awaiting_.resume();  // self may be gone now
   }
 
   SubmitTo& channel_;
   Request& request_;
-  Reactor* reactor_ = nullptr;
-  Ready ready_;
-  bool submitting_ = false;
+  std::coroutine_handle<> awaiting_;
   bool done_ = false;
 };
 

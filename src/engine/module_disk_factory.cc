@@ -54,14 +54,18 @@ Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const Dis
     block::Device& plain = *device;
     auto faulty = modules::FaultDevice::Make(std::move(device), plan);
     if (!faulty) {
-      co_await CloseUntaken(plain);
+      auto close = CloseUntaken(plain);
+      co_await std::move(close);
       co_return std::move(faulty).error();
     }
     device = std::move(faulty).value();
   }
   block::Device& top = *device;
   auto pipeline = block::Pipeline::Make(std::move(device), mode);
-  if (!pipeline) co_await CloseUntaken(top);
+  if (!pipeline) {
+    auto close = CloseUntaken(top);
+    co_await std::move(close);
+  }
   co_return pipeline;
 }
 

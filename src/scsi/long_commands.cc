@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "block/submit.h"
+#include "block/submit_and_wait.h"
 #include "scsi/bytes.h"
 #include "scsi/unit_channel.h"
 

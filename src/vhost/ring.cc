@@ -91,7 +91,6 @@ Status Ring::StartQueue(virtio::QueueSetup* setup) {
       if (*self != nullptr) (*self)->Broke(life, reason);
     });
   });
-  if (notifier_ != nullptr) notifier_->Call();
   return Ok{};
 }
 

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "block/pipeline.h"
 #include "reactor/reactor.h"
+#include "tests/fuzz/input.h"
 #include "tests/unit/virtio/guest_ring.h"
 #include "virtio/scsi_format.h"
 #include "virtio/scsi_model.h"
@@ -33,21 +34,6 @@ constexpr uint32_t kCommandsMax = 200;
 constexpr uint16_t kSize = 64;
 constexpr uint32_t kDataMax = 0x4000;
 constexpr uint64_t kBuffers = 0x100000;
-
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
-  bool empty() const { return at_ == end_; }
-  uint8_t Byte() { return empty() ? 0 : *at_++; }
-  uint16_t Word() {
-    const uint8_t low = Byte();
-    return static_cast<uint16_t>(low | Byte() << 8);
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
 
 // A disk whose pages all read the same; touches each segment from its first to its last byte.
 class FuzzDevice final : public block::Device {
@@ -144,7 +130,7 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
-  void Do(uint8_t what, Input& input) {
+  void Do(uint8_t what, FuzzInput& input) {
     if (what < 0xa0) {
       OfferCommand(what, input);
     } else if (what < 0xb0) {
@@ -224,7 +210,7 @@ class Rig {
   void Detach() { Finish(model_.Remove(0)); }
 
   // One command at a time is laid out; up to eight lie in the ring, over the same data.
-  void OfferCommand(uint8_t what, Input& input) {
+  void OfferCommand(uint8_t what, FuzzInput& input) {
     const uint32_t slot = what % 8;
     if (busy_[slot]) return Turn();
     Side& side = sides_[2];
@@ -270,7 +256,7 @@ class Rig {
       bytes -= piece;
     }
   }
-  void OfferManagement(Input& input) {
+  void OfferManagement(FuzzInput& input) {
     Side& side = sides_[0];
     while (managing_) {  // one at a time
       device_->CompleteAll();
@@ -328,8 +314,8 @@ class Rig {
 }  // namespace cleat::virtio
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using cleat::virtio::Input;
-  Input input(data, size);
+  using cleat::FuzzInput;
+  FuzzInput input(data, size);
   cleat::virtio::Rig rig(input.Byte());
   for (uint32_t i = 0; i < cleat::virtio::kCommandsMax && !input.empty(); ++i) rig.Do(input.Byte(), input);
   return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A guest made of random bytes against a virtio-blk queue on a null pipeline, over a split or a packed ring: what the two
-// fuzz targets have in common. Whatever lies in the rings and in guest memory: no step outside (the regions are heap blocks of exact size), no failed check, no request
-// lost - each one that was fetched ends, and the queue drains.
+// fuzz targets have in common. Whatever lies in the rings and in guest memory: no step outside (the regions are heap
+// blocks of exact size), no failed check, no request lost - each one that was fetched ends, and the queue drains.
 //
 // An input: a byte of options, a byte of queue size, then commands:
 //   0x00-0x7f  poke: a region (a byte), an offset (two bytes), a length (a byte), then so many bytes
@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "block/pipeline.h"
 #include "reactor/reactor.h"
+#include "tests/fuzz/input.h"
 #include "tests/unit/virtio/guest_ring.h"
 #include "tests/unit/virtio/packed_guest_ring.h"
 #include "virtio/blk_model.h"
@@ -40,21 +41,6 @@ inline constexpr uint64_t kRegionBytes = 0x2000;
 inline constexpr uint64_t kHigh = kLow + kRegionBytes;  // next to it; behind it nothing
 inline constexpr uint64_t kDiskBytes = 1 << 20;
 inline constexpr uint32_t kCommandsMax = 256;
-
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
-  bool empty() const { return at_ == end_; }
-  uint8_t Byte() { return empty() ? 0 : *at_++; }
-  uint16_t Word() {
-    const uint8_t low = Byte();
-    return static_cast<uint16_t>(low | Byte() << 8);
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
 
 // Touches every byte of each segment, so that one that leads outside is noticed; holds requests when told to.
 class NullChannel final : public block::Channel {
@@ -131,7 +117,7 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
-  void Command(uint8_t command, Input& input) {
+  void Command(uint8_t command, FuzzInput& input) {
     if (command < 0x80) {
       Poke(input);
     } else if (command < 0xa0) {
@@ -177,7 +163,7 @@ class Rig {
     CLEAT_CHECK(queue_->in_flight() == 0 && channel_->in_flight() == 0);
   }
 
-  void Poke(Input& input) {
+  void Poke(FuzzInput& input) {
     const auto entries = memory_.map()->entries();
     const block::MemoryRegion& region = *entries[input.Byte() % entries.size()].region;
     uint64_t at = input.Word();
@@ -187,7 +173,7 @@ class Rig {
   }
 
   // A chain of up to four descriptors that is right but for what the input changes.
-  void OfferRequest(uint8_t command, Input& input) {
+  void OfferRequest(uint8_t command, FuzzInput& input) {
     const uint32_t type = input.Byte();
     const uint64_t sector = input.Word();
     memory_.Put(kLow, virtio_blk_outhdr{type, 0, sector});
@@ -244,7 +230,7 @@ class Rig {
 
 // One input.
 inline void Run(const uint8_t* data, size_t size, bool packed) {
-  Input input(data, size);
+  FuzzInput input(data, size);
   const uint8_t options = input.Byte();
   const uint8_t chosen = input.Byte();
   Rig rig(options, static_cast<uint16_t>(packed ? 1 + chosen % 64 : 1U << chosen % 7), packed);

@@ -182,5 +182,17 @@ TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
   EXPECT_EQ(EncodeInventory({}, {}, {}).size(), 1U) << "an empty inventory still says that it is the last";
 }
 
+// Found by the fuzzer: a controller type that is no enumerator may not even be looked at as one.
+TEST(Codec, AnUnknownControllerTypeIsRefusedByName) {
+  const std::vector<uint8_t> bytes = {0x82, 0x01, 0x28, 0x0a, 0x26, 0x0a, 0x0e, 'c',  'o',  'n', 't',
+                                      'r',  'o',  'l',  'l',  'e',  'r',  's',  '/',  'v',  'm', 0x10,
+                                      0xfe, 0xe5, 0xf3, 0xd0, 0x8d, 0x2c, 0x91, 0xcb, 'v',  'm', '.',
+                                      's',  'o',  'c',  'k',  0x20, 0x02, 0x28, 0x04, 0x30, 0x03};
+  const auto incoming = Decode(bytes);
+  ASSERT_FALSE(incoming.ok());
+  EXPECT_EQ(incoming.error().code, ErrorCode::kUnimplemented);
+  EXPECT_NE(incoming.error().message.find("blk and scsi"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace cleat::engine
