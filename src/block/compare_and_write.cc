@@ -126,7 +126,8 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   read.offset_bytes = request.offset_bytes;
   read.length_bytes = bytes;
   read.segments = {&whole, 1};
-  request.moments.Stamp(Moment::kSubmitted, Reactor::Current()->now_ns());
+  const Reactor& reactor = *Reactor::Current();  // also afterwards: a channel completes where it was asked
+  request.moments.Stamp(Moment::kSubmitted, reactor.now_ns());
   const IoStatus seen = co_await SubmitAndWait(origin.below(), read);
   if (seen != IoStatus::kOk) co_return seen;
 
@@ -141,7 +142,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.length_bytes = bytes;
   write.segments = data;
   const IoStatus written = co_await SubmitAndWait(origin.below(), write);
-  request.moments.Stamp(Moment::kDone, Reactor::Current()->now_ns());
+  request.moments.Stamp(Moment::kDone, reactor.now_ns());
   co_return written;
 }
 

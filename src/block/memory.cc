@@ -91,6 +91,12 @@ Result<std::shared_ptr<const MemoryMap>> MemoryMap::Make(std::vector<Entry> entr
   return std::shared_ptr<const MemoryMap>(new MemoryMap(std::move(entries)));
 }
 
+MemoryMap::MemoryMap(std::vector<Entry> entries) : entries_(std::move(entries)) {
+  for (const Entry& entry : entries_) {
+    ranges_.push_back({entry.guest_address, entry.region->size_bytes(), entry.region.get()});
+  }
+}
+
 uint8_t* MemoryMap::Contiguous(uint64_t guest_address, uint64_t length_bytes) const {
   const Segment segment = Translate(guest_address, length_bytes);
   return segment.length_bytes == length_bytes && length_bytes > 0 ? segment.data() : nullptr;

@@ -76,16 +76,26 @@ class MemoryMap {
   // The piece that holds `guest_address`, cut at the region's end (length 0 when nothing is mapped there). A
   // range that goes over a region's end takes several calls.
   Segment Translate(uint64_t guest_address, uint64_t length_bytes) const {
-    for (const Entry& entry : entries_) {
-      const uint64_t offset = guest_address - entry.guest_address;  // wraps to huge when below
-      if (offset < entry.region->size_bytes()) {
-        const uint64_t room = entry.region->size_bytes() - offset;
+    for (const Range& range : ranges_) {
+      const uint64_t offset = guest_address - range.guest_address;  // wraps to huge when below
+      if (offset < range.size_bytes) {
+        const uint64_t room = range.size_bytes - offset;
         const uint64_t length = length_bytes < room ? length_bytes : room;
-        return {entry.region.get(), offset,
-                static_cast<uint32_t>(length < kSegmentMax ? length : kSegmentMax)};
+        return {range.region, offset, static_cast<uint32_t>(length < kSegmentMax ? length : kSegmentMax)};
       }
     }
     return {};
+  }
+
+  // The same for a range that lies in one region, as nearly all do; false for any other, and for one of length 0.
+  bool TranslateWhole(uint64_t guest_address, uint32_t length_bytes, Segment& segment) const {
+    for (const Range& range : ranges_) {
+      const uint64_t offset = guest_address - range.guest_address;  // wraps to huge when below
+      if (offset >= range.size_bytes) continue;
+      segment = {range.region, offset, length_bytes};
+      return length_bytes != 0 && length_bytes <= range.size_bytes - offset;
+    }
+    return false;
   }
 
   // The whole range in one piece, or nullptr: for rings and headers, which may not be split.
@@ -93,8 +103,15 @@ class MemoryMap {
 
  private:
   static constexpr uint64_t kSegmentMax = 0x80000000;
-  explicit MemoryMap(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+  // What translation needs of an entry, side by side: it is done for every descriptor.
+  struct Range {
+    uint64_t guest_address;
+    uint64_t size_bytes;
+    const MemoryRegion* region;
+  };
+  explicit MemoryMap(std::vector<Entry> entries);
   std::vector<Entry> entries_;
+  std::vector<Range> ranges_;
 };
 
 }  // namespace cleat::block

@@ -108,16 +108,31 @@ IoStatus PipelineChannel::Check(const Request& request) const {
   return IoStatus::kOk;
 }
 
+// What nearly every request is: a read, or a write to a disk that may be written, of whole blocks inside the disk.
+inline bool PipelineChannel::IsPlain(const Request& request) const {
+  const uint64_t block_mask = geometry_.logical_block_bytes - 1;
+  return (request.op == Op::kRead || (request.op == Op::kWrite && mode_ != AccessMode::kReadOnly)) &&
+         ((request.offset_bytes | request.length_bytes) & block_mask) == 0 && request.length_bytes != 0 &&
+         request.length_bytes <= geometry_.size_bytes &&
+         request.offset_bytes <= geometry_.size_bytes - request.length_bytes;
+}
+
 void PipelineChannel::Submit(Request& request) {
+  if (!IsPlain(request) || holding_) [[unlikely]]
+    return SubmitChecked(request);
+  CLEAT_DCHECK(SegmentBytes(request) == request.length_bytes);
+  Forward(request);
+}
+
+void PipelineChannel::SubmitChecked(Request& request) {
   const IoStatus checked = Check(request);
-  if (checked != IoStatus::kOk || (request.op != Op::kFlush && request.length_bytes == 0)) [[unlikely]] {
+  if (checked != IoStatus::kOk || (request.op != Op::kFlush && request.length_bytes == 0)) {
     request.Complete(checked);
     return;
   }
   CLEAT_DCHECK((request.op != Op::kRead && request.op != Op::kWrite) ||
                SegmentBytes(request) == request.length_bytes);
-  if (holding_ || request.op == Op::kCompareAndWrite) [[unlikely]]
-    return SubmitRarely(request);
+  if (holding_ || request.op == Op::kCompareAndWrite) return SubmitRarely(request);
   Forward(request);
 }
 
@@ -134,7 +149,7 @@ void PipelineChannel::SubmitRarely(Request& request) {
   }
 }
 
-void PipelineChannel::Forward(Request& request) {
+inline void PipelineChannel::Forward(Request& request) {
   ++in_flight_[epoch_];
   request.Push(&Done, this).scratch[0] = epoch_;
   top_->Submit(request);

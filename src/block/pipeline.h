@@ -44,6 +44,8 @@ class PipelineChannel {
   PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
                   ChannelRegistry* registry, CompareAndWrite* compare_and_write);
   IoStatus Check(const Request& request) const;
+  bool IsPlain(const Request& request) const;
+  void SubmitChecked(Request& request);
   bool Holds(const Request& request) const;
   void SubmitRarely(Request& request);
   void Forward(Request& request);

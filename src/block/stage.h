@@ -32,17 +32,39 @@ class Moments {
  public:
   // A new request.
   void Seen(uint64_t seen_ns, uint64_t fetched_ns) {
-    if constexpr (kSight) at_ns_ = {seen_ns, fetched_ns, 0, 0, 0, 0, 0};
+    if constexpr (!kSight) return;
+    at_ns_[static_cast<size_t>(Moment::kSeen)] = seen_ns;
+    at_ns_[static_cast<size_t>(Moment::kFetched)] = fetched_ns;
+    stamped_ = kBegun;
   }
   // Of a request that takes several steps (the ranges of a discard) the last one counts.
   void Stamp(Moment moment, uint64_t now_ns) {
-    if constexpr (kSight) at_ns_[static_cast<size_t>(moment)] = now_ns;
+    if constexpr (!kSight) return;
+    at_ns_[static_cast<size_t>(moment)] = now_ns;
+    stamped_ |= Bit(moment);
   }
-  uint64_t at_ns(Moment moment) const { return at_ns_[static_cast<size_t>(moment)]; }
-  bool operator==(const Moments&) const = default;
+  uint64_t at_ns(Moment moment) const {
+    return (stamped_ & Bit(moment)) != 0 ? at_ns_[static_cast<size_t>(moment)] : 0;
+  }
+  bool operator==(const Moments& other) const {
+    return stamped_ == other.stamped_ && at_ns_[0] == other.at_ns_[0] && at_ns_[1] == other.at_ns_[1] &&
+           ((stamped_ & ~kBegun) == 0 || RestEquals(other));
+  }
 
  private:
-  std::array<uint64_t, kMoments> at_ns_{};
+  static constexpr uint32_t Bit(Moment moment) { return 1U << static_cast<uint32_t>(moment); }
+  static constexpr uint32_t kBegun = 0b11;  // seen and fetched, as every request is
+
+  bool RestEquals(const Moments& other) const {
+    for (size_t i = 2; i < kMoments; ++i) {
+      const auto moment = static_cast<Moment>(i);
+      if (at_ns(moment) != other.at_ns(moment)) return false;
+    }
+    return true;
+  }
+
+  std::array<uint64_t, kMoments> at_ns_{};  // only what was stamped counts
+  uint32_t stamped_ = 0;
 };
 
 }  // namespace cleat::block

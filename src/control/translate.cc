@@ -14,7 +14,7 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
   disk.set_physical_block_bytes(row.spec.physical_block_bytes());
   disk.set_serial(row.spec.serial());
   disk.set_wwn(WwnNumber(row.spec.wwn()));
-  if (row.spec.has_null()) disk.mutable_null();
+  if (row.spec.has_null()) disk.mutable_null()->set_skip_reads(row.spec.null().skip_reads());
   if (row.spec.has_memory()) disk.mutable_memory();
   if (row.spec.has_file()) disk.mutable_file()->set_path(row.spec.file().path());
   if (row.spec.has_fault()) {

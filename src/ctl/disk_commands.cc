@@ -19,6 +19,7 @@ struct DiskArguments {
   bool create = false;
   bool memory = false;
   bool null = false;
+  bool skip_reads = false;
   bool many_readers = false;
   uint64_t fault_seed = 0;
   uint64_t fault_delay_us = 0;
@@ -43,7 +44,7 @@ v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
   spec.set_wwn(arguments.wwn);
   if (arguments.many_readers) spec.set_access_mode(v1::ACCESS_MODE_MANY_READERS);
   if (arguments.memory) spec.mutable_memory();
-  if (arguments.null) spec.mutable_null();
+  if (arguments.null) spec.mutable_null()->set_skip_reads(arguments.skip_reads);
   if (!arguments.file.empty()) {
     spec.mutable_file()->set_path(arguments.file);
     spec.mutable_file()->set_create(arguments.create);
@@ -121,8 +122,12 @@ void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArgum
                    ->type_name(kFileArgument);
   backend->add_flag("--memory", arguments->memory,
                     "Memory of this host; lost when cleatd and the engine both end");
-  backend->add_flag("--null", arguments->null, "Nothing: reads give zeroes");
+  auto* null = backend->add_flag("--null", arguments->null, "Nothing: reads give zeroes");
   backend->require_option(1);
+  create
+      ->add_flag("--skip-reads", arguments->skip_reads,
+                 "Reads leave the buffer as it was, which benchmarks want; no disk for a file system")
+      ->needs(null);
   create->add_flag("--create", arguments->create, "Make the file (sparse) when there is none")->needs(file);
   AddSize(*create, "--block", arguments->block_bytes, "Logical block size: 512 (the default) or 4096");
   AddSize(*create, "--physical-block", arguments->physical_block_bytes,

@@ -35,7 +35,8 @@ std::string StateOf(const v1::Engine& engine) {
 std::string Backend(const v1::DiskSpec& spec) {
   if (spec.has_file()) return "file:" + spec.file().path();
   if (spec.has_memory()) return "memory";
-  return spec.has_null() ? "null" : "?";
+  if (spec.has_null()) return spec.null().skip_reads() ? "null (reads skipped)" : "null";
+  return "?";
 }
 
 std::string Faults(const v1::DiskSpec& spec) {

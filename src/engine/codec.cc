@@ -74,8 +74,11 @@ class Packer {
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY;
       out.memory = &memory_backend_;
     } else {
+      auto& null = nulls_.emplace_back();
+      cleat__engine__v1__null_backend__init(&null);
+      SET(null, skip_reads, std::get<NullBackend>(spec.backend).skip_reads);
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NULL;
-      out.null = &null_backend_;
+      out.null = &null;
     }
     if (spec.fault) {
       auto& fault = faults_.emplace_back();
@@ -124,11 +127,11 @@ class Packer {
   std::deque<PbControllerStatus> controller_statuses_;
   std::deque<PbDisk> disks_;
   std::deque<Cleat__Engine__V1__FileBackend> files_;
+  std::deque<Cleat__Engine__V1__NullBackend> nulls_;
   std::deque<Cleat__Engine__V1__FaultPlan> faults_;
   std::deque<PbAttachment> attachments_;
   std::deque<PbAttachmentStatus> attachment_statuses_;
   std::deque<PbMemory> memories_;
-  Cleat__Engine__V1__NullBackend null_backend_ = CLEAT__ENGINE__V1__NULL_BACKEND__INIT;
   Cleat__Engine__V1__MemoryBackend memory_backend_ = CLEAT__ENGINE__V1__MEMORY_BACKEND__INIT;
 };
 
@@ -228,7 +231,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   spec.wwn = in->wwn;
   switch (in->backend_case) {
     case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
-      spec.backend = NullBackend{};
+      spec.backend = NullBackend{.skip_reads = in->null->skip_reads != 0};
       break;
     case CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY:
       spec.backend = MemoryBackend{};

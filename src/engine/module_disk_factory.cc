@@ -39,6 +39,7 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
     co_return co_await std::move(open);
   }
   modules::NullOptions options(ShapeOf(disk));
+  options.zero_fill = !std::get<NullBackend>(disk.backend).skip_reads;
   auto open = modules::OpenNull(std::move(options));
   co_return co_await std::move(open);
 }

@@ -11,6 +11,7 @@
 namespace cleat::engine {
 
 struct NullBackend {
+  bool skip_reads = false;  // reads leave the buffer as it was
   bool operator==(const NullBackend&) const = default;
 };
 struct MemoryBackend {  // the kept memory of the disk's name

@@ -27,6 +27,7 @@ void TimerWheel::Place(Timer& timer) {
   const auto slot = static_cast<uint32_t>(due >> (level * kSlotBits)) & (kSlots - 1);
   levels_[level].slots[slot].PushBack(timer);
   levels_[level].occupied |= uint64_t{1} << slot;
+  quiet_until_ = std::min(quiet_until_, due >> (level * kSlotBits) << (level * kSlotBits));
 }
 
 uint64_t TimerWheel::NextNs() const {
@@ -45,15 +46,18 @@ uint64_t TimerWheel::NextNs() const {
 
 uint32_t TimerWheel::Advance(uint64_t now_ns) {
   const uint64_t target = now_ns >> kTickShift;
-  uint32_t fired = 0;
-  while (tick_ < target) {
-    const uint64_t next_ns = NextNs();
-    if (next_ns == kNoDeadline || (next_ns >> kTickShift) > target) {
-      tick_ = target;
-      break;
-    }
-    fired += RunTick(next_ns >> kTickShift);
+  if (target < quiet_until_) [[likely]] {
+    tick_ = std::max(tick_, target);
+    return 0;
   }
+  uint32_t fired = 0;
+  for (;;) {
+    const uint64_t next_ns = NextNs();
+    quiet_until_ = next_ns == kNoDeadline ? kNoDeadline : next_ns >> kTickShift;
+    if (quiet_until_ > target) break;
+    fired += RunTick(quiet_until_);
+  }
+  tick_ = std::max(tick_, target);
   return fired;
 }
 

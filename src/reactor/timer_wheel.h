@@ -62,7 +62,8 @@ class TimerWheel {
   void Place(Timer& timer);
   uint32_t RunTick(uint64_t tick);
 
-  uint64_t tick_;  // all slots up to this tick were run
+  uint64_t tick_;             // all slots up to this tick were run
+  uint64_t quiet_until_ = 0;  // no slot before this tick is occupied
   std::array<Level, kLevels> levels_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "scsi/bytes.h"
 
@@ -267,6 +268,23 @@ constexpr auto kIndex = [] {
 
 constexpr uint8_t kServiceActionBits = 0x1f;
 
+constexpr uint8_t AllowedBits(const CommandInfo& info, int byte) {
+  const bool action = byte == 1 && info.service_action >= 0;
+  return static_cast<uint8_t>(info.usage[byte] | (action ? kServiceActionBits : 0));
+}
+
+// The bits that must not be set, of each command, as two words over its CDB; the opcode's byte is left out.
+constexpr auto kForbidden = [] {
+  std::array<std::array<uint64_t, 2>, std::size(kCommands)> forbidden{};
+  for (size_t i = 0; i < std::size(kCommands); ++i) {
+    for (int byte = 1; byte < kCommands[i].cdb_bytes; ++byte) {
+      const auto bits = static_cast<uint8_t>(~AllowedBits(kCommands[i], byte));
+      forbidden[i][byte / 8] |= uint64_t{bits} << (byte % 8 * 8);
+    }
+  }
+  return forbidden;
+}();
+
 const CommandInfo* FindIn(uint8_t opcode, int service_action) {
   for (size_t i = kIndex[opcode]; i < std::size(kCommands) && kCommands[i].opcode == opcode; ++i) {
     if (kCommands[i].service_action < 0 || kCommands[i].service_action == service_action)
@@ -336,14 +354,16 @@ bool HasServiceActions(uint8_t opcode) {
 }
 
 BadField CheckUsage(const CommandInfo& info, const Cdb& cdb) {
-  for (int i = 1; i < info.cdb_bytes; ++i) {
-    uint8_t allowed = info.usage[i];
-    if (i == 1 && info.service_action >= 0) allowed |= kServiceActionBits;
-    const auto bad = static_cast<uint8_t>(cdb[i] & ~allowed);
-    if (bad != 0) [[unlikely]]
-      return {i, std::bit_width(bad) - 1};
+  static_assert(std::endian::native == std::endian::little);
+  std::array<uint64_t, 2> words;
+  std::memcpy(words.data(), cdb.data(), sizeof(words));
+  const auto& forbidden = kForbidden[static_cast<size_t>(&info - kCommands)];
+  if (((words[0] & forbidden[0]) | (words[1] & forbidden[1])) == 0) [[likely]]
+    return {};
+  for (int i = 1;; ++i) {
+    const auto bad = static_cast<uint8_t>(cdb[i] & ~AllowedBits(info, i));
+    if (bad != 0) return {i, std::bit_width(bad) - 1};
   }
-  return {};
 }
 
 size_t WriteSupportedOpcodes(const Cdb& cdb, bool discard, std::span<uint8_t, kOpcodesReplyMax> out,

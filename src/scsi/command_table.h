@@ -84,6 +84,7 @@ struct BadField {
   int byte = -1;
   int bit = -1;
 };
+// `info` is of AllCommands().
 BadField CheckUsage(const CommandInfo& info, const Cdb& cdb);
 
 // The reply to REPORT SUPPORTED OPERATION CODES, `known` leaving out what this disk does not have. Returns its

@@ -56,23 +56,21 @@ bool Refuse(std::string& why, std::string reason) {
 
 }  // namespace
 
-Descriptor ReadScattered(const DescriptorTable& table, const block::MemoryMap& map, uint32_t index) {
+Descriptor ReadScattered(DescriptorTable table, const block::MemoryMap& map, uint32_t index) {
   Descriptor descriptor;
   CopyFromGuest(map, table.guest_address + kDescriptorBytes * index, &descriptor, sizeof(descriptor));
   return descriptor;
 }
 
-bool OpenIndirect(const Descriptor& descriptor, const block::MemoryMap& map, DescriptorTable& table,
-                  std::string& why) {
+bool OpenUnusualTable(Descriptor descriptor, const block::MemoryMap& map, DescriptorTable& table,
+                      std::string& why) {
   const uint32_t length = descriptor.length();
   if (length == 0 || length % kDescriptorBytes != 0) {
     return Refuse(why, "indirect table of " + std::to_string(length) + " bytes is not a multiple of 16");
   }
   table.entries = length / kDescriptorBytes;
   table.guest_address = descriptor.address;
-  table.base = map.Contiguous(descriptor.address, length);
-  if (table.base != nullptr) [[likely]]
-    return true;
+  table.base = nullptr;
   if (WrapsAround(descriptor) || !IsMapped(map, descriptor.address, length)) {
     return Refuse(why, "indirect table" + Place(descriptor) + "is not in guest memory");
   }
@@ -83,9 +81,10 @@ bool RefuseCount(std::string& why) {
   return Refuse(why, "chain is longer than " + std::to_string(kChainDescriptorsMax) + " descriptors");
 }
 
-bool AddBufferInPieces(const Descriptor& descriptor, bool writable, const block::MemoryMap& map, Chain& chain,
+bool AddBufferInPieces(Descriptor descriptor, bool writable, const block::MemoryMap& map, Chain& chain,
                        std::string& why) {
-  if (!writable && !chain.writable().empty()) {
+  ChainFiller filler(chain);
+  if (!writable && filler.any_writable()) {
     return Refuse(why, "readable descriptor after a writable one");
   }
   uint32_t left = descriptor.length();
@@ -93,7 +92,7 @@ bool AddBufferInPieces(const Descriptor& descriptor, bool writable, const block:
   if (WrapsAround(descriptor)) {
     return Refuse(why, "buffer" + Place(descriptor) + "wraps around");
   }
-  if (chain.readable_bytes() + chain.writable_bytes() + left > kChainBytesMax) {
+  if (!filler.HasRoomFor(left)) {
     return Refuse(why, "chain is longer than 4 GiB");
   }
   uint64_t address = descriptor.address;
@@ -102,13 +101,14 @@ bool AddBufferInPieces(const Descriptor& descriptor, bool writable, const block:
     if (segment.length_bytes == 0) {
       return Refuse(why, "buffer" + Place(descriptor) + "is not in guest memory");
     }
-    if (chain.full()) {
+    if (filler.full()) {
       return Refuse(why, "chain has more than " + std::to_string(kChainSegmentsMax) + " pieces of memory");
     }
-    chain.Add(segment, writable);
+    filler.Add(segment, writable);
     address += segment.length_bytes;
     left -= segment.length_bytes;
   } while (left > 0);
+  filler.Commit();
   return true;
 }
 

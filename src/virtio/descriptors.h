@@ -42,7 +42,8 @@ inline uint64_t ReadWord(const uint8_t* at) {
   return reinterpret_cast<const volatile UnalignedWord*>(at)->value;
 }
 
-Descriptor ReadScattered(const DescriptorTable& table, const block::MemoryMap& map, uint32_t index);
+// By value: what is handed on by reference lives in memory and not in registers, here as in what follows.
+Descriptor ReadScattered(DescriptorTable table, const block::MemoryMap& map, uint32_t index);
 inline Descriptor ReadDescriptor(const DescriptorTable& table, const block::MemoryMap& map, uint32_t index) {
   if (table.base == nullptr) [[unlikely]]
     return ReadScattered(table, map, index);
@@ -51,35 +52,44 @@ inline Descriptor ReadDescriptor(const DescriptorTable& table, const block::Memo
 }
 
 // The table that an indirect descriptor refers to; its flags are the caller's business.
-bool OpenIndirect(const Descriptor& descriptor, const block::MemoryMap& map, DescriptorTable& table,
-                  std::string& why);
+bool OpenUnusualTable(Descriptor descriptor, const block::MemoryMap& map, DescriptorTable& table,
+                      std::string& why);
+inline bool OpenIndirect(const Descriptor& descriptor, const block::MemoryMap& map, DescriptorTable& table,
+                         std::string& why) {
+  const uint32_t length = descriptor.length();
+  block::Segment whole;
+  if (length % kDescriptorBytes != 0 || !map.TranslateWhole(descriptor.address, length, whole)) [[unlikely]] {
+    DescriptorTable unusual;
+    const bool open = OpenUnusualTable(descriptor, map, unusual, why);
+    table = unusual;
+    return open;
+  }
+  table = {whole.data(), descriptor.address, static_cast<uint32_t>(length / kDescriptorBytes)};
+  return true;
+}
 
 // One more descriptor of a chain was met.
-bool RefuseCount(std::string& why);
-inline bool CountDescriptor(Chain& chain, std::string& why) {
-  if (chain.descriptors() == kChainDescriptorsMax) [[unlikely]]
-    return RefuseCount(why);
-  chain.CountDescriptor();
-  return true;
+[[gnu::cold]] bool RefuseCount(std::string& why);
+inline bool CountDescriptor(ChainFiller& chain, std::string& why) {
+  return chain.CountDescriptor() || RefuseCount(why);
 }
 
 // Adds the descriptor's buffer to the chain. The way for one that is right and lies in one region is short; the
 // other way checks everything one by one.
-bool AddBufferInPieces(const Descriptor& descriptor, bool writable, const block::MemoryMap& map, Chain& chain,
+bool AddBufferInPieces(Descriptor descriptor, bool writable, const block::MemoryMap& map, Chain& chain,
                        std::string& why);
-inline bool AddBuffer(const Descriptor& descriptor, bool writable, const block::MemoryMap& map, Chain& chain,
-                      std::string& why) {
+inline bool AddBuffer(const Descriptor& descriptor, bool writable, const block::MemoryMap& map,
+                      ChainFiller& chain, std::string& why) {
   const uint32_t length = descriptor.length();
-  const bool in_order = writable || chain.writable().empty();
-  if (length != 0 && in_order && !chain.full() &&
-      chain.readable_bytes() + chain.writable_bytes() + length <= kChainBytesMax) [[likely]] {
-    const block::Segment segment = map.Translate(descriptor.address, length);
-    if (segment.length_bytes == length) [[likely]] {
-      chain.Add(segment, writable);
-      return true;
-    }
+  block::Segment whole;
+  if (chain.Takes(length, writable) && map.TranslateWhole(descriptor.address, length, whole)) [[likely]] {
+    chain.Add(whole, writable);
+    return true;
   }
-  return AddBufferInPieces(descriptor, writable, map, chain, why);
+  // The filler is not handed on, so that it can stay in registers.
+  const bool added = AddBufferInPieces(descriptor, writable, map, chain.Commit(), why);
+  chain.Reload();
+  return added;
 }
 
 }  // namespace cleat::virtio

@@ -6,42 +6,16 @@
 #include <utility>
 
 namespace cleat::virtio {
-namespace {
-
-// struct QueueRegionSplit: u64 features; u16 version, desc_num, last_batch_head, used_idx; then the entries.
-constexpr uint64_t kVersionAt = 8;
-constexpr uint64_t kDescNumAt = 10;
-constexpr uint64_t kLastBatchHeadAt = 12;
-constexpr uint64_t kUsedIndexAt = 14;
-// struct DescStateSplit: u8 inflight, padding[5]; u16 next; u64 counter.
-constexpr uint64_t kInflightAt = 0;
-constexpr uint64_t kNextAt = 6;
-constexpr uint64_t kCounterAt = 8;
-
-template <typename T>
-T Load(const uint8_t* at) {
-  return LoadShared<T>(at, std::memory_order_acquire);
-}
-template <typename T>
-void Store(uint8_t* at, T value) {
-  StoreShared<T>(at, value, std::memory_order_release);
-}
-
-uint8_t* EntryAt(uint8_t* base, uint16_t head) {
-  return base + InflightLog::kHeaderBytes + InflightLog::kEntryBytes * head;
-}
 
 // The last `count` entries of the batch list are not in flight any more. The list is in memory that others
 // can write: an index outside ends the walk.
-void ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count) {
+void InflightLog::ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count) {
   for (; count > 0 && head < descriptors; --count) {
     uint8_t* entry = EntryAt(base, head);
     Store<uint8_t>(entry + kInflightAt, 0);
     head = Load<uint16_t>(entry + kNextAt);
   }
 }
-
-}  // namespace
 
 Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index) {
   Detach();
@@ -94,19 +68,6 @@ void InflightLog::Recover(uint8_t* base, uint16_t descriptors, uint16_t used_ind
   // More than the queue holds: not a batch that was cut short but another life of the ring.
   if (batch <= descriptors) ClearBatch(base, descriptors, Load<uint16_t>(base + kLastBatchHeadAt), batch);
   Store<uint16_t>(base + kUsedIndexAt, used_index);
-}
-
-void InflightLog::StoreFetched(uint16_t head) {
-  uint8_t* entry = EntryAt(base_, head);
-  Store<uint64_t>(entry + kCounterAt, counter_++);
-  Store<uint8_t>(entry + kInflightAt, 1);
-}
-
-void InflightLog::StoreUsed(uint16_t head) {
-  Store<uint16_t>(EntryAt(base_, head) + kNextAt, batch_head_);
-  Store<uint16_t>(base_ + kLastBatchHeadAt, head);
-  batch_head_ = head;
-  ++batch_count_;
 }
 
 void InflightLog::StorePublished(uint16_t used_index) {

@@ -46,16 +46,13 @@ class InflightLog {
   bool enabled() const { return base_ != nullptr; }
 
   void Fetched(uint16_t head) {
-    if (enabled()) [[unlikely]]
-      StoreFetched(head);
+    if (enabled()) StoreFetched(head);
   }
   void Used(uint16_t head) {
-    if (enabled()) [[unlikely]]
-      StoreUsed(head);
+    if (enabled()) StoreUsed(head);
   }
   void Published(uint16_t used_index) {
-    if (enabled()) [[unlikely]]
-      StorePublished(used_index);
+    if (enabled()) StorePublished(used_index);
   }
 
   // The heads that are in flight, in the order in which they were fetched: what a successor submits first,
@@ -66,8 +63,38 @@ class InflightLog {
   static void Recover(uint8_t* base, uint16_t descriptors, uint16_t used_index);
 
  private:
-  void StoreFetched(uint16_t head);
-  void StoreUsed(uint16_t head);
+  // struct QueueRegionSplit: u64 features; u16 version, desc_num, last_batch_head, used_idx; then the entries.
+  static constexpr uint64_t kVersionAt = 8;
+  static constexpr uint64_t kDescNumAt = 10;
+  static constexpr uint64_t kLastBatchHeadAt = 12;
+  static constexpr uint64_t kUsedIndexAt = 14;
+  // struct DescStateSplit: u8 inflight, padding[5]; u16 next; u64 counter.
+  static constexpr uint64_t kInflightAt = 0;
+  static constexpr uint64_t kNextAt = 6;
+  static constexpr uint64_t kCounterAt = 8;
+
+  static uint8_t* EntryAt(uint8_t* base, uint16_t head) { return base + kHeaderBytes + kEntryBytes * head; }
+  template <typename T>
+  static T Load(const uint8_t* at) {
+    return LoadShared<T>(at, std::memory_order_acquire);
+  }
+  template <typename T>
+  static void Store(uint8_t* at, T value) {
+    StoreShared<T>(at, value, std::memory_order_release);
+  }
+  static void ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count);
+
+  void StoreFetched(uint16_t head) {
+    uint8_t* entry = EntryAt(base_, head);
+    Store<uint64_t>(entry + kCounterAt, counter_++);
+    Store<uint8_t>(entry + kInflightAt, 1);
+  }
+  void StoreUsed(uint16_t head) {
+    Store<uint16_t>(EntryAt(base_, head) + kNextAt, batch_head_);
+    Store<uint16_t>(base_ + kLastBatchHeadAt, head);
+    batch_head_ = head;
+    ++batch_count_;
+  }
   void StorePublished(uint16_t used_index);
 
   uint8_t* base_ = nullptr;

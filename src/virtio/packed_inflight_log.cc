@@ -121,7 +121,7 @@ void PackedInflightLog::Repair(const RingMemory& ring) {
   auto [used, old_used] = UsedIndices::Of(Get<uint64_t>(base_ + kUsedAt));
   if (used != old_used) {
     const auto meta = LoadShared<uint64_t>(
-        ring.descriptors + kDescriptorBytes * old_used.index + kPackedMetaAt, std::memory_order_acquire);
+        ring.descriptors + kDescriptorBytes * old_used.index + kDescriptorMetaAt, std::memory_order_acquire);
     const auto bits = static_cast<uint16_t>(meta >> 48 & (kDescAvail | kDescUsed));
     if (bits != PackedAvailableBits(old_used.wrap)) {  // the guest was told
       Put<uint16_t>(base_ + kOldFreeHeadAt, Get<uint16_t>(base_ + kFreeHeadAt));

@@ -48,17 +48,14 @@ class PackedInflightLog {
   bool enabled() const { return base_ != nullptr; }
 
   void Fetched(uint16_t id, std::span<const Descriptor> chain) {
-    if (enabled()) [[unlikely]]
-      StoreFetched(id, chain);
+    if (enabled()) StoreFetched(id, chain);
   }
   // `after`: the ring's used position with this chain.
   void Using(uint16_t id, PackedIndex after) {
-    if (enabled()) [[unlikely]]
-      StoreUsing(id, after);
+    if (enabled()) StoreUsing(id, after);
   }
   void Used(uint16_t id) {
-    if (enabled()) [[unlikely]]
-      StoreUsed(id);
+    if (enabled()) StoreUsed(id);
   }
 
   // The buffer ids that are in flight, in the order in which they were fetched.

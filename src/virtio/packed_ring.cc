@@ -18,7 +18,7 @@ void PackedRing::Start(const RingMemory& memory, uint64_t features, const Packed
   lengths_.assign(size_, 0);
   pushed_.resize(size_);
   taken_.resize(std::min<uint32_t>(size_, kChainDescriptorsMax));
-  pushed_count_ = taken_count_ = 0;
+  pushed_count_ = taken_count_ = unpublished_ = shown_descriptors_ = 0;
   event_idx_ = (features >> kFeatureEventIdx & 1) != 0;
   indirect_ = (features >> kFeatureIndirectDesc & 1) != 0;
   call_first_ = true;
@@ -50,7 +50,7 @@ bool PackedRing::TakeHead(uint16_t& id) {
   for (;;) {
     const uint8_t* slot = Slot(at.index);
     // The guest writes the first one's flags last (2.8.21); the whole word, which they are part of, is read once.
-    const auto meta = LoadShared<uint64_t>(slot + kPackedMetaAt, std::memory_order_acquire);
+    const auto meta = LoadShared<uint64_t>(slot + kDescriptorMetaAt, std::memory_order_acquire);
     const auto flags = static_cast<uint16_t>(meta >> 48);
     if (!IsAvailable(flags, at.wrap)) {
       if (count == 0) return false;
@@ -82,41 +82,79 @@ bool PackedRing::TakeHead(uint16_t& id) {
   return true;
 }
 
+// 2.8.7: all of a table's entries, one after the other. Of their flags only WRITE means anything.
+bool PackedRing::ReadTable(const block::MemoryMap& map, ChainFiller& chain) {
+  DescriptorTable table;
+  (void)chain.CountDescriptor();  // the first of the chain
+  if (!OpenIndirect(taken_[0], map, table, why_)) return BreakHere();
+  for (uint32_t i = 0; i < table.entries; ++i) {
+    if (!CountDescriptor(chain, why_)) [[unlikely]]
+      return BreakHere();
+    const Descriptor descriptor = ReadDescriptor(table, map, i);
+    if (!AddBuffer(descriptor, (descriptor.packed_flags() & kDescWrite) != 0, map, chain, why_)) [[unlikely]]
+      return BreakHere();
+  }
+  return true;
+}
+
 bool PackedRing::Read(uint16_t id, const block::MemoryMap& map, Chain& chain) {
-  chain.Reset(id);
+  return ReadUsual(id, map, chain) || ReadAny(id, map, chain);
+}
+
+// As SplitRing::ReadUsual: what nearly all chains are, in registers. False: the other way begins anew.
+bool PackedRing::ReadUsual(uint16_t id, const block::MemoryMap& map, Chain& chain) const {
+  // A table has the layout of what was taken, but for the flags that count: of a table's only WRITE does (2.8.7).
+  const auto* at = reinterpret_cast<const uint8_t*>(taken_.data());
+  uint32_t entries = taken_count_;
+  uint16_t refused = kDescIndirect;
+  const Descriptor first = taken_.front();
+  if ((first.packed_flags() & kDescIndirect) != 0) {
+    block::Segment table;
+    if (taken_count_ > 1 || !indirect_ || first.length() % kDescriptorBytes != 0 ||
+        !map.TranslateWhole(first.address, first.length(), table)) [[unlikely]] {
+      return false;
+    }
+    at = table.data();
+    entries = static_cast<uint32_t>(first.length() / kDescriptorBytes);
+    refused = 0;
+  }
+  if (entries >= kChainDescriptorsMax) [[unlikely]]
+    return false;
+  ChainFiller filler(chain, id);
+  for (const uint8_t* end = at + kDescriptorBytes * entries; at != end; at += kDescriptorBytes) {
+    const uint64_t address = ReadWord(at);
+    const uint64_t meta = ReadWord(at + kDescriptorMetaAt);
+    const auto flags = static_cast<uint16_t>(meta >> 48);
+    block::Segment whole;
+    if ((flags & refused) != 0 || !map.TranslateWhole(address, static_cast<uint32_t>(meta), whole) ||
+        !filler.AddUsual(whole, (flags & kDescWrite) != 0)) [[unlikely]] {
+      return false;
+    }
+  }
+  return filler.CommitUsual(refused == 0 ? 1 : 0);
+}
+
+bool PackedRing::ReadAny(uint16_t id, const block::MemoryMap& map, Chain& chain) {
+  ChainFiller filler(chain, id);
   for (const Descriptor& descriptor : taken()) {
     const uint16_t flags = descriptor.packed_flags();
     // A list is of one kind, and one that refers to a table is of one descriptor (2.8.19).
     if ((flags & kDescIndirect) != 0) {
-      if (taken_count_ > 1) [[unlikely]]
-        return Break("indirect descriptor in a chain of several" + Where());
-      return ReadTable(map, chain);
+      if (taken_count_ > 1 || !indirect_) [[unlikely]]
+        return RefuseIndirect();
+      if (!ReadTable(map, filler)) return false;
+      break;
     }
-    if (!CountDescriptor(chain, why_) || !AddBuffer(descriptor, (flags & kDescWrite) != 0, map, chain, why_))
-        [[unlikely]] {
-      return Break(why_ + Where());
+    if (!CountDescriptor(filler, why_) ||
+        !AddBuffer(descriptor, (flags & kDescWrite) != 0, map, filler, why_)) [[unlikely]] {
+      return BreakHere();
     }
   }
+  filler.Commit();
   return true;
 }
 
-// 2.8.7: all of a table's entries, one after the other. Of their flags only WRITE means anything.
-bool PackedRing::ReadTable(const block::MemoryMap& map, Chain& chain) {
-  if (!indirect_) return Break("indirect descriptor, but the feature was not negotiated" + Where());
-  DescriptorTable table;
-  chain.CountDescriptor();
-  if (!OpenIndirect(taken_[0], map, table, why_)) return Break(why_ + Where());
-  for (uint32_t i = 0; i < table.entries; ++i) {
-    if (!CountDescriptor(chain, why_)) [[unlikely]]
-      return Break(why_ + Where());
-    const Descriptor descriptor = ReadDescriptor(table, map, i);
-    if (!AddBuffer(descriptor, (descriptor.packed_flags() & kDescWrite) != 0, map, chain, why_)) [[unlikely]]
-      return Break(why_ + Where());
-  }
-  return true;
-}
-
-bool PackedRing::Publish() {
+void PackedRing::Show() {
   uint32_t descriptors = 0;
   for (const Pushed& pushed : std::span(pushed_.data(), pushed_count_)) {
     const uint16_t length = std::exchange(lengths_[pushed.id], uint16_t{0});
@@ -127,7 +165,7 @@ bool PackedRing::Publish() {
     inflight_log_->Using(pushed.id, position_.used);
     // Id, length and flags at once; the data that they tell of before them (2.8.22).
     const uint16_t flags = PackedUsedBits(at.wrap) | (pushed.written_bytes > 0 ? kDescWrite : 0);
-    StoreShared<uint64_t>(Slot(at.index) + kPackedMetaAt,
+    StoreShared<uint64_t>(Slot(at.index) + kDescriptorMetaAt,
                           pushed.written_bytes | uint64_t{pushed.id} << 32 | uint64_t{flags} << 48,
                           std::memory_order_release);
     inflight_log_->Used(pushed.id);
@@ -135,7 +173,13 @@ bool PackedRing::Publish() {
   }
   pushed_count_ = 0;
   in_use_ = static_cast<uint16_t>(in_use_ - descriptors);
-  return WantsCall(descriptors);
+  shown_descriptors_ += descriptors;
+}
+
+bool PackedRing::Publish() {
+  Show();
+  unpublished_ = 0;
+  return WantsCall(std::exchange(shown_descriptors_, 0));
 }
 
 bool PackedRing::WantsCall(uint32_t descriptors) {
@@ -147,6 +191,7 @@ bool PackedRing::WantsCall(uint32_t descriptors) {
   // What makes no sense gets a notification too many.
   if (flags != kEventDesc || !event_idx_) return true;
   if (std::exchange(call_first_, false)) return true;
+  if (descriptors > size_) return true;  // more than once around: passed in any case
   const PackedIndex wanted = PackedIndex::FromWord(static_cast<uint16_t>(event));
   const PackedIndex& used = position_.used;
   // An index of the round before lies below 0.
@@ -164,6 +209,16 @@ void PackedRing::EnableNotifications() {
 void PackedRing::StoreEvent(uint32_t word) {
   StoreShared<uint32_t>(device_event_, word, std::memory_order_relaxed);
   dirty_log_->Mark(device_event_guest_address_, kEventSuppressionBytes);
+}
+
+bool PackedRing::RefuseIndirect() {
+  why_ = indirect_ ? "indirect descriptor in a chain of several"
+                   : "indirect descriptor, but the feature was not negotiated";
+  return BreakHere();
+}
+
+bool PackedRing::BreakHere() {
+  return Break(why_ + Where());
 }
 
 bool PackedRing::Break(std::string reason) {

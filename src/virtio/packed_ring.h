@@ -43,7 +43,7 @@ class PackedRing {
   // 0: no chain waits. Otherwise how many there could be at most. 0 with a fault when there is no room for one.
   uint32_t Available() {
     const auto meta =
-        LoadShared<uint64_t>(Slot(position_.available.index) + kPackedMetaAt, std::memory_order_acquire);
+        LoadShared<uint64_t>(Slot(position_.available.index) + kDescriptorMetaAt, std::memory_order_acquire);
     if (!IsAvailable(static_cast<uint16_t>(meta >> 48), position_.available.wrap)) return 0;
     if (in_use_ == size_) [[unlikely]]
       return RefuseOverrun();
@@ -57,12 +57,17 @@ class PackedRing {
   bool Read(uint16_t id, const block::MemoryMap& map, Chain& chain);
 
   // ---- Giving back
-  // The guest sees it at the next Publish. `written_bytes`: 2.8.4.
-  void Push(uint16_t id, uint32_t written_bytes) { pushed_[pushed_count_++] = {written_bytes, id}; }
-  uint32_t unpublished() const { return pushed_count_; }
-  // Shows the guest what was pushed, one after the other, each with its steps in the in-flight log around it. True
-  // when the guest wants to be notified of it (2.8.10).
+  // The guest sees it at the next Show or Publish. `written_bytes`: 2.8.4.
+  void Push(uint16_t id, uint32_t written_bytes) {
+    pushed_[pushed_count_++] = {written_bytes, id};
+    ++unpublished_;
+  }
+  // Shows the guest what was pushed, one after the other, each with its steps in the in-flight log around it: a guest
+  // that polls goes on with it. A Publish has to follow.
+  void Show();
+  // Shows the guest what was pushed. True when it wants to be notified of what was shown since the last Publish (2.8.10).
   bool Publish();
+  uint32_t unpublished() const { return unpublished_; }
 
   // ---- The guest's notifications (2.8.10). Off after Start.
   void EnableNotifications();
@@ -83,10 +88,14 @@ class PackedRing {
     return (flags & (kDescAvail | kDescUsed)) == PackedAvailableBits(wrap);
   }
   uint8_t* Slot(uint16_t index) const { return descriptors_ + kDescriptorBytes * index; }
-  bool ReadTable(const block::MemoryMap& map, Chain& chain);
+  bool ReadUsual(uint16_t id, const block::MemoryMap& map, Chain& chain) const;
+  bool ReadAny(uint16_t id, const block::MemoryMap& map, Chain& chain);
+  bool ReadTable(const block::MemoryMap& map, ChainFiller& chain);
   bool WantsCall(uint32_t descriptors);
   void StoreEvent(uint32_t word);
-  uint32_t RefuseOverrun();
+  [[gnu::cold]] uint32_t RefuseOverrun();
+  [[gnu::cold]] bool RefuseIndirect();
+  [[gnu::cold]] bool BreakHere();  // with why_, about the chain that was taken last
   bool Break(std::string reason);
   std::string Where() const;
 
@@ -95,13 +104,15 @@ class PackedRing {
   uint8_t* device_event_ = nullptr;
   uint64_t descriptors_guest_address_ = 0;
   uint64_t device_event_guest_address_ = 0;
-  PackedPosition position_;  // the used half: of what was published
+  PackedPosition position_;  // the used half: of what was shown
   uint16_t size_ = 0;
-  uint16_t in_use_ = 0;            // descriptors taken and not published
+  uint16_t in_use_ = 0;            // descriptors taken and not shown
   std::vector<uint16_t> lengths_;  // of the chain with that buffer id, in descriptors; 0: not in use
-  std::vector<Pushed> pushed_;     // since the last Publish
+  std::vector<Pushed> pushed_;     // since the last Show
   std::vector<Descriptor> taken_;
   uint32_t pushed_count_ = 0;
+  uint32_t unpublished_ = 0;        // chains pushed since the last Publish
+  uint32_t shown_descriptors_ = 0;  // of those that were shown since then, as the ring counts
   uint32_t taken_count_ = 0;
   bool event_idx_ = false;
   bool indirect_ = false;

@@ -9,6 +9,7 @@ namespace cleat::virtio {
 
 // ---- Both formats. struct virtq_desc: le64 addr; le32 len; le16 flags; le16 next.
 inline constexpr uint64_t kDescriptorBytes = 16;
+inline constexpr uint64_t kDescriptorMetaAt = 8;  // all but the address, one aligned word
 inline constexpr uint16_t kDescNext = 1;
 inline constexpr uint16_t kDescWrite = 2;
 inline constexpr uint16_t kDescIndirect = 4;
@@ -24,7 +25,6 @@ inline constexpr uint16_t kUsedNoNotify = 1;
 
 // ---- Packed. struct pvirtq_desc (2.8.13): le64 addr; le32 len; le16 id; le16 flags, the second half of it one aligned
 // word.
-inline constexpr uint64_t kPackedMetaAt = 8;
 inline constexpr uint16_t kDescAvail = 1 << 7;
 inline constexpr uint16_t kDescUsed = 1 << 15;
 // 2.8.1: what both bits are in a descriptor that was made available, or used, under a wrap counter.

@@ -2,6 +2,8 @@
 #include "virtio/ring_queue.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -36,7 +38,7 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
   packed_ = IsPacked(setup.features);
   if (!packed_) {
     split_ring_.Start(setup.ring, setup.features, static_cast<uint16_t>(setup.next_available), &dirty_log_);
-    return inflight_log_.Attach(setup.inflight, setup.ring.size, split_ring_.published_index());
+    return inflight_log_.Attach(setup.inflight, setup.ring.size, split_ring_.shown_index());
   }
   const auto told = PackedPosition::FromWord(setup.next_available);
   const auto position = packed_inflight_log_.Attach(setup.inflight, setup.ring, told);
@@ -131,8 +133,27 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
   uint32_t fetched = 0;
-  Chain chain;
-  for (; fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning; ++fetched) {
+  std::array<Chain, kReadAhead> chains;
+  while (fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning) {
+    const uint32_t wanted = std::min({count - fetched, kReadAhead, fetches_allowed_});
+    const uint32_t read = ReadAhead(ring, std::span(chains).first(wanted));
+    // All of them, also when one breaks or stops the queue: they were taken.
+    for (uint32_t i = 0; i < read; ++i) HandleRead(chains[i]);
+    fetched += read;
+    if (read < wanted) break;
+    if (fetched < count) Show();  // a guest that polls need not wait for the rest
+  }
+  NoteBacklog(available - fetched);
+  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  return fetched;
+}
+
+// Takes that many chains, or as many as there are and make sense.
+template <typename Ring>
+uint32_t RingQueue::ReadAhead(Ring& ring, std::span<Chain> chains) {
+  const block::MemoryMap& map = *epochs_.current()->map;
+  uint32_t read = 0;
+  for (Chain& chain : chains) {
     uint16_t head = 0;
     if (!ring.TakeHead(head)) [[unlikely]]
       break;
@@ -142,18 +163,21 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     } else {
       inflight_log_.Fetched(head);
     }
-    if (!ring.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
+    if (!ring.Read(head, map, chain)) [[unlikely]]
       break;
-    if (fetches_allowed_ != kUnlimited) [[unlikely]]
-      --fetches_allowed_;
-    ++in_flight_;
-    HandleChain(chain, Ticket{epochs_.Enter(), head});
-    if (backlog_ > 0 && --backlog_ == 0) [[unlikely]]
-      seen_ns_ = fetched_ns_;
+    chain.Prefetch();
+    ++read;
   }
-  NoteBacklog(available - fetched);
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
-  return fetched;
+  in_flight_ += read;
+  if (fetches_allowed_ != kUnlimited) [[unlikely]]
+    fetches_allowed_ -= read;
+  return read;
+}
+
+void RingQueue::HandleRead(const Chain& chain) {
+  HandleChain(chain, Ticket{epochs_.Enter(), chain.head()});
+  if (backlog_ > 0 && --backlog_ == 0) [[unlikely]]
+    seen_ns_ = fetched_ns_;
 }
 
 // What was left has been seen by now; what comes to it is seen when it is looked at again.
@@ -187,15 +211,19 @@ void RingQueue::Drop(const Ticket& ticket, std::string reason) {
   Break(std::move(reason));
 }
 
+void RingQueue::Show() {
+  if (packed_) {
+    packed_ring_.Show();
+  } else {
+    split_ring_.Show();
+    inflight_log_.Published(split_ring_.shown_index());
+  }
+}
+
 bool RingQueue::Publish() {
   if (unpublished() == 0) return false;
-  bool call = false;
-  if (packed_) {
-    call = packed_ring_.Publish();
-  } else {
-    call = split_ring_.Publish();
-    inflight_log_.Published(split_ring_.published_index());
-  }
+  Show();
+  const bool call = packed_ ? packed_ring_.Publish() : split_ring_.Publish();
   Record(call);
   if (dirty_log_.overrun()) [[unlikely]] {
     Break("dirty log of " + std::to_string(dirty_log_.size_bytes()) + " bytes has no bit for guest address " +

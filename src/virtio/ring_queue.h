@@ -7,7 +7,8 @@
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
 // When used chains are shown to the guest:
-//   - given back within Poll (the storage answered at once): at the end of that Poll;
+//   - given back within Poll (the storage answered at once): after every few (kReadAhead), so that a guest that polls
+//     works on them meanwhile, and at the end of that Poll, with one notification for all of them;
 //   - given back at another time while running: in the next Poll, which is at most a turn of the reactor
 //     away; an armed queue is activated for it. One index update and one notification for all that came in
 //     the meantime;
@@ -39,6 +40,9 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
+  // Chains that are read before the first of them is handled, so that what they point to is on its way from the guest's
+  // core's cache in the meantime.
+  static constexpr uint32_t kReadAhead = 8;
 
   ~RingQueue() override;
 
@@ -136,6 +140,10 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint32_t Fetch();
   template <typename Ring>
   uint32_t FetchFrom(Ring& ring);
+  template <typename Ring>
+  uint32_t ReadAhead(Ring& ring, std::span<Chain> chains);
+  void HandleRead(const Chain& chain);
+  void Show();
   bool Publish();
   void Record(bool call);
   void NoteBacklog(uint32_t left);

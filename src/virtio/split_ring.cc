@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "virtio/split_ring.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <utility>
@@ -19,7 +20,7 @@ void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next
   event_idx_ = (features >> kFeatureEventIdx & 1) != 0;
   indirect_ = (features >> kFeatureIndirectDesc & 1) != 0;
   next_available_ = seen_available_ = next_available;
-  used_index_ = published_ = LoadShared<uint16_t>(used_ + kRingIndexAt, std::memory_order_relaxed);
+  used_index_ = shown_ = published_ = LoadShared<uint16_t>(used_ + kRingIndexAt, std::memory_order_relaxed);
   in_use_ = 0;
   call_first_ = true;
   fault_.clear();
@@ -44,31 +45,70 @@ uint32_t SplitRing::RefuseIndex(uint16_t index) {
   return 0;
 }
 
-bool SplitRing::TakeHead(uint16_t& head) {
-  head = LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
-  if (head >= size_) [[unlikely]] {
-    return Break("available entry " + std::to_string(next_available_ & mask_) + " names descriptor " +
-                 std::to_string(head) + ", the queue has " + std::to_string(size_));
-  }
-  ++next_available_;
-  ++in_use_;
-  if (next_available_ != seen_available_) {  // a hint for the one after
-    const auto following = LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
-    __builtin_prefetch(descriptors_ + kDescriptorBytes * (following & mask_));
-  }
-  return true;
+bool SplitRing::RefuseHead(uint16_t head) {
+  return Break("available entry " + std::to_string(next_available_ & mask_) + " names descriptor " +
+               std::to_string(head) + ", the queue has " + std::to_string(size_));
+}
+
+inline bool SplitRing::EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
+                                     DescriptorTable& table) {
+  if (!indirect_ || nested || (descriptor.split_flags() & kDescNext) != 0) [[unlikely]]
+    return RefuseIndirect(descriptor, nested);
+  return OpenIndirect(descriptor, map, table, why_) || BreakHere();
 }
 
 bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
   head_ = head;
-  chain.Reset(head);
+  return ReadUsual(head, map, chain) || ReadAny(head, map, chain);
+}
+
+// A chain as nearly all are - in the ring's table or in one indirect one, every piece in one region of memory, nothing
+// wrong with it - and with everything that counts in registers, since it is walked for every request. False: there is
+// something else about it. What has been read until then is dropped and the other way begins anew, so that each value
+// that is used is still the one that was checked.
+bool SplitRing::ReadUsual(uint16_t head, const block::MemoryMap& map, Chain& chain) const {
+  const uint8_t* table = descriptors_;
+  uint32_t entries = size_;
+  uint32_t left = std::min(entries, kChainDescriptorsMax);
+  ChainFiller filler(chain, head);
+  uint32_t index = head;
+  for (bool first = true;; first = false) {
+    const uint8_t* at = table + kDescriptorBytes * index;
+    const uint64_t address = ReadWord(at);
+    const uint64_t meta = ReadWord(at + kDescriptorMetaAt);
+    const auto length = static_cast<uint32_t>(meta);
+    const auto flags = static_cast<uint16_t>(meta >> 32);
+    block::Segment whole;
+    if (!map.TranslateWhole(address, length, whole)) [[unlikely]]
+      return false;
+    if ((flags & kDescIndirect) != 0) {
+      if (!first || !indirect_ || (flags & kDescNext) != 0 || length % kDescriptorBytes != 0) [[unlikely]]
+        return false;
+      table = whole.data();
+      entries = length / kDescriptorBytes;
+      left = std::min(entries, kChainDescriptorsMax - 1);
+      index = 0;
+      continue;
+    }
+    if (!filler.AddUsual(whole, (flags & kDescWrite) != 0)) [[unlikely]]
+      return false;
+    if ((flags & kDescNext) == 0) break;
+    index = static_cast<uint16_t>(meta >> 48);
+    if (index >= entries || --left == 0) [[unlikely]]
+      return false;
+  }
+  return filler.CommitUsual(table != descriptors_ ? 1 : 0);
+}
+
+bool SplitRing::ReadAny(uint16_t head, const block::MemoryMap& map, Chain& chain) {
+  ChainFiller filler(chain, head);
   DescriptorTable table{descriptors_, 0, size_};
   bool nested = false;
   uint32_t index = head;
   uint32_t left = table.entries;
   for (;;) {
-    if (!CountDescriptor(chain, why_)) [[unlikely]]
-      return Break(why_ + Where());
+    if (!CountDescriptor(filler, why_)) [[unlikely]]
+      return BreakHere();
     const Descriptor descriptor = ReadDescriptor(table, map, index);
     const uint16_t flags = descriptor.split_flags();
     if ((flags & kDescIndirect) != 0) {
@@ -80,44 +120,44 @@ bool SplitRing::Read(uint16_t head, const block::MemoryMap& map, Chain& chain) {
       left = table.entries;
       continue;
     }
-    if (!AddBuffer(descriptor, (flags & kDescWrite) != 0, map, chain, why_)) [[unlikely]]
-      return Break(why_ + Where());
-    if ((flags & kDescNext) == 0) return true;
+    if (!AddBuffer(descriptor, (flags & kDescWrite) != 0, map, filler, why_)) [[unlikely]]
+      return BreakHere();
+    if ((flags & kDescNext) == 0) break;
     index = descriptor.split_next();
-    if (index >= table.entries) [[unlikely]] {
-      return Break("next is " + std::to_string(index) + " in a table of " + std::to_string(table.entries) +
-                   Where());
-    }
-    if (--left == 0) [[unlikely]] {
-      return Break("chain loops in a table of " + std::to_string(table.entries) + Where());
-    }
+    if (index >= table.entries || --left == 0) [[unlikely]]
+      return RefuseNext(index, table.entries);
   }
+  filler.Commit();
+  return true;
 }
 
-bool SplitRing::EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
-                              DescriptorTable& table) {
+bool SplitRing::RefuseNext(uint32_t next, uint32_t entries) {
+  why_ = next >= entries ? "next is " + std::to_string(next) + " in a table of " + std::to_string(entries)
+                         : "chain loops in a table of " + std::to_string(entries);
+  return BreakHere();
+}
+
+bool SplitRing::RefuseIndirect(const Descriptor& descriptor, bool nested) {
   if (!indirect_) return Break("indirect descriptor, but the feature was not negotiated" + Where());
   if (nested) return Break("indirect descriptor inside an indirect table" + Where());
-  if ((descriptor.split_flags() & kDescNext) != 0) {
-    return Break("indirect descriptor with the next flag" + Where());
-  }
-  return OpenIndirect(descriptor, map, table, why_) || Break(why_ + Where());
+  CLEAT_CHECK((descriptor.split_flags() & kDescNext) != 0);
+  return Break("indirect descriptor with the next flag" + Where());
 }
 
-void SplitRing::Push(uint16_t head, uint32_t written_bytes) {
-  uint8_t* element = used_ + kRingElementsAt + kUsedElementBytes * (used_index_ & mask_);
-  StoreShared<uint32_t>(element, head, std::memory_order_relaxed);
-  StoreShared<uint32_t>(element + 4, written_bytes, std::memory_order_relaxed);
-  ++used_index_;
+void SplitRing::Show() {
+  const uint16_t old_index = shown_;
+  if (old_index == used_index_) return;
+  StoreShared<uint16_t>(used_ + kRingIndexAt, used_index_, std::memory_order_release);  // 2.7.8
+  shown_ = used_index_;
+  in_use_ = static_cast<uint16_t>(in_use_ - static_cast<uint16_t>(shown_ - old_index));
+  if (dirty_log_->enabled()) [[unlikely]]
+    MarkUsed(old_index, shown_);
 }
 
 bool SplitRing::Publish() {
+  Show();
   const uint16_t old_index = published_;
-  StoreShared<uint16_t>(used_ + kRingIndexAt, used_index_, std::memory_order_release);  // 2.7.8
   published_ = used_index_;
-  in_use_ = static_cast<uint16_t>(in_use_ - static_cast<uint16_t>(published_ - old_index));
-  if (dirty_log_->enabled()) [[unlikely]]
-    MarkUsed(old_index, published_);
   return WantsCall(old_index, published_);
 }
 
@@ -164,6 +204,10 @@ void SplitRing::MarkUsed(uint16_t from, uint16_t to) {
     dirty_log_->Mark(elements, kUsedElementBytes * size_);
   }
   dirty_log_->Mark(used_guest_address_ + kRingIndexAt, sizeof(uint16_t));
+}
+
+bool SplitRing::BreakHere() {
+  return Break(why_ + Where());
 }
 
 bool SplitRing::Break(std::string reason) {

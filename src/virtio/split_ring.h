@@ -44,16 +44,36 @@ class SplitRing {
     return count;
   }
   // The next of Available()'s chains. Taken for good, even if Read finds it broken. False: fault().
-  bool TakeHead(uint16_t& head);
+  bool TakeHead(uint16_t& head) {
+    head = LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
+    if (head >= size_) [[unlikely]]
+      return RefuseHead(head);
+    ++next_available_;
+    ++in_use_;
+    if (next_available_ != seen_available_) {  // a hint for the one after
+      const auto following =
+          LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
+      __builtin_prefetch(descriptors_ + kDescriptorBytes * (following & mask_));
+    }
+    return true;
+  }
   // Walks, checks and translates a chain that was taken. False: fault(); `chain` is of no use then.
   bool Read(uint16_t head, const block::MemoryMap& map, Chain& chain);
 
   // ---- Giving back
-  // Writes the used element; the guest sees it at the next Publish. `written_bytes`: 2.7.8.
-  void Push(uint16_t head, uint32_t written_bytes);
-  uint32_t unpublished() const { return static_cast<uint16_t>(used_index_ - published_); }
-  // Shows the guest what was pushed. True when the guest wants to be notified of it (2.7.7, 2.7.10).
+  // Writes the used element; the guest sees it at the next Show or Publish. `written_bytes`: 2.7.8.
+  void Push(uint16_t head, uint32_t written_bytes) {
+    uint8_t* element = used_ + kRingElementsAt + kUsedElementBytes * (used_index_ & mask_);
+    StoreShared<uint32_t>(element, head, std::memory_order_relaxed);
+    StoreShared<uint32_t>(element + 4, written_bytes, std::memory_order_relaxed);
+    ++used_index_;
+  }
+  // Shows the guest what was pushed: a guest that polls goes on with it. A Publish has to follow.
+  void Show();
+  // Shows the guest what was pushed. True when it wants to be notified of what was shown since the last Publish (2.7.7,
+  // 2.7.10).
   bool Publish();
+  uint32_t unpublished() const { return static_cast<uint16_t>(used_index_ - published_); }
 
   // ---- The guest's notifications (2.7.10). Off after Start.
   // Asks for them, for the next available chain; Available() afterwards sees what came in before the asking.
@@ -61,13 +81,19 @@ class SplitRing {
   void DisableNotifications();
 
   uint16_t next_available() const { return next_available_; }
-  uint16_t published_index() const { return published_; }
+  uint16_t shown_index() const { return shown_; }  // the guest's used index
   // Why the ring is broken, for an operator; empty while it is not.
   const std::string& fault() const { return fault_; }
 
  private:
+  bool ReadUsual(uint16_t head, const block::MemoryMap& map, Chain& chain) const;
+  bool ReadAny(uint16_t head, const block::MemoryMap& map, Chain& chain);
   bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,
                      DescriptorTable& table);
+  [[gnu::cold]] bool RefuseHead(uint16_t head);
+  [[gnu::cold]] bool RefuseIndirect(const Descriptor& descriptor, bool nested);
+  [[gnu::cold]] bool RefuseNext(uint32_t next, uint32_t entries);
+  [[gnu::cold]] bool BreakHere();  // with why_, about the chain being read
 
   const uint8_t* AvailableElement(uint16_t index) const {
     return available_ + kRingElementsAt + kAvailableElementBytes * (index & mask_);
@@ -76,7 +102,7 @@ class SplitRing {
   bool WantsCall(uint16_t old_index, uint16_t new_index);
   void MarkUsed(uint16_t from, uint16_t to);
   void StoreUsedField(uint64_t at, uint16_t value);
-  uint32_t RefuseIndex(uint16_t index);
+  [[gnu::cold]] uint32_t RefuseIndex(uint16_t index);
   bool Break(std::string reason);
   std::string Where() const;
 
@@ -88,10 +114,11 @@ class SplitRing {
   uint16_t mask_ = 0;
   uint16_t next_available_ = 0;
   uint16_t seen_available_ = 0;  // the guest's index when we last looked
-  uint16_t used_index_ = 0;      // of the next Push; the guest's memory has published_
-  uint16_t published_ = 0;
-  uint16_t in_use_ = 0;  // taken and not published
-  uint16_t head_ = 0;    // of the chain being read, for messages
+  uint16_t used_index_ = 0;      // of the next Push
+  uint16_t shown_ = 0;           // what the guest's memory has
+  uint16_t published_ = 0;       // ... had at the last Publish
+  uint16_t in_use_ = 0;          // taken and not shown
+  uint16_t head_ = 0;            // of the chain being read, for messages
   bool event_idx_ = false;
   bool indirect_ = false;
   bool call_first_ = false;  // nothing is known of what the guest was told before

@@ -111,6 +111,18 @@ TEST_F(MemoryMapTest, TranslatesAndCutsAtRegionEnds) {
     EXPECT_EQ(map_->Translate(unmapped, 1).region, nullptr);
   }
   EXPECT_EQ(map_->Translate(UINT64_MAX - 1, 8).length_bytes, 1U) << "no wrap round to address 0";
+  for (const uint64_t address :
+       {0x0, 0xfff, 0x1000, 0x1ff0, 0x1fff, 0x2000, 0xffff, 0x10000, 0x1ffff, 0x20000}) {
+    for (const uint32_t length : {0U, 1U, 16U, 17U, 0x1000U, 0xffffffffU}) {
+      const Segment piece = map_->Translate(address, length);
+      Segment whole;
+      EXPECT_EQ(map_->TranslateWhole(address, length, whole), length != 0 && piece.length_bytes == length)
+          << address << " " << length;
+      if (length == 0 || piece.length_bytes != length) continue;
+      EXPECT_EQ(whole.data(), piece.data());
+      EXPECT_EQ(whole.length_bytes, length);
+    }
+  }
 }
 
 TEST_F(MemoryMapTest, ContiguousIsAllOrNothing) {

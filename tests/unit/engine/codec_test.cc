@@ -96,6 +96,20 @@ TEST(Codec, AnAttachComesThroughWhole) {
   EXPECT_EQ(attach->attachment.revision, 7U);
 }
 
+TEST(Codec, ANullDiskKeepsWhatItsReadsDo) {
+  AttachRequest request;
+  Cleat__Engine__V1__NullBackend null = CLEAT__ENGINE__V1__NULL_BACKEND__INIT;
+  request.disk.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NULL;
+  request.disk.null = &null;
+  for (const bool skip_reads : {false, true}) {
+    null.has_skip_reads = null.skip_reads = skip_reads;
+    const auto decoded = Decode(Write(request.envelope));
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    const Backend& backend = std::get<AttachMessage>(decoded->body).attachment.disk.backend;
+    EXPECT_EQ(std::get<NullBackend>(backend).skip_reads, skip_reads);
+  }
+}
+
 TEST(Codec, MissingPartsAreRefusedByName) {
   AttachRequest request;
   request.disk.name = nullptr;

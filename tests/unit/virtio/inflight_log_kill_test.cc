@@ -68,7 +68,7 @@ bool Serve(Shared& shared, InflightLog& log, SplitRing& ring) {
       ring.Push(kRequests[position], 1);
     }
     ring.Publish();
-    log.Published(ring.published_index());
+    log.Published(ring.shown_index());
   }
   return true;
 }

@@ -69,7 +69,7 @@ class PackedGuestRing {
   // The next used chain, if there is one.
   std::optional<Used> TakeUsed() {
     const auto meta =
-        LoadShared<uint64_t>(memory_.At(descriptors_ + kDescriptorBytes * used_.index + kPackedMetaAt, 8),
+        LoadShared<uint64_t>(memory_.At(descriptors_ + kDescriptorBytes * used_.index + kDescriptorMetaAt, 8),
                              std::memory_order_acquire);
     const auto flags = static_cast<uint16_t>(meta >> 48);
     if ((flags & (kDescAvail | kDescUsed)) != PackedUsedBits(used_.wrap)) return std::nullopt;

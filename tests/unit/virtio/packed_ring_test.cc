@@ -101,6 +101,39 @@ TEST_F(PackedRingTest, UsedOutOfOrderWithTheSkipOfEachChain) {
   EXPECT_EQ(ring.position().used, ring.position().available);
 }
 
+// A guest that polls goes on with what was shown, perhaps more than once around the ring, before the one Publish at the
+// batch's end tells who wants a call.
+TEST_F(PackedRingTest, ShowingPartOfABatchLosesNoCall) {
+  for (const bool wrap : {true, false}) {
+    for (uint16_t wanted = 0; wanted < kSize; ++wanted) {
+      for (const uint16_t chains : {3, 7, 9, 15}) {
+        Start(kEventIdx);
+        guest.Offer({{kLow, 1}}, 0);
+        TakeOne();
+        PublishOne(0);  // the first one always calls
+        guest.TakeAllUsed();
+        guest.SetDriverEvent(kDesc | PackedIndex{wanted, wrap}.word());
+        // From {1, true}, where the ring stands; what lies behind it is reached after two rounds only.
+        const uint32_t distance = wanted + (wrap ? 0U : kSize) - 1U;
+        for (uint16_t i = 0; i < chains; ++i) {
+          guest.Offer({{kLow, 1}}, 3);
+          ASSERT_EQ(TakeOne(), 3);
+          ring.Push(3, i);
+          if (i + 1 < chains) ring.Show();
+          ASSERT_EQ(guest.TakeAllUsed().size(), i + 1 < chains ? 1U : 0U);
+        }
+        EXPECT_EQ(ring.unpublished(), chains);
+        const bool called = ring.Publish();
+        EXPECT_EQ(guest.TakeAllUsed().size(), 1U);
+        if (wrap && wanted < 1) continue;
+        if (distance < chains || chains <= kSize) {
+          EXPECT_EQ(called, distance < chains) << wanted << " " << wrap << " " << chains;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(PackedRingTest, AFullRingAgainAndAgain) {
   Start();
   for (int round = 0; round < 20; ++round) {

@@ -167,19 +167,6 @@ TEST_F(SplitRingTest, PublishShowsTheWholeBatchAtOnce) {
   EXPECT_EQ(guest.TakeAllUsed(), (std::vector<Used>{{1, 11}, {0, 10}}));
 }
 
-TEST_F(SplitRingTest, GoesOnWhereThePredecessorStopped) {
-  guest.StartAt(100);
-  guest.SetChain(0, {{kLow, 16}});
-  guest.Offer(0);
-  ring.Start(guest.memory(), 0, 100, &dirty_log);
-  TakeOne(chain);
-  ring.Push(0, 0);
-  ring.Publish();
-  EXPECT_EQ(guest.used_index(), 101);
-}
-
-// ---- Notifications
-
 // Publishes `count` more chains and says whether the guest is to be called.
 bool PublishSome(SplitRing& ring, GuestRing& guest, uint16_t count) {
   for (uint16_t i = 0; i < count; ++i) guest.PutAvailable(0);
@@ -192,6 +179,62 @@ bool PublishSome(SplitRing& ring, GuestRing& guest, uint16_t count) {
   }
   return ring.Publish();
 }
+
+// A guest that polls goes on with what was shown; one that wants a call is told of all of it at the end.
+TEST_F(SplitRingTest, ShowingPartOfABatchLosesNoCall) {
+  for (const uint16_t event : {10, 11, 12, 13}) {
+    SCOPED_TRACE(event);
+    Start(kEventIdx, 9);
+    PublishSome(ring, guest, 1);  // the first one always calls
+    guest.TakeAllUsed();
+    guest.SetUsedEvent(event);
+    for (int i = 0; i < 3; ++i) guest.PutAvailable(0);
+    guest.Expose();
+    ASSERT_EQ(ring.Available(), 3U);
+    for (uint32_t i = 0; i < 3; ++i) {
+      uint16_t head = 0;
+      ASSERT_TRUE(ring.TakeHead(head));
+      ring.Push(head, i);
+      if (i == 2) break;
+      ring.Show();
+      EXPECT_EQ(guest.TakeAllUsed(), (std::vector<Used>{{0, i}}));
+      EXPECT_EQ(ring.unpublished(), i + 1);
+      ring.Show();
+      EXPECT_TRUE(guest.TakeAllUsed().empty());
+    }
+    EXPECT_EQ(ring.Publish(), event != 13);
+    EXPECT_EQ(guest.TakeAllUsed(), (std::vector<Used>{{0, 2}}));
+    EXPECT_EQ(ring.unpublished(), 0U);
+  }
+}
+
+TEST_F(SplitRingTest, WhatWasShownMakesRoom) {
+  Start();
+  const uint32_t size = guest.memory().size;
+  for (uint32_t i = 0; i < size; ++i) guest.PutAvailable(0);
+  guest.Expose();
+  ASSERT_EQ(ring.Available(), size);
+  uint16_t head = 0;
+  for (uint32_t i = 0; i < size; ++i) ASSERT_TRUE(ring.TakeHead(head));
+  ring.Push(head, 0);
+  ring.Show();
+  guest.PutAvailable(0);
+  guest.Expose();
+  EXPECT_EQ(ring.Available(), 1U) << ring.fault();
+}
+
+TEST_F(SplitRingTest, GoesOnWhereThePredecessorStopped) {
+  guest.StartAt(100);
+  guest.SetChain(0, {{kLow, 16}});
+  guest.Offer(0);
+  ring.Start(guest.memory(), 0, 100, &dirty_log);
+  TakeOne(chain);
+  ring.Push(0, 0);
+  ring.Publish();
+  EXPECT_EQ(guest.used_index(), 101);
+}
+
+// ---- Notifications
 
 TEST_F(SplitRingTest, CallByFlags) {
   Start();
