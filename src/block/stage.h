@@ -47,8 +47,10 @@ class Moments {
     return (stamped_ & Bit(moment)) != 0 ? at_ns_[static_cast<size_t>(moment)] : 0;
   }
   bool operator==(const Moments& other) const {
-    return stamped_ == other.stamped_ && at_ns_[0] == other.at_ns_[0] && at_ns_[1] == other.at_ns_[1] &&
-           ((stamped_ & ~kBegun) == 0 || RestEquals(other));
+    // One branch for the two that every request has.
+    const uint64_t differs =
+        (stamped_ ^ other.stamped_) | (at_ns_[0] ^ other.at_ns_[0]) | (at_ns_[1] ^ other.at_ns_[1]);
+    return differs == 0 && (stamped_ <= kBegun || RestEquals(other));
   }
 
  private:

@@ -22,45 +22,47 @@ class Recorder {
   // `bytes`: of data, 0 when it failed.
   void Ended(Cell& cell, const block::Request& request, OpColumn op, uint64_t bytes, bool failed) {
     if constexpr (!block::kSight) return;
-    if (runs_used_ > 0) [[likely]] {
-      Run& run = runs_[runs_used_ - 1];
-      if (run.cell == &cell && run.op == op && run.failed == failed && run.moments == request.moments)
-          [[likely]] {
-        ++run.count;
-        run.bytes += bytes;
-        return;
-      }
+    Run& run = *last_;
+    if (run.cell == &cell && run.kind == KindOf(op, failed) && run.moments == request.moments) [[likely]] {
+      ++run.count;
+      run.bytes += bytes;
+      return;
     }
-    Begin({&cell, op, failed, 1, bytes, request.offset_bytes, request.length_bytes, request.moments});
+    Begin({&cell, KindOf(op, failed), 1, bytes, request.offset_bytes, request.length_bytes, request.moments});
   }
 
   // The answers of all that has ended are in the used ring since `used_ns`; `called_ns`: when the guest was notified, 0 if
   // it was not.
   void Flush(uint64_t used_ns, uint64_t called_ns) {
-    for (uint32_t i = 0; i < runs_used_; ++i) Write(runs_[i], used_ns, called_ns);
-    runs_used_ = 0;
+    for (Run* run = runs_.data() + 1; run <= last_; ++run) Write(*run, used_ns, called_ns);
+    last_ = runs_.data();
   }
-  bool empty() const { return runs_used_ == 0; }
+  bool empty() const { return last_ == runs_.data(); }
 
  private:
   // More than that in a batch, and the first ones are written without waiting for its end.
   static constexpr uint32_t kRunsMax = 16;
+  static constexpr uint32_t KindOf(OpColumn op, bool failed) {
+    return static_cast<uint32_t>(op) << 1 | (failed ? 1 : 0);
+  }
   struct Run {
-    Cell* cell;
-    OpColumn op;
-    bool failed;
-    uint64_t count;
-    uint64_t bytes;
-    uint64_t offset_bytes;  // of its first request
-    uint64_t length_bytes;
+    Cell* cell = nullptr;
+    uint32_t kind = 0;
+    uint64_t count = 0;
+    uint64_t bytes = 0;
+    uint64_t offset_bytes = 0;  // of its first request
+    uint64_t length_bytes = 0;
     block::Moments moments;
+
+    OpColumn op() const { return static_cast<OpColumn>(kind >> 1); }
+    bool failed() const { return (kind & 1) != 0; }
   };
   void Begin(const Run& run);
   void Write(const Run& run, uint64_t used_ns, uint64_t called_ns);
 
   ReactorSight& sight_;
-  uint32_t runs_used_ = 0;
-  std::array<Run, kRunsMax> runs_;
+  std::array<Run, 1 + kRunsMax> runs_;  // the first is nobody's: no request ended as it did
+  Run* last_ = runs_.data();
 };
 
 }  // namespace cleat::observe
