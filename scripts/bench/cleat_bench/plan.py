@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All measurements, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cleat_bench import measure_active, measure_null
+from cleat_bench.lab import Lab, Pace
+from cleat_bench.stats import Figure
+
+
+@dataclass(frozen=True)
+class Measurement:
+    name: str
+    title: str
+    bars: tuple[str, ...]  # of bars.BARS, that it gives a value to
+    seconds: Callable[[Pace], float]  # about how long it takes
+    run: Callable[[Lab], dict[str, Figure]]
+
+    def matches(self, wanted: str) -> bool:
+        return wanted in self.name or any(wanted in bar for bar in self.bars)
+
+
+MEASUREMENTS: tuple[Measurement, ...] = (
+    Measurement("null", "null disks behind blk and scsi, and the bare ring loop",
+                ("blk_null_qd32_ns", "scsi_null_qd32_ns", "blk_null_qd1_us", "scsi_null_qd1_us"),
+                lambda pace: pace.seconds(measure_null.bar_runs(pace)), measure_null.measure_bars),
+    Measurement("null-curves", "the same at other depths, and on packed rings", (),
+                lambda pace: pace.seconds(measure_null.other_runs(pace)), measure_null.measure_others),
+    Measurement("active", "1 to 256 active controllers on one reactor", ("active_64_ratio", "active_256_ratio"),
+                lambda pace: pace.seconds(measure_active.runs(pace)), measure_active.measure),
+)
+
+
+def choose(only: str | None) -> list[Measurement]:
+    """By comma-separated parts of names, of measurements or of their bars."""
+    if not only:
+        return list(MEASUREMENTS)
+    wanted = [part.strip() for part in only.split(",") if part.strip()]
+    for part in wanted:
+        if not any(measurement.matches(part) for measurement in MEASUREMENTS):
+            names = ", ".join(measurement.name for measurement in MEASUREMENTS)
+            raise ValueError(f"--only {part}: there is no such measurement. There are {names}")
+    return [measurement for measurement in MEASUREMENTS if any(measurement.matches(part) for part in wanted)]
