@@ -54,20 +54,26 @@ class Clock:
         self._left_s -= seconds
 
 
-def measure(lab: Lab, chosen: list[plan.Measurement]) -> dict[str, Figure]:
+def measure(lab: Lab, chosen: list[plan.Measurement]) -> tuple[dict[str, Figure], list[str]]:
+    """The figures, and what failed: that does not keep the rest from being measured."""
     clock = Clock(sum(measurement.seconds(lab.pace) for measurement in chosen))
     figures: dict[str, Figure] = {}
+    failures = []
     for measurement in chosen:
         clock.say(f"{measurement.name}: {measurement.title}")
         lab.measurement = measurement.name
-        found = measurement.run(lab)
-        missing = [bar for bar in measurement.bars if bar not in found]
-        if missing:
-            raise BenchError(f"{measurement.name} gave no figure for {', '.join(missing)}")
-        figures |= found
+        try:
+            found = measurement.run(lab)
+            missing = [bar for bar in measurement.bars if bar not in found]
+            if missing:
+                raise BenchError(f"no figure for {', '.join(missing)}")
+            figures |= found
+        except BenchError as error:
+            failures.append(f"{measurement.name}: {error}")
+            print(f"bench: {failures[-1]}", file=sys.stderr, flush=True)
         clock.done(measurement.seconds(lab.pace))
     clock.say("measured")
-    return figures
+    return figures, failures
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,16 +92,20 @@ def run(arguments: argparse.Namespace) -> int:
     described["in use by others at the start"] = f"{busy:.0f} % of all cores"
     if busy > machine.BUSY_PERCENT_MAX:
         print(f"bench: warning: others use {busy:.0f} % of the cores: figures will be too high and spread", file=sys.stderr)
+    out = arguments.out or arguments.build / "bench"
     lab = Lab(bin_dir=bin_dir, nosight_bin_dir=str(arguments.nosight_build / "bin"),
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
-              pace=QUICK if arguments.quick else FULL, quick=arguments.quick)
+              file_dir=out, pace=QUICK if arguments.quick else FULL, quick=arguments.quick)
     with lab:
-        figures = measure(lab, chosen)
-    out = arguments.out or arguments.build / "bench"
+        figures, failures = measure(lab, chosen)
     results.write_whole(out / "results.json", results.results_json(figures))
-    results.write_whole(out / "raw.json", results.raw_json(described, lab.raw))
+    results.write_whole(out / "raw.json", results.raw_json(described, lab.notes, lab.raw))
     verdicts = bars.judge(figures)
     print(f"{bars.table(verdicts)}\nbench: wrote {out}/results.json and raw.json")
+    for failure in failures:
+        print(f"bench: not measured: {failure}", file=sys.stderr)
+    if failures:
+        return 2
     return 1 if arguments.strict and any(verdict.word != "held" for verdict in verdicts) else 0
 
 

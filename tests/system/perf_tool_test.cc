@@ -242,6 +242,13 @@ TEST_F(PerfTool, RingLoopGivesItsNames) {
   }
 }
 
+TEST_F(PerfTool, CopyLoopGivesItsNames) {
+  const Outcome outcome = Run("copy-loop --disk 1M --depth 4 --time 0.05 --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* name : {"ns_per_copy", "ns_per_zero", "copied_blocks"})
+    EXPECT_GT(ResultOf(outcome)[name], 0) << name;
+}
+
 TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
   struct Wrong {
     std::string arguments;
@@ -266,12 +273,13 @@ TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
            Wrong{"run --timeout 0.2 --requests 1 --connect " + host.Path("nobody.sock"), "nobody.sock"},
            Wrong{"compare /nonexistent /nonexistent", "/nonexistent"},
            Wrong{"ring-loop --cores 1", "two"},
+           Wrong{"copy-loop --disk 2k", "whole pages"},
        }) {
     const Outcome outcome = Run(wrong.arguments);
     EXPECT_EQ(outcome.status, 1) << wrong.arguments;
     EXPECT_NE(outcome.err.find(wrong.says), std::string::npos) << wrong.arguments << ": " << outcome.err;
   }
-  for (const std::string command : {"", "run", "ring-loop", "compare"}) {
+  for (const std::string command : {"", "run", "ring-loop", "copy-loop", "compare"}) {
     const Outcome help = Run(command + " --help");
     EXPECT_EQ(help.status, 0);
     EXPECT_NE(help.out.find("Exit status"), std::string::npos) << command;

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,8 +29,7 @@ class Engine:
 
     def __init__(self, lab: Lab, name: str, engine_bin_dir: str | None = None) -> None:
         self._lab = lab
-        self._dir = lab.path(name)
-        os.mkdir(self._dir)
+        self._dir = tempfile.mkdtemp(prefix=f"{name}-", dir=lab.dir)
         log_dir = os.path.join(lab.log_dir, name)
         os.makedirs(log_dir, exist_ok=True)
         self._cleat = Cleat(lab.bin_dir, self._dir, log_dir, engine_bin_dir=engine_bin_dir,

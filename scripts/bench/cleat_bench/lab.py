@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cleat_guest import BenchError
@@ -44,9 +45,11 @@ class Lab:
     log_dir: str
     engine_core: int
     generator_core: int
+    file_dir: Path  # for files that are disks, on a real file system
     pace: Pace
     quick: bool = False
     raw: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)  # for the page: what was chosen
     measurement: str = ""  # whose runs these are, for the record
 
     def __enter__(self) -> Lab:
@@ -83,6 +86,9 @@ class Lab:
         report = self._perf(command, *options, "--json", "-", timeout_s=RUN_TIMEOUT_S)
         self.record(subject, report["command"], report["result"])
         return report["result"]
+
+    def note(self, what: str, text: str) -> None:
+        self.notes[what] = text
 
     def record(self, subject: str, command: list[str], result: Any) -> None:
         self.raw.append({"measurement": self.measurement, "subject": subject, "command": command, "result": result})

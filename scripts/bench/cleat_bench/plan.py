@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cleat_bench import measure_active, measure_null
+from cleat_bench import (measure_active, measure_host, measure_instructions, measure_malloc, measure_null, measure_qsd,
+                         measure_sight)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
@@ -31,6 +32,18 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: pace.seconds(measure_null.other_runs(pace)), measure_null.measure_others),
     Measurement("active", "1 to 256 active controllers on one reactor", ("active_64_ratio", "active_256_ratio"),
                 lambda pace: pace.seconds(measure_active.runs(pace)), measure_active.measure),
+    Measurement("sight", "with counters and stage stamps, and with none compiled in", ("sight_cost_percent",),
+                lambda pace: pace.seconds(measure_sight.runs(pace)), measure_sight.measure),
+    Measurement("malloc", "memory disks, and the same copies in a bare loop", ("malloc_extra_ns",),
+                lambda pace: pace.seconds(measure_malloc.runs(pace)), measure_malloc.measure),
+    Measurement("qsd-null", "against qemu-storage-daemon, null disks", ("qsd_null_qd32_ratio", "qsd_null_qd1_ratio"),
+                lambda pace: pace.seconds(measure_qsd.null_runs(pace)), measure_qsd.measure_null),
+    Measurement("qsd-file", "against qemu-storage-daemon, CPU a request on a file", ("qsd_file_cpu_ratio",),
+                lambda pace: pace.seconds(measure_qsd.file_runs(pace)), measure_qsd.measure_file),
+    Measurement("instructions", "instructions a request, under valgrind", (),
+                lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
+    Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
+                measure_host.seconds, measure_host.measure),
 )
 
 

@@ -17,9 +17,9 @@ def results_json(figures: dict[str, Figure]) -> str:
     return json.dumps({name: figures[name].as_json() for name in sorted(figures)}, indent=1) + "\n"
 
 
-def raw_json(machine: dict[str, Any], runs: list[dict[str, Any]]) -> str:
+def raw_json(machine: dict[str, Any], notes: dict[str, str], runs: list[dict[str, Any]]) -> str:
     bars = {name: {"limit": bar.limit, "at_most": bar.at_most, "meaning": bar.meaning} for name, bar in BARS.items()}
-    return json.dumps({"machine": machine, "bars": bars, "runs": runs}) + "\n"
+    return json.dumps({"machine": machine, "notes": notes, "bars": bars, "runs": runs}) + "\n"
 
 
 def read_figures(text: str) -> dict[str, Figure]:
