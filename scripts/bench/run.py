@@ -11,7 +11,7 @@ missed (1 then with --strict); 2 when something could not be measured.
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import sys
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "scripts" / "bench"), str(ROOT / "scripts" / "guest")]
 
-from cleat_bench import bars, machine, plan, results  # noqa: E402: needs the paths above
+from cleat_bench import bars, machine, page, plan, plots, results  # noqa: E402: needs the paths above
 from cleat_bench.lab import FULL, QUICK, Lab  # noqa: E402
 from cleat_bench.stats import Figure  # noqa: E402
 from cleat_guest import BenchError  # noqa: E402
@@ -36,6 +36,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shorter and fewer runs: to see that it works, not to quote")
     parser.add_argument("--cores", metavar="E,G", help="the engine's core and the generator's (default: the first two)")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a bar is missed or was not measured")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; write the page from the results in --out")
+    parser.add_argument("--page-dir", type=Path, default=ROOT / "docs", help="where the page goes (default: docs)")
     parser.add_argument("--list", action="store_true", help="name the measurements and end")
     return parser.parse_args(arguments)
 
@@ -76,8 +78,23 @@ def measure(lab: Lab, chosen: list[plan.Measurement]) -> tuple[dict[str, Figure]
     return figures, failures
 
 
+def write_page(out: Path, page_dir: Path) -> None:
+    """From the files, so that a page can be made anew without measuring anything."""
+    figures = results.read_figures((out / "results.json").read_text(encoding="utf-8"))
+    raw = json.loads((out / "raw.json").read_text(encoding="utf-8"))
+    drawn = plots.draw(figures)
+    for name, svg in drawn.items():
+        results.write_whole(page_dir / page.PLOT_DIR / name, svg)
+    results.write_whole(page_dir / "benchmarks.md", page.write(figures, raw["machine"], raw["notes"], set(drawn)))
+    print(f"bench: wrote {page_dir}/benchmarks.md and its plots")
+
+
 def run(arguments: argparse.Namespace) -> int:
     chosen = plan.choose(arguments.only)
+    out = arguments.out or arguments.build / "bench"
+    if arguments.redraw:
+        write_page(out, arguments.page_dir)
+        return 0
     if arguments.list:
         for measurement in chosen:
             print(f"{measurement.name:14} {measurement.seconds(FULL):4.0f} s  {measurement.title}")
@@ -92,7 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
     described["in use by others at the start"] = f"{busy:.0f} % of all cores"
     if busy > machine.BUSY_PERCENT_MAX:
         print(f"bench: warning: others use {busy:.0f} % of the cores: figures will be too high and spread", file=sys.stderr)
-    out = arguments.out or arguments.build / "bench"
     lab = Lab(bin_dir=bin_dir, nosight_bin_dir=str(arguments.nosight_build / "bin"),
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
               file_dir=out, pace=QUICK if arguments.quick else FULL, quick=arguments.quick)
@@ -100,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         figures, failures = measure(lab, chosen)
     results.write_whole(out / "results.json", results.results_json(figures))
     results.write_whole(out / "raw.json", results.raw_json(described, lab.notes, lab.raw))
+    if not arguments.quick and not arguments.only:
+        write_page(out, arguments.page_dir)
     verdicts = bars.judge(figures)
     print(f"{bars.table(verdicts)}\nbench: wrote {out}/results.json and raw.json")
     for failure in failures:
@@ -122,5 +140,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
     sys.exit(main())
