@@ -14,13 +14,14 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "scripts" / "bench"), str(ROOT / "scripts" / "guest")]
 
 from cleat_bench import bars, machine, page, plan, plots, results  # noqa: E402: needs the paths above
-from cleat_bench.lab import FULL, QUICK, Lab  # noqa: E402
+from cleat_bench.lab import FULL, QUICK, Lab, Pace  # noqa: E402
 from cleat_bench.stats import Figure  # noqa: E402
 from cleat_guest import BenchError  # noqa: E402
 from cleat_guest.bench import exit_on_sigterm  # noqa: E402
@@ -32,14 +33,27 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nosight-build", type=Path, default=ROOT / "build-nosight",
                         help="whose engine has counters and stamps compiled out")
     parser.add_argument("--out", type=Path, help="folder for the results (default: bench in the build directory)")
-    parser.add_argument("--only", metavar="NAMES", help="parts of names, of measurements or bars: null,qsd")
+    parser.add_argument("--only", metavar="NAMES", help="measurements, or parts of their or their bars' names: null,qsd")
     parser.add_argument("--quick", action="store_true", help="shorter and fewer runs: to see that it works, not to quote")
+    parser.add_argument("--rounds", type=int, help="of runs that make a figure (default: 7; 2 with --quick)")
+    parser.add_argument("--run-s", type=float, help="seconds a run (default: 1; 0.2 with --quick)")
     parser.add_argument("--cores", metavar="E,G", help="the engine's core and the generator's (default: the first two)")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a bar is missed or was not measured")
     parser.add_argument("--redraw", action="store_true", help="measure nothing; write the page from the results in --out")
     parser.add_argument("--page-dir", type=Path, default=ROOT / "docs", help="where the page goes (default: docs)")
     parser.add_argument("--list", action="store_true", help="name the measurements and end")
     return parser.parse_args(arguments)
+
+
+def pace_of(arguments: argparse.Namespace) -> Pace:
+    pace = QUICK if arguments.quick else FULL
+    if arguments.rounds is not None:
+        pace = replace(pace, rounds=arguments.rounds)
+    if arguments.run_s is not None:
+        pace = replace(pace, run_s=arguments.run_s)
+    if pace.rounds < 1 or pace.run_s <= 0:
+        raise ValueError("--rounds and --run-s must be above 0")
+    return pace
 
 
 class Clock:
@@ -111,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"bench: warning: others use {busy:.0f} % of the cores: figures will be too high and spread", file=sys.stderr)
     lab = Lab(bin_dir=bin_dir, nosight_bin_dir=str(arguments.nosight_build / "bin"),
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
-              file_dir=out, pace=QUICK if arguments.quick else FULL, quick=arguments.quick)
+              file_dir=out, pace=pace_of(arguments), quick=arguments.quick)
     with lab:
         figures, failures = measure(lab, chosen)
     results.write_whole(out / "results.json", results.results_json(figures))

@@ -48,12 +48,15 @@ MEASUREMENTS: tuple[Measurement, ...] = (
 
 
 def choose(only: str | None) -> list[Measurement]:
-    """By comma-separated parts of names, of measurements or of their bars."""
+    """Comma-separated: names of measurements, or parts of their names and of those of their bars."""
     if not only:
         return list(MEASUREMENTS)
-    wanted = [part.strip() for part in only.split(",") if part.strip()]
-    for part in wanted:
-        if not any(measurement.matches(part) for measurement in MEASUREMENTS):
+    chosen: set[str] = set()
+    for part in (word.strip() for word in only.split(",")):
+        exact = {measurement.name for measurement in MEASUREMENTS if measurement.name == part}
+        found = exact or {measurement.name for measurement in MEASUREMENTS if part and measurement.matches(part)}
+        if not found:
             names = ", ".join(measurement.name for measurement in MEASUREMENTS)
             raise ValueError(f"--only {part}: there is no such measurement. There are {names}")
-    return [measurement for measurement in MEASUREMENTS if any(measurement.matches(part) for part in wanted)]
+        chosen |= found
+    return [measurement for measurement in MEASUREMENTS if measurement.name in chosen]

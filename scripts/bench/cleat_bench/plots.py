@@ -71,7 +71,7 @@ def active(figures: Figures) -> str:
     counts = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     points = [with_spread(count, figure) for count in counts if (figure := figures.get(f"active_{count}_ratio"))]
     return _script([Line("requests a second, against one controller alone", points)], "active controllers, 256 connected",
-                   "ratio", "set logscale x 2; set xrange [0.9:290]; set yrange [0:1.2]", "bottom left")
+                   "ratio", "set logscale x 2; set xrange [0.9:290]; set yrange [0:*]", "bottom left")
 
 
 def latency(figures: Figures) -> str:
@@ -87,20 +87,22 @@ def latency(figures: Figures) -> str:
 
 COSTS = {"ring_split_qd32_ns": "bare ring loop", "blk_null_nosight_qd32_ns": "blk null, not counted",
          "blk_null_qd32_ns": "blk null", "blk_packed_null_qd32_ns": "blk null, packed", "scsi_null_qd32_ns": "scsi null",
-         "blk_malloc_qd32_ns": "blk memory", "scsi_malloc_qd32_ns": "scsi memory", "qsd_null_qd32_ns": "qemu-storage-daemon null"}
+         "blk_malloc_qd32_ns": "blk memory", "scsi_malloc_qd32_ns": "scsi memory", "qsd_null_qd32_ns": "qemu-s.-d. null"}
 
 
 def costs(figures: Figures) -> str:
     """Side by side what a request takes with 32 in flight."""
     there = [(title, figures[name]) for name, title in COSTS.items() if name in figures]
+    if not there:
+        return ""
     data = "\n".join(f'"{title}" {_number(figure.value)} {_number(max(0.0, figure.value - figure.spread))} '
                      f"{_number(figure.value + figure.spread)}" for title, figure in there)
     return (f"{_head('', 'nanoseconds a request, 32 in flight', 'bottom left')}\n$data << EOD\n{data}\nEOD\n"
             "unset key; set style fill solid 0.8 noborder; set boxwidth 0.6; set yrange [0:*]; set grid noxtics\n"
             "set xtics rotate by -25 scale 0; set bmargin 6; set rmargin 8\n"
             f"plot $data using 0:2:xtic(1) with boxes lc rgb '{COLORS[0]}', "
-            f"$data using 0:2:3:4 with yerrorbars lc rgb '{INK}' pt 0 lw 1.5, "
-            f"$data using 0:2:(sprintf('%.0f', $2)) with labels offset 0,0.8 tc rgb '{INK}'")
+            f"$data using 0:2:3:4 with yerrorbars lc rgb '{INK}' pt 1 ps 0 lw 1.5, "
+            f"$data using 0:2:(sprintf('%.0f', $2)) with labels offset 0,1 tc rgb '{INK}'")
 
 
 # File name -> (script, what it shows).
@@ -120,7 +122,7 @@ def _number(value: float) -> str:
 def _head(x_label: str, y_label: str, key: str) -> str:
     return (f"set terminal svg size 720,420 font 'sans-serif,14'\nset border 3 lc rgb '{INK}'\n"
             f"set tics nomirror tc rgb '{INK}'\nset grid lc rgb '{INK}' lw 0.3\n"
-            f"set key {key} tc rgb '{INK}' samplen 2\nset xlabel '{x_label}' tc rgb '{INK}'\n"
+            f"set key {key} Left reverse tc rgb '{INK}' samplen 2\nset xlabel '{x_label}' tc rgb '{INK}'\n"
             f"set ylabel '{y_label}' tc rgb '{INK}'")
 
 
