@@ -39,7 +39,7 @@ BARS: dict[str, Bar] = {
     "active_64_ratio": _at_least(0.90, "64 active controllers against one"),
     "active_256_ratio": _at_least(0.75, "256 active controllers against one"),
     "active_64_of_3072_ratio": _at_least(0.95, "64 active disks of 3,072 attached, against only those attached"),
-    "idle_3072_cpu_percent": _at_most(2, "the engine's CPU with 3,072 idle disks"),
+    "idle_3072_cpu_percent": _at_most(2, "CPU of engine and cleatd with 3,072 idle disks"),
     "idle_disk_kib": _at_most(48, "the engine's private dirty memory, an idle disk"),
     "idle_wake_us_p50": _at_most(100, "first request after idling, among 3,072 disks"),
     "attach_3072_serial_s": _at_most(6, "3,072 disks attached one after the other, until all are READY"),

@@ -29,7 +29,8 @@ def measure(lab: Lab) -> dict[str, Figure]:
     if not os.path.exists(program):
         raise BenchError(f"{program} is missing, and with it {', '.join(BARS)}: run 'make build'")
     out, log = lab.path("host.json"), os.path.join(lab.log_dir, "host.log")
-    command = [program, "--bin-dir", lab.bin_dir, "--json", out, *(["--quick"] if lab.quick else [])]
+    command = [program, "--bin-dir", lab.bin_dir, "--json", out, "--engine-core", str(lab.engine_core), "--generator-core",
+               str(lab.generator_core), *(["--quick"] if lab.quick else [])]
     with open(log, "wb") as output:
         status = _run(command, output)
     if status != 0:

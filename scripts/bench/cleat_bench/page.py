@@ -168,7 +168,7 @@ def instructions_section(figures: Figures) -> str:
 
 
 def host_section(figures: Figures) -> str:
-    names = sorted(name for name in figures if "3072" in name or name.startswith(("idle_", "attach_")))
+    names = sorted(name for name in figures if "3072" in name or name.startswith(("idle_", "attach_", "connect_", "host_")))
     return prefix_section("A host with 3,072 disks", "384 scsi controllers with 8 disks each on one engine.", figures, names)
 
 
