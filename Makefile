@@ -37,7 +37,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup build test test-release test-asan test-tsan demo soak bench lint format clean
+.PHONY: help setup packages build test test-release test-asan test-tsan demo soak bench lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -46,6 +46,9 @@ help: ## list the targets
 
 setup: ## install what is missing (Debian 12, 13): packages, QEMU, the guests' kernel
 	@scripts/setup.sh
+
+packages: ## the packages of these alone
+	@scripts/setup.sh --packages-only
 
 build: ## build the release preset into build/, binaries in build/bin/; installs nothing
 	$(call build,release)
@@ -70,7 +73,7 @@ test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
 soak: build ## ten minutes of each fuzz target and of the random tests, fresh seeds; SOAK_SECONDS=10 for a trial
 	@/usr/bin/python3 scripts/soak.py build --seconds $(SOAK_SECONDS)
 
-bench: build ## measure against the bars and the peers, in 15 minutes: docs/benchmarks.md, build/bench/results.json
+bench: packages build ## measure against the bars and the peers, in 15 minutes: docs/benchmarks.md, build/bench/results.json
 	@[ -f build-nosight/build.ninja ] || cmake -S . -B build-nosight -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DCLEAT_SIGHT=OFF -DCLEAT_GRPC=OFF -DCLEAT_TESTS=OFF -DCLEAT_FUZZ=OFF >/dev/null
 	@cmake --build build-nosight --parallel $(JOBS) --target cleat-engine
