@@ -108,6 +108,12 @@ class Lab:
         return json.loads(done.stdout)
 
 
+def generator_idle_percent(result: dict[str, Any]) -> float:
+    """Of the generator's looks at its rings, those that found nothing. Near 0 the generator is what limits the load, and the
+    figure is its own, not the engine's."""
+    return 100 * result["idle_polls"] / result["polls"]
+
+
 def ns_per_request(result: dict[str, Any]) -> float:
     """From the generator's report; of the engine when it is the slower of the two."""
     return result["elapsed_ns"] / result["requests"]

@@ -8,9 +8,13 @@ neighbours may cost nothing either."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from cleat_bench.engines import NULL, Engine
-from cleat_bench.lab import Lab, Pace
+from cleat_bench.lab import Lab, Pace, generator_idle_percent
 from cleat_bench.stats import Figure, figure, interleave, ratio
+
+Result = dict[str, Any]
 
 BARS = (64, 256)
 OTHERS = (1, 2, 4, 8, 16, 32, 128)
@@ -31,17 +35,26 @@ def measure(lab: Lab) -> dict[str, Figure]:
         alone.add(names[:1], "blk", NULL, DISK_BYTES)
         crowd.add(names, "blk", NULL, DISK_BYTES)
 
-        def active(count: int) -> float:
+        def active(count: int) -> Result:
             return lab.load(f"{count} of {most} active", "--listen", crowd.socket("c{}"), "--devices", f"0-{most - 1}",
-                            "--active", str(count), "--depth", DEPTH)["iops"]
+                            "--active", str(count), "--depth", DEPTH)
 
-        def one() -> float:
-            return alone.load("1 alone", names[0], "blk", "--depth", DEPTH)["iops"]
+        def one() -> Result:
+            return alone.load("1 alone", names[0], "blk", "--depth", DEPTH)
 
         def compare(counts: tuple[int, ...], rounds: int) -> dict[str, Figure]:
-            iops = interleave({"alone": one} | {str(count): lambda count=count: active(count) for count in counts}, rounds)
-            found = {f"active_{count}_ratio": ratio(iops[str(count)], iops["alone"]) for count in counts}
-            found["active_alone_iops"] = figure(iops["alone"], "1/s")
-            return found
+            subjects = {"alone": one} | {str(count): lambda count=count: active(count) for count in counts}
+            return active_figures(interleave(subjects, rounds))
 
         return compare(OTHERS, min(OTHER_ROUNDS, lab.pace.rounds)) | compare(BARS, lab.pace.rounds)
+
+
+def active_figures(runs: dict[str, list[Result]]) -> dict[str, Figure]:
+    iops = {name: [result["iops"] for result in results] for name, results in runs.items()}
+    figures = {"active_alone_iops": figure(iops["alone"], "1/s")}
+    for count, results in runs.items():
+        if count == "alone":
+            continue
+        figures[f"active_{count}_ratio"] = ratio(iops[count], iops["alone"])
+        figures[f"active_{count}_generator_idle_percent"] = figure([generator_idle_percent(one) for one in results], "%")
+    return figures

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cleat_bench.engines import NULL, Engine
-from cleat_bench.lab import Lab, Pace, ns_per_request
+from cleat_bench.lab import Lab, Pace, generator_idle_percent, ns_per_request
 from cleat_bench.stats import Figure, figure, interleave
 
 KINDS = ("blk", "scsi")
@@ -47,6 +47,8 @@ def measure_bars(lab: Lab) -> dict[str, Figure]:
     for kind in KINDS:
         for depth in BAR_DEPTHS:
             figures |= load_figures(null_name(kind, depth), runs[null_name(kind, depth)])
+            figures[f"{kind}_null_qd{depth}_generator_idle_percent"] = figure(
+                [generator_idle_percent(result) for result in runs[null_name(kind, depth)]], "%")
         figures |= percentile_figures(f"{kind}_null_qd1", runs[null_name(kind, 1)])
     return figures | ring_figures(runs["ring"])
 

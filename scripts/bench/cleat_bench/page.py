@@ -29,9 +29,10 @@ METHOD = """## How it is measured
 - A figure is the median of several runs of about a second, each after a warm-up. Its spread is half the distance between
   the quartiles: half of the runs are about this near to the median.
 - What is compared ran in turns (A B, B A, A B, ...), and a ratio is the median of each round's own.
-- *ns a request* is the run's time divided by its requests. With 32 and more in flight the engine is the slower side -
-  compare the bare ring loop, where the generator faces a device that does nothing - so that it is the time of the engine's
-  core. With one in flight it is the round trip.
+- *ns a request* is the run's time divided by its requests. With 32 and more in flight the engine is the slower side, so that it
+  is the time of the engine's core: compare the bare ring loop, where the generator faces a device that does nothing, and
+  `*_generator_idle_percent`, the part of the generator's looks at its rings that found nothing (near 0 the generator would be
+  what limits). With one in flight it is the round trip.
 - The bare ring loop is the generator with its own rings in memory and a loop on the other core that takes each chain, reads
   its header and writes its status: what the machine and its caches allow. Divide by it to compare machines.
 """
@@ -121,7 +122,9 @@ def active_section(figures: Figures, drawn: set[str]) -> str:
         "Null disks behind blk controllers with one queue, 32 in flight on each active one, 256 connected; against one "
         "controller alone on an engine of its own, 32 in flight.", figures,
         {f"active_{count}_ratio": f"{count} active" for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
-        | {"active_alone_iops": "the one alone"}) + "\n" + plot(drawn, "active.svg")
+        | {"active_alone_iops": "the one alone",
+           "active_64_generator_idle_percent": "64 active: looks of the generator that found nothing",
+           "active_256_generator_idle_percent": "256 active: looks of the generator that found nothing"}) + "\n" + plot(drawn, "active.svg")
 
 
 def malloc_section(figures: Figures) -> str:
