@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark suite as `make bench` runs it, its shortest part: real processes, real figures, files of the right shape. How
-large the figures are is nobody's business here."""
+"""The benchmark suite as `make bench` runs it, its shortest part: real processes, real figures, files of the right shape.
+How large the figures are is nobody's business here."""
 
 import json
 import os

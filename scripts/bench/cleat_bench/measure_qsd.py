@@ -65,8 +65,10 @@ def measure_file(lab: Lab) -> dict[str, Figure]:
         def theirs(daemon: StorageDaemon, part: float = 1) -> dict[str, float]:
             return cost_of(daemon.pid, lambda **more: daemon.load(*options, **more), part * lab.pace.run_s)
 
-        subjects = {"ours": lambda: cost_of(engine.pid, lambda **more: engine.load("file", "file", "blk", *options, **more),
-                                            lab.pace.run_s)}
+        def ours() -> dict[str, float]:
+            return cost_of(engine.pid, lambda **more: engine.load("file", "file", "blk", *options, **more), lab.pace.run_s)
+
+        subjects = {"ours": ours}
         for name, direct in PEERS.items():
             chosen = best(lab, file_configurations(path, direct), lambda daemon: theirs(daemon, TRIAL_PART)["cpu_ns"])
             daemon = stack.enter_context(StorageDaemon(lab, chosen, name))

@@ -119,20 +119,21 @@ def sight_section(figures: Figures) -> str:
 def active_section(figures: Figures, drawn: set[str]) -> str:
     return list_section(
         "Many active controllers",
-        "Null disks behind blk controllers with one queue, 32 in flight on each active one, 256 connected; against one "
+        "Null disks behind blk controllers with one queue, 32 in flight on each active one, 256 connected; against one\n"
         "controller alone on an engine of its own, 32 in flight.", figures,
         {f"active_{count}_ratio": f"{count} active" for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
         | {"active_alone_iops": "the one alone",
            "active_64_generator_idle_percent": "64 active: looks of the generator that found nothing",
-           "active_256_generator_idle_percent": "256 active: looks of the generator that found nothing"}) + "\n" + plot(drawn, "active.svg")
+           "active_256_generator_idle_percent": "256 active: looks of the generator that found nothing"}
+    ) + "\n" + plot(drawn, "active.svg")
 
 
 def malloc_section(figures: Figures) -> str:
     return list_section(
         "Memory disks",
-        "512 MiB in a memfd. The excess is (memory disk - null disk + bare zeroing) - 1.05 x bare copy, of each round: reading "
-        "a null disk zeroes the buffer, and `cleat-perf copy-loop` does the same copies and the same zeroing over equal "
-        "memory with nothing around them.", figures,
+        "512 MiB in a memfd. The excess is (memory disk - null disk + bare zeroing) - 1.05 x bare copy, of each round:\n"
+        "reading a null disk zeroes the buffer, and `cleat-perf copy-loop` does the same copies and the same zeroing over\n"
+        "equal memory with nothing around them.", figures,
         {"malloc_extra_ns": "excess", "blk_malloc_qd32_ns": "blk, 32 in flight", "bare_copy_ns": "a bare copy",
          "bare_zero_ns": "a bare zeroing", "blk_malloc_qd1_ns": "blk, one in flight",
          "blk_malloc_qd128_ns": "blk, 128 in flight", "scsi_malloc_qd32_ns": "scsi, 32 in flight"})
@@ -142,10 +143,10 @@ def peer_section(figures: Figures, notes: dict[str, str]) -> str:
     chosen = "\n".join(f"- {what}: `{text}`" for what, text in sorted(notes.items()))
     return list_section(
         "Against qemu-storage-daemon",
-        "Its vhost-user-blk export on the same core, under the same generator, in the configuration that does best in short "
-        "trials: main loop or iothread with `poll-max-ns` 0, 32768 or 1000000; null-co with `read-zeroes=off`; a file with "
-        "`aio` threads, io_uring or native. Of a file, CPU time a request (the process's, all threads) with 32 reads in "
-        "flight. Our engine reads files with O_DIRECT; its bar is against the peer's best with O_DIRECT. The peer through the "
+        "Its vhost-user-blk export on the same core, under the same generator, in the configuration that does best in short\n"
+        "trials: main loop or iothread with `poll-max-ns` 0, 32768 or 1000000; null-co with `read-zeroes=off`; a file with\n"
+        "`aio` threads, io_uring or native. Of a file, CPU time a request (the process's, all threads) with 32 reads in\n"
+        "flight. Our engine reads files with O_DIRECT; its bar is against the peer's best with O_DIRECT. The peer through the\n"
         "page cache, with the whole file in memory, does no I/O at all.\n\n" + chosen, figures,
         {"qsd_null_qd32_ratio": "null disk, 32 in flight: our IOPS over its",
          "qsd_null_qd1_ratio": "null disk, one in flight: our IOPS over its",
@@ -165,8 +166,8 @@ def prefix_section(title: str, text: str, figures: Figures, chosen: list[str]) -
 def instructions_section(figures: Figures) -> str:
     rows = [[name.removeprefix("instructions_").replace("_", " "), number(figures[name].value)]
             for name in sorted(figures) if name.startswith("instructions_")]
-    text = ("Counted by valgrind in turns of the reactor on a null disk; they repeat, where nanoseconds do not. A test compares "
-            "them with docs/instructions.json.")
+    text = ("Counted by valgrind in turns of the reactor on a null disk; they repeat, where nanoseconds do not. A test\n"
+            "compares them with docs/instructions.json.")
     return f"## Instructions a request\n\n{text}\n\n" + (table(["", "instructions"], rows) if rows else "Not measured.\n")
 
 

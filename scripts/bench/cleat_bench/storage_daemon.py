@@ -77,16 +77,23 @@ class StorageDaemon:
             os.unlink(self._socket)
         self._process = Process(PROGRAM, ["taskset", "-c", str(self._lab.engine_core), program,
                                           *self.configuration.options(self._socket)], self._log)
+        try:
+            self._wait_socket()
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._process.kill()
+
+    def _wait_socket(self) -> None:
         deadline = time.monotonic() + READY_S
         while not os.path.exists(self._socket):
             self._process.check_running()
             if time.monotonic() > deadline:
                 raise BenchError(f"{PROGRAM} does not listen after {READY_S} s; its log is {self._log}")
             time.sleep(0.01)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._process.kill()
 
     @property
     def pid(self) -> int:
@@ -97,15 +104,16 @@ class StorageDaemon:
 
 
 def best(lab: Lab, configurations: list[Configuration], cost: Callable[[StorageDaemon], float]) -> Configuration:
-    """The one with the least cost, of two short runs each in rounds. One that can't be used (an aio that this kernel or file system lacks)
-    is out, but not all may be."""
+    """The one with the least cost, of two short runs each, in rounds. One that can't be used (an aio that this kernel or file
+    system lacks) is out, but not all may be."""
     costs: dict[Configuration, list[float]] = {}
     refusals = []
     for _ in range(TRIAL_ROUNDS):
         for configuration in configurations:
             try:
                 with StorageDaemon(lab, configuration, "qsd-trial") as daemon:
-                    costs.setdefault(configuration, []).append(cost(daemon))
+                    found = cost(daemon)
+                costs.setdefault(configuration, []).append(found)
             except BenchError as error:
                 refusals.append(f"{configuration.name}: {error}")
     if not costs:
