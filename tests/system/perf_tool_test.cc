@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "expect_ok.h"
 #include "host.h"
+#include "perf/deadline.h"
 
 namespace cleat::system_test {
 namespace {
@@ -24,12 +26,31 @@ namespace {
 using Json = nlohmann::json;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr const char* kController = "guest";
+constexpr int kLookMs = 20;  // no event tells that a counter has changed
 
 struct Outcome {
   int status = -1;  // exit status
   std::string out;
   std::string err;
 };
+
+// Until a write to the disk was counted: a controller is READY before the load on it has begun.
+bool WaitWritten(Host& host, const std::string& id) {
+  const perf::Deadline deadline(kWaitTimeoutNs);
+  for (; !deadline.passed(); poll(nullptr, 0, kLookMs)) {
+    v1::GetStatsRequest request;
+    request.set_name("disks/" + id);
+    v1::GetStatsResponse stats;
+    grpc::ClientContext context;
+    EXPECT_OK(host.api().stub().GetStats(&context, request, &stats));
+    for (const v1::DiskStats& disk : stats.disks()) {
+      for (const v1::OperationStats& operation : disk.operations()) {
+        if (operation.operation() == "write" && operation.count() > 0) return true;
+      }
+    }
+  }
+  return false;
+}
 
 struct PerfTool : testing::Test {
   void SetUp() override { ASSERT_TRUE(host.ok()); }
@@ -221,6 +242,7 @@ TEST_F(PerfTool, WithReconnectionALoadOutlivesTheEngine) {
     EXPECT_TRUE(host.api().WaitUntil(
         [&](const Model& model) { return model.ControllerStateOf(id) == v1::CONTROLLER_STATE_READY; }, &last))
         << last.ToString();
+    EXPECT_TRUE(WaitWritten(host, id));
     host.RestartEngine();
     run.join();
     EXPECT_EQ(outcome.status, 0) << how << outcome.err << outcome.out;
