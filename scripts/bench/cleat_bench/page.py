@@ -71,7 +71,7 @@ def value_of(figures: Figures, name: str, unit: bool = False) -> str:
     if figure is None:
         return NOT_MEASURED
     text = f"{number(figure.value)} ± {number(figure.spread)}"
-    return f"{text} {figure.unit}" if unit else text
+    return f"{text} {figure.unit}" if unit and figure.unit != "ratio" else text
 
 
 def plot(figures_drawn: set[str], name: str) -> str:
