@@ -9,6 +9,9 @@ JOBS ?= $(shell nproc)
 # Passed on to ctest by `make test`, to run a part: make test CTEST_ARGS='-R reactor'
 CTEST_ARGS ?=
 
+# Passed on to the benchmarks by `make bench`, to run a part: make bench BENCH_ARGS='--only null --quick'
+BENCH_ARGS ?=
+
 # How long `make soak` runs each target.
 SOAK_SECONDS ?= 600
 
@@ -34,7 +37,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup build test test-release test-asan test-tsan demo soak lint format clean
+.PHONY: help setup packages build test test-release test-asan test-tsan demo soak bench lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -43,6 +46,9 @@ help: ## list the targets
 
 setup: ## install what is missing (Debian 12, 13): packages, QEMU, the guests' kernel
 	@scripts/setup.sh
+
+packages: ## the packages of these alone
+	@scripts/setup.sh --packages-only
 
 build: ## build the release preset into build/, binaries in build/bin/; installs nothing
 	$(call build,release)
@@ -67,6 +73,12 @@ test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
 soak: build ## ten minutes of each fuzz target and of the random tests, fresh seeds; SOAK_SECONDS=10 for a trial
 	@/usr/bin/python3 scripts/soak.py build --seconds $(SOAK_SECONDS)
 
+bench: packages build ## measure against the bars and the peers, in 15 minutes: docs/benchmarks.md, build/bench/results.json
+	@[ -f build-nosight/build.ninja ] || cmake -S . -B build-nosight -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCLEAT_SIGHT=OFF -DCLEAT_GRPC=OFF -DCLEAT_TESTS=OFF -DCLEAT_FUZZ=OFF >/dev/null
+	@cmake --build build-nosight --parallel $(JOBS) --target cleat-engine
+	@/usr/bin/python3 -B scripts/bench/run.py $(BENCH_ARGS)
+
 demo: setup build ## set up, build, and show a guest using two disks
 	@/usr/bin/python3 scripts/demo.py
 
@@ -77,4 +89,4 @@ format: ## format the C++ files in place
 	@scripts/lint.sh --format
 
 clean: ## remove everything that make has made; installed packages stay
-	rm -rf build build-debug build-asan build-tsan
+	rm -rf build build-debug build-asan build-tsan build-nosight

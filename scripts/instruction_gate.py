@@ -4,6 +4,7 @@
 
     scripts/instruction_gate.py BUILD_DIR             compares with docs/instructions.json; exit status 1 when one is worse
     scripts/instruction_gate.py BUILD_DIR --update    writes them there, to be committed with the change that explains them
+    scripts/instruction_gate.py BUILD_DIR --json FILE writes them to that file as well, before it compares
 
 Counted by valgrind's callgrind in one turn after the other of the reactor of BUILD_DIR/tests/device_loop: 4 KiB reads of a
 null device, 32 a turn, in-flight log, counters and stage stamps on. The difference of two runs of different length, so
@@ -52,8 +53,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="build directory of the release preset")
     parser.add_argument("--update", action="store_true", help="write the figures instead of comparing them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     arguments = parser.parse_args()
     measured = measure(arguments.build)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
     if arguments.update:
         FIGURES.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
     committed = json.loads(FIGURES.read_text(encoding="utf-8"))

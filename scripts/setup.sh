@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a Debian 12 or 13 machine ready to build, test and demonstrate Cleat:
 #   1. says which packages are missing and why each is wanted, and installs those alone;
-#   2. QEMU >= 9.1, from the release itself or, where that is older, from its backports suite;
+#   2. QEMU >= 9.1 and its storage daemon, from the release itself or, where that is older, from its backports suite;
 #   3. the guests' kernel and initramfs, unpacked below build/guest; no kernel is installed on this machine.
 # Runs as root, or as a user with sudo. With nothing missing it touches neither apt nor the network.
 set -euo pipefail
@@ -59,6 +59,7 @@ libgtest-dev            tests
 libgmock-dev            tests
 libbenchmark-dev        benchmarks
 valgrind                instruction-counts
+gnuplot-nox             benchmarks
 clang-$clang                fuzzing
 libclang-rt-$clang-dev      fuzzing
 clang-format-$clang         lint
@@ -79,11 +80,18 @@ END
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-qemu_version() { qemu-system-x86_64 --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p'; }
+# Guests run in the first; the second, of the package qemu-utils, is what the benchmarks compare with.
+readonly qemu_programs=(qemu-system-x86_64 qemu-storage-daemon)
+
+# $1: one of qemu_programs
+qemu_version() { "$1" --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p'; }
 
 qemu_is_recent() {
-  local version
-  version=$(qemu_version) && [ -n "$version" ] && dpkg --compare-versions "$version" ge "$min_qemu"
+  local program version
+  for program in "${qemu_programs[@]}"; do
+    version=$(qemu_version "$program") && [ -n "$version" ] && dpkg --compare-versions "$version" ge "$min_qemu" ||
+      return 1
+  done
 }
 
 # How this user becomes root; decided when something must be installed, never earlier.
@@ -194,14 +202,16 @@ install_qemu() {
   local codename=$1 candidate
   candidate=$(apt-cache policy qemu-system-x86 | awk '$1 == "Candidate:" { print $2 }')
   if dpkg --compare-versions "${candidate:-0}" ge "1:$min_qemu"; then
-    apt_install qemu-system-x86
+    apt_install qemu-system-x86 qemu-utils
   else
     add_backports "$codename"
     apt_update
-    apt_install -t "$codename-backports" qemu-system-x86
+    apt_install -t "$codename-backports" qemu-system-x86 qemu-utils
   fi
-  qemu_is_recent || die "QEMU $min_qemu or later is needed; what is first in PATH is $(qemu_version || echo none)" \
-    "($(command -v qemu-system-x86_64 || true))"
+  qemu_is_recent || die "QEMU $min_qemu or later is needed; what is first in PATH is" \
+    "$(for program in "${qemu_programs[@]}"; do
+      echo "$(command -v "$program" || echo "no $program") $(qemu_version "$program")"
+    done)"
 }
 
 main() {
@@ -226,7 +236,7 @@ main() {
 
   if [ $list_only = yes ]; then
     package_table "$clang"
-    printf '%-24s%s\n' qemu-system-x86 "guest (>= $min_qemu)"
+    printf '%-24s%s\n' qemu-system-x86 "guest (>= $min_qemu)" qemu-utils "benchmarks (>= $min_qemu)"
     exit 0
   fi
 
@@ -241,7 +251,7 @@ main() {
   mkdir -p build/logs
   log=build/logs/setup-apt.log
   if [ ${#missing[@]} -gt 0 ] || ! qemu_is_recent; then
-    qemu_is_recent || wanted+=("qemu-system-x86 >= $min_qemu (guest)")
+    qemu_is_recent || wanted+=("qemu-system-x86, qemu-utils >= $min_qemu (guest, benchmarks)")
     say "will install: $(printf '%s, ' "${wanted[@]}" | sed 's/, $//')"
     become_root
     apt_update

@@ -26,6 +26,7 @@ class Command {
 
 std::unique_ptr<Command> AddRunCommand(CLI::App& app);
 std::unique_ptr<Command> AddRingLoopCommand(CLI::App& app);
+std::unique_ptr<Command> AddCopyLoopCommand(CLI::App& app);
 std::unique_ptr<Command> AddCompareCommand(CLI::App& app);
 
 // "0-3,7": numbers up to `max`, as given.

@@ -203,6 +203,8 @@ class LoadRun {
       report.verified_blocks += stats.verified_blocks.load();
       report.faults += stats.faults.load();
       report.reconnects += thread->state.reconnects;
+      report.polls += stats.polls;
+      report.idle_polls += stats.idle_polls;
       if (report.first_error.empty()) report.first_error = stats.first_error;
       if (report.first_fault.empty()) report.first_fault = stats.first_fault;
       last_ns = std::max(last_ns, thread->loaded_ns);

@@ -21,6 +21,9 @@ struct LoadStats {
   std::atomic<uint64_t> verified_blocks{0};
   // Open loop: requests that were due before the end and never sent, in `latency` with what they had waited by the end.
   std::array<uint64_t, kLoadOps> unsent{};
+  // Looks at a ring, and those that found nothing: few mean that the generator is what limits the load. Polling only.
+  uint64_t polls = 0;
+  uint64_t idle_polls = 0;
   uint64_t last_completion_ns = 0;
   std::string first_error;
   std::string first_fault;
@@ -48,6 +51,8 @@ struct LoadReport {
   uint32_t devices = 0;
   uint32_t disks = 0;
   uint64_t reconnects = 0;
+  uint64_t polls = 0;  // by generators that poll, warm-up included
+  uint64_t idle_polls = 0;
   uint64_t verified_blocks = 0;
   uint64_t faults = 0;
   std::string first_fault;

@@ -94,7 +94,10 @@ Status LoadThread::Drive() {
 
 Status LoadThread::DrivePolling() {
   while (Live()) {
-    for (Lane& lane : lanes_) lane.queue->Poll();
+    size_t idle = 0;
+    for (Lane& lane : lanes_) idle += lane.queue->Poll() == 0 ? 1 : 0;
+    state.stats.polls += lanes_.size();
+    state.stats.idle_polls += idle;
     if (attention_.load(std::memory_order_relaxed) != 0 || state.broken) [[unlikely]] {
       if (Status status = Attend(); !status) return status;
     }

@@ -23,6 +23,7 @@ int Main(int argc, char** argv) {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(AddRunCommand(app));
   commands.push_back(AddRingLoopCommand(app));
+  commands.push_back(AddCopyLoopCommand(app));
   commands.push_back(AddCompareCommand(app));
   try {
     app.parse(argc, argv);

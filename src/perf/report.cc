@@ -74,6 +74,8 @@ Json ReportJson(const LoadReport& report) {
   json["devices"] = report.devices;
   json["disks"] = report.disks;
   json["reconnects"] = report.reconnects;
+  json["polls"] = report.polls;
+  json["idle_polls"] = report.idle_polls;
   json["verified_blocks"] = report.verified_blocks;
   json["faults"] = report.faults;
   json["first_error"] = report.first_error;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "expect_ok.h"
 #include "host.h"
+#include "perf/deadline.h"
 
 namespace cleat::system_test {
 namespace {
@@ -24,12 +26,31 @@ namespace {
 using Json = nlohmann::json;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr const char* kController = "guest";
+constexpr int kLookMs = 20;  // no event tells that a counter has changed
 
 struct Outcome {
   int status = -1;  // exit status
   std::string out;
   std::string err;
 };
+
+// Until a write to the disk was counted: a controller is READY before the load on it has begun.
+bool WaitWritten(Host& host, const std::string& id) {
+  const perf::Deadline deadline(kWaitTimeoutNs);
+  for (; !deadline.passed(); poll(nullptr, 0, kLookMs)) {
+    v1::GetStatsRequest request;
+    request.set_name("disks/" + id);
+    v1::GetStatsResponse stats;
+    grpc::ClientContext context;
+    EXPECT_OK(host.api().stub().GetStats(&context, request, &stats));
+    for (const v1::DiskStats& disk : stats.disks()) {
+      for (const v1::OperationStats& operation : disk.operations()) {
+        if (operation.operation() == "write" && operation.count() > 0) return true;
+      }
+    }
+  }
+  return false;
+}
 
 struct PerfTool : testing::Test {
   void SetUp() override { ASSERT_TRUE(host.ok()); }
@@ -221,6 +242,7 @@ TEST_F(PerfTool, WithReconnectionALoadOutlivesTheEngine) {
     EXPECT_TRUE(host.api().WaitUntil(
         [&](const Model& model) { return model.ControllerStateOf(id) == v1::CONTROLLER_STATE_READY; }, &last))
         << last.ToString();
+    EXPECT_TRUE(WaitWritten(host, id));
     host.RestartEngine();
     run.join();
     EXPECT_EQ(outcome.status, 0) << how << outcome.err << outcome.out;
@@ -240,6 +262,13 @@ TEST_F(PerfTool, RingLoopGivesItsNames) {
     EXPECT_GT(result[name]["ns_per_request"], 0);
     EXPECT_EQ(result[name]["errors"], 0);
   }
+}
+
+TEST_F(PerfTool, CopyLoopGivesItsNames) {
+  const Outcome outcome = Run("copy-loop --disk 1M --depth 4 --time 0.05 --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* name : {"ns_per_copy", "ns_per_zero", "copied_blocks"})
+    EXPECT_GT(ResultOf(outcome)[name], 0) << name;
 }
 
 TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
@@ -266,12 +295,13 @@ TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
            Wrong{"run --timeout 0.2 --requests 1 --connect " + host.Path("nobody.sock"), "nobody.sock"},
            Wrong{"compare /nonexistent /nonexistent", "/nonexistent"},
            Wrong{"ring-loop --cores 1", "two"},
+           Wrong{"copy-loop --disk 2k", "whole pages"},
        }) {
     const Outcome outcome = Run(wrong.arguments);
     EXPECT_EQ(outcome.status, 1) << wrong.arguments;
     EXPECT_NE(outcome.err.find(wrong.says), std::string::npos) << wrong.arguments << ": " << outcome.err;
   }
-  for (const std::string command : {"", "run", "ring-loop", "compare"}) {
+  for (const std::string command : {"", "run", "ring-loop", "copy-loop", "compare"}) {
     const Outcome help = Run(command + " --help");
     EXPECT_EQ(help.status, 0);
     EXPECT_NE(help.out.find("Exit status"), std::string::npos) << command;

@@ -24,15 +24,19 @@ class CtlError(BenchError):
 
 class Cleat:
     """cleatd with an engine, in a state folder of its own. Made by Bench.cleat. With `user_id` both run as that user,
-    who then owns the bench's folder; only root can ask for that. `cleatd_options` are added to cleatd's command line."""
+    who then owns the bench's folder; only root can ask for that. `cleatd_options` and `engine_options` are added to their
+    command lines; `engine_bin_dir` has another engine than `bin_dir`, to compare the two."""
 
-    def __init__(self, bin_dir, run_dir, log_dir, reactors=1, user_id=None, cleatd_options=()):
+    def __init__(self, bin_dir, run_dir, log_dir, reactors=1, user_id=None, cleatd_options=(), engine_options=(),
+                 engine_bin_dir=None):
         self._bin_dir = bin_dir
         self._dir = run_dir
         self._log_dir = log_dir
         self._reactors = reactors
         self._user_id = user_id
         self._cleatd_options = cleatd_options
+        self._engine_options = engine_options
+        self._engine_bin_dir = engine_bin_dir or bin_dir
         self.address = f"unix:{run_dir}/api.sock"
         self.cleatd = None
         self.engine = None
@@ -52,7 +56,8 @@ class Cleat:
 
     def start_engine(self):
         self.engine = self._spawn("cleat-engine", "--name", "engine-0", "--control", f"{self._dir}/engine.sock",
-                                  "--runtime-dir", f"{self._dir}/run", "--reactors", str(self._reactors))
+                                  "--runtime-dir", f"{self._dir}/run", "--reactors", str(self._reactors),
+                                  *self._engine_options, bin_dir=self._engine_bin_dir)
 
     def restart_cleatd(self):
         """kill -9, a new cleatd, and the engine connected to it again."""
@@ -157,8 +162,8 @@ class Cleat:
     def delete_disk(self, disk):
         self.ctl("disk", "delete", disk, "--wait=30")
 
-    def _spawn(self, program, *arguments):
-        path = os.path.join(self._bin_dir, program)
+    def _spawn(self, program, *arguments, bin_dir=None):
+        path = os.path.join(bin_dir or self._bin_dir, program)
         if not os.path.exists(path):
             raise BenchError(f"{path} is missing: run 'make build'")
         return Process(program, [path, *arguments], os.path.join(self._log_dir, f"{program}.log"),

@@ -46,6 +46,8 @@ TEST_F(LoadTest, RunsTheNumberOfRequestsAskedFor) {
       EXPECT_EQ(report->latency.total(), 1001U);
       EXPECT_EQ(report->data_bytes, 1001U * 4096);
       EXPECT_EQ(report->errors, 0U) << report->first_error;
+      // A look takes 16 requests at most.
+      EXPECT_GT(report->polls - report->idle_polls, 1001U / 16);
     }
   }
 }
@@ -56,6 +58,7 @@ TEST_F(LoadTest, SleepingOnCallsRunsTheSame) {
   Result<LoadReport> report = RunLoad(*driver, options);
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_EQ(report->requests, 3000U);
+  EXPECT_EQ(report->polls, 0U);
   EXPECT_GT(driver->ring(0).stats().chains, 0U);
 }
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be reached: one table, for the end of a run and for the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cleat_bench.stats import Figure
+
+
+@dataclass(frozen=True)
+class Bar:
+    limit: float
+    at_most: bool  # or at least
+    meaning: str
+
+    def held_by(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}"
+
+
+def _at_most(limit: float, meaning: str) -> Bar:
+    return Bar(limit, True, meaning)
+
+
+def _at_least(limit: float, meaning: str) -> Bar:
+    return Bar(limit, False, meaning)
+
+
+BARS: dict[str, Bar] = {
+    "blk_null_qd32_ns": _at_most(150, "blk, 32 in flight: the engine's core, a request"),
+    "scsi_null_qd32_ns": _at_most(170, "scsi, 32 in flight: the engine's core, a request"),
+    "blk_null_qd1_us": _at_most(0.38, "blk, one in flight: round trip, both sides polling"),
+    "scsi_null_qd1_us": _at_most(0.55, "scsi, one in flight: round trip, both sides polling"),
+    "sight_cost_percent": _at_most(5, "counters and stage stamps on, against compiled out"),
+    "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
+    "active_64_ratio": _at_least(0.90, "64 active controllers against one"),
+    "active_256_ratio": _at_least(0.75, "256 active controllers against one"),
+    "active_64_of_3072_ratio": _at_least(0.95, "64 active disks of 3,072 attached, against only those attached"),
+    "idle_3072_cpu_percent": _at_most(2, "CPU of engine and cleatd with 3,072 idle disks"),
+    "idle_disk_kib": _at_most(48, "the engine's private dirty memory, an idle disk"),
+    "idle_wake_us_p50": _at_most(100, "first request after idling, among 3,072 disks"),
+    "attach_3072_serial_s": _at_most(6, "3,072 disks attached one after the other, until all are READY"),
+    "attach_3072_parallel_s": _at_most(3, "3,072 disks attached in parallel, until all are READY"),
+    "qsd_null_qd32_ratio": _at_least(4, "IOPS of a null disk over qemu-storage-daemon's, 32 in flight"),
+    "qsd_null_qd1_ratio": _at_least(4, "IOPS of a null disk over qemu-storage-daemon's, one in flight"),
+    "qsd_file_cpu_ratio": _at_least(2, "qemu-storage-daemon's CPU a request on a file, over ours"),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    name: str
+    bar: Bar
+    figure: Figure | None  # None: not measured
+
+    @property
+    def word(self) -> str:
+        if self.figure is None:
+            return "not measured"
+        return "held" if self.bar.held_by(self.figure.value) else "missed"
+
+
+def judge(figures: dict[str, Figure]) -> list[Verdict]:
+    return [Verdict(name, bar, figures.get(name)) for name, bar in BARS.items()]
+
+
+def table(verdicts: list[Verdict]) -> str:
+    """For a terminal."""
+    lines = [f"{'bar':26} {'wanted':>8}  {'value':>9} {'spread':>9}  verdict"]
+    for verdict in verdicts:
+        value = spread = "-"
+        if verdict.figure is not None:
+            value, spread = f"{verdict.figure.value:.4g}", f"{verdict.figure.spread:.2g}"
+        lines.append(f"{verdict.name:26} {str(verdict.bar):>8}  {value:>9} {spread:>9}  {verdict.word}")
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions a request, counted by valgrind: the same on every run, where nanoseconds are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from cleat_guest import BenchError
+
+from cleat_bench.lab import Lab
+from cleat_bench.stats import Figure, figure
+
+GATE = Path(__file__).resolve().parent.parent.parent / "instruction_gate.py"
+SECONDS = 20.0  # about
+TIMEOUT_S = 600
+
+
+def measure(lab: Lab) -> dict[str, Figure]:
+    build = Path(lab.bin_dir).parent
+    if not (build / "tests" / "device_loop").exists():
+        raise BenchError(f"{build}/tests/device_loop is missing: run 'make build'")
+    with tempfile.NamedTemporaryFile(dir=lab.dir) as out:
+        done = subprocess.run([sys.executable, str(GATE), str(build), "--json", out.name], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+        counts = Path(out.name).read_text(encoding="utf-8")
+    if not counts:
+        raise BenchError(f"counting instructions failed: {done.stderr.strip()}")
+    return {f"instructions_{name}": figure([count], "instructions") for name, count in json.loads(counts).items()}

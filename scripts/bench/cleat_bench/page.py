@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/benchmarks.md: a pure function of figures, machine and notes."""
+
+from __future__ import annotations
+
+from cleat_bench.bars import judge
+from cleat_bench.plots import PERCENTILES, PLOTS, ns_at
+from cleat_bench.stats import Figure
+
+Figures = dict[str, Figure]
+
+PLOT_DIR = "benchmarks"  # beside the page
+NOT_MEASURED = "-"
+
+HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
+<!-- Written by `make bench`: change scripts/bench, not this page. -->
+# Benchmarks
+
+Cleat against its bars, against a bare ring loop and against qemu-storage-daemon: measured and written by `make bench`
+(under fifteen minutes), on this machine:
+"""
+
+METHOD = """## How it is measured
+
+- One reactor of the engine has a core, the load generator (`cleat-perf`) another. Both poll while there is work. Requests
+  are 4 KiB random reads unless it says otherwise; every request goes through vhost-user, virtqueue, pipeline and
+  back end, with counters, stage stamps and the in-flight log on.
+- Disks are made as users make them: cleatd, gRPC, `cleatctl apply`.
+- A figure is the median of several runs of about a second, each after a warm-up. Its spread is half the distance between
+  the quartiles: half of the runs are about this near to the median.
+- What is compared ran in turns (A B, B A, A B, ...), and a ratio is the median of each round's own.
+- *ns a request* is the run's time divided by its requests. With 32 and more in flight the engine is the slower side, so that it
+  is the time of the engine's core: compare the bare ring loop, where the generator faces a device that does nothing, and
+  `*_generator_idle_percent`, the part of the generator's looks at its rings that found nothing (near 0 the generator would be
+  what limits). With one in flight it is the round trip.
+- The bare ring loop is the generator with its own rings in memory and a loop on the other core that takes each chain, reads
+  its header and writes its status: what the machine and its caches allow. Divide by it to compare machines.
+"""
+
+COMPARE = """## Again, and compared
+
+```sh
+make bench                                        # all of it: this page, build/bench/results.json, build/bench/raw.json
+make bench BENCH_ARGS='--only null,qsd --quick'   # a part of it, shorter; writes no page
+make bench BENCH_ARGS='--cores 2,3'               # the engine's core, the generator's
+build/bin/cleat-perf compare before.json build/bench/results.json   # two result files as ratios
+```
+
+`results.json` is an object name -> {value, unit, spread, runs}. `raw.json` has the report of every single run with the
+command that made it.
+"""
+
+
+def number(value: float) -> str:
+    """Four digits are more than the spread deserves."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join([row(*head), row(*["---"] * len(head)), *(row(*cells) for cells in rows)]) + "\n"
+
+
+def value_of(figures: Figures, name: str, unit: bool = False) -> str:
+    figure = figures.get(name)
+    if figure is None:
+        return NOT_MEASURED
+    text = f"{number(figure.value)} ± {number(figure.spread)}"
+    return f"{text} {figure.unit}" if unit and figure.unit != "ratio" else text
+
+
+def plot(figures_drawn: set[str], name: str) -> str:
+    return f"![{PLOTS[name][1]}]({PLOT_DIR}/{name})\n" if name in figures_drawn else ""
+
+
+def bars_section(figures: Figures) -> str:
+    rows = []
+    for verdict in judge(figures):
+        value = value_of(figures, verdict.name, unit=True)
+        rows.append([f"`{verdict.name}`", verdict.bar.meaning, str(verdict.bar), value, verdict.word])
+    return "## Bars\n\n" + table(["name", "what", "bar", "value ± spread", ""], rows)
+
+
+def depth_section(figures: Figures, drawn: set[str]) -> str:
+    depths = (1, 2, 4, 8, 16, 32, 64, 128)
+    columns = {"blk null": "blk_null", "scsi null": "scsi_null", "blk packed": "blk_packed_null",
+               "scsi packed": "scsi_packed_null", "ring split": "ring_split", "ring packed": "ring_packed"}
+    rows = []
+    for depth in depths:
+        found = [ns_at(figures, name, depth) for name in columns.values()]
+        rows.append([str(depth), *(NOT_MEASURED if figure is None else f"{number(figure.value)} ± {number(figure.spread)}"
+                                   for figure in found)])
+    percentiles = [[kind, *(value_of(figures, f"{kind}_null_qd1_{percentile}_us") for percentile in PERCENTILES)]
+                   for kind in ("blk", "scsi")]
+    return ("## Null disks, and the bare ring loop\n\nNanoseconds a request:\n\n"
+            + table(["in flight", *columns], rows) + "\n" + plot(drawn, "costs.svg") + "\n" + plot(drawn, "depth-ns.svg")
+            + "\n" + plot(drawn, "depth-iops.svg") + "\nLatency with one in flight, microseconds:\n\n"
+            + table(["", *PERCENTILES], percentiles) + "\n" + plot(drawn, "latency.svg"))
+
+
+def list_section(title: str, text: str, figures: Figures, names: dict[str, str]) -> str:
+    rows = [[what, f"`{name}`", value_of(figures, name, unit=True)] for name, what in names.items()]
+    return f"## {title}\n\n{text}\n\n" + table(["", "name", "value ± spread"], rows)
+
+
+def sight_section(figures: Figures) -> str:
+    return list_section(
+        "What counting and timing costs",
+        "The engine against one that has counters and stage stamps compiled out (`-DCLEAT_SIGHT=OFF`), in turns.", figures,
+        {"sight_cost_percent": "32 in flight", "sight_cost_qd1_percent": "one in flight",
+         "blk_null_nosight_qd32_ns": "without, 32 in flight", "blk_null_nosight_qd1_ns": "without, one in flight"})
+
+
+def active_section(figures: Figures, drawn: set[str]) -> str:
+    return list_section(
+        "Many active controllers",
+        "Null disks behind blk controllers with one queue, 32 in flight on each active one, 256 connected; against one\n"
+        "controller alone on an engine of its own, 32 in flight.", figures,
+        {f"active_{count}_ratio": f"{count} active" for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+        | {"active_alone_iops": "the one alone",
+           "active_64_generator_idle_percent": "64 active: looks of the generator that found nothing",
+           "active_256_generator_idle_percent": "256 active: looks of the generator that found nothing"}
+    ) + "\n" + plot(drawn, "active.svg")
+
+
+def malloc_section(figures: Figures) -> str:
+    return list_section(
+        "Memory disks",
+        "512 MiB in a memfd. The excess is (memory disk - null disk + bare zeroing) - 1.05 x bare copy, of each round:\n"
+        "reading a null disk zeroes the buffer, and `cleat-perf copy-loop` does the same copies and the same zeroing over\n"
+        "equal memory with nothing around them.", figures,
+        {"malloc_extra_ns": "excess", "blk_malloc_qd32_ns": "blk, 32 in flight", "bare_copy_ns": "a bare copy",
+         "bare_zero_ns": "a bare zeroing", "blk_malloc_qd1_ns": "blk, one in flight",
+         "blk_malloc_qd128_ns": "blk, 128 in flight", "scsi_malloc_qd32_ns": "scsi, 32 in flight"})
+
+
+def peer_section(figures: Figures, notes: dict[str, str]) -> str:
+    chosen = "\n".join(f"- {what}: `{text}`" for what, text in sorted(notes.items()))
+    return list_section(
+        "Against qemu-storage-daemon",
+        "Its vhost-user-blk export on the same core, under the same generator, in the configuration that does best in short\n"
+        "trials: main loop or iothread with `poll-max-ns` 0, 32768 or 1000000; null-co with `read-zeroes=off`; a file with\n"
+        "`aio` threads, io_uring or native. Of a file, CPU time a request (the process's, all threads) with 32 reads in\n"
+        "flight. Our engine reads files with O_DIRECT; its bar is against the peer's best with O_DIRECT. The peer through the\n"
+        "page cache, with the whole file in memory, does no I/O at all.\n\n" + chosen, figures,
+        {"qsd_null_qd32_ratio": "null disk, 32 in flight: our IOPS over its",
+         "qsd_null_qd1_ratio": "null disk, one in flight: our IOPS over its",
+         "qsd_null_qd32_ns": "its time a request, 32 in flight", "qsd_null_qd1_ns": "its round trip, one in flight",
+         "qsd_file_cpu_ratio": "file: its CPU a request over ours, both O_DIRECT",
+         "qsd_file_cached_cpu_ratio": "file: its CPU a request through the page cache, over ours with O_DIRECT",
+         "file_cpu_ns": "our CPU a request", "qsd_file_cpu_ns": "its, O_DIRECT",
+         "qsd_file_cached_cpu_ns": "its, page cache", "file_iops": "our IOPS", "qsd_file_iops": "its IOPS, O_DIRECT",
+         "qsd_file_cached_iops": "its IOPS, page cache"})
+
+
+def prefix_section(title: str, text: str, figures: Figures, chosen: list[str]) -> str:
+    rows = [[f"`{name}`", value_of(figures, name, unit=True)] for name in chosen]
+    return f"## {title}\n\n{text}\n\n" + (table(["name", "value ± spread"], rows) if rows else "Not measured.\n")
+
+
+def instructions_section(figures: Figures) -> str:
+    rows = [[name.removeprefix("instructions_").replace("_", " "), number(figures[name].value)]
+            for name in sorted(figures) if name.startswith("instructions_")]
+    text = ("Counted by valgrind in turns of the reactor on a null disk; they repeat, where nanoseconds do not. A test\n"
+            "compares them with docs/instructions.json.")
+    return f"## Instructions a request\n\n{text}\n\n" + (table(["", "instructions"], rows) if rows else "Not measured.\n")
+
+
+def host_section(figures: Figures) -> str:
+    names = sorted(name for name in figures if "3072" in name or name.startswith(("idle_", "attach_", "connect_", "host_")))
+    return prefix_section("A host with 3,072 disks", "384 scsi controllers with 8 disks each on one engine.", figures, names)
+
+
+def write(figures: Figures, machine: dict[str, str], notes: dict[str, str], drawn: set[str]) -> str:
+    sections = [HEAD, table(["", ""], [[name, value] for name, value in machine.items()]), bars_section(figures), METHOD,
+                depth_section(figures, drawn), sight_section(figures), active_section(figures, drawn),
+                malloc_section(figures), peer_section(figures, notes), host_section(figures),
+                instructions_section(figures), COMPARE]
+    return "\n".join(section.rstrip("\n") + "\n" for section in sections)

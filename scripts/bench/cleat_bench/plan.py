@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All measurements, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cleat_bench import (measure_active, measure_host, measure_instructions, measure_malloc, measure_null, measure_qsd,
+                         measure_sight)
+from cleat_bench.lab import Lab, Pace
+from cleat_bench.stats import Figure
+
+
+@dataclass(frozen=True)
+class Measurement:
+    name: str
+    title: str
+    bars: tuple[str, ...]  # of bars.BARS, that it gives a value to
+    seconds: Callable[[Pace], float]  # about how long it takes
+    run: Callable[[Lab], dict[str, Figure]]
+
+    def matches(self, wanted: str) -> bool:
+        return wanted in self.name or any(wanted in bar for bar in self.bars)
+
+
+MEASUREMENTS: tuple[Measurement, ...] = (
+    Measurement("null", "null disks behind blk and scsi, and the bare ring loop",
+                ("blk_null_qd32_ns", "scsi_null_qd32_ns", "blk_null_qd1_us", "scsi_null_qd1_us"),
+                lambda pace: pace.seconds(measure_null.bar_runs(pace)), measure_null.measure_bars),
+    Measurement("null-curves", "the same at other depths, and on packed rings", (),
+                lambda pace: pace.seconds(measure_null.other_runs(pace)), measure_null.measure_others),
+    Measurement("active", "1 to 256 active controllers on one reactor", ("active_64_ratio", "active_256_ratio"),
+                lambda pace: pace.seconds(measure_active.runs(pace)), measure_active.measure),
+    Measurement("sight", "with counters and stage stamps, and with none compiled in", ("sight_cost_percent",),
+                lambda pace: pace.seconds(measure_sight.runs(pace)), measure_sight.measure),
+    Measurement("malloc", "memory disks, and the same copies in a bare loop", ("malloc_extra_ns",),
+                lambda pace: pace.seconds(measure_malloc.runs(pace)), measure_malloc.measure),
+    Measurement("qsd-null", "against qemu-storage-daemon, null disks", ("qsd_null_qd32_ratio", "qsd_null_qd1_ratio"),
+                lambda pace: pace.seconds(measure_qsd.null_runs(pace)), measure_qsd.measure_null),
+    Measurement("qsd-file", "against qemu-storage-daemon, CPU a request on a file", ("qsd_file_cpu_ratio",),
+                lambda pace: pace.seconds(measure_qsd.file_runs(pace)), measure_qsd.measure_file),
+    Measurement("instructions", "instructions a request, under valgrind", (),
+                lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
+    Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
+                measure_host.seconds, measure_host.measure),
+)
+
+
+def choose(only: str | None) -> list[Measurement]:
+    """Comma-separated: names of measurements, or parts of their names and of those of their bars."""
+    if not only:
+        return list(MEASUREMENTS)
+    chosen: set[str] = set()
+    for part in (word.strip() for word in only.split(",")):
+        exact = {measurement.name for measurement in MEASUREMENTS if measurement.name == part}
+        found = exact or {measurement.name for measurement in MEASUREMENTS if part and measurement.matches(part)}
+        if not found:
+            names = ", ".join(measurement.name for measurement in MEASUREMENTS)
+            raise ValueError(f"--only {part}: there is no such measurement. There are {names}")
+        chosen |= found
+    return [measurement for measurement in MEASUREMENTS if measurement.name in chosen]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's plots, drawn by gnuplot from figures alone. Middle tones on no background, so that they read on white and on
+black. The same figures give the same bytes."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from cleat_guest import BenchError
+
+from cleat_bench.stats import Figure
+
+Figures = dict[str, Figure]
+Point = tuple[float, float, float, float]  # x, y, from, to
+
+INK = "#808080"
+COLORS = ("#3b82f6", "#e8710a", "#16a34a", "#a855f7", "#dc2626", "#808080")
+DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+PERCENTILES = ("p50", "p90", "p99", "p99.9", "p99.99")
+DRAW_S = 60
+
+
+@dataclass(frozen=True)
+class Line:
+    title: str
+    points: list[Point]
+
+
+def with_spread(x: float, figure: Figure, scale: float = 1) -> Point:
+    return x, figure.value * scale, (figure.value - figure.spread) * scale, (figure.value + figure.spread) * scale
+
+
+def ns_at(figures: Figures, name: str, depth: int) -> Figure | None:
+    """Whatever unit the figure at that depth is in: those at depth 1 may be in microseconds."""
+    found = figures.get(f"{name}_qd{depth}_ns")
+    if found is None and (found := figures.get(f"{name}_qd{depth}_us")):
+        return Figure(found.value * 1e3, "ns", found.spread * 1e3, tuple(run * 1e3 for run in found.runs))
+    return found
+
+
+CURVES = {"blk_null": "blk, null disk", "scsi_null": "scsi, null disk", "blk_malloc": "blk, memory disk",
+          "qsd_null": "qemu-storage-daemon, null disk", "ring_split": "bare ring loop"}
+
+
+def depth_ns(figures: Figures) -> str:
+    lines = []
+    for name, title in CURVES.items():
+        points = [with_spread(depth, figure) for depth in DEPTHS if (figure := ns_at(figures, name, depth))]
+        lines.append(Line(title, points))
+    return _script(lines, "requests in flight", "nanoseconds a request",
+                   "set logscale x 2; set logscale y 10; set xrange [0.9:142]; set yrange [10:*]", "bottom left")
+
+
+def depth_iops(figures: Figures) -> str:
+    lines = []
+    for name, title in CURVES.items():
+        if name == "ring_split":
+            continue  # several times as many: the others would lie on the ground
+        points = []
+        for depth in DEPTHS:
+            if figure := ns_at(figures, name, depth):
+                low, high = figure.value - figure.spread, figure.value + figure.spread
+                points.append((depth, 1e3 / figure.value, 1e3 / high, 1e3 / max(low, 1)))
+        lines.append(Line(title, points))
+    return _script(lines, "requests in flight", "million requests a second",
+                   "set logscale x 2; set xrange [0.9:142]; set yrange [0:*]", "top left")
+
+
+def active(figures: Figures) -> str:
+    counts = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    points = [with_spread(count, figure) for count in counts if (figure := figures.get(f"active_{count}_ratio"))]
+    return _script([Line("requests a second, against one controller alone", points)], "active controllers, 256 connected",
+                   "ratio", "set logscale x 2; set xrange [0.9:290]; set yrange [0:*]", "bottom left")
+
+
+def latency(figures: Figures) -> str:
+    lines = []
+    for kind in ("blk", "scsi"):
+        points = [with_spread(index, figure) for index, percentile in enumerate(PERCENTILES)
+                  if (figure := figures.get(f"{kind}_null_qd1_{percentile}_us"))]
+        lines.append(Line(f"{kind}, null disk", points))
+    tics = ", ".join(f'"{percentile}" {index}' for index, percentile in enumerate(PERCENTILES))
+    return _script(lines, "percentile, one request in flight", "microseconds",
+                   f"set xtics ({tics}); set xrange [-0.3:{len(PERCENTILES) - 0.7}]; set logscale y 10", "top left")
+
+
+COSTS = {"ring_split_qd32_ns": "bare ring loop", "blk_null_nosight_qd32_ns": "blk null, not counted",
+         "blk_null_qd32_ns": "blk null", "blk_packed_null_qd32_ns": "blk null, packed", "scsi_null_qd32_ns": "scsi null",
+         "blk_malloc_qd32_ns": "blk memory", "scsi_malloc_qd32_ns": "scsi memory", "qsd_null_qd32_ns": "qemu-s.-d. null"}
+
+
+def costs(figures: Figures) -> str:
+    """Side by side what a request takes with 32 in flight."""
+    there = [(title, figures[name]) for name, title in COSTS.items() if name in figures]
+    if not there:
+        return ""
+    data = "\n".join(f'"{title}" {_number(figure.value)} {_number(max(0.0, figure.value - figure.spread))} '
+                     f"{_number(figure.value + figure.spread)}" for title, figure in there)
+    return (f"{_head('', 'nanoseconds a request, 32 in flight', 'bottom left')}\n$data << EOD\n{data}\nEOD\n"
+            "unset key; set style fill solid 0.8 noborder; set boxwidth 0.6; set yrange [0:*]; set grid noxtics\n"
+            "set xtics rotate by -25 scale 0; set bmargin 6; set rmargin 8\n"
+            f"plot $data using 0:2:xtic(1) with boxes lc rgb '{COLORS[0]}', "
+            f"$data using 0:2:3:4 with yerrorbars lc rgb '{INK}' pt 1 ps 0 lw 1.5, "
+            f"$data using 0:2:(sprintf('%.0f', $2)) with labels offset 0,1 tc rgb '{INK}'")
+
+
+# File name -> (script, what it shows).
+PLOTS = {
+    "costs.svg": (costs, "What a request takes with 32 in flight"),
+    "depth-ns.svg": (depth_ns, "Time a request over requests in flight"),
+    "depth-iops.svg": (depth_iops, "Requests a second over requests in flight"),
+    "latency.svg": (latency, "Latency percentiles with one request in flight"),
+    "active.svg": (active, "Throughput over the number of active controllers"),
+}
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}"
+
+
+def _head(x_label: str, y_label: str, key: str) -> str:
+    return (f"set terminal svg size 720,420 font 'sans-serif,14'\nset border 3 lc rgb '{INK}'\n"
+            f"set tics nomirror tc rgb '{INK}'\nset grid lc rgb '{INK}' lw 0.3\n"
+            f"set key {key} Left reverse tc rgb '{INK}' samplen 2\nset xlabel '{x_label}' tc rgb '{INK}'\n"
+            f"set ylabel '{y_label}' tc rgb '{INK}'")
+
+
+def _script(lines: list[Line], x_label: str, y_label: str, settings: str, key: str) -> str:
+    """A line with error bars each; what was not measured is left out."""
+    blocks, plots = [], []
+    for number, line in enumerate(lines):
+        if not line.points:
+            continue
+        rows = "\n".join(" ".join(_number(value) for value in point) for point in line.points)
+        blocks.append(f"$line{number} << EOD\n{rows}\nEOD")
+        plots.append(f"$line{number} using 1:2:3:4 with yerrorlines title '{line.title}' lc rgb '{COLORS[number]}' "
+                     "lw 2 pt 7 ps 0.5")
+    if not plots:
+        return ""
+    return "\n".join([_head(x_label, y_label, key), settings, *blocks, "plot " + ", ".join(plots)])
+
+
+def draw(figures: Figures) -> dict[str, str]:
+    """File name -> SVG, of the plots for which there are figures."""
+    scripts = {name: script(figures) for name, (script, _) in PLOTS.items()}
+    return {name: _gnuplot(script, PLOTS[name][1]) for name, script in scripts.items() if script}
+
+
+def _gnuplot(script: str, title: str) -> str:
+    try:
+        done = subprocess.run(["gnuplot", "-"], input=script, capture_output=True, text=True, timeout=DRAW_S, check=False)
+    except FileNotFoundError:
+        raise BenchError("gnuplot is missing: 'make setup' installs it (gnuplot-nox)") from None
+    if done.returncode != 0 or not done.stdout:
+        raise BenchError(f"gnuplot could not draw '{title}': {done.stderr.strip()}")
+    return tidy(done.stdout, title)
+
+
+def tidy(svg: str, title: str) -> str:
+    """With a title for readers that show none of it, and without the version of what drew it."""
+    lines = [line.rstrip() for line in svg.splitlines()]
+    lines = [f"<title>{title}</title>" if line == "<title>Gnuplot</title>" else line
+             for line in lines if line and not line.startswith("<desc>")]
+    lines.insert(1, "<!-- SPDX-License-Identifier: Apache-2.0 -->")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "perf/copy_loop.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "perf/guest_memory.h"
+#include "perf/load_options.h"
+#include "perf/tick_clock.h"
+
+namespace cleat::perf {
+namespace {
+
+constexpr size_t kBatch = 4096;  // blocks between two looks at the clock, their offsets drawn before
+
+Status Check(const CopyLoopOptions& options) {
+  if (options.block_bytes == 0 || options.block_bytes > kLoadBlockBytesMax || options.depth == 0 ||
+      options.depth > kLoadDepthMax || options.disk_bytes > kCopyDiskBytesMax ||
+      options.disk_bytes < options.block_bytes || options.disk_bytes % GuestMemory::kPageBytes != 0) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} blocks of {} bytes in flight, of a disk of {}: the disk must be whole pages, hold a "
+                    "block and not be above {} bytes; depth 1 to {}",
+                    options.depth, options.block_bytes, options.disk_bytes, kCopyDiskBytesMax,
+                    kLoadDepthMax));
+  }
+  return Ok{};
+}
+
+// Mapped, zeroed (and with that present) memory in a memfd.
+Result<std::unique_ptr<GuestMemory>> MakeMemory(uint64_t bytes) {
+  const RegionSpec region{.gpa = 0, .size_bytes = bytes};
+  auto memory = GuestMemory::Create({&region, 1});
+  if (!memory) return memory;
+  if (auto all = (*memory)->Allocate(bytes, GuestMemory::kPageBytes); !all) return std::move(all).error();
+  return memory;
+}
+
+class CopyLoop {
+ public:
+  CopyLoop(const CopyLoopOptions& options, const uint8_t* disk, uint8_t* buffers, uint64_t stride)
+      : options_(options), disk_(disk), buffers_(buffers), stride_(stride), random_(options.seed) {}
+
+  CopyLoopReport Run() {
+    const uint64_t end_ns = clock_.NowNs() + options_.time_ns;
+    RunBatch(/*copy=*/true);  // warms caches and TLB up; not counted
+    report_ = {};
+    do {
+      RunBatch(true);
+      RunBatch(false);
+    } while (clock_.NowNs() < end_ns);
+    return report_;
+  }
+
+ private:
+  void RunBatch(bool copy) {
+    for (uint64_t& offset : offsets_) {
+      offset = random_.Below(options_.disk_bytes / options_.block_bytes) * options_.block_bytes;
+    }
+    const uint64_t start_ns = clock_.NowNs();
+    for (const uint64_t offset : offsets_) {
+      uint8_t* to = buffers_ + next_ * stride_;
+      if (copy) {
+        std::memcpy(to, disk_ + offset, options_.block_bytes);
+      } else {
+        std::memset(to, 0, options_.block_bytes);
+      }
+      // The compiler may neither leave the bytes out nor merge what is done to a buffer with the next use of it.
+      asm volatile("" : : "r"(to) : "memory");
+      if (++next_ == options_.depth) next_ = 0;
+    }
+    const uint64_t took_ns = clock_.NowNs() - start_ns;
+    (copy ? report_.copying_ns : report_.zeroing_ns) += took_ns;
+    (copy ? report_.copied_blocks : report_.zeroed_blocks) += kBatch;
+  }
+
+  const CopyLoopOptions& options_;
+  const uint8_t* const disk_;
+  uint8_t* const buffers_;
+  const uint64_t stride_;
+  const TickClock clock_;
+  Random random_;
+  std::vector<uint64_t> offsets_ = std::vector<uint64_t>(kBatch);
+  uint32_t next_ = 0;
+  CopyLoopReport report_;
+};
+
+}  // namespace
+
+Result<CopyLoopReport> RunCopyLoop(const CopyLoopOptions& options) {
+  if (Status status = Check(options); !status) return std::move(status).error();
+  if (options.core >= 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<size_t>(options.core), &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+      return ErrnoError(errno, fmt::format("binding to core {}", options.core));
+    }
+  }
+  const uint64_t stride = (uint64_t{options.block_bytes} + GuestMemory::kPageBytes - 1) /
+                          GuestMemory::kPageBytes * GuestMemory::kPageBytes;
+  auto disk = MakeMemory(options.disk_bytes);
+  if (!disk) return std::move(disk).error();
+  auto buffers = MakeMemory(stride * options.depth);
+  if (!buffers) return std::move(buffers).error();
+  return CopyLoop(options, (*disk)->At(0, options.disk_bytes), (*buffers)->At(0, stride * options.depth),
+                  stride)
+      .Run();
+}
+
+}  // namespace cleat::perf

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the benchmark suite that measure nothing: statistics, bars, plan, files, page, plots."""
+
+import json
+import os
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from unittest import mock
+
+from cleat_bench import bars, machine, measure_malloc, measure_qsd, page, plan, plots, results, stats
+from cleat_bench.lab import FULL, QUICK
+from cleat_bench.stats import Figure, figure
+from cleat_guest import BenchError
+
+SUITE_SECONDS_MAX = 13 * 60  # of the fifteen minutes; the rest is for the build
+
+
+def every_figure():
+    """Something for every name that a plot or a table of the page asks for."""
+    names = list(bars.BARS) + [f"active_{count}_ratio" for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    for prefix in plots.CURVES:
+        names += [f"{prefix}_qd{depth}_ns" for depth in plots.DEPTHS]
+    for kind in ("blk", "scsi"):
+        names += [f"{kind}_null_qd1_{percentile}_us" for percentile in plots.PERCENTILES]
+    return {name: figure([100.0, 200.0, 300.0], "ns") for name in [*names, *plots.COSTS, "instructions_blk_split_qd32"]}
+
+
+class Statistics(unittest.TestCase):
+    def test_a_figure_is_the_median_and_one_disturbed_run_does_not_move_it(self):
+        calm = figure([10, 11, 10, 11, 10.5], "ns")
+        disturbed = figure([10, 11, 10, 900, 10.5], "ns")
+        self.assertEqual(calm.value, 10.5)
+        self.assertEqual(disturbed.value, 10.5)
+        self.assertLess(disturbed.spread, 1)
+
+    def test_spread_is_half_of_what_lies_between_the_quartiles(self):
+        self.assertEqual(stats.spread([1, 2, 3, 4, 5]), 1)
+        self.assertEqual(stats.spread([1, 4]), 1.5)
+        self.assertEqual(stats.spread([7]), 0)
+
+    def test_rounds_alternate_and_turn_round(self):
+        order = []
+        runs = stats.interleave({name: lambda name=name: order.append(name) or name for name in "ab"}, 3)
+        self.assertEqual("".join(order), "abbaab")
+        self.assertEqual(runs, {"a": ["a"] * 3, "b": ["b"] * 3})
+
+    def test_a_ratio_is_of_each_round_by_itself(self):
+        # The machine halves its speed in the second round: both see it, the ratio does not.
+        self.assertEqual(stats.ratio([100, 50, 100], [50, 25, 50]).runs, (2, 2, 2))
+        with self.assertRaises(ValueError):
+            stats.ratio([1, 2], [1])
+
+    def test_no_figure_comes_of_no_runs(self):
+        with self.assertRaises(ValueError):
+            figure([], "ns")
+
+
+class Bars(unittest.TestCase):
+    def test_a_bar_is_held_up_to_its_limit(self):
+        self.assertEqual(self.word("blk_null_qd32_ns", 150), "held")
+        self.assertEqual(self.word("blk_null_qd32_ns", 150.1), "missed")
+        self.assertEqual(self.word("active_64_ratio", 0.9), "held")
+        self.assertEqual(self.word("active_64_ratio", 0.89), "missed")
+
+    def test_what_was_not_measured_is_not_held(self):
+        self.assertEqual({verdict.word for verdict in bars.judge({})}, {"not measured"})
+        self.assertIn("not measured", bars.table(bars.judge({})))
+
+    @staticmethod
+    def word(name, value):
+        return next(verdict for verdict in bars.judge({name: figure([value], "")}) if verdict.name == name).word
+
+
+class Plan(unittest.TestCase):
+    def test_every_bar_is_given_a_value_by_one_measurement(self):
+        given = [bar for measurement in plan.MEASUREMENTS for bar in measurement.bars]
+        self.assertEqual(sorted(given), sorted(bars.BARS))
+
+    def test_all_of_it_takes_less_than_fifteen_minutes(self):
+        self.assertLess(sum(measurement.seconds(FULL) for measurement in plan.MEASUREMENTS), SUITE_SECONDS_MAX)
+        self.assertLess(sum(measurement.seconds(QUICK) for measurement in plan.MEASUREMENTS), SUITE_SECONDS_MAX / 3)
+
+    def test_a_part_is_chosen_by_name_or_by_part_of_a_bar(self):
+        self.assertEqual(self.names("null"), ["null"])
+        self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
+        self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
+        self.assertEqual(len(plan.choose(None)), len(plan.MEASUREMENTS))
+        for wrong in ("nothing", "null,,", "qsd,nothing"):
+            with self.assertRaisesRegex(ValueError, "there is no such measurement"):
+                plan.choose(wrong)
+
+    @staticmethod
+    def names(only):
+        return [measurement.name for measurement in plan.choose(only)]
+
+
+class Machine(unittest.TestCase):
+    def test_one_core_is_refused(self):
+        with mock.patch.object(os, "sched_getaffinity", return_value={3}):
+            with self.assertRaisesRegex(BenchError, "need 2"):
+                machine.choose_cores(None)
+
+    def test_cores_are_the_first_two_or_those_asked_for(self):
+        with mock.patch.object(os, "sched_getaffinity", return_value={2, 3, 5}):
+            self.assertEqual(machine.choose_cores(None), (2, 3))
+            self.assertEqual(machine.choose_cores("5,2"), (5, 2))
+            for wrong in ("2,2", "2,4", "2", "a,b"):
+                with self.assertRaises(BenchError):
+                    machine.choose_cores(wrong)
+
+    def test_a_process_time_is_not_of_this_one(self):
+        child = os.fork()
+        if child == 0:
+            signal_end = os.times().user + 0.05
+            while os.times().user < signal_end:
+                pass
+            os.kill(os.getpid(), 19)  # stopped, so that its time can still be read
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        used = measure_qsd.cpu_ns(child)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        self.assertGreaterEqual(used, 40_000_000)
+
+
+class Malloc(unittest.TestCase):
+    def test_the_excess_is_what_neither_copy_nor_zeroing_explains(self):
+        bare = [{"ns_per_copy": 100.0, "ns_per_zero": 20.0}]
+        # A null request of 150 has 20 of zeroing in it: with a copy of 105 in its place it would be 235.
+        self.assertAlmostEqual(measure_malloc.excess([150.0], [235.0], bare)["malloc_extra_ns"].value, 0)
+        self.assertAlmostEqual(measure_malloc.excess([150.0], [240.0], bare)["malloc_extra_ns"].value, 5)
+
+
+class Files(unittest.TestCase):
+    def test_results_have_the_shape_that_others_read(self):
+        text = results.results_json({"b": Figure(1.23456789, "ns", 0.1, (1.0, 1.5)), "a": figure([2], "ratio")})
+        self.assertEqual(json.loads(text)["b"], {"value": 1.2346, "unit": "ns", "spread": 0.1, "runs": [1.0, 1.5]})
+        self.assertEqual(list(json.loads(text)), ["a", "b"])
+        self.assertEqual(results.read_figures(text)["a"], figure([2.0], "ratio"))
+
+    def test_other_shapes_are_refused(self):
+        for wrong in ('{"a": 1}', '{"a": {"value": 1}}', '{"a": {"value": 1, "unit": "", "spread": 0, "runs": 3}}'):
+            with self.assertRaises(ValueError):
+                results.read_figures(wrong)
+
+    def test_a_file_is_replaced_as_a_whole(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "below" / "f"
+            results.write_whole(path, "old")
+            results.write_whole(path, "new")
+            self.assertEqual(path.read_text(encoding="utf-8"), "new")
+            self.assertEqual(os.listdir(path.parent), ["f"])
+
+
+class Page(unittest.TestCase):
+    def test_all_bars_are_on_it_with_their_verdict(self):
+        text = page.write(every_figure(), {"cores": "2"}, {}, set())
+        for name in bars.BARS:
+            self.assertEqual(text.count(f"| `{name}` | {bars.BARS[name].meaning}"), 1, name)
+        self.assertNotIn("not measured", text)
+        self.assertIn("| cores | 2 |", text)
+
+    def test_what_was_not_measured_is_said_and_not_drawn(self):
+        text = page.write({}, {}, {}, set())
+        self.assertEqual(text.count("not measured"), len(bars.BARS))
+        self.assertNotIn(".svg", text)
+
+    def test_plots_are_drawn_and_linked(self):
+        drawn = plots.draw(every_figure())
+        self.assertEqual(set(drawn), set(plots.PLOTS))
+        text = page.write(every_figure(), {}, {}, set(drawn))
+        for name, svg in drawn.items():
+            self.assertIn(f"({page.PLOT_DIR}/{name})", text)
+            self.assertTrue(ElementTree.fromstring(svg).tag.endswith("svg"))
+            self.assertIn("SPDX-License-Identifier", svg.splitlines()[1])
+        self.assertEqual(drawn, plots.draw(every_figure()))
+
+    def test_without_figures_nothing_is_drawn(self):
+        self.assertEqual(plots.draw({}), {})
+
+
+if __name__ == "__main__":
+    unittest.main()
