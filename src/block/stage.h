@@ -30,32 +30,33 @@ inline constexpr size_t kMoments = 7;
 
 class Moments {
  public:
-  // A new request.
-  void Seen(uint64_t seen_ns, uint64_t fetched_ns) {
+  // A new request. `batch`: a number that only requests of the same queue share which have both times in common.
+  void Seen(uint64_t seen_ns, uint64_t fetched_ns, uint64_t batch) {
     if constexpr (!kSight) return;
     at_ns_[static_cast<size_t>(Moment::kSeen)] = seen_ns;
     at_ns_[static_cast<size_t>(Moment::kFetched)] = fetched_ns;
-    stamped_ = kBegun;
+    batch_and_stamps_ = batch << kMoments | kBegun;
   }
   // Of a request that takes several steps (the ranges of a discard) the last one counts.
   void Stamp(Moment moment, uint64_t now_ns) {
     if constexpr (!kSight) return;
     at_ns_[static_cast<size_t>(moment)] = now_ns;
-    stamped_ |= Bit(moment);
+    batch_and_stamps_ |= Bit(moment);
   }
   uint64_t at_ns(Moment moment) const {
-    return (stamped_ & Bit(moment)) != 0 ? at_ns_[static_cast<size_t>(moment)] : 0;
+    return (batch_and_stamps_ & Bit(moment)) != 0 ? at_ns_[static_cast<size_t>(moment)] : 0;
   }
-  bool operator==(const Moments& other) const {
-    // One branch for the two that every request has.
-    const uint64_t differs =
-        (stamped_ ^ other.stamped_) | (at_ns_[0] ^ other.at_ns_[0]) | (at_ns_[1] ^ other.at_ns_[1]);
-    return differs == 0 && (stamped_ <= kBegun || RestEquals(other));
+  // Whether two requests of a queue have all moments in common. One comparison for those of a batch that the storage
+  // answered at once.
+  bool SameAs(const Moments& other) const {
+    return batch_and_stamps_ == other.batch_and_stamps_ &&
+           ((batch_and_stamps_ & kStamps) == kBegun || RestEquals(other));
   }
 
  private:
-  static constexpr uint32_t Bit(Moment moment) { return 1U << static_cast<uint32_t>(moment); }
-  static constexpr uint32_t kBegun = 0b11;  // seen and fetched, as every request is
+  static constexpr uint64_t Bit(Moment moment) { return uint64_t{1} << static_cast<uint32_t>(moment); }
+  static constexpr uint64_t kBegun = 0b11;  // seen and fetched, as every request is
+  static constexpr uint64_t kStamps = (uint64_t{1} << kMoments) - 1;
 
   bool RestEquals(const Moments& other) const {
     for (size_t i = 2; i < kMoments; ++i) {
@@ -66,7 +67,7 @@ class Moments {
   }
 
   std::array<uint64_t, kMoments> at_ns_{};  // only what was stamped counts
-  uint32_t stamped_ = 0;
+  uint64_t batch_and_stamps_ = 0;           // a bit each; the batch above them
 };
 
 }  // namespace cleat::block

@@ -23,7 +23,8 @@ class Recorder {
   void Ended(Cell& cell, const block::Request& request, OpColumn op, uint64_t bytes, bool failed) {
     if constexpr (!block::kSight) return;
     Run& run = *last_;
-    if (run.cell == &cell && run.kind == KindOf(op, failed) && run.moments == request.moments) [[likely]] {
+    if (run.cell == &cell && run.kind == KindOf(op, failed) && run.moments.SameAs(request.moments))
+        [[likely]] {
       ++run.count;
       run.bytes += bytes;
       return;

@@ -132,6 +132,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   const uint32_t count = std::min(available, kFetchBatchMax);
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
+  ++batch_;
   uint32_t fetched = 0;
   std::array<Chain, kReadAhead> chains;
   while (fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning) {
@@ -176,8 +177,10 @@ uint32_t RingQueue::ReadAhead(Ring& ring, std::span<Chain> chains) {
 
 void RingQueue::HandleRead(const Chain& chain) {
   HandleChain(chain, Ticket{epochs_.Enter(), chain.head()});
-  if (backlog_ > 0 && --backlog_ == 0) [[unlikely]]
+  if (backlog_ > 0 && --backlog_ == 0) [[unlikely]] {
     seen_ns_ = fetched_ns_;
+    ++batch_;
+  }
 }
 
 // What was left has been seen by now; what comes to it is seen when it is looked at again.

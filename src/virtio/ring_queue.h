@@ -80,7 +80,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   }
   // ---- Counting. A chain's request begins within HandleChain, and ends before its Give; `cell`: nullptr or one that
   // outlives Publish, see FlushSight.
-  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_); }
+  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_, batch_); }
   void Ended(observe::Cell* cell, const block::Request& request, observe::OpColumn op, uint64_t bytes,
              bool failed) {
     if (!block::kSight || cell == nullptr) return;
@@ -166,6 +166,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // Of the chain being handled. Those that did not fit into the last batch had been seen then.
   uint64_t seen_ns_ = 0;
   uint64_t fetched_ns_ = 0;
+  uint64_t batch_ = 0;  // counts how often the two have changed
   uint64_t backlog_seen_ns_ = 0;
   uint32_t backlog_ = 0;
   std::unique_ptr<observe::Recorder> recorder_;  // since the last Trim

@@ -65,9 +65,9 @@ TEST_F(ReactorSightTest, TheOldestRequestIsShownWithItsStage) {
   old.op = block::Op::kWrite;
   old.offset_bytes = 8192;
   old.length_bytes = 4096;
-  old.moments.Seen(start_ns, start_ns + 5);
+  old.moments.Seen(start_ns, start_ns + 5, /*batch=*/0);
   old.moments.Stamp(Moment::kSubmitted, start_ns + 10);
-  young.moments.Seen(start_ns + 1000, start_ns + 1000);
+  young.moments.Seen(start_ns + 1000, start_ns + 1000, /*batch=*/0);
   queue.requests = {&young, &old};
   on().Watch(queue);
   EXPECT_EQ(Oldest().in_flight, 0U) << "nobody has looked yet";
@@ -93,7 +93,7 @@ TEST_F(ReactorSightTest, TheOldestRequestIsShownWithItsStage) {
 TEST_F(ReactorSightTest, AnIdleReactorLooksNoMore) {
   Queue queue(*cell_);
   block::Request request;
-  request.moments.Seen(1, 1);
+  request.moments.Seen(1, 1, /*batch=*/0);
   queue.requests = {&request};
   on().Watch(queue);
   Pass(ReactorSight::kScanNs + 20 * kNsPerMs);
@@ -114,7 +114,7 @@ TEST_F(ReactorSightTest, ARequestThatBecomesSlowIsLoggedOnceAndAgainAtItsEnd) {
   const uint64_t start_ns = reactor_->now_ns();
   request.offset_bytes = 512;
   request.length_bytes = 1024;
-  request.moments.Seen(start_ns, start_ns);
+  request.moments.Seen(start_ns, start_ns, /*batch=*/0);
   request.moments.Stamp(Moment::kSubmitted, start_ns + 7);
   queue.requests = {&request};
   on().Watch(queue);
@@ -160,7 +160,7 @@ uint64_t Count(const SegmentReader& reader, OpColumn op, Stage stage) {
 TEST_F(ReactorSightTest, RequestsThatEndedAlikeAreCountedTogether) {
   Recorder recorder(on());
   block::Request request;
-  request.moments.Seen(100, 100);
+  request.moments.Seen(100, 100, /*batch=*/0);
   for (int i = 0; i < 31; ++i) recorder.Ended(*cell_, request, OpColumn::kRead, 4096, false);
   recorder.Ended(*cell_, request, OpColumn::kRead, 0, true);
   recorder.Ended(*cell_, request, OpColumn::kOther, 0, false);
@@ -179,11 +179,36 @@ TEST_F(ReactorSightTest, RequestsThatEndedAlikeAreCountedTogether) {
   EXPECT_EQ(Count(*reader_, OpColumn::kOther, Stage::kTotal), 1U);
 }
 
+TEST_F(ReactorSightTest, WhatDiffersInOneMomentIsCountedApart) {
+  Recorder recorder(on());
+  const auto ended = [&](uint64_t fetched_ns, uint64_t batch, uint64_t submitted_ns) {
+    block::Request request;
+    request.moments.Seen(100, fetched_ns, batch);
+    if (submitted_ns != 0) request.moments.Stamp(block::Moment::kSubmitted, submitted_ns);
+    recorder.Ended(*cell_, request, OpColumn::kRead, 512, false);
+  };
+  ended(200, 1, 0);
+  ended(200, 1, 0);
+  ended(200, 1, 300);
+  ended(200, 1, 90'000);
+  ended(90'000, 2, 0);
+  recorder.Flush(100'000, 0);
+  const auto of = [&](Stage stage) {
+    return reader_->Histograms(reader_->Cells().at(0)).at(0).at(static_cast<size_t>(stage));
+  };
+  EXPECT_EQ(of(Stage::kFetched).count(), 5U);
+  EXPECT_LT(of(Stage::kFetched).PercentileNs(0.5), 110U);
+  EXPECT_GT(of(Stage::kFetched).PercentileNs(0.99), 80'000U);
+  EXPECT_EQ(of(Stage::kSubmitted).count(), 2U);
+  EXPECT_LT(of(Stage::kSubmitted).PercentileNs(0.1), 110U);
+  EXPECT_GT(of(Stage::kSubmitted).PercentileNs(0.99), 80'000U);
+}
+
 TEST_F(ReactorSightTest, MoreDifferentEndsThanThereIsRoomForAreCountedToo) {
   Recorder recorder(on());
   block::Request request;
   for (uint64_t i = 1; i <= 100; ++i) {
-    request.moments.Seen(i, i);
+    request.moments.Seen(i, i, /*batch=*/i);
     recorder.Ended(*cell_, request, OpColumn::kWrite, 512, false);
   }
   recorder.Flush(reactor_->now_ns(), 0);
