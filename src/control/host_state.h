@@ -216,6 +216,7 @@ class HostState {
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
   Result<v1::Disk> CommitDisk(DiskEntry entry);
   Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
+  DiskEntry& AddDisk(DiskEntry entry);
   uint64_t KnownSize(const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
 
@@ -249,6 +250,7 @@ class HostState {
   std::map<std::string, ControllerEntry> controllers_;
   std::map<std::string, EngineEntry> engines_;
   std::map<std::string, BusyDisk> busy_;  // by id
+  std::multimap<std::string, std::string> claims_;  // of files and world wide names: disks' ids by ClaimsOf
   std::condition_variable published_;
   size_t waiters_ = 0;
   bool stopping_ = false;

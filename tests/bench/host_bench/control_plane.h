@@ -30,7 +30,6 @@ struct AttachTimes {
   double all_ready_s = 0;         // from the first call until all are READY
   double all_acknowledged_s = 0;  // until the last call's answer
   std::vector<double> calls_us;   // from call to answer, by disk
-  std::vector<double> ready_s;    // since the first call, in the order in which they became READY
 };
 
 class ControlPlane {

@@ -23,8 +23,8 @@ struct Plan {
   uint32_t idle_windows = 3;
   uint32_t idle_window_ms = 5000;
   uint32_t wakes = 400;
-  uint32_t load_pairs = 9;
-  uint32_t load_ms = 1000;
+  uint32_t load_pairs = 31;  // short ones, so that what else runs on the machine meets both of a pair
+  uint32_t load_ms = 250;
   uint32_t depth = 4;
   int generator_core = 1;
   HostOptions host;
@@ -39,6 +39,8 @@ struct Populated {
   uint64_t engine_guests_bytes = 0;  // with controllers and guests, without disks
   uint64_t cleatd_empty_bytes = 0;
   double handshakes_s = 0;
+  double engine_cpu_us = 0;  // a disk, while they were attached
+  double cleatd_cpu_us = 0;
 };
 
 class Phases {
@@ -60,8 +62,10 @@ class Phases {
   Status Idle(const Populated& made);
   Status Wake(const Populated& made);
   Result<double> WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa);
-  Result<double> LoadOnce(GuestFleet& guests, size_t step);
-  Status Sleep(uint64_t ms);  // kCancelled when interrupted
+  // Target 0 of every `step`-th guest.
+  Result<std::vector<perf::LoadDevice>> ActiveDisks(GuestFleet& guests, size_t step) const;
+  Result<double> LoadOnce(std::vector<perf::LoadDevice>& devices);  // requests a second
+  Status Sleep(uint64_t ms);                                        // kCancelled when interrupted
   static Status EndHost(Populated& made);
   void Say(const std::string& what) const;
 

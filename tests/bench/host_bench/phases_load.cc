@@ -13,14 +13,17 @@ constexpr uint64_t kWarmUpNs = 100 * kNsPerMs;
 
 }  // namespace
 
-// Requests a second on target 0 of every `step`-th guest.
-Result<double> Phases::LoadOnce(GuestFleet& guests, size_t step) {
+Result<std::vector<perf::LoadDevice>> Phases::ActiveDisks(GuestFleet& guests, size_t step) const {
   std::vector<perf::LoadDevice> devices;
   for (size_t i = 0; i < plan_.active; ++i) {
     auto device = guests.DeviceOf(i * step, 0);
     if (!device) return std::move(device).error();
     devices.push_back(std::move(*device));
   }
+  return devices;
+}
+
+Result<double> Phases::LoadOnce(std::vector<perf::LoadDevice>& devices) {
   perf::LoadOptions options;
   options.depth = plan_.depth;
   options.time_ns = uint64_t{plan_.load_ms} * kNsPerMs;
@@ -42,12 +45,15 @@ Status Phases::Active(Populated& crowded) {
   if (!alone) return std::move(alone).error();
   Say(fmt::format("{} of {} disks are busy, then {} of {}, in turns", plan_.active, plan_.shape.disks(),
                   plan_.active, plan_.active));
+  auto among_many = ActiveDisks(*crowded.guests, plan_.shape.controllers / plan_.active);
+  if (!among_many) return std::move(among_many).error();
+  auto lonely = ActiveDisks(*alone->guests, 1);
+  if (!lonely) return std::move(lonely).error();
   std::vector<double> ratios, crowded_kiops, alone_kiops;
   for (uint32_t i = 0; i < plan_.load_pairs; ++i) {
     double iops[2] = {};
     for (const uint32_t turn : {i % 2, 1 - i % 2}) {
-      auto rate = turn == 0 ? LoadOnce(*crowded.guests, plan_.shape.controllers / plan_.active)
-                            : LoadOnce(*alone->guests, 1);
+      auto rate = LoadOnce(turn == 0 ? *among_many : *lonely);
       if (!rate) return std::move(rate).error();
       iops[turn] = *rate;
     }

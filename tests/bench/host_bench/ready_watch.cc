@@ -35,7 +35,7 @@ void ReadyWatch::Read() {
     const std::lock_guard lock(mutex_);
     if (event.has_synced()) synced_ = true;
     if (is_failed) failed_ = fmt::format("{}: {}", event.attachment().name(), status.message());
-    if (is_ready && ready_.insert(event.attachment().name()).second) ready_ns_.push_back(clock.NowNs());
+    if (is_ready && ready_.insert(event.attachment().name()).second) last_ready_ns_ = clock.NowNs();
     changed_.notify_one();
   }
   const std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ Status ReadyWatch::WaitFor(const std::atomic<bool>& stop, const std::string& wha
     if (ended_) return Error(ErrorCode::kUnavailable, "Watch ended: cleatd is gone, or we read too slowly");
     if (clock.NowNs() > end_ns) {
       return Error(ErrorCode::kDeadlineExceeded, fmt::format("{}: {} attachments are READY after {} s", what,
-                                                             ready_ns_.size(), kPatienceNs / kNsPerSecond));
+                                                             ready_.size(), kPatienceNs / kNsPerSecond));
     }
     changed_.wait_for(lock, kStopLook);
   }
@@ -65,11 +65,11 @@ Status ReadyWatch::WaitSynced(const std::atomic<bool>& stop) {
   return WaitFor(stop, "a snapshot", [&] { return synced_; });
 }
 
-Result<std::vector<uint64_t>> ReadyWatch::WaitReady(size_t count, const std::atomic<bool>& stop) {
-  Status status = WaitFor(stop, fmt::format("{} disks", count), [&] { return ready_ns_.size() >= count; });
+Result<uint64_t> ReadyWatch::WaitReady(size_t count, const std::atomic<bool>& stop) {
+  Status status = WaitFor(stop, fmt::format("{} disks", count), [&] { return ready_.size() >= count; });
   if (!status) return std::move(status).error();
   const std::lock_guard lock(mutex_);
-  return ready_ns_;
+  return last_ready_ns_;
 }
 
 }  // namespace cleat::bench

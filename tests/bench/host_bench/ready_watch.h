@@ -12,7 +12,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.grpc.pb.h"
@@ -28,8 +27,8 @@ class ReadyWatch {
 
   // Until the snapshot is complete: what changes from now on will be seen.
   Status WaitSynced(const std::atomic<bool>& stop);
-  // Until so many attachments are READY. When each of them became that, in this order (CLOCK_MONOTONIC).
-  Result<std::vector<uint64_t>> WaitReady(size_t count, const std::atomic<bool>& stop);
+  // Until so many attachments are READY; when the last one became that (CLOCK_MONOTONIC).
+  Result<uint64_t> WaitReady(size_t count, const std::atomic<bool>& stop);
 
  private:
   void Read();
@@ -44,7 +43,7 @@ class ReadyWatch {
   bool ended_ = false;
   std::string failed_;  // what a FAILED attachment says
   std::set<std::string> ready_;
-  std::vector<uint64_t> ready_ns_;
+  uint64_t last_ready_ns_ = 0;
   std::thread thread_;
 };
 
