@@ -100,6 +100,9 @@ int Main(int argc, char** argv) {
   app.add_option("--engine-core", plan.host.engine_core, "Core of the engines' reactors")
       ->capture_default_str();
   app.add_option("--generator-core", plan.generator_core, "Core of the load")->capture_default_str();
+  std::string only;
+  app.add_option("--only", only, "serial: that, idle and wake-up; parallel: that, and the busy disks")
+      ->check(CLI::IsMember({"serial", "parallel"}));
   app.footer(kFooter);
   CLI11_PARSE(app, argc, argv);
 
@@ -108,6 +111,8 @@ int Main(int argc, char** argv) {
         Error(ErrorCode::kFailedPrecondition, "two cores are needed: engine and load have one each"));
   if (Status status = RaiseDescriptorLimit(); !status) return Complain(status.error());
   CatchSignals();
+  plan.serial = only != "parallel";
+  plan.parallel = only != "serial";
   Figures figures;
   if (quick) {
     MakeQuick(&plan);

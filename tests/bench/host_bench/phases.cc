@@ -36,7 +36,10 @@ void Phases::Say(const std::string& what) const {
 
 Status Phases::Run() {
   if (Status status = Disk(); !status) return status;
-  if (Status status = Serial(); !status) return status;
+  if (plan_.serial) {
+    if (Status status = Serial(); !status) return status;
+  }
+  if (!plan_.parallel) return Ok{};
   Populated crowded;
   Status status = Parallel(&crowded);
   if (status) status = Active(crowded);

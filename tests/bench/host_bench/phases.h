@@ -18,6 +18,8 @@ namespace cleat::bench {
 
 struct Plan {
   HostShape shape{.controllers = 384, .targets = 8};
+  bool serial = true;       // attach one by one, idle, wake
+  bool parallel = true;     // attach together, a few busy disks
   uint32_t active = 64;     // disks under load, on as many controllers
   uint32_t in_flight = 32;  // calls of the parallel attach
   uint32_t idle_windows = 3;
