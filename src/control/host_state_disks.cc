@@ -181,7 +181,8 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   auto id = ParseDiskName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == *id; });
   if (const auto busy = busy_.find(*id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
   }

@@ -56,7 +56,8 @@ class SegmentRig {
       oldest.stage_ns = seen_ns + 1000;
       cell->SetOldest(oldest);
     }
-    observe::Store(segment_->reactor(reactor).oldest_ns, cell != nullptr ? seen_ns : observe::kNothingInFlight);
+    observe::Store(segment_->reactor(reactor).oldest_ns,
+                   cell != nullptr ? seen_ns : observe::kNothingInFlight);
     observe::Store(segment_->reactor(reactor).scanned_ns, clock_.NowNs());
   }
   // A write of 512 bytes at 1024 that took so long: 1 us to be fetched, 1 us to be submitted, the rest in the storage.
