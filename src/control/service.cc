@@ -165,10 +165,7 @@ grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest
     auto event = (*watcher)->Next(kWatchTurn);
     if (!event.ok()) return ToGrpc(event.error());
     if (*event == nullptr) continue;
-    // Changes that come in a burst share a system call: what is buffered goes out with the last of them.
-    grpc::WriteOptions options;
-    if ((*watcher)->HasNext()) options.set_buffer_hint();
-    if (!writer->Write(**event, options)) break;
+    if (!writer->Write(**event)) break;
   }
   return grpc::Status::CANCELLED;
 }

@@ -28,11 +28,6 @@ Result<WatchEvent> Watcher::Next(std::chrono::milliseconds wait) {
   return event;
 }
 
-bool Watcher::HasNext() {
-  const std::lock_guard lock(mutex_);
-  return !queue_.empty() || !end_.ok();
-}
-
 void Watcher::Push(const WatchEvent& event, size_t queue_max) {
   const std::lock_guard lock(mutex_);
   if (!end_.ok()) return;

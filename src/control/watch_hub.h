@@ -25,8 +25,6 @@ class Watcher {
   // The next event; nullptr when there was none in this time. kResourceExhausted once it was too slow,
   // kUnavailable once cleatd stops: no event follows either.
   Result<WatchEvent> Next(std::chrono::milliseconds wait);
-  // Whether the next one, or the end, is there already.
-  bool HasNext();
 
  private:
   friend class WatchHub;

@@ -24,6 +24,7 @@ constexpr const char* kFooter =
   attach_3072_last_over_first_ratio  mean time of the last tenth of the serial calls over the first tenth's
   idle_3072_cpu_percent      CPU of engine and cleatd together while nobody does anything
   idle_disk_kib              Private_Dirty of the engine per disk, with its part of controllers and connections
+  idle_used_disk_kib         the same once every disk was read from
   idle_wake_us_p50           from the kick of a sleeping disk to its used entry, 4 KiB read
   active_64_of_3072_ratio    requests a second of 64 disks on 64 of the controllers, over those of 64 disks
                              on 64 controllers on a host that has no others; in turns

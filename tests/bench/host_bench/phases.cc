@@ -133,6 +133,7 @@ Status Phases::Serial() {
   figures_.Add("connect_384_s", "s", {made->handshakes_s});
   Status status = Idle(*made);
   if (status) status = Wake(*made);
+  if (status) status = Used(*made);
   if (!status) fmt::print(stderr, "{}", made->host->LogTails());
   if (Status ended = EndHost(*made); status.ok()) status = std::move(ended);
   return status;

@@ -63,6 +63,7 @@ class Phases {
   Status PopulateOn(Populated& made, const HostShape& shape, uint32_t in_flight);
   Status Idle(const Populated& made);
   Status Wake(const Populated& made);
+  Status Used(const Populated& made);
   Result<double> WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa);
   // Target 0 of every `step`-th guest.
   Result<std::vector<perf::LoadDevice>> ActiveDisks(GuestFleet& guests, size_t step) const;

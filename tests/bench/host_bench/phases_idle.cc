@@ -135,4 +135,25 @@ Status Phases::Wake(const Populated& made) {
   return Ok{};
 }
 
+// A disk that was used has more: its histograms' pages, for one.
+Status Phases::Used(const Populated& made) {
+  Say("every disk is read once");
+  std::vector<uint8_t> data(kReadBlocks * perf::wire::kSectorBytes);
+  for (size_t guest = 0; guest < made.guests->size(); ++guest) {
+    if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
+    perf::ScsiDriver& driver = made.guests->driver(guest);
+    for (uint32_t target = 0; target < plan_.shape.targets; ++target) {
+      const perf::scsi::Lun lun = perf::scsi::LunOf(static_cast<uint8_t>(target));
+      if (auto cleared = driver.ClearUnitAttentions(lun); !cleared) return std::move(cleared).error();
+      auto read = driver.Execute(lun, perf::scsi::Read10(0, kReadBlocks), {}, data);
+      if (!read) return std::move(read).error();
+      if (!read->good()) return Error(ErrorCode::kInternal, "a read failed: " + read->ToString());
+    }
+  }
+  const double bytes = static_cast<double>(PrivateDirtyBytes(made.host->engine_pid())) -
+                       static_cast<double>(made.engine_empty_bytes);
+  figures_.Add("idle_used_disk_kib", "KiB", {bytes / 1024 / plan_.shape.disks()});
+  return Ok{};
+}
+
 }  // namespace cleat::bench
