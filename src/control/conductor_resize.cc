@@ -21,8 +21,10 @@ void Conductor::LookAtSize(const std::string& disk) {
   const std::optional<DiskRow> row = state_.Disk(disk);
   if (!row || row->deleting) return;
   const uint64_t size_bytes = row->spec.size_bytes();
+  const std::vector<std::string> controllers = state_.ControllersWith(disk);
   for (auto& [peer, engine] : engines_) {
-    if (engine.foreign || engine.resize_busy.contains(disk) || !IsBehind(engine, disk, size_bytes)) continue;
+    if (engine.foreign || engine.resize_busy.contains(disk)) continue;
+    if (!IsBehind(engine, controllers, disk, size_bytes)) continue;
     const auto work = engine.resize_work.find(disk);
     if (work != engine.resize_work.end() && clock_.NowNs() < work->second.not_before_ns) continue;
     AskResize(engine, disk, size_bytes);

@@ -45,14 +45,17 @@ bool IsHeldBack(const ControllerView& view) {
 
 }  // namespace
 
-bool IsBehind(const EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
+              uint64_t size_bytes) {
   if (const auto held = engine.memories.find(disk);
       held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
     return true;
   }
   const std::string name = DiskName(disk);
-  for (const auto& [controller, view] : engine.controllers) {
-    for (const auto& [target, status] : view.attachments) {
+  for (const std::string& controller : controllers) {
+    const auto view = engine.controllers.find(controller);
+    if (view == engine.controllers.end()) continue;
+    for (const auto& [target, status] : view->second.attachments) {
       const engine::v1::Disk& known = status.attachment().disk();
       if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name &&
           known.has_size_bytes() && known.size_bytes() < size_bytes) {

@@ -65,7 +65,9 @@ struct Step {
 };
 
 // Whether the engine knows a smaller size of the disk than this: behind a guest, or of memory that it holds.
-bool IsBehind(const EngineView& engine, const std::string& disk, uint64_t size_bytes);
+// `controllers` are those that have the disk, for an engine has hundreds and this is asked with every change.
+bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
+              uint64_t size_bytes);
 
 // Everything that can be done now, in the order in which it must be done: take away what should not be,
 // forget what is gone, then put what is missing. Steps that wait for a back-off are left out.

@@ -45,8 +45,7 @@ Status HostState::Fill(Rows rows) {
         return status;
       }
     }
-    const std::string id = entry.row.id;
-    disks_.emplace(id, std::move(entry));
+    AddDisk(std::move(entry));
   }
   for (ControllerRow& row : rows.controllers) {
     ControllerEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};

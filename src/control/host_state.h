@@ -13,24 +13,29 @@
 // (kAborted).
 //
 // Every change gets the next revision and goes to the watchers. Any thread; the store is written under the
-// mutex, files are looked at outside of it.
+// mutex, files are looked at outside of it. New attachments are written outside of it too, so that many at once share
+// a commit (GroupCommit); whose answer depends on one that is being written waits for it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
+#include "control/group_commit.h"
 #include "control/memory_keeper.h"
 #include "control/model.h"
 #include "control/names.h"
@@ -178,6 +183,11 @@ class HostState {
     std::string wwn;
     const char* doing;
   };
+  // An attachment that is being written to the store, without the mutex.
+  struct Attaching {
+    const AttachmentRow* row;
+    std::string disk;  // id
+  };
   // What a Wait finds: what it waited for, why that won't come, or (neither) what is instead.
   struct Finding {
     std::optional<v1::WaitResponse> done = std::nullopt;
@@ -186,7 +196,10 @@ class HostState {
   };
 
   HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max)
-      : store_(store), memory_(memory), hub_(watch_queue_max) {}
+      : store_(store),
+        memory_(memory),
+        hub_(watch_queue_max),
+        commits_([this](std::span<const AttachmentRow* const> rows) { return store_.Put(rows); }) {}
 
   // All below: under the mutex, unless it says otherwise.
   Status Fill(Rows rows);
@@ -216,6 +229,7 @@ class HostState {
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
   Result<v1::Disk> CommitDisk(DiskEntry entry);
   Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
+  DiskEntry& AddDisk(DiskEntry entry);
   uint64_t KnownSize(const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
 
@@ -224,6 +238,15 @@ class HostState {
   void CountController(const std::string& engine, int difference);
   Status EraseController(ControllerEntry& entry);
 
+  // Waits until none is being written that decides what the caller finds.
+  template <typename Decides>
+  void AwaitAttaching(std::unique_lock<std::mutex>& lock, Decides decides) {
+    attached_.wait(lock, [&] { return std::none_of(attaching_.begin(), attaching_.end(), decides); });
+  }
+  bool IsForManyReaders(const std::string& disk_id);
+  // Writes it, without the mutex meanwhile; neither its controller nor its disk goes.
+  Status CommitAttachment(std::unique_lock<std::mutex>& lock, const AttachmentRow& row,
+                          const std::string& disk_id);
   Result<uint32_t> FreeTarget(const ControllerEntry& controller, const std::string& name) const;
   Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
   Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
@@ -241,6 +264,7 @@ class HostState {
   Store& store_;
   MemoryKeeper& memory_;
   WatchHub hub_;
+  GroupCommit<AttachmentRow> commits_;
   std::mutex mutex_;
   std::function<void()> wake_ = [] {};
   uint64_t revision_ = 0;         // the last one handed out
@@ -248,7 +272,10 @@ class HostState {
   std::map<std::string, DiskEntry> disks_;
   std::map<std::string, ControllerEntry> controllers_;
   std::map<std::string, EngineEntry> engines_;
-  std::map<std::string, BusyDisk> busy_;  // by id
+  std::map<std::string, BusyDisk> busy_;            // by id
+  std::multimap<std::string, std::string> claims_;  // of files and world wide names: disks' ids by ClaimsOf
+  std::list<Attaching> attaching_;
+  std::condition_variable attached_;
   std::condition_variable published_;
   size_t waiters_ = 0;
   bool stopping_ = false;

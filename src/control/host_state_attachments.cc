@@ -23,11 +23,17 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   if (auto status = CheckId("attachment_id", row.id); !status.ok()) return std::move(status).error();
   const std::string name = AttachmentName(row.controller, row.id);
 
-  const std::lock_guard lock(mutex_);
+  const v1::AttachmentSpec& asked = request.attachment().spec();
+  std::unique_lock lock(mutex_);
+  AwaitAttaching(lock, [&](const Attaching& other) {
+    if (other.disk == *disk_id && !IsForManyReaders(*disk_id)) return true;
+    if (other.row->controller != row.controller) return false;
+    return other.row->id == row.id || !asked.has_target() || other.row->spec.target() == asked.target();
+  });
   ControllerEntry* controller = FindController(row.controller);
   if (controller == nullptr) return NotThere(request.parent());
   if (controller->row.deleting) return Busy(request.parent(), request.parent() + " is being removed");
-  auto spec = CompleteAttachmentSpec(name, request.attachment().spec(), controller->row.spec.type());
+  auto spec = CompleteAttachmentSpec(name, asked, controller->row.spec.type());
   if (!spec.ok()) return std::move(spec).error();
   row.spec = std::move(*spec);
   if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
@@ -44,7 +50,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   if (auto status = CheckNewAttachment(*controller, row); !status.ok()) return std::move(status).error();
 
   row.revision = row.intent_revision = NextRevision();
-  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  if (auto status = CommitAttachment(lock, row, *disk_id); !status.ok()) return std::move(status).error();
   AttachmentEntry& entry = controller->attachments[row.id];
   entry.row = std::move(row);
   Publish(entry);
@@ -55,6 +61,22 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   spdlog::info("attached {} as {}{}", DiskName(*disk_id), name,
                entry.row.spec.read_only() ? ", read-only" : "");
   return Show(entry);
+}
+
+bool HostState::IsForManyReaders(const std::string& disk_id) {
+  const DiskEntry* disk = FindDisk(disk_id);
+  return disk != nullptr && disk->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
+}
+
+Status HostState::CommitAttachment(std::unique_lock<std::mutex>& lock, const AttachmentRow& row,
+                                   const std::string& disk_id) {
+  const auto attaching = attaching_.insert(attaching_.end(), {.row = &row, .disk = disk_id});
+  lock.unlock();
+  Status status = commits_.Write(row);
+  lock.lock();
+  attaching_.erase(attaching);
+  attached_.notify_all();
+  return status;
 }
 
 Status HostState::CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row) {

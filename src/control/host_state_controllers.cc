@@ -127,7 +127,8 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   auto id = ParseControllerName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == *id; });
   ControllerEntry* entry = FindController(*id);
   if (entry == nullptr || entry->row.deleting) return v1::DeleteControllerResponse();
   if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {

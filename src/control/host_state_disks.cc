@@ -2,6 +2,8 @@
 // Disks, from the API's side.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -17,6 +19,13 @@ namespace {
 
 bool CanShareFile(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
+}
+
+// What no two disks may have, as keys of `claims_`.
+std::vector<std::string> ClaimsOf(const v1::DiskSpec& spec) {
+  std::vector<std::string> claims{"wwn " + spec.wwn()};
+  if (spec.has_file()) claims.push_back("file " + spec.file().path());
+  return claims;
 }
 
 }  // namespace
@@ -68,11 +77,24 @@ Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, con
   return nullptr;
 }
 
+HostState::DiskEntry& HostState::AddDisk(DiskEntry entry) {
+  const std::string id = entry.row.id;
+  DiskEntry& kept = disks_.emplace(id, std::move(entry)).first->second;
+  for (std::string& claim : ClaimsOf(kept.row.spec)) claims_.emplace(std::move(claim), id);
+  return kept;
+}
+
 // No other disk may have its file or its world wide name, unless both only read the same file.
 Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) const {
   const std::string name = DiskName(id);
   const std::string& path = spec.file().path();
-  for (const auto& [other_id, other] : disks_) {
+  std::set<std::string> others;
+  for (const std::string& claim : ClaimsOf(spec)) {
+    const auto [first, last] = claims_.equal_range(claim);
+    for (auto it = first; it != last; ++it) others.insert(it->second);
+  }
+  for (const std::string& other_id : others) {
+    const DiskEntry& other = disks_.at(other_id);
     const bool same_file = spec.has_file() && other.row.spec.file().path() == path;
     const bool same_wwn = other.row.spec.wwn() == spec.wwn();
     if (same_file && CanShareFile(other.row.spec, spec)) continue;
@@ -124,7 +146,7 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
     memory_.Drop(id);
     return std::move(status).error();
   }
-  DiskEntry& kept = disks_.emplace(id, std::move(entry)).first->second;
+  DiskEntry& kept = AddDisk(std::move(entry));
   Publish(kept);
   spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
   return Show(kept);
@@ -159,7 +181,8 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   auto id = ParseDiskName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == *id; });
   if (const auto busy = busy_.find(*id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
   }
@@ -207,6 +230,11 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
 Status HostState::EraseDisk(DiskEntry& entry) {
   const std::string id = entry.row.id;
   if (auto status = store_.EraseDisk(id); !status.ok()) return status;
+  for (const std::string& claim : ClaimsOf(entry.row.spec)) {
+    const auto [first, last] = claims_.equal_range(claim);
+    const auto ours = std::find_if(first, last, [&](const auto& of) { return of.second == id; });
+    if (ours != last) claims_.erase(ours);
+  }
   disks_.erase(id);
   memory_.Drop(id);
   PublishGone(DiskName(id));

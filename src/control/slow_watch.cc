@@ -121,17 +121,14 @@ void SlowWatch::Collect(Engine& engine, uint64_t now_ns) {
 }
 
 void SlowWatch::LookAtDisks(Engine& engine, uint64_t now_ns) {
-  // Reactors with nothing in flight don't look at it, and there is nothing to read here either.
-  uint64_t looked_ns = 0;
-  for (const observe::ReactorSeen& reactor : engine.reader->Reactors()) {
-    looked_ns = std::max(looked_ns, reactor.scanned_ns);
-  }
-  if (looked_ns == engine.looked_ns && !engine.any_in_flight && engine.stuck.empty()) return;
-  engine.looked_ns = looked_ns;
-  engine.any_in_flight = false;
-  for (const stats::DiskSeen& disk : stats::DisksOf(*engine.reader, now_ns)) {
-    if (disk.in_flight > 0) engine.any_in_flight = true;
-    LookAtDisk(engine, disk, now_ns);
+  // Thousands of disks are read only if one of them may be stuck, or was.
+  const bool may_be_stuck = stats::MayHaveSlow(*engine.reader, now_ns);
+  if (!may_be_stuck && engine.stuck.empty()) return;
+  if (may_be_stuck) {
+    for (const stats::DiskSeen& disk :
+         stats::DisksOf(*engine.reader, now_ns, observe::SegmentReader::Which::kInFlight)) {
+      LookAtDisk(engine, disk, now_ns);
+    }
   }
   std::erase_if(engine.stuck, [&](const auto& entry) {
     const auto& [name, stuck] = entry;

@@ -60,8 +60,6 @@ class SlowWatch {
   struct Engine {
     uint64_t serial = 0;
     std::unique_ptr<observe::SegmentReader> reader;
-    uint64_t looked_ns = 0;  // newest look of its reactors that was followed here
-    bool any_in_flight = false;
     std::map<std::string, Stuck> stuck;  // by "disks/a of controllers/b"
   };
 

@@ -37,6 +37,10 @@ constexpr char kLoadAttachments[] =
     "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
+constexpr char kBegin[] = "BEGIN IMMEDIATE";
+constexpr char kCommit[] = "COMMIT";
+constexpr char kRollback[] = "ROLLBACK";
+
 // Skips a revision: SQLite writes no page for a row that does not change.
 constexpr char kProbe[] = "UPDATE revisions SET next = next + 1";
 
@@ -64,6 +68,11 @@ std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
 
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
   return {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}, row.intent_revision};
+}
+
+std::vector<SqlValue> WithSum(std::vector<SqlValue> values) {
+  values.emplace_back(RowSum(values));
+  return values;
 }
 
 Error Damaged(const std::string& path, std::string_view what) {
@@ -180,37 +189,52 @@ Result<SqlRun> Store::Prepared(const char* sql) {
   return SqlRun(statement);
 }
 
-Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
+Status Store::Step(const char* sql, const std::vector<SqlValue>& values) {
   auto run = Prepared(sql);
   if (!run.ok()) return std::move(run).error();
   int position = 0;
   for (const SqlValue& value : values) CLEAT_CHECK(run->Bind(++position, value) == SQLITE_OK);
-  const bool done = run->Step() == SQLITE_DONE;
-  if (done) {
+  return run->Step() == SQLITE_DONE ? Status(Ok{}) : Status(Failed(sql));
+}
+
+Status Store::Noted(Status status) {
+  if (status.ok()) {
     writable_.store(true, std::memory_order_relaxed);
-    return Ok{};
-  }
-  const Error error = Failed(sql);
-  if (writable_.exchange(false)) {
+  } else if (writable_.exchange(false)) {
     const std::lock_guard lock(on_failure_mutex_);
     if (on_failure_) on_failure_();
   }
-  return error;
+  return status;
 }
 
-Status Store::PutRow(const char* sql, std::vector<SqlValue> values) {
-  values.emplace_back(RowSum(values));
-  return Run(sql, values);
+Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
+  const std::lock_guard lock(mutex_);
+  return Noted(Step(sql, values));
+}
+
+Status Store::Put(std::span<const AttachmentRow* const> rows) {
+  const std::lock_guard lock(mutex_);
+  Status status = Step(kBegin, {});
+  for (const AttachmentRow* row : rows) {
+    if (status.ok()) status = Step(kPutAttachment, WithSum(ValuesOf(*row)));
+  }
+  if (status.ok()) status = Step(kCommit, {});
+  // Some failures end the transaction by themselves.
+  if (!status.ok() && sqlite3_get_autocommit(db_) == 0) {
+    const Status rolled_back = Step(kRollback, {});
+    CLEAT_CHECK(rolled_back.ok() || sqlite3_get_autocommit(db_) != 0);
+  }
+  return Noted(std::move(status));
 }
 
 Status Store::Put(const DiskRow& row) {
-  return PutRow(kPutDisk, ValuesOf(row));
+  return Run(kPutDisk, WithSum(ValuesOf(row)));
 }
 Status Store::Put(const ControllerRow& row) {
-  return PutRow(kPutController, ValuesOf(row));
+  return Run(kPutController, WithSum(ValuesOf(row)));
 }
 Status Store::Put(const AttachmentRow& row) {
-  return PutRow(kPutAttachment, ValuesOf(row));
+  return Run(kPutAttachment, WithSum(ValuesOf(row)));
 }
 
 Status Store::EraseDisk(const std::string& id) {
@@ -233,6 +257,7 @@ Status Store::Probe() {
 }
 
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
+  const std::lock_guard lock(mutex_);
   auto run = Prepared(kReserveRevisions);
   if (!run.ok()) return std::move(run).error();
   const SqlValue value(count);
@@ -245,6 +270,7 @@ Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
 }
 
 Result<Rows> Store::Load() {
+  const std::lock_guard lock(mutex_);
   Rows rows;
   if (auto status = LoadDisks(rows.disks); !status.ok()) return status.error();
   if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();

@@ -5,7 +5,7 @@
 // A store that can't be read back whole is refused with kDataLoss, never taken for an empty one: SQLite's own check of
 // the file, a checksum in each row, and a mark in the lock file that says that there is a store.
 //
-// One process a file (held by a lock beside it). One thread at a time: HostState's mutex sees to that.
+// One process a file (held by a lock beside it). Any thread; one at a time writes.
 #pragma once
 
 #include <sqlite3.h>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,8 @@ class Store {
   Status Put(const DiskRow& row);
   Status Put(const ControllerRow& row);
   Status Put(const AttachmentRow& row);
+  // All of them in one transaction, or none.
+  Status Put(std::span<const AttachmentRow* const> rows);
   // OK too when there is no such row.
   Status EraseDisk(const std::string& id);
   Status EraseController(const std::string& id);
@@ -50,7 +53,7 @@ class Store {
   // The first of `count` revisions that no process has handed out before and none will hand out again.
   Result<uint64_t> ReserveRevisions(uint64_t count);
 
-  // Whether the last write succeeded. Any thread.
+  // Whether the last write succeeded.
   bool writable() const { return writable_.load(std::memory_order_relaxed); }
   // Called, on the thread of the write, when one fails after one that did not. Set before other threads write, or with
   // none that does.
@@ -66,7 +69,10 @@ class Store {
   Status Execute(const char* sql);
   // Runs a prepared statement that gives no rows.
   Status Run(const char* sql, const std::vector<SqlValue>& values);
-  Status PutRow(const char* sql, std::vector<SqlValue> values);
+  // The same, with mutex_ and without a word of what it means for the store.
+  Status Step(const char* sql, const std::vector<SqlValue>& values);
+  // Of a write: notes whether the store takes them.
+  Status Noted(Status status);
   Result<SqlRun> Prepared(const char* sql);
   Error Failed(const char* sql);
   // Of the row that was just read: its last column is the checksum of the `columns` before.
@@ -76,6 +82,7 @@ class Store {
   Status LoadAttachments(std::vector<AttachmentRow>& rows);
 
   UniqueFd lock_;
+  std::mutex mutex_;  // guards the connection and its statements
   sqlite3* db_;
   std::string path_;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_;  // by the address of their text

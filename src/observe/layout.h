@@ -91,10 +91,15 @@ inline constexpr uint32_t kOpCount = 7;
 inline constexpr char kOpNames[kOpCount][kLabelBytes] = {
     "read", "write", "flush", "discard", "write_zeroes", "compare_and_write", "other"};
 
+inline constexpr uint64_t kNothingInFlight = ~uint64_t{0};
+
 struct ReactorHead {
   char name[32];
   uint64_t scanned_ns;    // its last look at what is in flight; there are some a second while anything is
   uint64_t slow_written;  // slow requests so far; entry n is at [n % slow_ring_count]
+  // When the oldest of what was in flight at that look was seen, or kNothingInFlight: who looks for what is slow need
+  // not read thousands of cells. 0: an engine that does not tell.
+  uint64_t oldest_ns;
 };
 
 struct OpCounters {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/reactor_sight.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -54,13 +55,16 @@ void ReactorSight::Scan() {
       source->watched_.Unlink();
     }
   }
+  uint64_t oldest_ns = kNothingInFlight;
   for (Cell* cell : scanned_) {
+    oldest_ns = std::min(oldest_ns, cell->scan.seen_ns);
     cell->scan.scanned_ns = now;
     cell->SetOldest(cell->scan);
     cell->scan = {};
   }
   scanned_.clear();
   scanned_ns_ = now;
+  Store(head_.oldest_ns, oldest_ns);
   Store(head_.scanned_ns, now);
   if (!watched_.empty()) reactor_.AddTimer(timer_, now + kScanNs);
 }

@@ -168,7 +168,7 @@ bool SegmentReader::ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const
   return pread(fd_.get(), out, bytes, static_cast<off_t>(offset_bytes)) == static_cast<ssize_t>(bytes);
 }
 
-std::vector<CellSeen> SegmentReader::Cells() const {
+std::vector<CellSeen> SegmentReader::Cells(Which which) const {
   std::vector<CellSeen> cells;
   uint64_t used = 0;
   if (!ReadAt(offsetof(SegmentHeader, cells_used), &used, sizeof(used))) return cells;
@@ -179,9 +179,18 @@ std::vector<CellSeen> SegmentReader::Cells() const {
   const uint64_t end = header_.counters_offset_bytes + header_.op_count * header_.counters_stride_bytes;
   std::vector<uint8_t> copy(std::max<uint64_t>(end, sizeof(CellHead)));
   for (uint64_t index = 0; index < used; ++index) {
+    if (which == Which::kInFlight && IsIdle(index, reactors)) continue;
     if (CellSeen cell; ReadCell(index, reactors, &copy, &cell)) cells.push_back(std::move(cell));
   }
   return cells;
+}
+
+// Nobody's, or without anything in flight when its reactor last looked.
+bool SegmentReader::IsIdle(uint64_t index, const std::vector<ReactorSeen>& reactors) const {
+  const uint64_t at = header_.cells.offset_bytes + index * header_.cells.stride_bytes;
+  CellHead head;
+  if (!ReadAt(at, &head, sizeof(head)) || head.reactor >= reactors.size()) return true;
+  return head.oldest.scanned_ns == 0 || head.oldest.scanned_ns < reactors[head.reactor].scanned_ns;
 }
 
 bool SegmentReader::ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors,
@@ -264,7 +273,7 @@ std::vector<ReactorSeen> SegmentReader::Reactors() const {
     ReactorHead head;
     if (!ReadAt(header_.reactors.offset_bytes + i * header_.reactors.stride_bytes, &head, sizeof(head)))
       break;
-    reactors.push_back({TextOf(head.name, sizeof(head.name)), head.scanned_ns});
+    reactors.push_back({TextOf(head.name, sizeof(head.name)), head.scanned_ns, head.oldest_ns});
   }
   return reactors;
 }

@@ -68,6 +68,7 @@ class Histogram {
 struct ReactorSeen {
   std::string name;
   uint64_t scanned_ns = 0;
+  uint64_t oldest_ns = 0;  // as ReactorHead's
 };
 
 struct SlowSeen {
@@ -95,8 +96,10 @@ class SegmentReader {
   const std::vector<std::string>& op_names() const { return op_names_; }
   const std::vector<std::string>& stage_names() const { return stage_names_; }
 
-  // The cells in use, with their counters. One that is being changed just now is left out.
-  std::vector<CellSeen> Cells() const;
+  enum class Which : uint8_t { kAll, kInFlight };
+  // The cells in use, with their counters; or only those with requests in flight at their reactor's last look, which
+  // takes a fraction of the time where most are idle. One that is being changed just now is left out.
+  std::vector<CellSeen> Cells(Which which = Which::kAll) const;
   // One cell's, [op][stage]; empty when the cell is no longer the one that was seen.
   std::vector<std::vector<Histogram>> Histograms(const CellSeen& cell) const;
   std::vector<ReactorSeen> Reactors() const;
@@ -108,6 +111,7 @@ class SegmentReader {
   SegmentReader(UniqueFd fd, const SegmentHeader& header);
   bool ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors, std::vector<uint8_t>* copy,
                 CellSeen* cell) const;
+  bool IsIdle(uint64_t index, const std::vector<ReactorSeen>& reactors) const;
   bool ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const;
 
   const UniqueFd fd_;

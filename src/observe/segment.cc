@@ -85,8 +85,10 @@ Result<std::unique_ptr<Segment>> Segment::Make(const SegmentOptions& options) {
   std::memcpy(base, &header, sizeof(header));
   std::unique_ptr<Segment> segment(
       new Segment(std::move(fd), static_cast<uint8_t*>(base), header.segment_bytes));
-  for (uint32_t i = 0; i < options.reactors.size(); ++i)
+  for (uint32_t i = 0; i < options.reactors.size(); ++i) {
     CopyName(segment->reactor(i).name, options.reactors[i]);
+    segment->reactor(i).oldest_ns = kNothingInFlight;
+  }
   std::atomic_ref(reinterpret_cast<SegmentHeader*>(base)->magic).store(kMagic, std::memory_order_release);
   return segment;
 }

@@ -16,6 +16,11 @@ uint64_t Since(uint64_t now_ns, uint64_t then_ns) {
   return now_ns > then_ns ? now_ns - then_ns : 0;
 }
 
+// The moment that what a reactor saw at its last look is told of.
+uint64_t AsOf(uint64_t looked_ns, uint64_t now_ns) {
+  return Since(now_ns, looked_ns) > kLookOverdueNs ? now_ns : looked_ns;
+}
+
 void AddCell(const observe::CellSeen& cell, uint64_t as_of_ns, DiskSeen* disk) {
   disk->since_ns = disk->cells.empty() ? cell.since_ns : std::min(disk->since_ns, cell.since_ns);
   disk->ops.resize(std::max(disk->ops.size(), cell.ops.size()));
@@ -53,8 +58,18 @@ void ToApi(const observe::SegmentReader& reader, const std::vector<observe::Hist
 
 }  // namespace
 
-std::vector<DiskSeen> DisksOf(const observe::SegmentReader& reader, uint64_t now_ns) {
-  std::vector<observe::CellSeen> cells = reader.Cells();
+bool MayHaveSlow(const observe::SegmentReader& reader, uint64_t now_ns) {
+  const std::vector<observe::ReactorSeen> reactors = reader.Reactors();
+  return std::ranges::any_of(reactors, [&](const observe::ReactorSeen& reactor) {
+    if (reactor.oldest_ns == observe::kNothingInFlight) return false;
+    return reactor.oldest_ns == 0 ||
+           Since(AsOf(reactor.scanned_ns, now_ns), reactor.oldest_ns) >= reader.slow_after_ns();
+  });
+}
+
+std::vector<DiskSeen> DisksOf(const observe::SegmentReader& reader, uint64_t now_ns,
+                              observe::SegmentReader::Which which) {
+  std::vector<observe::CellSeen> cells = reader.Cells(which);
   const std::vector<observe::ReactorSeen> reactors = reader.Reactors();
   const auto key = [](const auto& of) { return std::tie(of.controller, of.target, of.disk); };
   std::ranges::stable_sort(cells, [&](const auto& a, const auto& b) { return key(a) < key(b); });
@@ -67,7 +82,7 @@ std::vector<DiskSeen> DisksOf(const observe::SegmentReader& reader, uint64_t now
       disks.back().target = cell.target;
     }
     const uint64_t looked_ns = cell.reactor < reactors.size() ? reactors[cell.reactor].scanned_ns : 0;
-    AddCell(cell, Since(now_ns, looked_ns) > kLookOverdueNs ? now_ns : looked_ns, &disks.back());
+    AddCell(cell, AsOf(looked_ns, now_ns), &disks.back());
   }
   return disks;
 }

@@ -30,7 +30,12 @@ struct DiskSeen {
 
 // By controller and target. `now_ns`: CLOCK_MONOTONIC. A request's age is as of its reactor's last look; as of now when
 // that was too long ago for a reactor that runs.
-std::vector<DiskSeen> DisksOf(const observe::SegmentReader& reader, uint64_t now_ns);
+std::vector<DiskSeen> DisksOf(const observe::SegmentReader& reader, uint64_t now_ns,
+                              observe::SegmentReader::Which which = observe::SegmentReader::Which::kAll);
+
+// Whether some disk may have a request in flight that is slow, by what the reactors say of all theirs: false costs a
+// read for each reactor, however many disks there are.
+bool MayHaveSlow(const observe::SegmentReader& reader, uint64_t now_ns);
 
 // [op][stage]; empty when the disk has been detached meanwhile.
 std::vector<std::vector<observe::Histogram>> HistogramsOf(const observe::SegmentReader& reader,

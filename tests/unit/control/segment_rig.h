@@ -56,6 +56,8 @@ class SegmentRig {
       oldest.stage_ns = seen_ns + 1000;
       cell->SetOldest(oldest);
     }
+    observe::Store(segment_->reactor(reactor).oldest_ns,
+                   cell != nullptr ? seen_ns : observe::kNothingInFlight);
     observe::Store(segment_->reactor(reactor).scanned_ns, clock_.NowNs());
   }
   // A write of 512 bytes at 1024 that took so long: 1 us to be fetched, 1 us to be submitted, the rest in the storage.
@@ -83,6 +85,10 @@ class SegmentRig {
     }
     entry.sequence = 2 * head.slow_written + 2;
     ++head.slow_written;
+  }
+  // What the reactor says of its oldest request, in the place of what Look wrote.
+  void SetOldestOf(uint32_t reactor, uint64_t oldest_ns) {
+    observe::Store(segment_->reactor(reactor).oldest_ns, oldest_ns);
   }
   void Detach() { cells_.clear(); }
 

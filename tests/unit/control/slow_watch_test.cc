@@ -68,6 +68,36 @@ TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
   EXPECT_EQ(watch_.stuck_disks(), 0U);
 }
 
+// Reading thousands of disks four times a second is what a host with many of them would notice.
+TEST_F(SlowWatchTest, DisksAreReadOnlyIfTheirReactorSaysThatOneMayBeStuck) {
+  SegmentRig engine(clock_);
+  observe::Cell& old = engine.Add("controllers/a", "disks/x", 0);
+  counters_.OnHello("engine-0", 1, engine.Fd());
+  const uint64_t seen_ns = clock_.NowNs();
+  clock_.AdvanceBy(kNsPerSecond);
+  engine.Look(0, &old, seen_ns);
+  for (const uint64_t says_ns : {observe::kNothingInFlight, clock_.NowNs() - kNsPerMs}) {
+    engine.SetOldestOf(0, says_ns);
+    watch_.Turn();
+    EXPECT_EQ(lines_.size(), 0U);
+  }
+  engine.SetOldestOf(0, 0);  // an engine of before, that does not say
+  watch_.Turn();
+  EXPECT_EQ(LinesWith("disks/x of controllers/a is stuck"), 1U);
+}
+
+// The request was young at the reactor's last look, and there has been none since: it waits with the reactor.
+TEST_F(SlowWatchTest, ADiskOfAReactorThatHangsIsStuck) {
+  SegmentRig engine(clock_);
+  observe::Cell& cell = engine.Add("controllers/a", "disks/x", 0);
+  counters_.OnHello("engine-0", 1, engine.Fd());
+  engine.Look(0, &cell, clock_.NowNs() - kNsPerMs);
+  Turns(1);
+  EXPECT_EQ(lines_.size(), 0U);
+  Turns(8);
+  EXPECT_EQ(LinesWith("disks/x of controllers/a is stuck"), 1U);
+}
+
 TEST_F(SlowWatchTest, SlowRequestsAreCollectedWithEveryStage) {
   SegmentRig engine(clock_);
   counters_.OnHello("engine-0", 1, engine.Fd());

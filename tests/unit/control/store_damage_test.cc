@@ -137,6 +137,31 @@ TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
   EXPECT_EQ(found, acknowledged);
 }
 
+TEST(FullStoreTest, AFullDiskRefusesAllRowsOfATransactionAndTakesTheNextOne) {
+  const TempDir dir;
+  AttachmentRow a;
+  a.controller = "c";
+  a.id = "a";
+  AttachmentRow b = a;
+  b.id = "b";
+  const std::vector<const AttachmentRow*> both{&a, &b};
+  {
+    auto store = Store::Open(dir.path());
+    ASSERT_TRUE(store.ok());
+    {
+      const FullDisk full;
+      EXPECT_FALSE((*store)->Put(both).ok());
+      EXPECT_FALSE((*store)->writable());
+    }
+    EXPECT_TRUE((*store)->Load()->attachments.empty());
+    EXPECT_TRUE((*store)->Put(both).ok()) << "no transaction was left open";
+    EXPECT_TRUE((*store)->writable());
+  }
+  auto store = Store::Open(dir.path());
+  ASSERT_TRUE(store.ok());
+  EXPECT_EQ((*store)->Load()->attachments.size(), 2U);
+}
+
 // ---- A damaged file ----
 
 class DamagedStoreTest : public ::testing::Test {

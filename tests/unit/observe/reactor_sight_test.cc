@@ -70,7 +70,9 @@ TEST_F(ReactorSightTest, TheOldestRequestIsShownWithItsStage) {
   young.moments.Seen(start_ns + 1000, start_ns + 1000, /*batch=*/0);
   queue.requests = {&young, &old};
   on().Watch(queue);
+  const auto oldest_of_all_ns = [&] { return reader_->Reactors().at(0).oldest_ns; };
   EXPECT_EQ(Oldest().in_flight, 0U) << "nobody has looked yet";
+  EXPECT_EQ(oldest_of_all_ns(), kNothingInFlight);
   Pass(ReactorSight::kScanNs + 20 * kNsPerMs);
   const OldestSeen oldest = Oldest();
   EXPECT_EQ(oldest.in_flight, 2U);
@@ -80,14 +82,20 @@ TEST_F(ReactorSightTest, TheOldestRequestIsShownWithItsStage) {
   EXPECT_EQ(oldest.stage_ns, start_ns + 10);
   EXPECT_EQ(oldest.offset_bytes, 8192U);
   EXPECT_EQ(oldest.length_bytes, 4096U);
+  EXPECT_EQ(oldest_of_all_ns(), start_ns);
+  EXPECT_EQ(reader_->Cells(SegmentReader::Which::kInFlight).size(), 1U);
 
   queue.requests = {&young};
   Pass(ReactorSight::kScanNs + 20 * kNsPerMs);
   EXPECT_EQ(Oldest().in_flight, 1U);
   EXPECT_EQ(Oldest().seen_ns, start_ns + 1000);
+  EXPECT_EQ(oldest_of_all_ns(), start_ns + 1000);
   queue.requests.clear();
   Pass(ReactorSight::kScanNs + 20 * kNsPerMs);
   EXPECT_EQ(Oldest().in_flight, 0U);
+  EXPECT_EQ(oldest_of_all_ns(), kNothingInFlight);
+  EXPECT_EQ(reader_->Cells(SegmentReader::Which::kInFlight).size(), 0U);
+  EXPECT_EQ(reader_->Cells().size(), 1U);
 }
 
 TEST_F(ReactorSightTest, AnIdleReactorLooksNoMore) {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes of several threads that share one durable commit. Whoever comes while nobody writes writes at once; those who
+// come meanwhile wait, and the first of them then writes for all. So a call alone takes one commit's time, and a hundred
+// at once take two, however long the storage below takes to sync. No thread of its own.
+//
+// Any thread. Outlives the calls.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cleat::control {
+
+template <typename Row>
+class GroupCommit {
+ public:
+  static constexpr size_t kRowsMax = 256;  // of one commit
+
+  // All rows are durable when it returns OK, none is there otherwise. Called by one thread at a time.
+  using Commit = std::function<Status(std::span<const Row* const> rows)>;
+  explicit GroupCommit(Commit commit) : commit_(std::move(commit)) {}
+
+  // Returns when the row is durable, or why its commit failed.
+  Status Write(const Row& row) {
+    Call call{.row = &row};
+    std::unique_lock lock(mutex_);
+    queue_.push_back(&call);
+    if (busy_) call.turn.wait(lock, [&] { return call.done || call.leads; });
+    if (call.done) return std::move(call.status);
+    busy_ = true;
+    const std::vector<Call*> batch = TakeBatch();
+    lock.unlock();
+    std::vector<const Row*> rows;
+    for (const Call* of : batch) rows.push_back(of->row);
+    Status status = commit_(rows);
+    lock.lock();
+    for (Call* of : batch) {
+      of->status = status;
+      of->done = true;
+      of->turn.notify_one();
+    }
+    busy_ = !queue_.empty();
+    if (busy_) {
+      queue_.front()->leads = true;
+      queue_.front()->turn.notify_one();
+    }
+    return status;
+  }
+
+  // How many wait for the next commit.
+  size_t waiting() const {
+    const std::lock_guard lock(mutex_);
+    return queue_.size();
+  }
+
+ private:
+  struct Call {
+    const Row* row;
+    Status status = {};
+    bool done = false;
+    bool leads = false;
+    std::condition_variable turn = {};
+  };
+
+  // With the one who asks: it is the first.
+  std::vector<Call*> TakeBatch() {
+    std::vector<Call*> batch;
+    while (!queue_.empty() && batch.size() < kRowsMax) {
+      batch.push_back(queue_.front());
+      queue_.pop_front();
+    }
+    return batch;
+  }
+
+  const Commit commit_;
+  mutable std::mutex mutex_;
+  std::deque<Call*> queue_;  // without those that are being written
+  bool busy_ = false;        // somebody writes, or was told to
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control_plane.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.h"
+#include "ready_watch.h"
+
+namespace cleat::bench {
+namespace {
+
+constexpr uint64_t kDiskBytes = uint64_t{1} << 30;
+constexpr uint32_t kCreateInFlight = 32;
+constexpr std::chrono::seconds kCallTimeout{60};
+
+Error Failed(const std::string& what, const grpc::Status& status) {
+  return {ErrorCode::kInternal, fmt::format("{}: {}", what, status.error_message())};
+}
+
+double Microseconds(uint64_t from_ns, uint64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / static_cast<double>(kNsPerUs);
+}
+double Seconds(uint64_t from_ns, uint64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / static_cast<double>(kNsPerSecond);
+}
+
+std::string DiskId(const HostShape& shape, uint32_t index) {
+  return fmt::format("{}t{}", ControllerId(index / shape.targets), index % shape.targets);
+}
+
+v1::AttachDiskRequest AttachRequest(const HostShape& shape, uint32_t index) {
+  v1::AttachDiskRequest request;
+  request.set_parent("controllers/" + ControllerId(index / shape.targets));
+  request.mutable_attachment()->mutable_spec()->set_disk("disks/" + DiskId(shape, index));
+  request.mutable_attachment()->mutable_spec()->set_target(index % shape.targets);
+  return request;
+}
+
+// A call in flight: what has to stay until its answer is there.
+template <typename Request, typename Response>
+struct Call {
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+
+  static std::shared_ptr<Call> Make() {
+    auto call = std::make_shared<Call>();
+    call->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    return call;
+  }
+};
+
+}  // namespace
+
+std::string ControllerId(uint32_t controller) {
+  return fmt::format("c{}", controller);
+}
+
+ControlPlane::ControlPlane(const std::string& address, const std::atomic<bool>& stop) : stop_(stop) {
+  grpc::ChannelArguments arguments;
+  constexpr int kReconnectMs = 20;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // this client's own connection
+  stub_ =
+      v1::Cleat::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+Status ControlPlane::WaitForEngine() {
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  const auto stream = stub_->Watch(&context, v1::WatchRequest());
+  v1::WatchResponse event;
+  while (!stop_.load() && stream->Read(&event)) {
+    if (!event.has_engine() || !event.engine().status().connected()) continue;
+    context.TryCancel();
+    stream->Finish();
+    return Ok{};
+  }
+  context.TryCancel();
+  return Failed("no engine connected to cleatd", stream->Finish());
+}
+
+Status ControlPlane::MakeCalls(uint32_t count, uint32_t in_flight, const Begin& begin) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint32_t under_way = 0;
+  std::optional<grpc::Status> failure;
+  const auto done = [&](const grpc::Status& status) {
+    const std::lock_guard lock(mutex);
+    --under_way;
+    if (!status.ok() && !failure) failure = status;
+    changed.notify_one();
+  };
+  std::unique_lock lock(mutex);
+  for (uint32_t i = 0; i < count && !failure && !stop_.load(); ++i) {
+    changed.wait(lock, [&] { return under_way < in_flight; });
+    ++under_way;
+    lock.unlock();
+    begin(i, done);
+    lock.lock();
+  }
+  changed.wait(lock, [&] { return under_way == 0; });
+  if (failure) return Failed("cleatd", *failure);
+  if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
+  return Ok{};
+}
+
+Status ControlPlane::CreateControllers(const HostShape& shape,
+                                       const std::function<std::string(const std::string&)>& socket_of) {
+  return MakeCalls(shape.controllers, kCreateInFlight, [&](uint32_t index, auto done) {
+    auto call = Call<v1::CreateControllerRequest, v1::Controller>::Make();
+    const std::string id = ControllerId(index);
+    call->request.set_controller_id(id);
+    v1::ControllerSpec& spec = *call->request.mutable_controller()->mutable_spec();
+    spec.set_type(v1::CONTROLLER_TYPE_SCSI);
+    spec.set_socket_path(socket_of(id));
+    spec.set_queues(1);
+    stub_->async()->CreateController(&call->context, &call->request, &call->response,
+                                     [call, done](const grpc::Status& status) { done(status); });
+  });
+}
+
+Status ControlPlane::CreateDisks(const HostShape& shape) {
+  return MakeCalls(shape.disks(), kCreateInFlight, [&](uint32_t index, auto done) {
+    auto call = Call<v1::CreateDiskRequest, v1::Disk>::Make();
+    call->request.set_disk_id(DiskId(shape, index));
+    v1::DiskSpec& spec = *call->request.mutable_disk()->mutable_spec();
+    spec.set_size_bytes(kDiskBytes);
+    spec.mutable_null();
+    stub_->async()->CreateDisk(&call->context, &call->request, &call->response,
+                               [call, done](const grpc::Status& status) { done(status); });
+  });
+}
+
+Status ControlPlane::AttachOneByOne(const HostShape& shape, std::vector<double>* calls_us) {
+  const MonotonicClock clock;
+  for (uint32_t i = 0; i < shape.disks(); ++i) {
+    if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
+    auto call = Call<v1::AttachDiskRequest, v1::Attachment>::Make();
+    call->request = AttachRequest(shape, i);
+    const uint64_t start_ns = clock.NowNs();
+    const grpc::Status status = stub_->AttachDisk(&call->context, call->request, &call->response);
+    (*calls_us)[i] = Microseconds(start_ns, clock.NowNs());
+    if (!status.ok()) return Failed("attaching " + DiskId(shape, i), status);
+  }
+  return Ok{};
+}
+
+Status ControlPlane::AttachTogether(const HostShape& shape, uint32_t in_flight,
+                                    std::vector<double>* calls_us) {
+  const MonotonicClock clock;
+  return MakeCalls(shape.disks(), in_flight, [&](uint32_t index, auto done) {
+    auto call = Call<v1::AttachDiskRequest, v1::Attachment>::Make();
+    call->request = AttachRequest(shape, index);
+    double* const call_us = &(*calls_us)[index];
+    const uint64_t start_ns = clock.NowNs();
+    stub_->async()->AttachDisk(&call->context, &call->request, &call->response,
+                               [call, done, call_us, start_ns, &clock](const grpc::Status& status) {
+                                 *call_us = Microseconds(start_ns, clock.NowNs());
+                                 done(status);
+                               });
+  });
+}
+
+Result<AttachTimes> ControlPlane::Attach(const HostShape& shape, uint32_t in_flight) {
+  const MonotonicClock clock;
+  ReadyWatch watch(*stub_);
+  if (Status synced = watch.WaitSynced(stop_); !synced) return std::move(synced).error();
+  AttachTimes times;
+  times.calls_us.resize(shape.disks());
+  const uint64_t start_ns = clock.NowNs();
+  Status attached = in_flight == 1 ? AttachOneByOne(shape, &times.calls_us)
+                                   : AttachTogether(shape, in_flight, &times.calls_us);
+  if (!attached) return std::move(attached).error();
+  times.all_acknowledged_s = Seconds(start_ns, clock.NowNs());
+  auto last_ready_ns = watch.WaitReady(shape.disks(), stop_);
+  if (!last_ready_ns) return std::move(last_ready_ns).error();
+  times.all_ready_s = Seconds(start_ns, *last_ready_ns);
+  return times;
+}
+
+}  // namespace cleat::bench

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guests of a host: a vhost-user front end with a virtio-scsi driver for each controller, as QEMU has them (split
+// rings of 128 descriptors, one request queue). One thread, except for Open, which uses some of its own meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "perf/frontend.h"
+#include "perf/guest_memory.h"
+#include "perf/load.h"
+#include "perf/scsi_driver.h"
+
+namespace cleat::bench {
+
+class GuestFleet {
+ public:
+  // All sockets listen when this returns; nobody is waited for.
+  static Result<std::unique_ptr<GuestFleet>> Listen(const std::vector<std::string>& sockets);
+  // Waits for the engine at all of them and brings the drivers up.
+  Status Open(const std::atomic<bool>& stop);
+
+  size_t size() const { return guests_.size(); }
+  perf::ScsiDriver& driver(size_t guest) { return *guests_[guest]->driver; }
+  perf::GuestMemory& memory(size_t guest) { return *guests_[guest]->memory; }
+  // For a load on one target of a guest.
+  Result<perf::LoadDevice> DeviceOf(size_t guest, uint8_t target);
+
+ private:
+  struct Guest {
+    std::string socket;
+    std::unique_ptr<perf::GuestMemory> memory;
+    std::unique_ptr<perf::Frontend> frontend;
+    std::unique_ptr<perf::ScsiDriver> driver;
+  };
+
+  static Status Boot(Guest& guest);
+  Status BootSome(size_t first, size_t step, const std::atomic<bool>& stop);
+
+  std::vector<std::unique_ptr<Guest>> guests_;
+};
+
+}  // namespace cleat::bench
