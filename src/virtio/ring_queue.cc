@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -133,49 +132,50 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
   ++batch_;
-  uint32_t fetched = 0;
-  std::array<Chain, kReadAhead> chains;
-  while (fetched < count && fetches_allowed_ > 0 && !broken_ && state_ == State::kRunning) {
-    const uint32_t wanted = std::min({count - fetched, kReadAhead, fetches_allowed_});
-    const uint32_t read = ReadAhead(ring, std::span(chains).first(wanted));
-    // All of them, also when one breaks or stops the queue: they were taken.
-    for (uint32_t i = 0; i < read; ++i) HandleRead(chains[i]);
-    fetched += read;
-    if (read < wanted) break;
-    if (fetched < count) Show();  // a guest that polls need not wait for the rest
-  }
-  NoteBacklog(available - fetched);
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
-  return fetched;
-}
-
-// Takes that many chains, or as many as there are and make sense.
-template <typename Ring>
-uint32_t RingQueue::ReadAhead(Ring& ring, std::span<Chain> chains) {
-  const block::MemoryMap& map = *epochs_.current()->map;
+  std::array<Chain, kReadAhead>
+      chains;  // those that were read and are still to be handled, around and around
   uint32_t read = 0;
-  for (Chain& chain : chains) {
-    uint16_t head = 0;
-    if (!ring.TakeHead(head)) [[unlikely]]
-      break;
-    // Also one that turns out broken: it was taken, and never given back.
-    if constexpr (std::is_same_v<Ring, PackedRing>) {
-      packed_inflight_log_.Fetched(head, ring.taken());
-    } else {
-      inflight_log_.Fetched(head);
+  uint32_t handled = 0;
+  for (bool more = true;;) {
+    while (more && read < count && read - handled < kReadAhead) {
+      more = ReadOne(ring, chains[read % kReadAhead]);
+      if (more) ++read;
     }
-    if (!ring.Read(head, map, chain)) [[unlikely]]
-      break;
-    chain.Prefetch();
-    ++read;
+    // All that were taken are handled, also when one of them breaks or stops the queue.
+    if (handled == read) break;
+    HandleRead(chains[handled++ % kReadAhead]);
+    if (handled % kReadAhead == 0 && handled < count)
+      Show();  // a guest that polls need not wait for the rest
   }
-  in_flight_ += read;
-  if (fetches_allowed_ != kUnlimited) [[unlikely]]
-    fetches_allowed_ -= read;
+  NoteBacklog(available - read);
+  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
   return read;
 }
 
-void RingQueue::HandleRead(const Chain& chain) {
+// Takes the next chain, if there is one that makes sense.
+template <typename Ring>
+inline bool RingQueue::ReadOne(Ring& ring, Chain& chain) {
+  if (broken_ || state_ != State::kRunning || fetches_allowed_ == 0) [[unlikely]]
+    return false;
+  uint16_t head = 0;
+  if (!ring.TakeHead(head)) [[unlikely]]
+    return false;
+  // Also one that turns out broken: it was taken, and never given back.
+  if constexpr (std::is_same_v<Ring, PackedRing>) {
+    packed_inflight_log_.Fetched(head, ring.taken());
+  } else {
+    inflight_log_.Fetched(head);
+  }
+  if (!ring.Read(head, *epochs_.current()->map, chain)) [[unlikely]]
+    return false;
+  chain.Prefetch();
+  ++in_flight_;
+  if (fetches_allowed_ != kUnlimited) [[unlikely]]
+    --fetches_allowed_;
+  return true;
+}
+
+inline void RingQueue::HandleRead(const Chain& chain) {
   HandleChain(chain, Ticket{epochs_.Enter(), chain.head()});
   if (backlog_ > 0 && --backlog_ == 0) [[unlikely]] {
     seen_ns_ = fetched_ns_;

@@ -40,7 +40,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
-  // Chains that are read before the first of them is handled, so that what they point to is on its way from the guest's
+  // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
 
@@ -141,7 +141,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   template <typename Ring>
   uint32_t FetchFrom(Ring& ring);
   template <typename Ring>
-  uint32_t ReadAhead(Ring& ring, std::span<Chain> chains);
+  bool ReadOne(Ring& ring, Chain& chain);
   void HandleRead(const Chain& chain);
   void Show();
   bool Publish();
