@@ -10,7 +10,7 @@ from typing import Any
 
 from cleat_bench.engines import NULL, Engine
 from cleat_bench.lab import Lab, Pace, generator_idle_percent, ns_per_request
-from cleat_bench.stats import Figure, figure, interleave
+from cleat_bench.stats import Figure, figure, interleave, ratio
 
 KINDS = ("blk", "scsi")
 BAR_DEPTHS = (1, 32, 128)
@@ -50,7 +50,7 @@ def measure_bars(lab: Lab) -> dict[str, Figure]:
             figures[f"{kind}_null_qd{depth}_generator_idle_percent"] = figure(
                 [generator_idle_percent(result) for result in runs[null_name(kind, depth)]], "%")
         figures |= percentile_figures(f"{kind}_null_qd1", runs[null_name(kind, 1)])
-    return figures | ring_figures(runs["ring"])
+    return figures | ring_figures(runs["ring"]) | over_ring(runs)
 
 
 def measure_others(lab: Lab) -> dict[str, Figure]:
@@ -93,6 +93,14 @@ def load_figures(name: str, results: list[Result]) -> dict[str, Figure]:
 def percentile_figures(prefix: str, results: list[Result]) -> dict[str, Figure]:
     return {f"{prefix}_{percentile}_us": figure([result["latency_ns"][percentile] / 1e3 for result in results], "us")
             for percentile in PERCENTILES}
+
+
+def over_ring(runs: dict[str, list[Result]]) -> dict[str, Figure]:
+    """Times the bare ring loop of the same round: what is left when machines - or one virtual machine's moments, whose cores are
+    now nearer to each other and now farther - are to be compared."""
+    return {f"{kind}_null_qd{depth}_over_ring": ratio([ns_per_request(one) for one in runs[null_name(kind, depth)]],
+                                                     [one[f"split_qd{depth}"]["ns_per_request"] for one in runs["ring"]])
+            for kind in KINDS for depth in BAR_DEPTHS}
 
 
 def ring_figures(results: list[Result]) -> dict[str, Figure]:

@@ -95,11 +95,16 @@ def depth_section(figures: Figures, drawn: set[str]) -> str:
         found = [ns_at(figures, name, depth) for name in columns.values()]
         rows.append([str(depth), *(NOT_MEASURED if figure is None else f"{number(figure.value)} ± {number(figure.spread)}"
                                    for figure in found)])
+    over_ring = [[kind, *(value_of(figures, f"{kind}_null_qd{depth}_over_ring") for depth in (1, 32, 128))]
+                 for kind in ("blk", "scsi")]
     percentiles = [[kind, *(value_of(figures, f"{kind}_null_qd1_{percentile}_us") for percentile in PERCENTILES)]
                    for kind in ("blk", "scsi")]
     return ("## Null disks, and the bare ring loop\n\nNanoseconds a request:\n\n"
             + table(["in flight", *columns], rows) + "\n" + plot(drawn, "costs.svg") + "\n" + plot(drawn, "depth-ns.svg")
-            + "\n" + plot(drawn, "depth-iops.svg") + "\nLatency with one in flight, microseconds:\n\n"
+            + "\n" + plot(drawn, "depth-iops.svg")
+            + "\nOver the bare ring loop of the same round, which says more than nanoseconds when the cores' distance changes, as a\n"
+            "virtual machine's may from one minute to the next (`ring_split_qd1_ns` is about two transfers of a cache line):\n\n"
+            + table(["", "1 in flight", "32", "128"], over_ring) + "\nLatency with one in flight, microseconds:\n\n"
             + table(["", *PERCENTILES], percentiles) + "\n" + plot(drawn, "latency.svg"))
 
 

@@ -49,7 +49,7 @@ def depth_ns(figures: Figures) -> str:
         points = [with_spread(depth, figure) for depth in DEPTHS if (figure := ns_at(figures, name, depth))]
         lines.append(Line(title, points))
     return _script(lines, "requests in flight", "nanoseconds a request",
-                   "set logscale x 2; set logscale y 10; set xrange [0.9:142]; set yrange [10:*]", "bottom left")
+                   "set logscale x 2; set logscale y 10; set xrange [0.9:142]; set yrange [10:*]")
 
 
 def depth_iops(figures: Figures) -> str:
@@ -64,14 +64,14 @@ def depth_iops(figures: Figures) -> str:
                 points.append((depth, 1e3 / figure.value, 1e3 / high, 1e3 / max(low, 1)))
         lines.append(Line(title, points))
     return _script(lines, "requests in flight", "million requests a second",
-                   "set logscale x 2; set xrange [0.9:142]; set yrange [0:*]", "top left")
+                   "set logscale x 2; set xrange [0.9:142]; set yrange [0:*]")
 
 
 def active(figures: Figures) -> str:
     counts = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     points = [with_spread(count, figure) for count in counts if (figure := figures.get(f"active_{count}_ratio"))]
     return _script([Line("requests a second, against one controller alone", points)], "active controllers, 256 connected",
-                   "ratio", "set logscale x 2; set xrange [0.9:290]; set yrange [0:*]", "bottom left")
+                   "ratio", "set logscale x 2; set xrange [0.9:290]; set yrange [0:*]")
 
 
 def latency(figures: Figures) -> str:
@@ -82,7 +82,7 @@ def latency(figures: Figures) -> str:
         lines.append(Line(f"{kind}, null disk", points))
     tics = ", ".join(f'"{percentile}" {index}' for index, percentile in enumerate(PERCENTILES))
     return _script(lines, "percentile, one request in flight", "microseconds",
-                   f"set xtics ({tics}); set xrange [-0.3:{len(PERCENTILES) - 0.7}]; set logscale y 10", "top left")
+                   f"set xtics ({tics}); set xrange [-0.3:{len(PERCENTILES) - 0.7}]; set logscale y 10")
 
 
 COSTS = {"ring_split_qd32_ns": "bare ring loop", "blk_null_nosight_qd32_ns": "blk null, not counted",
@@ -97,12 +97,12 @@ def costs(figures: Figures) -> str:
         return ""
     data = "\n".join(f'"{title}" {_number(figure.value)} {_number(max(0.0, figure.value - figure.spread))} '
                      f"{_number(figure.value + figure.spread)}" for title, figure in there)
-    return (f"{_head('', 'nanoseconds a request, 32 in flight', 'bottom left')}\n$data << EOD\n{data}\nEOD\n"
+    return (f"{_head('', 'nanoseconds a request, 32 in flight')}\n$data << EOD\n{data}\nEOD\n"
             "unset key; set style fill solid 0.8 noborder; set boxwidth 0.6; set yrange [0:*]; set grid noxtics\n"
             "set xtics rotate by -25 scale 0; set bmargin 6; set rmargin 8\n"
             f"plot $data using 0:2:xtic(1) with boxes lc rgb '{COLORS[0]}', "
-            f"$data using 0:2:3:4 with yerrorbars lc rgb '{INK}' pt 1 ps 0 lw 1.5, "
-            f"$data using 0:2:(sprintf('%.0f', $2)) with labels offset 0,1 tc rgb '{INK}'")
+            f"$data using 0:3:(0):($4-$3) with vectors nohead lc rgb '{INK}' lw 2, "
+            f"$data using 0:4:(sprintf('%.0f', $2)) with labels offset 0,0.7 tc rgb '{INK}'")
 
 
 # File name -> (script, what it shows).
@@ -119,14 +119,14 @@ def _number(value: float) -> str:
     return f"{value:.5g}"
 
 
-def _head(x_label: str, y_label: str, key: str) -> str:
+def _head(x_label: str, y_label: str) -> str:
     return (f"set terminal svg size 720,420 font 'sans-serif,14'\nset border 3 lc rgb '{INK}'\n"
             f"set tics nomirror tc rgb '{INK}'\nset grid lc rgb '{INK}' lw 0.3\n"
-            f"set key {key} Left reverse tc rgb '{INK}' samplen 2\nset xlabel '{x_label}' tc rgb '{INK}'\n"
+            f"set key above left Left reverse tc rgb '{INK}' samplen 2\nset xlabel '{x_label}' tc rgb '{INK}'\n"
             f"set ylabel '{y_label}' tc rgb '{INK}'")
 
 
-def _script(lines: list[Line], x_label: str, y_label: str, settings: str, key: str) -> str:
+def _script(lines: list[Line], x_label: str, y_label: str, settings: str) -> str:
     """A line with error bars each; what was not measured is left out."""
     blocks, plots = [], []
     for number, line in enumerate(lines):
@@ -138,7 +138,7 @@ def _script(lines: list[Line], x_label: str, y_label: str, settings: str, key: s
                      "lw 2 pt 7 ps 0.5")
     if not plots:
         return ""
-    return "\n".join([_head(x_label, y_label, key), settings, *blocks, "plot " + ", ".join(plots)])
+    return "\n".join([_head(x_label, y_label), settings, *blocks, "plot " + ", ".join(plots)])
 
 
 def draw(figures: Figures) -> dict[str, str]:
