@@ -18,8 +18,8 @@ namespace {
 constexpr int kCoreMax = 1023;
 
 constexpr const char* kFooter =
-    R"(Copies random blocks of a memory of the disk's size into as many buffers as requests would be in flight, and zeroes
-such buffers: what a memory disk and a null disk do to memory, with nothing around it.
+    R"(Copies random blocks of a memory of the disk's size into as many buffers as requests would be in flight: what a memory
+disk does to memory, with nothing around it.
 
 Example:
   cleat-perf copy-loop --core 0 --disk 512M --depth 32
@@ -58,8 +58,7 @@ class CopyLoopCommand final : public Command {
     Result<CopyLoopReport> report = RunCopyLoop(options_);
     if (!report) return Complain(report.error());
     if (json_ != "-") {
-      fmt::print("copy  {:>8.1f} ns a block\nzero  {:>8.1f} ns a block\n", report->ns_per_copy(),
-                 report->ns_per_zero());
+      fmt::print("copy  {:>8.1f} ns a block\n", report->ns_per_copy());
     }
     if (json_.empty()) return kExitGood;
     const Json settings = {{"disk_bytes", options_.disk_bytes},
@@ -68,9 +67,7 @@ class CopyLoopCommand final : public Command {
                            {"time_ns", options_.time_ns},
                            {"core", options_.core}};
     const Json result = {{"ns_per_copy", std::round(report->ns_per_copy() * 100) / 100},
-                         {"copied_blocks", report->copied_blocks},
-                         {"ns_per_zero", std::round(report->ns_per_zero() * 100) / 100},
-                         {"zeroed_blocks", report->zeroed_blocks}};
+                         {"copied_blocks", report->copied_blocks}};
     const Status status = WriteText(json_, ResultFile(command_line, settings, result).dump(2) + "\n");
     return status ? kExitGood : Complain(status.error());
   }

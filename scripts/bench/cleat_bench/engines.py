@@ -16,7 +16,7 @@ from cleat_bench.lab import Lab
 DISK_BYTES = 512 << 20
 
 Backend = dict[str, Any]
-NULL: Backend = {"null": {}}
+NULL: Backend = {"null": {"skipReads": True}}  # the way to the storage, without the writing of zeroes
 MEMORY: Backend = {"memory": {}}
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a memory disk costs above its copies.
 
-A request on a memory disk is a request on a null disk plus a copy, minus what the null disk itself does to memory: it
-zeroes what is read. The same copies and the same zeroing are done in a bare loop (cleat-perf copy-loop) over equal memory:
-a memfd as large as the disk, mapped shared, all pages present, blocks drawn at random, as many buffers as requests are in
-flight. That loop has nothing else to do, so it is the strictest comparison: the ring's work of an engine could not be
-hidden behind a slower generator there, as it could in the ring loop. The excess of each round:
+A request on a memory disk is a request on a null disk plus a copy. The same copies are done in a bare loop (cleat-perf
+copy-loop) over equal memory: a memfd as large as the disk, mapped shared, all pages present, blocks drawn at random, as
+many buffers as requests are in flight. That loop has nothing else to do, so it is the strictest comparison: the ring's
+work of an engine could not be hidden behind a slower generator there, as it could in the ring loop. The excess of each
+round:
 
-    (malloc - null + bare zeroing) - 1.05 x bare copy
+    (malloc - null) - 1.05 x bare copy
 """
 
 from __future__ import annotations
@@ -61,8 +61,6 @@ def fill(engine: Engine, controller: str, kind: str) -> None:
 
 def excess(null: list[float], malloc: list[float], bare: list[dict[str, Any]]) -> dict[str, Figure]:
     copies = [run["ns_per_copy"] for run in bare]
-    zeroes = [run["ns_per_zero"] for run in bare]
-    extra = [with_copy - without + zero - ALLOWED * copy
-             for with_copy, without, zero, copy in zip(malloc, null, zeroes, copies)]
+    extra = [with_copy - without - ALLOWED * copy for with_copy, without, copy in zip(malloc, null, copies)]
     return {"malloc_extra_ns": figure(extra, "ns"), "blk_malloc_qd32_ns": figure(malloc, "ns"),
-            "bare_copy_ns": figure(copies, "ns"), "bare_zero_ns": figure(zeroes, "ns")}
+            "bare_copy_ns": figure(copies, "ns")}

@@ -136,11 +136,10 @@ def active_section(figures: Figures, drawn: set[str]) -> str:
 def malloc_section(figures: Figures) -> str:
     return list_section(
         "Memory disks",
-        "512 MiB in a memfd. The excess is (memory disk - null disk + bare zeroing) - 1.05 x bare copy, of each round:\n"
-        "reading a null disk zeroes the buffer, and `cleat-perf copy-loop` does the same copies and the same zeroing over\n"
-        "equal memory with nothing around them.", figures,
+        "512 MiB in a memfd. The excess is (memory disk - null disk) - 1.05 x bare copy, of each round: `cleat-perf copy-loop`\n"
+        "does the same copies over equal memory with nothing around them.", figures,
         {"malloc_extra_ns": "excess", "blk_malloc_qd32_ns": "blk, 32 in flight", "bare_copy_ns": "a bare copy",
-         "bare_zero_ns": "a bare zeroing", "blk_malloc_qd1_ns": "blk, one in flight",
+         "blk_malloc_qd1_ns": "blk, one in flight",
          "blk_malloc_qd128_ns": "blk, 128 in flight", "scsi_malloc_qd32_ns": "scsi, 32 in flight"})
 
 

@@ -134,7 +134,7 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
     call->request.set_disk_id(DiskId(shape, index));
     v1::DiskSpec& spec = *call->request.mutable_disk()->mutable_spec();
     spec.set_size_bytes(kDiskBytes);
-    spec.mutable_null();
+    spec.mutable_null()->set_skip_reads(true);
     stub_->async()->CreateDisk(&call->context, &call->request, &call->response,
                                [call, done](const grpc::Status& status) { done(status); });
   });

@@ -6,15 +6,14 @@
 namespace cleat::perf {
 namespace {
 
-TEST(CopyLoopTest, CopiesAndZeroesTakeTurns) {
+TEST(CopyLoopTest, CopiesAsLongAsItIsTold) {
   for (const uint32_t depth : {1U, 32U}) {
     const CopyLoopOptions options{.disk_bytes = 1 << 20, .depth = depth, .time_ns = 1'000'000};
     Result<CopyLoopReport> report = RunCopyLoop(options);
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_GT(report->copied_blocks, 0U);
-    EXPECT_EQ(report->copied_blocks, report->zeroed_blocks);
     EXPECT_GT(report->ns_per_copy(), 0);
-    EXPECT_GT(report->ns_per_zero(), 0);
+    EXPECT_GE(report->copying_ns, 1U);
   }
 }
 
