@@ -25,7 +25,9 @@ constexpr const char* kFooter =
   idle_3072_cpu_percent      CPU of engine and cleatd together while nobody does anything
   idle_disk_kib              Private_Dirty of the engine per disk, with its part of controllers and connections
   idle_used_disk_kib         the same once every disk was read from
-  idle_wake_us_p50           from the kick of a sleeping disk to its used entry, 4 KiB read
+  idle_wake_us_p50           from the kick of a sleeping disk to its used entry, 4 KiB read; of a disk that was
+                             read once before (first_wake_us_p50: of one that was not). host_wake_us_p50 is
+                             what a bare thread takes that sleeps in epoll_wait
   active_64_of_3072_ratio    requests a second of 64 disks on 64 of the controllers, over those of 64 disks
                              on 64 controllers on a host that has no others; in turns
 and some more that explain these. Exit status: 0 - measured, 1 - could not be measured. Bars are not judged here.
