@@ -164,8 +164,7 @@ grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest
   while (!context->IsCancelled()) {
     auto event = (*watcher)->Next(kWatchTurn);
     if (!event.ok()) return ToGrpc(event.error());
-    if (*event == nullptr) continue;
-    if (!writer->Write(**event)) break;
+    if (*event != nullptr && !writer->Write(**event)) break;
   }
   return grpc::Status::CANCELLED;
 }

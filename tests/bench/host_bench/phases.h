@@ -62,7 +62,8 @@ class Phases {
   Result<Populated> Populate(const HostShape& shape, uint32_t in_flight);
   Status PopulateOn(Populated& made, const HostShape& shape, uint32_t in_flight);
   Status Idle(const Populated& made);
-  Status Wake(const Populated& made);
+  Status Wake(const Populated& made, const std::string& figure);
+  Status BareWake();
   Status Used(const Populated& made);
   Result<double> WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa);
   // Target 0 of every `step`-th guest.

@@ -3,11 +3,18 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
+#include <thread>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "phases.h"
 #include "process_figures.h"
 
@@ -103,7 +110,7 @@ Result<double> Phases::WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64
   return static_cast<double>(end_ns - start_ns) / kNsPerUs;
 }
 
-Status Phases::Wake(const Populated& made) {
+Status Phases::Wake(const Populated& made, const std::string& figure) {
   Say(fmt::format("waking {} disks, one after the other", plan_.wakes));
   // Spinning on the engine's core, this thread would be what a disk waits for.
   const OnCore pinned(plan_.generator_core);
@@ -130,8 +137,46 @@ Status Phases::Wake(const Populated& made) {
     return Error(ErrorCode::kInternal,
                  fmt::format("only {} of {} disks were asleep", asleep, times_us.size()));
   }
-  figures_.Add("idle_wake_us_p50", "us", {Percentile(times_us, 0.5)});
-  figures_.Add("idle_wake_us_p99", "us", {Percentile(times_us, 0.99)});
+  figures_.Add(figure + "_us_p50", "us", {Percentile(times_us, 0.5)});
+  figures_.Add(figure + "_us_p99", "us", {Percentile(times_us, 0.99)});
+  return Ok{};
+}
+
+// What no engine can be faster than: a thread on its core that sleeps in epoll_wait, woken by an eventfd, writes a word
+// that this thread spins on.
+Status Phases::BareWake() {
+  Say("waking a bare thread, as often");
+  const UniqueFd kick(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  if (!kick || !epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, kick.get(), &event) != 0)
+    return ErrnoError(errno, "an eventfd and an epoll descriptor");
+  const uint32_t wakes = plan_.wakes;
+  std::atomic<uint32_t> seen{0};
+  std::thread sleeper([&] {
+    const OnCore there(plan_.host.engine_core);
+    for (uint32_t i = 1; i <= wakes; ++i) {
+      epoll_event ready{};
+      uint64_t count = 0;
+      while (epoll_wait(epoll.get(), &ready, 1, -1) != 1 || read(kick.get(), &count, sizeof count) < 0) {
+      }
+      seen.store(i, std::memory_order_release);
+    }
+  });
+  const OnCore here(plan_.generator_core);
+  const MonotonicClock clock;
+  std::vector<double> times_us;
+  for (uint32_t i = 1; i <= wakes; ++i) {
+    poll(nullptr, 0, kAsleepMs);
+    const uint64_t one = 1;
+    const uint64_t start_ns = clock.NowNs();
+    if (write(kick.get(), &one, sizeof one) < 0) break;  // can't fail: it is empty
+    while (seen.load(std::memory_order_acquire) != i) {
+    }
+    times_us.push_back(static_cast<double>(clock.NowNs() - start_ns) / kNsPerUs);
+  }
+  sleeper.join();
+  figures_.Add("host_wake_us_p50", "us", {Percentile(times_us, 0.5)});
   return Ok{};
 }
 
