@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: two disks, attached over gRPC to a real guest, which makes file systems on them and uses them; then a
-SCSI disk that comes into the running guest, grows, and goes.
+"""`make demo`: two disks, attached over gRPC to a real guest, which makes file systems on them and uses them, while
+`cleatctl top` looks on; then a SCSI disk that comes into the running guest, grows, and goes.
 
 Needs no root, KVM, hugepages, NVMe or Ceph. Says each step in a line; exit status 0 and "demo: ok" at the end, or the
 step that failed, the reason and where the logs are."""
@@ -75,6 +75,20 @@ def use_scsi_disk(cleat, guest, say):
     cleat.delete_disk("data")
 
 
+def watch_requests(cleat, guest, say):
+    """The guest reads one disk and writes the other in the background while `cleatctl top` looks on for a second."""
+    files, scratch = guest.device("files"), guest.device("scratch")
+    say("guest: read disk 'files' and write disk 'scratch' without an end; cleatctl top --once --all:")
+    guest.run("(while :; do echo 3 >/proc/sys/vm/drop_caches; "
+              f"dd if={files} of=/dev/null bs=64k count=500 2>/dev/null; "
+              f"dd if=/dev/zero of={scratch} bs=64k count=500 conv=fsync 2>/dev/null; done) >/dev/null 2>&1 & "
+              "echo $! >/run/load")
+    say.show(cleat.ctl_text("top", "--once", "--all"))
+    guest.run("kill $(cat /run/load)")
+    say("what became of all requests since they were attached: cleatctl stats")
+    say.show(cleat.ctl_text("stats"))
+
+
 def demo(bench, say):
     say("start cleatd and cleat-engine, as this user, in a folder of their own")
     cleat = bench.cleat()
@@ -100,6 +114,7 @@ def demo(bench, say):
     for disk in DISKS:
         use_disk(guest, disk, say)
 
+    watch_requests(cleat, guest, say)
     use_scsi_disk(cleat, guest, say)
 
     say("what cleatd knows: cleatctl disk list; cleatctl attachment list")

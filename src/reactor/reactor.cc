@@ -239,6 +239,7 @@ void Reactor::SleepUntilWoken() {
         epoll_pwait2(epoll_.get(), events_, kEventsMax, next_ns == kNoDeadline ? nullptr : &timeout, nullptr);
     sleeping_.store(false, std::memory_order_relaxed);
     RefreshNow();
+    fds_checked_ns_ = now_ns_;
     HandleEvents(ready);
   }
   sleeping_.store(false, std::memory_order_relaxed);

@@ -91,7 +91,7 @@ TEST(HostFileTest, YamlKeepsStringsStringsAndIsReadable) {
   EXPECT_NE(yaml.find("name: disks/root\n"), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("size_bytes: \"4096\"\n"), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("logical_block_bytes: 0\n"), std::string::npos) << yaml;
-  EXPECT_NE(yaml.find("  \"null\": {}\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("  \"null\":\n    skip_reads: false\n"), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("labels: {}\n"), std::string::npos) << yaml;
 }
 
