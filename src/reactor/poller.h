@@ -32,6 +32,7 @@ class Poller {
   friend class Reactor;
   ListHook hook_;
   uint64_t last_work_ns_ = 0;
+  uint64_t spin_ns_ = 0;  // how long it is polled without work
   bool armed_ = false;
 };
 

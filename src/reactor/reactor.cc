@@ -142,6 +142,7 @@ void Reactor::Wake() {
 void Reactor::AddPoller(Poller& poller) {
   poller.armed_ = false;
   poller.last_work_ns_ = now_ns_;
+  poller.spin_ns_ = options_.spin_ns;
   active_.PushBack(poller);
 }
 
@@ -156,6 +157,9 @@ void Reactor::Activate(Poller& poller) {
   if (!poller.armed_) return;
   poller.hook_.Unlink();
   poller.armed_ = false;
+  // Would polling on have found this work? Then twice that time is spent on it the next time; if not, half of what was.
+  const uint64_t gap_ns = now_ns_ - poller.last_work_ns_;
+  poller.spin_ns_ = gap_ns <= options_.spin_ns ? std::min(2 * gap_ns, options_.spin_ns) : poller.spin_ns_ / 2;
   poller.last_work_ns_ = now_ns_;
   poller.Disarm();
   active_.PushBack(poller);
@@ -195,7 +199,7 @@ bool Reactor::PollAll() {
     if (polling_ != poller) continue;  // it removed itself and may be gone
     if (worked) {
       poller->last_work_ns_ = now_ns_;
-    } else if (now_ns_ - poller->last_work_ns_ >= options_.spin_ns && poller->Arm() && polling_ == poller) {
+    } else if (now_ns_ - poller->last_work_ns_ >= poller->spin_ns_ && poller->Arm() && polling_ == poller) {
       poller->hook_.Unlink();
       poller->armed_ = true;
       armed_.PushBack(*poller);

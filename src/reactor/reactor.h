@@ -69,7 +69,9 @@ class Reactor {
   struct Options {
     std::string name = "reactor";
     uint32_t index = 0;
-    uint64_t spin_ns = 50 * kNsPerUs;               // a poller without work for so long is armed
+    // A poller without work for so long is armed: of one that finds its work within that time. One that was polled in
+    // vain lately is armed sooner, since waiting would have cost nobody anything.
+    uint64_t spin_ns = 50 * kNsPerUs;
     uint64_t fd_check_interval_ns = 10 * kNsPerUs;  // while busy, descriptors are looked at so often
     uint64_t random_seed = 1;
   };

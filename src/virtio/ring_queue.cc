@@ -132,8 +132,8 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
   ++batch_;
-  std::array<Chain, kReadAhead>
-      chains;  // those that were read and are still to be handled, around and around
+  // Those that were read and are still to be handled, around and around.
+  std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
   uint32_t handled = 0;
   for (bool more = true;;) {

@@ -92,6 +92,47 @@ TEST(Poller, IsNotArmedBeforeTheSpinTimeIsOver) {
   reactor->RemovePoller(poller);
 }
 
+// What comes later than the spin time is not worth polling for: half as long each time. What comes within it is: twice as
+// long as that took, at most the spin time.
+TEST(Poller, IsArmedSoonerWhereSpinningWasInVain) {
+  ManualClock clock;
+  Reactor::Options options;
+  options.spin_ns = 1000;
+  auto reactor = std::move(Reactor::Make(clock, options)).value();
+  TestPoller poller;
+  reactor->AddPoller(poller);
+  const auto spins_for = [&] {
+    uint64_t spun_ns = 0;
+    for (const int arms = poller.arms; poller.arms == arms; ++spun_ns) {
+      if (spun_ns > 0) clock.AdvanceBy(1);
+      reactor->RunOnce();
+    }
+    return spun_ns - 1;
+  };
+  const auto wake_after = [&](uint64_t ns) {
+    clock.AdvanceBy(ns);
+    reactor->RefreshNow();
+    reactor->Activate(poller);
+  };
+  EXPECT_EQ(spins_for(), 1000U);
+  for (const uint64_t spin_ns : {500U, 250U, 125U, 62U}) {
+    wake_after(2000);
+    EXPECT_EQ(spins_for(), spin_ns);
+  }
+  wake_after(100 - 62);
+  EXPECT_EQ(spins_for(), 200U);
+  wake_after(1000 - 200);
+  EXPECT_EQ(spins_for(), 1000U);
+  for (int i = 0; i < 12; ++i) {
+    wake_after(2000);
+    spins_for();
+  }
+  EXPECT_TRUE(reactor->CanSleep()) << "armed in the turn in which it found nothing";
+  wake_after(2000);
+  EXPECT_EQ(spins_for(), 0U);
+  reactor->RemovePoller(poller);
+}
+
 // Each of three pollers removes each of them from within its own Poll; each that is left is polled just once
 // a turn.
 TEST(Poller, MayRemoveAnyFromWithinPoll) {
