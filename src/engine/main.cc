@@ -243,7 +243,8 @@ int Main(int argc, char** argv) {
                  "pin reactor N to the N-th core of this list, e.g. 2,3 (default: not pinned)")
       ->delimiter(',');
   app.add_option("--spin-us", settings.spin_us,
-                 "how long a queue is polled without work before its reactor may sleep; shorter where that was in vain")
+                 "how long a queue is polled without work before its reactor may sleep; shorter where that "
+                 "was in vain")
       ->check(CLI::Range(0U, 1000000U))
       ->capture_default_str();
   app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")

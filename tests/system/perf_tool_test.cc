@@ -267,8 +267,7 @@ TEST_F(PerfTool, RingLoopGivesItsNames) {
 TEST_F(PerfTool, CopyLoopGivesItsNames) {
   const Outcome outcome = Run("copy-loop --disk 1M --depth 4 --time 0.05 --json -");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* name : {"ns_per_copy", "copied_blocks"})
-    EXPECT_GT(ResultOf(outcome)[name], 0) << name;
+  for (const char* name : {"ns_per_copy", "copied_blocks"}) EXPECT_GT(ResultOf(outcome)[name], 0) << name;
 }
 
 TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
