@@ -98,6 +98,15 @@ class MemoryMap {
     return false;
   }
 
+  // Where the byte is mapped, or nullptr: for prefetches, which can't go wrong, before anything is checked.
+  const uint8_t* Hint(uint64_t guest_address) const {
+    for (const Range& range : ranges_) {
+      const uint64_t offset = guest_address - range.guest_address;  // wraps to huge when below
+      if (offset < range.size_bytes) return range.region->base() + offset;
+    }
+    return nullptr;
+  }
+
   // The whole range in one piece, or nullptr: for rings and headers, which may not be split.
   uint8_t* Contiguous(uint64_t guest_address, uint64_t length_bytes) const;
 

@@ -16,6 +16,10 @@ class Poller {
   // A bounded piece of work. True when there was some.
   virtual bool Poll() = 0;
 
+  // Soon to be polled, after others that are busy: time to have what Poll looks at first brought into the cache. Called
+  // twice, first `near` = false, then true when it is the next one. Prefetches alone.
+  virtual void Hint(bool /*near*/) {}
+
   // After a while without work: ask for wake-ups (enable the ring's notifications, say), then look once more.
   // True: armed, and whoever wakes it calls Reactor::Activate. False: work turned up in between, or it can't
   // be armed; undo the asking, it stays active. A wake-up between Arm's look and the reactor's sleep must not

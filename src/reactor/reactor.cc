@@ -189,11 +189,23 @@ bool Reactor::ResumeReady() {
   return any;
 }
 
+// With many active pollers each finds the cache full of the others' memory.
+inline void Reactor::HintNext() {
+  if (polling_next_ == nullptr) return;
+  polling_next_->Hint(true);
+  Poller* const second = active_.Next(*polling_next_);
+  if (second == nullptr) return;
+  second->Hint(false);
+  Poller* const third = active_.Next(*second);
+  if (third != nullptr) __builtin_prefetch(third);
+}
+
 bool Reactor::PollAll() {
   bool any = false;
   for (Poller* poller = active_.front(); poller != nullptr; poller = polling_next_) {
     polling_next_ = active_.Next(*poller);
     polling_ = poller;
+    HintNext();
     const bool worked = poller->Poll();
     any |= worked;
     if (polling_ != poller) continue;  // it removed itself and may be gone

@@ -187,6 +187,7 @@ class Reactor {
   bool DeliverMail();
   bool ResumeReady();
   bool PollAll();
+  void HintNext();
   bool CheckFds();
   bool HandleEvents(int count);
   void SleepUntilWoken();

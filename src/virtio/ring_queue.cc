@@ -115,6 +115,17 @@ bool RingQueue::Poll() {
   return worked;
 }
 
+void RingQueue::Hint(bool near) {
+  hinted_ = true;
+  if (packed_) {
+    packed_ring_.HintIndex();
+  } else if (near) {
+    split_ring_.HintFirst();
+  } else {
+    split_ring_.HintIndex();
+  }
+}
+
 uint32_t RingQueue::Fetch() {
   const uint32_t fetched = packed_ ? FetchFrom(packed_ring_) : FetchFrom(split_ring_);
   if (!fault().empty()) [[unlikely]]
@@ -129,15 +140,22 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   const uint32_t available = ring.Available();
   if (available == 0) return 0;
   const uint32_t count = std::min(available, kFetchBatchMax);
+  const block::MemoryMap& map = *epochs_.current()->map;
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
   ++batch_;
+  // Alone, the queue has its lines in the cache as far as the guest lets it, and hints cost more than they save.
+  const uint32_t hinted = std::exchange(hinted_, false) ? count : 0;
+  for (uint32_t ahead = 0; ahead < std::min(hinted, kDescriptorAhead); ++ahead) ring.HintDescriptor(ahead);
+  for (uint32_t ahead = 0; ahead < std::min(hinted, kTableAhead); ++ahead) ring.HintTable(ahead, map);
   // Those that were read and are still to be handled, around and around.
   std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
   uint32_t handled = 0;
   for (bool more = true;;) {
     while (more && read < count && read - handled < kReadAhead) {
+      if (read + kDescriptorAhead < hinted) ring.HintDescriptor(kDescriptorAhead);
+      if (read + kTableAhead < hinted) ring.HintTable(kTableAhead, map);
       more = ReadOne(ring, chains[read % kReadAhead]);
       if (more) ++read;
     }

@@ -43,6 +43,9 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
+  // ... and so many before that, its descriptor and then its table come into this core's cache.
+  static constexpr uint32_t kTableAhead = 6;
+  static constexpr uint32_t kDescriptorAhead = 12;
 
   ~RingQueue() override;
 
@@ -57,6 +60,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint32_t in_flight() const final { return in_flight_; }
 
   bool Poll() final;
+  void Hint(bool near) final;
   bool Arm() final;
   void Disarm() final;
 
@@ -159,6 +163,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
+  bool hinted_ = false;  // since the last Fetch
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;

@@ -50,12 +50,21 @@ class SplitRing {
       return RefuseHead(head);
     ++next_available_;
     ++in_use_;
-    if (next_available_ != seen_available_) {  // a hint for the one after
-      const auto following =
-          LoadShared<uint16_t>(AvailableElement(next_available_), std::memory_order_relaxed);
-      __builtin_prefetch(descriptors_ + kDescriptorBytes * (following & mask_));
-    }
     return true;
+  }
+  // Hints for the chain that is `ahead` of the next one: first its descriptor comes into this core's cache, then, once
+  // that may be there, what the descriptor refers to (an indirect table, mostly). What they read is not trusted, nor
+  // used for anything else. Always inline, as Chain::Prefetch is.
+  [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const { __builtin_prefetch(DescriptorAhead(ahead)); }
+  [[gnu::always_inline]] void HintIndex() const {
+    __builtin_prefetch(available_ + kRingIndexAt);
+    __builtin_prefetch(AvailableElement(next_available_));
+  }
+  [[gnu::always_inline]] void HintFirst() const {
+    for (uint32_t ahead = 0; ahead < 8; ++ahead) HintDescriptor(ahead);
+  }
+  [[gnu::always_inline]] void HintTable(uint32_t ahead, const block::MemoryMap& map) const {
+    __builtin_prefetch(map.Hint(ReadWord(DescriptorAhead(ahead))));
   }
   // Walks, checks and translates a chain that was taken. False: fault(); `chain` is of no use then.
   bool Read(uint16_t head, const block::MemoryMap& map, Chain& chain);
@@ -97,6 +106,11 @@ class SplitRing {
 
   const uint8_t* AvailableElement(uint16_t index) const {
     return available_ + kRingElementsAt + kAvailableElementBytes * (index & mask_);
+  }
+  const uint8_t* DescriptorAhead(uint32_t ahead) const {
+    const auto head = LoadShared<uint16_t>(AvailableElement(static_cast<uint16_t>(next_available_ + ahead)),
+                                           std::memory_order_relaxed);
+    return descriptors_ + kDescriptorBytes * (head & mask_);
   }
   const uint8_t* UsedEvent() const { return available_ + kRingElementsAt + kAvailableElementBytes * size_; }
   bool WantsCall(uint16_t old_index, uint16_t new_index);
