@@ -69,6 +69,11 @@ class Channel {
   // pipeline.h) has checked range, alignment and access; a back end may rely on it.
   virtual void Submit(Request& request) = 0;
 
+  // A read or write from `offset_bytes` on is about to be submitted, if nothing comes between: the memory that it will
+  // need may be brought into the cache. Called only when ForeseesAny; a filter asks and tells the channel below.
+  virtual bool ForeseesAny() const { return false; }
+  virtual void Foresee(Op /*op*/, uint64_t /*offset_bytes*/) {}
+
   // The device has grown (Device::Resize): requests may now reach to its new end. On the channel's reactor.
   // A filter tells the channel below.
   virtual void Resized() {}

@@ -77,6 +77,7 @@ PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std:
                                  ChannelRegistry* registry, CompareAndWrite* compare_and_write)
     : geometry_(geometry),
       mode_(mode),
+      foresees_(top->ForeseesAny()),
       top_(std::move(top)),
       registry_(registry),
       compare_and_write_(compare_and_write) {}

@@ -30,6 +30,12 @@ class PipelineChannel {
   // kInvalid, kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
   void Submit(Request& request);
 
+  // A hint to the storage, which may take none. The address is the guest's, and anything.
+  bool ForeseesAny() const { return foresees_; }
+  void Foresee(Op op, uint64_t offset_bytes) {
+    if (offset_bytes < geometry_.size_bytes) top_->Foresee(op, offset_bytes);
+  }
+
   // ---- For CompareAndWrite, one at a time.
   // Holds back what touches the range from now on, until LetGo; returns when nothing that was submitted
   // before is in flight any more.
@@ -54,6 +60,7 @@ class PipelineChannel {
 
   Geometry geometry_;
   const AccessMode mode_;
+  const bool foresees_;
   // A request is counted in the epoch in which it was submitted. Hold begins a new one; the old one's count
   // can then only fall.
   uint32_t epoch_ = 0;

@@ -32,6 +32,7 @@ class BlkQueue final : public RingQueue {
   BlkQueue(Reactor& reactor, const DiskEntrance& disk, const std::string& serial)
       : RingQueue(reactor), channel_(*disk.channel), cell_(disk.cell), serial_(serial) {
     UseSight(disk.sight);
+    UseForesight(channel_.ForeseesAny());
   }
 
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
@@ -44,6 +45,7 @@ class BlkQueue final : public RingQueue {
   };
 
   void HandleChain(const Chain& chain, Ticket ticket) override;
+  void Foresee(const Chain& chain) const override;
   void Trim() override { slots_.Trim(); }
 
   void Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_t sector);

@@ -152,6 +152,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
   uint32_t handled = 0;
+  uint32_t foreseen = 1;  // for the first one it is too late
   for (bool more = true;;) {
     while (more && read < count && read - handled < kReadAhead) {
       if (read + kDescriptorAhead < hinted) ring.HintDescriptor(kDescriptorAhead);
@@ -161,6 +162,10 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     }
     // All that were taken are handled, also when one of them breaks or stops the queue.
     if (handled == read) break;
+    if (foresight_) {
+      for (; foreseen < std::min(read, handled + kForeseeAhead); ++foreseen)
+        Foresee(chains[foreseen % kReadAhead]);
+    }
     HandleRead(chains[handled++ % kReadAhead]);
     if (handled % kReadAhead == 0 && handled < count)
       Show();  // a guest that polls need not wait for the rest

@@ -44,6 +44,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
   // ... and so many before that, its descriptor and then its table come into this core's cache.
+  static constexpr uint32_t kForeseeAhead = 4;  // chains before the one that is handled; see Foresee
   static constexpr uint32_t kTableAhead = 6;
   static constexpr uint32_t kDescriptorAhead = 12;
 
@@ -100,6 +101,10 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
+  // For a device whose storage takes hints (UseForesight): the chain will be handled a few chains later, and its header
+  // should be in the cache by now.
+  virtual void Foresee(const Chain& /*chain*/) const {}
+  void UseForesight(bool use) { foresight_ = use; }
   // No request was in flight or waiting for kTrimAfterNs: memory that was kept for speed may go.
   virtual void Trim() {}
 
@@ -163,6 +168,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
+  bool foresight_ = false;
   bool hinted_ = false;  // since the last Fetch
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;
