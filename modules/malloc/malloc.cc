@@ -19,8 +19,6 @@ using block::IoStatus;
 using block::Op;
 
 constexpr uint32_t kPageBytes = 4096;  // what can be given back at least
-constexpr uint64_t kCacheLineBytes = 64;
-constexpr uint64_t kForeseenBytes = 256;  // of a request to come
 
 class MallocDevice final : public block::Device {
  public:
@@ -58,13 +56,10 @@ class MallocChannel final : public block::Channel {
   // sequence and is ahead of it.
   bool ForeseesAny() const override { return true; }
   void Foresee(Op op, uint64_t offset_bytes) override {
-    const uint8_t* const at = disk_ + offset_bytes;
-    for (uint64_t line = 0; line < kForeseenBytes; line += kCacheLineBytes) {
-      if (op == Op::kRead) {
-        __builtin_prefetch(at + line);
-      } else {
-        __builtin_prefetch(at + line, /*rw=*/1);
-      }
+    if (op == Op::kRead) {
+      __builtin_prefetch(disk_ + offset_bytes);
+    } else {
+      __builtin_prefetch(disk_ + offset_bytes, /*rw=*/1);
     }
   }
 
