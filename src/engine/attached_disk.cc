@@ -56,7 +56,8 @@ Task<Status> AttachedDisk::OpenChannels() {
     co_await context_.control.Enter();
     if (!result) break;
     if (context_.sight != nullptr) {
-      place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io);
+      place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io,
+                                           context_.control.now_ns());
     }
   }
   co_return result;

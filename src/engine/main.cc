@@ -118,7 +118,8 @@ class Signals {
 
 using ReactorThreads = std::vector<std::unique_ptr<ReactorThread>>;
 
-Result<ReactorThreads> MakeReactors(const Clock& clock, const Settings& settings, uint64_t incarnation) {
+Result<ReactorThreads> MakeReactors(const Settings& settings, uint64_t incarnation) {
+  const TickRate rate = TickRate::Measure();
   ReactorThreads threads;
   for (uint32_t i = 0; i < settings.reactors; ++i) {
     Reactor::Options options;
@@ -126,7 +127,7 @@ Result<ReactorThreads> MakeReactors(const Clock& clock, const Settings& settings
     options.index = i;
     options.spin_ns = settings.spin_us * kNsPerUs;
     options.random_seed = incarnation + i + 1;
-    auto thread = ReactorThread::Make(clock, options);
+    auto thread = ReactorThread::Make(rate, options);
     if (!thread) return std::move(thread).error();
     threads.push_back(std::move(thread).value());
   }
@@ -174,7 +175,7 @@ Status Serve(const Settings& settings) {
 
   auto library = vhost::VhostLibrary::Start(settings.name, settings.runtime_dir);
   if (!library) return std::move(library).error();
-  auto threads = MakeReactors(clock, settings, incarnation);
+  auto threads = MakeReactors(settings, incarnation);
   if (!threads) return std::move(threads).error();
   std::vector<Reactor*> io_reactors;
   for (const auto& thread : *threads) io_reactors.push_back(&thread->reactor());

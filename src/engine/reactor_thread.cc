@@ -9,11 +9,13 @@
 
 namespace cleat::engine {
 
-Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const Clock& clock,
+Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const TickRate& rate,
                                                            const Reactor::Options& options) {
-  auto reactor = Reactor::Make(clock, options);
+  std::unique_ptr<ReactorThread> thread(new ReactorThread(rate));
+  auto reactor = Reactor::Make(thread->clock_, options);
   if (!reactor) return std::move(reactor).error();
-  return std::unique_ptr<ReactorThread>(new ReactorThread(std::move(reactor).value()));
+  thread->reactor_ = std::move(reactor).value();
+  return thread;
 }
 
 Status ReactorThread::Start(std::optional<uint32_t> cpu) {

@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "base/result.h"
+#include "base/tick_clock.h"
 #include "reactor/reactor.h"
 
 namespace cleat::engine {
 
 class ReactorThread {
  public:
-  static Result<std::unique_ptr<ReactorThread>> Make(const Clock& clock, const Reactor::Options& options);
+  static Result<std::unique_ptr<ReactorThread>> Make(const TickRate& rate, const Reactor::Options& options);
   ~ReactorThread();  // stopped
   ReactorThread(const ReactorThread&) = delete;
   ReactorThread& operator=(const ReactorThread&) = delete;
@@ -27,7 +28,8 @@ class ReactorThread {
   Reactor& reactor() { return *reactor_; }
 
  private:
-  explicit ReactorThread(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
+  explicit ReactorThread(const TickRate& rate) : clock_(rate) {}
+  const TickClock clock_;
   std::unique_ptr<Reactor> reactor_;
   std::thread thread_;
 };

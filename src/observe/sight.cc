@@ -36,10 +36,10 @@ ReactorSight* Sight::On(const Reactor& reactor) const {
 }
 
 std::unique_ptr<Cell> Sight::AddCell(const std::string& controller, const std::string& disk, uint32_t target,
-                                     const Reactor& reactor) {
+                                     const Reactor& reactor, uint64_t now_ns) {
   const ReactorSight* sight = On(reactor);
   CLEAT_CHECK(sight != nullptr);
-  auto cell = segment_->Add(controller, disk, target, sight->index(), reactor.clock().NowNs());
+  auto cell = segment_->Add(controller, disk, target, sight->index(), now_ns);
   if (cell) return std::move(cell).value();
   spdlog::warn("{}", cell.error().message);
   return nullptr;

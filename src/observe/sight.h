@@ -22,9 +22,9 @@ class Sight {
                                              uint64_t slow_after_ns = kSlowAfterNs);
 
   ReactorSight* On(const Reactor& reactor) const;  // any thread
-  // On control. nullptr, and a line in the log, when there are too many.
+  // On control, at `now_ns`. nullptr, and a line in the log, when there are too many.
   std::unique_ptr<Cell> AddCell(const std::string& controller, const std::string& disk, uint32_t target,
-                                const Reactor& reactor);
+                                const Reactor& reactor, uint64_t now_ns);
   Result<UniqueFd> OpenForReaders() const { return segment_->OpenForReaders(); }
 
  private:

@@ -11,9 +11,9 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "base/tick_clock.h"
 #include "perf/guest_memory.h"
 #include "perf/load_options.h"
-#include "perf/tick_clock.h"
 
 namespace cleat::perf {
 namespace {
@@ -79,7 +79,7 @@ class CopyLoop {
   const uint8_t* const disk_;
   uint8_t* const buffers_;
   const uint64_t stride_;
-  const TickClock clock_;
+  const TickClock clock_{TickRate::Measure()};
   Random random_;
   std::vector<uint64_t> offsets_ = std::vector<uint64_t>(kBatch);
   uint32_t next_ = 0;

@@ -49,7 +49,7 @@ class LoadRun {
     if (!done_fd_) return ErrnoError(errno, "an eventfd for the generators");
     const size_t thread_count = std::max<size_t>(environment_.cores.size(), 1);
     for (size_t i = 0; i < thread_count; ++i) {
-      threads_.push_back(std::make_unique<LoadThread>(clock_, options_, environment_, done_fd_.get()));
+      threads_.push_back(std::make_unique<LoadThread>(rate_, options_, environment_, done_fd_.get()));
     }
     uint64_t streams = 0;
     for (LoadDevice& device : devices_) streams += device.disks.size() * device.queues;
@@ -229,7 +229,8 @@ class LoadRun {
   const std::span<LoadDevice> devices_;
   const LoadOptions options_;
   const LoadEnvironment environment_;
-  const TickClock clock_;
+  const TickRate rate_ = TickRate::Measure();
+  const MonotonicClock clock_;
   UniqueFd done_fd_;
   std::vector<std::unique_ptr<StampedBlocks>> stamps_;
   // Another one in every run: what the last run wrote is not mistaken for this one's.

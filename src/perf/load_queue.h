@@ -14,12 +14,12 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/tick_clock.h"
 #include "perf/driver_ring.h"
 #include "perf/guest_memory.h"
 #include "perf/load_options.h"
 #include "perf/load_stats.h"
 #include "perf/scsi_cdb.h"
-#include "perf/tick_clock.h"
 #include "perf/verify.h"
 
 namespace cleat::perf {
@@ -39,9 +39,9 @@ struct LoadDisk {
 // Shared by the queues of one generator thread; that thread's.
 struct LoadThreadState {
   enum class Phase : uint8_t { kLoad, kVerify };
-  explicit LoadThreadState(const TickClock& time) : clock(time) {}
+  explicit LoadThreadState(const TickRate& rate) : clock(rate) {}
 
-  const TickClock& clock;
+  const TickClock clock;
   LoadStats stats;
   uint64_t start_ns = 0;       // of the open loops' schedule
   uint64_t count_from_ns = 0;  // requests that began (were due) before are warm-up

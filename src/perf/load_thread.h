@@ -30,9 +30,9 @@ class LoadThread {
   };
 
   // `done_fd` is an eventfd that is signalled at the end.
-  LoadThread(const TickClock& clock, const LoadOptions& options, const LoadEnvironment& environment,
+  LoadThread(const TickRate& rate, const LoadOptions& options, const LoadEnvironment& environment,
              int done_fd)
-      : state(clock), options_(options), environment_(environment), done_fd_(done_fd) {}
+      : state(rate), options_(options), environment_(environment), done_fd_(done_fd) {}
   ~LoadThread();
   LoadThread(const LoadThread&) = delete;
   LoadThread& operator=(const LoadThread&) = delete;

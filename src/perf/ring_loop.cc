@@ -154,10 +154,11 @@ Result<RingLoopReport> RunRingLoop(const RingLoopOptions& options) {
 
   const UniqueFd done_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!done_fd) return ErrnoError(errno, "an eventfd");
-  const TickClock clock;
+  const TickRate rate = TickRate::Measure();
+  const MonotonicClock clock;
   const LoadEnvironment environment;
   LoadThread::Watched watched;
-  LoadThread generator(clock, load, environment, done_fd.get());
+  LoadThread generator(rate, load, environment, done_fd.get());
   LoadQueue::Setup setup;
   setup.name = "ring";
   setup.disks.push_back({.name = "ring", .bytes = kDiskBytes});

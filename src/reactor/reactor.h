@@ -87,7 +87,6 @@ class Reactor {
   uint64_t now_ns() const { return now_ns_; }  // as of this turn's beginning, or the last RefreshNow
   // In the middle of a turn, after work that took time and before what wants to know how much.
   void RefreshNow() { now_ns_ = std::max(now_ns_, clock_.NowNs()); }
-  const Clock& clock() const { return clock_; }
   Random& random() { return random_; }
 
   // The reactor whose turn this thread is in, or nullptr.

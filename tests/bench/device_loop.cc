@@ -125,7 +125,7 @@ class Bench {
     channel_ = pipeline_->OpenChannel(*reactor_).value();
     if (arguments_.uncounted) return;
     sight_ = observe::Sight::Make("bench", 1, {reactor_.get()}).value();
-    cell_ = sight_->AddCell("controllers/bench", "disks/null", 0, *reactor_);
+    cell_ = sight_->AddCell("controllers/bench", "disks/null", 0, *reactor_, clock_.NowNs());
   }
   virtio::DiskEntrance Entrance() {
     return {channel_.get(), cell_.get(), sight_ != nullptr ? sight_->On(*reactor_) : nullptr};

@@ -32,7 +32,7 @@ class ReactorSightTest : public testing::Test {
   ReactorSightTest()
       : reactor_(Reactor::Make(clock_, {}).value()),
         sight_(Sight::Make("engine-0", 1, {reactor_.get()}).value()),
-        cell_(sight_->AddCell("controllers/vm", "disks/a", 0, *reactor_)),
+        cell_(sight_->AddCell("controllers/vm", "disks/a", 0, *reactor_, clock_.NowNs())),
         reader_(SegmentReader::Open(sight_->OpenForReaders().value()).value()) {}
 
   ReactorSight& on() { return *sight_->On(*reactor_); }

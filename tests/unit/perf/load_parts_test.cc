@@ -11,7 +11,6 @@
 #include "perf/load_request.h"
 #include "perf/report.h"
 #include "perf/ring_loop.h"
-#include "perf/tick_clock.h"
 #include "perf/zipf.h"
 
 namespace cleat::perf {
@@ -99,20 +98,6 @@ TEST(ZipfTest, EveryRankHasABlockOfItsOwn) {
     for (uint64_t rank = 0; rank < count; ++rank) blocks.insert(zipf.Scatter(rank));
     EXPECT_EQ(blocks.size(), count);
     EXPECT_LT(*blocks.rbegin(), count);
-  }
-}
-
-TEST(TickClockTest, GoesAsTheKernelsClockGoes) {
-  const TickClock ticks;
-  const MonotonicClock kernel;
-  // Reads of the one lie between reads of the other.
-  for (int i = 0; i < 1000; ++i) {
-    const uint64_t before_ns = kernel.NowNs();
-    const uint64_t now_ns = ticks.NowNs();
-    const uint64_t after_ns = kernel.NowNs();
-    constexpr uint64_t kToleranceNs = kNsPerMs;
-    EXPECT_GE(now_ns + kToleranceNs, before_ns);
-    EXPECT_LE(now_ns, after_ns + kToleranceNs);
   }
 }
 
