@@ -40,7 +40,8 @@ struct Reading {
 };
 
 bool HasEvenCounter() {
-  constexpr unsigned kPowerLeaf = 0x80000007;  // AMD64 Architecture Programmer's Manual 3, E.4.6; Intel SDM 2, CPUID
+  constexpr unsigned kPowerLeaf =
+      0x80000007;  // AMD64 Architecture Programmer's Manual 3, E.4.6; Intel SDM 2, CPUID
   constexpr unsigned kInvariantTsc = 1U << 8;  // of edx
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(kPowerLeaf, &eax, &ebx, &ecx, &edx) != 0 && (edx & kInvariantTsc) != 0;

@@ -22,8 +22,8 @@ namespace cleat {
 struct TickRate {
   static TickRate Measure();
 
-  uint64_t ns_per_tick_q32 = 0;  // times 2^32; 0: there is no good counter
-  uint64_t ticks_trusted = 0;    // so many after the kernel was asked
+  uint64_t ns_per_tick_q32 = 0;   // times 2^32; 0: there is no good counter
+  uint64_t ticks_trusted = 0;     // so many after the kernel was asked
   uint64_t ticks_asking_max = 0;  // ... if that did not take longer
 };
 

@@ -116,6 +116,8 @@ bool RingQueue::Poll() {
 }
 
 void RingQueue::Hint(bool near) {
+  if (state_ != State::kRunning) [[unlikely]]
+    return;
   hinted_ = true;
   if (packed_) {
     packed_ring_.HintIndex();

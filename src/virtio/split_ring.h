@@ -55,7 +55,9 @@ class SplitRing {
   // Hints for the chain that is `ahead` of the next one: first its descriptor comes into this core's cache, then, once
   // that may be there, what the descriptor refers to (an indirect table, mostly). What they read is not trusted, nor
   // used for anything else. Always inline, as Chain::Prefetch is.
-  [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const { __builtin_prefetch(DescriptorAhead(ahead)); }
+  [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const {
+    __builtin_prefetch(DescriptorAhead(ahead));
+  }
   [[gnu::always_inline]] void HintIndex() const {
     __builtin_prefetch(available_ + kRingIndexAt);
     __builtin_prefetch(AvailableElement(next_available_));

@@ -125,6 +125,7 @@ class Rig {
     } else if (command < 0xc0) {
       OfferRaw(input.Byte());
     } else if (command < 0xd0) {
+      for (const bool near : {false, true}) queue_->Hint(near);  // as among other queues
       reactor_->RunOnce();
     } else if (command < 0xe0) {
       storage_->CompleteAll();

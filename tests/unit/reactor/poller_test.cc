@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,8 +30,12 @@ class TestPoller : public Poller {
     return can_arm;
   }
   void Disarm() override { ++disarms; }
+  void Hint(bool near) override {
+    if (on_hint) on_hint(near);
+  }
 
   std::function<bool()> on_poll;
+  std::function<void(bool near)> on_hint;
   bool can_arm = true;
   int polls = 0;
   int arms = 0;
@@ -61,6 +66,27 @@ TEST(Poller, IsPolledUntilIdleThenArmedUntilActivated) {
   reactors[0].RemovePoller(poller);  // armed
   reactors[0].AddPoller(poller);
   reactors[0].RemovePoller(poller);  // active
+}
+
+TEST(Poller, IsHintedTwiceBeforeItIsPolled) {
+  VirtualReactors reactors;
+  std::array<TestPoller, 4> pollers;
+  std::string events;
+  for (size_t i = 0; i < pollers.size(); ++i) {
+    const auto name = static_cast<char>('a' + i);
+    pollers[i].can_arm = false;
+    pollers[i].on_poll = [&events, name] {
+      events += std::string(1, name) + " ";
+      return false;
+    };
+    pollers[i].on_hint = [&events, name](bool near) {
+      events += std::string(near ? "near-" : "far-") + name + " ";
+    };
+    reactors[0].AddPoller(pollers[i]);
+  }
+  reactors[0].RunOnce();
+  EXPECT_EQ(events, "near-b far-c a near-c far-d b near-d c d ");
+  for (TestPoller& poller : pollers) reactors[0].RemovePoller(poller);
 }
 
 TEST(Poller, ThatCannotArmStaysActive) {

@@ -40,6 +40,32 @@ TEST_P(BlkQueueTest, WriteThenRead) {
                                                   {Op::kRead, 5632, 1024, false, false}}));
 }
 
+TEST_P(BlkQueueTest, StorageIsToldAFewRequestsAhead) {
+  rig.Write(0, 0, 512, 1);
+  rig.Read(1, 1, 512);
+  rig.Flush(2);
+  rig.Write(3, 3, 512, 3);
+  rig.Read(4, 4, 512);
+  rig.Read(5, 5, 512);
+  rig.Read(6, BlkRig::kSectors, 512);  // beyond the disk's end
+  rig.PutHeader(7, VIRTIO_BLK_T_IN, 7);
+  rig.SetChain(BlkRig::HeadOf(7), {{BlkRig::HeaderAt(7), 15}, {BlkRig::StatusAt(7), 1, kDescWrite}});
+  rig.OfferHead(BlkRig::HeadOf(7));
+  rig.Read(8, UINT64_MAX, 512);
+  rig.Read(9, 9, 512);
+  rig.Turn();
+  using Foreseen = MemoryChannel::Foreseen;
+  // Of the batch's second to fourth at its start, then each when the fourth one before it is next. (What is beyond the
+  // end or malformed is not submitted, so it does not count.)
+  EXPECT_EQ(rig.storage->foreseen, (std::vector<Foreseen>{{Op::kRead, 512, 0},
+                                                          {Op::kWrite, 1536, 0},
+                                                          {Op::kRead, 2048, 1},
+                                                          {Op::kRead, 2560, 2},
+                                                          {Op::kRead, 4608, 6}}));
+  EXPECT_EQ(rig.storage->seen.size(), 7U);
+  EXPECT_EQ(rig.TakeAllUsed().size(), 10U);
+}
+
 TEST_P(BlkQueueTest, Flush) {
   rig.Flush(0);
   EXPECT_EQ(rig.Answer(0, 1), kOk);

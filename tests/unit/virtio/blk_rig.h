@@ -34,6 +34,10 @@ class MemoryChannel final : public block::Channel {
 
   explicit MemoryChannel(std::vector<uint8_t>& bytes) : bytes_(bytes) {}
 
+  bool ForeseesAny() const override { return true; }
+  void Foresee(block::Op op, uint64_t offset_bytes) override {
+    foreseen.push_back({op, offset_bytes, seen.size()});
+  }
   void Submit(block::Request& request) override {
     seen.push_back({request.op, request.offset_bytes, request.length_bytes, request.fua, request.may_unmap});
     if (hold) {
@@ -57,6 +61,13 @@ class MemoryChannel final : public block::Channel {
   bool hold = false;
   block::IoStatus result = block::IoStatus::kOk;
   std::vector<Seen> seen;
+  struct Foreseen {
+    block::Op op;
+    uint64_t offset;
+    size_t after;  // so many requests
+    bool operator==(const Foreseen&) const = default;
+  };
+  std::vector<Foreseen> foreseen;
   block::RequestList held;
 
  private:
@@ -154,6 +165,8 @@ class BlkRig {
   void Turn(int turns = 3) {
     for (int i = 0; i < turns; ++i) {
       clock.AdvanceBy(kNsPerUs);
+      for (const bool near : {false, true})
+        if (queue != nullptr) queue->Hint(near);  // as among other queues
       reactor->RunOnce();
     }
   }
