@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/uring/uring.h"
 
+#include <algorithm>
 #include <functional>
 
+#include "base/log.h"
 #include "block/pipeline.h"
+#include "modules/uring/lock_holder.h"
 #include "modules/uring/uring_channel.h"
 #include "modules/uring/uring_file.h"
 
@@ -12,9 +15,13 @@ namespace {
 
 using block::AccessMode;
 
-// udev locks a block device for a moment whenever it has been opened for writing and closed.
-constexpr uint32_t kLockTries = 20;
-constexpr uint64_t kLockRetryNs = 50 * kNsPerMs;
+// Besides dying predecessors, udev locks a block device for a moment whenever it has been opened for writing and closed.
+constexpr uint64_t kLockRetryMinNs = kNsPerMs;
+constexpr uint64_t kLockRetryMaxNs = 20 * kNsPerMs;
+// A process that is there and still has the lock after so long is no dying one.
+constexpr uint64_t kHolderLookNs = 250 * kNsPerMs;
+// Others' claims on a block device (see UringFile::claim) do not outlive their process.
+constexpr uint64_t kClaimWaitNs = kNsPerSecond;
 
 class UringDevice final : public block::Device {
  public:
@@ -23,6 +30,7 @@ class UringDevice final : public block::Device {
       : Device(options.shape.name, geometry),
         path_(options.path),
         access_(options.access),
+        lock_wait_ns_(options.lock_wait_ns),
         file_(std::move(file)),
         hub_(hub),
         blocking_(blocking) {}
@@ -42,12 +50,28 @@ class UringDevice final : public block::Device {
       co_return Error(ErrorCode::kInvalidArgument, name() + ": " + path_ + " was opened read-only");
     }
     const std::function<Status()> lock = [this, mode] { return LockUringFile(file_, mode, name(), path_); };
-    for (uint32_t tries = 1;; ++tries) {
+    const std::function<std::string()> find = [this] { return DescribeLockHolder(file_.fd.get()); };
+    Reactor& reactor = *Reactor::Current();
+    const uint64_t since_ns = reactor.now_ns();
+    uint64_t look_ns = since_ns + kHolderLookNs;
+    for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
       Status locked = co_await blocking_.Run(lock);
-      const bool again =
-          file_.block_device && !locked && locked.error().code == ErrorCode::kFailedPrecondition;
-      if (!again || tries == kLockTries) co_return locked;
-      co_await Reactor::Current()->SleepFor(kLockRetryNs);
+      if (locked) {
+        if (reactor.now_ns() >= since_ns + kHolderLookNs) spdlog::info("{}: {} is free now", name(), path_);
+        co_return locked;
+      }
+      const ErrorCode code = locked.error().code;
+      const uint64_t waited_ns = reactor.now_ns() - since_ns;
+      if (code == ErrorCode::kFailedPrecondition && waited_ns >= kClaimWaitNs) co_return locked;
+      if (code != ErrorCode::kFailedPrecondition && code != ErrorCode::kUnavailable) co_return locked;
+      if (code == ErrorCode::kUnavailable && reactor.now_ns() >= look_ns) {
+        const std::string holder = co_await blocking_.Run(find);
+        if (!holder.empty()) co_return HeldBy(holder);
+        if (waited_ns >= lock_wait_ns_) co_return locked;
+        if (waited_ns < 2 * kHolderLookNs) spdlog::info("{}", locked.error().message);
+        look_ns = reactor.now_ns() + kHolderLookNs;
+      }
+      co_await reactor.SleepFor(wait_ns);
     }
   }
 
@@ -79,8 +103,16 @@ class UringDevice final : public block::Device {
   }
 
  private:
+  Error HeldBy(const std::string& holder) const {
+    return {ErrorCode::kFailedPrecondition,
+            name() + ": " + path_ + " is locked by " +
+                (holder == "this process" ? "another disk of this engine" : holder) +
+                ": end that use, then try again"};
+  }
+
   const std::string path_;
   const AccessMode access_;
+  const uint64_t lock_wait_ns_;
   UringFile file_;
   UringHub& hub_;
   BlockingPool& blocking_;

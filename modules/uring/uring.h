@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "block/device.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
@@ -26,6 +27,9 @@ struct UringOptions {
   std::string path;
   block::AccessMode access;  // kReadOnly opens the file read-only
   bool direct_io = true;     // O_DIRECT where possible
+  // How long Acquire waits for a lock that nobody has any more who can be seen: a predecessor that was killed keeps it
+  // until the kernel has ended its last I/O, which was seen to take 7 s.
+  uint64_t lock_wait_ns = 10 * kNsPerSecond;
 };
 
 // On the control reactor; the file is opened, examined and locked on `blocking`. `hub` and `blocking` outlive
@@ -36,7 +40,9 @@ struct UringOptions {
 //   kPermissionDenied    may not be opened (so)
 //   kFailedPrecondition  neither file nor block device; smaller than the disk
 //   kUnimplemented       io_uring is forbidden on this host
-// Acquire: kFailedPrecondition while another process or another disk holds the file.
+// Acquire waits (lock_wait_ns) for a lock that no process has any more that can be seen.
+//   kFailedPrecondition  another process, which it names, or another disk of this one has the file
+//   kUnavailable         it can't be proven yet that nobody else writes: try again
 Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, UringHub& hub,
                                                        BlockingPool& blocking);
 

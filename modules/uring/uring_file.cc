@@ -220,11 +220,10 @@ Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, c
   if (failed == 0) return Ok{};
   if (failed == EAGAIN || failed == EACCES || failed == EWOULDBLOCK) {
     return Error(
-        ErrorCode::kFailedPrecondition,
+        ErrorCode::kUnavailable,
         what +
-            " is locked by somebody else - another disk of this engine, another engine, a QEMU that uses it "
-            "directly, or a killed process whose last writes are still under way (lslocks shows it): end "
-            "that use, then try again");
+            " is locked, by no process that can be seen: by a killed one whose last writes are still "
+            "under way, or by one of another user (lslocks, as root, shows it): try again");
   }
   return ErrnoError(failed, what + " can't be locked");
 }

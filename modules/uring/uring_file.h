@@ -35,8 +35,9 @@ Result<UringFile> OpenUringFile(const UringOptions& options);
 // What the file or block device holds at present.
 Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path);
 
-// Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits:
-// kFailedPrecondition when somebody else holds it. `who` and `path` are for the error.
+// Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits: kUnavailable when
+// somebody else holds it (whom: see lock_holder.h), kFailedPrecondition when a block device is claimed by others. `who`
+// and `path` are for the error.
 Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who,
                      const std::string& path);
 Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path);

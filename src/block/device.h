@@ -93,10 +93,13 @@ class Device {
   // On `reactor`, the I/O reactor that will use it.
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) = 0;
 
-  // The reservation hook. Acquire: from its return to Release's no other process can write this disk through
-  // an owner's path; fails (failed_precondition, naming the owner when it is known) while another one holds
-  // it. Acquired before the first request, released after the last is completed. Devices without contention
-  // have nothing to do.
+  // The reservation hook: a lock on the open file that the I/O goes through, RBD's exclusive lock, NVMe reservations.
+  // From Acquire's return to Release's no other process can write this disk through an owner's path, and no write of
+  // an earlier owner can land any more. Acquired before the first request, released after the last is completed.
+  //   failed_precondition  another one owns it, who is named
+  //   unavailable          the owner seems to be gone, but that its last writes have landed can't be proven yet, though
+  //                        it was waited for: try again, and let no guest in meanwhile
+  // Devices without contention have nothing to do.
   virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
   virtual Task<Status> Release() { co_return Ok{}; }
 

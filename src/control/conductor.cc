@@ -237,6 +237,7 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
   switch (step.kind) {
     case Step::Kind::kForgetAttachment:
       view.attachment_backoffs.erase(step.target);
+      view.unproven.erase(step.target);
       Later(state_.ForgetAttachment(controller, step.intent->row.id), {.controller = controller, .disk = {}});
       return true;
     case Step::Kind::kForgetController: {
@@ -413,12 +414,18 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
           actual.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
           *actual.mutable_attachment() = attachment;
           view.attachment_backoffs.erase(key.target);
+          view.unproven.erase(key.target);
           state_.ReportAttachment(answered.info.id, key, ReportOf(actual));
           spdlog::info("{} is open", name);
           // It may have grown meanwhile.
           return LookAtSize(*ParseDiskName(attachment.disk().name()));
         }
         view.attachments.erase(key.target);  // an error leaves nothing behind
+        if (status.error().code == ErrorCode::kUnavailable) {
+          view.unproven.insert(key.target);
+        } else {
+          view.unproven.erase(key.target);
+        }
         spdlog::warn("{} can't be opened: {}", name, status.error().message);
         FailAttachment(answered, view, key, status);
       });

@@ -36,11 +36,12 @@ void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const M
   steps.push_back(step);
 }
 
-// A SCSI controller that the engine doesn't serve yet, and none of whose disks is being asked for: a guest that goes
-// on after an engine's restart would see those as gone that are still to come.
+// A SCSI controller that the engine doesn't serve yet, and none of whose disks is being asked for or has to wait for its
+// last owner's writes: a guest that goes on after an engine's restart would see those as gone that are still to come.
 bool IsHeldBack(const ControllerView& view) {
   return view.actual->controller().type() == engine::v1::CONTROLLER_TYPE_SCSI &&
-         view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && view.targets_busy.empty();
+         view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && view.targets_busy.empty() &&
+         view.unproven.empty();
 }
 
 }  // namespace

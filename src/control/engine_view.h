@@ -30,6 +30,8 @@ struct ControllerView {
   std::set<uint32_t> targets_busy;  // about these: a disk that hangs holds up no other
   Backoff backoff;
   std::map<uint32_t, Backoff> attachment_backoffs;
+  // Targets whose disk could not be opened since its last owner's writes may still land (block::Device::Acquire).
+  std::set<uint32_t> unproven;
 };
 
 struct EngineView {

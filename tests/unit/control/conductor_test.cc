@@ -207,6 +207,27 @@ TEST_F(ConductorTest, AFailedAttachSaysWhyAndIsTriedAgain) {
   EXPECT_EQ(MessageOf("a", "d"), "");
 }
 
+// A guest that goes on after an engine's death would be told that a disk is gone whose requests are to be run again.
+TEST_F(ConductorTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) {
+  auto scsi = NewController("s");
+  scsi.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
+  ASSERT_TRUE(state_->CreateController(scsi).ok());
+  Create(NullDisk("d"), "s");
+  Create(NullDisk("e"), "s");
+  engine_.FailAttaches(1000000, "unavailable", "disks/d: locked by no process that can be seen");
+  ASSERT_TRUE(engine_.Connect());
+  Await("it failed", [&] { return StateOf("s", "d") == v1::ATTACHMENT_STATE_FAILED; });
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    engine_.WaitForRequest("Attach controllers/s 0 disks/d");
+    EXPECT_FALSE(std::ranges::count(engine_.TakeRequests(), "ServeController controllers/s"));
+  }
+  // What is known to be impossible holds nobody up, and what is not wanted any more neither.
+  engine_.FailAttaches(1000000, "not_found", "no such file");
+  ASSERT_TRUE(state_->DetachDisk(Detach("s", "e")).ok());
+  engine_.WaitForRequest("ServeController controllers/s");
+  EXPECT_EQ(StateOf("s", "d"), v1::ATTACHMENT_STATE_FAILED);
+}
+
 TEST_F(ConductorTest, AFailedAttachCanBeDetached) {
   ASSERT_TRUE(engine_.Connect());
   engine_.FailAttaches(1000000, "io", "broken");

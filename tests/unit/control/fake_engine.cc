@@ -20,6 +20,7 @@ constexpr int kPatienceMs = 60'000;
 std::string Describe(const engine::v1::Envelope& envelope) {
   if (envelope.has_put_controller()) return "PutController " + envelope.put_controller().controller().name();
   if (envelope.has_delete_controller()) return "DeleteController " + envelope.delete_controller().name();
+  if (envelope.has_serve_controller()) return "ServeController " + envelope.serve_controller().name();
   if (envelope.has_attach()) {
     const auto& attachment = envelope.attach().attachment();
     return fmt::format("Attach {} {} {}", attachment.controller(), attachment.target(),
@@ -167,6 +168,10 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     engine::v1::Envelope event;
     *event.mutable_status_event()->mutable_controller() = status;
     Send(event);
+    return Good();
+  }
+  if (envelope.has_serve_controller()) {
+    controllers_[envelope.serve_controller().name()].set_state(engine::v1::CONTROLLER_STATE_CONNECTING);
     return Good();
   }
   if (envelope.has_delete_controller()) {

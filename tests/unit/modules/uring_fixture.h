@@ -80,9 +80,15 @@ class UringHost {
   template <typename T>
   T Await(Task<T> task) {
     std::optional<T> result;
-    reactor_->PostCall([&] { Spawn(Keep(std::move(task), result)); });
+    Begin(std::move(task), result);
     while (!result) reactor_->RunOnce();
     return std::move(*result);
+  }
+  // `result`, which outlives the task, is set when it is over; somebody runs the reactor until then.
+  template <typename T>
+  void Begin(Task<T> task, std::optional<T>& result) {
+    const auto held = std::make_shared<Task<T>>(std::move(task));
+    reactor_->PostCall([held, &result] { Spawn(Keep(std::move(*held), result)); });
   }
 
   Result<std::unique_ptr<block::Device>> Open(modules::UringOptions options) {

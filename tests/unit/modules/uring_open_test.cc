@@ -6,12 +6,14 @@
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "tests/unit/modules/uring_fixture.h"
@@ -114,7 +116,8 @@ TEST_F(UringOpen, OneWriterOrManyReaders) {
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kFailedPrecondition);
     EXPECT_NE(refused.error().message.find(file), std::string::npos);
-    EXPECT_NE(refused.error().message.find("locked"), std::string::npos);
+    EXPECT_NE(refused.error().message.find("locked by another disk of this engine"), std::string::npos)
+        << refused.error().message;
   }
   EXPECT_TRUE(host_.Await(writer->Release()).ok());
   EXPECT_TRUE(host_.Await(reader->Acquire(AccessMode::kReadOnly)).ok());
@@ -128,7 +131,6 @@ TEST_F(UringOpen, OneWriterOrManyReaders) {
   EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument) << "opened read-only";
 }
 
-// The lock belongs to the open file: a process that dies loses it, and only then another one gets it.
 // A block device of 1 MiB, for those who may make one.
 class LoopDevice {
  public:
@@ -173,6 +175,7 @@ TEST_F(UringOpen, ABlockDeviceHasOneWriterUnderAllItsNames) {
   EXPECT_TRUE(host_.Await(second->Release()).ok());
 }
 
+// The lock belongs to the open file: a process that dies loses it, and only then another one gets it.
 TEST_F(UringOpen, TheLockEndsWithTheProcess) {
   const std::string file = folder_.MakeFile("file", kBytes);
   const auto device = MustOpen(file);
@@ -190,12 +193,80 @@ TEST_F(UringOpen, TheLockEndsWithTheProcess) {
   char locked = 0;
   ASSERT_EQ(read(ready[0], &locked, 1), 1);
   EXPECT_EQ(locked, 'y');
-  EXPECT_FALSE(host_.Await(device->Acquire(AccessMode::kReadWrite)).ok());
+  const Status refused = host_.Await(device->Acquire(AccessMode::kReadWrite));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(refused.error().message.find("locked by process " + std::to_string(child)), std::string::npos)
+      << refused.error().message;
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   close(ready[0]);
   close(ready[1]);
   EXPECT_TRUE(host_.Await(device->Acquire(AccessMode::kReadWrite)).ok());
+}
+
+// An open file that no process has: as that of a killed one whose last I/O is under way, it is kept by the kernel - here
+// as a message in a socket that nobody has read.
+class LockOfNobody {
+ public:
+  explicit LockOfNobody(const std::string& file) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    for (int i = 0; i < 2; ++i) sockets_[i].Reset(ends[i]);
+    const UniqueFd fd(open(file.c_str(), O_RDWR | O_CLOEXEC));
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    EXPECT_EQ(fcntl(fd.get(), F_OFD_SETLK, &whole), 0);
+    char byte = 0;
+    iovec data{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = fd.get();
+    std::memcpy(CMSG_DATA(header), &number, sizeof(number));
+    EXPECT_EQ(sendmsg(ends[0], &message, 0), 1);
+  }
+  void End() {
+    for (UniqueFd& socket : sockets_) socket.Reset();
+  }
+
+ private:
+  UniqueFd sockets_[2];
+};
+
+TEST_F(UringOpen, WhatADeadProcessIsStillWritingIsWaitedFor) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  const auto device = MustOpen(file);
+  LockOfNobody lock(file);
+  std::optional<Status> acquired;
+  host_.Begin(device->Acquire(AccessMode::kReadWrite), acquired);
+  const uint64_t until_ns = MonotonicClock().NowNs() + 400 * kNsPerMs;  // the holder is looked for meanwhile
+  while (MonotonicClock().NowNs() < until_ns) host_.reactor().RunOnce();
+  EXPECT_FALSE(acquired.has_value()) << (acquired->ok() ? "granted" : acquired->error().message);
+  lock.End();
+  while (!acquired) host_.reactor().RunOnce();
+  EXPECT_TRUE(acquired->ok());
+}
+
+TEST_F(UringOpen, AndWhenThatLastsItIsSaid) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  UringOptions options(block::DiskShape("disks/u", kBytes, 512, 512), file, AccessMode::kReadWrite);
+  options.lock_wait_ns = 300 * kNsPerMs;
+  auto device = host_.Await(OpenUring(options, host_.hub(), host_.blocking()));
+  ASSERT_TRUE(device.ok());
+  const LockOfNobody lock(file);
+  const Status refused = host_.Await((*device)->Acquire(AccessMode::kReadWrite));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().message.find("last writes"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(host_.Await((*device)->Close()).ok());
 }
 
 TEST_F(UringOpen, AReadOnlyDiskReads) {
