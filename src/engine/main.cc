@@ -3,9 +3,7 @@
 // cleatd, keeps nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O
 // reactor; the vhost library's one; a few for calls that block.
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +24,7 @@
 #include "engine/engine.h"
 #include "engine/module_disk_factory.h"
 #include "engine/reactor_thread.h"
+#include "engine/termination.h"
 #include "observe/sight.h"
 #include "reactor/blocking.h"
 #include "vhost/library.h"
@@ -47,6 +46,7 @@ struct Settings {
   uint32_t reactors = 1;
   std::vector<uint32_t> cpus;
   uint32_t spin_us = 50;
+  uint32_t drain_s = Termination::kDrainSecondsDefault;
   std::string log_level = "info";
 };
 
@@ -60,61 +60,6 @@ void RaiseFileLimit() {
                  limit.rlim_max, limit.rlim_max / 16);
   }
 }
-
-// SIGTERM and SIGINT drain and exit; a second one exits at once.
-class Signals {
- public:
-  Signals(Reactor& control, std::function<void()> on_terminate)
-      : control_(control), on_terminate_(std::move(on_terminate)) {}
-
-  static void Block() {
-    sigset_t set = Set();
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-    // A write past the file size limit is an error of that disk, not the engine's end.
-    signal(SIGXFSZ, SIG_IGN);
-  }
-
-  Status Start() {
-    sigset_t set = Set();
-    fd_.Reset(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
-    if (!fd_) return ErrnoError(errno, "signalfd");
-    return watch_.Start(control_, fd_.get(), EPOLLIN);
-  }
-
- private:
-  struct Watch : FdWatch {
-    explicit Watch(Signals& s) : FdWatch(&OnEvent), signals(s) {}
-    static void OnEvent(FdWatch& watch, uint32_t) { static_cast<Watch&>(watch).signals.OnSignal(); }
-    Signals& signals;
-  };
-
-  static sigset_t Set() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    return set;
-  }
-
-  void OnSignal() {
-    signalfd_siginfo info{};
-    while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
-      if (std::exchange(terminating_, true)) {
-        spdlog::warn("second signal: leaving without waiting for requests in flight");
-        _exit(1);
-      }
-      spdlog::info("signal {}: draining (a second one leaves at once)", info.ssi_signo);
-      on_terminate_();
-    }
-  }
-
-  Reactor& control_;
-  std::function<void()> on_terminate_;
-  UniqueFd fd_;
-  Watch watch_{*this};
-  bool terminating_ = false;
-};
 
 using ReactorThreads = std::vector<std::unique_ptr<ReactorThread>>;
 
@@ -157,6 +102,18 @@ class StopAtEnd {
  private:
   const ReactorThreads& threads_;
 };
+
+// What a shutdown waits for: a few names, and how many there are.
+std::string WhatIsLeft(const Engine& engine) {
+  constexpr size_t kNamesMax = 5;
+  const auto attachments = engine.Attachments();
+  std::string names;
+  for (size_t i = 0; i < std::min(attachments.size(), kNamesMax); ++i) {
+    names += (i > 0 ? ", " : " (") + attachments[i].spec.disk.name + " on " + attachments[i].spec.controller;
+  }
+  if (!names.empty()) names += attachments.size() > kNamesMax ? ", ...)" : ")";
+  return std::to_string(attachments.size()) + " disk(s)" + names;
+}
 
 Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
   auto hang_up = link.Stop();
@@ -215,8 +172,10 @@ Status Serve(const Settings& settings) {
   link_options.counters = std::move(counters).value();
   CommandLink link(**control, engine, std::move(link_options));
 
-  Signals signals(**control, [&] { Spawn(ShutDown(link, engine, **control)); });
-  Status watching = signals.Start();
+  Termination termination(
+      **control, settings.drain_s, [&] { Spawn(ShutDown(link, engine, **control)); },
+      [&] { return WhatIsLeft(engine); });
+  Status watching = termination.Start();
   if (!watching) return watching;
   link.Start();
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name,
@@ -248,6 +207,10 @@ int Main(int argc, char** argv) {
                  "was in vain")
       ->check(CLI::Range(0U, 1000000U))
       ->capture_default_str();
+  app.add_option("--drain-seconds", settings.drain_s,
+                 "how long SIGTERM waits for requests in flight; then they are left to a successor")
+      ->check(CLI::Range(1U, 3600U))
+      ->capture_default_str();
   app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -259,7 +222,10 @@ int Main(int argc, char** argv) {
     return 2;
   }
   RaiseFileLimit();
-  Signals::Block();
+  Termination::BlockSignals();
+  signal(SIGPIPE, SIG_IGN);
+  // A write past the file size limit is an error of that disk, not the engine's end.
+  signal(SIGXFSZ, SIG_IGN);
   if (const Status guarded = block::MemoryGuard::Install(); !guarded) {
     spdlog::error("{}", guarded.error().message);
     return 1;

@@ -102,16 +102,15 @@ TEST_F(Errors, FileVanishesBetweenCreateAndAttach) {
   ExpectParts(FailureOf("a"), {"disks/a", path, "does not exist", "correct the path"});
 }
 
-TEST_F(Errors, FileIsLockedByAnotherProcess) {
+TEST_F(Errors, FileIsLockedByAnotherEngine) {
+  Host other{{.as_nobody = true}};
+  ASSERT_TRUE(other.ok());
   const std::string path = host_.MakeFile("a.img", kDiskBytes);
-  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  ASSERT_EQ(fcntl(file.get(), F_OFD_SETLK, &whole), 0) << std::strerror(errno);
-  ASSERT_OK(host_.api().CreateDisk("a", FileDisk(kDiskBytes, path)));
-  ExpectParts(FailureOf("a"), {path, "lock"});
-  file.Reset();
+  ASSERT_TRUE(other.AttachNew("a", FileDisk(kDiskBytes, path, false)));
+  ASSERT_OK(host_.api().CreateDisk("a", FileDisk(kDiskBytes, path, false)));
+  ExpectParts(FailureOf("a"), {"disks/a", path, "locked by process " + std::to_string(other.engine().pid()),
+                               "cleat-engine", "end that use"});
+  ASSERT_TRUE(other.Remove("a"));
   EXPECT_TRUE(WaitReady("a")) << "the attach is not tried again";
 }
 

@@ -117,9 +117,12 @@ void Host::StartCleatd() {
 }
 
 void Host::StartEngine() {
-  engine_ = Spawn("cleat-engine",
-                  {"--name", kEngineId, "--control", Path("engine.sock"), "--runtime-dir", Path("run"),
-                   "--reactors", std::to_string(options_.reactors), "--log-level", options_.log_level});
+  std::vector<std::string> arguments{
+      "--name",        kEngineId,         "--control",  Path("engine.sock"),
+      "--runtime-dir", Path("run"),       "--reactors", std::to_string(options_.reactors),
+      "--log-level",   options_.log_level};
+  arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
+  engine_ = Spawn("cleat-engine", arguments);
 }
 
 void Host::RestartCleatd() {

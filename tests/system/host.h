@@ -33,6 +33,7 @@ struct HostOptions {
   bool with_engine = true;
   std::string log_level = "info";
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
+  std::vector<std::string> engine_arguments = {};  // likewise
 };
 
 class Host {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,7 @@
 #include "host.h"
 #include "io_load.h"
 #include "peer.h"
+#include "tests/unit/modules/lock_of_nobody.h"
 
 namespace cleat::system_test {
 namespace {
@@ -165,6 +167,27 @@ TEST(PeerRestart, KilledInTheMiddleOfIoAndBackAtOnce) {
   RecordProperty("slowest_reconnect_us", static_cast<int>(slowest_ns / kNsPerUs));
   fmt::print("the slowest of {} reconnects took {} us until the rings were up\n", kRounds,
              slowest_ns / kNsPerUs);
+}
+
+// Its storage does not answer: the engine leaves all the same when its time is over, and a successor goes on.
+TEST(EngineEnd, IsNotHeldUpByStorage) {
+  Host host{{.engine_arguments = {"--drain-seconds", "1"}}};
+  ASSERT_TRUE(host.ok());
+  const std::string path = host.MakeFile("disk.img", kDiskBytes);
+  test::LockOfNobody lock(path);
+  ASSERT_OK(host.api().CreateDisk("a", FileDisk(kDiskBytes, path, false)));
+  ASSERT_OK(host.api().CreateController("a", BlkController(host.SocketPath("a"))));
+  ASSERT_OK(host.api().Attach("a", "a"));
+  ASSERT_TRUE(host.api().WaitUntil(
+      [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_OPENING; }));
+  const Result<int> ended = host.engine().Terminate(20 * kNsPerSecond);
+  ASSERT_OK(ended);
+  EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
+  EXPECT_EQ(host.CountInEngineLog("not drained after 1 s: leaving 1 disk(s) (disks/a on controllers/a)"), 1U);
+  lock.End();
+  host.StartEngine();
+  EXPECT_TRUE(host.api().WaitUntil(
+      [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_READY; }));
 }
 
 // The same guest, the same rings: what QEMU does when the engine goes away and comes back.

@@ -6,7 +6,6 @@
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "tests/unit/modules/lock_of_nobody.h"
 #include "tests/unit/modules/uring_fixture.h"
 
 namespace cleat::modules {
@@ -205,46 +205,10 @@ TEST_F(UringOpen, TheLockEndsWithTheProcess) {
   EXPECT_TRUE(host_.Await(device->Acquire(AccessMode::kReadWrite)).ok());
 }
 
-// An open file that no process has: as that of a killed one whose last I/O is under way, it is kept by the kernel - here
-// as a message in a socket that nobody has read.
-class LockOfNobody {
- public:
-  explicit LockOfNobody(const std::string& file) {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    for (int i = 0; i < 2; ++i) sockets_[i].Reset(ends[i]);
-    const UniqueFd fd(open(file.c_str(), O_RDWR | O_CLOEXEC));
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    EXPECT_EQ(fcntl(fd.get(), F_OFD_SETLK, &whole), 0);
-    char byte = 0;
-    iovec data{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = fd.get();
-    std::memcpy(CMSG_DATA(header), &number, sizeof(number));
-    EXPECT_EQ(sendmsg(ends[0], &message, 0), 1);
-  }
-  void End() {
-    for (UniqueFd& socket : sockets_) socket.Reset();
-  }
-
- private:
-  UniqueFd sockets_[2];
-};
-
 TEST_F(UringOpen, WhatADeadProcessIsStillWritingIsWaitedFor) {
   const std::string file = folder_.MakeFile("file", kBytes);
   const auto device = MustOpen(file);
-  LockOfNobody lock(file);
+  test::LockOfNobody lock(file);
   std::optional<Status> acquired;
   host_.Begin(device->Acquire(AccessMode::kReadWrite), acquired);
   const uint64_t until_ns = MonotonicClock().NowNs() + 400 * kNsPerMs;  // the holder is looked for meanwhile
@@ -261,7 +225,7 @@ TEST_F(UringOpen, AndWhenThatLastsItIsSaid) {
   options.lock_wait_ns = 300 * kNsPerMs;
   auto device = host_.Await(OpenUring(options, host_.hub(), host_.blocking()));
   ASSERT_TRUE(device.ok());
-  const LockOfNobody lock(file);
+  const test::LockOfNobody lock(file);
   const Status refused = host_.Await((*device)->Acquire(AccessMode::kReadWrite));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
