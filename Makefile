@@ -37,7 +37,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup packages build test test-release test-asan test-tsan demo soak bench lint format clean
+.PHONY: help setup packages build test test-release test-asan test-tsan demo demo-crash soak bench lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -78,6 +78,9 @@ bench: packages build ## measure against the bars and the peers, in 15 minutes: 
 	  -DCLEAT_SIGHT=OFF -DCLEAT_GRPC=OFF -DCLEAT_TESTS=OFF -DCLEAT_FUZZ=OFF >/dev/null
 	@cmake --build build-nosight --parallel $(JOBS) --target cleat-engine
 	@/usr/bin/python3 -B scripts/bench/run.py $(BENCH_ARGS)
+
+demo-crash: setup build ## kill the engine three times under a guest that verifies what it wrote; show the gaps
+	@/usr/bin/python3 scripts/demo_crash.py
 
 demo: setup build ## set up, build, and show a guest using two disks
 	@/usr/bin/python3 scripts/demo.py

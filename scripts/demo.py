@@ -8,31 +8,14 @@ step that failed, the reason and where the logs are."""
 
 import os
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "guest"))
 
-from cleat_guest import Bench, BenchError  # noqa: E402: needs the path above
-from cleat_guest.bench import exit_on_sigterm  # noqa: E402
+from cleat_guest.narrator import narrate  # noqa: E402: needs the path above
 
 DISKS = {"files": "256M", "scratch": "128M"}
 MIB = 1 << 20
 WRITE_FILES = "for n in 1 2 3 4; do dd if=/dev/urandom of=/mnt/$n bs=1M count=$((n * n)) 2>/dev/null; done"
-
-
-class Narrator:
-    def __init__(self):
-        self._start = time.monotonic()
-        self.step = "setting up"
-
-    def __call__(self, step):
-        self.step = step
-        print(f"[{time.monotonic() - self._start:5.1f} s] {step}", flush=True)
-
-    @staticmethod
-    def show(text):
-        for line in text.strip().splitlines():
-            print(f"          {line}", flush=True)
 
 
 def use_disk(guest, disk, say):
@@ -130,21 +113,5 @@ def demo(bench, say):
     cleat.stop()
 
 
-def main():
-    exit_on_sigterm()
-    say = Narrator()
-    bench = Bench("demo")
-    try:
-        with bench:
-            demo(bench, say)
-    except BenchError as error:
-        print(f"demo: failed at: {say.step}\n{error}\ndemo: logs are in {bench.log_dir}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: stopped", file=sys.stderr)
-        return 130
-    print("demo: ok")
-    return 0
-
-
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(narrate("demo", demo))
