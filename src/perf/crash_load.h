@@ -41,7 +41,7 @@ struct CrashLoadOptions {
   uint64_t seed = 1;
   uint32_t depth = 8;  // requests in flight on each queue
   uint32_t bytes_max = 32 * 1024;
-  uint64_t lost_after_ns = 20 * kNsPerSecond;  // without an answer, since there is a back end
+  uint64_t lost_after_ns = 10 * kNsPerSecond;  // without an answer, since there is a back end
 };
 
 enum class CrashFault : uint8_t { kData, kLost, kRings, kFailed, kFrontEnd };
