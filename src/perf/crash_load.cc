@@ -124,6 +124,7 @@ bool CrashLoad::Step() {
     CompareEverything();
   }
   if (SubmitAll(stopping) == 0) return false;
+  if (options_.pause_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(options_.pause_ns));
   const Status waited = port_.Wait(kLookNs);
   NoticeReconnect();
   if (!waited && waited.error().code != ErrorCode::kDeadlineExceeded) {
@@ -287,8 +288,8 @@ void CrashLoad::FindLost() {
     if (now_ns < since_ns + options_.lost_after_ns) continue;
     lane.lost = true;
     if (++count <= kDescribedMax) {
-      text += fmt::format("; {}, from {} the reconnect", Describe(lane),
-                          lane.before_reconnect ? "before" : "after");
+      text += fmt::format("; {}, from {} the reconnect ({})", Describe(lane),
+                          lane.before_reconnect ? "before" : "after", port_.Describe(lane.queue));
     }
     lane.before_reconnect = false;
   }

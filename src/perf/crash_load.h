@@ -41,6 +41,8 @@ struct CrashLoadOptions {
   uint64_t seed = 1;
   uint32_t depth = 8;  // requests in flight on each queue
   uint32_t bytes_max = 32 * 1024;
+  // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
+  uint64_t pause_ns = 0;
   uint64_t lost_after_ns = 10 * kNsPerSecond;  // without an answer, since there is a back end
 };
 

@@ -49,6 +49,7 @@ class DiskPort {
   // Until there may be something to poll. Goes on over the back end's end; kDeadlineExceeded when nothing came.
   virtual Status Wait(uint64_t timeout_ns) = 0;
   virtual Status Health() const = 0;
+  virtual std::string Describe(uint16_t queue) const = 0;  // what keeps its requests, for people
   virtual uint64_t reconnects() const = 0;
 };
 
@@ -65,6 +66,7 @@ class BlkPort final : public DiskPort {
   size_t Poll(uint16_t queue, std::span<DiskAnswer> answers) override;
   Status Wait(uint64_t timeout_ns) override { return driver_.WaitAsGuest(0, timeout_ns); }
   Status Health() const override { return driver_.Health(); }
+  std::string Describe(uint16_t queue) const override { return driver_.Describe(queue); }
   uint64_t reconnects() const override { return driver_.stats().reconnects; }
 
  private:
@@ -88,6 +90,9 @@ class ScsiPort final : public DiskPort {
     return driver_.WaitAsGuest(wire::kScsiFirstRequestQueue, timeout_ns);
   }
   Status Health() const override { return driver_.Health(); }
+  std::string Describe(uint16_t queue) const override {
+    return driver_.Describe(static_cast<uint16_t>(wire::kScsiFirstRequestQueue + queue));
+  }
   uint64_t reconnects() const override { return driver_.stats().reconnects; }
 
  private:

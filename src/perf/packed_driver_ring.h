@@ -26,6 +26,7 @@ class PackedDriverRing final : public DriverRing {
   // Behind what the device has used, which is more than QEMU knows (see VirtioDriver::Reconnect). What was in flight is
   // only known to the in-flight log, which a back end has to believe.
   uint32_t base_after_crash() const override;
+  bool HasUsed() const override { return in_flight_ > 0 && UsedIsThere(used_); }
   PackedDriverRing* AsPacked() override { return this; }
 
   // For misbehaviour. As Add, with descriptors as they are but for their flags' AVAIL and USED, in which what is set is

@@ -246,6 +246,15 @@ Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
   }
 }
 
+std::string VirtioDriver::Describe(uint16_t index) const {
+  const DriverRing& ring = *queues_[index].ring;
+  std::string text = fmt::format("ring {}: {} in flight", index, ring.in_flight());
+  if (ring.HasUsed()) text += ", answers lie in it";
+  if (ring.kick_pending()) text += ", the last kick was not taken";
+  text += queues_[index].asleep ? ", no call has come" : ", the guest is awake";
+  return text;
+}
+
 Status VirtioDriver::Health() const {
   for (size_t i = 0; i < queues_.size(); ++i) {
     if (queues_[i].ring->broken()) {

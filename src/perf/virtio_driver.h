@@ -85,6 +85,8 @@ class VirtioDriver {
   Status UpdateMemory() { return frontend_.SetMemTable(memory_); }
 
   void Kick(uint16_t queue) { queues_[queue].ring->Submit(); }  // publishes what was submitted
+  // What keeps the requests of a ring, for people.
+  std::string Describe(uint16_t ring) const;
   // OK, or why a ring is broken: the device broke the rules.
   Status Health() const;
 

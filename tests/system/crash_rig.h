@@ -78,6 +78,12 @@ const char* CrashEventName(CrashEvent event);
 class CrashRig {
  public:
   static constexpr uint64_t kDiskBytes = uint64_t{2} << 20;
+  // The disks' logical blocks. A file system that has larger ones would carry a load of smaller ones out one by one
+  // (ext4 takes its lock for direct writes that are not aligned), and then there is no depth to be killed in.
+  static constexpr uint32_t kBlockBytes = 4096;
+  // Of each guest's load. Sixteen of them on memory disks would leave the kernel's own threads, which complete direct
+  // writes, without a processor for seconds.
+  static constexpr uint64_t kPauseNs = 2 * kNsPerMs;
   // For all guests to be well again after an event. Far above what it takes.
   static constexpr uint64_t kRecoverTimeoutNs = 60 * kNsPerSecond;
 

@@ -38,6 +38,7 @@ constexpr uint32_t kBlockBytes = 512;
 constexpr uint64_t kRecoverTimeoutNs = 60 * kNsPerSecond;
 constexpr uint64_t kRequestsBetweenMax = 2000;
 constexpr uint32_t kCallsInFlight = 32;
+constexpr uint64_t kPauseNs = 200 * kNsPerUs;  // the generator's core is the new engine's as well
 
 std::atomic<bool> g_stop{false};
 
@@ -121,7 +122,9 @@ Status MeasureRestart(const Plan& plan, Figures& figures) {
 
 struct Loaded {
   Loaded(perf::BlkDriver& driver, uint64_t id)
-      : port(driver), blocks(kLoadBytes, kBlockBytes, id), load(port, blocks, {.seed = id}) {}
+      : port(driver),
+        blocks(kLoadBytes, kBlockBytes, id),
+        load(port, blocks, {.seed = id, .pause_ns = kPauseNs}) {}
   perf::BlkPort port;
   perf::StampedBlocks blocks;
   perf::CrashLoad load;

@@ -70,6 +70,7 @@ class PretendPort final : public DiskPort {
     return Ok{};
   }
   Status Health() const override { return Ok{}; }
+  std::string Describe(uint16_t /*queue*/) const override { return "pretended"; }
   uint64_t reconnects() const override { return reconnects_; }
 
   static constexpr uint64_t kFaultAt = 2;
