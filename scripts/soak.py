@@ -20,6 +20,9 @@ from pathlib import Path
 PROGRESS_SECONDS = 60
 # Of a run that should have ended by itself.
 GRACE_SECONDS = 300
+# Of the real engine, for each kind of device, and about how long they take; fewer in a shorter run.
+CRASH_KILLS = 500
+CRASH_SECONDS = 400
 
 
 def say(text):
@@ -112,6 +115,26 @@ def run_random(runner, name, binary, variables, options, seconds):
             "findings": findings}
 
 
+def run_crash(runner, build, seconds):
+    """Kills of the real engine under guests that check: the run's own JSON is BUILD_DIR/soak/crash.json."""
+    seed = random.randrange(1, 2**31)
+    kills = CRASH_KILLS if seconds >= CRASH_SECONDS else max(12, CRASH_KILLS * seconds // CRASH_SECONDS)
+    say(f"system_crash_test: {kills} kills for each kind of device, seed {seed}")
+    out = runner.folder / "crash.json"
+    out.unlink(missing_ok=True)
+    environment = dict(os.environ, CLEAT_TEST_SEED=str(seed), CLEAT_CRASH_KILLS=str(kills), CLEAT_CRASH_JSON=str(out))
+    status, took, log = runner.run("system_crash_test", [str(build / "tests/system_crash_test")], max(seconds, CRASH_SECONDS),
+                                   lambda _: f"seed {seed}", environment)
+    report = json.loads(out.read_text()) if out.exists() else {"engine_kills": 0}
+    findings = []
+    if status != 0:
+        kept = runner.folder / f"system_crash_test-{seed}.log"
+        log.rename(kept)
+        findings.append(f"seed {seed}: {kept}")
+    return {"target": "system_crash_test", "seed": seed, "seconds": round(took, 1),
+            "executions": report["engine_kills"], "findings": findings}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
@@ -139,6 +162,7 @@ def main():
         binary = build / "tests" / name
         targets.append((name, lambda n=name, b=binary, v=variables, o=options: run_random(
             runner, n, b, v, o, arguments.seconds)))
+    targets.append(("system_crash_test", lambda: run_crash(runner, build, arguments.seconds)))
     if arguments.only:
         unknown = set(arguments.only) - {name for name, _ in targets}
         if unknown:

@@ -103,7 +103,8 @@ class DriverRing {
   // The bases that a front end tells: of a ring that begins, and for a back end that takes over after a crash.
   virtual uint32_t first_base() const = 0;
   virtual uint32_t base_after_crash() const = 0;
-  bool kick_pending() const;  // the device has not taken the last kick yet
+  bool kick_pending() const;         // the device has not taken the last kick yet
+  virtual bool HasUsed() const = 0;  // something lies there to be popped
 
   // For misbehaviour with a packed ring; nullptr for a split one.
   virtual PackedDriverRing* AsPacked() { return nullptr; }

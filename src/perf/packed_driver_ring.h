@@ -23,9 +23,10 @@ class PackedDriverRing final : public DriverRing {
   void Prepare(uint16_t id, std::span<const Segment> chain) override;
   void Unreserve(uint16_t id) override;
   uint32_t first_base() const override { return uint32_t{kWrapBit} << 16 | kWrapBit; }
-  // Behind what the device has used. What was in flight is only known to the in-flight log, which a back end has to
-  // believe.
+  // Behind what the device has used, which is more than QEMU knows (see VirtioDriver::Reconnect). What was in flight is
+  // only known to the in-flight log, which a back end has to believe.
   uint32_t base_after_crash() const override;
+  bool HasUsed() const override { return in_flight_ > 0 && UsedIsThere(used_); }
   PackedDriverRing* AsPacked() override { return this; }
 
   // For misbehaviour. As Add, with descriptors as they are but for their flags' AVAIL and USED, in which what is set is

@@ -24,6 +24,8 @@ class SplitDriverRing final : public DriverRing {
   uint32_t first_base() const override { return 0; }
   uint32_t base_after_crash() const override { return device_used_idx(); }
 
+  bool HasUsed() const override { return device_used_idx() != used_seen_; }
+
   uint16_t avail_idx() const override { return avail_shadow_; }
   uint16_t device_used_idx() const override;
   std::optional<std::vector<uint16_t>> TakeRaw(uint16_t count) override;

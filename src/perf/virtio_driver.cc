@@ -96,6 +96,8 @@ Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
     setup.err_fd = ring.err_fd();
     setups.push_back(setup);
   }
+  bases_.assign(bases.begin(), bases.end());
+  stopped_ = false;
   if (Status status = frontend_.Start(features_, memory_, setups); !status) return status;
   // A kick may have died with whoever had the rings before.
   for (Queue& queue : queues_) queue.ring->Kick();
@@ -105,24 +107,28 @@ Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
 Status VirtioDriver::Stop() {
   Result<std::vector<uint32_t>> bases = frontend_.Stop(num_queues());
   if (!bases) return std::move(bases).error();
-  stopped_bases_ = std::move(*bases);
+  bases_ = std::move(*bases);
+  stopped_ = true;
   return Ok{};
 }
 
 Status VirtioDriver::Resume() {
-  if (stopped_bases_.size() != queues_.size()) {
-    return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
-  }
-  return StartRings(stopped_bases_);
+  if (!stopped_) return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
+  const std::vector<uint32_t> bases = bases_;
+  return StartRings(bases);
 }
 
 Status VirtioDriver::Reconnect() {
   if (Status status = frontend_.Accept(); !status) return status;
   if (Status status = frontend_.Open(); !status) return status;
-  std::vector<uint32_t> bases;
-  for (const Queue& queue : queues_) bases.push_back(queue.ring->base_after_crash());
+  if (inflight_use_ == InflightUse::kMakeAnew) frontend_.DropInflight();
+  std::vector<uint32_t> bases = bases_;
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (!queues_[i].ring->packed()) bases[i] = queues_[i].ring->base_after_crash();
+  }
+  if (Status status = StartRings(bases); !status) return status;
   ++stats_.reconnects;
-  return StartRings(bases);
+  return Ok{};
 }
 
 Result<uint64_t> VirtioDriver::AllocateBuffer(uint64_t size_bytes, uint64_t alignment) {
@@ -194,6 +200,59 @@ Status VirtioDriver::WaitRings(uint64_t timeout_ns) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }
   }
+}
+
+bool VirtioDriver::FallAsleep(uint16_t first_ring) {
+  bool all = true;
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    DriverRing& ring = *queues_[i].ring;
+    if (!queues_[i].asleep || i < first_ring) queues_[i].asleep = ring.EnableCalls();
+    all = all && queues_[i].asleep;
+    poll_fds_[i] = {.fd = ring.call_fd(), .events = POLLIN, .revents = 0};
+  }
+  poll_fds_.back() = {.fd = frontend_.socket().fd(), .events = POLLRDHUP, .revents = 0};
+  return all;
+}
+
+bool VirtioDriver::WakeCalled(uint16_t first_ring) {
+  bool any = false;
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (i >= first_ring && poll_fds_[i].revents == 0) continue;
+    any = any || poll_fds_[i].revents != 0;
+    queues_[i].ring->ClearCall();
+    queues_[i].ring->DisableCalls();
+    queues_[i].asleep = false;
+  }
+  return any;
+}
+
+Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
+  const Deadline deadline(timeout_ns);
+  for (;;) {
+    // Looked at before the calls: a back end that is gone may have called.
+    const bool gone = frontend_.PeerGone();
+    if (!FallAsleep(first_ring)) return Ok{};
+    if (poll(poll_fds_.data(), poll_fds_.size(), gone ? 0 : deadline.LeftMs()) < 0 && errno != EINTR) {
+      return ErrnoError(errno, "poll of a driver's calls");
+    }
+    if (WakeCalled(first_ring)) return Ok{};
+    if (gone) {
+      if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
+      Status status = Reconnect();
+      if (!status && status.error().code != ErrorCode::kUnavailable) return status;
+    } else if (deadline.passed()) {
+      return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
+    }
+  }
+}
+
+std::string VirtioDriver::Describe(uint16_t index) const {
+  const DriverRing& ring = *queues_[index].ring;
+  std::string text = fmt::format("ring {}: {} in flight", index, ring.in_flight());
+  if (ring.HasUsed()) text += ", answers lie in it";
+  if (ring.kick_pending()) text += ", the last kick was not taken";
+  text += queues_[index].asleep ? ", no call has come" : ", the guest is awake";
+  return text;
 }
 
 Status VirtioDriver::Health() const {

@@ -36,6 +36,12 @@ inline constexpr uint32_t kSyncChunkBytes = 256 * 1024;
 // Tokens of the synchronous helpers' own requests: far from what a caller would use.
 inline constexpr uint64_t kSyncTokenBase = 1ULL << 63;
 
+// What a back end that takes over is given of its predecessor's in-flight memory.
+enum class InflightUse : uint8_t {
+  kKeep,      // the same memory, as QEMU does
+  kMakeAnew,  // none: it makes its own and can't know what was accepted. A negative control
+};
+
 // BlkOptions, ScsiOptions: one set of options, with the device type's features as the default.
 template <uint64_t kFeatures>
 struct DriverOptions {
@@ -49,6 +55,7 @@ struct DriverOptions {
   uint64_t io_timeout_ns = kDefaultIoTimeoutNs;
   // Synchronous helpers and Wait take a new connection when the back end closes this one, and go on.
   bool auto_reconnect = false;
+  InflightUse inflight = InflightUse::kKeep;
 };
 
 class VirtioDriver {
@@ -69,14 +76,17 @@ class VirtioDriver {
   // continue).
   Status Stop();
   Status Resume();
-  // A new connection after the back end's end (it waits for one), with the same rings, the kept in-flight
-  // memory and each ring's base at its used index, as QEMU does it. What was in flight completes when the
-  // back end replays it.
+  // A new connection after the back end's end (it waits for one), with the same rings and the kept in-flight memory, as
+  // QEMU 10 does it (vhost_virtqueue_stop when GET_VRING_BASE is not answered): a split ring's base is its used index; a
+  // packed ring has no such thing in memory, and its base stays what it was when the ring was last started or stopped
+  // well. Nothing is submitted again: what was in flight completes when the back end replays it.
   Status Reconnect();
   // To be called after regions of guest memory were added or removed; allowed under I/O.
   Status UpdateMemory() { return frontend_.SetMemTable(memory_); }
 
   void Kick(uint16_t queue) { queues_[queue].ring->Submit(); }  // publishes what was submitted
+  // What keeps the requests of a ring, for people.
+  std::string Describe(uint16_t ring) const;
   // OK, or why a ring is broken: the device broke the rules.
   Status Health() const;
 
@@ -85,6 +95,8 @@ class VirtioDriver {
 
   uint64_t features() const { return features_; }
   bool has(uint64_t feature) const { return (features_ & feature) != 0; }
+  // False: WaitAsGuest has gone to sleep on this ring, and no call has come. A guest does not look at it then.
+  bool awake(uint16_t ring) const { return !queues_[ring].asleep; }
   uint16_t num_queues() const { return static_cast<uint16_t>(queues_.size()); }
   uint64_t in_flight(uint16_t queue) const {
     return queues_[queue].slots.size() - queues_[queue].free_slots.size();
@@ -122,7 +134,8 @@ class VirtioDriver {
         layout_seed_(options.layout_seed),
         piece_alignment_bytes_(options.piece_alignment_bytes),
         io_timeout_ns_(options.io_timeout_ns),
-        auto_reconnect_(options.auto_reconnect) {}
+        auto_reconnect_(options.auto_reconnect),
+        inflight_use_(options.inflight) {}
   ~VirtioDriver();
 
   // ---- Set-up, in this order.
@@ -142,6 +155,8 @@ class VirtioDriver {
   // Until some ring has completions to take. kUnavailable when the back end is gone and auto_reconnect is
   // off.
   Status WaitRings(uint64_t timeout_ns);
+  // See RequestDriver::WaitAsGuest.
+  Status WaitCalls(uint16_t first_ring, uint64_t timeout_ns);
 
   Frontend& frontend_;
   GuestMemory& memory_;
@@ -155,6 +170,7 @@ class VirtioDriver {
   const uint32_t piece_alignment_bytes_;
   const uint64_t io_timeout_ns_;
   const bool auto_reconnect_;
+  const InflightUse inflight_use_;
   Stats stats_;
 
  private:
@@ -162,16 +178,20 @@ class VirtioDriver {
     std::unique_ptr<DriverRing> ring;
     std::vector<Slot> slots;
     std::vector<uint16_t> free_slots;
+    bool asleep = false;  // calls are asked for, and nothing is looked at before one comes
   };
   struct Buffer {
     uint64_t gpa;
     uint64_t size_bytes;
   };
   Status StartRings(std::span<const uint32_t> bases);
+  bool FallAsleep(uint16_t first_ring);  // false: a ring has something
+  bool WakeCalled(uint16_t first_ring);
 
   std::vector<Queue> queues_;
   std::vector<Buffer> buffers_;
-  std::vector<uint32_t> stopped_bases_;
+  std::vector<uint32_t> bases_;  // as the rings were last started with, or stopped at
+  bool stopped_ = false;
   std::unique_ptr<LayoutPlanner> planner_;
   RequestLayout layout_;
   std::vector<pollfd> poll_fds_;
@@ -199,6 +219,14 @@ class RequestDriver : public VirtioDriver {
     }
     Collect();
     return WaitRings(timeout_ns);
+  }
+
+  // As Wait, but of the rings from `first_ring` on it learns as a guest does, by calls alone: asked for once, and only
+  // a ring that was called is looked at (awake). That the host's front end has a new back end is no news to a guest: a
+  // call that the old one owed and the new one does not make is missed here as it is there.
+  Status WaitAsGuest(uint16_t first_ring, uint64_t timeout_ns) {
+    Collect();
+    return WaitCalls(first_ring, timeout_ns);
   }
 
  protected:

@@ -28,6 +28,9 @@ class SplitRing {
   // `dirty_log` outlives the ring's use. The ring memory is as RingMemory demands (checked: a caller's
   // error). `features` are the negotiated ones; next_available is where fetching goes on.
   void Start(const RingMemory& memory, uint64_t features, uint16_t next_available, DirtyLog* dirty_log);
+  // After Start: so many chains were taken by a predecessor and not given back. Fetching goes on behind them. False:
+  // fault(), the guest has not made so many available.
+  bool Resume(uint16_t in_flight);
   // The same ring at another place of our address space.
   void Move(const RingMemory& memory);
 
@@ -97,6 +100,7 @@ class SplitRing {
   const std::string& fault() const { return fault_; }
 
  private:
+  friend struct WaysOfReading;  // a test compares these two
   bool ReadUsual(uint16_t head, const block::MemoryMap& map, Chain& chain) const;
   bool ReadAny(uint16_t head, const block::MemoryMap& map, Chain& chain);
   bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,

@@ -60,9 +60,9 @@ class Run(unittest.TestCase):
     def test_what_cant_be_measured_is_said_and_is_no_success(self):
         if len(os.sched_getaffinity(0)) < 2:
             return
-        done = self.bench("--only", "instructions,idle", *BRIEF, build=self.out / "nothing")
+        done = self.bench("--only", "instructions,idle,restart_100", *BRIEF, build=self.out / "nothing")
         self.assertEqual(done.returncode, 2)
-        for program in ("device_loop", "cleat-host-bench"):
+        for program in ("device_loop", "cleat-host-bench", "cleat-crash-bench"):
             self.assertIn(f"{program} is missing", done.stderr)
         self.assertEqual(self.results(), {})
 

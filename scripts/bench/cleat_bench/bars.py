@@ -44,6 +44,7 @@ BARS: dict[str, Bar] = {
     "idle_wake_us_p50": _at_most(100, "first request after idling, among 3,072 disks"),
     "attach_3072_serial_s": _at_most(6, "3,072 disks attached one after the other, until all are READY"),
     "attach_3072_parallel_s": _at_most(3, "3,072 disks attached in parallel, until all are READY"),
+    "restart_100_disks_ms": _at_most(2000, "a killed engine started again, until 100 disks are served again"),
     "qsd_null_qd32_ratio": _at_least(4, "IOPS of a null disk over qemu-storage-daemon's, 32 in flight"),
     "qsd_null_qd1_ratio": _at_least(4, "IOPS of a null disk over qemu-storage-daemon's, one in flight"),
     "qsd_file_cpu_ratio": _at_least(2, "qemu-storage-daemon's CPU a request on a file, over ours"),

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cleat_bench import (measure_active, measure_host, measure_instructions, measure_malloc, measure_null, measure_qsd,
-                         measure_sight)
+from cleat_bench import (measure_active, measure_crash, measure_host, measure_instructions, measure_malloc, measure_null,
+                         measure_qsd, measure_sight)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
@@ -44,6 +44,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
+    Measurement("crash", "the engine killed under 100 disks, and under load", measure_crash.BARS,
+                measure_crash.seconds, measure_crash.measure),
 )
 
 

@@ -28,25 +28,28 @@ Status EndWell(system_test::Process& process, const std::string& name) {
 Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) {
   std::string folder = options.parent_dir + "/cleat-host-bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return ErrnoError(errno, "a folder in " + options.parent_dir);
-  std::unique_ptr<BenchHost> host(new BenchHost(folder));
-  const std::string engines = folder + "/engine.sock";
-  auto cleatd = host->Spawn(options.bin_dir, "cleatd",
-                            {"--state-dir", folder + "/state", "--listen", host->address(), "--engine-socket",
-                             engines, "--log-level", "info"});
+  std::unique_ptr<BenchHost> host(new BenchHost(options, folder));
+  auto cleatd = host->Spawn("cleatd", {"--state-dir", folder + "/state", "--listen", host->address(),
+                                       "--engine-socket", host->EngineSocket(), "--log-level", "info"});
   if (!cleatd) return std::move(cleatd).error();
   host->cleatd_ = std::move(*cleatd);
-  auto engine = host->Spawn(options.bin_dir, "cleat-engine",
-                            {"--name", "engine-0", "--control", engines, "--runtime-dir", folder + "/run",
-                             "--reactors", "1", "--cpus", std::to_string(options.engine_core)});
-  if (!engine) return std::move(engine).error();
-  host->engine_ = std::move(*engine);
+  if (Status started = host->StartEngine(); !started) return std::move(started).error();
   return host;
 }
 
+Status BenchHost::StartEngine() {
+  auto engine = Spawn("cleat-engine",
+                      {"--name", "engine-0", "--control", EngineSocket(), "--runtime-dir", folder_ + "/run",
+                       "--reactors", "1", "--cpus", std::to_string(options_.engine_core)});
+  if (!engine) return std::move(engine).error();
+  engine_ = std::move(*engine);
+  return Ok{};
+}
+
 Result<std::unique_ptr<system_test::Process>> BenchHost::Spawn(
-    const std::string& bin_dir, const std::string& program, const std::vector<std::string>& arguments) const {
+    const std::string& program, const std::vector<std::string>& arguments) const {
   system_test::Process::Options options;
-  options.program = bin_dir + "/" + program;
+  options.program = options_.bin_dir + "/" + program;
   options.arguments = arguments;
   options.log_path = folder_ + "/" + program + ".log";
   options.directory = folder_;

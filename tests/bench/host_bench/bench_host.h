@@ -31,16 +31,21 @@ class BenchHost {
   std::string SocketOf(const std::string& controller) const { return folder_ + "/" + controller + ".sock"; }
   pid_t engine_pid() const { return engine_->pid(); }
   pid_t cleatd_pid() const { return cleatd_->pid(); }
+  // SIGKILL, and waits until it is gone. StartEngine then; it is not waited for.
+  void KillEngine() { engine_->Kill(); }
+  Status StartEngine();
   // SIGTERM to both; an error when one does not end well. Done by the destructor otherwise, without a word.
   Status End();
   // The last lines of both logs, for a failure.
   std::string LogTails() const;
 
  private:
-  explicit BenchHost(std::string folder) : folder_(std::move(folder)) {}
-  Result<std::unique_ptr<system_test::Process>> Spawn(const std::string& bin_dir, const std::string& program,
+  BenchHost(const HostOptions& options, std::string folder) : options_(options), folder_(std::move(folder)) {}
+  std::string EngineSocket() const { return folder_ + "/engine.sock"; }
+  Result<std::unique_ptr<system_test::Process>> Spawn(const std::string& program,
                                                       const std::vector<std::string>& arguments) const;
 
+  const HostOptions options_;
   const std::string folder_;
   std::unique_ptr<system_test::Process> cleatd_;
   std::unique_ptr<system_test::Process> engine_;

@@ -37,7 +37,8 @@ v1::AttachDiskRequest AttachRequest(const HostShape& shape, uint32_t index) {
   v1::AttachDiskRequest request;
   request.set_parent("controllers/" + ControllerId(index / shape.targets));
   request.mutable_attachment()->mutable_spec()->set_disk("disks/" + DiskId(shape, index));
-  request.mutable_attachment()->mutable_spec()->set_target(index % shape.targets);
+  if (shape.type == v1::CONTROLLER_TYPE_SCSI)
+    request.mutable_attachment()->mutable_spec()->set_target(index % shape.targets);
   return request;
 }
 
@@ -120,7 +121,7 @@ Status ControlPlane::CreateControllers(const HostShape& shape,
     const std::string id = ControllerId(index);
     call->request.set_controller_id(id);
     v1::ControllerSpec& spec = *call->request.mutable_controller()->mutable_spec();
-    spec.set_type(v1::CONTROLLER_TYPE_SCSI);
+    spec.set_type(shape.type);
     spec.set_socket_path(socket_of(id));
     spec.set_queues(1);
     stub_->async()->CreateController(&call->context, &call->request, &call->response,
@@ -134,7 +135,11 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
     call->request.set_disk_id(DiskId(shape, index));
     v1::DiskSpec& spec = *call->request.mutable_disk()->mutable_spec();
     spec.set_size_bytes(kDiskBytes);
-    spec.mutable_null()->set_skip_reads(true);
+    if (shape.memory) {
+      spec.mutable_memory();
+    } else {
+      spec.mutable_null()->set_skip_reads(true);
+    }
     stub_->async()->CreateDisk(&call->context, &call->request, &call->response,
                                [call, done](const grpc::Status& status) { done(status); });
   });

@@ -21,6 +21,8 @@ namespace cleat::bench {
 struct HostShape {
   uint32_t controllers = 0;
   uint32_t targets = 0;  // disks a controller
+  v1::ControllerType type = v1::CONTROLLER_TYPE_SCSI;
+  bool memory = false;  // disks with content; otherwise null disks
   uint32_t disks() const { return controllers * targets; }
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <thread>
 
 #include "base/random.h"
 #include "fake_backend.h"
@@ -233,6 +234,66 @@ TEST_F(BlkDriverTest, ReconnectsByItselfWhenAskedTo) {
   EXPECT_EQ(successor.served(), 7U);
   EXPECT_FALSE(successor.inflight_was_given()) << "the first one's was sent again";
   driver.reset();
+}
+
+// The guest does not learn that its front end has a new back end: what nobody calls for stays unseen, also when it lies
+// in the ring.
+TEST_F(BlkDriverTest, AGuestLearnsByCallsAlone) {
+  for (const bool calls : {true, false}) {
+    Connect({.calls = calls});
+    Start();
+    const uint64_t buffer = driver->AllocateBuffer(512).value();
+    std::vector<BlkCompletion> batch(4);
+    EXPECT_EQ(driver->WaitAsGuest(0, 1).error().code, ErrorCode::kDeadlineExceeded) << "and is asleep now";
+    EXPECT_FALSE(driver->awake(0));
+    ASSERT_TRUE(driver->Submit(0, {.op = BlkOp::kWrite, .length_bytes = 512, .data_gpa = buffer}));
+    driver->Kick(0);
+    const Deadline deadline(kWaitNs);
+    while (driver->ring(0).device_used_idx() == 0 && !deadline.passed()) std::this_thread::yield();
+    if (calls) {
+      EXPECT_TRUE(driver->WaitAsGuest(0, kWaitNs).ok());
+      EXPECT_TRUE(driver->awake(0));
+      EXPECT_EQ(driver->Poll(0, batch), 1U);
+    } else {
+      EXPECT_EQ(driver->WaitAsGuest(0, kNsPerMs).error().code, ErrorCode::kDeadlineExceeded);
+      EXPECT_FALSE(driver->awake(0));
+    }
+    TearDown();
+    driver.reset();
+  }
+}
+
+TEST_F(BlkDriverTest, ARingsBaseAfterADeathIsWhatQemuKnows) {
+  const std::string path = ::testing::TempDir() + "cleat-perf-base-" + std::to_string(getpid()) + ".sock";
+  for (const bool packed : {false, true}) {
+    frontend = Frontend::Listen(path).value();
+    const uint64_t features = FakeBackendOptions().features | wire::kFeatureRingPacked;
+    const FakeBackendOptions silent{.features = features, .serves = false};
+    FakeBackendOptions first = silent;
+    if (!packed) first = {.features = features, .dies_after_requests = 3};  // it serves split rings alone
+    backend = std::make_unique<FakeBackend>(ConnectUnix(path, kWaitNs).value(), disk, first);
+    Start({.packed = packed, .auto_reconnect = true});
+    const uint64_t buffer = driver->AllocateBuffer(512).value();
+    for (uint64_t token = 0; token < 5; ++token) {
+      ASSERT_TRUE(
+          driver->Submit(0, {.op = BlkOp::kWrite, .length_bytes = 512, .data_gpa = buffer, .token = token}));
+    }
+    driver->Kick(0);
+    if (packed) {
+      backend.reset();
+    } else {
+      backend->Join();
+    }
+    FakeBackend successor(ConnectUnix(path, kWaitNs).value(), disk, silent);
+    ASSERT_TRUE(driver->Reconnect().ok());
+    frontend->Disconnect();
+    successor.Join();
+    const uint32_t expected = packed ? 0x80008000 : 3;
+    EXPECT_EQ(successor.bases(), std::vector<uint32_t>{expected});
+    EXPECT_FALSE(successor.inflight_was_given()) << "the first one's was sent again";
+    driver.reset();
+    frontend.reset();
+  }
 }
 
 TEST_F(BlkDriverTest, RefusesWhatTheDeviceHasNot) {

@@ -80,12 +80,13 @@ void FakeBackend::Run() {
 
 bool FakeBackend::ServeQueue(uint16_t index) {
   Queue& queue = queues_[index];
-  if (!queue.started || !queue.enabled) return true;
+  if (!queue.started || !queue.enabled || !options_.serves) return true;
   const Translate translate = [this](uint64_t gpa, uint64_t size_bytes) { return Gpa(gpa, size_bytes); };
   do {
     served_ += queue.ring.Process(device_, translate, options_.dies_after_requests - served_, index);
     const uint64_t one = 1;
-    if (queue.ring.WantsCall()) CLEAT_CHECK(write(queue.call.get(), &one, sizeof one) == sizeof one);
+    if (queue.ring.WantsCall() && options_.calls)
+      CLEAT_CHECK(write(queue.call.get(), &one, sizeof one) == sizeof one);
     if (served_ == options_.dies_after_requests) return false;
   } while (queue.ring.Rearm() && device_.Answers(index));
   return true;
@@ -282,6 +283,7 @@ bool FakeBackend::HandleVring(Message& message) {
       return state->num > 0 && state->num <= DriverRing::kSizeMax;
     case wire::kSetVringBase:
       queue.base = static_cast<uint16_t>(state->num);
+      bases_.push_back(state->num);
       return true;
     case wire::kSetVringEnable:
       queue.enabled = state->num != 0;

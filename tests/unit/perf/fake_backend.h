@@ -22,6 +22,8 @@ struct FakeBackendOptions {
   uint64_t features = kDefaultBlkFeatures | wire::kFeatureProtocolFeatures;
   uint64_t protocol_features = kDefaultProtocolFeatures;
   uint64_t dies_after_requests = UINT64_MAX;  // served completely; then one more is fetched and lost
+  bool serves = true;                         // the rings at all
+  bool calls = true;                          // when the driver wants it
 };
 
 class FakeBackend {
@@ -36,6 +38,7 @@ class FakeBackend {
   const std::vector<uint32_t>& requests() const { return requests_; }  // messages in order of arrival
   bool inflight_was_given() const { return inflight_given_; }
   uint64_t served() const { return served_; }
+  const std::vector<uint32_t>& bases() const { return bases_; }  // of SET_VRING_BASE, in order of arrival
   bool any_ring_broken() const;
 
  private:
@@ -81,6 +84,7 @@ class FakeBackend {
   bool inflight_given_ = false;
   uint64_t served_ = 0;
   std::vector<uint32_t> requests_;
+  std::vector<uint32_t> bases_;
   std::thread thread_;
 };
 
