@@ -34,6 +34,12 @@ void FillBlock(std::span<uint8_t> bytes, uint64_t block, uint64_t stamp) {
   }
 }
 
+uint64_t DiskModel::StampOf(std::span<const uint8_t> bytes, uint64_t block) {
+  uint64_t first = 0;
+  std::memcpy(&first, bytes.data(), sizeof(first));
+  return first == 0 ? 0 : first ^ Key(block, 0);
+}
+
 DiskModel::DiskModel(std::string name, uint64_t blocks) : name_(std::move(name)), blocks_(blocks) {
   for (Block& block : blocks_) block.writes.push_back({0, 0, 0, true, true});
 }
@@ -77,6 +83,10 @@ void DiskModel::EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t cou
     found->sure = fate == Fate::kDone && kind != Kind::kDiscard;
     Prune(blocks_[i]);
   }
+  if (fate == Fate::kDone) {
+    acknowledged_.resize(next_stamp_);
+    acknowledged_[stamp] = true;
+  }
   CLEAT_CHECK(writes_in_flight_ > 0);
   --writes_in_flight_;
 }
@@ -97,9 +107,7 @@ void DiskModel::CancelRead(const Read& read) {
 
 std::string DiskModel::CheckBlock(uint64_t index, uint64_t read_begin, std::span<const uint8_t> bytes) const {
   const Block& block = blocks_[index];
-  uint64_t first = 0;
-  std::memcpy(&first, bytes.data(), sizeof(first));
-  const uint64_t stamp = first == 0 ? 0 : first ^ Key(index, 0);
+  const uint64_t stamp = StampOf(bytes, index);
   const std::string where = name_ + " block " + std::to_string(index);
   for (uint32_t i = 0; i < kWords; ++i) {
     uint64_t word = 0;

@@ -35,6 +35,10 @@ class DiskModel {
   enum class Fate : uint8_t { kDone, kUnknown, kNever };
   void EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t count, Fate fate);
 
+  bool Acknowledged(uint64_t stamp) const { return stamp < acknowledged_.size() && acknowledged_[stamp]; }
+  // The stamp that a written block shows; 0 for zeroes.
+  static uint64_t StampOf(std::span<const uint8_t> bytes, uint64_t block);
+
   // ---- Reads
   struct Read {
     uint64_t begin = 0;  // sequence number
@@ -69,6 +73,7 @@ class DiskModel {
 
   const std::string name_;
   std::vector<Block> blocks_;
+  std::vector<bool> acknowledged_;  // by stamp
   uint64_t sequence_ = 1;
   uint64_t next_stamp_ = 1;
   uint64_t writes_in_flight_ = 0;

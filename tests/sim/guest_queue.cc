@@ -11,6 +11,8 @@ using Op = OpenIo::Op;
 
 namespace {
 
+constexpr uint8_t kIdle = 0xe7;  // fills what the device has no business with
+
 const char* OpName(Op op) {
   constexpr const char* kNames[] = {"read", "write", "flush", "discard", "write zeroes", "get id"};
   return kNames[static_cast<size_t>(op)];
@@ -46,7 +48,7 @@ GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlan
   slots_.resize(std::min<size_t>(options.slots, options.ring.size));
   for (Slot& slot : slots_) {
     slot.area_gpa = *memory_.Allocate(sizeof(perf::RequestArea), 16);
-    slot.buffer_gpa = *memory_.Allocate(kBufferBytes, kBlockBytes);
+    slot.buffer_gpa = *memory_.Allocate(buffer_bytes(), kBlockBytes);
   }
   if (options_.interrupts) ring_->EnableCalls();
 }
@@ -55,7 +57,7 @@ GuestQueue::~GuestQueue() {
   CLEAT_CHECK(open_ == 0);
   for (Slot& slot : slots_) {
     memory_.Free(slot.area_gpa, sizeof(perf::RequestArea));
-    memory_.Free(slot.buffer_gpa, kBufferBytes);
+    memory_.Free(slot.buffer_gpa, buffer_bytes());
   }
 }
 
@@ -67,6 +69,7 @@ GuestQueue::Slot* GuestQueue::FreeSlot() {
 bool GuestQueue::Issue(const GuestDisk& disk, Random& random) {
   Slot* slot = FreeSlot();
   if (slot == nullptr) return false;
+  CheckWatched(*slot);
   OpenIo& io = slot->io;
   io = OpenIo{};
   io.op = ChooseOp(random);
@@ -75,7 +78,8 @@ bool GuestQueue::Issue(const GuestDisk& disk, Random& random) {
   slot->may_fail = disk.may_fail;
   if (io.op != Op::kFlush) {
     const uint64_t units = disk.model->blocks() / disk.logical_blocks;
-    const uint64_t count = random.Between(1, std::min<uint64_t>(units, kIoBlocksMax / disk.logical_blocks));
+    const uint64_t count =
+        random.Between(1, std::min<uint64_t>(units, options_.io_blocks_max / disk.logical_blocks));
     io.count = count * disk.logical_blocks;
     io.block = random.Below(units - count + 1) * disk.logical_blocks;
   }
@@ -115,6 +119,7 @@ perf::Segment GuestQueue::PrepareData(Slot& slot, const GuestDisk& disk) {
 bool GuestQueue::IssueGetId() {
   Slot* slot = FreeSlot();
   if (slot == nullptr) return false;
+  CheckWatched(*slot);
   slot->io = OpenIo{};
   slot->io.op = Op::kGetId;
   slot->read_only = slot->may_fail = false;
@@ -199,7 +204,10 @@ void GuestQueue::Finish(Slot& slot, uint32_t written_bytes) {
   world_.Note(options_.name + " " + OpName(io.op) + " " + std::to_string(io.block) + "+" +
               std::to_string(io.count) + " #" + std::to_string(io.stamp) + " status " +
               std::to_string(area->status));
-  if (area->status == wire::kBlkOk) return FinishOk(slot, written_bytes);
+  if (area->status == wire::kBlkOk) {
+    FinishOk(slot, written_bytes);
+    return Watch(slot);
+  }
   const bool refused = slot.read_only && io.op != Op::kRead && io.op != Op::kFlush;
   if (area->status != wire::kBlkIoError && !refused) {
     Wrong(slot, "status " + std::to_string(area->status));
@@ -207,6 +215,27 @@ void GuestQueue::Finish(Slot& slot, uint32_t written_bytes) {
     Wrong(slot, "failed, but the storage did not");
   }
   io.Abandon(DiskModel::Fate::kUnknown);
+  Watch(slot);
+}
+
+// What a request that ran again after its answer would leave in memory that is the guest's again.
+void GuestQueue::Watch(Slot& slot) {
+  if (!options_.watch_idle) return;
+  slot.watched = true;
+  std::memset(memory_.Span(slot.buffer_gpa, buffer_bytes()).data(), kIdle, buffer_bytes());
+  memory_.At<perf::RequestArea>(slot.area_gpa)->status = kIdle;
+}
+
+void GuestQueue::CheckWatched(Slot& slot) {
+  if (!std::exchange(slot.watched, false)) return;
+  const auto buffer = memory_.Span(slot.buffer_gpa, buffer_bytes());
+  const bool whole = std::all_of(buffer.begin(), buffer.end(), [](uint8_t byte) { return byte == kIdle; }) &&
+                     memory_.At<perf::RequestArea>(slot.area_gpa)->status == kIdle;
+  if (!whole) Wrong(slot, "its memory was written to after it had been answered");
+}
+
+void GuestQueue::CheckIdle() {
+  for (Slot& slot : slots_) CheckWatched(slot);
 }
 
 void GuestQueue::FinishOk(Slot& slot, uint32_t written_bytes) {
@@ -250,9 +279,9 @@ bool GuestQueue::MoveBuffers(uint64_t region_gpa) {
       all = false;
       continue;
     }
-    const auto moved = memory_.AllocateIn(region_gpa, kBufferBytes, kBlockBytes);
+    const auto moved = memory_.AllocateIn(region_gpa, buffer_bytes(), kBlockBytes);
     if (!moved) return false;
-    memory_.Free(slot.buffer_gpa, kBufferBytes);
+    memory_.Free(slot.buffer_gpa, buffer_bytes());
     slot.buffer_gpa = *moved;
   }
   return all;

@@ -49,6 +49,8 @@ class GuestQueue {
     perf::RingOptions ring;
     bool interrupts = false;  // looks at the ring only when it was called
     uint32_t slots = 16;
+    uint32_t io_blocks_max = kIoBlocksMax;
+    bool watch_idle = false;  // nobody may write the buffers that are not lent to the device
     Defect defect = Defect::kNone;
     std::string name;  // for messages
   };
@@ -77,6 +79,8 @@ class GuestQueue {
 
   perf::DriverRing& ring() { return *ring_; }
   uint64_t completed() const { return completed_; }
+  // Reports what was written to idle buffers since they came back; with watch_idle.
+  void CheckIdle();
   std::string Describe() const;
 
  private:
@@ -90,8 +94,9 @@ class GuestQueue {
     perf::RequestLayout::Bounce bounce;
     bool read_only = false;
     bool may_fail = false;
+    bool watched = false;
   };
-  static constexpr uint64_t kBufferBytes = uint64_t{kIoBlocksMax} * kBlockBytes;
+  uint64_t buffer_bytes() const { return uint64_t{options_.io_blocks_max} * kBlockBytes; }
 
   Slot* FreeSlot();
   perf::Segment PrepareData(Slot& slot, const GuestDisk& disk);
@@ -99,6 +104,8 @@ class GuestQueue {
   void Finish(Slot& slot, uint32_t written_bytes);
   void FinishOk(Slot& slot, uint32_t written_bytes);
   void Duplicate(uint32_t id);
+  void Watch(Slot& slot);
+  void CheckWatched(Slot& slot);
   void Wrong(const Slot& slot, const std::string& what);
 
   World& world_;
