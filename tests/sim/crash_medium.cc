@@ -122,10 +122,13 @@ void CrashMedium::Submit(uint64_t process, Reactor& reactor, block::Request& req
   io.request = &request;
   io.reactor = &reactor;
   const uint64_t count = request.op == Op::kFlush ? 0 : request.length_bytes / kBlockBytes;
-  for (uint64_t i = 0; i < count; ++i) io.blocks.push_back(i);
+  io.fails = random_.Chance(plan_.fail_percent, 100);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!io.fails || random_.Chance(1, 2)) io.blocks.push_back(i);
+  }
   if (random_.Chance(plan_.at_once_percent, 100)) {
     while (!io.blocks.empty()) LandOne(io);
-    return request.Complete(IoStatus::kOk);
+    return request.Complete(io.fails ? IoStatus::kIoError : IoStatus::kOk);
   }
   io.next_ns = world_.now_ns() + 1 + random_.Below(plan_.land_ns_max);
   under_way_.push_back(std::move(io));
@@ -141,10 +144,18 @@ void CrashMedium::CheckSubmitted(uint64_t process, const block::Request& request
   for (uint64_t at = 0; at < request.length_bytes; at += kBlockBytes) {
     block::Gather(request.segments, at, block.data(), kBlockBytes);
     const uint64_t stamp = DiskModel::StampOf(block, (request.offset_bytes + at) / kBlockBytes);
+    if (at == 0) CountSubmitted(stamp);
     if (!model_.Acknowledged(stamp)) continue;
     return world_.Violation(name() + ": write " + std::to_string(stamp) +
                             " runs again after its acknowledgement");
   }
+}
+
+void CrashMedium::CountSubmitted(uint64_t stamp) {
+  if (stamp >= model_.stamps()) return;  // not one of the guest's, which is found when it is read
+  submitted_.resize(model_.stamps());
+  replayed_ += submitted_[stamp] ? 1 : 0;
+  submitted_[stamp] = true;
 }
 
 void CrashMedium::LandOne(UnderWay& io) {
@@ -201,7 +212,7 @@ bool CrashMedium::Step() {
       ++io;
       continue;
     }
-    Finish(*io, IoStatus::kOk);
+    Finish(*io, io->fails ? IoStatus::kIoError : IoStatus::kOk);
     io = under_way_.erase(io);
   }
   return any;

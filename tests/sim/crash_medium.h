@@ -26,6 +26,7 @@ class CrashMedium final : public Actor {
     uint64_t land_ns_max = 100 * kNsPerUs;  // from one block of a request to the next
     uint64_t late_ns_max = 5 * kNsPerMs;    // more, when the process has died
     uint32_t at_once_percent = 0;           // requests that are done before Submit returns
+    uint32_t fail_percent = 0;              // requests that end with an error, some of their blocks landed
   };
   // All of it outlives the medium.
   struct Parts {
@@ -51,6 +52,7 @@ class CrashMedium final : public Actor {
   bool idle() const { return under_way_.empty(); }
   void CheckContent();
   uint64_t landed_late() const { return landed_late_; }
+  uint64_t replayed() const { return replayed_; }
 
   // ---- Actor
   bool Step() override;
@@ -70,10 +72,12 @@ class CrashMedium final : public Actor {
     block::Request* request = nullptr;  // nullptr: nobody waits for it any more
     Reactor* reactor = nullptr;
     bool fenced = true;  // keeps the lock of its process
+    bool fails = false;
   };
 
   void Submit(uint64_t process, Reactor& reactor, block::Request& request);
   void CheckSubmitted(uint64_t process, const block::Request& request);
+  void CountSubmitted(uint64_t stamp);
   bool TryLock(uint64_t process);
   void Unlock(uint64_t process);
   void LandOne(UnderWay& io);
@@ -91,6 +95,8 @@ class CrashMedium final : public Actor {
   std::list<UnderWay> under_way_;
   uint64_t owner_ = 0;  // process; 0: none
   uint64_t landed_late_ = 0;
+  uint64_t replayed_ = 0;        // writes that came more than once
+  std::vector<bool> submitted_;  // by stamp
 };
 
 }  // namespace cleat::sim

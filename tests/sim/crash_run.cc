@@ -82,6 +82,7 @@ CrashMedium::Plan CrashRun::DrawPlan() {
   plan.late_ns_max = kLate[random_.Below(std::size(kLate))];
   constexpr uint32_t kAtOnce[] = {0, 0, 50, 100};
   plan.at_once_percent = kAtOnce[random_.Below(std::size(kAtOnce))];
+  if (config_.defect == Defect::kNone && random_.Chance(1, 4)) plan.fail_percent = 5;
   return plan;
 }
 
@@ -93,10 +94,11 @@ void CrashRun::AddVm(uint32_t index) {
   if (OfStoreOrder(config_.defect)) options.packed = OfPackedRings(config_.defect);
   options.defect = config_.defect;
   guests_.push_back(std::make_unique<CrashGuest>(world_, kill_, options));
+  const CrashMedium::Plan plan = DrawPlan();
   media_.push_back(std::make_unique<CrashMedium>(CrashMedium::Parts{world_, kill_, guests_.back()->memory()},
-                                                 "disks/d" + std::to_string(index), kDiskBlocks, DrawPlan(),
+                                                 "disks/d" + std::to_string(index), kDiskBlocks, plan,
                                                  random_.Next(), config_.defect));
-  guests_.back()->SetDisk({&media_.back()->model(), 1, false, false});
+  guests_.back()->SetDisk({&media_.back()->model(), 1, false, plan.fail_percent > 0});
   vms_.push_back({options.name, static_cast<uint32_t>(random_.Between(1, 4)), media_.back().get(),
                   guests_.back().get()});
 }
@@ -140,12 +142,14 @@ void CrashRun::LiveAndDie(std::optional<uint64_t> dies_before_store) {
       !dies_before_store && (random_.Chance(1, 8) || config_.defect == Defect::kDrainCutShort ||
                              config_.defect == Defect::kFailAtStop);
   const uint64_t drawn = 1 + random_.Below(kStores[random_.Below(std::size(kStores))]);
-  Begin(dies_before_store.value_or(between_turns || by_signal ? KillSwitch::kNever : drawn));
+  // One that is told to end may die on its way.
+  const bool lives_on = between_turns || (by_signal && random_.Chance(2, 3));
+  Begin(dies_before_store.value_or(lives_on ? KillSwitch::kNever : drawn));
   if (!dies_before_store || number_ == 1) AddLoad(40);
   if (between_turns || by_signal) {
     const uint64_t until_ns = world_.now_ns() + random_.Below(3 * kNsPerMs);
     RunUntil([&] { return world_.now_ns() >= until_ns || Settled(); }, "living for a while");
-    by_signal ? EndBySignal() : kill_.Kill();
+    by_signal && !kill_.dead() ? EndBySignal() : kill_.Kill();
   } else {
     RunUntil([this] { return Settled(); }, "answering everything");
     if (!dies_before_store) kill_.Kill();
@@ -195,7 +199,10 @@ CrashResult CrashRun::Run() {
   }
   for (const std::string& violation : world_.violations()) result_.violated += violation + "\n";
   for (const auto& guest : guests_) result_.answered += guest->completed();
-  for (const auto& medium : media_) result_.landed_late += medium->landed_late();
+  for (const auto& medium : media_) {
+    result_.landed_late += medium->landed_late();
+    result_.replayed += medium->replayed();
+  }
   result_.digest = world_.digest();
   return std::move(result_);
 }

@@ -29,6 +29,7 @@ struct CrashResult {
   uint64_t kills = 0;
   uint64_t terminations = 0;
   uint64_t answered = 0;
+  uint64_t replayed = 0;     // writes
   uint64_t landed_late = 0;  // blocks, after the process that had asked was dead
   uint64_t digest = 0;
 };

@@ -48,6 +48,7 @@ std::string RunSeeds(uint64_t first, uint64_t count, CrashResult& sum) {
     sum.terminations += result.terminations;
     sum.answered += result.answered;
     sum.landed_late += result.landed_late;
+    sum.replayed += result.replayed;
     if (!result.violated.empty()) return "again: " + Again(config) + "\n" + result.violated;
   }
   return {};
@@ -56,14 +57,16 @@ std::string RunSeeds(uint64_t first, uint64_t count, CrashResult& sum) {
 TEST(CrashTest, AnySeed) {
   CrashResult sum;
   EXPECT_EQ(RunSeeds(1, kSeeds, sum), "");
-  std::fprintf(stderr, "%llu kills, %llu terminations, %llu answers, %llu blocks landed late\n",
+  std::fprintf(stderr,
+               "%llu kills, %llu terminations, %llu answers, %llu writes replayed, %llu blocks landed late\n",
                static_cast<unsigned long long>(sum.kills), static_cast<unsigned long long>(sum.terminations),
-               static_cast<unsigned long long>(sum.answered),
+               static_cast<unsigned long long>(sum.answered), static_cast<unsigned long long>(sum.replayed),
                static_cast<unsigned long long>(sum.landed_late));
   // It was about something.
   EXPECT_GT(sum.kills, kSeeds);
   EXPECT_GT(sum.terminations, kSeeds / 10);
   EXPECT_GT(sum.answered, kSeeds * 20);
+  EXPECT_GT(sum.replayed, kSeeds);
   EXPECT_GT(sum.landed_late, kSeeds);
 }
 
