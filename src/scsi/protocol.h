@@ -81,6 +81,7 @@ enum class SenseCode : uint16_t {
   kBusDeviceReset = 0x2903,
   kNexusLoss = 0x2907,
   kCapacityChanged = 0x2a09,
+  kCommandsClearedByDeviceServer = 0x2f02,
   kSavingParametersNotSupported = 0x3900,
 };
 

@@ -48,6 +48,22 @@ void UnitChannel::Execute(Command& command) {
   Dispatch(command);
 }
 
+// All commands but one leave the same behind when they are carried out twice with nothing acknowledged in between.
+// COMPARE AND WRITE does not: the second time it finds what the first wrote, and says miscompare about a lock that was
+// taken - or takes one that its owner has given up meanwhile. So it is not tried. ABORTED COMMAND is the sense key for
+// a command that the device server gave up on and that the application client may send anew (SPC-4 4.5.6); the
+// initiator reads what is there and decides. COMMANDS CLEARED BY DEVICE SERVER is the reason that comes closest: no
+// other initiator had a hand in it, nor a loss of power (2Fh 00h, 2Fh 01h), and nothing on the target is broken
+// (INTERNAL TARGET FAILURE, 44h 00h). Before any unit attention: that one is an invitation to repeat the command.
+void UnitChannel::ExecuteReplayed(Command& command) {
+  if (command.cdb[0] != kCompareAndWrite) return Execute(command);
+  command.Prepare();
+  command.Decode();
+  command.descriptor_sense = unit_->mode().descriptor_sense;
+  command.Check(SenseKey::kAbortedCommand, SenseCode::kCommandsClearedByDeviceServer);
+  command.on_done(command);
+}
+
 // Nothing is carried out for which the data has no room, or is not there, or goes the other way (virtio 1.2,
 // 5.6.6.1: OVERRUN). What remains of the data is residual.
 bool UnitChannel::DataFits(const Command& command) const {

@@ -37,6 +37,9 @@ class UnitChannel {
 
   // Carries the command out and calls its on_done, perhaps before it returns.
   void Execute(Command& command);
+  // Likewise for a command that may have been carried out before, wholly or in part, by somebody who did not live to
+  // say so.
+  void ExecuteReplayed(Command& command);
 
   // ---- Task management (SAM-5 7)
   // Whether a command is in flight: the one with this tag, or any.

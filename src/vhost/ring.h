@@ -39,6 +39,7 @@ class Ring {
     std::optional<uint32_t> base;  // virtio::DeviceQueue::next_available
     bool kick = false;     // a kick descriptor came, or the word that there is none (the queue is polled)
     bool enabled = false;  // only with protocol features negotiated
+    bool served = false;   // since the last GET_VRING_BASE
   };
   Told told;
 

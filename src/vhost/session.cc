@@ -373,6 +373,8 @@ Task<Result<uint32_t>> Session::StopRing(uint32_t index) {
     co_await std::move(stop);
   }
   (*ring)->DropDescriptors();
+  // Not of a ring that never ran here: what a predecessor left in its log is still to be run again.
+  if (std::exchange((*ring)->told.served, false)) virtio::ForgetInflight(InflightOf(index));
   const uint32_t base = (*ring)->told.base.value_or(packed() ? virtio::kPackedStart : 0);
   (*ring)->told.base.reset();
   co_return base;
@@ -400,6 +402,7 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
   auto start = ring.Start(&setup);
   Status started = co_await std::move(start);
   if (!started) co_return RingError(ring.index(), started.error().message);
+  ring.told.served = true;
   on_change_();
   co_return Ok{};
 }

@@ -17,6 +17,10 @@ void InflightLog::ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head,
   }
 }
 
+void InflightLog::ClearAll(uint8_t* base, uint16_t descriptors) {
+  for (uint16_t head = 0; head < descriptors; ++head) Store<uint8_t>(EntryAt(base, head) + kInflightAt, 0);
+}
+
 Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index) {
   Detach();
   if (memory.base == nullptr) return Ok{};
@@ -40,12 +44,16 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
 
   if (desc_num == 0) Store<uint16_t>(memory.base + kDescNumAt, queue_size);
   if (version == 0) {
+    ClearAll(memory.base, queue_size);
+    // Not 0, which looks like a batch that was cut short when the ring is not at its start: the request that
+    // last_batch_head names, 0 as well, would be lost.
     Store<uint16_t>(memory.base + kUsedIndexAt, used_index);
     Store<uint16_t>(memory.base + kVersionAt, kVersion);  // last: what is before it is valid now
   } else {
     Recover(memory.base, queue_size, used_index);
   }
   base_ = memory.base;
+  resumed_ = version != 0;
   size_ = queue_size;
   keep_ = memory.keep;
   batch_head_ = Load<uint16_t>(base_ + kLastBatchHeadAt);
@@ -65,8 +73,13 @@ void InflightLog::Recover(uint8_t* base, uint16_t descriptors, uint16_t used_ind
   const auto finished = Load<uint16_t>(base + kUsedIndexAt);
   const auto batch = static_cast<uint16_t>(used_index - finished);
   if (batch == 0) return;
-  // More than the queue holds: not a batch that was cut short but another life of the ring.
-  if (batch <= descriptors) ClearBatch(base, descriptors, Load<uint16_t>(base + kLastBatchHeadAt), batch);
+  // More than the queue holds: not a batch that was cut short but another life of the ring, whose requests would
+  // be looked for in a table that has others now.
+  if (batch <= descriptors) {
+    ClearBatch(base, descriptors, Load<uint16_t>(base + kLastBatchHeadAt), batch);
+  } else {
+    ClearAll(base, descriptors);
+  }
   Store<uint16_t>(base + kUsedIndexAt, used_index);
 }
 
@@ -88,6 +101,13 @@ std::vector<uint16_t> InflightLog::InFlight() const {
   heads.reserve(found.size());
   for (const auto& [counter, head] : found) heads.push_back(head);
   return heads;
+}
+
+// Killed in between: a fresh log, which whoever takes it clears.
+void ForgetInflight(const InflightMemory& memory) {
+  if (memory.base == nullptr || memory.size_bytes < InflightLog::kHeaderBytes) return;
+  constexpr uint64_t kVersionAt = 8;  // in both
+  StoreShared<uint16_t>(memory.base + kVersionAt, 0, std::memory_order_release);
 }
 
 }  // namespace cleat::virtio

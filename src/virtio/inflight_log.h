@@ -16,6 +16,20 @@
 // of stores need only hold for the compiler and for whoever takes over afterwards: release stores, free on
 // x86.
 //
+// Where fetching goes on after a kill: everything that was ever fetched was given back or is in flight, so it is the
+// ring's used index + the number of requests in flight, whatever base the front end names. QEMU names the used index
+// (hw/virtio/vhost.c, do_vhost_virtqueue_stop: when GET_VRING_BASE can't be had,
+// virtio_queue_restore_last_avail_idx), and means just that: QEMU's libvhost-user (vu_check_queue_inflights) takes
+// used index + in flight, DPDK's librte_vhost (vhost_check_queue_inflights_split) adds the number in flight to a base
+// that it has set to the used index before. A front end that names another - the guest's available index, or 0 -
+// would have requests lost or run twice if it were believed. Only over a fresh log the base is all there is to go by.
+// What of the available ring lies between the used index and there need not be the requests in flight, which were
+// given back in any order: the log has their heads, and the guest's table their descriptors.
+//
+// Over an orderly GET_VRING_BASE nothing is in flight and the front end knows where the ring stands: the log is
+// forgotten then (ForgetInflight), since the guest may begin the ring anew under it. QEMU's vhost-user-blk makes a new
+// log when the device is reset, its vhost-user-scsi does not.
+//
 // A batch may be larger than one, which some implementations of the recovery (librte_vhost's own) do not
 // expect: Attach or Recover has to see the log before they do.
 //
@@ -41,9 +55,13 @@ class InflightLog {
   // Takes the log of a queue whose ring has `used_index`; prepares a fresh one (all zeroes), repairs one that
   // a killed predecessor left. Fails when it is too small or made for a smaller queue. Without memory: no
   // log.
+  // One that another ring left - its used index can't have become this ring's - has nothing in flight: nobody waits
+  // for that any more.
   Status Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index);
   void Detach();
   bool enabled() const { return base_ != nullptr; }
+  // Whether a predecessor used the log: then it, and not the front end, knows where the ring stands.
+  bool resumed() const { return resumed_; }
 
   void Fetched(uint16_t head) {
     if (enabled()) StoreFetched(head);
@@ -82,6 +100,7 @@ class InflightLog {
   static void Store(uint8_t* at, T value) {
     StoreShared<T>(at, value, std::memory_order_release);
   }
+  static void ClearAll(uint8_t* base, uint16_t descriptors);
   static void ClearBatch(uint8_t* base, uint16_t descriptors, uint16_t head, uint32_t count);
 
   void StoreFetched(uint16_t head) {
@@ -98,11 +117,15 @@ class InflightLog {
   void StorePublished(uint16_t used_index);
 
   uint8_t* base_ = nullptr;
+  bool resumed_ = false;
   uint16_t size_ = 0;         // entries that we may touch: the queue's size
   uint16_t batch_head_ = 0;   // what last_batch_head holds
   uint32_t batch_count_ = 0;  // Used since the last Published
   uint64_t counter_ = 0;      // of the next request
   std::shared_ptr<block::MemoryRegion> keep_;
 };
+
+// Of either format: makes the log of a stopped ring as good as new. The front end knows where the ring stands.
+void ForgetInflight(const InflightMemory& memory);
 
 }  // namespace cleat::virtio

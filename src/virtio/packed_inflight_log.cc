@@ -108,6 +108,7 @@ Status PackedInflightLog::Check(const InflightMemory& memory, const RingMemory& 
 void PackedInflightLog::Prepare(uint16_t entries, PackedIndex used) {
   Put<uint16_t>(base_ + kDescNumAt, entries);
   for (uint16_t entry = 0; entry < entries; ++entry) {
+    Put<uint8_t>(EntryAt(entry) + kInflightAt, 0);
     Put<uint16_t>(EntryAt(entry) + kNextAt, static_cast<uint16_t>(entry + 1));
   }
   Put<uint16_t>(base_ + kFreeHeadAt, 0);
@@ -143,7 +144,8 @@ Status PackedInflightLog::Load() {
   free_head_ = Get<uint16_t>(base_ + kFreeHeadAt);
   next_.resize(entries_);
   last_.resize(entries_);
-  head_.resize(entries_);
+  head_.assign(entries_, kNone);
+  in_flight_ = 0;
   std::vector<bool> seen(entries_);
   uint32_t found = 0;
   // Up to `count` entries from `entry` on; says how many, and the last of them.
@@ -164,8 +166,12 @@ Status PackedInflightLog::Load() {
     if (num == 0 || length != num) return Refusal("its lists are broken");
     last_[head] = last;
     const auto id = Get<uint16_t>(EntryAt(last_[head]) + kIdAt);
-    if (id >= entries_) return Refusal("it has a request with buffer id " + std::to_string(id));
+    if (id >= entries_ || head_[id] != kNone) {
+      return Refusal("it has a request with buffer id " + std::to_string(id) +
+                     (id >= entries_ ? "" : ", and another one"));
+    }
     head_[id] = head;
+    in_flight_ += length;
     counter_ = std::max(counter_, Get<uint64_t>(EntryAt(head) + kCounterAt) + 1);
   }
   if (found != entries_) return Refusal("its lists are broken");
@@ -173,13 +179,9 @@ Status PackedInflightLog::Load() {
 }
 
 Result<PackedPosition> PackedInflightLog::Position(uint16_t ring_size) const {
-  uint32_t in_use = 0;
-  for (uint16_t head = 0; head < entries_; ++head) {
-    if (Get<uint8_t>(EntryAt(head) + kInflightAt) != 0) in_use += Get<uint16_t>(EntryAt(head) + kNumAt);
-  }
-  if (in_use > ring_size) return Refusal("it has more descriptors in flight than the ring");
+  if (in_flight_ > ring_size) return Refusal("it has more descriptors in flight than the ring");
   PackedPosition position{used_, used_};
-  position.available.Advance(static_cast<uint16_t>(in_use), ring_size);
+  position.available.Advance(static_cast<uint16_t>(in_flight_), ring_size);
   return position;
 }
 
@@ -228,6 +230,21 @@ void PackedInflightLog::StoreUsed(uint16_t id) {
 
 void PackedInflightLog::StoreUsedIndices(PackedIndex used, PackedIndex old_used) {
   Put<uint64_t>(base_ + kUsedAt, UsedIndices{used, old_used}.word());
+}
+
+uint32_t PackedInflightLog::CopyChain(uint16_t id, std::span<Descriptor> out) const {
+  if (id >= head_.size() || head_[id] == kNone) return 0;
+  const uint16_t last = last_[head_[id]];
+  uint32_t count = 0;
+  for (uint16_t entry = head_[id]; count < out.size(); entry = next_[entry]) {
+    const uint8_t* at = EntryAt(entry);
+    Descriptor& descriptor = out[count++];
+    descriptor.address = Get<uint64_t>(at + kAddrAt);
+    descriptor.meta =
+        Get<uint32_t>(at + kLenAt) | uint64_t{id} << 32 | uint64_t{Get<uint16_t>(at + kFlagsAt)} << 48;
+    if (entry == last) return count;
+  }
+  return 0;
 }
 
 std::vector<uint16_t> PackedInflightLog::InFlight() const {

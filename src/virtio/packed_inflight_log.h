@@ -58,8 +58,11 @@ class PackedInflightLog {
     if (enabled()) StoreUsed(id);
   }
 
-  // The buffer ids that are in flight, in the order in which they were fetched.
+  // The buffer ids that are in flight, in the order in which they were fetched: what a successor submits first.
   std::vector<uint16_t> InFlight() const;
+  // The descriptors of the one with that id, as it was in flight when the log was taken. How many they are; 0: there
+  // is none, or `out` has no room for them.
+  uint32_t CopyChain(uint16_t id, std::span<Descriptor> out) const;
 
  private:
   Status Check(const InflightMemory& memory, const RingMemory& ring) const;
@@ -67,6 +70,7 @@ class PackedInflightLog {
   void Repair(const RingMemory& ring);
   Status Load();
   Result<PackedPosition> Position(uint16_t ring_size) const;
+  static constexpr uint16_t kNone = UINT16_MAX;  // as an entry; there are never so many
 
   void StoreFetched(uint16_t id, std::span<const Descriptor> chain);
   void StoreUsing(uint16_t id, PackedIndex after);
@@ -76,6 +80,7 @@ class PackedInflightLog {
 
   uint8_t* base_ = nullptr;
   uint16_t entries_ = 0;
+  uint32_t in_flight_ = 0;  // descriptors, when the log was taken
   uint16_t free_head_ = 0;
   PackedIndex used_;            // as the log has it
   PackedIndex using_;           // between Using and Used

@@ -82,6 +82,17 @@ bool PackedRing::TakeHead(uint16_t& id) {
   return true;
 }
 
+bool PackedRing::Retake(uint16_t id) {
+  const uint32_t count = id < size_ && lengths_[id] == 0 ? inflight_log_->CopyChain(id, taken_) : 0;
+  if (count == 0) {
+    return Break("in-flight log: its request with buffer id " + std::to_string(id) +
+                 " can't be one of a ring of " + std::to_string(size_));
+  }
+  lengths_[id] = static_cast<uint16_t>(count);
+  taken_count_ = count;
+  return true;
+}
+
 // 2.8.7: all of a table's entries, one after the other. Of their flags only WRITE means anything.
 bool PackedRing::ReadTable(const block::MemoryMap& map, ChainFiller& chain) {
   DescriptorTable table;

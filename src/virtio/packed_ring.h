@@ -59,6 +59,8 @@ class PackedRing {
   [[gnu::always_inline]] void HintTable(uint32_t ahead, const block::MemoryMap& map) const {
     __builtin_prefetch(map.Hint(LoadShared<uint64_t>(SlotAhead(ahead), std::memory_order_relaxed)));
   }
+  // Takes a chain again that a predecessor took, as the in-flight log has it; `position` counted it. False: fault().
+  bool Retake(uint16_t id);
   // The descriptors of the chain that was taken last, as they stood in the ring.
   std::span<const Descriptor> taken() const { return {taken_.data(), taken_count_}; }
   // Checks and translates the chain that was taken last. False: fault(); `chain` is of no use then.

@@ -18,6 +18,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   CLEAT_CHECK(state_ == State::kStopped && setup.memory != nullptr);
   state_ = State::kRunning;
   left_behind_ = false;
+  usual_ = true;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
   backlog_ = 0;
@@ -28,6 +29,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   dirty_log_.Attach(setup.dirty_log);
   const Status started = StartRing(setup);
   if (!started) Break(started.error().message);  // told in the first Poll
+  if (replaying()) usual_ = false;
   reactor_.AddPoller(*this);
   // A predecessor may have died between its last used index and the notification.
   if (notifier_ != nullptr) notifier_->Call();
@@ -37,18 +39,28 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
   packed_ = IsPacked(setup.features);
   if (!packed_) {
     split_ring_.Start(setup.ring, setup.features, static_cast<uint16_t>(setup.next_available), &dirty_log_);
-    return inflight_log_.Attach(setup.inflight, setup.ring.size, split_ring_.shown_index());
+    Status attached = inflight_log_.Attach(setup.inflight, setup.ring.size, split_ring_.shown_index());
+    if (!attached || !inflight_log_.resumed()) return attached;
+    std::vector<uint16_t> heads = inflight_log_.InFlight();
+    if (!split_ring_.Resume(static_cast<uint16_t>(heads.size()))) {
+      return Error(ErrorCode::kInvalidArgument, split_ring_.fault());
+    }
+    replays_ = std::move(heads);
+    return Ok{};
   }
   const auto told = PackedPosition::FromWord(setup.next_available);
   const auto position = packed_inflight_log_.Attach(setup.inflight, setup.ring, told);
   packed_ring_.Start(setup.ring, setup.features, position ? *position : told, &dirty_log_,
                      &packed_inflight_log_);
-  return position ? Status(Ok{}) : Status(position.error());
+  if (!position) return Status(position.error());
+  replays_ = packed_inflight_log_.InFlight();
+  return Ok{};
 }
 
 void RingQueue::Stop(std::function<void()> on_drained) {
   CLEAT_CHECK(state_ == State::kRunning);
-  left_behind_ = offered();
+  while (replaying() && !broken_) Replay();
+  left_behind_ = replaying() || offered();
   state_ = State::kDraining;
   on_drained_ = std::move(on_drained);
   reactor_.RemovePoller(*this);
@@ -63,6 +75,8 @@ void RingQueue::FinishStop() {
   notifier_ = nullptr;
   inflight_log_.Detach();
   packed_inflight_log_.Detach();
+  replays_.clear();
+  replayed_ = 0;
   dirty_log_.Attach({});
   epochs_.Clear();
   trim_timer_.Cancel();
@@ -103,8 +117,11 @@ void RingQueue::SetDirtyLog(const DirtyLogMemory& dirty_log) {
 bool RingQueue::Poll() {
   in_poll_ = true;
   bool worked = Publish();
-  if (!broken_) [[likely]] {
+  if (usual_) [[likely]] {
     worked |= Fetch() > 0;
+    worked |= Publish();
+  } else if (!broken_) {
+    worked |= Replay() > 0;
     worked |= Publish();
   }
   if (broken_ && !broken_reported_) [[unlikely]]
@@ -124,6 +141,35 @@ void RingQueue::Hint(bool near) {
   } else {
     split_ring_.HintIndex();
   }
+}
+
+// The next batch of what is to be run again.
+uint32_t RingQueue::Replay() {
+  fetched_ns_ = seen_ns_ = now_ns();
+  ++batch_;
+  uint32_t count = 0;
+  Chain chain;
+  for (; count < kFetchBatchMax && replaying() && !broken_; ++count) {
+    if (packed_ ? ReplayOne(packed_ring_, chain) : ReplayOne(split_ring_, chain)) continue;
+    Break("request " + std::to_string(replayed_) + " of " + std::to_string(replays_.size()) +
+          " that were in flight when this ring was last served can't be run again: " + fault());
+  }
+  if (!replaying() && !broken_) usual_ = true;
+  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  return count;
+}
+
+// It was taken already: the ring counts it, and the log has it.
+template <typename Ring>
+bool RingQueue::ReplayOne(Ring& ring, Chain& chain) {
+  const uint16_t head = replays_[replayed_++];
+  if constexpr (std::is_same_v<Ring, PackedRing>) {
+    if (!ring.Retake(head)) return false;
+  }
+  if (!ring.Read(head, *epochs_.current()->map, chain)) return false;
+  ++in_flight_;
+  HandleReplayed(chain, Ticket{epochs_.Enter(), head});
+  return true;
 }
 
 uint32_t RingQueue::Fetch() {
@@ -268,6 +314,7 @@ void RingQueue::Record(bool call) {
 }
 
 void RingQueue::Break(std::string reason) {
+  usual_ = false;
   if (std::exchange(broken_, true)) return;
   broken_reason_ = std::move(reason);
 }
@@ -285,7 +332,8 @@ void RingQueue::AllowFetches(uint32_t count) {
 
 bool RingQueue::Arm() {
   if (unpublished() > 0) return false;
-  if (broken_) return broken_reported_;  // nothing is fetched: only a completion wakes it up
+  if (!usual_)
+    return broken_ && broken_reported_;  // broken: nothing is fetched, only a completion wakes it up
   SetNotifications(true);
   if ((fetches_allowed_ > 0 && Available() > 0) || !fault().empty()) {
     SetNotifications(false);

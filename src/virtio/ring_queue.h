@@ -3,6 +3,10 @@
 // to the device (HandleChain), gives them back (Give), publishes and notifies once a batch, keeps the
 // in-flight log and the dirty log, holds guest memory for what is in flight, starts, stops and drains.
 //
+// A ring that starts with an in-flight log in which requests are in flight runs these again (HandleReplayed), in the
+// order in which they were fetched, before it fetches anything; they stay in the log until they are given back. A queue
+// that is stopped meanwhile has run all of them again before it drains: the front end is told that nothing is left.
+//
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
@@ -21,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "observe/recorder.h"
 #include "reactor/reactor.h"
@@ -100,6 +105,9 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
+  // Likewise for a chain that was taken by a predecessor, who did not live to give it back: what it asks for may have
+  // been done, in part, or not at all.
+  virtual void HandleReplayed(const Chain& chain, Ticket ticket) { HandleChain(chain, ticket); }
   // No request was in flight or waiting for kTrimAfterNs: memory that was kept for speed may go.
   virtual void Trim() {}
 
@@ -120,8 +128,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   static constexpr uint32_t kUnlimited = UINT32_MAX;
   uint32_t fetches_allowed() const { return fetches_allowed_; }
 
-  // Whether the guest has offered chains that are still to be fetched.
-  bool offered() { return state_ == State::kRunning && !broken_ && Available() > 0; }
+  // Whether the guest has offered chains that are still to be fetched, or run again.
+  bool offered() { return state_ == State::kRunning && !broken_ && (replaying() || Available() > 0); }
   // Whether there were such chains when the queue was stopped: a successor will fetch them.
   bool left_behind() const { return left_behind_; }
 
@@ -141,6 +149,10 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint32_t unpublished() const { return packed_ ? packed_ring_.unpublished() : split_ring_.unpublished(); }
   const std::string& fault() const { return packed_ ? packed_ring_.fault() : split_ring_.fault(); }
   void SetNotifications(bool enabled);
+  bool replaying() const { return replayed_ < replays_.size(); }
+  uint32_t Replay();
+  template <typename Ring>
+  bool ReplayOne(Ring& ring, Chain& chain);
   uint32_t Fetch();
   template <typename Ring>
   uint32_t FetchFrom(Ring& ring);
@@ -160,6 +172,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   State state_ = State::kStopped;
   bool in_poll_ = false;
   bool packed_ = false;  // which of the rings
+  bool usual_ = true;    // nothing to run again, and not broken: new chains are fetched
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
@@ -183,6 +196,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   InflightLog inflight_log_;
   PackedInflightLog packed_inflight_log_;
   DirtyLog dirty_log_;
+  std::vector<uint16_t> replays_;  // heads, or buffer ids, of what is to be run again
+  size_t replayed_ = 0;            // ... of which so many were
   std::string broken_reason_;
   BrokenFn on_broken_;
   std::function<void()> on_drained_;

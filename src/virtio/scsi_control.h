@@ -7,6 +7,9 @@
 // the storage; they end as they end, and those of several steps take no further one. A function that waits holds up
 // no other, and the draining of this queue for no longer than the storage takes.
 //
+// A function that a predecessor accepted and did not answer is carried out (again): each leaves the same behind when it
+// is done twice. What it is to affect may be waiting to be run again in another queue, and ends first.
+//
 // On its reactor; task management visits the others.
 #pragma once
 

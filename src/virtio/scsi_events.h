@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The event queue of a virtio-scsi device (virtio 1.2, 5.6.6.3): what the device has to tell the guest, in the order
 // in which it happened, and the queue whose buffers take it. The guest's buffers are left in its ring until there is
-// something to say, so that no request is in flight meanwhile.
+// something to say, so that no request is in flight meanwhile. A buffer that a predecessor took is given back at once,
+// with EVENTS_MISSED: what was to be in it is lost, and whatever else had not been told when the predecessor died.
 //
 // Both on the event queue's reactor. ScsiEvents outlives the queue and waits for the next one.
 #pragma once
@@ -33,6 +34,8 @@ class ScsiEvents {
   }
   // The next event for a guest that negotiated `features`. NO_EVENT when what waited is not for it.
   ScsiEvent Take(uint64_t features);
+  // The next one it is told will say that something was lost.
+  void Missed() { missed_ = true; }
 
  private:
   std::deque<ScsiEvent> events_;
@@ -52,6 +55,7 @@ class ScsiEventQueue final : public RingQueue {
 
  private:
   void HandleChain(const Chain& chain, Ticket ticket) override;
+  void HandleReplayed(const Chain& chain, Ticket ticket) override;
 
   ScsiEvents& events_;
 };

@@ -52,6 +52,15 @@ observe::OpColumn ColumnOf(const scsi::Command& command) {
 }  // namespace
 
 void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
+  Handle<false>(chain, ticket);
+}
+
+void ScsiQueue::HandleReplayed(const Chain& chain, Ticket ticket) {
+  Handle<true>(chain, ticket);
+}
+
+template <bool kReplayed>
+inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket) {
   ++fetched_;
   if (chain.writable_bytes() < kResponseBytes) [[unlikely]] {
     Drop(ticket, "virtio-scsi request without room for a response: " +
@@ -82,7 +91,7 @@ void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
     return Answer(slot, VIRTIO_SCSI_S_FAILURE);
   slot.tag = header.tag;
   std::memcpy(slot.cdb.data(), header.cdb, sizeof(header.cdb));
-  Execute(slot, ScsiAddress::Parse(header.lun));
+  Execute<kReplayed>(slot, ScsiAddress::Parse(header.lun));
 }
 
 // Response, data-in and data-out, each cut out of the chain.
@@ -102,12 +111,13 @@ void ScsiQueue::KeepSegments(ScsiSlot& slot, const Chain& chain) {
   slot.data_out = keep(chain.readable(), header_bytes, slot.data_out_bytes);
 }
 
+template <bool kReplayed>
 void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address) {
   using Unit = ScsiAddress::Unit;
   scsi::UnitChannel* unit = address.target < kScsiTargetsMax ? port_.unit(address.target) : nullptr;
   if (address.unit == Unit::kZero && unit != nullptr) [[likely]] {
     slot.cell = port_.cell(address.target);
-    return unit->Execute(slot);
+    return kReplayed ? unit->ExecuteReplayed(slot) : unit->Execute(slot);
   }
   if (address.unit == Unit::kReportLuns && address.target == kScsiTargetsMax) {
     std::array<scsi::Lun, kScsiTargetsMax> units;

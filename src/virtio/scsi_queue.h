@@ -7,6 +7,8 @@
 //     (which was not negotiated), is answered with FAILURE.
 //   - Data that is too short for the command, or goes the wrong way, is answered with OVERRUN, and nothing is carried
 //     out. Data beyond the command's is residual.
+//   - What a predecessor left in flight is carried out (again), but for COMPARE AND WRITE: see
+//     scsi::UnitChannel::ExecuteReplayed.
 //   - Task attributes are mapped to SIMPLE, as the specification allows; priority and CRN say nothing.
 #pragma once
 
@@ -45,10 +47,15 @@ class ScsiQueue final : public RingQueue {
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
  private:
+  // A function for each, so that one that nobody ran before costs nothing more.
+  template <bool kReplayed>
+  void Handle(const Chain& chain, Ticket ticket);
   void HandleChain(const Chain& chain, Ticket ticket) override;
+  void HandleReplayed(const Chain& chain, Ticket ticket) override;
   void Trim() override { slots_.Trim(); }
 
   void KeepSegments(ScsiSlot& slot, const Chain& chain);
+  template <bool kReplayed>
   void Execute(ScsiSlot& slot, const ScsiAddress& address);
   static void CommandDone(scsi::Command& command);
   void Answer(ScsiSlot& slot, uint8_t response);

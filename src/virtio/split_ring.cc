@@ -28,6 +28,20 @@ void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next
   StoreUsedField(kRingFlagsAt, event_idx_ ? 0 : kUsedNoNotify);
 }
 
+bool SplitRing::Resume(uint16_t in_flight) {
+  const auto index = LoadShared<uint16_t>(available_ + kRingIndexAt, std::memory_order_acquire);
+  const auto offered = static_cast<uint16_t>(index - used_index_);
+  if (offered < in_flight || offered > size_) {
+    return Break("in-flight log: it has " + std::to_string(in_flight) +
+                 " requests in flight, the guest waits for " + std::to_string(offered) +
+                 " (available index " + std::to_string(index) + ", used index " +
+                 std::to_string(used_index_) + ")");
+  }
+  next_available_ = seen_available_ = static_cast<uint16_t>(used_index_ + in_flight);
+  in_use_ = in_flight;
+  return true;
+}
+
 void SplitRing::Move(const RingMemory& memory) {
   CLEAT_CHECK(memory.size == size_);
   CLEAT_CHECK(memory.descriptors != nullptr && memory.available != nullptr && memory.used != nullptr);

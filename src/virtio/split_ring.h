@@ -28,6 +28,9 @@ class SplitRing {
   // `dirty_log` outlives the ring's use. The ring memory is as RingMemory demands (checked: a caller's
   // error). `features` are the negotiated ones; next_available is where fetching goes on.
   void Start(const RingMemory& memory, uint64_t features, uint16_t next_available, DirtyLog* dirty_log);
+  // After Start: so many chains were taken by a predecessor and not given back. Fetching goes on behind them. False:
+  // fault(), the guest has not made so many available.
+  bool Resume(uint16_t in_flight);
   // The same ring at another place of our address space.
   void Move(const RingMemory& memory);
 
@@ -55,7 +58,9 @@ class SplitRing {
   // Hints for the chain that is `ahead` of the next one: first its descriptor comes into this core's cache, then, once
   // that may be there, what the descriptor refers to (an indirect table, mostly). What they read is not trusted, nor
   // used for anything else. Always inline, as Chain::Prefetch is.
-  [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const { __builtin_prefetch(DescriptorAhead(ahead)); }
+  [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const {
+    __builtin_prefetch(DescriptorAhead(ahead));
+  }
   [[gnu::always_inline]] void HintIndex() const {
     __builtin_prefetch(available_ + kRingIndexAt);
     __builtin_prefetch(AvailableElement(next_available_));
