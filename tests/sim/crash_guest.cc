@@ -75,7 +75,7 @@ uint64_t CrashGuest::open() const {
 }
 
 uint64_t CrashGuest::completed() const {
-  uint64_t completed = 0;
+  uint64_t completed = completed_before_;
   for (const auto& queue : queues_) completed += queue->completed();
   return completed;
 }
@@ -97,13 +97,20 @@ RingPlaces CrashGuest::places() const {
 
 // ---- The guest
 
-bool CrashGuest::Step() {
+bool CrashGuest::Collect(bool must_look) {
   bool any = false;
-  for (const auto& queue : queues_) {
-    any |= queue->Collect(/*must_look=*/false);
-    (void)queue->TakeIdentity();
+  for (const auto& queue : queues_) any |= queue->Collect(must_look);
+  if (any) full_ = false;
+  return any;
+}
+
+bool CrashGuest::Step() {
+  const bool any = Collect(/*must_look=*/false);
+  if (made_ && connection_ != nullptr && random_.Chance(options_.resets_per_thousand, 1000)) {
+    resetting_ = true;
+    connection_->wake.Pulse();
   }
-  if (budget_ == 0 || !made_ || world_.now_ns() < next_burst_ns_) return any;
+  if (!wants_more() || full_ || world_.now_ns() < next_burst_ns_) return any;
   Burst();
   next_burst_ns_ = world_.now_ns() + 1 + random_.Below(options_.think_ns_max);
   return true;
@@ -111,9 +118,11 @@ bool CrashGuest::Step() {
 
 // Also while nobody serves the rings.
 void CrashGuest::Burst() {
+  const uint64_t before = budget_;
   for (uint64_t left = random_.Between(1, options_.burst_max); left > 0 && budget_ > 0; --left) {
     if (queues_[random_.Below(queues_.size())]->Issue(disk_, random_)) --budget_;
   }
+  full_ = budget_ == before && open() > 0;
   for (const auto& queue : queues_) queue->Submit();
 }
 
@@ -149,24 +158,23 @@ void CrashGuest::Thaw() {
     SetSignal(queues_[i]->ring().kick_fd(), kept_signals_[i].kick);
   }
   // Most guests have seen what they were told of by the time that a successor is there.
-  if (random_.Chance(3, 4)) {
-    for (const auto& queue : queues_) queue->Collect(/*must_look=*/true);
-  }
+  if (random_.Chance(3, 4)) Collect(/*must_look=*/true);
 }
 
 // ---- QEMU's part. What a dead process still says is not heard.
 
 Task<Status> CrashGuest::Serve(Connection& connection) {
+  connection_ = &connection;
   auto converse = Converse(connection);
   Status served = co_await std::move(converse);
+  connection_ = nullptr;
   if (served.ok() || served.error().code == ErrorCode::kCancelled || kill_.dead()) co_return Ok{};
   world_.Violation(options_.name + ": the session refused a message: " + served.error().message);
   co_return served;
 }
 
 void CrashGuest::Disconnected() {
-  if (kill_.dead()) return;
-  for (const auto& queue : queues_) queue->Collect(/*must_look=*/true);
+  if (!kill_.dead()) Collect(/*must_look=*/true);
 }
 
 Task<Status> CrashGuest::Converse(Connection& connection) {
@@ -177,9 +185,58 @@ Task<Status> CrashGuest::Converse(Connection& connection) {
     auto set_up = SetUpRing(connection, i);
     status = co_await std::move(set_up);
   }
-  if (!status) co_return status;
-  while (!connection.closed) co_await connection.wake.Wait();
-  co_return Ok{};
+  while (status && !Over(connection)) {
+    if (resetting_) {
+      auto reset = Reset(connection);
+      status = co_await std::move(reset);
+    } else {
+      co_await connection.wake.Wait();
+    }
+  }
+  co_return status;
+}
+
+// The driver begins anew: its rings are stopped, which waits for the storage, and made again. QEMU keeps the in-flight
+// memory (vhost-user-scsi) or has it made again (vhost-user-blk). A process that dies meanwhile leaves rings stopped
+// and others not: the driver has to ask its successor.
+Task<Status> CrashGuest::Reset(Connection& connection) {
+  for (uint32_t i = 0; i < queues_.size(); ++i) {
+    if (Over(connection)) co_return ConnectionOver();
+    auto stop = connection.session.StopRing(i);
+    const Result<uint32_t> base = co_await std::move(stop);
+    if (!base) co_return base.error();
+    if (kill_.dead()) co_return ConnectionOver();
+    queues_[i]->Collect(/*must_look=*/true);
+    if (*base != queues_[i]->ring().base_after_crash()) {
+      world_.Violation(options_.name + " queue " + std::to_string(i) + ": stopped at " +
+                       std::to_string(*base) + " with " +
+                       std::to_string(queues_[i]->ring().base_after_crash()) + " used: not drained");
+    }
+  }
+  DropQueues();
+  if (random_.Chance(1, 2) && inflight_bytes_ != nullptr) {
+    munmap(inflight_bytes_, inflight_.description.size_bytes);
+    inflight_bytes_ = nullptr;
+  }
+  resetting_ = false;
+  auto negotiate = Negotiate(connection);
+  Status status = co_await std::move(negotiate);
+  for (uint32_t i = 0; status && i < queues_.size(); ++i) {
+    auto set_up = SetUpRing(connection, i);
+    status = co_await std::move(set_up);
+  }
+  co_return status;
+}
+
+void CrashGuest::DropQueues() {
+  for (const auto& queue : queues_) {
+    queue->CheckIdle();
+    completed_before_ += queue->completed();
+    // What is in the rings was never fetched.
+    for (const OpenIo& io : queue->TakeOpen()) io.Abandon(DiskModel::Fate::kNever);
+  }
+  queues_.clear();
+  made_ = full_ = false;
 }
 
 Task<Status> CrashGuest::Negotiate(Connection& connection) {
@@ -208,7 +265,8 @@ void CrashGuest::MakeQueues(Connection& connection) {
   const uint32_t count = connection.model.queues();
   const bool indirect = (features_ & wire::kFeatureIndirectDesc) != 0;
   uint16_t size = kRingSizes[random_.Below(std::size(kRingSizes))];
-  if (options_.packed)
+  if (inflight_bytes_ != nullptr) size = inflight_.description.queue_size;  // which has to fit
+  if (options_.packed && inflight_bytes_ == nullptr)
     size = static_cast<uint16_t>(size - random_.Below(size / 4));  // not only powers of two
   perf::LayoutLimits limits;
   limits.descriptors_max = std::min<uint32_t>(size, 8);

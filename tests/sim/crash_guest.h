@@ -31,6 +31,7 @@ class CrashGuest final : public SimPeer, public Actor {
     uint64_t think_ns_max = 50 * kNsPerUs;
     uint32_t burst_max = 6;
     uint32_t slots_max = 8;
+    uint32_t resets_per_thousand = 0;  // of the device by its driver, a step
   };
 
   CrashGuest(World& world, const KillSwitch& kill, const Options& options);
@@ -40,7 +41,7 @@ class CrashGuest final : public SimPeer, public Actor {
   void SetDisk(const GuestDisk& disk) { disk_ = disk; }
   void AddLoad(uint64_t requests) { budget_ += requests; }
 
-  bool settled() const { return budget_ == 0 && open() == 0 && made_; }
+  bool settled() const { return budget_ == 0 && open() == 0 && made_ && !resetting_; }
   uint64_t open() const;
   uint64_t completed() const;
   void CheckIdle();
@@ -58,7 +59,7 @@ class CrashGuest final : public SimPeer, public Actor {
 
   // ---- Actor
   bool Step() override;
-  uint64_t NextNs() const override { return made_ && budget_ > 0 ? next_burst_ns_ : kNoDeadline; }
+  uint64_t NextNs() const override { return wants_more() && !full_ ? next_burst_ns_ : kNoDeadline; }
   std::string Describe() const override;
 
  private:
@@ -70,8 +71,12 @@ class CrashGuest final : public SimPeer, public Actor {
   Task<Status> MapMemory(Connection& connection);
   Task<Status> SetInflight(Connection& connection);
   Task<Status> SetUpRing(Connection& connection, uint32_t index);
+  Task<Status> Reset(Connection& connection);
   void MakeQueues(Connection& connection);
+  void DropQueues();
+  bool wants_more() const { return made_ && !resetting_ && budget_ > 0; }
   bool Over(const Connection& connection) const { return connection.closed || kill_.dead(); }
+  bool Collect(bool must_look);
   void Burst();
 
   World& world_;
@@ -84,7 +89,10 @@ class CrashGuest final : public SimPeer, public Actor {
   std::unique_ptr<perf::LayoutPlanner> planner_;
   std::vector<std::unique_ptr<GuestQueue>> queues_;
   uint64_t features_ = 0;
-  bool made_ = false;  // the rings
+  bool made_ = false;       // the rings
+  bool resetting_ = false;  // the driver wants to, and the device has not done it yet
+  bool full_ = false;       // nothing more fits into the rings
+  Connection* connection_ = nullptr;
   vhost::Session::InflightArea inflight_;
   uint8_t* inflight_bytes_ = nullptr;  // mapped; nullptr: there is none yet
 
@@ -93,6 +101,7 @@ class CrashGuest final : public SimPeer, public Actor {
   std::vector<Signals> kept_signals_;
 
   uint64_t budget_ = 0;
+  uint64_t completed_before_ = 0;  // in rings that are gone
   uint64_t next_burst_ns_ = 0;
 };
 

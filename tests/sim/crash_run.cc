@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kDiskBlocks = 64;
 constexpr uint64_t kLimitNs = 20 * kNsPerSecond;  // of anything that is waited for
 constexpr uint32_t kKillsMax = 4;
+constexpr uint64_t kStoresOfRequest = 8;  // about
 
 bool OfStoreOrder(Defect defect) {
   return defect >= Defect::kLogWhenUsed && defect <= Defect::kTakenBeforeNoted;
@@ -43,7 +44,7 @@ class CrashRun {
   void LiveAndDie(std::optional<uint64_t> dies_before_store);
   void LiveOn();
   void Begin(uint64_t dies_before_store);
-  void AddLoad(uint64_t requests_max);
+  void AddLoad(uint64_t requests);
   void EndBySignal();
   void TearDown();
   bool Settled() const;
@@ -93,6 +94,7 @@ void CrashRun::AddVm(uint32_t index) {
   options.packed = config_.packed.value_or(random_.Chance(1, 2));
   if (OfStoreOrder(config_.defect)) options.packed = OfPackedRings(config_.defect);
   options.defect = config_.defect;
+  if (config_.defect == Defect::kNone && random_.Chance(1, 3)) options.resets_per_thousand = 20;
   guests_.push_back(std::make_unique<CrashGuest>(world_, kill_, options));
   const CrashMedium::Plan plan = DrawPlan();
   media_.push_back(std::make_unique<CrashMedium>(CrashMedium::Parts{world_, kill_, guests_.back()->memory()},
@@ -131,21 +133,22 @@ void CrashRun::Begin(uint64_t dies_before_store) {
   process_->Start();
 }
 
-void CrashRun::AddLoad(uint64_t requests_max) {
-  for (const auto& guest : guests_) guest->AddLoad(random_.Between(1, requests_max));
+void CrashRun::AddLoad(uint64_t requests) {
+  for (const auto& guest : guests_) guest->AddLoad(requests);
 }
 
 void CrashRun::LiveAndDie(std::optional<uint64_t> dies_before_store) {
-  constexpr uint64_t kStores[] = {20, 100, 400, 1500};
   const bool between_turns = !dies_before_store && random_.Chance(1, 8);
   const bool by_signal =
       !dies_before_store && (random_.Chance(1, 8) || config_.defect == Defect::kDrainCutShort ||
                              config_.defect == Defect::kFailAtStop);
-  const uint64_t drawn = 1 + random_.Below(kStores[random_.Below(std::size(kStores))]);
+  const uint64_t requests = random_.Between(1, 40);
+  // Early, in the middle of the recovery, or with requests under way.
+  const uint64_t drawn = 1 + random_.Below(random_.Chance(1, 2) ? 60 : 60 + kStoresOfRequest * requests);
   // One that is told to end may die on its way.
   const bool lives_on = between_turns || (by_signal && random_.Chance(2, 3));
   Begin(dies_before_store.value_or(lives_on ? KillSwitch::kNever : drawn));
-  if (!dies_before_store || number_ == 1) AddLoad(40);
+  if (!dies_before_store || number_ == 1) AddLoad(requests);
   if (between_turns || by_signal) {
     const uint64_t until_ns = world_.now_ns() + random_.Below(3 * kNsPerMs);
     RunUntil([&] { return world_.now_ns() >= until_ns || Settled(); }, "living for a while");

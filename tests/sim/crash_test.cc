@@ -129,17 +129,19 @@ struct Control {
 };
 class CrashControlTest : public testing::TestWithParam<Control> {};
 
+bool IsFound(const CrashConfig& config) {
+  const std::string found = RunCrash(config).violated;
+  if (found.empty()) return false;
+  std::fprintf(stderr, "%s: %s\n", Again(config).c_str(), found.substr(0, found.find('\n')).c_str());
+  return true;
+}
+
 TEST_P(CrashControlTest, IsFound) {
-  constexpr uint64_t kControlSeeds = 200;
-  for (uint64_t seed = 1; seed <= kControlSeeds; ++seed) {
-    CrashConfig config;
-    config.seed = seed;
-    config.defect = GetParam().defect;
-    const std::string found = RunCrash(config).violated;
-    if (found.empty()) continue;
-    std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
-                 found.substr(0, found.find('\n')).c_str());
-    return;
+  constexpr uint64_t kControlSeeds = 100;
+  CrashConfig config;
+  config.defect = GetParam().defect;
+  for (config.seed = 1; config.seed <= kControlSeeds; ++config.seed) {
+    if (IsFound(config)) return;
   }
   FAIL() << "no seed up to " << kControlSeeds << " shows '" << GetParam().name << "'";
 }
@@ -149,8 +151,28 @@ INSTANTIATE_TEST_SUITE_P(Defects, CrashControlTest,
                                          Control{Defect::kNoLock, "NoLock"},
                                          Control{Defect::kReplayBeforeLock, "ReplayBeforeLock"},
                                          Control{Defect::kDrainCutShort, "DrainCutShort"},
-                                         Control{Defect::kFailAtStop, "FailAtStop"},
-                                         Control{Defect::kLogWhenUsed, "LogWhenUsed"},
+                                         Control{Defect::kFailAtStop, "FailAtStop"}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// An order that is wrong for one store is found by dying before each of them.
+class StoreOrderControlTest : public testing::TestWithParam<Control> {};
+
+TEST_P(StoreOrderControlTest, IsFound) {
+  constexpr uint64_t kControlSeeds = 5;
+  constexpr uint64_t kKills = 400;
+  CrashConfig config;
+  config.defect = GetParam().defect;
+  for (config.seed = 1; config.seed <= kControlSeeds; ++config.seed) {
+    for (uint64_t kill = 1; kill < kKills; ++kill) {
+      config.kills = {kill};
+      if (IsFound(config)) return;
+    }
+  }
+  FAIL() << "no store of " << kControlSeeds << " runs shows '" << GetParam().name << "'";
+}
+
+INSTANTIATE_TEST_SUITE_P(Defects, StoreOrderControlTest,
+                         testing::Values(Control{Defect::kLogWhenUsed, "LogWhenUsed"},
                                          Control{Defect::kBatchAfterUsed, "BatchAfterUsed"},
                                          Control{Defect::kClearBeforeUsed, "ClearBeforeUsed"},
                                          Control{Defect::kClearAfterDone, "ClearAfterDone"},
