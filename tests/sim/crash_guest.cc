@@ -49,7 +49,7 @@ void SetSignal(int eventfd, bool signalled) {
 
 CrashGuest::CrashGuest(World& world, const KillSwitch& kill, const Options& options)
     : world_(world), kill_(kill), options_(options), random_(options.seed) {
-  const perf::RegionSpec all{0, kMemoryBytes, 0};
+  const perf::RegionSpec all{0, kCrashGuestBytes, 0};
   auto memory = perf::GuestMemory::Create({&all, 1});
   CLEAT_CHECK(memory.ok());
   memory_ = std::move(memory).value();
@@ -119,8 +119,9 @@ bool CrashGuest::Step() {
 // Also while nobody serves the rings.
 void CrashGuest::Burst() {
   const uint64_t before = budget_;
+  const uint64_t first = options_.device == GuestDevice::kScsi ? wire::kScsiFirstRequestQueue : 0;
   for (uint64_t left = random_.Between(1, options_.burst_max); left > 0 && budget_ > 0; --left) {
-    if (queues_[random_.Below(queues_.size())]->Issue(disk_, random_)) --budget_;
+    if (queues_[random_.Between(first, queues_.size() - 1)]->Issue(disk_, random_)) --budget_;
   }
   full_ = budget_ == before && open() > 0;
   for (const auto& queue : queues_) queue->Submit();
@@ -137,7 +138,7 @@ std::string CrashGuest::Describe() const {
 // ---- Death of a process
 
 void CrashGuest::Freeze() {
-  const auto memory = memory_->Span(0, kMemoryBytes);
+  const auto memory = memory_->Span(0, kCrashGuestBytes);
   kept_memory_.assign(memory.begin(), memory.end());
   kept_inflight_.clear();
   if (inflight_bytes_ != nullptr) {
@@ -150,13 +151,14 @@ void CrashGuest::Freeze() {
 }
 
 void CrashGuest::Thaw() {
-  std::copy(kept_memory_.begin(), kept_memory_.end(), memory_->Span(0, kMemoryBytes).begin());
+  std::copy(kept_memory_.begin(), kept_memory_.end(), memory_->Span(0, kCrashGuestBytes).begin());
   std::copy(kept_inflight_.begin(), kept_inflight_.end(), inflight_bytes_);
   CLEAT_CHECK(kept_signals_.size() == queues_.size());
   for (size_t i = 0; i < queues_.size(); ++i) {
     SetSignal(queues_[i]->ring().call_fd(), kept_signals_[i].call);
     SetSignal(queues_[i]->ring().kick_fd(), kept_signals_[i].kick);
   }
+  for (const auto& queue : queues_) queue->Survive();
   // Most guests have seen what they were told of by the time that a successor is there.
   if (random_.Chance(3, 4)) Collect(/*must_look=*/true);
 }
@@ -242,7 +244,8 @@ void CrashGuest::DropQueues() {
 Task<Status> CrashGuest::Negotiate(Connection& connection) {
   const vhost::Offer& offer = connection.session.offer();
   if (!made_ && features_ == 0) {
-    features_ = wire::kFeatureVersion1 | wire::kFeatureProtocolFeatures | (offer.features & kBlkFeatures);
+    features_ = wire::kFeatureVersion1 | wire::kFeatureProtocolFeatures;
+    if (options_.device == GuestDevice::kBlk) features_ |= offer.features & kBlkFeatures;
     if (random_.Chance(1, 2)) features_ |= wire::kFeatureIndirectDesc;
     if (random_.Chance(2, 3)) features_ |= wire::kFeatureEventIdx;
     if (options_.packed) features_ |= wire::kFeatureRingPacked;
@@ -275,6 +278,7 @@ void CrashGuest::MakeQueues(Connection& connection) {
   planner_ = std::make_unique<perf::LayoutPlanner>(kPolicies[random_.Below(kPolicies.size())], random_.Next(),
                                                    indirect, limits);
   GuestQueue::Options options;
+  options.device = options_.device;
   options.ring.size = size;
   options.ring.event_idx = (features_ & wire::kFeatureEventIdx) != 0;
   options.ring.indirect_entries = indirect ? static_cast<uint16_t>(limits.descriptors_max) : uint16_t{0};
@@ -283,6 +287,7 @@ void CrashGuest::MakeQueues(Connection& connection) {
   options.slots = static_cast<uint32_t>(random_.Between(2, options_.slots_max));
   options.io_blocks_max = kIoBlocks;
   options.watch_idle = true;
+  options.defect = options_.defect;
   for (uint32_t i = 0; i < count; ++i) {
     options.name = options_.name + " queue " + std::to_string(i);
     queues_.push_back(std::make_unique<GuestQueue>(world_, *memory_, *planner_, options));

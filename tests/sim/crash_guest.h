@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "crash_medium.h"
 #include "guest_queue.h"
 #include "kill_switch.h"
 #include "sim_endpoint.h"
@@ -21,12 +22,11 @@ namespace cleat::sim {
 
 class CrashGuest final : public SimPeer, public Actor {
  public:
-  static constexpr uint64_t kMemoryBytes = 160 << 10;
-
   struct Options {
     std::string name;
     uint64_t seed = 1;
     bool packed = false;
+    GuestDevice device = GuestDevice::kBlk;
     Defect defect = Defect::kNone;
     uint64_t think_ns_max = 50 * kNsPerUs;
     uint32_t burst_max = 6;

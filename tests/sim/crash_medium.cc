@@ -12,6 +12,17 @@ namespace cleat::sim {
 using block::IoStatus;
 using block::Op;
 
+namespace {
+
+// A guest here has one region of memory, and nothing else of a process is as large.
+bool OfGuest(std::span<const block::Segment> segments) {
+  return std::all_of(segments.begin(), segments.end(), [](const block::Segment& segment) {
+    return segment.region->size_bytes() == kCrashGuestBytes;
+  });
+}
+
+}  // namespace
+
 class CrashMedium::CrashChannel final : public block::Channel {
  public:
   CrashChannel(CrashMedium& medium, uint64_t process, Reactor& reactor)
@@ -122,12 +133,17 @@ void CrashMedium::Submit(uint64_t process, Reactor& reactor, block::Request& req
   io.request = &request;
   io.reactor = &reactor;
   const uint64_t count = request.op == Op::kFlush ? 0 : request.length_bytes / kBlockBytes;
+  if (!OfGuest(io.segments)) {
+    io.own.resize(request.length_bytes);
+    if (io.op == Op::kWrite) block::Gather(io.segments, 0, io.own.data(), io.own.size());
+  }
   io.fails = random_.Chance(plan_.fail_percent, 100);
   for (uint64_t i = 0; i < count; ++i) {
     if (!io.fails || random_.Chance(1, 2)) io.blocks.push_back(i);
   }
   if (random_.Chance(plan_.at_once_percent, 100)) {
     while (!io.blocks.empty()) LandOne(io);
+    GiveOwn(io);
     return request.Complete(io.fails ? IoStatus::kIoError : IoStatus::kOk);
   }
   io.next_ns = world_.now_ns() + 1 + random_.Below(plan_.land_ns_max);
@@ -166,32 +182,39 @@ void CrashMedium::LandOne(UnderWay& io) {
 }
 
 // The segments' mapping belonged to the process; the guest's memory is the same at another place.
-void CrashMedium::LandBlock(const UnderWay& io, uint64_t index) {
+void CrashMedium::LandBlock(UnderWay& io, uint64_t index) {
   uint8_t* on_disk = bytes_.data() + (io.first_block + index) * kBlockBytes;
-  if (io.op != Op::kRead && io.op != Op::kWrite) {
-    std::memset(on_disk, 0, kBlockBytes);
-    return;
-  }
-  uint64_t skip = index * kBlockBytes;
-  uint64_t left = kBlockBytes;
-  for (const block::Segment& segment : io.segments) {
-    if (skip >= segment.length_bytes) {
-      skip -= segment.length_bytes;
-      continue;
-    }
-    const uint64_t bytes = std::min<uint64_t>(left, segment.length_bytes - skip);
-    uint8_t* in_memory = memory_.Span(segment.offset_bytes + skip, bytes).data();
+  const auto move = [&](uint8_t* in_memory, uint64_t bytes) {
     io.op == Op::kRead ? std::memcpy(in_memory, on_disk, bytes) : std::memcpy(on_disk, in_memory, bytes);
     on_disk += bytes;
-    left -= bytes;
-    skip = 0;
-    if (left == 0) break;
+  };
+  if (io.op != Op::kRead && io.op != Op::kWrite) {
+    std::memset(on_disk, 0, kBlockBytes);
+  } else if (!io.own.empty()) {
+    move(io.own.data() + index * kBlockBytes, kBlockBytes);
+  } else {
+    uint64_t skip = index * kBlockBytes;
+    uint64_t left = kBlockBytes;
+    for (const block::Segment& segment : io.segments) {
+      const uint64_t skipped = std::min<uint64_t>(skip, segment.length_bytes);
+      const uint64_t bytes = std::min<uint64_t>(left, segment.length_bytes - skipped);
+      if (bytes > 0) move(memory_.Span(segment.offset_bytes + skipped, bytes).data(), bytes);
+      skip -= skipped;
+      left -= bytes;
+    }
+  }
+}
+
+void CrashMedium::GiveOwn(const UnderWay& io) {
+  if (io.op == Op::kRead && !io.own.empty() && !kill_.dead()) {
+    block::Scatter(io.own.data(), io.own.size(), io.segments, 0);
   }
 }
 
 void CrashMedium::Finish(UnderWay& io, IoStatus status) {
   block::Request* const request = std::exchange(io.request, nullptr);
   if (request == nullptr) return;
+  GiveOwn(io);
   io.reactor->PostCall([request, status] { request->Complete(status); });
 }
 

@@ -20,6 +20,8 @@
 
 namespace cleat::sim {
 
+inline constexpr uint64_t kCrashGuestBytes = 192 << 10;  // the memory of one guest
+
 class CrashMedium final : public Actor {
  public:
   struct Plan {
@@ -68,6 +70,8 @@ class CrashMedium final : public Actor {
     std::vector<uint64_t> blocks;  // that are still to land
     uint64_t first_block = 0;
     std::vector<block::Segment> segments;
+    // Of a request whose memory is the process' own: what it writes, or what it is to be given if it lives.
+    std::vector<uint8_t> own;
     uint64_t next_ns = 0;
     block::Request* request = nullptr;  // nullptr: nobody waits for it any more
     Reactor* reactor = nullptr;
@@ -81,7 +85,8 @@ class CrashMedium final : public Actor {
   bool TryLock(uint64_t process);
   void Unlock(uint64_t process);
   void LandOne(UnderWay& io);
-  void LandBlock(const UnderWay& io, uint64_t index);
+  void LandBlock(UnderWay& io, uint64_t index);
+  void GiveOwn(const UnderWay& io);
   void Finish(UnderWay& io, block::IoStatus status);
 
   World& world_;

@@ -93,6 +93,8 @@ void CrashRun::AddVm(uint32_t index) {
   options.seed = random_.Next();
   options.packed = config_.packed.value_or(random_.Chance(1, 2));
   if (OfStoreOrder(config_.defect)) options.packed = OfPackedRings(config_.defect);
+  const bool scsi = config_.scsi.value_or(random_.Chance(1, 3));
+  if (scsi) options.device = GuestDevice::kScsi;
   options.defect = config_.defect;
   if (config_.defect == Defect::kNone && random_.Chance(1, 3)) options.resets_per_thousand = 20;
   guests_.push_back(std::make_unique<CrashGuest>(world_, kill_, options));
@@ -101,7 +103,8 @@ void CrashRun::AddVm(uint32_t index) {
                                                  "disks/d" + std::to_string(index), kDiskBlocks, plan,
                                                  random_.Next(), config_.defect));
   guests_.back()->SetDisk({&media_.back()->model(), 1, false, plan.fail_percent > 0});
-  vms_.push_back({options.name, static_cast<uint32_t>(random_.Between(1, 4)), media_.back().get(),
+  const auto type = scsi ? engine::ControllerType::kScsi : engine::ControllerType::kBlk;
+  vms_.push_back({options.name, static_cast<uint32_t>(random_.Between(1, 4)), type, media_.back().get(),
                   guests_.back().get()});
 }
 

@@ -19,6 +19,7 @@ struct CrashConfig {
   bool trace = false;
   Defect defect = Defect::kNone;
   std::optional<bool> packed;
+  std::optional<bool> scsi;
   // One process after the other dies before its store of that number; the one behind the last lives on. Empty: drawn.
   std::vector<uint64_t> kills;
 };

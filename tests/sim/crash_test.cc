@@ -3,7 +3,7 @@
 // everything accepted is answered once.
 //
 //   sim_crashes                                the tests
-//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--defect D] [--trace 1]     one run
+//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--scsi 0|1] [--defect D] [--trace 1]     one run
 //   sim_crashes --seeds COUNT [--seed FIRST]   many, for a soak
 #include <gtest/gtest.h>
 
@@ -24,6 +24,7 @@ std::string Again(const CrashConfig& config) {
   std::string command = program + " --seed " + std::to_string(config.seed);
   for (const uint64_t kill : config.kills) command += " --kill " + std::to_string(kill);
   if (config.packed) command += std::string(" --packed ") + (*config.packed ? "1" : "0");
+  if (config.scsi) command += std::string(" --scsi ") + (*config.scsi ? "1" : "0");
   if (config.defect != Defect::kNone)
     command += " --defect " + std::to_string(static_cast<int>(config.defect));
   return command + " --trace 1";
@@ -80,6 +81,7 @@ TEST(CrashTest, TheSameSeedGivesTheSameRun) {
 
 struct Format {
   bool packed;
+  bool scsi;
   const char* name;
 };
 class EveryStoreTest : public testing::TestWithParam<Format> {};
@@ -91,6 +93,7 @@ TEST_P(EveryStoreTest, MayBeTheLast) {
     CrashConfig config;
     config.seed = seed;
     config.packed = GetParam().packed;
+    config.scsi = GetParam().scsi;
     for (uint64_t kill = 1;; kill += kStride) {
       config.kills = {kill};
       const CrashResult result = RunCrash(config);
@@ -110,6 +113,7 @@ TEST_P(EveryStoreTest, AndThoseOfTheRecovery) {
       CrashConfig config;
       config.seed = first;
       config.packed = GetParam().packed;
+      config.scsi = GetParam().scsi;
       config.kills = {first, kill, 1 + kill / 2};
       const CrashResult result = RunCrash(config);
       ASSERT_EQ(result.violated, "") << "again: " << Again(config);
@@ -118,7 +122,8 @@ TEST_P(EveryStoreTest, AndThoseOfTheRecovery) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, EveryStoreTest,
-                         testing::Values(Format{false, "Split"}, Format{true, "Packed"}),
+                         testing::Values(Format{false, false, "Split"}, Format{true, false, "Packed"},
+                                         Format{false, true, "SplitScsi"}, Format{true, true, "PackedScsi"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // ---- The checks would notice
@@ -151,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(Defects, CrashControlTest,
                                          Control{Defect::kNoLock, "NoLock"},
                                          Control{Defect::kReplayBeforeLock, "ReplayBeforeLock"},
                                          Control{Defect::kDrainCutShort, "DrainCutShort"},
-                                         Control{Defect::kFailAtStop, "FailAtStop"}),
+                                         Control{Defect::kFailAtStop, "FailAtStop"},
+                                         Control{Defect::kBlindCompare, "BlindCompare"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // An order that is wrong for one store is found by dying before each of them.
@@ -185,7 +191,8 @@ INSTANTIATE_TEST_SUITE_P(Defects, StoreOrderControlTest,
 
 [[noreturn]] void Usage() {
   std::fprintf(stderr,
-               "usage: %s [--seeds COUNT] [--seed N] [--kill K]... [--packed 0|1] [--defect D] [--trace 1] "
+               "usage: %s [--seeds COUNT] [--seed N] [--kill K]... [--packed 0|1] [--scsi 0|1] [--defect D] "
+               "[--trace 1] "
                "[googletest's options]\n",
                program.c_str());
   std::exit(2);
@@ -208,6 +215,8 @@ int Main(int argc, char** argv) {
       config.kills.push_back(value);
     } else if (option == "--packed") {
       config.packed = value != 0;
+    } else if (option == "--scsi") {
+      config.scsi = value != 0;
     } else if (option == "--defect") {
       config.defect = static_cast<Defect>(value);
     } else if (option == "--trace") {

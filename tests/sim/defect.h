@@ -30,6 +30,7 @@ enum class Defect : uint8_t {
   kReplayBeforeLock,  // ... it does, but its rings run meanwhile
   kDrainCutShort,     // a process that is to end gives the disk up with requests under way
   kFailAtStop,        // ... it fails them
+  kBlindCompare,      // a compare and write that ran before runs again
   // Of the order in which the in-flight log is written, split rings'
   kLogWhenUsed,      // a request is noted only when it is answered
   kBatchAfterUsed,   // the used index comes before the batch is noted

@@ -91,6 +91,18 @@ void DiskModel::EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t cou
   --writes_in_flight_;
 }
 
+std::optional<uint64_t> DiskModel::OnlyContent(uint64_t block) const {
+  const auto& writes = blocks_[block].writes;
+  if (writes.size() != 1) return std::nullopt;
+  return writes.front().zero ? 0 : writes.front().stamp;
+}
+
+bool DiskModel::OnlyChangedBy(uint64_t block, uint64_t stamp, uint64_t before) const {
+  const auto& writes = blocks_[block].writes;
+  return writes.size() == 2 && writes.back().stamp == stamp &&
+         (writes.front().zero ? 0 : writes.front().stamp) == before;
+}
+
 DiskModel::Read DiskModel::BeginRead(uint64_t block, uint64_t count) {
   CLEAT_CHECK(count > 0 && block + count <= blocks_.size());
   for (uint64_t i = block; i < block + count; ++i) ++blocks_[i].readers;

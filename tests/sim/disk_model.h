@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ class DiskModel {
   enum class Fate : uint8_t { kDone, kUnknown, kNever };
   void EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t count, Fate fate);
 
+  // The stamp that the block is sure to hold while nobody else writes; nothing when it may be one of several.
+  std::optional<uint64_t> OnlyContent(uint64_t block) const;
+  // Whether the write with this stamp was the only one since the block held `before` for sure.
+  bool OnlyChangedBy(uint64_t block, uint64_t stamp, uint64_t before) const;
   uint64_t stamps() const { return next_stamp_; }  // all that were given out are below
   bool Acknowledged(uint64_t stamp) const { return stamp < acknowledged_.size() && acknowledged_[stamp]; }
   // The stamp that a written block shows; 0 for zeroes.

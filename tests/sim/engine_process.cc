@@ -44,6 +44,7 @@ Task<void> EngineProcess::Attach(const CrashVm& vm) {
   controller.name = "controllers/" + vm.name;
   controller.socket_path = "/sim/" + vm.name + ".sock";
   controller.queues = vm.queues;
+  controller.type = vm.type;
   controller.revision = 1;
   engine::AttachmentSpec attachment;
   attachment.controller = controller.name;
@@ -57,6 +58,7 @@ Task<void> EngineProcess::Attach(const CrashVm& vm) {
     auto attach = engine_.Attach(std::move(attachment));
     attached = co_await std::move(attach);
   }
+  if (attached) attached = engine_.ServeController(controller.name);
   if (!attached && !terminating_ && !parts_.kill.dead()) {
     parts_.world.Violation("attaching " + vm.medium->name() + ": " + attached.error().message);
   }

@@ -22,6 +22,7 @@ namespace cleat::sim {
 struct CrashVm {
   std::string name;
   uint32_t queues = 1;
+  engine::ControllerType type = engine::ControllerType::kBlk;
   CrashMedium* medium = nullptr;
   SimPeer* peer = nullptr;
 };

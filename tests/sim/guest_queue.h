@@ -12,6 +12,7 @@
 
 #include "defect.h"
 #include "disk_model.h"
+#include "guest_request.h"
 #include "perf/driver_ring.h"
 #include "perf/guest_memory.h"
 #include "perf/request_layout.h"
@@ -29,24 +30,11 @@ struct GuestDisk {
   bool may_fail = false;  // requests fail now and then, as the storage's plan says
 };
 
-// A request that was issued and not answered.
-struct OpenIo {
-  enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kGetId };
-  Op op = Op::kFlush;
-  DiskModel* model = nullptr;  // reads and writes
-  uint64_t block = 0;
-  uint64_t count = 0;
-  uint64_t stamp = 0;  // writes; 0: one that can't succeed
-  DiskModel::Read read;
-
-  // It will never be answered.
-  void Abandon(DiskModel::Fate fate) const;
-};
-
 class GuestQueue {
  public:
   struct Options {
     perf::RingOptions ring;
+    GuestDevice device = GuestDevice::kBlk;
     bool interrupts = false;  // looks at the ring only when it was called
     uint32_t slots = 16;
     uint32_t io_blocks_max = kIoBlocksMax;
@@ -81,6 +69,8 @@ class GuestQueue {
   uint64_t completed() const { return completed_; }
   // Reports what was written to idle buffers since they came back; with watch_idle.
   void CheckIdle();
+  // The process that was asked has died: what is open may have happened or not.
+  void Survive();
   std::string Describe() const;
 
  private:
@@ -95,14 +85,17 @@ class GuestQueue {
     bool read_only = false;
     bool may_fail = false;
     bool watched = false;
+    bool survived = false;  // a process died while it was open
   };
   uint64_t buffer_bytes() const { return uint64_t{options_.io_blocks_max} * kBlockBytes; }
 
   Slot* FreeSlot();
-  perf::Segment PrepareData(Slot& slot, const GuestDisk& disk);
-  bool Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::vector<perf::Segment>& data);
+  OpenIo Draw(const GuestDisk& disk, Random& random) const;
+  void BeginInModel(OpenIo& io, const GuestDisk& disk) const;
+  bool Enqueue(Slot& slot);
   void Finish(Slot& slot, uint32_t written_bytes);
   void FinishOk(Slot& slot, uint32_t written_bytes);
+  void FinishMiscompare(const Slot& slot);
   void Duplicate(uint32_t id);
   void Watch(Slot& slot);
   void CheckWatched(Slot& slot);
@@ -112,6 +105,7 @@ class GuestQueue {
   perf::GuestMemory& memory_;
   perf::LayoutPlanner& planner_;
   const Options options_;
+  const GuestRequest request_;
   std::unique_ptr<perf::DriverRing> ring_;
   std::vector<Slot> slots_;
   uint32_t open_ = 0;
