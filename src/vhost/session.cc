@@ -470,6 +470,13 @@ std::string Session::broken() const {
   return {};
 }
 
+bool Session::untracked() const {
+  for (const auto& ring : rings_) {
+    if (ring->running() && InflightOf(ring->index()).base == nullptr) return true;
+  }
+  return false;
+}
+
 std::string Session::broken_memory() const {
   constexpr std::string_view kAdvice =
       ": the file behind it was made shorter under a running guest, or its file system is full; give the VM "

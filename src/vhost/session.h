@@ -69,7 +69,8 @@ class Session {
 
   // ---- In-flight log ("Inflight I/O tracking"), laid out for the negotiated ring format; the larger of the two before
   // features are known. MakeInflight answers GET_INFLIGHT_FD with a new, sealed memfd; SetInflight takes what the front
-  // end kept. Before the rings start; gone when the format changes.
+  // end kept. Before the rings start; gone when the format changes. A ring that starts with a log that has requests in
+  // flight runs these again; after StopRing the log is as good as new, since the front end knows where the ring stands.
   struct InflightArea {
     InflightDescription description{};
     UniqueFd file;
@@ -98,6 +99,10 @@ class Session {
   uint32_t rings_up() const;           // serving and not broken
   uint32_t draining_requests() const;  // still in the storage while rings are being stopped
   std::string broken() const;          // "ring 2: ...", or empty
+  // A ring is up whose requests in flight nobody will know of when this process dies. Only the front end can keep the
+  // log: whoever else did would not know that the guest was reset meanwhile, and write what it had in flight before over
+  // what it has written since.
+  bool untracked() const;
   std::string broken_memory()
       const;  // whose pages the peer has taken away (see block/memory_guard.h), or empty
   uint64_t features() const { return features_; }

@@ -15,6 +15,13 @@ namespace {
 
 constexpr uint64_t kLibraryRetryNs = kNsPerMs;
 
+constexpr const char* kUntracked =
+    "served, but not safe against the death of this engine: the peer keeps no log of requests in flight "
+    "(vhost-user "
+    "protocol feature INFLIGHT_SHMFD), and those could be lost or carried out twice. A stop in good order is "
+    "safe. Use "
+    "QEMU 9.1 or later, or restart the VM after the engine died";
+
 }  // namespace
 
 // ---- SocketEndpointFactory
@@ -229,6 +236,8 @@ EndpointStatus SocketEndpoint::status() const {
         if (draining > 0) {
           status.message =
               relay_->last_request() + " waits for " + std::to_string(draining) + " requests in the storage";
+        } else if (session_->untracked()) {
+          status.message = kUntracked;
         }
       } else if (relay_->messages() > 0) {
         status.message = "connected, no ring is up (last message: " + relay_->last_request() +

@@ -23,6 +23,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   broken_reason_.clear();
   backlog_ = 0;
   features_ = setup.features;
+  started_ns_ = now_ns();
   notifier_ = setup.notifier;
   on_broken_ = std::move(on_broken);
   epochs_.Begin(setup.memory);

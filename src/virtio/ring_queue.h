@@ -135,6 +135,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   uint64_t features() const { return features_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
+  uint64_t started_ns() const { return started_ns_; }
 
  private:
   enum class State : uint8_t { kStopped, kRunning, kDraining };
@@ -180,6 +181,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;
   uint64_t features_ = 0;
+  uint64_t started_ns_ = 0;
   uint64_t armed_ns_ = kNoDeadline;  // since when it sleeps
   // Of the chain being handled. Those that did not fit into the last batch had been seen then.
   uint64_t seen_ns_ = 0;

@@ -90,6 +90,8 @@ Task<void> ScsiControlQueue::Run(Ticket ticket, block::Segment response, ScsiMan
   const bool right_unit =
       address.unit == ScsiAddress::Unit::kZero || function == VIRTIO_SCSI_T_TMF_I_T_NEXUS_RESET;
   uint8_t result = 0;
+  const uint64_t settled_ns = started_ns() + kSettleNs;
+  if (now_ns() < settled_ns) co_await home_.SleepFor(settled_ns - now_ns());
   if (IsQuery(function) || !right_unit) {
     std::optional<uint64_t> tag;
     if (function == VIRTIO_SCSI_T_TMF_QUERY_TASK) tag = uint64_t{request.tag};

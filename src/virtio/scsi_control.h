@@ -28,6 +28,10 @@ class ScsiControlQueue final : public RingQueue {
  public:
   // Functions that wait at a time; more are rejected.
   static constexpr uint32_t kFunctionsMax = 32;
+  // A front end starts a device's rings one after the other, this one first. A function that came in while nobody
+  // served the device would be answered before the other rings are looked at, and the commands that it is about carried
+  // out afterwards. So none begins sooner than this after the ring's start, by which time the others have started.
+  static constexpr uint64_t kSettleNs = 100 * kNsPerMs;
 
   // The ports of all reactors; they outlive the queue.
   ScsiControlQueue(Reactor& reactor, std::span<const std::unique_ptr<ScsiPort>> ports)

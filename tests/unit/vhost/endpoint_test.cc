@@ -221,6 +221,57 @@ TEST_F(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
   EXPECT_EQ(endpoint.status().message, "");
 }
 
+TEST_F(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
+  virtio::BlkModel& model = host.AddModel(2);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  auto front_end = Frontend::Listen(Path()).value();
+  // What a whole visit leaves open, of which there will be more.
+  const auto visit = [&](uint64_t seed) {
+    auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
+    ASSERT_TRUE(driver.ok()) << driver.error().message;
+    WriteAndVerify(**driver, seed);
+    front_end->Disconnect();
+    front_end->DropInflight();  // the driver's rings go with it
+  };
+  visit(0);
+  const auto begin = [&] {  // until the other side is there, too
+    ASSERT_TRUE(front_end->Accept().ok());
+    ASSERT_TRUE(front_end->GetFeatures().ok());
+  };
+  begin();
+  const size_t before = OpenDescriptors();
+  front_end->Disconnect();
+  uint64_t count = 0;
+  for (bool through = false; !through && !HasFatalFailure(); ++count) {
+    SCOPED_TRACE(std::to_string(count) + " messages");
+    front_end->DisconnectAfter(count);
+    through = BlkDriver::Start(*front_end, *memory, Queues(2)).ok();
+    front_end->DisconnectAfter(UINT64_MAX);
+    front_end->Disconnect();
+    front_end->DropInflight();
+    visit(count);
+  }
+  begin();
+  EXPECT_GT(count, 25U);
+  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= before; }))
+      << OpenDescriptors() << " descriptors are open, " << before << " were";
+}
+
+TEST_F(EndpointTest, APeerWithoutInFlightMemoryIsToldWhatThatMeans) {
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto memory = Memory();
+  perf::FrontendOptions options;
+  options.protocol_features &= ~perf::wire::kProtocolInflightShmfd;
+  auto front_end = Frontend::Listen(Path(), options).value();
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  EXPECT_TRUE(endpoint.WaitState(EndpointState::kReady));
+  EXPECT_TRUE(endpoint.WaitMessage("the peer keeps no log of requests in flight"));
+}
+
 TEST_F(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());

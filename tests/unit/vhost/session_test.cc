@@ -15,6 +15,7 @@
 #include "host.h"
 #include "perf/packed_driver_ring.h"
 #include "ring_guest.h"
+#include "virtio/inflight_log.h"
 
 namespace cleat::vhost::test {
 namespace {
@@ -357,6 +358,45 @@ TEST_F(SessionTest, GivesOutAndTakesInFlightMemory) {
   EXPECT_FALSE(Do([&] { return session->SetInflight(description, (*area)->file); }).ok());  // running
 }
 
+TEST_F(SessionTest, RunsAgainWhatAPredecessorLeft) {
+  ASSERT_TRUE(Do([&] { return session->SetFeatures(kFeatures); }).ok());
+  ASSERT_TRUE(Map().ok());
+  auto area =
+      Ask([&] { return std::make_shared<Result<Session::InflightArea>>(session->MakeInflight(kRings, 64)); });
+  ASSERT_TRUE(area->ok());
+  const InflightDescription description = (*area)->description;
+  void* mapped =
+      mmap(nullptr, description.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (*area)->file.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  uint8_t* const log_of_3 = static_cast<uint8_t*>(mapped) + 3 * description.size_bytes / kRings;
+  // It fetched a read from ring 3, and died.
+  const uint64_t buffer = guest.Allocate(0, kBlockBytes);
+  std::ranges::fill(guest.memory->Span(buffer, kBlockBytes), 9);
+  guest.Submit(3, perf::wire::kBlkIn, 1, buffer);
+  virtio::InflightLog log;
+  ASSERT_TRUE(log.Attach({log_of_3, description.size_bytes / kRings, nullptr}, 64, 0).ok());
+  log.Fetched(0);
+  log.Detach();
+  ASSERT_TRUE(Do([&] { return session->SetInflight(description, (*area)->file); }).ok());
+  // A stop before it ever ran: nothing is forgotten.
+  ASSERT_TRUE(Do([&] { return session->SetRingBase(3, 0); }).ok());
+  EXPECT_EQ(*Do([&] { return session->StopRing(3); }), 0U);
+  StartAll();
+  EXPECT_FALSE(Ask([&] { return session->untracked(); }));
+  EXPECT_EQ(guest.Complete(3), 0);
+  EXPECT_TRUE(guest.Holds(buffer, 0));
+  EXPECT_EQ(guest.Read(3, 1, buffer), 0);  // and the next one is not taken for it
+  EXPECT_EQ(*Do([&] { return session->StopRing(3); }), 2U);
+  EXPECT_EQ(log_of_3[8], 0);  // the version: a log as good as new
+  // The guest was reset, and its ring begins anew.
+  perf::RingOptions options;
+  options.size = 64;
+  guest.rings[3] = DriverRing::Create(*guest.memory, options).value();
+  StartRing(3);
+  EXPECT_EQ(guest.Read(3, 1, buffer), 0);
+  munmap(mapped, description.size_bytes);
+}
+
 TEST_F(SessionTest, RefusesInFlightMemoryThatIsTooSmall) {
   const UniqueFd file(memfd_create("log", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(file.get(), 4096), 0);
@@ -462,6 +502,15 @@ TEST_F(PackedSessionTest, InFlightMemoryHasTheFormatsSize) {
   uint16_t used_idx = 0;
   ASSERT_EQ(pread(area->file.get(), &used_idx, sizeof used_idx, static_cast<off_t>(2 * bytes_each + 16)), 2);
   EXPECT_EQ(used_idx, 3) << "a chain of three descriptors";
+  // After an orderly stop the ring may begin anew, over the same log.
+  EXPECT_EQ(*Do([&] { return session->StopRing(2); }), 0x80038003U);
+  perf::RingOptions options;
+  options.size = kOddSize;
+  options.packed = true;
+  guest.rings[2] = DriverRing::Create(*guest.memory, options).value();
+  StartRing(2, kFresh);
+  EXPECT_EQ(guest.Read(2, 1, buffer), 0);
+  EXPECT_TRUE(guest.Holds(buffer, 9));
 }
 
 TEST_F(PackedSessionTest, RefusesWhatNoPackedRingCanBe) {

@@ -107,8 +107,11 @@ class BlkRig {
 
   explicit BlkRig(const block::Geometry& geometry = DefaultGeometry(),
                   block::AccessMode mode = block::AccessMode::kReadWrite,
-                  std::vector<uint8_t>* shared_disk = nullptr, bool packed = false)
-      : disk(shared_disk == nullptr ? own_disk_ : *shared_disk), packed_(packed) {
+                  std::vector<uint8_t>* shared_disk = nullptr, bool packed = false,
+                  uint8_t* shared_memory = nullptr)
+      : disk(shared_disk == nullptr ? own_disk_ : *shared_disk),
+        memory(GuestLayout::Regions(kSize), shared_memory),
+        packed_(packed) {
     if (shared_disk == nullptr) disk.resize(geometry.size_bytes);
     reactor = Reactor::Make(clock, {}).value();
     auto top = std::make_unique<MemoryChannel>(disk);
@@ -239,7 +242,7 @@ class BlkRig {
   std::vector<uint8_t>& disk;
   ManualClock clock;
   std::unique_ptr<Reactor> reactor;
-  GuestMemory memory{GuestLayout::Regions(kSize)};
+  GuestMemory memory;
   GuestRing guest = GuestLayout::Ring(memory, kSize);  // one of the two
   PackedGuestRing packed_guest{memory, kSize};
   CountingNotifier notifier;

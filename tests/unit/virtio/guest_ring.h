@@ -34,12 +34,16 @@ struct Used {
 // Regions of heap memory with exact sizes, so that AddressSanitizer sees a step outside.
 class GuestMemory {
  public:
-  // (guest-physical address, bytes) each.
-  explicit GuestMemory(const std::vector<std::pair<uint64_t, uint64_t>>& regions) {
+  using Regions = std::vector<std::pair<uint64_t, uint64_t>>;
+  // (guest-physical address, bytes) each. `at`: not on the heap, but there, one region after the other (in memory that
+  // processes share).
+  explicit GuestMemory(const Regions& regions, uint8_t* at = nullptr) {
     std::vector<block::MemoryMap::Entry> entries;
     for (const auto& [address, bytes] : regions) {
-      blocks_.push_back(std::make_unique<uint8_t[]>(bytes));
-      entries.push_back({address, block::MemoryRegion::Borrow(blocks_.back().get(), bytes)});
+      if (at == nullptr) blocks_.push_back(std::make_unique<uint8_t[]>(bytes));
+      entries.push_back(
+          {address, block::MemoryRegion::Borrow(at == nullptr ? blocks_.back().get() : at, bytes)});
+      if (at != nullptr) at += (bytes + 63) / 64 * 64;
     }
     map_ = *block::MemoryMap::Make(std::move(entries));
   }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "guest_ring.h"
+#include "kill.h"
 #include "scsi/bytes.h"
 #include "tests/unit/scsi/test_disk.h"
 #include "virtio/scsi_format.h"
@@ -41,6 +42,8 @@ struct ScsiSide {
   std::unique_ptr<DeviceQueue> queue;
   std::vector<std::string> broken;
   bool running = false;
+  LogMemory log{kSize};
+  bool logging = false;  // from the next Start on
 
   void Start(uint64_t features) {
     QueueSetup setup;
@@ -48,6 +51,7 @@ struct ScsiSide {
     setup.memory = memory.map();
     setup.ring = guest.memory();
     setup.next_available = queue->next_available();
+    if (logging) setup.inflight = log.memory();
     queue->Start(setup, [this](const std::string& reason) { broken.push_back(reason); });
     running = true;
   }
@@ -122,6 +126,7 @@ class ScsiRig {
       sides[i].queue = model->OpenQueue(*io[i % 2], i).value();
       Start(i);
     }
+    Settle();
   }
   ~ScsiRig() {
     ReleaseAll();
@@ -144,6 +149,28 @@ class ScsiRig {
     if (std::exchange(sides[side].running, false)) {
       sides[side].queue->Stop([this] { ++drained; });
     }
+  }
+  // So that task management has nothing to wait for.
+  void Settle() {
+    clock.AdvanceBy(kNsPerSecond);
+    Turn(1);
+    for (uint32_t i = 0; i < sides.size(); ++i) io[i % 2]->Activate(*sides[i].queue);
+  }
+  // Whoever serves the queues dies: nothing of what happens to their requests from now on is seen by the guest, nor by
+  // who takes the queues over when they are started.
+  void Die() {
+    std::vector<Moment> moments;
+    for (ScsiSide& side : sides) moments.emplace_back(side.memory, side.log);
+    for (uint32_t i = 0; i < sides.size(); ++i) Stop(i);
+    ReleaseAll();
+    Turn(32);
+    for (Moment& moment : moments) moment.Restore();
+    for (uint32_t i = 0; i < sides.size(); ++i) {
+      sides[i].queue.reset();
+      sides[i].queue = model->OpenQueue(*io[i % 2], i).value();
+      sides[i].logging = true;
+    }
+    for (Disk& disk : disks) disk.storage.seen.clear();
   }
   void Turn(int turns = 8) {
     for (int i = 0; i < turns; ++i) {
