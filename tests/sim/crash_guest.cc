@@ -101,7 +101,34 @@ bool CrashGuest::Collect(bool must_look) {
   bool any = false;
   for (const auto& queue : queues_) any |= queue->Collect(must_look);
   if (any) full_ = false;
+  if (unit_resetting_) {
+    if (const auto answer = queues_[wire::kScsiControlQueue]->TakeResetAnswer()) CheckUnitReset(*answer);
+  }
   return any;
+}
+
+void CrashGuest::ResetUnit() {
+  if (!queues_[wire::kScsiControlQueue]->IssueReset()) return;
+  unit_resetting_ = unit_was_reset_ = true;
+  for (const auto& queue : queues_) queue->BeginReset();
+  queues_[wire::kScsiControlQueue]->Submit();
+}
+
+// The driver takes every command of before for ended, whoever served it.
+void CrashGuest::CheckUnitReset(uint8_t answer) {
+  unit_resetting_ = false;
+  uint32_t left = 0;
+  for (const auto& queue : queues_) {
+    queue->Collect(/*must_look=*/true);
+    left += queue->EndReset();
+  }
+  world_.Note(options_.name + " unit reset: " + std::to_string(answer));
+  if (answer == wire::kScsiOk) {  // FUNCTION COMPLETE
+    if (left > 0)
+      world_.Violation(options_.name + ": unit reset, but " + std::to_string(left) + " commands are open");
+  } else if (answer != wire::kScsiFailure) {  // the rings were stopped meanwhile
+    world_.Violation(options_.name + ": unit reset answered " + std::to_string(answer));
+  }
 }
 
 bool CrashGuest::Step() {
@@ -110,6 +137,8 @@ bool CrashGuest::Step() {
     resetting_ = true;
     connection_->wake.Pulse();
   }
+  if (wants_more() && !unit_resetting_ && random_.Chance(options_.unit_resets_per_thousand, 1000))
+    ResetUnit();
   if (!wants_more() || full_ || world_.now_ns() < next_burst_ns_) return any;
   Burst();
   next_burst_ns_ = world_.now_ns() + 1 + random_.Below(options_.think_ns_max);
@@ -238,7 +267,7 @@ void CrashGuest::DropQueues() {
     for (const OpenIo& io : queue->TakeOpen()) io.Abandon(DiskModel::Fate::kNever);
   }
   queues_.clear();
-  made_ = full_ = false;
+  made_ = full_ = unit_resetting_ = false;
 }
 
 Task<Status> CrashGuest::Negotiate(Connection& connection) {
@@ -286,6 +315,7 @@ void CrashGuest::MakeQueues(Connection& connection) {
   options.interrupts = random_.Chance(1, 2);
   options.slots = static_cast<uint32_t>(random_.Between(2, options_.slots_max));
   options.io_blocks_max = kIoBlocks;
+  options.was_reset = unit_was_reset_;
   options.watch_idle = true;
   options.defect = options_.defect;
   for (uint32_t i = 0; i < count; ++i) {

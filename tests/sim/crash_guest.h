@@ -31,7 +31,8 @@ class CrashGuest final : public SimPeer, public Actor {
     uint64_t think_ns_max = 50 * kNsPerUs;
     uint32_t burst_max = 6;
     uint32_t slots_max = 8;
-    uint32_t resets_per_thousand = 0;  // of the device by its driver, a step
+    uint32_t resets_per_thousand = 0;       // of the device by its driver, a step
+    uint32_t unit_resets_per_thousand = 0;  // by task management; virtio-scsi
   };
 
   CrashGuest(World& world, const KillSwitch& kill, const Options& options);
@@ -77,6 +78,8 @@ class CrashGuest final : public SimPeer, public Actor {
   bool wants_more() const { return made_ && !resetting_ && budget_ > 0; }
   bool Over(const Connection& connection) const { return connection.closed || kill_.dead(); }
   bool Collect(bool must_look);
+  void ResetUnit();
+  void CheckUnitReset(uint8_t answer);
   void Burst();
 
   World& world_;
@@ -91,7 +94,9 @@ class CrashGuest final : public SimPeer, public Actor {
   uint64_t features_ = 0;
   bool made_ = false;       // the rings
   bool resetting_ = false;  // the driver wants to, and the device has not done it yet
-  bool full_ = false;       // nothing more fits into the rings
+  bool unit_resetting_ = false;
+  bool unit_was_reset_ = false;
+  bool full_ = false;  // nothing more fits into the rings
   Connection* connection_ = nullptr;
   vhost::Session::InflightArea inflight_;
   uint8_t* inflight_bytes_ = nullptr;  // mapped; nullptr: there is none yet

@@ -95,6 +95,7 @@ void CrashRun::AddVm(uint32_t index) {
   if (OfStoreOrder(config_.defect)) options.packed = OfPackedRings(config_.defect);
   const bool scsi = config_.scsi.value_or(random_.Chance(1, 3));
   if (scsi) options.device = GuestDevice::kScsi;
+  if (scsi && config_.defect == Defect::kNone && random_.Chance(1, 3)) options.unit_resets_per_thousand = 20;
   options.defect = config_.defect;
   if (config_.defect == Defect::kNone && random_.Chance(1, 3)) options.resets_per_thousand = 20;
   guests_.push_back(std::make_unique<CrashGuest>(world_, kill_, options));

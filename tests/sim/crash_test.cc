@@ -89,7 +89,7 @@ class EveryStoreTest : public testing::TestWithParam<Format> {};
 // A short workload, killed before its first store, its second, ... until it has no more.
 TEST_P(EveryStoreTest, MayBeTheLast) {
   uint64_t runs = 0;
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (const uint64_t seed : {1, 2}) {
     CrashConfig config;
     config.seed = seed;
     config.packed = GetParam().packed;
@@ -102,7 +102,7 @@ TEST_P(EveryStoreTest, MayBeTheLast) {
       if (result.stores.front() < kill) break;
     }
   }
-  EXPECT_GT(runs, 300 / kStride);
+  EXPECT_GT(runs, 200 / kStride);
 }
 
 // ... and so is its successor, in the middle of its recovery.

@@ -25,7 +25,12 @@ Op ChooseOp(Random& random) {
 
 GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlanner& planner,
                        const Options& options)
-    : world_(world), memory_(memory), planner_(planner), options_(options), request_(memory, options.device) {
+    : world_(world),
+      memory_(memory),
+      planner_(planner),
+      options_(options),
+      request_(memory, options.device),
+      was_reset_(options.was_reset) {
   auto ring = perf::DriverRing::Create(memory, options.ring);
   CLEAT_CHECK(ring.ok());
   ring_ = std::move(ring).value();
@@ -108,13 +113,44 @@ bool GuestQueue::Enqueue(Slot& slot) {
   request_.PutHeader(slot.io, slot.area_gpa, token);
   if (!request_.Plan(planner_, slot.area_gpa, data, &layout_)) return false;
   if (!ring_->Add(layout_.chain, layout_.indirect, token)) return false;
-  slot.busy = true;
-  slot.survived = false;
   slot.bounce = layout_.bounce;
   slot.expected_written_bytes = request_.answer_bytes();
   for (const perf::Segment& segment : data) slot.expected_written_bytes += segment.writable ? segment.len : 0;
-  ++open_;
+  Lend(slot);
   return true;
+}
+
+void GuestQueue::Lend(Slot& slot) {
+  slot.busy = true;
+  slot.survived = slot.before_reset = false;
+  slot.may_reset = resetting_;
+  ++open_;
+}
+
+bool GuestQueue::IssueReset() {
+  Slot* slot = FreeSlot();
+  if (slot == nullptr) return false;
+  CheckWatched(*slot);
+  slot->io = OpenIo{};
+  slot->io.op = Op::kResetUnit;
+  const auto chain = request_.PutReset(slot->area_gpa);
+  if (!ring_->Add(chain, /*indirect=*/false, static_cast<uint64_t>(slot - slots_.data()))) return false;
+  slot->bounce = {};
+  slot->expected_written_bytes = 1;
+  Lend(*slot);
+  return true;
+}
+
+void GuestQueue::BeginReset() {
+  resetting_ = was_reset_ = true;
+  for (Slot& slot : slots_) slot.before_reset = slot.may_reset = slot.busy;
+}
+
+uint32_t GuestQueue::EndReset() {
+  resetting_ = false;
+  uint32_t left = 0;
+  for (Slot& slot : slots_) left += slot.busy && std::exchange(slot.before_reset, false) ? 1 : 0;
+  return left;
 }
 
 void GuestQueue::Survive() {
@@ -186,24 +222,38 @@ void GuestQueue::Finish(Slot& slot, uint32_t written_bytes) {
   const std::string answer = request_.Describe(slot.area_gpa);
   world_.Note(options_.name + " " + io.name() + " " + std::to_string(io.block) + "+" +
               std::to_string(io.count) + " #" + std::to_string(io.stamp) + " " + answer);
-  const bool compares = io.op == Op::kCompareAndWrite;
-  if (outcome == Outcome::kOk) {
+  if (io.op == Op::kResetUnit) {
+    reset_answer_ = request_.AnswerByte(slot.area_gpa);
+  } else if (outcome == Outcome::kOk) {
     FinishOk(slot, written_bytes);
-    return Watch(slot);
-  }
-  if (outcome == Outcome::kMiscompare && compares) {
+  } else if (outcome == Outcome::kMiscompare && io.op == Op::kCompareAndWrite) {
     FinishMiscompare(slot);
-    return Watch(slot);
+  } else {
+    if (!MayEndSo(slot, outcome)) {
+      Wrong(slot, outcome == Outcome::kFailed ? "failed, but the storage did not" : answer);
+    }
+    // A unit attention is told instead of doing what was asked, by this process.
+    const bool never = outcome == Outcome::kAttention && !slot.survived;
+    io.Abandon(never ? DiskModel::Fate::kNever : DiskModel::Fate::kUnknown);
   }
-  const bool refused = slot.read_only && io.op != Op::kRead && io.op != Op::kFlush;
-  const bool not_again = outcome == Outcome::kAborted && compares && slot.survived;
-  if (outcome != Outcome::kFailed && !refused && !not_again) {
-    Wrong(slot, answer);
-  } else if (!slot.may_fail && !refused && !not_again) {
-    Wrong(slot, "failed, but the storage did not");
-  }
-  io.Abandon(DiskModel::Fate::kUnknown);
   Watch(slot);
+}
+
+bool GuestQueue::MayEndSo(const Slot& slot, GuestRequest::Outcome outcome) const {
+  using Outcome = GuestRequest::Outcome;
+  if (slot.read_only && slot.io.op != Op::kRead && slot.io.op != Op::kFlush) return true;  // refused
+  switch (outcome) {
+    case Outcome::kFailed:
+      return slot.may_fail;
+    case Outcome::kAborted:  // not to be done blindly again
+      return slot.io.op == Op::kCompareAndWrite && slot.survived;
+    case Outcome::kReset:
+      return slot.may_reset;
+    case Outcome::kAttention:
+      return was_reset_;
+    default:
+      return false;
+  }
 }
 
 void GuestQueue::FinishMiscompare(const Slot& slot) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "defect.h"
@@ -38,6 +39,7 @@ class GuestQueue {
     bool interrupts = false;  // looks at the ring only when it was called
     uint32_t slots = 16;
     uint32_t io_blocks_max = kIoBlocksMax;
+    bool was_reset = false;   // its unit, before there was this queue: there may be something to report
     bool watch_idle = false;  // nobody may write the buffers that are not lent to the device
     Defect defect = Defect::kNone;
     std::string name;  // for messages
@@ -51,6 +53,8 @@ class GuestQueue {
   // One more request from `random`, put into the ring and not yet shown. False: no room.
   bool Issue(const GuestDisk& disk, Random& random);
   bool IssueGetId();
+  // Of a virtio-scsi device's control queue: resets its unit. One at a time.
+  bool IssueReset();
   void Submit() { ring_->Submit(); }
 
   // Takes and checks what has come back. `must_look`: without having been called. True when there was something.
@@ -69,6 +73,12 @@ class GuestQueue {
   uint64_t completed() const { return completed_; }
   // Reports what was written to idle buffers since they came back; with watch_idle.
   void CheckIdle();
+  // The answer to IssueReset, once.
+  std::optional<uint8_t> TakeResetAnswer() { return std::exchange(reset_answer_, std::nullopt); }
+  // Of the request queues, when a reset of their unit is asked for, and when it has been answered: how many requests of
+  // before it are still open.
+  void BeginReset();
+  uint32_t EndReset();
   // The process that was asked has died: what is open may have happened or not.
   void Survive();
   std::string Describe() const;
@@ -85,7 +95,9 @@ class GuestQueue {
     bool read_only = false;
     bool may_fail = false;
     bool watched = false;
-    bool survived = false;  // a process died while it was open
+    bool survived = false;      // a process died while it was open
+    bool before_reset = false;  // open when a reset was asked for
+    bool may_reset = false;     // ... or was not answered
   };
   uint64_t buffer_bytes() const { return uint64_t{options_.io_blocks_max} * kBlockBytes; }
 
@@ -93,6 +105,8 @@ class GuestQueue {
   OpenIo Draw(const GuestDisk& disk, Random& random) const;
   void BeginInModel(OpenIo& io, const GuestDisk& disk) const;
   bool Enqueue(Slot& slot);
+  void Lend(Slot& slot);
+  bool MayEndSo(const Slot& slot, GuestRequest::Outcome outcome) const;
   void Finish(Slot& slot, uint32_t written_bytes);
   void FinishOk(Slot& slot, uint32_t written_bytes);
   void FinishMiscompare(const Slot& slot);
@@ -112,6 +126,9 @@ class GuestQueue {
   uint64_t completed_ = 0;
   perf::RequestLayout layout_;
   std::optional<std::string> identity_;
+  std::optional<uint8_t> reset_answer_;
+  bool resetting_ = false;
+  bool was_reset_;
   bool reported_broken_ = false;
 };
 

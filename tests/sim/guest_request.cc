@@ -31,6 +31,7 @@ uint32_t BlkTypeOf(Op op) {
     case Op::kGetId:
       return wire::kBlkGetId;
     case Op::kCompareAndWrite:
+    case Op::kResetUnit:
       break;
   }
   CLEAT_CHECK(false);  // there is none
@@ -61,6 +62,7 @@ scsi::Cdb CdbOf(const OpenIo& io) {
     case Op::kCompareAndWrite:
       return scsi::CompareAndWrite(lba, static_cast<uint8_t>(blocks));
     case Op::kGetId:
+    case Op::kResetUnit:
       break;
   }
   CLEAT_CHECK(false);  // there is none
@@ -71,7 +73,7 @@ scsi::Cdb CdbOf(const OpenIo& io) {
 
 const char* OpenIo::name() const {
   constexpr const char* kNames[] = {
-      "read", "write", "flush", "discard", "write zeroes", "get id", "compare and write"};
+      "read", "write", "flush", "discard", "write zeroes", "get id", "compare and write", "reset"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -102,6 +104,7 @@ std::vector<perf::Segment> GuestRequest::PutData(const OpenIo& io, uint64_t buff
   };
   switch (io.op) {
     case Op::kFlush:
+    case Op::kResetUnit:
       return {};
     case Op::kGetId:
       return {{buffer_gpa, wire::kBlkIdBytes, true}};
@@ -154,6 +157,17 @@ void GuestRequest::PutHeader(const OpenIo& io, uint64_t area_gpa, uint64_t tag) 
   AnswerByte(area_gpa) = kUnanswered;
 }
 
+std::vector<perf::Segment> GuestRequest::PutReset(uint64_t area_gpa) const {
+  wire::ScsiTmfRequest request{wire::kScsiTmf, wire::kTmfLunReset, {}, 0};
+  const scsi::Lun lun = scsi::LunOf(0);
+  std::copy(lun.begin(), lun.end(), request.lun);
+  std::memcpy(memory_.Span(area_gpa, sizeof(request)).data(), &request, sizeof(request));
+  AnswerByte(area_gpa) = kUnanswered;
+  const uint64_t answer_gpa =
+      area_gpa + offsetof(perf::ScsiArea, answer) + offsetof(wire::ScsiAnswer, response);
+  return {{area_gpa, sizeof(request), false}, {answer_gpa, 1, true}};
+}
+
 bool GuestRequest::Plan(perf::LayoutPlanner& planner, uint64_t area_gpa, std::span<const perf::Segment> data,
                         perf::RequestLayout* layout) const {
   if (device_ == GuestDevice::kBlk) return planner.Plan(memory_, area_gpa, data, layout);
@@ -175,6 +189,7 @@ GuestRequest::Outcome GuestRequest::Read(uint64_t area_gpa) const {
                                          : Outcome::kNonsense;
   }
   const wire::ScsiAnswer& answer = memory_.At<perf::ScsiArea>(area_gpa)->answer;
+  if (answer.response == wire::kScsiReset || answer.response == wire::kScsiAborted) return Outcome::kReset;
   if (answer.response != wire::kScsiOk) return Outcome::kNonsense;
   if (answer.status == scsi::kGood) return Outcome::kOk;
   if (answer.status != scsi::kCheckCondition || answer.sense_bytes < 3) return Outcome::kNonsense;
@@ -182,6 +197,8 @@ GuestRequest::Outcome GuestRequest::Read(uint64_t area_gpa) const {
     case scsi::kMediumError:
     case scsi::kHardwareError:
       return Outcome::kFailed;
+    case scsi::kUnitAttention:
+      return Outcome::kAttention;
     case scsi::kMiscompare:
       return Outcome::kMiscompare;
     case scsi::kAbortedCommand:

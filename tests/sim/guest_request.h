@@ -18,7 +18,16 @@ namespace cleat::sim {
 
 // A request that was issued and not answered.
 struct OpenIo {
-  enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kGetId, kCompareAndWrite };
+  enum class Op : uint8_t {
+    kRead,
+    kWrite,
+    kFlush,
+    kDiscard,
+    kWriteZeroes,
+    kGetId,
+    kCompareAndWrite,
+    kResetUnit
+  };
   Op op = Op::kFlush;
   DiskModel* model = nullptr;  // reads and writes
   uint64_t block = 0;
@@ -39,7 +48,7 @@ enum class GuestDevice : uint8_t { kBlk, kScsi };
 class GuestRequest {
  public:
   // What the answer says.
-  enum class Outcome : uint8_t { kOk, kFailed, kMiscompare, kAborted, kNonsense };
+  enum class Outcome : uint8_t { kOk, kFailed, kMiscompare, kAborted, kReset, kAttention, kNonsense };
 
   GuestRequest(perf::GuestMemory& memory, GuestDevice device) : memory_(memory), device_(device) {}
 
@@ -48,6 +57,8 @@ class GuestRequest {
   // Data as the request wants it at the buffer, which the device reads or writes; nothing for some.
   std::vector<perf::Segment> PutData(const OpenIo& io, uint64_t buffer_gpa) const;
   void PutHeader(const OpenIo& io, uint64_t area_gpa, uint64_t tag) const;
+  // LOGICAL UNIT RESET, for the control queue.
+  std::vector<perf::Segment> PutReset(uint64_t area_gpa) const;
   bool Plan(perf::LayoutPlanner& planner, uint64_t area_gpa, std::span<const perf::Segment> data,
             perf::RequestLayout* layout) const;
   Outcome Read(uint64_t area_gpa) const;
