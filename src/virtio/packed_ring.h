@@ -102,6 +102,7 @@ class PackedRing {
     const uint32_t index = position_.available.index + ahead;
     return Slot(static_cast<uint16_t>(index < size_ ? index : index - size_));
   }
+  friend struct WaysOfReading;  // a test compares these two
   bool ReadUsual(uint16_t id, const block::MemoryMap& map, Chain& chain) const;
   bool ReadAny(uint16_t id, const block::MemoryMap& map, Chain& chain);
   bool ReadTable(const block::MemoryMap& map, ChainFiller& chain);

@@ -100,6 +100,7 @@ class SplitRing {
   const std::string& fault() const { return fault_; }
 
  private:
+  friend struct WaysOfReading;  // a test compares these two
   bool ReadUsual(uint16_t head, const block::MemoryMap& map, Chain& chain) const;
   bool ReadAny(uint16_t head, const block::MemoryMap& map, Chain& chain);
   bool EnterIndirect(const Descriptor& descriptor, const block::MemoryMap& map, bool nested,

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -122,6 +123,17 @@ TEST_F(MemoryMapTest, TranslatesAndCutsAtRegionEnds) {
       EXPECT_EQ(whole.data(), piece.data());
       EXPECT_EQ(whole.length_bytes, length);
     }
+  }
+}
+
+TEST(MemoryMap, SegmentsHaveALimitWhicheverWay) {
+  uint8_t nothing = 0;  // never looked at
+  const auto map = MemoryMap::Make({{0, MemoryRegion::Borrow(&nothing, uint64_t{1} << 33)}}).value();
+  constexpr uint32_t kMax = 0x80000000;
+  for (const uint32_t length : {kMax - 1, kMax, kMax + 1, 0xffffffffU}) {
+    Segment whole;
+    EXPECT_EQ(map->Translate(4096, length).length_bytes, std::min(length, kMax));
+    EXPECT_EQ(map->TranslateWhole(4096, length, whole), length <= kMax) << length;
   }
 }
 
