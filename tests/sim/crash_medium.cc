@@ -123,6 +123,7 @@ void CrashMedium::Gone(uint64_t process) {
 // ---- Requests
 
 void CrashMedium::Submit(uint64_t process, Reactor& reactor, block::Request& request) {
+  kill_.BeforeSubmit();
   if (kill_.dead()) return request.Complete(IoStatus::kOk);  // it was never submitted
   CheckSubmitted(process, request);
   UnderWay io;

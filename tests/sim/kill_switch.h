@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kills the engine's process between two stores to what outlives it: its rings, its in-flight logs. What a dead process
-// would have done next is done all the same, since nothing can unwind it, but in a world that is put back afterwards:
-// at the instant of death `on_death` keeps what has to be put back. Whoever is on the other side of the process - the
-// storage, guests - asks dead() and takes nothing from it any more.
+// Kills the engine's process between two of its marks on what outlives it: stores to its rings and in-flight logs, and
+// requests that it submits to the storage, which are counted with them. What a dead process would have done next is
+// done all the same, since nothing can unwind it, but in a world that is put back afterwards: at the instant of death
+// `on_death` keeps what has to be put back. Whoever is on the other side of the process - the storage, guests - asks
+// dead() and takes nothing from it any more.
 //
 // Owned by the test; one at a time in a program.
 #pragma once
@@ -32,6 +33,8 @@ class KillSwitch final : public StoreWatch {
   uint64_t stores() const { return stores_; }  // of this process
   StoreOrder& order() { return order_; }
 
+  // A request is about to be submitted.
+  void BeforeSubmit() { Count(); }
   bool BeforeStore(uint8_t* at, uint64_t value, uint32_t bytes) override;
 
  private:
