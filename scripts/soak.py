@@ -94,8 +94,11 @@ def run_fuzz(runner, build, source, name, seconds):
             "executions": int(executed[-1]) if executed else 0, "findings": findings}
 
 
-def run_random(runner, name, binary, variables, options, seconds):
-    """A random test again and again, each time with another seed, until the time is over."""
+def run_random(runner, name, binary, variables, options, seconds, seeds=1):
+    """A random test again and again, each time with another seed, until the time is over.
+
+    `seeds`: how many one run goes through, from the one that it is given.
+    """
     begin = time.monotonic()
     executions, findings = 0, []
     while True:
@@ -104,7 +107,7 @@ def run_random(runner, name, binary, variables, options, seconds):
         say(f"{name}: seed {seed}")
         status, _, log = runner.run(name, [str(binary), *(option.format(seed=seed) for option in options)],
                                     seconds, lambda _: f"seed {seed}", environment)
-        executions += 1
+        executions += seeds
         if status != 0:
             kept = runner.folder / f"{name}-{seed}.log"
             log.rename(kept)
@@ -154,14 +157,17 @@ def main():
                for name in listed.read_text().split()]
     # Many operations where there is much time, so that a run is not mostly start and end.
     operations = str(max(2000, 100 * arguments.seconds))
+    # 100,000 in the ten minutes, and what is left of them for more.
+    crashes = max(1000, arguments.seconds * 100_000 // 600)
     tests = {
-        "sim_operations": ({}, ["--seed", "{seed}", "--ops", operations]),
-        "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, []),
+        "sim_operations": ({}, ["--seed", "{seed}", "--ops", operations], 1),
+        "sim_crashes": ({}, ["--seed", "{seed}", "--seeds", str(crashes)], crashes),
+        "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
-    for name, (variables, options) in tests.items():
+    for name, (variables, options, seeds) in tests.items():
         binary = build / "tests" / name
-        targets.append((name, lambda n=name, b=binary, v=variables, o=options: run_random(
-            runner, n, b, v, o, arguments.seconds)))
+        targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(
+            runner, n, b, v, o, arguments.seconds, s)))
     targets.append(("system_crash_test", lambda: run_crash(runner, build, arguments.seconds)))
     if arguments.only:
         unknown = set(arguments.only) - {name for name, _ in targets}

@@ -22,8 +22,18 @@ template <typename T>
 T LoadShared(const uint8_t* at, std::memory_order order) {
   return std::atomic_ref<T>(*reinterpret_cast<T*>(const_cast<uint8_t*>(at))).load(order);
 }
+#ifdef CLEAT_STORE_HOOK
+// Of a second build of this library, with which a simulation kills between any two stores: asked before each of them;
+// false: it does not happen. The library that the product is built from has nothing of it.
+bool BeforeStore(uint8_t* at, uint64_t value, uint32_t bytes);
+#else
+constexpr bool BeforeStore(const uint8_t* /*at*/, uint64_t /*value*/, uint32_t /*bytes*/) {
+  return true;
+}
+#endif
 template <typename T>
 void StoreShared(uint8_t* at, T value, std::memory_order order) {
+  if (!BeforeStore(at, value, sizeof(T))) return;
   std::atomic_ref<T>(*reinterpret_cast<T*>(at)).store(value, order);
 }
 

@@ -24,6 +24,22 @@ enum class Defect : uint8_t {
   kDropCompletion,       // a used entry never comes
   kDuplicateCompletion,  // a used entry comes twice
   kSwapStatus,           // a failed request is reported as done
+  // Of how a process dies, and of who comes after it
+  kNoInflightLog,     // nothing says what was in flight
+  kNoLock,            // the successor does not wait for what its predecessor has under way
+  kReplayBeforeLock,  // ... it does, but its rings run meanwhile
+  kDrainCutShort,     // a process that is to end gives the disk up with requests under way
+  kFailAtStop,        // ... it fails them
+  kBlindCompare,      // a compare and write that ran before runs again
+  // Of the order in which the in-flight log is written, split rings'
+  kLogWhenUsed,      // a request is noted only when it is answered
+  kBatchAfterUsed,   // the used index comes before the batch is noted
+  kClearBeforeUsed,  // a batch is cleared before the used index
+  kClearAfterDone,   // a batch is finished before its entries are cleared
+  // ... and packed rings'
+  kNoteAfterUsed,          // the used descriptor comes before the log says so
+  kPackedClearBeforeUsed,  // the log says that it was used before the descriptor
+  kTakenBeforeNoted,       // entries leave the free list before they are in flight
 };
 
 }  // namespace cleat::sim

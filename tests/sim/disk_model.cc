@@ -34,13 +34,19 @@ void FillBlock(std::span<uint8_t> bytes, uint64_t block, uint64_t stamp) {
   }
 }
 
+uint64_t DiskModel::StampOf(std::span<const uint8_t> bytes, uint64_t block) {
+  uint64_t first = 0;
+  std::memcpy(&first, bytes.data(), sizeof(first));
+  return first == 0 ? 0 : first ^ Key(block, 0);
+}
+
 DiskModel::DiskModel(std::string name, uint64_t blocks) : name_(std::move(name)), blocks_(blocks) {
-  for (Block& block : blocks_) block.writes.push_back({0, 0, 0, true, true});
+  for (Block& block : blocks_) block.writes.push_back({0, 0, 0, 0, true});
 }
 
 bool DiskModel::Overwritten(const Block& block, const Write& write, uint64_t before) {
   return std::any_of(block.writes.begin(), block.writes.end(), [&](const Write& later) {
-    return later.sure && write.end != kPending && later.begin > write.end && later.end < before;
+    return write.end != kPending && later.begin > write.end && later.happened < before;
   });
 }
 
@@ -55,7 +61,7 @@ uint64_t DiskModel::BeginWrite(Kind kind, uint64_t block, uint64_t count) {
   const uint64_t stamp = next_stamp_++;
   const uint64_t begin = ++sequence_;
   for (uint64_t i = block; i < block + count; ++i) {
-    blocks_[i].writes.push_back({stamp, begin, kPending, false, kind != Kind::kData});
+    blocks_[i].writes.push_back({stamp, begin, kPending, kPending, kind != Kind::kData});
   }
   ++writes_in_flight_;
   return stamp;
@@ -74,11 +80,27 @@ void DiskModel::EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t cou
     }
     found->end = end;
     // What a discarded block reads as is not said (virtio 1.2, 5.2.6): what it was, or zeroes.
-    found->sure = fate == Fate::kDone && kind != Kind::kDiscard;
+    if (fate == Fate::kDone && kind != Kind::kDiscard) found->happened = std::min(found->happened, end);
     Prune(blocks_[i]);
+  }
+  if (fate == Fate::kDone) {
+    acknowledged_.resize(next_stamp_);
+    acknowledged_[stamp] = true;
   }
   CLEAT_CHECK(writes_in_flight_ > 0);
   --writes_in_flight_;
+}
+
+std::optional<uint64_t> DiskModel::OnlyContent(uint64_t block) const {
+  const auto& writes = blocks_[block].writes;
+  if (writes.size() != 1) return std::nullopt;
+  return writes.front().zero ? 0 : writes.front().stamp;
+}
+
+bool DiskModel::OnlyChangedBy(uint64_t block, uint64_t stamp, uint64_t before) const {
+  const auto& writes = blocks_[block].writes;
+  return writes.size() == 2 && writes.back().stamp == stamp &&
+         (writes.front().zero ? 0 : writes.front().stamp) == before;
 }
 
 DiskModel::Read DiskModel::BeginRead(uint64_t block, uint64_t count) {
@@ -95,11 +117,9 @@ void DiskModel::CancelRead(const Read& read) {
   }
 }
 
-std::string DiskModel::CheckBlock(uint64_t index, uint64_t read_begin, std::span<const uint8_t> bytes) const {
-  const Block& block = blocks_[index];
-  uint64_t first = 0;
-  std::memcpy(&first, bytes.data(), sizeof(first));
-  const uint64_t stamp = first == 0 ? 0 : first ^ Key(index, 0);
+std::string DiskModel::CheckBlock(uint64_t index, uint64_t read_begin, std::span<const uint8_t> bytes) {
+  Block& block = blocks_[index];
+  const uint64_t stamp = StampOf(bytes, index);
   const std::string where = name_ + " block " + std::to_string(index);
   for (uint32_t i = 0; i < kWords; ++i) {
     uint64_t word = 0;
@@ -107,10 +127,14 @@ std::string DiskModel::CheckBlock(uint64_t index, uint64_t read_begin, std::span
     if (word != Word(stamp, index, i)) return where + " is torn or was never written by anybody";
   }
   std::string allowed;
-  for (const Write& write : block.writes) {
+  for (Write& write : block.writes) {
     if (Overwritten(block, write, read_begin)) continue;
     const uint64_t shows = write.zero ? 0 : write.stamp;
-    if (shows == stamp) return {};
+    if (shows == stamp) {
+      // Zeroes may be another write's.
+      if (stamp != 0) write.happened = std::min(write.happened, ++sequence_);
+      return {};
+    }
     allowed += (allowed.empty() ? "" : ", ") + Name(shows);
   }
   return where + " holds " + Name(stamp) + " but may hold only: " + allowed;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a disk may hold, as its users know it: for each block the writes that may be its content, by the times at which
-// they were issued and acknowledged. A read may return any write that was issued before the read ended, unless an
-// acknowledged one that began after it had ended before the read began (the register of linearizability, where
-// writes that failed or whose fate is unknown may have happened or not).
+// they were issued and acknowledged. A read may return any write that was issued before the read ended, unless one that
+// began after it had ended had happened before the read began - was acknowledged, or seen by a read (the register of
+// linearizability, where writes that failed or whose fate is unknown may have happened or not).
 //
 // A written block is filled with its write's stamp, so that a torn or misplaced one is seen. Owned by the test; one
 // thread. Lives as long as the disk's content, through any number of attachments.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,15 @@ class DiskModel {
   enum class Fate : uint8_t { kDone, kUnknown, kNever };
   void EndWrite(uint64_t stamp, Kind kind, uint64_t block, uint64_t count, Fate fate);
 
+  // The stamp that the block is sure to hold while nobody else writes; nothing when it may be one of several.
+  std::optional<uint64_t> OnlyContent(uint64_t block) const;
+  // Whether the write with this stamp was the only one since the block held `before` for sure.
+  bool OnlyChangedBy(uint64_t block, uint64_t stamp, uint64_t before) const;
+  uint64_t stamps() const { return next_stamp_; }  // all that were given out are below
+  bool Acknowledged(uint64_t stamp) const { return stamp < acknowledged_.size() && acknowledged_[stamp]; }
+  // The stamp that a written block shows; 0 for zeroes.
+  static uint64_t StampOf(std::span<const uint8_t> bytes, uint64_t block);
+
   // ---- Reads
   struct Read {
     uint64_t begin = 0;  // sequence number
@@ -55,9 +65,9 @@ class DiskModel {
   struct Write {
     uint64_t stamp;
     uint64_t begin;
-    uint64_t end;  // kPending
-    bool sure;     // it happened: acknowledged, and what it left is known
-    bool zero;     // it leaves zeroes
+    uint64_t end;       // kPending
+    uint64_t happened;  // by then it had: acknowledged, or seen by a read; kPending: not known
+    bool zero;          // it leaves zeroes
   };
   struct Block {
     std::vector<Write> writes;
@@ -65,10 +75,11 @@ class DiskModel {
   };
   static bool Overwritten(const Block& block, const Write& write, uint64_t before);
   void Prune(Block& block) const;
-  std::string CheckBlock(uint64_t index, uint64_t read_begin, std::span<const uint8_t> bytes) const;
+  std::string CheckBlock(uint64_t index, uint64_t read_begin, std::span<const uint8_t> bytes);
 
   const std::string name_;
   std::vector<Block> blocks_;
+  std::vector<bool> acknowledged_;  // by stamp
   uint64_t sequence_ = 1;
   uint64_t next_stamp_ = 1;
   uint64_t writes_in_flight_ = 0;

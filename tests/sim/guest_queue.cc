@@ -11,15 +11,7 @@ using Op = OpenIo::Op;
 
 namespace {
 
-const char* OpName(Op op) {
-  constexpr const char* kNames[] = {"read", "write", "flush", "discard", "write zeroes", "get id"};
-  return kNames[static_cast<size_t>(op)];
-}
-
-DiskModel::Kind KindOf(Op op) {
-  if (op == Op::kWrite) return DiskModel::Kind::kData;
-  return op == Op::kDiscard ? DiskModel::Kind::kDiscard : DiskModel::Kind::kZeroes;
-}
+constexpr uint8_t kIdle = 0xe7;  // fills what the device has no business with
 
 Op ChooseOp(Random& random) {
   const uint64_t dice = random.Below(100);
@@ -31,22 +23,22 @@ Op ChooseOp(Random& random) {
 
 }  // namespace
 
-void OpenIo::Abandon(DiskModel::Fate fate) const {
-  if (op == Op::kRead) model->CancelRead(read);
-  if (stamp != 0) model->EndWrite(stamp, KindOf(op), block, count, fate);
-}
-
 GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlanner& planner,
                        const Options& options)
-    : world_(world), memory_(memory), planner_(planner), options_(options) {
+    : world_(world),
+      memory_(memory),
+      planner_(planner),
+      options_(options),
+      request_(memory, options.device),
+      was_reset_(options.was_reset) {
   auto ring = perf::DriverRing::Create(memory, options.ring);
   CLEAT_CHECK(ring.ok());
   ring_ = std::move(ring).value();
   CLEAT_CHECK(options.slots <= kSlotsMax);
   slots_.resize(std::min<size_t>(options.slots, options.ring.size));
   for (Slot& slot : slots_) {
-    slot.area_gpa = *memory_.Allocate(sizeof(perf::RequestArea), 16);
-    slot.buffer_gpa = *memory_.Allocate(kBufferBytes, kBlockBytes);
+    slot.area_gpa = *memory_.Allocate(request_.area_bytes(), 16);
+    slot.buffer_gpa = *memory_.Allocate(buffer_bytes(), kBlockBytes);
   }
   if (options_.interrupts) ring_->EnableCalls();
 }
@@ -54,8 +46,8 @@ GuestQueue::GuestQueue(World& world, perf::GuestMemory& memory, perf::LayoutPlan
 GuestQueue::~GuestQueue() {
   CLEAT_CHECK(open_ == 0);
   for (Slot& slot : slots_) {
-    memory_.Free(slot.area_gpa, sizeof(perf::RequestArea));
-    memory_.Free(slot.buffer_gpa, kBufferBytes);
+    memory_.Free(slot.area_gpa, request_.area_bytes());
+    memory_.Free(slot.buffer_gpa, buffer_bytes());
   }
 }
 
@@ -64,76 +56,105 @@ GuestQueue::Slot* GuestQueue::FreeSlot() {
   return found == slots_.end() ? nullptr : &*found;
 }
 
+OpenIo GuestQueue::Draw(const GuestDisk& disk, Random& random) const {
+  OpenIo io;
+  io.op = ChooseOp(random);
+  io.model = disk.model;
+  if (io.op == Op::kFlush) return io;
+  const uint64_t units = disk.model->blocks() / disk.logical_blocks;
+  const uint64_t count =
+      random.Between(1, std::min<uint64_t>(units, options_.io_blocks_max / disk.logical_blocks));
+  io.count = count * disk.logical_blocks;
+  io.block = random.Below(units - count + 1) * disk.logical_blocks;
+  if (options_.device != GuestDevice::kScsi || io.op != Op::kWrite || !random.Chance(1, 4)) return io;
+  // Compared with what is there, if that is known.
+  if (const auto holds = disk.model->OnlyContent(io.block)) {
+    io.op = Op::kCompareAndWrite;
+    io.count = 1;
+    io.compared = *holds;
+  }
+  return io;
+}
+
+void GuestQueue::BeginInModel(OpenIo& io, const GuestDisk& disk) const {
+  if (io.op == Op::kRead) {
+    io.read = disk.model->BeginRead(io.block, io.count);
+  } else if (io.op != Op::kFlush && !disk.read_only) {
+    io.stamp = disk.model->BeginWrite(io.kind(), io.block, io.count);
+  }
+}
+
 bool GuestQueue::Issue(const GuestDisk& disk, Random& random) {
   Slot* slot = FreeSlot();
   if (slot == nullptr) return false;
-  OpenIo& io = slot->io;
-  io = OpenIo{};
-  io.op = ChooseOp(random);
-  io.model = disk.model;
+  CheckWatched(*slot);
+  slot->io = Draw(disk, random);
   slot->read_only = disk.read_only;
   slot->may_fail = disk.may_fail;
-  if (io.op != Op::kFlush) {
-    const uint64_t units = disk.model->blocks() / disk.logical_blocks;
-    const uint64_t count = random.Between(1, std::min<uint64_t>(units, kIoBlocksMax / disk.logical_blocks));
-    io.count = count * disk.logical_blocks;
-    io.block = random.Below(units - count + 1) * disk.logical_blocks;
-  }
-  std::vector<perf::Segment> data;
-  if (io.op != Op::kFlush) data.push_back(PrepareData(*slot, disk));
-  constexpr uint32_t kTypes[] = {wire::kBlkIn, wire::kBlkOut, wire::kBlkTypeFlush, wire::kBlkTypeDiscard,
-                                 wire::kBlkTypeWriteZeroes};
-  const bool transfer = io.op == Op::kRead || io.op == Op::kWrite;
-  if (Enqueue(*slot, kTypes[static_cast<size_t>(io.op)], transfer ? io.block : 0, data)) return true;
-  io.Abandon(DiskModel::Fate::kNever);
+  BeginInModel(slot->io, disk);
+  if (Enqueue(*slot)) return true;
+  slot->io.Abandon(DiskModel::Fate::kNever);
   return false;
-}
-
-// Fills the buffer and begins the access in the model.
-perf::Segment GuestQueue::PrepareData(Slot& slot, const GuestDisk& disk) {
-  OpenIo& io = slot.io;
-  const auto bytes = static_cast<uint32_t>(io.count * kBlockBytes);
-  const std::span<uint8_t> buffer = memory_.Span(slot.buffer_gpa, bytes);
-  if (io.op == Op::kRead) {
-    io.read = disk.model->BeginRead(io.block, io.count);
-    std::memset(buffer.data(), 0xa5, buffer.size());
-    return {slot.buffer_gpa, bytes, true};
-  }
-  if (!disk.read_only) io.stamp = disk.model->BeginWrite(KindOf(io.op), io.block, io.count);
-  if (io.op == Op::kWrite) {
-    for (uint64_t i = 0; i < io.count; ++i) {
-      FillBlock(buffer.subspan(i * kBlockBytes, kBlockBytes), io.block + i,
-                io.stamp == 0 ? UINT64_MAX : io.stamp);
-    }
-    return {slot.buffer_gpa, bytes, false};
-  }
-  const wire::BlkRange range{io.block, static_cast<uint32_t>(io.count), 0};
-  std::memcpy(buffer.data(), &range, sizeof(range));
-  return {slot.buffer_gpa, sizeof(range), false};
 }
 
 bool GuestQueue::IssueGetId() {
   Slot* slot = FreeSlot();
   if (slot == nullptr) return false;
+  CheckWatched(*slot);
   slot->io = OpenIo{};
   slot->io.op = Op::kGetId;
   slot->read_only = slot->may_fail = false;
-  return Enqueue(*slot, wire::kBlkGetId, 0, {{slot->buffer_gpa, wire::kBlkIdBytes, true}});
+  return Enqueue(*slot);
 }
 
-bool GuestQueue::Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::vector<perf::Segment>& data) {
-  auto* area = memory_.At<perf::RequestArea>(slot.area_gpa);
-  area->header = {type, 0, sector};
-  area->status = 0xff;
-  if (!planner_.Plan(memory_, slot.area_gpa, data, &layout_)) return false;
-  if (!ring_->Add(layout_.chain, layout_.indirect, static_cast<uint64_t>(&slot - slots_.data())))
-    return false;
-  slot.busy = true;
+bool GuestQueue::Enqueue(Slot& slot) {
+  const std::vector<perf::Segment> data = request_.PutData(slot.io, slot.buffer_gpa);
+  const auto token = static_cast<uint64_t>(&slot - slots_.data());
+  request_.PutHeader(slot.io, slot.area_gpa, token);
+  if (!request_.Plan(planner_, slot.area_gpa, data, &layout_)) return false;
+  if (!ring_->Add(layout_.chain, layout_.indirect, token)) return false;
   slot.bounce = layout_.bounce;
-  slot.expected_written_bytes = 1;
+  slot.expected_written_bytes = request_.answer_bytes();
   for (const perf::Segment& segment : data) slot.expected_written_bytes += segment.writable ? segment.len : 0;
-  ++open_;
+  Lend(slot);
   return true;
+}
+
+void GuestQueue::Lend(Slot& slot) {
+  slot.busy = true;
+  slot.survived = slot.before_reset = false;
+  slot.may_reset = resetting_;
+  ++open_;
+}
+
+bool GuestQueue::IssueReset() {
+  Slot* slot = FreeSlot();
+  if (slot == nullptr) return false;
+  CheckWatched(*slot);
+  slot->io = OpenIo{};
+  slot->io.op = Op::kResetUnit;
+  const auto chain = request_.PutReset(slot->area_gpa);
+  if (!ring_->Add(chain, /*indirect=*/false, static_cast<uint64_t>(slot - slots_.data()))) return false;
+  slot->bounce = {};
+  slot->expected_written_bytes = 1;
+  Lend(*slot);
+  return true;
+}
+
+void GuestQueue::BeginReset() {
+  resetting_ = was_reset_ = true;
+  for (Slot& slot : slots_) slot.before_reset = slot.may_reset = slot.busy;
+}
+
+uint32_t GuestQueue::EndReset() {
+  resetting_ = false;
+  uint32_t left = 0;
+  for (Slot& slot : slots_) left += slot.busy && std::exchange(slot.before_reset, false) ? 1 : 0;
+  return left;
+}
+
+void GuestQueue::Survive() {
+  for (Slot& slot : slots_) slot.survived |= slot.busy;
 }
 
 bool GuestQueue::Collect(bool must_look) {
@@ -184,29 +205,83 @@ void GuestQueue::Duplicate(uint32_t id) {
 }
 
 void GuestQueue::Wrong(const Slot& slot, const std::string& what) {
-  world_.Violation(options_.name + ": " + OpName(slot.io.op) + " of " + std::to_string(slot.io.count) +
+  world_.Violation(options_.name + ": " + slot.io.name() + " of " + std::to_string(slot.io.count) +
                    " blocks at " + std::to_string(slot.io.block) + ": " + what);
 }
 
 void GuestQueue::Finish(Slot& slot, uint32_t written_bytes) {
+  using Outcome = GuestRequest::Outcome;
   if (!slot.busy) return world_.Violation(options_.name + ": a request was completed twice");
-  auto* area = memory_.At<perf::RequestArea>(slot.area_gpa);
-  if (options_.defect == Defect::kSwapStatus && area->status == wire::kBlkIoError)
-    area->status = wire::kBlkOk;
+  Outcome outcome = request_.Read(slot.area_gpa);
+  if (options_.defect == Defect::kSwapStatus && outcome == Outcome::kFailed) outcome = Outcome::kOk;
+  if (options_.defect == Defect::kBlindCompare && outcome == Outcome::kAborted)
+    outcome = Outcome::kMiscompare;
   slot.busy = false;
   --open_;
   const OpenIo& io = slot.io;
-  world_.Note(options_.name + " " + OpName(io.op) + " " + std::to_string(io.block) + "+" +
-              std::to_string(io.count) + " #" + std::to_string(io.stamp) + " status " +
-              std::to_string(area->status));
-  if (area->status == wire::kBlkOk) return FinishOk(slot, written_bytes);
-  const bool refused = slot.read_only && io.op != Op::kRead && io.op != Op::kFlush;
-  if (area->status != wire::kBlkIoError && !refused) {
-    Wrong(slot, "status " + std::to_string(area->status));
-  } else if (!slot.may_fail && !refused) {
-    Wrong(slot, "failed, but the storage did not");
+  const std::string answer = request_.Describe(slot.area_gpa);
+  world_.Note(options_.name + " " + io.name() + " " + std::to_string(io.block) + "+" +
+              std::to_string(io.count) + " #" + std::to_string(io.stamp) + " " + answer);
+  if (io.op == Op::kResetUnit) {
+    reset_answer_ = request_.AnswerByte(slot.area_gpa);
+  } else if (outcome == Outcome::kOk) {
+    FinishOk(slot, written_bytes);
+  } else if (outcome == Outcome::kMiscompare && io.op == Op::kCompareAndWrite) {
+    FinishMiscompare(slot);
+  } else {
+    if (!MayEndSo(slot, outcome)) {
+      Wrong(slot, outcome == Outcome::kFailed ? "failed, but the storage did not" : answer);
+    }
+    // A unit attention is told instead of doing what was asked, by this process.
+    const bool never = outcome == Outcome::kAttention && !slot.survived;
+    io.Abandon(never ? DiskModel::Fate::kNever : DiskModel::Fate::kUnknown);
   }
-  io.Abandon(DiskModel::Fate::kUnknown);
+  Watch(slot);
+}
+
+bool GuestQueue::MayEndSo(const Slot& slot, GuestRequest::Outcome outcome) const {
+  using Outcome = GuestRequest::Outcome;
+  if (slot.read_only && slot.io.op != Op::kRead && slot.io.op != Op::kFlush) return true;  // refused
+  switch (outcome) {
+    case Outcome::kFailed:
+      return slot.may_fail;
+    case Outcome::kAborted:  // not to be done blindly again
+      return slot.io.op == Op::kCompareAndWrite && slot.survived;
+    case Outcome::kReset:
+      return slot.may_reset;
+    case Outcome::kAttention:
+      return was_reset_;
+    default:
+      return false;
+  }
+}
+
+void GuestQueue::FinishMiscompare(const Slot& slot) {
+  const OpenIo& io = slot.io;
+  if (io.model->OnlyChangedBy(io.block, io.stamp, io.compared)) {
+    Wrong(slot, "something else was there, but nobody else wrote");
+  }
+  io.Abandon(DiskModel::Fate::kNever);
+}
+
+// What a request that ran again after its answer would leave in memory that is the guest's again.
+void GuestQueue::Watch(Slot& slot) {
+  if (!options_.watch_idle) return;
+  slot.watched = true;
+  std::memset(memory_.Span(slot.buffer_gpa, buffer_bytes()).data(), kIdle, buffer_bytes());
+  request_.AnswerByte(slot.area_gpa) = kIdle;
+}
+
+void GuestQueue::CheckWatched(Slot& slot) {
+  if (!std::exchange(slot.watched, false)) return;
+  const auto buffer = memory_.Span(slot.buffer_gpa, buffer_bytes());
+  const bool whole = std::all_of(buffer.begin(), buffer.end(), [](uint8_t byte) { return byte == kIdle; }) &&
+                     request_.AnswerByte(slot.area_gpa) == kIdle;
+  if (!whole) Wrong(slot, "its memory was written to after it had been answered");
+}
+
+void GuestQueue::CheckIdle() {
+  for (Slot& slot : slots_) CheckWatched(slot);
 }
 
 void GuestQueue::FinishOk(Slot& slot, uint32_t written_bytes) {
@@ -224,7 +299,7 @@ void GuestQueue::FinishOk(Slot& slot, uint32_t written_bytes) {
     const auto* id = reinterpret_cast<const char*>(memory_.Span(slot.buffer_gpa, wire::kBlkIdBytes).data());
     identity_ = std::string(id, strnlen(id, wire::kBlkIdBytes));
   } else if (io.stamp != 0) {
-    io.model->EndWrite(io.stamp, KindOf(io.op), io.block, io.count, DiskModel::Fate::kDone);
+    io.model->EndWrite(io.stamp, io.kind(), io.block, io.count, DiskModel::Fate::kDone);
   } else if (io.op != Op::kFlush) {
     Wrong(slot, "succeeded on a read-only disk");
   }
@@ -250,9 +325,9 @@ bool GuestQueue::MoveBuffers(uint64_t region_gpa) {
       all = false;
       continue;
     }
-    const auto moved = memory_.AllocateIn(region_gpa, kBufferBytes, kBlockBytes);
+    const auto moved = memory_.AllocateIn(region_gpa, buffer_bytes(), kBlockBytes);
     if (!moved) return false;
-    memory_.Free(slot.buffer_gpa, kBufferBytes);
+    memory_.Free(slot.buffer_gpa, buffer_bytes());
     slot.buffer_gpa = *moved;
   }
   return all;
@@ -262,7 +337,7 @@ std::string GuestQueue::Describe() const {
   std::string text = options_.name + ": " + std::to_string(open_) + " open";
   for (const Slot& slot : slots_) {
     if (slot.busy) {
-      text += std::string(", ") + OpName(slot.io.op) + (slot.dropped ? " (dropped)" : "");
+      text += std::string(", ") + slot.io.name() + (slot.dropped ? " (dropped)" : "");
       break;
     }
   }

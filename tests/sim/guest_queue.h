@@ -8,10 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "defect.h"
 #include "disk_model.h"
+#include "guest_request.h"
 #include "perf/driver_ring.h"
 #include "perf/guest_memory.h"
 #include "perf/request_layout.h"
@@ -29,26 +31,16 @@ struct GuestDisk {
   bool may_fail = false;  // requests fail now and then, as the storage's plan says
 };
 
-// A request that was issued and not answered.
-struct OpenIo {
-  enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kGetId };
-  Op op = Op::kFlush;
-  DiskModel* model = nullptr;  // reads and writes
-  uint64_t block = 0;
-  uint64_t count = 0;
-  uint64_t stamp = 0;  // writes; 0: one that can't succeed
-  DiskModel::Read read;
-
-  // It will never be answered.
-  void Abandon(DiskModel::Fate fate) const;
-};
-
 class GuestQueue {
  public:
   struct Options {
     perf::RingOptions ring;
+    GuestDevice device = GuestDevice::kBlk;
     bool interrupts = false;  // looks at the ring only when it was called
     uint32_t slots = 16;
+    uint32_t io_blocks_max = kIoBlocksMax;
+    bool was_reset = false;   // its unit, before there was this queue: there may be something to report
+    bool watch_idle = false;  // nobody may write the buffers that are not lent to the device
     Defect defect = Defect::kNone;
     std::string name;  // for messages
   };
@@ -61,6 +53,8 @@ class GuestQueue {
   // One more request from `random`, put into the ring and not yet shown. False: no room.
   bool Issue(const GuestDisk& disk, Random& random);
   bool IssueGetId();
+  // Of a virtio-scsi device's control queue: resets its unit. One at a time.
+  bool IssueReset();
   void Submit() { ring_->Submit(); }
 
   // Takes and checks what has come back. `must_look`: without having been called. True when there was something.
@@ -77,6 +71,16 @@ class GuestQueue {
 
   perf::DriverRing& ring() { return *ring_; }
   uint64_t completed() const { return completed_; }
+  // Reports what was written to idle buffers since they came back; with watch_idle.
+  void CheckIdle();
+  // The answer to IssueReset, once.
+  std::optional<uint8_t> TakeResetAnswer() { return std::exchange(reset_answer_, std::nullopt); }
+  // Of the request queues, when a reset of their unit is asked for, and when it has been answered: how many requests of
+  // before it are still open.
+  void BeginReset();
+  uint32_t EndReset();
+  // The process that was asked has died: what is open may have happened or not.
+  void Survive();
   std::string Describe() const;
 
  private:
@@ -90,27 +94,41 @@ class GuestQueue {
     perf::RequestLayout::Bounce bounce;
     bool read_only = false;
     bool may_fail = false;
+    bool watched = false;
+    bool survived = false;      // a process died while it was open
+    bool before_reset = false;  // open when a reset was asked for
+    bool may_reset = false;     // ... or was not answered
   };
-  static constexpr uint64_t kBufferBytes = uint64_t{kIoBlocksMax} * kBlockBytes;
+  uint64_t buffer_bytes() const { return uint64_t{options_.io_blocks_max} * kBlockBytes; }
 
   Slot* FreeSlot();
-  perf::Segment PrepareData(Slot& slot, const GuestDisk& disk);
-  bool Enqueue(Slot& slot, uint32_t type, uint64_t sector, const std::vector<perf::Segment>& data);
+  OpenIo Draw(const GuestDisk& disk, Random& random) const;
+  void BeginInModel(OpenIo& io, const GuestDisk& disk) const;
+  bool Enqueue(Slot& slot);
+  void Lend(Slot& slot);
+  bool MayEndSo(const Slot& slot, GuestRequest::Outcome outcome) const;
   void Finish(Slot& slot, uint32_t written_bytes);
   void FinishOk(Slot& slot, uint32_t written_bytes);
+  void FinishMiscompare(const Slot& slot);
   void Duplicate(uint32_t id);
+  void Watch(Slot& slot);
+  void CheckWatched(Slot& slot);
   void Wrong(const Slot& slot, const std::string& what);
 
   World& world_;
   perf::GuestMemory& memory_;
   perf::LayoutPlanner& planner_;
   const Options options_;
+  const GuestRequest request_;
   std::unique_ptr<perf::DriverRing> ring_;
   std::vector<Slot> slots_;
   uint32_t open_ = 0;
   uint64_t completed_ = 0;
   perf::RequestLayout layout_;
   std::optional<std::string> identity_;
+  std::optional<uint8_t> reset_answer_;
+  bool resetting_ = false;
+  bool was_reset_;
   bool reported_broken_ = false;
 };
 

@@ -8,6 +8,10 @@
 namespace cleat::sim {
 
 World::World(uint64_t seed, uint32_t io_reactors) : seed_(seed), random_(seed) {
+  MakeReactors(io_reactors);
+}
+
+void World::MakeReactors(uint32_t io_reactors) {
   for (uint32_t i = 0; i <= io_reactors; ++i) {
     Reactor::Options options;
     options.name = i == 0 ? "control" : "io" + std::to_string(i - 1);
@@ -21,6 +25,13 @@ World::World(uint64_t seed, uint32_t io_reactors) : seed_(seed), random_(seed) {
   }
 }
 
+void World::RestartReactors() {
+  const auto count = static_cast<uint32_t>(io_reactors_.size());
+  io_reactors_.clear();
+  reactors_.clear();
+  MakeReactors(count);
+}
+
 World::~World() {
   CLEAT_CHECK(actors_.empty());
 }
@@ -30,12 +41,14 @@ void World::RemoveActor(const Actor& actor) {
 }
 
 bool World::Step() {
-  const auto count = static_cast<uint32_t>(reactors_.size() + actors_.size());
+  interrupted_ = false;
+  const auto count = static_cast<uint32_t>(reactors_.size() + (frozen_ ? 0 : actors_.size()));
   order_.resize(count);
   for (uint32_t i = 0; i < count; ++i) order_[i] = i;
   for (uint32_t i = count; i > 1; --i) std::swap(order_[i - 1], order_[random_.Below(i)]);
   bool worked = false;
   for (const uint32_t who : order_) {
+    if (interrupted_) break;
     if (who < reactors_.size()) {
       worked |= reactors_[who]->RunOnce() || !reactors_[who]->CanSleep();
     } else if (who - reactors_.size() < actors_.size()) {  // one may have left meanwhile
@@ -48,7 +61,9 @@ bool World::Step() {
 bool World::AdvanceToNext(uint64_t limit_ns) {
   uint64_t next_ns = kNoDeadline;
   for (const auto& reactor : reactors_) next_ns = std::min(next_ns, reactor->NextTimerNs());
-  for (const Actor* actor : actors_) next_ns = std::min(next_ns, actor->NextNs());
+  if (!frozen_) {
+    for (const Actor* actor : actors_) next_ns = std::min(next_ns, actor->NextNs());
+  }
   if (next_ns == kNoDeadline || next_ns > limit_ns) return false;
   clock_.AdvanceTo(std::max(next_ns, now_ns()));
   return true;
@@ -59,7 +74,7 @@ bool World::RunUntil(const std::function<bool()>& done, uint64_t limit_ns, const
   uint64_t idle_since_ns = now_ns();
   uint64_t steps = 0;
   while (!done()) {
-    if (failed() && violations_.size() >= kViolationsMax) return false;
+    if (violations_.size() >= kViolationsMax && !frozen_) return false;
     if (now_ns() != idle_since_ns) {
       idle_since_ns = now_ns();
       steps = 0;

@@ -61,6 +61,13 @@ class World {
   // One turn of everybody; true when anything was done.
   bool Step();
 
+  // ---- The death of a process, which all the reactors are taken for
+  // From now on only the reactors have turns, until Thaw; whoever would have had his turn after this one has none.
+  void Freeze() { frozen_ = interrupted_ = true; }
+  void Thaw() { frozen_ = false; }
+  // control() and io_reactors() become other reactors. Nothing is left that knows the old ones.
+  void RestartReactors();
+
   // Who says what he waits for when a run hangs. Called in RunUntil only.
   void AddDump(std::function<std::string()> dump) { dumps_.push_back(std::move(dump)); }
 
@@ -77,6 +84,7 @@ class World {
   void set_step(uint64_t step) { step_ = step; }  // of the test's own counting, for messages
 
  private:
+  void MakeReactors(uint32_t io_reactors);
   bool AdvanceToNext(uint64_t limit_ns);
   void Hang(const std::string& what);
 
@@ -94,6 +102,8 @@ class World {
   uint64_t digest_ = 0xcbf29ce484222325ULL;
   uint64_t step_ = 0;
   bool trace_ = false;
+  bool frozen_ = false;
+  bool interrupted_ = false;
 };
 
 }  // namespace cleat::sim

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process: an engine on the world's reactors with all that goes when it dies. It begins as after a start - it knows
+// nothing, and is told what to attach - and ends by itself when it is terminated, or dead, when it is torn down with
+// the world frozen. Owned by the test.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crash_medium.h"
+#include "engine/engine.h"
+#include "engine/memory_store.h"
+#include "kill_switch.h"
+#include "sim_endpoint.h"
+#include "world.h"
+
+namespace cleat::sim {
+
+// A controller with its disk, and who is at the other end of its socket.
+struct CrashVm {
+  std::string name;
+  uint32_t queues = 1;
+  engine::ControllerType type = engine::ControllerType::kBlk;
+  CrashMedium* medium = nullptr;
+  SimPeer* peer = nullptr;
+};
+
+class EngineProcess {
+ public:
+  struct Parts {  // all of it outlives the process
+    World& world;
+    KillSwitch& kill;
+    const std::vector<CrashVm>& vms;
+    uint64_t open_ns_max;
+  };
+  EngineProcess(const Parts& parts, uint64_t number, uint64_t seed);
+  ~EngineProcess();  // ended
+
+  void Start();
+  void Terminate();  // SIGTERM; also the way to tear a dead one down
+  bool terminating() const { return terminating_; }
+  bool ended() const { return ended_ && starting_ == 0; }
+  std::string Describe() const { return network_.Describe(); }
+
+ private:
+  class Disks final : public engine::DiskFactory {
+   public:
+    Disks(const Parts& parts, uint64_t process, uint64_t seed)
+        : parts_(parts), process_(process), random_(seed) {}
+    Task<Result<std::unique_ptr<block::Pipeline>>> Open(const engine::DiskSpec& disk,
+                                                        block::AccessMode mode) override;
+
+   private:
+    const Parts& parts_;
+    const uint64_t process_;
+    Random random_;
+  };
+
+  Task<void> Attach(const CrashVm& vm);
+  Task<void> Shutdown();
+
+  const Parts parts_;
+  const uint64_t number_;
+  Disks disks_;
+  SimNetwork network_;
+  engine::MemoryStore memories_;
+  engine::Engine engine_;
+  uint32_t starting_ = 0;
+  bool terminating_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace cleat::sim
