@@ -71,7 +71,7 @@ Status CrashLoad::Start() {
   if (Status prepared = Prepare(); !prepared) return prepared;
   epoch_ = port_.reconnects();
   reconnects_ = epoch_;
-  epoch_ns_ = clock_.NowNs();
+  looked_ns_ = clock_.NowNs();
   running_ = true;
   thread_ = std::thread([this] { Run(); });
   return Ok{};
@@ -148,7 +148,7 @@ uint32_t CrashLoad::SubmitAll(bool stopping) {
     if (lane.lost) continue;
     if (!lane.busy && (lane.prepared || PrepareNext(lane, stopping))) {
       lane.request.token = i;
-      lane.since_ns = clock_.NowNs();
+      lane.since_ns = patience_ns_;
       lane.busy = port_.Submit(lane.queue, lane.request);
       lane.prepared = !lane.busy;
     }
@@ -265,7 +265,7 @@ void CrashLoad::NoticeReconnect() {
   const uint64_t reconnects = port_.reconnects();
   if (reconnects == epoch_) return;
   epoch_ = reconnects;
-  epoch_ns_ = clock_.NowNs();
+  epoch_ns_ = patience_ns_;
   for (Lane& lane : lanes_) {
     lane.before_reconnect = lane.busy && !lane.lost;
     if (lane.before_reconnect) ++in_flight_;
@@ -278,14 +278,21 @@ void CrashLoad::CompareEverything() {
   for (Lane& lane : lanes_) lane.compare_from = 0;
 }
 
-void CrashLoad::FindLost() {
+// As if each look took no longer than a look takes. Accepting a new back end's connection is no look at its rings.
+void CrashLoad::AdvancePatience() {
   const uint64_t now_ns = clock_.NowNs();
+  patience_ns_ += std::min(now_ns - looked_ns_, 2 * kLookNs);
+  looked_ns_ = now_ns;
+}
+
+void CrashLoad::FindLost() {
+  AdvancePatience();
   std::string text;
   size_t count = 0;
   for (Lane& lane : lanes_) {
     if (!lane.busy || lane.lost) continue;
     const uint64_t since_ns = std::max(lane.since_ns, epoch_ns_);
-    if (now_ns < since_ns + options_.lost_after_ns) continue;
+    if (patience_ns_ < since_ns + options_.lost_after_ns) continue;
     lane.lost = true;
     if (++count <= kDescribedMax) {
       text += fmt::format("; {}, from {} the reconnect ({})", Describe(lane),

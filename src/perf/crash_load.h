@@ -43,7 +43,7 @@ struct CrashLoadOptions {
   uint32_t bytes_max = 32 * 1024;
   // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
   uint64_t pause_ns = 0;
-  uint64_t lost_after_ns = 10 * kNsPerSecond;  // without an answer, since there is a back end
+  uint64_t lost_after_ns = 30 * kNsPerSecond;  // without an answer, since there is a back end
 };
 
 enum class CrashFault : uint8_t { kData, kLost, kRings, kFailed, kFrontEnd };
@@ -101,7 +101,7 @@ class CrashLoad {
     bool busy = false;
     bool lost = false;
     bool before_reconnect = false;  // it was in flight then
-    uint64_t since_ns = 0;          // when it was submitted
+    uint64_t since_ns = 0;          // on the clock of our patience, when it was submitted
     uint64_t compare_from = 0;      // everything from here on is to be read and compared
   };
 
@@ -117,6 +117,7 @@ class CrashLoad {
   void Judge(Lane& lane, const DiskAnswer& answer);
   void NoticeReconnect();
   void CompareEverything();
+  void AdvancePatience();
   void FindLost();
   bool Recovered() const;
   void Publish(uint64_t answered);
@@ -129,8 +130,11 @@ class CrashLoad {
   const MonotonicClock clock_;
   Random random_;
   std::vector<Lane> lanes_;
-  uint64_t epoch_ = 0;  // reconnects seen
-  uint64_t epoch_ns_ = 0;
+  uint64_t epoch_ = 0;     // reconnects seen
+  uint64_t epoch_ns_ = 0;  // on the clock of our patience
+  // Stands still while this thread is kept from looking, so that a busy machine is not taken for a lost request.
+  uint64_t patience_ns_ = 0;
+  uint64_t looked_ns_ = 0;
   bool last_compare_ = false;
   uint64_t written_ = 0;
   uint64_t compared_ = 0;

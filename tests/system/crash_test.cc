@@ -28,7 +28,7 @@
 namespace cleat::system_test {
 namespace {
 
-constexpr uint64_t kKills = kSanitized ? 4 : 14;  // in each of two tests; a part in others
+constexpr uint64_t kKills = kSanitized ? 4 : 12;  // in each of two tests; a part in others
 constexpr uint64_t kLateNs = 2 * kNsPerMs;
 constexpr uint64_t kControlKillsMax = 10;
 constexpr uint64_t kControlLostNs = 2 * kNsPerSecond;

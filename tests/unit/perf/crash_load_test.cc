@@ -119,15 +119,19 @@ class PretendPort final : public DiskPort {
         CLEAT_CHECK(!pending_.empty());
         pending_.pop_back();
         break;
-      case Wrong::kForgets:
-        std::copy(writes_.back().before.begin(), writes_.back().before.end(), Place(writes_.back()));
+      case Wrong::kForgets: {
+        const Written& last = LastThatStays();
+        std::copy(last.before.begin(), last.before.end(), Place(last));
         break;
-      case Wrong::kTears:
-        std::copy_n(writes_.back().before.begin(), kBlockBytes / 2, Place(writes_.back()));
+      }
+      case Wrong::kTears: {
+        const Written& last = LastThatStays();
+        std::copy_n(last.before.begin(), kBlockBytes / 2, Place(last));
         break;
+      }
       case Wrong::kRunsAgain: {
         const auto old = std::find_if(writes_.begin(), writes_.end(), [&](const Written& written) {
-          return !std::equal(written.after.begin(), written.after.end(), Place(written));
+          return Stays(written) && !std::equal(written.after.begin(), written.after.end(), Place(written));
         });
         CLEAT_CHECK(old != writes_.end());
         std::copy(old->after.begin(), old->after.end(), Place(*old));
@@ -142,6 +146,23 @@ class PretendPort final : public DiskPort {
         answers_.back().answer.outcome = DiskAnswer::Outcome::kFailed;
         break;
     }
+  }
+  // Nothing that is in flight would cover up what is done to its blocks.
+  bool Stays(const Written& written) const {
+    return std::none_of(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+      const DiskRequest& request = pending.request;
+      return request.op != DiskOp::kRead &&
+             request.offset_bytes < written.offset_bytes + written.after.size() &&
+             written.offset_bytes < request.offset_bytes + request.length_bytes;
+    });
+  }
+  // Blocks that are as this write left them.
+  const Written& LastThatStays() {
+    const auto last = std::find_if(writes_.rbegin(), writes_.rend(), [&](const Written& written) {
+      return Stays(written) && std::equal(written.after.begin(), written.after.end(), Place(written));
+    });
+    CLEAT_CHECK(last != writes_.rend());
+    return *last;
   }
   std::vector<uint8_t>::iterator Place(const Written& written) {
     return disk_.begin() + static_cast<ptrdiff_t>(written.offset_bytes);
