@@ -88,13 +88,13 @@ class MemoryMap {
   }
 
   // The same for a range that lies in one region, as nearly all do; false for any other, for one of length 0, and for
-  // one that is too long for a segment.
+  // one of kSegmentMax or more: both tests are one of the sign.
   bool TranslateWhole(uint64_t guest_address, uint32_t length_bytes, Segment& segment) const {
     for (const Range& range : ranges_) {
       const uint64_t offset = guest_address - range.guest_address;  // wraps to huge when below
       if (offset >= range.size_bytes) continue;
       segment = {range.region, offset, length_bytes};
-      return length_bytes - 1 < kSegmentMax && length_bytes <= range.size_bytes - offset;  // 0 wraps to huge
+      return static_cast<int32_t>(length_bytes) > 0 && length_bytes <= range.size_bytes - offset;
     }
     return false;
   }
@@ -112,7 +112,7 @@ class MemoryMap {
   uint8_t* Contiguous(uint64_t guest_address, uint64_t length_bytes) const;
 
  private:
-  static constexpr uint32_t kSegmentMax = 0x80000000;  // bytes
+  static constexpr uint32_t kSegmentMax = 0x80000000;  // bytes in a segment
   // What translation needs of an entry, side by side: it is done for every descriptor.
   struct Range {
     uint64_t guest_address;

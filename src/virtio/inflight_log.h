@@ -18,7 +18,7 @@
 //
 // Where fetching goes on after a kill: everything that was ever fetched was given back or is in flight, so it is the
 // ring's used index + the number of requests in flight, whatever base the front end names. QEMU names the used index
-// (hw/virtio/vhost.c, do_vhost_virtqueue_stop: when GET_VRING_BASE can't be had,
+// (hw/virtio/vhost.c, vhost_virtqueue_stop: when GET_VRING_BASE can't be had,
 // virtio_queue_restore_last_avail_idx), and means just that: QEMU's libvhost-user (vu_check_queue_inflights) takes
 // used index + in flight, DPDK's librte_vhost (vhost_check_queue_inflights_split) adds the number in flight to a base
 // that it has set to the used index before. A front end that names another - the guest's available index, or 0 -

@@ -197,6 +197,47 @@ TEST_P(ReplayRandomTest, ExactlyWhatIsUnansweredIsRunAgain) {
   }
 }
 
+// Whatever somebody has done to the log, and to the guest's descriptors: the ring may break, nothing else does.
+TEST_P(ReplayRandomTest, AnyLogIsSurvived) {
+  uint32_t broken = 0;
+  uint32_t served = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    Random random(seed);
+    BlkRig rig(BlkRig::DefaultGeometry(), block::AccessMode::kReadWrite, nullptr, GetParam());
+    LogMemory log(BlkRig::kSize);
+    QueueSetup setup = rig.Setup();
+    setup.inflight = log.memory();
+    rig.storage->hold = true;
+    rig.Start(setup);
+    for (uint32_t slot = 0; slot < 12; ++slot) rig.Write(slot, slot, 512, 1);
+    rig.Turn();
+    for (uint64_t n = random.Below(6); n > 0; --n) rig.storage->CompleteOne();
+    rig.Turn();
+    Moment moment(rig.memory, log);
+    rig.StopAndDrain();
+    moment.Restore();
+
+    for (uint64_t n = random.Between(1, 6); n > 0; --n) {
+      const bool descriptors = random.Chance(1, 3);
+      // Mostly among the entries that are in use.
+      const uint64_t bytes = descriptors ? DescriptorBytes(BlkRig::kSize) : random.Chance(1, 2) ? 32 : 600;
+      uint8_t* at = descriptors ? rig.memory.At(GuestLayout::kDescriptors) : log.bytes();
+      at[random.Below(bytes)] = static_cast<uint8_t>(random.Chance(1, 2) ? random.Below(4) : random.Next());
+    }
+    rig.queue = rig.model->OpenQueue(*rig.reactor, 0).value();
+    if (!GetParam()) setup.next_available = rig.guest.used_index();
+    rig.storage->hold = random.Chance(1, 2);
+    rig.Start(setup);
+    rig.Turn();
+    rig.storage->CompleteAll();
+    rig.Turn();
+    ++(rig.broken.empty() ? served : broken);
+    rig.StopAndDrain();
+  }
+  EXPECT_GT(broken, 20U);
+  EXPECT_GT(served, 20U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Rings, ReplayRandomTest, ::testing::Bool(),
                          [](const auto& ring) { return ring.param ? "Packed" : "Split"; });
 

@@ -106,6 +106,38 @@ TEST_F(ScsiReplayTest, CompareAndWriteToATargetThatIsGone) {
   EXPECT_EQ(ScsiRig::Outcome(side.Response(0)), "response 3");
 }
 
+// More than one turn takes: the second batch follows without anybody asking, and what is new comes after it.
+TEST_F(ScsiReplayTest, ManyAreRunAgainInBatches) {
+  ScsiSide& side = rig.requests();
+  constexpr uint32_t kMany = 100;
+  const auto flush = [&](uint32_t i) {
+    ScsiRequestHeader header{};
+    const auto lun = LunOf(0);
+    std::copy(lun.begin(), lun.end(), header.lun);
+    header.cdb[0] = 0x35;
+    side.memory.Put(ScsiSide::RequestAt(i), header);
+    side.guest.SetChain(static_cast<uint16_t>(2 * i),
+                        {{ScsiSide::RequestAt(i), sizeof(header)},
+                         {ScsiSide::ResponseAt(i), sizeof(ScsiResponse), kDescWrite}});
+    side.guest.Offer(static_cast<uint16_t>(2 * i));
+  };
+  for (uint32_t i = 0; i < kMany; ++i) flush(i);
+  Serve(2);
+  ASSERT_EQ(disk().seen.size(), kMany);
+  rig.Die();
+  disk().hold = true;
+  flush(kMany);
+  rig.Start(2);
+  for (const size_t seen : {size_t{RingQueue::kFetchBatchMax}, size_t{kMany}, size_t{kMany + 1}}) {
+    rig.Turn(1);
+    EXPECT_EQ(disk().seen.size(), seen);
+  }
+  EXPECT_EQ(side.queue->in_flight(), kMany + 1);
+  rig.ReleaseAll();
+  rig.Turn();
+  EXPECT_EQ(side.guest.TakeAllUsed().size(), kMany + 1);
+}
+
 // A buffer that was taken for an event and not given back: one event more or less is lost, and the guest hears that it
 // has to look for itself. No buffer is lost.
 TEST_F(ScsiReplayTest, EventBuffersComeBack) {
