@@ -70,7 +70,7 @@ class CrashMedium final : public Actor {
     std::vector<uint64_t> blocks;  // that are still to land
     uint64_t first_block = 0;
     std::vector<block::Segment> segments;
-    // Of a request whose memory is the process' own: what it writes, or what it is to be given if it lives.
+    // Of a request whose memory is the process' own: what it writes, or what it is to be given.
     std::vector<uint8_t> own;
     uint64_t next_ns = 0;
     block::Request* request = nullptr;  // nullptr: nobody waits for it any more

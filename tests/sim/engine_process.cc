@@ -23,7 +23,6 @@ block::Geometry GeometryOf(const engine::DiskSpec& disk) {
 
 EngineProcess::EngineProcess(const Parts& parts, uint64_t number, uint64_t seed)
     : parts_(parts),
-      number_(number),
       disks_(parts_, number, seed),
       network_(parts.world, {}),
       engine_({parts.world.control(), parts.world.io_reactors(), disks_, network_, memories_, nullptr}) {

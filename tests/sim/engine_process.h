@@ -62,7 +62,6 @@ class EngineProcess {
   Task<void> Shutdown();
 
   const Parts parts_;
-  const uint64_t number_;
   Disks disks_;
   SimNetwork network_;
   engine::MemoryStore memories_;
