@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/uring/lock_holder.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,36 +22,45 @@ bool IsNumber(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Lines as "lock:\t1: OFDLCK  ADVISORY  WRITE -1 fd:00:2 0 EOF" stand in it for each lock of that open file; POSIX
-// locks, which are the process's, do not exclude ours of the same process.
-bool HasLock(const fs::path& fdinfo) {
+// Which file it is, without asking the file system behind it, which may hang: what the kernel has in memory is enough of
+// an open file.
+bool Identify(const char* path, struct statx& file) {
+  return statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_TYPE | STATX_INO, &file) == 0;
+}
+
+bool IsSame(const struct statx& a, const struct statx& b) {
+  if (S_ISBLK(a.stx_mode)) {
+    return S_ISBLK(b.stx_mode) && a.stx_rdev_major == b.stx_rdev_major &&
+           a.stx_rdev_minor == b.stx_rdev_minor;
+  }
+  return a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+}
+
+// Lines as "lock:\t1: OFDLCK  ADVISORY  WRITE -1 fd:00:2 0 EOF" stand in it for each lock of that open file. Files are
+// locked by OFD locks, which POSIX ones conflict with; block devices by flock, which is apart from both.
+bool HasLock(const fs::path& fdinfo, bool block_device) {
   std::ifstream lines(fdinfo);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("lock:") &&
-        (line.find("OFDLCK") != std::string::npos || line.find("FLOCK") != std::string::npos ||
-         line.find("POSIX") != std::string::npos)) {
-      return true;
-    }
+    if (!line.starts_with("lock:")) continue;
+    const auto is = [&line](const char* kind) { return line.find(kind) != std::string::npos; };
+    if (block_device ? is("FLOCK") : is("OFDLCK") || is("POSIX")) return true;
   }
   return false;
 }
 
-// Whether the process has another open file of the same inode with a lock on it. `ours`: not to be counted.
-bool Holds(const fs::path& process, const struct stat& wanted, const std::string& ours) {
+// Whether the process has an open file of the same inode with a lock on it. `ours`: not to be counted.
+bool Holds(const fs::path& process, const struct statx& wanted, const std::string& ours) {
   std::error_code error;
   for (fs::directory_iterator fds(process / "fd", error), end; !error && fds != end; fds.increment(error)) {
     const std::string number = fds->path().filename();
-    struct stat found {};
-    if (number == ours || stat(fds->path().c_str(), &found) != 0) continue;
-    const bool same = S_ISBLK(wanted.st_mode)
-                          ? S_ISBLK(found.st_mode) && found.st_rdev == wanted.st_rdev
-                          : found.st_dev == wanted.st_dev && found.st_ino == wanted.st_ino;
-    if (same && HasLock(process / "fdinfo" / number)) return true;
+    struct statx found {};
+    if (number == ours || !Identify(fds->path().c_str(), found) || !IsSame(wanted, found)) continue;
+    if (HasLock(process / "fdinfo" / number, S_ISBLK(wanted.stx_mode))) return true;
   }
   return false;
 }
 
-std::string Describe(const std::string& pid) {
+std::string CommandOf(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/cmdline", std::ios::binary);
   std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   while (!command.empty() && command.back() == '\0') command.pop_back();
@@ -59,26 +69,31 @@ std::string Describe(const std::string& pid) {
     if (c < ' ' || c > '~') c = ' ';
   }
   if (command.size() > kCommandBytesMax) command = command.substr(0, kCommandBytesMax) + "...";
-  return "process " + pid + (command.empty() ? "" : " (" + command + ")");
+  return command;
 }
 
 }  // namespace
 
-std::string DescribeLockHolder(int fd) {
-  struct stat wanted {};
-  if (fstat(fd, &wanted) != 0) return {};
+std::optional<LockHolder> FindLockHolder(int fd) {
+  struct statx wanted {};
+  const std::string number = std::to_string(fd);
+  if (!Identify(("/proc/self/fd/" + number).c_str(), wanted)) return std::nullopt;
   const std::string self = std::to_string(getpid());
   std::error_code error;
   for (fs::directory_iterator processes("/proc", error), end; !error && processes != end;
        processes.increment(error)) {
     const std::string pid = processes->path().filename();
-    if (!IsNumber(pid)) continue;
-    const bool own = pid == self;
-    if (Holds(processes->path(), wanted, own ? std::to_string(fd) : std::string())) {
-      return own ? "this process" : Describe(pid);
-    }
+    if (!IsNumber(pid) || !Holds(processes->path(), wanted, pid == self ? number : std::string())) continue;
+    LockHolder holder;
+    holder.pid = static_cast<pid_t>(std::stol(pid));
+    holder.command = CommandOf(pid);
+    struct statx its {};
+    struct statx ours {};
+    holder.same_program = Identify((processes->path() / "exe").c_str(), its) &&
+                          Identify("/proc/self/exe", ours) && IsSame(its, ours);
+    return holder;
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace cleat::modules

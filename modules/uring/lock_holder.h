@@ -4,14 +4,23 @@
 // user, or all for root.
 #pragma once
 
+#include <sys/types.h>
+
+#include <optional>
 #include <string>
 
 namespace cleat::modules {
 
-// "process 4711 (cleat-engine --name engine-1)", or "this process" when it has the file locked through another open
-// file. Empty when no process that can be seen has it: then it is another user's, or nobody's any more - a killed
-// process is gone before its last I/O has ended, and until then its locks stay. Walks all processes: takes
-// milliseconds; on a BlockingPool's thread.
-std::string DescribeLockHolder(int fd);
+struct LockHolder {
+  pid_t pid = 0;              // our own: another open file of this process has the lock
+  std::string command;        // its command line, cut, printable
+  bool same_program = false;  // it runs the executable that we run
+};
+
+// The process with a lock on the file, or on the block device under any of its names, that keeps `fd` from getting one.
+// Nobody: no process that can be seen has it, so it is another user's, or nobody's any more - a killed process is gone
+// before its last I/O has ended, and until then its locks stay. Walks all processes' open files: takes milliseconds, and
+// never waits for a file system; on a BlockingPool's thread.
+std::optional<LockHolder> FindLockHolder(int fd);
 
 }  // namespace cleat::modules

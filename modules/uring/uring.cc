@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/uring/uring.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "base/log.h"
 #include "block/pipeline.h"
@@ -18,7 +21,7 @@ using block::AccessMode;
 // Besides dying predecessors, udev locks a block device for a moment whenever it has been opened for writing and closed.
 constexpr uint64_t kLockRetryMinNs = kNsPerMs;
 constexpr uint64_t kLockRetryMaxNs = 20 * kNsPerMs;
-// A process that is there and still has the lock after so long is no dying one.
+// After so long it is looked who has the lock, and then ever more rarely: each look walks all processes.
 constexpr uint64_t kHolderLookNs = 250 * kNsPerMs;
 // Others' claims on a block device (see UringFile::claim) do not outlive their process.
 constexpr uint64_t kClaimWaitNs = kNsPerSecond;
@@ -50,10 +53,10 @@ class UringDevice final : public block::Device {
       co_return Error(ErrorCode::kInvalidArgument, name() + ": " + path_ + " was opened read-only");
     }
     const std::function<Status()> lock = [this, mode] { return LockUringFile(file_, mode, name(), path_); };
-    const std::function<std::string()> find = [this] { return DescribeLockHolder(file_.fd.get()); };
+    const std::function<std::optional<LockHolder>()> find = [this] { return FindLockHolder(file_.fd.get()); };
     Reactor& reactor = *Reactor::Current();
     const uint64_t since_ns = reactor.now_ns();
-    uint64_t look_ns = since_ns + kHolderLookNs;
+    uint64_t look_ns = since_ns + std::min(kHolderLookNs, lock_wait_ns_);
     for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
       Status locked = co_await blocking_.Run(lock);
       if (locked) {
@@ -65,11 +68,12 @@ class UringDevice final : public block::Device {
       if (code == ErrorCode::kFailedPrecondition && waited_ns >= kClaimWaitNs) co_return locked;
       if (code != ErrorCode::kFailedPrecondition && code != ErrorCode::kUnavailable) co_return locked;
       if (code == ErrorCode::kUnavailable && reactor.now_ns() >= look_ns) {
-        const std::string holder = co_await blocking_.Run(find);
-        if (!holder.empty()) co_return HeldBy(holder);
+        const auto holder = co_await blocking_.Run(find);
+        if (holder) locked = HeldBy(*holder);
+        // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
         if (waited_ns >= lock_wait_ns_) co_return locked;
-        if (waited_ns < 2 * kHolderLookNs) spdlog::info("{}", locked.error().message);
-        look_ns = reactor.now_ns() + kHolderLookNs;
+        if (waited_ns < 2 * kHolderLookNs) spdlog::info("{}; waiting for it", locked.error().message);
+        look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + lock_wait_ns_);
       }
       co_await reactor.SleepFor(wait_ns);
     }
@@ -103,10 +107,13 @@ class UringDevice final : public block::Device {
   }
 
  private:
-  Error HeldBy(const std::string& holder) const {
-    return {ErrorCode::kFailedPrecondition,
+  // Another engine may have been told to go and be draining still: as with a dead one, nothing is known for good.
+  Error HeldBy(const LockHolder& holder) const {
+    const bool us = holder.pid == getpid();
+    return {holder.same_program && !us ? ErrorCode::kUnavailable : ErrorCode::kFailedPrecondition,
             name() + ": " + path_ + " is locked by " +
-                (holder == "this process" ? "another disk of this engine" : holder) +
+                (us ? "another disk of this engine"
+                    : "process " + std::to_string(holder.pid) + " (" + holder.command + ")") +
                 ": end that use, then try again"};
   }
 

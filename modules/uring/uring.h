@@ -27,8 +27,8 @@ struct UringOptions {
   std::string path;
   block::AccessMode access;  // kReadOnly opens the file read-only
   bool direct_io = true;     // O_DIRECT where possible
-  // How long Acquire waits for a lock that nobody has any more who can be seen: a predecessor that was killed keeps it
-  // until the kernel has ended its last I/O, which was seen to take 7 s.
+  // How long Acquire waits for the lock: a predecessor that was killed keeps it until the kernel has ended its last I/O,
+  // which was seen to take 7 s.
   uint64_t lock_wait_ns = 10 * kNsPerSecond;
 };
 
@@ -40,9 +40,9 @@ struct UringOptions {
 //   kPermissionDenied    may not be opened (so)
 //   kFailedPrecondition  neither file nor block device; smaller than the disk
 //   kUnimplemented       io_uring is forbidden on this host
-// Acquire waits (lock_wait_ns) for a lock that no process has any more that can be seen.
-//   kFailedPrecondition  another process, which it names, or another disk of this one has the file
-//   kUnavailable         it can't be proven yet that nobody else writes: try again
+// Acquire waits (lock_wait_ns) for a lock that others have.
+//   kFailedPrecondition  another program, which it names, or another disk of this engine has the file
+//   kUnavailable         it can't be proven yet that nobody else writes, or another engine does: try again
 Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, UringHub& hub,
                                                        BlockingPool& blocking);
 

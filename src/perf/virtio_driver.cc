@@ -239,7 +239,8 @@ Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
     if (gone) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
       Status status = Reconnect();
-      if (!status && status.error().code != ErrorCode::kUnavailable) return status;
+      // One that comes and goes for ever is no answer either.
+      if (!status && (status.error().code != ErrorCode::kUnavailable || deadline.passed())) return status;
     } else if (deadline.passed()) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }

@@ -70,15 +70,20 @@ Result<PackedPosition> PackedInflightLog::Attach(const InflightMemory& memory, c
   entries_ = desc_num != 0
                  ? std::min(desc_num, static_cast<uint16_t>((memory.size_bytes - kHeaderBytes) / kEntryBytes))
                  : ring.size;
+  if (entries_ < ring.size) {  // Check had seen another number
+    Detach();
+    return Refusal("it changes while it is read");
+  }
   if (fresh) {
     Prepare(entries_, position.used);
+    used_ = position.used;
   } else {
     const auto used = UsedIndices::Of(Get<uint64_t>(base_ + kUsedAt));
     if (used.old_used.index >= ring.size || used.used.index >= ring.size) {
       Detach();
       return Refusal("its used index is outside of the ring");
     }
-    Repair(ring);
+    used_ = Repair(ring, used.used, used.old_used);
   }
   Status loaded = Load();
   if (loaded && fresh) return position;
@@ -117,9 +122,9 @@ void PackedInflightLog::Prepare(uint16_t entries, PackedIndex used) {
   Put<uint16_t>(base_ + kVersionAt, kVersion);  // last: what is before it is valid now
 }
 
-// The specification's "When reconnecting": takes or drops what was under way. It can be cut short and begun again.
-void PackedInflightLog::Repair(const RingMemory& ring) {
-  auto [used, old_used] = UsedIndices::Of(Get<uint64_t>(base_ + kUsedAt));
+// The specification's "When reconnecting": takes or drops what was under way, and says up to where the guest was told. It
+// can be cut short and begun again. Both positions were checked, and are not read again: others can write to the log.
+PackedIndex PackedInflightLog::Repair(const RingMemory& ring, PackedIndex used, PackedIndex old_used) {
   if (used != old_used) {
     const auto meta = LoadShared<uint64_t>(
         ring.descriptors + kDescriptorBytes * old_used.index + kDescriptorMetaAt, std::memory_order_acquire);
@@ -136,11 +141,11 @@ void PackedInflightLog::Repair(const RingMemory& ring) {
     entry = Get<uint16_t>(EntryAt(entry) + kNextAt);
   }
   StoreUsedIndices(old_used, old_used);
+  return old_used;
 }
 
 // Reads the lists. Each entry has to be in the free list or in one chain that is in flight.
 Status PackedInflightLog::Load() {
-  used_ = UsedIndices::Of(Get<uint64_t>(base_ + kUsedAt)).used;
   free_head_ = Get<uint16_t>(base_ + kFreeHeadAt);
   next_.resize(entries_);
   last_.resize(entries_);
@@ -251,8 +256,10 @@ std::vector<uint16_t> PackedInflightLog::InFlight() const {
   std::vector<std::pair<uint64_t, uint16_t>> found;
   for (uint16_t head = 0; head < entries_; ++head) {
     if (Get<uint8_t>(EntryAt(head) + kInflightAt) == 0) continue;
-    found.emplace_back(Get<uint64_t>(EntryAt(head) + kCounterAt),
-                       Get<uint16_t>(EntryAt(last_[head]) + kIdAt));
+    const auto id = Get<uint16_t>(EntryAt(last_[head]) + kIdAt);
+    // Not what was loaded or fetched: somebody else wrote to it.
+    if (id >= head_.size() || head_[id] != head) continue;
+    found.emplace_back(Get<uint64_t>(EntryAt(head) + kCounterAt), id);
   }
   std::sort(found.begin(), found.end());
   std::vector<uint16_t> ids;

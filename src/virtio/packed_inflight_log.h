@@ -67,7 +67,7 @@ class PackedInflightLog {
  private:
   Status Check(const InflightMemory& memory, const RingMemory& ring) const;
   void Prepare(uint16_t entries, PackedIndex used);
-  void Repair(const RingMemory& ring);
+  PackedIndex Repair(const RingMemory& ring, PackedIndex used, PackedIndex old_used);
   Status Load();
   Result<PackedPosition> Position(uint16_t ring_size) const;
   static constexpr uint16_t kNone = UINT16_MAX;  // as an entry; there are never so many

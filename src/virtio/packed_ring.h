@@ -14,6 +14,7 @@
 // queue, on its reactor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -54,7 +55,7 @@ class PackedRing {
   // As SplitRing's, for the chain that is `ahead` of the next one if each is of one descriptor.
   [[gnu::always_inline]] void HintDescriptor(uint32_t ahead) const { __builtin_prefetch(SlotAhead(ahead)); }
   [[gnu::always_inline]] void HintIndex() const {
-    for (uint32_t ahead = 0; ahead < 12; ahead += 4) HintDescriptor(ahead);
+    for (uint32_t ahead = 0; ahead < std::min<uint32_t>(12, size_); ahead += 4) HintDescriptor(ahead);
   }
   [[gnu::always_inline]] void HintTable(uint32_t ahead, const block::MemoryMap& map) const {
     __builtin_prefetch(map.Hint(LoadShared<uint64_t>(SlotAhead(ahead), std::memory_order_relaxed)));
@@ -98,7 +99,7 @@ class PackedRing {
     return (flags & (kDescAvail | kDescUsed)) == PackedAvailableBits(wrap);
   }
   uint8_t* Slot(uint16_t index) const { return descriptors_ + kDescriptorBytes * index; }
-  const uint8_t* SlotAhead(uint32_t ahead) const {
+  const uint8_t* SlotAhead(uint32_t ahead) const {  // below the ring's size
     const uint32_t index = position_.available.index + ahead;
     return Slot(static_cast<uint16_t>(index < size_ ? index : index - size_));
   }

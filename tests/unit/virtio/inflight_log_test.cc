@@ -153,6 +153,16 @@ TEST_F(InflightLogTest, AFreshLogHasNothingInFlightWhateverItsBytes) {
   EXPECT_TRUE(third.resumed());
 }
 
+TEST_F(InflightLogTest, AMisalignedOneIsRefusedAndNotTouched) {
+  InflightMemory odd = memory();
+  ++odd.base;
+  --odd.size_bytes;
+  EXPECT_FALSE(log.Attach(odd, kSize / 2, 0).ok());
+  region.version = 0x0101;
+  ForgetInflight(odd);
+  EXPECT_EQ(region.version, 0x0101);
+}
+
 TEST_F(InflightLogTest, ListThatLeavesTheQueueEndsThere) {
   Attach(0);
   log.Fetched(1);
