@@ -107,7 +107,7 @@ std::vector<uint16_t> InflightLog::InFlight() const {
 void ForgetInflight(const InflightMemory& memory) {
   if (memory.base == nullptr || memory.size_bytes < InflightLog::kHeaderBytes) return;
   if (reinterpret_cast<uintptr_t>(memory.base) % alignof(uint64_t) != 0) return;  // no ring took it
-  constexpr uint64_t kVersionAt = 8;  // in both
+  constexpr uint64_t kVersionAt = 8;                                              // in both
   StoreShared<uint16_t>(memory.base + kVersionAt, 0, std::memory_order_release);
 }
 
