@@ -167,6 +167,15 @@ bool Host::WaitEngineStats(const std::function<bool(const ProcessStats&)>& done,
   }
 }
 
+bool Host::WaitEngineLog(std::string_view text, uint64_t timeout_ns) {
+  const perf::Deadline deadline(timeout_ns);
+  while (CountInEngineLog(text) == 0) {
+    if (deadline.passed()) return false;
+    poll(nullptr, 0, kProcPollMs);  // no event says that another process has written a line
+  }
+  return true;
+}
+
 std::string Host::MakeFile(const std::string& name, uint64_t size_bytes, unsigned mode) {
   std::string path = Path(name);
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));

@@ -76,6 +76,7 @@ class Host {
 
   // ---- Logs. How many of the engine's lines hold `text`; from all its lives.
   size_t CountInEngineLog(std::string_view text) const;
+  bool WaitEngineLog(std::string_view text, uint64_t timeout_ns = kWaitTimeoutNs);
   std::string engine_log() const { return ReadTextFile(Path("cleat-engine.log")); }
   std::string cleatd_log() const { return ReadTextFile(Path("cleatd.log")); }
 

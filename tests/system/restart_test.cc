@@ -180,6 +180,8 @@ TEST(EngineEnd, IsNotHeldUpByStorage) {
   ASSERT_OK(host.api().Attach("a", "a"));
   ASSERT_TRUE(host.api().WaitUntil(
       [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_OPENING; }));
+  // cleatd says OPENING as soon as it has asked; the engine is to be in the middle of it.
+  ASSERT_TRUE(host.WaitEngineLog("waiting for it"));
   const Result<int> ended = host.engine().Terminate(20 * kNsPerSecond);
   ASSERT_OK(ended);
   EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
