@@ -16,6 +16,14 @@
 namespace cleat::virtio {
 namespace {
 
+// Sanitizers take ten to fifty times as long, and look for something else.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSeeds = 10;
+constexpr uint64_t kBrokenLogs = 80;
+#else
+constexpr uint64_t kSeeds = 60;
+constexpr uint64_t kBrokenLogs = 400;
+#endif
 constexpr uint64_t kRequestsMax = BlkRig::kSectors;  // each has a sector of its own
 
 class Lives {
@@ -191,7 +199,7 @@ class Lives {
 class ReplayRandomTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(ReplayRandomTest, ExactlyWhatIsUnansweredIsRunAgain) {
-  for (uint64_t seed = 1; seed <= 60 && !HasFatalFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Lives(seed, GetParam()).Steps(1500);
   }
@@ -201,7 +209,7 @@ TEST_P(ReplayRandomTest, ExactlyWhatIsUnansweredIsRunAgain) {
 TEST_P(ReplayRandomTest, AnyLogIsSurvived) {
   uint32_t broken = 0;
   uint32_t served = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
+  for (uint64_t seed = 1; seed <= kBrokenLogs; ++seed) {
     Random random(seed);
     BlkRig rig(BlkRig::DefaultGeometry(), block::AccessMode::kReadWrite, nullptr, GetParam());
     LogMemory log(BlkRig::kSize);
