@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time for those who ask for it millions of times a second: the processor's time stamp counter, where it runs evenly
-// and never stops, held to CLOCK_MONOTONIC; that clock itself elsewhere. A third of what a call into the vDSO takes.
+// and never stops, held to CLOCK_MONOTONIC; that clock itself elsewhere. 0.4 of what a call into the vDSO takes.
 //
 // The counter is trusted for a tenth of a millisecond at a time: then the kernel is asked again, so errors do not add
 // up - neither those of the measured rate, some nanoseconds in that time, nor a counter that jumps or changes its pace

@@ -97,8 +97,8 @@ class Device {
   // From Acquire's return to Release's no other process can write this disk through an owner's path, and no write of
   // an earlier owner can land any more. Acquired before the first request, released after the last is completed.
   //   failed_precondition  another one owns it, who is named
-  //   unavailable          the owner seems to be gone, but that its last writes have landed can't be proven yet, though
-  //                        it was waited for: try again, and let no guest in meanwhile
+  //   unavailable          the owner seems to be gone or going, but that its last writes have landed can't be proven
+  //                        yet, though it was waited for: try again, and let no guest in meanwhile
   // Devices without contention have nothing to do.
   virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
   virtual Task<Status> Release() { co_return Ok{}; }

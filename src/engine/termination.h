@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an engine ends when it is told to (SIGTERM, SIGINT): it drains - fetches nothing more, waits for what is in flight,
 // gives its disks up - and then exits with 0. Storage that does not answer can't hold that up for ever: after the limit,
-// or at a second signal, the process leaves at once, with 1. That is safe at any time: what is in flight stands in the
-// guests' in-flight logs and is run again by a successor, which gets the disks' locks when the kernel has ended the last
-// I/O.
+// or at a second signal, the process leaves at once, with 1. That is safe at any time for front ends that keep an in-flight
+// log: what is in flight stands there and is run again by a successor, which gets the disks' locks when the kernel has
+// ended the last I/O.
 //
 // On the control reactor.
 #pragma once

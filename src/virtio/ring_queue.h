@@ -48,8 +48,9 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
-  // ... and so many before that, its descriptor and then its table come into this core's cache.
-  static constexpr uint32_t kForeseeAhead = 4;  // chains before the one that is handled; see Foresee
+  // So many chains before it is handled, the storage is told of a request (Foresee).
+  static constexpr uint32_t kForeseeAhead = 4;
+  // So many chains before it is read, a chain's descriptor and then its table come into this core's cache.
   static constexpr uint32_t kTableAhead = 6;
   static constexpr uint32_t kDescriptorAhead = 12;
 
