@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiler settings, and the two functions by which every folder declares what it builds:
-#   cleat_library(name SOURCES a.cc ... DEPS lib ...)
+#   cleat_library(name [HEAVY_HEADERS] SOURCES a.cc ... DEPS lib ...)     HEAVY_HEADERS: gRPC's
 #   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds] [HEADERS target])
 # Headers that many tests share are compiled once, by cleat_test_headers(name HEADERS <a.h> ... DEPS lib ...).
 
@@ -49,9 +49,14 @@ elseif(NOT CLEAT_SANITIZE STREQUAL "none")
 endif()
 
 function(cleat_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "HEAVY_HEADERS" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
+  if(ARG_HEAVY_HEADERS AND CLEAT_UNITY)
+    # Several files at a time take a third of what each takes alone.
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
 endfunction()
 
 # An executable, since a precompiled header is good only for what is compiled with the same flags as its owner.

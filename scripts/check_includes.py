@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Includes go one way: engine -> vhost -> virtio -> (scsi, observe) -> block -> reactor -> base.
 
-Modules know block and what is below it; cleatd and cleatctl share with the engine base, proto and the counters' format
-and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints every include
-that breaks this."""
+Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
+counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
+every include that breaks this."""
 
 import os
 import re
@@ -17,15 +17,17 @@ MAY_INCLUDE = {
     "base": [],
     "reactor": ["base"],
     "block": ["reactor", "base"],
+    "keys": ["base"],
+    "qos": ["block", "reactor", "base"],
     "scsi": ["block", "reactor", "base"],
     "observe-reader": ["base"],
     "observe": ["observe-reader", "block", "reactor", "base"],
     "virtio": ["scsi", "observe", "observe-reader", "block", "reactor", "base"],
     "vhost": ["virtio", "scsi", "block", "reactor", "base"],
-    "engine": ["vhost", "virtio", "scsi", "observe", "block", "reactor", "base", "modules", "engine-proto"],
-    "modules": ["block", "reactor", "base"],
+    "engine": ["vhost", "virtio", "scsi", "observe", "qos", "keys", "block", "reactor", "base", "modules", "engine-proto"],
+    "modules": ["keys", "block", "reactor", "base"],
     "stats": ["observe-reader", "base", "public-proto"],
-    "control": ["stats", "base", "observe-reader", "engine-proto", "public-proto"],
+    "control": ["stats", "keys", "base", "observe-reader", "engine-proto", "public-proto"],
     "ctl": ["stats", "base", "observe-reader", "public-proto"],
     "perf": ["base"],
 }
@@ -33,11 +35,14 @@ MAY_INCLUDE = {
 # Prefix of an include -> the folders that may use it.
 ONLY_IN = {
     "rte_": ["vhost", "engine"],
+    "openssl/": ["keys", "modules", "control"],
     "grpc": ["control", "ctl"],
     "google/protobuf": ["stats", "control", "ctl"],
     "sqlite3": ["control"],
     "prometheus/": ["control"],
     "civetweb": ["control"],
+    "rbd/": ["modules"],
+    "rados/": ["modules"],
     "CLI/": ["control", "ctl", "engine", "perf"],
 }
 

@@ -83,8 +83,6 @@ pythons() {
   done
 }
 
-# clang can't read GCC's precompiled headers, so a copy of the compile commands leaves them out, and with them
-# everything that is not ours.
 tidy() {
   need "clang-tidy-$clang"
   [ -f "$build_dir/compile_commands.json" ] || {
@@ -92,25 +90,24 @@ tidy() {
     return 1
   }
   local log=$build_dir/logs/clang-tidy.log
-  mkdir -p "$build_dir/lint"
-  /usr/bin/python3 scripts/tidy_commands.py "$build_dir" "$build_dir/lint" "${tidied[@]}" >"$build_dir/lint/files"
-  # One file's findings stay together, and are dropped when there is none.
-  # shellcheck disable=SC2016 # the inner shell expands these
-  if xargs -r -P "$jobs" -n 1 sh -c \
-    'out=$(clang-tidy-'"$clang"' -p "$0" --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>&1) || { echo "$out"; exit 1; }' \
-    "$build_dir/lint" <"$build_dir/lint/files" >"$log" 2>&1; then
-    return 0
-  fi
+  /usr/bin/python3 -B scripts/tidy.py --jobs "$jobs" --clang-tidy "clang-tidy-$clang" --checks "$more_checks" \
+    "$build_dir" "${tidied[@]}" >"$log" && return 0
   grep -E '(warning|error):' "$log" | sort -u | head -n 60
   echo "the whole of it is in $log"
   return 1
 }
 
 tidied=(src modules)
-[ "${1:-}" != --all ] || tidied+=(tests)
+more_checks=
+[ "${1:-}" != --all ] || {
+  tidied+=(tests)
+  # Those that .clang-tidy leaves out for what they cost.
+  more_checks=$(sed -n '/^# Not here/,/^Checks/{s/^#//;p}' .clang-tidy | grep -oE '(performance|bugprone)-[a-z-]+' | paste -sd,)
+}
 check "C++ formatting (clang-format-$clang)" format
 check "SPDX lines" spdx
 check "include directions" /usr/bin/python3 scripts/check_includes.py
+check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/check_unity.py
 check "shell scripts" shells
 check "Python files" pythons
 [ "${1:-}" = --fast ] || check "clang-tidy-$clang (minutes)" tidy

@@ -45,6 +45,12 @@ protobuf-compiler-grpc  API
 libprotobuf-dev         API
 protobuf-c-compiler     engine-protocol
 libprotobuf-c-dev       engine-protocol
+librbd-dev              Ceph
+librados-dev            Ceph
+ceph-mon                tests-against-Ceph
+ceph-osd                tests-against-Ceph
+ceph-common             tests-against-Ceph
+python3-rados           tests-against-Ceph
 libssl-dev              API-over-TLS
 openssl                 tests
 libsqlite3-dev          store
@@ -68,6 +74,7 @@ python3                 test-bench
 busybox-static          guest
 fio                     guest
 e2fsprogs               guest
+cryptsetup-bin          guest
 cpio                    guest
 kmod                    guest
 zstd                    guest

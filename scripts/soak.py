@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs what finds more the longer it runs: every fuzz target, and the random tests with fresh seeds.
 
-    scripts/soak.py BUILD_DIR --seconds 600 [--only NAME ...]
+    scripts/soak.py BUILD_DIR --seconds 600 [--only NAME ...] [--record FILE]
 
-Every target gets that many seconds. A line a minute says how far it is; findings stay in BUILD_DIR/soak/NAME, and a
-summary of all goes to BUILD_DIR/soak/results.json. Exit status 1 when there is a finding.
+Every target gets that many seconds. A line a minute says how far it is; findings stay in BUILD_DIR/soak/NAME, and the
+last result of each target is kept in BUILD_DIR/soak/results.json and, with --record, in a file of the repository
+(docs/soak.json), each with the commit and the day it was seen on. Exit status 1 when there is a finding.
 """
 import argparse
+import fcntl
 import json
 import os
 import random
@@ -23,7 +25,7 @@ GRACE_SECONDS = 300
 # Of the real engine, for each kind of device, when targets get that long; fewer in a shorter run. They are counted, not
 # timed: on a busy machine they take a quarter of an hour.
 CRASH_KILLS, CRASH_KILLS_FROM_SECONDS = 500, 600
-CRASH_LIMIT_SECONDS = 1800
+CRASH_LIMIT_SECONDS = 5400
 
 
 def say(text):
@@ -119,6 +121,12 @@ def run_random(runner, name, binary, variables, options, seconds, seeds=1):
             "findings": findings}
 
 
+def totals_of(devices):
+    """What the devices of a run did, in all; the run's own JSON has each."""
+    counts = ("requests", "writes_acknowledged", "blocks_compared", "in_flight_at_reconnects")
+    return {"devices": len(devices)} | {key: sum(device[key] for device in devices) for key in counts}
+
+
 def run_crash(runner, build, seconds):
     """Kills of the real engine under guests that check: the run's own JSON is BUILD_DIR/soak/crash.json."""
     seed = random.randrange(1, 2**31)
@@ -135,8 +143,32 @@ def run_crash(runner, build, seconds):
         kept = runner.folder / f"system_crash_test-{seed}.log"
         log.rename(kept)
         findings.append(f"seed {seed}: {kept}")
+    runs = [{key: value for key, value in one.items() if key != "devices"} | totals_of(one["devices"])
+            for one in report.get("runs", [])]
     return {"target": "system_crash_test", "seed": seed, "seconds": round(took, 1),
-            "executions": report["engine_kills"], "findings": findings}
+            "executions": report["engine_kills"], "runs": runs, "findings": findings}
+
+
+def commit_of(source):
+    """What is tested: the commit, marked when the tree has changes on top of it."""
+    run = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
+                         capture_output=True, text=True)
+    return run.stdout.strip() or "unknown"
+
+
+def record(path, result):
+    """Puts the target's result in place of its last one. Two runs at a time may record in the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        known = json.loads(path.read_text())["targets"] if path.exists() else []
+        kept = [old for old in known if old["target"] != result["target"]] + [result]
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps({"targets": sorted(kept, key=lambda one: one["target"])}, indent=2) + "\n")
+        fresh.replace(path)
+    finally:
+        os.close(folder)
 
 
 def main():
@@ -144,6 +176,7 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="targets by name, e.g. fuzz_store")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep the results there too (docs/soak.json)")
     arguments = parser.parse_args()
     build = arguments.build.resolve()
     source = Path(__file__).resolve().parent.parent
@@ -178,16 +211,17 @@ def main():
         targets = [target for target in targets if target[0] in arguments.only]
 
     say(f"{len(targets)} targets, {arguments.seconds} s each")
-    results = []
+    commit, day = commit_of(source), time.strftime("%Y-%m-%d")
+    findings = 0
     for _, run in targets:
-        results.append(run())
-        (folder / "results.json").write_text(json.dumps({"targets": results}, indent=2) + "\n")
-        last = results[-1]
+        last = dict(run(), commit=commit, day=day)
+        findings += len(last["findings"])
+        for file in [folder / "results.json", *([arguments.record.resolve()] if arguments.record else [])]:
+            record(file, last)
         say(f"{last['target']}: {last['executions']} executions in {last['seconds']} s, "
             f"{len(last['findings'])} findings")
         for finding in last["findings"]:
             say(f"  {finding}")
-    findings = sum(len(result["findings"]) for result in results)
     say(f"{findings} findings; the summary is in {folder / 'results.json'}")
     sys.exit(1 if findings else 0)
 

@@ -52,6 +52,8 @@ class FaultDevice::Stage : public std::enable_shared_from_this<FaultDevice::Stag
   }
 
   void Resized() { below_->Resized(); }
+  void Recall(const block::Request* only) { below_->Recall(only); }
+  void LetPass(bool all) { below_->LetPass(all); }
 
  private:
   struct Waiting {
@@ -109,6 +111,8 @@ class FaultDevice::FaultChannel final : public block::Channel {
   explicit FaultChannel(std::shared_ptr<Stage> stage) : stage_(std::move(stage)) {}
   void Submit(block::Request& request) override { stage_->Submit(request); }
   void Resized() override { stage_->Resized(); }
+  void Recall(const block::Request* only) override { stage_->Recall(only); }
+  void LetPass(bool all) override { stage_->LetPass(all); }
 
  private:
   const std::shared_ptr<Stage> stage_;
@@ -130,7 +134,7 @@ Result<std::unique_ptr<FaultDevice>> FaultDevice::Make(std::unique_ptr<block::De
 }
 
 FaultDevice::FaultDevice(std::unique_ptr<block::Device> below, const FaultPlan& plan)
-    : Device(below->name(), below->geometry()), below_(std::move(below)), plan_(plan) {}
+    : FilterDevice(std::move(below)), plan_(plan) {}
 
 FaultDevice::~FaultDevice() = default;
 
@@ -149,21 +153,14 @@ void FaultDevice::LetGo() {
   }
 }
 
-Task<Status> FaultDevice::Resize(uint64_t size_bytes) {
-  auto grow = below_->Resize(size_bytes);
-  Status grown = co_await std::move(grow);
-  if (grown) SetSize(size_bytes);
-  co_return grown;
-}
-
 Result<std::unique_ptr<block::Channel>> FaultDevice::OpenChannel(Reactor& reactor) {
-  auto below = below_->OpenChannel(reactor);
-  if (!below) return std::move(below).error();
+  auto channel = below().OpenChannel(reactor);
+  if (!channel) return std::move(channel).error();
   const std::lock_guard lock(mutex_);
   std::erase_if(opened_, [](const Opened& opened) { return opened.stage.expired(); });
   // The same for the same order of openings on each reactor, whatever the order between reactors.
   Random mix(plan_.seed ^ (uint64_t{reactor.index()} << 32) ^ opened_on_[reactor.index()]++);
-  auto stage = std::make_shared<Stage>(*this, reactor, mix.Next(), std::move(below).value());
+  auto stage = std::make_shared<Stage>(*this, reactor, mix.Next(), std::move(channel).value());
   opened_.push_back({&reactor, stage});
   return std::unique_ptr<block::Channel>(std::make_unique<FaultChannel>(std::move(stage)));
 }

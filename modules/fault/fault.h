@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "block/device.h"
+#include "block/filter_device.h"
 
 namespace cleat::modules {
 
@@ -30,7 +30,7 @@ struct FaultPlan {
   uint32_t fail_per_million;
 };
 
-class FaultDevice final : public block::Device {
+class FaultDevice final : public block::FilterDevice {
  public:
   // On the control reactor. kInvalidArgument when the plan is beyond its limits.
   // `below` is left alone then: whoever opened it closes it.
@@ -43,21 +43,14 @@ class FaultDevice final : public block::Device {
   void Hold();
   void LetGo();
 
-  uint32_t frames() const override { return below_->frames() + 1; }
+  uint32_t frames() const override { return FilterDevice::frames() + 1; }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
-  Task<Status> Acquire(block::AccessMode mode) override { return below_->Acquire(mode); }
-  Task<Status> Release() override { return below_->Release(); }
-  void RegionAdded(const block::MemoryRegion& region) override { below_->RegionAdded(region); }
-  void RegionRemoved(const block::MemoryRegion& region) override { below_->RegionRemoved(region); }
-  Task<Status> Resize(uint64_t size_bytes) override;
-  Task<Status> Close() override { return below_->Close(); }
 
  private:
   class Stage;         // one channel's waiting requests
   class FaultChannel;  // what the pipeline sees of it
   FaultDevice(std::unique_ptr<block::Device> below, const FaultPlan& plan);
 
-  std::unique_ptr<block::Device> below_;
   const FaultPlan plan_;
   std::atomic<bool> held_{false};
   struct Opened {

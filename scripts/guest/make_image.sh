@@ -5,6 +5,7 @@
 #   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
+#   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,12 +13,15 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
+# Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
+readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
 readonly base_tools=(mkfs.ext4 fsck.ext4 resize2fs /usr/sbin/blkdiscard)
 readonly fio_tools=(fio)
 readonly sg_tools=(sg_inq sg_vpd sg_readcap sg_luns sg_opcodes sg_unmap sg_write_same sg_compare_and_write sg_verify
   sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw
   sg_dd sdparm)
+readonly crypt_tools=(cryptsetup)
 readonly scsi_tools=("${sg_tools[@]}" lsblk udevadm /usr/lib/udev/scsi_id)
 readonly udev_rules=(50-udev-default.rules 60-block.rules 60-persistent-storage.rules)
 
@@ -50,6 +54,23 @@ download_kernel() {
     >"$work/apt.log" 2>&1
 }
 
+# From the tree $1 of kernel $2 into the folder $3: the modules that follow and what they need, with a list in loading order.
+copy_modules() {
+  local tree=$1 version=$2 to=$dir/$3 module path
+  shift 3
+  rm -rf "$to"
+  mkdir "$to"
+  for module in "$@"; do
+    while read -r _ path _; do
+      # Each once.
+      grep -qx "$(basename "$path")" "$to/order" 2>/dev/null && continue
+      cp "$path" "$to/"
+      basename "$path" >>"$to/order"
+    done < <(modprobe -d "$tree" -S "$version" --show-depends "$module" | grep '^insmod ')
+  done
+  echo "$*" >"$to/wanted"
+}
+
 make_kernel() {
   [ "$(dpkg --print-architecture)" = amd64 ] || die "guests need an amd64 machine"
   download_kernel || { use_own_lists && download_kernel; } ||
@@ -63,18 +84,8 @@ make_kernel() {
   # depmod's lists come with a kernel's installation, not with its package.
   if [ ! -d "$tree/lib" ]; then ln -s usr/lib "$tree/lib"; fi
   depmod -b "$tree" "$version"
-  rm -rf "$dir/modules"
-  mkdir "$dir/modules"
-  local module path
-  for module in "${modules[@]}"; do
-    while read -r _ path _; do
-      # In loading order, each once.
-      grep -qx "$(basename "$path")" "$dir/modules/order" 2>/dev/null && continue
-      cp "$path" "$dir/modules/"
-      basename "$path" >>"$dir/modules/order"
-    done < <(modprobe -d "$tree" -S "$version" --show-depends "$module" | grep '^insmod ')
-  done
-  echo "${modules[*]}" >"$dir/modules/wanted"
+  copy_modules "$tree" "$version" modules "${modules[@]}"
+  copy_modules "$tree" "$version" modules-crypt "${modules[@]}" "${crypt_modules[@]}"
   cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz.new"
   mv "$dir/vmlinuz.new" "$dir/vmlinuz"
 }
@@ -108,13 +119,13 @@ copy_udev() {
   ln -s /bin/udevadm "$1/usr/lib/systemd/systemd-udevd"
 }
 
-# $1: name of the image; the rest: programs it carries.
+# $1: name of the image; $2: folder of its modules; the rest: programs it carries.
 make_initramfs() {
-  local name=$1 tree=$work/$1
-  shift
+  local name=$1 tree=$work/$1 modules_dir=$dir/$2
+  shift 2
   mkdir -p "$tree"/{bin,dev,etc,lib/modules,mnt,proc,run,sys,tmp}
   install -m 755 "$here/init" "$tree/init"
-  cp "$dir"/modules/* "$tree/lib/modules/"
+  cp "$modules_dir"/* "$tree/lib/modules/"
   install "$(command -v busybox)" "$tree/bin/busybox"
   local applet
   for applet in $(busybox --list); do
@@ -131,13 +142,14 @@ is_stale() {
   local input
   [ -e "$1" ] || return 0
   for input in "$dir/vmlinuz" "$here/init" "$here/make_image.sh" \
-    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)" "$(command -v sg_inq)"; do
+    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)" "$(command -v sg_inq)" \
+    "$(command -v cryptsetup)"; do
     if [ "$input" -nt "$1" ]; then return 0; fi
   done
   return 1
 }
 
-for program in busybox fio mkfs.ext4 cpio depmod sg_inq sdparm udevadm; do
+for program in busybox fio mkfs.ext4 cpio depmod sg_inq sdparm udevadm cryptsetup; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
 mkdir -p "$dir"
@@ -147,11 +159,15 @@ flock -w 300 9 || die "another make_image.sh has held $dir/lock for 5 minutes"
 work=$(mktemp -d "$dir/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-if [ ! -e "$dir/vmlinuz" ] || [ "$(cat "$dir/modules/wanted" 2>/dev/null)" != "${modules[*]}" ]; then make_kernel; fi
+if [ ! -e "$dir/vmlinuz" ] ||
+  [ "$(cat "$dir/modules-crypt/wanted" 2>/dev/null)" != "${modules[*]} ${crypt_modules[*]}" ]; then
+  make_kernel
+fi
 if is_stale "$dir/initramfs-fio.cpio"; then
-  say "builds the initramfs with busybox, modules, SCSI tools and fio"
-  make_initramfs initramfs.cpio "${base_tools[@]}"
-  make_initramfs initramfs-scsi.cpio "${base_tools[@]}" "${scsi_tools[@]}"
-  make_initramfs initramfs-fio.cpio "${base_tools[@]}" "${fio_tools[@]}"
+  say "builds the initramfs with busybox, modules, SCSI tools, cryptsetup and fio"
+  make_initramfs initramfs.cpio modules "${base_tools[@]}"
+  make_initramfs initramfs-scsi.cpio modules "${base_tools[@]}" "${scsi_tools[@]}"
+  make_initramfs initramfs-crypt.cpio modules-crypt "${base_tools[@]}" "${crypt_tools[@]}"
+  make_initramfs initramfs-fio.cpio modules "${base_tools[@]}" "${fio_tools[@]}"
 fi
 say "ready in ${dir#"$root/"}"

@@ -77,6 +77,19 @@ class Channel {
   // The device has grown (Device::Resize): requests may now reach to its new end. On the channel's reactor.
   // A filter tells the channel below.
   virtual void Resized() {}
+
+  // ---- What waits before the storage (for a limit) must keep nobody from going. A filter does its part and tells the
+  // channel below.
+  // Requests that wait here, and that no layer below has seen, are completed with kAborted: they are not wanted any more.
+  // `only`: that one, if it is among them; nullptr: all.
+  virtual void Recall(const Request* /*only*/) {}
+  // `all`: from now on nothing waits here; what does, and what comes, goes on at once, in order, and the limits are
+  // exceeded and owed for. Until it is called with false.
+  virtual void LetPass(bool /*all*/) {}
+  // When what was let pass will have been paid for, on the reactor's clock; 0: nothing is owed, or hardly anything. What
+  // others take meanwhile does not put it off, limits that change may. Front ends keep a guest that comes back from
+  // starting as much anew before that.
+  virtual uint64_t OwesUntilNs() const { return 0; }
 };
 
 class Device {

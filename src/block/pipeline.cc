@@ -35,6 +35,8 @@ const char* IoStatusName(IoStatus status) {
       return "miscompare";
     case IoStatus::kAborted:
       return "aborted";
+    case IoStatus::kFenced:
+      return "fenced";
   }
   return "unknown";
 }
@@ -164,6 +166,15 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   if (self.drained_ != nullptr && self.in_flight_[self.epoch_ ^ 1] == 0) [[unlikely]]
     self.drained_->Set();
   request.Complete(request.status);
+}
+
+void PipelineChannel::BeginLetPass() {
+  if (let_pass_++ == 0) top_->LetPass(true);
+}
+
+void PipelineChannel::EndLetPass() {
+  CLEAT_CHECK(let_pass_ > 0);
+  if (--let_pass_ == 0) top_->LetPass(false);
 }
 
 // ---- For CompareAndWrite

@@ -36,6 +36,14 @@ class PipelineChannel {
     if (offset_bytes < geometry_.size_bytes) top_->Foresee(op, offset_bytes);
   }
 
+  // ---- For those who want what is in flight to end soon (Channel::Recall, LetPass). Requests may be completed before
+  // this returns.
+  void Recall(const Request* only) { top_->Recall(only); }
+  // Counted: several queues of a disk may be stopped at a time.
+  void BeginLetPass();
+  void EndLetPass();
+  uint64_t owes_until_ns() const { return top_->OwesUntilNs(); }
+
   // ---- For CompareAndWrite, one at a time.
   // Holds back what touches the range from now on, until LetGo; returns when nothing that was submitted
   // before is in flight any more.
@@ -67,6 +75,7 @@ class PipelineChannel {
   bool holding_ = false;
   std::array<uint64_t, 2> in_flight_{};
   uint64_t parked_ = 0;  // held back, or a COMPARE AND WRITE
+  uint32_t let_pass_ = 0;
   uint64_t hold_offset_bytes_ = 0;
   uint64_t hold_length_bytes_ = 0;
   RequestList held_;

@@ -37,6 +37,7 @@ enum class IoStatus : uint8_t {
   kReservationConflict,  // somebody else owns the disk
   kMiscompare,           // compare and write: `miscompare_bytes` says where; nothing was written
   kAborted,              // never started: the disk went away first
+  kFenced,  // the storage has shut this host out: nothing goes any more until the disk is opened anew
 };
 const char* IoStatusName(IoStatus status);
 

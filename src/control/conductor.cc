@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meeting engines, their events, and controllers with their disks. (conductor_memory.cc has the memory
-// disks.)
+// disks, conductor_{groups,clusters}.cc groups and clusters, conductor_{resize,limits}.cc what changes of a disk.)
 #include "control/conductor.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,8 @@ namespace {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
-AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
-  const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE;
-  return {.state = FromEngine(status.state()),
-          .message = status.message(),
-          .size_bytes = open ? status.attachment().disk().size_bytes() : 0};
+Result<std::string> NoGroup() {
+  return Error(ErrorCode::kNotFound, "no group");
 }
 
 }  // namespace
@@ -42,6 +39,9 @@ void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::
   status.set_protocol(info.protocol);
   status.set_reactors(info.reactors);
   status.set_controllers_max(info.controllers_max);
+  if (const EngineView* engine = Find(info.peer);
+      engine != nullptr && connected && engine->ceph.clients_total() > 0)
+    *status.mutable_ceph() = engine->ceph;
   state_.ReportEngine(info.id, status);
 }
 
@@ -51,6 +51,10 @@ bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
   const uint64_t newest = state_.NewestRevision();
   return std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
                      [&](const auto& c) { return c.controller().revision() > newest; }) ||
+         std::any_of(inventory.groups().begin(), inventory.groups().end(),
+                     [&](const auto& g) { return g.limits().revision() > newest; }) ||
+         std::any_of(inventory.clusters().begin(), inventory.clusters().end(),
+                     [&](const auto& c) { return c.revision() > newest; }) ||
          std::any_of(inventory.attachments().begin(), inventory.attachments().end(),
                      [&](const auto& a) { return a.attachment().revision() > newest; });
 }
@@ -83,6 +87,8 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
       disks.insert(std::move(*disk));
   }
   for (const std::string& disk : disks) LookAtDisk(disk);
+  LookAtGroups(engine);
+  LookAtClusters(engine);
 
   std::set<std::string> controllers;
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
@@ -107,6 +113,24 @@ void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& i
   for (const auto& memory : inventory.memories()) {
     const auto id = ParseDiskName(memory.disk());
     if (id.ok()) engine.memories[*id] = memory.size_bytes();
+  }
+  for (const auto& group : inventory.groups()) {
+    if (const auto id = ParseGroupName(group.name()); id.ok()) engine.groups[*id] = group;
+  }
+  for (const auto& cluster : inventory.clusters()) {
+    if (const auto id = ParseClusterName(cluster.name()); id.ok()) engine.clusters[*id] = cluster.revision();
+  }
+  for (const std::string& id : state_.ClustersOn(engine.info.id)) {
+    const auto known = engine.clusters.find(id);
+    std::optional<ClusterReport> report;
+    if (known != engine.clusters.end()) report = ClusterReport{.spec_revision = known->second};
+    state_.ReportCluster(engine.info.id, id, report);
+  }
+  for (const std::string& id : state_.GroupsOn(engine.info.id)) {
+    const auto known = engine.groups.find(id);
+    std::optional<GroupReport> report;
+    if (known != engine.groups.end()) report = {.limits_revision = known->second.limits().revision()};
+    state_.ReportGroup(engine.info.id, id, report);
   }
 }
 
@@ -148,9 +172,16 @@ void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
     case engine::v1::StatusEvent::kControllerGone: {
       const auto id = ParseControllerName(event.controller_gone());
       if (!id.ok()) return;
-      engine->controllers[*id].actual.reset();
-      return LookAt(*engine, *id);
+      std::optional<engine::v1::ControllerStatus>& actual = engine->controllers[*id].actual;
+      const auto group = actual ? ParseGroupName(actual->controller().group()) : NoGroup();
+      actual.reset();
+      LookAt(*engine, *id);
+      if (group.ok()) LookAtGroup(*engine, *group);
+      return;
     }
+    case engine::v1::StatusEvent::kCeph:
+      engine->ceph = FromEngine(event.ceph());
+      return ReportEngine(engine->info, true, "");
     case engine::v1::StatusEvent::WHAT_NOT_SET:
       return;
   }
@@ -182,7 +213,10 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
     state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, report);
   }
   LookAt(engine, *id);
-  if (const auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok()) LookAtSize(*disk);
+  if (const auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok()) {
+    LookAtSize(*disk);
+    LookAtLimits(*disk);
+  }
 }
 
 // ---- Time and intent ----
@@ -190,6 +224,8 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
 void Conductor::OnWake() {
   const ChangedIntent changed = state_.TakeChanged();
   for (const std::string& disk : changed.disks) LookAtDisk(disk);
+  for (const std::string& group : changed.groups) LookAtGroup(group);
+  for (const std::string& cluster : changed.clusters) LookAtCluster(cluster);
   for (const std::string& controller : changed.controllers) Look(controller);
 }
 
@@ -199,6 +235,8 @@ uint64_t Conductor::OnTimer(uint64_t now_ns) {
     retries_.erase(retries_.begin());
     if (!retry.controller.empty()) Look(retry.controller);
     if (!retry.disk.empty()) LookAtDisk(retry.disk);
+    if (!retry.group.empty()) LookAtGroup(retry.group);
+    if (!retry.cluster.empty()) LookAtCluster(retry.cluster);
   }
   return retries_.empty() ? kNever : retries_.begin()->first;
 }
@@ -252,6 +290,18 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
     case Step::Kind::kDeleteController:
       AskDeleteController(engine, controller);
       return false;
+    case Step::Kind::kWaitForGroup:
+      LookAtGroup(engine, *ParseGroupName(intent.row.spec.group()));
+      return false;
+    case Step::Kind::kWaitForCluster:
+      if (!view.attachment_backoffs.contains(step.target)) {
+        state_.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
+                                {.state = v1::ATTACHMENT_STATE_PENDING,
+                                 .message = fmt::format("waits until its engine knows {}",
+                                                        step.intent->disk.spec.rbd().cluster())});
+      }
+      LookAtCluster(engine, *ParseClusterName(step.intent->disk.spec.rbd().cluster()));
+      return true;
     case Step::Kind::kPutController:
       AskPutController(engine, controller, intent);
       return false;
@@ -337,8 +387,10 @@ void Conductor::AskDeleteController(EngineView& engine, const std::string& contr
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
       [this, controller](EngineView& answered, ControllerView& view, const Status& status) {
         if (status.ok()) {
+          const auto group = view.actual ? ParseGroupName(view.actual->controller().group()) : NoGroup();
           view.actual.reset();
           view.backoff = {};
+          if (group.ok()) LookAtGroup(answered, *group);
           return;
         }
         const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
@@ -417,8 +469,9 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
           view.unproven.erase(key.target);
           state_.ReportAttachment(answered.info.id, key, ReportOf(actual));
           spdlog::info("{} is open", name);
-          // It may have grown meanwhile.
-          return LookAtSize(*ParseDiskName(attachment.disk().name()));
+          // It may have grown meanwhile, and have other limits.
+          LookAtSize(*ParseDiskName(attachment.disk().name()));
+          return LookAtLimits(*ParseDiskName(attachment.disk().name()));
         }
         view.attachments.erase(key.target);  // an error leaves nothing behind
         if (status.error().code == ErrorCode::kUnavailable) {

@@ -46,8 +46,10 @@ class Conductor final : public EngineLink::Events {
 
  private:
   struct Retry {
-    std::string controller;  // either
-    std::string disk;        // or
+    std::string controller;    // either
+    std::string disk;          // or
+    std::string group = {};    // or
+    std::string cluster = {};  // or
   };
 
   // Meeting and parting.
@@ -79,11 +81,36 @@ class Conductor final : public EngineLink::Events {
            std::optional<uint32_t> target,
            std::function<void(EngineView&, ControllerView&, const Status&)> done);
 
+  // Limits of disks. (conductor_limits.cc)
+  void LookAtLimits(const std::string& disk);
+  void AskLimit(EngineView& engine, const DiskRow& row);
+
+  // Clusters. (conductor_clusters.cc)
+  void LookAtCluster(const std::string& cluster);
+  void LookAtCluster(EngineView& engine, const std::string& cluster);
+  void LookAtClusters(EngineView& engine);
+  void AskPutCluster(EngineView& engine, const ClusterRow& row);
+  void AskDropCluster(EngineView& engine, const std::string& cluster);
+  void AskAboutCluster(EngineView& engine, const std::string& cluster, engine::v1::Envelope envelope,
+                       std::function<void(EngineView&)> done);
+  void FailWaiting(EngineView& engine, const std::string& cluster, const Status& why);
+
+  // Groups, and the memory in which they count. (conductor_groups.cc)
+  void LookAtGroup(const std::string& group);
+  void LookAtGroup(EngineView& engine, const std::string& group);
+  void LookAtGroups(EngineView& engine);
+  void AskShareGroups(EngineView& engine);
+  void AskPutGroup(EngineView& engine, const GroupRow& row);
+  void AskDropGroup(EngineView& engine, const std::string& group);
+  void AskAboutGroup(EngineView& engine, const std::string& group, engine::v1::Envelope envelope,
+                     std::function<void(EngineView&)> done);
+
   // Disks that grew. (conductor_resize.cc)
-  void LookAtDisk(const std::string& disk);  // its memory and its size
+  void LookAtDisk(const std::string& disk);  // its memory, its size and its limits
   void LookAtSize(const std::string& disk);
   void AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes);
-  void ReportSizes(const EngineView& engine, const std::string& disk, const std::string& message);
+  // Of the disk's attachments, as they are known to be now.
+  void ReportAttachments(const EngineView& engine, const std::string& disk, const std::string& message);
 
   // Memory disks. (conductor_memory.cc)
   void LookAtMemory(const std::string& disk);
@@ -105,6 +132,7 @@ class Conductor final : public EngineLink::Events {
   const Clock& clock_;
   const ConductorOptions options_;
   std::map<PeerId, EngineView> engines_;
+  UniqueFd group_memory_;                   // made when the first group needs it
   std::multimap<uint64_t, Retry> retries_;  // by the time when they are due
 };
 

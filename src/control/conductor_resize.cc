@@ -15,6 +15,7 @@ namespace cleat::control {
 void Conductor::LookAtDisk(const std::string& disk) {
   LookAtMemory(disk);
   LookAtSize(disk);
+  LookAtLimits(disk);
 }
 
 void Conductor::LookAtSize(const std::string& disk) {
@@ -61,22 +62,22 @@ void Conductor::AskResize(EngineView& engine, const std::string& disk, uint64_t 
                                           size_bytes, status.error().message, wait_s);
                     spdlog::warn("{}: {}: {}", EngineName(answered.info.id), DiskName(disk), message);
                   }
-                  ReportSizes(answered, disk, message);
+                  ReportAttachments(answered, disk, message);
                   LookAtSize(disk);
                   for (const std::string& controller : state_.ControllersWith(disk)) Look(controller);
                 });
 }
 
-void Conductor::ReportSizes(const EngineView& engine, const std::string& disk, const std::string& message) {
+void Conductor::ReportAttachments(const EngineView& engine, const std::string& disk,
+                                  const std::string& message) {
   for (const auto& [controller, view] : engine.controllers) {
     for (const auto& [target, actual] : view.attachments) {
       const engine::v1::Attachment& attachment = actual.attachment();
       if (actual.state() != engine::v1::ATTACHMENT_STATE_ACTIVE || attachment.disk().name() != DiskName(disk))
         continue;
-      state_.ReportAttachment(engine.info.id, {controller, target, attachment.revision()},
-                              {.state = v1::ATTACHMENT_STATE_READY,
-                               .message = message,
-                               .size_bytes = attachment.disk().size_bytes()});
+      AttachmentReport report = ReportOf(actual);
+      report.message = message;
+      state_.ReportAttachment(engine.info.id, {controller, target, attachment.revision()}, report);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "keys/kek_file.h"
 
 namespace cleat::control {
 namespace {
@@ -27,9 +28,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   auto store = Store::Open(options.state_dir);
   if (!store.ok()) return std::move(store).error();
   daemon->store_ = std::move(*store);
-  auto state = HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max);
+  if (auto status = daemon->ReadKeys(options); !status.ok()) return std::move(status).error();
+  auto state = HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_);
   if (!state.ok()) return std::move(state).error();
   daemon->state_ = std::move(*state);
+  if (auto status = daemon->state_->RewrapKeys(); !status.ok()) return std::move(status).error();
 
   auto link = EngineLink::Listen(options.engine_socket, daemon->clock_);
   if (!link.ok()) return std::move(link).error();
@@ -50,6 +53,21 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
     daemon->metrics_server_ = std::move(*server);
   }
   return daemon;
+}
+
+Status Daemon::ReadKeys(const DaemonOptions& options) {
+  std::vector<std::string> files = options.kek_files;
+  if (files.empty()) {
+    if (const auto credential = keys::KekCredentialPath()) files.push_back(*credential);
+  }
+  if (files.empty()) {
+    files.push_back(options.state_dir + "/kek");
+    const auto made = keys::LoadOrMakeKekFile(files.front());
+    if (!made.ok()) return made.error();
+  }
+  if (auto status = keyring_.SetFiles(files); !status.ok()) return status;
+  spdlog::info("key-encryption keys: {} (from {})", fmt::join(keyring_.ids(), ", "), fmt::join(files, ", "));
+  return Ok{};
 }
 
 Status Daemon::StartApi(const DaemonOptions& options) {
@@ -110,6 +128,9 @@ void Daemon::Reload() {
       spdlog::error("TLS certificates stay as they were: {}", status.error().message);
     }
   }
+  Status keys = keyring_.Reload();
+  if (keys.ok()) keys = state_->RewrapKeys();
+  if (!keys.ok()) spdlog::error("key-encryption keys: {}", keys.error().message);
   if (auto status = audit_->Reopen(); !status.ok()) {
     spdlog::error("audit records go where they went: {}", status.error().message);
   }

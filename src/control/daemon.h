@@ -24,6 +24,7 @@
 #include "control/store.h"
 #include "control/tls_credentials.h"
 #include "control/unix_listener.h"
+#include "keys/keyring.h"
 
 namespace cleat::control {
 
@@ -38,7 +39,10 @@ struct DaemonOptions {
   std::string metrics_address = {};  // "HOST:PORT" for /metrics and /healthz; empty: none
   MetricsOptions metrics = {};
   std::string audit_log = {};  // file; empty: cleatd's log alone
-  std::string engine_socket;   // path of the unix socket for engines; made with mode 0600
+  // Files with the key-encryption key, the current one first. Empty: the service's credential, else a file of its own in
+  // state_dir.
+  std::vector<std::string> kek_files = {};
+  std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
   ConductorOptions conductor;
   size_t watch_queue_max = WatchHub::kQueueMax;
 };
@@ -51,18 +55,20 @@ class Daemon {
   ~Daemon();
 
   HostState& state() { return *state_; }
-  // Reads certificates and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
+  // Reads certificates and key-encryption keys and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
   void Reload();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
 
  private:
   Daemon() = default;
+  Status ReadKeys(const DaemonOptions& options);
   Status StartApi(const DaemonOptions& options);
   bool CheckHealth();
 
   MonotonicClock clock_;
   MemoryKeeper memory_;
+  keys::Keyring keyring_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   Counters counters_{clock_};

@@ -25,6 +25,21 @@ const AttachmentIntent* FindLive(const ControllerIntent& intent, uint32_t target
   return nullptr;
 }
 
+// Not when it is on its way out, nor the one that had the name before: that has another slot.
+bool HasGroup(const EngineView& engine, const ControllerIntent& intent) {
+  const std::string group = *ParseGroupName(intent.row.spec.group());
+  const auto known = engine.groups.find(group);
+  return known != engine.groups.end() && known->second.slot() == intent.group_slot &&
+         !engine.group_busy.contains(group);
+}
+
+bool KnowsCluster(const EngineView& engine, const AttachmentIntent& intent) {
+  const std::string cluster = *ParseClusterName(intent.disk.spec.rbd().cluster());
+  const auto known = engine.clusters.find(cluster);
+  return known != engine.clusters.end() && known->second >= intent.cluster_revision &&
+         !engine.cluster_busy.contains(cluster);
+}
+
 void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
                std::vector<Step>& steps) {
   const uint32_t target = intent.row.spec.target();
@@ -33,6 +48,7 @@ void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const M
     if (engine.memory_busy.contains(intent.disk.id)) return;  // another controller's request brings it
     step.kind = memory.Has(intent.disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
   }
+  if (intent.disk.spec.has_rbd() && !KnowsCluster(engine, intent)) step.kind = Step::Kind::kWaitForCluster;
   steps.push_back(step);
 }
 
@@ -44,6 +60,23 @@ bool IsHeldBack(const ControllerView& view) {
          view.unproven.empty();
 }
 
+// Whether one of these controllers serves the disk now, as one of which that is so.
+template <typename Predicate>
+bool AnyActive(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
+               Predicate is_so) {
+  const std::string name = DiskName(disk);
+  for (const std::string& controller : controllers) {
+    const auto view = engine.controllers.find(controller);
+    if (view == engine.controllers.end()) continue;
+    for (const auto& [target, status] : view->second.attachments) {
+      const engine::v1::Disk& known = status.attachment().disk();
+      if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name && is_so(known))
+        return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
@@ -52,19 +85,24 @@ bool IsBehind(const EngineView& engine, const std::vector<std::string>& controll
       held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
     return true;
   }
-  const std::string name = DiskName(disk);
-  for (const std::string& controller : controllers) {
-    const auto view = engine.controllers.find(controller);
-    if (view == engine.controllers.end()) continue;
-    for (const auto& [target, status] : view->second.attachments) {
-      const engine::v1::Disk& known = status.attachment().disk();
-      if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name &&
-          known.has_size_bytes() && known.size_bytes() < size_bytes) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return AnyActive(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
+    return known.has_size_bytes() && known.size_bytes() < size_bytes;
+  });
+}
+
+bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
+                    const std::string& disk, uint64_t limits_revision) {
+  return AnyActive(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
+    return known.limits().revision() < limits_revision;
+  });
+}
+
+bool HasControllersOf(const EngineView& engine, const std::string& group) {
+  const std::string name = GroupName(group);
+  return std::any_of(engine.controllers.begin(), engine.controllers.end(), [&](const auto& controller) {
+    const ControllerView& view = controller.second;
+    return view.actual && view.actual->controller().group() == name;
+  });
 }
 
 std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
@@ -95,8 +133,10 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     if (view.actual && empty && Ready(view.backoff, now_ns))
       steps.push_back({.kind = Step::Kind::kDeleteController});
     if (!view.actual && ours && intent.row.deleting) steps.push_back({.kind = Step::Kind::kForgetController});
-    if (!view.actual && wanted && Ready(view.backoff, now_ns))
-      steps.push_back({.kind = Step::Kind::kPutController});
+    if (!view.actual && wanted && Ready(view.backoff, now_ns)) {
+      const bool there = intent.row.spec.group().empty() || HasGroup(engine, intent);
+      steps.push_back({.kind = there ? Step::Kind::kPutController : Step::Kind::kWaitForGroup});
+    }
     return steps;
   }
   for (const AttachmentIntent& attachment : intent.attachments) {

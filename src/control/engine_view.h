@@ -45,6 +45,19 @@ struct EngineView {
   std::set<std::string> memory_busy;
   std::map<std::string, Backoff> resize_work;  // the same for their size
   std::set<std::string> resize_busy;
+  std::map<std::string, Backoff> limit_work;  // and for their limits
+  std::set<std::string> limit_busy;
+  // What it has of groups, by id; and whether it has the memory in which they count, in this connection.
+  std::map<std::string, engine::v1::Group> groups;
+  std::map<std::string, Backoff> group_work;
+  std::set<std::string> group_busy;
+  // Clusters that it knows, by id, and the revision of their spec.
+  std::map<std::string, uint64_t> clusters;
+  std::map<std::string, Backoff> cluster_work;
+  std::set<std::string> cluster_busy;
+  v1::CephStatus ceph;  // its connections
+  enum class GroupMemory : uint8_t { kNotGiven, kAsked, kGiven } group_memory = GroupMemory::kNotGiven;
+  Backoff group_memory_work;
 };
 
 // The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
@@ -55,11 +68,13 @@ struct Step {
     kForgetController,
     kDetach,  // target
     kDeleteController,
+    kWaitForGroup,  // which has to be there first
     kPutController,
     kServeController,  // its disks are there, as far as they can be
     kKeepMemory,       // intent
     kAttach,           // intent
     kWaitForDisk,      // intent: its content isn't there (yet)
+    kWaitForCluster,   // intent: the engine does not know its cluster yet, or not as it is now
   };
   Kind kind;
   uint32_t target = 0;
@@ -70,6 +85,12 @@ struct Step {
 // `controllers` are those that have the disk, for an engine has hundreds and this is asked with every change.
 bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
               uint64_t size_bytes);
+
+// Whether an attachment of the disk is open there with older limits than these.
+bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
+                    const std::string& disk, uint64_t limits_revision);
+// Whether a controller of that group is there.
+bool HasControllersOf(const EngineView& engine, const std::string& group);
 
 // Everything that can be done now, in the order in which it must be done: take away what should not be,
 // forget what is gone, then put what is missing. Steps that wait for a back-off are left out.

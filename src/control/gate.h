@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <google/rpc/status.pb.h>
@@ -33,13 +34,20 @@ class Gate {
   Gate(const Grants& grants, const UnixListener& listener, AuditLog& audit)
       : grants_(grants), listener_(listener), audit_(audit) {}
 
-  // Calls `serve` (which returns Result<Reply>) if the caller may.
+  // Calls `serve` (which returns Result<Reply>, and may want to know the caller) if the caller may.
   template <typename Reply, typename Serve>
   grpc::Status Pass(const grpc::ServerContext& context, const Method& method, const std::string& resource,
                     Reply* reply, Serve serve) {
     const auto started = std::chrono::steady_clock::now();
     const Admission admission = Admit(context, method);
-    Result<Reply> result = admission.status.ok() ? serve() : Result<Reply>(admission.status.error());
+    Result<Reply> result = [&]() -> Result<Reply> {
+      if (!admission.status.ok()) return admission.status.error();
+      if constexpr (std::is_invocable_v<Serve, const Caller&>) {
+        return serve(admission.caller);
+      } else {
+        return serve();
+      }
+    }();
     if (method.change) Record(admission, method, resource, result.ok() ? nullptr : &result.error(), started);
     if (!result.ok()) return ToGrpc(result.error());
     *reply = std::move(*result);

@@ -53,6 +53,16 @@ Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& requ
       !status.ok()) {
     return status.error();
   }
+  if (auto status =
+          Collect(request.groups(), &names.groups, [](auto name) { return ParseGroupName(name).ok(); });
+      !status.ok()) {
+    return status.error();
+  }
+  if (auto status =
+          Collect(request.clusters(), &names.clusters, [](auto name) { return ParseClusterName(name).ok(); });
+      !status.ok()) {
+    return status.error();
+  }
   if (auto status = Collect(request.controllers(), &names.controllers,
                             [](auto name) { return ParseControllerName(name).ok(); });
       !status.ok()) {
@@ -79,6 +89,8 @@ Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& req
   response_.set_complete(true);
 
   if (request.mode() == v1::APPLY_MODE_EXACT) RemoveOthers(*wanted);
+  for (const v1::Group& group : request.groups()) ApplyGroup(group);
+  for (const v1::Cluster& cluster : request.clusters()) ApplyCluster(cluster);
   for (const v1::Disk& disk : request.disks()) ApplyDisk(disk);
   for (const v1::Controller& controller : request.controllers()) ApplyController(controller);
   for (const v1::Attachment& attachment : request.attachments()) ApplyAttachment(attachment);
@@ -124,6 +136,8 @@ HostApplier::Names HostApplier::PresentNames() {
     const v1::WatchResponse& resource = **event;
     if (resource.has_disk() && resource.disk().status().state() != v1::DISK_STATE_DELETING)
       names.disks.insert(resource.disk().name());
+    if (resource.has_cluster()) names.clusters.insert(resource.cluster().name());
+    if (resource.has_group()) names.groups.insert(resource.group().name());
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
       names.controllers.insert(resource.controller().name());
     if (resource.has_attachment() && resource.attachment().status().state() != v1::ATTACHMENT_STATE_DETACHING)
@@ -161,6 +175,13 @@ void HostApplier::RemoveOthers(const Names& wanted) {
       return state_.DeleteController(request);
     });
   }
+  for (const std::string& name : others(present.groups, wanted.groups)) {
+    RemoveOne(name, [&] {
+      v1::DeleteGroupRequest request;
+      request.set_name(name);
+      return state_.DeleteGroup(request);
+    });
+  }
   for (const std::string& name : others(present.disks, wanted.disks)) {
     RemoveOne(name, [&] {
       v1::DeleteDiskRequest request;
@@ -168,14 +189,95 @@ void HostApplier::RemoveOthers(const Names& wanted) {
       return state_.DeleteDisk(request);
     });
   }
+  for (const std::string& name : others(present.clusters, wanted.clusters)) {
+    RemoveOne(name, [&] {
+      v1::DeleteClusterRequest request;
+      request.set_name(name);
+      return state_.DeleteCluster(request);
+    });
+  }
 }
 
 // ---- Making and changing ----
 
+void HostApplier::ApplyGroup(const v1::Group& group) {
+  const std::string& name = group.name();
+  const std::string id = *ParseGroupName(name);
+  auto spec = CompleteGroupSpec(id, group.spec());
+  if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto labels = CheckLabels(name, group.labels()); !labels.ok())
+    return ReportFailed(name, labels.error());
+  v1::GetGroupRequest get;
+  get.set_name(name);
+  const auto present = state_.GetGroup(get);
+  if (!present.ok()) {
+    made_.insert(name);
+    if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
+    v1::CreateGroupRequest request;
+    request.set_group_id(id);
+    *request.mutable_group() = group;
+    const auto made = Patiently([&] { return state_.CreateGroup(request); });
+    if (!made.ok()) return ReportFailed(name, made.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  v1::UpdateGroupRequest update;
+  *update.mutable_group() = group;
+  update.mutable_group()->clear_etag();
+  if (!SameSpec(present->spec().limits(), spec->limits()))
+    update.mutable_update_mask()->add_paths("spec.limits");
+  if (LabelsOf(group.labels()) != LabelsOf(present->labels()))
+    update.mutable_update_mask()->add_paths("labels");
+  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  const auto updated = Patiently([&] { return state_.UpdateGroup(update); });
+  if (!updated.ok()) return ReportFailed(name, updated.error());
+  Report(name, v1::APPLY_ACTION_UPDATED);
+}
+
+void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
+  const std::string& name = cluster.name();
+  const std::string id = *ParseClusterName(name);
+  auto spec = CompleteClusterSpec(id, WithoutKey(cluster.spec()));
+  if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto labels = CheckLabels(name, cluster.labels()); !labels.ok())
+    return ReportFailed(name, labels.error());
+  v1::GetClusterRequest get;
+  get.set_name(name);
+  const auto present = state_.GetCluster(get);
+  if (!present.ok()) {
+    made_.insert(name);
+    if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
+    v1::CreateClusterRequest request;
+    request.set_cluster_id(id);
+    *request.mutable_cluster() = cluster;
+    const auto made = Patiently([&] { return state_.CreateCluster(request); });
+    WipePlainKey(request.mutable_cluster()->mutable_spec());
+    if (!made.ok()) return ReportFailed(name, made.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  const auto same_key = state_.IsSameKey(id, cluster.spec());
+  if (!same_key.ok()) return ReportFailed(name, same_key.error());
+  v1::UpdateClusterRequest update;
+  *update.mutable_cluster() = cluster;
+  update.mutable_cluster()->clear_etag();
+  if (!*same_key || !SameSpec(WithoutKey(present->spec()), *spec))
+    update.mutable_update_mask()->add_paths("spec");
+  if (LabelsOf(cluster.labels()) != LabelsOf(present->labels()))
+    update.mutable_update_mask()->add_paths("labels");
+  const bool unchanged = update.update_mask().paths().empty();
+  if (!unchanged && !dry_run_) {
+    const auto updated = Patiently([&] { return state_.UpdateCluster(update); });
+    WipePlainKey(update.mutable_cluster()->mutable_spec());
+    if (!updated.ok()) return ReportFailed(name, updated.error());
+  }
+  WipePlainKey(update.mutable_cluster()->mutable_spec());
+  Report(name, unchanged ? v1::APPLY_ACTION_UNCHANGED : v1::APPLY_ACTION_UPDATED);
+}
+
 void HostApplier::ApplyDisk(const v1::Disk& disk) {
   const std::string& name = disk.name();
   const std::string id = *ParseDiskName(name);
-  auto spec = CompleteDiskSpec(id, disk.spec());
+  auto spec = CompleteDiskSpec(id, WithoutKey(disk.spec()));
   if (!spec.ok()) return ReportFailed(name, spec.error());
   if (auto labels = CheckLabels(name, disk.labels()); !labels.ok()) return ReportFailed(name, labels.error());
   v1::GetDiskRequest get;
@@ -188,18 +290,26 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
     request.set_disk_id(id);
     *request.mutable_disk() = disk;
     const auto made = Patiently([&] { return state_.CreateDisk(request); });
+    WipePlainKey(request.mutable_disk()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
   v1::UpdateDiskRequest update;
-  *update.mutable_disk() = disk;
-  update.mutable_disk()->clear_etag();
+  update.mutable_disk()->set_name(name);
+  *update.mutable_disk()->mutable_spec() = *spec;
+  *update.mutable_disk()->mutable_labels() = disk.labels();
+  const v1::DiskSpec present_spec = WithoutKey(present->spec());
   v1::DiskSpec as_present = *spec;
   as_present.set_size_bytes(present->spec().size_bytes());
-  if (!SameSpec(present->spec(), as_present))
-    return ReportFailed(name, TakenByOther(name, present->spec(), *spec));
+  as_present.clear_limits();
+  if (present->spec().has_limits()) *as_present.mutable_limits() = present->spec().limits();
+  if (!SameSpec(present_spec, as_present)) return ReportFailed(name, TakenByOther(name, present_spec, *spec));
+  if (auto status = state_.CheckSameKey(id, disk.spec()); !status.ok())
+    return ReportFailed(name, status.error());
   if (spec->size_bytes() != present->spec().size_bytes())
     update.mutable_update_mask()->add_paths("spec.size_bytes");
+  if (!SameSpec(spec->limits(), present->spec().limits()))
+    update.mutable_update_mask()->add_paths("spec.limits");
   if (LabelsOf(disk.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);

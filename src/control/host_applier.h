@@ -27,6 +27,8 @@ class HostApplier {
  private:
   struct Names {
     std::set<std::string> disks;
+    std::set<std::string> groups;
+    std::set<std::string> clusters;
     std::set<std::string> controllers;
     std::set<std::string> attachments;
   };
@@ -37,6 +39,8 @@ class HostApplier {
   template <typename Remove>
   void RemoveOne(const std::string& name, Remove remove);
 
+  void ApplyGroup(const v1::Group& group);
+  void ApplyCluster(const v1::Cluster& cluster);
   void ApplyDisk(const v1::Disk& disk);
   void ApplyController(const v1::Controller& controller);
   void ApplyAttachment(const v1::Attachment& attachment);

@@ -20,9 +20,9 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 
 }  // namespace
 
-Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory,
-                                                   size_t watch_queue_max) {
-  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max));
+Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
+                                                   keys::Keyring* keyring) {
+  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring));
   auto first = store.ReserveRevisions(kRevisionsPerBlock);
   if (!first.ok()) return std::move(first).error();
   state->revision_ = *first - 1;
@@ -34,6 +34,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
 }
 
 Status HostState::Fill(Rows rows) {
+  FillClusters(std::move(rows.clusters));
   for (DiskRow& row : rows.disks) {
     DiskEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
     entry.status.set_state(v1::DISK_STATE_READY);
@@ -45,13 +46,31 @@ Status HostState::Fill(Rows rows) {
         return status;
       }
     }
+    if (entry.row.spec.has_rbd()) {
+      const auto cluster = ParseClusterName(entry.row.spec.rbd().cluster());
+      if (!cluster.ok() || FindCluster(*cluster) == nullptr) {
+        return Refuse(v1::REASON_STORE_DAMAGED,
+                      fmt::format("store: {} is there, but not its cluster {}", DiskName(entry.row.id),
+                                  entry.row.spec.rbd().cluster()));
+      }
+      FindCluster(*cluster)->disks.insert(entry.row.id);
+    }
     AddDisk(std::move(entry));
   }
+  if (auto status = FillGroups(std::move(rows.groups)); !status.ok()) return status;
   for (ControllerRow& row : rows.controllers) {
     ControllerEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
     if (!entry.row.engine.empty()) engines_[entry.row.engine].revision = revision_ + 1;
     const std::string id = entry.row.id;
     const std::string engine = entry.row.engine;
+    if (!entry.row.spec.group().empty()) {
+      const auto group = ParseGroupName(entry.row.spec.group());
+      if (!group.ok() || FindGroup(*group) == nullptr) {
+        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its group {}",
+                                                            ControllerName(id), entry.row.spec.group()));
+      }
+      FindGroup(*group)->controllers.insert(id);
+    }
     controllers_.emplace(id, std::move(entry));
     if (!engine.empty()) CountController(engine, 1);
   }
@@ -110,6 +129,8 @@ v1::Disk HostState::Show(const DiskEntry& entry) const {
   v1::Disk disk;
   disk.set_name(DiskName(entry.row.id));
   *disk.mutable_spec() = entry.row.spec;
+  if (disk.spec().has_encryption())
+    disk.mutable_spec()->mutable_encryption()->mutable_wrapped_key()->clear_data();
   *disk.mutable_status() = entry.status;
   if (entry.row.deleting) {
     disk.mutable_status()->set_state(v1::DISK_STATE_DELETING);
@@ -122,6 +143,20 @@ v1::Disk HostState::Show(const DiskEntry& entry) const {
   disk.set_etag(EtagOf(entry.row.intent_revision));
   disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
   return disk;
+}
+
+v1::Group HostState::Show(const GroupEntry& entry) const {
+  v1::Group group;
+  group.set_name(GroupName(entry.row.id));
+  *group.mutable_spec() = entry.row.spec;
+  for (const std::string& id : entry.controllers) {
+    group.mutable_status()->add_controllers(ControllerName(id));
+  }
+  group.mutable_status()->set_message(BehindLimits(entry));
+  group.set_revision(entry.revision);
+  group.set_etag(EtagOf(entry.row.intent_revision));
+  group.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return group;
 }
 
 v1::Controller HostState::Show(const ControllerEntry& entry) const {
@@ -198,6 +233,18 @@ void HostState::Publish(DiskEntry& entry) {
                  [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
 }
 
+void HostState::Publish(ClusterEntry& entry) {
+  entry.revision = NextRevision();
+  Tell(MakeEvent(revision_,
+                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
+}
+
+void HostState::Publish(GroupEntry& entry) {
+  entry.revision = NextRevision();
+  Tell(MakeEvent(revision_,
+                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
+}
+
 void HostState::Publish(ControllerEntry& entry) {
   entry.revision = NextRevision();
   Tell(MakeEvent(revision_,
@@ -228,9 +275,18 @@ std::vector<WatchEvent> HostState::Snapshot() const {
       *e.mutable_engine() = Show(id, entry);
     }));
   }
+  for (const auto& [id, entry] : clusters_) {
+    snapshot.push_back(MakeEvent(entry.revision, [this, &entry = entry](v1::WatchResponse& e) {
+      *e.mutable_cluster() = Show(entry);
+    }));
+  }
   for (const auto& [id, entry] : disks_) {
     snapshot.push_back(MakeEvent(
         entry.revision, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  }
+  for (const auto& [id, entry] : groups_) {
+    snapshot.push_back(MakeEvent(
+        entry.revision, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
   }
   for (const auto& [id, entry] : controllers_) {
     snapshot.push_back(MakeEvent(entry.revision, [this, &entry = entry](v1::WatchResponse& e) {
@@ -262,6 +318,16 @@ HostState::DiskEntry* HostState::FindDisk(const std::string& id) {
   return it == disks_.end() ? nullptr : &it->second;
 }
 
+HostState::ClusterEntry* HostState::FindCluster(const std::string& id) {
+  const auto it = clusters_.find(id);
+  return it == clusters_.end() ? nullptr : &it->second;
+}
+
+HostState::GroupEntry* HostState::FindGroup(const std::string& id) {
+  const auto it = groups_.find(id);
+  return it == groups_.end() ? nullptr : &it->second;
+}
+
 HostState::ControllerEntry* HostState::FindController(const std::string& id) {
   const auto it = controllers_.find(id);
   return it == controllers_.end() ? nullptr : &it->second;
@@ -287,6 +353,16 @@ void HostState::ControllerChanged(const std::string& id) {
 
 void HostState::DiskChanged(const std::string& id) {
   changed_.disks.insert(id);
+  wake_();
+}
+
+void HostState::ClusterChanged(const std::string& id) {
+  changed_.clusters.insert(id);
+  wake_();
+}
+
+void HostState::GroupChanged(const std::string& id) {
+  changed_.groups.insert(id);
   wake_();
 }
 

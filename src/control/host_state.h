@@ -4,13 +4,16 @@
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
 //                        answers. An answer without an error is durable.
-//                        (host_state_{disks,controllers,attachments,updates}.cc)
+//                        (host_state_{disks,clusters,groups,controllers,attachments,updates}.cc)
 //   the waiting side     Watch and Wait. (host_state_wait.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
 // Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that
 // engine has confirmed that it is gone; then the conductor forgets it. Until then the name is taken
 // (kAborted).
+//
+// Keys of disks and clusters: kept, and sent to engines, only wrapped. A plain one lives for the length of a call, in
+// keys::Secret. (host_state_keys.cc)
 //
 // Every change gets the next revision and goes to the watchers. Any thread; the store is written under the
 // mutex, files are looked at outside of it. New attachments are written outside of it too, so that many at once share
@@ -41,6 +44,7 @@
 #include "control/names.h"
 #include "control/store.h"
 #include "control/watch_hub.h"
+#include "keys/keyring.h"
 
 namespace cleat::control {
 
@@ -49,10 +53,12 @@ struct AttachmentIntent {
   AttachmentRow row;
   DiskRow disk;
   v1::DiskStatus disk_status;
+  uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
 };
 struct ControllerIntent {
   bool exists = false;
   ControllerRow row;
+  uint32_t group_slot = 0;                    // when it is in a group
   std::vector<AttachmentIntent> attachments;  // tombstones too
 };
 
@@ -67,14 +73,31 @@ struct AttachmentKey {
 struct AttachmentReport {
   v1::AttachmentState state = v1::ATTACHMENT_STATE_PENDING;
   std::string message = {};
-  uint64_t size_bytes = 0;  // that the guest is told; 0: not open
-  uint32_t failures = 0;    // in a row
+  uint64_t size_bytes = 0;       // that the guest is told; 0: not open
+  uint32_t failures = 0;         // in a row
+  uint64_t limits_revision = 0;  // of the disk's limits that hold
+};
+
+// What the conductor knows of a group in one engine.
+struct GroupReport {
+  uint64_t limits_revision = 0;  // of the limits that hold
+  std::string message = {};      // why it has no newer ones
+  bool operator==(const GroupReport&) const = default;
+};
+
+// The same of a cluster.
+struct ClusterReport {
+  uint64_t spec_revision = 0;
+  std::string message = {};
+  bool operator==(const ClusterReport&) const = default;
 };
 
 // What changed since the conductor last asked: ids.
 struct ChangedIntent {
   std::set<std::string> controllers;
   std::set<std::string> disks;
+  std::set<std::string> groups;
+  std::set<std::string> clusters;
 };
 
 // How long a request may wait: 30 s when it does not say, an hour at most.
@@ -82,9 +105,10 @@ Result<std::chrono::nanoseconds> CheckTimeout(const google::protobuf::Duration& 
 
 class HostState {
  public:
-  // Both outlive it. Reads everything from the store.
+  // All outlive it. Reads everything from the store. Without a keyring it takes no encrypted disks.
   static Result<std::unique_ptr<HostState>> Load(Store& store, MemoryKeeper& memory,
-                                                 size_t watch_queue_max = WatchHub::kQueueMax);
+                                                 size_t watch_queue_max = WatchHub::kQueueMax,
+                                                 keys::Keyring* keyring = nullptr);
 
   // ---- The API. Meanings and errors as proto/cleat/v1/cleat.proto says.
   Result<v1::Disk> CreateDisk(const v1::CreateDiskRequest& request);
@@ -92,6 +116,26 @@ class HostState {
   Result<v1::ListDisksResponse> ListDisks(const v1::ListDisksRequest& request);
   Result<v1::Disk> UpdateDisk(const v1::UpdateDiskRequest& request);
   Result<v1::DeleteDiskResponse> DeleteDisk(const v1::DeleteDiskRequest& request);
+  // For ApplyHost: OK when the spec has no key, or the disk's own.
+  Status CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec);
+  // The same, for a cluster: whether the spec has no key, or the cluster's own.
+  Result<bool> IsSameKey(const std::string& cluster_id, const v1::ClusterSpec& spec);
+  // Wraps all keys that are under another key-encryption key under the current one. What can't be unwrapped is
+  // logged and left as it is. No engine hears of disks' keys: what it has of attached disks stays good. Of clusters' they do:
+  // the next disk is opened with them.
+  Status RewrapKeys();
+
+  Result<v1::Cluster> CreateCluster(const v1::CreateClusterRequest& request);
+  Result<v1::Cluster> GetCluster(const v1::GetClusterRequest& request);
+  Result<v1::ListClustersResponse> ListClusters(const v1::ListClustersRequest& request);
+  Result<v1::Cluster> UpdateCluster(const v1::UpdateClusterRequest& request);
+  Result<v1::DeleteClusterResponse> DeleteCluster(const v1::DeleteClusterRequest& request);
+
+  Result<v1::Group> CreateGroup(const v1::CreateGroupRequest& request);
+  Result<v1::Group> GetGroup(const v1::GetGroupRequest& request);
+  Result<v1::ListGroupsResponse> ListGroups(const v1::ListGroupsRequest& request);
+  Result<v1::Group> UpdateGroup(const v1::UpdateGroupRequest& request);
+  Result<v1::DeleteGroupResponse> DeleteGroup(const v1::DeleteGroupRequest& request);
 
   Result<v1::Controller> CreateController(const v1::CreateControllerRequest& request);
   Result<v1::Controller> GetController(const v1::GetControllerRequest& request);
@@ -127,6 +171,15 @@ class HostState {
   std::vector<std::string> ControllersOn(const std::string& engine);
   std::vector<std::string> ControllersWith(const std::string& disk_id);
   std::optional<DiskRow> Disk(const std::string& id);
+  std::optional<ClusterRow> ClusterById(const std::string& id);
+  // Whether a disk of the cluster is attached on that engine, or is to be.
+  bool UsesCluster(const std::string& engine, const std::string& cluster_id);
+  std::vector<std::string> ClustersOn(const std::string& engine);
+  std::vector<std::string> ControllersOfCluster(const std::string& cluster_id);
+  // A group that has controllers on that engine, tombstones apart.
+  std::optional<GroupRow> GroupOn(const std::string& engine, const std::string& group_id);
+  std::vector<std::string> GroupsOn(const std::string& engine);
+  std::vector<std::string> ControllersIn(const std::string& group_id);
   // Memory disks, tombstones too.
   std::vector<std::string> MemoryDisks();
   std::optional<DiskRow> MemoryDisk(const std::string& id);
@@ -141,6 +194,11 @@ class HostState {
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
   void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
+  // No report: that engine does not have it.
+  void ReportGroup(const std::string& engine, const std::string& id,
+                   const std::optional<GroupReport>& report);
+  void ReportCluster(const std::string& engine, const std::string& id,
+                     const std::optional<ClusterReport>& report);
   // That an engine holds, or does not hold, a memory disk's memory. Durable when it returns OK.
   Status RecordKept(const std::string& disk_id, const std::string& engine, bool kept);
   // Removes a tombstone. kUnavailable when the store can't be written: try again.
@@ -154,6 +212,7 @@ class HostState {
   struct Use {
     bool detaching = false;
     uint64_t size_bytes = 0;  // as AttachmentStatus.size_bytes
+    uint64_t limits_revision = 0;
   };
   struct DiskEntry {
     DiskRow row;
@@ -172,6 +231,18 @@ class HostState {
     std::map<std::string, AttachmentEntry> attachments;
     uint64_t revision = 0;
   };
+  struct GroupEntry {
+    GroupRow row;
+    std::set<std::string> controllers;           // ids, tombstones too
+    std::map<std::string, GroupReport> engines;  // that have it, or should and can't
+    uint64_t revision = 0;
+  };
+  struct ClusterEntry {
+    ClusterRow row;
+    std::set<std::string> disks;                   // ids
+    std::map<std::string, ClusterReport> engines;  // that have it, or should and can't
+    uint64_t revision = 0;
+  };
   struct EngineEntry {
     v1::EngineStatus status;
     uint64_t revision = 0;
@@ -179,7 +250,7 @@ class HostState {
 
   // A disk whose file or memory is being looked at or made larger, without the mutex.
   struct BusyDisk {
-    std::string path;
+    std::string storage;  // ClaimOfStorage
     std::string wwn;
     const char* doing;
   };
@@ -195,9 +266,10 @@ class HostState {
     std::string state = {};
   };
 
-  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max)
+  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring)
       : store_(store),
         memory_(memory),
+        keyring_(keyring),
         hub_(watch_queue_max),
         commits_([this](std::span<const AttachmentRow* const> rows) { return store_.Put(rows); }) {}
 
@@ -207,6 +279,8 @@ class HostState {
 
   // Gives the entry a new revision and tells the watchers.
   void Publish(DiskEntry& entry);
+  void Publish(ClusterEntry& entry);
+  void Publish(GroupEntry& entry);
   void Publish(ControllerEntry& entry);
   void Publish(AttachmentEntry& entry);
   void Publish(const std::string& id, EngineEntry& entry);
@@ -215,13 +289,24 @@ class HostState {
   std::vector<WatchEvent> Snapshot() const;
 
   v1::Disk Show(const DiskEntry& entry) const;
+  v1::Cluster Show(const ClusterEntry& entry) const;
+  v1::Group Show(const GroupEntry& entry) const;
   v1::Controller Show(const ControllerEntry& entry) const;
   v1::Attachment Show(const AttachmentEntry& entry) const;
   v1::Engine Show(const std::string& id, const EngineEntry& entry) const;
 
   DiskEntry* FindDisk(const std::string& id);
+  ClusterEntry* FindCluster(const std::string& id);
+  GroupEntry* FindGroup(const std::string& id);
   ControllerEntry* FindController(const std::string& id);
   AttachmentEntry* FindAttachment(const std::string& controller_id, const std::string& id);
+
+  // Takes the key out of what was asked for; nothing when there is none. Without the mutex.
+  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::DiskSpec* asked) const;
+  // Puts it there, wrapped; the spec is complete. Checks it. Without the mutex.
+  Status PutKey(const std::string& id, const std::optional<keys::Secret>& key, v1::DiskSpec* spec) const;
+  // kAlreadyExists when the disk has another one.
+  Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const;
 
   // The disk that is there already, or why it can't be made; nullptr when it can.
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
@@ -230,8 +315,37 @@ class HostState {
   Result<v1::Disk> CommitDisk(DiskEntry entry);
   Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
   DiskEntry& AddDisk(DiskEntry entry);
+  // An RBD disk whose image was made larger by somebody else: that is its size from now on.
+  template <typename Entry, typename Report>
+  void TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report);
+  void TakeGrownSize(DiskEntry& entry, uint64_t size_bytes);
   uint64_t KnownSize(const DiskEntry& entry) const;
+  // The attachment whose engine does not know the present limits; empty when there is none.
+  std::string BehindLimits(const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
+
+  void FillClusters(std::vector<ClusterRow> rows);
+  // The cluster's key, taken out of what was asked for, as TakeKey and PutKey do for disks.
+  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;
+  Status PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
+  // Whether the row's key is that one; true when there is none to compare.
+  Result<bool> HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const;
+  Status CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec);
+  // Puts a disk into the cluster that its spec names, or takes it out.
+  void JoinCluster(const DiskRow& row);
+  void LeaveCluster(const DiskRow& row);
+  // The engines on which the cluster's disks are attached, or are to be.
+  std::set<std::string> EnginesOf(const ClusterEntry& entry) const;
+  std::string BehindSpec(const ClusterEntry& entry) const;
+  Status RewrapClusterKeys(const std::string& current);
+
+  Status FillGroups(std::vector<GroupRow> rows);
+  Result<uint32_t> FreeSlot(const std::string& name);
+  // Puts a controller in the group that its spec names, or takes it out.
+  void JoinGroup(const ControllerRow& row);
+  void LeaveGroup(const ControllerRow& row);
+  // Which engines don't know the present limits, for people; empty when all do.
+  std::string BehindLimits(const GroupEntry& entry) const;
 
   Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
   std::string ChooseEngine() const;  // empty when there is none
@@ -254,15 +368,20 @@ class HostState {
 
   Finding Find(const v1::WaitRequest& request);
   Finding FindDiskState(const v1::WaitRequest& request, const std::string& id);
+  Finding FindClusterState(const v1::WaitRequest& request, const std::string& id);
+  Finding FindGroupState(const v1::WaitRequest& request, const std::string& id);
   Finding FindControllerState(const v1::WaitRequest& request, const std::string& id);
   Finding FindAttachmentState(const v1::WaitRequest& request, const AttachmentIds& ids);
   Finding FindEngineState(const v1::WaitRequest& request, const std::string& id);
 
   void ControllerChanged(const std::string& id);
   void DiskChanged(const std::string& id);
+  void ClusterChanged(const std::string& id);
+  void GroupChanged(const std::string& id);
 
   Store& store_;
   MemoryKeeper& memory_;
+  keys::Keyring* const keyring_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;
   std::mutex mutex_;
@@ -270,10 +389,13 @@ class HostState {
   uint64_t revision_ = 0;         // the last one handed out
   uint64_t revisions_until_ = 0;  // reserved in the store up to here, exclusive
   std::map<std::string, DiskEntry> disks_;
+  std::map<std::string, ClusterEntry> clusters_;
+  std::map<std::string, GroupEntry> groups_;
   std::map<std::string, ControllerEntry> controllers_;
   std::map<std::string, EngineEntry> engines_;
   std::map<std::string, BusyDisk> busy_;            // by id
-  std::multimap<std::string, std::string> claims_;  // of files and world wide names: disks' ids by ClaimsOf
+  std::multimap<std::string, std::string> claims_;  // of storage and world wide names: disks' ids by ClaimsOf
+  uint32_t last_slot_ = 0;                          // given to a group
   std::list<Attaching> attaching_;
   std::condition_variable attached_;
   std::condition_variable published_;

@@ -107,6 +107,14 @@ Status HostState::CheckDiskForAttachment(const std::string& name, const v1::Atta
     return RefuseFor(name, v1::REASON_DISK_LOST, fmt::format("{}: {}", name, entry->status.message()),
                      {{"conflict", disk}});
   }
+  if (const v1::RbdBackend& rbd = entry->row.spec.rbd(); !rbd.snapshot().empty() && !spec.read_only()) {
+    return RefuseFor(
+        name, v1::REASON_READ_ONLY_REQUIRED,
+        fmt::format("{}: {} is the snapshot '{}' of image '{}', which nobody can write: attach it "
+                    "read-only (read_only; cleatctl attach --read-only)",
+                    name, disk, rbd.snapshot(), rbd.image()),
+        {{"conflict", disk}});
+  }
   if (entry->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS) {
     if (spec.read_only()) return Ok{};
     return RefuseFor(

@@ -38,6 +38,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
   ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
   if (!kept.row.engine.empty()) CountController(kept.row.engine, 1);
+  JoinGroup(kept.row);
   Publish(kept);
   ControllerChanged(id);
   spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec->socket_path(),
@@ -60,6 +61,9 @@ Result<HostState::ControllerEntry*> HostState::CheckNewController(const std::str
         name, v1::REASON_TOO_MANY_RESOURCES,
         fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax),
         {{"limit", std::to_string(kControllersMax)}});
+  }
+  if (!spec.group().empty() && FindGroup(*ParseGroupName(spec.group())) == nullptr) {
+    return NotThere(spec.group());
   }
   for (const auto& [other_id, other] : controllers_) {
     if (other.row.spec.socket_path() != spec.socket_path()) continue;
@@ -158,6 +162,7 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
       entry->row = std::move(row);
       Publish(*entry);
       ControllerChanged(*id);
+      if (!entry->row.spec.group().empty()) GroupChanged(*ParseGroupName(entry->row.spec.group()));
     }
   }
   if (!status.ok()) return std::move(status).error();
@@ -169,6 +174,7 @@ Status HostState::EraseController(ControllerEntry& entry) {
   const std::string id = entry.row.id;
   const std::string engine = entry.row.engine;
   if (auto status = store_.EraseController(id); !status.ok()) return status;
+  LeaveGroup(entry.row);
   controllers_.erase(id);
   PublishGone(ControllerName(id));
   if (!engine.empty()) CountController(engine, -1);

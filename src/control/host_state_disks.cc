@@ -17,14 +17,24 @@
 namespace cleat::control {
 namespace {
 
-bool CanShareFile(const v1::DiskSpec& a, const v1::DiskSpec& b) {
+bool CanShareStorage(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
+}
+
+// The file or image that a disk is; empty when it has none that another one could have.
+std::string ClaimOfStorage(const v1::DiskSpec& spec) {
+  if (spec.has_file()) return "file " + spec.file().path();
+  if (!spec.has_rbd()) return {};
+  const v1::RbdBackend& rbd = spec.rbd();
+  // None of the parts has a slash in it but the cluster's name, and no space.
+  return fmt::format("image {} {}/{}/{}@{}", rbd.cluster(), rbd.pool(), rbd.name_space(), rbd.image(),
+                     rbd.snapshot());
 }
 
 // What no two disks may have, as keys of `claims_`.
 std::vector<std::string> ClaimsOf(const v1::DiskSpec& spec) {
   std::vector<std::string> claims{"wwn " + spec.wwn()};
-  if (spec.has_file()) claims.push_back("file " + spec.file().path());
+  if (std::string storage = ClaimOfStorage(spec); !storage.empty()) claims.push_back(std::move(storage));
   return claims;
 }
 
@@ -33,8 +43,12 @@ std::vector<std::string> ClaimsOf(const v1::DiskSpec& spec) {
 Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   const std::string& id = request.disk_id();
   if (auto status = CheckId("disk_id", id); !status.ok()) return std::move(status).error();
-  auto spec = CompleteDiskSpec(id, request.disk().spec());
+  v1::DiskSpec asked = request.disk().spec();
+  const auto key = TakeKey(id, &asked);
+  if (!key.ok()) return key.error();
+  auto spec = CompleteDiskSpec(id, std::move(asked));
   if (!spec.ok()) return std::move(spec).error();
+  if (auto status = PutKey(id, *key, &*spec); !status.ok()) return std::move(status).error();
   auto labels = CheckLabels(DiskName(id), request.disk().labels());
   if (!labels.ok()) return std::move(labels).error();
   {
@@ -42,10 +56,11 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
     auto existing = CheckNewDisk(id, *spec);
     if (!existing.ok()) return std::move(existing).error();
     if (*existing != nullptr) {
+      if (auto status = CompareKey((*existing)->row, *key); !status.ok()) return std::move(status).error();
       if ((*existing)->row.labels != *labels) return TakenByOtherLabels(DiskName(id));
       return Show(**existing);
     }
-    busy_.emplace(id, BusyDisk{.path = spec->file().path(), .wwn = spec->wwn(), .doing = "created"});
+    busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(*spec), .wwn = spec->wwn(), .doing = "created"});
   }
   const Status prepared = PrepareBackend(id, *spec);
   const std::lock_guard lock(mutex_);
@@ -65,16 +80,27 @@ Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, con
   }
   if (DiskEntry* existing = FindDisk(id)) {
     if (existing->row.deleting) return Busy(name, name + " is still being removed");
-    if (SameSpec(existing->row.spec, spec)) return existing;
-    return TakenByOther(name, existing->row.spec, spec);
+    const v1::DiskSpec present = WithoutKey(existing->row.spec);
+    const v1::DiskSpec wanted = WithoutKey(spec);
+    if (SameSpec(present, wanted)) return existing;
+    return TakenByOther(name, present, wanted);
   }
   if (disks_.size() + busy_.size() >= kDisksMax) {
     return RefuseFor(name, v1::REASON_TOO_MANY_RESOURCES,
                      fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
                      {{"limit", std::to_string(kDisksMax)}});
   }
+  if (auto status = CheckClusterOf(id, spec); !status.ok()) return std::move(status).error();
   if (auto status = CheckUnique(id, spec); !status.ok()) return std::move(status).error();
   return nullptr;
+}
+
+std::string HostState::BehindLimits(const DiskEntry& entry) const {
+  for (const auto& [name, use] : entry.attachments) {
+    const bool open = use.size_bytes != 0 && !use.detaching;
+    if (open && use.limits_revision < entry.row.limits_revision) return name;
+  }
+  return {};
 }
 
 HostState::DiskEntry& HostState::AddDisk(DiskEntry entry) {
@@ -84,10 +110,10 @@ HostState::DiskEntry& HostState::AddDisk(DiskEntry entry) {
   return kept;
 }
 
-// No other disk may have its file or its world wide name, unless both only read the same file.
+// No other disk may have its file, image or world wide name, unless both only read the same thing.
 Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) const {
   const std::string name = DiskName(id);
-  const std::string& path = spec.file().path();
+  const std::string storage = ClaimOfStorage(spec);
   std::set<std::string> others;
   for (const std::string& claim : ClaimsOf(spec)) {
     const auto [first, last] = claims_.equal_range(claim);
@@ -95,23 +121,25 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
   }
   for (const std::string& other_id : others) {
     const DiskEntry& other = disks_.at(other_id);
-    const bool same_file = spec.has_file() && other.row.spec.file().path() == path;
+    const bool same_storage = !storage.empty() && ClaimOfStorage(other.row.spec) == storage;
     const bool same_wwn = other.row.spec.wwn() == spec.wwn();
-    if (same_file && CanShareFile(other.row.spec, spec)) continue;
+    if (same_storage && CanShareStorage(other.row.spec, spec)) continue;
     const std::string other_name = DiskName(other_id);
-    if ((same_file || same_wwn) && other.row.deleting) {
+    if ((same_storage || same_wwn) && other.row.deleting) {
       return Busy(
           name,
           fmt::format("{}: its file or wwn is still used by {}, which is being removed", name, other_name),
           other_name);
     }
-    if (same_file) {
+    if (same_storage) {
+      const bool file = spec.has_file();
+      const char* kind = file ? "file" : "image";
       return RefuseFor(
-          name, v1::REASON_FILE_TAKEN,
-          fmt::format(
-              "{}: file '{}' is used by {}: two disks can share a file only if both are MANY_READERS. "
-              "Name another file, or delete that disk (cleatctl disk delete {})",
-              name, path, other_name, other_id),
+          name, file ? v1::REASON_FILE_TAKEN : v1::REASON_IMAGE_TAKEN,
+          fmt::format("{}: {} '{}' is used by {}: two disks can share {} {} only if both are MANY_READERS. "
+                      "Name another {}, or delete that disk (cleatctl disk delete {})",
+                      name, kind, storage.substr(storage.find(' ') + 1), other_name, file ? "a" : "an", kind,
+                      kind, other_id),
           {{"conflict", other_name}});
     }
     if (same_wwn) {
@@ -122,10 +150,9 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
     }
   }
   for (const auto& [other_id, other] : busy_) {
-    if ((spec.has_file() && other.path == path) || other.wwn == spec.wwn()) {
+    if ((!storage.empty() && other.storage == storage) || other.wwn == spec.wwn()) {
       return Busy(
-          name,
-          fmt::format("{}: file '{}' or the wwn is being looked at for {}", name, path, DiskName(other_id)),
+          name, fmt::format("{}: {} or the wwn is being looked at for {}", name, storage, DiskName(other_id)),
           DiskName(other_id));
     }
   }
@@ -140,13 +167,17 @@ Status HostState::PrepareBackend(const std::string& id, const v1::DiskSpec& spec
 
 Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
   const std::string id = entry.row.id;
+  // It may have gone while the mutex was let go.
+  if (auto status = CheckClusterOf(id, entry.row.spec); !status.ok()) return std::move(status).error();
   entry.row.revision = entry.row.intent_revision = NextRevision();
+  if (entry.row.spec.has_limits()) entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   if (auto status = store_.Put(entry.row); !status.ok()) {
     memory_.Drop(id);
     return std::move(status).error();
   }
   DiskEntry& kept = AddDisk(std::move(entry));
+  JoinCluster(kept.row);
   Publish(kept);
   spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
   return Show(kept);
@@ -235,6 +266,7 @@ Status HostState::EraseDisk(DiskEntry& entry) {
     const auto ours = std::find_if(first, last, [&](const auto& of) { return of.second == id; });
     if (ours != last) claims_.erase(ours);
   }
+  LeaveCluster(entry.row);
   disks_.erase(id);
   memory_.Drop(id);
   PublishGone(DiskName(id));

@@ -18,9 +18,17 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
   if (entry == nullptr) return intent;
   intent.exists = true;
   intent.row = entry->row;
+  if (!entry->row.spec.group().empty()) {
+    intent.group_slot = FindGroup(*ParseGroupName(entry->row.spec.group()))->row.slot;
+  }
   for (const auto& [id, attachment] : entry->attachments) {
     const DiskEntry* disk = FindDisk(*ParseDiskName(attachment.row.spec.disk()));
-    intent.attachments.push_back({.row = attachment.row, .disk = disk->row, .disk_status = disk->status});
+    AttachmentIntent& one = intent.attachments.emplace_back();
+    one = {.row = attachment.row, .disk = disk->row, .disk_status = disk->status};
+    if (disk->row.spec.has_rbd()) {
+      one.cluster_revision =
+          FindCluster(*ParseClusterName(disk->row.spec.rbd().cluster()))->row.spec_revision;
+    }
   }
   return intent;
 }
@@ -95,6 +103,7 @@ void HostState::PlaceControllers() {
     CountController(entry.row.engine, 1);
     Publish(entry);
     ControllerChanged(id);
+    if (!entry.row.spec.group().empty()) GroupChanged(*ParseGroupName(entry.row.spec.group()));
   }
 }
 
@@ -120,14 +129,39 @@ void HostState::ReportAttachment(const std::string& engine, const AttachmentKey&
   for (auto& [id, entry] : controller->attachments) {
     if (entry.row.spec.target() != key.target) continue;
     if (key.revision != 0 && entry.row.revision != key.revision) continue;
-    if (SameSpec(entry.status, status)) continue;
-    entry.status = status;
-    Publish(entry);
     DiskEntry& disk = *FindDisk(*ParseDiskName(entry.row.spec.disk()));
+    Use& use = disk.attachments[AttachmentName(key.controller, id)];
+    const bool same = SameSpec(entry.status, status);
+    if (same && use.limits_revision == report.limits_revision) continue;
+    if (!same) {
+      entry.status = status;
+      Publish(entry);
+    }
     const uint64_t known = KnownSize(disk);
-    disk.attachments[AttachmentName(key.controller, id)].size_bytes = report.size_bytes;
-    if (KnownSize(disk) != known) Publish(disk);
+    const bool limited = BehindLimits(disk).empty();
+    use.size_bytes = report.size_bytes;
+    use.limits_revision = report.limits_revision;
+    TakeGrownSize(disk, report.size_bytes);
+    if (KnownSize(disk) != known || BehindLimits(disk).empty() != limited) Publish(disk);
   }
+}
+
+void HostState::TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) {
+  if (!entry.row.spec.has_rbd() || size_bytes <= entry.row.spec.size_bytes() || size_bytes > kDiskBytesMax)
+    return;
+  DiskRow row = entry.row;
+  row.spec.set_size_bytes(size_bytes);
+  row.intent_revision = NextRevision();
+  if (auto status = store_.Put(row); !status.ok()) {
+    spdlog::error("{} was made larger, to {} bytes, which can't be stored: {}", DiskName(row.id), size_bytes,
+                  status.error().message);
+    return;
+  }
+  spdlog::info("{} was made larger by somebody else: it has {} bytes, had {}", DiskName(row.id), size_bytes,
+               entry.row.spec.size_bytes());
+  entry.row = std::move(row);
+  Publish(entry);
+  DiskChanged(entry.row.id);
 }
 
 void HostState::ReportDisk(const std::string& id, v1::DiskState state, const std::string& message) {
@@ -137,6 +171,33 @@ void HostState::ReportDisk(const std::string& id, v1::DiskState state, const std
   entry->status.set_state(state);
   entry->status.set_message(message);
   Publish(*entry);
+}
+
+// What an engine says of a group or cluster, or that it does not know it any more.
+template <typename Entry, typename Report>
+void HostState::TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report) {
+  if (entry == nullptr) return;
+  const auto known = entry->engines.find(engine);
+  if (!report) {
+    if (known == entry->engines.end()) return;
+    entry->engines.erase(known);
+  } else {
+    if (known != entry->engines.end() && known->second == *report) return;
+    entry->engines[engine] = *report;
+  }
+  Publish(*entry);
+}
+
+void HostState::ReportGroup(const std::string& engine, const std::string& id,
+                            const std::optional<GroupReport>& report) {
+  const std::lock_guard lock(mutex_);
+  TakeReport(FindGroup(id), engine, report);
+}
+
+void HostState::ReportCluster(const std::string& engine, const std::string& id,
+                              const std::optional<ClusterReport>& report) {
+  const std::lock_guard lock(mutex_);
+  TakeReport(FindCluster(id), engine, report);
 }
 
 Status HostState::RecordKept(const std::string& disk_id, const std::string& engine, bool kept) {

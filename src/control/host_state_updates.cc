@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates: labels, and disks that grow.
+// Updates: labels, limits, and disks that grow.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +15,8 @@ namespace cleat::control {
 namespace {
 
 constexpr char kSizePath[] = "spec.size_bytes";
+constexpr char kSpecPath[] = "spec";
+constexpr char kLimitsPath[] = "spec.limits";
 constexpr char kLabelsPath[] = "labels";
 
 Status CheckMask(const std::string& resource, const google::protobuf::FieldMask& mask,
@@ -33,6 +35,14 @@ Status CheckMask(const std::string& resource, const google::protobuf::FieldMask&
   return Ok{};
 }
 
+// With its intent_revision, which is then the limits', too.
+template <typename Spec, typename Row>
+void TakeLimits(const Spec& spec, Row& row) {
+  row.spec.clear_limits();
+  if (spec.has_limits()) *row.spec.mutable_limits() = spec.limits();
+  row.limits_revision = row.intent_revision;
+}
+
 bool Names(const google::protobuf::FieldMask& mask, std::string_view path) {
   return std::find(mask.paths().begin(), mask.paths().end(), path) != mask.paths().end();
 }
@@ -44,7 +54,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   auto id = ParseDiskName(name);
   if (!id.ok()) return std::move(id).error();
   const auto& mask = request.update_mask();
-  if (auto status = CheckMask(name, mask, {kSizePath, kLabelsPath}); !status.ok())
+  if (auto status = CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}); !status.ok())
     return std::move(status).error();
   auto labels = CheckLabels(name, request.disk().labels());
   if (!labels.ok()) return std::move(labels).error();
@@ -61,11 +71,14 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   }
   v1::DiskSpec spec = entry->row.spec;
   if (Names(mask, kSizePath)) spec.set_size_bytes(request.disk().spec().size_bytes());
+  if (Names(mask, kLimitsPath)) *spec.mutable_limits() = request.disk().spec().limits();
   auto complete = CompleteDiskSpec(*id, spec);
   if (!complete.ok()) return std::move(complete).error();
   if (!Names(mask, kLabelsPath)) *labels = entry->row.labels;
   const uint64_t size_before = entry->row.spec.size_bytes();
-  if (spec.size_bytes() == size_before && *labels == entry->row.labels) return Show(*entry);
+  spec = std::move(*complete);
+  const bool limited = !SameSpec(spec.limits(), entry->row.spec.limits());
+  if (spec.size_bytes() == size_before && !limited && *labels == entry->row.labels) return Show(*entry);
   if (spec.size_bytes() < size_before) {
     return RefuseFor(name, v1::REASON_DISK_CANNOT_SHRINK,
                      fmt::format("{} has {} bytes, and can't shrink to {}: disks only grow", name,
@@ -76,7 +89,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
     if (entry->status.state() == v1::DISK_STATE_LOST) {
       return RefuseFor(name, v1::REASON_DISK_LOST, entry->status.message());
     }
-    busy_.emplace(*id, BusyDisk{.path = spec.file().path(), .wwn = spec.wwn(), .doing = "made larger"});
+    busy_.emplace(*id, BusyDisk{.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
     lock.unlock();
     const Status grown = GrowBackend(*id, spec);
     lock.lock();
@@ -88,12 +101,105 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   row.spec.set_size_bytes(spec.size_bytes());
   row.labels = std::move(*labels);
   row.intent_revision = NextRevision();
+  if (limited) TakeLimits(spec, row);
   if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
   entry->row = std::move(row);
   Publish(*entry);
+  if (limited || spec.size_bytes() != size_before) DiskChanged(*id);
+  if (limited) spdlog::info("{} has other limits", name);
   if (spec.size_bytes() != size_before) {
-    DiskChanged(*id);
     spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  }
+  return Show(*entry);
+}
+
+Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& request) {
+  const std::string& name = request.cluster().name();
+  auto id = ParseClusterName(name);
+  if (!id.ok()) return std::move(id).error();
+  const auto& mask = request.update_mask();
+  if (auto status = CheckMask(name, mask, {kSpecPath, kLabelsPath}); !status.ok()) {
+    return std::move(status).error();
+  }
+  auto labels = CheckLabels(name, request.cluster().labels());
+  if (!labels.ok()) return std::move(labels).error();
+  const bool respecified = Names(mask, kSpecPath);
+  v1::ClusterSpec spec = request.cluster().spec();
+  const auto key = TakeKey(*id, &spec);
+  if (!key.ok()) return key.error();
+  if (respecified) {
+    auto complete = CompleteClusterSpec(*id, std::move(spec));
+    if (!complete.ok()) return std::move(complete).error();
+    spec = std::move(*complete);
+    if (*key) {
+      if (auto status = PutKey(*id, **key, &spec); !status.ok()) return std::move(status).error();
+    }
+  }
+
+  const std::lock_guard lock(mutex_);
+  ClusterEntry* entry = FindCluster(*id);
+  if (entry == nullptr) return NotThere(name);
+  if (auto status = CheckEtag(name, request.cluster().etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
+  ClusterRow row = entry->row;
+  if (respecified) {
+    const auto same_key = HasKey(row, *key);
+    if (!same_key.ok()) return same_key.error();
+    if (*same_key && row.spec.has_wrapped_key()) *spec.mutable_wrapped_key() = row.spec.wrapped_key();
+    if (auto status = CheckClusterKey(name, spec); !status.ok()) return std::move(status).error();
+  }
+  const bool changed = respecified && !SameSpec(spec, row.spec);
+  const bool labelled = Names(mask, kLabelsPath) && *labels != row.labels;
+  if (!changed && !labelled) return Show(*entry);
+  row.intent_revision = NextRevision();
+  if (labelled) row.labels = std::move(*labels);
+  if (changed) {
+    row.spec = std::move(spec);
+    row.spec_revision = row.intent_revision;
+  }
+  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  entry->row = std::move(row);
+  Publish(*entry);
+  if (changed) {
+    ClusterChanged(*id);
+    spdlog::info("{} is reached in another way by what connects from now on", name);
+  }
+  return Show(*entry);
+}
+
+Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) {
+  const std::string& name = request.group().name();
+  auto id = ParseGroupName(name);
+  if (!id.ok()) return std::move(id).error();
+  const auto& mask = request.update_mask();
+  if (auto status = CheckMask(name, mask, {kLimitsPath, kLabelsPath}); !status.ok()) {
+    return std::move(status).error();
+  }
+  auto labels = CheckLabels(name, request.group().labels());
+  if (!labels.ok()) return std::move(labels).error();
+  auto spec = CompleteGroupSpec(*id, request.group().spec());
+  if (!spec.ok()) return std::move(spec).error();
+
+  const std::lock_guard lock(mutex_);
+  GroupEntry* entry = FindGroup(*id);
+  if (entry == nullptr) return NotThere(name);
+  if (auto status = CheckEtag(name, request.group().etag(), entry->row.intent_revision); !status.ok()) {
+    return std::move(status).error();
+  }
+  const bool limited = Names(mask, kLimitsPath) && !SameSpec(spec->limits(), entry->row.spec.limits());
+  const bool labelled = Names(mask, kLabelsPath) && *labels != entry->row.labels;
+  if (!limited && !labelled) return Show(*entry);
+  GroupRow row = entry->row;
+  row.intent_revision = NextRevision();
+  if (limited) TakeLimits(*spec, row);
+  if (labelled) row.labels = std::move(*labels);
+  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  entry->row = std::move(row);
+  Publish(*entry);
+  if (limited) {
+    GroupChanged(*id);
+    spdlog::info("{} has other limits", name);
   }
   return Show(*entry);
 }

@@ -25,12 +25,12 @@ Error Failed(std::string_view name, std::string why) {
 }
 
 // "FAILED (no such file)"
-std::string Describe(std::string_view state, std::string_view prefix, const std::string& message) {
+std::string StateText(std::string_view state, std::string_view prefix, const std::string& message) {
   if (state.starts_with(prefix)) state.remove_prefix(prefix.size());
   return message.empty() ? std::string(state) : fmt::format("{} ({})", state, message);
 }
 
-Error Stopping() {
+Error StoppedWaiting() {
   return Refuse(v1::REASON_STOPPING, "cleatd is stopping: wait again when it is back");
 }
 
@@ -71,7 +71,7 @@ Result<v1::WaitResponse> HostState::Wait(const v1::WaitRequest& given,
         {{"limit", std::to_string(kWaitersMax)}});
   }
   ++waiters_;
-  Result<v1::WaitResponse> result = Stopping();
+  Result<v1::WaitResponse> result = StoppedWaiting();
   while (!stopping_) {
     Finding finding = Find(request);
     if (finding.done) {
@@ -120,6 +120,9 @@ bool HostState::CheckStore() {
 
 HostState::Finding HostState::Find(const v1::WaitRequest& request) {
   if (auto disk = ParseDiskName(request.name()); disk.ok()) return FindDiskState(request, *disk);
+  if (auto cluster = ParseClusterName(request.name()); cluster.ok())
+    return FindClusterState(request, *cluster);
+  if (auto group = ParseGroupName(request.name()); group.ok()) return FindGroupState(request, *group);
   if (auto controller = ParseControllerName(request.name()); controller.ok()) {
     return FindControllerState(request, *controller);
   }
@@ -129,7 +132,8 @@ HostState::Finding HostState::Find(const v1::WaitRequest& request) {
   if (auto engine = ParseEngineName(request.name()); engine.ok()) return FindEngineState(request, *engine);
   return {.failed = RefuseFor(
               request.name(), v1::REASON_INVALID_NAME,
-              fmt::format("'{:.200}' is no name of a disk, controller, attachment or engine", request.name()),
+              fmt::format("'{:.200}' is no name of a disk, cluster, group, controller, attachment or engine",
+                          request.name()),
               {{"field", "name"}})};
 }
 
@@ -157,14 +161,15 @@ HostState::Finding HostState::FindDiskState(const v1::WaitRequest& request, cons
   const DiskEntry* entry = FindDisk(id);
   const v1::Disk disk = entry == nullptr ? v1::Disk() : Show(*entry);
   std::string state =
-      Describe(v1::DiskState_Name(disk.status().state()), "DISK_STATE_", disk.status().message());
+      StateText(v1::DiskState_Name(disk.status().state()), "DISK_STATE_", disk.status().message());
   const bool leaving = entry != nullptr && entry->row.deleting;
   if (auto absence = FindAbsence<Finding>(request, entry != nullptr, leaving, state)) return *absence;
   if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
   if (disk.status().state() == v1::DISK_STATE_LOST)
     return {.failed = Failed(request.name(), disk.status().message())};
   const bool grown = disk.status().size_bytes() >= disk.spec().size_bytes();
-  if (disk.status().state() == v1::DISK_STATE_READY && grown) {
+  const std::string behind = BehindLimits(*entry);
+  if (disk.status().state() == v1::DISK_STATE_READY && grown && behind.empty()) {
     v1::WaitResponse response;
     *response.mutable_disk() = disk;
     return {.done = std::move(response)};
@@ -173,7 +178,32 @@ HostState::Finding HostState::FindDiskState(const v1::WaitRequest& request, cons
     state = fmt::format("{}, and a guest still has {} bytes of {}", state, disk.status().size_bytes(),
                         disk.spec().size_bytes());
   }
+  if (!behind.empty()) state = fmt::format("{}, and {} has older limits", state, behind);
   return {.state = std::move(state)};
+}
+
+HostState::Finding HostState::FindClusterState(const v1::WaitRequest& request, const std::string& id) {
+  const ClusterEntry* entry = FindCluster(id);
+  const std::string behind = entry == nullptr ? std::string() : BehindSpec(*entry);
+  std::string state = behind.empty() ? "READY" : fmt::format("waited for: {}", behind);
+  if (auto absence = FindAbsence<Finding>(request, entry != nullptr, false, state)) return *absence;
+  if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
+  if (!behind.empty()) return {.state = std::move(state)};
+  v1::WaitResponse response;
+  *response.mutable_cluster() = Show(*entry);
+  return {.done = std::move(response)};
+}
+
+HostState::Finding HostState::FindGroupState(const v1::WaitRequest& request, const std::string& id) {
+  const GroupEntry* entry = FindGroup(id);
+  const std::string behind = entry == nullptr ? std::string() : BehindLimits(*entry);
+  std::string state = behind.empty() ? "READY" : fmt::format("waited for: {}", behind);
+  if (auto absence = FindAbsence<Finding>(request, entry != nullptr, false, state)) return *absence;
+  if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
+  if (!behind.empty()) return {.state = std::move(state)};
+  v1::WaitResponse response;
+  *response.mutable_group() = Show(*entry);
+  return {.done = std::move(response)};
 }
 
 HostState::Finding HostState::FindControllerState(const v1::WaitRequest& request, const std::string& id) {
@@ -181,7 +211,7 @@ HostState::Finding HostState::FindControllerState(const v1::WaitRequest& request
   const v1::Controller controller = entry == nullptr ? v1::Controller() : Show(*entry);
   const v1::ControllerStatus& status = controller.status();
   std::string state =
-      Describe(v1::ControllerState_Name(status.state()), "CONTROLLER_STATE_", status.message());
+      StateText(v1::ControllerState_Name(status.state()), "CONTROLLER_STATE_", status.message());
   const bool leaving = entry != nullptr && entry->row.deleting;
   if (auto absence = FindAbsence<Finding>(request, entry != nullptr, leaving, state)) return *absence;
   bool done = status.state() == v1::CONTROLLER_STATE_READY;
@@ -206,7 +236,7 @@ HostState::Finding HostState::FindAttachmentState(const v1::WaitRequest& request
   const v1::Attachment attachment = entry == nullptr ? v1::Attachment() : Show(*entry);
   const v1::AttachmentStatus& status = attachment.status();
   std::string state =
-      Describe(v1::AttachmentState_Name(status.state()), "ATTACHMENT_STATE_", status.message());
+      StateText(v1::AttachmentState_Name(status.state()), "ATTACHMENT_STATE_", status.message());
   const bool leaving = entry != nullptr && entry->row.deleting;
   if (auto absence = FindAbsence<Finding>(request, entry != nullptr, leaving, state)) return *absence;
   const DiskEntry& disk = *FindDisk(*ParseDiskName(entry->row.spec.disk()));
@@ -221,8 +251,8 @@ HostState::Finding HostState::FindAttachmentState(const v1::WaitRequest& request
     const v1::Controller controller = Show(*FindController(ids.controller));
     done = controller.status().state() == v1::CONTROLLER_STATE_READY;
     state = fmt::format("READY, but its controller is {}",
-                        Describe(v1::ControllerState_Name(controller.status().state()), "CONTROLLER_STATE_",
-                                 controller.status().message()));
+                        StateText(v1::ControllerState_Name(controller.status().state()), "CONTROLLER_STATE_",
+                                  controller.status().message()));
   }
   if (done) {
     v1::WaitResponse response;

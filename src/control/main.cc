@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cleatd: the API, the intent, and the conductor of engines.
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,8 @@
 #include "base/paths.h"
 #include "base/version.h"
 #include "control/daemon.h"
+#include "control/wiping_free.h"
+#include "keys/secret_arena.h"
 
 namespace cleat::control {
 namespace {
@@ -31,6 +34,9 @@ struct Arguments {
   std::string metrics_address;
   bool metrics_histograms = true;
   std::string audit_log;
+  std::vector<std::string> kek_files;
+  bool secret_arena = true;
+  bool wiping_free = true;
   std::string log_level = "info";
 };
 
@@ -72,6 +78,7 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.metrics_address = arguments.metrics_address;
   options.metrics.histograms = arguments.metrics_histograms;
   options.audit_log = arguments.audit_log;
+  options.kek_files = arguments.kek_files;
   if (auto status = MakeDirectory(options.state_dir); !status.ok()) return std::move(status).error();
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
@@ -112,6 +119,8 @@ Status Serve(const Arguments& arguments) {
 }  // namespace cleat::control
 
 int main(int argc, char** argv) {
+  // No core, and no debugger of another user's: keys come through here.
+  prctl(PR_SET_DUMPABLE, 0);
   cleat::control::Arguments arguments;
   CLI::App app(
       "cleatd: Cleat's API. Keeps what should be in its state folder and has the engines bring it about.\n"
@@ -142,6 +151,17 @@ int main(int argc, char** argv) {
       "Leave cleat_disk_stage_seconds out of /metrics: on hosts with hundreds of disks in use it is large");
   app.add_option("--audit-log", arguments.audit_log,
                  "File for a record of every change, one line of JSON each; opened again on SIGHUP");
+  app.add_option(
+         "--kek-file", arguments.kek_files,
+         "File with the key-encryption key under which disks' keys are kept; a second one is the key that "
+         "was "
+         "used before. Read again on SIGHUP (default: the credential cleat-kek, if the service has one, else "
+         "kek in the state folder, made at the first start)")
+      ->expected(1)
+      ->take_all();
+  // For the tests that must find keys in memory then; in no help text.
+  app.add_flag("!--no-secret-arena", arguments.secret_arena)->group("");
+  app.add_flag("!--no-wiping-free", arguments.wiping_free)->group("");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   app.set_version_flag("--version", std::string("cleatd ") + cleat::kVersion);
@@ -150,9 +170,17 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (!arguments.wiping_free) cleat::control::StopWipingFreedMemory();
   if (const auto status = cleat::log::Init("cleatd", arguments.log_level); !status.ok()) {
     std::fprintf(stderr, "cleatd: %s\n", status.error().message.c_str());
     return 2;
+  }
+  // Before anything of OpenSSL's.
+  const auto arena_mode =
+      arguments.secret_arena ? cleat::keys::SecretArenaMode::kOn : cleat::keys::SecretArenaMode::kOff;
+  if (const auto arena = cleat::keys::InstallSecretArena(arena_mode); !arena.ok()) {
+    spdlog::critical("{}", arena.error().message);
+    return 1;
   }
   const auto status = cleat::control::Serve(arguments);
   if (status.ok()) return 0;

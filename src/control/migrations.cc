@@ -40,6 +40,23 @@ constexpr char kAddColumns2[] = R"(
   ALTER TABLE attachments ADD COLUMN intent_revision INTEGER NOT NULL DEFAULT 0;
   ALTER TABLE attachments ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;)";
 
+// The last column of a row stays its checksum, so the table of disks is made anew.
+constexpr char kGoTo3[] = R"(
+  ALTER TABLE disks RENAME TO disks2;
+  CREATE TABLE disks (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL,
+    limits_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE groups (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, slot INTEGER NOT NULL UNIQUE,
+    labels TEXT NOT NULL, intent_revision INTEGER NOT NULL, limits_revision INTEGER NOT NULL,
+    sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
+constexpr char kGoTo4[] = R"(
+  CREATE TABLE clusters (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
+    intent_revision INTEGER NOT NULL, spec_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -140,11 +157,35 @@ Status GoTo2(Migrator& m) {
                    });
 }
 
+// Version 3: groups, and disks' limits. A row of version 2 is only taken over when its checksum is right.
+Status GoTo3(Migrator& m) {
+  if (auto status = m.Execute(kGoTo3); !status.ok()) return status;
+  auto status = m.Rewrite(
+      "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM "
+      "disks2",
+      "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
+        std::vector<SqlValue> row = run.Values(8);
+        if (RowSum(row) != run.Number(8)) return m.Damaged("disk '" + run.Bytes(0) + "'");
+        row[1].kind = SqlValue::kBlob;
+        row.emplace_back(uint64_t{0});
+        row.emplace_back(RowSum(row));
+        return row;
+      });
+  if (!status.ok()) return status;
+  return m.Execute("DROP TABLE disks2");
+}
+
+// Version 4: clusters.
+Status GoTo4(Migrator& m) {
+  return m.Execute(kGoTo4);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

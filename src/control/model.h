@@ -17,6 +17,18 @@ namespace cleat::control {
 // A limit on everything.
 inline constexpr size_t kDisksMax = 4096;
 inline constexpr size_t kControllersMax = 1024;
+inline constexpr size_t kGroupsMax = 1024;
+inline constexpr size_t kClustersMax = 64;
+inline constexpr uint32_t kImagesPerClientMax = 64;
+inline constexpr uint32_t kConnectTimeoutMsMax = 300'000;
+inline constexpr uint32_t kConnectTimeoutMsMin = 1000;
+inline constexpr size_t kMonitorsBytesMax = 1024;
+inline constexpr size_t kCephNameBytesMax = 255;  // of a user, pool, namespace, image or snapshot
+// Of limits: src/qos/limits.h has the same numbers, for the engine checks what it is told.
+inline constexpr uint64_t kIopsMax = 100'000'000;
+inline constexpr uint64_t kBytesPerSecondMax = 1'000'000'000'000;
+inline constexpr uint64_t kBytesPerSecondMin = 512;
+inline constexpr uint32_t kBurstMsMax = 3'600'000;
 inline constexpr uint32_t kQueuesMax = 64;
 inline constexpr uint64_t kDiskBytesMax = uint64_t{1} << 50;
 inline constexpr uint32_t kPhysicalBlockBytesMax = 65536;
@@ -36,7 +48,8 @@ using Labels = std::map<std::string, std::string>;
 
 // `revision` is given when the resource is made and never changed, so that a resource that was deleted and made
 // anew can be told from its predecessor. It travels to the engine and comes back in the inventory.
-// `intent_revision` changes with everything that the row says; the etag is made of it.
+// `intent_revision` changes with everything that the row says; the etag is made of it. `limits_revision` is the
+// intent_revision of the last change of the limits, 0 when there were none yet: the engine says which ones it knows.
 
 struct DiskRow {
   std::string id;
@@ -49,6 +62,27 @@ struct DiskRow {
   // on the content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
   bool reached_engine = false;
   std::set<std::string> kept_by;
+  uint64_t limits_revision = 0;
+};
+
+struct GroupRow {
+  std::string id;
+  v1::GroupSpec spec;
+  Labels labels;
+  uint64_t revision = 0;
+  uint64_t intent_revision = 0;
+  uint64_t limits_revision = 0;
+  uint32_t slot = 0;  // in the memory that engines share: no other group's
+};
+
+// `spec_revision`: the intent_revision of the last change of the spec, or of what its key is wrapped under.
+struct ClusterRow {
+  std::string id;
+  v1::ClusterSpec spec;  // its key, if it has one, wrapped
+  Labels labels;
+  uint64_t revision = 0;
+  uint64_t intent_revision = 0;
+  uint64_t spec_revision = 0;
 };
 
 struct ControllerRow {
@@ -72,6 +106,8 @@ struct AttachmentRow {
 
 struct Rows {
   std::vector<DiskRow> disks;
+  std::vector<GroupRow> groups;
+  std::vector<ClusterRow> clusters;
   std::vector<ControllerRow> controllers;
   std::vector<AttachmentRow> attachments;
 };

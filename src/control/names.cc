@@ -11,6 +11,8 @@ namespace cleat::control {
 namespace {
 
 constexpr std::string_view kDisks = "disks/";
+constexpr std::string_view kClusters = "clusters/";
+constexpr std::string_view kGroups = "groups/";
 constexpr std::string_view kControllers = "controllers/";
 constexpr std::string_view kAttachments = "/attachments/";
 constexpr std::string_view kEngines = "engines/";
@@ -34,6 +36,12 @@ Result<std::string> ParseSimple(std::string_view name, std::string_view prefix, 
 
 std::string DiskName(std::string_view id) {
   return fmt::format("{}{}", kDisks, id);
+}
+std::string ClusterName(std::string_view id) {
+  return fmt::format("{}{}", kClusters, id);
+}
+std::string GroupName(std::string_view id) {
+  return fmt::format("{}{}", kGroups, id);
 }
 std::string ControllerName(std::string_view id) {
   return fmt::format("{}{}", kControllers, id);
@@ -63,6 +71,12 @@ Status CheckId(std::string_view what, std::string_view id) {
 
 Result<std::string> ParseDiskName(std::string_view name) {
   return ParseSimple(name, kDisks, "disks/ID");
+}
+Result<std::string> ParseClusterName(std::string_view name) {
+  return ParseSimple(name, kClusters, "clusters/ID");
+}
+Result<std::string> ParseGroupName(std::string_view name) {
+  return ParseSimple(name, kGroups, "groups/ID");
 }
 Result<std::string> ParseControllerName(std::string_view name) {
   return ParseSimple(name, kControllers, "controllers/ID");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resource names ("disks/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in them. Pure
-// functions.
+// Resource names ("disks/ID", "clusters/ID", "groups/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in
+// them. Pure functions.
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@
 namespace cleat::control {
 
 std::string DiskName(std::string_view id);
+std::string ClusterName(std::string_view id);
+std::string GroupName(std::string_view id);
 std::string ControllerName(std::string_view id);
 std::string AttachmentName(std::string_view controller_id, std::string_view id);
 std::string EngineName(std::string_view id);
@@ -23,6 +25,8 @@ Status CheckId(std::string_view what, std::string_view id);
 
 // The id in a name; kInvalidArgument, with the form that is expected, when the name has another one.
 Result<std::string> ParseDiskName(std::string_view name);
+Result<std::string> ParseClusterName(std::string_view name);
+Result<std::string> ParseGroupName(std::string_view name);
 Result<std::string> ParseControllerName(std::string_view name);
 Result<std::string> ParseEngineName(std::string_view name);
 

@@ -6,12 +6,46 @@
 #include "control/host_applier.h"
 #include "control/names.h"
 #include "control/reasons.h"
+#include "control/spec_rules.h"
 
 namespace cleat::control {
 namespace {
 
 // How often a watcher that hears nothing looks whether its caller is still there.
 constexpr std::chrono::milliseconds kWatchTurn{500};
+
+// The disks and clusters of a request that have a plain key: refused when it came over the network, overwritten when the call is
+// over. The request is gRPC's own, made for this call, and const only by the signature.
+class PlainKeys {
+ public:
+  PlainKeys() = default;
+  explicit PlainKeys(v1::Disk* disk) { Add(disk); }
+  explicit PlainKeys(v1::Cluster* cluster) { Add(cluster); }
+  ~PlainKeys() {
+    for (v1::Cluster* cluster : clusters_) WipePlainKey(cluster->mutable_spec());
+    for (v1::Disk* disk : disks_) WipePlainKey(disk->mutable_spec());
+  }
+  PlainKeys(const PlainKeys&) = delete;
+  PlainKeys& operator=(const PlainKeys&) = delete;
+
+  void Add(v1::Disk* disk) {
+    if (disk->spec().encryption().has_plain_key()) disks_.push_back(disk);
+  }
+  void Add(v1::Cluster* cluster) {
+    if (cluster->spec().has_plain_key()) clusters_.push_back(cluster);
+  }
+  Status Check(const Caller& caller) const {
+    if ((disks_.empty() && clusters_.empty()) || caller.kind == Caller::Kind::kLocal) return Ok{};
+    return Refuse(v1::REASON_PLAIN_KEY_NOT_LOCAL,
+                  "a plain key is only taken over the unix socket: send it there, or wrap it under cleatd's "
+                  "key-encryption key. It has been on the network: don't use it any more",
+                  {{"field", disks_.empty() ? "spec.plain_key" : "spec.encryption.plain_key"}});
+  }
+
+ private:
+  std::vector<v1::Disk*> disks_;
+  std::vector<v1::Cluster*> clusters_;
+};
 
 // What it will be called, as far as the request says.
 std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
@@ -26,8 +60,12 @@ std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
 grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                                  v1::Disk* reply) {
   static constexpr Method kMethod{"CreateDisk", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::CreateDiskRequest*>(request)->mutable_disk());
   return gate_.Pass(*context, kMethod, DiskName(request->disk_id()), reply,
-                    [&] { return state_.CreateDisk(*request); });
+                    [&](const Caller& caller) -> Result<v1::Disk> {
+                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      return state_.CreateDisk(*request);
+                    });
 }
 
 grpc::Status Service::GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
@@ -53,6 +91,79 @@ grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteD
                                  v1::DeleteDiskResponse* reply) {
   static constexpr Method kMethod{"DeleteDisk", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DeleteDisk(*request); });
+}
+
+grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
+                                    v1::Cluster* reply) {
+  static constexpr Method kMethod{"CreateCluster", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::CreateClusterRequest*>(request)->mutable_cluster());
+  return gate_.Pass(*context, kMethod, ClusterName(request->cluster_id()), reply,
+                    [&](const Caller& caller) -> Result<v1::Cluster> {
+                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      return state_.CreateCluster(*request);
+                    });
+}
+
+grpc::Status Service::GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,
+                                 v1::Cluster* reply) {
+  static constexpr Method kMethod{"GetCluster", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetCluster(*request); });
+}
+
+grpc::Status Service::ListClusters(grpc::ServerContext* context, const v1::ListClustersRequest* request,
+                                   v1::ListClustersResponse* reply) {
+  static constexpr Method kMethod{"ListClusters", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, "clusters", reply, [&] { return state_.ListClusters(*request); });
+}
+
+grpc::Status Service::UpdateCluster(grpc::ServerContext* context, const v1::UpdateClusterRequest* request,
+                                    v1::Cluster* reply) {
+  static constexpr Method kMethod{"UpdateCluster", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::UpdateClusterRequest*>(request)->mutable_cluster());
+  return gate_.Pass(*context, kMethod, request->cluster().name(), reply,
+                    [&](const Caller& caller) -> Result<v1::Cluster> {
+                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      return state_.UpdateCluster(*request);
+                    });
+}
+
+grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::DeleteClusterRequest* request,
+                                    v1::DeleteClusterResponse* reply) {
+  static constexpr Method kMethod{"DeleteCluster", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.DeleteCluster(*request); });
+}
+
+grpc::Status Service::CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,
+                                  v1::Group* reply) {
+  static constexpr Method kMethod{"CreateGroup", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, GroupName(request->group_id()), reply,
+                    [&] { return state_.CreateGroup(*request); });
+}
+
+grpc::Status Service::GetGroup(grpc::ServerContext* context, const v1::GetGroupRequest* request,
+                               v1::Group* reply) {
+  static constexpr Method kMethod{"GetGroup", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetGroup(*request); });
+}
+
+grpc::Status Service::ListGroups(grpc::ServerContext* context, const v1::ListGroupsRequest* request,
+                                 v1::ListGroupsResponse* reply) {
+  static constexpr Method kMethod{"ListGroups", Role::kRead, false};
+  return gate_.Pass(*context, kMethod, "groups", reply, [&] { return state_.ListGroups(*request); });
+}
+
+grpc::Status Service::UpdateGroup(grpc::ServerContext* context, const v1::UpdateGroupRequest* request,
+                                  v1::Group* reply) {
+  static constexpr Method kMethod{"UpdateGroup", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->group().name(), reply,
+                    [&] { return state_.UpdateGroup(*request); });
+}
+
+grpc::Status Service::DeleteGroup(grpc::ServerContext* context, const v1::DeleteGroupRequest* request,
+                                  v1::DeleteGroupResponse* reply) {
+  static constexpr Method kMethod{"DeleteGroup", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DeleteGroup(*request); });
 }
 
 grpc::Status Service::CreateController(grpc::ServerContext* context,
@@ -135,9 +246,14 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   static constexpr Method kAdd{"ApplyHost", Role::kAttach, true};
   static constexpr Method kExact{"ApplyHost(EXACT)", Role::kAdmin, true};
   const Method& method = request->mode() == v1::APPLY_MODE_EXACT ? kExact : kAdd;
+  PlainKeys keys;
+  for (v1::Disk& disk : *const_cast<v1::ApplyHostRequest*>(request)->mutable_disks()) keys.Add(&disk);
+  for (v1::Cluster& cluster : *const_cast<v1::ApplyHostRequest*>(request)->mutable_clusters())
+    keys.Add(&cluster);
   return gate_.Pass(
       *context, method, request->dry_run() ? "dry run" : "host", reply,
-      [&]() -> Result<v1::ApplyHostResponse> {
+      [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {
+        if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
         const std::unique_lock lock(apply_mutex_, std::try_to_lock);
         if (!lock.owns_lock()) {
           return Refuse(v1::REASON_RESOURCE_BUSY, "another ApplyHost is under way: retry in a moment");

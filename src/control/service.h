@@ -30,6 +30,26 @@ class Service final : public v1::Cleat::Service {
                           v1::Disk* reply) override;
   grpc::Status DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
                           v1::DeleteDiskResponse* reply) override;
+  grpc::Status CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
+                             v1::Cluster* reply) override;
+  grpc::Status GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,
+                          v1::Cluster* reply) override;
+  grpc::Status ListClusters(grpc::ServerContext* context, const v1::ListClustersRequest* request,
+                            v1::ListClustersResponse* reply) override;
+  grpc::Status UpdateCluster(grpc::ServerContext* context, const v1::UpdateClusterRequest* request,
+                             v1::Cluster* reply) override;
+  grpc::Status DeleteCluster(grpc::ServerContext* context, const v1::DeleteClusterRequest* request,
+                             v1::DeleteClusterResponse* reply) override;
+  grpc::Status CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,
+                           v1::Group* reply) override;
+  grpc::Status GetGroup(grpc::ServerContext* context, const v1::GetGroupRequest* request,
+                        v1::Group* reply) override;
+  grpc::Status ListGroups(grpc::ServerContext* context, const v1::ListGroupsRequest* request,
+                          v1::ListGroupsResponse* reply) override;
+  grpc::Status UpdateGroup(grpc::ServerContext* context, const v1::UpdateGroupRequest* request,
+                           v1::Group* reply) override;
+  grpc::Status DeleteGroup(grpc::ServerContext* context, const v1::DeleteGroupRequest* request,
+                           v1::DeleteGroupResponse* reply) override;
   grpc::Status CreateController(grpc::ServerContext* context, const v1::CreateControllerRequest* request,
                                 v1::Controller* reply) override;
   grpc::Status GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,

@@ -13,6 +13,7 @@
 #include "control/model.h"
 #include "control/names.h"
 #include "control/reasons.h"
+#include "keys/secret.h"
 
 namespace cleat::control {
 namespace {
@@ -112,7 +113,39 @@ Status CheckEnum(std::string_view object, std::string_view field, Enum value, bo
       fmt::format("{}: {} is {}, which this version does not know", object, field, static_cast<int>(value)));
 }
 
+// What can be said of it without the key.
+Status CompleteEncryption(std::string_view disk, uint32_t logical_block_bytes, v1::Encryption* encryption) {
+  if (encryption->cipher() == v1::CIPHER_UNSPECIFIED) encryption->set_cipher(v1::CIPHER_AES_256_XTS);
+  if (encryption->data_unit_bytes() == 0) encryption->set_data_unit_bytes(kSmallBlockBytes);
+  const bool known = v1::Cipher_IsValid(encryption->cipher());
+  if (auto status = CheckEnum(disk, "encryption.cipher", encryption->cipher(), known); !status.ok())
+    return status;
+  const uint32_t unit = encryption->data_unit_bytes();
+  if (unit != kSmallBlockBytes && unit != kLargeBlockBytes) {
+    return Invalid(disk, "spec.encryption.data_unit_bytes",
+                   fmt::format("{}: encryption.data_unit_bytes is {}: it must be 512 or 4096", disk, unit));
+  }
+  if (unit <= logical_block_bytes) return Ok{};
+  return Invalid(
+      disk, "spec.encryption.data_unit_bytes",
+      fmt::format("{}: encryption.data_unit_bytes is {} on a disk with logical blocks of {} bytes: give it "
+                  "logical_block_bytes of 4096, or data units of 512",
+                  disk, unit, logical_block_bytes));
+}
+
 }  // namespace
+
+v1::DiskSpec WithoutKey(v1::DiskSpec spec) {
+  WipePlainKey(&spec);
+  if (spec.has_encryption()) spec.mutable_encryption()->clear_wrapped_key();
+  return spec;
+}
+
+void WipePlainKey(v1::DiskSpec* spec) {
+  if (!spec->encryption().has_plain_key()) return;
+  keys::Wipe(*spec->mutable_encryption()->mutable_plain_key());
+  spec->mutable_encryption()->clear_plain_key();
+}
 
 Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
                                  size_t bytes_max) {
@@ -128,6 +161,12 @@ Result<std::string> CompletePath(std::string_view resource, std::string_view fie
     return invalid(fmt::format("has {} bytes: {} at most", path.size(), bytes_max));
   }
   return std::filesystem::path(path).lexically_normal().string();
+}
+
+Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec) {
+  if (auto status = CompleteLimits(GroupName(id), spec.mutable_limits()); !status.ok()) return status.error();
+  if (spec.limits().ByteSizeLong() == 0) spec.clear_limits();
+  return spec;
 }
 
 Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
@@ -148,13 +187,25 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   if (spec.has_fault()) {
     if (auto status = CheckFault(disk, spec.fault()); !status.ok()) return status.error();
   }
+  if (spec.has_limits()) {
+    if (auto status = CompleteLimits(disk, spec.mutable_limits()); !status.ok()) return status.error();
+    if (spec.limits().ByteSizeLong() == 0) spec.clear_limits();
+  }
+  if (spec.has_encryption()) {
+    auto status = CompleteEncryption(disk, spec.logical_block_bytes(), spec.mutable_encryption());
+    if (!status.ok()) return status.error();
+  }
   if (spec.backend_case() == v1::DiskSpec::BACKEND_NOT_SET) {
-    return Invalid(disk, "spec.backend", fmt::format("{}: no back end: set one of null, memory, file", disk));
+    return Invalid(disk, "spec.backend",
+                   fmt::format("{}: no back end: set one of null, memory, file, rbd", disk));
   }
   if (spec.has_file()) {
     auto path = CompletePath(disk, "file.path", spec.file().path(), kFilePathBytesMax);
     if (!path.ok()) return std::move(path).error();
     spec.mutable_file()->set_path(*path);
+  }
+  if (spec.has_rbd()) {
+    if (auto status = CheckRbd(disk, spec.rbd()); !status.ok()) return status.error();
   }
   return spec;
 }
@@ -185,6 +236,13 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
     if (!engine.ok())
       return Invalid(controller, "spec.engine",
                      fmt::format("{}: engine: {}", controller, engine.error().message));
+  }
+  if (!spec.group().empty()) {
+    auto group = ParseGroupName(spec.group());
+    if (!group.ok()) {
+      return Invalid(controller, "spec.group",
+                     fmt::format("{}: group: {}", controller, group.error().message));
+    }
   }
   return spec;
 }

@@ -14,11 +14,28 @@
 namespace cleat::control {
 
 Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
+Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
+// Whether it can log in: with monitors alone there must be a key.
+Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
+// Of an RBD disk, alone.
+Status CheckRbd(std::string_view disk, const v1::RbdBackend& rbd);
+Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type);
 Result<Labels> CheckLabels(std::string_view resource,
                            const google::protobuf::Map<std::string, std::string>& labels);
+
+// The limits of a disk or group. What is said without limiting anything (an empty message) is taken out, so that there is
+// one way to say the same.
+Status CompleteLimits(std::string_view resource, v1::Limits* limits);
+
+// Without anything of its disk key: to be shown, and compared.
+v1::DiskSpec WithoutKey(v1::DiskSpec spec);
+v1::ClusterSpec WithoutKey(v1::ClusterSpec spec);
+// Overwrites a plain key in it, if there is one, and takes it out.
+void WipePlainKey(v1::DiskSpec* spec);
+void WipePlainKey(v1::ClusterSpec* spec);
 
 // A locally assigned NAA name (SPC-5, 7.7.6.6.5) made from a disk's id alone: "0x3...".
 std::string DefaultWwn(std::string_view disk_id);

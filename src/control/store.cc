@@ -23,14 +23,24 @@ namespace {
 // In the lock file once there is a store.
 constexpr char kMark[] = "A Cleat store is beside this file. Remove both to start with an empty one.\n";
 
-constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
+constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
+constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
 constexpr char kLoadDisks[] =
-    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM disks";
+    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
+    "sum "
+    "FROM disks";
+constexpr char kLoadGroups[] =
+    "SELECT id, spec, revision, slot, labels, intent_revision, limits_revision, sum FROM groups";
+constexpr char kLoadClusters[] =
+    "SELECT id, spec, revision, labels, intent_revision, spec_revision, sum FROM clusters";
 constexpr char kLoadControllers[] =
     "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum FROM controllers";
 constexpr char kLoadAttachments[] =
@@ -53,7 +63,22 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row) {
           uint64_t{row.reached_engine},
           JoinIds(row.kept_by),
           JoinLabels(row.labels),
-          row.intent_revision};
+          row.intent_revision,
+          row.limits_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const GroupRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.slot},
+          JoinLabels(row.labels),
+          row.intent_revision,
+          row.limits_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
+  return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.spec_revision};
 }
 
 std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
@@ -183,8 +208,11 @@ Result<SqlRun> Store::Prepared(const char* sql) {
       std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& p) { return p.first == sql; });
   if (known != prepared_.end()) return SqlRun(known->second);
   sqlite3_stmt* statement = nullptr;
-  if (sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr) != SQLITE_OK)
-    return Failed(sql);
+  const int code = sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
+  // A table or column that is not there: nobody but a damaged file takes one away.
+  if (code == SQLITE_ERROR)
+    return Damaged(path_, fmt::format("its schema is damaged: {}", sqlite3_errmsg(db_)));
+  if (code != SQLITE_OK) return Failed(sql);
   prepared_.emplace_back(sql, statement);
   return SqlRun(statement);
 }
@@ -212,11 +240,12 @@ Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
   return Noted(Step(sql, values));
 }
 
-Status Store::Put(std::span<const AttachmentRow* const> rows) {
+template <typename Row>
+Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
   const std::lock_guard lock(mutex_);
   Status status = Step(kBegin, {});
-  for (const AttachmentRow* row : rows) {
-    if (status.ok()) status = Step(kPutAttachment, WithSum(ValuesOf(*row)));
+  for (const Row* row : rows) {
+    if (status.ok()) status = Step(sql, WithSum(ValuesOf(*row)));
   }
   if (status.ok()) status = Step(kCommit, {});
   // Some failures end the transaction by themselves.
@@ -227,6 +256,19 @@ Status Store::Put(std::span<const AttachmentRow* const> rows) {
   return Noted(std::move(status));
 }
 
+Status Store::Put(std::span<const AttachmentRow* const> rows) {
+  return PutTogether(kPutAttachment, rows);
+}
+Status Store::Put(std::span<const DiskRow* const> rows) {
+  return PutTogether(kPutDisk, rows);
+}
+
+Status Store::Put(const GroupRow& row) {
+  return Run(kPutGroup, WithSum(ValuesOf(row)));
+}
+Status Store::Put(const ClusterRow& row) {
+  return Run(kPutCluster, WithSum(ValuesOf(row)));
+}
 Status Store::Put(const DiskRow& row) {
   return Run(kPutDisk, WithSum(ValuesOf(row)));
 }
@@ -239,6 +281,12 @@ Status Store::Put(const AttachmentRow& row) {
 
 Status Store::EraseDisk(const std::string& id) {
   return Run(kEraseDisk, {id});
+}
+Status Store::EraseGroup(const std::string& id) {
+  return Run(kEraseGroup, {id});
+}
+Status Store::EraseCluster(const std::string& id) {
+  return Run(kEraseCluster, {id});
 }
 Status Store::EraseController(const std::string& id) {
   return Run(kEraseController, {id});
@@ -273,6 +321,8 @@ Result<Rows> Store::Load() {
   const std::lock_guard lock(mutex_);
   Rows rows;
   if (auto status = LoadDisks(rows.disks); !status.ok()) return status.error();
+  if (auto status = LoadGroups(rows.groups); !status.ok()) return status.error();
+  if (auto status = LoadClusters(rows.clusters); !status.ok()) return status.error();
   if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();
   if (auto status = LoadAttachments(rows.attachments); !status.ok()) return status.error();
   return rows;
@@ -297,10 +347,49 @@ Status Store::LoadDisks(std::vector<DiskRow>& rows) {
     row.kept_by = SplitIds(run->Bytes(5));
     row.labels = SplitLabels(run->Bytes(6));
     row.intent_revision = run->Number(7);
+    row.limits_revision = run->Number(8);
     const std::string what = fmt::format("disk '{}'", row.id);
-    if (auto status = CheckRow(*run, 8, parsed, what); !status.ok()) return status;
+    if (auto status = CheckRow(*run, 9, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
+}
+
+Status Store::LoadGroups(std::vector<GroupRow>& rows) {
+  auto run = Prepared(kLoadGroups);
+  if (!run.ok()) return std::move(run).error();
+  int code = SQLITE_OK;
+  while ((code = run->Step()) == SQLITE_ROW) {
+    GroupRow& row = rows.emplace_back();
+    row.id = run->Bytes(0);
+    const bool parsed =
+        row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id) && run->Number(3) < kGroupsMax;
+    row.revision = run->Number(2);
+    row.slot = static_cast<uint32_t>(run->Number(3));
+    row.labels = SplitLabels(run->Bytes(4));
+    row.intent_revision = run->Number(5);
+    row.limits_revision = run->Number(6);
+    const std::string what = fmt::format("group '{}'", row.id);
+    if (auto status = CheckRow(*run, 7, parsed, what); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadGroups));
+}
+
+Status Store::LoadClusters(std::vector<ClusterRow>& rows) {
+  auto run = Prepared(kLoadClusters);
+  if (!run.ok()) return std::move(run).error();
+  int code = SQLITE_OK;
+  while ((code = run->Step()) == SQLITE_ROW) {
+    ClusterRow& row = rows.emplace_back();
+    row.id = run->Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
+    row.revision = run->Number(2);
+    row.labels = SplitLabels(run->Bytes(3));
+    row.intent_revision = run->Number(4);
+    row.spec_revision = run->Number(5);
+    const std::string what = fmt::format("cluster '{}'", row.id);
+    if (auto status = CheckRow(*run, 6, parsed, what); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadClusters));
 }
 
 Status Store::LoadControllers(std::vector<ControllerRow>& rows) {

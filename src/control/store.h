@@ -41,12 +41,17 @@ class Store {
 
   // Inserts or replaces.
   Status Put(const DiskRow& row);
+  Status Put(const GroupRow& row);
+  Status Put(const ClusterRow& row);
   Status Put(const ControllerRow& row);
   Status Put(const AttachmentRow& row);
   // All of them in one transaction, or none.
   Status Put(std::span<const AttachmentRow* const> rows);
+  Status Put(std::span<const DiskRow* const> rows);
   // OK too when there is no such row.
   Status EraseDisk(const std::string& id);
+  Status EraseCluster(const std::string& id);
+  Status EraseGroup(const std::string& id);
   Status EraseController(const std::string& id);
   Status EraseAttachment(const std::string& controller, const std::string& id);
 
@@ -71,6 +76,8 @@ class Store {
   Status Run(const char* sql, const std::vector<SqlValue>& values);
   // The same, with mutex_ and without a word of what it means for the store.
   Status Step(const char* sql, const std::vector<SqlValue>& values);
+  template <typename Row>
+  Status PutTogether(const char* sql, std::span<const Row* const> rows);
   // Of a write: notes whether the store takes them.
   Status Noted(Status status);
   Result<SqlRun> Prepared(const char* sql);
@@ -78,6 +85,8 @@ class Store {
   // Of the row that was just read: its last column is the checksum of the `columns` before.
   Status CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const;
   Status LoadDisks(std::vector<DiskRow>& rows);
+  Status LoadClusters(std::vector<ClusterRow>& rows);
+  Status LoadGroups(std::vector<GroupRow>& rows);
   Status LoadControllers(std::vector<ControllerRow>& rows);
   Status LoadAttachments(std::vector<AttachmentRow>& rows);
 

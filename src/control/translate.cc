@@ -5,6 +5,56 @@
 #include "control/spec_rules.h"
 
 namespace cleat::control {
+namespace {
+
+constexpr int64_t kNsPerMillisecond = 1'000'000;
+
+void Put(const v1::RateLimit& limit, engine::v1::Rate* rate) {
+  rate->set_per_second(limit.per_second());
+  rate->set_burst_per_second(limit.burst_per_second());
+  rate->set_burst_ms(static_cast<uint32_t>(limit.burst_duration().seconds() * 1000 +
+                                           limit.burst_duration().nanos() / kNsPerMillisecond));
+}
+
+}  // namespace
+
+engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision) {
+  engine::v1::Limits told;
+  if (limits.has_iops()) Put(limits.iops(), told.mutable_iops());
+  if (limits.has_read_iops()) Put(limits.read_iops(), told.mutable_read_iops());
+  if (limits.has_write_iops()) Put(limits.write_iops(), told.mutable_write_iops());
+  if (limits.has_bytes()) Put(limits.bytes(), told.mutable_bytes());
+  if (limits.has_read_bytes()) Put(limits.read_bytes(), told.mutable_read_bytes());
+  if (limits.has_write_bytes()) Put(limits.write_bytes(), told.mutable_write_bytes());
+  told.set_revision(revision);
+  return told;
+}
+
+engine::v1::Group ToEngine(const GroupRow& row) {
+  engine::v1::Group group;
+  group.set_name(GroupName(row.id));
+  group.set_slot(row.slot);
+  *group.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
+  return group;
+}
+
+engine::v1::Cluster ToEngine(const ClusterRow& row) {
+  const v1::ClusterSpec& spec = row.spec;
+  engine::v1::Cluster cluster;
+  cluster.set_name(ClusterName(row.id));
+  if (!spec.monitors().empty()) cluster.set_monitors(spec.monitors());
+  if (!spec.conf_file().empty()) cluster.set_conf_file(spec.conf_file());
+  cluster.set_user(spec.user());
+  if (spec.has_wrapped_key()) {
+    cluster.set_key_encryption_key(spec.wrapped_key().key_encryption_key());
+    cluster.set_wrapped_key(spec.wrapped_key().data());
+  }
+  cluster.set_images_per_client(spec.images_per_client());
+  cluster.set_connect_timeout_ms(static_cast<uint32_t>(spec.connect_timeout().seconds() * 1000 +
+                                                       spec.connect_timeout().nanos() / kNsPerMillisecond));
+  cluster.set_revision(row.spec_revision);
+  return cluster;
+}
 
 engine::v1::Disk ToEngine(const DiskRow& row) {
   engine::v1::Disk disk;
@@ -17,11 +67,29 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
   if (row.spec.has_null()) disk.mutable_null()->set_skip_reads(row.spec.null().skip_reads());
   if (row.spec.has_memory()) disk.mutable_memory();
   if (row.spec.has_file()) disk.mutable_file()->set_path(row.spec.file().path());
+  if (row.spec.has_rbd()) {
+    const v1::RbdBackend& rbd = row.spec.rbd();
+    disk.mutable_rbd()->set_cluster(rbd.cluster());
+    disk.mutable_rbd()->set_pool(rbd.pool());
+    if (!rbd.name_space().empty()) disk.mutable_rbd()->set_name_space(rbd.name_space());
+    disk.mutable_rbd()->set_image(rbd.image());
+    if (!rbd.snapshot().empty()) disk.mutable_rbd()->set_snapshot(rbd.snapshot());
+  }
   if (row.spec.has_fault()) {
     disk.mutable_fault()->set_seed(row.spec.fault().seed());
     disk.mutable_fault()->set_delay_ns_max(row.spec.fault().delay_ns_max());
     disk.mutable_fault()->set_fail_per_million(row.spec.fault().fail_per_million());
   }
+  if (row.spec.has_encryption()) {
+    const v1::Encryption& encryption = row.spec.encryption();
+    disk.mutable_encryption()->set_cipher(encryption.cipher() == v1::CIPHER_AES_128_XTS
+                                              ? engine::v1::CIPHER_AES_128_XTS
+                                              : engine::v1::CIPHER_AES_256_XTS);
+    disk.mutable_encryption()->set_data_unit_bytes(encryption.data_unit_bytes());
+    disk.mutable_encryption()->set_key_encryption_key(encryption.wrapped_key().key_encryption_key());
+    disk.mutable_encryption()->set_wrapped_key(encryption.wrapped_key().data());
+  }
+  if (row.limits_revision != 0) *disk.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
   return disk;
 }
 
@@ -36,6 +104,7 @@ engine::v1::Controller ToEngine(const ControllerRow& row) {
                                  : engine::v1::SOCKET_MODE_CLIENT);
   controller.set_queues(row.spec.queues());
   controller.set_revision(row.revision);
+  if (!row.spec.group().empty()) controller.set_group(row.spec.group());
   return controller;
 }
 
@@ -97,6 +166,7 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
     case engine::v1::ATTACHMENT_STATE_ACTIVE:
       return v1::ATTACHMENT_STATE_READY;
     case engine::v1::ATTACHMENT_STATE_FAILED:
+    case engine::v1::ATTACHMENT_STATE_FENCED:
       return v1::ATTACHMENT_STATE_FAILED;
     case engine::v1::ATTACHMENT_STATE_CLOSING:
       return v1::ATTACHMENT_STATE_DETACHING;
@@ -104,6 +174,32 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
       break;
   }
   return v1::ATTACHMENT_STATE_PENDING;
+}
+
+v1::CephStatus FromEngine(const engine::v1::CephStatus& status) {
+  constexpr uint64_t kNsInSecond = 1'000'000'000;
+  v1::CephStatus result;
+  result.set_threads(status.threads());
+  result.set_clients_total(status.clients_total());
+  for (const engine::v1::CephClient& client : status.clients()) {
+    v1::CephClient& shown = *result.add_clients();
+    shown.set_cluster(client.cluster());
+    shown.set_id(client.id());
+    shown.set_images(client.images());
+    if (client.busy_ns() != 0)
+      shown.mutable_busy()->set_seconds(static_cast<int64_t>(client.busy_ns() / kNsInSecond));
+    shown.set_blocklisted(client.blocklisted());
+  }
+  return result;
+}
+
+AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
+  const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE;
+  return {.state = FromEngine(status.state()),
+          .message = status.message(),
+          .size_bytes = open ? status.attachment().disk().size_bytes() : 0,
+          .failures = status.state() == engine::v1::ATTACHMENT_STATE_FENCED ? 1U : 0U,
+          .limits_revision = status.attachment().disk().limits().revision()};
 }
 
 }  // namespace cleat::control

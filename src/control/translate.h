@@ -10,7 +10,10 @@
 
 namespace cleat::control {
 
+engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision);
 engine::v1::Disk ToEngine(const DiskRow& row);
+engine::v1::Cluster ToEngine(const ClusterRow& row);
+engine::v1::Group ToEngine(const GroupRow& row);
 engine::v1::Controller ToEngine(const ControllerRow& row);
 engine::v1::Attachment ToEngine(const AttachmentIntent& intent);
 
@@ -18,5 +21,7 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent);
 Status FromEngine(const engine::v1::Reply& reply);
 v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status);
 v1::AttachmentState FromEngine(engine::v1::AttachmentState state);
+v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
+AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status);
 
 }  // namespace cleat::control

@@ -11,7 +11,7 @@
 namespace cleat::control {
 namespace {
 
-Error Stopping() {
+Error StoppedWatching() {
   return Refuse(v1::REASON_STOPPING, "cleatd is stopping: watch again when it is back");
 }
 
@@ -52,7 +52,7 @@ void Watcher::End(Error error) {
 
 Result<std::shared_ptr<Watcher>> WatchHub::Subscribe(std::vector<WatchEvent> snapshot) {
   const std::lock_guard lock(mutex_);
-  if (stopped_) return Stopping();
+  if (stopped_) return StoppedWatching();
   watchers_.remove_if([](const std::weak_ptr<Watcher>& watcher) { return watcher.expired(); });
   if (watchers_.size() >= kWatchersMax) {
     return Refuse(v1::REASON_TOO_MANY_WATCHERS,
@@ -104,7 +104,7 @@ void WatchHub::Stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   for (const auto& weak : watchers_) {
-    if (const auto watcher = weak.lock()) watcher->End(Stopping());
+    if (const auto watcher = weak.lock()) watcher->End(StoppedWatching());
   }
 }
 

@@ -118,6 +118,8 @@ void BuildApp(CLI::App& app, Globals& globals) {
   app.get_formatter()->column_width(34);
   AddGlobalOptions(app, globals);
   AddDiskCommands(app, globals);
+  AddClusterCommands(app, globals);
+  AddGroupCommands(app, globals);
   AddControllerCommands(app, globals);
   AddAttachmentCommands(app, globals);
   AddEngineCommands(app, globals);

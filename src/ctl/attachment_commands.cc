@@ -84,7 +84,7 @@ ExitCode Detach(Client& client, const AttachmentArguments& arguments) {
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
-ExitCode Get(Client& client, const AttachmentArguments& arguments) {
+ExitCode GetAttachment(Client& client, const AttachmentArguments& arguments) {
   v1::GetAttachmentRequest request;
   if (const ExitCode code = FindName(client, arguments, *request.mutable_name()); code != kOk) return code;
   if (request.name().empty()) {
@@ -96,7 +96,7 @@ ExitCode Get(Client& client, const AttachmentArguments& arguments) {
   return ShowOne(client, attachment, Detail::kAll);
 }
 
-ExitCode List(Client& client, const AttachmentArguments& arguments) {
+ExitCode ListAttachments(Client& client, const AttachmentArguments& arguments) {
   v1::ListAttachmentsRequest request;
   request.set_parent(arguments.controller.empty() ? "controllers/-"
                                                   : FullName("controllers/", arguments.controller));
@@ -144,13 +144,13 @@ void AddAttachmentCommands(CLI::App& app, Globals& globals) {
                               "cleatctl attachment list\n"
                               "cleatctl attachment list vm1");
   list->add_option(kControllerArgument, arguments->controller, "ID or controllers/ID; all if not given");
-  OnRun(*list, globals, arguments, List);
+  OnRun(*list, globals, arguments, ListAttachments);
 
   CLI::App* get = AddCommand(*attachment, "get", "Show an attachment",
                              "cleatctl attachment get vm1 root\n"
                              "cleatctl attachment get controllers/vm1/attachments/root");
   AddWhich(*get, *arguments);
-  OnRun(*get, globals, arguments, Get);
+  OnRun(*get, globals, arguments, GetAttachment);
 }
 
 }  // namespace cleat::ctl

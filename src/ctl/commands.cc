@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "ctl/limits.h"
 #include "ctl/size.h"
 
 namespace cleat::ctl {
@@ -88,6 +89,39 @@ CLI::Option* AddTime(CLI::App& command, const std::string& name, int& seconds,
 
 void AddEtag(CLI::App& command, std::string& etag) {
   command.add_option("--etag", etag, "Do it only if the resource's etag is still this one");
+}
+
+namespace {
+
+std::string CheckLimit(const std::string& text) {
+  v1::Limits limits;
+  const Status status = ParseLimit(text, &limits);
+  return status.ok() ? std::string() : status.error().message;
+}
+
+}  // namespace
+
+void AddLimits(CLI::App& command, std::vector<std::string>& limits) {
+  command
+      .add_option("--limit", limits,
+                  "What it may use a second: iops, read_iops, write_iops, bytes, read_bytes, write_bytes; "
+                  "with a burst, "
+                  "the rate that it may have for a time after idling. May be given again")
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CheckLimit, ""))
+      ->type_name(kLimitForm);
+}
+
+void AddAllLimits(CLI::App& command, std::vector<std::string>& limits) {
+  const auto check = [](const std::string& text) {
+    return text == "none" ? std::string() : CheckLimit(text);
+  };
+  command
+      .add_option("LIMIT", limits,
+                  "All limits from now on: iops=6000, bytes=100M,burst=200M/30s ...; or none")
+      ->required()
+      ->check(CLI::Validator(check, ""))
+      ->type_name(kLimitForm);
 }
 
 void AddLabels(CLI::App& command, LabelArguments& labels) {

@@ -17,6 +17,8 @@
 namespace cleat::ctl {
 
 void AddDiskCommands(CLI::App& app, Globals& globals);
+void AddClusterCommands(CLI::App& app, Globals& globals);
+void AddGroupCommands(CLI::App& app, Globals& globals);
 void AddControllerCommands(CLI::App& app, Globals& globals);
 void AddAttachmentCommands(CLI::App& app, Globals& globals);
 void AddEngineCommands(CLI::App& app, Globals& globals);
@@ -29,6 +31,8 @@ void AddHelpCommands(CLI::App& app, Globals& globals);  // explain, completion, 
 
 // Names of positional arguments, and kinds of option values. Completion goes by them.
 inline constexpr const char* kDiskArgument = "DISK";
+inline constexpr const char* kClusterArgument = "CLUSTER";
+inline constexpr const char* kGroupArgument = "GROUP";
 inline constexpr const char* kControllerArgument = "CONTROLLER";
 inline constexpr const char* kWhichArgument = "WHICH";  // of the attachments of a controller
 inline constexpr const char* kEngineArgument = "ENGINE";
@@ -67,6 +71,9 @@ CLI::Option* AddSize(CLI::App& command, const std::string& name, uint64_t& bytes
 CLI::Option* AddTime(CLI::App& command, const std::string& name, int& seconds,
                      const std::string& description);
 void AddEtag(CLI::App& command, std::string& etag);
+// --limit, as often as one likes; and all of them as arguments, "none" for none. Read by ParseLimits.
+void AddLimits(CLI::App& command, std::vector<std::string>& limits);
+void AddAllLimits(CLI::App& command, std::vector<std::string>& limits);
 
 // ---- Labels
 

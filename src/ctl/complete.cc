@@ -141,8 +141,8 @@ std::vector<std::string> Values(const CLI::Option& option, const CLI::App& app, 
       command = next;
     }
     AddCommands(*command, found);
-  } else if (kind == kDiskArgument || kind == kControllerArgument || kind == kEngineArgument ||
-             kind == kNameArgument) {
+  } else if (kind == kDiskArgument || kind == kClusterArgument || kind == kGroupArgument ||
+             kind == kControllerArgument || kind == kEngineArgument || kind == kNameArgument) {
     found = find_ids(kind, "");
   } else if (kind == kWhichArgument && !walk.positionals().empty()) {
     found = find_ids(kind, walk.positionals().back());
@@ -217,23 +217,30 @@ std::vector<std::string> FindIdsOfCleatd(const Globals& globals, std::string_vie
       found.push_back(all ? resource.name() : std::string(IdOf(resource.name())));
     }
   };
-  using Stub = v1::Cleat::Stub;
   if (all || kind == kDiskArgument) {
-    list(&Stub::ListDisks, v1::ListDisksRequest(), v1::ListDisksResponse(),
+    list(&v1::Cleat::Stub::ListDisks, v1::ListDisksRequest(), v1::ListDisksResponse(),
          [](auto& r) { return r.disks(); });
   }
+  if (all || kind == kClusterArgument) {
+    list(&v1::Cleat::Stub::ListClusters, v1::ListClustersRequest(), v1::ListClustersResponse(),
+         [](auto& r) { return r.clusters(); });
+  }
+  if (all || kind == kGroupArgument) {
+    list(&v1::Cleat::Stub::ListGroups, v1::ListGroupsRequest(), v1::ListGroupsResponse(),
+         [](auto& r) { return r.groups(); });
+  }
   if (all || kind == kControllerArgument) {
-    list(&Stub::ListControllers, v1::ListControllersRequest(), v1::ListControllersResponse(),
+    list(&v1::Cleat::Stub::ListControllers, v1::ListControllersRequest(), v1::ListControllersResponse(),
          [](auto& r) { return r.controllers(); });
   }
   if (all || kind == kWhichArgument) {
     v1::ListAttachmentsRequest request;
     request.set_parent(all ? "controllers/-" : FullName("controllers/", parent));
-    list(&Stub::ListAttachments, request, v1::ListAttachmentsResponse(),
+    list(&v1::Cleat::Stub::ListAttachments, request, v1::ListAttachmentsResponse(),
          [](auto& r) { return r.attachments(); });
   }
   if (all || kind == kEngineArgument) {
-    list(&Stub::ListEngines, v1::ListEnginesRequest(), v1::ListEnginesResponse(),
+    list(&v1::Cleat::Stub::ListEngines, v1::ListEnginesRequest(), v1::ListEnginesResponse(),
          [](auto& r) { return r.engines(); });
   }
   return found;

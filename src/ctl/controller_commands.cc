@@ -13,12 +13,13 @@ struct ControllerArguments {
   bool server = false;
   uint32_t queues = 0;
   std::string engine;
+  std::string group;
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
 };
 
-v1::CreateControllerRequest RequestFrom(const ControllerArguments& arguments) {
+v1::CreateControllerRequest ControllerFrom(const ControllerArguments& arguments) {
   v1::CreateControllerRequest request;
   request.set_controller_id(std::string(IdOf(arguments.id)));
   ChangeLabels(arguments.labels, *request.mutable_controller()->mutable_labels());
@@ -28,53 +29,54 @@ v1::CreateControllerRequest RequestFrom(const ControllerArguments& arguments) {
   spec.set_socket_mode(arguments.server ? v1::SOCKET_MODE_SERVER : v1::SOCKET_MODE_CLIENT);
   spec.set_queues(arguments.queues);
   if (!arguments.engine.empty()) spec.set_engine(FullName("engines/", arguments.engine));
+  if (!arguments.group.empty()) spec.set_group(FullName("groups/", arguments.group));
   return request;
 }
 
-std::string NameOf(const ControllerArguments& arguments) {
+std::string ControllerName(const ControllerArguments& arguments) {
   return FullName("controllers/", arguments.id);
 }
 
-ExitCode Create(Client& client, const ControllerArguments& arguments) {
+ExitCode CreateController(Client& client, const ControllerArguments& arguments) {
   v1::Controller controller;
-  const auto request = RequestFrom(arguments);
+  const auto request = ControllerFrom(arguments);
   if (const ExitCode code = client.Call(&Stub::CreateController, request, controller); code != kOk)
     return code;
   return WaitAndShow(client, controller, arguments.wait_s, &v1::WaitResponse::controller);
 }
 
-ExitCode Get(Client& client, const ControllerArguments& arguments) {
+ExitCode GetController(Client& client, const ControllerArguments& arguments) {
   v1::GetControllerRequest request;
-  request.set_name(NameOf(arguments));
+  request.set_name(ControllerName(arguments));
   v1::Controller controller;
   if (const ExitCode code = client.Call(&Stub::GetController, request, controller); code != kOk) return code;
   return ShowOne(client, controller, Detail::kAll);
 }
 
-ExitCode List(Client& client, const ControllerArguments&) {
+ExitCode ListControllers(Client& client, const ControllerArguments&) {
   return ListAll(client, &Stub::ListControllers, v1::ListControllersRequest(),
                  &v1::ListControllersResponse::controllers);
 }
 
-ExitCode Update(Client& client, const ControllerArguments& arguments) {
+ExitCode UpdateController(Client& client, const ControllerArguments& arguments) {
   v1::Controller controller;
   const ExitCode code = UpdateLabels(client, &Stub::GetController, &Stub::UpdateController,
-                                     &v1::UpdateControllerRequest::mutable_controller, NameOf(arguments),
-                                     arguments.etag, arguments.labels, controller);
+                                     &v1::UpdateControllerRequest::mutable_controller,
+                                     ControllerName(arguments), arguments.etag, arguments.labels, controller);
   return code != kOk ? code : ShowOne(client, controller, Detail::kLine);
 }
 
-ExitCode Delete(Client& client, const ControllerArguments& arguments) {
+ExitCode DeleteController(Client& client, const ControllerArguments& arguments) {
   v1::DeleteControllerRequest request;
-  request.set_name(NameOf(arguments));
+  request.set_name(ControllerName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteControllerResponse response;
   if (const ExitCode code = client.Call(&Stub::DeleteController, request, response); code != kOk) return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
-void AddCreate(CLI::App& controller, Globals& globals,
-               const std::shared_ptr<ControllerArguments>& arguments) {
+void AddCreateController(CLI::App& controller, Globals& globals,
+                         const std::shared_ptr<ControllerArguments>& arguments) {
   CLI::App* create =
       AddCommand(controller, "create", "Make a virtio device for a guest",
                  "cleatctl controller create vm1 --type scsi --socket /run/vms/vm1.sock --queues 4\n"
@@ -93,9 +95,11 @@ void AddCreate(CLI::App& controller, Globals& globals,
       ->add_option("--engine", arguments->engine,
                    "The engine that serves it; the least loaded one by default")
       ->type_name(kEngineArgument);
+  create->add_option("--group", arguments->group, "The group whose limits its disks share; none by default")
+      ->type_name(kGroupArgument);
   AddLabels(*create, arguments->labels);
   AddWait(*create, arguments->wait_s, "its engine has it");
-  OnRun(*create, globals, arguments, Create);
+  OnRun(*create, globals, arguments, CreateController);
 }
 
 }  // namespace
@@ -106,17 +110,17 @@ void AddControllerCommands(CLI::App& app, Globals& globals) {
   controller->require_subcommand(1);
   const auto arguments = std::make_shared<ControllerArguments>();
   constexpr const char* kWhich = "ID or controllers/ID";
-  AddCreate(*controller, globals, arguments);
+  AddCreateController(*controller, globals, arguments);
 
   CLI::App* list =
       AddCommand(*controller, "list", "Show all controllers",
                  "cleatctl controller list\n"
                  "cleatctl controller list --output json | jq -r '.controllers[].spec.socket_path'");
-  OnRun(*list, globals, arguments, List);
+  OnRun(*list, globals, arguments, ListControllers);
 
   CLI::App* get = AddCommand(*controller, "get", "Show a controller", "cleatctl controller get vm1");
   get->add_option(kControllerArgument, arguments->id, kWhich)->required();
-  OnRun(*get, globals, arguments, Get);
+  OnRun(*get, globals, arguments, GetController);
 
   CLI::App* update = AddCommand(*controller, "update", "Change a controller's labels",
                                 "cleatctl controller update vm1 --label owner=ann --remove-label old");
@@ -124,14 +128,14 @@ void AddControllerCommands(CLI::App& app, Globals& globals) {
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
   AddEtag(*update, arguments->etag);
-  OnRun(*update, globals, arguments, Update);
+  OnRun(*update, globals, arguments, UpdateController);
 
   CLI::App* remove = AddCommand(*controller, "delete", "Delete a controller without disks",
                                 "cleatctl controller delete vm1 --wait");
   remove->add_option(kControllerArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
-  OnRun(*remove, globals, arguments, Delete);
+  OnRun(*remove, globals, arguments, DeleteController);
 }
 
 }  // namespace cleat::ctl

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "ctl/commands.h"
+#include "ctl/disk_key.h"
+#include "ctl/limits.h"
 
 namespace cleat::ctl {
 namespace {
@@ -16,6 +18,7 @@ struct DiskArguments {
   std::string serial;
   std::string wwn;
   std::string file;
+  std::string rbd;
   bool create = false;
   bool memory = false;
   bool null = false;
@@ -24,6 +27,8 @@ struct DiskArguments {
   uint64_t fault_seed = 0;
   uint64_t fault_delay_us = 0;
   uint32_t fault_fail_per_million = 0;
+  KeyArguments key;
+  std::vector<std::string> limits;
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
@@ -31,7 +36,25 @@ struct DiskArguments {
 
 constexpr uint64_t kBlockBytesMax = 1 << 20;  // beyond what cleatd takes; so that the message is cleatd's
 
-v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
+// CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT], as rbd itself writes what comes after the cluster. False when it is not.
+bool ParseRbd(std::string_view text, v1::RbdBackend* rbd) {
+  if (const size_t at = text.find('@'); at != std::string_view::npos) {
+    rbd->set_snapshot(std::string(text.substr(at + 1)));
+    if (rbd->snapshot().empty()) return false;
+    text = text.substr(0, at);
+  }
+  if (text.starts_with("clusters/")) text.remove_prefix(std::string_view("clusters/").size());
+  const std::vector<std::string> parts = CLI::detail::split(std::string(text), '/');
+  const bool empty = std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.empty(); });
+  if (empty || parts.size() < 3 || parts.size() > 4) return false;
+  rbd->set_cluster(FullName("clusters/", parts[0]));
+  rbd->set_pool(parts[1]);
+  if (parts.size() == 4) rbd->set_name_space(parts[2]);
+  rbd->set_image(parts.back());
+  return true;
+}
+
+v1::CreateDiskRequest DiskFrom(const DiskArguments& arguments) {
   v1::CreateDiskRequest request;
   request.set_disk_id(std::string(IdOf(arguments.id)));
   ChangeLabels(arguments.labels, *request.mutable_disk()->mutable_labels());
@@ -49,6 +72,7 @@ v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
     spec.mutable_file()->set_path(arguments.file);
     spec.mutable_file()->set_create(arguments.create);
   }
+  if (!arguments.rbd.empty()) ParseRbd(arguments.rbd, spec.mutable_rbd());
   if (arguments.fault_delay_us != 0 || arguments.fault_fail_per_million != 0) {
     spec.mutable_fault()->set_seed(arguments.fault_seed);
     spec.mutable_fault()->set_delay_ns_max(arguments.fault_delay_us * 1000);
@@ -57,40 +81,48 @@ v1::CreateDiskRequest RequestFrom(const DiskArguments& arguments) {
   return request;
 }
 
-std::string NameOf(const DiskArguments& arguments) {
+std::string DiskName(const DiskArguments& arguments) {
   return FullName("disks/", arguments.id);
 }
 
-ExitCode Create(Client& client, const DiskArguments& arguments) {
+ExitCode CreateDisk(Client& client, const DiskArguments& arguments) {
+  v1::CreateDiskRequest request = DiskFrom(arguments);
+  auto limits = ParseLimits(arguments.limits);
+  if (!limits.ok()) return Fail(kUsage, limits.error().message);
+  *request.mutable_disk()->mutable_spec()->mutable_limits() = std::move(*limits);
+  if (auto status = ReadKey(arguments.key, request.mutable_disk()->mutable_spec()); !status.ok()) {
+    return Fail(kUsage, status.error().message);
+  }
   v1::Disk disk;
-  if (const ExitCode code = client.Call(&Stub::CreateDisk, RequestFrom(arguments), disk); code != kOk)
-    return code;
+  const ExitCode code = client.Call(&Stub::CreateDisk, request, disk);
+  WipeKey(request.mutable_disk()->mutable_spec());
+  if (code != kOk) return code;
   return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
 }
 
-ExitCode Get(Client& client, const DiskArguments& arguments) {
+ExitCode GetDisk(Client& client, const DiskArguments& arguments) {
   v1::GetDiskRequest request;
-  request.set_name(NameOf(arguments));
+  request.set_name(DiskName(arguments));
   v1::Disk disk;
   if (const ExitCode code = client.Call(&Stub::GetDisk, request, disk); code != kOk) return code;
   return ShowOne(client, disk, Detail::kAll);
 }
 
-ExitCode List(Client& client, const DiskArguments&) {
+ExitCode ListDisks(Client& client, const DiskArguments&) {
   return ListAll(client, &Stub::ListDisks, v1::ListDisksRequest(), &v1::ListDisksResponse::disks);
 }
 
-ExitCode Update(Client& client, const DiskArguments& arguments) {
+ExitCode UpdateDisk(Client& client, const DiskArguments& arguments) {
   v1::Disk disk;
   const ExitCode code =
       UpdateLabels(client, &Stub::GetDisk, &Stub::UpdateDisk, &v1::UpdateDiskRequest::mutable_disk,
-                   NameOf(arguments), arguments.etag, arguments.labels, disk);
+                   DiskName(arguments), arguments.etag, arguments.labels, disk);
   return code != kOk ? code : ShowOne(client, disk, Detail::kLine);
 }
 
 ExitCode Resize(Client& client, const DiskArguments& arguments) {
   v1::UpdateDiskRequest request;
-  request.mutable_disk()->set_name(NameOf(arguments));
+  request.mutable_disk()->set_name(DiskName(arguments));
   request.mutable_disk()->set_etag(arguments.etag);
   request.mutable_disk()->mutable_spec()->set_size_bytes(arguments.size_bytes);
   request.mutable_update_mask()->add_paths("spec.size_bytes");
@@ -99,21 +131,38 @@ ExitCode Resize(Client& client, const DiskArguments& arguments) {
   return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
 }
 
-ExitCode Delete(Client& client, const DiskArguments& arguments) {
+ExitCode LimitDisk(Client& client, const DiskArguments& arguments) {
+  auto limits = ParseLimits(arguments.limits);
+  if (!limits.ok()) return Fail(kUsage, limits.error().message);
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(arguments));
+  request.mutable_disk()->set_etag(arguments.etag);
+  *request.mutable_disk()->mutable_spec()->mutable_limits() = std::move(*limits);
+  request.mutable_update_mask()->add_paths("spec.limits");
+  v1::Disk disk;
+  if (const ExitCode code = client.Call(&Stub::UpdateDisk, request, disk); code != kOk) return code;
+  return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
+}
+
+ExitCode DeleteDisk(Client& client, const DiskArguments& arguments) {
   v1::DeleteDiskRequest request;
-  request.set_name(NameOf(arguments));
+  request.set_name(DiskName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteDiskResponse response;
   if (const ExitCode code = client.Call(&Stub::DeleteDisk, request, response); code != kOk) return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
-void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
+void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
   CLI::App* create =
       AddCommand(disk, "create", "Make a disk",
                  "cleatctl disk create root --size 10G --file /var/lib/vms/root.img --create\n"
                  "cleatctl disk create data --size 1T --block 4K --file /dev/vg0/data --label vm=a\n"
-                 "cleatctl disk create scratch --size 512M --memory");
+                 "cleatctl disk create scratch --size 512M --memory\n"
+                 "cleatctl disk create db --size 100G --rbd ceph1/vms/db\n"
+                 "head -c 64 /dev/urandom > root.key    keep it, and keep it secret\n"
+                 "cleatctl disk create root --size 10G --file /dev/vg0/root --encryption-key-file root.key "
+                 "--limit iops=6000");
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
       ->required();
   AddSize(*create, "--size", arguments->size_bytes, "Size: 10G, 512MiB, 4096 (powers of 1024)")->required();
@@ -123,6 +172,18 @@ void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArgum
   backend->add_flag("--memory", arguments->memory,
                     "Memory of this host; lost when cleatd and the engine both end");
   auto* null = backend->add_flag("--null", arguments->null, "Nothing: reads give zeroes");
+  backend
+      ->add_option("--rbd", arguments->rbd,
+                   "An image of a Ceph cluster, which is there and at least as large; a snapshot can only be "
+                   "attached read-only")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            v1::RbdBackend rbd;
+            return ParseRbd(text, &rbd) ? std::string()
+                                        : "'" + text + "' is not CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
+          },
+          ""))
+      ->type_name("CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]");
   backend->require_option(1);
   create
       ->add_flag("--skip-reads", arguments->skip_reads,
@@ -138,6 +199,8 @@ void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArgum
                      "World wide name, 0x and 16 hexadecimal digits; made from the id by default");
   create->add_flag("--many-readers", arguments->many_readers,
                    "Any number of read-only attachments, instead of one writer");
+  AddLimits(*create, arguments->limits);
+  AddKey(*create, arguments->key);
   AddLabels(*create, arguments->labels);
   create->add_option("--fault-seed", arguments->fault_seed, "Tests: seed of the faults");
   create->add_option("--fault-delay-us", arguments->fault_delay_us,
@@ -145,27 +208,27 @@ void AddCreate(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArgum
   create->add_option("--fault-fail-per-million", arguments->fault_fail_per_million,
                      "Tests: requests that fail");
   AddWait(*create, arguments->wait_s, "the disk is ready");
-  OnRun(*create, globals, arguments, Create);
+  OnRun(*create, globals, arguments, CreateDisk);
 }
 
 }  // namespace
 
 void AddDiskCommands(CLI::App& app, Globals& globals) {
   CLI::App* disk =
-      AddCommand(app, "disk", "What stores blocks: create, list, get, update, resize, delete", "");
+      AddCommand(app, "disk", "What stores blocks: create, list, get, update, resize, limit, delete", "");
   disk->require_subcommand(1);
   const auto arguments = std::make_shared<DiskArguments>();
   constexpr const char* kWhich = "ID or disks/ID";
-  AddCreate(*disk, globals, arguments);
+  AddCreateDisk(*disk, globals, arguments);
 
   CLI::App* list = AddCommand(*disk, "list", "Show all disks",
                               "cleatctl disk list\n"
                               "cleatctl disk list --output json | jq -r '.disks[].name'");
-  OnRun(*list, globals, arguments, List);
+  OnRun(*list, globals, arguments, ListDisks);
 
   CLI::App* get = AddCommand(*disk, "get", "Show a disk", "cleatctl disk get root");
   get->add_option(kDiskArgument, arguments->id, kWhich)->required();
-  OnRun(*get, globals, arguments, Get);
+  OnRun(*get, globals, arguments, GetDisk);
 
   CLI::App* update = AddCommand(*disk, "update", "Change a disk's labels",
                                 "cleatctl disk update root --label owner=ann --remove-label old");
@@ -173,7 +236,7 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
   AddEtag(*update, arguments->etag);
-  OnRun(*update, globals, arguments, Update);
+  OnRun(*update, globals, arguments, UpdateDisk);
 
   CLI::App* resize = AddCommand(*disk, "resize", "Let a disk grow; its guests are told",
                                 "cleatctl disk resize root 20G --wait");
@@ -183,12 +246,22 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   AddWait(*resize, arguments->wait_s, "all its guests were told");
   OnRun(*resize, globals, arguments, Resize);
 
+  CLI::App* limit =
+      AddCommand(*disk, "limit", "Give a disk other limits, all of them at once, while it works",
+                 "cleatctl disk limit root iops=6000,burst=12000/30s bytes=100M --wait\n"
+                 "cleatctl disk limit root none");
+  limit->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  AddAllLimits(*limit, arguments->limits);
+  AddEtag(*limit, arguments->etag);
+  AddWait(*limit, arguments->wait_s, "they hold");
+  OnRun(*limit, globals, arguments, LimitDisk);
+
   CLI::App* remove = AddCommand(*disk, "delete", "Delete a disk that is not attached; its file stays",
                                 "cleatctl disk delete scratch");
   remove->add_option(kDiskArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
-  OnRun(*remove, globals, arguments, Delete);
+  OnRun(*remove, globals, arguments, DeleteDisk);
 }
 
 }  // namespace cleat::ctl

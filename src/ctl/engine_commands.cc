@@ -10,7 +10,7 @@ struct EngineArguments {
   std::string id;
 };
 
-ExitCode Get(Client& client, const EngineArguments& arguments) {
+ExitCode GetEngine(Client& client, const EngineArguments& arguments) {
   v1::GetEngineRequest request;
   request.set_name(FullName("engines/", arguments.id));
   v1::Engine engine;
@@ -18,7 +18,7 @@ ExitCode Get(Client& client, const EngineArguments& arguments) {
   return ShowOne(client, engine, Detail::kAll);
 }
 
-ExitCode List(Client& client, const EngineArguments&) {
+ExitCode ListEngines(Client& client, const EngineArguments&) {
   return ListAll(client, &Stub::ListEngines, v1::ListEnginesRequest(), &v1::ListEnginesResponse::engines);
 }
 
@@ -30,11 +30,11 @@ void AddEngineCommands(CLI::App& app, Globals& globals) {
   const auto arguments = std::make_shared<EngineArguments>();
 
   CLI::App* list = AddCommand(*engine, "list", "Show all engines", "cleatctl engine list");
-  OnRun(*list, globals, arguments, List);
+  OnRun(*list, globals, arguments, ListEngines);
 
   CLI::App* get = AddCommand(*engine, "get", "Show an engine", "cleatctl engine get engine-0");
   get->add_option(kEngineArgument, arguments->id, "NAME or engines/NAME")->required();
-  OnRun(*get, globals, arguments, Get);
+  OnRun(*get, globals, arguments, GetEngine);
 }
 
 }  // namespace cleat::ctl

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kFileBytesMax = 16 << 20;
 
-Error Bad(std::string_view path, std::string_view cause) {
+Error BadHostFile(std::string_view path, std::string_view cause) {
   return Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, cause));
 }
 
@@ -27,10 +27,10 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     const size_t have = text.size();
     text.resize(have + kChunkBytes);
     const ssize_t count = read(fd, text.data() + have, kChunkBytes);
-    if (count < 0 && errno != EINTR) return Bad(path, std::strerror(errno));
+    if (count < 0 && errno != EINTR) return BadHostFile(path, std::strerror(errno));
     text.resize(have + (count > 0 ? static_cast<size_t>(count) : 0));
     if (count == 0) return text;
-    if (text.size() > kFileBytesMax) return Bad(path, "larger than 16 MiB");
+    if (text.size() > kFileBytesMax) return BadHostFile(path, "larger than 16 MiB");
   }
 }
 
@@ -40,7 +40,8 @@ Result<v1::ApplyHostRequest> ParseHostFile(const std::string& text, std::string_
   v1::ApplyHostRequest request;
   if (auto status = MergeYaml(text, source, "next_page_token", request); !status.ok()) return status.error();
   if (request.mode() != v1::APPLY_MODE_UNSPECIFIED || request.dry_run() || request.has_timeout()) {
-    return Bad(source, "mode, dry_run and timeout are options of the command (--mode, --dry-run, --timeout)");
+    return BadHostFile(source,
+                       "mode, dry_run and timeout are options of the command (--mode, --dry-run, --timeout)");
   }
   return request;
 }
@@ -52,7 +53,7 @@ Result<v1::ApplyHostRequest> ReadHostFile(const std::string& path) {
     return ParseHostFile(*text, "standard input");
   }
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return Bad(path, std::strerror(errno));
+  if (!fd.valid()) return BadHostFile(path, std::strerror(errno));
   auto text = ReadAll(fd.get(), path);
   if (!text.ok()) return text.error();
   return ParseHostFile(*text, path);

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "ctl/limits.h"
 #include "ctl/reasons.h"
 #include "ctl/size.h"
 
@@ -22,6 +23,12 @@ std::string Short(std::string_view name, std::string_view prefix) {
 std::string StateOf(const v1::Disk& disk) {
   return Short(v1::DiskState_Name(disk.status().state()), "DISK_STATE_");
 }
+std::string StateOf(const v1::Cluster& cluster) {
+  return cluster.status().message().empty() ? "READY" : "CHANGING";
+}
+std::string StateOf(const v1::Group& group) {
+  return group.status().message().empty() ? "READY" : "CHANGING";
+}
 std::string StateOf(const v1::Controller& controller) {
   return Short(v1::ControllerState_Name(controller.status().state()), "CONTROLLER_STATE_");
 }
@@ -35,8 +42,23 @@ std::string StateOf(const v1::Engine& engine) {
 std::string Backend(const v1::DiskSpec& spec) {
   if (spec.has_file()) return "file:" + spec.file().path();
   if (spec.has_memory()) return "memory";
+  if (spec.has_rbd()) {
+    const v1::RbdBackend& rbd = spec.rbd();
+    return fmt::format("rbd:{}/{}/{}{}{}{}{}", IdOf(rbd.cluster()), rbd.pool(), rbd.name_space(),
+                       rbd.name_space().empty() ? "" : "/", rbd.image(), rbd.snapshot().empty() ? "" : "@",
+                       rbd.snapshot());
+  }
   if (spec.has_null()) return spec.null().skip_reads() ? "null (reads skipped)" : "null";
   return "?";
+}
+
+// "AES_256_XTS, units of 512 bytes, key under 0123456789abcdef"
+std::string Encryption(const v1::DiskSpec& spec) {
+  if (!spec.has_encryption()) return {};
+  const v1::Encryption& encryption = spec.encryption();
+  return fmt::format("{}, units of {} bytes, key under {}",
+                     Short(v1::Cipher_Name(encryption.cipher()), "CIPHER_"), encryption.data_unit_bytes(),
+                     encryption.wrapped_key().key_encryption_key());
 }
 
 std::string Faults(const v1::DiskSpec& spec) {
@@ -68,6 +90,20 @@ std::string Labels(const google::protobuf::Map<std::string, std::string>& labels
   return text;
 }
 
+// "2 clients, 31 threads; client.4123 of ceph1: 16 images; ... of ceph1: 1 image, busy for 12 s"
+std::string Ceph(const v1::EngineStatus& status) {
+  if (!status.has_ceph()) return {};
+  const v1::CephStatus& ceph = status.ceph();
+  std::string text = fmt::format("{} client(s), {} threads", ceph.clients_total(), ceph.threads());
+  for (const v1::CephClient& client : ceph.clients()) {
+    text += fmt::format("; {} of {}: {} image(s)", client.id().empty() ? "one" : client.id(),
+                        IdOf(client.cluster()), client.images());
+    if (client.busy().seconds() != 0) text += fmt::format(", busy for {} s", client.busy().seconds());
+    if (client.blocklisted()) text += ", blocklisted";
+  }
+  return text;
+}
+
 // Empty where there is nothing to say.
 std::string SizeUnless(uint64_t bytes, bool unremarkable) {
   return unremarkable ? std::string() : HumanSize(bytes);
@@ -85,6 +121,8 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"SERIAL"},
                {"WWN", kDetailsOnly},
                {"BACKEND"},
+               {"LIMITS"},
+               {"ENCRYPTION", kDetailsOnly},
                {"FAULTS", kDetailsOnly},
                {"STATE"},
                {"ATTACHED TO"},
@@ -99,8 +137,58 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                SizeUnless(seen, seen == 0 || seen == spec.size_bytes()),
                std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
                Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
-               Backend(spec), Faults(spec), StateOf(disk), Attached(disk.status()), Labels(disk.labels()),
-               std::to_string(disk.revision()), disk.etag(), disk.status().message()});
+               Backend(spec), ShowLimits(spec.limits()), Encryption(spec), Faults(spec), StateOf(disk),
+               Attached(disk.status()), Labels(disk.labels()), std::to_string(disk.revision()), disk.etag(),
+               disk.status().message()});
+  }
+  return table;
+}
+
+Table TableOf(const Repeated<v1::Cluster>& clusters) {
+  Table table({{"CLUSTER"},
+               {"MONITORS"},
+               {"CONF FILE"},
+               {"USER"},
+               {"KEY", kDetailsOnly},
+               {"IMAGES PER CLIENT", kDetailsOnly},
+               {"CONNECT TIMEOUT", kDetailsOnly},
+               {"DISKS"},
+               {"STATE"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
+  for (const v1::Cluster& cluster : clusters) {
+    const v1::ClusterSpec& spec = cluster.spec();
+    const std::string key = spec.has_wrapped_key() ? "kept under " + spec.wrapped_key().key_encryption_key()
+                                                   : "the conf file's keyring";
+    const double timeout_s = static_cast<double>(spec.connect_timeout().seconds()) +
+                             static_cast<double>(spec.connect_timeout().nanos()) / 1e9;
+    table.Add({std::string(IdOf(cluster.name())), spec.monitors(), spec.conf_file(), spec.user(), key,
+               std::to_string(spec.images_per_client()), fmt::format("{} s", timeout_s),
+               std::to_string(cluster.status().disks()), StateOf(cluster), Labels(cluster.labels()),
+               std::to_string(cluster.revision()), cluster.etag(), cluster.status().message()});
+  }
+  return table;
+}
+
+Table TableOf(const Repeated<v1::Group>& groups) {
+  Table table({{"GROUP"},
+               {"LIMITS"},
+               {"CONTROLLERS"},
+               {"STATE"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
+  for (const v1::Group& group : groups) {
+    std::string controllers;
+    for (const std::string& name : group.status().controllers()) {
+      controllers += fmt::format("{}{}", controllers.empty() ? "" : ",", IdOf(name));
+    }
+    table.Add({std::string(IdOf(group.name())), ShowLimits(group.spec().limits()), controllers,
+               StateOf(group), Labels(group.labels()), std::to_string(group.revision()), group.etag(),
+               group.status().message()});
   }
   return table;
 }
@@ -111,6 +199,7 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                {"MODE"},
                {"QUEUES"},
                {"ENGINE"},
+               {"GROUP"},
                {"STATE"},
                {"RINGS"},
                {"CONNECTIONS", kDetailsOnly},
@@ -125,9 +214,10 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
     table.Add({std::string(IdOf(controller.name())),
                Short(v1::ControllerType_Name(spec.type()), "CONTROLLER_TYPE_"),
                Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_"), std::to_string(spec.queues()),
-               std::string(IdOf(status.engine())), StateOf(controller), std::to_string(status.rings_up()),
-               std::to_string(status.connections()), spec.socket_path(), Labels(controller.labels()),
-               std::to_string(controller.revision()), controller.etag(), status.message()});
+               std::string(IdOf(status.engine())), std::string(IdOf(spec.group())), StateOf(controller),
+               std::to_string(status.rings_up()), std::to_string(status.connections()), spec.socket_path(),
+               Labels(controller.labels()), std::to_string(controller.revision()), controller.etag(),
+               status.message()});
   }
   return table;
 }
@@ -162,6 +252,7 @@ Table TableOf(const Repeated<v1::Engine>& engines) {
                {"CONTROLLERS"},
                {"PROTOCOL", kDetailsOnly},
                {"INCARNATION", kDetailsOnly},
+               {"CEPH", kDetailsOnly},
                {"REVISION", kDetailsOnly},
                {"MESSAGE"}});
   for (const v1::Engine& engine : engines) {
@@ -169,7 +260,7 @@ Table TableOf(const Repeated<v1::Engine>& engines) {
     table.Add({std::string(IdOf(engine.name())), StateOf(engine), status.version(),
                std::to_string(status.reactors()),
                fmt::format("{} of {}", status.controllers(), status.controllers_max()),
-               std::to_string(status.protocol()), std::to_string(status.incarnation()),
+               std::to_string(status.protocol()), std::to_string(status.incarnation()), Ceph(status),
                std::to_string(engine.revision()), status.message()});
   }
   return table;
@@ -196,6 +287,10 @@ std::string LineOf(const v1::WatchResponse& event) {
   switch (event.event_case()) {
     case v1::WatchResponse::kDisk:
       return line(event.disk());
+    case v1::WatchResponse::kCluster:
+      return line(event.cluster());
+    case v1::WatchResponse::kGroup:
+      return line(event.group());
     case v1::WatchResponse::kController:
       return line(event.controller());
     case v1::WatchResponse::kAttachment:

@@ -14,6 +14,8 @@ template <typename Resource>
 using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
 Table TableOf(const Repeated<v1::Disk>& disks);
+Table TableOf(const Repeated<v1::Cluster>& clusters);
+Table TableOf(const Repeated<v1::Group>& groups);
 Table TableOf(const Repeated<v1::Controller>& controllers);
 Table TableOf(const Repeated<v1::Attachment>& attachments);
 Table TableOf(const Repeated<v1::Engine>& engines);

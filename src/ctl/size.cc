@@ -86,6 +86,21 @@ std::string HumanSize(uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
+Result<std::chrono::milliseconds> ParseMilliseconds(std::string_view text) {
+  constexpr uint64_t kMaxCount = 1'000'000'000;
+  std::string_view rest = text;
+  uint64_t count = 0;
+  constexpr std::pair<std::string_view, int64_t> kUnits[] = {
+      {"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
+  if (TakeNumber(rest, count) && count <= kMaxCount) {
+    for (const auto& [name, ms] : kUnits) {
+      if (rest == name) return std::chrono::milliseconds(static_cast<int64_t>(count) * ms);
+    }
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("'{:.40}' is not a time: write 500ms, 30s, 5m or 1h", text));
+}
+
 Result<std::chrono::seconds> ParseSeconds(std::string_view text) {
   constexpr uint64_t kMaxCount = 1'000'000;
   std::string_view rest = text;

@@ -18,6 +18,9 @@ Result<uint64_t> ParseSize(std::string_view text);
 // "10 GiB", "512 B", "1.5 MiB"; always exact: in bytes when it is not a multiple of half a unit.
 std::string HumanSize(uint64_t bytes);
 
+// "500ms", "30s", "5m", "1h".
+Result<std::chrono::milliseconds> ParseMilliseconds(std::string_view text);
+
 // "30", "30s", "5m", "1h".
 Result<std::chrono::seconds> ParseSeconds(std::string_view text);
 

@@ -59,6 +59,10 @@ ExitCode Wait(Client& client, const WaitArguments& arguments) {
   switch (response.resource_case()) {
     case v1::WaitResponse::kDisk:
       return ShowOne(client, response.disk(), Detail::kLine);
+    case v1::WaitResponse::kCluster:
+      return ShowOne(client, response.cluster(), Detail::kLine);
+    case v1::WaitResponse::kGroup:
+      return ShowOne(client, response.group(), Detail::kLine);
     case v1::WaitResponse::kController:
       return ShowOne(client, response.controller(), Detail::kLine);
     case v1::WaitResponse::kAttachment:

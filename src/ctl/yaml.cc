@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/time_util.h>
+#include <google/protobuf/wrappers.pb.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -104,6 +107,9 @@ class Reader {
                  Message& message);
   Status ReadScalar(const YAML::Node& node, const std::string& path, const FieldDescriptor& field,
                     Message& message);
+  Status ReadDuration(const YAML::Node& node, const std::string& path, Message& duration) const;
+  Status ReadBytes(const YAML::Node& node, const std::string& path, const FieldDescriptor& field,
+                   Message& message) const;
   Result<uint64_t> ReadNumber(const YAML::Node& node, const std::string& path,
                               const FieldDescriptor& field) const;
   Status ReadEnum(const YAML::Node& node, const std::string& path, const FieldDescriptor& field,
@@ -157,11 +163,40 @@ Status Reader::ReadField(const YAML::Node& node, const std::string& path, const 
   if (field.is_map()) return ReadMap(node, path, field, message);
   if (field.is_repeated()) return ReadList(node, path, field, message);
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (node.IsScalar() && field.message_type()->full_name() == "google.protobuf.Duration") {
+      return ReadDuration(node, path, *message.GetReflection()->MutableMessage(&message, &field));
+    }
     return ReadMessage(node, path, *message.GetReflection()->MutableMessage(&message, &field));
   }
   if (node.IsNull()) return Ok{};
   if (!node.IsScalar()) return Bad(node, path, "one value is expected here");
   return ReadScalar(node, path, field, message);
+}
+
+// "30s" and "0.500s" as in JSON, or with the units of the command line.
+Status Reader::ReadDuration(const YAML::Node& node, const std::string& path, Message& duration) const {
+  auto& value = static_cast<google::protobuf::Duration&>(duration);
+  if (const auto time = ParseMilliseconds(node.Scalar()); time.ok()) {
+    value = google::protobuf::util::TimeUtil::MillisecondsToDuration(time->count());
+    return Ok{};
+  }
+  if (google::protobuf::util::TimeUtil::FromString(node.Scalar(), &value)) return Ok{};
+  return Bad(node, path, fmt::format("'{:.40}' is not a time: write 500ms, 30s, 5m or 1h", node.Scalar()));
+}
+
+// In base64, as in JSON. What it is stays unsaid: it may be a key.
+Status Reader::ReadBytes(const YAML::Node& node, const std::string& path, const FieldDescriptor& field,
+                         Message& message) const {
+  const std::string& text = node.Scalar();
+  const bool base64 = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '+' || c == '/' || c == '=' || c == '-' || c == '_';
+  });
+  google::protobuf::BytesValue value;
+  if (!base64 || !google::protobuf::util::JsonStringToMessage("\"" + text + "\"", &value).ok()) {
+    return Bad(node, path, "this is not base64");
+  }
+  message.GetReflection()->SetString(&message, &field, value.value());
+  return Ok{};
 }
 
 Status Reader::ReadList(const YAML::Node& node, const std::string& path, const FieldDescriptor& field,
@@ -212,6 +247,7 @@ Status Reader::ReadScalar(const YAML::Node& node, const std::string& path, const
   const auto& reflection = *message.GetReflection();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
+      if (field.type() == FieldDescriptor::TYPE_BYTES) return ReadBytes(node, path, field, message);
       reflection.SetString(&message, &field, node.Scalar());
       return Ok{};
     case FieldDescriptor::CPPTYPE_BOOL: {
@@ -245,7 +281,9 @@ Status Reader::ReadScalar(const YAML::Node& node, const std::string& path, const
 Result<uint64_t> Reader::ReadNumber(const YAML::Node& node, const std::string& path,
                                     const FieldDescriptor& field) const {
   const std::string& text = node.Scalar();
-  if (field.name().ends_with("_bytes")) {
+  const bool bytes_per_second =
+      path.ends_with("bytes.per_second") || path.ends_with("bytes.burst_per_second");
+  if (field.name().ends_with("_bytes") || bytes_per_second) {
     auto size = ParseSize(text);
     if (!size.ok()) return Bad(node, path, size.error().message);
     return size;

@@ -8,8 +8,8 @@
 namespace cleat::engine {
 
 AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
-                           const std::vector<Reactor*>& reactors)
-    : spec(attachment), context_(context) {
+                           const std::vector<Reactor*>& reactors, std::shared_ptr<qos::Group> group)
+    : spec(attachment), context_(context), group_(std::move(group)) {
   for (Reactor* io : reactors) places_.push_back({io, nullptr, nullptr});
 }
 
@@ -17,12 +17,32 @@ AttachedDisk::~AttachedDisk() {
   CLEAT_CHECK(pipeline_ == nullptr);
 }
 
+DiskEvents AttachedDisk::Events() {
+  DiskEvents events;
+  events.grew = [this](uint64_t size_bytes) {
+    if (size_bytes > spec.disk.size_bytes) context_.on_disk_grew(spec.controller, spec.disk.name, size_bytes);
+  };
+  events.fenced = [this](const Error& why) {
+    fenced_ = why.message;
+    spdlog::error("{} on {}: {}", spec.disk.name, spec.controller, fenced_);
+    if (state != AttachmentState::kActive) return;
+    state = AttachmentState::kFenced;
+    message = fenced_;
+    context_.on_attachment_changed(spec.controller, spec.target);
+  };
+  return events;
+}
+
 Task<Status> AttachedDisk::Open() {
   const auto access = spec.read_only ? block::AccessMode::kReadOnly : block::AccessMode::kReadWrite;
-  auto open = context_.disks.Open(spec.disk, access);
-  auto pipeline = co_await std::move(open);
-  if (!pipeline) co_return std::move(pipeline).error();
-  pipeline_ = std::move(pipeline).value();
+  DiskEvents events = Events();
+  auto open = context_.disks.Open(spec.disk, access, group_, std::move(events));
+  auto opened = co_await std::move(open);
+  if (!opened) co_return std::move(opened).error();
+  pipeline_ = std::move(opened.value().pipeline);
+  limited_ = opened.value().limited;
+  // They may have changed meanwhile.
+  if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
 
   auto acquire = pipeline_->Acquire();
   Status acquired = co_await std::move(acquire);
@@ -86,6 +106,12 @@ Task<void> AttachedDisk::Close() {
   const Status closed = co_await std::move(close);
   if (!closed) spdlog::error("closing {}: {}", spec.disk.name, closed.error().message);
   pipeline_.reset();
+  limited_ = nullptr;
+}
+
+void AttachedDisk::SetLimits(const LimitsSpec& limits) {
+  spec.disk.limits = limits;
+  if (limited_ != nullptr) limited_->SetLimits(limits.limits);
 }
 
 Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {

@@ -22,21 +22,26 @@ namespace cleat::engine {
 
 class AttachedDisk {
  public:
-  // `reactors`: those that the controller's queues run on; each gets a channel. They outlive the disk.
+  // `reactors`: those that the controller's queues run on; each gets a channel. They outlive the disk. `group`: the
+  // controller's, or nullptr.
   AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
-               const std::vector<Reactor*>& reactors);
+               const std::vector<Reactor*>& reactors, std::shared_ptr<qos::Group> group);
   ~AttachedDisk();  // closed
 
   Task<Status> Open();
   // The front has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
+  // At any time, also while it is being opened or closed.
+  void SetLimits(const LimitsSpec& limits);
 
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; without a channel when the disk has none there.
   virtio::DiskEntrance EntranceOn(Reactor& io) const;
 
+  // Why its storage has shut it out, if it has; for people.
+  const std::string& fenced() const { return fenced_; }
   AttachmentReport Report() const { return {spec, state, message}; }
 
   AttachmentSpec spec;
@@ -45,12 +50,16 @@ class AttachedDisk {
   bool shown = false;  // the front has it
 
  private:
+  DiskEvents Events();
   Task<Status> OpenChannels();
   Task<void> CloseChannels();
 
   ControllerContext& context_;
+  const std::shared_ptr<qos::Group> group_;
   std::unique_ptr<block::Pipeline> pipeline_;
+  qos::LimitedDevice* limited_ = nullptr;  // in the pipeline
   bool acquired_ = false;
+  std::string fenced_;
   struct Place {
     Reactor* io;
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`

@@ -61,11 +61,29 @@ struct ServeControllerMessage {
   std::string name;
 };
 
+struct ShareGroupsMessage {};
+struct PutGroupMessage {
+  GroupSpec group;
+};
+struct DropGroupMessage {
+  std::string name;
+};
+struct LimitDiskMessage {
+  LimitSpec limit;
+};
+struct PutClusterMessage {
+  ClusterSpec cluster;
+};
+struct DropClusterMessage {
+  std::string name;
+};
+
 struct Incoming {
   uint64_t id = 0;
   std::variant<HelloReplyMessage, PutControllerMessage, DeleteControllerMessage, AttachMessage, DetachMessage,
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
-               ServeControllerMessage>
+               ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
+               LimitDiskMessage, PutClusterMessage, DropClusterMessage>
       body;
 };
 
@@ -81,7 +99,10 @@ std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status);
 // The inventory, in as many messages as it takes; the last one says so.
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,
-                                                  const std::vector<MemoryReport>& memories);
+                                                  const std::vector<MemoryReport>& memories,
+                                                  const std::vector<GroupSpec>& groups,
+                                                  const std::vector<ClusterSpec>& clusters);
+std::vector<uint8_t> EncodeCeph(const CephReport& report);
 std::vector<uint8_t> EncodeController(const ControllerReport& report);
 std::vector<uint8_t> EncodeControllerGone(const std::string& name);
 std::vector<uint8_t> EncodeAttachment(const AttachmentReport& report);

@@ -214,9 +214,11 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
   }
   // Changes from here on are reported as changes: nothing lies between the inventory and the first of them.
   connection_->welcome = true;
-  for (auto& message : EncodeInventory(engine_.Controllers(), engine_.Attachments(), engine_.Memories())) {
+  for (auto& message : EncodeInventory(engine_.Controllers(), engine_.Attachments(), engine_.Memories(),
+                                       engine_.Groups(), engine_.Clusters())) {
     Send(std::move(message));
   }
+  if (ceph_ != CephReport{}) Send(EncodeCeph(ceph_));
   spdlog::info("connected to cleatd, protocol version {}", reply.protocol);
 }
 
@@ -247,6 +249,18 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
     }
   } else if (const auto* serve = std::get_if<ServeControllerMessage>(&request.body)) {
     status = engine_.ServeController(serve->name);
+  } else if (std::holds_alternative<ShareGroupsMessage>(request.body)) {
+    status = engine_.ShareGroups(std::move(fd));
+  } else if (const auto* group = std::get_if<PutGroupMessage>(&request.body)) {
+    status = engine_.PutGroup(group->group);
+  } else if (const auto* dropped = std::get_if<DropGroupMessage>(&request.body)) {
+    status = engine_.DropGroup(dropped->name);
+  } else if (const auto* limit = std::get_if<LimitDiskMessage>(&request.body)) {
+    status = engine_.LimitDisk(limit->limit);
+  } else if (const auto* cluster = std::get_if<PutClusterMessage>(&request.body)) {
+    status = engine_.PutCluster(cluster->cluster);
+  } else if (const auto* cluster_gone = std::get_if<DropClusterMessage>(&request.body)) {
+    status = engine_.DropCluster(cluster_gone->name);
   } else if (const auto* resize = std::get_if<ResizeDiskMessage>(&request.body)) {
     auto task = engine_.ResizeDisk(resize->resize);
     status = co_await std::move(task);
@@ -256,6 +270,11 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
     Send(EncodeReply(request.id, status), std::move(answer_fd));
   }
   gate_.Leave();
+}
+
+void CommandLink::ReportCeph(CephReport report) {
+  ceph_ = std::move(report);
+  if (connection_ != nullptr && connection_->welcome) Send(EncodeCeph(ceph_));
 }
 
 void CommandLink::ControllerChanged(const std::string& controller) {

@@ -32,6 +32,8 @@ class CommandLink : private Engine::Listener {
   ~CommandLink() override;  // stopped
 
   void Start();
+  // Tells cleatd, now and whenever it connects.
+  void ReportCeph(CephReport report);
   // Hangs up, lets the requests that run end.
   Task<void> Stop();
 
@@ -65,6 +67,7 @@ class CommandLink : private Engine::Listener {
   CancelToken stopping_;
   Gate gate_;
   bool told_unreachable_ = false;
+  CephReport ceph_;
 };
 
 }  // namespace cleat::engine

@@ -26,9 +26,11 @@ ControllerState StateOf(vhost::EndpointState state) {
 
 }  // namespace
 
-Controller::Controller(ControllerContext& context, const ControllerSpec& spec)
+Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
+                       std::shared_ptr<qos::Group> group)
     : context_(context),
       spec_(spec),
+      group_(std::move(group)),
       reactors_(context.placement.Take(QueuesOf(spec))),
       front_(MakeFront(context, spec_, reactors_, [this] { Changed(); })) {
   for (uint32_t i = 0; i < front_->targets(); ++i)
@@ -119,10 +121,13 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   if (!untaken) co_return untaken;
   if (target.disk != nullptr) {
     target.disk->spec.revision = attachment.revision;
+    if (attachment.disk.limits.revision > target.disk->spec.disk.limits.revision) {
+      target.disk->SetLimits(attachment.disk.limits);
+    }
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
   }
-  target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_);
+  target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_, group_);
   SetState(*target.disk, AttachmentState::kOpening, "opening " + attachment.disk.name);
 
   auto show = Show(*target.disk);
@@ -145,7 +150,9 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   if (!opened) co_return opened;
   disk.shown = true;  // also if that fails half-way
   auto add = front_->Add(disk);
-  co_return co_await std::move(add);
+  Status added = co_await std::move(add);
+  if (added && !disk.fenced().empty()) added = Error(ErrorCode::kUnavailable, disk.fenced());
+  co_return added;
 }
 
 // ---- Detach, close
@@ -210,11 +217,27 @@ Task<Status> Controller::Close(CloseMode mode) {
 // ---- Resize
 
 Task<Status> Controller::Resize(const ResizeSpec& resize) {
+  auto task = ResizeWhere(resize, false);
+  co_return co_await std::move(task);
+}
+
+Task<Status> Controller::Grow(const ResizeSpec& resize) {
+  auto task = ResizeWhere(resize, true);
+  co_return co_await std::move(task);
+}
+
+Task<Status> Controller::ResizeWhere(const ResizeSpec& resize, bool larger_only) {
+  const auto concerns = [&](const Target& target) {
+    return target.disk != nullptr && target.disk->spec.disk.name == resize.disk;
+  };
   for (const auto& target : targets_) {
+    // Before it waits for its turn: another disk's operation may last, its storage hangs.
+    if (!concerns(*target)) continue;
     const auto guard = co_await target->operations.Lock();
+    if (!concerns(*target)) continue;
     AttachedDisk* disk = target->disk.get();
-    if (disk == nullptr || disk->spec.disk.name != resize.disk) continue;
     if (disk->spec.disk.size_bytes == resize.size_bytes) continue;
+    if (larger_only && disk->spec.disk.size_bytes > resize.size_bytes) continue;
     auto grow = disk->Resize(resize.size_bytes);
     Status grown = co_await std::move(grow);
     if (!grown) co_return grown;
@@ -224,6 +247,17 @@ Task<Status> Controller::Resize(const ResizeSpec& resize) {
     spdlog::info("{} on {} has {} bytes now", resize.disk, spec_.name, resize.size_bytes);
   }
   co_return Ok{};
+}
+
+// ---- Limits
+
+void Controller::Limit(const LimitSpec& limit) {
+  for (const auto& target : targets_) {
+    AttachedDisk* disk = target->disk.get();
+    if (disk == nullptr || disk->spec.disk.name != limit.disk) continue;
+    disk->SetLimits(limit.limits);
+    context_.on_attachment_changed(spec_.name, disk->spec.target);
+  }
 }
 
 }  // namespace cleat::engine

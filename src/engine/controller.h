@@ -27,7 +27,8 @@ namespace cleat::engine {
 
 class Controller {
  public:
-  Controller(ControllerContext& context, const ControllerSpec& spec);
+  // `group`: that its spec names, or nullptr.
+  Controller(ControllerContext& context, const ControllerSpec& spec, std::shared_ptr<qos::Group> group);
   ~Controller();  // closed
 
   // Its disks are there, as far as they can be: the guest may be let in. The same again is OK; an error leaves
@@ -49,6 +50,10 @@ class Controller {
   // Every attachment of the disk here takes the size; OK when there is none. `resize` lives until the task is
   // over.
   Task<Status> Resize(const ResizeSpec& resize);
+  // The same, where that is larger: the storage has grown by itself.
+  Task<Status> Grow(const ResizeSpec& resize);
+  // Every attachment of the disk here has these limits from now on, one that is being opened, too.
+  void Limit(const LimitSpec& limit);
   // For good: detaches what is left; refuses everything afterwards. kRefuseIfAttached: failed_precondition
   // while a disk is attached.
   enum class CloseMode { kRefuseIfAttached, kDetach };
@@ -62,6 +67,7 @@ class Controller {
   };
 
   Task<Status> Show(AttachedDisk& disk);
+  Task<Status> ResizeWhere(const ResizeSpec& resize, bool larger_only);
   Task<void> TakeDown(Target& target);
   Status CheckAttachable(const AttachmentSpec& attachment) const;
   Status CheckUntaken(const Target& target, const AttachmentSpec& attachment) const;
@@ -70,6 +76,7 @@ class Controller {
 
   ControllerContext& context_;
   ControllerSpec spec_;
+  const std::shared_ptr<qos::Group> group_;
   const std::vector<Reactor*> reactors_;  // that its queues run on
   std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Target>> targets_;

@@ -22,6 +22,9 @@ struct ControllerContext {
   // After each change of a report. An attachment that is gone is one that is no longer reported.
   std::function<void(const std::string& controller)> on_controller_changed;
   std::function<void(const std::string& controller, uint32_t target)> on_attachment_changed;
+  // Its storage is larger now, by somebody else's doing: its guest is still to be told.
+  std::function<void(const std::string& controller, const std::string& disk, uint64_t size_bytes)>
+      on_disk_grew;
 };
 
 }  // namespace cleat::engine

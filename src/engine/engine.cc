@@ -35,6 +35,8 @@ Status CheckSpec(const AttachmentSpec& attachment) {
     return Error(ErrorCode::kInvalidArgument, "attaching '" + attachment.disk.name + "': " + why);
   };
   if (attachment.disk.name.empty()) return refuse("the disk has no name");
+  Status limits = qos::CheckLimits(attachment.disk.limits.limits, attachment.disk.name);
+  if (!limits) return limits;
   if (attachment.disk.serial.size() > kSerialBytesMax) {
     return refuse("serial '" + attachment.disk.serial + "' is longer than " +
                   std::to_string(kSerialBytesMax) + " bytes");
@@ -57,6 +59,9 @@ Engine::Engine(const Parts& parts)
                },
                [this](const std::string& controller, uint32_t target) {
                  if (listener_ != nullptr) listener_->AttachmentChanged(controller, target);
+               },
+               [this](const std::string& controller, const std::string& disk, uint64_t size_bytes) {
+                 Spawn(TakeGrowth(controller, {disk, size_bytes}));
                }},
       requests_(parts.control) {}
 
@@ -113,6 +118,11 @@ Status Engine::PutController(const ControllerSpec& spec) {
     existing->SetRevision(spec.revision);
     return Ok{};
   }
+  auto group = spec.group.empty() ? nullptr : parts_.groups.Find(spec.group);
+  if (!spec.group.empty() && group == nullptr) {
+    return Error(ErrorCode::kNotFound,
+                 spec.name + ": " + spec.group + " does not exist in this engine: put it first");
+  }
   if (controllers_.size() >= kControllersMax) {
     return Error(ErrorCode::kResourceExhausted,
                  spec.name + ": this engine has " + std::to_string(kControllersMax) +
@@ -124,7 +134,7 @@ Status Engine::PutController(const ControllerSpec& spec) {
                    spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
     }
   }
-  const auto controller = std::make_shared<Controller>(context_, spec);
+  const auto controller = std::make_shared<Controller>(context_, spec, std::move(group));
   controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
   return Ok{};
@@ -209,6 +219,58 @@ Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
     if (!resized) co_return resized;
   }
   co_return Ok{};
+}
+
+Task<void> Engine::TakeGrowth(std::string controller_name, ResizeSpec resize) {
+  const Gate::Holder holder(requests_);
+  const auto controller = Find(controller_name);
+  if (!holder || controller == nullptr) co_return;
+  auto task = controller->Grow(resize);
+  const Status grown = co_await std::move(task);
+  if (!grown)
+    spdlog::warn("{} is larger, but can't be for its guest: {}", resize.disk, grown.error().message);
+}
+
+// ---- Clusters
+
+Status Engine::PutCluster(const ClusterSpec& cluster) {
+  if (requests_.closed()) return ShuttingDown();
+  return parts_.clusters.Put(cluster);
+}
+
+Status Engine::DropCluster(const std::string& name) {
+  parts_.clusters.Drop(name);
+  return Ok{};
+}
+
+// ---- Limits
+
+Status Engine::ShareGroups(UniqueFd memory) {
+  if (requests_.closed()) return ShuttingDown();
+  return parts_.groups.UseMemory(std::move(memory));
+}
+
+Status Engine::PutGroup(const GroupSpec& group) {
+  if (requests_.closed()) return ShuttingDown();
+  return parts_.groups.Put(group);
+}
+
+Status Engine::DropGroup(const std::string& name) {
+  for (const auto& [controller_name, controller] : controllers_) {
+    if (controller->spec().group == name) {
+      return Error(ErrorCode::kFailedPrecondition,
+                   fmt::format("{} has {}: delete that first", name, controller_name));
+    }
+  }
+  return parts_.groups.Drop(name);
+}
+
+Status Engine::LimitDisk(const LimitSpec& limit) {
+  if (requests_.closed()) return ShuttingDown();
+  Status valid = qos::CheckLimits(limit.limits.limits, limit.disk);
+  if (!valid) return valid;
+  for (const auto& [name, controller] : controllers_) controller->Limit(limit);
+  return Ok{};
 }
 
 Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,

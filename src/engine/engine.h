@@ -14,7 +14,9 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "engine/cluster_store.h"
 #include "engine/controller.h"
+#include "engine/group_store.h"
 #include "engine/memory_store.h"
 #include "engine/spec.h"
 #include "reactor/sync.h"
@@ -30,6 +32,8 @@ class Engine {
     DiskFactory& disks;
     vhost::EndpointFactory& endpoints;
     MemoryStore& memories;
+    GroupStore& groups;
+    ClusterStore& clusters;
     observe::Sight* sight = nullptr;  // where requests are counted, if anywhere
   };
 
@@ -50,6 +54,8 @@ class Engine {
   std::vector<ControllerReport> Controllers() const;
   std::vector<AttachmentReport> Attachments() const;
   std::vector<MemoryReport> Memories() const { return parts_.memories.Report(); }
+  std::vector<GroupSpec> Groups() const { return parts_.groups.Report(); }
+  std::vector<ClusterSpec> Clusters() const { return parts_.clusters.Report(); }
   std::optional<ControllerReport> ControllerByName(const std::string& name) const;
   std::optional<AttachmentReport> AttachmentByKey(const std::string& controller, uint32_t target) const;
 
@@ -63,6 +69,12 @@ class Engine {
   Status KeepMemory(const MemoryReport& memory, UniqueFd fd);
   Status DropMemory(const std::string& disk);
   Task<Status> ResizeDisk(ResizeSpec resize);
+  Status ShareGroups(UniqueFd memory);
+  Status PutGroup(const GroupSpec& group);
+  Status DropGroup(const std::string& name);
+  Status PutCluster(const ClusterSpec& cluster);
+  Status DropCluster(const std::string& name);
+  Status LimitDisk(const LimitSpec& limit);
   Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
 
   // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage
@@ -71,6 +83,7 @@ class Engine {
 
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
+  Task<void> TakeGrowth(std::string controller, ResizeSpec resize);
   Task<void> CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder inside);
 
   Parts parts_;

@@ -25,6 +25,10 @@
 #include "engine/module_disk_factory.h"
 #include "engine/reactor_thread.h"
 #include "engine/termination.h"
+#include "keys/kek_file.h"
+#include "keys/keyring.h"
+#include "keys/secret_arena.h"
+#include "modules/crypto/crypto_hub.h"
 #include "observe/sight.h"
 #include "reactor/blocking.h"
 #include "vhost/library.h"
@@ -38,6 +42,7 @@ constexpr uint32_t kReactorsMax = 64;
 // not wait for it, so that has a pool of its own.
 constexpr uint32_t kStorageThreadsMax = 64;
 constexpr uint32_t kMappingThreadsMax = 4;
+constexpr uint64_t kCephEndNs = 5 * kNsPerSecond;  // how long its threads may take to end
 
 struct Settings {
   std::string name = "engine-0";
@@ -47,6 +52,8 @@ struct Settings {
   std::vector<uint32_t> cpus;
   uint32_t spin_us = 50;
   uint32_t drain_s = Termination::kDrainSecondsDefault;
+  std::vector<std::string> kek_files;
+  bool secret_arena = true;
   std::string log_level = "info";
 };
 
@@ -59,6 +66,26 @@ void RaiseFileLimit() {
     spdlog::warn("only {} descriptors may be open: enough for about {} disks (raise RLIMIT_NOFILE to 32768)",
                  limit.rlim_max, limit.rlim_max / 16);
   }
+}
+
+// Without a file there is no key: such an engine serves disks without encryption, and takes no other.
+Result<std::unique_ptr<keys::Keyring>> MakeKeyring(const Settings& settings) {
+  auto keyring = std::make_unique<keys::Keyring>();
+  std::vector<std::string> files = settings.kek_files;
+  if (files.empty()) {
+    if (const auto credential = keys::KekCredentialPath()) files.push_back(*credential);
+  }
+  if (files.empty()) return keyring;
+  Status read = keyring->SetFiles(files);
+  if (!read && read.error().code == ErrorCode::kNotFound) {
+    // cleatd, which makes it, may start after us.
+    spdlog::warn("{}: looked for again when an encrypted disk comes", read.error().message);
+    keyring->SetFilesLater(files);
+    return keyring;
+  }
+  if (!read) return std::move(read).error();
+  spdlog::info("key-encryption keys: {}", fmt::join(keyring->ids(), ", "));
+  return keyring;
 }
 
 using ReactorThreads = std::vector<std::unique_ptr<ReactorThread>>;
@@ -115,11 +142,26 @@ std::string WhatIsLeft(const Engine& engine) {
   return std::to_string(attachments.size()) + " disk(s)" + names;
 }
 
-Task<void> ShutDown(CommandLink& link, Engine& engine, Reactor& control) {
+// Those that no reactor has, when these have their own; then Ceph's threads stay off them.
+std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
+  std::vector<uint32_t> others;
+  cpu_set_t ours;
+  if (reactors.empty() || sched_getaffinity(0, sizeof(ours), &ours) != 0) return others;
+  for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    const bool taken = std::find(reactors.begin(), reactors.end(), cpu) != reactors.end();
+    if (CPU_ISSET(cpu, &ours) && !taken) others.push_back(cpu);
+  }
+  if (others.empty()) spdlog::warn("reactors have every core: Ceph's threads, if there are any, share them");
+  return others;
+}
+
+Task<void> ShutDown(CommandLink& link, Engine& engine, CephDisks& ceph, bool& ceph_ended, Reactor& control) {
   auto hang_up = link.Stop();
   co_await std::move(hang_up);
   auto drain = engine.Shutdown();
   co_await std::move(drain);
+  auto end = ceph.End(kCephEndNs);
+  ceph_ended = co_await std::move(end);
   control.Stop();
 }
 
@@ -141,6 +183,14 @@ Status Serve(const Settings& settings) {
     const Status added = uring.AddReactor(*io);
     if (!added) spdlog::warn("{}: disks on files can't be opened", added.error().message);
   }
+  // Before the threads, and gone after them.
+  modules::CryptoHub crypto;
+  for (Reactor* io : io_reactors) {
+    const Status added = crypto.AddReactor(*io);
+    if (!added) spdlog::warn("{}: encrypted disks can't be opened", added.error().message);
+  }
+  auto keyring = MakeKeyring(settings);
+  if (!keyring) return std::move(keyring).error();
   auto sight = observe::Sight::Make(settings.name, incarnation, io_reactors);
   if (!sight) return std::move(sight).error();
   const StopAtEnd stop_at_end(*threads);
@@ -157,9 +207,14 @@ Status Serve(const Settings& settings) {
   BlockingPool storage(kStorageThreadsMax);
   BlockingPool mapping(kMappingThreadsMax);
   MemoryStore memories;
-  ModuleDiskFactory disks(memories, uring, storage);
+  GroupStore groups(**control);
+  ClusterStore clusters;
+  CephDisks ceph({**control, clusters, **keyring, storage}, settings.name, OtherCpus(settings.cpus));
+  bool ceph_ended = true;
+  ModuleDiskFactory disks(memories, uring, crypto, **keyring, storage, ceph);
   vhost::SocketEndpointFactory endpoints(**control, mapping, **library);
-  Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories, sight->get()});
+  Engine engine(
+      Engine::Parts{**control, io_reactors, disks, endpoints, memories, groups, clusters, sight->get()});
 
   CommandLink::Options link_options;
   link_options.socket_path = settings.control_socket;
@@ -173,14 +228,21 @@ Status Serve(const Settings& settings) {
   CommandLink link(**control, engine, std::move(link_options));
 
   Termination termination(
-      **control, settings.drain_s, [&] { Spawn(ShutDown(link, engine, **control)); },
+      **control, settings.drain_s, [&] { Spawn(ShutDown(link, engine, ceph, ceph_ended, **control)); },
       [&] { return WhatIsLeft(engine); });
   Status watching = termination.Start();
   if (!watching) return watching;
+  ceph.SetOnReport([&](const CephReport& report) { link.ReportCeph(report); });
   link.Start();
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name,
                settings.reactors, settings.control_socket);
   (*control)->Run();
+  if (!ceph_ended) {
+    // Nothing is open any more, but what Ceph's threads use must not be destroyed under them.
+    spdlog::warn("drained; threads are stuck in Ceph, whose cluster does not answer: leaving without them");
+    spdlog::default_logger()->flush();
+    _exit(0);
+  }
   spdlog::info("drained, bye");
   return Ok{};
 }
@@ -211,6 +273,15 @@ int Main(int argc, char** argv) {
                  "how long SIGTERM waits for requests in flight; then they are left to a successor")
       ->check(CLI::Range(1U, 3600U))
       ->capture_default_str();
+  app.add_option(
+         "--kek-file", settings.kek_files,
+         "file with the key-encryption key that disks' keys are wrapped under, cleatd's; while it is being "
+         "changed a second time, with the older one (default: the credential cleat-kek, if the service has "
+         "one)")
+      ->expected(1)
+      ->take_all();
+  // For the test that must find keys in a core then; in no help text.
+  app.add_flag("!--no-secret-arena", settings.secret_arena)->group("");
   app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -220,6 +291,12 @@ int Main(int argc, char** argv) {
   if (!logging) {
     std::fprintf(stderr, "cleat-engine: %s\n", logging.error().message.c_str());
     return 2;
+  }
+  // Before anything of OpenSSL's.
+  const auto arena_mode = settings.secret_arena ? keys::SecretArenaMode::kOn : keys::SecretArenaMode::kOff;
+  if (const Status arena = keys::InstallSecretArena(arena_mode); !arena) {
+    spdlog::error("{}", arena.error().message);
+    return 1;
   }
   RaiseFileLimit();
   Termination::BlockSignals();

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "modules/crypto/crypto.h"
 #include "modules/fault/fault.h"
 #include "modules/malloc/malloc.h"
 #include "modules/null/null.h"
@@ -25,7 +26,12 @@ Task<void> CloseUntaken(block::Device& device) {
 }  // namespace
 
 Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(const DiskSpec& disk,
-                                                                            block::AccessMode mode) {
+                                                                            block::AccessMode mode,
+                                                                            DiskEvents events) {
+  if (std::holds_alternative<RbdBackend>(disk.backend)) {
+    auto open = ceph_.Open(disk, mode, std::move(events));
+    co_return co_await std::move(open);
+  }
   if (const auto* file = std::get_if<FileBackend>(&disk.backend)) {
     modules::UringOptions options(ShapeOf(disk), file->path, mode);
     auto open = modules::OpenUring(std::move(options), uring_, blocking_);
@@ -44,9 +50,26 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
   co_return co_await std::move(open);
 }
 
-Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const DiskSpec& disk,
-                                                                       block::AccessMode mode) {
-  auto open = OpenBackend(disk, mode);
+// Off the control reactor: the keyring may read its files again.
+Task<Result<keys::Secret>> ModuleDiskFactory::KeyOf(const DiskSpec& disk) {
+  const std::function<Result<keys::Secret>()> unwrap = [&] {
+    return keyring_.Unwrap(disk.encryption->key_encryption_key, disk.encryption->wrapped_key, disk.name);
+  };
+  co_return co_await blocking_.Run<Result<keys::Secret>>(unwrap);
+}
+
+Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const DiskSpec& disk,
+                                                                           block::AccessMode mode,
+                                                                           DiskEvents events) {
+  // The key first: without it there is nothing to open.
+  keys::Secret key;
+  if (disk.encryption) {
+    auto unwrap = KeyOf(disk);
+    auto unwrapped = co_await std::move(unwrap);
+    if (!unwrapped) co_return std::move(unwrapped).error();
+    key = std::move(unwrapped).value();
+  }
+  auto open = OpenBackend(disk, mode, std::move(events));
   auto opened = co_await std::move(open);
   if (!opened) co_return std::move(opened).error();
   std::unique_ptr<block::Device> device = std::move(opened).value();
@@ -61,13 +84,32 @@ Task<Result<std::unique_ptr<block::Pipeline>>> ModuleDiskFactory::Open(const Dis
     }
     device = std::move(faulty).value();
   }
-  block::Device& top = *device;
-  auto pipeline = block::Pipeline::Make(std::move(device), mode);
-  if (!pipeline) {
-    auto close = CloseUntaken(top);
+  if (disk.encryption) {
+    modules::CryptoOptions options(disk.encryption->cipher, disk.encryption->data_unit_bytes, std::move(key));
+    block::Device& plain = *device;
+    auto encrypted = modules::CryptoDevice::Make(std::move(device), std::move(options), crypto_);
+    if (!encrypted) {
+      auto close = CloseUntaken(plain);
+      co_await std::move(close);
+      co_return std::move(encrypted).error();
+    }
+    device = std::move(encrypted).value();
+  }
+  co_return device;
+}
+
+Task<Result<OpenDisk>> ModuleDiskFactory::Open(const DiskSpec& disk, block::AccessMode mode,
+                                               std::shared_ptr<qos::Group> group, DiskEvents events) {
+  auto open = OpenLayers(disk, mode, std::move(events));
+  auto opened = co_await std::move(open);
+  if (!opened) co_return std::move(opened).error();
+  std::unique_ptr<block::Device> device = std::move(opened).value();
+  auto made = MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
+  if (!made) {
+    auto close = CloseUntaken(*device);
     co_await std::move(close);
   }
-  co_return pipeline;
+  co_return made;
 }
 
 }  // namespace cleat::engine

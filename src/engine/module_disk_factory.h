@@ -4,8 +4,11 @@
 
 #include <memory>
 
+#include "engine/ceph_disks.h"
 #include "engine/disk_factory.h"
 #include "engine/memory_store.h"
+#include "keys/keyring.h"
+#include "modules/crypto/crypto_hub.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
 
@@ -14,17 +17,32 @@ namespace cleat::engine {
 class ModuleDiskFactory final : public DiskFactory {
  public:
   // All of it outlives the factory and the disks.
-  ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, BlockingPool& blocking)
-      : memories_(memories), uring_(uring), blocking_(blocking) {}
+  ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
+                    keys::Keyring& keyring, BlockingPool& blocking, CephDisks& ceph)
+      : memories_(memories),
+        uring_(uring),
+        crypto_(crypto),
+        keyring_(keyring),
+        blocking_(blocking),
+        ceph_(ceph) {}
 
-  Task<Result<std::unique_ptr<block::Pipeline>>> Open(const DiskSpec& disk, block::AccessMode mode) override;
+  Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
+                              DiskEvents events) override;
 
  private:
-  Task<Result<std::unique_ptr<block::Device>>> OpenBackend(const DiskSpec& disk, block::AccessMode mode);
+  // Back end, then fault, then encryption: what is below the limits.
+  Task<Result<std::unique_ptr<block::Device>>> OpenLayers(const DiskSpec& disk, block::AccessMode mode,
+                                                          DiskEvents events);
+  Task<Result<std::unique_ptr<block::Device>>> OpenBackend(const DiskSpec& disk, block::AccessMode mode,
+                                                           DiskEvents events);
+  Task<Result<keys::Secret>> KeyOf(const DiskSpec& disk);
 
   MemoryStore& memories_;
   modules::UringHub& uring_;
+  const modules::CryptoHub& crypto_;
+  keys::Keyring& keyring_;
   BlockingPool& blocking_;
+  CephDisks& ceph_;
 };
 
 }  // namespace cleat::engine

@@ -7,6 +7,10 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
+
+#include "keys/data_key.h"
+#include "qos/limits.h"
 
 namespace cleat::engine {
 
@@ -21,13 +25,41 @@ struct FileBackend {
   std::string path;
   bool operator==(const FileBackend&) const = default;
 };
-using Backend = std::variant<NullBackend, MemoryBackend, FileBackend>;
+struct RbdBackend {
+  std::string cluster;  // "clusters/ID"
+  std::string pool;
+  std::string name_space;  // empty: the pool's default one
+  std::string image;
+  std::string snapshot;  // empty: the image itself
+  bool operator==(const RbdBackend&) const = default;
+};
+using Backend = std::variant<NullBackend, MemoryBackend, FileBackend, RbdBackend>;
 
 struct FaultSpec {
   uint64_t seed = 0;
   uint64_t delay_ns_max = 0;
   uint32_t fail_per_million = 0;
   bool operator==(const FaultSpec&) const = default;
+};
+
+struct EncryptionSpec {
+  keys::Cipher cipher = keys::Cipher::kAes256Xts;
+  uint32_t data_unit_bytes = 512;
+  // The data key, wrapped under the key-encryption key of that id.
+  std::string key_encryption_key;
+  std::vector<uint8_t> wrapped_key;
+
+  // The same, whatever the key is wrapped under: that changes while the disk is attached, and the data key never does.
+  bool SameAs(const EncryptionSpec& other) const {
+    return cipher == other.cipher && data_unit_bytes == other.data_unit_bytes;
+  }
+};
+
+// What something may use, and which of cleatd's intents says so.
+struct LimitsSpec {
+  qos::Limits limits;
+  uint64_t revision = 0;
+  bool operator==(const LimitsSpec&) const = default;
 };
 
 struct DiskSpec {
@@ -39,7 +71,39 @@ struct DiskSpec {
   uint64_t wwn = 0;  // NAA name, for SCSI
   Backend backend;
   std::optional<FaultSpec> fault;
-  bool operator==(const DiskSpec&) const = default;
+  std::optional<EncryptionSpec> encryption;
+  LimitsSpec limits;
+
+  // The same disk, whatever its limits and what its key is wrapped under: those change while it is attached.
+  bool SameAs(const DiskSpec& other) const {
+    if (encryption.has_value() != other.encryption.has_value()) return false;
+    if (encryption && !encryption->SameAs(*other.encryption)) return false;
+    return name == other.name && size_bytes == other.size_bytes &&
+           logical_block_bytes == other.logical_block_bytes &&
+           physical_block_bytes == other.physical_block_bytes && serial == other.serial && wwn == other.wwn &&
+           backend == other.backend && fault == other.fault;
+  }
+};
+
+// Controllers of one VM, limited together.
+struct GroupSpec {
+  std::string name;   // "groups/ID"
+  uint32_t slot = 0;  // in the memory that all engines share
+  LimitsSpec limits;
+};
+
+// How a Ceph cluster is reached.
+struct ClusterSpec {
+  std::string name;      // "clusters/ID"
+  std::string monitors;  // one of these two at least
+  std::string conf_file;
+  std::string user;
+  // The user's key, wrapped with padding under the key-encryption key of that id. Empty: the conf file's keyring.
+  std::string key_encryption_key;
+  std::vector<uint8_t> wrapped_key;
+  uint32_t images_per_client = 0;
+  uint32_t connect_timeout_ms = 0;
+  uint64_t revision = 0;  // of cleatd's intent
 };
 
 enum class ControllerType : uint8_t { kBlk, kScsi };
@@ -52,11 +116,12 @@ struct ControllerSpec {
   SocketMode socket_mode = SocketMode::kClient;
   uint32_t queues = 1;  // request queues; a SCSI controller has two more of its own
   uint64_t revision = 0;
+  std::string group;  // whose limits its disks share; empty: none
 
   // The same controller, whatever the revision of the intent.
   bool SameAs(const ControllerSpec& other) const {
     return name == other.name && type == other.type && socket_path == other.socket_path &&
-           socket_mode == other.socket_mode && queues == other.queues;
+           socket_mode == other.socket_mode && queues == other.queues && group == other.group;
   }
 };
 
@@ -68,13 +133,14 @@ struct AttachmentSpec {
   uint64_t revision = 0;
 
   bool SameAs(const AttachmentSpec& other) const {
-    return controller == other.controller && target == other.target && disk == other.disk &&
+    return controller == other.controller && target == other.target && disk.SameAs(other.disk) &&
            read_only == other.read_only;
   }
 };
 
 enum class ControllerState : uint8_t { kIdle, kConnecting, kHandshake, kReady, kBroken, kClosing };
-enum class AttachmentState : uint8_t { kOpening, kActive, kFailed, kClosing };
+// kFenced: open, and shut out of its storage for good. Until it is detached.
+enum class AttachmentState : uint8_t { kOpening, kActive, kFailed, kClosing, kFenced };
 
 struct ControllerReport {
   ControllerSpec spec;
@@ -95,6 +161,27 @@ struct MemoryReport {
   uint64_t size_bytes = 0;
 };
 
+// The connections to Ceph clusters. Without any: nothing at all.
+struct CephClientReport {
+  std::string cluster;
+  std::string id;  // "client.4123"; empty: not connected
+  uint32_t images = 0;
+  uint64_t busy_ns = 0;  // 0 when below kCephBusyNsMin
+  bool blocklisted = false;
+  bool operator==(const CephClientReport&) const = default;
+};
+struct CephReport {
+  uint32_t threads = 0;
+  uint32_t clients_total = 0;
+  std::vector<CephClientReport> clients;  // up to kCephClientsMax, the longest busy ones first
+  bool operator==(const CephReport&) const = default;
+};
+
+struct LimitSpec {
+  std::string disk;
+  LimitsSpec limits;
+};
+
 struct ResizeSpec {
   std::string disk;
   uint64_t size_bytes = 0;
@@ -107,5 +194,8 @@ inline constexpr size_t kSocketPathBytesMax = 107;  // sun_path with its termina
 inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
 inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library serves in one process
 inline constexpr uint32_t kMemoriesMax = 4096;
+inline constexpr uint32_t kClustersMax = 64;
+inline constexpr uint32_t kCephClientsMax = 64;            // that are reported
+inline constexpr uint64_t kCephBusyNsMin = 1'000'000'000;  // what takes less is not worth a report
 
 }  // namespace cleat::engine

@@ -188,7 +188,7 @@ void CrashLoad::PrepareRandom(Lane& lane) {
   const uint64_t blocks_max = std::min<uint64_t>(area_blocks, options_.bytes_max / block_bytes);
   // Small ones as often as large ones.
   const uint64_t blocks = random_.Between(1, std::max<uint64_t>(1, blocks_max >> random_.Below(7)));
-  const uint64_t dice = random_.Below(100);
+  const uint64_t dice = random_.Below(options_.only_reads_and_writes ? 90 : 100);
   DiskRequest& request = lane.request;
   request = {};
   request.op = dice < 55   ? DiskOp::kWrite

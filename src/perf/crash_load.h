@@ -39,7 +39,8 @@ namespace cleat::perf {
 
 struct CrashLoadOptions {
   uint64_t seed = 1;
-  uint32_t depth = 8;  // requests in flight on each queue
+  uint32_t depth = 8;                  // requests in flight on each queue
+  bool only_reads_and_writes = false;  // no flushes, no write zeroes
   uint32_t bytes_max = 32 * 1024;
   // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
   uint64_t pause_ns = 0;

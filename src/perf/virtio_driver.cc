@@ -119,7 +119,11 @@ Status VirtioDriver::Resume() {
 }
 
 Status VirtioDriver::Reconnect() {
-  if (Status status = frontend_.Accept(); !status) return status;
+  if (Status status = frontend_.Accept(); !status) {
+    // Not the caller's own deadline, after which it may well go on.
+    const bool late = status.error().code == ErrorCode::kDeadlineExceeded;
+    return late ? Error(ErrorCode::kInternal, "no back end came: " + status.error().message) : status;
+  }
   if (Status status = frontend_.Open(); !status) return status;
   if (inflight_use_ == InflightUse::kMakeAnew) frontend_.DropInflight();
   std::vector<uint32_t> bases = bases_;
@@ -193,9 +197,10 @@ Status VirtioDriver::WaitRings(uint64_t timeout_ns) {
     if (found) return Ok{};
     if (gone) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
-      // It may be gone again before all is set up: then the next one is waited for.
+      // It may be gone again before all is set up: then the next one is waited for, by the next call if need be.
       Status status = Reconnect();
-      if (!status && (status.error().code != ErrorCode::kUnavailable || late)) return status;
+      if (!status && status.error().code != ErrorCode::kUnavailable) return status;
+      if (!status && late) return Error(ErrorCode::kDeadlineExceeded, "no back end came to stay in time");
     } else if (late) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }
@@ -239,8 +244,10 @@ Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
     if (gone) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
       Status status = Reconnect();
-      // One that comes and goes for ever is no answer either.
-      if (!status && (status.error().code != ErrorCode::kUnavailable || deadline.passed())) return status;
+      if (!status && status.error().code != ErrorCode::kUnavailable) return status;
+      // One that comes and goes for ever is no answer either; the next call waits for another.
+      if (!status && deadline.passed())
+        return Error(ErrorCode::kDeadlineExceeded, "no back end came to stay in time");
     } else if (deadline.passed()) {
       return Error(ErrorCode::kDeadlineExceeded, "no request completed in time");
     }

@@ -18,8 +18,8 @@
 namespace cleat::scsi {
 
 // Why a command in flight should come to its end. One that is a single request of the storage goes on to its
-// ordinary end, one of many steps takes no further one.
-enum class Abort : uint8_t { kNone, kTask, kReset, kRemoved };
+// ordinary end, one of many steps takes no further one. kBusy: not for good, the initiator should try again.
+enum class Abort : uint8_t { kNone, kBusy, kTask, kReset, kRemoved };
 
 // Whether the command was carried out at all (SAM-5 5.3.1's service response, as virtio-scsi needs it).
 enum class Delivery : uint8_t {

@@ -44,7 +44,7 @@ uint64_t EqualBytes(const uint8_t* ours, std::span<const block::Segment> theirs,
 Task<bool> UnitChannel::Step(Command& command, block::Op op, uint64_t offset_bytes, uint64_t bytes) {
   if (++steps_ % kStepsPerTurn == 0) co_await reactor_.Yield();
   if (command.abort != Abort::kNone) {
-    command.delivery = Delivery::kAborted;
+    SetOutcome(command, block::IoStatus::kAborted);
     co_return false;
   }
   command.op = op;

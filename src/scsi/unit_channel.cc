@@ -14,6 +14,24 @@ constexpr uint8_t kFua = 0x08;         // byte 1 of reads and writes
 constexpr uint8_t kBytchkBits = 0x06;  // byte 1 of the verifying ones
 constexpr uint8_t kNdob = 0x01;        // byte 1 of WRITE SAME(16)
 
+// What may become a request of the storage.
+bool UsesMedium(Action action) {
+  switch (action) {
+    case Action::kRead:
+    case Action::kWrite:
+    case Action::kSynchronizeCache:
+    case Action::kCompareAndWrite:
+    case Action::kStartStop:
+    case Action::kVerify:
+    case Action::kWriteAndVerify:
+    case Action::kWriteSame:
+    case Action::kUnmap:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 UnitChannel::UnitChannel(Reactor& reactor, std::shared_ptr<LogicalUnit> unit, block::PipelineChannel& channel,
@@ -44,6 +62,8 @@ void UnitChannel::Execute(Command& command) {
     return command.on_done(command);
   }
   if (Refuse(command)) [[unlikely]]
+    return command.on_done(command);
+  if (may_owe_ && Postpone(command)) [[unlikely]]
     return command.on_done(command);
   Dispatch(command);
 }
@@ -127,6 +147,13 @@ bool UnitChannel::Refuse(Command& command) {
     return true;
   }
   return false;
+}
+
+// While what was let pass is still owed for. Of other queues' commands none gets through while any is let pass.
+bool UnitChannel::Postpone(Command& command) {
+  if (!UsesMedium(command.info->action) || (!let_pass_ && commands_.empty()) || !LooksOwing()) return false;
+  command.End(ScsiStatus::kBusy);
+  return true;
 }
 
 void UnitChannel::Dispatch(Command& command) {
@@ -263,12 +290,16 @@ void UnitChannel::SetOutcome(Command& command, block::IoStatus status) {
     case block::IoStatus::kInvalid:
       return command.Check(SenseKey::kIllegalRequest, SenseCode::kLbaOutOfRange);
     case block::IoStatus::kReservationConflict:
+    case block::IoStatus::kFenced:  // somebody else has the disk, or may have; to try again is no use
       return command.End(ScsiStatus::kReservationConflict);
     case block::IoStatus::kMiscompare:  // SBC-4 5.4: how far into the data
       return command.CheckInformation(SenseKey::kMiscompare, SenseCode::kMiscompareDuringVerify,
                                       command.miscompare_bytes);
     case block::IoStatus::kAborted:
-      return command.Check(SenseKey::kAbortedCommand, SenseCode::kNone);
+      if (command.abort == Abort::kNone) return command.Check(SenseKey::kAbortedCommand, SenseCode::kNone);
+      if (command.abort == Abort::kBusy) return command.End(ScsiStatus::kBusy);
+      command.delivery = Delivery::kAborted;
+      return;
   }
 }
 
@@ -296,16 +327,31 @@ bool UnitChannel::Has(std::optional<uint64_t> tag) {
 
 Task<void> UnitChannel::Quiesce(Abort why, std::optional<uint64_t> tag) {
   const Gate::Holder holder(quiescing_);
+  if (!Mark(why, tag)) co_return;
+  Wait wait(reactor_, next_sequence_ - 1, tag);
+  waits_.PushBack(wait);
+  Recall(tag);
+  co_await wait.over.Wait();
+}
+
+// False: there is none.
+bool UnitChannel::Mark(Abort why, std::optional<uint64_t> tag) {
   bool any = false;
   for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
     if (tag && command->tag != *tag) continue;
     any = true;
-    if (command->abort == Abort::kNone) command->abort = why;
+    if (command->abort <= Abort::kBusy) command->abort = why;
   }
-  if (!any) co_return;
-  Wait wait(reactor_, next_sequence_ - 1, tag);
-  waits_.PushBack(wait);
-  co_await wait.over.Wait();
+  return any;
+}
+
+// A command that waits for a limit need not wait any longer. Of several with the same tag (which SAM-5 4.8.3 forbids)
+// the oldest: what is completed here may end any others.
+void UnitChannel::Recall(std::optional<uint64_t> tag) {
+  if (!tag) return channel_.Recall(nullptr);
+  for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+    if (command->tag == *tag) return channel_.Recall(command);
+  }
 }
 
 // `ended` is not in flight any more; whoever waited for it and the likes of it goes on.
@@ -327,11 +373,41 @@ void UnitChannel::Wake(const Command& ended) {
   }
 }
 
+void UnitChannel::LetPass(bool all) {
+  if (std::exchange(let_pass_, all) == all) return;
+  if (!all) {
+    if (std::exchange(passing_, false)) channel_.EndLetPass();
+    LooksOwing();
+    return;
+  }
+  if (LooksOwing()) TakeBack();
+  // Whoever wanted it may have got his commands back, and want it no more.
+  if (!let_pass_ || std::exchange(passing_, true)) return;
+  may_owe_ = true;
+  channel_.BeginLetPass();
+}
+
+bool UnitChannel::LooksOwing() {
+  const bool owes = may_owe_ && channel_.owes_until_ns() != 0;
+  may_owe_ = owes || passing_;
+  return owes;
+}
+
+// What waits, and the further steps of what the storage has.
+void UnitChannel::TakeBack() {
+  if (Mark(Abort::kBusy, std::nullopt)) channel_.Recall(nullptr);
+}
+
 Task<void> UnitChannel::Close() {
+  if (Mark(Abort::kRemoved, std::nullopt)) Recall(std::nullopt);
+  // What is under way may have more steps.
+  channel_.BeginLetPass();
   auto quiesce = Quiesce(Abort::kRemoved, std::nullopt);
   co_await std::move(quiesce);
   co_await quiescing_.Close();
   CLEAT_CHECK(commands_.empty());
+  LetPass(false);
+  channel_.EndLetPass();
 }
 
 }  // namespace cleat::scsi

@@ -47,6 +47,15 @@ class BlkQueue final : public RingQueue {
   void HandleChain(const Chain& chain, Ticket ticket) override;
   void Foresee(const Chain& chain) const override;
   void Trim() override { slots_.Trim(); }
+  void LetPass(bool all) override {
+    if (all) {
+      channel_.BeginLetPass();
+    } else {
+      channel_.EndLetPass();
+    }
+  }
+
+  uint64_t HeldUntilNs() const override { return channel_.owes_until_ns(); }
 
   void Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_t sector);
   void Flush(BlkSlot& slot);

@@ -18,7 +18,6 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   CLEAT_CHECK(state_ == State::kStopped && setup.memory != nullptr);
   state_ = State::kRunning;
   left_behind_ = false;
-  usual_ = true;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
   backlog_ = 0;
@@ -30,7 +29,8 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   dirty_log_.Attach(setup.dirty_log);
   const Status started = StartRing(setup);
   if (!started) Break(started.error().message);  // told in the first Poll
-  if (replaying()) usual_ = false;
+  held_until_ns_ = kNoDeadline;
+  LookAtHold();
   reactor_.AddPoller(*this);
   // A predecessor may have died between its last used index and the notification.
   if (notifier_ != nullptr) notifier_->Call();
@@ -58,20 +58,45 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
   return Ok{};
 }
 
+// The time that it was told first holds, or an earlier one: others may go on to use what it shares with them.
+void RingQueue::LookAtHold() {
+  const uint64_t until_ns = std::min(held_until_ns_, HeldUntilNs());
+  if (until_ns <= now_ns()) {
+    held_until_ns_ = 0;
+    usual_ = !broken_ && !replaying();
+    if (added()) reactor_.Activate(*this);
+    return;
+  }
+  held_until_ns_ = until_ns;
+  usual_ = false;
+  reactor_.AddTimer(hold_timer_, std::min(until_ns, now_ns() + kHoldLookNs));
+}
+
 void RingQueue::Stop(std::function<void()> on_drained) {
   CLEAT_CHECK(state_ == State::kRunning);
   while (replaying() && !broken_) Replay();
   left_behind_ = replaying() || offered();
   state_ = State::kDraining;
+  hold_timer_.Cancel();
+  held_until_ns_ = 0;
   on_drained_ = std::move(on_drained);
   reactor_.RemovePoller(*this);
   if (in_poll_) return;  // from on_broken: Poll ends it
   Publish();
-  if (in_flight_ == 0) FinishStop();
+  if (in_flight_ == 0) return FinishStop();
+  LetDrain();
+}
+
+// Whoever stops a queue waits for it, and the whole guest with him: not as long as limits may take. Outside of Poll, the
+// queue may be gone afterwards.
+void RingQueue::LetDrain() {
+  let_pass_ = true;
+  LetPass(true);
 }
 
 void RingQueue::FinishStop() {
   state_ = State::kStopped;
+  if (std::exchange(let_pass_, false)) LetPass(false);
   on_broken_ = nullptr;
   notifier_ = nullptr;
   inflight_log_.Detach();
@@ -121,14 +146,17 @@ bool RingQueue::Poll() {
   if (usual_) [[likely]] {
     worked |= Fetch() > 0;
     worked |= Publish();
-  } else if (!broken_) {
+  } else if (replaying() && !broken_) {
     worked |= Replay() > 0;
     worked |= Publish();
   }
   if (broken_ && !broken_reported_) [[unlikely]]
     ReportBroken();
-  if (state_ == State::kDraining && in_flight_ == 0) [[unlikely]]
-    FinishStop();
+  if (state_ == State::kDraining) [[unlikely]] {
+    if (in_flight_ > 0) LetDrain();
+    Publish();
+    if (in_flight_ == 0) FinishStop();
+  }
   in_poll_ = false;
   return worked;
 }
@@ -157,7 +185,7 @@ uint32_t RingQueue::Replay() {
     Break("request " + std::to_string(replayed_) + " of " + std::to_string(replays_.size()) +
           " that were in flight when this ring was last served can't be run again: " + fault());
   }
-  if (!replaying() && !broken_) usual_ = true;
+  if (!replaying() && !broken_) usual_ = !held();
   if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
   return count;
 }
@@ -219,7 +247,8 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     if (handled % kReadAhead == 0 && handled < count)
       Show();  // a guest that polls need not wait for the rest
   }
-  NoteBacklog(available - read);
+  // Fewer than were looked for: there are no more, whatever a packed ring's Available() thought possible.
+  NoteBacklog(read < count ? 0 : available - read);
   if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
   return read;
 }
@@ -341,7 +370,8 @@ void RingQueue::AllowFetches(uint32_t count) {
 bool RingQueue::Arm() {
   if (unpublished() > 0) return false;
   if (!usual_)
-    return broken_ && broken_reported_;  // broken: nothing is fetched, only a completion wakes it up
+    // Nothing is fetched: only a completion wakes it up, or the end of the hold.
+    return broken_ ? broken_reported_ : !replaying();
   SetNotifications(true);
   if ((fetches_allowed_ > 0 && Available() > 0) || !fault().empty()) {
     SetNotifications(false);

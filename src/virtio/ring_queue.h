@@ -8,6 +8,7 @@
 // that is stopped meanwhile has run all of them again before it drains: the front end is told that nothing is left.
 //
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
+//          running, but held: fetches nothing yet (HeldUntilNs)
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
 // When used chains are shown to the guest:
@@ -43,6 +44,8 @@ namespace cleat::virtio {
 class RingQueue : public DeviceQueue, public observe::InFlightSource {
  public:
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
+  // A held queue looks so often whether it still has to be: limits may have been lifted.
+  static constexpr uint64_t kHoldLookNs = 100 * kNsPerMs;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
   // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
@@ -116,6 +119,12 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void UseForesight(bool use) { foresight_ = use; }
   // No request was in flight or waiting for kTrimAfterNs: memory that was kept for speed may go.
   virtual void Trim() {}
+  // `all`: the queue drains, and its requests must not wait for limits any more (block::Channel::LetPass); false: it has
+  // drained. Requests may be completed, and the queue be gone, before it returns.
+  virtual void LetPass(bool /*all*/) {}
+  // A queue that is started before what it was let pass has been paid for fetches nothing until then
+  // (block::Channel::OwesUntilNs; 0: at once). Whatever may be let pass is thus paid for before it can be once more.
+  virtual uint64_t HeldUntilNs() const { return 0; }
 
   // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
   void Give(Ticket ticket, uint32_t written_bytes);
@@ -150,7 +159,14 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
     static void Fire(Timer& timer);
     RingQueue& queue;
   };
+  struct HoldTimer : Timer {
+    explicit HoldTimer(RingQueue& q)
+        : Timer([](Timer& timer) { static_cast<HoldTimer&>(timer).queue.LookAtHold(); }), queue(q) {}
+    RingQueue& queue;
+  };
 
+  void LookAtHold();
+  bool held() const { return held_until_ns_ != 0; }
   Status StartRing(const QueueSetup& setup);
   uint32_t Available() { return packed_ ? packed_ring_.Available() : split_ring_.Available(); }
   uint32_t unpublished() const { return packed_ ? packed_ring_.unpublished() : split_ring_.unpublished(); }
@@ -172,6 +188,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void NoteBacklog(uint32_t left);
   void Break(std::string reason);
   void ReportBroken();
+  void LetDrain();
   void FinishStop();
 
   Reactor& reactor_;
@@ -179,10 +196,11 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   State state_ = State::kStopped;
   bool in_poll_ = false;
   bool packed_ = false;  // which of the rings
-  bool usual_ = true;    // nothing to run again, and not broken: new chains are fetched
+  bool usual_ = true;    // nothing to run again, not held, not broken: new chains are fetched
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
+  bool let_pass_ = false;
   bool foresight_ = false;
   bool hinted_ = false;  // since the last Fetch
   uint32_t in_flight_ = 0;
@@ -198,6 +216,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint32_t backlog_ = 0;
   std::unique_ptr<observe::Recorder> recorder_;  // since the last Trim
   TrimTimer trim_timer_{*this};
+  HoldTimer hold_timer_{*this};
+  uint64_t held_until_ns_ = 0;  // 0: it is not
   Notifier* notifier_ = nullptr;
   SplitRing split_ring_;
   PackedRing packed_ring_;

@@ -26,6 +26,7 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
   CLEAT_CHECK(units_[target] == nullptr);
   units_[target] =
       std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
+  units_[target]->LetPass(let_pass_ > 0);
   cells_[target] = disk.cell;
   if (disk.sight == nullptr) return;
   sight_ = disk.sight;
@@ -39,6 +40,18 @@ Task<void> ScsiPort::Remove(uint32_t target) {
   co_await std::move(close);
   for (ScsiQueue* queue : queues_) queue->FlushSight();
   cells_[target] = nullptr;
+}
+
+void ScsiPort::LetPass(bool all) {
+  let_pass_ += all ? 1 : -1;
+  TellUnits();
+}
+
+// What ends meanwhile may change the count again.
+void ScsiPort::TellUnits() {
+  for (uint32_t target = 0; target < kScsiTargetsMax; ++target) {
+    if (units_[target] != nullptr) units_[target]->LetPass(let_pass_ > 0);
+  }
 }
 
 void ScsiPort::Register(ScsiQueue& queue) {

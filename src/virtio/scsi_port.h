@@ -51,11 +51,14 @@ class ScsiPort {
   bool Has(uint32_t target, std::optional<uint64_t> tag);
 
   // ---- For the queues
+  // Counted: while any of them drains, commands do not wait for limits. Commands may end before it returns.
+  void LetPass(bool all);
   void Register(ScsiQueue& queue);
   void Unregister(ScsiQueue& queue);
 
  private:
   Task<bool> FetchOffered();
+  void TellUnits();
 
   Reactor& reactor_;
   scsi::TransferMemory memory_;
@@ -63,6 +66,7 @@ class ScsiPort {
   std::array<observe::Cell*, kScsiTargetsMax> cells_{};
   observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
+  uint32_t let_pass_ = 0;
 };
 
 }  // namespace cleat::virtio

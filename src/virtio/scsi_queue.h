@@ -53,6 +53,7 @@ class ScsiQueue final : public RingQueue {
   void HandleChain(const Chain& chain, Ticket ticket) override;
   void HandleReplayed(const Chain& chain, Ticket ticket) override;
   void Trim() override { slots_.Trim(); }
+  void LetPass(bool all) override { port_.LetPass(all); }
 
   void KeepSegments(ScsiSlot& slot, const Chain& chain);
   template <bool kReplayed>

@@ -34,7 +34,7 @@ void Check(const PutControllerMessage& message) {
   report.spec = message.controller;
   CheckReadable(EncodeController(report));
   CheckReadable(EncodeControllerGone(message.controller.name));
-  for (const auto& part : EncodeInventory({report, report}, {}, {})) CheckReadable(part);
+  for (const auto& part : EncodeInventory({report, report}, {}, {}, {}, {})) CheckReadable(part);
 }
 
 void Check(const AttachMessage& message) {
@@ -42,11 +42,21 @@ void Check(const AttachMessage& message) {
   report.spec = message.attachment;
   CheckReadable(EncodeAttachment(report));
   CheckReadable(EncodeAttachmentGone(message.attachment.controller, message.attachment.target));
-  for (const auto& part : EncodeInventory({}, {report, report}, {})) CheckReadable(part);
+  for (const auto& part : EncodeInventory({}, {report, report}, {}, {}, {})) CheckReadable(part);
 }
 
 void Check(const KeepMemoryMessage& message) {
-  for (const auto& part : EncodeInventory({}, {}, {message.memory})) CheckReadable(part);
+  for (const auto& part : EncodeInventory({}, {}, {message.memory}, {}, {})) CheckReadable(part);
+}
+
+void Check(const PutGroupMessage& message) {
+  for (const auto& part : EncodeInventory({}, {}, {}, {message.group, message.group}, {}))
+    CheckReadable(part);
+}
+
+void Check(const PutClusterMessage& message) {
+  for (const auto& part : EncodeInventory({}, {}, {}, {}, {message.cluster, message.cluster}))
+    CheckReadable(part);
 }
 
 void Run(std::span<const uint8_t> bytes) {
@@ -60,6 +70,8 @@ void Run(std::span<const uint8_t> bytes) {
   CLEAT_CHECK(incoming->id == id);
   if (const auto* put = std::get_if<PutControllerMessage>(&incoming->body)) Check(*put);
   if (const auto* attach = std::get_if<AttachMessage>(&incoming->body)) Check(*attach);
+  if (const auto* group = std::get_if<PutGroupMessage>(&incoming->body)) Check(*group);
+  if (const auto* cluster = std::get_if<PutClusterMessage>(&incoming->body)) Check(*cluster);
   if (const auto* keep = std::get_if<KeepMemoryMessage>(&incoming->body)) Check(*keep);
 }
 

@@ -27,7 +27,7 @@ namespace cleat::control {
 namespace {
 
 constexpr uint32_t kRowsMax = 32;
-constexpr const char* kTables[] = {"disks", "controllers", "attachments"};
+constexpr const char* kTables[] = {"disks", "controllers", "attachments", "groups"};
 
 // As the first version made it, for all time.
 constexpr char kSchema1[] = R"(
@@ -102,7 +102,8 @@ class Bench {
     for (size_t i = 0; i < std::size(kTables); ++i) {
       present_[i] = Database(folder_ + "/present.db").Columns(kTables[i]);
       schema1_[i] = Database(folder_ + "/schema1.db").Columns(kTables[i]);
-      CLEAT_CHECK(schema1_[i].size() > 1 && present_[i].size() > schema1_[i].size());
+      // Version 1 had no groups.
+      CLEAT_CHECK(present_[i].size() > 1 && present_[i].size() > schema1_[i].size());
     }
   }
   ~Bench() {
@@ -136,6 +137,7 @@ class Bench {
     db.Execute("PRAGMA synchronous = OFF; BEGIN");
     for (uint32_t row = 0; row < kRowsMax && !input.empty(); ++row) {
       const size_t table = input.Byte() % std::size(kTables);
+      if (schema[table].empty()) continue;
       std::vector<SqlValue> values;
       for (size_t i = 0; i + (sums ? 1 : 0) < schema[table].size(); ++i) {
         if (schema[table][i] == "INTEGER") {
@@ -170,7 +172,9 @@ class Bench {
     const auto watcher = state.Watch();
     const auto disks = state.ListDisks({});
     const auto controllers = state.ListControllers({});
-    CLEAT_CHECK(disks.ok() && controllers.ok());
+    const auto groups = state.ListGroups({});
+    const auto clusters = state.ListClusters({});
+    CLEAT_CHECK(disks.ok() && controllers.ok() && groups.ok() && clusters.ok());
     for (const auto& controller : controllers->controllers()) {
       v1::ListAttachmentsRequest list;
       list.set_parent(controller.name());
@@ -185,10 +189,20 @@ class Bench {
       gone.set_name(controller.name());
       (void)state.DeleteController(gone);
     }
+    for (const auto& group : groups->groups()) {
+      v1::DeleteGroupRequest gone;
+      gone.set_name(group.name());
+      (void)state.DeleteGroup(gone);
+    }
     for (const auto& disk : disks->disks()) {
       v1::DeleteDiskRequest gone;
       gone.set_name(disk.name());
       (void)state.DeleteDisk(gone);
+    }
+    for (const auto& cluster : clusters->clusters()) {
+      v1::DeleteClusterRequest gone;
+      gone.set_name(cluster.name());
+      (void)state.DeleteCluster(gone);
     }
   }
 

@@ -25,7 +25,9 @@ EngineProcess::EngineProcess(const Parts& parts, uint64_t number, uint64_t seed)
     : parts_(parts),
       disks_(parts_, number, seed),
       network_(parts.world, {}),
-      engine_({parts.world.control(), parts.world.io_reactors(), disks_, network_, memories_, nullptr}) {
+      groups_(parts.world.control()),
+      engine_({parts.world.control(), parts.world.io_reactors(), disks_, network_, memories_, groups_,
+               clusters_, nullptr}) {
   for (const CrashVm& vm : parts_.vms) network_.AddPeer("/sim/" + vm.name + ".sock", *vm.peer);
 }
 
@@ -75,8 +77,10 @@ Task<void> EngineProcess::Shutdown() {
   ended_ = true;
 }
 
-Task<Result<std::unique_ptr<block::Pipeline>>> EngineProcess::Disks::Open(const engine::DiskSpec& disk,
-                                                                          block::AccessMode mode) {
+Task<Result<engine::OpenDisk>> EngineProcess::Disks::Open(const engine::DiskSpec& disk,
+                                                          block::AccessMode mode,
+                                                          std::shared_ptr<qos::Group> group,
+                                                          engine::DiskEvents /*events*/) {
   const uint64_t delay_ns = random_.Below(parts_.open_ns_max + 1);
   co_await parts_.world.control().SleepFor(delay_ns);
   const auto vm = std::find_if(parts_.vms.begin(), parts_.vms.end(), [&](const CrashVm& candidate) {
@@ -84,7 +88,9 @@ Task<Result<std::unique_ptr<block::Pipeline>>> EngineProcess::Disks::Open(const 
   });
   CLEAT_CHECK(vm != parts_.vms.end());
   auto opened = vm->medium->Open(process_, GeometryOf(disk));
-  co_return block::Pipeline::Make(std::move(opened), mode);
+  auto made = engine::MakeLimitedPipeline(opened, disk.limits.limits, std::move(group), mode);
+  CLEAT_CHECK(made.ok());
+  co_return made;
 }
 
 }  // namespace cleat::sim

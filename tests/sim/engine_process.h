@@ -49,8 +49,9 @@ class EngineProcess {
    public:
     Disks(const Parts& parts, uint64_t process, uint64_t seed)
         : parts_(parts), process_(process), random_(seed) {}
-    Task<Result<std::unique_ptr<block::Pipeline>>> Open(const engine::DiskSpec& disk,
-                                                        block::AccessMode mode) override;
+    Task<Result<engine::OpenDisk>> Open(const engine::DiskSpec& disk, block::AccessMode mode,
+                                        std::shared_ptr<qos::Group> group,
+                                        engine::DiskEvents events) override;
 
    private:
     const Parts& parts_;
@@ -65,6 +66,8 @@ class EngineProcess {
   Disks disks_;
   SimNetwork network_;
   engine::MemoryStore memories_;
+  engine::GroupStore groups_;
+  engine::ClusterStore clusters_;
   engine::Engine engine_;
   uint32_t starting_ = 0;
   bool terminating_ = false;

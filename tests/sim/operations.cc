@@ -20,6 +20,9 @@ constexpr SimNetwork::Plan kNetwork{.make_fails_percent = 3, .start_fails_percen
 std::string ControllerName(uint64_t index) {
   return "controllers/c" + std::to_string(index);
 }
+std::string GroupName(uint64_t index) {
+  return "groups/g" + std::to_string(index);
+}
 std::string SocketPath(uint64_t index) {
   return "/sim/vm" + std::to_string(index) + ".sock";
 }
@@ -32,8 +35,10 @@ Operations::Operations(const OperationsConfig& config)
       random_(world_.random().Next()),
       disks_(world_, Storage(), config.defect),
       network_(world_, kNetwork, config.defect),
+      groups_(world_.control()),
       sight_(observe::Sight::Make("sim", config.seed, world_.io_reactors()).value()),
-      engine_({world_.control(), world_.io_reactors(), disks_, network_, memories_, sight_.get()}) {
+      engine_({world_.control(), world_.io_reactors(), disks_, network_, memories_, groups_, clusters_,
+               sight_.get()}) {
   world_.set_trace(config.trace);
   engine_.SetListener(this);
   for (uint32_t i = 0; i < kDisks; ++i) disks_.AddMedium("disks/d" + std::to_string(i), kDiskBlocks);
@@ -100,11 +105,17 @@ void Operations::OneOperation() {
 }
 
 void Operations::RequestOperation(uint64_t dice) {
-  if (dice < 24) {
+  if (dice < 22) {
     Spawn(Attach(DrawAttachment()));
-  } else if (dice < 42) {
+  } else if (dice < 38) {
     Spawn(Detach(DrawName(), random_.Chance(1, 20) ? 1 : 0));
-  } else if (dice < 50) {
+  } else if (dice < 42) {
+    Spawn(LimitDisk());
+  } else if (dice < 45) {
+    PutGroup();
+  } else if (dice < 46) {
+    DropGroup();
+  } else if (dice < 52) {
     Put();
   } else {
     Spawn(Delete(DrawName()));
@@ -137,11 +148,35 @@ engine::ControllerSpec Operations::DrawController() {
   spec.socket_path = SocketPath(index);
   spec.queues = static_cast<uint32_t>(1 + index % 5);
   spec.revision = next_revision_++;
+  // The first ones are in no group.
+  if (index > 1) spec.group = GroupName(index % kGroups);
+  if (random_.Chance(1, 20)) spec.group = GroupName(random_.Below(kGroups + 1));
   if (random_.Chance(1, 12)) spec.queues = 6;
   if (random_.Chance(1, 12)) spec.socket_path = SocketPath(random_.Below(kControllers));
   if (random_.Chance(1, 30)) spec.queues = random_.Chance(1, 2) ? 0 : engine::kQueuesMax + 1;
   if (random_.Chance(1, 30))
     spec.socket_path = random_.Chance(1, 2) ? "relative" : "/" + std::string(200, 'x');
+  return spec;
+}
+
+// Fast enough for what waits to be through soon; rarely such as can't be.
+engine::LimitsSpec Operations::DrawLimits() {
+  engine::LimitsSpec spec;
+  spec.revision = next_revision_++;
+  for (size_t i = 0; i < qos::kMeters; ++i) {
+    if (!random_.Chance(1, 3)) continue;
+    const bool bytes = i >= static_cast<size_t>(qos::Meter::kBytes);
+    const uint64_t unit = bytes ? 16 * kBlockBytes : 1;
+    qos::Rate& rate = spec.limits.rates[i];
+    rate.per_second = random_.Between(2'000, 200'000) * unit;
+    if (random_.Chance(1, 3)) {
+      rate.burst_per_second = rate.per_second + random_.Between(1, 100'000) * unit;
+      rate.burst_ms = static_cast<uint32_t>(random_.Between(1, 2'000));
+    }
+    // -1, a rate that no storage has, a burst that is none.
+    if (random_.Chance(1, 40)) rate.per_second = ~uint64_t{0};
+    if (random_.Chance(1, 40)) rate.burst_per_second = rate.per_second / 2 + 1;
+  }
   return spec;
 }
 
@@ -161,6 +196,8 @@ engine::AttachmentSpec Operations::DrawAttachment() {
   spec.revision = next_revision_++;
   spec.disk.serial = "d" + std::to_string(disk) + "@c" + std::to_string(controller) + "." +
                      (large ? "4" : "s") + (spec.read_only ? "r" : "w");
+  if (const auto limits = limits_.find(spec.disk.name); limits != limits_.end())
+    spec.disk.limits = limits->second;
   if (random_.Chance(1, 40)) spec.target = 1;
   if (random_.Chance(1, 60)) spec.disk.serial += std::string(20, 'x');
   if (random_.Chance(1, 60)) spec.disk.name = "disks/unknown";

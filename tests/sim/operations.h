@@ -13,6 +13,7 @@
 
 #include "defect.h"
 #include "engine/engine.h"
+#include "engine/group_store.h"
 #include "engine/memory_store.h"
 #include "observe/sight.h"
 #include "sim_disk_factory.h"
@@ -44,6 +45,7 @@ class Operations final : private engine::Engine::Listener {
   static constexpr uint32_t kControllers = 8;
   static constexpr uint32_t kDisks = 6;
   static constexpr uint64_t kDiskBlocks = 256;
+  static constexpr uint32_t kGroups = 3;
   static constexpr uint32_t kIoReactors = 3;
   static constexpr uint32_t kRunningMax = 60;
   static constexpr uint64_t kQuietLimitNs = 120 * kNsPerSecond;
@@ -61,11 +63,16 @@ class Operations final : private engine::Engine::Listener {
   engine::ControllerSpec DrawController();
   engine::AttachmentSpec DrawAttachment();
   std::string DrawName();
+  engine::LimitsSpec DrawLimits();
   SimGuest& DrawGuest() { return *guests_[random_.Below(guests_.size())]; }
   GuestDisk FindDisk(const std::string& serial);
 
   // ---- Requests, with what they must answer
   void Put();
+  void PutGroup();
+  void DropGroup();
+  Task<void> LimitDisk();
+  void CheckLimits(const std::string& what, const std::string& controller);
   Task<void> Delete(std::string name);
   Task<void> Attach(engine::AttachmentSpec spec);
   Task<void> Detach(std::string name, uint32_t target);
@@ -91,10 +98,14 @@ class Operations final : private engine::Engine::Listener {
   SimDiskFactory disks_;
   SimNetwork network_;
   engine::MemoryStore memories_;
+  engine::GroupStore groups_;
+  engine::ClusterStore clusters_;
   const std::unique_ptr<observe::Sight> sight_;  // refuses to die while a disk is still counted
   engine::Engine engine_;
   std::vector<std::unique_ptr<SimGuest>> guests_;
   std::map<std::string, ModelController> model_;
+  std::map<std::string, engine::GroupSpec> model_groups_;
+  std::map<std::string, engine::LimitsSpec> limits_;  // of disks, as they were asked for last
   std::map<std::string, engine::ControllerReport> told_controllers_;
   std::map<std::string, engine::AttachmentReport> told_attachments_;
   uint64_t next_generation_ = 1;

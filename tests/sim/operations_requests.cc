@@ -65,6 +65,8 @@ void Operations::Put() {
     expected = ErrorCode::kInvalidArgument;
   } else if (existing != model_.end()) {
     if (!existing->second.spec.SameAs(spec)) expected = ErrorCode::kFailedPrecondition;
+  } else if (!spec.group.empty() && !model_groups_.contains(spec.group)) {
+    expected = ErrorCode::kNotFound;
   } else if (path_taken) {
     expected = ErrorCode::kAlreadyExists;
   }
@@ -76,6 +78,72 @@ void Operations::Put() {
     existing->second.spec.revision = spec.revision;
   } else {
     model_[spec.name] = {spec, next_generation_++, std::nullopt};
+  }
+}
+
+void Operations::PutGroup() {
+  engine::GroupSpec spec;
+  const uint64_t index = random_.Below(kGroups);
+  spec.name = "groups/g" + std::to_string(index);
+  spec.slot = static_cast<uint32_t>(index);
+  if (random_.Chance(1, 15)) spec.slot = static_cast<uint32_t>(random_.Below(kGroups));
+  if (random_.Chance(1, 40)) spec.slot = qos::kGroupsMax;
+  spec.limits = DrawLimits();
+  std::optional<ErrorCode> expected;
+  if (!qos::CheckLimits(spec.limits.limits, spec.name) || spec.slot >= qos::kGroupsMax) {
+    expected = ErrorCode::kInvalidArgument;
+  } else {
+    for (const auto& [name, other] : model_groups_) {
+      if ((name == spec.name) != (other.slot == spec.slot)) expected = ErrorCode::kFailedPrecondition;
+    }
+  }
+  if (shutting_down_) expected = ErrorCode::kUnavailable;
+  const Status status = engine_.PutGroup(spec);
+  Expect("put " + spec.name, status, expected);
+  if (status) model_groups_[spec.name] = spec;
+}
+
+void Operations::DropGroup() {
+  const std::string name = "groups/g" + std::to_string(random_.Below(kGroups));
+  std::optional<ErrorCode> expected;
+  // Also of one whose deletion is under way.
+  for (const auto& report : engine_.Controllers()) {
+    if (report.spec.group == name) expected = ErrorCode::kFailedPrecondition;
+  }
+  const Status status = engine_.DropGroup(name);
+  // A request that waits for a controller which is gone meanwhile still holds that, and so its group.
+  const bool held = !status.ok() && status.error().code == ErrorCode::kFailedPrecondition;
+  if (held && running_ > 0) expected = ErrorCode::kFailedPrecondition;
+  Expect("drop " + name, status, expected);
+  if (status) model_groups_.erase(name);
+}
+
+// As cleatd does it: with every change, wherever the disk may be attached.
+Task<void> Operations::LimitDisk() {
+  ++running_;
+  co_await world_.control().Enter();
+  engine::LimitSpec spec;
+  spec.disk = "disks/d" + std::to_string(random_.Below(kDisks));
+  spec.limits = DrawLimits();
+  std::optional<ErrorCode> expected;
+  if (!qos::CheckLimits(spec.limits.limits, spec.disk)) expected = ErrorCode::kInvalidArgument;
+  if (shutting_down_) expected = ErrorCode::kUnavailable;
+  const Status status = engine_.LimitDisk(spec);
+  Expect("limit " + spec.disk, status, expected);
+  if (status) limits_[spec.disk] = spec.limits;
+  --running_;
+}
+
+// An attach that was asked for before the limits changed may have brought the old ones: they are changed then.
+void Operations::CheckLimits(const std::string& what, const std::string& controller) {
+  const auto report = engine_.AttachmentByKey(controller, 0);
+  if (!report) return;
+  const auto limits = limits_.find(report->spec.disk.name);
+  if (limits == limits_.end() || report->spec.disk.limits.revision == limits->second.revision) return;
+  const Status status = engine_.LimitDisk({report->spec.disk.name, limits->second});
+  const auto after = engine_.AttachmentByKey(controller, 0);
+  if (!status || !after || after->spec.disk.limits != limits->second) {
+    world_.Violation(what + ": its limits can't be changed");
   }
 }
 
@@ -103,6 +171,7 @@ Task<void> Operations::Delete(std::string name) {
 
 Task<void> Operations::Attach(engine::AttachmentSpec spec) {
   ++running_;
+  co_await world_.control().Enter();
   const uint64_t generation = GenerationOf(spec.controller);
   const bool refused = shutting_down_;
   auto request = engine_.Attach(spec);
@@ -134,6 +203,7 @@ Task<void> Operations::Attach(engine::AttachmentSpec spec) {
     if (!report || report->state != engine::AttachmentState::kActive || !Same(report->spec, spec)) {
       world_.Violation(what + " is done, but the engine's report does not say so");
     }
+    if (!shutting_down_) CheckLimits(what, spec.controller);
   }
   --running_;
 }
@@ -220,8 +290,14 @@ void Operations::CheckReports() {
                                attachment->state == engine::AttachmentState::kActive)) {
       world_.Violation(name + ": the attachment's report is not what was asked for: " + attachment->message);
     }
+    if (attachment) {
+      const auto limits = limits_.find(attachment->spec.disk.name);
+      if (limits != limits_.end() && attachment->spec.disk.limits != limits->second)
+        world_.Violation(name + ": the attachment's limits are not those that were asked for last");
+    }
     attached += model.attached ? 1 : 0;
   }
+  if (engine_.Groups().size() != model_groups_.size()) world_.Violation("the engine reports other groups");
   if (engine_.Controllers().size() != model_.size()) world_.Violation("the engine reports other controllers");
   if (engine_.Attachments().size() != attached) world_.Violation("the engine reports other attachments");
   if (disks_.OpenAll() != attached) {

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "block/filter_device.h"
+
 namespace cleat::sim {
 namespace {
 
@@ -21,20 +23,10 @@ block::Geometry GeometryOf(const engine::DiskSpec& disk) {
 }  // namespace
 
 // What takes its time on control: taking, giving up and closing a disk. Lies over the fault filter.
-class SimDiskFactory::DelayedDisk final : public block::Device {
+class SimDiskFactory::DelayedDisk final : public block::FilterDevice {
  public:
   DelayedDisk(SimDiskFactory& factory, Medium& medium, std::unique_ptr<block::Device> below)
-      : Device(below->name(), below->geometry()),
-        factory_(factory),
-        medium_(medium),
-        below_(std::move(below)) {}
-
-  uint32_t frames() const override { return below_->frames(); }
-  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override {
-    return below_->OpenChannel(reactor);
-  }
-  void RegionAdded(const block::MemoryRegion& region) override { below_->RegionAdded(region); }
-  void RegionRemoved(const block::MemoryRegion& region) override { below_->RegionRemoved(region); }
+      : FilterDevice(std::move(below)), factory_(factory), medium_(medium) {}
 
   Task<Status> Acquire(block::AccessMode mode) override {
     auto delay = factory_.Delay(medium_);
@@ -49,26 +41,25 @@ class SimDiskFactory::DelayedDisk final : public block::Device {
       }
       co_return factory_.world_.injections().Make(ErrorCode::kFailedPrecondition, name() + " is in use");
     }
-    auto acquire = below_->Acquire(mode);
+    auto acquire = below().Acquire(mode);
     co_return co_await std::move(acquire);
   }
   Task<Status> Release() override {
     auto delay = factory_.Delay(medium_);
     co_await std::move(delay);
-    auto release = below_->Release();
+    auto release = below().Release();
     co_return co_await std::move(release);
   }
   Task<Status> Close() override {
     auto delay = factory_.Delay(medium_);
     co_await std::move(delay);
-    auto close = below_->Close();
+    auto close = below().Close();
     co_return co_await std::move(close);
   }
 
  private:
   SimDiskFactory& factory_;
   Medium& medium_;
-  const std::unique_ptr<block::Device> below_;
 };
 
 SimDiskFactory::SimDiskFactory(World& world, const StoragePlan& plan, Defect defect)
@@ -93,8 +84,9 @@ Task<void> SimDiskFactory::Delay(Medium& medium) {
   while (medium.held) co_await let_go_.Wait();
 }
 
-Task<Result<std::unique_ptr<block::Pipeline>>> SimDiskFactory::Open(const engine::DiskSpec& disk,
-                                                                    block::AccessMode mode) {
+Task<Result<engine::OpenDisk>> SimDiskFactory::Open(const engine::DiskSpec& disk, block::AccessMode mode,
+                                                    std::shared_ptr<qos::Group> group,
+                                                    engine::DiskEvents /*events*/) {
   Medium* medium = Find(disk.name);
   if (medium == nullptr)
     co_return world_.injections().Make(ErrorCode::kNotFound, disk.name + ": no such medium");
@@ -111,8 +103,11 @@ Task<Result<std::unique_ptr<block::Pipeline>>> SimDiskFactory::Open(const engine
   CLEAT_CHECK(faulty.ok());
   medium->open[opened] = faulty.value().get();
   if (medium->held) faulty.value()->Hold();
-  auto top = std::make_unique<DelayedDisk>(*this, *medium, std::move(faulty).value());
-  co_return block::Pipeline::Make(std::move(top), mode);
+  std::unique_ptr<block::Device> top =
+      std::make_unique<DelayedDisk>(*this, *medium, std::move(faulty).value());
+  auto made = engine::MakeLimitedPipeline(top, disk.limits.limits, std::move(group), mode);
+  CLEAT_CHECK(made.ok());
+  co_return made;
 }
 
 void SimDiskFactory::Hold(const std::string& disk) {

@@ -30,8 +30,8 @@ class SimDiskFactory final : public engine::DiskFactory {
   Medium& AddMedium(const std::string& disk, uint64_t blocks);
   Medium* Find(const std::string& disk);
 
-  Task<Result<std::unique_ptr<block::Pipeline>>> Open(const engine::DiskSpec& disk,
-                                                      block::AccessMode mode) override;
+  Task<Result<engine::OpenDisk>> Open(const engine::DiskSpec& disk, block::AccessMode mode,
+                                      std::shared_ptr<qos::Group> group, engine::DiskEvents events) override;
 
   // The storage of one disk hangs: requests, and opening it.
   void Hold(const std::string& disk);

@@ -44,6 +44,9 @@ void Model::Apply(const v1::WatchResponse& event) {
     case v1::WatchResponse::kDisk:
       disks[event.disk().name()] = event.disk();
       break;
+    case v1::WatchResponse::kGroup:
+      groups[event.group().name()] = event.group();
+      break;
     case v1::WatchResponse::kController:
       controllers[event.controller().name()] = event.controller();
       break;
@@ -55,6 +58,7 @@ void Model::Apply(const v1::WatchResponse& event) {
       break;
     case v1::WatchResponse::kGone:
       disks.erase(event.gone());
+      groups.erase(event.gone());
       controllers.erase(event.gone());
       attachments.erase(event.gone());
       engines.erase(event.gone());
@@ -178,6 +182,60 @@ Reply<v1::Disk> Api::ResizeDisk(const std::string& id, uint64_t size_bytes) {
   return reply;
 }
 
+Reply<v1::Disk> Api::LimitDisk(const std::string& id, const v1::Limits& limits) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(id));
+  *request.mutable_disk()->mutable_spec()->mutable_limits() = limits;
+  request.mutable_update_mask()->add_paths("spec.limits");
+  Reply<v1::Disk> reply;
+  reply.status = stub_->UpdateDisk(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Group> Api::CreateGroup(const std::string& id, const v1::Limits& limits) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::CreateGroupRequest request;
+  request.set_group_id(id);
+  *request.mutable_group()->mutable_spec()->mutable_limits() = limits;
+  Reply<v1::Group> reply;
+  reply.status = stub_->CreateGroup(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Group> Api::LimitGroup(const std::string& id, const v1::Limits& limits) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::UpdateGroupRequest request;
+  request.mutable_group()->set_name("groups/" + id);
+  *request.mutable_group()->mutable_spec()->mutable_limits() = limits;
+  request.mutable_update_mask()->add_paths("spec.limits");
+  Reply<v1::Group> reply;
+  reply.status = stub_->UpdateGroup(&context, request, &reply.value);
+  return reply;
+}
+
+grpc::Status Api::DeleteGroup(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::DeleteGroupRequest request;
+  request.set_name("groups/" + id);
+  v1::DeleteGroupResponse response;
+  return stub_->DeleteGroup(&context, request, &response);
+}
+
+grpc::Status Api::WaitReady(const std::string& name) {
+  grpc::ClientContext context;
+  Prepare(&context, kWaitTimeoutNs + kCallTimeoutNs);
+  v1::WaitRequest request;
+  request.set_name(name);
+  request.mutable_timeout()->set_seconds(static_cast<int64_t>(kWaitTimeoutNs / kNsPerSecond));
+  v1::WaitResponse response;
+  return stub_->Wait(&context, request, &response);
+}
+
 Reply<v1::Attachment> Api::Attach(const std::string& controller, const std::string& disk, bool read_only,
                                   std::optional<uint32_t> target) {
   grpc::ClientContext context;
@@ -262,6 +320,14 @@ bool Api::WaitUntil(const Condition& done, Model* last, uint64_t timeout_ns) {
     if (satisfied) return true;
   }
   return false;
+}
+
+v1::Limits Iops(uint64_t per_second, uint64_t burst_per_second, int64_t burst_s) {
+  v1::Limits limits;
+  limits.mutable_iops()->set_per_second(per_second);
+  limits.mutable_iops()->set_burst_per_second(burst_per_second);
+  if (burst_s > 0) limits.mutable_iops()->mutable_burst_duration()->set_seconds(burst_s);
+  return limits;
 }
 
 v1::DiskSpec NullDisk(uint64_t size_bytes) {

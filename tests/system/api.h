@@ -32,6 +32,7 @@ struct Reply {
 // Everything that is, by name.
 struct Model {
   std::map<std::string, v1::Disk> disks;
+  std::map<std::string, v1::Group> groups;
   std::map<std::string, v1::Controller> controllers;
   std::map<std::string, v1::Attachment> attachments;
   std::map<std::string, v1::Engine> engines;
@@ -55,6 +56,12 @@ class Api {
   Reply<v1::Disk> GetDisk(const std::string& id);
   grpc::Status DeleteDisk(const std::string& id);
   Reply<v1::Disk> ResizeDisk(const std::string& id, uint64_t size_bytes);
+  Reply<v1::Disk> LimitDisk(const std::string& id, const v1::Limits& limits);
+  Reply<v1::Group> CreateGroup(const std::string& id, const v1::Limits& limits);
+  Reply<v1::Group> LimitGroup(const std::string& id, const v1::Limits& limits);
+  grpc::Status DeleteGroup(const std::string& id);
+  // READY, within kWaitTimeoutNs.
+  grpc::Status WaitReady(const std::string& name);
   Reply<v1::Controller> CreateController(const std::string& id, const v1::ControllerSpec& spec);
   Reply<v1::Controller> GetController(const std::string& id);
   grpc::Status DeleteController(const std::string& id);
@@ -80,6 +87,7 @@ class Api {
 };
 
 // ---- Specs.
+v1::Limits Iops(uint64_t per_second, uint64_t burst_per_second = 0, int64_t burst_s = 0);
 v1::DiskSpec NullDisk(uint64_t size_bytes);
 v1::DiskSpec MemoryDisk(uint64_t size_bytes);
 v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create = true);

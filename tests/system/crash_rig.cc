@@ -56,23 +56,33 @@ const char* CrashEventName(CrashEvent event) {
 }
 
 std::string CrashCase::Id() const {
-  return fmt::format("{}-{}-q{}-{}{}", scsi ? "scsi" : "blk", packed ? "packed" : "split", queues,
-                     memory ? "malloc" : "file", delay_ns_max > 0 ? "-late" : "");
+  const char* storage = memory            ? "malloc"
+                        : !device.empty() ? "device"
+                        : spec            ? "other"
+                        : sparse          ? "sparse"
+                                          : "file";
+  return fmt::format("{}-{}-q{}-{}{}{}", scsi ? "scsi" : "blk", packed ? "packed" : "split", queues, storage,
+                     block_bytes == 512 ? "-512" : "", delay_ns_max > 0 ? "-late" : "");
 }
 
 // ---- A guest
 
-CrashGuest::CrashGuest(std::string id, uint64_t disk_id)
-    : id_(std::move(id)), blocks_(CrashRig::kDiskBytes, CrashRig::kBlockBytes, disk_id) {}
+CrashGuest::CrashGuest(const CrashCase& what, uint64_t disk_id)
+    : id_(what.Id()), blocks_(CrashRig::kDiskBytes, what.block_bytes, disk_id) {}
 
 Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase& what,
                                                      const CrashGuestOptions& options) {
-  std::unique_ptr<CrashGuest> guest(new CrashGuest(what.Id(), options.load.seed));
-  const std::string path = host.Path(what.Id() + ".img");
-  if (!what.memory) WriteZeroes(path);
+  std::unique_ptr<CrashGuest> guest(new CrashGuest(what, options.load.seed));
+  const std::string path = what.device.empty() ? host.Path(what.Id() + ".img") : what.device;
+  if (what.sparse) {
+    host.MakeFile(what.Id() + ".img", CrashRig::kDiskBytes);
+  } else if (!what.memory && what.device.empty() && !what.spec) {
+    WriteZeroes(path);
+  }
   v1::DiskSpec disk =
       what.memory ? MemoryDisk(CrashRig::kDiskBytes) : FileDisk(CrashRig::kDiskBytes, path, false);
-  disk.set_logical_block_bytes(CrashRig::kBlockBytes);
+  if (what.spec) disk = *what.spec;
+  disk.set_logical_block_bytes(what.block_bytes);
   if (what.delay_ns_max > 0) {
     disk.mutable_fault()->set_seed(options.load.seed);
     disk.mutable_fault()->set_delay_ns_max(what.delay_ns_max);
@@ -130,7 +140,7 @@ Status CrashGuest::BootScsi(Host& host, const CrashCase& what, const CrashGuestO
   scsi_ = std::move(*peer);
   auto attentions = scsi_->driver().ClearUnitAttentions(perf::scsi::LunOf(kTarget));
   if (!attentions) return std::move(attentions).error();
-  port_ = std::make_unique<perf::ScsiPort>(scsi_->driver(), kTarget, CrashRig::kBlockBytes);
+  port_ = std::make_unique<perf::ScsiPort>(scsi_->driver(), kTarget, what.block_bytes);
   return Ok{};
 }
 
@@ -169,9 +179,11 @@ bool CrashRig::Work() {
 }
 
 void CrashRig::KillEngine() {
+  before_kill_();
   host_.KillEngine();
   ++engine_kills_;
   for (size_t i = 0; i < guests_.size(); ++i) marks_[i] = guests_[i]->load().Mark();
+  after_kill_();
 }
 
 // At any moment from its start until it has taken over: also in the middle of a handshake.

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,11 @@ struct CrashCase {
   uint16_t queues = 1;
   bool memory = false;        // otherwise a file
   uint64_t delay_ns_max = 0;  // of each request, at random: answers out of order, many in flight at the kill
-  std::string Id() const;     // "blk-packed-q4-file"
+  bool sparse = false;        // the file has nothing but holes at first
+  uint32_t block_bytes = 4096;            // the disk's logical blocks
+  std::string device = {};                // a block device in the file's place
+  std::optional<v1::DiskSpec> spec = {};  // any other disk, in the file's place
+  std::string Id() const;                 // "blk-packed-q4-file"
 };
 
 // What of the in-flight memory a guest gives to the next engine.
@@ -53,7 +59,7 @@ class CrashGuest {
   perf::LatencyHistogram& gaps() { return gaps_; }
 
  private:
-  CrashGuest(std::string id, uint64_t disk_id);
+  CrashGuest(const CrashCase& what, uint64_t disk_id);
   Status BootBlk(Host& host, const CrashCase& what, const CrashGuestOptions& options);
   Status BootScsi(Host& host, const CrashCase& what, const CrashGuestOptions& options);
 
@@ -78,9 +84,6 @@ const char* CrashEventName(CrashEvent event);
 class CrashRig {
  public:
   static constexpr uint64_t kDiskBytes = uint64_t{2} << 20;
-  // The disks' logical blocks. A file system that has larger ones would carry a load of smaller ones out one by one
-  // (ext4 takes its lock for direct writes that are not aligned), and then there is no depth to be killed in.
-  static constexpr uint32_t kBlockBytes = 4096;
   // Of each guest's load. Sixteen of them on memory disks would leave the kernel's own threads, which complete direct
   // writes, without a processor for seconds.
   static constexpr uint64_t kPauseNs = 2 * kNsPerMs;
@@ -93,6 +96,11 @@ class CrashRig {
   Status Add(const CrashCase& what, CrashGuestOptions options = {});
   Status Start();  // the loads
 
+  // Called under load just before an engine is killed, and between its end and the start of its successor.
+  void SetAroundKill(std::function<void()> before, std::function<void()> after) {
+    before_kill_ = std::move(before);
+    after_kill_ = std::move(after);
+  }
   // One of them at a random moment under load, and everything started again. False when some guest did not recover or
   // has a finding.
   bool Do(CrashEvent event);
@@ -119,6 +127,8 @@ class CrashRig {
   std::vector<uint64_t> marks_;  // by guest
   std::map<CrashEvent, uint64_t> events_;
   uint64_t engine_kills_ = 0;
+  std::function<void()> before_kill_ = [] {};
+  std::function<void()> after_kill_ = [] {};
   std::vector<std::string> failures_;  // beside what the guests found
 };
 

@@ -24,19 +24,17 @@
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
+#include "tests/environment.h"
 
 namespace cleat::system_test {
 namespace {
+
+using test::FromEnvironment;
 
 constexpr uint64_t kKills = kSanitized ? 4 : 12;  // in each of two tests; a part in others
 constexpr uint64_t kLateNs = 2 * kNsPerMs;
 constexpr uint64_t kControlKillsMax = 10;
 constexpr uint64_t kControlLostNs = 2 * kNsPerSecond;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody writes the environment
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 uint64_t Kills() {
   return FromEnvironment("CLEAT_CRASH_KILLS", 2 * kKills);
@@ -118,6 +116,19 @@ TEST(Crash, EverythingButTheGuestsKilled) {
   for (size_t i = 0; i < cases.size(); i += 2) cases[i].delay_ns_max = kLateNs;
   KillUnderLoad("everything", cases, Kills() / 4,
                 std::array{CrashEvent::kCleatdAndEngine, CrashEvent::kEngineAndCleatd, CrashEvent::kEngine});
+}
+
+// Blocks smaller than the file system's are written by its read-modify-write, holes by allocating: one at a time, under
+// its own lock. Then requests wait in the kernel's workers and not in its queue when the engine dies.
+TEST(Crash, EngineKilledOverSmallBlocksAndHoles) {
+  std::vector<CrashCase> cases;
+  for (const bool scsi : {false, true}) {
+    cases.push_back({.scsi = scsi, .packed = scsi, .queues = 4, .block_bytes = 512});
+    cases.push_back({.scsi = scsi, .packed = !scsi, .sparse = true});
+    cases.push_back({.scsi = scsi, .sparse = true, .block_bytes = 512});
+  }
+  KillUnderLoad("small_blocks_and_holes", cases, Kills() / 4,
+                std::array{CrashEvent::kEngine, CrashEvent::kEngineAgain});
 }
 
 // ---- Negative controls

@@ -50,12 +50,16 @@ Host::Host(const HostOptions& options)
 Host::~Host() {
   api_.reset();  // cleatd waits a little for clients to hang up
   // The engine first: it is to drain and to have nothing left.
+  std::vector<std::string> names{"cleatd", "cleat-engine"};
+  for (auto& [id, process] : more_engines_) {
+    End(&process, id);
+    names.push_back(id);
+  }
   End(&engine_, "cleat-engine");
   End(&cleatd_, "cleatd");
-  CheckLog("cleat-engine");
-  CheckLog("cleatd");
+  for (const std::string& name : names) CheckLog(name);
   if (testing::Test::HasFailure()) {
-    for (const char* name : {"cleatd", "cleat-engine"}) {
+    for (const std::string& name : names) {
       fmt::print(stderr, "---- end of {}.log\n{}----\n", name,
                  Tail(ReadTextFile(Path(fmt::format("{}.log", name)))));
     }
@@ -93,11 +97,12 @@ void Host::CheckLog(const std::string& name) const {
   }
 }
 
-std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments) {
+std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments,
+                                     const std::string& log) {
   Process::Options options;
   options.program = std::string(CLEAT_BIN_DIR) + "/" + program;
   options.arguments = arguments;
-  options.log_path = Path(program + ".log");
+  options.log_path = Path(log + ".log");
   options.directory = directory_;
   options.as_nobody = as_nobody_;
   auto process = Process::Start(options);
@@ -113,16 +118,28 @@ void Host::StartCleatd() {
                                      address(),     "--engine-socket", Path("engine.sock"),
                                      "--log-level", options_.log_level};
   arguments.insert(arguments.end(), options_.cleatd_arguments.begin(), options_.cleatd_arguments.end());
-  cleatd_ = Spawn("cleatd", arguments);
+  cleatd_ = Spawn("cleatd", arguments, "cleatd");
+}
+
+std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::string& log) {
+  std::vector<std::string> arguments{"--name",        id,
+                                     "--control",     Path("engine.sock"),
+                                     "--runtime-dir", Path("run"),
+                                     "--reactors",    std::to_string(options_.reactors),
+                                     "--log-level",   options_.log_level};
+  // cleatd has made it by then.
+  if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
+  arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
+  return Spawn("cleat-engine", arguments, log);
 }
 
 void Host::StartEngine() {
-  std::vector<std::string> arguments{
-      "--name",        kEngineId,         "--control",  Path("engine.sock"),
-      "--runtime-dir", Path("run"),       "--reactors", std::to_string(options_.reactors),
-      "--log-level",   options_.log_level};
-  arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
-  engine_ = Spawn("cleat-engine", arguments);
+  engine_ = SpawnEngine(kEngineId, "cleat-engine");
+}
+
+void Host::AddEngine(const std::string& id) {
+  more_engines_[id] = SpawnEngine(id, id);
+  EXPECT_TRUE(WaitEngine("engines/" + id)) << id << " did not find cleatd";
 }
 
 void Host::RestartCleatd() {
@@ -141,13 +158,13 @@ void Host::TerminateEngine() {
   End(&engine_, "cleat-engine");
 }
 
-bool Host::WaitEngine() {
+bool Host::WaitEngine(const std::string& name) {
   // The connection of an engine that was killed may not be known to have ended: the process is told by its
   // number.
   Model last;
   const bool connected = api_->WaitUntil(
       [&](const Model& model) {
-        const auto found = model.engines.find(kEngineName);
+        const auto found = model.engines.find(name);
         return found != model.engines.end() && found->second.status().connected() &&
                found->second.status().incarnation() != 0;
       },

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ struct HostOptions {
   uint32_t reactors = 1;
   bool as_nobody = false;  // both processes; only for root. Ignored otherwise: they are unprivileged already
   bool with_engine = true;
+  bool with_keys = false;  // the engine has cleatd's key-encryption key
   std::string log_level = "info";
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
   std::vector<std::string> engine_arguments = {};  // likewise
@@ -68,7 +70,9 @@ class Host {
   void RestartEngine();
   // SIGTERM; the exit status has to be 0.
   void TerminateEngine();
-  bool WaitEngine();
+  // One more engine on this host, with the arguments that the first one has, until the host ends; returns when it is connected.
+  void AddEngine(const std::string& id);
+  bool WaitEngine() { return WaitEngine(kEngineName); }
   // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged
   // to. Waits until `done` likes them (false when it never does).
   bool WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
@@ -90,7 +94,10 @@ class Host {
   bool WaitController(const std::string& id, v1::ControllerState state, std::string* message = nullptr);
 
  private:
-  std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments);
+  std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
+                                 const std::string& log);
+  std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log);
+  bool WaitEngine(const std::string& name);
   void End(std::unique_ptr<Process>* process, const std::string& name);
   void CheckLog(const std::string& name) const;
 
@@ -99,6 +106,7 @@ class Host {
   std::string directory_;
   std::unique_ptr<Process> cleatd_;
   std::unique_ptr<Process> engine_;
+  std::map<std::string, std::unique_ptr<Process>> more_engines_;  // by id
   std::unique_ptr<Api> api_;
   bool ok_ = false;
 };

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,9 +20,12 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "peer.h"
+#include "tests/environment.h"
 
 namespace cleat::system_test {
 namespace {
+
+using test::FromEnvironment;
 
 constexpr uint64_t kDefaultOperations = 10000;
 constexpr uint64_t kDefaultSeed = 20261121;
@@ -34,11 +36,6 @@ constexpr uint64_t kControllers = 8;
 constexpr uint64_t kDiskBytes = uint64_t{4} << 20;
 constexpr std::string_view kPrefix = "controllers/";
 constexpr uint64_t kVisitTimeoutNs = 100 * kNsPerMs;
-
-uint64_t FromEnvironment(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): before the first thread
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 // A disk's name says what it is, its first letter above all.
 std::string DiskId(uint64_t number) {

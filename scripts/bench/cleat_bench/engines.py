@@ -25,15 +25,17 @@ def file_backend(path: str) -> Backend:
 
 
 class Engine:
-    """Ended by leaving the `with`. Idle engines sleep, so that several may share a core while one is measured."""
+    """Ended by leaving the `with`. Idle engines sleep, so that several may share a core while one is measured. Not `pinned`: for
+    storage that takes most of the time and shares the machine."""
 
-    def __init__(self, lab: Lab, name: str, engine_bin_dir: str | None = None) -> None:
+    def __init__(self, lab: Lab, name: str, engine_bin_dir: str | None = None, pinned: bool = True) -> None:
         self._lab = lab
         self._dir = tempfile.mkdtemp(prefix=f"{name}-", dir=lab.dir)
         log_dir = os.path.join(lab.log_dir, name)
         os.makedirs(log_dir, exist_ok=True)
+        cpus = ("--cpus", str(lab.engine_core)) if pinned else ()
         self._cleat = Cleat(lab.bin_dir, self._dir, log_dir, engine_bin_dir=engine_bin_dir,
-                            engine_options=("--cpus", str(lab.engine_core), "--log-level", "warn"))
+                            engine_options=(*cpus, "--log-level", "warn"))
 
     def __enter__(self) -> Engine:
         try:
@@ -64,6 +66,10 @@ class Engine:
             "attachments": [{"name": f"controllers/{name}/attachments/{name}", "spec": {"disk": f"disks/{name}"}}
                             for name in names],
         })
+
+    def ctl(self, *arguments: str) -> None:
+        """cleatctl, for what add() doesn't make."""
+        self._cleat.ctl(*arguments)
 
     def load(self, subject: str, controller: str, kind: str, *options: str, **more: Any) -> dict[str, Any]:
         """A run on one controller."""

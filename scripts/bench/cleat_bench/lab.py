@@ -67,22 +67,22 @@ class Lab:
         return os.path.join(self.dir, name)
 
     def load(self, subject: str, *options: str, run_s: float | None = None,
-             warm_up_s: float | None = None) -> dict[str, Any]:
-        """One run of the load generator on its core; the "result" of what it reports. `options` say which sockets and
+             warm_up_s: float | None = None, pinned: bool = True) -> dict[str, Any]:
+        """One run of the load generator, on its core if `pinned`; the "result" of what it reports. `options` say which sockets and
         which load. A request that failed makes the figure worthless, and is an error; so is a run in which nothing was answered
         at all, but only when it is the same again: on a shared machine somebody else may have had the core for a second."""
         run_s = self.pace.run_s if run_s is None else run_s
         warm_up_s = self.pace.warm_up_s if warm_up_s is None else warm_up_s
+        cores = ("--cores", str(self.generator_core)) if pinned else ()
         for _ in range(STARVED_RUNS_MAX + 1):
-            result = self._one_load(subject, options, run_s, warm_up_s)
+            result = self._one_load(subject, (*options, *cores), run_s, warm_up_s)
             if result["requests"] > 0:
                 return result
         raise BenchError(f"{subject}: no request was answered, in {STARVED_RUNS_MAX + 1} runs of {run_s:g} s")
 
     def _one_load(self, subject: str, options: tuple[str, ...], run_s: float, warm_up_s: float) -> dict[str, Any]:
-        report = self._perf("run", *options, "--cores", str(self.generator_core), "--time", f"{run_s:g}",
-                            "--warmup", f"{warm_up_s:g}", "--no-progress", "--json", "-",
-                            timeout_s=run_s + warm_up_s + RUN_TIMEOUT_S)
+        report = self._perf("run", *options, "--time", f"{run_s:g}", "--warmup", f"{warm_up_s:g}", "--no-progress",
+                            "--json", "-", timeout_s=run_s + warm_up_s + RUN_TIMEOUT_S)
         result = report["result"]
         self.record(subject, report["command"], result)
         if result["errors"] > 0:

@@ -143,6 +143,35 @@ def malloc_section(figures: Figures) -> str:
          "blk_malloc_qd128_ns": "blk, 128 in flight", "scsi_malloc_qd32_ns": "scsi, 32 in flight"})
 
 
+def crypto_section(figures: Figures) -> str:
+    names = {}
+    for subject, what in {"crypto_write_4k": "write, 4 KiB data units", "crypto_read_4k": "read, 4 KiB data units",
+                          "crypto_write_512": "write, 512-byte data units",
+                          "crypto_read_512": "read, 512-byte data units"}.items():
+        names |= {f"{subject}_excess": f"{what}: excess", f"{subject}_ns": f"{what}: a request",
+                  f"{subject}_bare_ns": f"{what}: the bare cipher"}
+    return list_section(
+        "Encryption",
+        "AES-256-XTS by OpenSSL, requests of 4 KiB on null disks. The excess is (encrypted - plain) / bare, of each round: the\n"
+        "bare loop makes the same calls on the same memory, in turns of half a millisecond.", figures, names)
+
+
+def qos_section(figures: Figures) -> str:
+    return list_section(
+        "Limits",
+        "LimitedDevices on one reactor over storage that answers at once (with 1 us a request for the 48 groups of 64 disks,\n"
+        "32 in flight each), no virtqueues; see docs/qos.md. The cost is the difference of runs in turns, one request a visit.",
+        figures,
+        {"qos_cost_ns_active_10_of_3072": "limits that do not bind, 10 active disks: a request",
+         "qos_cost_ns_active_all_of_3072": "... all active",
+         "qos_cost_ns_active_10_of_3072_whole": "a limited request as a whole, 10 active",
+         "qos_cost_ns_active_all_of_3072_whole": "... all active",
+         "qos_error_percent_max": "delivered against promised, the worst of all",
+         "qos_jain_min": "Jain's index of a group, the worst",
+         "qos_3072_delivered_percent": "48 groups of 64 disks: delivered",
+         "qos_3072_jain_min": "... Jain's index, the worst of 48"})
+
+
 def peer_section(figures: Figures, notes: dict[str, str]) -> str:
     chosen = "\n".join(f"- {what}: `{text}`" for what, text in sorted(notes.items()))
     return list_section(
@@ -190,9 +219,29 @@ def crash_section(figures: Figures) -> str:
          "crash_gap_ms_p99": "silence, 99th percentile", "crash_gap_ms_max": "silence, longest"})
 
 
+def rbd_section(figures: Figures) -> str:
+    names = {"rbd_pipeline_vs_fio_qd16_ratio": "pipeline, 16 in flight: our IOPS over fio's",
+             "rbd_vhost_vs_fio_qd16_ratio": "vhost-user, 16 in flight: our IOPS over fio's",
+             "rbd_vhost_vs_fio_qd1_ratio": "vhost-user, one in flight: our IOPS over fio's",
+             "rbd_cpu_per_io_ratio": "pipeline, 16 in flight: our CPU a request over fio's",
+             "rbd_vhost_cpu_per_io_ratio": "vhost-user, 16 in flight: our CPU a request over fio's"}
+    for depth, who in ((16, "pipeline"), (16, "vhost"), (16, "fio"), (1, "vhost"), (1, "fio")):
+        names |= {f"rbd_{who}_qd{depth}_iops": f"{who}, {depth} in flight: IOPS",
+                  f"rbd_{who}_qd{depth}_cpu_us": f"{who}, {depth} in flight: CPU a request"}
+    names |= {"rbd_500_images_mib": "500 images, open and owned: heap in use",
+              "rbd_500_images_resident_mib": "... resident memory", "rbd_500_images_threads": "... threads",
+              "rbd_500_images_descriptors": "... descriptors", "rbd_500_images_s": "... opened, written and closed"}
+    return list_section(
+        "Disks in Ceph",
+        "One monitor and one OSD in memory on the same cores, half random reads and half random writes of 4 KiB, without a cache,\n"
+        "against fio's rbd engine. *pipeline* is driven inside one process, *vhost* is the engine under the load generator, which\n"
+        "sleeps as a guest does. Nothing is pinned; CPU is that of the whole process but for its start.", figures, names)
+
+
 def write(figures: Figures, machine: dict[str, str], notes: dict[str, str], drawn: set[str]) -> str:
     sections = [HEAD, table(["", ""], [[name, value] for name, value in machine.items()]), bars_section(figures), METHOD,
                 depth_section(figures, drawn), sight_section(figures), active_section(figures, drawn),
-                malloc_section(figures), peer_section(figures, notes), host_section(figures),
-                crash_section(figures), instructions_section(figures), COMPARE]
+                malloc_section(figures), crypto_section(figures), qos_section(figures), peer_section(figures, notes),
+                host_section(figures),
+                crash_section(figures), rbd_section(figures), instructions_section(figures), COMPARE]
     return "\n".join(section.rstrip("\n") + "\n" for section in sections)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cleat_bench import (measure_active, measure_crash, measure_host, measure_instructions, measure_malloc, measure_null,
-                         measure_qsd, measure_sight)
+from cleat_bench import (measure_active, measure_crash, measure_crypto, measure_host, measure_instructions,
+                         measure_malloc, measure_null, measure_qos, measure_qsd, measure_rbd, measure_rbd_images,
+                         measure_sight)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
@@ -36,6 +37,10 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: pace.seconds(measure_sight.runs(pace)), measure_sight.measure),
     Measurement("malloc", "memory disks, and the same copies in a bare loop", ("malloc_extra_ns",),
                 lambda pace: pace.seconds(measure_malloc.runs(pace)), measure_malloc.measure),
+    Measurement("crypto", "encrypted null disks, and the same OpenSSL in a bare loop", measure_crypto.BARS,
+                lambda pace: pace.seconds(measure_crypto.runs(pace)), measure_crypto.measure),
+    Measurement("qos", "what limits cost, and how well they are kept", measure_qos.BARS,
+                measure_qos.seconds, measure_qos.measure),
     Measurement("qsd-null", "against qemu-storage-daemon, null disks", ("qsd_null_qd32_ratio", "qsd_null_qd1_ratio"),
                 lambda pace: pace.seconds(measure_qsd.null_runs(pace)), measure_qsd.measure_null),
     Measurement("qsd-file", "against qemu-storage-daemon, CPU a request on a file", ("qsd_file_cpu_ratio",),
@@ -46,6 +51,10 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_host.seconds, measure_host.measure),
     Measurement("crash", "the engine killed under 100 disks, and under load", measure_crash.BARS,
                 measure_crash.seconds, measure_crash.measure),
+    Measurement("rbd-load", "disks in Ceph against fio's rbd engine", measure_rbd.BARS, measure_rbd.seconds,
+                measure_rbd.measure),
+    Measurement("rbd-images", "500 images of a Ceph cluster, open and owned: memory, threads", (),
+                measure_rbd_images.seconds, measure_rbd_images.measure),
 )
 
 

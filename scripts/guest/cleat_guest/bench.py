@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unittest
 
+from cleat_guest.ceph import MiniCeph
 from cleat_guest.cleat import Cleat
 from cleat_guest.guest import Guest
 from cleat_guest.process import BenchError
@@ -51,6 +52,12 @@ class Bench:
         self._made.append(cleat)
         cleat.start()
         return cleat
+
+    def ceph(self):
+        """A Ceph cluster that takes requests. Made before cleat(), it outlives its clients."""
+        ceph = MiniCeph(self.path("ceph"), self.log_dir)
+        self._made.append(ceph)
+        return ceph
 
     def guest(self, name="guest", **options):
         """A guest that runs already, but may wait for the back ends of its disks."""

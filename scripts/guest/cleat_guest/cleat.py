@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 
+from cleat_guest.ceph import USER
 from cleat_guest.process import BenchError, Process
 
 READY_SECONDS = 20
@@ -131,6 +132,14 @@ class Cleat:
 
     def create_file_disk(self, disk, size, path, *more):
         return self.ctl("disk", "create", disk, "--size", size, "--file", path, "--create", *more)
+
+    def create_cluster(self, cluster, ceph):
+        """A MiniCeph, known by that id, with its user's key."""
+        return self.ctl("cluster", "create", cluster, "--monitors", ceph.monitors, "--user", USER, "--key-file", ceph.keyring)
+
+    def create_rbd_disk(self, disk, size, image, *more):
+        """`image`: CLUSTER/POOL/IMAGE, which is there already."""
+        return self.ctl("disk", "create", disk, "--size", size, "--rbd", image, *more)
 
     def resize_disk(self, disk, size):
         """Makes the disk larger; done when its guests were told."""

@@ -21,7 +21,8 @@ FIRST_DISK_SLOT = 0x08
 FIRST_SCSI_SLOT = 0x10
 FIRST_PORT_SLOT = 0x18
 # What an image has beyond the basic tools; None: nothing.
-IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio"}
+IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio",
+          "crypt": "initramfs-crypt.cpio"}
 
 
 def _slot(number):
@@ -64,16 +65,18 @@ class Job:
 class Guest:
     """One virtual machine. `disks` maps names to socket paths: those virtio-blk disks are there from the start;
     `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
-    them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `tools`: "fio" or
-    "scsi" (sg3-utils, udev). Made by Bench.guest, which says where the logs go."""
+    them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `files` maps names to raw
+    images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev) or "crypt"
+    (cryptsetup). Made by Bench.guest, which says where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
-                 cpus=2, memory_mb=256):
+                 cpus=2, memory_mb=256, files=None):
         self.name = name
         self._image_dir = image_dir
         self._initramfs = IMAGES[tools]
         self._disks = dict(disks or {})
         self._scsi = dict(scsi or {})
+        self._files = dict(files or {})
         self._queues = queues
         self._packed = packed
         self._ports = ports
@@ -102,7 +105,7 @@ class Guest:
         self.qmp = Qmp(qmp)
         self._boot_id = None
         self._plugged = {}
-        self._sysfs = {disk: _slot(FIRST_DISK_SLOT + index) for index, disk in enumerate(self._disks)}
+        self._sysfs = {disk: _slot(FIRST_DISK_SLOT + index) for index, disk in enumerate([*self._disks, *self._files])}
         return self
 
     def kill(self):
@@ -297,6 +300,9 @@ class Guest:
             argv += ["-chardev", f"socket,id=chardev-{disk},path={path},server=on,wait=off",
                      "-device", f"vhost-user-blk-pci,id=disk-{disk},chardev=chardev-{disk},"
                                 f"num-queues={self._queues},packed={packed},addr={FIRST_DISK_SLOT + index:#x}"]
+        for index, (disk, path) in enumerate(self._files.items(), len(self._disks)):
+            argv += ["-drive", f"file={path},format=raw,if=none,id=drive-{disk}",
+                     "-device", f"virtio-blk-pci,id=disk-{disk},drive=drive-{disk},addr={FIRST_DISK_SLOT + index:#x}"]
         for index, (controller, path) in enumerate(self._scsi.items()):
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"

@@ -22,7 +22,7 @@ class Narrator:
     @staticmethod
     def show(text):
         for line in text.strip().splitlines():
-            print(f"          {line}", flush=True)
+            print(f"          {line.rstrip()}", flush=True)
 
 
 def narrate(name, demonstration):

@@ -4,7 +4,7 @@ long the longest request took, which with an engine that died meanwhile is how l
 
 import math
 
-_FIO = ("fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth={depth} --size={size} "
+_FIO = ("fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth={depth} --offset={offset} --size={size} "
         "--io_size={io_size} --rw=randwrite --bs=4k --fsync=64 --randseed={seed} --verify=crc32c --verify_fatal=1 "
         "--output-format=json --output=/run/{name}.json || {{ cat /run/{name}.json; false; }}")
 
@@ -12,11 +12,13 @@ _FIO = ("fio --name=load --filename={device} --direct=1 --ioengine=libaio --iode
 class VerifiedLoad:
     """Runs in the guest's background until wait()."""
 
-    def __init__(self, guest, device, *, name, seed, depth=8, size="48M", io_size="24M"):
+    def __init__(self, guest, device, *, name, seed, depth=8, offset="0", size="48M",
+                 io_size="24M"):
         self._guest = guest
         self._name = name
         self._job = guest.background(
-            _FIO.format(device=device, name=name, seed=seed, depth=depth, size=size, io_size=io_size))
+            _FIO.format(device=device, name=name, seed=seed, depth=depth, offset=offset, size=size,
+                        io_size=io_size))
 
     def done(self):
         return self._job.done()

@@ -368,6 +368,35 @@ TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
             "DELETED controllers/vm2/attachments/root, DELETED controllers/vm2, DELETED disks/root");
 }
 
+TEST_F(ApplyTest, ClustersComeBeforeTheirDisksAndGoAfterThem) {
+  v1::ApplyHostRequest request;
+  v1::Cluster& cluster = *request.add_clusters();
+  cluster.set_name("clusters/ceph");
+  cluster.mutable_spec()->set_conf_file("/etc/ceph/ceph.conf");
+  cluster.mutable_spec()->set_user("cleat");
+  v1::Disk& disk = *request.add_disks();
+  disk = NullDisk("db").disk();
+  disk.set_name("disks/db");
+  disk.mutable_spec()->mutable_rbd()->set_cluster("clusters/ceph");
+  disk.mutable_spec()->mutable_rbd()->set_pool("vms");
+  disk.mutable_spec()->mutable_rbd()->set_image("db");
+  request.set_dry_run(true);
+  EXPECT_EQ(Apply(request), "CREATED clusters/ceph, CREATED disks/db");
+  request.set_dry_run(false);
+  EXPECT_EQ(Apply(request), "CREATED clusters/ceph, CREATED disks/db");
+  EXPECT_EQ(Apply(request), "UNCHANGED clusters/ceph, UNCHANGED disks/db");
+  cluster.mutable_spec()->set_monitors("10.0.0.1");
+  EXPECT_EQ(Apply(request), "UPDATED clusters/ceph, UNCHANGED disks/db");
+  // What an answer shows declares the same.
+  v1::GetClusterRequest get;
+  get.set_name("clusters/ceph");
+  cluster = *state().GetCluster(get);
+  EXPECT_EQ(Apply(request), "UNCHANGED clusters/ceph, UNCHANGED disks/db");
+  v1::ApplyHostRequest empty;
+  empty.set_mode(v1::APPLY_MODE_EXACT);
+  EXPECT_EQ(Apply(empty), "DELETED disks/db, DELETED clusters/ceph");
+}
+
 TEST_F(ApplyTest, ARequestThatMakesNoSenseDoesNothing) {
   auto request = Host();
   *request.add_disks() = request.disks(0);

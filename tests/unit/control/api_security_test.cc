@@ -281,6 +281,94 @@ TEST_F(TlsTest, CertificatesHaveTheRolesThatTheirNamesWereGranted) {
       << audit;
 }
 
+TEST_F(TlsTest, APlainKeyIsTakenOverTheUnixSocketOnly) {
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "boss.example", "boss"));
+  Start();
+  std::string key;
+  for (char c = 0; c < 64; ++c) key += c;
+  auto request = NullDisk("secret");
+  request.mutable_disk()->mutable_spec()->mutable_encryption()->set_plain_key(key);
+  const auto create = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    v1::Disk disk;
+    return stub.CreateDisk(&context, request, &disk);
+  };
+  const auto network = Dial("boss");
+  const grpc::Status refused = create(*network);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(ReasonIn(refused), "PLAIN_KEY_NOT_LOCAL");
+  v1::ApplyHostRequest host;
+  *host.add_disks() = request.disk();
+  host.mutable_disks(0)->set_name("disks/secret");
+  grpc::ClientContext context;
+  v1::ApplyHostResponse response;
+  EXPECT_EQ(ReasonIn(network->ApplyHost(&context, host, &response)), "PLAIN_KEY_NOT_LOCAL");
+
+  const auto local = v1::Cleat::NewStub(
+      grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  EXPECT_TRUE(create(*local).ok());
+  grpc::ClientContext again;
+  v1::ApplyHostResponse applied;
+  ASSERT_TRUE(local->ApplyHost(&again, host, &applied).ok());
+  EXPECT_EQ(applied.results(0).action(), v1::APPLY_ACTION_UNCHANGED);
+  // What an answer shows is as good as a declaration, also from afar.
+  grpc::ClientContext get_context;
+  v1::GetDiskRequest get;
+  get.set_name("disks/secret");
+  v1::Disk shown;
+  ASSERT_TRUE(network->GetDisk(&get_context, get, &shown).ok());
+  EXPECT_TRUE(shown.spec().encryption().wrapped_key().data().empty());
+  *host.mutable_disks(0) = shown;
+  grpc::ClientContext third;
+  ASSERT_TRUE(network->ApplyHost(&third, host, &applied).ok());
+  EXPECT_EQ(applied.results(0).action(), v1::APPLY_ACTION_UNCHANGED) << applied.DebugString();
+}
+
+TEST_F(TlsTest, AClustersKeyIsTakenOverTheUnixSocketOnly) {
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "boss.example", "boss"));
+  Start();
+  constexpr char kKey[] = "AQAAAQIDBAUGBxAAQEFCQ0RFRkdISUpLTE1OTw==";
+  v1::CreateClusterRequest request;
+  request.set_cluster_id("ceph");
+  request.mutable_cluster()->mutable_spec()->set_monitors("10.0.0.1");
+  request.mutable_cluster()->mutable_spec()->set_user("cleat");
+  request.mutable_cluster()->mutable_spec()->set_plain_key(kKey);
+  v1::UpdateClusterRequest update;
+  *update.mutable_cluster() = request.cluster();
+  update.mutable_cluster()->set_name("clusters/ceph");
+  update.mutable_update_mask()->add_paths("spec");
+  v1::ApplyHostRequest host;
+  *host.add_clusters() = update.cluster();
+  const auto network = Dial("boss");
+  const auto local = v1::Cleat::NewStub(
+      grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  v1::Cluster cluster;
+  const auto create = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    return stub.CreateCluster(&context, request, &cluster);
+  };
+  const auto change = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    return stub.UpdateCluster(&context, update, &cluster);
+  };
+  const auto apply = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    v1::ApplyHostResponse response;
+    return stub.ApplyHost(&context, host, &response);
+  };
+  EXPECT_EQ(ReasonIn(create(*network)), "PLAIN_KEY_NOT_LOCAL");
+  EXPECT_EQ(ReasonIn(change(*network)), "PLAIN_KEY_NOT_LOCAL");
+  EXPECT_EQ(ReasonIn(apply(*network)), "PLAIN_KEY_NOT_LOCAL");
+  EXPECT_TRUE(create(*local).ok());
+  EXPECT_TRUE(change(*local).ok());
+  EXPECT_TRUE(apply(*local).ok());
+  EXPECT_EQ(cluster.SerializeAsString().find(kKey), std::string::npos);
+  daemon_.reset();
+  EXPECT_EQ(ReadAll(options_.audit_log).find(kKey), std::string::npos);
+}
+
 TEST_F(TlsTest, WithoutACertificateOfTheCaNobodyGetsIn) {
   ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
   ASSERT_NO_FATAL_FAILURE(MakeCa("other"));

@@ -8,48 +8,14 @@
 #include <algorithm>
 #include <functional>
 
-#include "fake_engine.h"
+#include "conductor_rig.h"
 #include "requests.h"
-#include "temp_dir.h"
 
 namespace cleat::control {
 namespace {
 
-using Requests = std::vector<std::string>;
-
-class ConductorTest : public ::testing::Test {
+class ConductorTest : public ConductorRig {
  protected:
-  ConductorTest() { Start(); }
-  ~ConductorTest() override { Stop(); }
-
-  void Start() {
-    memory_ = std::make_unique<MemoryKeeper>();
-    store_ = std::move(Store::Open(dir_.path()).value());
-    state_ = std::move(HostState::Load(*store_, *memory_).value());
-    link_ = std::move(EngineLink::Listen(socket_, clock_).value());
-    const ConductorOptions options{.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs};
-    conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options);
-    state_->SetWake([link = link_.get()] { link->Wake(); });
-    link_->Start(*conductor_);
-    link_->Wake();
-  }
-
-  void Stop() {
-    link_->Stop();
-    conductor_.reset();
-    link_.reset();
-    state_.reset();
-    store_.reset();
-    memory_.reset();
-  }
-
-  // The engine serves on meanwhile.
-  void RestartCleatd() {
-    Stop();
-    engine_.Disconnect();
-    Start();
-  }
-
   // Waits for changes until the condition holds.
   void Await(const std::string& what, const std::function<bool()>& condition) {
     const auto watcher = state_->Watch();
@@ -93,16 +59,6 @@ class ConductorTest : public ::testing::Test {
     }
     ASSERT_TRUE(state_->AttachDisk(Attach(disk.disk_id(), controller)).ok());
   }
-
-  TempDir dir_;
-  const std::string socket_ = dir_ / "engine.sock";
-  MonotonicClock clock_;
-  std::unique_ptr<MemoryKeeper> memory_;
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<HostState> state_;
-  std::unique_ptr<EngineLink> link_;
-  std::unique_ptr<Conductor> conductor_;
-  FakeEngine engine_{socket_};
 };
 
 TEST_F(ConductorTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {

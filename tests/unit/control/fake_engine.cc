@@ -36,6 +36,18 @@ std::string Describe(const engine::v1::Envelope& envelope) {
     return fmt::format("ResizeDisk {} {}", envelope.resize_disk().disk(),
                        envelope.resize_disk().size_bytes());
   }
+  if (envelope.has_share_groups()) return "ShareGroups";
+  if (envelope.has_put_group()) {
+    return fmt::format("PutGroup {} {}", envelope.put_group().group().name(),
+                       envelope.put_group().group().limits().iops().per_second());
+  }
+  if (envelope.has_drop_group()) return "DropGroup " + envelope.drop_group().name();
+  if (envelope.has_limit_disk()) {
+    return fmt::format("LimitDisk {} {}", envelope.limit_disk().disk(),
+                       envelope.limit_disk().limits().iops().per_second());
+  }
+  if (envelope.has_put_cluster()) return "PutCluster " + envelope.put_cluster().cluster().name();
+  if (envelope.has_drop_cluster()) return "DropCluster " + envelope.drop_cluster().name();
   return fmt::format("? {}", static_cast<int>(envelope.body_case()));
 }
 
@@ -95,6 +107,17 @@ bool FakeEngine::Connect() {
   for (const auto& [key, status] : attachments_) {
     chunk([&, &s = status](engine::v1::Inventory& inventory) { *inventory.add_attachments() = s; });
   }
+  groups_shared_ = false;
+  for (const auto& [name, group] : groups_) {
+    chunk([&, &g = group](engine::v1::Inventory& inventory) { *inventory.add_groups() = g; });
+  }
+  for (const auto& [name, cluster] : clusters_) {
+    chunk([&, &c = cluster](engine::v1::Inventory& inventory) {
+      engine::v1::Cluster& told = *inventory.add_clusters();
+      told.set_name(c.name());
+      told.set_revision(c.revision());
+    });
+  }
   for (const auto& [disk, fd] : memories_) {
     chunk([&, &d = disk](engine::v1::Inventory& inventory) { inventory.add_memories()->set_disk(d); });
   }
@@ -117,6 +140,8 @@ void FakeEngine::Restart() {
   controllers_.clear();
   attachments_.clear();
   memories_.clear();
+  groups_.clear();
+  clusters_.clear();
   ++incarnation_;
   CLEAT_CHECK(Connect());
 }
@@ -162,6 +187,9 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
   const engine::v1::Envelope& envelope = request.envelope;
   if (envelope.has_put_controller()) {
     const auto& controller = envelope.put_controller().controller();
+    if (!controller.group().empty() && !groups_.contains(controller.group())) {
+      return Bad("not_found", controller.group() + " is not here");
+    }
     engine::v1::ControllerStatus& status = controllers_[controller.name()];
     *status.mutable_controller() = controller;
     status.set_state(engine::v1::CONTROLLER_STATE_IDLE);
@@ -203,6 +231,81 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     return Good();
   }
   if (envelope.has_resize_disk()) return DoResize(envelope.resize_disk());
+  if (envelope.has_limit_disk()) return DoLimit(envelope.limit_disk());
+  if (envelope.has_put_cluster() || envelope.has_drop_cluster()) return DoClusters(envelope);
+  return DoGroups(request);
+}
+
+engine::v1::Reply FakeEngine::DoClusters(const engine::v1::Envelope& envelope) {
+  if (clusters_to_fail_ > 0) {
+    --clusters_to_fail_;
+    return Bad("unimplemented", "this engine does not know such a message");
+  }
+  if (envelope.has_put_cluster())
+    clusters_[envelope.put_cluster().cluster().name()] = envelope.put_cluster().cluster();
+  if (envelope.has_drop_cluster()) clusters_.erase(envelope.drop_cluster().name());
+  return Good();
+}
+
+std::map<std::string, engine::v1::Cluster> FakeEngine::Clusters() {
+  const std::lock_guard lock(mutex_);
+  return clusters_;
+}
+
+void FakeEngine::FailClusters(int times) {
+  const std::lock_guard lock(mutex_);
+  clusters_to_fail_ = times;
+}
+
+void FakeEngine::GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  status.mutable_attachment()->mutable_disk()->set_size_bytes(size_bytes);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
+}
+
+void FakeEngine::FenceAttachment(const std::string& controller, uint32_t target, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  status.set_state(engine::v1::ATTACHMENT_STATE_FENCED);
+  status.set_message(message);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
+}
+
+void FakeEngine::ReportCeph(const engine::v1::CephStatus& status) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_ceph() = status;
+  Send(event);
+}
+
+engine::v1::Reply FakeEngine::DoGroups(Datagram& request) {
+  const engine::v1::Envelope& envelope = request.envelope;
+  if (envelope.has_share_groups()) {
+    groups_shared_ = request.fds.size() == 1;
+    return groups_shared_ ? Good() : Bad("invalid_argument", "no descriptor");
+  }
+  if (envelope.has_put_group()) {
+    if (!groups_shared_) return Bad("failed_precondition", "no memory for groups");
+    const auto& group = envelope.put_group().group();
+    for (const auto& [name, other] : groups_) {
+      if ((name == group.name()) != (other.slot() == group.slot())) return Bad("failed_precondition", "slot");
+    }
+    groups_[group.name()] = group;
+    return Good();
+  }
+  if (envelope.has_drop_group()) {
+    const std::string& name = envelope.drop_group().name();
+    for (const auto& [controller, status] : controllers_) {
+      if (status.controller().group() == name) return Bad("failed_precondition", name + " has " + controller);
+    }
+    groups_.erase(name);
+    return Good();
+  }
   return Bad("unimplemented", "?");
 }
 
@@ -216,6 +319,28 @@ engine::v1::Reply FakeEngine::DoResize(const engine::v1::ResizeDisk& resize) {
     if (disk.name() == resize.disk()) disk.set_size_bytes(resize.size_bytes());
   }
   return Good();
+}
+
+engine::v1::Reply FakeEngine::DoLimit(const engine::v1::LimitDisk& limit) {
+  if (limits_to_fail_ > 0) {
+    --limits_to_fail_;
+    return Bad("unavailable", "no limits today");
+  }
+  for (auto& [key, status] : attachments_) {
+    engine::v1::Disk& disk = *status.mutable_attachment()->mutable_disk();
+    if (disk.name() == limit.disk()) *disk.mutable_limits() = limit.limits();
+  }
+  return Good();
+}
+
+void FakeEngine::FailLimits(int times) {
+  const std::lock_guard lock(mutex_);
+  limits_to_fail_ = times;
+}
+
+std::map<std::string, engine::v1::Group> FakeEngine::Groups() {
+  const std::lock_guard lock(mutex_);
+  return groups_;
 }
 
 void FakeEngine::FailResizes(int times) {
@@ -241,6 +366,9 @@ engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment)
   if (!controllers_.contains(attachment.controller())) return Bad("not_found", "no such controller");
   if (attachment.disk().has_memory() && !memories_.contains(attachment.disk().name())) {
     return Bad("failed_precondition", "no memory");
+  }
+  if (attachment.disk().has_rbd() && !clusters_.contains(attachment.disk().rbd().cluster())) {
+    return Bad("not_found", "no such cluster");
   }
   engine::v1::AttachmentStatus& status = attachments_[{attachment.controller(), attachment.target()}];
   *status.mutable_attachment() = attachment;

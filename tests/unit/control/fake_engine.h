@@ -43,6 +43,7 @@ class FakeEngine {
   // The next attaches are answered with this error.
   void FailAttaches(int times, std::string code, std::string message);
   void FailResizes(int times);
+  void FailLimits(int times);
   // Requests are logged but not answered until Release().
   void Hold();
   void Release();
@@ -52,6 +53,15 @@ class FakeEngine {
   void Plant(const engine::v1::Controller& controller);
 
   engine::v1::Disk DiskAt(const std::string& controller, uint32_t target);
+  // By name; empty when it has none.
+  std::map<std::string, engine::v1::Group> Groups();
+  std::map<std::string, engine::v1::Cluster> Clusters();
+  // As an engine that knows no clusters.
+  void FailClusters(int times);
+  // Of its own accord, and tells cleatd: the disk is larger; it is shut out of its storage.
+  void GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes);
+  void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
+  void ReportCeph(const engine::v1::CephStatus& status);
   engine::v1::ControllerType TypeOf(const std::string& controller);
   bool Has(const std::string& controller, uint32_t target);
   UniqueFd MemoryOf(const std::string& disk);
@@ -63,6 +73,9 @@ class FakeEngine {
   void Answer(Datagram request);
   engine::v1::Reply Do(Datagram& request, std::vector<UniqueFd>& fds);
   engine::v1::Reply DoResize(const engine::v1::ResizeDisk& resize);
+  engine::v1::Reply DoLimit(const engine::v1::LimitDisk& limit);
+  engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
+  engine::v1::Reply DoGroups(Datagram& request);
   engine::v1::Reply DoAttach(const engine::v1::Attachment& attachment);
   void Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds = {});
   engine::v1::Envelope WaitFor();
@@ -81,6 +94,11 @@ class FakeEngine {
   std::map<std::string, engine::v1::ControllerStatus> controllers_;
   std::map<Key, engine::v1::AttachmentStatus> attachments_;
   std::map<std::string, UniqueFd> memories_;
+  std::map<std::string, engine::v1::Group> groups_;
+  std::map<std::string, engine::v1::Cluster> clusters_;
+  int clusters_to_fail_ = 0;
+  bool groups_shared_ = false;
+  int limits_to_fail_ = 0;
   std::vector<std::string> requests_;
   std::deque<Datagram> held_;
   bool holding_ = false;

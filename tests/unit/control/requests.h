@@ -40,6 +40,57 @@ inline v1::CreateControllerRequest NewController(const std::string& id, const st
   return request;
 }
 
+inline v1::RateLimit Rate(uint64_t per_second, uint64_t burst_per_second = 0, int64_t burst_s = 0) {
+  v1::RateLimit rate;
+  rate.set_per_second(per_second);
+  rate.set_burst_per_second(burst_per_second);
+  if (burst_s != 0) rate.mutable_burst_duration()->set_seconds(burst_s);
+  return rate;
+}
+
+inline v1::CreateGroupRequest NewGroup(const std::string& id, uint64_t iops = 0) {
+  v1::CreateGroupRequest request;
+  request.set_group_id(id);
+  if (iops != 0) *request.mutable_group()->mutable_spec()->mutable_limits()->mutable_iops() = Rate(iops);
+  return request;
+}
+
+inline v1::UpdateGroupRequest LimitGroup(const std::string& id, uint64_t iops) {
+  v1::UpdateGroupRequest request;
+  request.mutable_group()->set_name(GroupName(id));
+  if (iops != 0) *request.mutable_group()->mutable_spec()->mutable_limits()->mutable_iops() = Rate(iops);
+  request.mutable_update_mask()->add_paths("spec.limits");
+  return request;
+}
+
+inline v1::DeleteGroupRequest DeleteGroup(const std::string& id) {
+  v1::DeleteGroupRequest request;
+  request.set_name(GroupName(id));
+  return request;
+}
+
+inline v1::GetGroupRequest GetGroup(const std::string& id) {
+  v1::GetGroupRequest request;
+  request.set_name(GroupName(id));
+  return request;
+}
+
+inline v1::UpdateDiskRequest LimitDisk(const std::string& id, uint64_t iops) {
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(id));
+  if (iops != 0) *request.mutable_disk()->mutable_spec()->mutable_limits()->mutable_iops() = Rate(iops);
+  request.mutable_update_mask()->add_paths("spec.limits");
+  return request;
+}
+
+inline v1::CreateControllerRequest ControllerIn(const std::string& id, const std::string& group) {
+  v1::CreateControllerRequest request;
+  request.set_controller_id(id);
+  request.mutable_controller()->mutable_spec()->set_socket_path("/run/vm/" + id);
+  request.mutable_controller()->mutable_spec()->set_group(GroupName(group));
+  return request;
+}
+
 inline v1::AttachDiskRequest Attach(const std::string& disk, const std::string& controller,
                                     bool read_only = false) {
   v1::AttachDiskRequest request;

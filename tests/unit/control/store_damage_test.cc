@@ -77,6 +77,69 @@ TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
   }
 }
 
+// Made by the version before groups: two disks, one with labels, a controller, an attachment.
+TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
+  const TempDir dir;
+  const std::string path = dir / "cleat.db";
+  const auto copy = [&] {
+    std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema2.db", path,
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  copy();
+  for (int i = 0; i < 2; ++i) {  // migrated, then as it is
+    auto store = Store::Open(dir.path());
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    MemoryKeeper memory;
+    auto state = HostState::Load(**store, memory);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+    const auto root = (*state)->GetDisk(GetDisk("root"));
+    ASSERT_TRUE(root.ok());
+    EXPECT_EQ(root->labels().at("os"), "debian");
+    EXPECT_EQ(root->status().attachments(0), "controllers/vm1/attachments/root");
+    EXPECT_EQ((*state)->GetController(GetController("vm1"))->spec().queues(), 2u);
+    // And what is new works.
+    if (i == 0) {
+      ASSERT_TRUE((*state)->CreateGroup(NewGroup("vms", 100)).ok());
+    }
+    ASSERT_TRUE((*state)->UpdateDisk(LimitDisk("scratch", 77)).ok());
+    EXPECT_EQ((*state)->GetGroup(GetGroup("vms"))->spec().limits().iops().per_second(), 100u);
+  }
+  std::filesystem::remove(dir / "lock");
+  copy();
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "UPDATE disks SET kept_by = 'engine-9'", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_EQ(ReasonOfOpening(dir.path()), v1::REASON_STORE_DAMAGED);
+}
+
+// Made by the version before clusters: a group, two disks, one limited, one encrypted, a controller, an attachment.
+TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
+  const TempDir dir;
+  std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema3.db", dir / "cleat.db");
+  for (int i = 0; i < 2; ++i) {  // migrated, then as it is
+    auto store = Store::Open(dir.path());
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    MemoryKeeper memory;
+    auto state = HostState::Load(**store, memory);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+    const auto root = (*state)->GetDisk(GetDisk("root"));
+    ASSERT_TRUE(root.ok());
+    EXPECT_EQ(root->spec().limits().bytes().per_second(), 1U << 20);
+    EXPECT_EQ(root->labels().at("os"), "debian");
+    EXPECT_TRUE((*state)->GetDisk(GetDisk("secret"))->spec().has_encryption());
+    EXPECT_EQ((*state)->GetGroup(GetGroup("vms"))->status().controllers(0), "controllers/vm1");
+    // And what is new works.
+    v1::CreateClusterRequest request;
+    request.set_cluster_id("ceph");
+    request.mutable_cluster()->mutable_spec()->set_conf_file("/etc/ceph/ceph.conf");
+    request.mutable_cluster()->mutable_spec()->set_user("cleat");
+    const auto made = (*state)->CreateCluster(request);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ((*state)->ListClusters({})->clusters_size(), 1);
+  }
+}
+
 // ---- A full disk ----
 
 // SQLite's writes fail as they do on a full file system, for as long as this lives.

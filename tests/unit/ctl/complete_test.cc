@@ -38,8 +38,8 @@ class CompleteTest : public ::testing::Test {
 
 TEST_F(CompleteTest, Commands) {
   const Words all = Complete({""});
-  for (const char* command : {"disk", "controller", "attach", "detach", "attachment", "engine", "watch",
-                              "wait", "apply", "explain", "completion", "version", "help"}) {
+  for (const char* command : {"disk", "group", "controller", "attach", "detach", "attachment", "engine",
+                              "watch", "wait", "apply", "explain", "completion", "version", "help"}) {
     EXPECT_TRUE(Has(all, command)) << command;
   }
   EXPECT_EQ(Complete({"de"}), Words{"detach"});

@@ -3,6 +3,7 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
+#include "ctl/ceph_key_file.h"
 #include "ctl/host_file.h"
 #include "ctl/output.h"
 #include "ctl/yaml.h"
@@ -80,6 +81,61 @@ TEST(HostFileTest, WhatIsPrintedCanBeReadBack) {
     EXPECT_TRUE(MessageDifferencer::Equals(list, again)) << text;
     EXPECT_TRUE(ParseHostFile(text, "text").ok()) << text;
   }
+}
+
+TEST(HostFileTest, LimitsAndKeys) {
+  const auto request = ParseHostFile(
+      "groups:\n- name: groups/vm1\n  spec:\n    limits:\n      iops: {per_second: 6000, burst_per_second: "
+      "12000, "
+      "burst_duration: 30s}\n      bytes: {per_second: 100M, burst_per_second: 200M, burst_duration: "
+      "1500ms}\n"
+      "disks:\n- name: disks/a\n  spec: {encryption: {cipher: AES_128_XTS, plain_key: AAECAw==}}\n",
+      "host.yaml");
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  const v1::Limits& limits = request->groups(0).spec().limits();
+  EXPECT_EQ(limits.iops().burst_duration().seconds(), 30);
+  EXPECT_EQ(limits.bytes().per_second(), 100ULL << 20);
+  EXPECT_EQ(limits.bytes().burst_duration().nanos(), 500'000'000);
+  EXPECT_EQ(request->disks(0).spec().encryption().plain_key(), std::string("\x00\x01\x02\x03", 4));
+  v1::ListGroupsResponse list;
+  *list.mutable_groups() = request->groups();
+  v1::ListGroupsResponse again;
+  const auto read = MergeYaml(ToYaml(list), "text", "", again);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_TRUE(MessageDifferencer::Equals(list, again)) << ToYaml(list);
+  const auto bad = ParseHostFile("disks:\n- spec: {encryption: {plain_key: 'se cret'}}\n", "host.yaml");
+  ASSERT_FALSE(bad.ok());
+  EXPECT_EQ(bad.error().message.find("cret"), std::string::npos) << "a key is not shown";
+}
+
+TEST(HostFileTest, ClustersAndTheirDisks) {
+  const auto request = ParseHostFile(
+      "clusters:\n- name: clusters/ceph1\n  spec: {monitors: '10.0.0.1,10.0.0.2', user: cleat, plain_key: "
+      "AQAAAQIDBAUGBxAAQEFCQ0RFRkdISUpLTE1OTw==, connect_timeout: 5s}\n"
+      "disks:\n- name: disks/db\n  spec: {size_bytes: 100G, rbd: {cluster: clusters/ceph1, pool: vms, "
+      "name_space: a, image: db, snapshot: then}}\n",
+      "host.yaml");
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->clusters(0).spec().monitors(), "10.0.0.1,10.0.0.2");
+  EXPECT_EQ(request->clusters(0).spec().plain_key().size(), 40U);
+  EXPECT_EQ(request->clusters(0).spec().connect_timeout().seconds(), 5);
+  EXPECT_EQ(request->disks(0).spec().rbd().image(), "db");
+  v1::ListClustersResponse list;
+  *list.mutable_clusters() = request->clusters();
+  v1::ListClustersResponse again;
+  const auto read = MergeYaml(ToYaml(list), "text", "", again);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_TRUE(MessageDifferencer::Equals(list, again)) << ToYaml(list);
+}
+
+TEST(CephKeyFileTest, AKeyringOrTheKeyAlone) {
+  EXPECT_EQ(FindCephKey("AQ==\n", "cleat"), "AQ==");
+  const char* keyring =
+      "[client.admin]\n\tkey = AA==\n[client.cleat]\n\tkey = BB==\n\tcaps mon = \"profile rbd\"\n";
+  EXPECT_EQ(FindCephKey(keyring, "cleat"), "BB==");
+  EXPECT_EQ(FindCephKey(keyring, "admin"), "AA==");
+  EXPECT_EQ(FindCephKey(keyring, "cle"), "");
+  EXPECT_EQ(FindCephKey("", "cleat"), "");
 }
 
 TEST(HostFileTest, YamlKeepsStringsStringsAndIsReadable) {

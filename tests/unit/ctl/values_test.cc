@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ctl/client.h"
+#include "ctl/limits.h"
 #include "ctl/nearest.h"
 #include "ctl/size.h"
 #include "ctl/table.h"
@@ -24,6 +25,44 @@ TEST(SizeTest, UnitsArePowersOf1024) {
   EXPECT_EQ(ParseSize("1.5T").value(), 3ULL << 39);
   EXPECT_EQ(ParseSize("1P").value(), 1ULL << 50);
   EXPECT_EQ(ParseSize("18446744073709551615").value(), std::numeric_limits<uint64_t>::max());
+}
+
+TEST(LimitTest, LimitsAreReadAsTheyAreWritten) {
+  const auto limits =
+      ParseLimits({"iops=6k,burst=12000/30s", "write-bytes=100M", "read_bytes=1G,burst=2G/1500ms"});
+  ASSERT_TRUE(limits.ok()) << limits.error().message;
+  EXPECT_EQ(limits->iops().per_second(), 6000U);
+  EXPECT_EQ(limits->iops().burst_per_second(), 12'000U);
+  EXPECT_EQ(limits->iops().burst_duration().seconds(), 30);
+  EXPECT_EQ(limits->write_bytes().per_second(), 100ULL << 20);
+  EXPECT_FALSE(limits->write_bytes().has_burst_duration());
+  EXPECT_EQ(limits->read_bytes().burst_duration().nanos(), 500'000'000);
+  EXPECT_FALSE(limits->has_bytes());
+  EXPECT_EQ(
+      ShowLimits(*limits),
+      "iops 6000, burst 12000 for 30 s; read_bytes 1 GiB, burst 2 GiB for 1500 ms; write_bytes 100 MiB");
+  EXPECT_EQ(ParseLimits({"none"})->ByteSizeLong(), 0U);
+  EXPECT_EQ(ShowLimits({}), "");
+}
+
+TEST(LimitTest, ABadLimitIsNamedWithTheCauseAndWhatToWrite) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"iops", "no '='"},
+      {"oips=5", "Did you mean iops"},
+      {"iops=five", "whole number"},
+      {"iops=0", "lets nothing pass"},
+      {"bytes=10GB", "powers of 1000"},
+      {"iops=5,12000/30s", "comes a burst"},
+      {"iops=5,burst=12000", "comes a burst"},
+      {"iops=5,burst=12000/30", "is not a time"},
+  };
+  for (const auto& [text, why] : cases) {
+    const auto limits = ParseLimits({text});
+    ASSERT_FALSE(limits.ok()) << text;
+    EXPECT_NE(limits.error().message.find(why), std::string::npos) << limits.error().message;
+  }
+  EXPECT_FALSE(ParseLimits({"iops=5", "iops=6"}).ok());
+  EXPECT_FALSE(ParseLimits({"none", "iops=6"}).ok());
 }
 
 TEST(SizeTest, ABadSizeIsNamedWithTheCauseAndWhatToWrite) {

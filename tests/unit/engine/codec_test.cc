@@ -74,6 +74,9 @@ AttachmentReport SampleAttachment() {
   report.spec.disk.serial = "a-serial";
   report.spec.disk.backend = FileBackend{"/var/a.img"};
   report.spec.disk.fault = FaultSpec{1, 2, 3};
+  report.spec.disk.limits.limits[qos::Meter::kIops] = {6000, 12000, 30000};
+  report.spec.disk.limits.limits[qos::Meter::kWriteBytes] = {1 << 20, 0, 0};
+  report.spec.disk.limits.revision = 8;
   report.spec.read_only = true;
   report.spec.revision = 9;
   report.state = AttachmentState::kActive;
@@ -177,10 +180,12 @@ TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
   }
   const std::vector<AttachmentReport> attachments(10, SampleAttachment());
   const std::vector<MemoryReport> memories = {{"disks/m", 4096}};
-  const auto messages = EncodeInventory(controllers, attachments, memories);
+  const std::vector<GroupSpec> groups(9, GroupSpec{"groups/g", 3, {}});
+  const auto messages = EncodeInventory(controllers, attachments, memories, groups, {});
   size_t seen_controllers = 0;
   size_t seen_attachments = 0;
   size_t seen_memories = 0;
+  size_t seen_groups = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
     EXPECT_LE(messages[i].size(), kMessageBytesMax);
     const auto envelope = Read(messages[i]);
@@ -188,12 +193,133 @@ TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
     seen_controllers += envelope->inventory->n_controllers;
     seen_attachments += envelope->inventory->n_attachments;
     seen_memories += envelope->inventory->n_memories;
+    seen_groups += envelope->inventory->n_groups;
     EXPECT_EQ(envelope->inventory->last != 0, i + 1 == messages.size());
   }
   EXPECT_EQ(seen_controllers, 1000U);
   EXPECT_EQ(seen_attachments, 10U);
   EXPECT_EQ(seen_memories, 1U);
-  EXPECT_EQ(EncodeInventory({}, {}, {}).size(), 1U) << "an empty inventory still says that it is the last";
+  EXPECT_EQ(seen_groups, 9U);
+  EXPECT_EQ(EncodeInventory({}, {}, {}, {}, {}).size(), 1U)
+      << "an empty inventory still says that it is the last";
+}
+
+// What cleatd sends of limits is what it gets back.
+TEST(Codec, LimitsAndGroupsComeOutAsTheyWentIn) {
+  Cleat__Engine__V1__Rate rates[qos::kMeters];
+  for (uint32_t i = 0; i < qos::kMeters; ++i) {
+    rates[i] = CLEAT__ENGINE__V1__RATE__INIT;
+    rates[i].has_per_second = rates[i].has_burst_per_second = rates[i].has_burst_ms = 1;
+    rates[i].per_second = 1000 + i;
+    rates[i].burst_per_second = 2000 + i;
+    rates[i].burst_ms = 3000 + i;
+  }
+  Cleat__Engine__V1__Limits limits = CLEAT__ENGINE__V1__LIMITS__INIT;
+  limits.iops = &rates[0];
+  limits.read_iops = &rates[1];
+  limits.write_iops = &rates[2];
+  limits.bytes = &rates[3];
+  limits.read_bytes = &rates[4];
+  limits.write_bytes = &rates[5];
+  limits.has_revision = 1;
+  limits.revision = 99;
+  std::string name = "groups/vm1";
+  Cleat__Engine__V1__Group group = CLEAT__ENGINE__V1__GROUP__INIT;
+  group.name = name.data();
+  group.has_slot = 1;
+  group.slot = 7;
+  group.limits = &limits;
+  Cleat__Engine__V1__PutGroup put = CLEAT__ENGINE__V1__PUT_GROUP__INIT;
+  put.group = &group;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.has_id = 1;
+  envelope.id = 3;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_GROUP;
+  envelope.put_group = &put;
+  const auto incoming = Decode(Write(envelope));
+  ASSERT_TRUE(incoming.ok()) << incoming.error().message;
+  const GroupSpec spec = std::get<PutGroupMessage>(incoming->body).group;
+  EXPECT_EQ(spec.name, name);
+  EXPECT_EQ(spec.slot, 7U);
+  EXPECT_EQ(spec.limits.revision, 99U);
+  for (uint32_t i = 0; i < qos::kMeters; ++i) {
+    EXPECT_EQ(spec.limits.limits.rates[i], (qos::Rate{1000 + i, 2000 + i, 3000 + i})) << i;
+  }
+  const auto back = Read(EncodeInventory({}, {}, {}, {spec}, {}).front());
+  const auto* told = back->inventory->groups[0];
+  EXPECT_STREQ(told->name, "groups/vm1");
+  EXPECT_EQ(told->slot, 7U);
+  EXPECT_EQ(told->limits->revision, 99U);
+  EXPECT_EQ(told->limits->write_bytes->burst_per_second, 2005U);
+
+  group.has_slot = 0;
+  EXPECT_FALSE(Decode(Write(envelope)).ok());
+}
+
+TEST(Codec, ClustersAndTheirDisks) {
+  std::string name = "clusters/ceph";
+  std::string monitors = "10.0.0.1";
+  std::string user = "cleat";
+  std::string kek = "0123456789abcdef";
+  std::vector<uint8_t> key(40, 7);
+  Cleat__Engine__V1__Cluster cluster = CLEAT__ENGINE__V1__CLUSTER__INIT;
+  cluster.name = name.data();
+  cluster.monitors = monitors.data();
+  cluster.user = user.data();
+  cluster.key_encryption_key = kek.data();
+  cluster.has_wrapped_key = 1;
+  cluster.wrapped_key = {key.size(), key.data()};
+  cluster.has_images_per_client = 1;
+  cluster.images_per_client = 5;
+  cluster.has_connect_timeout_ms = 1;
+  cluster.connect_timeout_ms = 1500;
+  cluster.has_revision = 1;
+  cluster.revision = 77;
+  Cleat__Engine__V1__PutCluster put = CLEAT__ENGINE__V1__PUT_CLUSTER__INIT;
+  put.cluster = &cluster;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.has_id = 1;
+  envelope.id = 3;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CLUSTER;
+  envelope.put_cluster = &put;
+  const auto incoming = Decode(Write(envelope));
+  ASSERT_TRUE(incoming.ok()) << incoming.error().message;
+  const ClusterSpec spec = std::get<PutClusterMessage>(incoming->body).cluster;
+  EXPECT_EQ(spec.name, name);
+  EXPECT_EQ(spec.monitors, monitors);
+  EXPECT_EQ(spec.conf_file, "");
+  EXPECT_EQ(spec.user, user);
+  EXPECT_EQ(spec.key_encryption_key, kek);
+  EXPECT_EQ(spec.wrapped_key, key);
+  EXPECT_EQ(spec.images_per_client, 5U);
+  EXPECT_EQ(spec.connect_timeout_ms, 1500U);
+  const auto back = Read(EncodeInventory({}, {}, {}, {}, {spec}).front());
+  EXPECT_STREQ(back->inventory->clusters[0]->name, "clusters/ceph");
+  EXPECT_EQ(back->inventory->clusters[0]->revision, 77U);
+  EXPECT_EQ(back->inventory->clusters[0]->has_wrapped_key, 0) << "cleatd has it";
+
+  AttachmentReport report;
+  report.spec.disk.name = "disks/a";
+  report.spec.disk.backend = RbdBackend{name, "vms", "", "a", "then"};
+  report.state = AttachmentState::kFenced;
+  const auto told = Read(EncodeAttachment(report));
+  const auto& rbd = *told->status_event->attachment->attachment->disk->rbd;
+  EXPECT_STREQ(rbd.pool, "vms");
+  EXPECT_EQ(rbd.name_space, nullptr);
+  EXPECT_STREQ(rbd.snapshot, "then");
+  EXPECT_EQ(told->status_event->attachment->state,
+            CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_FENCED);
+
+  CephReport ceph;
+  ceph.threads = 14;
+  ceph.clients_total = 200;
+  ceph.clients.assign(200, {name, "client.1", 3, 9, true});
+  const auto status = Read(EncodeCeph(ceph));
+  EXPECT_EQ(status->status_event->ceph->clients_total, 200U);
+  EXPECT_EQ(status->status_event->ceph->n_clients, kCephClientsMax);
+
+  cluster.wrapped_key.len = 12;
+  EXPECT_FALSE(Decode(Write(envelope)).ok());
 }
 
 // Found by the fuzzer: a controller type that is no enumerator may not even be looked at as one.

@@ -3,18 +3,21 @@
 #include "engine/module_disk_factory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
+#include "keys/kek_file.h"
 #include "modules/fault/fault.h"
 #include "reactor/reactor.h"
 
 namespace cleat::engine {
 namespace {
 
-using Opened = Result<std::unique_ptr<block::Pipeline>>;
+using Opened = Result<OpenDisk>;
 
 class ModuleDiskFactoryTest : public testing::Test {
  protected:
@@ -27,10 +30,11 @@ class ModuleDiskFactoryTest : public testing::Test {
 
  private:
   Task<void> OpenInto(const DiskSpec& disk, std::optional<Opened>* opened) {
-    auto open = disks_.Open(disk, block::AccessMode::kReadWrite);
+    DiskEvents events;
+    auto open = disks_.Open(disk, block::AccessMode::kReadWrite, nullptr, std::move(events));
     Opened disk_opened = co_await std::move(open);
     if (disk_opened) {
-      auto close = disk_opened.value()->Close();
+      auto close = disk_opened.value().pipeline->Close();
       EXPECT_TRUE(co_await std::move(close));
     }
     *opened = std::move(disk_opened);
@@ -41,7 +45,15 @@ class ModuleDiskFactoryTest : public testing::Test {
   BlockingPool blocking_{0};
   MemoryStore memories_;
   modules::UringHub uring_;
-  ModuleDiskFactory disks_{memories_, uring_, blocking_};
+  modules::CryptoHub crypto_;
+
+ protected:
+  keys::Keyring keyring_;
+
+ private:
+  ClusterStore clusters_;
+  CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_}, "engine-0", {}};
+  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, ceph_};
 };
 
 DiskSpec NullDisk() {
@@ -69,6 +81,55 @@ TEST_F(ModuleDiskFactoryTest, AFaultPlanThatCantBeIsRefused) {
     EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(opened.error().message.find("disks/null"), std::string::npos);
   }
+}
+
+// An encrypted disk whose key can be unwrapped here is opened; any other is refused with what is wrong.
+TEST_F(ModuleDiskFactoryTest, AnEncryptedDiskTakesItsKey) {
+  const std::string folder = testing::TempDir() + "/factory-" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  const auto kek = keys::LoadOrMakeKekFile(folder + "/kek").value();
+  std::vector<uint8_t> bytes(64);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i);
+  DiskSpec disk = NullDisk();
+  disk.encryption =
+      EncryptionSpec{keys::Cipher::kAes256Xts, 512, kek.id(), kek.Wrap(keys::Secret::Copy(bytes)).value()};
+  const Opened keyless = Open(disk);
+  ASSERT_FALSE(keyless.ok());
+  EXPECT_EQ(keyless.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(keyless.error().message.find(kek.id()), std::string::npos) << keyless.error().message;
+
+  ASSERT_TRUE(keyring_.SetFiles({folder + "/kek"}));
+  EXPECT_TRUE(Open(disk).ok());
+  DiskSpec units = disk;
+  units.encryption->data_unit_bytes = 4096;
+  EXPECT_EQ(Open(units).error().code, ErrorCode::kInvalidArgument);
+  DiskSpec length = disk;
+  length.encryption->cipher = keys::Cipher::kAes128Xts;
+  EXPECT_EQ(Open(length).error().code, ErrorCode::kInvalidArgument);
+  DiskSpec damaged = disk;
+  damaged.encryption->wrapped_key[9] ^= 1;
+  EXPECT_EQ(Open(damaged).error().code, ErrorCode::kDataLoss);
+  std::filesystem::remove_all(folder);
+}
+
+// In a build with Ceph and in one without.
+TEST_F(ModuleDiskFactoryTest, ADiskInACephClusterThatCantBeHadIsRefusedByName) {
+  DiskSpec disk = NullDisk();
+  disk.backend = RbdBackend{"clusters/none", "vms", "", "a", ""};
+  const Opened opened = Open(disk);
+  ASSERT_FALSE(opened.ok());
+  const std::string& message = opened.error().message;
+  EXPECT_TRUE(message.starts_with(disk.name)) << message;
+  const bool built_without = opened.error().code == ErrorCode::kUnimplemented;
+  EXPECT_NE(message.find(built_without ? "built without Ceph" : "clusters/none is not known"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(ModuleDiskFactoryTest, LimitsThatCantBeAreRefused) {
+  DiskSpec disk = NullDisk();
+  disk.limits.limits[qos::Meter::kIops].per_second = ~uint64_t{0};
+  EXPECT_EQ(Open(disk).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ TEST(TransferTest, ErrorsOfTheStorageHaveTheirSense) {
       {IoStatus::kInvalid, {"5/21/00", "5/21/00"}},
       {IoStatus::kAborted, {"b/00/00", "b/00/00"}},
       {IoStatus::kReservationConflict, {"conflict", "conflict"}},
+      {IoStatus::kFenced, {"conflict", "conflict"}},
       {IoStatus::kUnsupported, {"5/20/00", "5/20/00"}},
   };
   for (const auto& [status, outcome] : cases) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/codec.h"
-
-#include <cleat/engine/v1/engine.pb-c.h>
-
-#include <cstring>
+#include <cstdint>
 #include <deque>
-#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "engine/codec.h"
+#include "engine/codec_structs.h"
 
 // protobuf-c's optional scalars come in pairs.
 #define SET(message, field, value) ((message).has_##field = 1, (message).field = (value))
@@ -14,19 +14,11 @@
 namespace cleat::engine {
 namespace {
 
-using PbEnvelope = Cleat__Engine__V1__Envelope;
-using PbDisk = Cleat__Engine__V1__Disk;
-using PbController = Cleat__Engine__V1__Controller;
-using PbAttachment = Cleat__Engine__V1__Attachment;
-using PbMemory = Cleat__Engine__V1__Memory;
-using PbControllerStatus = Cleat__Engine__V1__ControllerStatus;
-using PbAttachmentStatus = Cleat__Engine__V1__AttachmentStatus;
-
 char* Text(const std::string& text) {
   return const_cast<char*>(text.c_str());
 }  // protobuf-c does not write to it
 
-// ---- Packing. A Packer holds what the protobuf-c structs of one message point to; deques keep addresses.
+// A Packer holds what the protobuf-c structs of one message point to; deques keep addresses.
 class Packer {
  public:
   PbController* Add(const ControllerSpec& spec) {
@@ -42,6 +34,53 @@ class Packer {
                                                 : CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER);
     SET(out, queues, spec.queues);
     SET(out, revision, spec.revision);
+    if (!spec.group.empty()) out.group = Text(spec.group);
+    return &out;
+  }
+
+  PbLimits* Add(const LimitsSpec& spec) {
+    PbLimits& out = limits_.emplace_back();
+    cleat__engine__v1__limits__init(&out);
+    for (size_t i = 0; i < qos::kMeters; ++i) {
+      const qos::Rate& rate = spec.limits.rates[i];
+      if (rate.per_second == 0) continue;
+      PbRate& told = rates_.emplace_back();
+      cleat__engine__v1__rate__init(&told);
+      SET(told, per_second, rate.per_second);
+      if (rate.burst_per_second != 0) SET(told, burst_per_second, rate.burst_per_second);
+      if (rate.burst_ms != 0) SET(told, burst_ms, rate.burst_ms);
+      out.*kRates[i] = &told;
+    }
+    SET(out, revision, spec.revision);
+    return &out;
+  }
+
+  PbGroup* Add(const GroupSpec& spec) {
+    PbGroup& out = groups_.emplace_back();
+    cleat__engine__v1__group__init(&out);
+    out.name = Text(spec.name);
+    SET(out, slot, spec.slot);
+    out.limits = Add(spec.limits);
+    return &out;
+  }
+
+  // Without the wrapped key: cleatd has it.
+  PbCluster* Add(const ClusterSpec& spec) {
+    PbCluster& out = clusters_.emplace_back();
+    cleat__engine__v1__cluster__init(&out);
+    out.name = Text(spec.name);
+    SET(out, revision, spec.revision);
+    return &out;
+  }
+
+  PbCephClient* Add(const CephClientReport& report) {
+    PbCephClient& out = ceph_clients_.emplace_back();
+    cleat__engine__v1__ceph_client__init(&out);
+    out.cluster = Text(report.cluster);
+    if (!report.id.empty()) out.id = Text(report.id);
+    SET(out, images, report.images);
+    SET(out, busy_ns, report.busy_ns);
+    SET(out, blocklisted, report.blocklisted);
     return &out;
   }
 
@@ -70,6 +109,16 @@ class Packer {
       files_.back().path = Text(file->path);
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_FILE;
       out.file = &files_.back();
+    } else if (const auto* rbd = std::get_if<RbdBackend>(&spec.backend)) {
+      auto& told = rbds_.emplace_back();
+      cleat__engine__v1__rbd_backend__init(&told);
+      told.cluster = Text(rbd->cluster);
+      told.pool = Text(rbd->pool);
+      if (!rbd->name_space.empty()) told.name_space = Text(rbd->name_space);
+      told.image = Text(rbd->image);
+      if (!rbd->snapshot.empty()) told.snapshot = Text(rbd->snapshot);
+      out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_RBD;
+      out.rbd = &told;
     } else if (std::holds_alternative<MemoryBackend>(spec.backend)) {
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY;
       out.memory = &memory_backend_;
@@ -88,6 +137,20 @@ class Packer {
       SET(fault, fail_per_million, spec.fault->fail_per_million);
       out.fault = &fault;
     }
+    if (spec.limits != LimitsSpec{}) out.limits = Add(spec.limits);
+    if (spec.encryption) out.encryption = Add(*spec.encryption);
+    return &out;
+  }
+
+  // Without the wrapped key: cleatd has it.
+  PbEncryption* Add(const EncryptionSpec& spec) {
+    PbEncryption& out = encryptions_.emplace_back();
+    cleat__engine__v1__encryption__init(&out);
+    SET(out, cipher,
+        spec.cipher == keys::Cipher::kAes128Xts ? CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_128_XTS
+                                                : CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_256_XTS);
+    SET(out, data_unit_bytes, spec.data_unit_bytes);
+    out.key_encryption_key = Text(spec.key_encryption_key);
     return &out;
   }
 
@@ -132,6 +195,13 @@ class Packer {
   std::deque<PbAttachment> attachments_;
   std::deque<PbAttachmentStatus> attachment_statuses_;
   std::deque<PbMemory> memories_;
+  std::deque<PbEncryption> encryptions_;
+  std::deque<PbRate> rates_;
+  std::deque<PbLimits> limits_;
+  std::deque<PbGroup> groups_;
+  std::deque<PbCluster> clusters_;
+  std::deque<PbCephClient> ceph_clients_;
+  std::deque<Cleat__Engine__V1__RbdBackend> rbds_;
   Cleat__Engine__V1__MemoryBackend memory_backend_ = CLEAT__ENGINE__V1__MEMORY_BACKEND__INIT;
 };
 
@@ -144,6 +214,8 @@ static_assert(static_cast<int>(AttachmentState::kOpening) + 1 ==
               CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_OPENING);
 static_assert(static_cast<int>(AttachmentState::kClosing) + 1 ==
               CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_CLOSING);
+static_assert(static_cast<int>(AttachmentState::kFenced) + 1 ==
+              CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_FENCED);
 
 std::vector<uint8_t> Pack(const PbEnvelope& envelope) {
   std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
@@ -156,188 +228,6 @@ PbEnvelope EmptyEnvelope() {
   PbEnvelope envelope;
   cleat__engine__v1__envelope__init(&envelope);
   return envelope;
-}
-
-// ---- Unpacking
-Error Malformed(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, "engine protocol: " + what};
-}
-
-constexpr size_t kTextBytesMax = 4096;
-
-Result<std::string> TextOf(const char* text, const char* field) {
-  if (text == nullptr) return Malformed(std::string(field) + " is missing");
-  std::string copy(text);
-  if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
-  return copy;
-}
-
-// On the wire an enumeration is any number, and protobuf-c stores it as it comes; C++ may not even look at one that is no
-// enumerator as such.
-template <typename Enumeration>
-uint32_t NumberOf(const Enumeration& value) {
-  static_assert(sizeof(Enumeration) == sizeof(uint32_t));
-  uint32_t number = 0;
-  std::memcpy(&number, &value, sizeof(number));
-  return number;
-}
-
-Result<ControllerSpec> ControllerOf(const PbController* in) {
-  if (in == nullptr) return Malformed("a controller is missing");
-  ControllerSpec spec;
-  auto name = TextOf(in->name, "controller.name");
-  if (!name) return std::move(name).error();
-  spec.name = std::move(name).value();
-  switch (NumberOf(in->type)) {
-    case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK:
-      spec.type = ControllerType::kBlk;
-      break;
-    case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI:
-      spec.type = ControllerType::kScsi;
-      break;
-    default:
-      return Error(ErrorCode::kUnimplemented,
-                   spec.name + ": this engine knows controllers of the types blk and scsi only");
-  }
-  auto path = TextOf(in->socket_path, "controller.socket_path");
-  if (!path) return std::move(path).error();
-  spec.socket_path = std::move(path).value();
-  switch (NumberOf(in->socket_mode)) {
-    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT:
-      spec.socket_mode = SocketMode::kClient;
-      break;
-    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER:
-      spec.socket_mode = SocketMode::kServer;
-      break;
-    default:
-      return Malformed(spec.name + ": unknown socket mode");
-  }
-  spec.queues = in->queues;
-  spec.revision = in->revision;
-  return spec;
-}
-
-Result<DiskSpec> DiskOf(const PbDisk* in) {
-  if (in == nullptr) return Malformed("a disk is missing");
-  DiskSpec spec;
-  auto name = TextOf(in->name, "disk.name");
-  if (!name) return std::move(name).error();
-  spec.name = std::move(name).value();
-  spec.size_bytes = in->size_bytes;
-  if (in->has_logical_block_bytes) spec.logical_block_bytes = in->logical_block_bytes;
-  spec.physical_block_bytes =
-      in->has_physical_block_bytes ? in->physical_block_bytes : spec.logical_block_bytes;
-  if (in->serial != nullptr) spec.serial = in->serial;
-  spec.wwn = in->wwn;
-  switch (in->backend_case) {
-    case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
-      spec.backend = NullBackend{.skip_reads = in->null->skip_reads != 0};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY:
-      spec.backend = MemoryBackend{};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_FILE: {
-      auto path = TextOf(in->file->path, "disk.file.path");
-      if (!path) return std::move(path).error();
-      spec.backend = FileBackend{std::move(path).value()};
-      break;
-    }
-    default:
-      return Error(ErrorCode::kUnimplemented, spec.name + ": this engine does not know its kind of back end");
-  }
-  if (in->fault != nullptr) {
-    spec.fault = FaultSpec{in->fault->seed, in->fault->delay_ns_max, in->fault->fail_per_million};
-  }
-  return spec;
-}
-
-Result<AttachmentSpec> AttachmentOf(const PbAttachment* in) {
-  if (in == nullptr) return Malformed("an attachment is missing");
-  AttachmentSpec spec;
-  auto controller = TextOf(in->controller, "attachment.controller");
-  if (!controller) return std::move(controller).error();
-  spec.controller = std::move(controller).value();
-  auto disk = DiskOf(in->disk);
-  if (!disk) return std::move(disk).error();
-  spec.disk = std::move(disk).value();
-  spec.target = in->target;
-  spec.read_only = in->read_only != 0;
-  spec.revision = in->revision;
-  return spec;
-}
-
-// A message that is one text field.
-template <typename Message>
-Result<Incoming> OneText(uint64_t id, const char* text, const char* field) {
-  auto value = TextOf(text, field);
-  if (!value) return std::move(value).error();
-  Incoming incoming;
-  incoming.id = id;
-  incoming.body = Message{std::move(value).value()};
-  return incoming;
-}
-
-template <typename Message, typename Value>
-Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
-  if (!value) return std::move(value).error();
-  Incoming incoming;
-  incoming.id = id;
-  incoming.body = Message{std::move(value).value()};
-  return incoming;
-}
-
-Result<Incoming> FromEnvelope(const PbEnvelope& in) {
-  switch (in.body_case) {
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY: {
-      HelloReplyMessage reply;
-      reply.protocol = in.hello_reply->protocol;
-      if (in.hello_reply->refusal != nullptr) reply.refusal = in.hello_reply->refusal;
-      return Incoming{in.id, reply};
-    }
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER:
-      return OneValue<PutControllerMessage>(in.id, ControllerOf(in.put_controller->controller));
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_DELETE_CONTROLLER:
-      return OneText<DeleteControllerMessage>(in.id, in.delete_controller->name, "delete_controller.name");
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_ATTACH:
-      return OneValue<AttachMessage>(in.id, AttachmentOf(in.attach->attachment));
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_DETACH: {
-      auto controller = TextOf(in.detach->controller, "detach.controller");
-      if (!controller) return std::move(controller).error();
-      return Incoming{in.id, DetachMessage{std::move(controller).value(), in.detach->target}};
-    }
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_KEEP_MEMORY: {
-      if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
-      auto disk = TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk");
-      if (!disk) return std::move(disk).error();
-      return Incoming{in.id,
-                      KeepMemoryMessage{{std::move(disk).value(), in.keep_memory->memory->size_bytes}}};
-    }
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
-      return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_FETCH_MEMORY:
-      return OneText<FetchMemoryMessage>(in.id, in.fetch_memory->disk, "fetch_memory.disk");
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_SERVE_CONTROLLER:
-      return OneText<ServeControllerMessage>(in.id, in.serve_controller->name, "serve_controller.name");
-    case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
-      auto disk = TextOf(in.resize_disk->disk, "resize_disk.disk");
-      if (!disk) return std::move(disk).error();
-      return Incoming{in.id, ResizeDiskMessage{{std::move(disk).value(), in.resize_disk->size_bytes}}};
-    }
-    default:
-      return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
-  }
-}
-
-struct FreeEnvelope {
-  void operator()(PbEnvelope* envelope) const {
-    cleat__engine__v1__envelope__free_unpacked(envelope, nullptr);
-  }
-};
-using EnvelopePtr = std::unique_ptr<PbEnvelope, FreeEnvelope>;
-
-EnvelopePtr Unpack(std::span<const uint8_t> bytes) {
-  if (bytes.size() > kMessageBytesMax) return nullptr;
-  return EnvelopePtr(cleat__engine__v1__envelope__unpack(nullptr, bytes.size(), bytes.data()));
 }
 
 std::vector<uint8_t> PackEvent(Cleat__Engine__V1__StatusEvent& event) {
@@ -357,19 +247,6 @@ Cleat__Engine__V1__StatusEvent EmptyEvent() {
 constexpr size_t kReportMessageBytesMax = 2048;
 
 }  // namespace
-
-Result<Incoming> Decode(std::span<const uint8_t> bytes) {
-  const EnvelopePtr envelope = Unpack(bytes);
-  if (envelope == nullptr) {
-    return Malformed("a message of " + std::to_string(bytes.size()) + " bytes can't be read");
-  }
-  return FromEnvelope(*envelope);
-}
-
-uint64_t DecodeId(std::span<const uint8_t> bytes) {
-  const EnvelopePtr envelope = Unpack(bytes);
-  return envelope == nullptr ? 0 : envelope->id;
-}
 
 std::vector<uint8_t> EncodeHello(const HelloMessage& hello) {
   Cleat__Engine__V1__Hello out = CLEAT__ENGINE__V1__HELLO__INIT;
@@ -406,26 +283,35 @@ std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status) {
 
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,
-                                                  const std::vector<MemoryReport>& memories) {
+                                                  const std::vector<MemoryReport>& memories,
+                                                  const std::vector<GroupSpec>& groups,
+                                                  const std::vector<ClusterSpec>& clusters) {
   // A report is at most ~10 KiB (two paths of 4 KiB at the very worst), so that four always fit.
   constexpr size_t kReportsAChunk = 4;
   std::vector<std::vector<uint8_t>> messages;
   size_t c = 0;
   size_t a = 0;
   size_t m = 0;
+  size_t g = 0;
+  size_t k = 0;
   bool last = false;
   while (!last) {
     Packer packer;
     std::vector<PbControllerStatus*> some_controllers;
     std::vector<PbAttachmentStatus*> some_attachments;
     std::vector<PbMemory*> some_memories;
+    std::vector<PbGroup*> some_groups;
+    std::vector<PbCluster*> some_clusters;
     size_t room = kReportsAChunk;
     for (; room > 0 && c < controllers.size(); --room)
       some_controllers.push_back(packer.Add(controllers[c++]));
     for (; room > 0 && a < attachments.size(); --room)
       some_attachments.push_back(packer.Add(attachments[a++]));
     for (; room > 0 && m < memories.size(); --room) some_memories.push_back(packer.Add(memories[m++]));
-    last = c == controllers.size() && a == attachments.size() && m == memories.size();
+    for (; room > 0 && g < groups.size(); --room) some_groups.push_back(packer.Add(groups[g++]));
+    for (; room > 0 && k < clusters.size(); --room) some_clusters.push_back(packer.Add(clusters[k++]));
+    last = c == controllers.size() && a == attachments.size() && m == memories.size() && g == groups.size() &&
+           k == clusters.size();
 
     Cleat__Engine__V1__Inventory out = CLEAT__ENGINE__V1__INVENTORY__INIT;
     out.n_controllers = some_controllers.size();
@@ -434,6 +320,10 @@ std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerRe
     out.attachments = some_attachments.data();
     out.n_memories = some_memories.size();
     out.memories = some_memories.data();
+    out.n_groups = some_groups.size();
+    out.groups = some_groups.data();
+    out.n_clusters = some_clusters.size();
+    out.clusters = some_clusters.data();
     SET(out, last, last);
     PbEnvelope envelope = EmptyEnvelope();
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_INVENTORY;
@@ -448,6 +338,23 @@ std::vector<uint8_t> EncodeController(const ControllerReport& report) {
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_CONTROLLER;
   event.controller = packer.Add(report);
+  return PackEvent(event);
+}
+
+std::vector<uint8_t> EncodeCeph(const CephReport& report) {
+  Packer packer;
+  std::vector<PbCephClient*> clients;
+  for (const CephClientReport& client : report.clients) {
+    if (clients.size() < kCephClientsMax) clients.push_back(packer.Add(client));
+  }
+  Cleat__Engine__V1__CephStatus status = CLEAT__ENGINE__V1__CEPH_STATUS__INIT;
+  SET(status, threads, report.threads);
+  SET(status, clients_total, report.clients_total);
+  status.n_clients = clients.size();
+  status.clients = clients.data();
+  auto event = EmptyEvent();
+  event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_CEPH;
+  event.ceph = &status;
   return PackEvent(event);
 }
 

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/rbd/rados_client.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "modules/rbd/ceph_error.h"
+
+namespace cleat::modules {
+
+void ControlLink::Post(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  if (control_ == nullptr) return;
+  control_->PostCall([self = shared_from_this(), held = std::move(call)] {
+    if (self->control_ != nullptr) held();  // only this thread cuts
+  });
+}
+
+void ControlLink::Cut() {
+  const std::lock_guard lock(mutex_);
+  control_ = nullptr;
+}
+
+// Held by the client, and by the thread until it ends.
+struct RadosClient::Core {
+  Core(std::shared_ptr<const ClusterOptions> c, std::shared_ptr<ControlLink> l, uint32_t n)
+      : cluster(std::move(c)), link(std::move(l)), number(n) {}
+
+  void Main();
+  void TakePlace() const;
+  Result<RadosConnection> Connect();
+  std::string SettingText(const std::string& name, const std::string& value) const;
+  Status Configure(rados_t handle) const;
+  Status CheckConfiguration(rados_t handle) const;
+
+  const std::shared_ptr<const ClusterOptions> cluster;
+  const std::shared_ptr<ControlLink> link;
+  const uint32_t number;
+  cpu_set_t maker_cpus{};
+  const MonotonicClock clock;
+
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<Job> jobs;
+  bool stopping = false;
+  std::optional<Result<RadosConnection>> connection;  // set once
+  std::atomic<uint64_t> busy_since_ns{0};
+};
+
+RadosClient::RadosClient(std::shared_ptr<const ClusterOptions> cluster, std::shared_ptr<ControlLink> link,
+                         uint32_t number)
+    : cluster_(std::move(cluster)),
+      link_(std::move(link)),
+      number_(number),
+      core_(std::make_shared<Core>(cluster_, link_, number)) {
+  CLEAT_CHECK(pthread_getaffinity_np(pthread_self(), sizeof core_->maker_cpus, &core_->maker_cpus) == 0);
+  link_->threads.fetch_add(1);
+  std::thread([core = core_]() mutable {
+    core->Main();
+    const std::shared_ptr<ControlLink> way = core->link;
+    core.reset();
+    way->threads.fetch_sub(1);
+  }).detach();
+}
+
+RadosClient::~RadosClient() {
+  const std::lock_guard lock(core_->mutex);
+  core_->stopping = true;
+  core_->wake.notify_one();
+}
+
+void RadosClient::Submit(Job job) {
+  const std::lock_guard lock(core_->mutex);
+  core_->jobs.push_back(std::move(job));
+  core_->wake.notify_one();
+}
+
+void RadosClient::Post(std::function<void(const RadosConnection&)> work) {
+  Submit([held = std::move(work)](const Result<RadosConnection>& connected) {
+    if (connected) held(connected.value());
+  });
+}
+
+std::string RadosClient::id() const {
+  const std::lock_guard lock(core_->mutex);
+  return core_->connection && *core_->connection ? core_->connection->value().id : std::string();
+}
+
+bool RadosClient::failed() const {
+  const std::lock_guard lock(core_->mutex);
+  return core_->connection && !*core_->connection;
+}
+
+uint64_t RadosClient::busy_ns() const {
+  const uint64_t since_ns = core_->busy_since_ns.load(std::memory_order_relaxed);
+  const uint64_t now_ns = core_->clock.NowNs();
+  return since_ns == 0 || now_ns < since_ns ? 0 : now_ns - since_ns;
+}
+
+void RadosClient::Core::Main() {
+  pthread_setname_np(pthread_self(), ("rbd-" + std::to_string(number)).substr(0, 15).c_str());
+  TakePlace();
+  std::unique_lock lock(mutex);
+  for (;;) {
+    wake.wait(lock, [this] { return stopping || !jobs.empty(); });
+    if (jobs.empty()) break;
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    lock.unlock();
+    busy_since_ns.store(clock.NowNs(), std::memory_order_relaxed);
+    if (!connection) {
+      auto connected = Connect();
+      const std::lock_guard relock(mutex);
+      connection.emplace(std::move(connected));
+    }
+    job(*connection);  // set for good, by this thread
+    job = nullptr;
+    busy_since_ns.store(0, std::memory_order_relaxed);
+    lock.lock();
+  }
+  lock.unlock();
+  if (connection && *connection) rados_shutdown(connection->value().cluster);
+}
+
+void RadosClient::Core::TakePlace() const {
+  cpu_set_t cpus = maker_cpus;
+  if (!cluster->cpus.empty()) {
+    CPU_ZERO(&cpus);
+    for (const uint32_t cpu : cluster->cpus) CPU_SET(cpu, &cpus);
+  }
+  if (pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0) {
+    spdlog::warn(
+        "{}: its client's threads can't run on the CPUs that were given for them, and run anywhere: {}",
+        cluster->name, std::strerror(errno));
+  }
+}
+
+std::string RadosClient::Core::SettingText(const std::string& name, const std::string& value) const {
+  return cluster->name + ": the setting " + name + " = '" + value + "'";
+}
+
+Status RadosClient::Core::Configure(rados_t handle) const {
+  if (!cluster->conf_file.empty()) {
+    const int read = rados_conf_read_file(handle, cluster->conf_file.c_str());
+    if (read < 0)
+      return CephError(read, cluster->name + ": its conf file " + cluster->conf_file + " can't be read");
+  }
+  for (const auto& [name, value] : ClusterSettings(*cluster)) {
+    const int set = rados_conf_set(handle, name.c_str(), value.c_str());
+    if (set < 0) return CephError(set, SettingText(name, value) + " is refused");
+  }
+  if (cluster->key.empty()) return Ok{};
+  const int set = rados_conf_set(handle, "key", cluster->key.c_str());
+  if (set < 0) return CephError(set, cluster->name + ": the key of client." + cluster->user + " is not one");
+  return Ok{};
+}
+
+Status RadosClient::Core::CheckConfiguration(rados_t handle) const {
+  for (const auto& [name, wanted] : DemandedOfClient()) {
+    std::array<char, 64> value{};
+    const int got = rados_conf_get(handle, name.c_str(), value.data(), value.size());
+    if (got < 0 || wanted != value.data()) {
+      return Error(
+          ErrorCode::kFailedPrecondition,
+          SettingText(name, value.data()) + " is not safe: take it out of the cluster's configuration");
+    }
+  }
+  return Ok{};
+}
+
+Result<RadosConnection> RadosClient::Core::Connect() {
+  RadosConnection made;
+  const int created = rados_create(&made.cluster, cluster->user.c_str());
+  if (created < 0) return CephError(created, cluster->name + ": librados can't be set up");
+  Status configured = Configure(made.cluster);
+  if (!configured) {
+    rados_shutdown(made.cluster);
+    return configured.error();
+  }
+  const int connected = rados_connect(made.cluster);
+  if (connected < 0) {
+    rados_shutdown(made.cluster);
+    return CephError(connected, cluster->name + ": client." + cluster->user + " can't connect");
+  }
+  configured = CheckConfiguration(made.cluster);
+  if (!configured) {
+    rados_shutdown(made.cluster);
+    return configured.error();
+  }
+  made.id = "client." + std::to_string(rados_get_instance_id(made.cluster));
+  char* address = nullptr;
+  if (rados_getaddrs(made.cluster, &address) == 0) made.address = address;
+  rados_buffer_free(address);
+  spdlog::info("{}: connected as client.{} ({}, {})", cluster->name, cluster->user, made.id, made.address);
+  return made;
+}
+
+uint32_t CountCephThreads() {
+  // Threads that Ceph gives no name have their maker's: "rbd-N".
+  static constexpr std::array<std::string_view, 12> kNames = {
+      "rbd-",        "log",      "msgr-worker-", "service",        "io_context_pool", "ceph_timer",
+      "ms_dispatch", "ms_local", "safe_timer",   "taskfin_librbd", "tp_librbd",       "fn_"};
+  DIR* folder = opendir("/proc/self/task");
+  if (folder == nullptr) return 0;
+  uint32_t count = 0;
+  while (const dirent* entry = readdir(folder)) {
+    std::ifstream file(std::string("/proc/self/task/") + entry->d_name + "/comm");
+    std::string name;
+    std::getline(file, name);
+    for (const std::string_view prefix : kNames) {
+      if (!name.starts_with(prefix)) continue;
+      ++count;
+      break;
+    }
+  }
+  closedir(folder);
+  return count;
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What filters have in common: they own what is below them, and pass on what they don't change. A filter overrides the
+// calls that it is for, and passes those on itself when it has done its part. Threads and lifetimes as in device.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "block/device.h"
+
+namespace cleat::block {
+
+// All but Submit, which is what a filter is for.
+class FilterChannel : public Channel {
+ public:
+  bool ForeseesAny() const override { return below_->ForeseesAny(); }
+  void Foresee(Op op, uint64_t offset_bytes) override { below_->Foresee(op, offset_bytes); }
+  void Resized() override { below_->Resized(); }
+  void Recall(const Request* only) override { below_->Recall(only); }
+  void LetPass(bool all) override { below_->LetPass(all); }
+  uint64_t OwesUntilNs() const override { return below_->OwesUntilNs(); }
+
+ protected:
+  explicit FilterChannel(std::unique_ptr<Channel> below) : below_(std::move(below)) {}
+  Channel& below() { return *below_; }
+
+ private:
+  const std::unique_ptr<Channel> below_;
+};
+
+class FilterDevice : public Device {
+ public:
+  // Of a filter that pushes none, and that has nothing to do with the requests.
+  uint32_t frames() const override { return below_->frames(); }
+  Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) override {
+    return below_->OpenChannel(reactor);
+  }
+  Task<Status> Acquire(AccessMode mode) override { return below_->Acquire(mode); }
+  Task<Status> Release() override { return below_->Release(); }
+  void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
+  void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }
+  Task<Status> Resize(uint64_t size_bytes) override;
+  Task<Status> Close() override { return below_->Close(); }
+
+ protected:
+  // With the name of the disk below, and with its geometry unless the filter shows another.
+  explicit FilterDevice(std::unique_ptr<Device> below);
+  FilterDevice(std::unique_ptr<Device> below, const Geometry& geometry);
+  Device& below() { return *below_; }
+
+ private:
+  const std::unique_ptr<Device> below_;
+};
+
+}  // namespace cleat::block

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "qos/limited_device.h"
+
+#include <utility>
+
+#include "qos/limited_channel.h"
+
+namespace cleat::qos {
+
+Result<std::unique_ptr<LimitedDevice>> LimitedDevice::Make(std::unique_ptr<block::Device>&& below,
+                                                           const Limits& limits,
+                                                           std::shared_ptr<Group> group) {
+  Status checked = CheckLimits(limits, below->name());
+  if (!checked) return std::move(checked).error();
+  return std::unique_ptr<LimitedDevice>(new LimitedDevice(std::move(below), limits, std::move(group)));
+}
+
+LimitedDevice::LimitedDevice(std::unique_ptr<block::Device> below, const Limits& limits,
+                             std::shared_ptr<Group> group)
+    : FilterDevice(std::move(below)),
+      group_(std::move(group)),
+      allowance_(limits, std::make_shared<Accounts>()) {}
+
+LimitedDevice::~LimitedDevice() = default;
+
+void LimitedDevice::SetLimits(const Limits& limits) {
+  CLEAT_CHECK(Reactor::Current() != nullptr);
+  allowance_.Change(limits, Reactor::Current()->now_ns());
+}
+
+Result<std::unique_ptr<block::Channel>> LimitedDevice::OpenChannel(Reactor& reactor) {
+  auto channel = below().OpenChannel(reactor);
+  if (!channel) return std::move(channel).error();
+  allowance_.Begin(reactor.now_ns());
+  std::shared_ptr<GroupPort> port = group_ != nullptr ? group_->PortOn(reactor) : nullptr;
+  return std::unique_ptr<block::Channel>(
+      std::make_unique<LimitedChannel>(reactor, std::move(channel).value(), allowance_, std::move(port)));
+}
+
+}  // namespace cleat::qos

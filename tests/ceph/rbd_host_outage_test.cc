@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Disks in a real Ceph cluster when something is wrong with it or with their engine: a cluster that hangs holds up nobody who
+// asks and no other disk; an engine that is killed loses nothing, one that stands still keeps its images; who was shut out
+// stays out until somebody decides.
+#include <csignal>
+
+#include "base/clock.h"
+#include "tests/ceph/rbd_host_rig.h"
+#include "tests/system/crash_rig.h"
+#include "tests/system/io_load.h"
+
+namespace cleat::system_test {
+namespace {
+
+constexpr uint64_t kAnswerNsMax = 100 * kNsPerMs;
+
+using RbdOutageTest = RbdHostTest;
+
+// ---- A cluster that hangs
+
+// The longest that any of these calls took.
+class Stopwatch {
+ public:
+  template <typename Call>
+  void Time(const char* what, Call call) {
+    const uint64_t before_ns = clock_.NowNs();
+    EXPECT_OK(call()) << what;
+    const uint64_t took_ns = clock_.NowNs() - before_ns;
+    if (took_ns > worst_ns_) {
+      worst_ns_ = took_ns;
+      worst_ = what;
+    }
+  }
+  uint64_t worst_ns() const { return worst_ns_; }
+  const std::string& worst() const { return worst_; }
+
+ private:
+  const MonotonicClock clock_;
+  uint64_t worst_ns_ = 0;
+  std::string worst_;
+};
+
+TEST_F(RbdOutageTest, NoCallWaitsForAMonitorThatHangs) {
+  constexpr int kDisks = 6;
+  const auto name = [](const char* kind, int i) { return fmt::format("{}{}", kind, i); };
+  for (int i = 0; i < kDisks; ++i) {
+    for (const char* kind : {"come", "stay", "go"}) ceph_.CreateImage(name(kind, i), kDiskBytes);
+    ASSERT_TRUE(host_.AttachNew(name("stay", i), Rbd(name("stay", i))));
+    ASSERT_TRUE(host_.AttachNew(name("go", i), Rbd(name("go", i))));
+    ASSERT_OK(host_.api().CreateDisk(name("come", i), Rbd(name("come", i))));
+    ASSERT_OK(
+        host_.api().CreateController(name("come", i), BlkController(host_.SocketPath(name("come", i)))));
+  }
+  ASSERT_TRUE(host_.AttachNew("memory", MemoryDisk(kDiskBytes)));
+  // Behind one controller: a disk that hangs and one that does not.
+  ASSERT_OK(host_.api().CreateController("both", ScsiController(host_.SocketPath("both"))));
+  ceph_.CreateImage("hangs", kDiskBytes);
+  ASSERT_OK(host_.api().CreateDisk("hangs", Rbd("hangs")));
+  ASSERT_OK(host_.api().CreateDisk("neighbour", MemoryDisk(kDiskBytes)));
+  ASSERT_OK(host_.api().Attach("both", "neighbour", false, 1));
+  ASSERT_OK(host_.api().WaitReady("controllers/both/attachments/neighbour"));
+  Stopwatch watch;
+  {
+    const Stopped stopped(ceph_, "mon.a");
+    const Stopped stopped_osd(ceph_, "osd.0");
+    for (int i = 0; i < kDisks; ++i) {
+      watch.Time("attach", [&] { return host_.api().Attach(name("come", i), name("come", i)).status; });
+      watch.Time("detach", [&] { return host_.api().Detach(name("go", i), name("go", i)); });
+      watch.Time("resize", [&] { return host_.api().ResizeDisk(name("stay", i), 2 * kDiskBytes).status; });
+      watch.Time("list", [&] { return host_.api().List().status; });
+      watch.Time("get", [&] { return host_.api().GetAttachment(name("stay", i), name("stay", i)).status; });
+    }
+    ASSERT_OK(host_.api().Attach("both", "hangs", false, 0));
+    ASSERT_OK(host_.api().ResizeDisk("neighbour", 2 * kDiskBytes));
+    ASSERT_OK(host_.api().WaitReady("disks/neighbour"));
+    // It did not wait for the other one, which hangs on.
+    EXPECT_EQ(host_.api().GetAttachment("both", "hangs").value.status().state(),
+              v1::ATTACHMENT_STATE_OPENING);
+    // Another disk is attached, grows and goes meanwhile, beside the engine's operations that wait.
+    ASSERT_OK(host_.api().ResizeDisk("memory", 2 * kDiskBytes));
+    ASSERT_OK(host_.api().WaitReady("disks/memory"));
+    ASSERT_TRUE(host_.AttachNew("beside", MemoryDisk(kDiskBytes)));
+    ASSERT_TRUE(host_.Remove("beside"));
+    WaitState(host_, name("come", 0), v1::ATTACHMENT_STATE_OPENING);
+    WaitState(host_, name("go", 0), v1::ATTACHMENT_STATE_DETACHING);
+    // How long it has been hanging shows.
+    EXPECT_TRUE(host_.api().WaitUntil([&](const Model& model) {
+      const auto& clients = model.engines.at(kEngineName).status().ceph().clients();
+      return std::any_of(clients.begin(), clients.end(),
+                         [](const auto& c) { return c.busy().seconds() >= 2; });
+    }));
+  }
+  fmt::print("with the cluster stopped, no call took longer than {} us ({})\n", watch.worst_ns() / kNsPerUs,
+             watch.worst());
+  RecordProperty("worst_call_us", static_cast<int>(watch.worst_ns() / kNsPerUs));
+  EXPECT_LT(watch.worst_ns(), kAnswerNsMax) << watch.worst();
+  for (int i = 0; i < kDisks; ++i) {
+    WaitState(host_, name("come", i), v1::ATTACHMENT_STATE_READY);
+    ASSERT_OK(host_.api().WaitReady("disks/" + name("stay", i)));
+    EXPECT_TRUE(host_.api().WaitUntil([&](const Model& model) {
+      return model.AttachmentStateOf(name("go", i), name("go", i)) == v1::ATTACHMENT_STATE_UNSPECIFIED;
+    }));
+  }
+  for (int i = 0; i < kDisks; ++i) {
+    for (const char* kind : {"come", "stay", "go"}) ASSERT_TRUE(host_.Remove(name(kind, i)));
+  }
+  ASSERT_TRUE(host_.Remove("memory"));
+  ASSERT_OK(host_.api().WaitReady("controllers/both/attachments/hangs"));
+  for (const char* disk : {"hangs", "neighbour"}) ASSERT_OK(host_.api().Detach("both", disk));
+  ASSERT_TRUE(host_.api().WaitUntil([](const Model& model) { return model.attachments.empty(); }));
+}
+
+TEST_F(RbdOutageTest, AnOsdThatHangsHoldsUpItsOwnDisksAlone) {
+  ceph_.CreateImage("waits", kDiskBytes);
+  ASSERT_TRUE(host_.AttachNew("waits", Rbd("waits")));
+  ASSERT_TRUE(host_.AttachNew("beside", MemoryDisk(kDiskBytes)));
+  auto waiting = Peer::Start(host_.SocketPath("waits"));
+  ASSERT_OK(waiting);
+  auto beside = Peer::Start(host_.SocketPath("beside"));
+  ASSERT_OK(beside);
+  perf::StampedBlocks waiting_blocks(kDiskBytes, 512, 1);
+  perf::StampedBlocks beside_blocks(kDiskBytes, 512, 2);
+  IoLoad waiting_load((*waiting)->driver(), waiting_blocks);
+  IoLoad beside_load((*beside)->driver(), beside_blocks);
+  waiting_load.Start();
+  beside_load.Start();
+  ASSERT_TRUE(waiting_load.WaitProgress(100));
+  {
+    const Stopped stopped(ceph_, "osd.0");
+    // What the OSD had answered already is on its way for a while.
+    constexpr int kRoundsMax = 100;
+    uint64_t before = ~uint64_t{0};
+    for (int round = 0; round < kRoundsMax && waiting_load.completed() != before; ++round) {
+      before = waiting_load.completed();
+      ASSERT_TRUE(beside_load.WaitProgress(1000));
+    }
+    ASSERT_TRUE(beside_load.WaitProgress(10'000));
+    EXPECT_EQ(waiting_load.completed(), before) << "the OSD does not stand still";
+  }
+  EXPECT_TRUE(waiting_load.WaitProgress(100));
+  EXPECT_OK(waiting_load.Stop());
+  EXPECT_OK(beside_load.Stop());
+  EXPECT_OK(waiting_load.Verify());
+  EXPECT_OK(beside_load.Verify());
+  ASSERT_OK((*waiting)->ShutDown());
+  ASSERT_OK((*beside)->ShutDown());
+  ASSERT_TRUE(host_.Remove("waits"));
+  ASSERT_TRUE(host_.Remove("beside"));
+}
+
+// ---- Owners
+
+TEST_F(RbdOutageTest, AnEngineKilledUnderLoadLosesNothing) {
+  CrashRig rig(host_, 1);
+  for (const bool scsi : {false, true}) {
+    const CrashCase what{.scsi = scsi, .packed = !scsi, .queues = 2};
+    const std::string image = "crash-" + what.Id();
+    ceph_.CreateImage(image, CrashRig::kDiskBytes);
+    CrashCase in_ceph = what;
+    in_ceph.spec = Rbd(image, CrashRig::kDiskBytes);
+    ASSERT_OK(rig.Add(in_ceph));
+  }
+  ASSERT_OK(rig.Start());
+  for (int i = 0; i < (kSanitized ? 2 : 6); ++i) {
+    if (!rig.Do(CrashEvent::kEngine)) break;
+  }
+  rig.Stop();
+  fmt::print("rbd: {}\n", rig.Summary());
+  EXPECT_EQ(rig.findings(), 0U) << rig.FindingsText();
+}
+
+TEST_F(RbdOutageTest, AnEngineThatStandsStillKeepsItsDisksUntilItIsDead) {
+  ceph_.CreateImage("owned", kDiskBytes);
+  ASSERT_TRUE(host_.AttachNew("owned", Rbd("owned")));
+  const pid_t first = host_.engine().pid();
+  ASSERT_EQ(kill(first, SIGSTOP), 0);
+  {
+    Host other({.with_keys = true});
+    ASSERT_TRUE(other.ok());
+    ASSERT_OK(CreateCluster("ceph", ceph_.Key("cleat"), &other));
+    AttachAnyhow(other, "owned", Rbd("owned"));
+    WaitState(other, "owned", v1::ATTACHMENT_STATE_FAILED,
+              fmt::format("is locked by process {} (engine {}) on this machine", first, kEngineId));
+    const uint32_t before = ceph_.BlocklistedCount();
+    host_.KillEngine();
+    WaitState(other, "owned", v1::ATTACHMENT_STATE_READY);
+    EXPECT_EQ(ceph_.BlocklistedCount(), before + 1);
+    ASSERT_TRUE(other.Remove("owned"));
+  }
+  host_.StartEngine();
+  ASSERT_TRUE(host_.WaitEngine());
+  WaitState(host_, "owned", v1::ATTACHMENT_STATE_READY);
+  ASSERT_TRUE(host_.Remove("owned"));
+}
+
+// A client of ours that was shut out: its disk says so, and is nobody's to repair but the operator's.
+TEST_F(RbdOutageTest, ADiskThatWasShutOutFailsUntilItIsAttachedAgain) {
+  ceph_.CreateImage("fenced", kDiskBytes);
+  ASSERT_TRUE(host_.AttachNew("fenced", Rbd("fenced")));
+  auto peer = Peer::Start(host_.SocketPath("fenced"));
+  ASSERT_OK(peer);
+  std::vector<uint8_t> block(4096, 0x44);
+  ASSERT_OK((*peer)->driver().WriteSync(0, block));
+  ceph_.BlocklistOwnerOf("fenced");
+  Status written;
+  for (int i = 0; i < 2000 && written; ++i) written = (*peer)->driver().WriteSync(0, block);
+  EXPECT_FALSE(written);
+  WaitState(host_, "fenced", v1::ATTACHMENT_STATE_FAILED, "was blocklisted by clusters/ceph");
+  EXPECT_TRUE(host_.api().WaitUntil([&](const Model& model) {
+    const v1::CephStatus& ceph = model.engines.at(kEngineName).status().ceph();
+    return ceph.clients_size() == 1 && ceph.clients(0).blocklisted();
+  }));
+  // It stays so over a restart of cleatd, which takes it for what it is.
+  host_.RestartCleatd();
+  WaitState(host_, "fenced", v1::ATTACHMENT_STATE_FAILED, "was blocklisted by clusters/ceph");
+  ASSERT_OK(host_.api().Detach("fenced", "fenced"));
+  ASSERT_TRUE(host_.api().WaitUntil([&](const Model& model) { return model.attachments.empty(); }));
+  (*peer)->Cut();
+  ASSERT_OK(host_.api().Attach("fenced", "fenced"));
+  WaitState(host_, "fenced", v1::ATTACHMENT_STATE_READY);
+  ASSERT_OK((*peer)->Boot());
+  ASSERT_OK((*peer)->driver().WriteSync(0, block));
+  ASSERT_OK((*peer)->ShutDown());
+  ASSERT_TRUE(host_.Remove("fenced"));
+}
+
+}  // namespace
+}  // namespace cleat::system_test

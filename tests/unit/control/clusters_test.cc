@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ceph clusters and their disks: what the API takes, how keys are kept, what engines are told, and what they tell.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "conductor_rig.h"
+#include "control/reasons.h"
+#include "keys/ceph_key.h"
+#include "requests.h"
+
+namespace cleat::control {
+namespace {
+
+// Keys made by nobody; the second differs in one byte of the secret.
+constexpr char kKey[] = "AQAAAQIDBAUGBxAAQEFCQ0RFRkdISUpLTE1OTw==";
+constexpr char kOtherKey[] = "AQAAAQIDBAUGBxAAQEFCQ0RFRkdISUpLTE1OUA==";
+
+v1::CreateClusterRequest NewCluster(const std::string& id, const std::string& key = kKey) {
+  v1::CreateClusterRequest request;
+  request.set_cluster_id(id);
+  v1::ClusterSpec& spec = *request.mutable_cluster()->mutable_spec();
+  spec.set_monitors("10.0.0.1");
+  spec.set_user("cleat");
+  if (!key.empty()) spec.set_plain_key(key);
+  return request;
+}
+
+v1::CreateDiskRequest RbdDisk(const std::string& id, const std::string& image,
+                              const std::string& snapshot = {}) {
+  v1::CreateDiskRequest request = NullDisk(id);
+  v1::RbdBackend& rbd = *request.mutable_disk()->mutable_spec()->mutable_rbd();
+  rbd.set_cluster("clusters/ceph");
+  rbd.set_pool("vms");
+  rbd.set_image(image);
+  rbd.set_snapshot(snapshot);
+  return request;
+}
+
+v1::UpdateClusterRequest Update(const v1::CreateClusterRequest& wanted) {
+  v1::UpdateClusterRequest request;
+  request.mutable_cluster()->set_name(ClusterName(wanted.cluster_id()));
+  *request.mutable_cluster()->mutable_spec() = wanted.cluster().spec();
+  request.mutable_update_mask()->add_paths("spec");
+  return request;
+}
+
+v1::DeleteClusterRequest DeleteCluster(const std::string& id) {
+  v1::DeleteClusterRequest request;
+  request.set_name(ClusterName(id));
+  return request;
+}
+
+class ClustersTest : public ConductorRig {
+ protected:
+  ClustersTest() {
+    WriteKek("kek", '1');
+    Restart();
+  }
+
+  void WriteKek(const std::string& name, char digit) {
+    std::filesystem::remove(dir_ / name);
+    std::ofstream(dir_ / name) << std::string(64, digit) << "\n";
+    std::filesystem::permissions(dir_ / name, std::filesystem::perms::owner_read);
+  }
+
+  void Restart(std::vector<std::string> keks = {"kek"}) {
+    for (std::string& path : keks) path = dir_ / path;
+    auto keyring = std::make_unique<keys::Keyring>();
+    ASSERT_TRUE(keyring->SetFiles(keks).ok());
+    engine_.Disconnect();
+    Stop();
+    Start(std::move(keyring));
+  }
+
+  Result<v1::WaitResponse> WaitFor(const std::string& name) {
+    v1::WaitRequest request;
+    request.set_name(name);
+    request.mutable_timeout()->set_seconds(20);
+    return state_->Wait(request, [] { return false; });
+  }
+
+  // Until `done` is true of it.
+  template <typename Done>
+  v1::Attachment Await(const std::string& controller, const std::string& id, Done done) {
+    for (;;) {
+      const uint64_t revision = state_->NewestRevision();
+      const auto attachment = state_->GetAttachment(GetAttachment(controller, id));
+      if (attachment.ok() && done(*attachment)) return *attachment;
+      state_->AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    }
+  }
+
+  void AttachOne(const std::string& disk, const std::string& controller) {
+    ASSERT_TRUE(state_->CreateDisk(RbdDisk(disk, disk)).ok());
+    ASSERT_TRUE(state_->CreateController(NewController(controller)).ok());
+    ASSERT_TRUE(state_->AttachDisk(Attach(disk, controller)).ok());
+  }
+
+  // The binary key that the engine was given.
+  std::string KeyAtEngine(const std::string& cluster) {
+    const engine::v1::Cluster told = engine_.Clusters().at(cluster);
+    const std::string& data = told.wrapped_key();
+    const auto key = keyring_->Unwrap(told.key_encryption_key(),
+                                      {reinterpret_cast<const uint8_t*>(data.data()), data.size()}, cluster,
+                                      keys::Wrapping::kPadded);
+    if (!key.ok()) return key.error().message;
+    const keys::Secret text = keys::EncodeCephKey(*key);
+    return {reinterpret_cast<const char*>(text.bytes().data()), text.size()};
+  }
+};
+
+// ---- What it may say ----
+
+TEST_F(ClustersTest, WhatCantBeIsRefusedWithItsField) {
+  const auto refused = [&](auto change, std::string_view says) {
+    v1::CreateClusterRequest request = NewCluster("ceph");
+    change(*request.mutable_cluster()->mutable_spec());
+    const auto made = state_->CreateCluster(request);
+    ASSERT_FALSE(made.ok()) << says;
+    EXPECT_NE(made.error().message.find(says), std::string::npos) << made.error().message;
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  };
+  refused([](auto& spec) { spec.clear_monitors(); }, "monitors and conf_file are missing");
+  refused([](auto& spec) { spec.set_conf_file("ceph.conf"); }, "conf_file is 'ceph.conf'");
+  refused([](auto& spec) { spec.clear_user(); }, "user is missing");
+  refused([](auto& spec) { spec.set_user("client.cleat"); }, "leave 'client.' out");
+  refused([](auto& spec) { spec.clear_key(); }, "neither a key nor a conf_file");
+  refused([](auto& spec) { spec.set_plain_key("nonsense"); }, "no key of a Ceph user");
+  refused([](auto& spec) { spec.set_images_per_client(65); }, "images_per_client is 65");
+  refused([](auto& spec) { spec.mutable_connect_timeout()->set_nanos(500); }, "connect_timeout must be");
+  refused([](auto& spec) { spec.mutable_connect_timeout()->set_seconds(301); }, "connect_timeout must be");
+
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  const auto no_cluster = [&](auto change, v1::Reason reason) {
+    v1::CreateDiskRequest request = RbdDisk("d", "image");
+    change(*request.mutable_disk()->mutable_spec()->mutable_rbd());
+    const auto made = state_->CreateDisk(request);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(ReasonOf(made.error()), reason) << made.error().message;
+  };
+  no_cluster([](auto& rbd) { rbd.set_cluster("clusters/other"); }, v1::REASON_RESOURCE_NOT_FOUND);
+  no_cluster([](auto& rbd) { rbd.set_cluster("ceph"); }, v1::REASON_INVALID_FIELD);
+  no_cluster([](auto& rbd) { rbd.clear_image(); }, v1::REASON_INVALID_FIELD);
+  no_cluster([](auto& rbd) { rbd.set_pool("a/b"); }, v1::REASON_INVALID_FIELD);
+}
+
+TEST_F(ClustersTest, TheKeyIsKeptWrappedAndNeverShown) {
+  const auto made = state_->CreateCluster(NewCluster("ceph"));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_FALSE(made->spec().has_plain_key());
+  EXPECT_EQ(made->spec().wrapped_key().key_encryption_key(), keyring_->current_id());
+  EXPECT_TRUE(made->spec().wrapped_key().data().empty());
+  EXPECT_EQ(made->spec().images_per_client(), 16U);
+  EXPECT_EQ(made->spec().connect_timeout().seconds(), 30);
+  // The same again is the same, another key is not.
+  EXPECT_EQ(state_->CreateCluster(NewCluster("ceph"))->revision(), made->revision());
+  EXPECT_EQ(ReasonOf(state_->CreateCluster(NewCluster("ceph", kOtherKey)).error()),
+            v1::REASON_CONTENT_DIFFERS);
+  EXPECT_TRUE(state_->CreateCluster(NewCluster("ceph", "")).ok()) << "without a key: the present one";
+  Restart();
+  const std::string raw = [&] {
+    std::string all;
+    for (const auto& file : std::filesystem::directory_iterator(dir_.path())) {
+      if (!file.is_regular_file()) continue;
+      std::ifstream in(file.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(in), {});
+    }
+    return all;
+  }();
+  EXPECT_EQ(raw.find(std::string("@ABCDEFGHIJKLMNO")), std::string::npos) << "the secret is in the store";
+  EXPECT_EQ(raw.find("QEFCQ0RFRkdI"), std::string::npos);
+  v1::GetClusterRequest get;
+  get.set_name("clusters/ceph");
+  const auto again = state_->GetCluster(get);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->etag(), made->etag());
+  EXPECT_TRUE(again->spec().wrapped_key().data().empty());
+}
+
+TEST_F(ClustersTest, AnImageIsOneDisksUnlessBothOnlyRead) {
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->CreateDisk(RbdDisk("a", "image")).ok());
+  const auto second = state_->CreateDisk(RbdDisk("b", "image"));
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(ReasonOf(second.error()), v1::REASON_IMAGE_TAKEN) << second.error().message;
+  EXPECT_TRUE(state_->CreateDisk(RbdDisk("b", "image", "then")).ok()) << "its snapshot is another thing";
+  v1::CreateDiskRequest reader = RbdDisk("c", "shared");
+  reader.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
+  ASSERT_TRUE(state_->CreateDisk(reader).ok());
+  reader.set_disk_id("d");
+  EXPECT_TRUE(state_->CreateDisk(reader).ok());
+
+  ASSERT_TRUE(state_->CreateController(NewController("vm")).ok());
+  EXPECT_EQ(ReasonOf(state_->AttachDisk(Attach("b", "vm")).error()), v1::REASON_READ_ONLY_REQUIRED);
+  EXPECT_TRUE(state_->AttachDisk(Attach("b", "vm", true)).ok());
+
+  const auto refused = state_->DeleteCluster(DeleteCluster("ceph"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_CLUSTER_IN_USE);
+  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
+  EXPECT_TRUE(state_->CreateDisk(RbdDisk("e", "image")).ok()) << "the image is free again";
+}
+
+// ---- What engines are told ----
+
+TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  AttachOne("a", "vm1");
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/vm1", "PutCluster clusters/ceph",
+                                              "Attach controllers/vm1 0 disks/a"}));
+  EXPECT_EQ(KeyAtEngine("clusters/ceph"), kKey);
+  EXPECT_EQ(engine_.DiskAt("controllers/vm1", 0).rbd().pool(), "vms");
+  AttachOne("b", "vm2");
+  ASSERT_TRUE(WaitFor("controllers/vm2/attachments/b").ok());
+  EXPECT_EQ(engine_.TakeRequests(),
+            (Requests{"PutController controllers/vm2", "Attach controllers/vm2 0 disks/b"}));
+
+  // Who has it all is asked for nothing.
+  Restart();
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  ASSERT_TRUE(WaitFor("clusters/ceph").ok());
+  EXPECT_EQ(engine_.TakeRequests(), Requests{});
+
+  ASSERT_TRUE(state_->UpdateCluster(Update(NewCluster("ceph", kOtherKey))).ok());
+  ASSERT_TRUE(WaitFor("clusters/ceph").ok());
+  EXPECT_EQ(engine_.TakeRequests(), Requests{"PutCluster clusters/ceph"});
+  EXPECT_EQ(KeyAtEngine("clusters/ceph"), kOtherKey);
+
+  for (const auto& [disk, controller] : {std::pair("a", "vm1"), std::pair("b", "vm2")}) {
+    ASSERT_TRUE(state_->DetachDisk(Detach(controller, disk)).ok());
+    engine_.WaitForRequest("Detach controllers/" + std::string(controller) + " 0");
+    while (!state_->DeleteDisk(DeleteDisk(disk)).ok()) {
+      state_->AwaitChange(state_->NewestRevision(),
+                          std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+    }
+  }
+  ASSERT_TRUE(state_->DeleteCluster(DeleteCluster("ceph")).ok());
+  engine_.WaitForRequest("DropCluster clusters/ceph");
+}
+
+TEST_F(ClustersTest, AnEngineThatKnowsNoClustersFailsTheirDisksAlone) {
+  ASSERT_TRUE(engine_.Connect());
+  engine_.FailClusters(1000000);
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  AttachOne("a", "vm1");
+  const v1::Attachment failed = Await("vm1", "a", [](const v1::Attachment& one) {
+    return one.status().state() == v1::ATTACHMENT_STATE_FAILED && one.status().failures() > 1;
+  });
+  EXPECT_NE(failed.status().message().find("does not know such a message"), std::string::npos);
+  ASSERT_TRUE(state_->CreateDisk(NullDisk("n")).ok());
+  ASSERT_TRUE(state_->CreateController(NewController("vm2")).ok());
+  ASSERT_TRUE(state_->AttachDisk(Attach("n", "vm2")).ok());
+  ASSERT_TRUE(WaitFor("controllers/vm2/attachments/n").ok());
+  engine_.FailClusters(0);
+  EXPECT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+}
+
+TEST_F(ClustersTest, ANewKeyEncryptionKeyReachesTheEngineBeforeTheOldOneIsGone) {
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(engine_.Connect());
+  AttachOne("a", "vm1");
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  const std::string before = engine_.Clusters().at("clusters/ceph").key_encryption_key();
+  WriteKek("new", '2');
+  Restart({"new", "kek"});
+  v1::GetClusterRequest get;
+  get.set_name("clusters/ceph");
+  const std::string etag = state_->GetCluster(get)->etag();
+  ASSERT_TRUE(state_->RewrapKeys().ok());
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("clusters/ceph").ok());
+  EXPECT_NE(engine_.Clusters().at("clusters/ceph").key_encryption_key(), before);
+  EXPECT_EQ(KeyAtEngine("clusters/ceph"), kKey);
+  EXPECT_EQ(state_->GetCluster(get)->etag(), etag) << "the intent is the same";
+  Restart({"new"});
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("clusters/ceph").ok());
+  EXPECT_EQ(KeyAtEngine("clusters/ceph"), kKey);
+}
+
+// ---- What engines tell ----
+
+TEST_F(ClustersTest, AnImageThatGrewIsTheDisksSizeForGood) {
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(engine_.Connect());
+  AttachOne("a", "vm1");
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  engine_.GrowDisk("controllers/vm1", 0, 3 * kMiB);
+  Await("vm1", "a", [](const v1::Attachment& one) { return one.status().size_bytes() == 3 * kMiB; });
+  EXPECT_EQ(state_->GetDisk(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
+  Restart();
+  EXPECT_EQ(state_->GetDisk(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
+}
+
+TEST_F(ClustersTest, AFencedDiskIsTouchedByNobodyButWhoDetachesIt) {
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(engine_.Connect());
+  AttachOne("a", "vm1");
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  engine_.TakeRequests();
+  engine_.FenceAttachment("controllers/vm1", 0, "shut out");
+  const auto fenced = [](const v1::Attachment& one) {
+    return one.status().state() == v1::ATTACHMENT_STATE_FAILED && one.status().message() == "shut out" &&
+           one.status().failures() == 1;
+  };
+  Await("vm1", "a", fenced);
+  Restart();
+  ASSERT_TRUE(engine_.Connect());
+  Await("vm1", "a", fenced);
+  // Whatever is looked at meanwhile.
+  AttachOne("b", "vm2");
+  ASSERT_TRUE(WaitFor("controllers/vm2/attachments/b").ok());
+  const Requests requests = engine_.TakeRequests();
+  EXPECT_EQ(std::count(requests.begin(), requests.end(), "Detach controllers/vm1 0"), 0);
+  ASSERT_TRUE(state_->DetachDisk(Detach("vm1", "a")).ok());
+  engine_.WaitForRequest("Detach controllers/vm1 0");
+  v1::WaitRequest gone;
+  gone.set_name("controllers/vm1/attachments/a");
+  gone.set_condition(v1::WAIT_CONDITION_GONE);
+  ASSERT_TRUE(state_->Wait(gone, [] { return false; }).ok());
+  ASSERT_TRUE(state_->AttachDisk(Attach("a", "vm1")).ok());
+  EXPECT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+}
+
+TEST_F(ClustersTest, ConnectionsAreInTheEnginesStatusWhileItIsConnected) {
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("engines/engine-0").ok());
+  engine::v1::CephStatus status;
+  status.set_threads(14);
+  status.set_clients_total(1);
+  engine::v1::CephClient& client = *status.add_clients();
+  client.set_cluster("clusters/ceph");
+  client.set_id("client.7");
+  client.set_images(3);
+  client.set_busy_ns(2'500'000'000);
+  engine_.ReportCeph(status);
+  v1::GetEngineRequest get;
+  get.set_name("engines/engine-0");
+  v1::EngineStatus shown;
+  while (!shown.has_ceph()) {
+    const uint64_t revision = state_->NewestRevision();
+    shown = state_->GetEngine(get)->status();
+    if (!shown.has_ceph()) {
+      state_->AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+    }
+  }
+  EXPECT_EQ(shown.ceph().threads(), 14U);
+  EXPECT_EQ(shown.ceph().clients(0).busy().seconds(), 2);
+  EXPECT_EQ(shown.ceph().clients(0).images(), 3U);
+  engine_.Disconnect();
+  while (state_->GetEngine(get)->status().connected()) {
+    state_->AwaitChange(state_->NewestRevision(),
+                        std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+  }
+  EXPECT_FALSE(state_->GetEngine(get)->status().has_ceph());
+}
+
+}  // namespace
+}  // namespace cleat::control

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// cleatd without gRPC, in a folder of its own, and an engine that is played and connects when it is told to.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/conductor.h"
+#include "fake_engine.h"
+#include "keys/keyring.h"
+#include "temp_dir.h"
+
+namespace cleat::control {
+
+using Requests = std::vector<std::string>;
+
+class ConductorRig : public ::testing::Test {
+ protected:
+  ConductorRig() { Start(); }
+  ~ConductorRig() override { Stop(); }
+
+  // Without a keyring it takes no keys.
+  void Start(std::unique_ptr<keys::Keyring> keyring = nullptr) {
+    keyring_ = std::move(keyring);
+    memory_ = std::make_unique<MemoryKeeper>();
+    store_ = std::move(Store::Open(dir_.path()).value());
+    state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
+    link_ = std::move(EngineLink::Listen(socket_, clock_).value());
+    const ConductorOptions options{.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs};
+    conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options);
+    state_->SetWake([link = link_.get()] { link->Wake(); });
+    link_->Start(*conductor_);
+    link_->Wake();
+  }
+
+  void Stop() {
+    link_->Stop();
+    conductor_.reset();
+    link_.reset();
+    state_.reset();
+    store_.reset();
+    memory_.reset();
+  }
+
+  // The engine serves on meanwhile.
+  void RestartCleatd() {
+    Stop();
+    engine_.Disconnect();
+    Start();
+  }
+
+  TempDir dir_;
+  const std::string socket_ = dir_ / "engine.sock";
+  MonotonicClock clock_;
+  std::unique_ptr<keys::Keyring> keyring_;
+  std::unique_ptr<MemoryKeeper> memory_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<HostState> state_;
+  std::unique_ptr<EngineLink> link_;
+  std::unique_ptr<Conductor> conductor_;
+  FakeEngine engine_{socket_};
+};
+
+}  // namespace cleat::control
