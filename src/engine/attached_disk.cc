@@ -43,14 +43,24 @@ Task<Status> AttachedDisk::Open() {
   limited_ = opened.value().limited;
   // They may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
-
-  auto acquire = pipeline_->Acquire();
-  Status acquired = co_await std::move(acquire);
-  if (!acquired) co_return acquired;
-  acquired_ = true;
-
   auto channels = OpenChannels();
   co_return co_await std::move(channels);
+}
+
+Task<Status> AttachedDisk::Acquire() {
+  if (owned_) co_return Ok{};
+  auto acquire = pipeline_->Acquire();
+  Status acquired = co_await std::move(acquire);
+  owned_ = acquired.ok();
+  co_return acquired;
+}
+
+Task<Status> AttachedDisk::Release() {
+  if (!std::exchange(owned_, false)) co_return Ok{};
+  auto release = pipeline_->Release();
+  Status released = co_await std::move(release);
+  if (!released) spdlog::error("releasing {}: {}", spec.disk.name, released.error().message);
+  co_return released;
 }
 
 virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
@@ -97,11 +107,8 @@ Task<void> AttachedDisk::Close() {
   if (pipeline_ == nullptr) co_return;
   auto channels = CloseChannels();
   co_await std::move(channels);
-  if (std::exchange(acquired_, false)) {
-    auto release = pipeline_->Release();
-    const Status released = co_await std::move(release);
-    if (!released) spdlog::error("releasing {}: {}", spec.disk.name, released.error().message);
-  }
+  auto release = Release();
+  (void)co_await std::move(release);
   auto close = pipeline_->Close();
   const Status closed = co_await std::move(close);
   if (!closed) spdlog::error("closing {}: {}", spec.disk.name, closed.error().message);

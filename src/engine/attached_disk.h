@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk behind a controller, from the storage's side: opened, acquired, with a channel on each I/O reactor
-// that the controller's queues run on. What the guest sees of it is the front's business (front.h).
+// A disk behind a controller, from the storage's side: open, with a channel on each I/O reactor that the controller's
+// queues run on, and owned or not (block::Device::Acquire). What the guest sees of it is the front's business
+// (front.h).
 //
-// On the control reactor; one Task at a time (the controller's per-target mutex). Life: made, Open, Close
-// (also when Open failed: it takes back whatever part was done), destroyed.
+//   made --Open--> open --Acquire--> owned --Release--> open ... --Close--> destroyed
+//
+// Requests come only while it is owned; one that is only open is prepared to be. Close comes also when Open failed, and
+// takes back whatever part was done. On the control reactor; one Task at a time (the controller's per-target mutex).
 #pragma once
 
 #include <memory>
@@ -29,12 +32,17 @@ class AttachedDisk {
   ~AttachedDisk();  // closed
 
   Task<Status> Open();
+  // OK also when it is owned already.
+  Task<Status> Acquire();
+  // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
+  Task<Status> Release();
   // The front has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
 
+  bool owned() const { return owned_; }
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; without a channel when the disk has none there.
@@ -58,7 +66,7 @@ class AttachedDisk {
   const std::shared_ptr<qos::Group> group_;
   std::unique_ptr<block::Pipeline> pipeline_;
   qos::LimitedDevice* limited_ = nullptr;  // in the pipeline
-  bool acquired_ = false;
+  bool owned_ = false;
   std::string fenced_;
   struct Place {
     Reactor* io;

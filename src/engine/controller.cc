@@ -148,6 +148,9 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   auto open = disk.Open();
   Status opened = co_await std::move(open);
   if (!opened) co_return opened;
+  auto acquire = disk.Acquire();
+  Status acquired = co_await std::move(acquire);
+  if (!acquired) co_return acquired;
   disk.shown = true;  // also if that fails half-way
   auto add = front_->Add(disk);
   Status added = co_await std::move(add);

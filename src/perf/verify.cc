@@ -60,8 +60,14 @@ Sector MakeSector(uint64_t disk_id, uint64_t offset_bytes, uint32_t generation) 
 // Only these many of a block's last writes are tried when a sector looks torn.
 constexpr uint32_t kTornGenerationsMax = 16;
 
-// Byte by byte, since a tear need not keep to words.
-bool IsTorn(const Sector& found, uint64_t disk_id, uint64_t offset_bytes, uint32_t issued) {
+// The head of one candidate and the tail of another: zeroes (if they count) and the writes from `newest` down to
+// `oldest`. Byte by byte, since a tear need not keep to words.
+struct TornFrom {
+  bool zeroes = true;
+  uint32_t oldest = 1;
+  uint32_t newest = 0;
+};
+bool IsTorn(const Sector& found, uint64_t disk_id, uint64_t offset_bytes, const TornFrom& from) {
   const auto* begin = reinterpret_cast<const uint8_t*>(found.data());
   const uint8_t* end = begin + sizeof found;
   ptrdiff_t prefix_max = 0;
@@ -73,9 +79,9 @@ bool IsTorn(const Sector& found, uint64_t disk_id, uint64_t offset_bytes, uint32
                                         std::make_reverse_iterator(other + sizeof candidate));
     suffix_max = std::max(suffix_max, from_end.first - std::make_reverse_iterator(end));
   };
-  consider(Sector{});
-  for (uint32_t i = 0; i < kTornGenerationsMax && i < issued; ++i) {
-    consider(MakeSector(disk_id, offset_bytes, issued - i));
+  if (from.zeroes) consider(Sector{});
+  for (uint32_t i = 0; i < kTornGenerationsMax && i < from.newest && from.newest - i >= from.oldest; ++i) {
+    consider(MakeSector(disk_id, offset_bytes, from.newest - i));
   }
   return prefix_max + suffix_max >= end - begin;
 }
@@ -160,9 +166,25 @@ StampedBlocks::SectorContent StampedBlocks::ReadSector(uint64_t offset_bytes, ui
     const bool here = words[kWordDisk] == disk_id_ && words[kWordOffset] == offset_bytes;
     content.fault = here ? BlockFault::kNone : BlockFault::kMisplaced;
   } else {
-    content.fault = IsTorn(words, disk_id_, offset_bytes, issued) ? BlockFault::kTorn : BlockFault::kCorrupt;
+    content.fault =
+        IsTorn(words, disk_id_, offset_bytes, {.newest = issued}) ? BlockFault::kTorn : BlockFault::kCorrupt;
   }
   return content;
+}
+
+// Every sector whole or torn, and nothing in it that is older than what has to be there.
+bool StampedBlocks::TornAsItMay(const Block& block, uint64_t offset_bytes, const uint8_t* data) const {
+  const uint32_t least = std::max(block.acknowledged, block.seen);
+  if (!may_tear_ || block.issued == least) return false;
+  const TornFrom from{.zeroes = least == 0 || (block.zeroed != kNeverZero && block.zeroed >= least),
+                      .oldest = std::max(least, 1U),
+                      .newest = block.issued};
+  for (uint32_t done = 0; done < block_bytes_; done += wire::kSectorBytes) {
+    Sector words;
+    std::memcpy(words.data(), data + done, sizeof words);
+    if (!IsTorn(words, disk_id_, offset_bytes + done, from)) return false;
+  }
+  return true;
 }
 
 BlockFinding StampedBlocks::CheckBlock(Block& block, uint64_t offset_bytes, const uint8_t* data) const {
@@ -206,8 +228,11 @@ BlockFinding StampedBlocks::Check(uint64_t offset_bytes, std::span<const uint8_t
   CLEAT_CHECK(offset_bytes <= disk_bytes() && data.size() <= disk_bytes() - offset_bytes);
   for (uint64_t done = 0; done < data.size(); done += block_bytes_) {
     const uint64_t at = offset_bytes + done;
-    const BlockFinding finding = CheckBlock(blocks_[at / block_bytes_], at, data.data() + done);
-    if (!finding.ok()) return finding;
+    Block& block = blocks_[at / block_bytes_];
+    const BlockFinding finding = CheckBlock(block, at, data.data() + done);
+    const bool torn_as_it_may =
+        finding.fault == BlockFault::kTorn && TornAsItMay(block, at, data.data() + done);
+    if (!finding.ok() && !torn_as_it_may) return finding;
   }
   return {};
 }

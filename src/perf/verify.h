@@ -7,8 +7,9 @@
 // The model is of one disk that only the owner writes, in whole blocks, with at most one request at a time
 // for a block (requests for different blocks may overlap as they like). A write whose fate is unknown - the
 // back end died, the request failed - is abandoned: the block may hold it or what was there before, until the
-// block is written again. Any thread, as long as no two use the same block at once; memory is 16 bytes a block. Generations are per block, count from 1 and
-// never wrap.
+// block is written again. Where the medium is memory, it may even hold parts of both (MayTear). Any thread, as long as
+// no two use the same block at once; memory is 16 bytes a block. Generations are per block, count from 1 and never
+// wrap.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,10 @@ class StampedBlocks {
   // generation 0: zeroes, or anything at all when `initially_zero` is false.
   StampedBlocks(uint64_t disk_bytes, uint32_t block_bytes, uint64_t disk_id, bool initially_zero = true);
 
+  // A block whose last write was abandoned may hold parts of that write and of what was right there before: the
+  // process that copied it was killed in the middle of a sector, and nobody ran the request again.
+  void MayTear() { may_tear_ = true; }
+
   // Offsets and lengths are multiples of the block size, inside the disk.
   // Before a write is submitted: fills `data` with each block's next generation.
   void BeginWrite(uint64_t offset_bytes, std::span<uint8_t> data);
@@ -83,11 +88,13 @@ class StampedBlocks {
   static constexpr uint32_t kNeverZero = UINT32_MAX;
 
   SectorContent ReadSector(uint64_t offset_bytes, uint32_t issued, const uint8_t* sector) const;
+  bool TornAsItMay(const Block& block, uint64_t offset_bytes, const uint8_t* data) const;
   BlockFinding CheckBlock(Block& block, uint64_t offset_bytes, const uint8_t* data) const;
 
   const uint32_t block_bytes_;
   const uint64_t disk_id_;
   const bool initially_zero_;
+  bool may_tear_ = false;
   std::vector<Block> blocks_;
 };
 

@@ -90,6 +90,28 @@ TEST_F(VerifyTest, TornInsideASector) {
   }
 }
 
+TEST_F(VerifyTest, MemoryMayTearWhatWasAbandonedAndNothingElse) {
+  blocks.MayTear();
+  const auto torn_of = [](const std::vector<uint8_t>& head, const std::vector<uint8_t>& tail) {
+    auto torn = head;
+    std::copy(tail.begin() + 1300, tail.end(), torn.begin() + 1300);
+    return torn;
+  };
+  const auto first = Write(0);
+  const auto second = Write(0);
+  EXPECT_EQ(Fault(0, torn_of(second, first)), BlockFault::kTorn) << "both were acknowledged";
+  const auto abandoned = Write(0, false);
+  EXPECT_EQ(Fault(0, torn_of(abandoned, first)), BlockFault::kTorn) << "a part is too old";
+  EXPECT_EQ(Fault(0, torn_of(abandoned, zeroes)), BlockFault::kTorn) << "nobody wrote zeroes";
+  EXPECT_EQ(Fault(0, torn_of(abandoned, second)), BlockFault::kNone);
+  EXPECT_EQ(Fault(0, torn_of(second, abandoned)), BlockFault::kNone) << "copied from the end";
+  EXPECT_EQ(Fault(0, second), BlockFault::kNone);
+  blocks.BeginZero(0, kBlock);
+  EXPECT_EQ(Fault(0, torn_of(zeroes, second)), BlockFault::kNone);
+  const auto last = Write(0);
+  EXPECT_EQ(Fault(0, torn_of(last, second)), BlockFault::kTorn) << "acknowledged since";
+}
+
 TEST_F(VerifyTest, MisplacedBlockSaysWhereItBelongs) {
   const auto there = Write(8 * kBlock);
   Write(0);
