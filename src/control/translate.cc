@@ -152,6 +152,7 @@ v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status) {
     case engine::v1::CONTROLLER_STATE_CLOSING:
       result.set_state(v1::CONTROLLER_STATE_DELETING);
       break;
+    case engine::v1::CONTROLLER_STATE_STANDBY:  // of one that is to serve it: not yet
     case engine::v1::CONTROLLER_STATE_UNSPECIFIED:
       result.set_state(v1::CONTROLLER_STATE_PENDING);
       break;
@@ -162,6 +163,7 @@ v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status) {
 v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
   switch (state) {
     case engine::v1::ATTACHMENT_STATE_OPENING:
+    case engine::v1::ATTACHMENT_STATE_STANDBY:  // of one that is to own it: not yet
       return v1::ATTACHMENT_STATE_OPENING;
     case engine::v1::ATTACHMENT_STATE_ACTIVE:
       return v1::ATTACHMENT_STATE_READY;
