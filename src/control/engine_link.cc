@@ -240,26 +240,44 @@ void EngineLink::TellGone(Peer& peer, bool lives) {
 
 // A process is waited for as long as it lives: an engine that only lost its connection serves on.
 void EngineLink::AwaitDeath(Peer& peer) {
-  if (peer.process.valid() && !IsReadable(peer.process) && processes_.size() < kProcessesMax) {
-    const uint64_t token = peer.id | kProcessToken;
-    if (Watch(epoll_, EPOLL_CTL_ADD, peer.process.get(), token, EPOLLIN)) {
-      processes_.emplace(token, Process{.engine = peer.info.id,
-                                        .incarnation = peer.info.incarnation,
-                                        .fd = std::move(peer.process)});
-      return;
-    }
-  }
   if (!peer.process.valid()) {
     spdlog::warn("{}: whether process {} has ended can't be seen; its connection's end is taken for that",
                  EngineName(peer.info.id), peer.pid);
+  } else if (!IsReadable(peer.process)) {
+    const uint64_t token = peer.id | kProcessToken;
+    const bool watched =
+        processes_.size() < kProcessesMax && Watch(epoll_, EPOLL_CTL_ADD, peer.process.get(), token, EPOLLIN);
+    if (!watched) {
+      spdlog::error("{}: the end of process {} will not be noticed", EngineName(peer.info.id), peer.pid);
+      return;
+    }
+    processes_.emplace(
+        token,
+        Process{.engine = peer.info.id, .incarnation = peer.info.incarnation, .fd = std::move(peer.process)});
+    return;
   }
   events_->OnDead(peer.info.id, peer.info.incarnation);
+}
+
+// It lives: its death is told by its new connection's end.
+void EngineLink::ForgetProcess(const engine::v1::Hello& hello) {
+  for (auto it = processes_.begin(); it != processes_.end();) {
+    const Process& process = it->second;
+    if (process.engine != hello.engine() || process.incarnation != hello.incarnation()) {
+      ++it;
+      continue;
+    }
+    // Closing is not enough when somebody else has the same open file.
+    Watch(epoll_, EPOLL_CTL_DEL, process.fd.get(), it->first, 0);
+    it = processes_.erase(it);
+  }
 }
 
 void EngineLink::ServeDeath(uint64_t token) {
   const auto node = processes_.extract(token);
   if (node.empty()) return;
   const Process& process = node.mapped();
+  Watch(epoll_, EPOLL_CTL_DEL, process.fd.get(), token, 0);
   spdlog::warn("{}: its process has ended", EngineName(process.engine));
   events_->OnDead(process.engine, process.incarnation);
 }
@@ -290,10 +308,7 @@ void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
                .stands_by_for = hello.stands_by_for()};
   if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
-  // It lives: its death is told by this connection's end.
-  std::erase_if(processes_, [&](const auto& process) {
-    return process.second.engine == hello.engine() && process.second.incarnation == hello.incarnation();
-  });
+  ForgetProcess(hello);
   reply.envelope.mutable_hello_reply()->set_protocol(peer.info.protocol);
   Send(peer, std::move(reply));
 }

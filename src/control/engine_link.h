@@ -103,6 +103,7 @@ class EngineLink {
   void TellGone(Peer& peer, bool lives);
   void AwaitDeath(Peer& peer);
   void ServeDeath(uint64_t token);
+  void ForgetProcess(const engine::v1::Hello& hello);
   void Send(Peer& peer, Datagram datagram);
   void Flush(Peer& peer);
   void Doom(Peer& peer, std::string why);  // closed at the end of the round

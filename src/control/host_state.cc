@@ -93,6 +93,7 @@ Status HostState::Fill(Rows rows) {
     EngineEntry& entry = engines_[row.engine];
     entry.revision = revision_ + 1;
     if (row.status.state() == v1::UPGRADE_STATE_RUNNING) {
+      entry.interrupted = true;
       row.status.set_state(v1::UPGRADE_STATE_INTERRUPTED);
       row.status.set_message("cleatd was restarted: repeat the upgrade for what has stayed");
       row.status.clear_current();

@@ -221,8 +221,19 @@ class HostState {
   void PrepareMove(const std::string& controller, const std::string& engine);
   // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
   Status MoveControllers(const std::vector<Placement>& moves);
-  // Of the upgrade away from that engine. When it has ended it is durable, as far as the store can be written.
-  void ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status);
+  // Of the upgrade away from that engine, or of what is taken from it since it died. kStored: durable, as far as the store
+  // can be written.
+  enum class Keep { kShown, kStored };
+  void ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status, Keep keep);
+  // The engine to which controllers of that one were being moved when cleatd ended; empty when none were.
+  std::string InterruptedTo(const std::string& engine);
+  // The controllers of engines of which that is so.
+  std::vector<std::string> InterruptedFor(const std::string& to);
+  // That engine has come back and said what it has, or (empty) all have had their time: it is awaited no more, also not after
+  // the next restart.
+  void EndReunion(const std::string& engine);
+  // Whether the disk is attached on that engine, or to be, or is to stand by there.
+  bool IsDiskFor(const std::string& disk_id, const std::string& engine);
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
   void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
@@ -281,6 +292,7 @@ class HostState {
     v1::EngineStatus status;
     uint64_t revision = 0;
     std::optional<v1::UpgradeStatus> upgrade = std::nullopt;
+    bool interrupted = false;  // by the end of the cleatd before this one; until EndReunion
   };
 
   // A disk whose file or memory is being looked at or made larger, without the mutex.

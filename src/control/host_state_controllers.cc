@@ -111,6 +111,13 @@ void HostState::CountController(const std::string& engine, int difference) {
   EngineEntry& entry = engines_[engine];
   entry.status.set_controllers(
       static_cast<uint32_t>(static_cast<int>(entry.status.controllers()) + difference));
+  // Its first controller ends that it stands by, and the end of its last one begins that.
+  const bool turned = entry.status.controllers() == (difference > 0 ? 1U : 0U);
+  if (const auto principal = ParseEngineName(entry.status.stands_by_for()); turned && principal.ok()) {
+    for (const auto& [id, controller] : controllers_) {
+      if (controller.row.engine == *principal) ControllerChanged(id);
+    }
+  }
   Publish(engine, entry);
 }
 

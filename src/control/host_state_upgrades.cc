@@ -182,11 +182,13 @@ Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngi
   }
   EngineEntry& entry = engines_[*from];
   entry.upgrade = status;
+  entry.interrupted = false;
   upgrade_ = std::move(intent);
   changed_.upgrade = true;
   Publish(*from, entry);
   wake_();
-  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(*from), EngineName(*to), status.total());
+  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(*from), EngineName(*to),
+               response.controllers_size());
   return response;
 }
 
@@ -241,17 +243,60 @@ Status HostState::MoveControllers(const std::vector<Placement>& moves) {
   return Ok{};
 }
 
-void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status) {
+void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status, Keep keep) {
   const std::lock_guard lock(mutex_);
   EngineEntry& entry = engines_[engine];
   entry.upgrade = status;
-  if (status.state() != v1::UPGRADE_STATE_RUNNING) {
-    upgrade_.reset();
+  entry.interrupted = false;
+  if (upgrade_ && upgrade_->from == engine && status.state() != v1::UPGRADE_STATE_RUNNING) upgrade_.reset();
+  if (keep == Keep::kStored) {
     if (auto stored = store_.Put(UpgradeRow{.engine = engine, .status = status}); !stored.ok())
       spdlog::error("the end of the upgrade of {} can't be stored: {}", EngineName(engine),
                     stored.error().message);
   }
   Publish(engine, entry);
+}
+
+std::string HostState::InterruptedTo(const std::string& engine) {
+  const std::lock_guard lock(mutex_);
+  const auto found = engines_.find(engine);
+  if (found == engines_.end() || !found->second.interrupted) return {};
+  const auto to = ParseEngineName(found->second.upgrade->to());
+  return to.ok() ? *to : std::string();
+}
+
+std::vector<std::string> HostState::InterruptedFor(const std::string& to) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : controllers_) {
+    const auto engine = engines_.find(entry.row.engine);
+    if (engine == engines_.end() || !engine->second.interrupted) continue;
+    if (engine->second.upgrade->to() == EngineName(to)) ids.push_back(id);
+  }
+  return ids;
+}
+
+void HostState::EndReunion(const std::string& engine) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, entry] : engines_) {
+    if (!entry.interrupted || (!engine.empty() && entry.upgrade->to() != EngineName(engine))) continue;
+    entry.interrupted = false;
+    if (auto stored = store_.Put(UpgradeRow{.engine = id, .status = *entry.upgrade}); !stored.ok()) {
+      spdlog::error("the end of the upgrade of {} can't be stored: {}", EngineName(id),
+                    stored.error().message);
+    }
+  }
+}
+
+bool HostState::IsDiskFor(const std::string& disk_id, const std::string& engine) {
+  const std::lock_guard lock(mutex_);
+  const DiskEntry* disk = FindDisk(disk_id);
+  return disk != nullptr &&
+         std::any_of(disk->attachments.begin(), disk->attachments.end(), [&](const auto& attachment) {
+           const ControllerEntry* controller =
+               FindController(ParseAttachmentName(attachment.first)->controller);
+           return controller != nullptr && IsFor(*controller, engine);
+         });
 }
 
 }  // namespace cleat::control
