@@ -28,6 +28,25 @@ EngineView* Conductor::Find(PeerId peer) {
   return it == engines_.end() ? nullptr : &it->second;
 }
 
+EngineView* Conductor::FindByName(const std::string& engine) {
+  for (auto& [peer, view] : engines_) {
+    if (view.info.id == engine) return &view;
+  }
+  return nullptr;
+}
+
+bool Conductor::IsElsewhere(const EngineView& engine, const std::string& controller,
+                            std::optional<uint32_t> target) const {
+  return std::any_of(engines_.begin(), engines_.end(), [&](const auto& other) {
+    if (&other.second == &engine || other.second.foreign) return false;
+    const auto found = other.second.controllers.find(controller);
+    if (found == other.second.controllers.end()) return false;
+    const ControllerView& view = found->second;
+    if (!target) return view.busy || view.actual.has_value();
+    return view.attachments.contains(*target) || view.targets_busy.contains(*target);
+  });
+}
+
 // ---- Meeting and parting ----
 
 void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::string& message) {
@@ -39,9 +58,11 @@ void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::
   status.set_protocol(info.protocol);
   status.set_reactors(info.reactors);
   status.set_controllers_max(info.controllers_max);
-  if (const EngineView* engine = Find(info.peer);
-      engine != nullptr && connected && engine->ceph.clients_total() > 0)
-    *status.mutable_ceph() = engine->ceph;
+  if (!info.stands_by_for.empty()) status.set_stands_by_for(EngineName(info.stands_by_for));
+  if (const EngineView* engine = Find(info.peer); engine != nullptr && connected) {
+    if (engine->ceph.clients_total() > 0) *status.mutable_ceph() = engine->ceph;
+    status.set_standing_by(engine->standing_by);
+  }
   state_.ReportEngine(info.id, status);
 }
 
@@ -62,6 +83,7 @@ bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
 void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
   EngineView& engine = engines_[info.peer];
   engine.info = info;
+  dead_.erase(info.id);
   engine.foreign = IsForeign(inventory);
   spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
                EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
@@ -92,8 +114,12 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
 
   std::set<std::string> controllers;
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
-  for (std::string& controller : state_.ControllersOn(info.id)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.ControllersFor(info.id)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.InterruptedFor(info.id)) controllers.insert(std::move(controller));
+  // What it serves is its own from here on: only then may others be asked for the rest.
   for (const std::string& controller : controllers) LookAt(engine, controller);
+  state_.EndReunion(info.id);
+  for (const std::string& controller : controllers) Look(controller);
 }
 
 void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
@@ -151,6 +177,27 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
     }
   }
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
+  // What stood by there may do so elsewhere.
+  if (!info.stands_by_for.empty()) {
+    for (const std::string& controller : state_.ControllersOn(info.stands_by_for)) Look(controller);
+  }
+  std::vector<std::string> moves;
+  for (const auto& [controller, move] : moves_) moves.push_back(controller);
+  for (const std::string& controller : moves) LookAtMove(controller);
+}
+
+void Conductor::OnDead(const std::string& engine, uint64_t) {
+  if (FindByName(engine) != nullptr) return;  // its successor is there, and gets everything anew
+  dead_.insert(engine);
+  // Its copies of memory are gone for certain.
+  for (const std::string& disk : state_.MemoryDisks()) {
+    if (memory_.Has(disk)) Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
+    LookAtMemory(disk);
+  }
+  TakeOverFrom(engine);
+  std::vector<std::string> moves;
+  for (const auto& [controller, move] : moves_) moves.push_back(controller);
+  for (const std::string& controller : moves) LookAtMove(controller);
 }
 
 // ---- Events ----
@@ -167,7 +214,7 @@ void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
       const auto id = ParseControllerName(event.attachment_gone().controller());
       if (!id.ok()) return;
       engine->controllers[*id].attachments.erase(event.attachment_gone().target());
-      return LookAt(*engine, *id);
+      return Look(*id);
     }
     case engine::v1::StatusEvent::kControllerGone: {
       const auto id = ParseControllerName(event.controller_gone());
@@ -175,7 +222,7 @@ void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
       std::optional<engine::v1::ControllerStatus>& actual = engine->controllers[*id].actual;
       const auto group = actual ? ParseGroupName(actual->controller().group()) : NoGroup();
       actual.reset();
-      LookAt(*engine, *id);
+      Look(*id);
       if (group.ok()) LookAtGroup(*engine, *group);
       return;
     }
@@ -191,8 +238,10 @@ void Conductor::OnControllerStatus(EngineView& engine, const engine::v1::Control
   const auto id = ParseControllerName(status.controller().name());
   if (!id.ok()) return;
   engine.controllers[*id].actual = status;
-  state_.ReportController(engine.info.id, *id, FromEngine(status));
-  LookAt(engine, *id);
+  engine.recount = true;
+  // On its way, it is as it was: nobody is to worry about some milliseconds.
+  if (!moves_.contains(*id)) state_.ReportController(engine.info.id, *id, FromEngine(status));
+  Look(*id);
 }
 
 void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::AttachmentStatus& status) {
@@ -207,7 +256,8 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
   const bool retrying = busy && view.attachment_backoffs.contains(target);
   view.attachments[target] = status;
   if (!busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
-  if (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE) {
+  const bool moving = moves_.contains(*id) && status.state() == engine::v1::ATTACHMENT_STATE_STANDBY;
+  if (!moving && (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE)) {
     AttachmentReport report = ReportOf(status);
     if (failed) report.failures = std::max(view.attachment_backoffs[target].failures, 1U);
     state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, report);
@@ -227,6 +277,9 @@ void Conductor::OnWake() {
   for (const std::string& group : changed.groups) LookAtGroup(group);
   for (const std::string& cluster : changed.clusters) LookAtCluster(cluster);
   for (const std::string& controller : changed.controllers) Look(controller);
+  if (changed.upgrade) {
+    if (auto intent = state_.RunningUpgrade()) BeginUpgrade(std::move(*intent));
+  }
 }
 
 uint64_t Conductor::OnTimer(uint64_t now_ns) {
@@ -238,7 +291,15 @@ uint64_t Conductor::OnTimer(uint64_t now_ns) {
     if (!retry.group.empty()) LookAtGroup(retry.group);
     if (!retry.cluster.empty()) LookAtCluster(retry.cluster);
   }
-  return retries_.empty() ? kNever : retries_.begin()->first;
+  LookAtUpgrade();
+  LookAtTakeOvers();
+  uint64_t due_ns = CountStandbys(now_ns);
+  if (!reunited_ && now_ns >= started_ns_ + options_.reunion_ns) {
+    reunited_ = true;
+    state_.EndReunion("");
+  }
+  for (const auto& [engine, take_over] : take_overs_) due_ns = std::min(due_ns, take_over.deadline_ns);
+  return retries_.empty() ? due_ns : std::min(due_ns, retries_.begin()->first);
 }
 
 double Conductor::Fail(Backoff& backoff, Retry retry) {
@@ -259,11 +320,20 @@ void Conductor::Look(const std::string& controller) {
 
 void Conductor::LookAt(EngineView& engine, const std::string& controller) {
   if (engine.foreign) return;
+  if (!IsHeld(engine, controller)) LookAtSteps(engine, controller);
+  LookAtMove(controller);
+}
+
+void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {
   const ControllerIntent intent = state_.IntentOf(controller);
-  const bool ours = intent.exists && intent.row.engine == engine.info.id;
+  const bool ours =
+      intent.exists && (intent.row.engine == engine.info.id || intent.prepared_on.contains(engine.info.id));
   if (!ours && !engine.controllers.contains(controller)) return;
   ControllerView& view = engine.controllers[controller];
   if (view.busy) return;
+  if (Adopt(engine, controller, view, intent)) return;
+  if (intent.exists && intent.row.engine == engine.info.id && MayBeElsewhere(engine, intent.row, view))
+    return;
   for (const Step& step : StepsFor(intent, engine, view, memory_, clock_.NowNs())) {
     if (!Take(engine, controller, view, intent, step)) return;
   }
@@ -274,11 +344,13 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
                      const ControllerIntent& intent, const Step& step) {
   switch (step.kind) {
     case Step::Kind::kForgetAttachment:
+      if (IsElsewhere(engine, controller, step.target)) return true;
       view.attachment_backoffs.erase(step.target);
       view.unproven.erase(step.target);
       Later(state_.ForgetAttachment(controller, step.intent->row.id), {.controller = controller, .disk = {}});
       return true;
     case Step::Kind::kForgetController: {
+      if (IsElsewhere(engine, controller, std::nullopt)) return false;
       const Status status = state_.ForgetController(controller);
       Later(status, {.controller = controller, .disk = {}});
       if (status.ok()) engine.controllers.erase(controller);
@@ -303,7 +375,7 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
       LookAtCluster(engine, *ParseClusterName(step.intent->disk.spec.rbd().cluster()));
       return true;
     case Step::Kind::kPutController:
-      AskPutController(engine, controller, intent);
+      AskPutController(engine, controller, intent, step.standby);
       return false;
     case Step::Kind::kKeepMemory:
       AskKeepMemory(engine, controller, *step.intent);
@@ -313,6 +385,9 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
       return true;
     case Step::Kind::kServeController:
       AskServeController(engine, controller);
+      return false;
+    case Step::Kind::kTakeController:
+      AskTake(engine, controller, std::nullopt, {});
       return false;
     case Step::Kind::kWaitForDisk: {
       const bool lost = step.intent->disk_status.state() == v1::DISK_STATE_LOST;
@@ -335,6 +410,16 @@ void Conductor::Later(const Status& status, Retry retry) {
 void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
                     UniqueFd fd, std::optional<uint32_t> target,
                     std::function<void(EngineView&, ControllerView&, const Status&)> done) {
+  AskFor(
+      engine, controller, std::move(envelope), std::move(fd), target,
+      [done = std::move(done)](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+        done(answered, view, FromEngine(reply));
+      });
+}
+
+void Conductor::AskFor(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
+                       UniqueFd fd, std::optional<uint32_t> target,
+                       std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)> done) {
   ControllerView& asked = engine.controllers[controller];
   if (target) {
     asked.targets_busy.insert(*target);
@@ -352,8 +437,15 @@ void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v
                   } else {
                     view.busy = false;
                   }
-                  done(answered, view, FromEngine(reply));
-                  LookAt(answered, controller);
+                  if (reply.ok()) {
+                    ++answered.progress;
+                    view.last_error.clear();
+                  } else {
+                    view.last_error = reply.message();
+                  }
+                  answered.recount = true;
+                  done(answered, view, reply);
+                  Look(controller);
                 });
 }
 
@@ -364,7 +456,9 @@ void Conductor::AskDetach(EngineView& engine, const std::string& controller, uin
   Ask(engine, controller, std::move(envelope), {}, target,
       [this, controller, target](EngineView& answered, ControllerView& view, const Status& status) {
         if (status.ok()) {
+          const auto disk = ParseDiskName(view.attachments[target].attachment().disk().name());
           view.attachments.erase(target);
+          if (disk.ok()) LookAtMemory(*disk);  // it may not have to be held here any more
           if (const auto it = view.attachment_backoffs.find(target); it != view.attachment_backoffs.end()) {
             it->second.not_before_ns = 0;
           }
@@ -390,6 +484,8 @@ void Conductor::AskDeleteController(EngineView& engine, const std::string& contr
           const auto group = view.actual ? ParseGroupName(view.actual->controller().group()) : NoGroup();
           view.actual.reset();
           view.backoff = {};
+          view.take_failed_since_ns = 0;
+          view.take_given_up = false;
           if (group.ok()) LookAtGroup(answered, *group);
           return;
         }
@@ -403,15 +499,20 @@ void Conductor::AskDeleteController(EngineView& engine, const std::string& contr
 }
 
 void Conductor::AskPutController(EngineView& engine, const std::string& controller,
-                                 const ControllerIntent& intent) {
+                                 const ControllerIntent& intent, bool standby) {
   engine::v1::Envelope envelope;
   *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row);
+  if (standby) envelope.mutable_put_controller()->set_standby(true);
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
-      [this, controller, row = intent.row](EngineView& answered, ControllerView& view, const Status& status) {
+      [this, controller, standby, row = intent.row](EngineView& answered, ControllerView& view,
+                                                    const Status& status) {
         if (status.ok()) {
           view.backoff = {};
           // Usually an event told its state already.
-          if (!view.actual) view.actual.emplace().set_state(engine::v1::CONTROLLER_STATE_IDLE);
+          if (!view.actual) {
+            view.actual.emplace().set_state(standby ? engine::v1::CONTROLLER_STATE_STANDBY
+                                                    : engine::v1::CONTROLLER_STATE_IDLE);
+          }
           *view.actual->mutable_controller() = ToEngine(row);
           state_.ReportController(answered.info.id, controller, FromEngine(*view.actual));
           return;
@@ -463,7 +564,8 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
                                              attachment.controller());
         if (status.ok()) {
           engine::v1::AttachmentStatus& actual = view.attachments[key.target];
-          actual.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
+          actual.set_state(StandsBy(view) ? engine::v1::ATTACHMENT_STATE_STANDBY
+                                          : engine::v1::ATTACHMENT_STATE_ACTIVE);
           *actual.mutable_attachment() = attachment;
           view.attachment_backoffs.erase(key.target);
           view.unproven.erase(key.target);

@@ -16,31 +16,54 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "control/engine_link.h"
 #include "control/engine_view.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
+#include "control/moves.h"
 
 namespace cleat::control {
 
 struct ConductorOptions {
   uint64_t retry_min_ns = 250 * kNsPerMs;
   uint64_t retry_max_ns = 30 * kNsPerSecond;
+  // Moves: how long is waited for an engine that is to open what a controller has, as long as it gets nowhere; for the
+  // answer of one that has to yield, after its time is over; of one that has to take.
+  uint64_t prepare_ns = 30 * kNsPerSecond;
+  uint64_t yield_grace_ns = 5 * kNsPerSecond;
+  uint64_t take_ns = 30 * kNsPerSecond;
+  // After an engine's death: from then on, what could not be taken is attached the ordinary way.
+  uint64_t take_over_ns = 10 * kNsPerSecond;
+  // After a restart of cleatd, how long the engine is waited for to which an upgrade was moving: it may have what the other
+  // one is about to be asked for.
+  uint64_t reunion_ns = 30 * kNsPerSecond;
+  uint32_t preparing_max = 32;  // controllers that an upgrade has prepared at once
+  uint32_t moving_max = 1;      // and that it moves at once
 };
 
 class Conductor final : public EngineLink::Events {
  public:
-  // All of them outlive it.
+  // All of them outlive it. Without `counters`, those of a controller begin anew when it was moved.
   Conductor(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
-            ConductorOptions options)
-      : state_(state), memory_(memory), link_(link), clock_(clock), options_(options) {}
+            ConductorOptions options, Counters* counters = nullptr)
+      : state_(state),
+        memory_(memory),
+        link_(link),
+        clock_(clock),
+        options_(options),
+        counters_(counters),
+        started_ns_(clock.NowNs()),
+        started_revision_(state.NewestRevision()) {}
 
   void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
   void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) override;
   void OnGone(PeerId peer, const std::string& why) override;
+  void OnDead(const std::string& engine, uint64_t incarnation) override;
   void OnWake() override;
   uint64_t OnTimer(uint64_t now_ns) override;
 
@@ -64,12 +87,17 @@ class Conductor final : public EngineLink::Events {
   // Controllers.
   void Look(const std::string& controller);
   void LookAt(EngineView& engine, const std::string& controller);
+  void LookAtSteps(EngineView& engine, const std::string& controller);
+  // Whether another engine has this of the controller, open or being opened; without a target, the controller itself.
+  bool IsElsewhere(const EngineView& engine, const std::string& controller,
+                   std::optional<uint32_t> target) const;
   // False: the rest of the steps must wait for this one.
   bool Take(EngineView& engine, const std::string& controller, ControllerView& view,
             const ControllerIntent& intent, const Step& step);
   void AskDetach(EngineView& engine, const std::string& controller, uint32_t target);
   void AskDeleteController(EngineView& engine, const std::string& controller);
-  void AskPutController(EngineView& engine, const std::string& controller, const ControllerIntent& intent);
+  void AskPutController(EngineView& engine, const std::string& controller, const ControllerIntent& intent,
+                        bool standby);
   void AskKeepMemory(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
   void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);
   void AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
@@ -80,6 +108,49 @@ class Conductor final : public EngineLink::Events {
   void Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope, UniqueFd fd,
            std::optional<uint32_t> target,
            std::function<void(EngineView&, ControllerView&, const Status&)> done);
+  void AskFor(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope, UniqueFd fd,
+              std::optional<uint32_t> target,
+              std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)> done);
+
+  // Moves: what is served where after an engine or cleatd was restarted, and each controller's way. (conductor_moves.cc)
+  bool IsHeld(const EngineView& engine, const std::string& controller) const;
+  bool IsMoving(const std::vector<std::string>& controllers) const;
+  bool Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
+             const ControllerIntent& intent);
+  bool MayBeElsewhere(const EngineView& engine, const ControllerRow& row, const ControllerView& view);
+  void BeginMove(const std::string& controller, const std::string& from, const std::string& to,
+                 uint32_t drain_ms);
+  void LookAtMove(const std::string& controller);
+  void LookAtPreparing(const std::string& controller, Move& move);
+  void LookAtCrash(const std::string& controller, Move& move);
+  void LookAtYield(const std::string& controller, Move& move);
+  void LookAtTake(const std::string& controller, Move& move);
+  void LookAtCommit(const std::string& controller, Move& move);
+  void LookAtTakeBack(const std::string& controller, Move& move);
+  void StartYield(const std::string& controller, Move& move, EngineView& from);
+  void StartTake(const std::string& controller, Move& move);
+  void StartTakeBack(const std::string& controller, Move& move, const std::string& why);
+  void OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply);
+  void OnTaken(EngineView& engine, const std::string& controller, const Status& status);
+  void AskTake(EngineView& engine, const std::string& controller,
+               const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters);
+  void FailIfLate(const std::string& controller, Move& move, const std::string& why);
+  void EndMove(const std::string& controller, const Status& status);
+  void WakeFor(const std::string& controller, Move& move);
+  void ReportView(EngineView& engine, const std::string& controller);
+
+  // Upgrades, and what a dead engine leaves behind. (conductor_upgrades.cc)
+  void LookAtUpgrade();
+  void BeginUpgrade(UpgradeIntent intent);
+  void EndUpgrade();
+  void TellPrepared(const std::string& controller);
+  void TellMoved(const std::string& controller, const Move& move, const Status& status);
+  void ReportUpgrade();
+  void TakeOverFrom(const std::string& engine);
+  void TellTaken(const std::string& controller, const Move& move, bool taken);
+  void LookAtTakeOvers();
+  void CommitTakeOver(const std::string& engine);
+  uint64_t CountStandbys(uint64_t now_ns);
 
   // Limits of disks. (conductor_limits.cc)
   void LookAtLimits(const std::string& disk);
@@ -118,6 +189,7 @@ class Conductor final : public EngineLink::Events {
   void AskFetchMemory(EngineView& engine, const DiskRow& row);
   void AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
                       std::function<Status(EngineView&, const Status&, UniqueFd)> done);
+  bool IsSuperfluous(const EngineView& engine, const std::string& disk);
   void ReportMemory(const DiskRow& row);
 
   // When the store can't be written: it may be later.
@@ -125,15 +197,25 @@ class Conductor final : public EngineLink::Events {
   // Returns in how many seconds it is tried again.
   double Fail(Backoff& backoff, Retry retry);
   EngineView* Find(PeerId peer);
+  EngineView* FindByName(const std::string& engine);
 
   HostState& state_;
   MemoryKeeper& memory_;
   EngineLink& link_;
   const Clock& clock_;
   const ConductorOptions options_;
+  Counters* const counters_;
+  const uint64_t started_ns_;
+  const uint64_t started_revision_;  // what is younger was made under this cleatd
   std::map<PeerId, EngineView> engines_;
   UniqueFd group_memory_;                   // made when the first group needs it
   std::multimap<uint64_t, Retry> retries_;  // by the time when they are due
+  std::map<std::string, Move> moves_;       // by controller
+  std::optional<Upgrade> upgrade_;
+  std::map<std::string, TakeOver> take_overs_;  // by the dead engine
+  std::set<std::string> dead_;  // engines whose process has ended, and that have not come back
+  bool reunited_ = false;       // or those that were awaited have had their time
+  uint64_t recount_ns_ = 0;     // not before then
 };
 
 }  // namespace cleat::control

@@ -11,6 +11,7 @@
 // (Memory that never reached an engine is zero by definition, and made anew when cleatd starts.)
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -40,10 +41,29 @@ void Conductor::LookAtMemory(const std::string& disk) {
       AskDropMemory(engine, disk);
     } else if (!memory_.Has(disk)) {
       AskFetchMemory(engine, *row);
+    } else if (IsSuperfluous(engine, disk)) {
+      AskDropMemory(engine, disk);
     }
   }
   // RecordKept may have changed it.
   if (const std::optional<DiskRow> recorded = state_.MemoryDisk(disk)) ReportMemory(*recorded);
+}
+
+// Held by an engine from which its controllers have gone, while cleatd and the engine that has them hold it too: deleting
+// the disk is not to wait for an engine that may never come back.
+bool Conductor::IsSuperfluous(const EngineView& engine, const std::string& disk) {
+  if (state_.IsDiskFor(disk, engine.info.id)) return false;
+  for (const std::string& controller : state_.ControllersWith(disk)) {
+    const auto found = engine.controllers.find(controller);
+    if (found == engine.controllers.end()) continue;
+    if (!found->second.targets_busy.empty()) return false;
+    for (const auto& [target, status] : found->second.attachments) {
+      if (status.attachment().disk().name() == DiskName(disk)) return false;
+    }
+  }
+  return std::any_of(engines_.begin(), engines_.end(), [&](const auto& other) {
+    return other.second.memories.contains(disk) && state_.IsDiskFor(disk, other.second.info.id);
+  });
 }
 
 void Conductor::ReportMemory(const DiskRow& row) {

@@ -23,6 +23,7 @@ void Conductor::LookAtSize(const std::string& disk) {
   if (!row || row->deleting) return;
   const uint64_t size_bytes = row->spec.size_bytes();
   const std::vector<std::string> controllers = state_.ControllersWith(disk);
+  if (IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
   for (auto& [peer, engine] : engines_) {
     if (engine.foreign || engine.resize_busy.contains(disk)) continue;
     if (!IsBehind(engine, controllers, disk, size_bytes)) continue;

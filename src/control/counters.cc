@@ -70,6 +70,12 @@ void Counters::ForgetDead() {
   }
 }
 
+UniqueFd Counters::Share(const std::string& engine) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = engines_.find(engine);
+  return found == engines_.end() || !found->second.fd.valid() ? UniqueFd() : found->second.fd.Duplicate();
+}
+
 std::vector<CountersOf> Counters::Open() const {
   const std::lock_guard lock(mutex_);
   std::vector<CountersOf> all;

@@ -40,6 +40,8 @@ class Counters {
   void OnHello(const std::string& engine, uint64_t incarnation, UniqueFd fd);
   void OnGone(const std::string& engine);
 
+  // What that engine sent, for somebody who goes on from there; invalid when there is none.
+  UniqueFd Share(const std::string& engine) const;
   // All engines, each with a reader of its own.
   std::vector<CountersOf> Open() const;
   // As the API says of GetStats; `name` is not looked up.

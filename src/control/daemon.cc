@@ -38,7 +38,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   if (!link.ok()) return std::move(link).error();
   daemon->link_ = std::move(*link);
   daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
-                                                   daemon->clock_, options.conductor);
+                                                   daemon->clock_, options.conductor, &daemon->counters_);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
   daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
   daemon->slow_watch_.Start();

@@ -60,7 +60,12 @@ bool IsHeldBack(const ControllerView& view) {
          view.unproven.empty();
 }
 
-// Whether one of these controllers serves the disk now, as one of which that is so.
+// The same of one that stands by where it is to be served.
+bool IsToBeTaken(const ControllerView& view) {
+  return StandsBy(view) && view.targets_busy.empty();
+}
+
+// Whether one of these controllers has the disk open, as one of which that is so.
 template <typename Predicate>
 bool AnyActive(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
                Predicate is_so) {
@@ -70,8 +75,9 @@ bool AnyActive(const EngineView& engine, const std::vector<std::string>& control
     if (view == engine.controllers.end()) continue;
     for (const auto& [target, status] : view->second.attachments) {
       const engine::v1::Disk& known = status.attachment().disk();
-      if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name && is_so(known))
-        return true;
+      const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE ||
+                        status.state() == engine::v1::ATTACHMENT_STATE_STANDBY;
+      if (open && known.name() == name && is_so(known)) return true;
     }
   }
   return false;
@@ -105,11 +111,75 @@ bool HasControllersOf(const EngineView& engine, const std::string& group) {
   });
 }
 
+bool StandsBy(const ControllerView& view) {
+  return view.actual && view.actual->state() == engine::v1::CONTROLLER_STATE_STANDBY;
+}
+
+bool Serves(const ControllerView& view) {
+  if (!view.actual) return false;
+  switch (view.actual->state()) {
+    case engine::v1::CONTROLLER_STATE_CONNECTING:
+    case engine::v1::CONTROLLER_STATE_HANDSHAKE:
+    case engine::v1::CONTROLLER_STATE_READY:
+    case engine::v1::CONTROLLER_STATE_BROKEN:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, const ControllerView& there) {
+  if (!StandsBy(there) || there.busy || !there.targets_busy.empty()) return false;
+  if (there.actual->controller().revision() != intent.row.revision) return false;
+  for (const auto& [target, status] : there.attachments) {
+    const AttachmentIntent* live = FindLive(intent, target);
+    if (live == nullptr || live->row.revision != status.attachment().revision()) return false;
+  }
+  for (const AttachmentIntent& attachment : intent.attachments) {
+    if (attachment.row.deleting) continue;
+    const uint32_t target = attachment.row.spec.target();
+    const auto known = there.attachments.find(target);
+    if (known != there.attachments.end() && known->second.state() == engine::v1::ATTACHMENT_STATE_STANDBY)
+      continue;
+    if (here == nullptr) {
+      if (!there.attachment_backoffs.contains(target)) return false;
+      continue;
+    }
+    const auto served = here->attachments.find(target);
+    if (served != here->attachments.end() && served->second.state() == engine::v1::ATTACHMENT_STATE_ACTIVE)
+      return false;
+  }
+  return true;
+}
+
+bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view) {
+  if (view.busy || !view.targets_busy.empty() || !view.actual || StandsBy(view) || IsHeldBack(view))
+    return false;
+  for (const auto& [target, status] : view.attachments) {
+    const AttachmentIntent* live = FindLive(intent, target);
+    if (live == nullptr || live->row.revision != status.attachment().revision()) return false;
+    if (status.state() == engine::v1::ATTACHMENT_STATE_OPENING ||
+        status.state() == engine::v1::ATTACHMENT_STATE_CLOSING) {
+      return false;
+    }
+  }
+  return !IsResizing(intent, engine);
+}
+
+bool IsResizing(const ControllerIntent& intent, const EngineView& engine) {
+  return std::any_of(intent.attachments.begin(), intent.attachments.end(),
+                     [&](const auto& attachment) { return engine.resize_busy.contains(attachment.disk.id); });
+}
+
 std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
   const bool ours = intent.exists && intent.row.engine == engine.info.id;
-  const bool wanted = ours && !intent.row.deleting;
-  const bool right = wanted && view.actual && view.actual->controller().revision() == intent.row.revision;
+  const bool standby = intent.exists && !ours && intent.prepared_on.contains(engine.info.id);
+  const bool wanted = (ours || standby) && !intent.row.deleting;
+  // One that stands by and is to be served is taken; one that is served and is to stand by comes from elsewhere.
+  const bool fits = standby ? StandsBy(view) : !(StandsBy(view) && view.take_given_up);
+  const bool right =
+      wanted && fits && view.actual && view.actual->controller().revision() == intent.row.revision;
   std::vector<Step> steps;
 
   for (const auto& [target, status] : view.attachments) {
@@ -135,7 +205,8 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     if (!view.actual && ours && intent.row.deleting) steps.push_back({.kind = Step::Kind::kForgetController});
     if (!view.actual && wanted && Ready(view.backoff, now_ns)) {
       const bool there = intent.row.spec.group().empty() || HasGroup(engine, intent);
-      steps.push_back({.kind = there ? Step::Kind::kPutController : Step::Kind::kWaitForGroup});
+      steps.push_back(
+          {.kind = there ? Step::Kind::kPutController : Step::Kind::kWaitForGroup, .standby = standby});
     }
     return steps;
   }
@@ -147,9 +218,9 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     if (engine.resize_busy.contains(attachment.disk.id)) continue;
     AddAttach(attachment, engine, memory, steps);
   }
-  if (steps.empty() && IsHeldBack(view) && Ready(view.backoff, now_ns)) {
-    steps.push_back({.kind = Step::Kind::kServeController});
-  }
+  if (standby || !steps.empty() || !Ready(view.backoff, now_ns)) return steps;
+  if (IsHeldBack(view)) steps.push_back({.kind = Step::Kind::kServeController});
+  if (IsToBeTaken(view)) steps.push_back({.kind = Step::Kind::kTakeController});
   return steps;
 }
 

@@ -32,6 +32,9 @@ struct ControllerView {
   std::map<uint32_t, Backoff> attachment_backoffs;
   // Targets whose disk could not be opened since its last owner's writes may still land (block::Device::Acquire).
   std::set<uint32_t> unproven;
+  std::string last_error;             // of what was asked about it; empty after a success
+  uint64_t take_failed_since_ns = 0;  // it stands by and can't be taken; 0: not so
+  bool take_given_up = false;         // ... for so long that it is made anew instead
 };
 
 struct EngineView {
@@ -58,6 +61,9 @@ struct EngineView {
   v1::CephStatus ceph;  // its connections
   enum class GroupMemory : uint8_t { kNotGiven, kAsked, kGiven } group_memory = GroupMemory::kNotGiven;
   Backoff group_memory_work;
+  uint64_t progress = 0;     // requests about controllers that it has answered with OK
+  uint32_t standing_by = 0;  // controllers, as was reported last
+  bool recount = false;      // that number may have changed
 };
 
 // The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
@@ -71,6 +77,7 @@ struct Step {
     kWaitForGroup,  // which has to be there first
     kPutController,
     kServeController,  // its disks are there, as far as they can be
+    kTakeController,   // the same, of one that stands by and is to be served
     kKeepMemory,       // intent
     kAttach,           // intent
     kWaitForDisk,      // intent: its content isn't there (yet)
@@ -79,7 +86,19 @@ struct Step {
   Kind kind;
   uint32_t target = 0;
   const AttachmentIntent* intent = nullptr;  // into the ControllerIntent that was given
+  bool standby = false;                      // of kPutController
 };
+
+// Owns nothing and connects to nobody, until it is taken.
+bool StandsBy(const ControllerView& view);
+// Owns its disks, and its guest may be there.
+bool Serves(const ControllerView& view);
+// Whether `there` stands by with every disk that it needs to take over from `here`. A disk that `here` has not open is not
+// needed. Without `here`, whose engine is dead, every disk is but those that could not be opened.
+bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, const ControllerView& there);
+// Whether nothing is being done, or to be done, about the controller where it is served.
+bool IsResizing(const ControllerIntent& intent, const EngineView& engine);
+bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
 
 // Whether the engine knows a smaller size of the disk than this: behind a guest, or of memory that it holds.
 // `controllers` are those that have the disk, for an engine has hundreds and this is asked with every change.

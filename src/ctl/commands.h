@@ -22,8 +22,9 @@ void AddGroupCommands(CLI::App& app, Globals& globals);
 void AddControllerCommands(CLI::App& app, Globals& globals);
 void AddAttachmentCommands(CLI::App& app, Globals& globals);
 void AddEngineCommands(CLI::App& app, Globals& globals);
-void AddWatchCommands(CLI::App& app, Globals& globals);  // watch, wait
-void AddStatsCommands(CLI::App& app, Globals& globals);  // stats, top, slow
+void AddUpgradeCommands(CLI::App& engine, Globals& globals);  // of `engine`: upgrade, cancel-upgrade
+void AddWatchCommands(CLI::App& app, Globals& globals);       // watch, wait
+void AddStatsCommands(CLI::App& app, Globals& globals);       // stats, top, slow
 void AddApplyCommand(CLI::App& app, Globals& globals);
 void AddHelpCommands(CLI::App& app, Globals& globals);  // explain, completion, version, help
 

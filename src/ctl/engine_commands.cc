@@ -25,7 +25,8 @@ ExitCode ListEngines(Client& client, const EngineArguments&) {
 }  // namespace
 
 void AddEngineCommands(CLI::App& app, Globals& globals) {
-  CLI::App* engine = AddCommand(app, "engine", "The processes that do the I/O: list, get", "");
+  CLI::App* engine =
+      AddCommand(app, "engine", "The processes that do the I/O: list, get, upgrade, cancel-upgrade", "");
   engine->require_subcommand(1);
   const auto arguments = std::make_shared<EngineArguments>();
 
@@ -35,6 +36,7 @@ void AddEngineCommands(CLI::App& app, Globals& globals) {
   CLI::App* get = AddCommand(*engine, "get", "Show an engine", "cleatctl engine get engine-0");
   get->add_option(kEngineArgument, arguments->id, "NAME or engines/NAME")->required();
   OnRun(*get, globals, arguments, GetEngine);
+  AddUpgradeCommands(*engine, globals);
 }
 
 }  // namespace cleat::ctl

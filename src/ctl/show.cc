@@ -91,6 +91,40 @@ std::string Labels(const google::protobuf::Map<std::string, std::string>& labels
 }
 
 // "2 clients, 31 threads; client.4123 of ceph1: 16 images; ... of ceph1: 1 image, busy for 12 s"
+std::string StandsByFor(const v1::EngineStatus& status) {
+  if (status.stands_by_for().empty()) return {};
+  return fmt::format("{} ({} ready)", IdOf(status.stands_by_for()), status.standing_by());
+}
+
+// "to engine-1: RUNNING, 40 of 300 moved"
+std::string UpgradeText(const v1::EngineStatus& status) {
+  if (!status.has_upgrade()) return {};
+  const v1::UpgradeStatus& upgrade = status.upgrade();
+  std::string text = fmt::format("to {}: {}, {} of {} moved", IdOf(upgrade.to()),
+                                 Short(v1::UpgradeState_Name(upgrade.state()), "UPGRADE_STATE_"),
+                                 upgrade.moved(), upgrade.total());
+  if (upgrade.failed_total() != 0) text += fmt::format(", {} stayed", upgrade.failed_total());
+  return text;
+}
+
+std::string Stayed(const v1::EngineStatus& status) {
+  std::string text;
+  for (const v1::UpgradeFailure& failure : status.upgrade().failed()) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", IdOf(failure.controller()), failure.reason());
+  }
+  const uint32_t more =
+      status.upgrade().failed_total() - static_cast<uint32_t>(status.upgrade().failed_size());
+  if (more != 0) text += fmt::format("; and {} more", more);
+  return text;
+}
+
+std::string LongestPause(const v1::EngineStatus& status) {
+  if (!status.upgrade().has_longest_pause()) return {};
+  const auto& pause = status.upgrade().longest_pause();
+  constexpr double kNsInMs = 1e6;
+  return fmt::format("{:.3g} ms", static_cast<double>(pause.seconds()) * 1000 + pause.nanos() / kNsInMs);
+}
+
 std::string Ceph(const v1::EngineStatus& status) {
   if (!status.has_ceph()) return {};
   const v1::CephStatus& ceph = status.ceph();
@@ -250,6 +284,10 @@ Table TableOf(const Repeated<v1::Engine>& engines) {
                {"VERSION"},
                {"REACTORS"},
                {"CONTROLLERS"},
+               {"STANDS BY FOR"},
+               {"UPGRADE"},
+               {"STAYED", kDetailsOnly},
+               {"LONGEST PAUSE", kDetailsOnly},
                {"PROTOCOL", kDetailsOnly},
                {"INCARNATION", kDetailsOnly},
                {"CEPH", kDetailsOnly},
@@ -259,9 +297,10 @@ Table TableOf(const Repeated<v1::Engine>& engines) {
     const v1::EngineStatus& status = engine.status();
     table.Add({std::string(IdOf(engine.name())), StateOf(engine), status.version(),
                std::to_string(status.reactors()),
-               fmt::format("{} of {}", status.controllers(), status.controllers_max()),
-               std::to_string(status.protocol()), std::to_string(status.incarnation()), Ceph(status),
-               std::to_string(engine.revision()), status.message()});
+               fmt::format("{} of {}", status.controllers(), status.controllers_max()), StandsByFor(status),
+               UpgradeText(status), Stayed(status), LongestPause(status), std::to_string(status.protocol()),
+               std::to_string(status.incarnation()), Ceph(status), std::to_string(engine.revision()),
+               status.message()});
   }
   return table;
 }

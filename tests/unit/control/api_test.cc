@@ -161,6 +161,34 @@ TEST_F(ApiTest, CleatctlDoesTheWholeRound) {
   ExpectCtl("disk list --output=json", 0, {R"("disks": [])"});
 }
 
+TEST_F(ApiTest, CleatctlUpgradesAnEngineAndSaysWhatHasStayed) {
+  FakeEngine blue(options_.engine_socket, "engine-0");
+  FakeEngine green(options_.engine_socket, "engine-1");
+  ASSERT_TRUE(blue.Connect());
+  ASSERT_TRUE(green.Connect());
+  for (const std::string id : {"vm1", "vm2"}) {
+    ExpectCtl("disk create d" + id + " --null --size 1M", 0);
+    ExpectCtl("controller create " + id + " --socket /run/" + id + " --engine engine-0", 0);
+    ExpectCtl("attach d" + id + " " + id + " --wait", 0);
+  }
+  ExpectCtl("engine upgrade engine-0 --to engine-7", 1, {"RESOURCE_NOT_FOUND"});
+  ExpectCtl("engine upgrade engine-0", 2, {"--to"});
+  ExpectCtl("engine upgrade engine-0 --to engine-1 --dry-run", 0,
+            {"2 of 2 controllers would be moved to engine-1"});
+  blue.FailYields(1, "deadline_exceeded", "3 requests are still in the storage");
+  ExpectCtl("engine upgrade engine-0 --to engine-1", 1,
+            {"vm1 stays: 3 requests are still in the storage\n", "moved 1 of 2\n",
+             "1 of 2 controllers stay on engine-0; repeat the command"});
+  ExpectCtl("engine list", 0, {"to engine-1: FAILED, 1 of 2 moved, 1 stayed"});
+  ExpectCtl("engine get engine-0", 0, {"vm1: 3 requests are still in the storage", "longest pause"});
+  ExpectCtl("engine upgrade engine-0 --to engine-1 --drain-seconds 3 -o json", 0,
+            {R"("UPGRADE_STATE_DONE")"});
+  ExpectCtl("engine upgrade engine-1 --to engine-0 --no-wait", 0,
+            {"2 controllers are being moved to engine-0"});
+  ExpectCtl("engine cancel-upgrade engine-1", 0, {"engine-1"});
+  ExpectCtl("controller list", 0, {"vm1", "vm2"});
+}
+
 TEST_F(ApiTest, CleatctlSaysWhatIsWrongByItsExitCode) {
   ExpectCtl("disk get none", 1, {"disks/none does not exist", "NOT_FOUND"});
   ExpectCtl("disk create a --size 1M", 2, {"--file"});

@@ -30,10 +30,11 @@ class ConductorRig : public ::testing::Test {
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
     link_ = std::move(EngineLink::Listen(socket_, clock_).value());
-    const ConductorOptions options{.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs};
-    conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options);
+    counters_ = std::make_unique<Counters>(clock_);
+    conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options_, counters_.get());
     state_->SetWake([link = link_.get()] { link->Wake(); });
-    link_->Start(*conductor_);
+    link_->SetOpenProcess(FakeEngine::OpenProcess);
+    link_->Start(*conductor_, counters_.get());
     link_->Wake();
   }
 
@@ -41,6 +42,7 @@ class ConductorRig : public ::testing::Test {
     link_->Stop();
     conductor_.reset();
     link_.reset();
+    counters_.reset();
     state_.reset();
     store_.reset();
     memory_.reset();
@@ -53,6 +55,7 @@ class ConductorRig : public ::testing::Test {
     Start();
   }
 
+  ConductorOptions options_{.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs};
   TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   MonotonicClock clock_;
@@ -61,6 +64,7 @@ class ConductorRig : public ::testing::Test {
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;
+  std::unique_ptr<Counters> counters_;
   std::unique_ptr<Conductor> conductor_;
   FakeEngine engine_{socket_};
 };

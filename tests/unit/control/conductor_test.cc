@@ -329,7 +329,7 @@ TEST_F(MemoryTest, ADetachedOneOutlivesCleatdToo) {
 TEST_F(ConductorTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
   engine_.set_protocol(7);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("version 1, the engine 7"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 2, the engine 7"), std::string::npos) << engine_.refusal();
 }
 
 TEST_F(ConductorTest, ASecondLiveEngineOfTheSameNameIsRefused) {

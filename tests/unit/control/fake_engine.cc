@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +20,15 @@ constexpr std::chrono::seconds kPatience{60};
 constexpr int kPatienceMs = 60'000;
 
 std::string Describe(const engine::v1::Envelope& envelope) {
-  if (envelope.has_put_controller()) return "PutController " + envelope.put_controller().controller().name();
+  if (envelope.has_put_controller()) {
+    return "PutController " + envelope.put_controller().controller().name() +
+           (envelope.put_controller().standby() ? " standby" : "");
+  }
+  if (envelope.has_yield_controller()) return "YieldController " + envelope.yield_controller().name();
+  if (envelope.has_take_controller()) {
+    return "TakeController " + envelope.take_controller().name() +
+           (envelope.take_controller().has_hand_over() ? " handed over" : "");
+  }
   if (envelope.has_delete_controller()) return "DeleteController " + envelope.delete_controller().name();
   if (envelope.has_serve_controller()) return "ServeController " + envelope.serve_controller().name();
   if (envelope.has_attach()) {
@@ -65,7 +75,53 @@ engine::v1::Reply Bad(const std::string& code, const std::string& message) {
   return reply;
 }
 
+// Of the process that is connecting: one at a time, for Connect() waits for its answer.
+std::mutex connecting_mutex;
+UniqueFd connecting_process;
+
 }  // namespace
+
+// ---- The host ----
+
+bool FakeHost::Serve(const std::string& controller, const std::string& engine, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  std::string& server = servers_[controller];
+  if (!server.empty() && server != engine) {
+    violations_.push_back(fmt::format("{} on {}, while {} serves it", why, engine, server));
+    return false;
+  }
+  server = engine;
+  return true;
+}
+
+void FakeHost::Release(const std::string& controller, const std::string& engine) {
+  const std::lock_guard lock(mutex_);
+  if (servers_[controller] == engine) servers_[controller].clear();
+}
+
+void FakeHost::ReleaseAll(const std::string& engine) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [controller, server] : servers_) {
+    if (server == engine) server.clear();
+  }
+}
+
+std::string FakeHost::ServerOf(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  return servers_[controller];
+}
+
+std::vector<std::string> FakeHost::Violations() {
+  const std::lock_guard lock(mutex_);
+  return violations_;
+}
+
+// ---- The engine ----
+
+UniqueFd FakeEngine::OpenProcess(pid_t) {
+  const std::lock_guard lock(connecting_mutex);
+  return connecting_process.valid() ? connecting_process.Duplicate() : UniqueFd();
+}
 
 FakeEngine::FakeEngine(std::string socket_path, std::string name)
     : socket_path_(std::move(socket_path)), name_(std::move(name)) {}
@@ -75,22 +131,32 @@ FakeEngine::~FakeEngine() {
 }
 
 bool FakeEngine::Connect() {
+  if (!process_.valid()) process_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  {
+    const std::lock_guard lock(connecting_mutex);
+    connecting_process = process_.Duplicate();
+  }
   auto socket = ConnectSeqpacket(socket_path_);
   CLEAT_CHECK(socket.ok());
   socket_ = std::move(*socket);
   engine::v1::Envelope envelope;
   auto& hello = *envelope.mutable_hello();
-  hello.set_protocol_min(protocol_);
-  hello.set_protocol_max(protocol_);
+  hello.set_protocol_min(protocol_min_);
+  hello.set_protocol_max(protocol_max_);
+  if (!stands_by_for_.empty()) hello.set_stands_by_for(stands_by_for_);
   hello.set_engine(name_);
   hello.set_version("0.0.1");
   hello.set_incarnation(incarnation_);
   hello.set_reactors(2);
-  hello.set_controllers_max(100);
+  hello.set_controllers_max(controllers_max_);
   std::vector<UniqueFd> fds;
   if (counters_.valid()) fds.push_back(counters_.Duplicate());
   Send(envelope, std::move(fds));
   refusal_ = WaitFor().hello_reply().refusal();
+  {
+    const std::lock_guard lock(connecting_mutex);
+    connecting_process.Reset();
+  }
   if (!refusal_.empty()) {
     socket_.Reset();
     return false;
@@ -137,13 +203,26 @@ void FakeEngine::Disconnect() {
 
 void FakeEngine::Restart() {
   Disconnect();
+  Forget();
+  CLEAT_CHECK(Connect());
+}
+
+void FakeEngine::Die() {
+  Disconnect();
+  Forget();
+}
+
+void FakeEngine::Forget() {
   controllers_.clear();
   attachments_.clear();
   memories_.clear();
   groups_.clear();
   clusters_.clear();
   ++incarnation_;
-  CLEAT_CHECK(Connect());
+  if (host_ != nullptr) host_->ReleaseAll(name_);
+  const uint64_t one = 1;
+  if (process_.valid()) CLEAT_CHECK(write(process_.get(), &one, sizeof(one)) == sizeof(one));
+  process_.Reset();
 }
 
 // The reply to hello, before the thread runs.
@@ -165,8 +244,9 @@ void FakeEngine::Run() {
     if (!datagram.ok()) return;
     if (!datagram->has_value()) continue;
     const std::lock_guard lock(mutex_);
+    if (filter_) (*datagram)->envelope = filter_((*datagram)->envelope);
     requests_.push_back(Describe((*datagram)->envelope));
-    if (holding_) {
+    if (holding_ && requests_.back().starts_with(hold_prefix_)) {
       held_.push_back(std::move(**datagram));
     } else {
       Answer(std::move(**datagram));
@@ -190,29 +270,38 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     if (!controller.group().empty() && !groups_.contains(controller.group())) {
       return Bad("not_found", controller.group() + " is not here");
     }
-    engine::v1::ControllerStatus& status = controllers_[controller.name()];
-    *status.mutable_controller() = controller;
-    status.set_state(engine::v1::CONTROLLER_STATE_IDLE);
-    engine::v1::Envelope event;
-    *event.mutable_status_event()->mutable_controller() = status;
-    Send(event);
+    *controllers_[controller.name()].mutable_controller() = controller;
+    SetState(controller.name(), envelope.put_controller().standby() ? engine::v1::CONTROLLER_STATE_STANDBY
+                                                                    : engine::v1::CONTROLLER_STATE_IDLE);
     return Good();
   }
   if (envelope.has_serve_controller()) {
-    controllers_[envelope.serve_controller().name()].set_state(engine::v1::CONTROLLER_STATE_CONNECTING);
+    const std::string& name = envelope.serve_controller().name();
+    controllers_[name].set_state(engine::v1::CONTROLLER_STATE_CONNECTING);
+    if (host_ != nullptr) SetState(name, engine::v1::CONTROLLER_STATE_CONNECTING);
     return Good();
   }
+  if (envelope.has_yield_controller()) return DoYield(envelope.yield_controller().name());
+  if (envelope.has_take_controller()) return DoTake(request);
   if (envelope.has_delete_controller()) {
     const std::string& name = envelope.delete_controller().name();
     const bool used = std::any_of(attachments_.begin(), attachments_.end(),
                                   [&](const auto& attachment) { return attachment.first.first == name; });
     if (used) return Bad("failed_precondition", name + " has disks");
     controllers_.erase(name);
+    if (host_ != nullptr) host_->Release(name, name_);
     return Good();
   }
   if (envelope.has_attach()) return DoAttach(envelope.attach().attachment());
   if (envelope.has_detach()) {
-    attachments_.erase({envelope.detach().controller(), envelope.detach().target()});
+    const std::string& name = envelope.detach().controller();
+    attachments_.erase({name, envelope.detach().target()});
+    const bool blk = host_ != nullptr && controllers_.contains(name) &&
+                     controllers_[name].controller().type() == engine::v1::CONTROLLER_TYPE_BLK;
+    if (blk && controllers_[name].state() != engine::v1::CONTROLLER_STATE_STANDBY) {
+      host_->Release(name, name_);
+      SetState(name, engine::v1::CONTROLLER_STATE_IDLE);
+    }
     return Good();
   }
   if (envelope.has_keep_memory()) {
@@ -370,15 +459,110 @@ engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment)
   if (attachment.disk().has_rbd() && !clusters_.contains(attachment.disk().rbd().cluster())) {
     return Bad("not_found", "no such cluster");
   }
-  engine::v1::AttachmentStatus& status = attachments_[{attachment.controller(), attachment.target()}];
+  const std::string& name = attachment.controller();
+  const bool standby = controllers_[name].state() == engine::v1::CONTROLLER_STATE_STANDBY;
+  if (!standby && host_ != nullptr && !host_->Serve(name, name_, "Attach " + name)) {
+    return Bad("unavailable", "another process has locked the disk");
+  }
+  engine::v1::AttachmentStatus& status = attachments_[{name, attachment.target()}];
   *status.mutable_attachment() = attachment;
-  status.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
+  status.set_state(standby ? engine::v1::ATTACHMENT_STATE_STANDBY : engine::v1::ATTACHMENT_STATE_ACTIVE);
+  const bool blk = controllers_[name].controller().type() == engine::v1::CONTROLLER_TYPE_BLK;
+  if (!standby && host_ != nullptr && blk) SetState(name, engine::v1::CONTROLLER_STATE_CONNECTING);
   return Good();
+}
+
+void FakeEngine::SetState(const std::string& name, engine::v1::ControllerState state) {
+  controllers_[name].set_state(state);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_controller() = controllers_[name];
+  Send(event);
+}
+
+engine::v1::Reply FakeEngine::DoYield(const std::string& name) {
+  const auto found = controllers_.find(name);
+  if (found == controllers_.end()) return Bad("not_found", "no such controller");
+  if (found->second.state() == engine::v1::CONTROLLER_STATE_STANDBY) return Good();
+  if (yields_to_fail_ > 0) {
+    --yields_to_fail_;
+    return Bad(fail_code_, fail_message_);
+  }
+  engine::v1::Reply reply = Good();
+  for (auto& [key, status] : attachments_) {
+    if (key.first != name) continue;
+    status.set_state(engine::v1::ATTACHMENT_STATE_STANDBY);
+    engine::v1::DiskHandOver& disk = *reply.mutable_hand_over()->add_disks();
+    disk.set_target(key.second);
+    disk.add_buckets(incarnation_);
+  }
+  reply.mutable_hand_over();
+  if (host_ != nullptr) host_->Release(name, name_);
+  SetState(name, engine::v1::CONTROLLER_STATE_STANDBY);
+  return reply;
+}
+
+engine::v1::Reply FakeEngine::DoTake(Datagram& request) {
+  const std::string& name = request.envelope.take_controller().name();
+  const auto found = controllers_.find(name);
+  if (found == controllers_.end()) return Bad("not_found", "no such controller");
+  taken_with_ = request.envelope.take_controller().hand_over();
+  taken_with_counters_ = !request.fds.empty();
+  if (found->second.state() != engine::v1::CONTROLLER_STATE_STANDBY) return Good();
+  if (takes_to_fail_ > 0) {
+    --takes_to_fail_;
+    return Bad("unavailable", "the disk is locked");
+  }
+  bool disks = false;
+  if (host_ != nullptr && !host_->Serve(name, name_, "TakeController " + name)) {
+    return Bad("unavailable", "another process has locked the disk");
+  }
+  for (auto& [key, status] : attachments_) {
+    if (key.first != name) continue;
+    status.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
+    disks = true;
+  }
+  const bool scsi = found->second.controller().type() == engine::v1::CONTROLLER_TYPE_SCSI;
+  SetState(name, disks || scsi ? engine::v1::CONTROLLER_STATE_CONNECTING : engine::v1::CONTROLLER_STATE_IDLE);
+  return Good();
+}
+
+void FakeEngine::FailYields(int times, std::string code, std::string message) {
+  const std::lock_guard lock(mutex_);
+  yields_to_fail_ = times;
+  fail_code_ = std::move(code);
+  fail_message_ = std::move(message);
+}
+
+void FakeEngine::FailTakes(int times) {
+  const std::lock_guard lock(mutex_);
+  takes_to_fail_ = times;
+}
+
+engine::v1::ControllerState FakeEngine::StateOf(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  const auto found = controllers_.find(controller);
+  return found == controllers_.end() ? engine::v1::CONTROLLER_STATE_UNSPECIFIED : found->second.state();
+}
+
+engine::v1::AttachmentState FakeEngine::StateOf(const std::string& controller, uint32_t target) {
+  const std::lock_guard lock(mutex_);
+  const auto found = attachments_.find({controller, target});
+  return found == attachments_.end() ? engine::v1::ATTACHMENT_STATE_UNSPECIFIED : found->second.state();
+}
+
+engine::v1::HandOver FakeEngine::TakenWith() {
+  const std::lock_guard lock(mutex_);
+  return taken_with_;
+}
+
+bool FakeEngine::TakenWithCounters() {
+  const std::lock_guard lock(mutex_);
+  return taken_with_counters_;
 }
 
 void FakeEngine::Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds) {
   Datagram datagram;
-  datagram.envelope = envelope;
+  datagram.envelope = filter_ ? filter_(envelope) : envelope;
   datagram.fds = std::move(fds);
   // A peer that is gone is noticed when it is read from.
   for (;;) {
@@ -409,9 +593,10 @@ void FakeEngine::FailAttaches(int times, std::string code, std::string message) 
   fail_message_ = std::move(message);
 }
 
-void FakeEngine::Hold() {
+void FakeEngine::Hold(std::string prefix) {
   const std::lock_guard lock(mutex_);
   holding_ = true;
+  hold_prefix_ = std::move(prefix);
 }
 
 void FakeEngine::Release() {

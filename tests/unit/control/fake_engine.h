@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -18,6 +19,23 @@
 
 namespace cleat::control {
 
+// What the engines that are played have in common: the disks' locks. It knows who serves which controller, and of each
+// attempt to serve one that another engine serves.
+class FakeHost {
+ public:
+  // False, and noted, when another one serves it. `why`: what the engine was asked.
+  bool Serve(const std::string& controller, const std::string& engine, const std::string& why);
+  void Release(const std::string& controller, const std::string& engine);
+  void ReleaseAll(const std::string& engine);
+  std::string ServerOf(const std::string& controller);
+  std::vector<std::string> Violations();
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::string> servers_;
+  std::vector<std::string> violations_;
+};
+
 class FakeEngine {
  public:
   FakeEngine(std::string socket_path, std::string name = "engine-0");
@@ -28,9 +46,20 @@ class FakeEngine {
   void Disconnect();
   // A new process: it has nothing any more.
   void Restart();
+  // Its process ends: what it had is gone, its locks are free. Connect() starts a new one.
+  void Die();
 
   const std::string& refusal() const { return refusal_; }
-  void set_protocol(uint32_t version) { protocol_ = version; }
+  void set_protocol(uint32_t version) { protocol_min_ = protocol_max_ = version; }
+  // With a host it plays who serves what, and a virtio-blk controller with its disk is CONNECTING.
+  void set_host(FakeHost* host) { host_ = host; }
+  void set_stands_by_for(std::string engine) { stands_by_for_ = std::move(engine); }
+  void set_controllers_max(uint32_t max) { controllers_max_ = max; }
+  // Each message goes through it in both directions, as through an engine of another version.
+  using Filter = std::function<engine::v1::Envelope(const engine::v1::Envelope&)>;
+  void set_filter(Filter filter) { filter_ = std::move(filter); }
+  // For EngineLink: of the process that is connecting.
+  static UniqueFd OpenProcess(pid_t pid);
   void set_incarnation(uint64_t incarnation) { incarnation_ = incarnation; }
   // Goes with the next hellos, if it is valid.
   void set_counters(UniqueFd counters) { counters_ = std::move(counters); }
@@ -44,8 +73,10 @@ class FakeEngine {
   void FailAttaches(int times, std::string code, std::string message);
   void FailResizes(int times);
   void FailLimits(int times);
-  // Requests are logged but not answered until Release().
-  void Hold();
+  void FailYields(int times, std::string code, std::string message);
+  void FailTakes(int times);
+  // Requests are logged but not answered until Release(): all of them, or those that begin like this.
+  void Hold(std::string prefix = {});
   void Release();
   // Tells cleatd, and takes it as a fact, that an attachment has failed by itself.
   void BreakAttachment(const std::string& controller, uint32_t target, const std::string& message);
@@ -64,6 +95,11 @@ class FakeEngine {
   void ReportCeph(const engine::v1::CephStatus& status);
   engine::v1::ControllerType TypeOf(const std::string& controller);
   bool Has(const std::string& controller, uint32_t target);
+  engine::v1::ControllerState StateOf(const std::string& controller);  // UNSPECIFIED: it has none
+  engine::v1::AttachmentState StateOf(const std::string& controller, uint32_t target);
+  // Of the last TakeController.
+  engine::v1::HandOver TakenWith();
+  bool TakenWithCounters();
   UniqueFd MemoryOf(const std::string& disk);
 
  private:
@@ -76,13 +112,23 @@ class FakeEngine {
   engine::v1::Reply DoLimit(const engine::v1::LimitDisk& limit);
   engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
   engine::v1::Reply DoGroups(Datagram& request);
+  engine::v1::Reply DoYield(const std::string& name);
+  engine::v1::Reply DoTake(Datagram& request);
+  void SetState(const std::string& name, engine::v1::ControllerState state);
+  void Forget();
   engine::v1::Reply DoAttach(const engine::v1::Attachment& attachment);
   void Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds = {});
   engine::v1::Envelope WaitFor();
 
   const std::string socket_path_;
   const std::string name_;
-  uint32_t protocol_ = 1;
+  uint32_t protocol_min_ = 1;
+  uint32_t protocol_max_ = 2;
+  uint32_t controllers_max_ = 100;
+  std::string stands_by_for_;
+  FakeHost* host_ = nullptr;
+  Filter filter_;
+  UniqueFd process_;  // readable when it has died
   UniqueFd counters_;
   std::string refusal_;
   std::thread thread_;
@@ -102,6 +148,11 @@ class FakeEngine {
   std::vector<std::string> requests_;
   std::deque<Datagram> held_;
   bool holding_ = false;
+  std::string hold_prefix_;
+  int yields_to_fail_ = 0;
+  int takes_to_fail_ = 0;
+  engine::v1::HandOver taken_with_;
+  bool taken_with_counters_ = false;
   int resizes_to_fail_ = 0;
   int attaches_to_fail_ = 0;
   std::string fail_code_;

@@ -65,6 +65,7 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"disk", "list", "--output", "t"}), Words{"table"});
   EXPECT_EQ(Complete({"controller", "create", "c", "--type", "s"}), Words{"scsi"});
   EXPECT_EQ(Complete({"controller", "create", "c", "--engine", "id"}), (Words{"id-a", "id-b"}));
+  EXPECT_EQ(Complete({"engine", "upgrade", "e", "--to", "id"}), (Words{"id-a", "id-b"}));
   EXPECT_EQ(Complete({"apply", "-f", "ho"}), Words{":files"});
   EXPECT_EQ(Complete({"disk", "create", "a", "--file", ""}), Words{":files"});
   EXPECT_EQ(Complete({"completion", ""}), (Words{"bash", "zsh"}));

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines that are played, on a host that knows who serves what, and a cleatd that can be restarted between them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "conductor_rig.h"
+#include "requests.h"
+
+namespace cleat::control {
+
+class MovesRig : public ConductorRig {
+ protected:
+  static constexpr auto kStandby = engine::v1::CONTROLLER_STATE_STANDBY;
+  static constexpr auto kAbsent = engine::v1::CONTROLLER_STATE_UNSPECIFIED;
+  static constexpr auto kConnecting = engine::v1::CONTROLLER_STATE_CONNECTING;
+
+  MovesRig() {
+    blue_.set_host(&host_);
+    green_.set_host(&host_);
+  }
+
+  // Engines serve on, and connect when they are told to.
+  void RestartCleatd() {
+    Stop();
+    blue_.Disconnect();
+    green_.Disconnect();
+    Start();
+  }
+  // With other options.
+  void StartWith(const ConductorOptions& options) {
+    Stop();
+    options_ = options;
+    Start();
+  }
+
+  void Await(const std::string& what, const std::function<bool()>& condition) {
+    const auto watcher = state_->Watch();
+    ASSERT_TRUE(watcher.ok());
+    for (int quiet = 0; !condition(); ++quiet) {
+      ASSERT_LT(quiet, 3000) << "waited in vain until " << what << "\n" << Picture();
+      while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
+      }
+    }
+  }
+
+  // For people who look for what went wrong.
+  std::string Picture() {
+    std::string text;
+    const auto controllers = state_->ListControllers({});
+    for (const v1::Controller& controller : controllers->controllers()) {
+      const std::string& name = controller.name();
+      text +=
+          fmt::format("{}: {} {} '{}', served by {}, blue {}, green {}\n", name, controller.status().engine(),
+                      v1::ControllerState_Name(controller.status().state()), controller.status().message(),
+                      host_.ServerOf(name), engine::v1::ControllerState_Name(blue_.StateOf(name)),
+                      engine::v1::ControllerState_Name(green_.StateOf(name)));
+    }
+    const auto engines = state_->ListEngines({});
+    for (const v1::Engine& engine : engines->engines()) text += engine.ShortDebugString() + "\n";
+    return text;
+  }
+
+  void Create(const v1::CreateDiskRequest& disk, const std::string& controller,
+              v1::ControllerType type = v1::CONTROLLER_TYPE_BLK) {
+    ASSERT_TRUE(state_->CreateDisk(disk).ok());
+    if (!state_->GetController(GetController(controller)).ok()) {
+      auto request = NewController(controller);
+      request.mutable_controller()->mutable_spec()->set_type(type);
+      request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
+      const auto made = state_->CreateController(request);
+      ASSERT_TRUE(made.ok()) << made.error().message;
+    }
+    ASSERT_TRUE(state_->AttachDisk(Attach(disk.disk_id(), controller)).ok());
+  }
+  // On blue, with a null disk each.
+  void CreateSome(const std::vector<std::string>& controllers) {
+    for (const std::string& id : controllers) Create(NullDisk("d" + id), id);
+    for (const std::string& id : controllers) AwaitServed(id, "engine-0");
+  }
+
+  std::string EngineOf(const std::string& controller) {
+    return state_->GetController(GetController(controller))->status().engine();
+  }
+  void AwaitServed(const std::string& controller, const std::string& engine) {
+    Await(controller + " is served by " + engine, [&] {
+      return host_.ServerOf(ControllerName(controller)) == engine &&
+             EngineOf(controller) == EngineName(engine) &&
+             state_->GetController(GetController(controller))->status().state() ==
+                 v1::CONTROLLER_STATE_CONNECTING;
+    });
+  }
+  void AwaitEngines() {
+    Await("both engines are there", [&] { return IsConnected("engine-0") && IsConnected("engine-1"); });
+  }
+  bool IsConnected(const std::string& engine) {
+    const auto found = state_->GetEngine(GetEngine(engine));
+    return found.ok() && found->status().connected();
+  }
+
+  Result<v1::UpgradeEngineResponse> Upgrade(const std::string& from = "engine-0",
+                                            const std::string& to = "engine-1", bool dry_run = false) {
+    v1::UpgradeEngineRequest request;
+    request.set_name(EngineName(from));
+    request.set_to(EngineName(to));
+    request.set_dry_run(dry_run);
+    return state_->UpgradeEngine(request);
+  }
+  v1::UpgradeStatus UpgradeOf(const std::string& engine = "engine-0") {
+    return state_->GetEngine(GetEngine(engine))->status().upgrade();
+  }
+  v1::UpgradeStatus AwaitUpgrade(const std::string& engine = "engine-0") {
+    Await("the upgrade has ended", [&] { return UpgradeOf(engine).state() != v1::UPGRADE_STATE_RUNNING; });
+    return UpgradeOf(engine);
+  }
+  void AwaitStandby(FakeEngine& engine, const std::string& controller, uint32_t disks = 1) {
+    Await(controller + " stands by", [&] {
+      if (engine.StateOf(ControllerName(controller)) != kStandby) return false;
+      for (uint32_t target = 0; target < disks; ++target) {
+        if (engine.StateOf(ControllerName(controller), target) != engine::v1::ATTACHMENT_STATE_STANDBY)
+          return false;
+      }
+      return true;
+    });
+  }
+
+  FakeHost host_;
+  FakeEngine& blue_ = engine_;
+  FakeEngine green_{socket_, "engine-1"};
+};
+
+}  // namespace cleat::control
