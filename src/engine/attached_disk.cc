@@ -121,6 +121,14 @@ void AttachedDisk::SetLimits(const LimitsSpec& limits) {
   if (limited_ != nullptr) limited_->SetLimits(limits.limits);
 }
 
+std::vector<uint64_t> AttachedDisk::SaveUse() const {
+  return limited_ == nullptr ? std::vector<uint64_t>() : limited_->SaveUse();
+}
+
+void AttachedDisk::RestoreUse(std::span<const uint64_t> use) {
+  if (limited_ != nullptr) limited_->RestoreUse(use);
+}
+
 Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {
   auto resize = pipeline_->Resize(size_bytes);
   Status resized = co_await std::move(resize);

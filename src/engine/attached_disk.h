@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ class AttachedDisk {
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
+  // What its limits have been used for, for another engine's to go on from. Open.
+  std::vector<uint64_t> SaveUse() const;
+  void RestoreUse(std::span<const uint64_t> use);
 
   bool owned() const { return owned_; }
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
