@@ -238,7 +238,7 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
       status = std::move(yielded).error();
     }
   } else if (auto* take = std::get_if<TakeControllerMessage>(&request.body)) {
-    auto task = engine_.TakeController(take->name, std::move(take->hand_over));
+    auto task = engine_.TakeController(take->name, std::move(take->hand_over), std::move(fd));
     status = co_await std::move(task);
   } else if (const auto* gone = std::get_if<DeleteControllerMessage>(&request.body)) {
     auto task = engine_.DeleteController(gone->name);

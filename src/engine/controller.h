@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "engine/attached_disk.h"
 #include "engine/controller_context.h"
 #include "engine/front.h"
@@ -47,6 +48,7 @@ class Controller {
   bool Has(const std::string& disk) const;
   void SetRevision(uint64_t revision) { spec_.revision = revision; }
   const ControllerSpec& spec() const { return spec_; }
+  bool stands_by() const { return stands_by_; }
 
   // OK once the disk is open and the guest can find it. An error leaves the controller as it was. The same
   // attachment again is OK. `attachment` lives until the task is over.
@@ -67,6 +69,8 @@ class Controller {
   // Acquires all disks and serves. An error leaves it standing by; one that serves is OK. `hand_over` lives until the
   // task is over.
   Task<Status> Take(const HandOver& hand_over);
+  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/past.h.
+  Task<void> GoOnFrom(UniqueFd counters);
 
   // For good: detaches what is left; refuses everything afterwards. kRefuseIfAttached: failed_precondition
   // while a disk is attached.

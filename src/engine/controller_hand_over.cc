@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/controller.h"
+#include "observe/past.h"
 
 namespace cleat::engine {
 
@@ -112,6 +113,22 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   SetStates(AttachmentState::kStandby, AttachmentState::kActive);
   spdlog::info("{}: taken, serves", spec_.name);
   co_return Ok{};
+}
+
+Task<void> Controller::GoOnFrom(UniqueFd counters) {
+  auto pasts = observe::ReadPast(std::move(counters), spec_.name);
+  if (!pasts) {
+    spdlog::warn("{}: its counters begin anew: {}", spec_.name, pasts.error().message);
+    co_return;
+  }
+  for (const auto& [number, past] : *pasts) {
+    if (number >= targets_.size()) continue;
+    Target& target = *targets_[number];
+    const auto guard = co_await target.operations.Lock();
+    if (target.disk == nullptr) continue;
+    auto go_on = target.disk->GoOnFrom(past);
+    co_await std::move(go_on);
+  }
 }
 
 }  // namespace cleat::engine

@@ -160,13 +160,19 @@ Task<Result<HandOver>> Engine::YieldController(std::string name, uint64_t drain_
   co_return co_await std::move(yield);
 }
 
-Task<Status> Engine::TakeController(std::string name, HandOver hand_over) {
+Task<Status> Engine::TakeController(std::string name, HandOver hand_over, UniqueFd counters) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(name);
   if (controller == nullptr) co_return NoSuchController(name);
+  const bool stood_by = controller->stands_by();
   auto take = controller->Take(hand_over);
-  co_return co_await std::move(take);
+  Status taken = co_await std::move(take);
+  if (taken && stood_by && counters) {
+    auto go_on = controller->GoOnFrom(std::move(counters));
+    co_await std::move(go_on);
+  }
+  co_return taken;
 }
 
 Task<Status> Engine::DeleteController(std::string name) {
