@@ -39,6 +39,7 @@ void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::
   status.set_protocol(info.protocol);
   status.set_reactors(info.reactors);
   status.set_controllers_max(info.controllers_max);
+  if (!info.stands_by_for.empty()) status.set_stands_by_for(EngineName(info.stands_by_for));
   if (const EngineView* engine = Find(info.peer);
       engine != nullptr && connected && engine->ceph.clients_total() > 0)
     *status.mutable_ceph() = engine->ceph;
@@ -152,6 +153,8 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   }
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
 }
+
+void Conductor::OnDead(const std::string&, uint64_t) {}
 
 // ---- Events ----
 

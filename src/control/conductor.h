@@ -41,6 +41,7 @@ class Conductor final : public EngineLink::Events {
   void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
   void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) override;
   void OnGone(PeerId peer, const std::string& why) override;
+  void OnDead(const std::string& engine, uint64_t incarnation) override;
   void OnWake() override;
   uint64_t OnTimer(uint64_t now_ns) override;
 

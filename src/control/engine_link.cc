@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model.h"
 #include "control/names.h"
 
 namespace cleat::control {
@@ -22,6 +24,9 @@ namespace {
 // Tokens of epoll that aren't peers, which count from 1.
 constexpr uint64_t kListenerToken = ~uint64_t{0};
 constexpr uint64_t kWakeToken = ~uint64_t{0} - 1;
+// Processes' tokens are those of the connections that they had, with this.
+constexpr uint64_t kProcessToken = uint64_t{1} << 62;
+constexpr size_t kProcessesMax = 256;
 constexpr int kEventsPerRound = 64;
 constexpr int kDatagramsPerTurn = 64;  // of one peer, before the others get theirs
 constexpr int kWaitMsMax = 60'000;
@@ -33,6 +38,17 @@ bool Watch(const UniqueFd& epoll, int operation, int fd, uint64_t token, uint32_
   return epoll_ctl(epoll.get(), operation, fd, &event) == 0;
 }
 
+bool IsReadable(const UniqueFd& fd) {
+  pollfd state{.fd = fd.get(), .events = POLLIN, .revents = 0};
+  return poll(&state, 1, 0) > 0;
+}
+
+// The pid is that of the process which connected. It is looked at afterwards whether the connection still stands: then
+// the pid was not another process' by the time of the call.
+UniqueFd OpenPidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
 }  // namespace
 
 struct EngineLink::Peer {
@@ -41,6 +57,7 @@ struct EngineLink::Peer {
   PeerId id = 0;
   UniqueFd socket;
   pid_t pid = 0;
+  UniqueFd process;  // readable when it has ended; invalid: nobody can tell
   Stage stage = Stage::kHello;
   EngineInfo info;
   UniqueFd counters;  // that came with its hello
@@ -71,7 +88,8 @@ EngineLink::EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::st
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
       path_(std::move(path)),
-      clock_(clock) {}
+      clock_(clock),
+      open_process_(OpenPidfd) {}
 
 EngineLink::~EngineLink() {
   Stop();
@@ -113,6 +131,8 @@ void EngineLink::Run() {
         uint64_t wakes = 0;
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &wakes, sizeof(wakes));
         if (!stopping_) events_->OnWake();
+      } else if ((token & kProcessToken) != 0) {
+        ServeDeath(token);
       } else if (const auto peer = peers_.find(token); peer != peers_.end()) {
         Serve(*peer->second, ready[i].events);
       }
@@ -142,6 +162,9 @@ void EngineLink::Accept() {
   peer->id = ++last_peer_;
   peer->pid = credentials.pid;
   peer->socket = std::move(socket);
+  peer->process = open_process_(credentials.pid);
+  pollfd state{.fd = peer->socket.get(), .events = 0, .revents = 0};
+  if (poll(&state, 1, 0) > 0 && (state.revents & POLLHUP) != 0) peer->process.Reset();
   if (!Watch(epoll_, EPOLL_CTL_ADD, peer->socket.get(), peer->id, EPOLLIN)) return;
   peers_.emplace(peer->id, std::move(peer));
 }
@@ -178,11 +201,18 @@ void EngineLink::Handle(Peer& peer, Datagram datagram) {
 }
 
 std::string EngineLink::WhyRefused(const Peer& peer, const engine::v1::Hello& hello) {
-  if (hello.protocol_min() > kProtocol || hello.protocol_max() < kProtocol) {
-    return fmt::format("cleatd speaks protocol version {}, the engine {} to {}: upgrade the older of the two",
-                       kProtocol, hello.protocol_min(), hello.protocol_max());
+  if (hello.protocol_min() > kProtocol || hello.protocol_max() < kProtocolMin) {
+    return fmt::format(
+        "cleatd speaks protocol versions {} to {}, the engine {} to {}: upgrade the older of the two",
+        kProtocolMin, kProtocol, hello.protocol_min(), hello.protocol_max());
   }
   if (auto status = CheckId("the engine's name", hello.engine()); !status.ok()) return status.error().message;
+  if (!hello.stands_by_for().empty()) {
+    if (auto status = CheckId("the engine that it stands by for", hello.stands_by_for()); !status.ok())
+      return status.error().message;
+    if (hello.stands_by_for() == hello.engine())
+      return "an engine can't stand by for itself: name another one";
+  }
   for (const auto& [id, other] : peers_) {
     if (id == peer.id || other->doomed || other->stage == Peer::Stage::kHello ||
         other->info.id != hello.engine()) {
@@ -202,9 +232,36 @@ std::string EngineLink::WhyRefused(const Peer& peer, const engine::v1::Hello& he
   return {};
 }
 
-void EngineLink::TellGone(PeerId id, const std::string& engine, const std::string& why) {
-  events_->OnGone(id, why);
-  if (counters_ != nullptr) counters_->OnGone(engine);
+void EngineLink::TellGone(Peer& peer, bool lives) {
+  events_->OnGone(peer.id, peer.why);
+  if (counters_ != nullptr) counters_->OnGone(peer.info.id);
+  if (!lives) AwaitDeath(peer);
+}
+
+// A process is waited for as long as it lives: an engine that only lost its connection serves on.
+void EngineLink::AwaitDeath(Peer& peer) {
+  if (peer.process.valid() && !IsReadable(peer.process) && processes_.size() < kProcessesMax) {
+    const uint64_t token = peer.id | kProcessToken;
+    if (Watch(epoll_, EPOLL_CTL_ADD, peer.process.get(), token, EPOLLIN)) {
+      processes_.emplace(token, Process{.engine = peer.info.id,
+                                        .incarnation = peer.info.incarnation,
+                                        .fd = std::move(peer.process)});
+      return;
+    }
+  }
+  if (!peer.process.valid()) {
+    spdlog::warn("{}: whether process {} has ended can't be seen; its connection's end is taken for that",
+                 EngineName(peer.info.id), peer.pid);
+  }
+  events_->OnDead(peer.info.id, peer.info.incarnation);
+}
+
+void EngineLink::ServeDeath(uint64_t token) {
+  const auto node = processes_.extract(token);
+  if (node.empty()) return;
+  const Process& process = node.mapped();
+  spdlog::warn("{}: its process has ended", EngineName(process.engine));
+  events_->OnDead(process.engine, process.incarnation);
 }
 
 void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
@@ -220,19 +277,24 @@ void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
   for (const auto& [id, other] : peers_) {
     if (other->doomed && other->info.id == hello.engine() && other->stage == Peer::Stage::kServing) {
       other->stage = Peer::Stage::kHello;
-      TellGone(id, other->info.id, other->why);
+      TellGone(*other, other->info.incarnation == hello.incarnation());
     }
   }
   peer.info = {.peer = peer.id,
                .id = hello.engine(),
                .version = hello.version(),
                .incarnation = hello.incarnation(),
-               .protocol = kProtocol,
+               .protocol = std::min(kProtocol, hello.protocol_max()),
                .reactors = hello.reactors(),
-               .controllers_max = hello.controllers_max()};
+               .controllers_max = hello.controllers_max(),
+               .stands_by_for = hello.stands_by_for()};
   if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
-  reply.envelope.mutable_hello_reply()->set_protocol(kProtocol);
+  // It lives: its death is told by this connection's end.
+  std::erase_if(processes_, [&](const auto& process) {
+    return process.second.engine == hello.engine() && process.second.incarnation == hello.incarnation();
+  });
+  reply.envelope.mutable_hello_reply()->set_protocol(peer.info.protocol);
   Send(peer, std::move(reply));
 }
 
@@ -305,11 +367,10 @@ void EngineLink::CloseDoomed() {
     const bool told = peer.stage == Peer::Stage::kServing;
     spdlog::warn("engine socket: connection to {} (process {}) ended: {}",
                  peer.info.id.empty() ? "an engine" : EngineName(peer.info.id), peer.pid, peer.why);
-    const std::string why = peer.why;
-    const PeerId id = peer.id;
-    const std::string engine = peer.info.id;
+    const std::unique_ptr<Peer> gone = std::move(it->second);
     it = peers_.erase(it);
-    if (told) TellGone(id, engine, why);
+    gone->socket.Reset();
+    if (told) TellGone(*gone, false);
   }
 }
 

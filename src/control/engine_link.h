@@ -35,11 +35,14 @@ struct EngineInfo {
   uint32_t protocol = 0;
   uint32_t reactors = 0;
   uint32_t controllers_max = 0;
+  std::string stands_by_for = {};  // an engine's name; empty: none
 };
 
 class EngineLink {
  public:
-  static constexpr uint32_t kProtocol = 1;
+  // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
+  static constexpr uint32_t kProtocol = 2;
+  static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kInventoryMax = 65536;  // objects in an inventory
 
@@ -52,18 +55,25 @@ class EngineLink {
     virtual void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) = 0;
     // After this no callback of its requests comes.
     virtual void OnGone(PeerId peer, const std::string& why) = 0;
+    // After OnGone, when the process of that connection has ended: whatever it had, it has no more. An engine of that name
+    // may be connected again by then.
+    virtual void OnDead(const std::string& engine, uint64_t incarnation) = 0;
     // After Wake(), once for any number of them.
     virtual void OnWake() = 0;
     // Before each wait. Gives the time at which it wants to be called at the latest.
     virtual uint64_t OnTimer(uint64_t now_ns) = 0;
   };
 
+  // What becomes readable when that process has ended (pidfd_open); invalid when that can't be had.
+  using OpenProcess = std::function<UniqueFd(pid_t pid)>;
   using Done = std::function<void(const engine::v1::Reply& reply, UniqueFd fd)>;
 
   // `clock` outlives it. Listens at once, answers nobody before Start().
   static Result<std::unique_ptr<EngineLink>> Listen(const std::string& path, const Clock& clock);
   ~EngineLink();
 
+  // For tests, whose engines are all in one process. Before Start().
+  void SetOpenProcess(OpenProcess open_process) { open_process_ = std::move(open_process); }
   // Both outlive Stop(). The descriptor that comes with a hello goes to `counters`, and when an engine is gone it is told.
   void Start(Events& events, Counters* counters = nullptr);
   void Stop();  // idempotent; from any other thread
@@ -74,6 +84,12 @@ class EngineLink {
 
  private:
   struct Peer;
+  // Whose connection has ended, and who has not.
+  struct Process {
+    std::string engine;
+    uint64_t incarnation = 0;
+    UniqueFd fd;
+  };
   EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::string path, const Clock& clock);
   void Run();
   void Accept();
@@ -84,7 +100,9 @@ class EngineLink {
   void HandleInventory(Peer& peer, const engine::v1::Inventory& chunk);
   void HandleReply(Peer& peer, Datagram& datagram);
   std::string WhyRefused(const Peer& peer, const engine::v1::Hello& hello);
-  void TellGone(PeerId id, const std::string& engine, const std::string& why);
+  void TellGone(Peer& peer, bool lives);
+  void AwaitDeath(Peer& peer);
+  void ServeDeath(uint64_t token);
   void Send(Peer& peer, Datagram datagram);
   void Flush(Peer& peer);
   void Doom(Peer& peer, std::string why);  // closed at the end of the round
@@ -101,6 +119,8 @@ class EngineLink {
   std::atomic<bool> stopping_ = false;
   PeerId last_peer_ = 0;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
+  OpenProcess open_process_;
+  std::map<uint64_t, Process> processes_;  // by token
 };
 
 }  // namespace cleat::control

@@ -89,6 +89,16 @@ Status HostState::Fill(Rows rows) {
     const std::string id = entry.row.id;
     controller->attachments.emplace(id, std::move(entry));
   }
+  for (UpgradeRow& row : rows.upgrades) {
+    EngineEntry& entry = engines_[row.engine];
+    entry.revision = revision_ + 1;
+    if (row.status.state() == v1::UPGRADE_STATE_RUNNING) {
+      row.status.set_state(v1::UPGRADE_STATE_INTERRUPTED);
+      row.status.set_message("cleatd was restarted: repeat the upgrade for what has stayed");
+      row.status.clear_current();
+    }
+    entry.upgrade = std::move(row.status);
+  }
   // Nothing is known of any engine yet.
   ++revision_;
   hub_.StartHistory(revision_);
@@ -204,6 +214,7 @@ v1::Engine HostState::Show(const std::string& id, const EngineEntry& entry) cons
   v1::Engine engine;
   engine.set_name(EngineName(id));
   *engine.mutable_status() = entry.status;
+  if (entry.upgrade) *engine.mutable_status()->mutable_upgrade() = *entry.upgrade;
   engine.set_revision(entry.revision);
   return engine;
 }

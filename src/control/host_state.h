@@ -4,7 +4,7 @@
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
 //                        answers. An answer without an error is durable.
-//                        (host_state_{disks,clusters,groups,controllers,attachments,updates}.cc)
+//                        (host_state_{disks,clusters,groups,controllers,attachments,updates,upgrades}.cc)
 //   the waiting side     Watch and Wait. (host_state_wait.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
@@ -60,6 +60,7 @@ struct ControllerIntent {
   ControllerRow row;
   uint32_t group_slot = 0;                    // when it is in a group
   std::vector<AttachmentIntent> attachments;  // tombstones too
+  std::set<std::string> prepared_on;          // engines on which it is to stand by
 };
 
 // How an engine names an attachment. Revision 0 means any.
@@ -76,6 +77,7 @@ struct AttachmentReport {
   uint64_t size_bytes = 0;       // that the guest is told; 0: not open
   uint32_t failures = 0;         // in a row
   uint64_t limits_revision = 0;  // of the disk's limits that hold
+  bool fenced = false;           // open, and shut out of its storage
 };
 
 // What the conductor knows of a group in one engine.
@@ -92,12 +94,29 @@ struct ClusterReport {
   bool operator==(const ClusterReport&) const = default;
 };
 
+// An upgrade that is under way: ids.
+struct UpgradeIntent {
+  std::string from;
+  std::string to;
+  uint32_t drain_ms = 0;
+  bool cancelled = false;
+  std::vector<std::string> controllers;  // that were on `from` when it was asked for
+  v1::UpgradeStatus status;              // as it was then
+};
+
+// A controller that goes to another engine: ids.
+struct Placement {
+  std::string controller;
+  std::string engine;
+};
+
 // What changed since the conductor last asked: ids.
 struct ChangedIntent {
   std::set<std::string> controllers;
   std::set<std::string> disks;
   std::set<std::string> groups;
   std::set<std::string> clusters;
+  bool upgrade = false;
 };
 
 // How long a request may wait: 30 s when it does not say, an hour at most.
@@ -150,6 +169,8 @@ class HostState {
 
   Result<v1::Engine> GetEngine(const v1::GetEngineRequest& request);
   Result<v1::ListEnginesResponse> ListEngines(const v1::ListEnginesRequest& request);
+  Result<v1::UpgradeEngineResponse> UpgradeEngine(const v1::UpgradeEngineRequest& request);
+  Result<v1::Engine> CancelUpgrade(const v1::CancelUpgradeRequest& request);
 
   Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
   // Blocks until the condition is true, the time has passed, or `cancelled` (asked now and then) says so.
@@ -169,6 +190,11 @@ class HostState {
   ChangedIntent TakeChanged();
   ControllerIntent IntentOf(const std::string& controller_id);
   std::vector<std::string> ControllersOn(const std::string& engine);
+  // Those too that are to stand by there.
+  std::vector<std::string> ControllersFor(const std::string& engine);
+  // The engine that has that one's controllers standing by; empty when there is none.
+  std::string StandbyFor(const std::string& engine);
+  std::optional<UpgradeIntent> RunningUpgrade();
   std::vector<std::string> ControllersWith(const std::string& disk_id);
   std::optional<DiskRow> Disk(const std::string& id);
   std::optional<ClusterRow> ClusterById(const std::string& id);
@@ -176,7 +202,7 @@ class HostState {
   bool UsesCluster(const std::string& engine, const std::string& cluster_id);
   std::vector<std::string> ClustersOn(const std::string& engine);
   std::vector<std::string> ControllersOfCluster(const std::string& cluster_id);
-  // A group that has controllers on that engine, tombstones apart.
+  // A group that has controllers on that engine, or standing by there; tombstones apart.
   std::optional<GroupRow> GroupOn(const std::string& engine, const std::string& group_id);
   std::vector<std::string> GroupsOn(const std::string& engine);
   std::vector<std::string> ControllersIn(const std::string& group_id);
@@ -191,6 +217,12 @@ class HostState {
                     const v1::EngineStatus& status);  // `controllers` is filled in here
   // Chooses an engine for each controller that has none, as far as there are any.
   void PlaceControllers();
+  // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
+  void PrepareMove(const std::string& controller, const std::string& engine);
+  // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
+  Status MoveControllers(const std::vector<Placement>& moves);
+  // Of the upgrade away from that engine. When it has ended it is durable, as far as the store can be written.
+  void ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status);
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
   void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
@@ -224,12 +256,14 @@ class HostState {
     AttachmentRow row;
     v1::AttachmentStatus status;
     uint64_t revision = 0;
+    bool fenced = false;
   };
   struct ControllerEntry {
     ControllerRow row;
     v1::ControllerStatus status;
     std::map<std::string, AttachmentEntry> attachments;
     uint64_t revision = 0;
+    std::string moving_to = {};  // as PrepareMove says
   };
   struct GroupEntry {
     GroupRow row;
@@ -246,6 +280,7 @@ class HostState {
   struct EngineEntry {
     v1::EngineStatus status;
     uint64_t revision = 0;
+    std::optional<v1::UpgradeStatus> upgrade = std::nullopt;
   };
 
   // A disk whose file or memory is being looked at or made larger, without the mutex.
@@ -334,8 +369,9 @@ class HostState {
   // Puts a disk into the cluster that its spec names, or takes it out.
   void JoinCluster(const DiskRow& row);
   void LeaveCluster(const DiskRow& row);
-  // The engines on which the cluster's disks are attached, or are to be.
-  std::set<std::string> EnginesOf(const ClusterEntry& entry) const;
+  // The engines on which the cluster's disks are attached, or are to be; or are to stand by as well.
+  enum class Which { kServing, kStandingByToo };
+  std::set<std::string> EnginesOf(const ClusterEntry& entry, Which which) const;
   std::string BehindSpec(const ClusterEntry& entry) const;
   Status RewrapClusterKeys(const std::string& current);
 
@@ -349,6 +385,15 @@ class HostState {
 
   Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
   std::string ChooseEngine() const;  // empty when there is none
+  Status CheckChosenEngine(const std::string& controller, const v1::ControllerSpec& spec) const;
+  // Standing by. (host_state_upgrades.cc)
+  bool StandsBy(const std::string& engine) const;
+  std::string StandbyOf(const std::string& principal) const;
+  std::set<std::string> PreparedOn(const ControllerEntry& entry) const;
+  bool IsFor(const ControllerEntry& entry, const std::string& engine) const;
+  Status CheckUpgrade(const std::string& from, const std::string& to) const;
+  Result<const EngineEntry*> FindForUpgrade(const std::string& id) const;
+  std::string ObstacleOf(const ControllerEntry& entry) const;
   void CountController(const std::string& engine, int difference);
   Status EraseController(ControllerEntry& entry);
 
@@ -402,6 +447,7 @@ class HostState {
   size_t waiters_ = 0;
   bool stopping_ = false;
   ChangedIntent changed_;
+  std::optional<UpgradeIntent> upgrade_;  // one at a time
 };
 
 }  // namespace cleat::control

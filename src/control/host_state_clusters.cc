@@ -157,7 +157,7 @@ void HostState::LeaveCluster(const DiskRow& row) {
   Publish(cluster);
 }
 
-std::set<std::string> HostState::EnginesOf(const ClusterEntry& entry) const {
+std::set<std::string> HostState::EnginesOf(const ClusterEntry& entry, Which which) const {
   std::set<std::string> engines;
   for (const std::string& id : entry.disks) {
     const auto disk = disks_.find(id);
@@ -167,6 +167,7 @@ std::set<std::string> HostState::EnginesOf(const ClusterEntry& entry) const {
       const auto controller = controllers_.find(ParseAttachmentName(name)->controller);
       if (controller == controllers_.end() || controller->second.row.engine.empty()) continue;
       engines.insert(controller->second.row.engine);
+      if (which == Which::kStandingByToo) engines.merge(PreparedOn(controller->second));
     }
   }
   return engines;
@@ -174,7 +175,7 @@ std::set<std::string> HostState::EnginesOf(const ClusterEntry& entry) const {
 
 std::string HostState::BehindSpec(const ClusterEntry& entry) const {
   std::string behind;
-  for (const std::string& engine : EnginesOf(entry)) {
+  for (const std::string& engine : EnginesOf(entry, Which::kServing)) {
     const auto report = entry.engines.find(engine);
     const bool there = report != entry.engines.end();
     if (there && report->second.spec_revision >= entry.row.spec_revision) continue;
@@ -196,14 +197,14 @@ std::optional<ClusterRow> HostState::ClusterById(const std::string& id) {
 bool HostState::UsesCluster(const std::string& engine, const std::string& cluster_id) {
   const std::lock_guard lock(mutex_);
   const ClusterEntry* entry = FindCluster(cluster_id);
-  return entry != nullptr && EnginesOf(*entry).contains(engine);
+  return entry != nullptr && EnginesOf(*entry, Which::kStandingByToo).contains(engine);
 }
 
 std::vector<std::string> HostState::ClustersOn(const std::string& engine) {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : clusters_) {
-    if (EnginesOf(entry).contains(engine)) ids.push_back(id);
+    if (EnginesOf(entry, Which::kStandingByToo).contains(engine)) ids.push_back(id);
   }
   return ids;
 }

@@ -33,6 +33,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   entry.row.id = id;
   entry.row.spec = *spec;
   entry.row.labels = std::move(*labels);
+  if (auto status = CheckChosenEngine(id, *spec); !status.ok()) return std::move(status).error();
   entry.row.revision = entry.row.intent_revision = NextRevision();
   entry.row.engine = spec->engine().empty() ? ChooseEngine() : *ParseEngineName(spec->engine());
   if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
@@ -89,10 +90,21 @@ std::string HostState::ChooseEngine() const {
   for (const auto& engine : engines_) {
     const v1::EngineStatus& status = engine.second.status;
     const bool full = status.controllers_max() != 0 && status.controllers() >= status.controllers_max();
-    if (!status.connected() || full) continue;
+    const bool leaving = upgrade_ && upgrade_->from == engine.first;
+    if (!status.connected() || full || leaving || StandsBy(engine.first)) continue;
     if (best == nullptr || status.controllers() < best->second.status.controllers()) best = &engine;
   }
   return best == nullptr ? std::string() : best->first;
+}
+
+Status HostState::CheckChosenEngine(const std::string& controller, const v1::ControllerSpec& spec) const {
+  if (spec.engine().empty() || !StandsBy(*ParseEngineName(spec.engine()))) return Ok{};
+  return RefuseFor(
+      ControllerName(controller), v1::REASON_ENGINE_STANDS_BY,
+      fmt::format("{}: {} stands by for another engine, and would not any more with a controller of its "
+                  "own: choose another engine, or none",
+                  ControllerName(controller), spec.engine()),
+      {{"conflict", spec.engine()}});
 }
 
 void HostState::CountController(const std::string& engine, int difference) {

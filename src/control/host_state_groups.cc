@@ -175,8 +175,8 @@ std::optional<GroupRow> HostState::GroupOn(const std::string& engine, const std:
   const GroupEntry* entry = FindGroup(group_id);
   if (entry == nullptr) return std::nullopt;
   const bool used = std::any_of(entry->controllers.begin(), entry->controllers.end(), [&](const auto& id) {
-    const ControllerRow& row = FindController(id)->row;
-    return row.engine == engine && !row.deleting;
+    const ControllerEntry& controller = *FindController(id);
+    return !controller.row.deleting && IsFor(controller, engine);
   });
   return used ? std::optional(entry->row) : std::nullopt;
 }
@@ -185,7 +185,7 @@ std::vector<std::string> HostState::GroupsOn(const std::string& engine) {
   const std::lock_guard lock(mutex_);
   std::set<std::string> ids;
   for (const auto& [id, entry] : controllers_) {
-    if (entry.row.engine != engine || entry.row.deleting || entry.row.spec.group().empty()) continue;
+    if (entry.row.spec.group().empty() || entry.row.deleting || !IsFor(entry, engine)) continue;
     ids.insert(*ParseGroupName(entry.row.spec.group()));
   }
   return {ids.begin(), ids.end()};

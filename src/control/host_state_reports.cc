@@ -21,6 +21,7 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
   if (!entry->row.spec.group().empty()) {
     intent.group_slot = FindGroup(*ParseGroupName(entry->row.spec.group()))->row.slot;
   }
+  intent.prepared_on = PreparedOn(*entry);
   for (const auto& [id, attachment] : entry->attachments) {
     const DiskEntry* disk = FindDisk(*ParseDiskName(attachment.row.spec.disk()));
     AttachmentIntent& one = intent.attachments.emplace_back();
@@ -129,6 +130,7 @@ void HostState::ReportAttachment(const std::string& engine, const AttachmentKey&
   for (auto& [id, entry] : controller->attachments) {
     if (entry.row.spec.target() != key.target) continue;
     if (key.revision != 0 && entry.row.revision != key.revision) continue;
+    entry.fenced = report.fenced;
     DiskEntry& disk = *FindDisk(*ParseDiskName(entry.row.spec.disk()));
     Use& use = disk.attachments[AttachmentName(key.controller, id)];
     const bool same = SameSpec(entry.status, status);

@@ -57,6 +57,9 @@ constexpr char kGoTo4[] = R"(
     id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
     intent_revision INTEGER NOT NULL, spec_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+constexpr char kGoTo5[] = R"(
+  CREATE TABLE upgrades (engine TEXT PRIMARY KEY, status BLOB NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -181,11 +184,16 @@ Status GoTo4(Migrator& m) {
   return m.Execute(kGoTo4);
 }
 
+// Version 5: upgrades of engines.
+Status GoTo5(Migrator& m) {
+  return m.Execute(kGoTo5);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

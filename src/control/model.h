@@ -43,6 +43,8 @@ inline constexpr size_t kLabelsMax = 32;
 inline constexpr size_t kLabelKeyBytesMax = 63;
 inline constexpr size_t kLabelValueBytesMax = 256;
 inline constexpr uint32_t kScsiTargets = 8;
+inline constexpr int kUpgradeFailuresMax = 64;  // that an UpgradeStatus names
+inline constexpr uint32_t kProtocolMoves = 2;   // with the engines, from which on controllers can be moved
 
 using Labels = std::map<std::string, std::string>;
 
@@ -104,12 +106,19 @@ struct AttachmentRow {
   bool deleting = false;
 };
 
+// The last upgrade away from that engine. RUNNING in the store means that it was interrupted.
+struct UpgradeRow {
+  std::string engine;
+  v1::UpgradeStatus status;
+};
+
 struct Rows {
   std::vector<DiskRow> disks;
   std::vector<GroupRow> groups;
   std::vector<ClusterRow> clusters;
   std::vector<ControllerRow> controllers;
   std::vector<AttachmentRow> attachments;
+  std::vector<UpgradeRow> upgrades;
 };
 
 }  // namespace cleat::control

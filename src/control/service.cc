@@ -241,6 +241,20 @@ grpc::Status Service::ListEngines(grpc::ServerContext* context, const v1::ListEn
   return gate_.Pass(*context, kMethod, "engines", reply, [&] { return state_.ListEngines(*request); });
 }
 
+grpc::Status Service::UpgradeEngine(grpc::ServerContext* context, const v1::UpgradeEngineRequest* request,
+                                    v1::UpgradeEngineResponse* reply) {
+  static constexpr Method kMethod{"UpgradeEngine", Role::kAdmin, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.UpgradeEngine(*request); });
+}
+
+grpc::Status Service::CancelUpgrade(grpc::ServerContext* context, const v1::CancelUpgradeRequest* request,
+                                    v1::Engine* reply) {
+  static constexpr Method kMethod{"CancelUpgrade", Role::kAdmin, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply,
+                    [&] { return state_.CancelUpgrade(*request); });
+}
+
 grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
                                 v1::ApplyHostResponse* reply) {
   static constexpr Method kAdd{"ApplyHost", Role::kAttach, true};

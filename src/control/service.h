@@ -72,6 +72,10 @@ class Service final : public v1::Cleat::Service {
                          v1::Engine* reply) override;
   grpc::Status ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
                            v1::ListEnginesResponse* reply) override;
+  grpc::Status UpgradeEngine(grpc::ServerContext* context, const v1::UpgradeEngineRequest* request,
+                             v1::UpgradeEngineResponse* reply) override;
+  grpc::Status CancelUpgrade(grpc::ServerContext* context, const v1::CancelUpgradeRequest* request,
+                             v1::Engine* reply) override;
   grpc::Status ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
                          v1::ApplyHostResponse* reply) override;
   grpc::Status Wait(grpc::ServerContext* context, const v1::WaitRequest* request,

@@ -28,6 +28,7 @@ constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?
 constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutUpgrade[] = "REPLACE INTO upgrades VALUES (?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
 constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
 constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
@@ -45,6 +46,7 @@ constexpr char kLoadControllers[] =
     "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum FROM controllers";
 constexpr char kLoadAttachments[] =
     "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
+constexpr char kLoadUpgrades[] = "SELECT engine, status, sum FROM upgrades";
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
 constexpr char kBegin[] = "BEGIN IMMEDIATE";
@@ -93,6 +95,10 @@ std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
 
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
   return {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}, row.intent_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
+  return {row.engine, row.status};
 }
 
 std::vector<SqlValue> WithSum(std::vector<SqlValue> values) {
@@ -262,6 +268,9 @@ Status Store::Put(std::span<const AttachmentRow* const> rows) {
 Status Store::Put(std::span<const DiskRow* const> rows) {
   return PutTogether(kPutDisk, rows);
 }
+Status Store::Put(std::span<const ControllerRow* const> rows) {
+  return PutTogether(kPutController, rows);
+}
 
 Status Store::Put(const GroupRow& row) {
   return Run(kPutGroup, WithSum(ValuesOf(row)));
@@ -277,6 +286,10 @@ Status Store::Put(const ControllerRow& row) {
 }
 Status Store::Put(const AttachmentRow& row) {
   return Run(kPutAttachment, WithSum(ValuesOf(row)));
+}
+
+Status Store::Put(const UpgradeRow& row) {
+  return Run(kPutUpgrade, WithSum(ValuesOf(row)));
 }
 
 Status Store::EraseDisk(const std::string& id) {
@@ -325,6 +338,7 @@ Result<Rows> Store::Load() {
   if (auto status = LoadClusters(rows.clusters); !status.ok()) return status.error();
   if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();
   if (auto status = LoadAttachments(rows.attachments); !status.ok()) return status.error();
+  if (auto status = LoadUpgrades(rows.upgrades); !status.ok()) return status.error();
   return rows;
 }
 
@@ -427,6 +441,20 @@ Status Store::LoadAttachments(std::vector<AttachmentRow>& rows) {
     if (auto status = CheckRow(*run, 6, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadAttachments));
+}
+
+Status Store::LoadUpgrades(std::vector<UpgradeRow>& rows) {
+  auto run = Prepared(kLoadUpgrades);
+  if (!run.ok()) return std::move(run).error();
+  int code = SQLITE_OK;
+  while ((code = run->Step()) == SQLITE_ROW) {
+    UpgradeRow& row = rows.emplace_back();
+    row.engine = run->Bytes(0);
+    const bool parsed = row.status.ParseFromString(run->Bytes(1)) && IsId(row.engine);
+    const std::string what = fmt::format("the upgrade of engine '{}'", row.engine);
+    if (auto status = CheckRow(*run, 2, parsed, what); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadUpgrades));
 }
 
 }  // namespace cleat::control

@@ -45,9 +45,11 @@ class Store {
   Status Put(const ClusterRow& row);
   Status Put(const ControllerRow& row);
   Status Put(const AttachmentRow& row);
+  Status Put(const UpgradeRow& row);
   // All of them in one transaction, or none.
   Status Put(std::span<const AttachmentRow* const> rows);
   Status Put(std::span<const DiskRow* const> rows);
+  Status Put(std::span<const ControllerRow* const> rows);
   // OK too when there is no such row.
   Status EraseDisk(const std::string& id);
   Status EraseCluster(const std::string& id);
@@ -89,6 +91,7 @@ class Store {
   Status LoadGroups(std::vector<GroupRow>& rows);
   Status LoadControllers(std::vector<ControllerRow>& rows);
   Status LoadAttachments(std::vector<AttachmentRow>& rows);
+  Status LoadUpgrades(std::vector<UpgradeRow>& rows);
 
   UniqueFd lock_;
   std::mutex mutex_;  // guards the connection and its statements

@@ -152,7 +152,7 @@ v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status) {
     case engine::v1::CONTROLLER_STATE_CLOSING:
       result.set_state(v1::CONTROLLER_STATE_DELETING);
       break;
-    case engine::v1::CONTROLLER_STATE_STANDBY:  // of one that is to serve it: not yet
+    case engine::v1::CONTROLLER_STATE_STANDBY:
     case engine::v1::CONTROLLER_STATE_UNSPECIFIED:
       result.set_state(v1::CONTROLLER_STATE_PENDING);
       break;
@@ -163,7 +163,6 @@ v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status) {
 v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
   switch (state) {
     case engine::v1::ATTACHMENT_STATE_OPENING:
-    case engine::v1::ATTACHMENT_STATE_STANDBY:  // of one that is to own it: not yet
       return v1::ATTACHMENT_STATE_OPENING;
     case engine::v1::ATTACHMENT_STATE_ACTIVE:
       return v1::ATTACHMENT_STATE_READY;
@@ -172,6 +171,7 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
       return v1::ATTACHMENT_STATE_FAILED;
     case engine::v1::ATTACHMENT_STATE_CLOSING:
       return v1::ATTACHMENT_STATE_DETACHING;
+    case engine::v1::ATTACHMENT_STATE_STANDBY:
     case engine::v1::ATTACHMENT_STATE_UNSPECIFIED:
       break;
   }
@@ -201,7 +201,8 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .message = status.message(),
           .size_bytes = open ? status.attachment().disk().size_bytes() : 0,
           .failures = status.state() == engine::v1::ATTACHMENT_STATE_FENCED ? 1U : 0U,
-          .limits_revision = status.attachment().disk().limits().revision()};
+          .limits_revision = status.attachment().disk().limits().revision(),
+          .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED};
 }
 
 }  // namespace cleat::control
