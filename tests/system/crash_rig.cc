@@ -248,8 +248,8 @@ bool CrashRig::Do(CrashEvent event) {
 bool CrashRig::Do(const std::string& name, const std::function<std::string()>& event) {
   if (!Work()) return false;
   ++events_[name];
-  const std::string failure = event();
   Mark();
+  const std::string failure = event();
   if (!failure.empty()) failures_.push_back(name + ": " + failure);
   return WaitRecovered() && findings() == 0;
 }

@@ -104,7 +104,8 @@ class CrashRig {
   // One of them at a random moment under load, and everything started again. False when some guest did not recover or
   // has a finding.
   bool Do(CrashEvent event);
-  // Likewise with something of the test's own, which says what went wrong, if it did, and leaves everything running.
+  // Likewise with something of the test's own, by which each guest gets to another engine: it says what went wrong, if it
+  // did, and leaves everything running.
   bool Do(const std::string& name, const std::function<std::string()>& event);
   // Lets the loads end with a last comparison of everything. False when there is a finding.
   bool Stop();
