@@ -52,6 +52,7 @@ Task<Status> AttachedDisk::Acquire() {
   auto acquire = pipeline_->Acquire();
   Status acquired = co_await std::move(acquire);
   owned_ = acquired.ok();
+  if (owned_) AddCells();
   co_return acquired;
 }
 
@@ -85,12 +86,26 @@ Task<Status> AttachedDisk::OpenChannels() {
     }
     co_await context_.control.Enter();
     if (!result) break;
-    if (context_.sight != nullptr) {
-      place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io,
-                                           context_.control.now_ns());
-    }
   }
   co_return result;
+}
+
+// Only of a disk that is owned: what stands by counts nothing.
+void AttachedDisk::AddCells() {
+  if (context_.sight == nullptr) return;
+  for (Place& place : places_) {
+    if (place.cell != nullptr) continue;
+    place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io,
+                                         context_.control.now_ns());
+  }
+}
+
+Task<void> AttachedDisk::GoOnFrom(const observe::Past& past) {
+  if (places_.empty() || places_.front().cell == nullptr || past.disk != spec.disk.name) co_return;
+  Place& place = places_.front();
+  co_await place.io->Enter();
+  past.AddTo(*place.cell);
+  co_await context_.control.Enter();
 }
 
 Task<void> AttachedDisk::CloseChannels() {
@@ -119,6 +134,14 @@ Task<void> AttachedDisk::Close() {
 void AttachedDisk::SetLimits(const LimitsSpec& limits) {
   spec.disk.limits = limits;
   if (limited_ != nullptr) limited_->SetLimits(limits.limits);
+}
+
+std::vector<uint64_t> AttachedDisk::SaveUse() const {
+  return limited_ == nullptr ? std::vector<uint64_t>() : limited_->SaveUse();
+}
+
+void AttachedDisk::RestoreUse(std::span<const uint64_t> use) {
+  if (limited_ != nullptr) limited_->RestoreUse(use);
 }
 
 Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "engine/controller_context.h"
 #include "engine/spec.h"
 #include "observe/cell.h"
+#include "observe/past.h"
 #include "reactor/task.h"
 #include "virtio/disk_entrance.h"
 
@@ -36,11 +38,16 @@ class AttachedDisk {
   Task<Status> Acquire();
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
+  // Its counters go on from these: of another engine that had it. Owned.
+  Task<void> GoOnFrom(const observe::Past& past);
   // The front has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
+  // What its limits have been used for, for another engine's to go on from. Open.
+  std::vector<uint64_t> SaveUse() const;
+  void RestoreUse(std::span<const uint64_t> use);
 
   bool owned() const { return owned_; }
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
@@ -60,6 +67,7 @@ class AttachedDisk {
  private:
   DiskEvents Events();
   Task<Status> OpenChannels();
+  void AddCells();
   Task<void> CloseChannels();
 
   ControllerContext& context_;

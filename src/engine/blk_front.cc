@@ -16,14 +16,32 @@ Task<void> BlkFront::Close() {
   endpoint_.reset();
 }
 
+Status BlkFront::Serve() {
+  if (endpoint_ == nullptr && model_ != nullptr) {
+    Status connected = Connect();
+    if (!connected) return connected;
+  }
+  stands_by_ = false;
+  return Ok{};
+}
+
+Status BlkFront::Connect() {
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, on_change_);
+  if (!endpoint) return std::move(endpoint).error();
+  endpoint_ = std::move(endpoint).value();
+  return Ok{};
+}
+
+Task<Status> BlkFront::Yield(uint64_t deadline_ns) {
+  auto yield = YieldEndpoint(endpoint_, deadline_ns);
+  co_return co_await std::move(yield);
+}
+
 Task<Status> BlkFront::Add(AttachedDisk& disk) {
   const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
                                               spec_.queues, entrance);
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, on_change_);
-  if (!endpoint) co_return std::move(endpoint).error();
-  endpoint_ = std::move(endpoint).value();
-  co_return Ok{};
+  co_return stands_by_ ? Status(Ok{}) : Connect();
 }
 
 Task<void> BlkFront::Remove(AttachedDisk& /*disk*/) {
@@ -34,7 +52,7 @@ Task<void> BlkFront::Remove(AttachedDisk& /*disk*/) {
 
 Task<void> BlkFront::Resized(AttachedDisk& disk) {
   model_->SetGeometry(disk.geometry());
-  endpoint_->ConfigChanged();
+  if (endpoint_ != nullptr) endpoint_->ConfigChanged();
   co_return;
 }
 

@@ -18,7 +18,9 @@ class BlkFront final : public Front {
            std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
-  Status Serve() override { return Ok{}; }
+  void StandBy() override { stands_by_ = true; }
+  Status Serve() override;
+  Task<Status> Yield(uint64_t deadline_ns) override;
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk) override;
@@ -29,10 +31,13 @@ class BlkFront final : public Front {
   }
 
  private:
+  Status Connect();
+
   ControllerContext& context_;
   const ControllerSpec& spec_;
   const std::vector<Reactor*>& reactors_;
   const std::function<void()> on_change_;
+  bool stands_by_ = false;
   std::unique_ptr<virtio::BlkModel> model_;
   std::unique_ptr<vhost::Endpoint> endpoint_;
 };

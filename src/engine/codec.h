@@ -16,7 +16,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 1;
+inline constexpr uint32_t kProtocolMax = 2;
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
 struct HelloMessage {
@@ -24,6 +24,7 @@ struct HelloMessage {
   std::string version;
   uint64_t incarnation = 0;
   uint32_t reactors = 0;
+  std::string stands_by_for;  // empty: for nobody
 };
 
 struct HelloReplyMessage {
@@ -32,6 +33,15 @@ struct HelloReplyMessage {
 };
 struct PutControllerMessage {
   ControllerSpec controller;
+  bool standby = false;
+};
+struct YieldControllerMessage {
+  std::string name;
+  uint32_t drain_ms = 0;
+};
+struct TakeControllerMessage {
+  std::string name;
+  HandOver hand_over;
 };
 struct DeleteControllerMessage {
   std::string name;
@@ -83,7 +93,8 @@ struct Incoming {
   std::variant<HelloReplyMessage, PutControllerMessage, DeleteControllerMessage, AttachMessage, DetachMessage,
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
                ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
-               LimitDiskMessage, PutClusterMessage, DropClusterMessage>
+               LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
+               TakeControllerMessage>
       body;
 };
 
@@ -95,7 +106,8 @@ Result<Incoming> Decode(std::span<const uint8_t> bytes);
 uint64_t DecodeId(std::span<const uint8_t> bytes);
 
 std::vector<uint8_t> EncodeHello(const HelloMessage& hello);
-std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status);
+// `hand_over`: of the controller that was yielded, or nullptr.
+std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over = nullptr);
 // The inventory, in as many messages as it takes; the last one says so.
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,

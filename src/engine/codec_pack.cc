@@ -170,6 +170,22 @@ class Packer {
     return &out;
   }
 
+  // Once in a message.
+  PbHandOver* Add(const HandOver& hand_over) {
+    cleat__engine__v1__hand_over__init(&hand_over_);
+    for (const DiskHandOver& disk : hand_over.disks) {
+      PbDiskHandOver& out = disk_hand_overs_.emplace_back();
+      cleat__engine__v1__disk_hand_over__init(&out);
+      SET(out, target, disk.target);
+      out.n_buckets = disk.use.size();
+      out.buckets = const_cast<uint64_t*>(disk.use.data());  // protobuf-c does not write to it
+      disk_hand_over_pointers_.push_back(&out);
+    }
+    hand_over_.n_disks = disk_hand_over_pointers_.size();
+    hand_over_.disks = disk_hand_over_pointers_.data();
+    return &hand_over_;
+  }
+
   PbMemory* Add(const MemoryReport& report) {
     PbMemory& out = memories_.emplace_back();
     cleat__engine__v1__memory__init(&out);
@@ -195,6 +211,9 @@ class Packer {
   std::deque<PbAttachment> attachments_;
   std::deque<PbAttachmentStatus> attachment_statuses_;
   std::deque<PbMemory> memories_;
+  PbHandOver hand_over_;
+  std::deque<PbDiskHandOver> disk_hand_overs_;
+  std::vector<PbDiskHandOver*> disk_hand_over_pointers_;
   std::deque<PbEncryption> encryptions_;
   std::deque<PbRate> rates_;
   std::deque<PbLimits> limits_;
@@ -214,8 +233,10 @@ static_assert(static_cast<int>(AttachmentState::kOpening) + 1 ==
               CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_OPENING);
 static_assert(static_cast<int>(AttachmentState::kClosing) + 1 ==
               CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_CLOSING);
-static_assert(static_cast<int>(AttachmentState::kFenced) + 1 ==
-              CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_FENCED);
+static_assert(static_cast<int>(AttachmentState::kStandby) + 1 ==
+              CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_STANDBY);
+static_assert(static_cast<int>(ControllerState::kStandby) + 1 ==
+              CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_STANDBY);
 
 std::vector<uint8_t> Pack(const PbEnvelope& envelope) {
   std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
@@ -257,13 +278,14 @@ std::vector<uint8_t> EncodeHello(const HelloMessage& hello) {
   SET(out, incarnation, hello.incarnation);
   SET(out, reactors, hello.reactors);
   SET(out, controllers_max, kControllersMax);
+  if (!hello.stands_by_for.empty()) out.stands_by_for = Text(hello.stands_by_for);
   PbEnvelope envelope = EmptyEnvelope();
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO;
   envelope.hello = &out;
   return Pack(envelope);
 }
 
-std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status) {
+std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over) {
   Cleat__Engine__V1__Reply out = CLEAT__ENGINE__V1__REPLY__INIT;
   SET(out, ok, status.ok());
   std::string code;
@@ -274,6 +296,8 @@ std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status) {
     out.code = Text(code);
     out.message = Text(message);
   }
+  Packer packer;
+  if (status.ok() && hand_over != nullptr) out.hand_over = packer.Add(*hand_over);
   PbEnvelope envelope = EmptyEnvelope();
   SET(envelope, id, id);
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY;

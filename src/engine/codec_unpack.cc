@@ -257,6 +257,34 @@ Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
   return incoming;
 }
 
+Result<Incoming> PutControllerOf(const PbEnvelope& in) {
+  auto controller = ControllerOf(in.put_controller->controller);
+  if (!controller) return std::move(controller).error();
+  return Incoming{in.id,
+                  PutControllerMessage{std::move(controller).value(), in.put_controller->standby != 0}};
+}
+
+// In shape: what the words mean is for the qos of this version to say.
+Result<HandOver> HandOverOf(const PbHandOver* in) {
+  HandOver hand_over;
+  if (in == nullptr) return hand_over;
+  if (in->n_disks > kTargetsMax) return Malformed("a hand-over of more disks than a controller has");
+  for (size_t i = 0; i < in->n_disks; ++i) {
+    const PbDiskHandOver& disk = *in->disks[i];
+    if (disk.n_buckets > kHandOverWordsMax) return Malformed("a hand-over of a disk with too many buckets");
+    hand_over.disks.push_back({disk.target, {disk.buckets, disk.buckets + disk.n_buckets}});
+  }
+  return hand_over;
+}
+
+Result<Incoming> TakeControllerOf(const PbEnvelope& in) {
+  auto name = TextOf(in.take_controller->name, "take_controller.name");
+  if (!name) return std::move(name).error();
+  auto hand_over = HandOverOf(in.take_controller->hand_over);
+  if (!hand_over) return std::move(hand_over).error();
+  return Incoming{in.id, TakeControllerMessage{std::move(name).value(), std::move(hand_over).value()}};
+}
+
 Result<Incoming> FromEnvelope(const PbEnvelope& in) {
   switch (in.body_case) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY: {
@@ -266,7 +294,7 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return Incoming{in.id, reply};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER:
-      return OneValue<PutControllerMessage>(in.id, ControllerOf(in.put_controller->controller));
+      return PutControllerOf(in);
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DELETE_CONTROLLER:
       return OneText<DeleteControllerMessage>(in.id, in.delete_controller->name, "delete_controller.name");
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_ATTACH:
@@ -299,6 +327,13 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return OneValue<PutClusterMessage>(in.id, ClusterOf(in.put_cluster->cluster));
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_CLUSTER:
       return OneText<DropClusterMessage>(in.id, in.drop_cluster->name, "drop_cluster.name");
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_YIELD_CONTROLLER: {
+      auto name = TextOf(in.yield_controller->name, "yield_controller.name");
+      if (!name) return std::move(name).error();
+      return Incoming{in.id, YieldControllerMessage{std::move(name).value(), in.yield_controller->drain_ms}};
+    }
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER:
+      return TakeControllerOf(in);
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK: {
       auto disk = TextOf(in.limit_disk->disk, "limit_disk.disk");
       if (!disk) return std::move(disk).error();

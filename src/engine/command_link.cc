@@ -225,8 +225,21 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
 Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
   Status status;
   UniqueFd answer_fd;
+  std::optional<HandOver> hand_over;
   if (const auto* put = std::get_if<PutControllerMessage>(&request.body)) {
-    status = engine_.PutController(put->controller);
+    status = engine_.PutController(put->controller,
+                                   put->standby ? Controller::Role::kStandBy : Controller::Role::kServe);
+  } else if (const auto* yield = std::get_if<YieldControllerMessage>(&request.body)) {
+    auto task = engine_.YieldController(yield->name, yield->drain_ms * kNsPerMs);
+    auto yielded = co_await std::move(task);
+    if (yielded) {
+      hand_over = std::move(yielded).value();
+    } else {
+      status = std::move(yielded).error();
+    }
+  } else if (auto* take = std::get_if<TakeControllerMessage>(&request.body)) {
+    auto task = engine_.TakeController(take->name, std::move(take->hand_over), std::move(fd));
+    status = co_await std::move(task);
   } else if (const auto* gone = std::get_if<DeleteControllerMessage>(&request.body)) {
     auto task = engine_.DeleteController(gone->name);
     status = co_await std::move(task);
@@ -267,7 +280,7 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   }
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply
-    Send(EncodeReply(request.id, status), std::move(answer_fd));
+    Send(EncodeReply(request.id, status, hand_over ? &*hand_over : nullptr), std::move(answer_fd));
   }
   gate_.Leave();
 }

@@ -27,12 +27,14 @@ ControllerState StateOf(vhost::EndpointState state) {
 }  // namespace
 
 Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
-                       std::shared_ptr<qos::Group> group)
+                       std::shared_ptr<qos::Group> group, Role role)
     : context_(context),
       spec_(spec),
       group_(std::move(group)),
       reactors_(context.placement.Take(QueuesOf(spec))),
-      front_(MakeFront(context, spec_, reactors_, [this] { Changed(); })) {
+      front_(MakeFront(context, spec_, reactors_, [this] { Changed(); })),
+      stands_by_(role == Role::kStandBy) {
+  if (stands_by_) front_->StandBy();
   for (uint32_t i = 0; i < front_->targets(); ++i)
     targets_.push_back(std::make_unique<Target>(context.control));
 }
@@ -52,6 +54,9 @@ ControllerReport Controller::Report() const {
     report.message = status->message;
     report.rings_up = status->rings_up;
     report.connections = status->connections;
+  } else if (stands_by_) {
+    report.state = ControllerState::kStandby;
+    report.message = "stands by: another engine serves it";
   } else {
     report.message = front_->idle_because();
   }
@@ -87,6 +92,9 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
 
 Status Controller::Serve() {
   if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
+  if (stands_by_) {
+    return Error(ErrorCode::kFailedPrecondition, spec_.name + " stands by: it has to be taken to be served");
+  }
   Status served = front_->Serve();
   if (served) Changed();
   return served;
@@ -138,9 +146,10 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     co_await std::move(take_down);
     co_return shown;
   }
-  SetState(*target.disk, AttachmentState::kActive, "");
+  SetState(*target.disk, stands_by_ ? AttachmentState::kStandby : AttachmentState::kActive, "");
   Changed();
-  spdlog::info("attached {} to {}, target {}", attachment.disk.name, spec_.name, attachment.target);
+  spdlog::info("{} {} to {}, target {}", stands_by_ ? "prepared" : "attached", attachment.disk.name,
+               spec_.name, attachment.target);
   co_return Ok{};
 }
 
@@ -148,9 +157,11 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   auto open = disk.Open();
   Status opened = co_await std::move(open);
   if (!opened) co_return opened;
-  auto acquire = disk.Acquire();
-  Status acquired = co_await std::move(acquire);
-  if (!acquired) co_return acquired;
+  if (!stands_by_) {
+    auto acquire = disk.Acquire();
+    Status acquired = co_await std::move(acquire);
+    if (!acquired) co_return acquired;
+  }
   disk.shown = true;  // also if that fails half-way
   auto add = front_->Add(disk);
   Status added = co_await std::move(add);

@@ -4,6 +4,10 @@
 //   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the front shows it to the guest
 //   resize:  the storage -> the channels -> the front tells the guest
 //   detach:  the front takes it from the guest, its requests end -> channels closed -> released -> closed
+//   yield:   the front stops and disconnects -> all disks released: it stands by
+//   take:    all disks acquired -> the front connects
+//
+// One that stands by connects to nobody and owns nothing: what is attached to it is opened, so that to take it is quick.
 //
 // On the control reactor, one operation at a time on a target (a mutex each), so that a disk that hangs holds
 // up no other; I/O goes on beside them. Every step of an attach that fails takes the earlier ones back. Kept
@@ -16,6 +20,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "engine/attached_disk.h"
 #include "engine/controller_context.h"
 #include "engine/front.h"
@@ -28,7 +33,9 @@ namespace cleat::engine {
 class Controller {
  public:
   // `group`: that its spec names, or nullptr.
-  Controller(ControllerContext& context, const ControllerSpec& spec, std::shared_ptr<qos::Group> group);
+  enum class Role { kServe, kStandBy };
+  Controller(ControllerContext& context, const ControllerSpec& spec, std::shared_ptr<qos::Group> group,
+             Role role = Role::kServe);
   ~Controller();  // closed
 
   // Its disks are there, as far as they can be: the guest may be let in. The same again is OK; an error leaves
@@ -41,6 +48,7 @@ class Controller {
   bool Has(const std::string& disk) const;
   void SetRevision(uint64_t revision) { spec_.revision = revision; }
   const ControllerSpec& spec() const { return spec_; }
+  bool stands_by() const { return stands_by_; }
 
   // OK once the disk is open and the guest can find it. An error leaves the controller as it was. The same
   // attachment again is OK. `attachment` lives until the task is over.
@@ -54,6 +62,16 @@ class Controller {
   Task<Status> Grow(const ResizeSpec& resize);
   // Every attachment of the disk here has these limits from now on, one that is being opened, too.
   void Limit(const LimitSpec& limit);
+  // ---- Hand-over (controller_hand_over.cc)
+  // Stops, drains, releases all disks and disconnects, by that time: it stands by. What its disks have used goes to
+  // whoever takes it. An error leaves it as it was; one that stands by is OK.
+  Task<Result<HandOver>> Yield(uint64_t deadline_ns);
+  // Acquires all disks and serves. An error leaves it standing by; one that serves is OK. `hand_over` lives until the
+  // task is over.
+  Task<Status> Take(const HandOver& hand_over);
+  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/past.h.
+  Task<void> GoOnFrom(UniqueFd counters);
+
   // For good: detaches what is left; refuses everything afterwards. kRefuseIfAttached: failed_precondition
   // while a disk is attached.
   enum class CloseMode { kRefuseIfAttached, kDetach };
@@ -69,6 +87,12 @@ class Controller {
   Task<Status> Show(AttachedDisk& disk);
   Task<Status> ResizeWhere(const ResizeSpec& resize, bool larger_only);
   Task<void> TakeDown(Target& target);
+  Task<Status> AcquireAll();
+  Task<void> AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder inside);
+  Task<void> ReleaseAll();
+  Task<void> ReleaseBesides(AttachedDisk& disk, Gate::Holder inside);
+  std::optional<Error> TryLockAll(std::vector<Mutex::Guard>& guards);
+  void SetStates(AttachmentState from, AttachmentState to);
   Status CheckAttachable(const AttachmentSpec& attachment) const;
   Status CheckUntaken(const Target& target, const AttachmentSpec& attachment) const;
   void SetState(AttachedDisk& disk, AttachmentState state, const std::string& message);
@@ -80,6 +104,7 @@ class Controller {
   const std::vector<Reactor*> reactors_;  // that its queues run on
   std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Target>> targets_;
+  bool stands_by_ = false;
   bool closed_ = false;
 };
 

@@ -12,6 +12,10 @@ Error ShuttingDown() {
   return {ErrorCode::kUnavailable, "this engine is shutting down"};
 }
 
+Error NoSuchController(const std::string& name) {
+  return {ErrorCode::kNotFound, name + " does not exist in this engine: create it first"};
+}
+
 Status CheckSpec(const ControllerSpec& spec) {
   const auto refuse = [&](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, "controller '" + spec.name + "': " + why);
@@ -102,7 +106,7 @@ std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& contr
   return found->Attachment(target);
 }
 
-Status Engine::PutController(const ControllerSpec& spec) {
+Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) {
   if (requests_.closed()) return ShuttingDown();
   Status valid = CheckSpec(spec);
   if (!valid) return valid;
@@ -134,7 +138,7 @@ Status Engine::PutController(const ControllerSpec& spec) {
                    spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
     }
   }
-  const auto controller = std::make_shared<Controller>(context_, spec, std::move(group));
+  const auto controller = std::make_shared<Controller>(context_, spec, std::move(group), role);
   controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
   return Ok{};
@@ -143,10 +147,32 @@ Status Engine::PutController(const ControllerSpec& spec) {
 Status Engine::ServeController(const std::string& name) {
   if (requests_.closed()) return ShuttingDown();
   const auto controller = Find(name);
-  if (controller == nullptr) {
-    return Error(ErrorCode::kNotFound, name + " does not exist in this engine: create it first");
-  }
+  if (controller == nullptr) return NoSuchController(name);
   return controller->Serve();
+}
+
+Task<Result<HandOver>> Engine::YieldController(std::string name, uint64_t drain_ns) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  const auto controller = Find(name);
+  if (controller == nullptr) co_return NoSuchController(name);
+  auto yield = controller->Yield(parts_.control.now_ns() + drain_ns);
+  co_return co_await std::move(yield);
+}
+
+Task<Status> Engine::TakeController(std::string name, HandOver hand_over, UniqueFd counters) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  const auto controller = Find(name);
+  if (controller == nullptr) co_return NoSuchController(name);
+  const bool stood_by = controller->stands_by();
+  auto take = controller->Take(hand_over);
+  Status taken = co_await std::move(take);
+  if (taken && stood_by && counters) {
+    auto go_on = controller->GoOnFrom(std::move(counters));
+    co_await std::move(go_on);
+  }
+  co_return taken;
 }
 
 Task<Status> Engine::DeleteController(std::string name) {
@@ -171,10 +197,7 @@ Task<Status> Engine::Attach(AttachmentSpec attachment) {
   Status valid = CheckSpec(attachment);
   if (!valid) co_return valid;
   const auto controller = Find(attachment.controller);
-  if (controller == nullptr) {
-    co_return Error(ErrorCode::kNotFound,
-                    attachment.controller + " does not exist in this engine: create it first");
-  }
+  if (controller == nullptr) co_return NoSuchController(attachment.controller);
   auto attach = controller->Attach(attachment);
   co_return co_await std::move(attach);
 }

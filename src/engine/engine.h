@@ -61,8 +61,10 @@ class Engine {
 
   // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps
   // them.
-  Status PutController(const ControllerSpec& spec);
+  Status PutController(const ControllerSpec& spec, Controller::Role role = Controller::Role::kServe);
   Status ServeController(const std::string& name);
+  Task<Result<HandOver>> YieldController(std::string name, uint64_t drain_ns);
+  Task<Status> TakeController(std::string name, HandOver hand_over, UniqueFd counters);
   Task<Status> DeleteController(std::string name);
   Task<Status> Attach(AttachmentSpec attachment);
   Task<Status> Detach(std::string controller, uint32_t target);

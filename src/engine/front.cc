@@ -25,6 +25,14 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   return endpoint;
 }
 
+Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t deadline_ns) {
+  if (endpoint == nullptr) co_return Ok{};
+  auto yield = endpoint->Yield(deadline_ns);
+  Status yielded = co_await std::move(yield);
+  if (yielded) endpoint.reset();
+  co_return yielded;
+}
+
 uint32_t QueuesOf(const ControllerSpec& spec) {
   constexpr uint32_t kScsiOwnQueues = 2;  // control and event (virtio 1.2, 5.6.2)
   return spec.type == ControllerType::kScsi ? spec.queues + kScsiOwnQueues : spec.queues;

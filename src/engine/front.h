@@ -6,6 +6,8 @@
 //   blk   one disk, which is the device: the endpoint lives while the disk is attached
 //   scsi  eight targets: the endpoint lives from Serve on, disks come and go under it
 //
+// One that stands by has its disks and no endpoint, until Serve.
+//
 // On the control reactor. Calls for one target come one after the other, for several side by side.
 #pragma once
 
@@ -30,8 +32,13 @@ class Front {
 
   virtual uint32_t targets() const = 0;  // disks go to targets below this
 
+  // Before the first disk, or behind Yield.
+  virtual void StandBy() = 0;
   // The disks that belong to the controller are there. The same again is OK; an error changes nothing.
   virtual Status Serve() = 0;
+  // Stops, drains and disconnects what is served, for another process to go on with: by that time, or an error says why
+  // not (vhost::Endpoint::Yield), and it is served as before. The disks are still there.
+  virtual Task<Status> Yield(uint64_t deadline_ns) = 0;
   // Stops and drains whatever is served. The disks are still there, and nothing uses them any more. As long
   // as the storage takes.
   virtual Task<void> Close() = 0;
@@ -51,6 +58,9 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
                                                        const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
                                                        const std::function<void()>& on_change);
+
+// Takes it away when it has yielded. OK also when there is none.
+Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t deadline_ns);
 
 // Virtqueues of such a controller, the device's own with them.
 uint32_t QueuesOf(const ControllerSpec& spec);

@@ -54,6 +54,7 @@ struct Settings {
   uint32_t drain_s = Termination::kDrainSecondsDefault;
   std::vector<std::string> kek_files;
   bool secret_arena = true;
+  std::string stands_by_for;
   std::string log_level = "info";
 };
 
@@ -222,6 +223,7 @@ Status Serve(const Settings& settings) {
   link_options.hello.version = kVersion;
   link_options.hello.incarnation = incarnation;
   link_options.hello.reactors = settings.reactors;
+  link_options.hello.stands_by_for = settings.stands_by_for;
   auto counters = (*sight)->OpenForReaders();
   if (!counters) return std::move(counters).error();
   link_options.counters = std::move(counters).value();
@@ -274,6 +276,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1U, 3600U))
       ->capture_default_str();
   app.add_option(
+      "--standby-for", settings.stands_by_for,
+      "stand by for the engine of that name: have its controllers prepared, and take them when it dies");
+  app.add_option(
          "--kek-file", settings.kek_files,
          "file with the key-encryption key that disks' keys are wrapped under, cleatd's; while it is being "
          "changed a second time, with the older one (default: the credential cleat-kek, if the service has "
@@ -285,6 +290,11 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  if (settings.stands_by_for == settings.name) {
+    std::fprintf(stderr, "cleat-engine: --standby-for %s: an engine can't stand by for itself\n",
+                 settings.name.c_str());
+    return 2;
+  }
   if (settings.control_socket.empty()) settings.control_socket = settings.runtime_dir + "/engine.sock";
 
   const Status logging = log::Init("cleat-engine", settings.log_level);

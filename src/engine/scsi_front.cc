@@ -28,6 +28,11 @@ Status ScsiFront::Serve() {
   return Ok{};
 }
 
+Task<Status> ScsiFront::Yield(uint64_t deadline_ns) {
+  auto yield = YieldEndpoint(endpoint_, deadline_ns);
+  co_return co_await std::move(yield);
+}
+
 Task<void> ScsiFront::Close() {
   if (endpoint_ == nullptr) co_return;
   auto stop = endpoint_->Stop();

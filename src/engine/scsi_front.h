@@ -19,7 +19,9 @@ class ScsiFront final : public Front {
             std::function<void()> on_change);
 
   uint32_t targets() const override { return kTargetsMax; }
+  void StandBy() override {}  // nobody is let in before Serve
   Status Serve() override;
+  Task<Status> Yield(uint64_t deadline_ns) override;
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk) override;

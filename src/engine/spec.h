@@ -138,9 +138,11 @@ struct AttachmentSpec {
   }
 };
 
-enum class ControllerState : uint8_t { kIdle, kConnecting, kHandshake, kReady, kBroken, kClosing };
+// kStandby: prepared, and served by nobody or another engine.
+enum class ControllerState : uint8_t { kIdle, kConnecting, kHandshake, kReady, kBroken, kClosing, kStandby };
 // kFenced: open, and shut out of its storage for good. Until it is detached.
-enum class AttachmentState : uint8_t { kOpening, kActive, kFailed, kClosing, kFenced };
+// kStandby: open, and not owned.
+enum class AttachmentState : uint8_t { kOpening, kActive, kFailed, kClosing, kFenced, kStandby };
 
 struct ControllerReport {
   ControllerSpec spec;
@@ -175,6 +177,16 @@ struct CephReport {
   uint32_t clients_total = 0;
   std::vector<CephClientReport> clients;  // up to kCephClientsMax, the longest busy ones first
   bool operator==(const CephReport&) const = default;
+};
+
+// What goes from one engine to the next with a controller: `use` is qos::LimitedDevice::SaveUse's.
+struct DiskHandOver {
+  uint32_t target = 0;
+  std::vector<uint64_t> use;
+};
+inline constexpr size_t kHandOverWordsMax = 64;
+struct HandOver {
+  std::vector<DiskHandOver> disks;
 };
 
 struct LimitSpec {

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "observe/histogram.h"
 #include "observe/layout.h"
 
 namespace cleat::observe {
@@ -52,6 +53,12 @@ class Histogram {
   void Add(uint32_t group, uint32_t bucket, uint64_t count);
   void Add(const Histogram& other);
   uint64_t count() const { return count_; }
+  template <typename Visit>  // of each bucket that has any: visit(BucketAt, count)
+  void ForEach(Visit visit) const {
+    for (uint32_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] > 0) visit(BucketAt{i / kGroupBuckets, i % kGroupBuckets}, counts_[i]);
+    }
+  }
   uint64_t PercentileNs(double part) const;  // 0 to 1; the middle of the bucket; 0 without any
   uint64_t LongestNs() const;                // of the highest bucket that has any
   double SumNs() const;                      // by the buckets' middles: 1.6 % off at most

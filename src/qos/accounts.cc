@@ -34,4 +34,26 @@ void SetPrices(Accounts& accounts, const Limits& limits, uint64_t now, const Acc
   }
 }
 
+std::vector<uint64_t> SaveAccounts(const Accounts& accounts) {
+  std::vector<uint64_t> words;
+  for (const Account& account : accounts.accounts) {
+    words.push_back(account.paid_until.load(std::memory_order_relaxed));
+    words.push_back(account.price.load(std::memory_order_relaxed));
+  }
+  return words;
+}
+
+void RestoreAccounts(Accounts& accounts, std::span<const uint64_t> words, uint64_t now) {
+  if (words.size() != 2 * kAccounts) return;
+  for (size_t i = 0; i < kAccounts; ++i) {
+    Account& account = accounts.accounts[i];
+    const uint64_t price = account.price.load(std::memory_order_relaxed);
+    Account before;
+    before.SetPrice(words[2 * i + 1], now, words[2 * i]);
+    if (price == 0 || words[2 * i + 1] == 0) continue;
+    before.SetPrice(price, now);  // scales what is saved or owed
+    account.paid_until.store(before.paid_until.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+}
+
 }  // namespace cleat::qos

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "qos/limits.h"
 #include "qos/token_bucket.h"
@@ -44,5 +46,11 @@ BucketPair BucketsOf(const Rate& rate);
 // Control: the accounts get the prices of these limits, see Account::SetPrice. `fresh`: the accounts whose place these
 // take, or nullptr.
 void SetPrices(Accounts& accounts, const Limits& limits, uint64_t now, const Accounts* fresh);
+
+// The accounts as plain words, for those of another process on this host to go on from: of each, by AccountOf, until when
+// it is paid and its price. Restored into accounts that were not used yet; at another price it is the same amount of
+// work. Words of another number are nobody's, and ignored.
+std::vector<uint64_t> SaveAccounts(const Accounts& accounts);
+void RestoreAccounts(Accounts& accounts, std::span<const uint64_t> words, uint64_t now);
 
 }  // namespace cleat::qos

@@ -28,6 +28,11 @@ void LimitedDevice::SetLimits(const Limits& limits) {
   allowance_.Change(limits, Reactor::Current()->now_ns());
 }
 
+void LimitedDevice::RestoreUse(std::span<const uint64_t> words) {
+  CLEAT_CHECK(Reactor::Current() != nullptr);
+  RestoreAccounts(*allowance_.view().accounts, words, UnitsOf(Reactor::Current()->now_ns()));
+}
+
 Result<std::unique_ptr<block::Channel>> LimitedDevice::OpenChannel(Reactor& reactor) {
   auto channel = below().OpenChannel(reactor);
   if (!channel) return std::move(channel).error();

@@ -7,7 +7,10 @@
 // none, and no poller looks after any.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "block/filter_device.h"
 #include "qos/allowance.h"
@@ -28,6 +31,11 @@ class LimitedDevice final : public block::FilterDevice {
   // of each reactor. They have passed CheckLimits.
   void SetLimits(const Limits& limits);
   Limits limits() const { return allowance_.view().limits; }
+
+  // What was saved and what is owed by now, for the device that stands for this disk in another process: words that only
+  // RestoreUse reads. Nothing is in flight here, and nothing was there. Others' words, of another version, are left alone.
+  std::vector<uint64_t> SaveUse() const { return SaveAccounts(*allowance_.view().accounts); }
+  void RestoreUse(std::span<const uint64_t> words);
 
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What coroutines of one reactor wait on: Event, Mutex, Gate. None of it is for two threads; a coroutine
+// What coroutines of one reactor wait on: Event (with a Deadline), Mutex, Gate. None of it is for two threads; a coroutine
 // moves to the object's reactor first (Reactor::Enter). Waiters go on at the reactor's next turn, in the
 // order in which they came.
 #pragma once
@@ -68,6 +68,34 @@ class Event {
   IntrusiveList<Waiter, &Waiter::hook_> waiters_;
 };
 
+// A wait for an event has an end: pulses it once when that time has come. On the event's reactor.
+class Deadline {
+ public:
+  // kNoDeadline: never. It lives no longer than the event.
+  Deadline(Reactor& reactor, Event& event, uint64_t at_ns) : timer_(*this), event_(event) {
+    if (at_ns != kNoDeadline) reactor.AddTimer(timer_, at_ns);
+  }
+  ~Deadline() { timer_.Cancel(); }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+  bool passed() const { return passed_; }
+
+ private:
+  struct PulseTimer : Timer {
+    explicit PulseTimer(Deadline& d) : Timer(&Fire), deadline(d) {}
+    static void Fire(Timer& timer) {
+      Deadline& deadline = static_cast<PulseTimer&>(timer).deadline;
+      deadline.passed_ = true;
+      deadline.event_.Pulse();
+    }
+    Deadline& deadline;
+  };
+  PulseTimer timer_;
+  Event& event_;
+  bool passed_ = false;
+};
+
 // One at a time, first come, first served. For one operation at a time on an object.
 class Mutex {
  public:
@@ -121,6 +149,11 @@ class Mutex {
     Ready ready_;
     bool locked_ = false;
   };
+  // Nothing is held when somebody else has it.
+  Guard TryLock() {
+    const bool free = !std::exchange(locked_, true);
+    return Guard(free ? this : nullptr);
+  }
   // auto guard = co_await mutex.Lock([cancel]);
   Locker Lock(CancelToken* cancel = nullptr) { return {*this, cancel}; }
 

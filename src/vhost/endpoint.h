@@ -44,6 +44,9 @@ class Endpoint {
   // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the
   // storage takes.
   virtual Task<void> Stop() = 0;
+  // The same, for another process' endpoint to go on: if the storage is done by then (on the control reactor's clock).
+  // kDeadlineExceeded: it is not, and the endpoint serves on as before. Not beside Stop.
+  virtual Task<Status> Yield(uint64_t deadline_ns) = 0;
   // The model's configuration space has changed: a peer that is connected is told.
   virtual void ConfigChanged() = 0;
   virtual EndpointStatus status() const = 0;

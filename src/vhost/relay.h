@@ -44,6 +44,10 @@ class Relay {
   // afterwards.
   Task<Status> Run(UniqueFd peer, UniqueFd library);
   void Stop();
+  // Between two messages, the rings are yielded (Session::YieldRings). OK: Run ends in success, with yielded(). Otherwise,
+  // or when no message came to its end before the deadline, it goes on. kCancelled: the connection ended. One at a time.
+  Task<Status> Yield(uint64_t deadline_ns);
+  bool yielded() const { return yielded_; }
   // Run ends with this error.
   void Fail(Error why);
   void Close();
@@ -55,6 +59,15 @@ class Relay {
   const std::string& last_request() const { return last_request_; }
 
  private:
+  struct YieldRequest {
+    YieldRequest(Reactor& control, uint64_t by_ns) : deadline_ns(by_ns), over(control) {}
+    const uint64_t deadline_ns;
+    bool begun = false;
+    Event over;
+    Status result;
+  };
+  Task<Status> Converse();
+  Task<void> TakeYield();
   Task<Status> Handle(Message* message);
   // The session's and the model's part. With `answer` set the message is answered here and goes no further.
   Task<Status> TakePart(Message* message, std::optional<Message>* answer);
@@ -76,6 +89,8 @@ class Relay {
   MessageChannel library_;
   UniqueFd backend_requests_;  // our way to the front end, once it gave us one
   bool stopping_ = false;
+  YieldRequest* yield_ = nullptr;
+  bool yielded_ = false;
   Status failure_;  // what Run ends with when it was told to
   uint32_t stopped_base_ = 0;
   uint64_t messages_ = 0;

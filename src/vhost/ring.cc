@@ -117,20 +117,41 @@ void Ring::UnwatchKick() {
 }
 
 Task<void> Ring::Stop() {
+  auto stop = StopBy(kNoDeadline);
+  (void)co_await std::move(stop);
+}
+
+Task<uint32_t> Ring::StopBy(uint64_t deadline_ns) {
   CLEAT_CHECK(running_);
   co_await io_.Enter();
   UnwatchKick();
-  Event drained(io_);
-  queue_->Stop([&drained] { drained.Set(); });
-  if (!drained.is_set()) DrainMeter::Fire(drain_meter_);
-  co_await drained.Wait();
-  drain_meter_.Cancel();
-  draining_requests_.store(0, std::memory_order_relaxed);
+  Event over(io_);
+  bool drained = false;
+  queue_->Stop([&] {
+    drained = true;
+    over.Set();
+  });
+  if (!drained) {
+    DrainMeter::Fire(drain_meter_);
+    const Deadline deadline(io_, over, deadline_ns);
+    co_await over.Wait();
+    drain_meter_.Cancel();
+    draining_requests_.store(0, std::memory_order_relaxed);
+  }
+  if (!drained) {
+    const uint32_t in_flight = queue_->in_flight();
+    queue_->Resume();
+    const Status watching = WatchKick();
+    co_await control_.Enter();
+    if (!watching) Broke(life_, watching.error().message);
+    co_return in_flight;
+  }
   const uint32_t next = queue_->next_available();
   co_await control_.Enter();
   told.base = next;
   running_ = false;
   broken_.clear();
+  co_return 0;
 }
 
 Task<void> Ring::Close() {

@@ -55,6 +55,9 @@ class Ring {
   Task<Status> Start(virtio::QueueSetup* setup);
   // Returns when every request in flight has been completed to the ring; told.base is where to go on from.
   Task<void> Stop();
+  // The same, if it is done by then (on the I/O reactor's clock). Otherwise the ring runs on, and how many requests were
+  // in flight is the result.
+  Task<uint32_t> StopBy(uint64_t deadline_ns);
   // Destroys the device queue on its reactor. Stopped.
   Task<void> Close();
 

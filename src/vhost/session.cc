@@ -428,6 +428,29 @@ Task<void> Session::StopAllRings() {
   co_await stopping.Close();
 }
 
+Task<void> Session::YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left,
+                                 Gate::Holder /*stopping*/) {
+  auto stop = ring.StopBy(deadline_ns);
+  *left += co_await std::move(stop);
+}
+
+Task<Status> Session::YieldRings(uint64_t deadline_ns) {
+  uint32_t left = 0;
+  Gate stopping(control_);
+  for (const auto& ring : rings_) {
+    if (ring->running()) Spawn(YieldBesides(*ring, deadline_ns, &left, Gate::Holder(stopping)));
+  }
+  co_await stopping.Close();
+  if (!AnyRunning()) co_return Ok{};
+  for (const auto& ring : rings_) {
+    auto start = StartIfComplete(*ring);
+    Status started = co_await std::move(start);
+    if (!started) co_return started;
+  }
+  on_change_();
+  co_return Error(ErrorCode::kDeadlineExceeded, std::to_string(left) + " requests are still in the storage");
+}
+
 Task<void> Session::End() {
   CLEAT_CHECK(!ended_);
   auto stop = StopAllRings();

@@ -91,6 +91,9 @@ class Session {
   Task<Status> EnableRing(uint32_t index, bool enable);
   Task<Result<uint32_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
   Task<void> StopAllRings();                        // side by side; told.enabled goes
+  // For another back end to go on with the rings: stops all of them side by side, and forgets nothing, neither what was
+  // told nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.
+  Task<Status> YieldRings(uint64_t deadline_ns);
 
   // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
   Task<void> End();
@@ -122,6 +125,7 @@ class Session {
   Task<Status> StartIfComplete(Ring& ring);
   Task<void> StopOne(Ring& ring);
   Task<void> StopBesides(Ring& ring, Gate::Holder stopping);
+  Task<void> YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left, Gate::Holder stopping);
   Task<void> UpdateDirtyLog();
   Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(const UniqueFd& file, uint64_t offset_bytes,
                                                              uint64_t size_bytes);

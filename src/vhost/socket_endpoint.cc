@@ -109,6 +109,25 @@ Task<void> SocketEndpoint::Stop() {
   Changed();
 }
 
+// A connection that ends meanwhile is drained as part of it, in the time that is left.
+Task<Status> SocketEndpoint::Yield(uint64_t deadline_ns) {
+  Reactor& control = factory_.control_;
+  while (phase_ != EndpointState::kStopped && phase_ != EndpointState::kConnecting) {
+    if (serving_) {
+      auto yield = relay_->Yield(deadline_ns);
+      const Status yielded = co_await std::move(yield);
+      if (yielded) break;
+      if (yielded.error().code != ErrorCode::kCancelled) co_return yielded;
+    } else if (control.now_ns() >= deadline_ns) {
+      co_return Error(ErrorCode::kDeadlineExceeded, status().message);
+    }
+    co_await control.SleepFor(kLibraryRetryNs);
+  }
+  auto stop = Stop();
+  co_await std::move(stop);
+  co_return Ok{};
+}
+
 Task<void> SocketEndpoint::Run() {
   Reactor& control = factory_.control_;
   while (!cancel_->cancelled()) {
@@ -160,8 +179,11 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   auto library = co_await std::move(connecting);
   Status served = Ok{};
   if (library) {
+    serving_ = true;
     auto run = relay_->Run(std::move(peer), std::move(library).value());
     served = co_await std::move(run);
+    serving_ = false;
+    if (relay_->yielded()) cancel_->Cancel();  // somebody else is the next one to connect
   } else {
     served = std::move(library).error();
   }

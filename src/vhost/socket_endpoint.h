@@ -72,6 +72,7 @@ class SocketEndpoint final : public Endpoint {
 
   Status Start() override;
   Task<void> Stop() override;
+  Task<Status> Yield(uint64_t deadline_ns) override;
   void ConfigChanged() override {
     if (relay_ != nullptr) relay_->TellConfigChanged();
   }
@@ -110,6 +111,7 @@ class SocketEndpoint final : public Endpoint {
   bool silent_ = false;
   uint64_t connections_ = 0;
   uint64_t error_delay_ns_ = 0;
+  bool serving_ = false;   // the relay's coroutine runs
   bool had_ring_ = false;  // this connection
   uint32_t useless_ = 0;   // connections in a row that were of no use
 };

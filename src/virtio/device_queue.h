@@ -86,6 +86,8 @@ class DeviceQueue : public Poller {
   // completed to the ring and no guest memory is held any more. Not twice without a Start between. `on_drained` may
   // destroy the queue, but not the storage below it, which may be on the stack.
   virtual void Stop(std::function<void()> on_drained) = 0;
+  // Takes a Stop back that has not drained yet: `on_drained` is forgotten, and the queue goes on as if nothing had been.
+  virtual void Resume() = 0;
 
   // While it runs, without stopping: the next fetch uses the new map (and where the ring lies in it), requests in
   // flight keep the old one alive until they end.

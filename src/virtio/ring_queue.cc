@@ -29,8 +29,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   dirty_log_.Attach(setup.dirty_log);
   const Status started = StartRing(setup);
   if (!started) Break(started.error().message);  // told in the first Poll
-  held_until_ns_ = kNoDeadline;
-  LookAtHold();
+  Hold();
   reactor_.AddPoller(*this);
   // A predecessor may have died between its last used index and the notification.
   if (notifier_ != nullptr) notifier_->Call();
@@ -56,6 +55,11 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
   if (!position) return Status(position.error());
   replays_ = packed_inflight_log_.InFlight();
   return Ok{};
+}
+
+void RingQueue::Hold() {
+  held_until_ns_ = kNoDeadline;
+  LookAtHold();
 }
 
 // The time that it was told first holds, or an earlier one: others may go on to use what it shares with them.
@@ -85,6 +89,16 @@ void RingQueue::Stop(std::function<void()> on_drained) {
   Publish();
   if (in_flight_ == 0) return FinishStop();
   LetDrain();
+}
+
+void RingQueue::Resume() {
+  CLEAT_CHECK(state_ == State::kDraining && !in_poll_);
+  state_ = State::kRunning;
+  left_behind_ = false;
+  on_drained_ = nullptr;
+  if (std::exchange(let_pass_, false)) LetPass(false);
+  Hold();  // what was let pass is paid for first
+  reactor_.AddPoller(*this);
 }
 
 // Whoever stops a queue waits for it, and the whole guest with him: not as long as limits may take. Outside of Poll, the

@@ -8,6 +8,7 @@
 // that is stopped meanwhile has run all of them again before it drains: the front end is told that nothing is left.
 //
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
+//          draining --Resume--> running
 //          running, but held: fetches nothing yet (HeldUntilNs)
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
@@ -61,6 +62,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   void Start(const QueueSetup& setup, BrokenFn on_broken) final;
   void Stop(std::function<void()> on_drained) final;
+  void Resume() final;
   void SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) final;
   void SetNotifier(Notifier* notifier) final;
   void SetDirtyLog(const DirtyLogMemory& dirty_log) final;
@@ -188,6 +190,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void NoteBacklog(uint32_t left);
   void Break(std::string reason);
   void ReportBroken();
+  void Hold();
   void LetDrain();
   void FinishStop();
 

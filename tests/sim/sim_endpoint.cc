@@ -84,6 +84,12 @@ Task<void> SimEndpoint::Stop() {
   co_await stopped_.Wait();
 }
 
+Task<Status> SimEndpoint::Yield(uint64_t /*deadline_ns*/) {
+  auto stop = Stop();
+  co_await std::move(stop);
+  co_return Ok{};
+}
+
 Task<void> SimEndpoint::Run() {
   while (!cancel_.cancelled()) {
     EnterPhase(EndpointState::kConnecting);

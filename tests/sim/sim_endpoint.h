@@ -81,7 +81,9 @@ class SimEndpoint final : public vhost::Endpoint {
 
   Status Start() override;
   Task<void> Stop() override;
-  void ConfigChanged() override {}  // a guest here reads the configuration when it connects
+  Task<Status> Yield(
+      uint64_t deadline_ns) override;  // a peer here can't be stopped half-way: however long it takes
+  void ConfigChanged() override {}     // a guest here reads the configuration when it connects
   vhost::EndpointStatus status() const override;
 
  private:

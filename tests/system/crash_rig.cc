@@ -182,8 +182,12 @@ void CrashRig::KillEngine() {
   before_kill_();
   host_.KillEngine();
   ++engine_kills_;
-  for (size_t i = 0; i < guests_.size(); ++i) marks_[i] = guests_[i]->load().Mark();
+  Mark();
   after_kill_();
+}
+
+void CrashRig::Mark() {
+  for (size_t i = 0; i < guests_.size(); ++i) marks_[i] = guests_[i]->load().Mark();
 }
 
 // At any moment from its start until it has taken over: also in the middle of a handshake.
@@ -208,7 +212,7 @@ bool CrashRig::WaitRecovered() {
 
 bool CrashRig::Do(CrashEvent event) {
   if (!Work()) return false;
-  ++events_[event];
+  ++events_[CrashEventName(event)];
   switch (event) {
     case CrashEvent::kEngine:
       KillEngine();
@@ -238,6 +242,15 @@ bool CrashRig::Do(CrashEvent event) {
       host_.StartCleatd();
       break;
   }
+  return WaitRecovered() && findings() == 0;
+}
+
+bool CrashRig::Do(const std::string& name, const std::function<std::string()>& event) {
+  if (!Work()) return false;
+  ++events_[name];
+  Mark();
+  const std::string failure = event();
+  if (!failure.empty()) failures_.push_back(name + ": " + failure);
   return WaitRecovered() && findings() == 0;
 }
 
@@ -283,7 +296,7 @@ std::string CrashRig::Json() const {
                        {"gap_ms", GapsJson(guest->gaps())}});
   }
   nlohmann::json events = nlohmann::json::object();
-  for (const auto& [event, count] : events_) events[CrashEventName(event)] = count;
+  for (const auto& [event, count] : events_) events[event] = count;
   nlohmann::json found = nlohmann::json::array();
   for (const std::string& failure : failures_) found.push_back({{"fault", "host"}, {"text", failure}});
   for (const auto& guest : guests_) {

@@ -104,6 +104,9 @@ class CrashRig {
   // One of them at a random moment under load, and everything started again. False when some guest did not recover or
   // has a finding.
   bool Do(CrashEvent event);
+  // Likewise with something of the test's own, by which each guest gets to another engine: it says what went wrong, if it
+  // did, and leaves everything running.
+  bool Do(const std::string& name, const std::function<std::string()>& event);
   // Lets the loads end with a last comparison of everything. False when there is a finding.
   bool Stop();
 
@@ -119,13 +122,14 @@ class CrashRig {
   bool Work();  // a random while of load; false when a guest does not go on
   void KillEngine();
   void KillSuccessor();
+  void Mark();
   bool WaitRecovered();
 
   Host& host_;
   Random random_;
   std::vector<std::unique_ptr<CrashGuest>> guests_;
   std::vector<uint64_t> marks_;  // by guest
-  std::map<CrashEvent, uint64_t> events_;
+  std::map<std::string, uint64_t> events_;
   uint64_t engine_kills_ = 0;
   std::function<void()> before_kill_ = [] {};
   std::function<void()> after_kill_ = [] {};

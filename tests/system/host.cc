@@ -121,7 +121,8 @@ void Host::StartCleatd() {
   cleatd_ = Spawn("cleatd", arguments, "cleatd");
 }
 
-std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::string& log) {
+std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::string& log,
+                                           const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"--name",        id,
                                      "--control",     Path("engine.sock"),
                                      "--runtime-dir", Path("run"),
@@ -130,6 +131,7 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
   // cleatd has made it by then.
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
+  arguments.insert(arguments.end(), more.begin(), more.end());
   return Spawn("cleat-engine", arguments, log);
 }
 
@@ -137,8 +139,17 @@ void Host::StartEngine() {
   engine_ = SpawnEngine(kEngineId, "cleat-engine");
 }
 
-void Host::AddEngine(const std::string& id) {
-  more_engines_[id] = SpawnEngine(id, id);
+Process& Host::engine(const std::string& id) {
+  return id == kEngineId ? *engine_ : *more_engines_.at(id);
+}
+
+void Host::StartEngine(const std::string& id) {
+  if (id == kEngineId) return StartEngine();
+  more_engines_.at(id) = SpawnEngine(id, id);
+}
+
+void Host::AddEngine(const std::string& id, const std::vector<std::string>& arguments) {
+  more_engines_[id] = SpawnEngine(id, id, arguments);
   EXPECT_TRUE(WaitEngine("engines/" + id)) << id << " did not find cleatd";
 }
 

@@ -71,7 +71,10 @@ class Host {
   // SIGTERM; the exit status has to be 0.
   void TerminateEngine();
   // One more engine on this host, with the arguments that the first one has, until the host ends; returns when it is connected.
-  void AddEngine(const std::string& id);
+  void AddEngine(const std::string& id, const std::vector<std::string>& arguments = {});
+  // Of any engine, by id.
+  Process& engine(const std::string& id);
+  void StartEngine(const std::string& id);  // again
   bool WaitEngine() { return WaitEngine(kEngineName); }
   // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged
   // to. Waits until `done` likes them (false when it never does).
@@ -96,7 +99,8 @@ class Host {
  private:
   std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
                                  const std::string& log);
-  std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log);
+  std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
+                                       const std::vector<std::string>& more = {});
   bool WaitEngine(const std::string& name);
   void End(std::unique_ptr<Process>* process, const std::string& name);
   void CheckLog(const std::string& name) const;

@@ -171,6 +171,69 @@ TEST(Codec, ReportsSayWhatTheyWereGiven) {
   EXPECT_STREQ(reply->reply->message, "disks/a is not here");
 }
 
+// What one engine's reply says of a hand-over is what the next one is told.
+TEST(Codec, AHandOverGoesFromOneEngineToTheNext) {
+  const HandOver given{.disks = {{.target = 0, .use = {}}, {.target = 5, .use = {7, 0, ~uint64_t{0}}}}};
+  const auto reply = Read(EncodeReply(5, Ok{}, &given));
+  ASSERT_NE(reply->reply->hand_over, nullptr);
+  EXPECT_EQ(Read(EncodeReply(5, Error(ErrorCode::kInternal, "no"), &given))->reply->hand_over, nullptr);
+
+  std::string name = "controllers/vm1";
+  Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
+  take.name = name.data();
+  take.hand_over = reply->reply->hand_over;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER;
+  envelope.take_controller = &take;
+  const auto taken = Decode(Write(envelope));
+  ASSERT_TRUE(taken.ok()) << taken.error().message;
+  const auto& message = std::get<TakeControllerMessage>(taken->body);
+  EXPECT_EQ(message.name, name);
+  ASSERT_EQ(message.hand_over.disks.size(), 2U);
+  EXPECT_EQ(message.hand_over.disks[1].target, 5U);
+  EXPECT_EQ(message.hand_over.disks[1].use, given.disks[1].use);
+
+  std::vector<uint64_t> many(kHandOverWordsMax + 1);
+  take.hand_over->disks[0]->n_buckets = many.size();
+  take.hand_over->disks[0]->buckets = many.data();
+  EXPECT_EQ(Decode(Write(envelope)).error().message.find("too many buckets") == std::string::npos, false);
+  take.hand_over->disks[0]->n_buckets = 0;
+  take.hand_over->disks[0]->buckets = nullptr;
+  take.hand_over = nullptr;  // of one that has died
+  EXPECT_TRUE(Decode(Write(envelope)).ok());
+  take.name = nullptr;
+  EXPECT_FALSE(Decode(Write(envelope)).ok());
+}
+
+TEST(Codec, WhoStandsByIsSaid) {
+  HelloMessage hello;
+  hello.engine = "green";
+  EXPECT_EQ(Read(EncodeHello(hello))->hello->stands_by_for, nullptr);
+  hello.stands_by_for = "blue";
+  EXPECT_STREQ(Read(EncodeHello(hello))->hello->stands_by_for, "blue");
+
+  std::string name = "controllers/vm1";
+  std::string path = "/run/vm1.sock";
+  Cleat__Engine__V1__Controller controller = CLEAT__ENGINE__V1__CONTROLLER__INIT;
+  controller.name = name.data();
+  controller.socket_path = path.data();
+  controller.has_type = 1;
+  controller.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI;
+  controller.has_socket_mode = 1;
+  controller.socket_mode = CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT;
+  Cleat__Engine__V1__PutController put = CLEAT__ENGINE__V1__PUT_CONTROLLER__INIT;
+  put.controller = &controller;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER;
+  envelope.put_controller = &put;
+  for (const bool standby : {false, true}) {
+    put.has_standby = put.standby = standby;
+    const auto decoded = Decode(Write(envelope));
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_EQ(std::get<PutControllerMessage>(decoded->body).standby, standby);
+  }
+}
+
 TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
   std::vector<ControllerReport> controllers(1000);
   for (size_t i = 0; i < controllers.size(); ++i) {

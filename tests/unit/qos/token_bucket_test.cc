@@ -215,5 +215,37 @@ TEST(GroupTable, RefusesWhatIsNone) {
   }
 }
 
+// A disk goes on in another process: what it owes there is what it owed here, whatever it costs by now.
+TEST(Accounts, GoOnInAnotherProcess) {
+  constexpr uint64_t kNow = UnitsOf(1000 * kNsPerSecond);
+  Limits limits;
+  limits[Meter::kIops] = {.per_second = 100};
+  limits[Meter::kBytes] = {.per_second = 1 << 20, .burst_per_second = 1 << 22, .burst_ms = 500};
+  Accounts before;
+  SetPrices(before, limits, kNow, nullptr);
+  Account& iops = before.accounts[AccountOf(Meter::kIops)];
+  iops.Owe(CostOf(300, PriceOf(100)), kToleranceUnits, kNow);
+  const std::vector<uint64_t> words = SaveAccounts(before);
+
+  Accounts after;
+  SetPrices(after, limits, kNow + 5, nullptr);
+  RestoreAccounts(after, words, kNow + 5);
+  EXPECT_EQ(SaveAccounts(after), words);
+
+  Limits doubled = limits;
+  doubled[Meter::kIops].per_second = 200;
+  doubled[Meter::kBytes] = {};
+  Accounts changed;
+  SetPrices(changed, doubled, kNow, nullptr);
+  RestoreAccounts(changed, words, kNow);
+  const uint64_t owed = changed.accounts[AccountOf(Meter::kIops)].paid_until.load() - kNow;
+  EXPECT_NEAR(static_cast<double>(owed), static_cast<double>(iops.paid_until.load() - kNow) / 2, 1000);
+  EXPECT_EQ(changed.accounts[AccountOf(Meter::kBytes)].price.load(), 0U);
+
+  Accounts untouched;
+  RestoreAccounts(untouched, std::vector<uint64_t>(7, 99), kNow);
+  EXPECT_EQ(SaveAccounts(untouched), std::vector<uint64_t>(2 * kAccounts));
+}
+
 }  // namespace
 }  // namespace cleat::qos

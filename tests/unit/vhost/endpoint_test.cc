@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/random.h"
 #include "host.h"
@@ -150,6 +151,72 @@ TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
   EXPECT_TRUE(WaitFor([&] { return endpoint.status().state != EndpointState::kDraining; }));
   ASSERT_TRUE((*driver)->Reconnect().ok());
   WriteAndVerify(**driver, 2);
+}
+
+TEST_F(EndpointTest, YieldsToAnotherUnderIo) {
+  virtio::BlkModel& model = host.AddModel(1);
+  virtio::BlkModel& successor_model = host.AddModel(1);
+  auto memory = Memory();
+  auto front_end = Frontend::Listen(Path()).value();
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  WriteAndVerify(**driver, 1);
+  host.disk().Hold();
+  perf::BlkIo io;
+  io.length_bytes = 4096;
+  io.data_gpa = *(*driver)->AllocateBuffer(4096);
+  for (io.token = 0; io.token < 5; ++io.token) ASSERT_TRUE((*driver)->Submit(0, io));
+  (*driver)->Kick(0);
+  ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 5; }));
+  // Not now: it serves on, and the peer has not noticed.
+  const Status refused = endpoint.Yield(20 * kNsPerMs);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(endpoint.status().state, EndpointState::kReady);
+  EXPECT_FALSE(front_end->PeerGone());
+  host.disk().LetGo();
+  const Status yielded = endpoint.Yield(kTestTimeoutNs);
+  EXPECT_TRUE(yielded.ok()) << yielded.error().message;
+  EXPECT_EQ(endpoint.status().state, EndpointState::kStopped);
+  EXPECT_EQ(endpoint.status().connections, 1U) << "it must not come back";
+  RunningEndpoint successor(host, *factory, successor_model, Path());
+  ASSERT_TRUE((*driver)->Reconnect().ok());
+  std::array<perf::BlkCompletion, 8> completions;
+  EXPECT_EQ((*driver)->Poll(0, completions), 5U) << "all that was in flight had been answered";
+  WriteAndVerify(**driver, 2);
+  EXPECT_EQ(successor.status().connections, 1U);
+}
+
+TEST_F(EndpointTest, YieldsWhateverItIsDoing) {
+  virtio::BlkModel& model = host.AddModel(1);
+  auto memory = Memory();
+  {
+    RunningEndpoint endpoint(host, *factory, model, Path());
+    EXPECT_TRUE(endpoint.Yield(kTestTimeoutNs).ok()) << "nobody was there";
+    EXPECT_EQ(endpoint.status().state, EndpointState::kStopped);
+  }
+  auto front_end = Frontend::Listen(Path()).value();
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  host.disk().Hold();
+  perf::BlkIo io;
+  io.length_bytes = 4096;
+  io.data_gpa = *(*driver)->AllocateBuffer(4096);
+  ASSERT_TRUE((*driver)->Submit(0, io));
+  (*driver)->Kick(0);
+  ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 1; }));
+  // In the middle of a message that waits for the storage.
+  std::thread guest([&] { EXPECT_TRUE((*driver)->Stop().ok()); });
+  EXPECT_TRUE(endpoint.WaitMessage("GET_VRING_BASE waits for 1 requests in the storage"));
+  const Status refused = endpoint.Yield(20 * kNsPerMs);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "GET_VRING_BASE is still being answered");
+  host.disk().LetGo();
+  guest.join();
+  EXPECT_TRUE(endpoint.Yield(kTestTimeoutNs).ok()) << "no ring was up";
+  EXPECT_TRUE(front_end->WaitPeerGone(kTestTimeoutNs).ok());
 }
 
 TEST_F(EndpointTest, MemoryHotPlug) {

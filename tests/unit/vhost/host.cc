@@ -280,6 +280,11 @@ void RunningEndpoint::Stop() {
   host_.control_thread().Await<void>([&] { return endpoint_->Stop(); });
 }
 
+Status RunningEndpoint::Yield(uint64_t within_ns) {
+  return host_.control_thread().Await<Status>(
+      [&] { return endpoint_->Yield(host_.control().now_ns() + within_ns); });
+}
+
 EndpointStatus RunningEndpoint::status() {
   EndpointStatus status;
   host_.control_thread().Call([&] { status = endpoint_->status(); });

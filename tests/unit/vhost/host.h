@@ -147,6 +147,7 @@ class RunningEndpoint {
   ~RunningEndpoint();
 
   void Stop();
+  Status Yield(uint64_t within_ns);
   EndpointStatus status();
   bool WaitState(EndpointState state);
   bool WaitMessage(const std::string& part);

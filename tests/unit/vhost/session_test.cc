@@ -186,6 +186,50 @@ TEST_F(SessionTest, DrainsBeforeItAnswersGetVringBase) {
   EXPECT_TRUE(guest.Holds(buffer, 7));
 }
 
+TEST_F(SessionTest, YieldedRingsHaveDrained) {
+  StartAll();
+  const uint64_t buffer = guest.Allocate(0, kBlockBytes);
+  ASSERT_EQ(guest.Write(0, 1, buffer, 7), 0);
+  host.disk().Hold();
+  guest.Submit(0, perf::wire::kBlkIn, 1, buffer);
+  ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 1; }));
+  std::thread storage([&] {
+    EXPECT_TRUE(WaitFor([&] { return Ask([&] { return session->draining_requests(); }) == 1; }));
+    host.disk().LetGo();
+  });
+  const Status yielded = Do([&] { return session->YieldRings(host.control().now_ns() + kTestTimeoutNs); });
+  storage.join();
+  EXPECT_TRUE(yielded.ok()) << yielded.error().message;
+  EXPECT_EQ(Ask([&] { return session->rings_up(); }), 0U);
+  perf::UsedEntry used;
+  EXPECT_EQ(guest.rings[0]->Pop(&used), perf::PopResult::kDone);
+}
+
+TEST_F(SessionTest, RingsThatDoNotDrainInTimeRunOn) {
+  StartAll();
+  const uint64_t buffer = guest.Allocate(0, kBlockBytes);
+  const uint64_t other = guest.Allocate(1, kBlockBytes);
+  ASSERT_EQ(guest.Write(0, 1, buffer, 7), 0);
+  host.disk().Hold();
+  guest.Submit(0, perf::wire::kBlkIn, 1, buffer);
+  ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 1; }));
+  for (int i = 0; i < 2; ++i) {
+    const Status refused = Do([&] { return session->YieldRings(host.control().now_ns() + 20 * kNsPerMs); });
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(refused.error().message, "1 requests are still in the storage");
+    EXPECT_EQ(Ask([&] { return session->rings_up(); }), kRings);
+  }
+  guest.Submit(1, perf::wire::kBlkIn, 1, other);  // all rings fetch again
+  EXPECT_TRUE(WaitFor([&] { return host.disk().in_storage() == 2; }));
+  host.disk().LetGo();
+  EXPECT_EQ(guest.Complete(0), 0);
+  EXPECT_EQ(guest.Complete(1), 0);
+  EXPECT_TRUE(guest.Holds(buffer, 7));
+  for (uint32_t ring = 0; ring < kRings; ++ring) EXPECT_EQ(guest.Read(ring, 1, buffer), 0);
+  EXPECT_EQ(Ask([&] { return session->draining_requests(); }), 0U);
+}
+
 TEST_F(SessionTest, ADisabledRingGoesOnWhereItStood) {
   StartAll();
   const uint64_t buffer = guest.Allocate(0, kBlockBytes);

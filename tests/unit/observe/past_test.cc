@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one engine has counted of a controller goes on in another one's cells.
+#include "observe/past.h"
+
+#include <gtest/gtest.h>
+
+#include "observe/segment.h"
+
+namespace cleat::observe {
+namespace {
+
+constexpr char kController[] = "controllers/vm";
+
+std::unique_ptr<Segment> MakeSegment(const std::string& engine) {
+  SegmentOptions options;
+  options.engine = engine;
+  options.reactors = {"reactor-0", "reactor-1"};
+  return Segment::Make(options).value();
+}
+
+TEST(Past, GoesOnInAnotherEngine) {
+  const auto blue = MakeSegment("blue");
+  const auto green = MakeSegment("green");
+  const auto first = blue->Add(kController, "disks/a", 0, 0, 500).value();
+  const auto second = blue->Add(kController, "disks/a", 0, 1, 400).value();
+  const auto other = blue->Add("controllers/vm2", "disks/b", 0, 0, 300).value();
+  first->Count(OpColumn::kRead, 3, 12288, 1);
+  first->Record(OpColumn::kRead, Stage::kTotal, 5, 2);
+  second->Count(OpColumn::kRead, 1, 4096, 0);
+  second->Record(OpColumn::kRead, Stage::kTotal, 123456789, 1);
+  other->Count(OpColumn::kRead, 1000, 0, 0);
+
+  const auto pasts = ReadPast(blue->OpenForReaders().value(), kController);
+  ASSERT_TRUE(pasts.ok()) << pasts.error().message;
+  ASSERT_EQ(pasts->size(), 1U);
+  const auto cell = green->Add(kController, "disks/a", 0, 1, 900).value();
+  cell->Count(OpColumn::kRead, 10, 0, 0);  // since it was taken
+  pasts->at(0).AddTo(*cell);
+
+  const auto reader = SegmentReader::Open(green->OpenForReaders().value()).value();
+  const auto cells = reader->Cells();
+  ASSERT_EQ(cells.size(), 1U);
+  EXPECT_EQ(cells[0].since_ns, 400U);
+  const OpCount& reads = cells[0].ops.at(static_cast<size_t>(OpColumn::kRead));
+  EXPECT_EQ(reads.requests, 14U);
+  EXPECT_EQ(reads.bytes, 16384U);
+  EXPECT_EQ(reads.errors, 1U);
+  const auto& histogram =
+      reader->Histograms(cells[0])[static_cast<size_t>(OpColumn::kRead)][static_cast<size_t>(Stage::kTotal)];
+  EXPECT_EQ(histogram.count(), 3U);
+  EXPECT_EQ(histogram.PercentileNs(0), 5U);
+  EXPECT_EQ(histogram.LongestNs(), BucketHighestNs(BucketOf(123456789)));
+}
+
+TEST(Past, OfNobodyIsNothing) {
+  const auto blue = MakeSegment("blue");
+  EXPECT_TRUE(ReadPast(blue->OpenForReaders().value(), kController)->empty());
+  EXPECT_FALSE(ReadPast(UniqueFd(), kController).ok());
+}
+
+}  // namespace
+}  // namespace cleat::observe
