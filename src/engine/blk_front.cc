@@ -6,8 +6,13 @@
 namespace cleat::engine {
 
 BlkFront::BlkFront(ControllerContext& context, const ControllerSpec& spec,
-                   const std::vector<Reactor*>& reactors, std::function<void()> on_change)
-    : context_(context), spec_(spec), reactors_(reactors), on_change_(std::move(on_change)) {}
+                   const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                   std::function<void()> on_change)
+    : context_(context),
+      spec_(spec),
+      reactors_(reactors),
+      ownership_(ownership),
+      on_change_(std::move(on_change)) {}
 
 Task<void> BlkFront::Close() {
   if (endpoint_ == nullptr) co_return;
@@ -20,7 +25,7 @@ Task<Status> BlkFront::Add(AttachedDisk& disk) {
   const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
                                               spec_.queues, entrance);
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, on_change_);
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, ownership_, on_change_);
   if (!endpoint) co_return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();
   co_return Ok{};

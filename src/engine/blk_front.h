@@ -15,7 +15,7 @@ namespace cleat::engine {
 class BlkFront final : public Front {
  public:
   BlkFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
-           std::function<void()> on_change);
+           vhost::Ownership& ownership, std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
   Status Serve() override { return Ok{}; }
@@ -32,6 +32,7 @@ class BlkFront final : public Front {
   ControllerContext& context_;
   const ControllerSpec& spec_;
   const std::vector<Reactor*>& reactors_;
+  vhost::Ownership& ownership_;
   const std::function<void()> on_change_;
   std::unique_ptr<virtio::BlkModel> model_;
   std::unique_ptr<vhost::Endpoint> endpoint_;

@@ -36,7 +36,9 @@ Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
       model_(model),
       progress_(control),
       peer_(Framer::Direction::kRequests, progress_),
-      library_(Framer::Direction::kReplies, progress_) {}
+      library_(Framer::Direction::kReplies, progress_) {
+  session_.OnOwned([this] { progress_.Set(); });
+}
 
 void Relay::Stop() {
   stopping_ = true;
@@ -73,6 +75,11 @@ Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
   if (!watching) co_return watching;
   while (!stopping_) {
     progress_.Reset();  // before the look at the sockets, so that nothing is missed after it
+    if (session_.may_start()) {
+      auto start = session_.StartWaiting();
+      Status started = co_await std::move(start);
+      if (!started) co_return started;
+    }
     auto unasked = library_.TryRead();
     if (!unasked || *unasked) {
       co_return Error(ErrorCode::kInvalidArgument, "the vhost library refused " + last_request_);
