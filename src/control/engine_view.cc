@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "control/names.h"
+#include "control/translate.h"
 
 namespace cleat::control {
 namespace {
@@ -60,18 +61,17 @@ bool IsHeldBack(const ControllerView& view) {
          view.unproven.empty();
 }
 
-// Whether one of these controllers serves the disk now, as one of which that is so.
+// Whether one of these controllers has the disk open now, as one of which that is so.
 template <typename Predicate>
-bool AnyActive(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
-               Predicate is_so) {
+bool AnyOpen(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
+             Predicate is_so) {
   const std::string name = DiskName(disk);
   for (const std::string& controller : controllers) {
     const auto view = engine.controllers.find(controller);
     if (view == engine.controllers.end()) continue;
     for (const auto& [target, status] : view->second.attachments) {
       const engine::v1::Disk& known = status.attachment().disk();
-      if (status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE && known.name() == name && is_so(known))
-        return true;
+      if (IsOpen(status.state()) && known.name() == name && is_so(known)) return true;
     }
   }
   return false;
@@ -85,14 +85,14 @@ bool IsBehind(const EngineView& engine, const std::vector<std::string>& controll
       held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
     return true;
   }
-  return AnyActive(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
+  return AnyOpen(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
     return known.has_size_bytes() && known.size_bytes() < size_bytes;
   });
 }
 
 bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
                     const std::string& disk, uint64_t limits_revision) {
-  return AnyActive(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
+  return AnyOpen(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
     return known.limits().revision() < limits_revision;
   });
 }
