@@ -179,7 +179,6 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
       return v1::ATTACHMENT_STATE_INCOMING;
     case engine::v1::ATTACHMENT_STATE_RELEASED:
       return v1::ATTACHMENT_STATE_RELEASED;
-    case engine::v1::ATTACHMENT_STATE_STANDBY:
     case engine::v1::ATTACHMENT_STATE_UNSPECIFIED:
       break;
   }
