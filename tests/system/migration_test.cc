@@ -274,7 +274,7 @@ TEST_P(MigrationTest, RestartsInTheMiddle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, MigrationTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Two" : "One"; });
+                         [](const auto& engines) { return engines.param ? "Two" : "One"; });
 
 TEST(MigrationRules, OneThatOwnsAndOneThatComes) {
   Host host;
