@@ -21,17 +21,16 @@ class MigrationTest(BenchTest):
         self.cleat = self.bench.cleat(reactors=2)
         for disk in DISKS:
             self.cleat.create_file_disk(disk, "64M", self.bench.path(f"{disk}.img"))
-        for place in "ab":
-            for kind in DISKS.values():
-                self.cleat.create_controller(f"{kind}-{place}", self.bench.path(f"{kind}-{place}.sock"), 2, kind)
 
     def attach(self, place: str, *more: str) -> None:
         for disk, kind in DISKS.items():
+            self.cleat.create_controller(f"{kind}-{place}", self.bench.path(f"{kind}-{place}.sock"), 2, kind)
             self.cleat.ctl("attach", disk, f"{kind}-{place}", "--wait=30", *more)
 
     def detach(self, place: str) -> None:
         for disk, kind in DISKS.items():
             self.cleat.ctl("detach", f"{kind}-{place}", disk, "--wait=30")
+            self.cleat.delete_controller(f"{kind}-{place}")
 
     def qemu(self, place: str, incoming: bool) -> Guest:
         return self.bench.guest(f"{'target' if incoming else 'guest'}-{place}",
