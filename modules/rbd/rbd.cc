@@ -37,7 +37,8 @@ class RbdDevice final : public block::Device {
         image_(std::move(image)),
         listener_(std::move(listener)),
         client_(std::move(client)),
-        clients_(clients) {}
+        clients_(clients),
+        lock_wait_ns_(options_.lock_wait_ns) {}
 
   ~RbdDevice() override {
     if (image_ == nullptr) return;
@@ -56,12 +57,14 @@ class RbdDevice final : public block::Device {
   }
 
   Task<Status> Acquire(AccessMode mode) override;
+  void SetAcquirePatience(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
   Task<Status> Release() override;
   Task<Status> Resize(uint64_t size_bytes) override;
   Task<Status> Close() override;
 
  private:
   Task<Status> TakeOver(LockOwner owner);
+  Task<void> SeeSize();
   Error OwnedBy(const LockOwner& owner) const;
   Status Fenced(Status status);
   void ShutOutSeen();
@@ -71,6 +74,7 @@ class RbdDevice final : public block::Device {
   const std::shared_ptr<RbdListener> listener_;
   const std::shared_ptr<RadosClient> client_;
   ClientPool& clients_;
+  uint64_t lock_wait_ns_;
 };
 
 Task<Status> RbdDevice::Acquire(AccessMode mode) {
@@ -88,8 +92,12 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
   int take_overs = 0;
   for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
     auto taken = co_await client_->Run(take);
-    if (taken && !*taken) co_return Ok{};
-    const bool patient = reactor.now_ns() - since_ns < options_.lock_wait_ns;
+    if (taken && !*taken) {
+      auto see = SeeSize();
+      co_await std::move(see);
+      co_return Ok{};
+    }
+    const bool patient = reactor.now_ns() - since_ns < lock_wait_ns_;
     if (!taken) {
       if (taken.error().code == ErrorCode::kUnavailable && patient && !client_->blocklisted()) {
         co_await reactor.SleepFor(wait_ns);
@@ -109,6 +117,16 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
       co_await reactor.SleepFor(wait_ns);
     }
   }
+}
+
+// What the last owner let it grow to is to be known before the first request, and its notice may still be on its way.
+Task<void> RbdDevice::SeeSize() {
+  const RadosClient::Work<uint64_t> look = [image = image_](const RadosConnection&) {
+    return image->SizeBytes();
+  };
+  const auto bytes = co_await client_->Run(look);
+  if (!bytes || std::exchange(listener_->size_bytes, *bytes) == *bytes) co_return;
+  if (const auto tell = listener_->events.resized) tell(*bytes);
 }
 
 // The owner can't have it back: it is dead, or a client of ours that was shut out already.

@@ -79,6 +79,8 @@ class UringDevice final : public block::Device {
     }
   }
 
+  void SetAcquirePatience(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
+
   Task<Status> Release() override {
     const std::function<Status()> unlock = [this] { return UnlockUringFile(file_, name(), path_); };
     co_return co_await blocking_.Run(unlock);
@@ -119,7 +121,7 @@ class UringDevice final : public block::Device {
 
   const std::string path_;
   const AccessMode access_;
-  const uint64_t lock_wait_ns_;
+  uint64_t lock_wait_ns_;
   UringFile file_;
   UringHub& hub_;
   BlockingPool& blocking_;

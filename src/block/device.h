@@ -115,6 +115,9 @@ class Device {
   // Devices without contention have nothing to do.
   virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
   virtual Task<Status> Release() { co_return Ok{}; }
+  // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own,
+  // which is for predecessors that died; who asks again and again wants to hear sooner who has it.
+  virtual void SetAcquirePatience(uint64_t /*wait_ns*/) {}
 
   // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A
   // region is removed only when no request uses it any more.

@@ -37,6 +37,7 @@ class FilterDevice : public Device {
     return below_->OpenChannel(reactor);
   }
   Task<Status> Acquire(AccessMode mode) override { return below_->Acquire(mode); }
+  void SetAcquirePatience(uint64_t wait_ns) override { below_->SetAcquirePatience(wait_ns); }
   Task<Status> Release() override { return below_->Release(); }
   void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
   void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }

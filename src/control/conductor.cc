@@ -257,7 +257,7 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
   view.attachments[target] = status;
   if (!busy && failed) Fail(view.attachment_backoffs[target], {.controller = *id, .disk = {}});
   const bool moving = moves_.contains(*id) && status.state() == engine::v1::ATTACHMENT_STATE_STANDBY;
-  if (!moving && (!retrying || status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE)) {
+  if (!moving && (!retrying || IsOpen(status.state()))) {
     AttachmentReport report = ReportOf(status);
     if (failed) report.failures = std::max(view.attachment_backoffs[target].failures, 1U);
     state_.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, report);
@@ -564,8 +564,13 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
                                              attachment.controller());
         if (status.ok()) {
           engine::v1::AttachmentStatus& actual = view.attachments[key.target];
-          actual.set_state(StandsBy(view) ? engine::v1::ATTACHMENT_STATE_STANDBY
-                                          : engine::v1::ATTACHMENT_STATE_ACTIVE);
+          // Usually an event told its state already. An incoming one may have more to tell by now.
+          if (StandsBy(view)) {
+            actual.set_state(engine::v1::ATTACHMENT_STATE_STANDBY);
+          } else if (!IsOpen(actual.state()) || actual.attachment().revision() != attachment.revision()) {
+            actual.set_state(attachment.incoming() ? engine::v1::ATTACHMENT_STATE_INCOMING
+                                                   : engine::v1::ATTACHMENT_STATE_ACTIVE);
+          }
           *actual.mutable_attachment() = attachment;
           view.attachment_backoffs.erase(key.target);
           view.unproven.erase(key.target);

@@ -74,8 +74,7 @@ void Conductor::ReportAttachments(const EngineView& engine, const std::string& d
   for (const auto& [controller, view] : engine.controllers) {
     for (const auto& [target, actual] : view.attachments) {
       const engine::v1::Attachment& attachment = actual.attachment();
-      if (actual.state() != engine::v1::ATTACHMENT_STATE_ACTIVE || attachment.disk().name() != DiskName(disk))
-        continue;
+      if (!IsOpen(actual.state()) || attachment.disk().name() != DiskName(disk)) continue;
       AttachmentReport report = ReportOf(actual);
       report.message = message;
       state_.ReportAttachment(engine.info.id, {controller, target, attachment.revision()}, report);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "control/names.h"
+#include "control/translate.h"
 
 namespace cleat::control {
 namespace {
@@ -65,18 +66,17 @@ bool IsToBeTaken(const ControllerView& view) {
   return StandsBy(view) && view.targets_busy.empty();
 }
 
-// Whether one of these controllers has the disk open, as one of which that is so.
+// Whether one of these controllers has the disk open now, as one of which that is so.
 template <typename Predicate>
-bool AnyActive(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
-               Predicate is_so) {
+bool AnyOpen(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
+             Predicate is_so) {
   const std::string name = DiskName(disk);
   for (const std::string& controller : controllers) {
     const auto view = engine.controllers.find(controller);
     if (view == engine.controllers.end()) continue;
     for (const auto& [target, status] : view->second.attachments) {
       const engine::v1::Disk& known = status.attachment().disk();
-      const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE ||
-                        status.state() == engine::v1::ATTACHMENT_STATE_STANDBY;
+      const bool open = IsOpen(status.state()) || status.state() == engine::v1::ATTACHMENT_STATE_STANDBY;
       if (open && known.name() == name && is_so(known)) return true;
     }
   }
@@ -91,14 +91,14 @@ bool IsBehind(const EngineView& engine, const std::vector<std::string>& controll
       held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
     return true;
   }
-  return AnyActive(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
+  return AnyOpen(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
     return known.has_size_bytes() && known.size_bytes() < size_bytes;
   });
 }
 
 bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
                     const std::string& disk, uint64_t limits_revision) {
-  return AnyActive(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
+  return AnyOpen(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
     return known.limits().revision() < limits_revision;
   });
 }

@@ -361,10 +361,8 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
   const auto present = state_.GetAttachment(get);
   const bool there = present.ok() && present->status().state() != v1::ATTACHMENT_STATE_DETACHING;
   if (there) {
-    v1::AttachmentSpec spec = attachment.spec();
-    if (!spec.has_target()) spec.set_target(present->spec().target());
-    if (SameSpec(present->spec(), spec)) return Report(name, v1::APPLY_ACTION_UNCHANGED);
-    return ReportFailed(name, TakenByOther(name, present->spec(), spec));
+    if (IsSameAttachment(present->spec(), attachment.spec())) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+    return ReportFailed(name, TakenByOther(name, present->spec(), attachment.spec()));
   }
   if (dry_run_) {
     v1::GetControllerRequest get_controller;

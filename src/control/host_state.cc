@@ -75,6 +75,7 @@ Status HostState::Fill(Rows rows) {
     if (!engine.empty()) CountController(engine, 1);
   }
   for (AttachmentRow& row : rows.attachments) {
+    if (row.spec.mode() == v1::ATTACHMENT_MODE_UNSPECIFIED) row.spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
     ControllerEntry* controller = FindController(row.controller);
     const auto disk = ParseDiskName(row.spec.disk());
     DiskEntry* disk_entry = disk.ok() ? FindDisk(*disk) : nullptr;

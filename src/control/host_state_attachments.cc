@@ -39,7 +39,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
     if (existing->row.deleting) return Busy(name, name + " is still being detached");
     if (!row.spec.has_target()) row.spec.set_target(existing->row.spec.target());
-    if (SameSpec(existing->row.spec, row.spec)) return Show(*existing);
+    if (IsSameAttachment(existing->row.spec, row.spec)) return Show(*existing);
     return TakenByOther(name, existing->row.spec, row.spec);
   }
   if (!row.spec.has_target()) {
@@ -58,8 +58,9 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   disk->attachments[name] = {};
   Publish(*disk);
   ControllerChanged(*controller_id);
-  spdlog::info("attached {} as {}{}", DiskName(*disk_id), name,
-               entry.row.spec.read_only() ? ", read-only" : "");
+  spdlog::info("attached {} as {}{}{}", DiskName(*disk_id), name,
+               entry.row.spec.read_only() ? ", read-only" : "",
+               entry.row.spec.mode() == v1::ATTACHMENT_MODE_INCOMING ? ", incoming" : "");
   return Show(entry);
 }
 
@@ -123,12 +124,26 @@ Status HostState::CheckDiskForAttachment(const std::string& name, const v1::Atta
                     name, disk),
         {{"conflict", disk}});
   }
+  if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && entry->row.spec.has_memory()) {
+    return RefuseFor(
+        name, v1::REASON_INVALID_FIELD,
+        fmt::format("{}: {} is memory, which a VM can't migrate with: a disk that is INCOMING has "
+                    "to be a file, a block device or an image",
+                    name, disk),
+        {{"field", "spec.mode"}});
+  }
   for (const auto& [other_name, use] : entry->attachments) {
     if (use.detaching) {
       return Busy(name, fmt::format("{}: {} is still being detached from {}", name, disk, other_name),
                   other_name);
     }
     const auto other = ParseAttachmentName(other_name);
+    // One that owns the disk, and one that is to take it over.
+    const v1::AttachmentMode other_mode = FindAttachment(other->controller, other->id)->row.spec.mode();
+    if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && other_mode == v1::ATTACHMENT_MODE_ACTIVE &&
+        entry->attachments.size() == 1) {
+      continue;
+    }
     return RefuseFor(
         name, v1::REASON_DISK_HAS_WRITER,
         fmt::format("{}: {} has a writer, {}, and can't have a second one: detach that first (cleatctl "

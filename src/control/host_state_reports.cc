@@ -132,6 +132,7 @@ void HostState::ReportAttachment(const std::string& engine, const AttachmentKey&
     if (key.revision != 0 && entry.row.revision != key.revision) continue;
     entry.fenced = report.fenced;
     DiskEntry& disk = *FindDisk(*ParseDiskName(entry.row.spec.disk()));
+    TakeMode(disk, entry, report.state);
     Use& use = disk.attachments[AttachmentName(key.controller, id)];
     const bool same = SameSpec(entry.status, status);
     if (same && use.limits_revision == report.limits_revision) continue;
@@ -146,6 +147,42 @@ void HostState::ReportAttachment(const std::string& engine, const AttachmentKey&
     TakeGrownSize(disk, report.size_bytes);
     if (KnownSize(disk) != known || BehindLimits(disk).empty() != limited) Publish(disk);
   }
+}
+
+// A migration moves the ownership of a disk: the intent follows, so that whoever is started anew meanwhile is told to open
+// what is no longer its own, and to acquire what is.
+void HostState::TakeMode(DiskEntry& disk, AttachmentEntry& entry, v1::AttachmentState state) {
+  const v1::AttachmentMode mode = entry.row.spec.mode();
+  if (state == v1::ATTACHMENT_STATE_RELEASED && mode == v1::ATTACHMENT_MODE_ACTIVE) {
+    return SetMode(entry, v1::ATTACHMENT_MODE_OUTGOING);
+  }
+  if (state != v1::ATTACHMENT_STATE_READY || mode == v1::ATTACHMENT_MODE_ACTIVE) return;
+  // What another engine said before this one's news is no news: it stays as the news left it.
+  if (mode == v1::ATTACHMENT_MODE_OUTGOING && entry.status.state() == v1::ATTACHMENT_STATE_READY) return;
+  SetMode(entry, v1::ATTACHMENT_MODE_ACTIVE);
+  for (const auto& [name, use] : disk.attachments) {
+    const auto other = ParseAttachmentName(name);
+    AttachmentEntry& one = *FindAttachment(other->controller, other->id);
+    if (&one != &entry && !one.row.deleting && one.row.spec.mode() == v1::ATTACHMENT_MODE_ACTIVE)
+      SetMode(one, v1::ATTACHMENT_MODE_OUTGOING);
+  }
+}
+
+void HostState::SetMode(AttachmentEntry& entry, v1::AttachmentMode mode) {
+  AttachmentRow row = entry.row;
+  row.spec.set_mode(mode);
+  row.intent_revision = NextRevision();
+  const std::string name = AttachmentName(row.controller, row.id);
+  if (auto status = store_.Put(row); !status.ok()) {
+    spdlog::error("{} is {} now, which can't be stored: {}", name, v1::AttachmentMode_Name(mode),
+                  status.error().message);
+    return;
+  }
+  spdlog::info("{}: {}", name,
+               mode == v1::ATTACHMENT_MODE_ACTIVE ? "its VM is here: it owns the disk"
+                                                  : "its VM migrates away: it has given the disk up");
+  entry.row = std::move(row);
+  Publish(entry);
 }
 
 void HostState::TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) {

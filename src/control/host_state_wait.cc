@@ -243,14 +243,16 @@ HostState::Finding HostState::FindAttachmentState(const v1::WaitRequest& request
   if (disk.status.state() == v1::DISK_STATE_LOST)
     return {.failed = Failed(request.name(), disk.status.message())};
   const uint64_t wanted = disk.row.spec.size_bytes();
-  bool done = status.state() == v1::ATTACHMENT_STATE_READY && status.size_bytes() >= wanted;
-  if (status.state() == v1::ATTACHMENT_STATE_READY && !done) {
+  const bool ready = status.state() == v1::ATTACHMENT_STATE_READY;
+  const bool open = ready || status.state() == v1::ATTACHMENT_STATE_INCOMING;
+  bool done = open && status.size_bytes() >= wanted;
+  if (open && !done) {
     state = fmt::format("{}, and the guest still has {} bytes of {}", state, status.size_bytes(), wanted);
   }
   if (done && request.condition() == v1::WAIT_CONDITION_IN_USE) {
     const v1::Controller controller = Show(*FindController(ids.controller));
-    done = controller.status().state() == v1::CONTROLLER_STATE_READY;
-    state = fmt::format("READY, but its controller is {}",
+    done = ready && controller.status().state() == v1::CONTROLLER_STATE_READY;
+    state = fmt::format("{}, but its controller is {}", ready ? "READY" : "INCOMING",
                         StateText(v1::ControllerState_Name(controller.status().state()), "CONTROLLER_STATE_",
                                   controller.status().message()));
   }

@@ -261,7 +261,18 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
         name, "spec.target",
         fmt::format("{}: target is {}: it must be 0 to {}", name, spec.target(), kScsiTargets - 1));
   }
+  const bool mode_known = v1::AttachmentMode_IsValid(spec.mode());
+  if (auto status = CheckEnum(name, "mode", spec.mode(), mode_known); !status.ok()) return status.error();
+  if (spec.mode() != v1::ATTACHMENT_MODE_INCOMING) spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
   return spec;
+}
+
+bool IsSameAttachment(const v1::AttachmentSpec& present, v1::AttachmentSpec asked) {
+  if (!asked.has_target()) asked.set_target(present.target());
+  const bool differs =
+      present.mode() == v1::ATTACHMENT_MODE_INCOMING && asked.mode() != v1::ATTACHMENT_MODE_INCOMING;
+  if (!differs) asked.set_mode(present.mode());
+  return SameSpec(present, asked);
 }
 
 Result<Labels> CheckLabels(std::string_view resource,

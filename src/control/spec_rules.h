@@ -23,6 +23,9 @@ Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec)
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type);
+// Whether that was asked for before. What a migration has made of its mode since is no difference: one that was INCOMING
+// may be ACTIVE by now, and an ACTIVE one OUTGOING. `present` is complete.
+bool IsSameAttachment(const v1::AttachmentSpec& present, v1::AttachmentSpec asked);
 Result<Labels> CheckLabels(std::string_view resource,
                            const google::protobuf::Map<std::string, std::string>& labels);
 

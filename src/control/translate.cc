@@ -115,6 +115,9 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent) {
   *attachment.mutable_disk() = ToEngine(intent.disk);
   attachment.set_read_only(intent.row.spec.read_only());
   attachment.set_revision(intent.row.revision);
+  const v1::AttachmentMode mode = intent.row.spec.mode();
+  if (mode == v1::ATTACHMENT_MODE_INCOMING || mode == v1::ATTACHMENT_MODE_OUTGOING)
+    attachment.set_incoming(true);
   return attachment;
 }
 
@@ -171,6 +174,10 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
       return v1::ATTACHMENT_STATE_FAILED;
     case engine::v1::ATTACHMENT_STATE_CLOSING:
       return v1::ATTACHMENT_STATE_DETACHING;
+    case engine::v1::ATTACHMENT_STATE_INCOMING:
+      return v1::ATTACHMENT_STATE_INCOMING;
+    case engine::v1::ATTACHMENT_STATE_RELEASED:
+      return v1::ATTACHMENT_STATE_RELEASED;
     case engine::v1::ATTACHMENT_STATE_STANDBY:
     case engine::v1::ATTACHMENT_STATE_UNSPECIFIED:
       break;
@@ -195,8 +202,13 @@ v1::CephStatus FromEngine(const engine::v1::CephStatus& status) {
   return result;
 }
 
+bool IsOpen(engine::v1::AttachmentState state) {
+  return state == engine::v1::ATTACHMENT_STATE_ACTIVE || state == engine::v1::ATTACHMENT_STATE_INCOMING ||
+         state == engine::v1::ATTACHMENT_STATE_RELEASED;
+}
+
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
-  const bool open = status.state() == engine::v1::ATTACHMENT_STATE_ACTIVE;
+  const bool open = IsOpen(status.state());
   return {.state = FromEngine(status.state()),
           .message = status.message(),
           .size_bytes = open ? status.attachment().disk().size_bytes() : 0,

@@ -22,6 +22,8 @@ Status FromEngine(const engine::v1::Reply& reply);
 v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status);
 v1::AttachmentState FromEngine(engine::v1::AttachmentState state);
 v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
+// Its storage is open: its size and limits are what they will be, whoever owns it.
+bool IsOpen(engine::v1::AttachmentState state);
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status);
 
 }  // namespace cleat::control

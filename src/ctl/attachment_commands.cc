@@ -19,6 +19,7 @@ struct AttachmentArguments {
   std::string id;
   std::optional<uint32_t> target;
   bool read_only = false;
+  bool incoming = false;
   std::string etag;
   int wait_s = -1;
 };
@@ -31,6 +32,7 @@ ExitCode Attach(Client& client, const AttachmentArguments& arguments) {
   spec.set_disk(FullName("disks/", arguments.disk));
   if (arguments.target) spec.set_target(*arguments.target);
   spec.set_read_only(arguments.read_only);
+  if (arguments.incoming) spec.set_mode(v1::ATTACHMENT_MODE_INCOMING);
   v1::Attachment attachment;
   if (const ExitCode code = client.Call(&Stub::AttachDisk, request, attachment); code != kOk) return code;
   return WaitAndShow(client, attachment, arguments.wait_s, &v1::WaitResponse::attachment);
@@ -117,10 +119,13 @@ void AddAttachmentCommands(CLI::App& app, Globals& globals) {
 
   CLI::App* attach = AddCommand(app, "attach", "Put a disk behind a controller",
                                 "cleatctl attach root vm1 --wait\n"
-                                "cleatctl attach dvd vm1 --target 3 --read-only");
+                                "cleatctl attach dvd vm1 --target 3 --read-only\n"
+                                "cleatctl attach root vm1 --incoming --wait     for a VM that migrates here");
   attach->add_option(kDiskArgument, arguments->disk, "ID or disks/ID")->required();
   attach->add_option(kControllerArgument, arguments->controller, "ID or controllers/ID")->required();
   attach->add_flag("--read-only", arguments->read_only, "The guest can't write to it");
+  attach->add_flag("--incoming", arguments->incoming,
+                   "For a VM that migrates here: owned when its rings start, and until then by who has it");
   attach
       ->add_option("--target", arguments->target,
                    "Place behind the controller: 0 for blk, 0 to 7 for scsi; the "

@@ -262,6 +262,7 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
                {"ATTACHMENT"},
                {"DISK"},
                {"ACCESS"},
+               {"MODE", kDetailsOnly},
                {"STATE"},
                {"SIZE", kDetailsOnly},
                {"REVISION", kDetailsOnly},
@@ -271,9 +272,10 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
     const uint64_t size_bytes = attachment.status().size_bytes();
     table.Add({ControllerOf(attachment.name()), std::to_string(attachment.spec().target()),
                std::string(IdOf(attachment.name())), std::string(IdOf(attachment.spec().disk())),
-               attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE", StateOf(attachment),
-               SizeUnless(size_bytes, size_bytes == 0), std::to_string(attachment.revision()),
-               attachment.etag(), attachment.status().message()});
+               attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE",
+               Short(v1::AttachmentMode_Name(attachment.spec().mode()), "ATTACHMENT_MODE_"),
+               StateOf(attachment), SizeUnless(size_bytes, size_bytes == 0),
+               std::to_string(attachment.revision()), attachment.etag(), attachment.status().message()});
   }
   return table;
 }

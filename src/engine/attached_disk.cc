@@ -20,6 +20,7 @@ AttachedDisk::~AttachedDisk() {
 DiskEvents AttachedDisk::Events() {
   DiskEvents events;
   events.grew = [this](uint64_t size_bytes) {
+    grown_bytes_ = size_bytes;
     if (size_bytes > spec.disk.size_bytes) context_.on_disk_grew(spec.controller, spec.disk.name, size_bytes);
   };
   events.fenced = [this](const Error& why) {

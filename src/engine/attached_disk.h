@@ -5,7 +5,8 @@
 //
 //   made --Open--> open --Acquire--> owned --Release--> open ... --Close--> destroyed
 //
-// Requests come only while it is owned; one that is only open is prepared to be. Close comes also when Open failed, and
+// Requests come only while it is owned; one that is only open is prepared to be. Who opens it for a VM that migrates here
+// acquires it late (engine/disk_ownership.h). Close comes also when Open failed, and
 // takes back whatever part was done. On the control reactor; one Task at a time (the controller's per-target mutex).
 #pragma once
 
@@ -36,6 +37,8 @@ class AttachedDisk {
   Task<Status> Open();
   // OK also when it is owned already.
   Task<Status> Acquire();
+  // How long Acquire waits for an owner that seems to be going; as its storage thinks right when it was not told.
+  void SetAcquirePatience(uint64_t wait_ns) { pipeline_->device().SetAcquirePatience(wait_ns); }
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
   // Its counters go on from these: of another engine that had it. Owned.
@@ -50,6 +53,8 @@ class AttachedDisk {
   void RestoreUse(std::span<const uint64_t> use);
 
   bool owned() const { return owned_; }
+  // What its storage was last seen to have grown to by somebody else's doing; 0: it was not.
+  uint64_t grown_bytes() const { return grown_bytes_; }
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; without a channel when the disk has none there.
@@ -62,7 +67,8 @@ class AttachedDisk {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
-  bool shown = false;  // the front has it
+  bool shown = false;    // the front has it
+  bool awaited = false;  // to be acquired before rings start (DiskOwnership)
 
  private:
   DiskEvents Events();
@@ -75,6 +81,7 @@ class AttachedDisk {
   std::unique_ptr<block::Pipeline> pipeline_;
   qos::LimitedDevice* limited_ = nullptr;  // in the pipeline
   bool owned_ = false;
+  uint64_t grown_bytes_ = 0;
   std::string fenced_;
   struct Place {
     Reactor* io;

@@ -6,8 +6,13 @@
 namespace cleat::engine {
 
 BlkFront::BlkFront(ControllerContext& context, const ControllerSpec& spec,
-                   const std::vector<Reactor*>& reactors, std::function<void()> on_change)
-    : context_(context), spec_(spec), reactors_(reactors), on_change_(std::move(on_change)) {}
+                   const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                   std::function<void()> on_change)
+    : context_(context),
+      spec_(spec),
+      reactors_(reactors),
+      ownership_(ownership),
+      on_change_(std::move(on_change)) {}
 
 Task<void> BlkFront::Close() {
   if (endpoint_ == nullptr) co_return;
@@ -26,7 +31,7 @@ Status BlkFront::Serve() {
 }
 
 Status BlkFront::Connect() {
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, on_change_);
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, ownership_, on_change_);
   if (!endpoint) return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();
   return Ok{};

@@ -15,7 +15,7 @@ namespace cleat::engine {
 class BlkFront final : public Front {
  public:
   BlkFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
-           std::function<void()> on_change);
+           vhost::Ownership& ownership, std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
   void StandBy() override { stands_by_ = true; }
@@ -36,6 +36,7 @@ class BlkFront final : public Front {
   ControllerContext& context_;
   const ControllerSpec& spec_;
   const std::vector<Reactor*>& reactors_;
+  vhost::Ownership& ownership_;
   const std::function<void()> on_change_;
   bool stands_by_ = false;
   std::unique_ptr<virtio::BlkModel> model_;

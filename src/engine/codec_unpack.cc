@@ -234,6 +234,7 @@ Result<AttachmentSpec> AttachmentOf(const PbAttachment* in) {
   spec.target = in->target;
   spec.read_only = in->read_only != 0;
   spec.revision = in->revision;
+  spec.incoming = in->incoming != 0;
   return spec;
 }
 

@@ -24,6 +24,9 @@ ControllerState StateOf(vhost::EndpointState state) {
   return ControllerState::kConnecting;
 }
 
+constexpr const char* kIncomingMessage =
+    "waits for its VM, which migrates here: taken when the guest's rings start";
+
 }  // namespace
 
 Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
@@ -32,8 +35,10 @@ Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
       spec_(spec),
       group_(std::move(group)),
       reactors_(context.placement.Take(QueuesOf(spec))),
-      front_(MakeFront(context, spec_, reactors_, [this] { Changed(); })),
+      ownership_(context, spec_, targets_, [this] { Changed(); }),
+      front_(MakeFront(context, spec_, reactors_, ownership_, [this] { Changed(); })),
       stands_by_(role == Role::kStandBy) {
+  ownership_.SetFront(*front_);
   if (stands_by_) front_->StandBy();
   for (uint32_t i = 0; i < front_->targets(); ++i)
     targets_.push_back(std::make_unique<Target>(context.control));
@@ -146,10 +151,16 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     co_await std::move(take_down);
     co_return shown;
   }
-  SetState(*target.disk, stands_by_ ? AttachmentState::kStandby : AttachmentState::kActive, "");
+  if (stands_by_) {
+    SetState(*target.disk, AttachmentState::kStandby, "");
+  } else if (target.disk->awaited) {
+    SetState(*target.disk, AttachmentState::kIncoming, kIncomingMessage);
+  } else {
+    SetState(*target.disk, AttachmentState::kActive, "");
+  }
   Changed();
-  spdlog::info("{} {} to {}, target {}", stands_by_ ? "prepared" : "attached", attachment.disk.name,
-               spec_.name, attachment.target);
+  spdlog::info("{} {} to {}, target {}{}", stands_by_ ? "prepared" : "attached", attachment.disk.name,
+               spec_.name, attachment.target, target.disk->awaited ? ", incoming" : "");
   co_return Ok{};
 }
 
@@ -157,7 +168,11 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   auto open = disk.Open();
   Status opened = co_await std::move(open);
   if (!opened) co_return opened;
-  if (!stands_by_) {
+  if (stands_by_) {
+    // Take acquires it.
+  } else if (disk.spec.incoming && !ownership_.begun()) {
+    disk.awaited = true;
+  } else {
     auto acquire = disk.Acquire();
     Status acquired = co_await std::move(acquire);
     if (!acquired) co_return acquired;
@@ -220,6 +235,8 @@ Task<Status> Controller::Close(CloseMode mode) {
   Changed();
   auto close = front_->Close();
   co_await std::move(close);
+  auto end = ownership_.Close();
+  co_await std::move(end);
   for (const auto& target : targets_) {
     if (target->disk == nullptr) continue;
     auto take_down = TakeDown(*target);

@@ -2,6 +2,7 @@
 // A controller: the device that a guest sees on one vhost-user socket, and the disks behind it.
 //
 //   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the front shows it to the guest
+//            (an incoming one is acquired when the guest's rings start: engine/disk_ownership.h)
 //   resize:  the storage -> the channels -> the front tells the guest
 //   detach:  the front takes it from the guest, its requests end -> channels closed -> released -> closed
 //   yield:   the front stops and disconnects -> all disks released: it stands by
@@ -23,8 +24,10 @@
 #include "base/unique_fd.h"
 #include "engine/attached_disk.h"
 #include "engine/controller_context.h"
+#include "engine/disk_ownership.h"
 #include "engine/front.h"
 #include "engine/spec.h"
+#include "engine/target.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
 
@@ -78,12 +81,6 @@ class Controller {
   Task<Status> Close(CloseMode mode);
 
  private:
-  struct Target {
-    explicit Target(Reactor& control) : operations(control) {}
-    Mutex operations;
-    std::unique_ptr<AttachedDisk> disk;
-  };
-
   Task<Status> Show(AttachedDisk& disk);
   Task<Status> ResizeWhere(const ResizeSpec& resize, bool larger_only);
   Task<void> TakeDown(Target& target);
@@ -102,8 +99,9 @@ class Controller {
   ControllerSpec spec_;
   const std::shared_ptr<qos::Group> group_;
   const std::vector<Reactor*> reactors_;  // that its queues run on
-  std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Target>> targets_;
+  DiskOwnership ownership_;
+  std::unique_ptr<Front> front_;
   bool stands_by_ = false;
   bool closed_ = false;
 };

@@ -64,6 +64,12 @@ std::optional<Error> Controller::TryLockAll(std::vector<Mutex::Guard>& guards) {
     guards.push_back(std::move(guard));
   }
   if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
+  for (const auto& target : targets_) {
+    if (target->disk == nullptr || !target->disk->awaited) continue;
+    return Error(ErrorCode::kFailedPrecondition,
+                 spec_.name + ": " + target->disk->spec.disk.name +
+                     " is being migrated: try again when its VM runs here, or the disk was detached");
+  }
   return std::nullopt;
 }
 

@@ -11,6 +11,7 @@ namespace cleat::engine {
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
                                                        const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
+                                                       vhost::Ownership& ownership,
                                                        const std::function<void()>& on_change) {
   vhost::EndpointOptions options;
   options.name = spec.name;
@@ -18,6 +19,7 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   options.mode =
       spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
   options.io_reactors = reactors;
+  options.ownership = &ownership;
   auto endpoint = context.endpoints.Make(options, model, on_change);
   if (!endpoint) return endpoint;
   Status started = (*endpoint)->Start();
@@ -39,11 +41,12 @@ uint32_t QueuesOf(const ControllerSpec& spec) {
 }
 
 std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 const std::vector<Reactor*>& reactors, std::function<void()> on_change) {
+                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                                 std::function<void()> on_change) {
   if (spec.type == ControllerType::kScsi) {
-    return std::make_unique<ScsiFront>(context, spec, reactors, std::move(on_change));
+    return std::make_unique<ScsiFront>(context, spec, reactors, ownership, std::move(on_change));
   }
-  return std::make_unique<BlkFront>(context, spec, reactors, std::move(on_change));
+  return std::make_unique<BlkFront>(context, spec, reactors, ownership, std::move(on_change));
 }
 
 }  // namespace cleat::engine

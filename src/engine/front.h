@@ -57,6 +57,7 @@ class Front {
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
                                                        const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
+                                                       vhost::Ownership& ownership,
                                                        const std::function<void()>& on_change);
 
 // Takes it away when it has yielded. OK also when there is none.
@@ -65,9 +66,10 @@ Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t 
 // Virtqueues of such a controller, the device's own with them.
 uint32_t QueuesOf(const ControllerSpec& spec);
 
-// `spec` and `reactors`, on whose [q % size] queue q runs, outlive the front; `on_change` is called after each
-// change of status().
+// `spec`, `reactors`, on whose [q % size] queue q runs, and `ownership` outlive the front; `on_change` is called after
+// each change of status().
 std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 const std::vector<Reactor*>& reactors, std::function<void()> on_change);
+                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                                 std::function<void()> on_change);
 
 }  // namespace cleat::engine

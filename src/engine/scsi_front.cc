@@ -13,16 +13,18 @@ constexpr char kProduct[] = "Cleat disk";
 }  // namespace
 
 ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
-                     const std::vector<Reactor*>& reactors, std::function<void()> on_change)
+                     const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                     std::function<void()> on_change)
     : context_(context),
       spec_(spec),
       reactors_(reactors),
+      ownership_(ownership),
       on_change_(std::move(on_change)),
       model_(spec.name, context.control, reactors, spec.queues) {}
 
 Status ScsiFront::Serve() {
   if (endpoint_ != nullptr) return Ok{};
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, model_, on_change_);
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, model_, ownership_, on_change_);
   if (!endpoint) return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();
   return Ok{};

@@ -16,7 +16,7 @@ namespace cleat::engine {
 class ScsiFront final : public Front {
  public:
   ScsiFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
-            std::function<void()> on_change);
+            vhost::Ownership& ownership, std::function<void()> on_change);
 
   uint32_t targets() const override { return kTargetsMax; }
   void StandBy() override {}  // nobody is let in before Serve
@@ -33,6 +33,7 @@ class ScsiFront final : public Front {
   ControllerContext& context_;
   const ControllerSpec& spec_;
   const std::vector<Reactor*>& reactors_;
+  vhost::Ownership& ownership_;
   const std::function<void()> on_change_;
   virtio::ScsiModel model_;
   std::unique_ptr<vhost::Endpoint> endpoint_;

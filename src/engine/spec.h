@@ -131,6 +131,8 @@ struct AttachmentSpec {
   DiskSpec disk;
   bool read_only = false;
   uint64_t revision = 0;
+  // Opened and not acquired: its VM is to migrate here. What it was attached with; no part of what it is.
+  bool incoming = false;
 
   bool SameAs(const AttachmentSpec& other) const {
     return controller == other.controller && target == other.target && disk.SameAs(other.disk) &&
@@ -142,7 +144,18 @@ struct AttachmentSpec {
 enum class ControllerState : uint8_t { kIdle, kConnecting, kHandshake, kReady, kBroken, kClosing, kStandby };
 // kFenced: open, and shut out of its storage for good. Until it is detached.
 // kStandby: open, and not owned.
-enum class AttachmentState : uint8_t { kOpening, kActive, kFailed, kClosing, kFenced, kStandby };
+// kIncoming, kReleased: likewise; acquired when the guest's rings start, and kActive then. kReleased: given up to where
+// its VM migrates to.
+enum class AttachmentState : uint8_t {  // as in the protocol, less one
+  kOpening,
+  kActive,
+  kFailed,
+  kClosing,
+  kFenced,
+  kStandby,
+  kIncoming,
+  kReleased,
+};
 
 struct ControllerReport {
   ControllerSpec spec;

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "reactor/reactor.h"
 #include "reactor/task.h"
+#include "vhost/ownership.h"
 #include "virtio/device_model.h"
 
 namespace cleat::vhost {
@@ -57,6 +58,7 @@ struct EndpointOptions {
   std::string socket_path;  // at most 107 bytes
   SocketMode mode = SocketMode::kClient;
   std::vector<Reactor*> io_reactors;  // queue q runs on io_reactors[q % size]
+  Ownership* ownership = nullptr;     // asked before rings start; nullptr: they always may
 };
 
 // Called on the control reactor after each change of status().

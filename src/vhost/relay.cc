@@ -36,7 +36,9 @@ Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
       model_(model),
       progress_(control),
       peer_(Framer::Direction::kRequests, progress_),
-      library_(Framer::Direction::kReplies, progress_) {}
+      library_(Framer::Direction::kReplies, progress_) {
+  session_.OnOwned([this] { progress_.Set(); });
+}
 
 void Relay::Stop() {
   stopping_ = true;
@@ -117,6 +119,11 @@ Task<Status> Relay::Converse() {
       auto take = TakeYield();
       co_await std::move(take);
       if (yielded_) break;
+    }
+    if (session_.may_start()) {
+      auto start = session_.StartWaiting();
+      Status started = co_await std::move(start);
+      if (!started) co_return started;
     }
     auto unasked = library_.TryRead();
     if (!unasked || *unasked) {

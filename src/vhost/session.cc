@@ -362,6 +362,7 @@ Task<Status> Session::EnableRing(uint32_t index, bool enable) {
     auto stop = StopOne(**ring);
     co_await std::move(stop);
   }
+  NoticeRingsGone(false);
   co_return Ok{};
 }
 
@@ -377,6 +378,7 @@ Task<Result<uint32_t>> Session::StopRing(uint32_t index) {
   if (std::exchange((*ring)->told.served, false)) virtio::ForgetInflight(InflightOf(index));
   const uint32_t base = (*ring)->told.base.value_or(packed() ? virtio::kPackedStart : 0);
   (*ring)->told.base.reset();
+  NoticeRingsGone((features_ & kFeatureLogAll) != 0);
   co_return base;
 }
 
@@ -387,7 +389,7 @@ bool Session::Complete(const Ring& ring) const {
 }
 
 Task<Status> Session::StartIfComplete(Ring& ring) {
-  if (ring.running() || !Complete(ring)) co_return Ok{};
+  if (ring.running() || !Complete(ring) || !MayStart()) co_return Ok{};
   auto memory = RingMemoryOf(ring, *memory_);
   if (!memory) co_return std::move(memory).error();
   Status checked = CheckRingBase(ring);
@@ -442,19 +444,65 @@ Task<Status> Session::YieldRings(uint64_t deadline_ns) {
   }
   co_await stopping.Close();
   if (!AnyRunning()) co_return Ok{};
+  auto start = StartAll();
+  Status started = co_await std::move(start);
+  if (!started) co_return started;
+  on_change_();
+  co_return Error(ErrorCode::kDeadlineExceeded, std::to_string(left) + " requests are still in the storage");
+}
+
+Task<Status> Session::StartAll() {
   for (const auto& ring : rings_) {
     auto start = StartIfComplete(*ring);
     Status started = co_await std::move(start);
     if (!started) co_return started;
   }
+  co_return Ok{};
+}
+
+// ---- Ownership
+
+// The first ring of a connection asks, and all wait for the answer.
+bool Session::MayStart() {
+  if (options_.ownership == nullptr) return true;
+  if (!began_) {
+    began_ = true;
+    options_.ownership->Begin([this] {
+      may_start_ = true;
+      wake_();
+    });
+  }
+  if (options_.ownership->held()) return true;
   on_change_();
-  co_return Error(ErrorCode::kDeadlineExceeded, std::to_string(left) + " requests are still in the storage");
+  return false;
+}
+
+Task<Status> Session::StartWaiting() {
+  may_start_ = false;
+  auto start = StartAll();
+  co_return co_await std::move(start);
+}
+
+// A ring is one to reckon with from when it is complete until its GET_VRING_BASE: one that is only disabled goes on.
+void Session::NoticeRingsGone(bool migrating) {
+  if (!began_) return;
+  for (const auto& ring : rings_) {
+    if (ring->running() || ring->told.served || Complete(*ring)) return;
+  }
+  began_ = may_start_ = false;
+  if (migrating) {
+    options_.ownership->GiveUp();
+  } else {
+    options_.ownership->End();
+  }
 }
 
 Task<void> Session::End() {
   CLEAT_CHECK(!ended_);
   auto stop = StopAllRings();
   co_await std::move(stop);
+  if (std::exchange(began_, false)) options_.ownership->End();
+  may_start_ = false;
   for (const auto& ring : rings_) {
     auto close = ring->Close();
     co_await std::move(close);

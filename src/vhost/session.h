@@ -27,6 +27,7 @@
 #include "reactor/sync.h"
 #include "reactor/task.h"
 #include "vhost/memory_table.h"
+#include "vhost/ownership.h"
 #include "vhost/protocol.h"
 #include "vhost/ring.h"
 #include "virtio/device_model.h"
@@ -47,6 +48,8 @@ class Session {
   struct Options {
     std::string name;                   // the controller's, for messages
     std::vector<Reactor*> io_reactors;  // ring r runs on io_reactors[r % size]; they outlive the session
+    Ownership* ownership =
+        nullptr;  // asked before the first ring starts; nullptr: rings always may. Outlives it
   };
   // `on_change` is called on control after a ring went up, down or broke.
   Session(Options options, Reactor& control, BlockingPool& pool, virtio::DeviceModel& model,
@@ -95,6 +98,12 @@ class Session {
   // told nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.
   Task<Status> YieldRings(uint64_t deadline_ns);
 
+  // ---- Ownership. Rings that are complete wait until the disks are theirs (Options::ownership); `wake` is called then,
+  // and StartWaiting is the next call to make.
+  void OnOwned(std::function<void()> wake) { wake_ = std::move(wake); }
+  bool may_start() const { return may_start_; }
+  Task<Status> StartWaiting();
+
   // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
   Task<void> End();
 
@@ -106,6 +115,9 @@ class Session {
   // log: whoever else did would not know that the guest was reset meanwhile, and write what it had in flight before over
   // what it has written since.
   bool untracked() const;
+  // Rings are complete and wait for their disks; what for, for people.
+  bool waits() const { return began_ && !options_.ownership->held(); }
+  std::string waiting_for() const { return waits() ? options_.ownership->waiting_for() : std::string(); }
   std::string broken_memory()
       const;  // whose pages the peer has taken away (see block/memory_guard.h), or empty
   uint64_t features() const { return features_; }
@@ -123,10 +135,13 @@ class Session {
   bool AnyRunning() const;
   bool logging() const { return (features_ & kFeatureLogAll) != 0 && log_.base != nullptr; }
   Task<Status> StartIfComplete(Ring& ring);
+  Task<Status> StartAll();
   Task<void> StopOne(Ring& ring);
   Task<void> StopBesides(Ring& ring, Gate::Holder stopping);
   Task<void> YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left, Gate::Holder stopping);
   Task<void> UpdateDirtyLog();
+  bool MayStart();
+  void NoticeRingsGone(bool migrating);
   Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(const UniqueFd& file, uint64_t offset_bytes,
                                                              uint64_t size_bytes);
 
@@ -143,6 +158,9 @@ class Session {
   InflightDescription inflight_description_{};
   virtio::DirtyLogMemory log_;
   std::vector<std::unique_ptr<Ring>> rings_;
+  std::function<void()> wake_ = [] {};
+  bool began_ = false;      // told the ownership: a ring wants to run, or runs
+  bool may_start_ = false;  // what was waited for is there
   bool ended_ = false;
 };
 

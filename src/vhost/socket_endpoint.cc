@@ -162,6 +162,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Session::Options session_options;
   session_options.name = options_.name;
   session_options.io_reactors = options_.io_reactors;
+  session_options.ownership = options_.ownership;
   session_ = std::make_unique<Session>(std::move(session_options), control, factory_.pool_, model_, [this] {
     if (session_ == nullptr) return;
     if (session_->rings_up() > 0) {
@@ -261,6 +262,8 @@ EndpointStatus SocketEndpoint::status() const {
         } else if (session_->untracked()) {
           status.message = kUntracked;
         }
+      } else if (session_->waits()) {
+        status.message = "the guest's rings wait: " + session_->waiting_for();
       } else if (relay_->messages() > 0) {
         status.message = "connected, no ring is up (last message: " + relay_->last_request() +
                          "): waiting for the guest's driver" + before;

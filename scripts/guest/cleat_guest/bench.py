@@ -46,9 +46,12 @@ class Bench:
     def path(self, name):
         return os.path.join(self.dir, name)
 
-    def cleat(self, **options):
-        """cleatd and one engine, ready for calls."""
-        cleat = Cleat(self.bin_dir, self.dir, self.log_dir, **options)
+    def cleat(self, host="", **options):
+        """cleatd and one engine, ready for calls. `host`: one of several, whose folders below ours have that name."""
+        run_dir, log_dir = os.path.join(self.dir, host), os.path.join(self.log_dir, host)
+        for folder in (run_dir, log_dir):
+            os.makedirs(folder, exist_ok=True)
+        cleat = Cleat(self.bin_dir, run_dir.rstrip("/"), log_dir, **options)
         self._made.append(cleat)
         cleat.start()
         return cleat

@@ -67,11 +67,13 @@ class Guest:
     `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
     them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `files` maps names to raw
     images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev) or "crypt"
-    (cryptsetup). Made by Bench.guest, which says where the logs go."""
+    (cryptsetup). `incoming`: does not boot, but waits for a guest that migrates into it. Made by Bench.guest, which says
+    where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
-                 cpus=2, memory_mb=256, files=None):
+                 cpus=2, memory_mb=256, files=None, incoming=False):
         self.name = name
+        self._incoming = incoming
         self._image_dir = image_dir
         self._initramfs = IMAGES[tools]
         self._disks = dict(disks or {})
@@ -146,6 +148,50 @@ class Guest:
         command = "sync; reboot -f"
         self._wait_got(self._send(command, timeout_s), command, time.monotonic() + timeout_s)
         return self.wait_ready(timeout_s)
+
+    # Live migration
+
+    def begin_migration(self, target, path, megabytes_per_second=0, pause=False):
+        """Into `target`, an incoming guest with the same devices, over a socket at `path`; goes on in QEMU's background.
+        `pause`: it stops at "pre-switchover", with the guest stopped here and not yet running there."""
+        target.qmp.command("migrate-incoming", uri=f"unix:{path}")
+        capabilities = [{"capability": "pause-before-switchover", "state": pause}]
+        self.qmp.command("migrate-set-capabilities", capabilities=capabilities)
+        self.qmp.command("migrate-set-parameters", downtime_limit=1000,
+                         max_bandwidth=(megabytes_per_second or 4096) << 20)
+        self.qmp.command("migrate", uri=f"unix:{path}")
+
+    def wait_migration(self, *wanted, timeout_s=120):
+        """Until QEMU says one of these of the migration ("completed", "cancelled", ...), which it returns."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = self.qmp.command("query-migrate")
+            status = answer.get("status")
+            if status in wanted:
+                return status
+            if status == "failed" or time.monotonic() >= deadline:
+                raise BenchError(f"guest {self.name}: its migration is {status}, not {' or '.join(wanted)}: {answer}")
+            time.sleep(0.02)
+
+    def cancel_migration(self):
+        self.qmp.command("migrate_cancel")
+        return self.wait_migration("cancelled")
+
+    def wait_running(self, timeout_s=30):
+        deadline = time.monotonic() + timeout_s
+        while not (answer := self.qmp.command("query-status"))["running"]:
+            if time.monotonic() >= deadline:
+                raise BenchError(f"guest {self.name} does not run: {answer}")
+            time.sleep(0.02)
+
+    def move_to(self, target):
+        """The guest has migrated: this object is the guest in `target`'s QEMU from now on, its background jobs with it,
+        and `target` is what is left of the old one."""
+        for field in ("name", "qmp", "_process", "_qmp_socket", "_port", "_buffer", "_console_path", "_log_path", "_incoming",
+                      "_disks", "_scsi"):
+            mine, theirs = getattr(self, field), getattr(target, field)
+            setattr(self, field, theirs)
+            setattr(target, field, mine)
 
     # Commands
 
@@ -307,6 +353,8 @@ class Guest:
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"
                                 f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}"]
+        if self._incoming:
+            argv += ["-incoming", "defer"]
         for port in range(self._ports):
             argv += ["-device", f"pcie-root-port,id=port{port},chassis={port + 1},addr={FIRST_PORT_SLOT + port:#x}"]
         return argv

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/disk_ownership.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace cleat::engine {
+namespace {
+
+constexpr const char* kReleasedMessage =
+    "given up to the host that its VM migrates to: taken back if the guest's rings start here again";
+
+// Whether the guest has to wait for it. One that was shut out fails every request, which is no reason to stop the guest.
+bool IsAwaited(const AttachedDisk& disk) {
+  return disk.awaited && disk.state != AttachmentState::kFenced && disk.state != AttachmentState::kClosing;
+}
+
+}  // namespace
+
+DiskOwnership::DiskOwnership(ControllerContext& context, const ControllerSpec& spec,
+                             const std::vector<std::unique_ptr<Target>>& targets,
+                             std::function<void()> on_change)
+    : context_(context),
+      spec_(spec),
+      targets_(targets),
+      on_change_(std::move(on_change)),
+      idle_(context.control) {}
+
+DiskOwnership::~DiskOwnership() {
+  CLEAT_CHECK(!running_);
+}
+
+bool DiskOwnership::held() const {
+  return std::none_of(targets_.begin(), targets_.end(),
+                      [](const auto& target) { return target->disk != nullptr && IsAwaited(*target->disk); });
+}
+
+void DiskOwnership::Begin(std::function<void()> on_held) {
+  begun_ = true;
+  on_held_ = std::move(on_held);
+  waiting_ = !held();
+  if (waiting_) Kick();
+}
+
+void DiskOwnership::End() {
+  begun_ = false;
+  on_held_ = {};
+  Kick();
+}
+
+void DiskOwnership::GiveUp() {
+  begun_ = false;
+  on_held_ = {};
+  for (const auto& target : targets_) {
+    AttachedDisk* disk = target->disk.get();
+    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->awaited = true;
+  }
+  Kick();
+}
+
+std::string DiskOwnership::waiting_for() const {
+  if (held()) return {};
+  if (!failure_.empty()) return failure_ + "; tried again until it is free";
+  std::string disks;
+  for (const auto& target : targets_) {
+    if (target->disk == nullptr || !IsAwaited(*target->disk)) continue;
+    disks += (disks.empty() ? "" : ", ") + target->disk->spec.disk.name;
+  }
+  return disks + " is being taken over";
+}
+
+// ---- The work
+
+void DiskOwnership::Kick() {
+  if (pause_ != nullptr) pause_->Cancel();
+  if (running_ || closing_.cancelled()) return;
+  running_ = true;
+  idle_.Reset();
+  Spawn(Run());
+}
+
+Task<void> DiskOwnership::Run() {
+  retry_ns_ = kRetryMinNs;
+  co_await context_.control.Yield();  // whoever kicked goes on first
+  while (!closing_.cancelled()) {
+    if (begun_ && !held()) {
+      auto acquire = AcquireAll();
+      co_await std::move(acquire);
+    } else if (AnyInVain()) {
+      auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
+      (void)co_await std::move(release);
+    } else {
+      break;
+    }
+  }
+  failure_.clear();
+  running_ = false;
+  idle_.Set();
+  // Also when the disk that was waited for was detached.
+  if (begun_ && std::exchange(waiting_, false)) {
+    on_change_();
+    on_held_();
+  }
+}
+
+// Disks are owned for whom nobody waits any more.
+bool DiskOwnership::AnyInVain() const {
+  return std::any_of(targets_.begin(), targets_.end(), [](const auto& target) {
+    return target->disk != nullptr && IsAwaited(*target->disk) && target->disk->owned();
+  });
+}
+
+Task<void> DiskOwnership::AcquireAll() {
+  auto acquire = EachSideBySide(&DiskOwnership::AcquireOne);
+  const Status acquired = co_await std::move(acquire);
+  if (!begun_) co_return;  // Run releases them again
+  if (acquired) {
+    TakeAll();
+    co_return;
+  }
+  if (failure_ != acquired.error().message) {
+    failure_ = acquired.error().message;
+    spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
+    on_change_();
+  }
+  auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
+  (void)co_await std::move(release);
+  if (!begun_ || closing_.cancelled()) co_return;
+  CancelToken pause;
+  pause_ = &pause;
+  co_await context_.control.SleepFor(retry_ns_, &pause);
+  pause_ = nullptr;
+  retry_ns_ = std::min(2 * retry_ns_, kRetryMaxNs);
+}
+
+// A disk that was attached meanwhile is still to be acquired: then held() isn't true yet.
+void DiskOwnership::TakeAll() {
+  for (const auto& target : targets_) {
+    AttachedDisk* disk = target->disk.get();
+    if (disk == nullptr || !IsAwaited(*disk) || !disk->owned()) continue;
+    disk->awaited = false;
+    SetState(*disk, AttachmentState::kActive, "");
+  }
+  if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
+}
+
+Task<Status> DiskOwnership::EachSideBySide(DiskTask task) {
+  Status first_error;
+  Gate working(context_.control);
+  for (const auto& target : targets_) {
+    if (target->disk != nullptr) Spawn(OneOfMany(task, *target, &first_error, Gate::Holder(working)));
+  }
+  co_await working.Close();
+  co_return first_error;
+}
+
+Task<void> DiskOwnership::OneOfMany(DiskTask task, Target& target, Status* first_error,
+                                    Gate::Holder /*working*/) {
+  const auto guard = co_await target.operations.Lock(&closing_);
+  if (!guard || target.disk == nullptr || !IsAwaited(*target.disk)) co_return;
+  auto working_on_it = (this->*task)(target);
+  Status done = co_await std::move(working_on_it);
+  if (!done && *first_error) *first_error = std::move(done);
+}
+
+Task<Status> DiskOwnership::AcquireOne(Target& target) {
+  AttachedDisk& disk = *target.disk;
+  disk.SetAcquirePatience(kPatienceNs);
+  auto acquire = disk.Acquire();
+  Status acquired = co_await std::move(acquire);
+  if (!acquired) co_return acquired;
+  // Before the guest asks for what the last host let it grow to.
+  const uint64_t size_bytes = disk.grown_bytes();
+  if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
+  auto resize = disk.Resize(size_bytes);
+  Status resized = co_await std::move(resize);
+  if (!resized) co_return resized;
+  auto tell = front_->Resized(disk);
+  co_await std::move(tell);
+  co_return resized;
+}
+
+Task<Status> DiskOwnership::ReleaseOne(Target& target) {
+  AttachedDisk& disk = *target.disk;
+  auto release = disk.Release();
+  Status released = co_await std::move(release);
+  if (disk.state == AttachmentState::kActive) {
+    SetState(disk, AttachmentState::kReleased, kReleasedMessage);
+    spdlog::info("{}: {} was given up to the host that its VM migrates to", spec_.name, disk.spec.disk.name);
+  }
+  co_return released;
+}
+
+void DiskOwnership::SetState(AttachedDisk& disk, AttachmentState state, const char* message) {
+  disk.state = state;
+  disk.message = message;
+  context_.on_attachment_changed(spec_.name, disk.spec.target);
+}
+
+Task<void> DiskOwnership::Close() {
+  begun_ = false;
+  on_held_ = {};
+  closing_.Cancel();
+  if (pause_ != nullptr) pause_->Cancel();
+  if (running_) co_await idle_.Wait();
+}
+
+}  // namespace cleat::engine

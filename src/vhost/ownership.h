@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whose disks a device's rings would write: the gate before the first ring. A device whose VM migrates shows the same
+// disks on two hosts, and one of them at a time may serve. The session says when its rings want to run and when they
+// are gone; what is behind the gate is not the transport's business.
+//
+//   Begin      the first ring of a connection is complete. It, and those after it, start once held() is true
+//   End        no ring is left, and none waits
+//   GiveUp     the same, by GET_VRING_BASE with the dirty log on: the VM goes to another host
+//
+// The source of a migration gives up, its destination begins; if the migration is aborted, the source begins again.
+// Without a migration held() is true all the time. On the control reactor; nothing here waits. Outlives the endpoints
+// that use it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace cleat::vhost {
+
+class Ownership {
+ public:
+  virtual ~Ownership() = default;
+
+  // Rings may start.
+  virtual bool held() const = 0;
+  // `on_held` is called, on a later turn, each time that held() has become true; until End or GiveUp. What can't be
+  // acquired is tried again for as long.
+  virtual void Begin(std::function<void()> on_held) = 0;
+  // What was acquired stays so; what is just being acquired is let go of.
+  virtual void End() = 0;
+  // No request is in flight: others may acquire the disks from now on. held() is false when it returns.
+  virtual void GiveUp() = 0;
+  // For people: what is waited for, and who has it; empty when nothing is.
+  virtual std::string waiting_for() const = 0;
+};
+
+}  // namespace cleat::vhost

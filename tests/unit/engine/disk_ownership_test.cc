@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two controllers with the same two disks, as the engines of a migration's two hosts have them, in virtual time: who owns
+// what, and what the front end is told. The disks are locks with a size, the endpoints what the test makes of them.
+#include "engine/disk_ownership.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/controller.h"
+#include "tests/unit/reactor/virtual_reactors.h"
+
+namespace cleat::engine {
+namespace {
+
+constexpr uint64_t kBytes = 1 << 20;
+
+// The storage that both hosts see.
+struct Storage {
+  std::map<std::string, std::string> owners;  // by disk
+  std::map<std::string, uint64_t> bytes;
+  std::map<std::string, std::string> broken;  // can't be acquired: why
+};
+
+class LockDevice final : public block::Device {
+ public:
+  LockDevice(const block::Geometry& geometry, std::string disk, std::string host, Storage& storage,
+             DiskEvents events)
+      : Device(disk, geometry), host_(std::move(host)), storage_(storage), events_(std::move(events)) {}
+
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
+    struct Nothing final : block::Channel {
+      void Submit(block::Request& request) override { request.Complete(block::IoStatus::kOk); }
+    };
+    return std::unique_ptr<block::Channel>(std::make_unique<Nothing>());
+  }
+  void SetAcquirePatience(uint64_t wait_ns) override { patience_ns_ = wait_ns; }
+  Task<Status> Acquire(block::AccessMode /*mode*/) override {
+    Reactor& control = *Reactor::Current();
+    for (uint64_t waited_ns = 0;; waited_ns += kNsPerMs) {
+      std::string& owner = storage_.owners[name()];
+      const std::string broken = storage_.broken[name()];
+      if (broken.empty() && (owner.empty() || owner == host_)) {
+        owner = host_;
+        if (storage_.bytes[name()] > geometry().size_bytes) events_.grew(storage_.bytes[name()]);
+        co_return Ok{};
+      }
+      if (waited_ns >= patience_ns_) {
+        co_return Error(ErrorCode::kFailedPrecondition,
+                        name() + (broken.empty() ? " is owned by " + owner : " is " + broken));
+      }
+      co_await control.SleepFor(kNsPerMs);
+    }
+  }
+  Task<Status> Release() override {
+    EXPECT_EQ(storage_.owners[name()], host_) << "releases what it does not own";
+    storage_.owners[name()].clear();
+    co_return Ok{};
+  }
+  Task<Status> Resize(uint64_t size_bytes) override {
+    SetSize(size_bytes);
+    co_return Ok{};
+  }
+
+ private:
+  const std::string host_;
+  Storage& storage_;
+  const DiskEvents events_;
+  uint64_t patience_ns_ = 0;
+};
+
+struct Disks final : DiskFactory {
+  Disks(std::string h, Storage& s) : host(std::move(h)), storage(s) {}
+  Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
+                              DiskEvents events) override {
+    block::Geometry geometry;
+    geometry.size_bytes = disk.size_bytes;
+    std::unique_ptr<block::Device> device =
+        std::make_unique<LockDevice>(geometry, disk.name, host, storage, std::move(events));
+    co_return MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
+  }
+  const std::string host;
+  Storage& storage;
+};
+
+struct Endpoints final : vhost::EndpointFactory {
+  struct Nowhere final : vhost::Endpoint {
+    Status Start() override { return Ok{}; }
+    Task<void> Stop() override { co_return; }
+    void ConfigChanged() override {}
+    vhost::EndpointStatus status() const override { return {}; }
+  };
+  Result<std::unique_ptr<vhost::Endpoint>> Make(const vhost::EndpointOptions& options,
+                                                virtio::DeviceModel& /*model*/,
+                                                vhost::StatusFn /*on_status*/) override {
+    ownership = options.ownership;
+    return std::unique_ptr<vhost::Endpoint>(std::make_unique<Nowhere>());
+  }
+  vhost::Ownership* ownership = nullptr;
+};
+
+// One of the two hosts, with a SCSI controller.
+class Side {
+ public:
+  Side(const std::string& host, test::VirtualReactors& reactors, Storage& storage)
+      : reactors_(reactors),
+        ios_{&reactors[1]},
+        disks_(host, storage),
+        context_{reactors[0],
+                 placement_,
+                 disks_,
+                 endpoints_,
+                 nullptr,
+                 [](const std::string&) {},
+                 [](const std::string&, uint32_t) {},
+                 [](const std::string&, const std::string&, uint64_t) {}},
+        controller_(context_, SpecOf(host), nullptr) {
+    EXPECT_TRUE(Call([&] { return controller_.Serve(); }).ok());
+  }
+  ~Side() { EXPECT_TRUE(reactors_.Await(controller_.Close(Controller::CloseMode::kDetach)).ok()); }
+
+  Status Attach(uint32_t target, const std::string& disk, bool incoming) {
+    AttachmentSpec spec;
+    spec.controller = controller_.spec().name;
+    spec.target = target;
+    spec.disk.name = disk;
+    spec.disk.size_bytes = kBytes;
+    spec.incoming = incoming;
+    return reactors_.Await(controller_.Attach(spec));
+  }
+  void AttachBoth(bool incoming) {
+    EXPECT_TRUE(Attach(0, "disks/x", incoming).ok());
+    EXPECT_TRUE(Attach(1, "disks/y", incoming).ok());
+  }
+  Status Detach(uint32_t target) { return reactors_.Await(controller_.Detach(target)); }
+
+  // The front end's part, on control.
+  void Begin() {
+    Tell([&] { endpoints_.ownership->Begin([this] { ++told; }); });
+  }
+  void End() {
+    Tell([&] { endpoints_.ownership->End(); });
+  }
+  void GiveUp() {
+    Tell([&] {
+      endpoints_.ownership->GiveUp();
+      EXPECT_FALSE(held());
+    });
+  }
+  bool held() const { return endpoints_.ownership->held(); }
+  std::string waiting_for() const { return endpoints_.ownership->waiting_for(); }
+
+  std::vector<AttachmentState> states() const {
+    std::vector<AttachmentState> states;
+    for (const AttachmentReport& report : controller_.Attachments()) states.push_back(report.state);
+    return states;
+  }
+  uint64_t bytes(uint32_t target) const { return controller_.Attachment(target)->spec.disk.size_bytes; }
+
+  int told = 0;
+
+ private:
+  static ControllerSpec SpecOf(const std::string& host) {
+    ControllerSpec spec;
+    spec.name = "controllers/" + host;
+    spec.type = ControllerType::kScsi;
+    return spec;
+  }
+  void Tell(const std::function<void()>& what) {
+    reactors_[0].PostCall([what] { what(); });
+    reactors_.RunUntilIdle();
+  }
+  Status Call(const std::function<Status()>& what) {
+    Status status;
+    Tell([&] { status = what(); });
+    return status;
+  }
+
+  test::VirtualReactors& reactors_;
+  const std::vector<Reactor*> ios_;
+  Placement placement_{ios_};
+  Disks disks_;
+  Endpoints endpoints_;
+  ControllerContext context_;
+  Controller controller_;
+};
+
+class DiskOwnershipTest : public testing::Test {
+ protected:
+  using States = std::vector<AttachmentState>;
+  static constexpr AttachmentState kActive = AttachmentState::kActive;
+  static constexpr AttachmentState kIncoming = AttachmentState::kIncoming;
+  static constexpr AttachmentState kReleased = AttachmentState::kReleased;
+
+  void RunFor(uint64_t ns) {
+    const uint64_t until_ns = reactors.clock().NowNs() + ns;
+    reactors.RunUntil([&] { return reactors.clock().NowNs() >= until_ns; });
+  }
+  std::string OwnerOf(const std::string& disk) { return storage.owners["disks/" + disk]; }
+
+  test::VirtualReactors reactors{2};
+  Storage storage;
+  Side source{"source", reactors, storage};
+  Side target{"target", reactors, storage};
+};
+
+TEST_F(DiskOwnershipTest, ThereAndBack) {
+  source.AttachBoth(false);
+  EXPECT_TRUE(source.held());
+  source.Begin();
+  target.AttachBoth(true);
+  EXPECT_FALSE(target.held());
+  EXPECT_EQ(target.states(), States({kIncoming, kIncoming}));
+  EXPECT_EQ(OwnerOf("x"), "source");
+
+  source.GiveUp();
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty() && OwnerOf("y").empty(); }));
+  EXPECT_EQ(source.states(), States({kReleased, kReleased}));
+  target.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_TRUE(target.held());
+  EXPECT_EQ(target.states(), States({kActive, kActive}));
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "targettarget");
+  target.End();  // its guest reboots
+  target.Begin();
+  EXPECT_TRUE(target.held());
+
+  target.GiveUp();
+  source.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
+  EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(target.states(), States({kReleased, kReleased}));
+}
+
+TEST_F(DiskOwnershipTest, WhoIsTooEarlyWaitsAndSaysForWhom) {
+  source.AttachBoth(false);
+  source.Begin();
+  target.AttachBoth(true);
+  target.Begin();
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(target.told, 0);
+  EXPECT_FALSE(target.held());
+  EXPECT_NE(target.waiting_for().find("is owned by source"), std::string::npos) << target.waiting_for();
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+  source.GiveUp();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(target.waiting_for(), "");
+}
+
+TEST_F(DiskOwnershipTest, AllOrNone) {
+  target.AttachBoth(true);
+  storage.broken["disks/y"] = "out of reach";
+  target.Begin();
+  for (int i = 0; i < 20; ++i) {
+    RunFor(100 * kNsPerMs);
+    EXPECT_EQ(target.told, 0);
+    EXPECT_EQ(target.states(), States({kIncoming, kIncoming}));
+  }
+  EXPECT_NE(target.waiting_for().find("disks/y is out of reach"), std::string::npos) << target.waiting_for();
+  // Between two attempts it has nothing.
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty(); }));
+  storage.broken.clear();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "targettarget");
+}
+
+TEST_F(DiskOwnershipTest, WhoGoesGivesBackWhatItHasAndAsksForNothingMore) {
+  source.AttachBoth(false);
+  EXPECT_TRUE(source.Detach(0).ok());
+  target.AttachBoth(true);
+  target.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x") == "target"; }));
+  target.End();
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty(); }));
+  EXPECT_TRUE(source.Detach(1).ok());
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "");
+  EXPECT_EQ(target.told, 0);
+}
+
+TEST_F(DiskOwnershipTest, AbortedBeforeTheReleaseIsDone) {
+  source.AttachBoth(false);
+  source.Begin();
+  source.GiveUp();
+  source.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
+  EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+}
+
+TEST_F(DiskOwnershipTest, TheGuestGoesOnWhenWhatItWaitedForIsDetached) {
+  EXPECT_TRUE(source.Attach(1, "disks/y", false).ok());
+  target.AttachBoth(true);
+  target.Begin();
+  RunFor(kNsPerSecond);
+  EXPECT_EQ(target.told, 0);
+  EXPECT_TRUE(target.Detach(1).ok());
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(target.states(), States({kActive}));
+}
+
+TEST_F(DiskOwnershipTest, OneThatComesToARunningGuestIsOwnedFirst) {
+  EXPECT_TRUE(target.Attach(0, "disks/x", true).ok());
+  target.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_TRUE(target.Attach(1, "disks/y", true).ok());
+  EXPECT_EQ(target.states(), States({kActive, kActive}));
+  EXPECT_EQ(OwnerOf("y"), "target");
+  EXPECT_TRUE(source.Attach(0, "disks/z", false).ok());
+  EXPECT_FALSE(target.Attach(2, "disks/z", true).ok()) << "its owner is another";
+  EXPECT_TRUE(target.held());
+}
+
+TEST_F(DiskOwnershipTest, WhatHasGrownMeanwhileIsSeenBeforeTheGuestRuns) {
+  target.AttachBoth(true);
+  storage.bytes["disks/y"] = 2 * kBytes;
+  target.Begin();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(target.bytes(0), kBytes);
+  EXPECT_EQ(target.bytes(1), 2 * kBytes);
+}
+
+}  // namespace
+}  // namespace cleat::engine

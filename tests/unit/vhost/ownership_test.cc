@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session whose disks are somebody else's for now: no ring starts before they are its own, and they are given up when
+// the last ring was stopped in a migration, and then only.
+#include "vhost/ownership.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host.h"
+#include "ring_guest.h"
+#include "vhost/session.h"
+
+namespace cleat::vhost::test {
+namespace {
+
+constexpr uint64_t kFeatures = kFeatureProtocolFeatures | perf::wire::kFeatureVersion1;
+constexpr uint64_t kLogBytes = 1 << 18;
+
+// Keeps what it was told, in order; on control.
+class FakeOwnership final : public Ownership {
+ public:
+  bool held() const override { return held_; }
+  void Begin(std::function<void()> on_held) override {
+    calls += "begin ";
+    on_held_ = std::move(on_held);
+  }
+  void End() override {
+    calls += "end ";
+    on_held_ = {};
+  }
+  void GiveUp() override {
+    calls += "give up ";
+    on_held_ = {};
+    held_ = false;
+  }
+  std::string waiting_for() const override { return "another host has it"; }
+
+  void Own() {
+    held_ = true;
+    if (on_held_) on_held_();
+  }
+  void Hold() { held_ = true; }
+
+  std::string calls;
+
+ private:
+  bool held_ = false;
+  std::function<void()> on_held_;
+};
+
+class OwnershipTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kRings = 3;
+
+  OwnershipTest() : guest(kRings) {
+    host.control_thread().Call([&] {
+      Session::Options options;
+      options.name = "controllers/c";
+      options.io_reactors = host.io_reactors();
+      options.ownership = &ownership;
+      session = std::make_unique<Session>(options, host.control(), host.pool(), host.AddModel(kRings), [] {});
+      session->OnOwned([this] { ++woken; });
+    });
+  }
+  ~OwnershipTest() override { EndSession(); }
+
+  template <typename F>
+  auto Do(F make) {
+    using T = decltype(make().operator co_await().await_resume());
+    return host.control_thread().Await<T>(make);
+  }
+  void SetUp() override {
+    EXPECT_TRUE(Do([&] { return session->SetFeatures(kFeatures); }).ok());
+    std::vector<MemoryTableRegion> regions;
+    std::vector<UniqueFd> files;
+    for (const auto& region : guest.memory->Table()) {
+      regions.push_back({region.gpa, region.size_bytes, region.user_addr, region.mmap_offset_bytes});
+    }
+    for (const int fd : guest.memory->Fds()) files.emplace_back(dup(fd));
+    EXPECT_TRUE(Do([&] { return session->MapMemory(regions, files); }).ok());
+  }
+
+  void EndSession() {
+    if (session == nullptr) return;
+    host.control_thread().Await<void>([&] { return session->End(); });
+    host.control_thread().Call([&] { session.reset(); });
+  }
+  void Own() {
+    host.control_thread().Call([&] { ownership.Own(); });
+  }
+  uint32_t Up() {
+    uint32_t up = 0;
+    host.control_thread().Call([&] { up = session->rings_up(); });
+    return up;
+  }
+  bool Waits() {
+    bool waits = false;
+    host.control_thread().Call([&] { waits = session->waits(); });
+    return waits;
+  }
+  void StartRing(uint32_t i, uint32_t base = 0) {
+    const perf::DriverRing& ring = *guest.rings[i];
+    const VringAddresses addresses{i,
+                                   0,
+                                   guest.memory->UserAddress(ring.desc_gpa()),
+                                   guest.memory->UserAddress(ring.used_gpa()),
+                                   guest.memory->UserAddress(ring.avail_gpa()),
+                                   0};
+    EXPECT_TRUE(Do([&] { return session->SetRingSize(i, ring.size()); }).ok());
+    EXPECT_TRUE(Do([&] { return session->SetRingBase(i, base); }).ok());
+    EXPECT_TRUE(Do([&] { return session->SetRingAddresses(addresses); }).ok());
+    EXPECT_TRUE(Do([&] { return session->SetRingCall(i, UniqueFd(dup(ring.call_fd()))); }).ok());
+    EXPECT_TRUE(Do([&] { return session->SetRingKick(i, UniqueFd(dup(ring.kick_fd()))); }).ok());
+    EXPECT_TRUE(Do([&] { return session->EnableRing(i, true); }).ok());
+  }
+  uint32_t StopRing(uint32_t i) {
+    const auto base = Do([&] { return session->StopRing(i); });
+    EXPECT_TRUE(base.ok());
+    return base.ok() ? *base : 0;
+  }
+  void BeginLog() {
+    UniqueFd file(memfd_create("log", MFD_CLOEXEC));
+    ASSERT_EQ(ftruncate(file.get(), kLogBytes), 0);
+    LogDescription log{};
+    log.size_bytes = kLogBytes;
+    ASSERT_TRUE(Do([&] { return session->SetLog(log, file); }).ok());
+    ASSERT_TRUE(Do([&] { return session->SetFeatures(kFeatures | kFeatureLogAll); }).ok());
+  }
+
+  Host host{2};
+  Guest guest;
+  FakeOwnership ownership;
+  std::unique_ptr<Session> session;
+  int woken = 0;
+};
+
+TEST_F(OwnershipTest, NoRingStartsBeforeTheDisksAreOwned) {
+  for (uint32_t i = 0; i < kRings; ++i) StartRing(i);
+  EXPECT_EQ(Up(), 0U);
+  EXPECT_TRUE(Waits());
+  EXPECT_EQ(ownership.calls, "begin ");
+  const uint64_t buffer = guest.Allocate(1ULL << 32, kBlockBytes);
+  guest.Submit(0, perf::wire::kBlkIn, 0, buffer);
+
+  Own();
+  EXPECT_EQ(woken, 1);
+  EXPECT_TRUE(Do([&] { return session->StartWaiting(); }).ok());
+  EXPECT_EQ(Up(), kRings);
+  EXPECT_FALSE(Waits());
+  EXPECT_EQ(guest.Complete(0), 0) << "what was offered meanwhile is served";
+  EXPECT_EQ(ownership.calls, "begin ");
+}
+
+TEST_F(OwnershipTest, WhatIsOwnedStartsAtOnce) {
+  host.control_thread().Call([&] { ownership.Hold(); });
+  StartRing(0);
+  EXPECT_EQ(Up(), 1U);
+  EXPECT_EQ(woken, 0);
+}
+
+TEST_F(OwnershipTest, TheLastRingOfAMigrationGivesUpAndNoneBefore) {
+  host.control_thread().Call([&] { ownership.Hold(); });
+  for (uint32_t i = 0; i < kRings; ++i) StartRing(i);
+  BeginLog();
+  for (uint32_t i = 0; i < kRings; ++i) EXPECT_TRUE(Do([&] { return session->EnableRing(i, false); }).ok());
+  EXPECT_EQ(ownership.calls, "begin ") << "a ring that is only disabled goes on";
+  std::vector<uint32_t> bases;
+  for (uint32_t i = 0; i < kRings; ++i) {
+    EXPECT_EQ(ownership.calls, "begin ");
+    bases.push_back(StopRing(i));
+  }
+  EXPECT_EQ(ownership.calls, "begin give up ");
+
+  // Aborted: nothing runs before it is owned again.
+  for (uint32_t i = 0; i < kRings; ++i) StartRing(i, bases[i]);
+  EXPECT_EQ(Up(), 0U);
+  EXPECT_EQ(ownership.calls, "begin give up begin ");
+  Own();
+  EXPECT_TRUE(Do([&] { return session->StartWaiting(); }).ok());
+  EXPECT_EQ(Up(), kRings);
+}
+
+TEST_F(OwnershipTest, RingsThatStopWithoutAMigrationKeepTheDisks) {
+  host.control_thread().Call([&] { ownership.Hold(); });
+  StartRing(0);
+  StopRing(0);
+  EXPECT_EQ(ownership.calls, "begin end ");
+  StartRing(0);
+  EXPECT_EQ(Up(), 1U);
+}
+
+TEST_F(OwnershipTest, ALostConnectionIsNoMigration) {
+  host.control_thread().Call([&] { ownership.Hold(); });
+  StartRing(0);
+  BeginLog();
+  EndSession();
+  EXPECT_EQ(ownership.calls, "begin end ");
+}
+
+TEST_F(OwnershipTest, WhoGoesBeforeItsTurnIsNotStarted) {
+  StartRing(0);
+  EXPECT_TRUE(Do([&] { return session->EnableRing(0, false); }).ok());
+  EXPECT_EQ(ownership.calls, "begin end ");
+  EXPECT_TRUE(Do([&] { return session->EnableRing(0, true); }).ok());
+  StopRing(0);
+  EXPECT_EQ(ownership.calls, "begin end begin end ");
+  Own();
+  EXPECT_EQ(woken, 0);
+  EXPECT_TRUE(Do([&] { return session->StartWaiting(); }).ok());
+  EXPECT_EQ(Up(), 0U);
+}
+
+}  // namespace
+}  // namespace cleat::vhost::test
