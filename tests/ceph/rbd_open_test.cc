@@ -53,7 +53,7 @@ TEST_F(RbdOpen, SaysWhatIsWrong) {
 TEST_F(RbdOpen, TellsAWrongKeyFromAMissingCluster) {
   ceph_.CreateImage("locked", 4 * kMiB);
   const auto wrong = ceph_.Cluster("clusters/wrong");
-  wrong->key = ClusterKeyOf(ceph_.Key("admin"));
+  wrong->key = test::ClusterKeyOf(ceph_.Key("admin"));
   Refused(CephHost::Options(wrong, "locked", kMiB), ErrorCode::kPermissionDenied,
           "client.cleat can't connect");
   const auto no_key = ceph_.Cluster("clusters/nonsense");
