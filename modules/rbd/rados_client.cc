@@ -13,9 +13,26 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "keys/secret_arena.h"
+#include "keys/traces.h"
 #include "modules/rbd/ceph_error.h"
+#include "modules/rbd/key_file.h"
 
 namespace cleat::modules {
+
+namespace {
+
+// librados writes a key that it can't decode to standard error, whatever its log is set to: it gets none such. The layout is
+// in keys/ceph_key.h.
+bool LooksUsable(const keys::Secret& key) {
+  constexpr size_t kHeaderBytes = 12;
+  constexpr size_t kAesBytes = 16;
+  const auto bytes = key.bytes();
+  return bytes.size() >= kHeaderBytes + kAesBytes && bytes[0] == 1 && bytes[1] == 0 &&
+         bytes.size() == kHeaderBytes + (bytes[10] | size_t{bytes[11]} << 8);
+}
+
+}  // namespace
 
 void ControlLink::Post(std::function<void()> call) {
   const std::lock_guard lock(mutex_);
@@ -39,7 +56,8 @@ struct RadosClient::Core {
   void TakePlace() const;
   Result<RadosConnection> Connect();
   std::string SettingText(const std::string& name, const std::string& value) const;
-  Status Configure(rados_t handle) const;
+  Status Configure(rados_t handle);
+  Status ConfigureAndConnect(rados_t handle);
   Status CheckConfiguration(rados_t handle) const;
 
   const std::shared_ptr<const ClusterOptions> cluster;
@@ -47,6 +65,7 @@ struct RadosClient::Core {
   const uint32_t number;
   cpu_set_t maker_cpus{};
   const MonotonicClock clock;
+  KeyFile key_file;  // the client's as long as that is
 
   mutable std::mutex mutex;
   std::condition_variable wake;
@@ -148,7 +167,7 @@ std::string RadosClient::Core::SettingText(const std::string& name, const std::s
   return cluster->name + ": the setting " + name + " = '" + value + "'";
 }
 
-Status RadosClient::Core::Configure(rados_t handle) const {
+Status RadosClient::Core::Configure(rados_t handle) {
   if (!cluster->conf_file.empty()) {
     const int read = rados_conf_read_file(handle, cluster->conf_file.c_str());
     if (read < 0)
@@ -158,10 +177,34 @@ Status RadosClient::Core::Configure(rados_t handle) const {
     const int set = rados_conf_set(handle, name.c_str(), value.c_str());
     if (set < 0) return CephError(set, SettingText(name, value) + " is refused");
   }
-  if (cluster->key.empty()) return Ok{};
-  const int set = rados_conf_set(handle, "key", cluster->key.c_str());
-  if (set < 0) return CephError(set, cluster->name + ": the key of client." + cluster->user + " is not one");
+  if (cluster->key.get() == nullptr) return Ok{};
+  if (!LooksUsable(*cluster->key.get())) {
+    return Error(ErrorCode::kInvalidArgument,
+                 cluster->name + ": the key of client." + cluster->user + " is not one for AES-128");
+  }
+  Status filled = key_file.Fill(*cluster->key.get());
+  if (!filled) return Error(filled.error().code, cluster->name + ": " + filled.error().message);
+  rados_conf_set(handle, "key", "");  // the conf file's would come before ours
+  const int set = rados_conf_set(handle, "keyfile", key_file.path().c_str());
+  if (set < 0) return CephError(set, SettingText("keyfile", key_file.path()) + " is refused");
   return Ok{};
+}
+
+// librados reads the key - our file's, or that of the conf file's keyring - within these calls, on this thread, and keeps it,
+// as bytes and as the round keys of its cipher, for when it has to prove itself again. Its other threads use that, and copy
+// none of it.
+Status RadosClient::Core::ConfigureAndConnect(rados_t handle) {
+  Status done;
+  {
+    const keys::SecretAllocations secretly;
+    done = Configure(handle);
+    const int connected = done ? rados_connect(handle) : 0;
+    if (connected < 0)
+      done = CephError(connected, cluster->name + ": client." + cluster->user + " can't connect");
+  }
+  key_file.Empty();
+  keys::WipeTraces();
+  return done;
 }
 
 Status RadosClient::Core::CheckConfiguration(rados_t handle) const {
@@ -181,20 +224,11 @@ Result<RadosConnection> RadosClient::Core::Connect() {
   RadosConnection made;
   const int created = rados_create(&made.cluster, cluster->user.c_str());
   if (created < 0) return CephError(created, cluster->name + ": librados can't be set up");
-  Status configured = Configure(made.cluster);
-  if (!configured) {
+  Status ready = ConfigureAndConnect(made.cluster);
+  if (ready) ready = CheckConfiguration(made.cluster);
+  if (!ready) {
     rados_shutdown(made.cluster);
-    return configured.error();
-  }
-  const int connected = rados_connect(made.cluster);
-  if (connected < 0) {
-    rados_shutdown(made.cluster);
-    return CephError(connected, cluster->name + ": client." + cluster->user + " can't connect");
-  }
-  configured = CheckConfiguration(made.cluster);
-  if (!configured) {
-    rados_shutdown(made.cluster);
-    return configured.error();
+    return ready.error();
   }
   made.id = "client." + std::to_string(rados_get_instance_id(made.cluster));
   char* address = nullptr;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/rbd/rbd_cluster.h"
 
-#include <string.h>
-
 #include <utility>
 
 namespace cleat::modules {
@@ -36,10 +34,6 @@ const Settings kDefaults = {
 };
 
 }  // namespace
-
-void ClusterOptions::WipeKey() {
-  explicit_bzero(key.data(), key.size());
-}
 
 const Settings& DemandedOfClient() {
   static const Settings demanded = [] {

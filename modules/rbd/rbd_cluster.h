@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "keys/secret.h"
 
 namespace cleat::modules {
 
@@ -16,18 +19,30 @@ namespace cleat::modules {
 inline constexpr uint32_t kImagesPerClientMax = 64;
 inline constexpr uint32_t kImagesPerClientDefault = 16;
 
+// The key of a cluster's user, as keys::DecodeCephKey gives it: in the memory for keys, one for all copies of the options.
+class ClusterKey {
+ public:
+  ClusterKey() = default;  // none: the conf file's keyring
+  explicit ClusterKey(keys::Secret key) : key_(std::make_shared<const keys::Secret>(std::move(key))) {}
+
+  const keys::Secret* get() const { return key_.get(); }
+  bool operator==(const ClusterKey& other) const {
+    if (key_ == nullptr || other.key_ == nullptr) return key_ == other.key_;
+    return *key_ == *other.key_;
+  }
+
+ private:
+  std::shared_ptr<const keys::Secret> key_;
+};
+
 struct ClusterOptions {
-  ClusterOptions() = default;
-  ClusterOptions(const ClusterOptions&) = default;
-  ClusterOptions& operator=(const ClusterOptions&) = default;
-  ~ClusterOptions() { WipeKey(); }
   bool operator==(const ClusterOptions&) const = default;
 
   std::string name;       // "clusters/ID": what errors call it
   std::string monitors;   // "10.0.0.1,10.0.0.2", as ceph.conf's `mon host`; or empty, and
   std::string conf_file;  // a ceph.conf that has them. With both, `monitors` wins.
   std::string user;       // "cleat" for client.cleat
-  std::string key;        // its secret in base64; empty: the conf file's keyring
+  ClusterKey key;
   uint32_t images_per_client = kImagesPerClientDefault;
   // To connect, and for each question to the monitors. Never for I/O: that waits, however long it takes.
   uint64_t connect_timeout_ns = 30 * kNsPerSecond;
@@ -36,9 +51,6 @@ struct ClusterOptions {
   std::vector<uint32_t> cpus;
   // More of librados' and librbd's options, over the conf file's. Those that data safety hangs on can't be changed.
   std::map<std::string, std::string> settings;
-
- private:
-  void WipeKey();
 };
 
 // kInvalidArgument: no name, user or monitors, a limit out of range, or a setting that is not the caller's to make.

@@ -6,7 +6,7 @@
 //   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on
 //            that reactor, shares nothing with other reactors' channels.
 //
-// A Device outlives its channels, a Channel the requests submitted to it.
+// A Device outlives its channels; a Channel the requests submitted to it, and calls of its Recall and LetPass.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,7 @@ class Channel {
   // ---- What waits before the storage (for a limit) must keep nobody from going. A filter does its part and tells the
   // channel below.
   // Requests that wait here, and that no layer below has seen, are completed with kAborted: they are not wanted any more.
-  // `only`: that one, if it is among them; nullptr: all.
+  // `only`: that one, if it is here; nullptr: all. A filter takes its own out, then asks below: what comes then is new.
   virtual void Recall(const Request* /*only*/) {}
   // `all`: from now on nothing waits here; what does, and what comes, goes on at once, in order, and the limits are
   // exceeded and owed for. Until it is called with false.

@@ -46,7 +46,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
 
   if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
   if (!options.metrics_address.empty()) {
-    daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, options.metrics);
+    auto engines = [state = daemon->state_.get()] {
+      auto listed = state->ListEngines({});  // a page, which is all that a host has
+      return listed.ok() ? std::move(listed).value() : v1::ListEnginesResponse();
+    };
+    daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
+                                                 options.metrics);
     auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
                                        [state = daemon->state_.get()] { return state->CheckStore(); });
     if (!server.ok()) return std::move(server).error();

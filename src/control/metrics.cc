@@ -4,7 +4,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -118,6 +121,73 @@ bool DiskFamilies::AddStages(const observe::SegmentReader& reader, const stats::
   return true;
 }
 
+// What is told of an engine's connections to Ceph: for each cluster, since connections come and go.
+struct CephFamilies {
+  MetricFamily threads =
+      Family("cleat_ceph_threads", MetricType::Gauge, "Threads of Ceph's libraries in the engine");
+  MetricFamily unlisted = Family("cleat_ceph_clients_unlisted", MetricType::Gauge,
+                                 "Clients that the engine did not report one by one: the others count below");
+  MetricFamily clients =
+      Family("cleat_ceph_clients", MetricType::Gauge, "Clients: connections that images share");
+  MetricFamily images =
+      Family("cleat_ceph_images", MetricType::Gauge, "Images that are open, or being opened or closed");
+  MetricFamily blocklisted =
+      Family("cleat_ceph_clients_blocklisted", MetricType::Gauge,
+             "Clients that were shut out: their disks fail until they are attached again");
+  MetricFamily busy =
+      Family("cleat_ceph_clients_busy", MetricType::Gauge,
+             "Clients whose thread has been at the same call to the cluster for a second or more");
+  MetricFamily longest = Family("cleat_ceph_busy_seconds", MetricType::Gauge,
+                                "How long the longest of these has been waiting for the cluster; 0: none");
+
+  void Add(const std::string& engine, const v1::CephStatus& status);
+};
+
+struct CephClusterUse {
+  uint64_t clients = 0;
+  uint64_t images = 0;
+  uint64_t blocklisted = 0;
+  uint64_t busy = 0;
+  double longest_seconds = 0;
+};
+
+void CephFamilies::Add(const std::string& engine, const v1::CephStatus& status) {
+  std::map<std::string, CephClusterUse> clusters;
+  for (const v1::CephClient& client : status.clients()) {
+    CephClusterUse& use = clusters[client.cluster()];
+    ++use.clients;
+    use.images += client.images();
+    use.blocklisted += client.blocklisted() ? 1 : 0;
+    use.busy += client.has_busy() ? 1 : 0;
+    const double seconds = static_cast<double>(client.busy().seconds()) +
+                           static_cast<double>(client.busy().nanos()) / static_cast<double>(kNsPerSecond);
+    use.longest_seconds = std::max(use.longest_seconds, seconds);
+  }
+  const Labels of_engine{{"engine", engine}};
+  const auto listed = static_cast<uint32_t>(status.clients_size());
+  control::Add(threads, of_engine, status.threads());
+  control::Add(unlisted, of_engine, status.clients_total() - std::min(listed, status.clients_total()));
+  for (const auto& [name, use] : clusters) {
+    const Labels labels = With(of_engine, "cluster", IdOf(name));
+    control::Add(clients, labels, static_cast<double>(use.clients));
+    control::Add(images, labels, static_cast<double>(use.images));
+    control::Add(blocklisted, labels, static_cast<double>(use.blocklisted));
+    control::Add(busy, labels, static_cast<double>(use.busy));
+    control::Add(longest, labels, use.longest_seconds);
+  }
+}
+
+void AddCeph(std::vector<MetricFamily>& families, const v1::ListEnginesResponse& engines) {
+  CephFamilies ceph;
+  for (const v1::Engine& engine : engines.engines()) {
+    if (engine.status().has_ceph()) ceph.Add(IdOf(engine.name()), engine.status().ceph());
+  }
+  for (MetricFamily* family : {&ceph.threads, &ceph.unlisted, &ceph.clients, &ceph.images, &ceph.blocklisted,
+                               &ceph.busy, &ceph.longest}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+}
+
 void AddProcess(std::vector<MetricFamily>& families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -168,6 +238,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
        {&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages}) {
     if (!family->metric.empty()) families.push_back(std::move(*family));
   }
+  AddCeph(families, engines_());
   families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
                             "Disks whose oldest request is older than the engine's threshold"));
   Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /metrics says, in Prometheus' terms; docs/operations.md has the table. Made from the engines' counters when it is
-// asked for: between two scrapes it costs nothing. Any thread.
+// What /metrics says, in Prometheus' terms; docs/operations.md has the table. Made from the engines' counters, and from what
+// they reported last of their connections to Ceph, when it is asked for: between two scrapes it costs nothing. Any thread.
 #pragma once
 
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
+#include "cleat/v1/cleat.pb.h"
 #include "control/counters.h"
 #include "control/slow_watch.h"
 
@@ -24,15 +27,19 @@ class Metrics final : public prometheus::Collectable {
   // cleat_metrics_disks_without_histograms says.
   static constexpr size_t kHistogramsMax = 5000;
 
-  // Both outlive it.
-  Metrics(const Counters& counters, const SlowWatch& slow, const MetricsOptions& options)
-      : counters_(counters), slow_(slow), options_(options) {}
+  // As the API shows them; called for each scrape.
+  using Engines = std::function<v1::ListEnginesResponse()>;
+
+  // Both outlive it, and so does what `engines` uses.
+  Metrics(const Counters& counters, const SlowWatch& slow, Engines engines, const MetricsOptions& options)
+      : counters_(counters), slow_(slow), engines_(std::move(engines)), options_(options) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const Counters& counters_;
   const SlowWatch& slow_;
+  const Engines engines_;
   const MetricsOptions options_;
 };
 

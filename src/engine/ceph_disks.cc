@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "keys/ceph_key.h"
 #include "modules/rbd/client_pool.h"
 #include "modules/rbd/rbd.h"
 #include "reactor/sync.h"
@@ -21,10 +20,6 @@ constexpr uint64_t kLookEveryNs = kNsPerSecond;
 constexpr uint32_t kCountEveryLooks = 10;
 
 using Cluster = std::shared_ptr<const modules::ClusterOptions>;
-
-std::string TextOf(const keys::Secret& secret) {
-  return {reinterpret_cast<const char*>(secret.bytes().data()), secret.size()};
-}
 
 // Without a key.
 modules::ClusterOptions OptionsOf(const ClusterSpec& spec) {
@@ -43,7 +38,7 @@ modules::ClusterOptions OptionsOf(const ClusterSpec& spec) {
 struct CephDisks::Core {
   struct Known {
     uint64_t revision;
-    Cluster options;
+    std::weak_ptr<const modules::ClusterOptions> options;
   };
 
   Core(const Parts& p, const std::string& engine, std::vector<uint32_t> c)
@@ -57,7 +52,7 @@ struct CephDisks::Core {
   const Parts parts;
   const std::vector<uint32_t> cpus;
   modules::ClientPool clients;
-  // With their keys, as librados wants them: made when the first disk needs them.
+  // With their keys: made when the first disk needs them, and gone with the last one.
   std::map<std::string, Known> known;
   std::function<void(const CephReport&)> on_report = [](const CephReport&) {};
   bool looking = false;
@@ -82,7 +77,9 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
     co_return Error(ErrorCode::kNotFound, disk + ": " + name + " is not known to this engine: put it first");
   }
   const auto before = known.find(name);
-  if (before != known.end() && before->second.revision == found->revision) co_return before->second.options;
+  if (before != known.end() && before->second.revision == found->revision) {
+    if (Cluster options = before->second.options.lock()) co_return options;
+  }
   const ClusterSpec spec = *found;
   auto options = std::make_shared<modules::ClusterOptions>(OptionsOf(spec));
   options->cpus = cpus;
@@ -93,7 +90,7 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
     };
     auto key = co_await parts.blocking.Run<Result<keys::Secret>>(unwrap);
     if (!key) co_return Error(key.error().code, disk + ": " + key.error().message);
-    options->key = TextOf(keys::EncodeCephKey(*key));
+    options->key = modules::ClusterKey(std::move(key).value());
   }
   known[name] = {spec.revision, options};
   co_return Cluster(std::move(options));
@@ -136,8 +133,9 @@ CephReport CephDisks::Core::Look() {
         {std::move(client.cluster), std::move(client.id), client.images, busy_ns, client.blocklisted});
   }
   report.clients_total = static_cast<uint32_t>(report.clients.size());
-  std::stable_sort(report.clients.begin(), report.clients.end(),
-                   [](const auto& a, const auto& b) { return a.busy_ns > b.busy_ns; });
+  std::stable_sort(report.clients.begin(), report.clients.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.busy_ns, a.blocklisted) > std::pair(b.busy_ns, b.blocklisted);
+  });
   if (report.clients.size() > kCephClientsMax) report.clients.resize(kCephClientsMax);
   if (report.clients_total > 0) report.threads = threads;
   return report;

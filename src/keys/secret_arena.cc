@@ -16,6 +16,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -52,7 +53,8 @@ constexpr uint32_t ClassOf(size_t room) {
 constexpr uint32_t kClasses = ClassOf(kSecretBlockBytesMax + sizeof(Header)) + 1;
 static_assert(RoomOfClass(kClasses - 1) <= kSecretArenaStepBytes);
 
-enum class For : uint8_t { kSecret, kOpenSsl };
+// kSecret may have the reserve. kLibrary is within malloc, where nothing may be logged.
+enum class For : uint8_t { kSecret, kOpenSsl, kLibrary };
 
 class Arena {
  public:
@@ -93,6 +95,8 @@ class Arena {
 // Neither made nor destroyed at a time that could be too late or too early for somebody.
 constinit Arena arena;
 constinit std::atomic<bool> switched_off{false};
+// Blocks that this thread's SecretAllocations got no room for.
+constinit thread_local uint32_t secret_blocks_missed = 0;
 
 Status Arena::Reserve() {
   const std::lock_guard lock(mutex_);
@@ -168,7 +172,7 @@ void* Arena::Allocate(size_t bytes, For use) {
       *header = {static_cast<uint32_t>(bytes), size_class, CheckValue(header)};
       stats_.used_bytes += bytes;
     }
-    warn = lock_failed_ && !warned_;
+    warn = lock_failed_ && !warned_ && use != For::kLibrary;
     warned_ |= warn;
   }
   if (warn) {
@@ -264,6 +268,34 @@ void* AllocateSecret(size_t bytes) {
 
 void FreeSecret(void* memory) {
   OpenSslFree(memory, nullptr, 0);
+}
+
+SecretAllocations::SecretAllocations() {
+  ++internal::secret_allocations;
+}
+
+SecretAllocations::~SecretAllocations() {
+  if (--internal::secret_allocations != 0 || secret_blocks_missed == 0) return;
+  spdlog::error(
+      "keys: {} blocks of a library that was given a key are in ordinary memory, where a core dump would "
+      "show "
+      "them: the {} MiB for keys are used up",
+      std::exchange(secret_blocks_missed, 0), kSecretArenaBytesMax >> 20);
+}
+
+void* AllocateForLibrary(size_t bytes) {
+  if (bytes > kSecretBlockBytesMax || switched_off.load(std::memory_order_relaxed)) return nullptr;
+  void* memory = arena.Allocate(bytes, For::kLibrary);
+  if (memory == nullptr) ++secret_blocks_missed;
+  return memory;
+}
+
+bool IsSecretMemory(const void* memory) {
+  return arena.Holds(memory);
+}
+
+size_t SecretMemoryBytes(const void* memory) {
+  return Arena::SizeOf(memory);
 }
 
 }  // namespace cleat::keys

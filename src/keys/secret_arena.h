@@ -47,4 +47,30 @@ SecretArenaStats GetSecretArenaStats();
 void* AllocateSecret(size_t bytes);
 void FreeSecret(void* memory);
 
+// While one lives, what its thread allocates in blocks of up to kSecretBlockBytesMax lies here, whoever allocates it: for
+// a library that is given a key and keeps copies in memory of its own. Such a block is freed as any other, by any thread, at
+// any time. They nest.
+//
+// Only in a program that has keys/secret_malloc.cc linked in. Without it, with the arena switched off, or once only the
+// reserve is left (which is logged), the memory is the ordinary heap's.
+class SecretAllocations {
+ public:
+  SecretAllocations();
+  ~SecretAllocations();
+  SecretAllocations(const SecretAllocations&) = delete;
+  SecretAllocations& operator=(const SecretAllocations&) = delete;
+};
+
+// For keys/secret_malloc.cc. nullptr: not here. Never logs, allocates nothing else.
+void* AllocateForLibrary(size_t bytes);
+bool IsSecretMemory(const void* memory);
+size_t SecretMemoryBytes(const void* memory);  // as asked for; IsSecretMemory
+
+namespace internal {
+inline constinit thread_local uint32_t secret_allocations = 0;
+}  // namespace internal
+inline bool ThreadAllocatesSecrets() {
+  return internal::secret_allocations != 0;
+}
+
 }  // namespace cleat::keys

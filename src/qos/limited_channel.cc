@@ -106,31 +106,34 @@ GroupMember::Passed LimitedChannel::PassHead(uint64_t now_ns) {
 
 // ---- Ways out of waiting
 
+// What waits here is taken out first: a request that comes while those below are told is new, and not meant.
 void LimitedChannel::Recall(const block::Request* only) {
-  FilterChannel::Recall(only);
-  if (waits_for_ == WaitsFor::kNothing) return;
-  // Those that come while these are told of it are new.
   block::RequestList recalled;
+  if (waits_for_ != WaitsFor::kNothing) Withdraw(only, recalled);
+  FilterChannel::Recall(only);
+  while (block::Request* request = recalled.PopFront()) request->Complete(block::IoStatus::kAborted);
+}
+
+// Something waits.
+void LimitedChannel::Withdraw(const block::Request* only, block::RequestList& recalled) {
   if (only == nullptr) {
     RecallHead();
     recalled.Splice(queue_);
     waits_for_ = WaitsFor::kNothing;
     timer_.Cancel();
-  } else {
-    block::Request* found = queue_.front();
-    while (found != nullptr && found != only) found = queue_.Next(*found);
-    if (found == nullptr) return;
-    const bool first = found == queue_.front();
-    if (first) RecallHead();
-    found->link.Unlink();
-    recalled.PushBack(*found);
-    if (first) {
-      // The next one, at the next turn: not from within a call of the front end.
-      timer_.Cancel();
-      reactor_.AddTimer(timer_, reactor_.now_ns());
-    }
+    return;
   }
-  while (block::Request* request = recalled.PopFront()) request->Complete(block::IoStatus::kAborted);
+  block::Request* found = queue_.front();
+  while (found != nullptr && found != only) found = queue_.Next(*found);
+  if (found == nullptr) return;
+  const bool first = found == queue_.front();
+  if (first) RecallHead();
+  found->link.Unlink();
+  recalled.PushBack(*found);
+  if (!first) return;
+  // The next one, at the next turn: not from within a call of the front end.
+  timer_.Cancel();
+  reactor_.AddTimer(timer_, reactor_.now_ns());
 }
 
 // What the first request has taken and not used.

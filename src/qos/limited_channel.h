@@ -84,6 +84,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   bool TakeOwn(const Cost& cost, uint64_t now);
   GroupMember::Passed PassHead(uint64_t now_ns);
   block::Request& PopHead(uint64_t now_ns);
+  void Withdraw(const block::Request* only, block::RequestList& recalled);
   void RecallHead();
   void Flush();
   void Owe(const Cost& cost, uint64_t now, bool own);

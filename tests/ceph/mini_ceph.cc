@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/ceph/cluster_key.h"
 
 namespace cleat::test {
 namespace {
@@ -102,7 +103,7 @@ std::shared_ptr<modules::ClusterOptions> MiniCeph::Cluster(const std::string& na
   cluster->name = name;
   cluster->monitors = Monitors();
   cluster->user = "cleat";
-  cluster->key = Key("cleat");
+  cluster->key = ClusterKeyOf(Key("cleat"));
   return cluster;
 }
 

@@ -281,14 +281,14 @@ TEST(RbdOsdKilled, NothingFailsAndNothingIsLost) {
 // A process whose cluster hangs can still end: with the pool given up, by _exit.
 TEST_F(RbdHang, AProcessEndsWithoutItsCluster) {
   ceph_.CreateImage("orphan", kBytes);
-  const auto cluster = ceph_.Cluster();
+  const std::string monitors = ceph_.Monitors();
+  const std::string key = ceph_.Key("cleat");
   const auto since = std::chrono::steady_clock::now();
   const Stopped stopped(ceph_, "osd.0");
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    execl(CLEAT_RBD_STUCK, CLEAT_RBD_STUCK, cluster->monitors.c_str(), cluster->key.c_str(), "orphan",
-          nullptr);
+    execl(CLEAT_RBD_STUCK, CLEAT_RBD_STUCK, monitors.c_str(), key.c_str(), "orphan", nullptr);
     _exit(127);
   }
   int status = 0;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "tests/ceph/rbd_host_rig.h"
 #include "tests/system/crash_rig.h"
+#include "tests/system/http_get.h"
 #include "tests/system/io_load.h"
 
 namespace cleat::system_test {
@@ -17,6 +18,15 @@ constexpr uint64_t kAnswerNsMax = 100 * kNsPerMs;
 using RbdOutageTest = RbdHostTest;
 
 // ---- A cluster that hangs
+
+// Of the cluster that all disks are in; -1: there is no such metric.
+double CephMetric(const Host& host, const std::string& name) {
+  const std::string sample = name + R"({engine="engine-0",cluster="ceph"} )";
+  const HttpReply reply = HttpGet(MetricsPort(host), "/metrics");
+  EXPECT_EQ(reply.status, 200);
+  const size_t at = reply.body.find(sample);
+  return at == std::string::npos ? -1 : std::atof(reply.body.c_str() + at + sample.size());
+}
 
 // The longest that any of these calls took.
 class Stopwatch {
@@ -89,6 +99,8 @@ TEST_F(RbdOutageTest, NoCallWaitsForAMonitorThatHangs) {
       return std::any_of(clients.begin(), clients.end(),
                          [](const auto& c) { return c.busy().seconds() >= 2; });
     }));
+    EXPECT_GE(CephMetric(host_, "cleat_ceph_busy_seconds"), 2);
+    EXPECT_GE(CephMetric(host_, "cleat_ceph_clients_busy"), 1);
   }
   fmt::print("with the cluster stopped, no call took longer than {} us ({})\n", watch.worst_ns() / kNsPerUs,
              watch.worst());
@@ -210,6 +222,7 @@ TEST_F(RbdOutageTest, ADiskThatWasShutOutFailsUntilItIsAttachedAgain) {
     const v1::CephStatus& ceph = model.engines.at(kEngineName).status().ceph();
     return ceph.clients_size() == 1 && ceph.clients(0).blocklisted();
   }));
+  EXPECT_EQ(CephMetric(host_, "cleat_ceph_clients_blocklisted"), 1);
   // It stays so over a restart of cleatd, which takes it for what it is.
   host_.RestartCleatd();
   WaitState(host_, "fenced", v1::ATTACHMENT_STATE_FAILED, "was blocklisted by clusters/ceph");

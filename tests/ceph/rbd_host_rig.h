@@ -99,7 +99,7 @@ class RbdHostTest : public testing::Test {
   }
 
   MiniCeph& ceph_ = MiniCeph::Shared();
-  Host host_{{.with_keys = true}};
+  Host host_{{.with_keys = true, .cleatd_arguments = {"--metrics-address", "127.0.0.1:0"}}};
 };
 
 }  // namespace cleat::system_test

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/ceph/rbd_host_rig.h"
+#include "tests/system/http_get.h"
 #include "tests/system/io_load.h"
 #include "tests/unit/modules/xts_reference.h"
 
@@ -47,6 +48,15 @@ TEST_F(RbdHostTest, WhatTheGuestWroteIsWhatRbdExports) {
   EXPECT_EQ(engine.status().ceph().clients(0).cluster(), "clusters/ceph");
   EXPECT_EQ(engine.status().ceph().clients(0).images(), 1U);
   EXPECT_TRUE(engine.status().ceph().clients(0).id().starts_with("client."));
+  const std::string metrics = HttpGet(MetricsPort(host_), "/metrics").body;
+  for (const std::string& line : {
+           std::string(R"(cleat_ceph_clients{engine="engine-0",cluster="ceph"} 1)"),
+           std::string(R"(cleat_ceph_images{engine="engine-0",cluster="ceph"} 1)"),
+           std::string(R"(cleat_ceph_clients_blocklisted{engine="engine-0",cluster="ceph"} 0)"),
+           fmt::format(R"(cleat_ceph_threads{{engine="engine-0"}} {})", engine.status().ceph().threads()),
+       }) {
+    EXPECT_NE(metrics.find(line + "\n"), std::string::npos) << line << "\nis not in\n" << metrics;
+  }
   ASSERT_TRUE(host_.Remove("plain"));
   EXPECT_EQ(Export("plain"), std::string(seen.begin(), seen.end()));
   EXPECT_TRUE(host_.api().WaitUntil(

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/ceph/cluster_key.h"
 #include "tests/ceph/rbd_rig.h"
 
 namespace cleat::modules {
@@ -52,11 +53,11 @@ TEST_F(RbdOpen, SaysWhatIsWrong) {
 TEST_F(RbdOpen, TellsAWrongKeyFromAMissingCluster) {
   ceph_.CreateImage("locked", 4 * kMiB);
   const auto wrong = ceph_.Cluster("clusters/wrong");
-  wrong->key = ceph_.Key("admin");
+  wrong->key = test::ClusterKeyOf(ceph_.Key("admin"));
   Refused(CephHost::Options(wrong, "locked", kMiB), ErrorCode::kPermissionDenied,
           "client.cleat can't connect");
   const auto no_key = ceph_.Cluster("clusters/nonsense");
-  no_key->key = "nonsense";
+  no_key->key = modules::ClusterKey(keys::Secret::Zeroes(5));
   Refused(CephHost::Options(no_key, "locked", kMiB), ErrorCode::kInvalidArgument, "");
   const auto nobody = ceph_.Cluster("clusters/nobody");
   nobody->monitors = "[v2:127.0.0.1:1/0]";

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "tests/ceph/ceph_host.h"
+#include "tests/ceph/cluster_key.h"
 
 namespace cleat::test {
 namespace {
@@ -22,7 +23,7 @@ int Main(char** argv) {
   cluster->name = "clusters/c";
   cluster->monitors = argv[1];
   cluster->user = "cleat";
-  cluster->key = argv[2];
+  cluster->key = ClusterKeyOf(argv[2]);
   const MonotonicClock clock;
   RunningReactor control(clock, "control");
   std::unique_ptr<modules::ClientPool> pool;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "tests/ceph/ceph_host.h"
+#include "tests/ceph/cluster_key.h"
 
 namespace cleat::test {
 namespace {
@@ -29,7 +30,7 @@ int Main(int argc, char** argv) {
   cluster->name = "clusters/c";
   cluster->monitors = argv[1];
   cluster->user = "cleat";
-  cluster->key = argv[2];
+  cluster->key = ClusterKeyOf(argv[2]);
   CephHost host("doomed");
   std::vector<std::unique_ptr<HostDisk>> disks;
   for (int i = 3; i < argc; ++i) {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What operators see is what guests did: GetStats, /metrics and cleatctl agree with the driver's own count, a disk that
 // hangs is named with the stage in which it does, and an engine's last counters outlive it.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <regex.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +19,7 @@
 
 #include "expect_ok.h"
 #include "host.h"
+#include "http_get.h"
 #include "io_load.h"
 #include "peer.h"
 #include "perf/deadline.h"
@@ -95,43 +93,6 @@ void DoCountedWork(perf::BlkDriver& driver) {
 bool HasCountedWork(const v1::GetStatsResponse& stats) {
   return Operation(stats, "write").count() == 300 && Operation(stats, "flush").count() == 5 &&
          Operation(stats, "read").count() >= 200;
-}
-
-struct HttpReply {
-  int status = 0;
-  std::string body;
-};
-
-HttpReply HttpGet(int port, const std::string& path, const std::string& method = "GET") {
-  HttpReply reply;
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return reply;
-  const std::string request =
-      fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", method, path);
-  if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(request.size())) {
-    return reply;
-  }
-  std::string text;
-  std::array<char, 16384> buffer;
-  for (ssize_t got = 0; (got = recv(socket.get(), buffer.data(), buffer.size(), 0)) > 0;) {
-    text.append(buffer.data(), static_cast<size_t>(got));
-  }
-  const size_t head = text.find("\r\n\r\n");
-  if (head == std::string::npos || std::sscanf(text.c_str(), "HTTP/1.1 %d", &reply.status) != 1) return reply;
-  reply.body = text.substr(head + 4);
-  return reply;
-}
-
-// From the line in which cleatd says where it is.
-int MetricsPort(const Host& host) {
-  const std::string log = host.cleatd_log();
-  const auto port = Find(log, "metrics on http://127\\.0\\.0\\.1:([0-9]+)/metrics");
-  return port ? std::atoi(port->c_str()) : 0;
 }
 
 // Every line is a comment or a sample of the text format.

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One disk: how exact its limits are, bursts, debts, changes, and what becomes of what waits.
+#include <array>
+#include <memory>
+#include <vector>
+
 #include "tests/unit/qos/rig.h"
 
 namespace cleat::qos::test {
@@ -169,6 +173,57 @@ TEST(LimitedDisk, RecallAbortsWhatWaitsInOrder) {
   EXPECT_EQ(guest.aborted(), 100U);  // that one was submitted again
   EXPECT_TRUE(guest.in_order());
   EXPECT_EQ(guest.in_flight(), 0U);
+}
+
+// Storage at which everything waits until it is recalled.
+class KeepingDevice final : public block::Device {
+ public:
+  KeepingDevice()
+      : Device("disks/keeps", block::DiskShape{"disks/keeps", uint64_t{1} << 40, 512, 512}.ToGeometry()) {}
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
+    return std::unique_ptr<block::Channel>(std::make_unique<Keeper>());
+  }
+
+ private:
+  struct Keeper final : block::Channel {
+    void Submit(block::Request& request) override { kept.PushBack(request); }
+    void Recall(const block::Request* /*only*/) override {
+      block::RequestList recalled;
+      recalled.Splice(kept);
+      while (block::Request* request = recalled.PopFront()) request->Complete(block::IoStatus::kAborted);
+    }
+    block::RequestList kept;
+  };
+};
+
+TEST(LimitedDisk, WhatComesWhileOthersAreRecalledIsNew) {
+  VirtualReactors reactors;
+  const auto disk = LimitedDevice::Make(std::make_unique<KeepingDevice>(), Iops(1), nullptr).value();
+  RunFor(reactors, kNsPerSecond);
+  struct Guest {
+    std::unique_ptr<block::Channel> channel;
+    std::array<block::Request, 3> requests;
+    std::vector<size_t> aborted;
+    void Submit(size_t i) {
+      requests[i].Push(&Done, this).scratch[0] = i;
+      channel->Submit(requests[i]);
+    }
+    static void Done(block::Request& request, const block::Frame& frame) {
+      auto& guest = *static_cast<Guest*>(frame.layer);
+      const size_t i = frame.scratch[0];
+      EXPECT_EQ(request.status, block::IoStatus::kAborted);
+      guest.aborted.push_back(i);
+      if (i == 0) guest.Submit(2);
+    }
+  } guest;
+  guest.channel = disk->OpenChannel(reactors[0]).value();
+  guest.Submit(0);  // is let pass, and waits below
+  guest.Submit(1);  // waits for the limit
+  guest.channel->Recall(nullptr);
+  EXPECT_EQ(guest.aborted, (std::vector<size_t>{0, 1})) << "and not the one that was submitted within it";
+  guest.channel->Recall(nullptr);
+  EXPECT_EQ(guest.aborted, (std::vector<size_t>{0, 1, 2}));
 }
 
 TEST(LimitedDisk, WhatIsLetPassIsPaidAfterwards) {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What /metrics says of connections to Ceph: sums for each cluster, however many connections there are.
+#include "control/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace cleat::control {
+namespace {
+
+class CephMetricsTest : public testing::Test {
+ protected:
+  v1::CephStatus& AddEngine(const std::string& id) {
+    v1::Engine& engine = *engines_.add_engines();
+    engine.set_name("engines/" + id);
+    engine.mutable_status()->set_connected(true);
+    return *engine.mutable_status()->mutable_ceph();
+  }
+  static v1::CephClient& AddClient(v1::CephStatus& status, const std::string& cluster, uint32_t images) {
+    v1::CephClient& client = *status.add_clients();
+    client.set_cluster("clusters/" + cluster);
+    client.set_images(images);
+    status.set_clients_total(status.clients_total() + 1);
+    return client;
+  }
+  // "name{label=value,...}" and the value, of all that is about Ceph.
+  std::map<std::string, double> Collect() const {
+    std::map<std::string, double> samples;
+    for (const auto& family : metrics_.Collect()) {
+      if (!family.name.starts_with("cleat_ceph_")) continue;
+      EXPECT_EQ(family.type, prometheus::MetricType::Gauge) << family.name;
+      for (const auto& metric : family.metric) {
+        std::string labels;
+        for (const auto& label : metric.label)
+          labels += (labels.empty() ? "" : ",") + label.name + "=" + label.value;
+        samples[family.name + "{" + labels + "}"] = metric.gauge.value;
+      }
+    }
+    return samples;
+  }
+
+  ManualClock clock_{100 * kNsPerSecond};
+  Counters counters_{clock_};
+  SlowWatch slow_{counters_, [](bool, const std::string&) {}};
+  v1::ListEnginesResponse engines_;
+  Metrics metrics_{counters_, slow_, [this] { return engines_; }, {}};
+};
+
+TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
+  v1::CephStatus& status = AddEngine("engine-0");
+  status.set_threads(42);
+  AddClient(status, "a", 16).mutable_busy()->set_seconds(12);
+  v1::CephClient& worst = AddClient(status, "a", 7);
+  worst.mutable_busy()->set_seconds(93);
+  worst.mutable_busy()->set_nanos(500'000'000);
+  AddClient(status, "a", 1).set_blocklisted(true);
+  AddClient(status, "b", 2);
+  const std::map<std::string, double> expected = {
+      {"cleat_ceph_threads{engine=engine-0}", 42},
+      {"cleat_ceph_clients_unlisted{engine=engine-0}", 0},
+      {"cleat_ceph_clients{engine=engine-0,cluster=a}", 3},
+      {"cleat_ceph_clients{engine=engine-0,cluster=b}", 1},
+      {"cleat_ceph_images{engine=engine-0,cluster=a}", 24},
+      {"cleat_ceph_images{engine=engine-0,cluster=b}", 2},
+      {"cleat_ceph_clients_blocklisted{engine=engine-0,cluster=a}", 1},
+      {"cleat_ceph_clients_blocklisted{engine=engine-0,cluster=b}", 0},
+      {"cleat_ceph_clients_busy{engine=engine-0,cluster=a}", 2},
+      {"cleat_ceph_clients_busy{engine=engine-0,cluster=b}", 0},
+      {"cleat_ceph_busy_seconds{engine=engine-0,cluster=a}", 93.5},
+      {"cleat_ceph_busy_seconds{engine=engine-0,cluster=b}", 0},
+  };
+  EXPECT_EQ(Collect(), expected);
+}
+
+TEST_F(CephMetricsTest, ThereIsOneSeriesAClusterHoweverManyClients) {
+  v1::CephStatus& status = AddEngine("engine-0");
+  for (int i = 0; i < 64; ++i) AddClient(status, "a", 16);
+  AddEngine("engine-1").set_clients_total(1);
+  const size_t before = Collect().size();
+  for (int i = 0; i < 64; ++i) AddClient(status, "a", 16);
+  EXPECT_EQ(Collect().size(), before);
+  status.set_clients_total(200);  // of which the engine lists some
+  EXPECT_EQ(Collect().at("cleat_ceph_clients_unlisted{engine=engine-0}"), 72);
+}
+
+TEST_F(CephMetricsTest, NothingIsSaidWithoutConnections) {
+  engines_.add_engines()->set_name("engines/engine-0");
+  EXPECT_TRUE(Collect().empty());
+}
+
+}  // namespace
+}  // namespace cleat::control
