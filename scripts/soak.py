@@ -26,6 +26,8 @@ GRACE_SECONDS = 300
 # timed: on a busy machine they take a quarter of an hour.
 CRASH_KILLS, CRASH_KILLS_FROM_SECONDS = 500, 600
 CRASH_LIMIT_SECONDS = 5400
+# Of a run on Ceph disks, when targets get as long as above.
+CEPH_OPERATIONS = 5000
 
 
 def say(text):
@@ -198,6 +200,13 @@ def main():
         "sim_crashes": ({}, ["--seed", "{seed}", "--seeds", str(crashes)], crashes),
         "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
+    ceph = {"CLEAT_CEPH_SEED": "{seed}",
+            "CLEAT_CEPH_OPERATIONS": str(min(CEPH_OPERATIONS, max(200, CEPH_OPERATIONS * arguments.seconds // 600)))}
+    for name in ("rbd_operations_test", "rbd_random_test"):
+        if (build / "tests" / name).exists():
+            tests[name] = (ceph, [], 1)
+        else:
+            say(f"{name} is LEFT OUT: it was not built (no Ceph here, or -DCLEAT_RBD=OFF)")
     for name, (variables, options, seeds) in tests.items():
         binary = build / "tests" / name
         targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(

@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_page(out, arguments.page_dir)
         return 0
     if arguments.list:
-        for measurement in chosen:
+        for measurement in chosen if arguments.only else plan.MEASUREMENTS:
             print(f"{measurement.name:14} {measurement.seconds(FULL):4.0f} s  {measurement.title}")
         return 0
     engine_core, generator_core = machine.choose_cores(arguments.cores)

@@ -248,16 +248,6 @@ Task<Status> Controller::Close(CloseMode mode) {
 // ---- Resize
 
 Task<Status> Controller::Resize(const ResizeSpec& resize) {
-  auto task = ResizeWhere(resize, false);
-  co_return co_await std::move(task);
-}
-
-Task<Status> Controller::Grow(const ResizeSpec& resize) {
-  auto task = ResizeWhere(resize, true);
-  co_return co_await std::move(task);
-}
-
-Task<Status> Controller::ResizeWhere(const ResizeSpec& resize, bool larger_only) {
   const auto concerns = [&](const Target& target) {
     return target.disk != nullptr && target.disk->spec.disk.name == resize.disk;
   };
@@ -267,8 +257,8 @@ Task<Status> Controller::ResizeWhere(const ResizeSpec& resize, bool larger_only)
     const auto guard = co_await target->operations.Lock();
     if (!concerns(*target)) continue;
     AttachedDisk* disk = target->disk.get();
-    if (disk->spec.disk.size_bytes == resize.size_bytes) continue;
-    if (larger_only && disk->spec.disk.size_bytes > resize.size_bytes) continue;
+    // Larger: its storage has grown by itself since this was asked for.
+    if (disk->spec.disk.size_bytes >= resize.size_bytes) continue;
     auto grow = disk->Resize(resize.size_bytes);
     Status grown = co_await std::move(grow);
     if (!grown) co_return grown;

@@ -58,11 +58,9 @@ class Controller {
   Task<Status> Attach(const AttachmentSpec& attachment);
   // OK when nothing of it is left. Lasts as long as the storage takes for what is in flight.
   Task<Status> Detach(uint32_t target);
-  // Every attachment of the disk here takes the size; OK when there is none. `resize` lives until the task is
-  // over.
+  // Every attachment of the disk here takes the size, unless it has a larger one; OK when there is none. `resize` lives
+  // until the task is over.
   Task<Status> Resize(const ResizeSpec& resize);
-  // The same, where that is larger: the storage has grown by itself.
-  Task<Status> Grow(const ResizeSpec& resize);
   // Every attachment of the disk here has these limits from now on, one that is being opened, too.
   void Limit(const LimitSpec& limit);
   // ---- Hand-over (controller_hand_over.cc)
@@ -82,7 +80,6 @@ class Controller {
 
  private:
   Task<Status> Show(AttachedDisk& disk);
-  Task<Status> ResizeWhere(const ResizeSpec& resize, bool larger_only);
   Task<void> TakeDown(Target& target);
   Task<Status> AcquireAll();
   Task<void> AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder inside);

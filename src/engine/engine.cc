@@ -248,7 +248,7 @@ Task<void> Engine::TakeGrowth(std::string controller_name, ResizeSpec resize) {
   const Gate::Holder holder(requests_);
   const auto controller = Find(controller_name);
   if (!holder || controller == nullptr) co_return;
-  auto task = controller->Grow(resize);
+  auto task = controller->Resize(resize);
   const Status grown = co_await std::move(task);
   if (!grown)
     spdlog::warn("{} is larger, but can't be for its guest: {}", resize.disk, grown.error().message);

@@ -20,6 +20,7 @@ class Measurement:
     bars: tuple[str, ...]  # of bars.BARS, that it gives a value to
     seconds: Callable[[Pace], float]  # about how long it takes
     run: Callable[[Lab], dict[str, Figure]]
+    by_name_only: bool = False  # not a part of the whole suite: what a default was chosen by, say
 
     def matches(self, wanted: str) -> bool:
         return wanted in self.name or any(wanted in bar for bar in self.bars)
@@ -55,13 +56,15 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_rbd.measure),
     Measurement("rbd-images", "500 images of a Ceph cluster, open and owned: memory, threads", (),
                 measure_rbd_images.seconds, measure_rbd_images.measure),
+    Measurement("rbd-clients", "images of a Ceph cluster that share a client, or have their own (only when it is named)", (),
+                measure_rbd_images.seconds_sharing, measure_rbd_images.measure_sharing, by_name_only=True),
 )
 
 
 def choose(only: str | None) -> list[Measurement]:
     """Comma-separated: names of measurements, or parts of their names and of those of their bars."""
     if not only:
-        return list(MEASUREMENTS)
+        return [measurement for measurement in MEASUREMENTS if not measurement.by_name_only]
     chosen: set[str] = set()
     for part in (word.strip() for word in only.split(",")):
         exact = {measurement.name for measurement in MEASUREMENTS if measurement.name == part}
