@@ -198,6 +198,10 @@ def main():
         "sim_crashes": ({}, ["--seed", "{seed}", "--seeds", str(crashes)], crashes),
         "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
+    # Without Ceph there are none.
+    if (build / "tests/rbd_neighbour_test").exists():
+        tests["rbd_neighbour_test"] = ({"CLEAT_CEPH_LONG": "1"}, [], 1)
+        tests["rbd_takeover_test"] = ({}, [], 1)
     for name, (variables, options, seeds) in tests.items():
         binary = build / "tests" / name
         targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(
