@@ -235,15 +235,19 @@ std::string MiniCeph::HeaderOf(const std::string& image) {
   return std::string("rbd_header.") + id.data();
 }
 
-Stopped::Stopped(const MiniCeph& ceph, std::string daemon) : ceph_(ceph), daemon_(std::move(daemon)) {
-  ceph_.Signal(daemon_, SIGSTOP);
+void StopProcess(pid_t pid) {
+  Demand(kill(pid, SIGSTOP) == 0, "process " + std::to_string(pid) + " does not run");
   // A thread stops when it is next scheduled, which on a busy machine is not at once.
   constexpr int kPatienceMs = 10'000;
   int waited_ms = 0;
-  while (!StandsStill(ceph_.Pid(daemon_))) {
-    Demand(++waited_ms < kPatienceMs, daemon_ + " does not stop");
+  while (!StandsStill(pid)) {
+    Demand(++waited_ms < kPatienceMs, "process " + std::to_string(pid) + " does not stop");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+Stopped::Stopped(const MiniCeph& ceph, std::string daemon) : ceph_(ceph), daemon_(std::move(daemon)) {
+  StopProcess(ceph_.Pid(daemon_));
 }
 
 Stopped::~Stopped() {

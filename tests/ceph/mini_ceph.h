@@ -67,6 +67,9 @@ class MiniCeph {
   rados_ioctx_t io_ = nullptr;
 };
 
+// SIGSTOP; returns when none of its threads runs any more.
+void StopProcess(pid_t pid);
+
 // SIGSTOP for as long as it lives.
 class Stopped {
  public:

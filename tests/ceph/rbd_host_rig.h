@@ -33,6 +33,22 @@ inline v1::DiskSpec Rbd(const std::string& image, uint64_t size_bytes = kDiskByt
   return spec;
 }
 
+// Makes the cluster known to the host, as the user "cleat".
+inline grpc::Status CreateClusterOn(Host& host, const MiniCeph& ceph, const std::string& id,
+                                    const std::string& key) {
+  v1::CreateClusterRequest request;
+  request.set_cluster_id(id);
+  v1::ClusterSpec& spec = *request.mutable_cluster()->mutable_spec();
+  spec.set_monitors(ceph.Monitors());
+  spec.set_user("cleat");
+  spec.set_plain_key(key);
+  grpc::ClientContext context;
+  v1::Cluster cluster;
+  const grpc::Status status = host.api().stub().CreateCluster(&context, request, &cluster);
+  EXPECT_EQ(cluster.SerializeAsString().find(key), std::string::npos);
+  return status;
+}
+
 class RbdHostTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,18 +57,7 @@ class RbdHostTest : public testing::Test {
   }
 
   grpc::Status CreateCluster(const std::string& id, const std::string& key, Host* host = nullptr) {
-    v1::CreateClusterRequest request;
-    request.set_cluster_id(id);
-    v1::ClusterSpec& spec = *request.mutable_cluster()->mutable_spec();
-    spec.set_monitors(ceph_.Monitors());
-    spec.set_user("cleat");
-    spec.set_plain_key(key);
-    grpc::ClientContext context;
-    v1::Cluster cluster;
-    const grpc::Status status =
-        (host != nullptr ? *host : host_).api().stub().CreateCluster(&context, request, &cluster);
-    EXPECT_EQ(cluster.SerializeAsString().find(key), std::string::npos);
-    return status;
+    return CreateClusterOn(host != nullptr ? *host : host_, ceph_, id, key);
   }
 
   // What `rbd export` writes.

@@ -98,13 +98,14 @@ void Host::CheckLog(const std::string& name) const {
 }
 
 std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments,
-                                     const std::string& log) {
+                                     const std::string& log, const std::string& preload) {
   Process::Options options;
   options.program = std::string(CLEAT_BIN_DIR) + "/" + program;
   options.arguments = arguments;
   options.log_path = Path(log + ".log");
   options.directory = directory_;
   options.as_nobody = as_nobody_;
+  options.preload = preload;
   auto process = Process::Start(options);
   if (!process) {
     ADD_FAILURE() << program << ": " << process.error().message;
@@ -132,7 +133,7 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return Spawn("cleat-engine", arguments, log);
+  return Spawn("cleat-engine", arguments, log, options_.engine_preload);
 }
 
 void Host::StartEngine() {

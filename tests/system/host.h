@@ -36,6 +36,7 @@ struct HostOptions {
   std::string log_level = "info";
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
   std::vector<std::string> engine_arguments = {};  // likewise
+  std::string engine_preload = {};                 // a library that negative controls give to all engines
 };
 
 class Host {
@@ -98,7 +99,7 @@ class Host {
 
  private:
   std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
-                                 const std::string& log);
+                                 const std::string& log, const std::string& preload = {});
   std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
                                        const std::vector<std::string>& more = {});
   bool WaitEngine(const std::string& name);

@@ -60,14 +60,16 @@ struct Image {
 }
 
 // Errors of a sanitizer build of the children show in their log and exit status.
-std::vector<std::string> Environment() {
+std::vector<std::string> Environment(const std::string& preload) {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
     if (text.starts_with("ASAN_OPTIONS=") || text.starts_with("UBSAN_OPTIONS=") || text.starts_with("XDG_"))
       continue;
+    if (!preload.empty() && text.starts_with("LD_PRELOAD=")) continue;
     environment.emplace_back(text);
   }
+  if (!preload.empty()) environment.emplace_back("LD_PRELOAD=" + preload);
   environment.emplace_back(
       "ASAN_OPTIONS=detect_leaks=1:exitcode=99:quarantine_size_mb=16:allocator_may_return_null=1");
   environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1");
@@ -90,7 +92,7 @@ Result<std::unique_ptr<Process>> Process::Start(const Options& options) {
   if (!log) return ErrnoError(errno, options.log_path);
   std::vector<std::string> arguments{options.program};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
-  std::vector<std::string> environment = Environment();
+  std::vector<std::string> environment = Environment(options.preload);
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> envp = Pointers(environment);
   Image image;

@@ -34,7 +34,8 @@ class Process {
     std::vector<std::string> arguments;
     std::string log_path;  // appended to
     std::string directory = "/";
-    bool as_nobody = false;  // the caller is root
+    bool as_nobody = false;    // the caller is root
+    std::string preload = {};  // LD_PRELOAD; none: as the caller's
   };
   static Result<std::unique_ptr<Process>> Start(const Options& options);
   ~Process();  // Kill()
