@@ -37,7 +37,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup packages build test test-release test-asan test-tsan demo demo-ceph demo-crash soak bench lint format clean
+.PHONY: help setup packages build test test-release test-asan test-tsan deb demo demo-ceph demo-crash soak bench lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -52,6 +52,10 @@ packages: ## the packages of these alone
 
 build: ## build the release preset into build/, binaries in build/bin/; installs nothing
 	$(call build,release)
+
+deb: packages build ## the Debian package of the release build, in build/packages
+	@cd build && rm -rf packages && cpack -G DEB >logs/cpack.log 2>&1 || { cat logs/cpack.log >&2; exit 1; }
+	@ls -l build/packages/*.deb
 
 test: setup ## set up, build, and run every test: release, then asan, then tsan
 	@$(MAKE) --no-print-directory test-release

@@ -23,7 +23,7 @@ cpp=() shell=() python=()
 for file in "${files[@]}"; do
   case $file in
     *.cc | *.h | *.c) cpp+=("$file") ;;
-    *.sh | .ci/run | scripts/guest/init) shell+=("$file") ;;
+    *.sh | .ci/run | scripts/guest/init | scripts/guest/init_systemd | scripts/guest/agent | deploy/debian/*) shell+=("$file") ;;
     *.py) python+=("$file") ;;
   esac
 done

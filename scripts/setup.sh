@@ -82,6 +82,9 @@ xz-utils                guest
 sg3-utils               guest
 sdparm                  guest
 udev                    guest
+systemd                 guest
+dpkg-dev                package
+file                    package
 END
 }
 

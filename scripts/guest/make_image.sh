@@ -6,6 +6,7 @@
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 #   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
+#   initramfs-systemd.cpio boots what make_root.sh makes, with systemd
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -119,12 +120,13 @@ copy_udev() {
   ln -s /bin/udevadm "$1/usr/lib/systemd/systemd-udevd"
 }
 
-# $1: name of the image; $2: folder of its modules; the rest: programs it carries.
+# $1: name of the image; $2: its init; $3: folder of its modules; the rest: programs it carries.
 make_initramfs() {
-  local name=$1 tree=$work/$1 modules_dir=$dir/$2
-  shift 2
+  local name=$1 init=$2 tree=$work/$1 modules_dir=$dir/$3
+  shift 3
   mkdir -p "$tree"/{bin,dev,etc,lib/modules,mnt,proc,run,sys,tmp}
-  install -m 755 "$here/init" "$tree/init"
+  install -m 755 "$here/$init" "$tree/init"
+  install -m 755 "$here/agent" "$tree/agent"
   cp "$modules_dir"/* "$tree/lib/modules/"
   install "$(command -v busybox)" "$tree/bin/busybox"
   local applet
@@ -141,7 +143,7 @@ make_initramfs() {
 is_stale() {
   local input
   [ -e "$1" ] || return 0
-  for input in "$dir/vmlinuz" "$here/init" "$here/make_image.sh" \
+  for input in "$dir/vmlinuz" "$here/init" "$here/init_systemd" "$here/agent" "$here/make_image.sh" \
     "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)" "$(command -v sg_inq)" \
     "$(command -v cryptsetup)"; do
     if [ "$input" -nt "$1" ]; then return 0; fi
@@ -165,9 +167,10 @@ if [ ! -e "$dir/vmlinuz" ] ||
 fi
 if is_stale "$dir/initramfs-fio.cpio"; then
   say "builds the initramfs with busybox, modules, SCSI tools, cryptsetup and fio"
-  make_initramfs initramfs.cpio modules "${base_tools[@]}"
-  make_initramfs initramfs-scsi.cpio modules "${base_tools[@]}" "${scsi_tools[@]}"
-  make_initramfs initramfs-crypt.cpio modules-crypt "${base_tools[@]}" "${crypt_tools[@]}"
-  make_initramfs initramfs-fio.cpio modules "${base_tools[@]}" "${fio_tools[@]}"
+  make_initramfs initramfs.cpio init modules "${base_tools[@]}"
+  make_initramfs initramfs-scsi.cpio init modules "${base_tools[@]}" "${scsi_tools[@]}"
+  make_initramfs initramfs-crypt.cpio init modules-crypt "${base_tools[@]}" "${crypt_tools[@]}"
+  make_initramfs initramfs-systemd.cpio init_systemd modules
+  make_initramfs initramfs-fio.cpio init modules "${base_tools[@]}" "${fio_tools[@]}"
 fi
 say "ready in ${dir#"$root/"}"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/paths.h"
 #include "base/version.h"
 #include "control/daemon.h"
@@ -100,6 +101,8 @@ Status Serve(const Arguments& arguments) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  auto manager = ServiceNotifier::FromEnvironment();
+  if (!manager.ok()) return std::move(manager).error();
 
   const auto daemon = Daemon::Start(*options);
   if (!daemon.ok()) return daemon.error();
@@ -109,9 +112,12 @@ Status Serve(const Arguments& arguments) {
     spdlog::info("metrics on http://{}{}/metrics",
                  options->metrics_address.substr(0, options->metrics_address.rfind(':') + 1), port);
   }
+  if (auto told = manager->Ready("API on unix:" + options->api_socket); !told.ok()) return told;
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
   spdlog::info("stopping (signal {}); engines serve on", signal);
+  if (const auto told = manager->Stopping("engines serve on"); !told.ok())
+    spdlog::warn("{}", told.error().message);
   return Ok{};
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/paths.h"
 #include "base/version.h"
 #include "block/memory_guard.h"
@@ -25,6 +26,7 @@
 #include "engine/module_disk_factory.h"
 #include "engine/reactor_thread.h"
 #include "engine/termination.h"
+#include "engine/watchdog.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
 #include "keys/secret_arena.h"
@@ -53,6 +55,7 @@ struct Settings {
   uint32_t spin_us = 50;
   uint32_t drain_s = Termination::kDrainSecondsDefault;
   std::vector<std::string> kek_files;
+  std::string state_dir;  // cleatd's; empty: not known
   bool secret_arena = true;
   std::string stands_by_for;
   std::string log_level = "info";
@@ -76,6 +79,7 @@ Result<std::unique_ptr<keys::Keyring>> MakeKeyring(const Settings& settings) {
   if (files.empty()) {
     if (const auto credential = keys::KekCredentialPath()) files.push_back(*credential);
   }
+  if (files.empty() && !settings.state_dir.empty()) files.push_back(settings.state_dir + "/kek");
   if (files.empty()) return keyring;
   Status read = keyring->SetFiles(files);
   if (!read && read.error().code == ErrorCode::kNotFound) {
@@ -156,18 +160,28 @@ std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
   return others;
 }
 
-Task<void> ShutDown(CommandLink& link, Engine& engine, CephDisks& ceph, bool& ceph_ended, Reactor& control) {
+Task<void> ShutDown(CommandLink& link, Engine& engine, CephDisks& ceph, bool& ceph_ended, Watchdog& watchdog,
+                    Reactor& control) {
   auto hang_up = link.Stop();
   co_await std::move(hang_up);
   auto drain = engine.Shutdown();
   co_await std::move(drain);
   auto end = ceph.End(kCephEndNs);
   ceph_ended = co_await std::move(end);
+  auto stop = watchdog.Stop();
+  co_await std::move(stop);
   control.Stop();
+}
+
+// What it has to say is lost at worst; a manager that hears nothing acts on that.
+void Tell(const Status& told) {
+  if (!told) spdlog::warn("{}", told.error().message);
 }
 
 Status Serve(const Settings& settings) {
   const MonotonicClock clock;
+  auto manager = ServiceNotifier::FromEnvironment();
+  if (!manager) return std::move(manager).error();
   Status made = MakeDirectory(settings.runtime_dir);
   if (!made) return made;
   // Another number at each start, for cleatd to tell a restart from a reconnect.
@@ -229,15 +243,20 @@ Status Serve(const Settings& settings) {
   link_options.counters = std::move(counters).value();
   CommandLink link(**control, engine, std::move(link_options));
 
-  Termination termination(
-      **control, settings.drain_s, [&] { Spawn(ShutDown(link, engine, ceph, ceph_ended, **control)); },
-      [&] { return WhatIsLeft(engine); });
+  Watchdog watchdog(**control, io_reactors, manager->watchdog_ns(), [&] { Tell(manager->Alive()); });
+  const auto drain = [&] {
+    Tell(manager->Stopping("draining " + WhatIsLeft(engine)));
+    Spawn(ShutDown(link, engine, ceph, ceph_ended, watchdog, **control));
+  };
+  Termination termination(**control, settings.drain_s, drain, [&] { return WhatIsLeft(engine); });
   Status watching = termination.Start();
   if (!watching) return watching;
   ceph.SetOnReport([&](const CephReport& report) { link.ReportCeph(report); });
   link.Start();
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings.name,
                settings.reactors, settings.control_socket);
+  (*control)->PostCall([&] { watchdog.Start(); });
+  Tell(manager->Ready("orders from " + settings.control_socket));
   (*control)->Run();
   if (!ceph_ended) {
     // Nothing is open any more, but what Ceph's threads use must not be destroyed under them.
@@ -285,11 +304,19 @@ int Main(int argc, char** argv) {
          "one)")
       ->expected(1)
       ->take_all();
+  app.add_option(
+      "--state-dir", settings.state_dir,
+      "cleatd's state folder: the key that cleatd made there is taken when there is neither --kek-file "
+      "nor the credential");
   // For the test that must find keys in a core then; in no help text.
   app.add_flag("!--no-secret-arena", settings.secret_arena)->group("");
   app.add_option("--log-level", settings.log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (settings.stands_by_for == settings.name) {
     std::fprintf(stderr, "cleat-engine: --standby-for %s: an engine can't stand by for itself\n",
                  settings.name.c_str());

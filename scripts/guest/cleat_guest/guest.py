@@ -22,7 +22,7 @@ FIRST_SCSI_SLOT = 0x10
 FIRST_PORT_SLOT = 0x18
 # What an image has beyond the basic tools; None: nothing.
 IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio",
-          "crypt": "initramfs-crypt.cpio"}
+          "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio"}
 
 
 def _slot(number):
@@ -66,9 +66,9 @@ class Guest:
     """One virtual machine. `disks` maps names to socket paths: those virtio-blk disks are there from the start;
     `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
     them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `files` maps names to raw
-    images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev) or "crypt"
-    (cryptsetup). `incoming`: does not boot, but waits for a guest that migrates into it. Made by Bench.guest, which says
-    where the logs go."""
+    images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev), "crypt"
+    (cryptsetup) or "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes). `incoming`: does not
+    boot, but waits for a guest that migrates into it. Made by Bench.guest, which says where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
                  cpus=2, memory_mb=256, files=None, incoming=False):

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# make_root.sh DEB ROOT: makes ROOT, a tar archive of a small Debian with systemd, dpkg and what the package DEB depends on -
+# and nothing else, so that a dependency that DEB does not name is missing there. Of this machine's own files and package
+# database: nothing is downloaded, and root is not needed. Made anew when packages, DEB's dependencies or this script changed.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+deb=$1
+root=$2
+
+# Debian's essential packages and what a service manager takes. No udev: the kernel names the devices.
+readonly base=(base-files base-passwd bash coreutils dash diffutils dpkg findutils grep gzip init-system-helpers libc-bin mawk perl-base
+  procps sed systemd tar util-linux)
+readonly left_out='^/usr/share/(doc|man|info|locale|i18n|lintian|bug|zoneinfo|zsh|bash-completion)/|/gconv/|^/usr/lib/debug/'
+
+die() {
+  printf 'guest root: error: %s\n' "$*" >&2
+  exit 1
+}
+
+installed() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Version}\n' "$@" 2>/dev/null | sed -n 's/^installed //p'; }
+
+# The names in a package's dependencies, alternatives too.
+depends_of() { dpkg-deb -f "$1" Depends Pre-Depends | sed 's/^[A-Za-z-]*: //; s/([^)]*)//g; s/[,|]/\n/g' | tr -d ' '; }
+
+# With all they need. What this machine has not, it does without as well; the test says so if that was wrong.
+closure() {
+  apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances "$@" | sed -n 's/^\([a-z0-9][^ ]*\)$/\1/p' | sort -u
+}
+
+# The installed packages that provide these names.
+providers_of() {
+  dpkg-query -W -f '${db:Status-Status}\t${binary:Package}\t${Provides}\n' |
+    awk -F '\t' -v names="$*" '
+      BEGIN { for (n = split(names, list, " "); n > 0; n--) wanted[list[n]] }
+      $1 == "installed" {
+        n = split($3, provided, /, */)
+        for (i = 1; i <= n; i++) { sub(/ .*/, "", provided[i]); if (provided[i] in wanted) print $2 }
+      }'
+}
+
+mapfile -t wanted < <(depends_of "$deb")
+mapfile -t providers < <(providers_of "${wanted[@]}")
+mapfile -t packages < <(closure "${base[@]}" "${wanted[@]}" "${providers[@]}")
+mapfile -t packages < <(installed "${packages[@]}" | sort)
+[ ${#packages[@]} -gt 0 ] || die "dpkg knows no packages here: this takes a Debian machine"
+stamp=$(printf '%s\n' "${packages[@]}" | cat - "${BASH_SOURCE[0]}" | sha256sum)
+if [ -e "$root" ] && [ "$(cat "$root.stamp" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
+packages=("${packages[@]%% *}")
+
+work=$(mktemp -d "$root.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+tree=$work/tree
+mkdir -p "$tree"/{dev,etc,proc,root,run,sys,tmp,usr/{bin,sbin,lib,lib64},var/{lib/dpkg/{info,triggers,updates},log,tmp,cache}}
+for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$tree/$folder"; done
+chmod 1777 "$tree/tmp" "$tree/var/tmp"
+
+# Their names, in the folders where they really are; folders that hold nothing are not needed.
+dpkg-query -L "${packages[@]}" | grep '^/' | sed -E 's#^/(bin|sbin|lib|lib64)/#/usr/\1/#' | grep -vE "$left_out" | sort -u |
+  while read -r file; do if [ -h "$file" ] || [ -f "$file" ]; then echo "${file#/}"; fi; done >"$work/files"
+# Files that only root may read are of no use here, and this may not be root.
+tar -C / --no-recursion --ignore-failed-read -T "$work/files" -cf - 2>/dev/null | tar -C "$tree" -xf -
+
+# dpkg's database of just these.
+dpkg-query -s "${packages[@]}" >"$tree/var/lib/dpkg/status"
+for package in "${packages[@]}"; do
+  for file in "/var/lib/dpkg/info/$package".list "/var/lib/dpkg/info/${package%:*}".list; do
+    if [ -e "$file" ]; then cp "$file" "$tree/var/lib/dpkg/info/"; fi
+  done
+done
+echo 1 >"$tree/var/lib/dpkg/info/format"
+
+# What maintainer scripts would have made.
+cp "$tree"/usr/share/base-passwd/passwd.master "$tree/etc/passwd"
+cp "$tree"/usr/share/base-passwd/group.master "$tree/etc/group"
+ln -sf mawk "$tree/usr/bin/awk"
+ln -sf dash "$tree/usr/bin/sh"
+cp /etc/ld.so.cache "$tree/etc/"
+echo "ID=debian" >"$tree/etc/os-release"
+echo "127.0.0.1 localhost" >"$tree/etc/hosts"
+echo guest >"$tree/etc/hostname"
+printf '%032x\n' 1 >"$tree/etc/machine-id"
+mkdir -p "$tree/etc/systemd/system/multi-user.target.wants"
+# Nobody needs these here, and each takes a moment of an emulated machine.
+for unit in serial-getty@ttyS0.service console-getty.service getty.target getty-static.service dev-hugepages.mount \
+  dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount systemd-update-utmp.service \
+  systemd-update-utmp-runlevel.service systemd-random-seed.service modprobe@.service systemd-modules-load.service \
+  proc-sys-fs-binfmt_misc.automount systemd-logind.service systemd-user-sessions.service; do ln -s /dev/null "$tree/etc/systemd/system/$unit"; done
+ln -s /usr/lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
+cat >"$tree/etc/systemd/system/guest-agent.service" <<'END'
+[Service]
+ExecStart=/bin/sh /usr/lib/cleat-guest-agent
+KillMode=process
+END
+ln -s ../guest-agent.service "$tree/etc/systemd/system/multi-user.target.wants/"
+
+tar -C "$tree" --owner=0 --group=0 --numeric-owner --sort=name -cf "$root.new" .
+mv "$root.new" "$root"
+echo "$stamp" >"$root.stamp"
+echo "guest root: ${#packages[@]} packages, $(($(stat -c %s "$root") >> 20)) MiB, in $root"
