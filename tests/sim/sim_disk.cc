@@ -72,7 +72,6 @@ SimDisk::~SimDisk() {
 }
 
 Result<std::unique_ptr<block::Channel>> SimDisk::OpenChannel(Reactor& reactor) {
-  if (!owned_) report_(name() + " for " + user_ + ": a channel before the disk is acquired");
   if (Reactor::Current() != &reactor) report_(name() + ": channel opened on another reactor");
   return std::unique_ptr<block::Channel>(std::make_unique<SimChannel>(*this, reactor));
 }
@@ -91,7 +90,6 @@ Task<Status> SimDisk::Acquire(AccessMode mode) {
 
 Task<Status> SimDisk::Release() {
   if (!owned_) report_(name() + " for " + user_ + ": released without being owned");
-  if (channels_ > 0) report_(name() + " for " + user_ + ": released with open channels");
   owned_ = false;
   if (defect_ == Defect::kKeepOwner) {
     medium_.owners.emplace(nullptr, AccessMode::kReadWrite);
@@ -113,7 +111,7 @@ bool SimDisk::Strikes() {
 }
 
 IoStatus SimDisk::Execute(const block::Request& request) {
-  if (!owned_) report_(name() + " for " + user_ + ": a request after the disk was released");
+  if (!owned_) report_(name() + " for " + user_ + ": a request while the disk is not owned");
   if (request.op == Op::kFlush) return IoStatus::kOk;
   if (request.op != Op::kRead && !writable_)
     report_(name() + " for " + user_ + ": a write to a read-only disk");
