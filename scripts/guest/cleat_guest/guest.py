@@ -11,6 +11,7 @@ from cleat_guest.process import BenchError, Process, tail
 from cleat_guest.qmp import Qmp
 
 QEMU = "qemu-system-x86_64"
+COMMAND_SECONDS = 90  # far above what any takes: emulated processors share the machine with whatever else runs
 BOOT_SECONDS = 120
 # How much longer than the guest's own limit for a command the host waits.
 GRACE_SECONDS = 10
@@ -177,7 +178,7 @@ class Guest:
         self.qmp.command("migrate_cancel")
         return self.wait_migration("cancelled")
 
-    def wait_running(self, timeout_s=30):
+    def wait_running(self, timeout_s=COMMAND_SECONDS):
         deadline = time.monotonic() + timeout_s
         while not (answer := self.qmp.command("query-status"))["running"]:
             if time.monotonic() >= deadline:
@@ -195,7 +196,7 @@ class Guest:
 
     # Commands
 
-    def execute(self, command, timeout_s=30):
+    def execute(self, command, timeout_s=COMMAND_SECONDS):
         """(status, output), standard error included. A command over its time is killed: status 143."""
         number = self._send(command, timeout_s)
         deadline = time.monotonic() + timeout_s + GRACE_SECONDS
@@ -210,10 +211,10 @@ class Guest:
             lines.append(line)
         return status, base64.b64decode("".join(lines)).decode(errors="replace")
 
-    def status(self, command, timeout_s=30):
+    def status(self, command, timeout_s=COMMAND_SECONDS):
         return self.execute(command, timeout_s)[0]
 
-    def run(self, command, timeout_s=30):
+    def run(self, command, timeout_s=COMMAND_SECONDS):
         """The output; GuestError when the status is not 0."""
         status, output = self.execute(command, timeout_s)
         if status != 0:
@@ -271,19 +272,19 @@ class Guest:
 
     # Disks
 
-    def device(self, disk, timeout_s=30):
+    def device(self, disk, timeout_s=COMMAND_SECONDS):
         """The path of the disk in the guest, /dev/vda for instance; waits until it is there."""
         directory = f"{self._sysfs[disk]}/virtio*/block"
         name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
         return f"/dev/{name.strip()}"
 
-    def scsi_device(self, controller, target, timeout_s=30):
+    def scsi_device(self, controller, target, timeout_s=COMMAND_SECONDS):
         """The path of the disk at the SCSI controller's target, /dev/sda for instance; waits until it is there."""
         directory = self._scsi_sysfs(controller, target)
         name = self.run(f"until ls {directory} 2>/dev/null; do sleep 0.05; done", timeout_s)
         return f"/dev/{name.strip()}"
 
-    def wait_scsi_gone(self, controller, target, timeout_s=30):
+    def wait_scsi_gone(self, controller, target, timeout_s=COMMAND_SECONDS):
         """Until the guest's kernel has let go of the disk at that target."""
         self.run(f"while ls {self._scsi_sysfs(controller, target)} >/dev/null 2>&1; do sleep 0.05; done", timeout_s)
 
@@ -296,7 +297,7 @@ class Guest:
         slot = _slot(FIRST_SCSI_SLOT + list(self._scsi).index(controller))
         return f"{slot}/virtio*/host*/target*:0:{target}/*:0:{target}:0/block"
 
-    def wait_size(self, device, size_bytes, timeout_s=30):
+    def wait_size(self, device, size_bytes, timeout_s=COMMAND_SECONDS):
         """Until the guest's kernel says that the disk is that large; nobody asks it to look."""
         file = f"/sys/block/{device.removeprefix('/dev/')}/size"
         self.run(f"until [ $(cat {file}) = {size_bytes // 512} ]; do sleep 0.05; done", timeout_s)
@@ -311,7 +312,7 @@ class Guest:
         backend = {"type": "socket", "data": {"addr": address, "server": True, "wait": False}}
         self.qmp.command("chardev-add", id=f"chardev-{disk}", backend=backend)
 
-    def plug(self, disk, queues=1, timeout_s=30):
+    def plug(self, disk, queues=1, timeout_s=COMMAND_SECONDS):
         free = [port for port in range(self._ports) if port not in self._plugged.values()]
         if not free:
             raise BenchError(f"guest {self.name}: all {self._ports} hot-plug ports are taken")
@@ -320,7 +321,7 @@ class Guest:
         self._plugged[disk] = free[0]
         self._sysfs[disk] = _slot(FIRST_PORT_SLOT + free[0]) + "/0000:*"
 
-    def unplug(self, disk, timeout_s=30):
+    def unplug(self, disk, timeout_s=COMMAND_SECONDS):
         """Asks the guest for the device back, and removes its socket when it is gone."""
         self.qmp.command("device_del", id=f"disk-{disk}")
         self.qmp.wait_event("DEVICE_DELETED", timeout_s, device=f"disk-{disk}")
