@@ -91,6 +91,7 @@ struct Endpoints final : vhost::EndpointFactory {
   struct Nowhere final : vhost::Endpoint {
     Status Start() override { return Ok{}; }
     Task<void> Stop() override { co_return; }
+    Task<Status> Yield(uint64_t /*deadline_ns*/) override { co_return Ok{}; }
     void ConfigChanged() override {}
     vhost::EndpointStatus status() const override { return {}; }
   };
