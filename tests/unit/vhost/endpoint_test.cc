@@ -209,10 +209,10 @@ TEST_F(EndpointTest, YieldsWhateverItIsDoing) {
   ASSERT_TRUE(WaitFor([&] { return host.disk().in_storage() == 1; }));
   // In the middle of a message that waits for the storage.
   std::thread guest([&] { EXPECT_TRUE((*driver)->Stop().ok()); });
-  EXPECT_TRUE(endpoint.WaitMessage("GET_VRING_BASE waits for 1 requests in the storage"));
+  EXPECT_TRUE(endpoint.WaitMessage("waits for 1 requests in the storage"));
   const Status refused = endpoint.Yield(20 * kNsPerMs);
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().message, "GET_VRING_BASE is still being answered");
+  EXPECT_EQ(refused.error().message, "SET_VRING_ENABLE is still being answered");
   host.disk().LetGo();
   guest.join();
   EXPECT_TRUE(endpoint.Yield(kTestTimeoutNs).ok()) << "no ring was up";

@@ -208,7 +208,7 @@ TEST_F(SessionTest, YieldedRingsHaveDrained) {
 TEST_F(SessionTest, RingsThatDoNotDrainInTimeRunOn) {
   StartAll();
   const uint64_t buffer = guest.Allocate(0, kBlockBytes);
-  const uint64_t other = guest.Allocate(1, kBlockBytes);
+  const uint64_t other = guest.Allocate(0, kBlockBytes);
   ASSERT_EQ(guest.Write(0, 1, buffer, 7), 0);
   host.disk().Hold();
   guest.Submit(0, perf::wire::kBlkIn, 1, buffer);
