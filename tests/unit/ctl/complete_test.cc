@@ -70,7 +70,7 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"disk", "create", "a", "--file", ""}), Words{":files"});
   EXPECT_EQ(Complete({"completion", ""}), (Words{"bash", "zsh"}));
   EXPECT_EQ(Complete({"explain", "DISK_I"}), Words{"DISK_IN_USE"});
-  EXPECT_EQ(asked_, Words{"ENGINE"});
+  EXPECT_EQ(asked_, (Words{"ENGINE", "ENGINE"}));
 }
 
 TEST_F(CompleteTest, Ids) {
