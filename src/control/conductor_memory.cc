@@ -37,11 +37,10 @@ void Conductor::LookAtMemory(const std::string& disk) {
         !held || (work != engine.memory_work.end() && now_ns < work->second.not_before_ns)) {
       continue;
     }
-    if (!row || row->deleting) {
-      AskDropMemory(engine, disk);
-    } else if (!memory_.Has(disk)) {
+    const bool wanted = row && !row->deleting;
+    if (wanted && !memory_.Has(disk)) {
       AskFetchMemory(engine, *row);
-    } else if (IsSuperfluous(engine, disk)) {
+    } else if (!wanted || IsSuperfluous(engine, disk)) {
       AskDropMemory(engine, disk);
     }
   }

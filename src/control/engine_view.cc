@@ -85,6 +85,12 @@ bool AnyOpen(const EngineView& engine, const std::vector<std::string>& controlle
 
 }  // namespace
 
+std::string GroupOf(const ControllerView& view) {
+  if (!view.actual) return {};
+  auto group = ParseGroupName(view.actual->controller().group());
+  return group.ok() ? *std::move(group) : std::string();
+}
+
 bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
               uint64_t size_bytes) {
   if (const auto held = engine.memories.find(disk);

@@ -37,6 +37,9 @@ struct ControllerView {
   bool take_given_up = false;         // ... for so long that it is made anew instead
 };
 
+// The id of the group of the controller that is there; empty: none of either.
+std::string GroupOf(const ControllerView& view);
+
 struct EngineView {
   EngineInfo info;
   // Set when the engine holds things that this store can't have made: they are left alone, nothing is asked.
