@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiler settings, and the two functions by which every folder declares what it builds:
-#   cleat_library(name [HEAVY_HEADERS] SOURCES a.cc ... DEPS lib ...)     HEAVY_HEADERS: gRPC's
-#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds] [HEADERS target])
+#   cleat_library(name [HEAVY_HEADERS] SOURCES a.cc ... DEPS lib ...)     HEAVY_HEADERS: gRPC's and the like
+#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds] [HEADERS target] [SEPARATE])
+# SEPARATE: its files use each other's names.
 # Headers that many tests share are compiled once, by cleat_test_headers(name HEADERS <a.h> ... DEPS lib ...).
+# cleat_compile_together(name) is for what reads longer than it compiles.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -48,14 +50,20 @@ elseif(NOT CLEAT_SANITIZE STREQUAL "none")
   message(FATAL_ERROR "CLEAT_SANITIZE is '${CLEAT_SANITIZE}': use none, asan or tsan")
 endif()
 
+# Several files at a time take a third of what each takes alone.
+function(cleat_compile_together name)
+  if(CLEAT_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 function(cleat_library name)
   cmake_parse_arguments(ARG "HEAVY_HEADERS" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
-  if(ARG_HEAVY_HEADERS AND CLEAT_UNITY)
-    # Several files at a time take a third of what each takes alone.
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  if(ARG_HEAVY_HEADERS)
+    cleat_compile_together(${name})
   endif()
 endfunction()
 
@@ -71,7 +79,7 @@ function(cleat_test_headers name)
 endfunction()
 
 function(cleat_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;HEADERS" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SEPARATE" "TIMEOUT;HEADERS" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -82,6 +90,9 @@ function(cleat_test name)
     set(ARG_HEADERS cleat_test_headers_plain)
   endif()
   target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
+  if(NOT ARG_SEPARATE)
+    cleat_compile_together(${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

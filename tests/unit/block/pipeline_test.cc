@@ -13,7 +13,7 @@
 namespace cleat::block {
 namespace {
 
-constexpr uint64_t kBytes = 1 << 20;
+constexpr uint64_t kDiskBytes = 1 << 20;
 
 // Keeps what it is given until the test completes it.
 class HoldingChannel final : public Channel {
@@ -45,7 +45,7 @@ class HoldingDevice final : public Device {
 
 Geometry TestGeometry() {
   Geometry geometry;
-  geometry.size_bytes = kBytes;
+  geometry.size_bytes = kDiskBytes;
   geometry.logical_block_bytes = 512;
   geometry.physical_block_bytes = 4096;
   geometry.discard = true;
@@ -68,7 +68,7 @@ struct Disk {
   // it.
   std::optional<IoStatus> Submit(Op op, uint64_t offset, uint64_t length) {
     Request request;
-    std::vector<uint8_t> memory(length <= kBytes ? length : 0);
+    std::vector<uint8_t> memory(length <= kDiskBytes ? length : 0);
     const auto region = MemoryRegion::Borrow(memory.data(), memory.size());
     const Segment segment{region.get(), 0, static_cast<uint32_t>(memory.size())};
     request.op = op;
@@ -101,11 +101,11 @@ struct Disk {
 
 TEST(Pipeline, LetsGoodRequestsThrough) {
   Disk disk;
-  EXPECT_EQ(disk.Submit(Op::kRead, 0, kBytes), std::nullopt);
-  EXPECT_EQ(disk.Submit(Op::kWrite, kBytes - 512, 512), std::nullopt);
+  EXPECT_EQ(disk.Submit(Op::kRead, 0, kDiskBytes), std::nullopt);
+  EXPECT_EQ(disk.Submit(Op::kWrite, kDiskBytes - 512, 512), std::nullopt);
   EXPECT_EQ(disk.Submit(Op::kFlush, 0, 0), std::nullopt);
   EXPECT_EQ(disk.Submit(Op::kDiscard, 512, 65536), std::nullopt);
-  EXPECT_EQ(disk.Submit(Op::kWriteZeroes, kBytes - 32768, 32768), std::nullopt);
+  EXPECT_EQ(disk.Submit(Op::kWriteZeroes, kDiskBytes - 32768, 32768), std::nullopt);
 }
 
 TEST(Pipeline, StopsBadOnesAtTheEntrance) {
@@ -114,13 +114,13 @@ TEST(Pipeline, StopsBadOnesAtTheEntrance) {
     SCOPED_TRACE(static_cast<int>(op));
     EXPECT_EQ(disk.Submit(op, 256, 512), IoStatus::kInvalid) << "offset not a multiple of the block";
     EXPECT_EQ(disk.Submit(op, 0, 100), IoStatus::kInvalid) << "nor the length";
-    EXPECT_EQ(disk.Submit(op, kBytes, 512), IoStatus::kInvalid) << "beyond the end";
-    EXPECT_EQ(disk.Submit(op, kBytes - 512, 1024), IoStatus::kInvalid) << "half beyond the end";
+    EXPECT_EQ(disk.Submit(op, kDiskBytes, 512), IoStatus::kInvalid) << "beyond the end";
+    EXPECT_EQ(disk.Submit(op, kDiskBytes - 512, 1024), IoStatus::kInvalid) << "half beyond the end";
     EXPECT_EQ(disk.Submit(op, 512, UINT64_MAX - 511), IoStatus::kInvalid) << "sum wraps to 0";
     EXPECT_EQ(disk.Submit(op, UINT64_MAX - 511, 512), IoStatus::kInvalid);
     EXPECT_EQ(disk.Submit(op, UINT64_MAX - 511, 1024), IoStatus::kInvalid);
     EXPECT_EQ(disk.Submit(op, 0, 0), IoStatus::kOk) << "nothing to do";
-    EXPECT_EQ(disk.Submit(op, kBytes, 0), IoStatus::kOk);
+    EXPECT_EQ(disk.Submit(op, kDiskBytes, 0), IoStatus::kOk);
   }
   EXPECT_EQ(disk.Submit(Op::kDiscard, 0, 65536 + 512), IoStatus::kInvalid);
   EXPECT_EQ(disk.Submit(Op::kWriteZeroes, 0, 32768 + 512), IoStatus::kInvalid);

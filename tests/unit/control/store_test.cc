@@ -14,7 +14,7 @@
 namespace cleat::control {
 namespace {
 
-DiskRow Disk(const std::string& id) {
+DiskRow StoredDisk(const std::string& id) {
   DiskRow row;
   row.id = id;
   row.spec.set_size_bytes(4096);
@@ -30,7 +30,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
   {
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
-    ASSERT_TRUE((*store)->Put(Disk("a")).ok());
+    ASSERT_TRUE((*store)->Put(StoredDisk("a")).ok());
     ControllerRow controller;
     controller.id = "c";
     controller.revision = 8;
@@ -45,7 +45,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
     attachment.revision = 9;
     attachment.spec.set_disk("disks/a");
     ASSERT_TRUE((*store)->Put(attachment).ok());
-    ASSERT_TRUE((*store)->Put(Disk("b")).ok());
+    ASSERT_TRUE((*store)->Put(StoredDisk("b")).ok());
     ASSERT_TRUE((*store)->EraseDisk("b").ok());
   }
   auto store = Store::Open(dir.path());
@@ -113,7 +113,7 @@ TEST(StoreTest, WhatWasAcknowledgedSurvivesKillMinusNine) {
     close(pipe_fds[0]);
     auto store = Store::Open(dir.path());
     for (uint32_t i = 0; store.ok(); ++i) {
-      if (!(*store)->Put(Disk("d" + std::to_string(i))).ok()) break;
+      if (!(*store)->Put(StoredDisk("d" + std::to_string(i))).ok()) break;
       if (i > 0 && i % 3 == 0 && !(*store)->EraseDisk("d" + std::to_string(i - 1)).ok()) break;
       if (write(pipe_fds[1], &i, sizeof(i)) != sizeof(i)) break;
     }

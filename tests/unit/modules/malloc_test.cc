@@ -19,7 +19,7 @@ namespace {
 using block::IoStatus;
 using block::Op;
 
-constexpr uint64_t kBytes = 4 << 20;
+constexpr uint64_t kMallocBytes = 4 << 20;
 
 UniqueFd MakeMemfd(uint64_t bytes) {
   UniqueFd fd(memfd_create("malloc_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -34,7 +34,7 @@ class Malloc : public testing::Test {
     return reactors_.Await(OpenMalloc(std::move(options), blocking_));
   }
   std::unique_ptr<test::TestDisk> OpenDisk(uint32_t block = 512) {
-    auto opened = Open(kBytes, block);
+    auto opened = Open(kMallocBytes, block);
     CLEAT_CHECK(opened.ok());
     return std::make_unique<test::TestDisk>(std::move(opened).value(), reactors_[0],
                                             [] { FAIL() << "must complete at once"; });
@@ -47,17 +47,17 @@ class Malloc : public testing::Test {
 
   test::VirtualReactors reactors_;
   BlockingPool blocking_{0};
-  UniqueFd memfd_ = MakeMemfd(kBytes);
+  UniqueFd memfd_ = MakeMemfd(kMallocBytes);
 };
 
 TEST_F(Malloc, AgreesWithTheReference) {
   for (const uint32_t block : {512U, 4096U}) {
-    memfd_ = MakeMemfd(kBytes);
+    memfd_ = MakeMemfd(kMallocBytes);
     const auto disk = OpenDisk(block);
-    test::RandomLoad load(*disk, block, 0, kBytes);
+    test::RandomLoad load(*disk, block, 0, kMallocBytes);
     load.Run(3000);
-    std::vector<uint8_t> content(kBytes);
-    ASSERT_EQ(pread(memfd_.get(), content.data(), kBytes, 0), static_cast<ssize_t>(kBytes));
+    std::vector<uint8_t> content(kMallocBytes);
+    ASSERT_EQ(pread(memfd_.get(), content.data(), kMallocBytes, 0), static_cast<ssize_t>(kMallocBytes));
     EXPECT_EQ(content, load.reference()) << "the keeper of the memfd has the content";
   }
 }
@@ -79,22 +79,22 @@ TEST_F(Malloc, DiscardGivesMemoryBackAndZeroesRead) {
   const auto disk = OpenDisk();
   test::Arena arena(kChunk);
   for (const bool may_unmap : {true, false}) {
-    for (uint64_t offset = 0; offset < kBytes; offset += kChunk) {
+    for (uint64_t offset = 0; offset < kMallocBytes; offset += kChunk) {
       std::memset(arena.data(), 'x', kChunk);
       ASSERT_EQ(disk->Do(Op::kWrite, offset, kChunk, &arena), IoStatus::kOk);
     }
-    EXPECT_EQ(UsedBytes(), kBytes);
+    EXPECT_EQ(UsedBytes(), kMallocBytes);
     test::Io zeroes;
     zeroes.request.may_unmap = may_unmap;
     disk->Start(zeroes, Op::kWriteZeroes, 512, kChunk);  // not on page borders
     EXPECT_EQ(disk->Wait(zeroes), IoStatus::kOk);
-    EXPECT_EQ(UsedBytes() < kBytes, may_unmap);
+    EXPECT_EQ(UsedBytes() < kMallocBytes, may_unmap);
     ASSERT_EQ(disk->Do(Op::kRead, 0, kChunk, &arena), IoStatus::kOk);
     EXPECT_EQ(std::count(arena.data(), arena.data() + kChunk, 'x'), 512);
     ASSERT_EQ(disk->Do(Op::kRead, 512 + kChunk, 512, &arena), IoStatus::kOk);
     EXPECT_EQ(std::count(arena.data(), arena.data() + 512, 'x'), 512);
   }
-  for (uint64_t offset = 0; offset < kBytes; offset += kChunk) {
+  for (uint64_t offset = 0; offset < kMallocBytes; offset += kChunk) {
     EXPECT_EQ(disk->Do(Op::kDiscard, offset, kChunk), IoStatus::kOk);
   }
   EXPECT_EQ(UsedBytes(), 0U);
@@ -102,11 +102,11 @@ TEST_F(Malloc, DiscardGivesMemoryBackAndZeroesRead) {
 }
 
 TEST_F(Malloc, RefusesAMemfdThatIsTooSmall) {
-  const auto opened = Open(kBytes + 512);
+  const auto opened = Open(kMallocBytes + 512);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
   for (const std::string& part :
-       {std::string("disks/m"), std::to_string(kBytes), std::to_string(kBytes + 512)}) {
+       {std::string("disks/m"), std::to_string(kMallocBytes), std::to_string(kMallocBytes + 512)}) {
     EXPECT_NE(opened.error().message.find(part), std::string::npos) << opened.error().message;
   }
 }
@@ -115,17 +115,17 @@ TEST_F(Malloc, GrowsWithItsMemory) {
   const auto disk = OpenDisk();
   test::Arena arena(4096);
   std::memset(arena.data(), 'x', 4096);
-  EXPECT_EQ(disk->Do(Op::kWrite, kBytes - 4096, 4096, &arena), IoStatus::kOk);
-  const Status early = reactors_.Await(disk->pipeline().Resize(2 * kBytes));
+  EXPECT_EQ(disk->Do(Op::kWrite, kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
+  const Status early = reactors_.Await(disk->pipeline().Resize(2 * kMallocBytes));
   ASSERT_FALSE(early.ok());
   EXPECT_EQ(early.error().code, ErrorCode::kFailedPrecondition);
-  EXPECT_EQ(disk->Do(Op::kWrite, kBytes, 4096, &arena), IoStatus::kInvalid);
+  EXPECT_EQ(disk->Do(Op::kWrite, kMallocBytes, 4096, &arena), IoStatus::kInvalid);
 
-  ASSERT_EQ(ftruncate(memfd_.get(), 2 * kBytes), 0);
-  EXPECT_TRUE(reactors_.Await(disk->pipeline().Resize(2 * kBytes)).ok());
-  EXPECT_EQ(disk->Do(Op::kWrite, 2 * kBytes - 4096, 4096, &arena), IoStatus::kOk);
+  ASSERT_EQ(ftruncate(memfd_.get(), 2 * kMallocBytes), 0);
+  EXPECT_TRUE(reactors_.Await(disk->pipeline().Resize(2 * kMallocBytes)).ok());
+  EXPECT_EQ(disk->Do(Op::kWrite, 2 * kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
   std::memset(arena.data(), 0, 4096);
-  EXPECT_EQ(disk->Do(Op::kRead, kBytes - 4096, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(disk->Do(Op::kRead, kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
   EXPECT_EQ(std::count(arena.data(), arena.data() + 4096, 'x'), 4096) << "the old content is there";
 }
 

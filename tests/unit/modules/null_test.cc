@@ -15,12 +15,12 @@ namespace {
 using block::IoStatus;
 using block::Op;
 
-constexpr uint64_t kBytes = 1 << 20;
+constexpr uint64_t kNullBytes = 1 << 20;
 
 TEST(Null, ReadsGiveZeroesUnlessSwitchedOff) {
   test::VirtualReactors reactors;
   for (const bool zero_fill : {true, false}) {
-    NullOptions options(block::DiskShape("disks/n", kBytes, 512, 4096));
+    NullOptions options(block::DiskShape("disks/n", kNullBytes, 512, 4096));
     options.zero_fill = zero_fill;
     auto opened = reactors.Await(OpenNull(options));
     ASSERT_TRUE(opened.ok());
@@ -30,9 +30,9 @@ TEST(Null, ReadsGiveZeroesUnlessSwitchedOff) {
     EXPECT_EQ(std::count(arena.data(), arena.data() + 8192, 0), zero_fill ? 4096 : 0);
     EXPECT_EQ(disk.Do(Op::kWrite, 0, 4096, &arena, 4096), IoStatus::kOk);
     EXPECT_EQ(disk.Do(Op::kFlush, 0, 0), IoStatus::kOk);
-    EXPECT_EQ(disk.Do(Op::kDiscard, 0, kBytes), IoStatus::kOk);
-    EXPECT_EQ(disk.Do(Op::kWriteZeroes, 0, kBytes), IoStatus::kOk);
-    EXPECT_EQ(disk.Do(Op::kRead, kBytes, 512, &arena), IoStatus::kInvalid);
+    EXPECT_EQ(disk.Do(Op::kDiscard, 0, kNullBytes), IoStatus::kOk);
+    EXPECT_EQ(disk.Do(Op::kWriteZeroes, 0, kNullBytes), IoStatus::kOk);
+    EXPECT_EQ(disk.Do(Op::kRead, kNullBytes, 512, &arena), IoStatus::kInvalid);
   }
 }
 
