@@ -6,7 +6,7 @@ Runs clang-tidy over the built sources in these folders and prints what it found
 
 Most of the time would go into the headers of libraries, so a dozen sources are put into one file, in BUILD_DIR/lint -
 not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those that don't compile
-together after all are checked one by one. clang can't read GCC's precompiled headers: the compile commands there leave
+together after all are checked by halves. clang can't read GCC's precompiled headers: the compile commands there leave
 them out."""
 
 import argparse
@@ -116,8 +116,22 @@ class Unit:
         return (f"{relative(self.sources[which])}:{number - self.first_lines[which] + 1}"
                 f":{match[3]}: {line[match.end(3) + 2:]}")
 
-    def alone(self):
-        return [Unit([source], [options], self.directory) for source, options in zip(self.sources, self.options)]
+    def halves(self):
+        """Files of their own beside this one, for what it does not say as a whole."""
+        middle = len(self.sources) // 2
+        root, extension = os.path.splitext(self.path)
+        for name, part in (("a", slice(middle)), ("b", slice(middle, None))):
+            unit = Unit(self.sources[part], self.options[part], self.directory)
+            if len(unit.sources) > 1:
+                unit.join(root + name + extension)
+            yield unit
+
+    def with_halves(self):
+        """All units that checking this one may need."""
+        yield self
+        if len(self.sources) > 1:
+            for half in self.halves():
+                yield from half.with_halves()
 
 
 def sources_of(build):
@@ -159,7 +173,7 @@ def check(program, unit):
         return ""
     if len(unit.sources) > 1 and "[clang-diagnostic-" in run.stdout:
         print("tidy.py: not together:", *(relative(source) for source in unit.sources), file=sys.stderr, flush=True)
-        return "".join(check(program, alone) for alone in unit.alone())
+        return "".join(check(program, half) for half in unit.halves())
     return "\n".join(unit.place(line) for line in run.stdout.splitlines()) + "\n"
 
 
@@ -179,7 +193,7 @@ def main():
     if not chosen:
         sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(arguments.folders)}")
     units = units_of(chosen, arguments.build, lint)
-    commands = [one.command() for unit in units for one in [*unit.alone(), unit]]
+    commands = [one.command() for unit in units for one in unit.with_halves()]
     with open(os.path.join(lint, "compile_commands.json"), "w", encoding="utf-8") as file:
         json.dump(commands, file, indent=1)
     # The largest first, so that none is left alone at the end.

@@ -17,7 +17,7 @@ namespace {
 
 // What a segment can't reasonably exceed, so that a broken header costs no memory here.
 constexpr uint64_t kReactorsMax = 1024;
-constexpr uint64_t kCellsMax = uint64_t{1} << 20;
+constexpr uint64_t kCellsReadMax = uint64_t{1} << 20;
 constexpr uint64_t kSlowRingMax = uint64_t{1} << 16;
 constexpr uint32_t kGroupsMax = 64;
 constexpr uint64_t kCountersEndMax = uint64_t{1} << 16;  // in a cell
@@ -38,7 +38,7 @@ bool IsSane(const SegmentHeader& header) {
   const uint64_t stride = header.cells.stride_bytes;
   if (header.header_bytes < sizeof(SegmentHeader)) return false;
   if (!TableFits(header.reactors, sizeof(ReactorHead), kReactorsMax, whole)) return false;
-  if (!TableFits(header.cells, sizeof(CellHead), kCellsMax, whole)) return false;
+  if (!TableFits(header.cells, sizeof(CellHead), kCellsReadMax, whole)) return false;
   if (header.slow_rings.count != header.reactors.count || header.slow_ring_count == 0 ||
       header.slow_ring_count > kSlowRingMax || header.slow_entry_bytes < sizeof(SlowEntry) ||
       header.slow_entry_bytes > whole ||
