@@ -136,7 +136,7 @@ void Conductor::AskFor(EngineView& engine, const std::string& controller, engine
                     view.busy = false;
                   }
                   if (reply.ok()) {
-                    ++answered.progress;
+                    answered.progress_ns = clock_.NowNs();
                     view.last_error.clear();
                   } else {
                     view.last_error = reply.message();
