@@ -40,10 +40,11 @@ LyingLink::~LyingLink() {
   thread_.join();
 }
 
-void LyingLink::SetYield(Yield yield, std::function<void()> before_lie) {
+void LyingLink::SetYield(Yield yield, std::function<void()> before_lie, const std::string& controller) {
   const std::lock_guard lock(mutex_);
   yield_ = yield;
   before_lie_ = std::move(before_lie);
+  controller_ = controller.empty() ? "" : "controllers/" + controller;
 }
 
 void LyingLink::Release() {
@@ -136,7 +137,8 @@ bool LyingLink::HandleYield(control::Datagram datagram) {
   std::function<void()> before_lie;
   {
     const std::lock_guard lock(mutex_);
-    yield = yield_;
+    const std::string& asked = datagram.envelope.yield_controller().name();
+    if (controller_.empty() || controller_ == asked) yield = yield_;
     before_lie = before_lie_;
   }
   switch (yield) {

@@ -37,8 +37,9 @@ class LyingLink {
   LyingLink& operator=(const LyingLink&) = delete;
 
   const std::string& path() const { return path_; }
-  // Of the next one on. `before_lie` is called on the link's thread, before cleatd gets its answer.
-  void SetYield(Yield yield, std::function<void()> before_lie = {});
+  // From the next one on; given a controller, of that alone. `before_lie` is called on the link's thread, before cleatd gets
+  // its answer.
+  void SetYield(Yield yield, std::function<void()> before_lie = {}, const std::string& controller = {});
   // So many wait.
   uint64_t held() const { return held_count_.load(); }
   void Release();
@@ -72,6 +73,7 @@ class LyingLink {
   std::mutex mutex_;  // of what follows
   Yield yield_ = Yield::kTruth;
   std::function<void()> before_lie_;
+  std::string controller_;
   bool release_ = false;
 
   std::thread thread_;
