@@ -30,7 +30,7 @@ std::string UpgradeRig::Begin(int64_t drain_s) {
   v1::UpgradeEngineRequest request;
   request.set_name("engines/" + from_);
   request.set_to("engines/" + to_);
-  if (drain_s > 0) request.mutable_drain_timeout()->set_seconds(drain_s);
+  request.mutable_drain_timeout()->set_seconds(drain_s);
   v1::UpgradeEngineResponse response;
   const grpc::Status status = host_.api().stub().UpgradeEngine(&context, request, &response);
   return status.ok() ? "" : status.error_message();

@@ -17,7 +17,9 @@ namespace cleat::system_test {
 class UpgradeRig {
  public:
   // Of the longest upgrade that a test waits for: far above what it takes.
-  static constexpr uint64_t kUpgradeTimeoutNs = 60 * kNsPerSecond;
+  static constexpr uint64_t kUpgradeTimeoutNs = 180 * kNsPerSecond;
+  // A machine that is busy with other things may keep a disk waiting for many seconds; that is no reason to stay here.
+  static constexpr int64_t kDrainSeconds = 60;
 
   // Both engines run, and `from` has the controllers.
   UpgradeRig(Host& host, std::string from, std::string to, uint64_t seed)
@@ -28,8 +30,8 @@ class UpgradeRig {
   // Somebody dies at some moment of it and comes back; it is asked for again until it is done.
   std::string UpgradeWithDeath();
 
-  // ---- Steps. Requests in flight get so many seconds to end, before their controller stays; 0: as by default.
-  std::string Begin(int64_t drain_s = 0);
+  // ---- Steps. Requests in flight get so many seconds to end, before their controller stays.
+  std::string Begin(int64_t drain_s = kDrainSeconds);
   // Until it is over, however it ends: as it was told then.
   v1::UpgradeStatus WaitEnd();
   std::string WaitDone();

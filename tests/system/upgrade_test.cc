@@ -31,6 +31,8 @@ constexpr char kOtherId[] = "green";
 constexpr char kGroup[] = "vm";
 constexpr uint64_t kDiskIops = 1000;   // of each limited disk
 constexpr uint64_t kGroupIops = 1500;  // of two of them together
+// A request is lost when it is not answered for so long: more than a busy machine's disk takes.
+constexpr uint64_t kPatienceNs = 60 * kNsPerSecond;
 // What a limit without a burst lets pass at once: ten milliseconds of it, in each engine that begins to serve.
 constexpr double kAtOnceSeconds = 0.01;
 
@@ -51,11 +53,11 @@ class UpgradeTest : public testing::Test {
     for (const bool scsi : {false, true}) {
       for (const bool packed : {false, true}) {
         for (const bool memory : {false, true}) {
-          ASSERT_OK(rig_.Add({.scsi = scsi,
-                              .packed = packed,
-                              .queues = 2,
-                              .memory = memory,
-                              .delay_ns_max = memory ? 2 * kNsPerMs : 0}));
+          Add({.scsi = scsi,
+               .packed = packed,
+               .queues = 2,
+               .memory = memory,
+               .delay_ns_max = memory ? 2 * kNsPerMs : 0});
         }
       }
     }
@@ -64,14 +66,16 @@ class UpgradeTest : public testing::Test {
       CrashCase encrypted{.scsi = scsi, .packed = !scsi, .queues = 2, .storage = "encrypted"};
       encrypted.spec =
           WithEncryption(FileDisk(CrashRig::kDiskBytes, host_.Path(encrypted.storage + (scsi ? "1" : "0"))));
-      ASSERT_OK(rig_.Add(encrypted));
+      Add(encrypted);
       CrashCase limited{.scsi = scsi, .packed = scsi, .queues = 2, .storage = "limited", .group = kGroup};
       limited.spec = FileDisk(CrashRig::kDiskBytes, host_.Path(limited.storage + (scsi ? "1" : "0")));
       *limited.spec->mutable_limits() = Iops(kDiskIops);
       limited_.push_back(rig_.guests().size());
-      ASSERT_OK(rig_.Add(limited));
+      Add(limited);
     }
   }
+
+  void Add(const CrashCase& what) { ASSERT_OK(rig_.Add(what, {.load = {.lost_after_ns = kPatienceNs}})); }
 
   void ExpectAllOn(const std::string& id) {
     for (const auto& guest : rig_.guests()) {
