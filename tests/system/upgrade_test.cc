@@ -159,6 +159,7 @@ TEST_F(UpgradeTest, StandbyTakesOver) {
   fmt::print("standby: {}\n", rig_.Summary());
   EXPECT_EQ(rig_.findings(), 0U) << rig_.FindingsText();
   host_.StartEngine(kEngineId);
+  EXPECT_TRUE(host_.WaitEngine());  // before it is told to end
 }
 
 }  // namespace
