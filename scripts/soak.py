@@ -26,6 +26,8 @@ GRACE_SECONDS = 300
 # timed: on a busy machine they take a quarter of an hour.
 CRASH_KILLS, CRASH_KILLS_FROM_SECONDS = 500, 600
 CRASH_LIMIT_SECONDS = 5400
+# Likewise, engines exchanged under load: with disks of all kinds, and with disks in Ceph.
+UPGRADES, UPGRADES_IN_CEPH = 300, 100
 # Of a run on Ceph disks, when targets get as long as above.
 CEPH_OPERATIONS = 5000
 
@@ -151,6 +153,28 @@ def run_crash(runner, build, seconds):
             "executions": report["engine_kills"], "runs": runs, "findings": findings}
 
 
+def run_upgrades(runner, build, name, most, seconds):
+    """Engines exchanged under guests that check, a third of the times with a death: the run's own JSON is NAME.json."""
+    seed = random.randrange(1, 2**31)
+    upgrades = min(most, max(6, most * seconds // CRASH_KILLS_FROM_SECONDS))
+    say(f"{name}: {upgrades} upgrades, seed {seed}")
+    out = runner.folder / f"{name}.json"
+    out.unlink(missing_ok=True)
+    environment = dict(os.environ, CLEAT_TEST_SEED=str(seed), CLEAT_UPGRADES=str(upgrades), CLEAT_UPGRADE_JSON=str(out),
+                       CLEAT_CEPH_LONG="1")
+    status, took, log = runner.run(name, [str(build / "tests" / name)], CRASH_LIMIT_SECONDS,
+                                   lambda _: f"seed {seed}", environment)
+    report = json.loads(out.read_text()) if out.exists() else {"upgrades": 0, "devices": []}
+    findings = []
+    if status != 0:
+        kept = runner.folder / f"{name}-{seed}.log"
+        log.rename(kept)
+        findings.append(f"seed {seed}: {kept}")
+    run = {key: report[key] for key in ("deaths", "events", "gap_ms", "finding_count") if key in report}
+    return {"target": name, "seed": seed, "seconds": round(took, 1), "executions": report["upgrades"],
+            "runs": [run | totals_of(report["devices"])], "findings": findings}
+
+
 def commit_of(source):
     """What is tested: the commit, marked when the tree has changes on top of it."""
     run = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
@@ -216,6 +240,9 @@ def main():
         targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(
             runner, n, b, v, o, arguments.seconds, s)))
     targets.append(("system_crash_test", lambda: run_crash(runner, build, arguments.seconds)))
+    for name, most in (("system_upgrade_test", UPGRADES), ("rbd_upgrade_test", UPGRADES_IN_CEPH)):
+        if (build / "tests" / name).exists():
+            targets.append((name, lambda n=name, m=most: run_upgrades(runner, build, n, m, arguments.seconds)))
     if arguments.only:
         unknown = set(arguments.only) - {name for name, _ in targets}
         if unknown:

@@ -11,6 +11,18 @@
 #include "control/translate.h"
 
 namespace cleat::control {
+namespace {
+
+// One that knows nothing of migrations would take the disk from the host whose guest has it.
+std::string TooOldForIncoming(const EngineInfo& engine) {
+  return fmt::format(
+      "{} (version {}, protocol {}) can't attach the disk of a VM that migrates here, which takes protocol "
+      "{}: "
+      "stop it and start the new engine under the same name (--name {})",
+      EngineName(engine.id), engine.version, engine.protocol, kProtocolMoves, engine.id);
+}
+
+}  // namespace
 
 void Conductor::Look(const std::string& controller) {
   for (auto& [peer, engine] : engines_) LookAt(engine, controller);
@@ -136,7 +148,7 @@ void Conductor::AskFor(EngineView& engine, const std::string& controller, engine
                     view.busy = false;
                   }
                   if (reply.ok()) {
-                    ++answered.progress;
+                    answered.progress_ns = clock_.NowNs();
                     view.last_error.clear();
                   } else {
                     view.last_error = reply.message();
@@ -252,6 +264,10 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
   engine::v1::Envelope envelope;
   *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  if (envelope.attach().attachment().incoming() && engine.info.protocol < kProtocolMoves) {
+    return FailAttachment(engine, engine.controllers[controller], key,
+                          Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine.info)));
+  }
   if (!engine.controllers[controller].attachment_backoffs.contains(key.target)) {
     state_.ReportAttachment(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
   }

@@ -63,6 +63,16 @@ bool IsFenced(const ControllerView& view) {
   });
 }
 
+std::string WhatIsAwaited(const ControllerIntent& intent, const ControllerView& there) {
+  for (const AttachmentIntent& attachment : intent.attachments) {
+    const auto known = there.attachments.find(attachment.row.spec.target());
+    if (known == there.attachments.end() || known->second.state() != engine::v1::ATTACHMENT_STATE_STANDBY) {
+      return DiskName(attachment.disk.id) + " is still being opened there";
+    }
+  }
+  return "something is still being done about it";
+}
+
 }  // namespace
 
 // ---- Beside moves ----
@@ -194,8 +204,8 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
   }
   if (move.phase == Move::Phase::kPrepared) return;
   const uint64_t now_ns = clock_.NowNs();
-  if (move.phase == Move::Phase::kPreparing && std::exchange(move.progress, to->progress) != to->progress) {
-    move.deadline_ns = now_ns + options_.prepare_ns;
+  if (move.phase == Move::Phase::kPreparing) {
+    move.deadline_ns = std::max(move.deadline_ns, to->progress_ns + options_.prepare_ns);
   }
   if (now_ns < move.deadline_ns) return WakeFor(controller, move);
   const std::string& last = there.last_error;
@@ -203,7 +213,7 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
                                         Seconds(options_.prepare_ns),
                                         !last.empty()     ? last
                                         : from == nullptr ? EngineName(move.from) + " is not connected"
-                                                          : "something is still being done about it")));
+                                                          : WhatIsAwaited(intent, there))));
 }
 
 void Conductor::StartYield(const std::string& controller, Move& move, EngineView& from) {

@@ -64,7 +64,7 @@ struct EngineView {
   v1::CephStatus ceph;  // its connections
   enum class GroupMemory : uint8_t { kNotGiven, kAsked, kGiven } group_memory = GroupMemory::kNotGiven;
   Backoff group_memory_work;
-  uint64_t progress = 0;     // requests about controllers that it has answered with OK
+  uint64_t progress_ns = 0;  // when it last answered a request about a controller with OK
   uint32_t standing_by = 0;  // controllers, as was reported last
   bool recount = false;      // that number may have changed
 };

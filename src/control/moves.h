@@ -35,9 +35,8 @@ struct Move {
   bool crash = false;  // `from` has died: there is nobody to yield, and no way back
   bool told = false;   // those who wait for it were told that it has failed
   uint64_t deadline_ns = 0;
-  uint64_t wake_ns = 0;   // when it is looked at for the deadline; 0: it isn't
-  uint64_t progress = 0;  // EngineView::progress of `to`, when the deadline was set
-  PeerId asked = 0;       // in this phase; the answer comes from that connection or never
+  uint64_t wake_ns = 0;  // when it is looked at for the deadline; 0: it isn't
+  PeerId asked = 0;      // in this phase; the answer comes from that connection or never
   uint64_t pause_from_ns = 0;
   uint64_t pause_ns = 0;
   std::optional<engine::v1::HandOver> hand_over;

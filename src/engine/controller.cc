@@ -191,6 +191,7 @@ Task<void> Controller::TakeDown(Target& target) {
   AttachedDisk& disk = *target.disk;
   const uint32_t number = disk.spec.target;
   if (disk.shown) {
+    disk.guest_elsewhere = disk.awaited && !ownership_.begun();
     auto remove = front_->Remove(disk);
     co_await std::move(remove);
   }

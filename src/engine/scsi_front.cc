@@ -57,7 +57,8 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
 }
 
 Task<void> ScsiFront::Remove(AttachedDisk& disk) {
-  auto remove = model_.Remove(disk.spec.target);
+  using News = virtio::ScsiModel::News;
+  auto remove = model_.Remove(disk.spec.target, disk.guest_elsewhere ? News::kUntold : News::kTold);
   co_await std::move(remove);
 }
 

@@ -86,11 +86,12 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
   co_return Ok{};
 }
 
-Task<void> ScsiModel::Remove(uint32_t target) {
+Task<void> ScsiModel::Remove(uint32_t target, News news) {
   if (target >= kTargetsMax || units_[target] == nullptr) co_return;
   auto remove = RemoveParts(target, ports_.size());
   co_await std::move(remove);
   units_[target].reset();
+  if (news == News::kUntold) co_return;
   auto tell = Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_REMOVED);
   co_await std::move(tell);
 }

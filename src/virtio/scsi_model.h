@@ -70,7 +70,9 @@ class ScsiModel final : public DeviceModel {
   Task<Status> Add(uint32_t target, ScsiDisk disk);
   // When it returns no command reaches the disk any more, all that did have ended, and the guest is told; that lasts
   // as long as the storage takes. Nothing to do when there is no such target.
-  Task<void> Remove(uint32_t target);
+  // `kUntold`: the guest runs elsewhere and has the disk there; one that comes back here is not to hear that it was gone.
+  enum class News : uint8_t { kTold, kUntold };
+  Task<void> Remove(uint32_t target, News news = News::kTold);
   // The disk has grown (or has other limits): the guest is told. A target that is not there: nothing.
   Task<void> SetGeometry(uint32_t target, const block::Geometry& geometry);
 

@@ -56,19 +56,32 @@ const char* CrashEventName(CrashEvent event) {
 }
 
 std::string CrashCase::Id() const {
-  const char* storage = memory            ? "malloc"
-                        : !device.empty() ? "device"
-                        : spec            ? "other"
-                        : sparse          ? "sparse"
-                                          : "file";
-  return fmt::format("{}-{}-q{}-{}{}{}", scsi ? "scsi" : "blk", packed ? "packed" : "split", queues, storage,
+  const char* name = memory             ? "malloc"
+                     : !device.empty()  ? "device"
+                     : !storage.empty() ? storage.c_str()
+                     : spec             ? "other"
+                     : sparse           ? "sparse"
+                                        : "file";
+  return fmt::format("{}-{}-q{}-{}{}{}", scsi ? "scsi" : "blk", packed ? "packed" : "split", queues, name,
                      block_bytes == 512 ? "-512" : "", delay_ns_max > 0 ? "-late" : "");
+}
+
+v1::DiskSpec WithEncryption(v1::DiskSpec spec) {
+  std::string key;
+  for (int i = 0; i < 64; ++i) key += static_cast<char>(3 * i + 1);
+  v1::Encryption& encryption = *spec.mutable_encryption();
+  encryption.set_cipher(v1::CIPHER_AES_256_XTS);
+  encryption.set_data_unit_bytes(512);
+  encryption.set_plain_key(key);
+  return spec;
 }
 
 // ---- A guest
 
+// What nobody wrote to an encrypted disk decrypts to anything.
 CrashGuest::CrashGuest(const CrashCase& what, uint64_t disk_id)
-    : id_(what.Id()), blocks_(CrashRig::kDiskBytes, what.block_bytes, disk_id) {}
+    : id_(what.Id()),
+      blocks_(CrashRig::kDiskBytes, what.block_bytes, disk_id, !what.spec || !what.spec->has_encryption()) {}
 
 Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase& what,
                                                      const CrashGuestOptions& options) {
@@ -88,8 +101,9 @@ Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase
     disk.mutable_fault()->set_delay_ns_max(what.delay_ns_max);
   }
   const std::string socket = host.SocketPath(what.Id());
-  const v1::ControllerSpec controller =
+  v1::ControllerSpec controller =
       what.scsi ? ScsiController(socket, what.queues) : BlkController(socket, what.queues);
+  if (!what.group.empty()) controller.set_group("groups/" + what.group);
   for (const grpc::Status& status :
        {host.api().CreateDisk(what.Id(), disk).status,
         host.api().CreateController(what.Id(), controller).status,

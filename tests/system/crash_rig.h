@@ -33,8 +33,13 @@ struct CrashCase {
   uint32_t block_bytes = 4096;            // the disk's logical blocks
   std::string device = {};                // a block device in the file's place
   std::optional<v1::DiskSpec> spec = {};  // any other disk, in the file's place
+  std::string storage = {};               // what to call that
+  std::string group = {};                 // whose limits the controller shares; there already
   std::string Id() const;                 // "blk-packed-q4-file"
 };
+
+// The same disk, encrypted; the host has a key for keys (HostOptions::with_keys).
+v1::DiskSpec WithEncryption(v1::DiskSpec spec);
 
 // What of the in-flight memory a guest gives to the next engine.
 enum class CrashControl : uint8_t {
@@ -57,6 +62,8 @@ class CrashGuest {
   const std::string& id() const { return id_; }
   perf::CrashLoad& load() { return *load_; }
   perf::LatencyHistogram& gaps() { return gaps_; }
+  // virtio-blk's alone; the load has its driver.
+  Peer& blk() { return *blk_; }
 
  private:
   CrashGuest(const CrashCase& what, uint64_t disk_id);

@@ -123,12 +123,14 @@ void Host::StartCleatd() {
 }
 
 std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::string& log,
-                                           const std::vector<std::string>& more) {
-  std::vector<std::string> arguments{"--name",        id,
-                                     "--control",     Path("engine.sock"),
-                                     "--runtime-dir", Path("run"),
-                                     "--reactors",    std::to_string(options_.reactors),
-                                     "--log-level",   options_.log_level};
+                                           const std::vector<std::string>& more,
+                                           const std::string& control_socket) {
+  std::vector<std::string> arguments{
+      "--name",        id,
+      "--control",     control_socket.empty() ? Path("engine.sock") : control_socket,
+      "--runtime-dir", Path("run"),
+      "--reactors",    std::to_string(options_.reactors),
+      "--log-level",   options_.log_level};
   // cleatd has made it by then.
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
@@ -149,8 +151,9 @@ void Host::StartEngine(const std::string& id) {
   more_engines_.at(id) = SpawnEngine(id, id);
 }
 
-void Host::AddEngine(const std::string& id, const std::vector<std::string>& arguments) {
-  more_engines_[id] = SpawnEngine(id, id, arguments);
+void Host::AddEngine(const std::string& id, const std::vector<std::string>& arguments,
+                     const std::string& control_socket) {
+  more_engines_[id] = SpawnEngine(id, id, arguments, control_socket);
   EXPECT_TRUE(WaitEngine("engines/" + id)) << id << " did not find cleatd";
 }
 

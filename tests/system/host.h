@@ -72,7 +72,9 @@ class Host {
   // SIGTERM; the exit status has to be 0.
   void TerminateEngine();
   // One more engine on this host, with the arguments that the first one has, until the host ends; returns when it is connected.
-  void AddEngine(const std::string& id, const std::vector<std::string>& arguments = {});
+  // Given a socket, that is where it looks for cleatd.
+  void AddEngine(const std::string& id, const std::vector<std::string>& arguments = {},
+                 const std::string& control_socket = {});
   // Of any engine, by id.
   Process& engine(const std::string& id);
   void StartEngine(const std::string& id);  // again
@@ -101,7 +103,8 @@ class Host {
   std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
                                  const std::string& log, const std::string& preload = {});
   std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
-                                       const std::vector<std::string>& more = {});
+                                       const std::vector<std::string>& more = {},
+                                       const std::string& control_socket = {});
   bool WaitEngine(const std::string& name);
   void End(std::unique_ptr<Process>* process, const std::string& name);
   void CheckLog(const std::string& name) const;

@@ -276,6 +276,51 @@ TEST_P(MigrationTest, RestartsInTheMiddle) {
 INSTANTIATE_TEST_SUITE_P(Engines, MigrationTest, testing::Bool(),
                          [](const auto& engines) { return engines.param ? "Two" : "One"; });
 
+// A SCSI guest that comes back to the controller it left hears nothing of its disk having been detached there.
+TEST(MigrationScsi, TheWayBackNeedsNoOtherController) {
+  Host host;
+  ASSERT_TRUE(host.ok());
+  ASSERT_OK(host.api().CreateDisk("d", FileDisk(kDiskBytes, host.Path("disk.img"))));
+  ASSERT_OK(host.api().CreateController("a", ScsiController(host.SocketPath("a"))));
+  ASSERT_OK(host.api().Attach("a", "d"));
+  ASSERT_OK(host.api().WaitReady("controllers/a/attachments/d"));
+  auto guest = ScsiPeer::Start(host.SocketPath("a"));
+  ASSERT_OK(guest);
+  const auto events_until = [&](uint32_t last_reason) {
+    std::vector<uint32_t> reasons;
+    while (reasons.empty() || reasons.back() != last_reason) {
+      const auto event = (*guest)->driver().WaitEvent(10 * kNsPerSecond);
+      EXPECT_OK(event);
+      if (!event) break;
+      reasons.push_back(event->reason);
+    }
+    return reasons;
+  };
+  const std::vector<uint32_t> added{perf::wire::kScsiReasonRescan};
+  EXPECT_EQ(events_until(perf::wire::kScsiReasonRescan), added);  // from before it booted
+
+  perf::SharedArea log;
+  log.fd = UniqueFd(memfd_create("dirty-log", MFD_CLOEXEC));
+  log.size_bytes = kLogBytes;
+  ASSERT_EQ(ftruncate(log.fd.get(), kLogBytes), 0);
+  ASSERT_OK((*guest)->frontend().SetLogBase(log));
+  ASSERT_OK((*guest)->frontend().SetFeatures((*guest)->driver().features() | perf::wire::kFeatureLogAll |
+                                             perf::wire::kFeatureProtocolFeatures));
+  ASSERT_OK((*guest)->driver().Stop());
+  const auto wait_state = [&](v1::AttachmentState state) {
+    return host.api().WaitUntil(
+        [&](const Model& model) { return model.AttachmentStateOf("a", "d") == state; });
+  };
+  ASSERT_TRUE(wait_state(v1::ATTACHMENT_STATE_RELEASED));
+  ASSERT_OK(host.api().Detach("a", "d"));
+  ASSERT_TRUE(wait_state(v1::ATTACHMENT_STATE_UNSPECIFIED));
+  ASSERT_OK(host.api().Attach("a", "d"));
+  ASSERT_OK(host.api().WaitReady("controllers/a/attachments/d"));
+  ASSERT_OK((*guest)->driver().Resume());
+  EXPECT_EQ(events_until(perf::wire::kScsiReasonRescan), added) << "and no word of its removal";
+  EXPECT_OK((*guest)->driver().ClearUnitAttentions(perf::scsi::LunOf(0)));
+}
+
 TEST(MigrationRules, OneThatOwnsAndOneThatComes) {
   Host host;
   ASSERT_TRUE(host.ok());

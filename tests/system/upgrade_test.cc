@@ -1,137 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines exchanged under load, there and back, with guests that go on in the same rings and judge all they get: as it
-// is meant to be, and with the old engine, the new one or cleatd killed in the middle of it. And an engine that stands
-// by, whose principal dies.
+// is meant to be, and with the old engine, the new one or cleatd killed in the middle of it. Files and memory, encrypted
+// disks, and some whose limits have to hold all the while. And an engine that stands by, whose principal dies.
 //
-//   CLEAT_UPGRADES=300 system_upgrade_test    upgrades in all
-//   CLEAT_TEST_SEED=N                         the same choices once more
+//   CLEAT_UPGRADES=300 CLEAT_UPGRADE_JSON=upgrade.json system_upgrade_test    upgrades in all
+//   CLEAT_TEST_SEED=N                                                         the same choices once more
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/random.h"
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
 #include "perf/deadline.h"
 #include "tests/environment.h"
+#include "upgrade_rig.h"
 
 namespace cleat::system_test {
 namespace {
 
 using test::FromEnvironment;
 
-constexpr uint64_t kUpgradeTimeoutNs = 60 * kNsPerSecond;
-constexpr int kPollMs = 5;
 constexpr char kOtherId[] = "green";
+constexpr char kGroup[] = "vm";
+constexpr uint64_t kDiskIops = 1000;   // of each limited disk
+constexpr uint64_t kGroupIops = 1500;  // of two of them together
+// A request is lost when it is not answered for so long: more than a busy machine's disk takes.
+constexpr uint64_t kPatienceNs = 60 * kNsPerSecond;
+// What a limit without a burst lets pass at once: ten milliseconds of it, in each engine that begins to serve.
+constexpr double kAtOnceSeconds = 0.01;
 
 uint64_t Seed() {
   return FromEnvironment("CLEAT_TEST_SEED", 1);
 }
 
-// Two engines, and which of them has the controllers.
+// Two engines, and guests of all kinds.
 class UpgradeTest : public testing::Test {
  protected:
-  UpgradeTest() : host_({.reactors = 2}), random_(Seed()), rig_(host_, Seed()) {}
+  UpgradeTest()
+      : host_({.reactors = 2, .with_keys = true}),
+        rig_(host_, Seed()),
+        upgrades_(host_, kEngineId, kOtherId, Seed()) {}
 
   void SetUp() override {
     ASSERT_TRUE(host_.ok());
     for (const bool scsi : {false, true}) {
       for (const bool packed : {false, true}) {
         for (const bool memory : {false, true}) {
-          ASSERT_OK(rig_.Add({.scsi = scsi,
-                              .packed = packed,
-                              .queues = 2,
-                              .memory = memory,
-                              .delay_ns_max = memory ? 2 * kNsPerMs : 0}));
+          Add({.scsi = scsi,
+               .packed = packed,
+               .queues = 2,
+               .memory = memory,
+               .delay_ns_max = memory ? 2 * kNsPerMs : 0});
         }
       }
     }
-  }
-
-  v1::EngineStatus StatusOf(const std::string& id) {
-    grpc::ClientContext context;
-    v1::GetEngineRequest request;
-    request.set_name("engines/" + id);
-    v1::Engine engine;
-    const grpc::Status status = host_.api().stub().GetEngine(&context, request, &engine);
-    return status.ok() ? engine.status() : v1::EngineStatus();
-  }
-
-  std::string BeginUpgrade() {
-    grpc::ClientContext context;
-    v1::UpgradeEngineRequest request;
-    request.set_name("engines/" + from_);
-    request.set_to("engines/" + to_);
-    v1::UpgradeEngineResponse response;
-    const grpc::Status status = host_.api().stub().UpgradeEngine(&context, request, &response);
-    return status.ok() ? "" : status.error_message();
-  }
-
-  // "" when it is done; what it says otherwise.
-  std::string WaitUpgrade() {
-    const perf::Deadline deadline(kUpgradeTimeoutNs);
-    for (;;) {
-      const v1::EngineStatus status = StatusOf(from_);
-      const v1::UpgradeState state = status.upgrade().state();
-      if (state == v1::UPGRADE_STATE_DONE) return "";
-      if (state != v1::UPGRADE_STATE_RUNNING && state != v1::UPGRADE_STATE_UNSPECIFIED)
-        return status.upgrade().ShortDebugString();
-      if (deadline.passed()) return "timed out: " + status.ShortDebugString();
-      poll(nullptr, 0, kPollMs);
+    ASSERT_OK(host_.api().CreateGroup(kGroup, Iops(kGroupIops)));
+    for (const bool scsi : {false, true}) {
+      CrashCase encrypted{.scsi = scsi, .packed = !scsi, .queues = 2, .storage = "encrypted"};
+      encrypted.spec =
+          WithEncryption(FileDisk(CrashRig::kDiskBytes, host_.Path(encrypted.storage + (scsi ? "1" : "0"))));
+      Add(encrypted);
+      CrashCase limited{.scsi = scsi, .packed = scsi, .queues = 2, .storage = "limited", .group = kGroup};
+      limited.spec = FileDisk(CrashRig::kDiskBytes, host_.Path(limited.storage + (scsi ? "1" : "0")));
+      *limited.spec->mutable_limits() = Iops(kDiskIops);
+      limited_.push_back(rig_.guests().size());
+      Add(limited);
     }
   }
 
-  std::string Upgrade() {
-    std::string failure = BeginUpgrade();
-    if (failure.empty()) failure = WaitUpgrade();
-    if (failure.empty()) std::swap(from_, to_);
-    return failure;
-  }
-
-  bool WaitConnected(const std::string& id) {
-    const perf::Deadline deadline(kUpgradeTimeoutNs);
-    while (!StatusOf(id).connected()) {
-      if (deadline.passed()) return false;
-      poll(nullptr, 0, kPollMs);
-    }
-    return true;
-  }
-
-  // Whoever it is dies at some moment of an upgrade, and comes back; then it is done again until it succeeds.
-  std::string UpgradeWithDeath() {
-    if (std::string failure = BeginUpgrade(); !failure.empty()) return failure;
-    poll(nullptr, 0, static_cast<int>(random_.Below(60)));
-    switch (random_.Below(3)) {
-      case 0:
-        ++deaths_;
-        host_.engine(from_).Kill();
-        host_.StartEngine(from_);
-        break;
-      case 1:
-        ++deaths_;
-        host_.engine(to_).Kill();
-        host_.StartEngine(to_);
-        break;
-      default:
-        ++deaths_;
-        host_.KillCleatd();
-        host_.StartCleatd();
-        break;
-    }
-    if (!WaitConnected(from_) || !WaitConnected(to_)) return "an engine does not come back";
-    std::string failure = WaitUpgrade();
-    for (int i = 0; i < 10 && !failure.empty(); ++i) {
-      failure = BeginUpgrade();
-      if (failure.empty()) failure = WaitUpgrade();
-      if (!failure.empty()) poll(nullptr, 0, 200);
-    }
-    if (failure.empty()) std::swap(from_, to_);
-    return failure;
-  }
+  void Add(const CrashCase& what) { ASSERT_OK(rig_.Add(what, {.load = {.lost_after_ns = kPatienceNs}})); }
 
   void ExpectAllOn(const std::string& id) {
     for (const auto& guest : rig_.guests()) {
@@ -141,37 +85,68 @@ class UpgradeTest : public testing::Test {
     }
   }
 
+  // Over the whole run, in which `engines` in turn began to serve them.
+  void ExpectLimitsHeld(uint64_t since_ns, uint64_t engines) {
+    const double seconds =
+        static_cast<double>(MonotonicClock().NowNs() - since_ns) / static_cast<double>(kNsPerSecond) +
+        kAtOnceSeconds * static_cast<double>(engines);
+    uint64_t both = 0;
+    for (const size_t index : limited_) {
+      CrashGuest& guest = *rig_.guests()[index];
+      const uint64_t requests = guest.load().counts().requests;
+      EXPECT_LE(static_cast<double>(requests), static_cast<double>(kDiskIops) * seconds) << guest.id();
+      both += requests;
+    }
+    EXPECT_LE(static_cast<double>(both), static_cast<double>(kGroupIops) * seconds);
+    fmt::print("limited: {} requests in {:.1f} s, {:.1f} a second of {}\n", both, seconds,
+               static_cast<double>(both) / seconds, kGroupIops);
+  }
+
+  void WriteJson(uint64_t upgrades) {
+    const char* path =
+        std::getenv("CLEAT_UPGRADE_JSON");  // NOLINT(concurrency-mt-unsafe): nobody writes the environment
+    if (path == nullptr) return;
+    nlohmann::json run = nlohmann::json::parse(rig_.Json());
+    run["seed"] = Seed();
+    run["upgrades"] = upgrades;
+    run["deaths"] = upgrades_.deaths();
+    std::ofstream(path) << run.dump(2) << "\n";
+  }
+
   Host host_;
-  Random random_;
   CrashRig rig_;
-  std::string from_ = kEngineId;
-  std::string to_ = kOtherId;
-  uint64_t deaths_ = 0;
+  UpgradeRig upgrades_;
+  std::vector<size_t> limited_;  // of the guests
 };
 
 TEST_F(UpgradeTest, ThereAndBackUnderLoad) {
   host_.AddEngine(kOtherId);
+  const uint64_t since_ns = MonotonicClock().NowNs();
   ASSERT_OK(rig_.Start());
   const uint64_t upgrades = FromEnvironment("CLEAT_UPGRADES", kSanitized ? 4 : 12);
-  for (uint64_t i = 0; i < upgrades; ++i) {
-    const bool with_death = i % 3 == 2;
-    const bool went_on = rig_.Do(with_death ? "upgrade_with_death" : "upgrade",
-                                 [&] { return with_death ? UpgradeWithDeath() : Upgrade(); });
+  uint64_t done = 0;
+  for (; done < upgrades; ++done) {
+    const bool with_death = done % 3 == 2;
+    const bool went_on = rig_.Do(with_death ? "upgrade_with_death" : "upgrade", [&] {
+      return with_death ? upgrades_.UpgradeWithDeath() : upgrades_.Upgrade();
+    });
     if (!went_on) break;
-    ExpectAllOn(from_);
+    ExpectAllOn(upgrades_.from());
   }
   rig_.Stop();
-  fmt::print("{} upgrades, {} deaths: {}\n", upgrades, deaths_, rig_.Summary());
+  fmt::print("{} upgrades, {} deaths: {}\n", done, upgrades_.deaths(), rig_.Summary());
+  WriteJson(done);
   EXPECT_EQ(rig_.findings(), 0U) << rig_.FindingsText();
+  ExpectLimitsHeld(since_ns, 1 + done + upgrades_.deaths());
 }
 
 TEST_F(UpgradeTest, StandbyTakesOver) {
   host_.AddEngine(kOtherId, {"--standby-for", kEngineId});
-  const auto prepared = [&] { return StatusOf(kOtherId).standing_by() == rig_.guests().size(); };
-  const perf::Deadline deadline(kUpgradeTimeoutNs);
+  const auto prepared = [&] { return upgrades_.StatusOf(kOtherId).standing_by() == rig_.guests().size(); };
+  const perf::Deadline deadline(UpgradeRig::kUpgradeTimeoutNs);
   while (!prepared()) {
-    ASSERT_FALSE(deadline.passed()) << StatusOf(kOtherId).ShortDebugString();
-    poll(nullptr, 0, kPollMs);
+    ASSERT_FALSE(deadline.passed()) << upgrades_.StatusOf(kOtherId).ShortDebugString();
+    poll(nullptr, 0, 5);
   }
   ASSERT_OK(rig_.Start());
   const bool went_on = rig_.Do("death_of_the_principal", [&] {
@@ -184,6 +159,7 @@ TEST_F(UpgradeTest, StandbyTakesOver) {
   fmt::print("standby: {}\n", rig_.Summary());
   EXPECT_EQ(rig_.findings(), 0U) << rig_.FindingsText();
   host_.StartEngine(kEngineId);
+  EXPECT_TRUE(host_.WaitEngine());  // before it is told to end
 }
 
 }  // namespace

@@ -69,5 +69,28 @@ TEST_F(OldEngineTest, ItCanNotBeUpgradedAndTheErrorSaysWhatToDo) {
   AwaitServed("a", "engine-0");
 }
 
+// It would take the disk at once, from the host whose guest has it.
+TEST_F(OldEngineTest, ADiskWhoseVmMigratesHereIsNotAskedOfItAndTheErrorNamesIt) {
+  ASSERT_TRUE(state_->CreateDisk(NullDisk("d")).ok());
+  auto request = NewController("a");
+  request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
+  ASSERT_TRUE(state_->CreateController(request).ok());
+  auto attach = Attach("d", "a");
+  attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
+  ASSERT_TRUE(state_->AttachDisk(attach).ok());
+  std::string message;
+  Await("it has failed", [&] {
+    const auto attachment = state_->GetAttachment(GetAttachment("a", "d"));
+    message = attachment->status().message();
+    return attachment->status().state() == v1::ATTACHMENT_STATE_FAILED;
+  });
+  EXPECT_NE(
+      message.find(
+          "engines/engine-0 (version 0.0.1, protocol 1) can't attach the disk of a VM that migrates here"),
+      std::string::npos)
+      << message;
+  EXPECT_FALSE(blue_.Has("controllers/a", 0));
+}
+
 }  // namespace
 }  // namespace cleat::control

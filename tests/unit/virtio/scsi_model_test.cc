@@ -62,6 +62,20 @@ TEST(ScsiHotplugTest, EventsWaitForAQueueToBeOpened) {
   EXPECT_EQ(rig.events().TakeEvents(), (Events{"1 1 1"}));
 }
 
+// Of a disk that went where its guest went, the guest is not to hear here when it comes back.
+TEST(ScsiHotplugTest, WhatIsRemovedUntoldIsNotToldLater) {
+  ScsiRig rig;
+  rig.Add(1);
+  rig.Add(2);
+  rig.RemoveUntold(1);
+  rig.Remove(2);
+  for (uint32_t slot = 0; slot < 4; ++slot) rig.events().OfferEventBuffer(slot);
+  rig.io[1]->Activate(*rig.events().queue);
+  rig.Turn();
+  EXPECT_EQ(rig.events().TakeEvents(), (Events{"1 1 1", "1 2 1", "1 2 2"}));
+  EXPECT_EQ(rig.Run(0, LunOf(1), kReadyCdb), "response 3");
+}
+
 TEST(ScsiHotplugTest, WhatWasLostIsSaidToBeLost) {
   ScsiRig rig;
   rig.Add(1);

@@ -231,6 +231,10 @@ class ScsiRig {
     Spawn(remove(*model, target, done));
     Turn();
   }
+  void RemoveUntold(uint32_t target) {
+    Spawn(model->Remove(target, ScsiModel::News::kUntold));
+    Turn();
+  }
   bool Remove(uint32_t target) {
     bool done = false;
     StartRemove(target, done);
