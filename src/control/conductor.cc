@@ -182,15 +182,16 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
 void Conductor::OnDead(const std::string& engine, uint64_t) {
   if (FindByName(engine) != nullptr) return;  // its successor is there, and gets everything anew
   dead_.insert(engine);
+  // First of all: guests wait.
+  TakeOverFrom(engine);
+  std::vector<std::string> moves;
+  for (const auto& [controller, move] : moves_) moves.push_back(controller);
+  for (const std::string& controller : moves) LookAtMove(controller);
   // Its copies of memory are gone for certain.
   for (const std::string& disk : state_.MemoryDisks()) {
     if (memory_.Has(disk)) Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
     LookAtMemory(disk);
   }
-  TakeOverFrom(engine);
-  std::vector<std::string> moves;
-  for (const auto& [controller, move] : moves_) moves.push_back(controller);
-  for (const std::string& controller : moves) LookAtMove(controller);
 }
 
 // ---- Events ----
@@ -284,6 +285,7 @@ uint64_t Conductor::OnTimer(uint64_t now_ns) {
     if (!retry.group.empty()) LookAtGroup(retry.group);
     if (!retry.cluster.empty()) LookAtCluster(retry.cluster);
   }
+  LookAtMemoryLater();
   LookAtUpgrade();
   LookAtTakeOvers();
   uint64_t due_ns = CountStandbys(now_ns);

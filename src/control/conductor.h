@@ -145,6 +145,7 @@ class Conductor final : public EngineLink::Events {
   void EndUpgrade();
   void TellPrepared(const std::string& controller);
   void TellMoved(const std::string& controller, const Move& move, const Status& status);
+  bool GuestWaits() const;
   void ReportUpgrade();
   void TakeOverFrom(const std::string& engine);
   void TellTaken(const std::string& controller, const Move& move, bool taken);
@@ -185,6 +186,7 @@ class Conductor final : public EngineLink::Events {
 
   // Memory disks. (conductor_memory.cc)
   void LookAtMemory(const std::string& disk);
+  void LookAtMemoryLater();
   void AskDropMemory(EngineView& engine, const std::string& disk);
   void AskFetchMemory(EngineView& engine, const DiskRow& row);
   void AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
@@ -212,6 +214,7 @@ class Conductor final : public EngineLink::Events {
   std::multimap<uint64_t, Retry> retries_;  // by the time when they are due
   std::map<std::string, Move> moves_;       // by controller
   std::optional<Upgrade> upgrade_;
+  std::set<std::string> memory_later_;          // disks to be looked at when no guest waits for a move
   std::map<std::string, TakeOver> take_overs_;  // by the dead engine
   std::set<std::string> dead_;  // engines whose process has ended, and that have not come back
   bool reunited_ = false;       // or those that were awaited have had their time

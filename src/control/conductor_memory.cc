@@ -21,7 +21,12 @@
 
 namespace cleat::control {
 
+// Who holds it is written down, and that takes milliseconds in which a guest between two engines would wait as well.
 void Conductor::LookAtMemory(const std::string& disk) {
+  if (GuestWaits()) {
+    memory_later_.insert(disk);
+    return;
+  }
   const std::optional<DiskRow> row = state_.MemoryDisk(disk);
   const uint64_t now_ns = clock_.NowNs();
   for (auto& [peer, engine] : engines_) {
@@ -46,6 +51,12 @@ void Conductor::LookAtMemory(const std::string& disk) {
   }
   // RecordKept may have changed it.
   if (const std::optional<DiskRow> recorded = state_.MemoryDisk(disk)) ReportMemory(*recorded);
+}
+
+// Moves are limited in time, and so is this.
+void Conductor::LookAtMemoryLater() {
+  if (memory_later_.empty() || GuestWaits()) return;
+  for (const std::string& disk : std::exchange(memory_later_, {})) LookAtMemory(disk);
 }
 
 // Held by an engine from which its controllers have gone, while cleatd and the engine that has them hold it too: deleting

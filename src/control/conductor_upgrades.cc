@@ -87,6 +87,18 @@ void Conductor::EndUpgrade() {
   upgrade_.reset();
 }
 
+// Of an upgrade: whether an engine was asked to let a controller go or to take it, and has not answered.
+bool Conductor::GuestWaits() const {
+  if (!upgrade_) return false;
+  return std::any_of(upgrade_->moving.begin(), upgrade_->moving.end(), [&](const std::string& controller) {
+    const auto found = moves_.find(controller);
+    if (found == moves_.end()) return false;
+    const Move::Phase phase = found->second.phase;
+    return phase == Move::Phase::kYielding || phase == Move::Phase::kTaking ||
+           phase == Move::Phase::kTakingBack;
+  });
+}
+
 void Conductor::ReportUpgrade() {
   state_.ReportUpgrade(upgrade_->intent.from, upgrade_->status, HostState::Keep::kShown);
 }

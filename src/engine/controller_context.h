@@ -8,6 +8,7 @@
 #include "engine/disk_factory.h"
 #include "engine/placement.h"
 #include "observe/sight.h"
+#include "reactor/blocking.h"
 #include "reactor/reactor.h"
 #include "vhost/endpoint.h"
 
@@ -25,6 +26,7 @@ struct ControllerContext {
   // Its storage is larger now, by somebody else's doing: its guest is still to be told.
   std::function<void(const std::string& controller, const std::string& disk, uint64_t size_bytes)>
       on_disk_grew;
+  BlockingPool* reading = nullptr;  // for other engines' counters; nullptr: they are read inline
 };
 
 }  // namespace cleat::engine

@@ -2,6 +2,8 @@
 // How a controller goes to another engine, or comes from one: docs/upgrade.md has the state machine.
 #include <spdlog/spdlog.h>
 
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -121,8 +123,21 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   co_return Ok{};
 }
 
+// Read on a thread of its own: it takes a while where there are thousands of disks, and the guest, which connects just
+// now, needs this one.
 Task<void> Controller::GoOnFrom(UniqueFd counters) {
-  auto pasts = observe::ReadPast(std::move(counters), spec_.name);
+  using Pasts = Result<std::map<uint32_t, observe::Past>>;
+  const std::string name = spec_.name;
+  const std::function<Pasts()> read = [&counters, &name] {
+    return observe::ReadPast(std::move(counters), name);
+  };
+  Pasts pasts = Error(ErrorCode::kUnavailable, "they were not read");
+  if (context_.reading == nullptr) {
+    pasts = read();
+  } else {
+    auto call = context_.reading->Run(read);
+    pasts = co_await call;
+  }
   if (!pasts) {
     spdlog::warn("{}: its counters begin anew: {}", spec_.name, pasts.error().message);
     co_return;

@@ -66,7 +66,8 @@ Engine::Engine(const Parts& parts)
                },
                [this](const std::string& controller, const std::string& disk, uint64_t size_bytes) {
                  Spawn(TakeGrowth(controller, {disk, size_bytes}));
-               }},
+               },
+               parts.reading},
       requests_(parts.control) {}
 
 Engine::~Engine() {

@@ -35,6 +35,7 @@ class Engine {
     GroupStore& groups;
     ClusterStore& clusters;
     observe::Sight* sight = nullptr;  // where requests are counted, if anywhere
+    BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
   };
 
   // Who wants to hear of changes (the command link). It asks for the present report by name.

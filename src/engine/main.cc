@@ -44,6 +44,8 @@ constexpr uint32_t kReactorsMax = 64;
 // not wait for it, so that has a pool of its own.
 constexpr uint32_t kStorageThreadsMax = 64;
 constexpr uint32_t kMappingThreadsMax = 4;
+// Of other engines' counters, which nobody waits for but cleatd.
+constexpr uint32_t kReadingThreadsMax = 1;
 constexpr uint64_t kCephEndNs = 5 * kNsPerSecond;  // how long its threads may take to end
 
 struct Settings {
@@ -221,6 +223,7 @@ Status Serve(const Settings& settings) {
 
   BlockingPool storage(kStorageThreadsMax);
   BlockingPool mapping(kMappingThreadsMax);
+  BlockingPool reading(kReadingThreadsMax);
   MemoryStore memories;
   GroupStore groups(**control);
   ClusterStore clusters;
@@ -228,8 +231,8 @@ Status Serve(const Settings& settings) {
   bool ceph_ended = true;
   ModuleDiskFactory disks(memories, uring, crypto, **keyring, storage, ceph);
   vhost::SocketEndpointFactory endpoints(**control, mapping, **library);
-  Engine engine(
-      Engine::Parts{**control, io_reactors, disks, endpoints, memories, groups, clusters, sight->get()});
+  Engine engine(Engine::Parts{**control, io_reactors, disks, endpoints, memories, groups, clusters,
+                              sight->get(), &reading});
 
   CommandLink::Options link_options;
   link_options.socket_path = settings.control_socket;

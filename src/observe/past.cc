@@ -53,9 +53,8 @@ Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& 
                                                      " have other operations or stages than this engine's");
   }
   std::map<uint32_t, Past> pasts;
-  for (const CellSeen& cell : (*reader)->Cells()) {
-    if (cell.controller == controller) Add(pasts[cell.target], cell, (*reader)->Histograms(cell));
-  }
+  for (const CellSeen& cell : (*reader)->CellsOf(controller))
+    Add(pasts[cell.target], cell, (*reader)->Histograms(cell));
   return pasts;
 }
 

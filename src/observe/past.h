@@ -27,7 +27,7 @@ struct Past {
 };
 
 // By target. `counters` is what that engine's Segment::OpenForReaders gave. failed_precondition: its operations or
-// stages are others, as another version's may be. Takes milliseconds where there are thousands of disks.
+// stages are others, as another version's may be. Takes a millisecond or two where there are thousands of disks.
 Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller);
 
 }  // namespace cleat::observe

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -168,7 +169,8 @@ bool SegmentReader::ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const
   return pread(fd_.get(), out, bytes, static_cast<off_t>(offset_bytes)) == static_cast<ssize_t>(bytes);
 }
 
-std::vector<CellSeen> SegmentReader::Cells(Which which) const {
+template <typename Wanted>
+std::vector<CellSeen> SegmentReader::Choose(Wanted wanted) const {
   std::vector<CellSeen> cells;
   uint64_t used = 0;
   if (!ReadAt(offsetof(SegmentHeader, cells_used), &used, sizeof(used))) return cells;
@@ -179,10 +181,31 @@ std::vector<CellSeen> SegmentReader::Cells(Which which) const {
   const uint64_t end = header_.counters_offset_bytes + header_.op_count * header_.counters_stride_bytes;
   std::vector<uint8_t> copy(std::max<uint64_t>(end, sizeof(CellHead)));
   for (uint64_t index = 0; index < used; ++index) {
-    if (which == Which::kInFlight && IsIdle(index, reactors)) continue;
+    if (!wanted(index, reactors)) continue;
     if (CellSeen cell; ReadCell(index, reactors, &copy, &cell)) cells.push_back(std::move(cell));
   }
   return cells;
+}
+
+std::vector<CellSeen> SegmentReader::Cells(Which which) const {
+  return Choose([&](uint64_t index, const std::vector<ReactorSeen>& reactors) {
+    return which == Which::kAll || !IsIdle(index, reactors);
+  });
+}
+
+std::vector<CellSeen> SegmentReader::CellsOf(const std::string& controller) const {
+  std::vector<CellSeen> cells =
+      Choose([&](uint64_t index, const std::vector<ReactorSeen>&) { return IsOf(index, controller); });
+  // A name is read without looking whether it was just being changed.
+  std::erase_if(cells, [&](const CellSeen& cell) { return cell.controller != controller; });
+  return cells;
+}
+
+bool SegmentReader::IsOf(uint64_t index, const std::string& controller) const {
+  const uint64_t at = header_.cells.offset_bytes + index * header_.cells.stride_bytes;
+  std::array<char, kNameBytes> name{};
+  return ReadAt(at + offsetof(CellHead, controller), name.data(), name.size()) &&
+         TextOf(name.data(), name.size()) == controller;
 }
 
 // Nobody's, or without anything in flight when its reactor last looked.

@@ -107,6 +107,8 @@ class SegmentReader {
   // The cells in use, with their counters; or only those with requests in flight at their reactor's last look, which
   // takes a fraction of the time where most are idle. One that is being changed just now is left out.
   std::vector<CellSeen> Cells(Which which = Which::kAll) const;
+  // Those of one controller's disks; it costs little to find them among thousands of others.
+  std::vector<CellSeen> CellsOf(const std::string& controller) const;
   // One cell's, [op][stage]; empty when the cell is no longer the one that was seen.
   std::vector<std::vector<Histogram>> Histograms(const CellSeen& cell) const;
   std::vector<ReactorSeen> Reactors() const;
@@ -116,8 +118,11 @@ class SegmentReader {
 
  private:
   SegmentReader(UniqueFd fd, const SegmentHeader& header);
+  template <typename Wanted>
+  std::vector<CellSeen> Choose(Wanted wanted) const;
   bool ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors, std::vector<uint8_t>* copy,
                 CellSeen* cell) const;
+  bool IsOf(uint64_t index, const std::string& controller) const;
   bool IsIdle(uint64_t index, const std::vector<ReactorSeen>& reactors) const;
   bool ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const;
 

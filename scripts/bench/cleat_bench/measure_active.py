@@ -18,7 +18,7 @@ Result = dict[str, Any]
 
 BARS = (64, 256)
 OTHERS = (1, 2, 4, 8, 16, 32, 128)
-OTHER_ROUNDS = 2
+OTHER_ROUNDS = 1
 DEPTH = "32"
 DISK_BYTES = 64 << 20
 

@@ -21,7 +21,7 @@ from cleat_bench.stats import Figure, figure, interleave
 ALLOWED = 1.05
 BAR_DEPTH = 32
 OTHER_DEPTHS = (1, 128)
-OTHER_ROUNDS = 3
+OTHER_ROUNDS = 2
 FILL_S = 20.0  # at most; the filling ends by its number of requests
 
 

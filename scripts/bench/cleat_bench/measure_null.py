@@ -15,7 +15,7 @@ from cleat_bench.stats import Figure, figure, interleave, ratio
 KINDS = ("blk", "scsi")
 BAR_DEPTHS = (1, 32, 128)
 OTHER_DEPTHS = (2, 4, 8, 16, 64)
-OTHER_ROUNDS = 3
+OTHER_ROUNDS = 2
 PACKED_DEPTHS = (1, 32)
 RING_DEPTHS = "1,32,128"
 PERCENTILES = ("p50", "p90", "p99", "p99.9", "p99.99")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cleat_bench import (measure_active, measure_crash, measure_crypto, measure_host, measure_instructions,
                          measure_malloc, measure_null, measure_qos, measure_qsd, measure_rbd, measure_rbd_images,
-                         measure_sight)
+                         measure_sight, measure_upgrade)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
@@ -52,6 +52,10 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_host.seconds, measure_host.measure),
     Measurement("crash", "the engine killed under 100 disks, and under load", measure_crash.BARS,
                 measure_crash.seconds, measure_crash.measure),
+    Measurement("upgrade", "engines exchanged under one VM and under 384 controllers; one killed beside its standby",
+                measure_upgrade.BARS, measure_upgrade.seconds, measure_upgrade.measure),
+    Measurement("rbd-upgrade", "engines exchanged under a disk in Ceph", measure_upgrade.RBD_BARS, measure_upgrade.rbd_seconds,
+                measure_upgrade.measure_rbd),
     Measurement("rbd-load", "disks in Ceph against fio's rbd engine", measure_rbd.BARS, measure_rbd.seconds,
                 measure_rbd.measure),
     Measurement("rbd-images", "500 images of a Ceph cluster, open and owned: memory, threads", (),

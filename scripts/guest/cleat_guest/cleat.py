@@ -41,6 +41,7 @@ class Cleat:
         self.address = f"unix:{run_dir}/api.sock"
         self.cleatd = None
         self.engine = None
+        self.more_engines = {}  # by name, beside self.engine
 
     def start(self):
         os.makedirs(os.path.join(self._dir, "state"), exist_ok=True)
@@ -56,9 +57,34 @@ class Cleat:
                                   "--engine-socket", f"{self._dir}/engine.sock", *self._cleatd_options)
 
     def start_engine(self):
-        self.engine = self._spawn("cleat-engine", "--name", "engine-0", "--control", f"{self._dir}/engine.sock",
-                                  "--runtime-dir", f"{self._dir}/run", "--reactors", str(self._reactors),
-                                  *self._engine_options, bin_dir=self._engine_bin_dir)
+        self.engine = self._spawn_engine("engine-0")
+
+    def add_engine(self, name, *options):
+        """Another one beside engine-0, connected to cleatd."""
+        self.more_engines[name] = self._spawn_engine(name, *options)
+        self.wait_status(name, "connected", lambda status: status["connected"])
+
+    def upgrade(self, source, target):
+        """Moves all controllers of the engine `source` to `target`; the longest of their pauses in milliseconds."""
+        self.ctl_text("engine", "upgrade", source, "--to", target)
+        return float(self.engine_status(source)["upgrade"]["longest_pause"].rstrip("s")) * 1000
+
+    def engine_status(self, name):
+        return self.ctl("engine", "get", name)["status"]
+
+    def wait_status(self, name, what, there):
+        """Until `there` holds of the engine's status."""
+        deadline = time.monotonic() + READY_SECONDS
+        last = None
+        while time.monotonic() < deadline:
+            try:
+                last = self.engine_status(name)
+                if there(last):
+                    return
+            except CtlError as error:
+                last = error
+            time.sleep(_POLL_SECONDS)
+        raise BenchError(f"{name} is not {what} within {READY_SECONDS} s; last: {last}; logs are in {self._log_dir}")
 
     def restart_cleatd(self):
         """kill -9, a new cleatd, and the engine connected to it again."""
@@ -90,13 +116,13 @@ class Cleat:
                          f"logs are in {self._log_dir}")
 
     def kill(self):
-        for process in (self.engine, self.cleatd):
+        for process in (self.engine, *self.more_engines.values(), self.cleatd):
             if process is not None:
                 process.kill()
 
     def stop(self):
-        """Both asked to end, the engine first; anything but exit status 0 is an error."""
-        for process in (self.engine, self.cleatd):
+        """All asked to end, the engines first; anything but exit status 0 is an error."""
+        for process in (self.engine, *self.more_engines.values(), self.cleatd):
             status = process.stop()
             if status != 0:
                 raise BenchError(f"{process.name} ended with status {status}; its log is {process.log_path}")
@@ -171,9 +197,15 @@ class Cleat:
     def delete_disk(self, disk):
         self.ctl("disk", "delete", disk, "--wait=30")
 
-    def _spawn(self, program, *arguments, bin_dir=None):
+    def _spawn_engine(self, name, *options):
+        # The first one's log has the program's name.
+        return self._spawn("cleat-engine", "--name", name, "--control", f"{self._dir}/engine.sock", "--runtime-dir",
+                           f"{self._dir}/run", "--reactors", str(self._reactors), *self._engine_options, *options,
+                           bin_dir=self._engine_bin_dir, log="" if name == "engine-0" else name)
+
+    def _spawn(self, program, *arguments, bin_dir=None, log=""):
         path = os.path.join(bin_dir or self._bin_dir, program)
         if not os.path.exists(path):
             raise BenchError(f"{path} is missing: run 'make build'")
-        return Process(program, [path, *arguments], os.path.join(self._log_dir, f"{program}.log"),
+        return Process(log or program, [path, *arguments], os.path.join(self._log_dir, f"{log or program}.log"),
                        user_id=self._user_id)

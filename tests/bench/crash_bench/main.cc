@@ -165,7 +165,7 @@ Status KillOnce(BenchHost& host, const std::vector<std::unique_ptr<Loaded>>& gue
 Status MeasureGap(const Plan& plan, Figures& figures) {
   fmt::print("killing the engine under load, {} times\n", plan.rounds * plan.kills);
   const HostShape shape{
-      .controllers = plan.loaded, .targets = 1, .type = v1::CONTROLLER_TYPE_BLK, .memory = true};
+      .controllers = plan.loaded, .targets = 1, .type = v1::CONTROLLER_TYPE_BLK, .with_memory = plan.loaded};
   auto made = Populate(plan.host, shape);
   if (!made) return std::move(made).error();
   std::vector<std::unique_ptr<Loaded>> guests;

@@ -29,37 +29,53 @@ Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) 
   std::string folder = options.parent_dir + "/cleat-host-bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return ErrnoError(errno, "a folder in " + options.parent_dir);
   std::unique_ptr<BenchHost> host(new BenchHost(options, folder));
-  auto cleatd = host->Spawn("cleatd", {"--state-dir", folder + "/state", "--listen", host->address(),
-                                       "--engine-socket", host->EngineSocket(), "--log-level", "info"});
+  auto cleatd = host->Spawn("cleatd",
+                            {"--state-dir", folder + "/state", "--listen", host->address(), "--engine-socket",
+                             host->EngineSocket(), "--log-level", "info"},
+                            "cleatd");
   if (!cleatd) return std::move(cleatd).error();
   host->cleatd_ = std::move(*cleatd);
-  if (Status started = host->StartEngine(); !started) return std::move(started).error();
+  if (Status started = host->AddEngine(); !started) return std::move(started).error();
   return host;
 }
 
-Status BenchHost::StartEngine() {
-  auto engine = Spawn("cleat-engine",
-                      {"--name", "engine-0", "--control", EngineSocket(), "--runtime-dir", folder_ + "/run",
-                       "--reactors", "1", "--cpus", std::to_string(options_.engine_core)});
-  if (!engine) return std::move(engine).error();
-  engine_ = std::move(*engine);
+Status BenchHost::AddEngine(const std::vector<std::string>& more) {
+  const size_t number = engines_.size();
+  const std::string name = EngineId(number);
+  engines_.push_back({.name = name, .log = "cleat-" + name, .more = more, .process = nullptr});
+  return StartEngine(number);
+}
+
+Status BenchHost::StartEngine(size_t engine) {
+  Engine& started = engines_[engine];
+  std::vector<std::string> arguments{
+      "--name",         started.name, "--control", EngineSocket(), "--runtime-dir",
+      folder_ + "/run", "--reactors", "1",         "--cpus",       std::to_string(options_.engine_core)};
+  arguments.insert(arguments.end(), started.more.begin(), started.more.end());
+  auto process = Spawn("cleat-engine", arguments, started.log);
+  if (!process) return std::move(process).error();
+  started.process = std::move(*process);
   return Ok{};
 }
 
-Result<std::unique_ptr<system_test::Process>> BenchHost::Spawn(
-    const std::string& program, const std::vector<std::string>& arguments) const {
+Result<std::unique_ptr<system_test::Process>> BenchHost::Spawn(const std::string& program,
+                                                               const std::vector<std::string>& arguments,
+                                                               const std::string& log) const {
   system_test::Process::Options options;
   options.program = options_.bin_dir + "/" + program;
   options.arguments = arguments;
-  options.log_path = folder_ + "/" + program + ".log";
+  options.log_path = folder_ + "/" + log + ".log";
   options.directory = folder_;
   return system_test::Process::Start(options);
 }
 
 Status BenchHost::End() {
   Status status;
-  // The engine first: it is to drain with somebody to tell.
-  if (engine_ != nullptr) status = EndWell(*engine_, "cleat-engine");
+  // The engines first: they are to drain with somebody to tell.
+  for (const Engine& engine : engines_) {
+    if (engine.process == nullptr) continue;
+    if (Status ended = EndWell(*engine.process, engine.log); status.ok()) status = std::move(ended);
+  }
   if (cleatd_ != nullptr) {
     if (Status ended = EndWell(*cleatd_, "cleatd"); status.ok()) status = std::move(ended);
   }
@@ -67,7 +83,9 @@ Status BenchHost::End() {
 }
 
 BenchHost::~BenchHost() {
-  if (engine_ != nullptr) engine_->Kill();
+  for (const Engine& engine : engines_) {
+    if (engine.process != nullptr) engine.process->Kill();
+  }
   if (cleatd_ != nullptr) cleatd_->Kill();
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
@@ -75,10 +93,12 @@ BenchHost::~BenchHost() {
 
 std::string BenchHost::LogTails() const {
   std::string text;
-  for (const char* program : {"cleatd", "cleat-engine"}) {
-    const std::string log = system_test::ReadTextFile(fmt::format("{}/{}.log", folder_, program));
+  std::vector<std::string> names{"cleatd"};
+  for (const Engine& engine : engines_) names.push_back(engine.log);
+  for (const std::string& name : names) {
+    const std::string log = system_test::ReadTextFile(fmt::format("{}/{}.log", folder_, name));
     const size_t from = log.size() > kLogTailBytes ? log.size() - kLogTailBytes : 0;
-    text += fmt::format("---- end of {}.log\n{}", program, log.substr(from));
+    text += fmt::format("---- end of {}.log\n{}", name, log.substr(from));
   }
   return text;
 }

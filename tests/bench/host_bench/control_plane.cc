@@ -2,6 +2,7 @@
 #include "control_plane.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -9,12 +10,17 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "bench_host.h"
 #include "ready_watch.h"
 
 namespace cleat::bench {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{1} << 30;
+constexpr uint64_t kImageBytes = uint64_t{64} << 20;
+constexpr char kCluster[] = "clusters/ceph";
+constexpr int kLookMs = 2;
+constexpr uint64_t kStatusTimeoutNs = 120 * kNsPerSecond;
 constexpr uint32_t kCreateInFlight = 32;
 constexpr std::chrono::seconds kCallTimeout{60};
 
@@ -73,14 +79,15 @@ ControlPlane::ControlPlane(const std::string& address, const std::atomic<bool>& 
       v1::Cleat::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
 
-Status ControlPlane::WaitForEngine() {
+Status ControlPlane::WaitForEngine(size_t engine) {
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
   const auto stream = stub_->Watch(&context, v1::WatchRequest());
   v1::WatchResponse event;
   while (!stop_.load() && stream->Read(&event)) {
-    if (!event.has_engine() || !event.engine().status().connected()) continue;
+    if (!event.has_engine() || event.engine().name() != "engines/" + EngineId(engine)) continue;
+    if (!event.engine().status().connected()) continue;
     context.TryCancel();
     stream->Finish();
     return Ok{};
@@ -134,8 +141,12 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
     auto call = Call<v1::CreateDiskRequest, v1::Disk>::Make();
     call->request.set_disk_id(DiskId(shape, index));
     v1::DiskSpec& spec = *call->request.mutable_disk()->mutable_spec();
-    spec.set_size_bytes(kDiskBytes);
-    if (shape.memory) {
+    spec.set_size_bytes(shape.image.empty() ? kDiskBytes : kImageBytes);
+    if (!shape.image.empty()) {
+      spec.mutable_rbd()->set_cluster(kCluster);
+      spec.mutable_rbd()->set_pool("rbd");
+      spec.mutable_rbd()->set_image(shape.image);
+    } else if (index / shape.targets < shape.with_memory) {
       spec.mutable_memory();
     } else {
       spec.mutable_null()->set_skip_reads(true);
@@ -190,6 +201,72 @@ Result<AttachTimes> ControlPlane::Attach(const HostShape& shape, uint32_t in_fli
   if (!last_ready_ns) return std::move(last_ready_ns).error();
   times.all_ready_s = Seconds(start_ns, *last_ready_ns);
   return times;
+}
+
+Status ControlPlane::CreateCluster(const std::string& monitors, const std::string& user,
+                                   const std::string& key) {
+  auto call = Call<v1::CreateClusterRequest, v1::Cluster>::Make();
+  call->request.set_cluster_id("ceph");
+  v1::ClusterSpec& spec = *call->request.mutable_cluster()->mutable_spec();
+  spec.set_monitors(monitors);
+  spec.set_user(user);
+  spec.set_plain_key(key);
+  const grpc::Status status = stub_->CreateCluster(&call->context, call->request, &call->response);
+  if (!status.ok()) return Failed("making the cluster known", status);
+  return Ok{};
+}
+
+Result<v1::EngineStatus> ControlPlane::StatusOf(size_t engine) {
+  auto call = Call<v1::GetEngineRequest, v1::Engine>::Make();
+  call->request.set_name("engines/" + EngineId(engine));
+  const grpc::Status status = stub_->GetEngine(&call->context, call->request, &call->response);
+  if (!status.ok()) return Failed(EngineId(engine), status);
+  return call->response.status();
+}
+
+Status ControlPlane::WaitStatus(size_t engine, const std::string& what,
+                                const std::function<bool(const v1::EngineStatus&)>& there) {
+  const uint64_t end_ns = MonotonicClock().NowNs() + kStatusTimeoutNs;
+  for (;;) {
+    auto status = StatusOf(engine);
+    if (!status) return std::move(status).error();
+    if (there(*status)) return Ok{};
+    if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
+    if (MonotonicClock().NowNs() > end_ns) {
+      return Error(ErrorCode::kDeadlineExceeded, fmt::format("{}: {}: not yet, but {}", EngineId(engine),
+                                                             what, status->ShortDebugString()));
+    }
+    poll(nullptr, 0, kLookMs);
+  }
+}
+
+Result<double> ControlPlane::Upgrade(size_t from, size_t to) {
+  const MonotonicClock clock;
+  const uint64_t start_ns = clock.NowNs();
+  auto call = Call<v1::UpgradeEngineRequest, v1::UpgradeEngineResponse>::Make();
+  call->request.set_name("engines/" + EngineId(from));
+  call->request.set_to("engines/" + EngineId(to));
+  const grpc::Status begun = stub_->UpgradeEngine(&call->context, call->request, &call->response);
+  if (!begun.ok()) return Failed("an upgrade", begun);
+  v1::UpgradeStatus upgrade;
+  Status over = WaitStatus(from, "the end of an upgrade", [&](const v1::EngineStatus& status) {
+    upgrade = status.upgrade();
+    return upgrade.state() != v1::UPGRADE_STATE_RUNNING && upgrade.state() != v1::UPGRADE_STATE_UNSPECIFIED;
+  });
+  if (!over) return std::move(over).error();
+  if (upgrade.state() != v1::UPGRADE_STATE_DONE)
+    return Error(ErrorCode::kInternal, "an upgrade: " + upgrade.ShortDebugString());
+  return Seconds(start_ns, clock.NowNs());
+}
+
+Status ControlPlane::WaitStandingBy(size_t engine, uint32_t controllers) {
+  return WaitStatus(engine, fmt::format("{} controllers stand by", controllers),
+                    [&](const v1::EngineStatus& status) { return status.standing_by() == controllers; });
+}
+
+Status ControlPlane::WaitHas(size_t engine, uint32_t controllers) {
+  return WaitStatus(engine, fmt::format("it has {} controllers", controllers),
+                    [&](const v1::EngineStatus& status) { return status.controllers() == controllers; });
 }
 
 }  // namespace cleat::bench

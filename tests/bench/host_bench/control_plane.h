@@ -22,7 +22,9 @@ struct HostShape {
   uint32_t controllers = 0;
   uint32_t targets = 0;  // disks a controller
   v1::ControllerType type = v1::CONTROLLER_TYPE_SCSI;
-  bool memory = false;  // disks with content; otherwise null disks
+  uint32_t with_memory =
+      0;  // so many of the first controllers have disks with content; the others have null disks
+  std::string image = {};  // of the cluster that was made known: the only disk is that, of 64 MiB
   uint32_t disks() const { return controllers * targets; }
 };
 
@@ -38,18 +40,29 @@ class ControlPlane {
  public:
   ControlPlane(const std::string& address, const std::atomic<bool>& stop);
 
-  // Until cleatd answers and its engine is connected.
-  Status WaitForEngine();
+  // Until cleatd answers and that engine is connected.
+  Status WaitForEngine(size_t engine = 0);
+  // A cluster of Ceph's, by the name that shapes with an image take theirs from.
+  Status CreateCluster(const std::string& monitors, const std::string& user, const std::string& key);
   Status CreateControllers(const HostShape& shape,
                            const std::function<std::string(const std::string&)>& socket_of);
   Status CreateDisks(const HostShape& shape);
   // All disks of the shape, controller by controller, `in_flight` calls at a time.
   Result<AttachTimes> Attach(const HostShape& shape, uint32_t in_flight);
+  // Moves all controllers; an error when one stays. How long it took by the clock, in seconds.
+  Result<double> Upgrade(size_t from, size_t to);
+  // Until the engine has so many controllers standing by.
+  Status WaitStandingBy(size_t engine, uint32_t controllers);
+  // Until the engine has so many controllers.
+  Status WaitHas(size_t engine, uint32_t controllers);
 
  private:
   // Begins call `index`; `done` is to be called once.
   using Begin = std::function<void(uint32_t index, std::function<void(const grpc::Status&)> done)>;
   Status MakeCalls(uint32_t count, uint32_t in_flight, const Begin& begin);
+  Result<v1::EngineStatus> StatusOf(size_t engine);
+  Status WaitStatus(size_t engine, const std::string& what,
+                    const std::function<bool(const v1::EngineStatus&)>& there);
   Status AttachOneByOne(const HostShape& shape, std::vector<double>* calls_us);
   Status AttachTogether(const HostShape& shape, uint32_t in_flight, std::vector<double>* calls_us);
 

@@ -17,8 +17,9 @@ constexpr int kStopLookMs = 100;
 
 }  // namespace
 
-Result<std::unique_ptr<GuestFleet>> GuestFleet::Listen(const std::vector<std::string>& sockets) {
-  auto fleet = std::make_unique<GuestFleet>();
+Result<std::unique_ptr<GuestFleet>> GuestFleet::Listen(const std::vector<std::string>& sockets,
+                                                       WhenGone when_gone) {
+  std::unique_ptr<GuestFleet> fleet(new GuestFleet(when_gone));
   for (const std::string& socket : sockets) {
     auto guest = std::make_unique<Guest>();
     guest->socket = socket;
@@ -76,10 +77,11 @@ Status GuestFleet::BootSome(size_t first, size_t step, const std::atomic<bool>& 
   return Ok{};
 }
 
-Status GuestFleet::Boot(Guest& guest) {
+Status GuestFleet::Boot(Guest& guest) const {
   if (Status status = guest.frontend->Accept(); !status) return status;
   if (Status status = guest.frontend->Open(); !status) return status;
-  auto driver = perf::ScsiDriver::Start(*guest.frontend, *guest.memory);
+  auto driver = perf::ScsiDriver::Start(*guest.frontend, *guest.memory,
+                                        {.auto_reconnect = when_gone_ == WhenGone::kReconnect});
   if (!driver) return std::move(driver).error();
   guest.driver = std::move(*driver);
   return Ok{};

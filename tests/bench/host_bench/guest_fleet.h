@@ -19,13 +19,17 @@ namespace cleat::bench {
 
 class GuestFleet {
  public:
-  // All sockets listen when this returns; nobody is waited for.
-  static Result<std::unique_ptr<GuestFleet>> Listen(const std::vector<std::string>& sockets);
+  // All sockets listen when this returns; nobody is waited for. Drivers that are waited on take the next engine's
+  // connection if they may reconnect; the end of one is an error otherwise.
+  enum class WhenGone { kFail, kReconnect };
+  static Result<std::unique_ptr<GuestFleet>> Listen(const std::vector<std::string>& sockets,
+                                                    WhenGone when_gone = WhenGone::kFail);
   // Waits for the engine at all of them and brings the drivers up.
   Status Open(const std::atomic<bool>& stop);
 
   size_t size() const { return guests_.size(); }
   perf::ScsiDriver& driver(size_t guest) { return *guests_[guest]->driver; }
+  perf::Frontend& frontend(size_t guest) { return *guests_[guest]->frontend; }
   perf::GuestMemory& memory(size_t guest) { return *guests_[guest]->memory; }
   // For a load on one target of a guest.
   Result<perf::LoadDevice> DeviceOf(size_t guest, uint8_t target);
@@ -38,9 +42,11 @@ class GuestFleet {
     std::unique_ptr<perf::ScsiDriver> driver;
   };
 
-  static Status Boot(Guest& guest);
+  explicit GuestFleet(WhenGone when_gone) : when_gone_(when_gone) {}
+  Status Boot(Guest& guest) const;
   Status BootSome(size_t first, size_t step, const std::atomic<bool>& stop);
 
+  const WhenGone when_gone_;
   std::vector<std::unique_ptr<Guest>> guests_;
 };
 
