@@ -33,6 +33,19 @@ TEST(ScsiHotplugTest, TheGuestIsToldOfComingGrowingAndGoing) {
   EXPECT_TRUE(rig.events().TakeEvents().empty());
 }
 
+TEST(ScsiHotplugTest, ADiskWhoseGuestHasLeftGoesQuietly) {
+  ScsiRig rig;
+  rig.Add(3);
+  for (uint32_t slot = 0; slot < 3; ++slot) rig.events().OfferEventBuffer(slot);
+  rig.Turn();
+  EXPECT_EQ(rig.events().TakeEvents(), (Events{"1 3 1"}));
+  EXPECT_TRUE(rig.Remove(3, /*tell=*/false));
+  EXPECT_TRUE(rig.events().TakeEvents().empty());
+  EXPECT_EQ(rig.Run(0, LunOf(3), kReadyCdb), "response 3");
+  rig.Add(3);
+  EXPECT_EQ(rig.events().TakeEvents(), (Events{"1 3 1"}));
+}
+
 TEST(ScsiHotplugTest, EventsWaitForBuffersInTheirOrder) {
   ScsiRig rig;
   rig.Add(1);
