@@ -38,6 +38,7 @@ class RbdDevice final : public block::Device {
         listener_(std::move(listener)),
         client_(std::move(client)),
         clients_(clients),
+        known_bytes_(options_.image_bytes_min != 0 ? options_.image_bytes_min : options_.shape.size_bytes),
         lock_wait_ns_(options_.lock_wait_ns) {}
 
   ~RbdDevice() override {
@@ -64,6 +65,8 @@ class RbdDevice final : public block::Device {
 
  private:
   Task<Status> TakeOver(LockOwner owner);
+  Task<Status> Grow(uint64_t size_bytes);
+  Task<Status> GrowOrUnlock();
   Task<void> SeeSize();
   Error OwnedBy(const LockOwner& owner) const;
   Status Fenced(Status status);
@@ -74,6 +77,7 @@ class RbdDevice final : public block::Device {
   const std::shared_ptr<RbdListener> listener_;
   const std::shared_ptr<RadosClient> client_;
   ClientPool& clients_;
+  uint64_t known_bytes_;  // that the image has had: less, and somebody has made it smaller; control
   uint64_t lock_wait_ns_;
 };
 
@@ -93,9 +97,8 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
   for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
     auto taken = co_await client_->Run(take);
     if (taken && !*taken) {
-      auto see = SeeSize();
-      co_await std::move(see);
-      co_return Ok{};
+      auto grow = GrowOrUnlock();
+      co_return co_await std::move(grow);
     }
     const bool patient = reactor.now_ns() - since_ns < lock_wait_ns_;
     if (!taken) {
@@ -117,6 +120,32 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
       co_await reactor.SleepFor(wait_ns);
     }
   }
+}
+
+// The disk may have become larger when nobody had the lock.
+Task<Status> RbdDevice::GrowOrUnlock() {
+  auto grow = Grow(geometry().size_bytes);
+  const Status grown = co_await std::move(grow);
+  if (grown) {
+    auto see = SeeSize();
+    co_await std::move(see);
+    co_return Ok{};
+  }
+  auto release = Release();
+  const Status released = co_await std::move(release);
+  if (!released) spdlog::warn("{}", released.error().message);
+  co_return grown;
+}
+
+Task<Status> RbdDevice::Grow(uint64_t size_bytes) {
+  const RadosClient::Work<void> grow = [image = image_, known_bytes = known_bytes_,
+                                        size_bytes](const RadosConnection&) {
+    return image->Grow(known_bytes, size_bytes);
+  };
+  const Status grown = co_await client_->Run(grow);
+  if (!grown) co_return Fenced(grown);
+  known_bytes_ = std::max(known_bytes_, size_bytes);
+  co_return Ok{};
 }
 
 // What the last owner let it grow to is to be known before the first request, and its notice may still be on its way.
@@ -170,13 +199,10 @@ Task<Status> RbdDevice::Release() {
 }
 
 Task<Status> RbdDevice::Resize(uint64_t size_bytes) {
-  const RadosClient::Work<void> grow = [image = image_, size_bytes](const RadosConnection&) {
-    return image->Grow(size_bytes);
-  };
-  const Status grown = co_await client_->Run(grow);
-  if (!grown) co_return Fenced(grown);
-  SetSize(size_bytes);
-  co_return Ok{};
+  auto grow = Grow(size_bytes);
+  const Status grown = co_await std::move(grow);
+  if (grown) SetSize(size_bytes);
+  co_return grown;
 }
 
 Task<Status> RbdDevice::Close() {

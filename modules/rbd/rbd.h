@@ -54,6 +54,9 @@ struct RbdOptions {
   std::string image;
   std::string snapshot;  // not empty: the image as it was then; for readers alone
   block::AccessMode access;
+  // What the image is known to have had, if the disk has become larger since: Acquire makes it as large as the disk. 0: it
+  // is as large as the disk.
+  uint64_t image_bytes_min = 0;
   RbdEvents events;
   // How long Acquire waits for an owner that lives: it may be on its way out.
   uint64_t lock_wait_ns = kRbdLockWaitNs;
@@ -63,11 +66,13 @@ struct RbdOptions {
 //   kInvalidArgument     options that make no sense: a writer of a snapshot, a bad cluster
 //   kNotFound            no such pool, image or snapshot
 //   kPermissionDenied    wrong key, or capabilities that do not suffice
-//   kFailedPrecondition  smaller than the disk; without the feature exclusive-lock; its own settings are unsafe
+//   kFailedPrecondition  smaller than it is known to have been, or, for readers, than the disk; without the feature
+//                        exclusive-lock; its own settings are unsafe
 //   kUnavailable         no monitor answers within the cluster's timeout
 // Acquire: kFailedPrecondition names the living owner; kUnavailable when the cluster does not answer. An owner that is
 // proven dead - a process of this machine that is gone - is shut out (blocklisted, once for all of its images) and its
-// lock broken.
+// lock broken. kFailedPrecondition also when the image has become smaller, or can't grow to the disk's size: the lock is
+// given back then.
 // Resize grows the image if it has not grown yet; that takes the lock.
 Task<Result<std::unique_ptr<block::Device>>> OpenRbd(RbdOptions options, ClientPool& clients);
 

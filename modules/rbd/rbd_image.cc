@@ -132,11 +132,10 @@ Status RbdImage::Examine(const RbdOptions& options) {
   rbd_image_info_t info{};
   result = rbd_stat(image_, &info, sizeof info);
   if (result < 0) return Failed(result, who_ + ": the size of " + where_ + " can't be read");
-  if (info.size < options.shape.size_bytes) {
-    return Error(ErrorCode::kFailedPrecondition, who_ + ": " + where_ + " has " + std::to_string(info.size) +
-                                                     " bytes, the disk has " +
-                                                     std::to_string(options.shape.size_bytes));
-  }
+  const uint64_t wanted_bytes = options.shape.size_bytes;
+  const uint64_t known_bytes = options.image_bytes_min != 0 ? options.image_bytes_min : wanted_bytes;
+  Status large_enough = CheckSize(info.size, known_bytes, wanted_bytes);
+  if (!large_enough) return large_enough;
   object_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(info.obj_size, uint64_t{1} << 31));
   return CheckSettings();
 }
@@ -179,16 +178,27 @@ Result<uint64_t> RbdImage::SizeBytes() const {
   return bytes;
 }
 
-Status RbdImage::Grow(uint64_t size_bytes) {
-  const auto present = SizeBytes();
-  if (!present) return present.error();
-  if (*present >= size_bytes) return Ok{};
-  if (read_only_) {
+// What is missing between the two sizes a writer can add.
+Status RbdImage::CheckSize(uint64_t present_bytes, uint64_t known_bytes, uint64_t wanted_bytes) const {
+  if (present_bytes < std::min(known_bytes, wanted_bytes)) {
+    return Error(ErrorCode::kFailedPrecondition, who_ + ": " + where_ + " has " +
+                                                     std::to_string(present_bytes) + " bytes, the disk has " +
+                                                     std::to_string(known_bytes));
+  }
+  if (present_bytes < wanted_bytes && read_only_) {
     return Error(ErrorCode::kFailedPrecondition,
-                 who_ + ": " + where_ + " has " + std::to_string(*present) + " bytes, the disk is to have " +
-                     std::to_string(size_bytes) +
+                 who_ + ": " + where_ + " has " + std::to_string(present_bytes) +
+                     " bytes, the disk is to have " + std::to_string(wanted_bytes) +
                      ": it can only be read here, let its writer make it larger");
   }
+  return Ok{};
+}
+
+Status RbdImage::Grow(uint64_t known_bytes, uint64_t size_bytes) {
+  const auto present = SizeBytes();
+  if (!present) return present.error();
+  Status can_grow = CheckSize(*present, known_bytes, size_bytes);
+  if (!can_grow || *present >= size_bytes) return can_grow;
   const int result = rbd_resize2(
       image_, size_bytes, /*allow_shrink=*/false, [](uint64_t, uint64_t, void*) { return 0; }, nullptr);
   if (result < 0) {

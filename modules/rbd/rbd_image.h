@@ -48,7 +48,9 @@ class RbdImage {
   uint32_t object_bytes() const { return object_bytes_; }
 
   Result<uint64_t> SizeBytes() const;
-  Status Grow(uint64_t size_bytes);
+  // Ok: it has that many bytes, or more. An image that has less than `known_bytes` is not made larger: somebody has cut off
+  // what it had. Takes the lock if it grows.
+  Status Grow(uint64_t known_bytes, uint64_t size_bytes);
 
   // Takes the lock: nullopt when it is ours now, else who has it.
   Result<std::optional<LockOwner>> TryLock(const OwnerRecord& self);
@@ -70,6 +72,7 @@ class RbdImage {
   RbdImage() = default;
   Status OpenImage(const RadosConnection& at, const RbdOptions& options);
   Status Examine(const RbdOptions& options);
+  Status CheckSize(uint64_t present_bytes, uint64_t known_bytes, uint64_t wanted_bytes) const;
   Status CheckSettings();
   Error UnsafeSetting(const std::string& name, const std::string& value, const std::string& safe) const;
   Result<std::optional<LockOwner>> FindOwner(const OwnerRecord& self) const;

@@ -366,6 +366,8 @@ class HostState {
   template <typename Entry, typename Report>
   void TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report);
   void TakeGrownSize(DiskEntry& entry, uint64_t size_bytes);
+  // An RBD disk whose image has that many bytes: the engine that has it READY saw that, or made it so.
+  void TakeImageSize(DiskEntry& entry, uint64_t size_bytes);
   void TakeMode(DiskEntry& disk, AttachmentEntry& entry, v1::AttachmentState state);
   void SetMode(AttachmentEntry& entry, v1::AttachmentMode mode);
   uint64_t KnownSize(const DiskEntry& entry) const;

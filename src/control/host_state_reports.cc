@@ -145,6 +145,7 @@ void HostState::ReportAttachment(const std::string& engine, const AttachmentKey&
     use.size_bytes = report.size_bytes;
     use.limits_revision = report.limits_revision;
     TakeGrownSize(disk, report.size_bytes);
+    if (report.state == v1::ATTACHMENT_STATE_READY) TakeImageSize(disk, report.size_bytes);
     if (KnownSize(disk) != known || BehindLimits(disk).empty() != limited) Publish(disk);
   }
 }
@@ -201,6 +202,19 @@ void HostState::TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) {
   entry.row = std::move(row);
   Publish(entry);
   DiskChanged(entry.row.id);
+}
+
+void HostState::TakeImageSize(DiskEntry& entry, uint64_t size_bytes) {
+  DiskRow row = entry.row;
+  if (row.image_bytes == 0 || size_bytes <= row.image_bytes) return;
+  row.image_bytes = size_bytes < row.spec.size_bytes() ? size_bytes : 0;
+  // Not stored, it is taken for smaller than it is: then nobody is told should somebody cut it off.
+  if (auto status = store_.Put(row); !status.ok()) {
+    spdlog::warn("{}: its image has {} bytes, which can't be stored: {}", DiskName(row.id), size_bytes,
+                 status.error().message);
+    return;
+  }
+  entry.row = std::move(row);
 }
 
 void HostState::ReportDisk(const std::string& id, v1::DiskState state, const std::string& message) {

@@ -98,6 +98,9 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   }
   // Nobody deletes a busy disk; what an engine confirmed meanwhile is in the row.
   DiskRow row = entry->row;
+  // Whoever owns it next, or does already, makes the image larger.
+  if (spec.has_rbd() && spec.size_bytes() > size_before && row.image_bytes == 0)
+    row.image_bytes = size_before;
   row.spec.set_size_bytes(spec.size_bytes());
   row.labels = std::move(*labels);
   row.intent_revision = NextRevision();

@@ -60,6 +60,14 @@ constexpr char kGoTo4[] = R"(
 constexpr char kGoTo5[] = R"(
   CREATE TABLE upgrades (engine TEXT PRIMARY KEY, status BLOB NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+// As for 3.
+constexpr char kGoTo6[] = R"(
+  ALTER TABLE disks RENAME TO disks5;
+  CREATE TABLE disks (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL,
+    limits_revision INTEGER NOT NULL, image_bytes INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -160,21 +168,27 @@ Status GoTo2(Migrator& m) {
                    });
 }
 
-// Version 3: groups, and disks' limits. A row of version 2 is only taken over when its checksum is right.
+// Disks get a column of zeroes before their checksum: `select` is of the `columns` that they had, and the checksum. A row is
+// only taken over when that is right.
+Status AddDiskColumn(Migrator& m, const char* select, int columns, const char* insert) {
+  return m.Rewrite(select, insert, [&m, columns](SqlRun& run) -> Result<std::vector<SqlValue>> {
+    std::vector<SqlValue> row = run.Values(columns);
+    if (RowSum(row) != run.Number(columns)) return m.Damaged("disk '" + run.Bytes(0) + "'");
+    row[1].kind = SqlValue::kBlob;
+    row.emplace_back(uint64_t{0});
+    row.emplace_back(RowSum(row));
+    return row;
+  });
+}
+
+// Version 3: groups, and disks' limits.
 Status GoTo3(Migrator& m) {
   if (auto status = m.Execute(kGoTo3); !status.ok()) return status;
-  auto status = m.Rewrite(
+  auto status = AddDiskColumn(
+      m,
       "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM "
       "disks2",
-      "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-      [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
-        std::vector<SqlValue> row = run.Values(8);
-        if (RowSum(row) != run.Number(8)) return m.Damaged("disk '" + run.Bytes(0) + "'");
-        row[1].kind = SqlValue::kBlob;
-        row.emplace_back(uint64_t{0});
-        row.emplace_back(RowSum(row));
-        return row;
-      });
+      8, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   if (!status.ok()) return status;
   return m.Execute("DROP TABLE disks2");
 }
@@ -189,11 +203,22 @@ Status GoTo5(Migrator& m) {
   return m.Execute(kGoTo5);
 }
 
+// Version 6: what the images of disks that have become larger had before.
+Status GoTo6(Migrator& m) {
+  if (auto status = m.Execute(kGoTo6); !status.ok()) return status;
+  auto status = AddDiskColumn(m,
+                              "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, "
+                              "intent_revision, limits_revision, sum FROM disks5",
+                              9, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  if (!status.ok()) return status;
+  return m.Execute("DROP TABLE disks5");
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5}, {6, GoTo6}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

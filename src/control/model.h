@@ -65,6 +65,8 @@ struct DiskRow {
   bool reached_engine = false;
   std::set<std::string> kept_by;
   uint64_t limits_revision = 0;
+  // RBD disks that have become larger: what an owner has last seen its image have. 0: as much as the spec says.
+  uint64_t image_bytes = 0;
 };
 
 struct GroupRow {

@@ -23,7 +23,7 @@ namespace {
 // In the lock file once there is a store.
 constexpr char kMark[] = "A Cleat store is beside this file. Remove both to start with an empty one.\n";
 
-constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
@@ -36,8 +36,7 @@ constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
 constexpr char kLoadDisks[] =
     "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
-    "sum "
-    "FROM disks";
+    "image_bytes, sum FROM disks";
 constexpr char kLoadGroups[] =
     "SELECT id, spec, revision, slot, labels, intent_revision, limits_revision, sum FROM groups";
 constexpr char kLoadClusters[] =
@@ -66,7 +65,8 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row) {
           JoinIds(row.kept_by),
           JoinLabels(row.labels),
           row.intent_revision,
-          row.limits_revision};
+          row.limits_revision,
+          row.image_bytes};
 }
 
 std::vector<SqlValue> ValuesOf(const GroupRow& row) {
@@ -362,8 +362,9 @@ Status Store::LoadDisks(std::vector<DiskRow>& rows) {
     row.labels = SplitLabels(run->Bytes(6));
     row.intent_revision = run->Number(7);
     row.limits_revision = run->Number(8);
+    row.image_bytes = run->Number(9);
     const std::string what = fmt::format("disk '{}'", row.id);
-    if (auto status = CheckRow(*run, 9, parsed, what); !status.ok()) return status;
+    if (auto status = CheckRow(*run, 10, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
 }

@@ -74,6 +74,7 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
     if (!rbd.name_space().empty()) disk.mutable_rbd()->set_name_space(rbd.name_space());
     disk.mutable_rbd()->set_image(rbd.image());
     if (!rbd.snapshot().empty()) disk.mutable_rbd()->set_snapshot(rbd.snapshot());
+    if (row.image_bytes != 0) disk.mutable_rbd()->set_image_bytes(row.image_bytes);
   }
   if (row.spec.has_fault()) {
     disk.mutable_fault()->set_seed(row.spec.fault().seed());

@@ -67,9 +67,8 @@ class AttachedDisk {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
-  bool shown = false;            // the front has it
-  bool awaited = false;          // to be acquired before rings start (DiskOwnership)
-  bool guest_elsewhere = false;  // it is being detached, and was given up to where its guest runs
+  bool shown = false;    // the front has it
+  bool awaited = false;  // to be acquired before rings start (DiskOwnership)
 
  private:
   DiskEvents Events();

@@ -49,7 +49,7 @@ Task<Status> BlkFront::Add(AttachedDisk& disk) {
   co_return stands_by_ ? Status(Ok{}) : Connect();
 }
 
-Task<void> BlkFront::Remove(AttachedDisk& /*disk*/) {
+Task<void> BlkFront::Remove(AttachedDisk& /*disk*/, bool /*tell*/) {
   auto close = Close();
   co_await std::move(close);
   model_.reset();

@@ -107,6 +107,7 @@ Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& dis
   modules::RbdOptions options(std::move(shape), std::move(cluster).value(), rbd.pool, rbd.image, mode);
   options.name_space = rbd.name_space;
   options.snapshot = rbd.snapshot;
+  options.image_bytes_min = rbd.image_bytes;
   options.events.resized = [grew = std::move(events.grew), block_bytes = disk.logical_block_bytes,
                             name = disk.name](uint64_t size_bytes) {
     spdlog::info("{}: its image has {} bytes now", name, size_bytes);

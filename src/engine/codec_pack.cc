@@ -117,6 +117,7 @@ class Packer {
       if (!rbd->name_space.empty()) told.name_space = Text(rbd->name_space);
       told.image = Text(rbd->image);
       if (!rbd->snapshot.empty()) told.snapshot = Text(rbd->snapshot);
+      if (rbd->image_bytes != 0) SET(told, image_bytes, rbd->image_bytes);
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_RBD;
       out.rbd = &told;
     } else if (std::holds_alternative<MemoryBackend>(spec.backend)) {

@@ -142,6 +142,7 @@ Result<RbdBackend> RbdOf(const Cleat__Engine__V1__RbdBackend& in) {
   rbd.image = std::move(image).value();
   rbd.name_space = OptionalText(in.name_space);
   rbd.snapshot = OptionalText(in.snapshot);
+  rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
   if (rbd.name_space.size() > kTextBytesMax || rbd.snapshot.size() > kTextBytesMax) {
     return Malformed("the name of a disk's namespace or snapshot is too long");
   }

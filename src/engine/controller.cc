@@ -191,8 +191,10 @@ Task<void> Controller::TakeDown(Target& target) {
   AttachedDisk& disk = *target.disk;
   const uint32_t number = disk.spec.target;
   if (disk.shown) {
-    disk.guest_elsewhere = disk.awaited && !ownership_.begun();
-    auto remove = front_->Remove(disk);
+    // One that is awaited and not asked for has its guest on another host: gone there, or still to come. The next guest whose
+    // rings start here may come with a disk at this target, and is not to let go of that.
+    const bool guest_is_here = !disk.awaited || ownership_.begun();
+    auto remove = front_->Remove(disk, guest_is_here);
     co_await std::move(remove);
   }
   auto close = disk.Close();

@@ -45,8 +45,9 @@ class Front {
 
   // The disk is open. It, and its spec, stay until Remove.
   virtual Task<Status> Add(AttachedDisk& disk) = 0;
-  // When it returns no request to the disk is in flight and none will come. Also after Close.
-  virtual Task<void> Remove(AttachedDisk& disk) = 0;
+  // When it returns no request to the disk is in flight and none will come. Also after Close. `tell`: the guest is here, and
+  // hears of it as soon as it can.
+  virtual Task<void> Remove(AttachedDisk& disk, bool tell) = 0;
   virtual Task<void> Resized(AttachedDisk& disk) = 0;
 
   virtual std::optional<vhost::EndpointStatus> status() const = 0;  // nothing: it has no endpoint now

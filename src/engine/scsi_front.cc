@@ -56,9 +56,8 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
   co_return co_await std::move(add);
 }
 
-Task<void> ScsiFront::Remove(AttachedDisk& disk) {
-  using News = virtio::ScsiModel::News;
-  auto remove = model_.Remove(disk.spec.target, disk.guest_elsewhere ? News::kUntold : News::kTold);
+Task<void> ScsiFront::Remove(AttachedDisk& disk, bool tell) {
+  auto remove = model_.Remove(disk.spec.target, tell);
   co_await std::move(remove);
 }
 

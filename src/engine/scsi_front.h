@@ -24,7 +24,7 @@ class ScsiFront final : public Front {
   Task<Status> Yield(uint64_t deadline_ns) override;
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
-  Task<void> Remove(AttachedDisk& disk) override;
+  Task<void> Remove(AttachedDisk& disk, bool tell) override;
   Task<void> Resized(AttachedDisk& disk) override;
   std::optional<vhost::EndpointStatus> status() const override;
   const char* idle_because() const override { return "its disks are attached first"; }

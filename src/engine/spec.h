@@ -31,7 +31,13 @@ struct RbdBackend {
   std::string name_space;  // empty: the pool's default one
   std::string image;
   std::string snapshot;  // empty: the image itself
-  bool operator==(const RbdBackend&) const = default;
+  // What the image is known to have had; 0: as much as the disk. Says nothing about which image it is.
+  uint64_t image_bytes = 0;
+
+  bool operator==(const RbdBackend& other) const {
+    return cluster == other.cluster && pool == other.pool && name_space == other.name_space &&
+           image == other.image && snapshot == other.snapshot;
+  }
 };
 using Backend = std::variant<NullBackend, MemoryBackend, FileBackend, RbdBackend>;
 

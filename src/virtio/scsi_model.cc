@@ -86,14 +86,14 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
   co_return Ok{};
 }
 
-Task<void> ScsiModel::Remove(uint32_t target, News news) {
+Task<void> ScsiModel::Remove(uint32_t target, bool tell) {
   if (target >= kTargetsMax || units_[target] == nullptr) co_return;
   auto remove = RemoveParts(target, ports_.size());
   co_await std::move(remove);
   units_[target].reset();
-  if (news == News::kUntold) co_return;
-  auto tell = Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_REMOVED);
-  co_await std::move(tell);
+  if (!tell) co_return;
+  auto telling = Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_REMOVED);
+  co_await std::move(telling);
 }
 
 // From the first `reactors` ports.

@@ -69,10 +69,9 @@ class ScsiModel final : public DeviceModel {
   // reactor that runs request queues. An error changes nothing.
   Task<Status> Add(uint32_t target, ScsiDisk disk);
   // When it returns no command reaches the disk any more, all that did have ended, and the guest is told; that lasts
-  // as long as the storage takes. Nothing to do when there is no such target.
-  // `kUntold`: the guest runs elsewhere and has the disk there; one that comes back here is not to hear that it was gone.
-  enum class News : uint8_t { kTold, kUntold };
-  Task<void> Remove(uint32_t target, News news = News::kTold);
+  // as long as the storage takes. Nothing to do when there is no such target. Without `tell` no event says so: of a disk whose
+  // guest has left, and would take the news of it along to the next one.
+  Task<void> Remove(uint32_t target, bool tell = true);
   // The disk has grown (or has other limits): the guest is told. A target that is not there: nothing.
   Task<void> SetGeometry(uint32_t target, const block::Geometry& geometry);
 

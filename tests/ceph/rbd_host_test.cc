@@ -211,6 +211,41 @@ TEST_F(RbdHostTest, AnImageThatGrowsIsLargerForTheGuest) {
   ASSERT_TRUE(host_.Remove("grows"));
 }
 
+// Nobody has to run `rbd resize`: who has the image next makes it larger, before a guest sees it.
+TEST_F(RbdHostTest, ADiskThatGrewWithoutItsEngineIsMadeLargerByTheNext) {
+  ceph_.CreateImage("later", kDiskBytes);
+  ASSERT_OK(host_.api().CreateDisk("later", Rbd("later")));
+  ASSERT_OK(host_.api().ResizeDisk("later", 2 * kDiskBytes));
+  EXPECT_EQ(ceph_.ReadAll("later").size(), kDiskBytes);
+  ASSERT_OK(host_.api().CreateController("later", BlkController(host_.SocketPath("later"))));
+  ASSERT_OK(host_.api().Attach("later", "later", false));
+  WaitState(host_, "later", v1::ATTACHMENT_STATE_READY);
+  EXPECT_EQ(ceph_.ReadAll("later").size(), 2 * kDiskBytes);
+
+  host_.KillEngine();
+  ASSERT_OK(host_.api().ResizeDisk("later", 3 * kDiskBytes));
+  host_.StartEngine();
+  ASSERT_TRUE(host_.WaitEngine());
+  auto peer = Peer::Start(host_.SocketPath("later"));
+  ASSERT_OK(peer);
+  EXPECT_EQ((*peer)->driver().capacity_bytes(), 3 * kDiskBytes);
+  std::vector<uint8_t> block(4096, 0x44);
+  ASSERT_OK((*peer)->driver().WriteSync(3 * kDiskBytes - 4096, block));
+  WaitState(host_, "later", v1::ATTACHMENT_STATE_READY);
+  ASSERT_OK((*peer)->ShutDown());
+
+  // What somebody cut off is another matter.
+  ASSERT_OK(host_.api().Detach("later", "later"));
+  ASSERT_TRUE(host_.api().WaitUntil([](const Model& model) { return model.attachments.empty(); }));
+  ASSERT_EQ(ceph_.Resize("later", kDiskBytes), 0);
+  ASSERT_OK(host_.api().ResizeDisk("later", 4 * kDiskBytes));
+  ASSERT_OK(host_.api().Attach("later", "later", false));
+  WaitState(host_, "later", v1::ATTACHMENT_STATE_FAILED, "has 33554432 bytes, the disk has 100663296");
+  ASSERT_EQ(ceph_.Resize("later", 3 * kDiskBytes), 0);
+  WaitState(host_, "later", v1::ATTACHMENT_STATE_READY);
+  ASSERT_TRUE(host_.Remove("later"));
+}
+
 TEST_F(RbdHostTest, AnImageInANamespaceIsAnotherOne) {
   ceph_.CreateNamespace("tenant");
   ceph_.CreateImage("named", kDiskBytes);

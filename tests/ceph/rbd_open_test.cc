@@ -152,6 +152,51 @@ TEST_F(RbdOpen, HearsOfAResizeByOthers) {
   EXPECT_EQ(other->Do(Op::kRead, 16 * kMiB - 4096, 4096, &arena), IoStatus::kOk);
 }
 
+// A disk that became larger when nobody had its image.
+TEST_F(RbdOpen, WhoOwnsAnImageMakesItAsLargeAsItsDisk) {
+  ceph_.CreateImage("late", 4 * kMiB);
+  auto options = CephHost::Options(ceph_.Cluster(), "late", 8 * kMiB);
+  const auto unknown = host_.Open(options);  // it was as large as the disk
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kFailedPrecondition);
+  options.image_bytes_min = 5 * kMiB;
+  const auto smaller = host_.Open(options);
+  ASSERT_FALSE(smaller.ok());
+  EXPECT_NE(smaller.error().message.find("has 4194304 bytes, the disk has 5242880"), std::string::npos)
+      << smaller.error().message;
+  options.image_bytes_min = 4 * kMiB;
+  options.access = AccessMode::kReadOnly;
+  const auto reader = host_.Open(options);
+  ASSERT_FALSE(reader.ok());
+  EXPECT_NE(reader.error().message.find("only be read here"), std::string::npos) << reader.error().message;
+
+  options.access = AccessMode::kReadWrite;
+  const auto disk = host_.OpenDisk(options);
+  ASSERT_NE(disk, nullptr);
+  EXPECT_EQ(disk->pipeline().geometry().size_bytes, 8 * kMiB);
+  EXPECT_EQ(ceph_.ReadAll("late").size(), 8 * kMiB);
+  Arena arena(4096);
+  EXPECT_EQ(disk->Do(Op::kWrite, 8 * kMiB - 4096, 4096, &arena), IoStatus::kOk);
+}
+
+// What was cut off is gone, so an image that shrank is not made larger again: not by who opened it before, either.
+TEST_F(RbdOpen, AnImageThatSomebodyCutIsNotMadeLarger) {
+  ceph_.CreateImage("cut", 4 * kMiB);
+  auto options = CephHost::Options(ceph_.Cluster(), "cut", 8 * kMiB);
+  options.image_bytes_min = 4 * kMiB;
+  const auto disk = host_.OpenDisk(options);
+  ASSERT_NE(disk, nullptr);
+  ASSERT_TRUE(disk->Release().ok());
+  ASSERT_EQ(ceph_.Resize("cut", 6 * kMiB), 0);
+  const Status acquired = disk->Acquire();
+  ASSERT_FALSE(acquired.ok());
+  EXPECT_NE(acquired.error().message.find("has 6291456 bytes, the disk has 8388608"), std::string::npos)
+      << acquired.error().message;
+  EXPECT_EQ(ceph_.ReadAll("cut").size(), 6 * kMiB);
+  ASSERT_EQ(ceph_.Resize("cut", 8 * kMiB), 0) << "its lock was given back";
+  EXPECT_TRUE(disk->Acquire().ok());
+}
+
 // librbd keeps an image that somebody has open, so what can vanish is the object below the head.
 TEST_F(RbdOpen, AnImageInUseCannotBeRemoved) {
   ceph_.CreateImage("kept", 4 * kMiB);

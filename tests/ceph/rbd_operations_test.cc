@@ -320,9 +320,8 @@ class Caller {
     if (status.state() != v1::ATTACHMENT_STATE_FAILED) return std::nullopt;
     if (status.message().find("No such file or directory") != std::string::npos) return World::End::kNoImage;
     const bool small = worlds_.Any([&](const World& world) {
-      return status.message().find(fmt::format("has {} bytes, the disk has {}",
-                                               world.disks[disk].image_mib * kMiB, *size_bytes)) !=
-             std::string::npos;
+      return status.message().find(fmt::format("has {} bytes, the disk has ",
+                                               world.disks[disk].image_mib * kMiB)) != std::string::npos;
     });
     return small ? std::optional(World::End::kImageTooSmall) : std::nullopt;
   }

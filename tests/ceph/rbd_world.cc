@@ -55,14 +55,25 @@ std::string World::ToString() const {
   return text;
 }
 
+void World::Disk::See() {
+  if (attached()) known_mib = std::max(known_mib, std::min(image_mib, mib));
+}
+
 World::End World::EndOf(uint32_t disk) const {
   const Disk& d = disks[disk];
   if (!d.held()) return End::kGone;
   if (d.image_mib == 0) return End::kNoImage;
-  return d.image_mib < d.mib ? End::kImageTooSmall : End::kReady;
+  if (d.image_mib < d.known_mib) return End::kImageTooSmall;
+  return d.image_mib < d.mib ? End::kGrowing : End::kReady;
 }
 
 std::string World::Take(const Step& step, std::vector<std::string>* also) {
+  std::string answer = Answer(step, also);
+  disks[step.disk].See();
+  return answer;
+}
+
+std::string World::Answer(const Step& step, std::vector<std::string>* also) {
   Disk& disk = disks[step.disk];
   Presence& controller = controllers[step.controller];
   const auto has_disk = [](const Disk& d) { return d.mib != 0; };
@@ -78,11 +89,11 @@ std::string World::Take(const Step& step, std::vector<std::string>* also) {
     case Act::kCreateDisk:
       if (disk.mib != 0) return disk.mib == kMibNew ? "OK" : "CONTENT_DIFFERS";
       if (!cluster) return "RESOURCE_NOT_FOUND";
-      disk.mib = kMibNew;
+      disk.mib = disk.known_mib = kMibNew;
       return "OK";
     case Act::kDeleteDisk:
       if (disk.attached()) return disk.leaving ? "RESOURCE_BUSY" : "DISK_IN_USE";
-      disk.mib = 0;
+      disk.mib = disk.known_mib = 0;
       return "OK";
     case Act::kResizeDisk:
       if (disk.mib == 0) return "RESOURCE_NOT_FOUND";
@@ -152,14 +163,17 @@ std::vector<World> World::Next() const {
       next.back().disks[i].controller = kNone;
       next.back().disks[i].leaving = false;
     }
-    // Each size on the way may be one that was asked for, or seen, before the present one.
-    for (uint8_t mib = disk.image_mib; disk.image_mib != 0 && mib < disk.mib;) {
+    // Each size on the way may be one that was asked for, or seen, before the present one. No disk was ever smaller than new
+    // ones are, so an image that is does not grow.
+    for (uint8_t mib = disk.image_mib; disk.image_mib >= kMibNew && mib < disk.mib;) {
       next.push_back(*this);
       next.back().disks[i].image_mib = ++mib;
+      next.back().disks[i].See();
     }
     for (uint8_t mib = disk.mib; mib < disk.image_mib;) {
       next.push_back(*this);
       next.back().disks[i].mib = ++mib;
+      next.back().disks[i].See();
     }
   }
   for (uint32_t i = 0; i < kControllers; ++i) {

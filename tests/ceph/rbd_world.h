@@ -49,16 +49,20 @@ struct World {
 
   enum Presence : uint8_t { kAbsent, kThere, kLeaving };
   // How an attachment ends when nothing changes any more.
-  enum class End : uint8_t { kGone, kReady, kNoImage, kImageTooSmall };
+  // kGrowing is no end: an owner makes the image larger.
+  enum class End : uint8_t { kGone, kReady, kNoImage, kImageTooSmall, kGrowing };
 
   struct Disk {
-    uint8_t mib = 0;             // 0: there is none
-    uint8_t image_mib = 0;       // 0: there is none
+    uint8_t mib = 0;        // 0: there is none
+    uint8_t image_mib = 0;  // 0: there is none
+    uint8_t known_mib =
+        0;  // the most that an engine may have seen its image have: one with less may be too small
     uint8_t controller = kNone;  // that it is attached to
     bool leaving = false;        // being detached from it
     auto operator<=>(const Disk&) const = default;
     bool attached() const { return controller != kNone; }
     bool held() const { return attached() && !leaving; }
+    void See();  // the engine that it is attached to does
   };
 
   bool cluster = false;
@@ -77,6 +81,7 @@ struct World {
   std::vector<World> Next() const;
 
  private:
+  std::string Answer(const Step& step, std::vector<std::string>* also);
   std::string Attach(uint32_t disk, uint32_t controller);
   std::string ActOnImage(const Step& step, std::vector<std::string>* also);
 };

@@ -68,6 +68,26 @@ TEST(RbdWorld, AnEndIsThatOfTheImage) {
   EXPECT_TRUE(Attached(0).MayEnd(0, End::kNoImage));
 }
 
+TEST(RbdWorld, AnImageGrowsToItsDiskUnlessItHadMore) {
+  const auto grown_while_detached = [](uint8_t image_mib) {
+    Worlds worlds = Attached(image_mib);
+    EXPECT_TRUE(Take(worlds, Act::kDetach, "OK"));
+    EXPECT_TRUE(worlds.Ended(0, End::kGone));
+    EXPECT_TRUE(Take(worlds, Act::kResizeDisk, "OK", 6));
+    return worlds;
+  };
+  Worlds grows = grown_while_detached(4);
+  ASSERT_TRUE(Take(grows, Act::kAttach, "OK"));
+  EXPECT_TRUE(grows.MayEnd(0, End::kReady));
+  EXPECT_FALSE(grows.MayEnd(0, End::kImageTooSmall));
+  Worlds another = grown_while_detached(4);  // in its place
+  ASSERT_TRUE(Take(another, Act::kRemoveImage, "OK"));
+  ASSERT_TRUE(Take(another, Act::kCreateImage, "OK", 1));
+  ASSERT_TRUE(Take(another, Act::kAttach, "OK"));
+  EXPECT_FALSE(another.MayEnd(0, End::kReady));
+  EXPECT_TRUE(another.MayEnd(0, End::kImageTooSmall));
+}
+
 TEST(RbdWorld, AnAttachedImageGrowsWithItsDiskAndTheOtherWayRound) {
   const auto sizes = [](const Worlds& worlds) {
     std::set<std::pair<int, int>> all;

@@ -65,7 +65,7 @@ class CephMigration(BenchTest):
             target.attach(size_mib, "--incoming")
             self.assertEqual(target.state(), "INCOMING")
             incoming = self.qemu(f"incoming-{seed}", target, incoming=True)
-            load = VerifiedLoad(guest, device, name=f"load-{seed}", seed=seed, io_size="24M")
+            load = VerifiedLoad(guest, device, name=f"load-{seed}", seed=seed, io_size="8M")
             time.sleep(0.5)
             if size_mib == DISK_MIB:
                 source.cleat.resize_disk("disk", f"{GROWN_MIB}M")

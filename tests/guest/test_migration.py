@@ -58,7 +58,7 @@ class MigrationTest(BenchTest):
         return guest, {"blk": guest.device("first"), "scsi": guest.scsi_device("vm", 0)}
 
     def loads(self, guest: Guest, devices: dict[str, str], seed: int) -> list[VerifiedLoad]:
-        return [VerifiedLoad(guest, device, name=f"{name}-{seed}", seed=seed, io_size="32M") for name, device in devices.items()]
+        return [VerifiedLoad(guest, device, name=f"{name}-{seed}", seed=seed, io_size="8M") for name, device in devices.items()]
 
     def migrate(self, guest: Guest, target: Guest, source_place: str, target_place: str) -> None:
         """And the source is taken away, as a control plane does it."""

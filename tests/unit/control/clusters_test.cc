@@ -298,6 +298,46 @@ TEST_F(ClustersTest, AnImageThatGrewIsTheDisksSizeForGood) {
   EXPECT_EQ(state_->GetDisk(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
 }
 
+// Whoever opens the disk is told how large its image was for certain, until somebody has it as large as the disk.
+TEST_F(ClustersTest, WhatAnImageHadIsToldUntilItHasGrown) {
+  const auto resize = [this](uint64_t bytes) {
+    v1::UpdateDiskRequest request;
+    request.mutable_disk()->set_name("disks/a");
+    request.mutable_disk()->mutable_spec()->set_size_bytes(bytes);
+    request.mutable_update_mask()->add_paths("spec.size_bytes");
+    return state_->UpdateDisk(request).ok();
+  };
+  const auto told = [this] { return engine_.DiskAt("controllers/vm1", 0).rbd(); };
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  AttachOne("a", "vm1");
+  const uint64_t before = state_->GetDisk(GetDisk("a"))->spec().size_bytes();
+  ASSERT_TRUE(resize(before + kMiB));
+  ASSERT_TRUE(resize(before + 2 * kMiB));
+  Restart();
+  engine_.FailAttaches(1, "unavailable", "gone");  // it died, say, with the image as it was
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  EXPECT_EQ(engine_.DiskAt("controllers/vm1", 0).size_bytes(), before + 2 * kMiB);
+  EXPECT_EQ(told().image_bytes(), before);
+
+  // It has the size now; for an engine that comes next, too.
+  const auto attach_anew = [this] {
+    engine_.Die();
+    Restart();
+    ASSERT_TRUE(engine_.Connect());
+    ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
+  };
+  attach_anew();
+  EXPECT_FALSE(told().has_image_bytes());
+
+  // While it is attached: the engine makes it larger at once, and says so.
+  ASSERT_TRUE(resize(before + 3 * kMiB));
+  ASSERT_TRUE(WaitFor("disks/a").ok());
+  attach_anew();
+  EXPECT_EQ(engine_.DiskAt("controllers/vm1", 0).size_bytes(), before + 3 * kMiB);
+  EXPECT_FALSE(told().has_image_bytes());
+}
+
 TEST_F(ClustersTest, AFencedDiskIsTouchedByNobodyButWhoDetachesIt) {
   ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
   ASSERT_TRUE(engine_.Connect());

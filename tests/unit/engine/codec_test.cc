@@ -363,13 +363,14 @@ TEST(Codec, ClustersAndTheirDisks) {
 
   AttachmentReport report;
   report.spec.disk.name = "disks/a";
-  report.spec.disk.backend = RbdBackend{name, "vms", "", "a", "then"};
+  report.spec.disk.backend = RbdBackend{name, "vms", "", "a", "then", 4096};
   report.state = AttachmentState::kFenced;
   const auto told = Read(EncodeAttachment(report));
   const auto& rbd = *told->status_event->attachment->attachment->disk->rbd;
   EXPECT_STREQ(rbd.pool, "vms");
   EXPECT_EQ(rbd.name_space, nullptr);
   EXPECT_STREQ(rbd.snapshot, "then");
+  EXPECT_EQ(rbd.image_bytes, 4096U);
   EXPECT_EQ(told->status_event->attachment->state,
             CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_FENCED);
 

@@ -222,22 +222,18 @@ class ScsiRig {
     return result;
   }
   std::string Add(uint32_t target) { return Add(target, DiskOf(target)); }
-  void StartRemove(uint32_t target, bool& done) {
-    const auto remove = [](ScsiModel& scsi, uint32_t index, bool& over) -> Task<void> {
-      auto task = scsi.Remove(index);
+  void StartRemove(uint32_t target, bool& done, bool tell = true) {
+    const auto remove = [](ScsiModel& scsi, uint32_t index, bool said, bool& over) -> Task<void> {
+      auto task = scsi.Remove(index, said);
       co_await std::move(task);
       over = true;
     };
-    Spawn(remove(*model, target, done));
+    Spawn(remove(*model, target, tell, done));
     Turn();
   }
-  void RemoveUntold(uint32_t target) {
-    Spawn(model->Remove(target, ScsiModel::News::kUntold));
-    Turn();
-  }
-  bool Remove(uint32_t target) {
+  bool Remove(uint32_t target, bool tell = true) {
     bool done = false;
-    StartRemove(target, done);
+    StartRemove(target, done, tell);
     return done;
   }
   void SetGeometry(uint32_t target, const block::Geometry& geometry) {
