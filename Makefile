@@ -37,7 +37,7 @@ endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-.PHONY: help setup packages build test test-release test-asan test-tsan deb demo demo-ceph demo-crash soak bench lint format clean
+.PHONY: help setup packages build test test-release test-asan test-tsan deb demo demo-ceph demo-crash demo-upgrade soak bench lint format clean
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -85,6 +85,9 @@ bench: packages build ## measure against the bars and the peers, in 15 minutes: 
 
 demo-crash: setup build ## kill the engine three times under a guest that verifies what it wrote; show the gaps
 	@/usr/bin/python3 scripts/demo_crash.py
+
+demo-upgrade: setup build ## exchange the engine under a guest that verifies what it wrote, and kill it beside its standby
+	@/usr/bin/python3 scripts/demo_upgrade.py
 
 demo-ceph: setup build ## a guest on encrypted disks in a Ceph cluster of its own, whose OSD stands still for a while
 	@/usr/bin/python3 scripts/demo_ceph.py

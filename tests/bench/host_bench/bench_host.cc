@@ -2,6 +2,7 @@
 #include "bench_host.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -15,6 +16,16 @@ namespace {
 
 constexpr uint64_t kEndTimeoutNs = 60 * kNsPerSecond;
 constexpr size_t kLogTailBytes = 2000;
+constexpr int kFileLooksMax = 1000;
+constexpr int kFileLookMs = 10;
+
+bool WaitForFile(const std::string& path) {
+  for (int i = 0; i < kFileLooksMax; ++i) {
+    if (!system_test::ReadTextFile(path).empty()) return true;
+    poll(nullptr, 0, kFileLookMs);
+  }
+  return false;
+}
 
 Status EndWell(system_test::Process& process, const std::string& name) {
   auto ended = process.Terminate(kEndTimeoutNs);
@@ -35,6 +46,8 @@ Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) 
                             "cleatd");
   if (!cleatd) return std::move(cleatd).error();
   host->cleatd_ = std::move(*cleatd);
+  if (options.with_keys && !WaitForFile(folder + "/state/kek"))
+    return Error(ErrorCode::kDeadlineExceeded, "cleatd has not made a key-encryption key");
   if (Status started = host->AddEngine(); !started) return std::move(started).error();
   return host;
 }
@@ -51,6 +64,7 @@ Status BenchHost::StartEngine(size_t engine) {
   std::vector<std::string> arguments{
       "--name",         started.name, "--control", EngineSocket(), "--runtime-dir",
       folder_ + "/run", "--reactors", "1",         "--cpus",       std::to_string(options_.engine_core)};
+  if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", folder_ + "/state/kek"});
   arguments.insert(arguments.end(), started.more.begin(), started.more.end());
   auto process = Spawn("cleat-engine", arguments, started.log);
   if (!process) return std::move(process).error();

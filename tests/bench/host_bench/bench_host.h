@@ -17,6 +17,7 @@ struct HostOptions {
   std::string bin_dir;
   std::string parent_dir;  // of its folder
   int engine_core = 0;     // the reactors'
+  bool with_keys = false;  // engines know the key-encryption key that cleatd makes
 };
 
 // Of the API: "engine-0" is the one that there always is.

@@ -25,7 +25,9 @@ Result<UpgradePhases::Stage> UpgradePhases::SetUp(const HostShape& shape,
                                                   const std::vector<std::string>& other_engine,
                                                   const UpgradeGuests::Load& load) {
   Stage made;
-  auto host = BenchHost::Start(plan_.host);
+  HostOptions options = plan_.host;
+  options.with_keys = !shape.image.empty();
+  auto host = BenchHost::Start(options);
   if (!host) return std::move(host).error();
   made.host = std::move(*host);
   made.control = std::make_unique<ControlPlane>(made.host->address(), stop_);
