@@ -19,6 +19,8 @@ const Settings kThrottles = {
 const Settings kDefaults = {
     {"librados_thread_count", "1"},
     {"ms_async_op_threads", "1"},
+    // How often a request whose OSD is gone has the client ask for a newer map: instead of 5 s.
+    {"objecter_tick_interval", "1"},
     {"log_to_stderr", "false"},
     {"err_to_stderr", "false"},
     {"mon_cluster_log_to_stderr", "false"},

@@ -37,9 +37,9 @@ namespace {
 
 constexpr double kRatioMax = 1.5;
 // From the OSD's going on until all that waited for it is answered. Where one that was killed is to be found now,
-// librados may have to ask the monitors for, which it does every 5 s (objecter_tick_interval).
+// librados may have to ask the monitors for: every second, by our setting of objecter_tick_interval, not every 5 s.
 constexpr uint64_t kBackNsMax = kNsPerSecond;
-constexpr uint64_t kBackFromDeathNsMax = 10 * kNsPerSecond;
+constexpr uint64_t kBackFromDeathNsMax = 3 * kNsPerSecond;
 constexpr uint64_t kWindowNs = 500 * kNsPerMs;
 constexpr uint64_t kNeighbourPeriodNs = 500 * kNsPerUs;
 constexpr uint32_t kEager = 16;                       // on the disk in Ceph
