@@ -236,11 +236,13 @@ Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
   for (;;) {
     // Looked at before the calls: a back end that is gone may have called.
     const bool gone = frontend_.PeerGone();
-    if (!FallAsleep(first_ring)) return Ok{};
-    if (poll(poll_fds_.data(), poll_fds_.size(), gone ? 0 : deadline.LeftMs()) < 0 && errno != EINTR) {
+    // Calls of the others are looked at also when one has something: a ring that always has would keep them waiting for ever.
+    const bool all = FallAsleep(first_ring);
+    if (poll(poll_fds_.data(), poll_fds_.size(), gone || !all ? 0 : deadline.LeftMs()) < 0 &&
+        errno != EINTR) {
       return ErrnoError(errno, "poll of a driver's calls");
     }
-    if (WakeCalled(first_ring)) return Ok{};
+    if (WakeCalled(first_ring) || !all) return Ok{};
     if (gone) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
       Status status = Reconnect();

@@ -263,6 +263,27 @@ TEST_F(BlkDriverTest, AGuestLearnsByCallsAlone) {
   }
 }
 
+// A ring that always has something keeps no call of another one from being heard.
+TEST_F(BlkDriverTest, AGuestHearsACallBesideABusyRing) {
+  Connect({.queues = 2});
+  Start({.num_queues = 2});
+  const uint64_t buffer = driver->AllocateBuffer(512).value();
+  const auto answered = [&](uint16_t queue, uint16_t index) {
+    ASSERT_TRUE(driver->Submit(queue, {.op = BlkOp::kWrite, .length_bytes = 512, .data_gpa = buffer}));
+    driver->Kick(queue);
+    const Deadline deadline(kWaitNs);
+    while (driver->ring(queue).device_used_idx() != index && !deadline.passed()) std::this_thread::yield();
+  };
+  EXPECT_EQ(driver->WaitAsGuest(0, 1).error().code, ErrorCode::kDeadlineExceeded) << "both are asleep";
+  answered(0, 1);
+  EXPECT_TRUE(driver->WaitAsGuest(0, kWaitNs).ok());
+  ASSERT_TRUE(driver->awake(0));
+  answered(1, 1);
+  const Deadline deadline(kWaitNs / 10);
+  while (!driver->awake(1) && !deadline.passed()) EXPECT_TRUE(driver->WaitAsGuest(0, kWaitNs).ok());
+  EXPECT_TRUE(driver->awake(1));
+}
+
 TEST_F(BlkDriverTest, ARingsBaseAfterADeathIsWhatQemuKnows) {
   const std::string path = ::testing::TempDir() + "cleat-perf-base-" + std::to_string(getpid()) + ".sock";
   for (const bool packed : {false, true}) {
