@@ -87,6 +87,8 @@ for unit in serial-getty@ttyS0.service console-getty.service getty.target getty-
   dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount systemd-update-utmp.service \
   systemd-update-utmp-runlevel.service systemd-random-seed.service modprobe@.service systemd-modules-load.service \
   proc-sys-fs-binfmt_misc.automount systemd-logind.service systemd-user-sessions.service; do ln -s /dev/null "$tree/etc/systemd/system/$unit"; done
+# They are run whenever systemd reads its units.
+rm -f "$tree"/usr/lib/systemd/system-generators/*
 ln -s /usr/lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
 cat >"$tree/etc/systemd/system/guest-agent.service" <<'END'
 [Service]

@@ -154,8 +154,8 @@ class UpgradeTest(unittest.TestCase):
             "systemctl start cleat-engine@green.service",
             "cleatctl wait engines/green --timeout 60",
             "cleatctl engine upgrade blue --to green --drain-seconds 7",
-            "systemctl --quiet enable cleat-engine@green.service",
-            "systemctl --quiet disable cleat-engine@blue.service",
+            "systemctl --quiet enable --no-reload cleat-engine@green.service",
+            "systemctl --quiet disable --no-reload cleat-engine@blue.service",
             "systemctl stop cleat-engine@blue.service",
         ])
         self.check(STOPPED, SERVES)
