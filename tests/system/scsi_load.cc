@@ -11,7 +11,7 @@ namespace {
 
 namespace scsi = perf::scsi;
 
-constexpr uint64_t kIoTimeoutNs = 30 * kNsPerSecond;
+constexpr uint64_t kScsiTimeoutNs = 30 * kNsPerSecond;
 constexpr uint32_t kVerifyBytes = 64 * 1024;
 
 // What a disk that was taken away answers: its target is not there, or its commands ended with it.
@@ -160,7 +160,7 @@ Status ScsiLoad::Run(uint64_t requests) {
     }
     for (uint16_t queue = 0; queue < driver_.request_queues(); ++queue) driver_.Kick(queue);
     if (busy == 0) return result;
-    if (Status waited = driver_.Wait(kIoTimeoutNs); !waited) return waited;
+    if (Status waited = driver_.Wait(kScsiTimeoutNs); !waited) return waited;
     if (Status health = driver_.Health(); !health) return health;
     // The first error is told when everything has been answered: nothing of this round is left behind.
     if (Status polled = Poll(&busy); !polled && result) {
