@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -64,6 +65,11 @@ class SecondBackEnd {
       if (Status set = SetUp(i); !set) return set;
     }
     return Ok{};
+  }
+
+  void Kick() {
+    for (uint16_t i = 0; i < guest_.driver().num_queues(); ++i)
+      eventfd_write(guest_.driver().ring(i).kick_fd(), 1);
   }
 
  private:
@@ -119,9 +125,16 @@ class HandOverControl : public testing::TestWithParam<Lock> {
   CrashGuest& guest() { return *rig_->guests().front(); }
 
   // Until what the old engine had in the storage has landed, or something was found.
-  void AwaitHarm() {
+  template <typename Meanwhile>
+  void AwaitHarm(Meanwhile&& meanwhile) {
     const uint64_t until_ns = MonotonicClock().NowNs() + kLandNs;
-    while (MonotonicClock().NowNs() < until_ns && rig_->findings() == 0) poll(nullptr, 0, 5);
+    while (MonotonicClock().NowNs() < until_ns && rig_->findings() == 0) {
+      meanwhile();
+      poll(nullptr, 0, 5);
+    }
+  }
+  void AwaitHarm() {
+    AwaitHarm([] {});
   }
 
   void ExpectFoundWithoutTheLock() {
@@ -181,7 +194,8 @@ TEST_P(HandOverControl, BothEnginesServe) {
     EXPECT_EQ(failure, "");
     SecondBackEnd green(guest().blk());
     EXPECT_OK(green.Serve(kLostNs));
-    AwaitHarm();
+    // While one polls, the guest is asked for no kicks: the other would sleep.
+    AwaitHarm([&] { green.Kick(); });
   }
   ExpectFoundWithoutTheLock();
 }
