@@ -43,6 +43,7 @@ constexpr uint32_t kWritesPerSecond = 8;
 constexpr int kSlowForMs = 300;
 // The guest's 16 requests have landed by then.
 constexpr uint64_t kLandNs = 3 * kNsPerSecond;
+constexpr uint64_t kHarmNs = 20 * kNsPerSecond;  // and something must have been found, where nothing protects
 constexpr uint64_t kLostNs = 10 * kNsPerSecond;
 
 // A second back end of one virtio-blk guest, beside the one that it has: the next that connects gets the same rings, the
@@ -127,7 +128,7 @@ class HandOverControl : public testing::TestWithParam<Lock> {
   // Until what the old engine had in the storage has landed, or something was found.
   template <typename Meanwhile>
   void AwaitHarm(Meanwhile&& meanwhile) {
-    const uint64_t until_ns = MonotonicClock().NowNs() + kLandNs;
+    const uint64_t until_ns = MonotonicClock().NowNs() + (locked() ? kLandNs : kHarmNs);
     while (MonotonicClock().NowNs() < until_ns && rig_->findings() == 0) {
       meanwhile();
       poll(nullptr, 0, 5);
