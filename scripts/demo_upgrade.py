@@ -10,7 +10,6 @@ reason and where the logs are."""
 
 import os
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "guest"))
 
@@ -19,7 +18,6 @@ from cleat_guest.process import BenchError  # noqa: E402
 from cleat_guest.verified_load import VerifiedLoad  # noqa: E402
 
 OLD, NEW = "engine-0", "engine-1"
-BEFORE_S = 0.5  # of the load, until something happens
 
 
 class Demo:
@@ -44,9 +42,8 @@ class Demo:
         number = len(self.rows)
         loads = {name: VerifiedLoad(self.guest, device, name=f"{name}-{number}", seed=number + 1, io_size="12M")
                  for name, device in self.devices.items()}
-        time.sleep(BEFORE_S)
-        if any(load.done() for load in loads.values()):
-            self.say("too early done: what comes now will meet less than it should")
+        for load in loads.values():
+            load.wait_begun()
         engine = event()
         gaps = {name: load.wait() for name, load in loads.items()}
         self.rows.append((what, engine, gaps))

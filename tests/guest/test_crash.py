@@ -33,8 +33,9 @@ class CrashTest(BenchTest):
             for kill in range(KILLS):
                 loads = [VerifiedLoad(guest, device, name=f"{name}-{kill}", seed=kill + 1, io_size="12M")
                          for name, device in devices.items()]
-                time.sleep(choice.uniform(0.2, 1.5))
-                running = [not load.done() for load in loads]
+                for load in loads:
+                    load.wait_begun()
+                time.sleep(choice.uniform(0, 1.2))
                 if choice.random() < 0.3:
                     cleat.cleatd.kill()
                     cleat.engine.kill()
@@ -43,7 +44,6 @@ class CrashTest(BenchTest):
                     cleat.wait_engine()
                 else:
                     cleat.restart_engine()
-                self.assertTrue(any(running), "the kill met no I/O")
                 for load in loads:
                     load.wait()
 

@@ -66,8 +66,8 @@ std::string FromHex(const std::string& hex) {
   return bytes;
 }
 
-v1::DiskSpec EncryptedDisk(const Host& host, const std::string& key) {
-  v1::DiskSpec spec = FileDisk(kDiskBytes, host.Path("disk.img"));
+v1::DiskSpec EncryptedDisk(const Host& host, const std::string& key, const std::string& file = "disk.img") {
+  v1::DiskSpec spec = FileDisk(kDiskBytes, host.Path(file));
   spec.mutable_encryption()->set_plain_key(key);
   return spec;
 }
@@ -157,10 +157,11 @@ TEST(KeyLeakTest, WithoutWipingWhatIsFreedCleatdsMemoryHoldsTheKey) {
   // What was freed may be used again at once: one key of many is enough.
   size_t found = 0;
   for (int i = 0; i < kDisksWithoutWiping && found == 0; ++i) {
+    const std::string name = "d" + std::to_string(i);
     const std::string key = RandomKey();
     {
       Api api(host.address());
-      ASSERT_OK(api.CreateDisk("d" + std::to_string(i), EncryptedDisk(host, key)));
+      ASSERT_OK(api.CreateDisk(name, EncryptedDisk(host, key, name + ".img")));
     }
     found = test::CountKeyParts(host.cleatd().pid(), key);
   }
