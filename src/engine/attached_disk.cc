@@ -101,6 +101,14 @@ void AttachedDisk::AddCells() {
   }
 }
 
+std::vector<uint64_t> AttachedDisk::Cells() const {
+  std::vector<uint64_t> cells;
+  for (const Place& place : places_) {
+    if (place.cell != nullptr) cells.push_back(place.cell->index());
+  }
+  return cells;
+}
+
 Task<void> AttachedDisk::GoOnFrom(const observe::Past& past) {
   if (places_.empty() || places_.front().cell == nullptr || past.disk != spec.disk.name) co_return;
   Place& place = places_.front();

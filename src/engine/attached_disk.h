@@ -52,6 +52,9 @@ class AttachedDisk {
   std::vector<uint64_t> SaveUse() const;
   void RestoreUse(std::span<const uint64_t> use);
 
+  // Its cells of this engine's counters.
+  std::vector<uint64_t> Cells() const;
+
   bool owned() const { return owned_; }
   // What its storage was last seen to have grown to by somebody else's doing; 0: it was not.
   uint64_t grown_bytes() const { return grown_bytes_; }

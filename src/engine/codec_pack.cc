@@ -180,6 +180,8 @@ class Packer {
       SET(out, target, disk.target);
       out.n_buckets = disk.use.size();
       out.buckets = const_cast<uint64_t*>(disk.use.data());  // protobuf-c does not write to it
+      out.n_cells = disk.cells.size();
+      out.cells = const_cast<uint64_t*>(disk.cells.data());
       disk_hand_over_pointers_.push_back(&out);
     }
     hand_over_.n_disks = disk_hand_over_pointers_.size();

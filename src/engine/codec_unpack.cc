@@ -274,7 +274,10 @@ Result<HandOver> HandOverOf(const PbHandOver* in) {
   for (size_t i = 0; i < in->n_disks; ++i) {
     const PbDiskHandOver& disk = *in->disks[i];
     if (disk.n_buckets > kHandOverWordsMax) return Malformed("a hand-over of a disk with too many buckets");
-    hand_over.disks.push_back({disk.target, {disk.buckets, disk.buckets + disk.n_buckets}});
+    if (disk.n_cells > kHandOverWordsMax) return Malformed("a hand-over of a disk with too many cells");
+    hand_over.disks.push_back({disk.target,
+                               {disk.buckets, disk.buckets + disk.n_buckets},
+                               {disk.cells, disk.cells + disk.n_cells}});
   }
   return hand_over;
 }

@@ -95,7 +95,7 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
   }
   for (const auto& target : targets_) {
     if (target->disk != nullptr)
-      hand_over.disks.push_back({target->disk->spec.target, target->disk->SaveUse()});
+      hand_over.disks.push_back({target->disk->spec.target, target->disk->SaveUse(), target->disk->Cells()});
   }
   co_return hand_over;
 }
@@ -123,13 +123,16 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   co_return Ok{};
 }
 
-// Read on a thread of its own: it takes a while where there are thousands of disks, and the guest, which connects just
-// now, needs this one.
-Task<void> Controller::GoOnFrom(UniqueFd counters) {
+// Read on a thread of its own: it takes a while where there are thousands of disks and nobody says where to look, and the
+// guest, which connects just now, needs this one.
+Task<void> Controller::GoOnFrom(UniqueFd counters, const HandOver& hand_over) {
   using Pasts = Result<std::map<uint32_t, observe::Past>>;
   const std::string name = spec_.name;
-  const std::function<Pasts()> read = [&counters, &name] {
-    return observe::ReadPast(std::move(counters), name);
+  std::vector<uint64_t> cells;
+  for (const DiskHandOver& disk : hand_over.disks)
+    cells.insert(cells.end(), disk.cells.begin(), disk.cells.end());
+  const std::function<Pasts()> read = [&counters, &name, &cells] {
+    return observe::ReadPast(std::move(counters), name, cells);
   };
   Pasts pasts = Error(ErrorCode::kUnavailable, "they were not read");
   if (context_.reading == nullptr) {

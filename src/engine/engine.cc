@@ -170,7 +170,7 @@ Task<Status> Engine::TakeController(std::string name, HandOver hand_over, Unique
   auto take = controller->Take(hand_over);
   Status taken = co_await std::move(take);
   if (taken && stood_by && counters) {
-    auto go_on = controller->GoOnFrom(std::move(counters));
+    auto go_on = controller->GoOnFrom(std::move(counters), hand_over);
     co_await std::move(go_on);
   }
   co_return taken;

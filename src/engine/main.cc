@@ -2,6 +2,8 @@
 // cleat-engine: serves the disks of one host (or of one NUMA node) to its guests. Takes its orders from
 // cleatd, keeps nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O
 // reactor; the vhost library's one; a few for calls that block.
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -149,7 +151,7 @@ std::string WhatIsLeft(const Engine& engine) {
   return std::to_string(attachments.size()) + " disk(s)" + names;
 }
 
-// Those that no reactor has, when these have their own; then Ceph's threads stay off them.
+// Those that no reactor has, when these have their own.
 std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
   std::vector<uint32_t> others;
   cpu_set_t ours;
@@ -158,8 +160,20 @@ std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
     const bool taken = std::find(reactors.begin(), reactors.end(), cpu) != reactors.end();
     if (CPU_ISSET(cpu, &ours) && !taken) others.push_back(cpu);
   }
-  if (others.empty()) spdlog::warn("reactors have every core: Ceph's threads, if there are any, share them");
+  if (others.empty()) spdlog::warn("reactors have every core: this engine's other threads share them");
   return others;
+}
+
+// This thread and all that are started from now on: what a connection asks of them is not to wait for a reactor that polls,
+// nor a guest's request for them.
+Status StayOn(const std::vector<uint32_t>& cpus) {
+  if (cpus.empty()) return Ok{};
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const uint32_t cpu : cpus) CPU_SET(cpu, &set);
+  const int failed = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+  if (failed != 0) return ErrnoError(failed, "keeping threads off the reactors' cores");
+  return Ok{};
 }
 
 Task<void> ShutDown(CommandLink& link, Engine& engine, CephDisks& ceph, bool& ceph_ended, Watchdog& watchdog,
@@ -186,6 +200,8 @@ Status Serve(const Settings& settings) {
   if (!manager) return std::move(manager).error();
   Status made = MakeDirectory(settings.runtime_dir);
   if (!made) return made;
+  const std::vector<uint32_t> other_cpus = OtherCpus(settings.cpus);
+  if (Status stays = StayOn(other_cpus); !stays) return stays;
   // Another number at each start, for cleatd to tell a restart from a reconnect.
   const uint64_t incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
 
@@ -227,7 +243,7 @@ Status Serve(const Settings& settings) {
   MemoryStore memories;
   GroupStore groups(**control);
   ClusterStore clusters;
-  CephDisks ceph({**control, clusters, **keyring, storage}, settings.name, OtherCpus(settings.cpus));
+  CephDisks ceph({**control, clusters, **keyring, storage}, settings.name, other_cpus);
   bool ceph_ended = true;
   ModuleDiskFactory disks(memories, uring, crypto, **keyring, storage, ceph);
   vhost::SocketEndpointFactory endpoints(**control, mapping, **library);
@@ -285,8 +301,10 @@ int Main(int argc, char** argv) {
   app.add_option("--reactors", settings.reactors, "I/O reactors: one core each while there is work")
       ->check(CLI::Range(1U, kReactorsMax))
       ->capture_default_str();
-  app.add_option("--cpus", settings.cpus,
-                 "pin reactor N to the N-th core of this list, e.g. 2,3 (default: not pinned)")
+  app.add_option(
+         "--cpus", settings.cpus,
+         "pin reactor N to the N-th core of this list, e.g. 2,3; all other threads stay off these cores "
+         "(default: not pinned)")
       ->delimiter(',');
   app.add_option("--spin-us", settings.spin_us,
                  "how long a queue is polled without work before its reactor may sleep; shorter where that "

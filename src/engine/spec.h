@@ -198,10 +198,12 @@ struct CephReport {
   bool operator==(const CephReport&) const = default;
 };
 
-// What goes from one engine to the next with a controller: `use` is qos::LimitedDevice::SaveUse's.
+// What goes from one engine to the next with a controller: `use` is qos::LimitedDevice::SaveUse's, `cells` are those of
+// the engine's counters that are the disk's.
 struct DiskHandOver {
   uint32_t target = 0;
   std::vector<uint64_t> use;
+  std::vector<uint64_t> cells;
 };
 inline constexpr size_t kHandOverWordsMax = 64;
 struct HandOver {

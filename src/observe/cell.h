@@ -62,6 +62,7 @@ class Cell {
   void SetSince(uint64_t since_ns) { Store(head_->since_ns, since_ns); }
   void SetOldest(const OldestRequest& oldest);  // `sequence` is set here
   const CellHead& head() const { return *head_; }
+  uint64_t index() const { return index_; }  // in its segment's table
 
   // A scan's notes (reactor_sight.h).
   OldestRequest scan{};

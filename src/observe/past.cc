@@ -44,7 +44,8 @@ void Past::AddTo(Cell& cell) const {
   cell.SetSince(since_ns);
 }
 
-Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller) {
+Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller,
+                                          std::span<const uint64_t> cells) {
   auto reader = SegmentReader::Open(std::move(counters));
   if (!reader) return std::move(reader).error();
   if (!SameNames((*reader)->op_names(), kOpNames, kOpCount) ||
@@ -53,7 +54,7 @@ Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& 
                                                      " have other operations or stages than this engine's");
   }
   std::map<uint32_t, Past> pasts;
-  for (const CellSeen& cell : (*reader)->CellsOf(controller))
+  for (const CellSeen& cell : (*reader)->CellsOf(controller, cells))
     Add(pasts[cell.target], cell, (*reader)->Histograms(cell));
   return pasts;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct Past {
 };
 
 // By target. `counters` is what that engine's Segment::OpenForReaders gave. failed_precondition: its operations or
-// stages are others, as another version's may be. Takes a millisecond or two where there are thousands of disks.
-Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller);
+// stages are others, as another version's may be. `cells`: the controller's, by index; others are passed over. Without
+// them all are looked at, which takes milliseconds where there are thousands of disks.
+Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller,
+                                          std::span<const uint64_t> cells = {});
 
 }  // namespace cleat::observe

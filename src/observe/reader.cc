@@ -169,33 +169,43 @@ bool SegmentReader::ReadAt(uint64_t offset_bytes, void* out, size_t bytes) const
   return pread(fd_.get(), out, bytes, static_cast<off_t>(offset_bytes)) == static_cast<ssize_t>(bytes);
 }
 
-template <typename Wanted>
-std::vector<CellSeen> SegmentReader::Choose(Wanted wanted) const {
-  std::vector<CellSeen> cells;
+uint64_t SegmentReader::Used() const {
   uint64_t used = 0;
-  if (!ReadAt(offsetof(SegmentHeader, cells_used), &used, sizeof(used))) return cells;
-  used = std::min(used, header_.cells.count);
+  if (!ReadAt(offsetof(SegmentHeader, cells_used), &used, sizeof(used))) return 0;
+  return std::min(used, header_.cells.count);
+}
+
+template <typename Wanted>
+std::vector<CellSeen> SegmentReader::Choose(std::span<const uint64_t> among, Wanted wanted) const {
+  std::vector<CellSeen> cells;
+  const uint64_t used = Used();
   // Before the cells: one that is written meanwhile is newer than its reactor's last look, and not taken for older.
   const std::vector<ReactorSeen> reactors = Reactors();
   if (reactors.size() != header_.reactors.count) return cells;
   const uint64_t end = header_.counters_offset_bytes + header_.op_count * header_.counters_stride_bytes;
   std::vector<uint8_t> copy(std::max<uint64_t>(end, sizeof(CellHead)));
-  for (uint64_t index = 0; index < used; ++index) {
-    if (!wanted(index, reactors)) continue;
+  const auto look = [&](uint64_t index) {
+    if (index >= used || !wanted(index, reactors)) return;
     if (CellSeen cell; ReadCell(index, reactors, &copy, &cell)) cells.push_back(std::move(cell));
+  };
+  if (among.empty()) {
+    for (uint64_t index = 0; index < used; ++index) look(index);
+  } else {
+    for (const uint64_t index : among) look(index);
   }
   return cells;
 }
 
 std::vector<CellSeen> SegmentReader::Cells(Which which) const {
-  return Choose([&](uint64_t index, const std::vector<ReactorSeen>& reactors) {
+  return Choose({}, [&](uint64_t index, const std::vector<ReactorSeen>& reactors) {
     return which == Which::kAll || !IsIdle(index, reactors);
   });
 }
 
-std::vector<CellSeen> SegmentReader::CellsOf(const std::string& controller) const {
+std::vector<CellSeen> SegmentReader::CellsOf(const std::string& controller,
+                                             std::span<const uint64_t> among) const {
   std::vector<CellSeen> cells =
-      Choose([&](uint64_t index, const std::vector<ReactorSeen>&) { return IsOf(index, controller); });
+      Choose(among, [&](uint64_t index, const std::vector<ReactorSeen>&) { return IsOf(index, controller); });
   // A name is read without looking whether it was just being changed.
   std::erase_if(cells, [&](const CellSeen& cell) { return cell.controller != controller; });
   return cells;

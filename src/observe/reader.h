@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -107,8 +108,8 @@ class SegmentReader {
   // The cells in use, with their counters; or only those with requests in flight at their reactor's last look, which
   // takes a fraction of the time where most are idle. One that is being changed just now is left out.
   std::vector<CellSeen> Cells(Which which = Which::kAll) const;
-  // Those of one controller's disks; it costs little to find them among thousands of others.
-  std::vector<CellSeen> CellsOf(const std::string& controller) const;
+  // Those of one controller's disks: of these (indices), or without any, of all.
+  std::vector<CellSeen> CellsOf(const std::string& controller, std::span<const uint64_t> among = {}) const;
   // One cell's, [op][stage]; empty when the cell is no longer the one that was seen.
   std::vector<std::vector<Histogram>> Histograms(const CellSeen& cell) const;
   std::vector<ReactorSeen> Reactors() const;
@@ -118,8 +119,9 @@ class SegmentReader {
 
  private:
   SegmentReader(UniqueFd fd, const SegmentHeader& header);
+  uint64_t Used() const;  // cells from there on were never used
   template <typename Wanted>
-  std::vector<CellSeen> Choose(Wanted wanted) const;
+  std::vector<CellSeen> Choose(std::span<const uint64_t> among, Wanted wanted) const;
   bool ReadCell(uint64_t index, const std::vector<ReactorSeen>& reactors, std::vector<uint8_t>* copy,
                 CellSeen* cell) const;
   bool IsOf(uint64_t index, const std::string& controller) const;

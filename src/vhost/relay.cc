@@ -274,7 +274,9 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
     case Request::kSetVringCall:
     case Request::kSetVringErr: {
       auto take = TakeDescriptor(message);
-      co_return co_await std::move(take);
+      Status taken = co_await std::move(take);
+      *answer = MakeAck(*message, taken.ok());
+      co_return taken;
     }
     case Request::kSetVringNum:
     case Request::kSetVringAddr:
@@ -330,8 +332,6 @@ Task<Status> Relay::TakeDescriptor(Message* message) {
   const auto index = static_cast<uint32_t>(value & kVringIndexMask);
   UniqueFd descriptor;
   if (!message->descriptors.empty()) descriptor = std::move(message->descriptors[0]);
-  message->descriptors.clear();
-  message->Set(value | kVringNoDescriptor);  // what the library gets to see
   if (message->request() == Request::kSetVringErr) {
     co_return session_.SetRingError(index, std::move(descriptor));
   }

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "expect_ok.h"
@@ -50,6 +51,19 @@ TEST(Idle, ConnectedDisksTakeNoCpu) {
   fmt::print("{} idle disks: {} ms of CPU in {} ms\n", kDisks, used_ns / kNsPerMs, kIdleMs);
   EXPECT_LT(percent, kIdlePercentMax);
   for (const auto& peer : peers) EXPECT_OK(peer->driver().FlushSync());  // and they wake up
+}
+
+// They poll: nobody else should have to wait for their core, nor they for who came to it.
+TEST(Idle, OnlyReactorsHaveTheirCores) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "SKIPPED: one core, nowhere else to go";
+  Host host({.engine_arguments = {"--cpus", "0"}});
+  ASSERT_TRUE(host.ok());
+  // In memory: io_uring's workers are threads of the kernel's making, on any core.
+  ASSERT_TRUE(host.AttachNew("vm", MemoryDisk(kDiskBytes)));
+  auto peer = Peer::Start(host.SocketPath("vm"));
+  ASSERT_OK(peer);
+  ASSERT_OK((*peer)->driver().FlushSync());
+  EXPECT_EQ(ThreadsOnFirstCpu(host.engine().pid()), std::vector<std::string>{"reactor-0"});
 }
 
 }  // namespace

@@ -184,4 +184,18 @@ std::string ReadTextFile(const std::string& path) {
   return text.str();
 }
 
+std::vector<std::string> ThreadsOnFirstCpu(pid_t pid) {
+  constexpr std::string_view kField = "Cpus_allowed_list:\t";
+  std::vector<std::string> names;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    const std::string status = ReadTextFile(task.path() / "status");
+    const size_t at = status.find(kField);
+    if (at == std::string::npos || status[at + kField.size()] != '0')
+      continue;  // a list begins with its lowest
+    std::string name = ReadTextFile(task.path() / "comm");
+    names.push_back(name.substr(0, name.find('\n')));
+  }
+  return names;
+}
+
 }  // namespace cleat::system_test

@@ -65,5 +65,7 @@ class Process {
 
 // The whole file, or "" when there is none.
 std::string ReadTextFile(const std::string& path);
+// The names of a process' threads that may run on the machine's first CPU.
+std::vector<std::string> ThreadsOnFirstCpu(pid_t pid);
 
 }  // namespace cleat::system_test

@@ -173,7 +173,8 @@ TEST(Codec, ReportsSayWhatTheyWereGiven) {
 
 // What one engine's reply says of a hand-over is what the next one is told.
 TEST(Codec, AHandOverGoesFromOneEngineToTheNext) {
-  const HandOver given{.disks = {{.target = 0, .use = {}}, {.target = 5, .use = {7, 0, ~uint64_t{0}}}}};
+  const HandOver given{.disks = {{.target = 0, .use = {}, .cells = {}},
+                                 {.target = 5, .use = {7, 0, ~uint64_t{0}}, .cells = {16383, 1}}}};
   const auto reply = Read(EncodeReply(5, Ok{}, &given));
   ASSERT_NE(reply->reply->hand_over, nullptr);
   EXPECT_EQ(Read(EncodeReply(5, Error(ErrorCode::kInternal, "no"), &given))->reply->hand_over, nullptr);
@@ -192,6 +193,7 @@ TEST(Codec, AHandOverGoesFromOneEngineToTheNext) {
   ASSERT_EQ(message.hand_over.disks.size(), 2U);
   EXPECT_EQ(message.hand_over.disks[1].target, 5U);
   EXPECT_EQ(message.hand_over.disks[1].use, given.disks[1].use);
+  EXPECT_EQ(message.hand_over.disks[1].cells, given.disks[1].cells);
 
   std::vector<uint64_t> many(kHandOverWordsMax + 1);
   take.hand_over->disks[0]->n_buckets = many.size();
@@ -199,6 +201,11 @@ TEST(Codec, AHandOverGoesFromOneEngineToTheNext) {
   EXPECT_EQ(Decode(Write(envelope)).error().message.find("too many buckets") == std::string::npos, false);
   take.hand_over->disks[0]->n_buckets = 0;
   take.hand_over->disks[0]->buckets = nullptr;
+  take.hand_over->disks[0]->n_cells = many.size();
+  take.hand_over->disks[0]->cells = many.data();
+  EXPECT_EQ(Decode(Write(envelope)).error().message.find("too many cells") == std::string::npos, false);
+  take.hand_over->disks[0]->n_cells = 0;
+  take.hand_over->disks[0]->cells = nullptr;
   take.hand_over = nullptr;  // of one that has died
   EXPECT_TRUE(Decode(Write(envelope)).ok());
   take.name = nullptr;

@@ -52,6 +52,21 @@ TEST(Past, GoesOnInAnotherEngine) {
   EXPECT_EQ(histogram.LongestNs(), BucketHighestNs(BucketOf(123456789)));
 }
 
+// Nobody else's is taken for its own, whatever is said.
+TEST(Past, LooksWhereItIsTold) {
+  const auto blue = MakeSegment("blue");
+  const auto other = blue->Add("controllers/vm2", "disks/b", 0, 0, 300).value();
+  const auto first = blue->Add(kController, "disks/a", 0, 0, 500).value();
+  const auto second = blue->Add(kController, "disks/c", 1, 0, 500).value();
+  first->Count(OpColumn::kRead, 3, 12288, 0);
+  const std::vector<uint64_t> told{other->index(), first->index(), kCellsMax, ~uint64_t{0}};
+  const auto pasts = ReadPast(blue->OpenForReaders().value(), kController, told);
+  ASSERT_TRUE(pasts.ok()) << pasts.error().message;
+  ASSERT_EQ(pasts->size(), 1U);
+  EXPECT_EQ(pasts->at(0).disk, "disks/a");
+  EXPECT_EQ(pasts->at(0).ops.at(static_cast<size_t>(OpColumn::kRead)).requests, 3U);
+}
+
 TEST(Past, OfNobodyIsNothing) {
   const auto blue = MakeSegment("blue");
   EXPECT_TRUE(ReadPast(blue->OpenForReaders().value(), kController)->empty());
