@@ -65,6 +65,7 @@ class Phases {
   Status Wake(const Populated& made, const std::string& figure);
   Status BareWake();
   Status Used(const Populated& made);
+  Result<double> WakeAsleep(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa);
   Result<double> WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa);
   // Target 0 of every `step`-th guest.
   Result<std::vector<perf::LoadDevice>> ActiveDisks(GuestFleet& guests, size_t step) const;

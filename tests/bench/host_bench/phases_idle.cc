@@ -21,8 +21,9 @@
 namespace cleat::bench {
 namespace {
 
-constexpr uint64_t kCalmMs = 1500;   // after the last change, until nothing follows from it any more
-constexpr uint64_t kAsleepMs = 3;    // a queue is polled 50 us after its last request
+constexpr uint64_t kCalmMs = 1500;  // after the last change, until nothing follows from it any more
+constexpr uint64_t kAsleepMs = 3;   // a queue is polled 50 us after its last request
+constexpr int kAsleepTriesMax = 100;
 constexpr uint32_t kReadBlocks = 8;  // 4 KiB
 constexpr uint64_t kWakeTimeoutNs = 5 * kNsPerSecond;
 constexpr uint64_t kStopLookMs = 100;
@@ -110,12 +111,24 @@ Result<double> Phases::WakeOnce(perf::ScsiDriver& driver, uint8_t target, uint64
   return static_cast<double>(end_ns - start_ns) / kNsPerUs;
 }
 
+// One that is asleep: it has to be kicked. A busy machine may take its time until the reactor is.
+Result<double> Phases::WakeAsleep(perf::ScsiDriver& driver, uint8_t target, uint64_t buffer_gpa) {
+  const perf::DriverRing& ring = driver.ring(perf::wire::kScsiFirstRequestQueue);
+  for (int tries = 0; tries < kAsleepTriesMax; ++tries) {
+    if (Status status = Sleep(kAsleepMs); !status) return std::move(status).error();
+    const uint64_t kicks = ring.stats().kicks;
+    auto time_us = WakeOnce(driver, target, buffer_gpa);
+    if (!time_us || ring.stats().kicks > kicks) return time_us;
+  }
+  return Error(ErrorCode::kInternal, fmt::format("a disk was awake after {} ms without a request, {} times",
+                                                 kAsleepMs, kAsleepTriesMax));
+}
+
 Status Phases::Wake(const Populated& made, const std::string& figure) {
   Say(fmt::format("waking {} disks, one after the other", plan_.wakes));
   // Spinning on the engine's core, this thread would be what a disk waits for.
   const OnCore pinned(plan_.generator_core);
   std::vector<double> times_us;
-  uint64_t asleep = 0;
   for (uint32_t i = 0; i < plan_.wakes; ++i) {
     // Far apart, so that nothing of the one before is of use.
     const size_t guest = (i * size_t{149}) % made.guests->size();
@@ -125,17 +138,10 @@ Status Phases::Wake(const Populated& made, const std::string& figure) {
       return std::move(cleared).error();
     auto buffer = driver.memory().Allocate(perf::GuestMemory::kPageBytes, perf::GuestMemory::kPageBytes);
     if (!buffer) return std::move(buffer).error();
-    if (Status status = Sleep(kAsleepMs); !status) return status;
-    const uint64_t kicks = driver.ring(perf::wire::kScsiFirstRequestQueue).stats().kicks;
-    auto time_us = WakeOnce(driver, target, *buffer);
+    auto time_us = WakeAsleep(driver, target, *buffer);
     if (!time_us) return std::move(time_us).error();
-    if (driver.ring(perf::wire::kScsiFirstRequestQueue).stats().kicks > kicks) ++asleep;
     driver.memory().Free(*buffer, perf::GuestMemory::kPageBytes);
     times_us.push_back(*time_us);
-  }
-  if (asleep != times_us.size()) {
-    return Error(ErrorCode::kInternal,
-                 fmt::format("only {} of {} disks were asleep", asleep, times_us.size()));
   }
   figures_.Add(figure + "_us_p50", "us", {Percentile(times_us, 0.5)});
   figures_.Add(figure + "_us_p99", "us", {Percentile(times_us, 0.99)});
