@@ -102,7 +102,7 @@ more_checks=
 [ "${1:-}" != --all ] || {
   tidied+=(tests)
   # Those that .clang-tidy leaves out for what they cost.
-  more_checks=$(sed -n '/^# Not here/,/^Checks/{s/^#//;p}' .clang-tidy | grep -oE '(performance|bugprone)-[a-z-]+' | paste -sd,)
+  more_checks=$(sed -n '/^# Not here/,/^Checks/{s/^#//;p}' .clang-tidy | grep -oE '(performance|bugprone|misc|modernize|readability)-[a-z-]+' | paste -sd,)
 }
 check "C++ formatting (clang-format-$clang)" format
 check "SPDX lines" spdx
