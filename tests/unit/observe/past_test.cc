@@ -45,8 +45,9 @@ TEST(Past, GoesOnInAnotherEngine) {
   EXPECT_EQ(reads.requests, 14U);
   EXPECT_EQ(reads.bytes, 16384U);
   EXPECT_EQ(reads.errors, 1U);
-  const auto& histogram =
-      reader->Histograms(cells[0])[static_cast<size_t>(OpColumn::kRead)][static_cast<size_t>(Stage::kTotal)];
+  const auto histograms = reader->Histograms(cells[0]);
+  const Histogram& histogram =
+      histograms[static_cast<size_t>(OpColumn::kRead)][static_cast<size_t>(Stage::kTotal)];
   EXPECT_EQ(histogram.count(), 3U);
   EXPECT_EQ(histogram.PercentileNs(0), 5U);
   EXPECT_EQ(histogram.LongestNs(), BucketHighestNs(BucketOf(123456789)));
