@@ -104,7 +104,8 @@ TEST_F(RbdDisk, StampsWhenRequestsGoAndCome) {
     ASSERT_EQ(disk->Start(io, op, 0, 4096).get(), IoStatus::kOk);
     const uint64_t submitted_ns = io.request.moments.at_ns(block::Moment::kSubmitted);
     EXPECT_GT(submitted_ns, 0U);
-    EXPECT_GT(io.request.moments.at_ns(block::Moment::kDone), submitted_ns);
+    // A turn of the reactor has one time: what librbd answers within the turn is done when it was submitted.
+    EXPECT_GE(io.request.moments.at_ns(block::Moment::kDone), submitted_ns);
   }
 }
 
