@@ -42,6 +42,7 @@ namespace cleat::engine {
 namespace {
 
 constexpr uint32_t kReactorsMax = 64;
+static_assert(kReactorsMax <= kHandOverWordsMax, "a disk has a cell of the counters on each of its reactors");
 // Storage that hangs takes a thread for each disk that is opened or closed on it; mapping guests' memory must
 // not wait for it, so that has a pool of its own.
 constexpr uint32_t kStorageThreadsMax = 64;

@@ -23,7 +23,6 @@ namespace cleat::system_test {
 namespace {
 
 constexpr int kDisksWithoutWiping = 32;
-
 constexpr uint64_t kDiskBytes = uint64_t{16} << 20;
 
 std::string RandomKey() {
@@ -154,11 +153,11 @@ TEST(KeyLeakTest, WithoutWipingWhatIsFreedCleatdsMemoryHoldsTheKey) {
   if (kSanitized) GTEST_SKIP() << "SKIPPED: a sanitizer has a malloc of its own, which is not wiped";
   Host host({.with_engine = false, .cleatd_arguments = {"--no-wiping-free"}});
   ASSERT_TRUE(host.ok());
-  // What was freed may be used again at once: one key of many is enough.
+  // What was freed may be used again at once: of the key's many ways through cleatd, one that left a trace is enough.
+  const std::string key = RandomKey();
   size_t found = 0;
   for (int i = 0; i < kDisksWithoutWiping && found == 0; ++i) {
     const std::string name = "d" + std::to_string(i);
-    const std::string key = RandomKey();
     {
       Api api(host.address());
       ASSERT_OK(api.CreateDisk(name, EncryptedDisk(host, key, name + ".img")));
