@@ -12,6 +12,9 @@ CTEST_ARGS ?=
 # Passed on to the benchmarks by `make bench`, to run a part: make bench BENCH_ARGS='--only null --quick'
 BENCH_ARGS ?=
 
+# Passed on to scripts/lint.sh by `make lint`: --fast, --all, --since COMMIT.
+LINT_ARGS ?=
+
 # How long `make soak` runs each target.
 SOAK_SECONDS ?= 600
 
@@ -96,7 +99,7 @@ demo: setup build ## set up, build, and show a guest using two disks
 	@/usr/bin/python3 scripts/demo.py
 
 lint: build ## formatting, clang-tidy, include directions, SPDX lines
-	@scripts/lint.sh
+	@scripts/lint.sh $(LINT_ARGS)
 
 format: ## format the C++ files in place
 	@scripts/lint.sh --format

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: tidy.py [--jobs N] [--clang-tidy PROGRAM] [--checks MORE] BUILD_DIR FOLDER...
+"""usage: tidy.py [--jobs N] [--clang-tidy PROGRAM] [--checks MORE] [--since COMMIT] BUILD_DIR FOLDER...
 
 Runs clang-tidy over the built sources in these folders and prints what it found. Exit status 1: something.
 
-Most of the time would go into the headers of libraries, so a dozen sources are put into one file, in BUILD_DIR/lint -
-not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those that don't compile
-together after all are checked by halves. clang can't read GCC's precompiled headers: the compile commands there leave
-them out."""
+Most of the time would go into the headers of libraries, so a dozen sources (more take longer than apart) are put into one
+file, in BUILD_DIR/lint - not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those
+that don't compile together after all are checked by halves. clang can't read GCC's precompiled headers: the compile
+commands there leave them out."""
 
 import argparse
 import collections
@@ -21,6 +21,8 @@ import sys
 import time
 
 TOGETHER = 12
+# Options that change nothing of what clang-tidy sees; sources that differ in them alone go together.
+NO_MATTER = ("-MD", "-Winvalid-pch", "-Wno-subobject-linkage", "-fPIC", "-fPIE")
 INCLUDED = re.compile(r'^#include "(.*)"$', re.M)
 FINDING = re.compile(r"^(\S+?):(\d+):(\d+): (?:warning|error): ")
 # What only one of the files in a translation unit may have: the names in anonymous namespaces, and macros.
@@ -73,7 +75,7 @@ class Options:
                 self.found.append((word, next(words)))
             elif word.startswith(("-D", "-I")):
                 self.found.append((word,))
-            elif word not in ("-MD", "-Winvalid-pch"):
+            elif word not in NO_MATTER and not word.startswith(("-O", "-m")):
                 self.others.append(word)
 
     def command(self, more, path):
@@ -134,6 +136,19 @@ class Unit:
                 yield from half.with_halves()
 
 
+def changed_since(commit, sources):
+    """Those of the sources that differ from what they were at a commit, or include a header that does."""
+    run = subprocess.run(["git", "diff", "--name-only", commit, "--"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if run.returncode != 0:
+        print(f"tidy.py: there is no commit {commit} here: all of it is checked", file=sys.stderr, flush=True)
+        return sources
+    changed = set(run.stdout.split())
+    # As they are included: from src/ or from the top.
+    headers = {path.removeprefix("src/") for path in changed if path.endswith(".h")}
+    return {source: options for source, options in sources.items()
+            if relative(source) in changed or headers.intersection(INCLUDED.findall(read(source)))}
+
+
 def sources_of(build):
     """The options of each source that is ours; what the build compiles together, taken apart."""
     sources = {}
@@ -182,6 +197,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--clang-tidy", default="clang-tidy-16")
     parser.add_argument("--checks", default="", help="more than .clang-tidy names")
+    parser.add_argument("--since", metavar="COMMIT", help="only what has changed since")
     parser.add_argument("build")
     parser.add_argument("folders", nargs="+")
     arguments = parser.parse_args()
@@ -192,6 +208,9 @@ def main():
               if relative(source).split(os.sep)[0] in arguments.folders}
     if not chosen:
         sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(arguments.folders)}")
+    if arguments.since:
+        chosen = changed_since(arguments.since, chosen)
+    print(f"tidy.py: {len(chosen)} sources", file=sys.stderr, flush=True)
     units = units_of(chosen, arguments.build, lint)
     commands = [one.command() for unit in units for one in unit.with_halves()]
     with open(os.path.join(lint, "compile_commands.json"), "w", encoding="utf-8") as file:

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/requests.h"
+
 namespace cleat::engine {
 namespace {
 
@@ -223,64 +225,12 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
 }
 
 Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
-  Status status;
-  UniqueFd answer_fd;
-  std::optional<HandOver> hand_over;
-  if (const auto* put = std::get_if<PutControllerMessage>(&request.body)) {
-    status = engine_.PutController(put->controller,
-                                   put->standby ? Controller::Role::kStandBy : Controller::Role::kServe);
-  } else if (const auto* yield = std::get_if<YieldControllerMessage>(&request.body)) {
-    auto task = engine_.YieldController(yield->name, yield->drain_ms * kNsPerMs);
-    auto yielded = co_await std::move(task);
-    if (yielded) {
-      hand_over = std::move(yielded).value();
-    } else {
-      status = std::move(yielded).error();
-    }
-  } else if (auto* take = std::get_if<TakeControllerMessage>(&request.body)) {
-    auto task = engine_.TakeController(take->name, std::move(take->hand_over), std::move(fd));
-    status = co_await std::move(task);
-  } else if (const auto* gone = std::get_if<DeleteControllerMessage>(&request.body)) {
-    auto task = engine_.DeleteController(gone->name);
-    status = co_await std::move(task);
-  } else if (auto* attach = std::get_if<AttachMessage>(&request.body)) {
-    auto task = engine_.Attach(std::move(attach->attachment));
-    status = co_await std::move(task);
-  } else if (const auto* detach = std::get_if<DetachMessage>(&request.body)) {
-    auto task = engine_.Detach(detach->controller, detach->target);
-    status = co_await std::move(task);
-  } else if (const auto* keep = std::get_if<KeepMemoryMessage>(&request.body)) {
-    status = engine_.KeepMemory(keep->memory, std::move(fd));
-  } else if (const auto* drop = std::get_if<DropMemoryMessage>(&request.body)) {
-    status = engine_.DropMemory(drop->disk);
-  } else if (const auto* fetch = std::get_if<FetchMemoryMessage>(&request.body)) {
-    auto memory = engine_.FetchMemory(fetch->disk);
-    if (memory) {
-      answer_fd = std::move(memory).value();
-    } else {
-      status = std::move(memory).error();
-    }
-  } else if (const auto* serve = std::get_if<ServeControllerMessage>(&request.body)) {
-    status = engine_.ServeController(serve->name);
-  } else if (std::holds_alternative<ShareGroupsMessage>(request.body)) {
-    status = engine_.ShareGroups(std::move(fd));
-  } else if (const auto* group = std::get_if<PutGroupMessage>(&request.body)) {
-    status = engine_.PutGroup(group->group);
-  } else if (const auto* dropped = std::get_if<DropGroupMessage>(&request.body)) {
-    status = engine_.DropGroup(dropped->name);
-  } else if (const auto* limit = std::get_if<LimitDiskMessage>(&request.body)) {
-    status = engine_.LimitDisk(limit->limit);
-  } else if (const auto* cluster = std::get_if<PutClusterMessage>(&request.body)) {
-    status = engine_.PutCluster(cluster->cluster);
-  } else if (const auto* cluster_gone = std::get_if<DropClusterMessage>(&request.body)) {
-    status = engine_.DropCluster(cluster_gone->name);
-  } else if (const auto* resize = std::get_if<ResizeDiskMessage>(&request.body)) {
-    auto task = engine_.ResizeDisk(resize->resize);
-    status = co_await std::move(task);
-  }
+  auto task = CarryOut(engine_, request, fd);
+  Answer answer = co_await std::move(task);
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply
-    Send(EncodeReply(request.id, status, hand_over ? &*hand_over : nullptr), std::move(answer_fd));
+    Send(EncodeReply(request.id, answer.status, answer.hand_over ? &*answer.hand_over : nullptr),
+         std::move(answer.fd));
   }
   gate_.Leave();
 }

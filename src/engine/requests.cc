@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/requests.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace cleat::engine {
+namespace {
+
+// An overload for each kind: one that is missing does not compile.
+class Visitor {
+ public:
+  Visitor(Engine& engine, UniqueFd& fd) : engine_(engine), fd_(fd) {}
+
+  Task<Answer> operator()(PutControllerMessage& put) {
+    co_return engine_.PutController(put.controller,
+                                    put.standby ? Controller::Role::kStandBy : Controller::Role::kServe);
+  }
+  Task<Answer> operator()(YieldControllerMessage& yield) {
+    auto task = engine_.YieldController(yield.name, yield.drain_ms * kNsPerMs);
+    auto yielded = co_await std::move(task);
+    if (!yielded) co_return Status(std::move(yielded).error());
+    Answer answer{Status(Ok{})};
+    answer.hand_over = std::move(yielded).value();
+    co_return answer;
+  }
+  Task<Answer> operator()(TakeControllerMessage& take) {
+    auto task = engine_.TakeController(take.name, std::move(take.hand_over), std::move(fd_));
+    co_return co_await std::move(task);
+  }
+  Task<Answer> operator()(DeleteControllerMessage& gone) {
+    auto task = engine_.DeleteController(gone.name);
+    co_return co_await std::move(task);
+  }
+  Task<Answer> operator()(ServeControllerMessage& serve) { co_return engine_.ServeController(serve.name); }
+
+  Task<Answer> operator()(AttachMessage& attach) {
+    auto task = engine_.Attach(std::move(attach.attachment));
+    co_return co_await std::move(task);
+  }
+  Task<Answer> operator()(DetachMessage& detach) {
+    auto task = engine_.Detach(detach.controller, detach.target);
+    co_return co_await std::move(task);
+  }
+  Task<Answer> operator()(ResizeDiskMessage& resize) {
+    auto task = engine_.ResizeDisk(resize.resize);
+    co_return co_await std::move(task);
+  }
+  Task<Answer> operator()(LimitDiskMessage& limit) { co_return engine_.LimitDisk(limit.limit); }
+
+  Task<Answer> operator()(KeepMemoryMessage& keep) {
+    co_return engine_.KeepMemory(keep.memory, std::move(fd_));
+  }
+  Task<Answer> operator()(DropMemoryMessage& drop) { co_return engine_.DropMemory(drop.disk); }
+  Task<Answer> operator()(FetchMemoryMessage& fetch) {
+    auto memory = engine_.FetchMemory(fetch.disk);
+    if (!memory) co_return Status(std::move(memory).error());
+    Answer answer{Status(Ok{})};
+    answer.fd = std::move(memory).value();
+    co_return answer;
+  }
+
+  Task<Answer> operator()(ShareGroupsMessage& /*share*/) { co_return engine_.ShareGroups(std::move(fd_)); }
+  Task<Answer> operator()(PutGroupMessage& put) { co_return engine_.PutGroup(put.group); }
+  Task<Answer> operator()(DropGroupMessage& drop) { co_return engine_.DropGroup(drop.name); }
+  Task<Answer> operator()(PutClusterMessage& put) { co_return engine_.PutCluster(put.cluster); }
+  Task<Answer> operator()(DropClusterMessage& drop) { co_return engine_.DropCluster(drop.name); }
+
+  Task<Answer> operator()(HelloReplyMessage& /*reply*/) {
+    CLEAT_CHECK(false);  // it is no request
+    co_return Status(Ok{});
+  }
+
+ private:
+  Engine& engine_;
+  UniqueFd& fd_;
+};
+
+}  // namespace
+
+Task<Answer> CarryOut(Engine& engine, Incoming& request, UniqueFd& fd) {
+  Visitor visitor(engine, fd);
+  auto task = std::visit(visitor, request.body);
+  co_return co_await std::move(task);
+}
+
+}  // namespace cleat::engine
