@@ -16,6 +16,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "scripts" / "bench"), str(ROOT / "scripts" / "guest")]
@@ -25,6 +26,8 @@ from cleat_bench.lab import FULL, QUICK, Lab, Pace  # noqa: E402
 from cleat_bench.stats import Figure  # noqa: E402
 from cleat_guest import BenchError  # noqa: E402
 from cleat_guest.bench import exit_on_sigterm  # noqa: E402
+
+WORST_SHOWN = 3
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -70,11 +73,14 @@ class Clock:
         self._left_s -= seconds
 
 
-def measure(lab: Lab, chosen: list[plan.Measurement]) -> tuple[dict[str, Figure], list[str]]:
-    """The figures, and what failed: that does not keep the rest from being measured."""
+def measure(lab: Lab, chosen: list[plan.Measurement]) -> tuple[dict[str, Figure], list[str], dict[str, float]]:
+    """The figures, and what failed: that does not keep the rest from being measured; and how much of the cores' time the
+    machine's host gave to others during each, in percent."""
     clock = Clock(sum(measurement.seconds(lab.pace) for measurement in chosen))
     figures: dict[str, Figure] = {}
     failures = []
+    stolen = {}
+    _, ticks = machine.stolen_percent()
     for measurement in chosen:
         clock.say(f"{measurement.name}: {measurement.title}")
         lab.measurement = measurement.name
@@ -87,9 +93,17 @@ def measure(lab: Lab, chosen: list[plan.Measurement]) -> tuple[dict[str, Figure]
         except BenchError as error:
             failures.append(f"{measurement.name}: {error}")
             print(f"bench: {failures[-1]}", file=sys.stderr, flush=True)
+        stolen[measurement.name], ticks = machine.stolen_percent(ticks)
         clock.done(measurement.seconds(lab.pace))
     clock.say("measured")
-    return figures, failures
+    return figures, failures, stolen
+
+
+def stolen_text(stolen: dict[str, float]) -> str:
+    """The median, and which measurements had it worst."""
+    worst = sorted(stolen, key=lambda name: -stolen[name])[:WORST_SHOWN]
+    return (f"{median(stolen.values()):.0f} % of the cores' time; most: "
+            + ", ".join(f"{name} {stolen[name]:.0f} %" for name in worst))
 
 
 def write_page(out: Path, page_dir: Path) -> None:
@@ -127,7 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
               file_dir=out, pace=pace_of(arguments), quick=arguments.quick)
     with lab:
-        figures, failures = measure(lab, chosen)
+        figures, failures, stolen = measure(lab, chosen)
+    described["taken by its host meanwhile"] = stolen_text(stolen)
+    print(f"  taken by this machine's host meanwhile: {stolen_text(stolen)}")
     results.write_whole(out / "results.json", results.results_json(figures))
     results.write_whole(out / "raw.json", results.raw_json(described, lab.notes, lab.raw))
     if not arguments.quick and not arguments.only:

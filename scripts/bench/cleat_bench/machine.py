@@ -90,6 +90,15 @@ def _cpu_ticks() -> tuple[int, int]:
     return sum(numbers) - idle, sum(numbers)
 
 
+def stolen_percent(since: tuple[int, int] | None = None) -> tuple[float, tuple[int, int]]:
+    """How much of all cores' time this machine's host gave to others since an earlier call, and what to give the next one. A
+    reactor that polls does not notice, a thread that was woken waits for its core to come back."""
+    numbers = [int(word) for word in _text("/proc/stat").splitlines()[0].split()[1:9]]
+    now = numbers[7], sum(numbers)
+    stolen, total = (now[0] - since[0], now[1] - since[1]) if since else (0, 0)
+    return 100.0 * stolen / max(1, total), now
+
+
 def busy_percent(seconds: float = 1.0) -> float:
     """How much of all cores is in use, by whomever; to be asked while nothing of ours runs."""
     busy, total = _cpu_ticks()

@@ -35,6 +35,8 @@ METHOD = """## How it is measured
   what limits). With one in flight it is the round trip.
 - The bare ring loop is the generator with its own rings in memory and a loop on the other core that takes each chain, reads
   its header and writes its status: what the machine and its caches allow. Divide by it to compare machines.
+- *taken by its host* is time in which a virtual machine's core did not run. What polls loses that much; what sleeps and is woken,
+  as in an upgrade, waits for its core at each step.
 """
 
 COMPARE = """## Again, and compared
