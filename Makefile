@@ -12,6 +12,10 @@ CTEST_ARGS ?=
 # How often `make test` may try a test that looks for no lost data (scripts/run_tests.py); CI, on machines of many, says 2.
 TRIES ?= 1
 
+# What is built and tested with AddressSanitizer: all, or core_tests (cmake/CleatBuild.cmake), which takes half the time.
+ASAN ?= all
+ASAN_TESTS = $(if $(filter core_tests,$(ASAN)),-L 'unit|sim|hostile|crash' -LE 'guest|ceph|bench',-LE guest)
+
 # Passed on to the benchmarks by `make bench`, to run a part: make bench BENCH_ARGS='--only null --quick'
 BENCH_ARGS ?=
 
@@ -24,11 +28,11 @@ SOAK_SECONDS ?= 600
 # GCC 12's sanitizers lose their way in a widely randomised address space; a container may forbid turning that off.
 SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-# $(call build,preset)
+# $(call build,preset[,target])
 define build
 	@[ -f $(call build_dir,$(1))/build.ninja ] || cmake --preset $(1) || \
 	  { echo "make: configuring '$(1)' failed, see above; what is missing, 'make setup' installs" >&2; exit 1; }
-	@cmake --build --preset $(1) --parallel $(JOBS) || \
+	@cmake --build --preset $(1) --parallel $(JOBS) --target $(or $(2),all) || \
 	  { echo "make: building '$(1)' failed; the compiler's words are above" >&2; exit 1; }
 endef
 
@@ -73,8 +77,8 @@ test-release: build ## all tests of the release build, guests included
 	$(call run_tests,release)
 
 test-asan: ## address and undefined-behaviour sanitizers: everything but guests
-	$(call build,asan)
-	$(call run_tests,asan,-LE guest)
+	$(call build,asan,$(ASAN))
+	$(call run_tests,asan,$(ASAN_TESTS))
 
 test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
 	$(call build,tsan)
