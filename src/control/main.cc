@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/paths.h"
+#include "base/scheduling.h"
 #include "base/version.h"
 #include "control/daemon.h"
 #include "control/wiping_free.h"
@@ -101,6 +102,8 @@ Status Serve(const Arguments& arguments) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  if (const auto asked = HoldCoresFor(kShortTurnNs); !asked.ok())
+    spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
   auto manager = ServiceNotifier::FromEnvironment();
   if (!manager.ok()) return std::move(manager).error();
 

@@ -2,8 +2,6 @@
 // cleat-engine: serves the disks of one host (or of one NUMA node) to its guests. Takes its orders from
 // cleatd, keeps nothing on disk. Threads: this one, which becomes the control reactor; one for each I/O
 // reactor; the vhost library's one; a few for calls that block.
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +19,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/paths.h"
+#include "base/scheduling.h"
 #include "base/version.h"
 #include "block/memory_guard.h"
 #include "engine/command_link.h"
@@ -152,29 +151,12 @@ std::string WhatIsLeft(const Engine& engine) {
   return std::to_string(attachments.size()) + " disk(s)" + names;
 }
 
-// Those that no reactor has, when these have their own.
+// What a connection asks of other threads is not to wait for a reactor that polls, nor a guest's request for them.
 std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
-  std::vector<uint32_t> others;
-  cpu_set_t ours;
-  if (reactors.empty() || sched_getaffinity(0, sizeof(ours), &ours) != 0) return others;
-  for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    const bool taken = std::find(reactors.begin(), reactors.end(), cpu) != reactors.end();
-    if (CPU_ISSET(cpu, &ours) && !taken) others.push_back(cpu);
-  }
+  if (reactors.empty()) return {};
+  std::vector<uint32_t> others = CpusBeside(reactors);
   if (others.empty()) spdlog::warn("reactors have every core: this engine's other threads share them");
   return others;
-}
-
-// This thread and all that are started from now on: what a connection asks of them is not to wait for a reactor that polls,
-// nor a guest's request for them.
-Status StayOn(const std::vector<uint32_t>& cpus) {
-  if (cpus.empty()) return Ok{};
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const uint32_t cpu : cpus) CPU_SET(cpu, &set);
-  const int failed = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-  if (failed != 0) return ErrnoError(failed, "keeping threads off the reactors' cores");
-  return Ok{};
 }
 
 Task<void> ShutDown(CommandLink& link, Engine& engine, CephDisks& ceph, bool& ceph_ended, Watchdog& watchdog,
@@ -201,6 +183,8 @@ Status Serve(const Settings& settings) {
   if (!manager) return std::move(manager).error();
   Status made = MakeDirectory(settings.runtime_dir);
   if (!made) return made;
+  if (Status asked = HoldCoresFor(kShortTurnNs); !asked)
+    spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
   const std::vector<uint32_t> other_cpus = OtherCpus(settings.cpus);
   if (Status stays = StayOn(other_cpus); !stays) return stays;
   // Another number at each start, for cleatd to tell a restart from a reconnect.
