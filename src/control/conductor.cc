@@ -153,22 +153,25 @@ void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& i
   }
 }
 
+// Nobody can say now what that engine does about it.
+void Conductor::ReportUnknown(const std::string& engine, const std::string& controller) {
+  v1::ControllerStatus status;
+  status.set_state(v1::CONTROLLER_STATE_PENDING);
+  status.set_message(fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
+  state_.ReportController(engine, controller, status);
+  for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments) {
+    state_.ReportAttachment(engine, {controller, attachment.row.spec.target(), 0},
+                            {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
+  }
+}
+
 void Conductor::OnGone(PeerId peer, const std::string& why) {
   const auto node = engines_.extract(peer);
   if (node.empty()) return;
   const EngineInfo& info = node.mapped().info;
   ReportEngine(info, false,
                fmt::format("lost: {}. It serves on if it is alive, and connects again by itself", why));
-  v1::ControllerStatus status;
-  status.set_state(v1::CONTROLLER_STATE_PENDING);
-  status.set_message(fmt::format("{} is not connected (it may still be serving)", EngineName(info.id)));
-  for (const std::string& controller : state_.ControllersOn(info.id)) {
-    state_.ReportController(info.id, controller, status);
-    for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments) {
-      state_.ReportAttachment(info.id, {controller, attachment.row.spec.target(), 0},
-                              {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
-    }
-  }
+  for (const std::string& controller : state_.ControllersOn(info.id)) ReportUnknown(info.id, controller);
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
   // What stood by there may do so elsewhere.
   if (!info.stands_by_for.empty()) {

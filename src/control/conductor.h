@@ -78,6 +78,7 @@ class Conductor final : public EngineLink::Events {
   // Meeting and parting.
   void TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory);
   bool IsForeign(const engine::v1::Inventory& inventory);
+  void ReportUnknown(const std::string& engine, const std::string& controller);
   void ReportEngine(const EngineInfo& info, bool connected, const std::string& message);
 
   // Events.

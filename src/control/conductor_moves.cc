@@ -325,8 +325,9 @@ void Conductor::LookAtTake(const std::string& controller, Move& move) {
   }
   const bool gone = back || (to == nullptr && dead_.contains(move.to));
   if (move.crash) {
-    if (gone || to == nullptr) move.phase = Move::Phase::kPreparing;
-    return gone || to == nullptr ? LookAtCrash(controller, move) : void();
+    if (!gone) return;  // it may have it: only it can say so, or its death
+    move.phase = Move::Phase::kPreparing;
+    return LookAtCrash(controller, move);
   }
   if (gone) return StartTakeBack(controller, move, EngineName(move.to) + " was lost while it took it");
   if (clock_.NowNs() < move.deadline_ns) return WakeFor(controller, move);
@@ -416,7 +417,12 @@ void Conductor::EndMove(const std::string& controller, const Status& status) {
     spdlog::warn("{} stays on {}: {}", ControllerName(controller), EngineName(move.from),
                  status.error().message);
   }
-  if (EngineView* engine = FindByName(status.ok() ? move.to : move.from)) ReportView(*engine, controller);
+  const std::string& place = status.ok() ? move.to : move.from;
+  if (EngineView* engine = FindByName(place)) {
+    ReportView(*engine, controller);
+  } else {
+    ReportUnknown(place, controller);
+  }
   if (!move.told) TellMoved(controller, move, status);
   Look(controller);
   for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments)

@@ -19,6 +19,11 @@ using google::protobuf::util::TimeUtil;
 constexpr uint64_t kRecountNs = 100 * kNsPerMs;
 constexpr uint64_t kForEver = ~uint64_t{0};
 
+// And has not been known to refuse since.
+bool WasAskedToTake(const Move& move) {
+  return move.phase == Move::Phase::kTaking || move.phase == Move::Phase::kCommitting;
+}
+
 }  // namespace
 
 // ---- Upgrades ----
@@ -150,15 +155,16 @@ void Conductor::TakeOverFrom(const std::string& engine) {
   for (const std::string& controller : state_.ControllersOn(engine)) {
     const auto found = moves_.find(controller);
     const std::string to = found == moves_.end() ? successor : found->second.to;
-    if (to.empty() || FindByName(to) == nullptr) continue;
+    // One that was asked to take it may have it, though its connection is lost.
+    const bool may_have = found != moves_.end() && WasAskedToTake(found->second) && !dead_.contains(to);
+    if (to.empty() || (FindByName(to) == nullptr && !may_have)) continue;
     take_over.all.push_back({.controller = controller, .engine = to});
     if (state_.IntentOf(controller).row.deleting) continue;
     Move& move = moves_[controller];
     move.from = engine;
     move.to = to;
     move.crash = true;
-    const bool asked = move.phase == Move::Phase::kTaking || move.phase == Move::Phase::kCommitting;
-    if (!asked) move.phase = Move::Phase::kPreparing;
+    if (!WasAskedToTake(move)) move.phase = Move::Phase::kPreparing;
     state_.PrepareMove(controller, to);
     take_over.waiting.insert(controller);
     if (upgrading && upgrade_->waiting.erase(controller) + upgrade_->preparing.erase(controller) +

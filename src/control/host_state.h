@@ -215,7 +215,8 @@ class HostState {
   // ignored.
   void ReportEngine(const std::string& id,
                     const v1::EngineStatus& status);  // `controllers` is filled in here
-  // Chooses an engine for each controller that has none, as far as there are any.
+  // Chooses an engine for each controller that has none, as far as there are any. After the end of an upgrade and of a
+  // controller, which make room, it happens by itself.
   void PlaceControllers();
   // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
   void PrepareMove(const std::string& controller, const std::string& engine);
@@ -401,6 +402,7 @@ class HostState {
 
   Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
   std::string ChooseEngine() const;  // empty when there is none
+  void PlaceWaiting();
   Status CheckChosenEngine(const std::string& controller, const v1::ControllerSpec& spec) const;
   // Standing by. (host_state_upgrades.cc)
   bool StandsBy(const std::string& engine) const;

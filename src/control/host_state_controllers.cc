@@ -196,7 +196,9 @@ Status HostState::EraseController(ControllerEntry& entry) {
   LeaveGroup(entry.row);
   controllers_.erase(id);
   PublishGone(ControllerName(id));
-  if (!engine.empty()) CountController(engine, -1);
+  if (engine.empty()) return Ok{};
+  CountController(engine, -1);
+  PlaceWaiting();
   return Ok{};
 }
 

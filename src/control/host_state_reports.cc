@@ -91,6 +91,10 @@ void HostState::ReportEngine(const std::string& id, const v1::EngineStatus& stat
 
 void HostState::PlaceControllers() {
   const std::lock_guard lock(mutex_);
+  PlaceWaiting();
+}
+
+void HostState::PlaceWaiting() {
   for (auto& [id, entry] : controllers_) {
     if (!entry.row.engine.empty()) continue;
     ControllerRow row = entry.row;

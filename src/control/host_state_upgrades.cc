@@ -255,6 +255,7 @@ void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus
                     stored.error().message);
   }
   Publish(engine, entry);
+  if (status.state() != v1::UPGRADE_STATE_RUNNING) PlaceWaiting();  // its engine takes new ones again
 }
 
 std::string HostState::InterruptedTo(const std::string& engine) {

@@ -141,9 +141,19 @@ bool FakeEngine::Connect() {
   return true;
 }
 
-void FakeEngine::Disconnect() {
+void FakeEngine::EndConnection() {
   if (socket_.valid()) shutdown(socket_.get(), SHUT_RDWR);
   if (thread_.joinable()) thread_.join();
+}
+
+void FakeEngine::DisconnectBeforeAnswers() {
+  EndConnection();
+  Release();
+  Disconnect();
+}
+
+void FakeEngine::Disconnect() {
+  EndConnection();
   const std::lock_guard lock(mutex_);
   socket_.Reset();
   held_.clear();

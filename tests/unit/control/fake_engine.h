@@ -28,6 +28,8 @@ class FakeEngine {
   // Connects and says hello with what it has. False, with `refusal`, when cleatd refuses.
   bool Connect();
   void Disconnect();
+  // What is held is done, and its answers are lost.
+  void DisconnectBeforeAnswers();
   // A new process: it has nothing any more.
   void Restart();
   // Its process ends: what it had is gone, its locks are free. Connect() starts a new one.
@@ -89,6 +91,7 @@ class FakeEngine {
  private:
   using Key = std::pair<std::string, uint32_t>;
 
+  void EndConnection();
   void Run();
   void Answer(Datagram request);
   engine::v1::Reply Do(Datagram& request, std::vector<UniqueFd>& fds);

@@ -215,6 +215,16 @@ TEST_F(HostStateTest, AControllerWaitsForAnEngineWithRoom) {
   EXPECT_EQ(state_->GetController(GetController("b"))->status().engine(), "engines/engine-b");
 }
 
+TEST_F(HostStateTest, AControllerIsPlacedWhenAnotherOneMakesRoom) {
+  ConnectEngine("engine-a", 1);
+  ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
+  ASSERT_TRUE(state_->CreateController(NewController("b")).ok());
+  ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
+  EXPECT_EQ(state_->GetController(GetController("b"))->status().engine(), "") << "a is still there";
+  ASSERT_TRUE(state_->ForgetController("a").ok());
+  EXPECT_EQ(state_->GetController(GetController("b"))->status().engine(), "engines/engine-a");
+}
+
 TEST_F(HostStateTest, WrongControllersAreRefused) {
   const auto refused = [&](auto change, const std::string& says) {
     auto request = NewController("a");

@@ -24,6 +24,8 @@ class MovesRig : public ConductorRig {
     blue_.set_host(&host_);
     green_.set_host(&host_);
   }
+  // Blue outlives the host, and would do on it what it is still asked for.
+  ~MovesRig() override { blue_.Disconnect(); }
 
   // Engines serve on, and connect when they are told to.
   void RestartCleatd() {
@@ -32,11 +34,13 @@ class MovesRig : public ConductorRig {
     green_.Disconnect();
     Start();
   }
-  // With other options.
-  void StartWith(const ConductorOptions& options) {
-    Stop();
+  // With other options, and both engines connected.
+  void RestartWith(const ConductorOptions& options) {
     options_ = options;
-    Start();
+    RestartCleatd();
+    ASSERT_TRUE(blue_.Connect());
+    ASSERT_TRUE(green_.Connect());
+    AwaitEngines();
   }
 
   void Await(const std::string& what, const std::function<bool()>& condition) {
@@ -97,6 +101,13 @@ class MovesRig : public ConductorRig {
   }
   void AwaitEngines() {
     Await("both engines are there", [&] { return IsConnected("engine-0") && IsConnected("engine-1"); });
+  }
+  // Time for what must not happen: another controller is made, and its engine has it.
+  void AwaitProbe() {
+    ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
+    Await("it goes on", [&] {
+      return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
+    });
   }
   bool IsConnected(const std::string& engine) {
     const auto found = state_->GetEngine(GetEngine(engine));

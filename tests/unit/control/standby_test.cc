@@ -116,22 +116,14 @@ TEST_F(StandbyTest, ASuccessorOfTheOtherThatIsThereFirstGetsEverything) {
   AwaitServed("a", "engine-0");
   blue_.Die();
   host_.Serve("controllers/a", "engine-0", "as before");
-  ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
-  Await("it goes on", [&] {
-    return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
-  });
+  AwaitProbe();
   EXPECT_EQ(EngineOf("a"), "engines/engine-0");
   const Requests requests = green_.TakeRequests();
   EXPECT_EQ(std::count(requests.begin(), requests.end(), "TakeController controllers/a"), 0);
 }
 
 TEST_F(StandbyTest, WhatCanNotBeTakenInTimeIsAttachedTheOrdinaryWay) {
-  StartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_over_ns = 100 * kNsPerMs});
-  blue_.Disconnect();
-  green_.Disconnect();
-  ASSERT_TRUE(blue_.Connect());
-  ASSERT_TRUE(green_.Connect());
-  AwaitEngines();
+  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_over_ns = 100 * kNsPerMs});
   CreateSome({"a", "b"});
   for (const char* id : {"a", "b"}) AwaitStandby(green_, id);
   green_.TakeRequests();
@@ -169,6 +161,38 @@ TEST_F(StandbyTest, BothDieAndWhoComesBackServes) {
   AwaitStandby(green_, "a");
 }
 
+// It took, and nobody heard of that: whoever is there meanwhile must not get it.
+TEST_F(StandbyTest, OneThatWasAskedToTakeAndIsNotHeardOfMayServe) {
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  green_.Hold("TakeController");
+  blue_.Die();
+  green_.WaitForRequest("TakeController controllers/a");
+  green_.DisconnectBeforeAnswers();
+  Await("that is noticed", [&] { return !IsConnected("engine-1"); });
+  ASSERT_EQ(host_.ServerOf("controllers/a"), "engine-1");
+  ASSERT_TRUE(blue_.Connect());
+  AwaitProbe();
+  ASSERT_TRUE(green_.Connect());
+  AwaitServed("a", "engine-1");
+  EXPECT_EQ(host_.Violations(), Requests{});
+}
+
+TEST_F(StandbyTest, OneThatIsNotHeardOfAgainKeepsWhatItMayServe) {
+  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_over_ns = 100 * kNsPerMs});
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  green_.Hold("TakeController");
+  blue_.Die();
+  green_.WaitForRequest("TakeController controllers/a");
+  green_.DisconnectBeforeAnswers();
+  ASSERT_TRUE(blue_.Connect());
+  Await("it is its", [&] { return EngineOf("a") == "engines/engine-1"; });
+  AwaitProbe();
+  EXPECT_EQ(host_.ServerOf("controllers/a"), "engine-1");
+  EXPECT_EQ(host_.Violations(), Requests{});
+}
+
 TEST_F(StandbyTest, AStandbyThatDiesAndReturnsPreparesAgain) {
   CreateSome({"a"});
   AwaitStandby(green_, "a");
@@ -189,10 +213,7 @@ TEST_F(StandbyTest, CleatdIsRestartedBetweenTheDeathAndTheRowsChange) {
   RestartCleatd();
   // The dead one's successor is there first: it has to wait for who may have taken.
   ASSERT_TRUE(blue_.Connect());
-  ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
-  Await("it goes on", [&] {
-    return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
-  });
+  AwaitProbe();
   ASSERT_TRUE(green_.Connect());
   AwaitServed("a", "engine-1");
   AwaitServed("b", "engine-0");
