@@ -40,9 +40,8 @@ endef
 define run_tests
 	@mkdir -p build/logs
 	@$(if $(filter release,$(1)),,$(SETARCH)) /usr/bin/python3 -B scripts/run_tests.py --tries $(TRIES) \
-	  $(call build_dir,$(1)) --parallel $(JOBS) $(2) $(CTEST_ARGS) || { echo "make: tests of '$(1)' failed; the list is in" \
-	  "$(call build_dir,$(1))/Testing/Temporary/LastTestsFailed.log, all output in LastTest.log beside it," \
-	  "guests' and daemons' logs in $(call build_dir,$(1))/logs" >&2; exit 1; }
+	  $(call build_dir,$(1)) --parallel $(JOBS) $(2) $(CTEST_ARGS) || { echo "make: tests of '$(1)' failed: they" \
+	  "are named above. Guests' and daemons' logs are in $(call build_dir,$(1))/logs" >&2; exit 1; }
 endef
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))

@@ -2,17 +2,16 @@
 #include "modules/rbd/rados_client.h"
 
 #include <dirent.h>
-#include <pthread.h>
-#include <sched.h>
 
 #include <array>
-#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/scheduling.h"
 #include "keys/secret_arena.h"
 #include "keys/traces.h"
 #include "modules/rbd/ceph_error.h"
@@ -63,7 +62,7 @@ struct RadosClient::Core {
   const std::shared_ptr<const ClusterOptions> cluster;
   const std::shared_ptr<ControlLink> link;
   const uint32_t number;
-  cpu_set_t maker_cpus{};
+  const std::vector<uint32_t> maker_cpus = CpusBeside({});  // of the thread that makes it
   const MonotonicClock clock;
   KeyFile key_file;  // the client's as long as that is
 
@@ -81,7 +80,6 @@ RadosClient::RadosClient(std::shared_ptr<const ClusterOptions> cluster, std::sha
       link_(std::move(link)),
       number_(number),
       core_(std::make_shared<Core>(cluster_, link_, number)) {
-  CLEAT_CHECK(pthread_getaffinity_np(pthread_self(), sizeof core_->maker_cpus, &core_->maker_cpus) == 0);
   link_->threads.fetch_add(1);
   std::thread([core = core_]() mutable {
     core->Main();
@@ -151,15 +149,10 @@ void RadosClient::Core::Main() {
 }
 
 void RadosClient::Core::TakePlace() const {
-  cpu_set_t cpus = maker_cpus;
-  if (!cluster->cpus.empty()) {
-    CPU_ZERO(&cpus);
-    for (const uint32_t cpu : cluster->cpus) CPU_SET(cpu, &cpus);
-  }
-  if (pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0) {
+  if (const Status placed = StayOn(cluster->cpus.empty() ? maker_cpus : cluster->cpus); !placed.ok()) {
     spdlog::warn(
         "{}: its client's threads can't run on the CPUs that were given for them, and run anywhere: {}",
-        cluster->name, std::strerror(errno));
+        cluster->name, placed.error().message);
   }
 }
 

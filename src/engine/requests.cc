@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/requests.h"
 
-#include <utility>
 #include <variant>
 
 #include "base/check.h"

@@ -14,8 +14,8 @@
 namespace cleat::engine {
 
 struct Answer {
-  Answer(Status outcome)
-      : status(std::move(outcome)) {}  // NOLINT(google-explicit-constructor): most are no more
+  // NOLINTNEXTLINE(google-explicit-constructor): most answers are no more than that.
+  Answer(Status outcome) : status(std::move(outcome)) {}
 
   Status status;
   UniqueFd fd;                        // of the memory that was fetched

@@ -28,6 +28,12 @@ Result<UniqueFd> StandIn(const std::vector<MemoryTableRegion>& regions) {
   return file;
 }
 
+Message MakeNumber(const Message& request, uint64_t number) {
+  Message reply = MakeReply(request, sizeof number);
+  reply.Set(number);
+  return reply;
+}
+
 }  // namespace
 
 Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
@@ -127,7 +133,8 @@ Task<Status> Relay::Converse() {
     }
     auto unasked = library_.TryRead();
     if (!unasked || *unasked) {
-      co_return Error(ErrorCode::kInvalidArgument, "the vhost library refused " + last_request_);
+      co_return Error(ErrorCode::kInvalidArgument,
+                      "the vhost library refused a message; the last one was " + last_request_);
     }
     auto next = peer_.TryRead();
     if (!next) {
@@ -162,19 +169,21 @@ Task<Status> Relay::Handle(Message* message) {
     if (message->needs_reply()) (void)peer_.TryWrite(MakeAck(*message, false));
     co_return taken;
   }
+  const bool answered = FindRequest(message->header.request)->answered;
+  const bool wanted = answered || message->needs_reply();
   if (!answer) {
+    message->header.flags &= ~kFlagNeedReply;
     auto forward = Write(library_, *message);
     Status forwarded = co_await std::move(forward);
     if (!forwarded) co_return Error(ErrorCode::kInternal, "the vhost library has closed the connection");
     message->descriptors.clear();
-    if (!FindRequest(message->header.request)->answered && !message->needs_reply()) co_return Ok{};
-    answer.emplace();
-    auto wait = AwaitReply(*message, &*answer);
-    Status answered = co_await std::move(wait);
-    if (!answered) co_return answered;
-    Adapt(&*answer);
-  } else if (!FindRequest(message->header.request)->answered && !message->needs_reply()) {
-    co_return Ok{};
+    if (wanted && !answered) answer = MakeAck(*message, true);
+  }
+  if (!wanted) co_return Ok{};
+  if (!answer) {
+    auto wait = AwaitReply(*message, &answer.emplace());
+    Status came = co_await std::move(wait);
+    if (!came) co_return came;
   }
   auto write = Write(peer_, *answer);
   co_return co_await std::move(write);
@@ -187,9 +196,16 @@ Task<Status> Relay::AwaitReply(const Message& request, Message* reply) {
     if (!next) co_return Error(ErrorCode::kInvalidArgument, "refused by the vhost library");
     if (*next) {
       *reply = std::move(**next);
-      if (reply->header.request == request.header.request) co_return Ok{};
-      co_return Error(ErrorCode::kInternal,
-                      "the vhost library answered " + RequestName(reply->header.request));
+      if (reply->header.request != request.header.request) {
+        co_return Error(ErrorCode::kInternal,
+                        "the vhost library answered " + RequestName(reply->header.request));
+      }
+      if (request.request() == Request::kGetVringBase) {
+        auto state = reply->As<VringState>();
+        state.num = stopped_base_;  // where the ring really stands
+        reply->Set(state);
+      }
+      co_return Ok{};
     }
     co_await progress_.Wait();
   }
@@ -207,30 +223,19 @@ Task<Status> Relay::Write(MessageChannel& channel, const Message& message) {
   co_return Error(ErrorCode::kCancelled, "stopped");
 }
 
-// What the library can't know: where the rings really stand, and how many the device has.
-void Relay::Adapt(Message* reply) const {
-  switch (reply->request()) {
-    case Request::kGetVringBase: {
-      auto state = reply->As<VringState>();
-      state.num = stopped_base_;
-      reply->Set(state);
-      break;
-    }
-    case Request::kGetQueueNum:
-      reply->Set<uint64_t>(session_.ring_count());
-      break;
-    default:
-      break;
-  }
-}
-
 // ---- The session's and the model's part
 
 Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
   switch (message->request()) {
     case Request::kGetFeatures:
+      *answer = MakeNumber(*message, session_.offer().features);
+      co_return Ok{};
     case Request::kGetProtocolFeatures:
-    case Request::kGetQueueNum:
+      *answer = MakeNumber(*message, session_.offer().protocol_features);
+      co_return Ok{};
+    case Request::kGetQueueNum:  // the device's, not the library's
+      *answer = MakeNumber(*message, session_.ring_count());
+      co_return Ok{};
     case Request::kSetOwner:
       co_return Ok{};
     case Request::kSetFeatures: {

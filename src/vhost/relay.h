@@ -4,7 +4,13 @@
 // what must be held back until the reactors have let go is held back by waiting for it; then the library gets
 // the message; then the peer its answer.
 //
-//   peer --bytes--> framer --message--> session (await) --> library --reply--> peer
+//   peer --bytes--> framer --message--> session (await) --> library
+//        <-----------------answer------------+
+//
+// What the session has taken is acknowledged without the library's word, for which a reconnecting guest would wait behind
+// the library's one thread, which looks at all its connections for each message. It checks all that changes its state, in
+// order, and has a veto: what it refuses ends the connection, if a message later. Only what it alone can say is awaited
+// (GET_VRING_BASE, SET_LOG_BASE).
 //
 // One request is on its way at a time: a peer that sends faster than it is served, or doesn't read its
 // answers, fills its own socket and nothing else, and the library, whose one thread serves every device,
@@ -14,8 +20,7 @@
 // Kept from the library, because it has no use for them, would write to what belongs to a running ring or
 // would die of what a peer does to its files: kick, call and error descriptors, the in-flight log, the back
 // end's channel to the front end, and the guest's memory (it maps an empty stand-in of the same size).
-// Configuration space is answered here. What is answered here costs a guest that reconnects no turn of the
-// library's one thread, which looks at all its connections for each message.
+// Configuration space and what is offered are answered here.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +83,6 @@ class Relay {
   Task<Status> TakeInflight(const Message& message, std::optional<Message>* answer);
   Message GetConfig(const Message& message) const;
   Status SetConfig(const Message& message);
-  void Adapt(Message* reply) const;
   Task<Status> AwaitReply(const Message& request, Message* reply);
   Task<Status> Write(MessageChannel& channel, const Message& message);
 

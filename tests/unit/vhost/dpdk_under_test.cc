@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // librte_vhost as the endpoint's tests use it, and what only it can show.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
 
 #include "host.h"
 #include "library_under_test.h"
@@ -46,6 +52,32 @@ TEST(VhostLibrary, LeavesTheThreadsAffinityAndAPrivateDirectory) {
   const std::string directory = Instance().directory.path() + "/vhost-" + std::to_string(getpid());
   ASSERT_EQ(stat(directory.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0700U);
+}
+
+// Of a number that a connection is asked for; nothing when it is not answered.
+std::optional<uint64_t> Asked(const UniqueFd& connection, Request request) {
+  MessageHeader header;
+  header.request = static_cast<uint32_t>(request);
+  header.flags = kVersion;
+  if (send(connection.get(), &header, sizeof header, MSG_NOSIGNAL) != sizeof header) return std::nullopt;
+  std::array<uint8_t, sizeof(MessageHeader) + sizeof(uint64_t)> answer{};
+  pollfd state{.fd = connection.get(), .events = POLLIN, .revents = 0};
+  if (poll(&state, 1, 10'000) != 1) return std::nullopt;
+  const ssize_t size = recv(connection.get(), answer.data(), answer.size(), 0);
+  if (size != static_cast<ssize_t>(answer.size())) return std::nullopt;
+  uint64_t number = 0;
+  std::memcpy(&number, answer.data() + sizeof header, sizeof number);
+  return number;
+}
+
+// The relay answers in its place.
+TEST(VhostLibrary, OffersNeitherMoreNorLessThanItWasTold) {
+  Host host;
+  const Offer offer = OfferFor(host.AddModel(2));
+  auto connection = LibraryUnderTest().Connect(offer);
+  ASSERT_TRUE(connection.ok()) << connection.error().message;
+  EXPECT_EQ(Asked(*connection, Request::kGetFeatures), offer.features);
+  EXPECT_EQ(Asked(*connection, Request::kGetProtocolFeatures), offer.protocol_features);
 }
 
 TEST(VhostLibrary, ASecondStartIsRefused) {

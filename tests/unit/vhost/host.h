@@ -116,14 +116,16 @@ class PretendLibrary final : public ProtocolLibrary {
   Result<UniqueFd> Connect(const Offer& offer) override;
 
   void RefuseRequest(Request request) { refused_ = static_cast<uint32_t>(request); }
+  void FallSilent() { silent_ = true; }  // it reads on, and answers nothing
   void FailConnects(int count) { failing_connects_ = count; }
   uint64_t messages() const { return messages_; }
 
  private:
-  void Serve(UniqueFd fd, Offer offer);
-  bool Answer(const UniqueFd& fd, const Offer& offer, const Message& message);
+  void Serve(UniqueFd fd);
+  bool Answer(const UniqueFd& fd, const Message& message);
   std::vector<std::thread> threads_;
   std::atomic<uint32_t> refused_{0};
+  std::atomic<bool> silent_{false};
   std::atomic<int> failing_connects_{0};
   std::atomic<uint64_t> messages_{0};
 };

@@ -1,0 +1,75 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/run_tests.py makes of tests that pass, fail, pass when they are repeated, are skipped or crash."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = os.path.join(os.path.dirname(__file__), "../../../scripts/run_tests.py")
+
+TESTS = {
+    "good": ("true", "unit"),
+    "bad": ("false", "unit"),
+    "crashes": ("kill -SEGV $$", "unit"),
+    "skipped": ("exit 77", "unit"),
+    "flaky": ("test -e flaky || { touch flaky; exit 1; }", "unit"),
+    "loses": ("test -e loses || { touch loses; exit 1; }", "unit;crash"),
+}
+
+
+class RunTests(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_tests(self, names, *options, select=()):
+        with open(os.path.join(self.folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+            for name in names:
+                command, labels = TESTS[name]
+                file.write(f'add_test({name} "sh" "-c" "{command.replace("$", chr(92) + "$")}")\n')
+                file.write(f'set_tests_properties({name} PROPERTIES LABELS "{labels}" SKIP_RETURN_CODE 77 '
+                           f'WORKING_DIRECTORY "{self.folder}")\n')
+        done = subprocess.run([sys.executable, "-B", SCRIPT, *options, self.folder, *select], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        said = [line.removeprefix("run_tests.py: ") for line in done.stdout.splitlines() if line.startswith("run_tests.py")]
+        return done.returncode, "\n".join(said)
+
+    def test_all_pass(self):
+        self.assertEqual(self.run_tests(["good"]), (0, ""))
+        self.assertEqual(self.run_tests(["good", "skipped"], "--tries", "2"), (0, ""))
+
+    def test_what_fails_is_named(self):
+        code, said = self.run_tests(["good", "bad", "crashes", "skipped"], "--tries", "2")
+        self.assertEqual(code, 1)
+        self.assertIn("bad failed", said)
+        self.assertIn("crashes failed", said)
+        self.assertNotIn("good", said)
+        self.assertNotIn("skipped", said)
+
+    def test_a_second_try_is_named(self):
+        code, said = self.run_tests(["flaky", "good"], "--tries", "2")
+        self.assertEqual(code, 0)
+        self.assertIn("flaky failed at first and passed", said)
+
+    def test_one_try_is_one_try(self):
+        code, said = self.run_tests(["flaky"])
+        self.assertEqual(code, 1)
+        self.assertIn("flaky failed: ", said)
+
+    def test_what_loses_data_once_has_failed(self):
+        code, said = self.run_tests(["loses", "good"], "--tries", "2")
+        self.assertEqual(code, 1)
+        self.assertIn("loses failed: ", said)
+
+    def test_no_tests_is_a_failure(self):
+        self.assertNotEqual(self.run_tests(["good"], select=("-L", "nothing"))[0], 0)
+
+    def test_a_choice_is_kept(self):
+        self.assertEqual(self.run_tests(["good", "bad"], "--tries", "2", select=("-R", "good")), (0, ""))
+
+
+unittest.main()
