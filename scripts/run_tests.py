@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-ONE_TRY = {"crash", "upgrade", "migration", "crypto"}
+ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto"}
 RESULT = re.compile(r"Test +#\d+: (\S+) \.+(.*)")
 
 

@@ -142,11 +142,18 @@ def changed_since(commit, sources):
     if run.returncode != 0:
         print(f"tidy.py: there is no commit {commit} here: all of it is checked", file=sys.stderr, flush=True)
         return sources
-    changed = set(run.stdout.split())
-    # As they are included: from src/ or from the top.
-    headers = {path.removeprefix("src/") for path in changed if path.endswith(".h")}
-    return {source: options for source, options in sources.items()
-            if relative(source) in changed or headers.intersection(INCLUDED.findall(read(source)))}
+    new = subprocess.run(["git", "ls-files", "--others", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                         check=True)
+    changed = set(run.stdout.split()) | set(new.stdout.split())
+
+    def concerned(source):
+        if relative(source) in changed:
+            return True
+        # From src/, from the top, or from the source's own folder. Not what those headers include in turn.
+        folder = os.path.dirname(relative(source))
+        return any(not changed.isdisjoint({header, f"src/{header}", f"{folder}/{header}"}) for header in INCLUDED.findall(read(source)))
+
+    return {source: options for source, options in sources.items() if concerned(source)}
 
 
 def sources_of(build):

@@ -76,6 +76,7 @@ bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
 void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
   EngineView& engine = engines_[info.peer];
   engine.info = info;
+  known_[info.id] = info;
   dead_.erase(info.id);
   engine.foreign = IsForeign(inventory);
   spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
@@ -113,6 +114,8 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   for (const std::string& controller : controllers) LookAt(engine, controller);
   state_.EndReunion(info.id);
   for (const std::string& controller : controllers) Look(controller);
+  // It may stand by for one that died while it was away.
+  for (const std::string& dead : std::set<std::string>(dead_)) TakeOverFrom(dead);
 }
 
 void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
@@ -153,11 +156,13 @@ void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& i
   }
 }
 
-// Nobody can say now what that engine does about it.
+// Nobody can say now what that engine does about it, or it does nothing any more.
 void Conductor::ReportUnknown(const std::string& engine, const std::string& controller) {
   v1::ControllerStatus status;
   status.set_state(v1::CONTROLLER_STATE_PENDING);
-  status.set_message(fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
+  status.set_message(dead_.contains(engine)
+                         ? fmt::format("{} has ended: start it again", EngineName(engine))
+                         : fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
   state_.ReportController(engine, controller, status);
   for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments) {
     state_.ReportAttachment(engine, {controller, attachment.row.spec.target(), 0},
@@ -182,14 +187,21 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   for (const std::string& controller : moves) LookAtMove(controller);
 }
 
-void Conductor::OnDead(const std::string& engine, uint64_t) {
+void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
   if (FindByName(engine) != nullptr) return;  // its successor is there, and gets everything anew
+  const auto known = known_.find(engine);
+  if (known == known_.end() || known->second.incarnation != incarnation)
+    return;  // its successor was there, and may serve
   dead_.insert(engine);
   // First of all: guests wait.
   TakeOverFrom(engine);
   std::vector<std::string> moves;
   for (const auto& [controller, move] : moves_) moves.push_back(controller);
   for (const std::string& controller : moves) LookAtMove(controller);
+  ReportEngine(known->second, false, "its process has ended: start it again");
+  for (const std::string& controller : state_.ControllersOn(engine)) {
+    if (!moves_.contains(controller)) ReportUnknown(engine, controller);
+  }
   // Its copies of memory are gone for certain.
   for (const std::string& disk : state_.MemoryDisks()) {
     if (memory_.Has(disk)) Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});

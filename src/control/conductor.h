@@ -88,6 +88,7 @@ class Conductor final : public EngineLink::Events {
   // Controllers.
   void Look(const std::string& controller);
   void LookAt(EngineView& engine, const std::string& controller);
+  void LookAtSide(EngineView& engine, const std::string& controller);
   void LookAtSteps(EngineView& engine, const std::string& controller);
   // Whether another engine has this of the controller, open or being opened; without a target, the controller itself.
   bool IsElsewhere(const EngineView& engine, const std::string& controller,
@@ -129,7 +130,9 @@ class Conductor final : public EngineLink::Events {
   void LookAtCommit(const std::string& controller, Move& move);
   void LookAtTakeBack(const std::string& controller, Move& move);
   void StartYield(const std::string& controller, Move& move, EngineView& from);
+  bool MayServe(const std::string& controller, Move& move);
   void StartTake(const std::string& controller, Move& move);
+  void StartCommit(const std::string& controller, Move& move);
   void StartTakeBack(const std::string& controller, Move& move, const std::string& why);
   void OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply);
   void OnTaken(EngineView& engine, const std::string& controller, const Status& status);
@@ -148,6 +151,8 @@ class Conductor final : public EngineLink::Events {
   void TellMoved(const std::string& controller, const Move& move, const Status& status);
   bool GuestWaits() const;
   void ReportUpgrade();
+  std::vector<Placement> HeirsOf(const std::string& engine);
+  void StartCrash(const std::string& engine, const Placement& heir);
   void TakeOverFrom(const std::string& engine);
   void TellTaken(const std::string& controller, const Move& move, bool taken);
   void LookAtTakeOvers();
@@ -217,9 +222,10 @@ class Conductor final : public EngineLink::Events {
   std::optional<Upgrade> upgrade_;
   std::set<std::string> memory_later_;          // disks to be looked at when no guest waits for a move
   std::map<std::string, TakeOver> take_overs_;  // by the dead engine
-  std::set<std::string> dead_;  // engines whose process has ended, and that have not come back
-  bool reunited_ = false;       // or those that were awaited have had their time
-  uint64_t recount_ns_ = 0;     // not before then
+  std::map<std::string, EngineInfo> known_;     // engines as they last connected
+  std::set<std::string> dead_;                  // those whose process has ended, and that have not come back
+  bool reunited_ = false;                       // or those that were awaited have had their time
+  uint64_t recount_ns_ = 0;                     // not before then
 };
 
 }  // namespace cleat::control

@@ -24,14 +24,19 @@ std::string TooOldForIncoming(const EngineInfo& engine) {
 
 }  // namespace
 
+// Its move also when no engine is connected: time may be over.
 void Conductor::Look(const std::string& controller) {
-  for (auto& [peer, engine] : engines_) LookAt(engine, controller);
+  for (auto& [peer, engine] : engines_) LookAtSide(engine, controller);
+  LookAtMove(controller);
 }
 
 void Conductor::LookAt(EngineView& engine, const std::string& controller) {
-  if (engine.foreign) return;
-  if (!IsHeld(engine, controller)) LookAtSteps(engine, controller);
+  LookAtSide(engine, controller);
   LookAtMove(controller);
+}
+
+void Conductor::LookAtSide(EngineView& engine, const std::string& controller) {
+  if (!engine.foreign && !IsHeld(engine, controller)) LookAtSteps(engine, controller);
 }
 
 void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {

@@ -9,8 +9,10 @@
 //       +- its engine has died: TAKING without its help
 //
 // Nothing is taken from an engine that may serve: it has yielded, or its process has ended (OnDead). A connection's end
-// proves nothing. What both let go is taken by somebody: by who it was meant for, by who had it, or, after a restart of
-// cleatd, by the engine that its row names.
+// proves nothing. One that was asked to take may serve until it has said no, died or come back without it (MayServe); only
+// who has yielded and still has everything open is asked to take it back before that, when the time is over: then the
+// disks' locks decide. What both let go is taken by somebody: by who it was meant for, by who had it, or, after a restart
+// of cleatd, by the engine that its row names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -258,13 +260,23 @@ void Conductor::LookAtYield(const std::string& controller, Move& move) {
              fmt::format("{} does not answer whether it has let go", EngineName(move.from)));
 }
 
+bool Conductor::MayServe(const std::string& controller, Move& move) {
+  if (move.asked_to_take == 0) return false;
+  EngineView* to = FindByName(move.to);
+  const bool disproved = to == nullptr
+                             ? dead_.contains(move.to)
+                             : to->info.peer != move.asked_to_take && !Serves(to->controllers[controller]);
+  if (disproved) move.asked_to_take = 0;
+  return !disproved;
+}
+
 void Conductor::StartTake(const std::string& controller, Move& move) {
   EngineView* to = FindByName(move.to);
   if (to == nullptr) {
     return StartTakeBack(controller, move, EngineName(move.to) + " is not connected any more");
   }
   move.phase = Move::Phase::kTaking;
-  move.asked = to->info.peer;
+  move.asked = move.asked_to_take = to->info.peer;
   move.deadline_ns = clock_.NowNs() + options_.take_ns;
   AskTake(*to, controller, move.hand_over, counters_ == nullptr ? UniqueFd() : counters_->Share(move.from));
   WakeFor(controller, move);
@@ -298,14 +310,11 @@ void Conductor::OnTaken(EngineView& engine, const std::string& controller, const
     return;
   }
   Move& move = found->second;
+  if (!status.ok() && move.asked_to_take == engine.info.peer) move.asked_to_take = 0;
   if (move.asked != engine.info.peer) return;  // late: what it has is seen in its view
   const std::string failure = status.ok() ? std::string() : status.error().message;
   if (move.phase == Move::Phase::kTaking) {
-    if (status.ok()) {
-      move.phase = Move::Phase::kCommitting;
-      move.pause_ns = clock_.NowNs() - move.pause_from_ns;
-      return LookAtCommit(controller, move);
-    }
+    if (status.ok()) return StartCommit(controller, move);
     if (!move.crash) return StartTakeBack(controller, move, failure);
     move.phase = Move::Phase::kPreparing;  // it is tried again
   } else if (move.phase == Move::Phase::kTakingBack) {
@@ -319,25 +328,32 @@ void Conductor::OnTaken(EngineView& engine, const std::string& controller, const
 void Conductor::LookAtTake(const std::string& controller, Move& move) {
   EngineView* to = FindByName(move.to);
   const bool back = to != nullptr && to->info.peer != move.asked;
-  if (back && Serves(to->controllers[controller])) {
-    move.phase = Move::Phase::kCommitting;
-    return LookAtCommit(controller, move);
-  }
-  const bool gone = back || (to == nullptr && dead_.contains(move.to));
+  if (back && Serves(to->controllers[controller])) return StartCommit(controller, move);
+  const bool may_serve = MayServe(controller, move);
   if (move.crash) {
-    if (!gone) return;  // it may have it: only it can say so, or its death
+    if (may_serve) return;
     move.phase = Move::Phase::kPreparing;
     return LookAtCrash(controller, move);
   }
-  if (gone) return StartTakeBack(controller, move, EngineName(move.to) + " was lost while it took it");
+  if (!may_serve) return StartTakeBack(controller, move, EngineName(move.to) + " was lost while it took it");
   if (clock_.NowNs() < move.deadline_ns) return WakeFor(controller, move);
   StartTakeBack(
       controller, move,
       fmt::format("{} has not taken it within {:.3g} s", EngineName(move.to), Seconds(options_.take_ns)));
 }
 
+void Conductor::StartCommit(const std::string& controller, Move& move) {
+  move.phase = Move::Phase::kCommitting;
+  move.pause_ns = clock_.NowNs() - move.pause_from_ns;
+  LookAtCommit(controller, move);
+}
+
 // Those that a death left behind are committed together.
 void Conductor::LookAtCommit(const std::string& controller, Move& move) {
+  if (dead_.contains(move.to)) {
+    if (move.crash) return TellTaken(controller, move, false);
+    return StartTakeBack(controller, move, EngineName(move.to) + " has died right after it took it");
+  }
   if (move.crash) return TellTaken(controller, move, true);
   const Status status = state_.MoveControllers({{.controller = controller, .engine = move.to}});
   if (status.ok()) return EndMove(controller, Ok{});
@@ -357,15 +373,21 @@ void Conductor::StartTakeBack(const std::string& controller, Move& move, const s
 
 void Conductor::LookAtTakeBack(const std::string& controller, Move& move) {
   EngineView* from = FindByName(move.from);
+  EngineView* to = FindByName(move.to);
+  const bool asked = from != nullptr && move.asked == from->info.peer;
+  // Its answer came late, and nobody else was asked.
+  if (!asked && to != nullptr && Serves(to->controllers[controller])) return StartCommit(controller, move);
   if (from == nullptr) {
-    if (dead_.contains(move.from) && FindByName(move.to) == nullptr)
+    if (dead_.contains(move.from) && to == nullptr && !MayServe(controller, move))
       return EndMove(controller, Stays(move.why));
     return FailIfLate(controller, move, move.why);
   }
-  if (move.asked == from->info.peer) return FailIfLate(controller, move, move.why);
+  if (asked) return FailIfLate(controller, move, move.why);
   const ControllerView& view = from->controllers[controller];
   if (view.busy) return;
   // It serves, or was started anew and gets everything as an ordinary step.
+  if (!StandsBy(view) && !Serves(view) && MayServe(controller, move))
+    return FailIfLate(controller, move, move.why);
   if (!StandsBy(view)) return EndMove(controller, Stays(move.why));
   move.asked = from->info.peer;
   AskTake(*from, controller, move.hand_over, {});

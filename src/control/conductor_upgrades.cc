@@ -19,9 +19,16 @@ using google::protobuf::util::TimeUtil;
 constexpr uint64_t kRecountNs = 100 * kNsPerMs;
 constexpr uint64_t kForEver = ~uint64_t{0};
 
-// And has not been known to refuse since.
-bool WasAskedToTake(const Move& move) {
-  return move.phase == Move::Phase::kTaking || move.phase == Move::Phase::kCommitting;
+void AddFailure(v1::UpgradeStatus& status, const std::string& controller, const std::string& why) {
+  status.set_failed_total(status.failed_total() + 1);
+  if (status.failed_size() >= kUpgradeFailuresMax) return;
+  v1::UpgradeFailure& failure = *status.add_failed();
+  failure.set_controller(ControllerName(controller));
+  failure.set_reason(why);
+}
+
+v1::UpgradeState EndOf(const v1::UpgradeStatus& status) {
+  return status.failed_total() == 0 ? v1::UPGRADE_STATE_DONE : v1::UPGRADE_STATE_FAILED;
 }
 
 }  // namespace
@@ -83,7 +90,7 @@ void Conductor::EndUpgrade() {
   if (upgrade_->intent.cancelled) {
     status.set_state(v1::UPGRADE_STATE_CANCELLED);
   } else {
-    status.set_state(status.failed_total() == 0 ? v1::UPGRADE_STATE_DONE : v1::UPGRADE_STATE_FAILED);
+    status.set_state(EndOf(status));
   }
   status.set_message(fmt::format("{} of {} controllers were moved", status.moved(), status.total()));
   spdlog::info("upgrade of {} to {}: {}, {}", EngineName(upgrade_->intent.from), status.to(),
@@ -130,67 +137,84 @@ void Conductor::TellMoved(const std::string& controller, const Move& move, const
   } else if (status.error().code == ErrorCode::kNotFound) {
     shown.set_total(shown.total() - 1);  // it was deleted
   } else {
-    shown.set_failed_total(shown.failed_total() + 1);
-    if (shown.failed_size() < kUpgradeFailuresMax) {
-      v1::UpgradeFailure& failure = *shown.add_failed();
-      failure.set_controller(ControllerName(controller));
-      failure.set_reason(status.error().message);
-    }
+    AddFailure(shown, controller, status.error().message);
   }
   ReportUpgrade();
 }
 
 // ---- After an engine's death ----
 
-void Conductor::TakeOverFrom(const std::string& engine) {
-  if (take_overs_.contains(engine)) return;
+// By whom each of its controllers is to be taken that nobody is asked to take yet.
+std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
   const bool upgrading = upgrade_ && upgrade_->intent.from == engine && !upgrade_->intent.cancelled;
   const std::string successor = upgrading ? upgrade_->intent.to : state_.StandbyFor(engine);
-  const uint64_t now_ns = clock_.NowNs();
-  TakeOver take_over{.deadline_ns = now_ns + options_.take_over_ns,
-                     .not_before_ns = 0,
-                     .waiting = {},
-                     .all = {},
-                     .status = {}};
+  const auto begun = take_overs_.find(engine);
+  std::vector<Placement> heirs;
   for (const std::string& controller : state_.ControllersOn(engine)) {
-    const auto found = moves_.find(controller);
-    const std::string to = found == moves_.end() ? successor : found->second.to;
+    const auto same = [&](const Placement& placement) { return placement.controller == controller; };
+    if (begun != take_overs_.end() && std::ranges::any_of(begun->second.all, same)) continue;
+    const auto move = moves_.find(controller);
+    const std::string to = move == moves_.end() ? successor : move->second.to;
     // One that was asked to take it may have it, though its connection is lost.
-    const bool may_have = found != moves_.end() && WasAskedToTake(found->second) && !dead_.contains(to);
-    if (to.empty() || (FindByName(to) == nullptr && !may_have)) continue;
-    take_over.all.push_back({.controller = controller, .engine = to});
-    if (state_.IntentOf(controller).row.deleting) continue;
-    Move& move = moves_[controller];
-    move.from = engine;
-    move.to = to;
-    move.crash = true;
-    if (!WasAskedToTake(move)) move.phase = Move::Phase::kPreparing;
-    state_.PrepareMove(controller, to);
-    take_over.waiting.insert(controller);
-    if (upgrading && upgrade_->waiting.erase(controller) + upgrade_->preparing.erase(controller) +
-                             upgrade_->prepared.erase(controller) !=
-                         0) {
-      upgrade_->moving.insert(controller);
-    }
+    const bool may_serve = move != moves_.end() && MayServe(controller, move->second);
+    if (!to.empty() && (FindByName(to) != nullptr || may_serve))
+      heirs.push_back({.controller = controller, .engine = to});
   }
-  if (take_over.all.empty()) return;
+  return heirs;
+}
+
+void Conductor::StartCrash(const std::string& engine, const Placement& heir) {
+  const std::string& controller = heir.controller;
+  Move& move = moves_[controller];
+  move.from = engine;
+  move.to = heir.engine;
+  move.crash = true;
+  if (move.pause_from_ns == 0) move.pause_from_ns = clock_.NowNs();
+  if (move.phase != Move::Phase::kCommitting) {
+    move.phase = MayServe(controller, move) ? Move::Phase::kTaking : Move::Phase::kPreparing;
+    move.asked = move.asked_to_take;
+  }
+  state_.PrepareMove(controller, heir.engine);
+  if (!upgrade_ || upgrade_->intent.from != engine) return;
+  Upgrade& upgrade = *upgrade_;
+  const size_t known = upgrade.waiting.erase(controller) + upgrade.preparing.erase(controller) +
+                       upgrade.prepared.erase(controller);
+  if (known != 0) upgrade.moving.insert(controller);
+}
+
+// Also while what an earlier process of that name left behind is being taken.
+void Conductor::TakeOverFrom(const std::string& engine) {
+  const std::vector<Placement> heirs = HeirsOf(engine);
+  if (heirs.empty()) return;
   spdlog::warn("{} has died: {} controllers are taken by who has them standing by", EngineName(engine),
-               take_over.all.size());
-  take_over.status.set_to(EngineName(take_over.all.front().engine));
-  take_over.status.set_state(v1::UPGRADE_STATE_RUNNING);
-  take_over.status.set_message(EngineName(engine) + " has died");
-  take_over.status.set_total(static_cast<uint32_t>(take_over.all.size()));
-  *take_over.status.mutable_started_time() = TimeUtil::GetCurrentTime();
-  const v1::UpgradeStatus status = take_over.status;
-  const std::set<std::string> waiting = take_over.waiting;
-  take_overs_[engine] = std::move(take_over);
-  for (const std::string& controller : waiting) LookAtMove(controller);
+               heirs.size());
+  TakeOver& take_over = take_overs_[engine];
+  take_over.deadline_ns = clock_.NowNs() + options_.take_over_ns;
+  std::vector<std::string> asked;
+  for (const Placement& heir : heirs) {
+    take_over.all.push_back(heir);
+    if (state_.IntentOf(heir.controller).row.deleting) continue;
+    StartCrash(engine, heir);
+    take_over.waiting.insert(heir.controller);
+    asked.push_back(heir.controller);
+  }
+  v1::UpgradeStatus& status = take_over.status;
+  status.set_to(EngineName(heirs.front().engine));
+  status.set_state(v1::UPGRADE_STATE_RUNNING);
+  status.set_message(EngineName(engine) + " has died");
+  status.set_total(status.total() + static_cast<uint32_t>(heirs.size()));
+  *status.mutable_started_time() = TimeUtil::GetCurrentTime();
+  const v1::UpgradeStatus shown = status;
+  for (const std::string& controller : asked) LookAtMove(controller);
   // After they have been asked: guests are waiting.
-  if (!upgrading) state_.ReportUpgrade(engine, status, HostState::Keep::kStored);
+  const bool upgrading = upgrade_ && upgrade_->intent.from == engine;
+  if (!upgrading) state_.ReportUpgrade(engine, shown, HostState::Keep::kStored);
 }
 
 void Conductor::TellTaken(const std::string& controller, const Move& move, bool taken) {
-  TakeOver& take_over = take_overs_.at(move.from);
+  const auto found = take_overs_.find(move.from);
+  if (found == take_overs_.end()) return;  // it is being committed
+  TakeOver& take_over = found->second;
   take_over.waiting.erase(controller);
   if (taken) {
     moves_.at(controller).phase = Move::Phase::kCommitting;
@@ -198,7 +222,9 @@ void Conductor::TellTaken(const std::string& controller, const Move& move, bool 
   }
   std::erase_if(take_over.all,
                 [&](const Placement& placement) { return placement.controller == controller; });
-  EndMove(controller, Error(ErrorCode::kUnavailable, EngineName(move.to) + " was lost as well"));
+  const Error why(ErrorCode::kUnavailable, EngineName(move.to) + " was lost as well");
+  AddFailure(take_over.status, controller, why.message);
+  EndMove(controller, why);
 }
 
 void Conductor::LookAtTakeOvers() {
@@ -221,7 +247,7 @@ void Conductor::CommitTakeOver(const std::string& engine) {
   const TakeOver done = std::move(take_overs_.extract(engine).mapped());
   v1::UpgradeStatus status = done.status;
   const auto late = static_cast<uint32_t>(done.waiting.size());
-  status.set_state(v1::UPGRADE_STATE_DONE);
+  status.set_state(EndOf(status));
   status.set_moved(static_cast<uint32_t>(done.all.size()));
   status.set_message(fmt::format("{} has died: {} controllers were taken at once, {} are attached anew",
                                  EngineName(engine), done.all.size() - late, late));

@@ -241,9 +241,11 @@ void EngineLink::TellGone(Peer& peer, bool lives) {
 // A process is waited for as long as it lives: an engine that only lost its connection serves on.
 void EngineLink::AwaitDeath(Peer& peer) {
   if (!peer.process.valid()) {
-    spdlog::warn("{}: whether process {} has ended can't be seen; its connection's end is taken for that",
-                 EngineName(peer.info.id), peer.pid);
-  } else if (!IsReadable(peer.process)) {
+    spdlog::error("{}: whether process {} has ended can't be seen: nothing is taken from it until it is back",
+                  EngineName(peer.info.id), peer.pid);
+    return;
+  }
+  if (!IsReadable(peer.process)) {
     const uint64_t token = peer.id | kProcessToken;
     const bool watched =
         processes_.size() < kProcessesMax && Watch(epoll_, EPOLL_CTL_ADD, peer.process.get(), token, EPOLLIN);

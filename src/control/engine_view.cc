@@ -34,6 +34,11 @@ bool HasGroup(const EngineView& engine, const ControllerIntent& intent) {
          !engine.group_busy.contains(group);
 }
 
+// A disk that will not come back by itself holds up nobody.
+bool IsLost(const AttachmentIntent& intent) {
+  return intent.disk_status.state() == v1::DISK_STATE_LOST;
+}
+
 bool KnowsCluster(const EngineView& engine, const AttachmentIntent& intent) {
   const std::string cluster = *ParseClusterName(intent.disk.spec.rbd().cluster());
   const auto known = engine.clusters.find(cluster);
@@ -142,7 +147,7 @@ bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, cons
     if (live == nullptr || live->row.revision != status.attachment().revision()) return false;
   }
   for (const AttachmentIntent& attachment : intent.attachments) {
-    if (attachment.row.deleting) continue;
+    if (attachment.row.deleting || IsLost(attachment)) continue;
     const uint32_t target = attachment.row.spec.target();
     const auto known = there.attachments.find(target);
     if (known != there.attachments.end() && known->second.state() == engine::v1::ATTACHMENT_STATE_STANDBY)
@@ -224,7 +229,10 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     if (engine.resize_busy.contains(attachment.disk.id)) continue;
     AddAttach(attachment, engine, memory, steps);
   }
-  if (standby || !steps.empty() || !Ready(view.backoff, now_ns)) return steps;
+  const bool complete = std::all_of(steps.begin(), steps.end(), [](const Step& step) {
+    return step.kind == Step::Kind::kWaitForDisk && IsLost(*step.intent);
+  });
+  if (standby || !complete || !Ready(view.backoff, now_ns)) return steps;
   if (IsHeldBack(view)) steps.push_back({.kind = Step::Kind::kServeController});
   if (IsToBeTaken(view)) steps.push_back({.kind = Step::Kind::kTakeController});
   return steps;

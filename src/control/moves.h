@@ -37,6 +37,8 @@ struct Move {
   uint64_t deadline_ns = 0;
   uint64_t wake_ns = 0;  // when it is looked at for the deadline; 0: it isn't
   PeerId asked = 0;      // in this phase; the answer comes from that connection or never
+  PeerId asked_to_take =
+      0;  // `to`, which may have it since, until it has said no, died or come back without it
   uint64_t pause_from_ns = 0;
   uint64_t pause_ns = 0;
   std::optional<engine::v1::HandOver> hand_over;

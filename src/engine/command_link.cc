@@ -61,7 +61,12 @@ struct CommandLink::Connection {
 };
 
 CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
-    : control_(control), engine_(engine), options_(std::move(options)), hung_up_(control), gate_(control) {}
+    : control_(control),
+      engine_(engine),
+      options_(std::move(options)),
+      hung_up_(control),
+      gate_(control),
+      takes_over_(control) {}
 
 CommandLink::~CommandLink() {
   CLEAT_CHECK(connection_ == nullptr);
@@ -98,6 +103,8 @@ Task<void> CommandLink::KeepConnected() {
                    connection.error().message, kRetryNs / kNsPerMs);
     }
     co_await control_.SleepFor(retry_ns, &stopping_);
+    // Who hears that a controller stands by here takes it elsewhere: first, what we were asked for is decided.
+    if (takes_ > 0) co_await takes_over_.Wait(&stopping_);
   }
   gate_.Leave();
 }
@@ -225,8 +232,11 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
 }
 
 Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
+  const bool takes = std::holds_alternative<TakeControllerMessage>(request.body);
+  if (takes && takes_++ == 0) takes_over_.Reset();
   auto task = CarryOut(engine_, request, fd);
   Answer answer = co_await std::move(task);
+  if (takes && --takes_ == 0) takes_over_.Set();
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply
     Send(EncodeReply(request.id, answer.status, answer.hand_over ? &*answer.hand_over : nullptr),

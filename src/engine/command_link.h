@@ -67,6 +67,8 @@ class CommandLink : private Engine::Listener {
   CancelToken stopping_;
   Gate gate_;
   bool told_unreachable_ = false;
+  uint32_t takes_ = 0;  // requests to take a controller that run
+  Event takes_over_;
   CephReport ceph_;
 };
 

@@ -298,6 +298,22 @@ TEST_F(MemoryTest, WithoutBothItIsLostAndSaysSo) {
   EXPECT_EQ(Content(engine_.MemoryOf("disks/m")), std::string(5, '\0'));
 }
 
+// Guests that have other disks on it must not wait for what never comes.
+TEST_F(MemoryTest, ALostOneHoldsUpNoController) {
+  auto scsi = NewController("s");
+  scsi.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
+  ASSERT_TRUE(state_->CreateController(scsi).ok());
+  Create(NullDisk("d"), "s");
+  Create(MemoryDisk("n"), "s");
+  AwaitReady("s", "d");
+  AwaitReady("s", "n");
+  RestartCleatd();
+  engine_.TakeRequests();
+  engine_.Restart();
+  engine_.WaitForRequest("ServeController controllers/s");
+  EXPECT_EQ(StateOf("s", "n"), v1::ATTACHMENT_STATE_FAILED);
+}
+
 TEST_F(MemoryTest, DeletingItFreesItInTheEngineToo) {
   ASSERT_TRUE(state_->DetachDisk(Detach("a", "m")).ok());
   Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "m")).ok(); });

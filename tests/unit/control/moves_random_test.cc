@@ -33,7 +33,7 @@ class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<ui
     FakeEngine& engine = Any();
     bool& connected = ConnectedOf(engine);
     const std::string id = "c" + std::to_string(Draw(kControllers));
-    switch (Draw(12)) {
+    switch (Draw(13)) {
       case 0:
       case 1:
       case 2: {
@@ -46,7 +46,11 @@ class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<ui
         connected = false;
         return;
       case 4:
-        engine.Disconnect();
+        if (Draw(2) == 0) {
+          engine.DisconnectBeforeAnswers();
+        } else {
+          engine.Disconnect();
+        }
         connected = false;
         return;
       case 5: {
@@ -69,6 +73,12 @@ class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<ui
       case 10: {
         const std::string disk = id + "-" + std::to_string(Draw(3));
         (void)state_->AttachDisk(Attach(disk, id));
+        return;
+      }
+      case 11: {
+        v1::CancelUpgradeRequest request;
+        request.set_name(Draw(2) == 0 ? "engines/engine-0" : "engines/engine-1");
+        (void)state_->CancelUpgrade(request);
         return;
       }
       default: {

@@ -161,6 +161,74 @@ TEST_F(StandbyTest, BothDieAndWhoComesBackServes) {
   AwaitStandby(green_, "a");
 }
 
+TEST_F(StandbyTest, BothDieAndTheStandbyComesBackFirst) {
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  green_.Die();
+  Await("that is noticed", [&] { return !IsConnected("engine-1"); });
+  blue_.Die();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  ASSERT_TRUE(green_.Connect());
+  AwaitServed("a", "engine-1");
+}
+
+// What it had taken is not stored yet.
+TEST_F(StandbyTest, TheStandbyDiesBeforeItHasTakenAll) {
+  CreateSome({"a", "b"});
+  for (const char* id : {"a", "b"}) AwaitStandby(green_, id);
+  green_.Hold("TakeController controllers/b");
+  blue_.Die();
+  Await("a is taken", [&] { return host_.ServerOf("controllers/a") == "engine-1"; });
+  green_.WaitForRequest("TakeController controllers/b");
+  green_.Die();
+  Await("that is over", [&] { return UpgradeOf().state() == v1::UPGRADE_STATE_FAILED; });
+  EXPECT_EQ(UpgradeOf().failed_total(), 2U);
+  EXPECT_EQ(EngineOf("a"), "engines/engine-0");
+  ASSERT_TRUE(blue_.Connect());
+  AwaitServed("a", "engine-0");
+  AwaitServed("b", "engine-0");
+}
+
+TEST_F(StandbyTest, ItsSuccessorDiesWhileItIsTakenFrom) {
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  green_.Hold("TakeController controllers/a");
+  blue_.Die();
+  green_.WaitForRequest("TakeController controllers/a");
+  ASSERT_TRUE(blue_.Connect());
+  AwaitEngines();
+  CreateSome({"c"});
+  AwaitStandby(green_, "c");
+  blue_.Die();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  green_.Release();
+  AwaitServed("a", "engine-1");
+  AwaitServed("c", "engine-1");
+}
+
+TEST_F(StandbyTest, TheDeathOfAnEarlierProcessIsNotThatOfItsSuccessor) {
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  blue_.Disconnect();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  FakeEngine successor(socket_, "engine-0");
+  successor.set_host(&host_);
+  successor.set_incarnation(77);
+  ASSERT_TRUE(successor.Connect());
+  AwaitServed("a", "engine-0");
+  AwaitStandby(green_, "a");
+  green_.TakeRequests();
+  successor.Disconnect();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  blue_.Die();
+  host_.Serve("controllers/a", "engine-0", "as before");
+  ASSERT_TRUE(successor.Connect());
+  AwaitProbe();
+  AwaitServed("a", "engine-0");
+  const Requests requests = green_.TakeRequests();
+  EXPECT_EQ(std::count(requests.begin(), requests.end(), "TakeController controllers/a"), 0);
+}
+
 // It took, and nobody heard of that: whoever is there meanwhile must not get it.
 TEST_F(StandbyTest, OneThatWasAskedToTakeAndIsNotHeardOfMayServe) {
   CreateSome({"a"});

@@ -348,7 +348,9 @@ TEST_F(UpgradeTest, BlueDiesBeforeItHasAnswered) {
   green_.WaitForRequest("TakeController controllers/a");  // without a hand-over
   AwaitServed("a", "engine-1");
   AwaitServed("b", "engine-1");
-  EXPECT_EQ(AwaitUpgrade().moved(), 2u);
+  const v1::UpgradeStatus status = AwaitUpgrade();
+  EXPECT_EQ(status.moved(), 2u);
+  EXPECT_LT(status.longest_pause().seconds(), 60) << "from the death on, not from the host's start";
 }
 
 TEST_F(UpgradeTest, BlueDiesAfterItHasLetGo) {
@@ -379,6 +381,73 @@ TEST_F(UpgradeTest, GreenDiesBeforeAndWhileItTakes) {
   EXPECT_EQ(AwaitUpgrade().failed_total(), 2u);
   AwaitServed("a", "engine-0");
   AwaitServed("b", "engine-0");
+}
+
+// What green is known to serve is not taken back, however late the answer was.
+TEST_F(UpgradeTest, GreenAnswersLateAndBlueIsAway) {
+  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_ns = 100 * kNsPerMs});
+  CreateSome({"a"});
+  green_.Hold("TakeController");
+  ASSERT_TRUE(Upgrade().ok());
+  green_.WaitForRequest("TakeController controllers/a handed over");
+  blue_.Disconnect();
+  EXPECT_EQ(AwaitUpgrade().failed_total(), 1U);
+  green_.Release();
+  Await("it is its", [&] { return EngineOf("a") == "engines/engine-1"; });
+  ASSERT_TRUE(blue_.Connect());
+  AwaitProbe();
+  AwaitServed("a", "engine-1");
+}
+
+class GreenIsAwayTest : public UpgradeTest {
+ protected:
+  // Green has taken it and nobody heard of that; blue's connection is lost as well, and the upgrade is over.
+  void SetUp() override {
+    UpgradeTest::SetUp();
+    RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_ns = 100 * kNsPerMs});
+    CreateSome({"a"});
+    green_.Hold("TakeController");
+    ASSERT_TRUE(Upgrade().ok());
+    green_.WaitForRequest("TakeController controllers/a handed over");
+    blue_.Disconnect();
+    Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+    green_.DisconnectBeforeAnswers();
+    EXPECT_EQ(AwaitUpgrade().failed_total(), 1U);
+  }
+};
+
+TEST_F(GreenIsAwayTest, WhenBlueDies) {
+  blue_.Die();
+  ASSERT_TRUE(blue_.Connect());
+  AwaitProbe();
+  ASSERT_TRUE(green_.Connect());
+  AwaitServed("a", "engine-1");
+}
+
+TEST_F(GreenIsAwayTest, WhenBluesSuccessorComesBeforeItsDeathIsKnown) {
+  FakeEngine successor(socket_, "engine-0");
+  successor.set_host(&host_);
+  successor.set_incarnation(77);
+  ASSERT_TRUE(successor.Connect());
+  AwaitProbe();
+  ASSERT_TRUE(green_.Connect());
+  AwaitServed("a", "engine-1");
+}
+
+TEST_F(UpgradeTest, ItEndsWhenNobodyIsThereAnyMore) {
+  RestartWith(
+      {.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .yield_grace_ns = 50 * kNsPerMs});
+  CreateSome({"a", "b"});
+  blue_.Hold("YieldController");
+  v1::UpgradeEngineRequest request;
+  request.set_name("engines/engine-0");
+  request.set_to("engines/engine-1");
+  request.mutable_drain_timeout()->set_nanos(1'000'000);
+  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  blue_.WaitForRequest("YieldController controllers/a");
+  blue_.Disconnect();
+  green_.Disconnect();
+  EXPECT_EQ(AwaitUpgrade().failed_total(), 2U);
 }
 
 // Its connection is lost first, so that nobody is there to take it when blue dies.
