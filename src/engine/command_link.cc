@@ -103,8 +103,9 @@ Task<void> CommandLink::KeepConnected() {
                    connection.error().message, kRetryNs / kNsPerMs);
     }
     co_await control_.SleepFor(retry_ns, &stopping_);
-    // Who hears that a controller stands by here takes it elsewhere: first, what we were asked for is decided.
-    if (takes_ > 0) co_await takes_over_.Wait(&stopping_);
+    if (takes_ == 0) continue;
+    const Deadline deadline(control_, takes_over_, control_.now_ns() + options_.takes_wait_ns);
+    co_await takes_over_.Wait(&stopping_);
   }
   gate_.Leave();
 }

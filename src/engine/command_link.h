@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "engine/codec.h"
 #include "engine/engine.h"
@@ -27,6 +28,9 @@ class CommandLink : private Engine::Listener {
     std::string socket_path;
     HelloMessage hello;
     UniqueFd counters;  // goes with the hello: what this engine shows of its work (observe/layout.h)
+    // Who hears that a controller stands by here has it taken elsewhere: before a new connection, what was asked to be taken
+    // over an earlier one is decided, unless its storage hangs for so long. A lock is waited for 10 s.
+    uint64_t takes_wait_ns = 15 * kNsPerSecond;
   };
   CommandLink(Reactor& control, Engine& engine, Options options);
   ~CommandLink() override;  // stopped
@@ -36,6 +40,7 @@ class CommandLink : private Engine::Listener {
   void ReportCeph(CephReport report);
   // Hangs up, lets the requests that run end.
   Task<void> Stop();
+  uint32_t takes() const { return takes_; }  // requests to take a controller that run
 
  private:
   struct Outgoing {
@@ -67,7 +72,7 @@ class CommandLink : private Engine::Listener {
   CancelToken stopping_;
   Gate gate_;
   bool told_unreachable_ = false;
-  uint32_t takes_ = 0;  // requests to take a controller that run
+  uint32_t takes_ = 0;
   Event takes_over_;
   CephReport ceph_;
 };

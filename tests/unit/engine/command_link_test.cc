@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine says of itself when it connects anew, while something that it was asked for earlier is under way. With
+// real sockets and reactors; cleatd is played, and the disk is a lock that somebody else has.
+#include "engine/command_link.h"
+
+#include <cleat/engine/v1/engine.pb-c.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/unit/vhost/host.h"
+
+namespace cleat::engine {
+namespace {
+
+using vhost::test::Host;
+using vhost::test::TemporaryDirectory;
+
+constexpr uint64_t kBytes = 1 << 20;
+constexpr const char* kController = "controllers/a";
+
+class LockDevice final : public block::Device {
+ public:
+  LockDevice(const block::Geometry& geometry, std::atomic<bool>& taken)
+      : Device("disks/d", geometry), taken_(taken) {}
+
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
+    struct Nothing final : block::Channel {
+      void Submit(block::Request& request) override { request.Complete(block::IoStatus::kOk); }
+    };
+    return std::unique_ptr<block::Channel>(std::make_unique<Nothing>());
+  }
+  Task<Status> Acquire(block::AccessMode /*mode*/) override {
+    while (taken_) co_await Reactor::Current()->SleepFor(kNsPerMs);
+    co_return Ok{};
+  }
+
+ private:
+  std::atomic<bool>& taken_;
+};
+
+struct Disks final : DiskFactory {
+  Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
+                              DiskEvents /*events*/) override {
+    block::Geometry geometry;
+    geometry.size_bytes = disk.size_bytes;
+    std::unique_ptr<block::Device> device = std::make_unique<LockDevice>(geometry, taken);
+    co_return MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
+  }
+  std::atomic<bool> taken{true};  // by somebody else
+};
+
+struct Endpoints final : vhost::EndpointFactory {
+  struct Nowhere final : vhost::Endpoint {
+    Status Start() override { return Ok{}; }
+    Task<void> Stop() override { co_return; }
+    Task<Status> Yield(uint64_t /*deadline_ns*/) override { co_return Ok{}; }
+    void ConfigChanged() override {}
+    vhost::EndpointStatus status() const override { return {}; }
+  };
+  Result<std::unique_ptr<vhost::Endpoint>> Make(const vhost::EndpointOptions& /*options*/,
+                                                virtio::DeviceModel& /*model*/,
+                                                vhost::StatusFn /*on_status*/) override {
+    return std::unique_ptr<vhost::Endpoint>(std::make_unique<Nowhere>());
+  }
+};
+
+struct FreeEnvelope {
+  void operator()(Cleat__Engine__V1__Envelope* envelope) const {
+    cleat__engine__v1__envelope__free_unpacked(envelope, nullptr);
+  }
+};
+using PbMessage = std::unique_ptr<Cleat__Engine__V1__Envelope, FreeEnvelope>;
+
+// cleatd's end of a connection.
+class Caller {
+ public:
+  explicit Caller(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  PbMessage Receive() {
+    std::array<uint8_t, kMessageBytesMax> bytes{};
+    const ssize_t size = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+    if (size <= 0) return nullptr;
+    return PbMessage(cleat__engine__v1__envelope__unpack(nullptr, static_cast<size_t>(size), bytes.data()));
+  }
+  void Send(const Cleat__Engine__V1__Envelope& envelope) {
+    std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
+    cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+    CLEAT_CHECK(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+                static_cast<ssize_t>(bytes.size()));
+  }
+  // Of its first disk, as the inventory has it.
+  Cleat__Engine__V1__AttachmentState Welcome() {
+    const PbMessage hello = Receive();
+    CLEAT_CHECK(hello != nullptr && hello->hello != nullptr);
+    Cleat__Engine__V1__HelloReply reply = CLEAT__ENGINE__V1__HELLO_REPLY__INIT;
+    reply.has_protocol = 1;
+    reply.protocol = kProtocolMax;
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY;
+    envelope.hello_reply = &reply;
+    Send(envelope);
+    auto state = CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_UNSPECIFIED;
+    for (bool last = false; !last;) {
+      const PbMessage piece = Receive();
+      CLEAT_CHECK(piece != nullptr && piece->inventory != nullptr);
+      if (piece->inventory->n_attachments > 0) state = piece->inventory->attachments[0]->state;
+      last = piece->inventory->last != 0;
+    }
+    return state;
+  }
+  void AskTake() {
+    std::string name = kController;
+    Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
+    take.name = name.data();
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.has_id = 1;
+    envelope.id = 1;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER;
+    envelope.take_controller = &take;
+    Send(envelope);
+  }
+
+ private:
+  UniqueFd socket_;
+};
+
+class CommandLinkTest : public testing::Test {
+ protected:
+  CommandLinkTest() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    listener_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    CLEAT_CHECK(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+                listen(listener_.get(), 4) == 0);
+  }
+  ~CommandLinkTest() override {
+    disks_.taken = false;
+    host_.control_thread().Await<void>([&] { return link_->Stop(); });
+    host_.control_thread().Await<void>([&] { return engine_->Shutdown(); });
+    host_.control_thread().Call([&] {
+      link_.reset();
+      engine_.reset();
+    });
+  }
+
+  // With a controller that stands by, and its disk.
+  void Start(uint64_t takes_wait_ns) {
+    ControllerSpec controller;
+    controller.name = kController;
+    controller.socket_path = "/run/vm/a";
+    AttachmentSpec attachment;
+    attachment.controller = kController;
+    attachment.disk.name = "disks/d";
+    attachment.disk.size_bytes = kBytes;
+    host_.control_thread().Call([&] {
+      engine_ = std::make_unique<Engine>(
+          Engine::Parts{host_.control(), ios_, disks_, endpoints_, memories_, groups_, clusters_});
+      CLEAT_CHECK(engine_->PutController(controller, Controller::Role::kStandBy).ok());
+    });
+    CLEAT_CHECK(host_.control_thread().Await<Status>([&] { return engine_->Attach(attachment); }).ok());
+    host_.control_thread().Call([&] {
+      CommandLink::Options options;
+      options.socket_path = path_;
+      options.takes_wait_ns = takes_wait_ns;
+      link_ = std::make_unique<CommandLink>(host_.control(), *engine_, std::move(options));
+      link_->Start();
+    });
+  }
+  bool Calls(int patience_ms) {
+    pollfd state{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+    return poll(&state, 1, patience_ms) == 1;
+  }
+  Caller Accept() {
+    CLEAT_CHECK(Calls(20'000));
+    return Caller(UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  }
+  // It is asked to take while it can't, and the connection ends.
+  void AskAndHangUp() {
+    Caller caller = Accept();
+    EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_STANDBY);
+    caller.AskTake();
+    EXPECT_TRUE(vhost::test::WaitFor([&] {
+      uint32_t takes = 0;
+      host_.control_thread().Call([&] { takes = link_->takes(); });
+      return takes == 1;
+    }));
+  }
+
+  TemporaryDirectory directory_;
+  const std::string path_ = directory_.path() + "/cleatd.sock";
+  UniqueFd listener_;
+  Host host_{1};
+  const std::vector<Reactor*> ios_ = host_.io_reactors();
+  Disks disks_;
+  Endpoints endpoints_;
+  MemoryStore memories_;
+  GroupStore groups_{host_.control()};
+  ClusterStore clusters_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommandLink> link_;
+};
+
+// Who heard that it stands by would have it taken by another engine, while this one goes on taking it.
+TEST_F(CommandLinkTest, WhatItWasAskedToTakeIsDecidedBeforeItConnectsAnew) {
+  Start(60 * kNsPerSecond);
+  AskAndHangUp();
+  EXPECT_FALSE(Calls(300)) << "it tries every 50 ms otherwise";
+  disks_.taken = false;
+  Caller caller = Accept();
+  EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
+}
+
+// Storage that hangs must not keep cleatd from all the other disks.
+TEST_F(CommandLinkTest, ItWaitsForThatOnlySoLong) {
+  Start(100 * kNsPerMs);
+  AskAndHangUp();
+  Caller caller = Accept();
+  EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_STANDBY);
+}
+
+}  // namespace
+}  // namespace cleat::engine
