@@ -79,8 +79,8 @@ test-asan: ## address and undefined-behaviour sanitizers: everything but guests
 	$(call build,asan,$(ASAN))
 	$(call run_tests,asan,$(ASAN_TESTS))
 
-test-tsan: ## thread sanitizer: the layers below DPDK and gRPC
-	$(call build,tsan)
+test-tsan: ## thread sanitizer: the layers below DPDK, gRPC and Ceph
+	$(call build,tsan,core_tests)
 	$(call run_tests,tsan,-L '^(unit|sim)$$')
 
 soak: build ## ten minutes of each fuzz target and of the random tests, fresh seeds; SOAK_SECONDS=10 for a trial

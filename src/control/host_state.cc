@@ -34,73 +34,13 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
 }
 
 Status HostState::Fill(Rows rows) {
+  // What is named comes before what names it.
   FillClusters(std::move(rows.clusters));
-  for (DiskRow& row : rows.disks) {
-    DiskEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
-    entry.status.set_state(v1::DISK_STATE_READY);
-    if (entry.row.spec.has_memory() && !entry.row.deleting) {
-      if (entry.row.reached_engine) {
-        // The conductor finds out at the engines' inventories.
-        entry.status.set_state(v1::DISK_STATE_PENDING);
-      } else if (auto status = memory_.Make(entry.row.id, entry.row.spec.size_bytes()); !status.ok()) {
-        return status;
-      }
-    }
-    if (entry.row.spec.has_rbd()) {
-      const auto cluster = ParseClusterName(entry.row.spec.rbd().cluster());
-      if (!cluster.ok() || FindCluster(*cluster) == nullptr) {
-        return Refuse(v1::REASON_STORE_DAMAGED,
-                      fmt::format("store: {} is there, but not its cluster {}", DiskName(entry.row.id),
-                                  entry.row.spec.rbd().cluster()));
-      }
-      FindCluster(*cluster)->disks.insert(entry.row.id);
-    }
-    AddDisk(std::move(entry));
-  }
+  if (auto status = FillDisks(std::move(rows.disks)); !status.ok()) return status;
   if (auto status = FillGroups(std::move(rows.groups)); !status.ok()) return status;
-  for (ControllerRow& row : rows.controllers) {
-    ControllerEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
-    if (!entry.row.engine.empty()) engines_[entry.row.engine].revision = revision_ + 1;
-    const std::string id = entry.row.id;
-    const std::string engine = entry.row.engine;
-    if (!entry.row.spec.group().empty()) {
-      const auto group = ParseGroupName(entry.row.spec.group());
-      if (!group.ok() || FindGroup(*group) == nullptr) {
-        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its group {}",
-                                                            ControllerName(id), entry.row.spec.group()));
-      }
-      FindGroup(*group)->controllers.insert(id);
-    }
-    controllers_.emplace(id, std::move(entry));
-    if (!engine.empty()) CountController(engine, 1);
-  }
-  for (AttachmentRow& row : rows.attachments) {
-    if (row.spec.mode() == v1::ATTACHMENT_MODE_UNSPECIFIED) row.spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
-    ControllerEntry* controller = FindController(row.controller);
-    const auto disk = ParseDiskName(row.spec.disk());
-    DiskEntry* disk_entry = disk.ok() ? FindDisk(*disk) : nullptr;
-    if (controller == nullptr || disk_entry == nullptr) {
-      return Refuse(v1::REASON_STORE_DAMAGED,
-                    fmt::format("store: {} is there, but not its controller or not {}",
-                                AttachmentName(row.controller, row.id), row.spec.disk()));
-    }
-    disk_entry->attachments[AttachmentName(row.controller, row.id)] = {.detaching = row.deleting,
-                                                                       .size_bytes = 0};
-    AttachmentEntry entry{.row = std::move(row), .status = {}, .revision = revision_ + 1};
-    const std::string id = entry.row.id;
-    controller->attachments.emplace(id, std::move(entry));
-  }
-  for (UpgradeRow& row : rows.upgrades) {
-    EngineEntry& entry = engines_[row.engine];
-    entry.revision = revision_ + 1;
-    if (row.status.state() == v1::UPGRADE_STATE_RUNNING) {
-      entry.interrupted = true;
-      row.status.set_state(v1::UPGRADE_STATE_INTERRUPTED);
-      row.status.set_message("cleatd was restarted: repeat the upgrade for what has stayed");
-      row.status.clear_current();
-    }
-    entry.upgrade = std::move(row.status);
-  }
+  if (auto status = FillControllers(std::move(rows.controllers)); !status.ok()) return status;
+  if (auto status = FillAttachments(std::move(rows.attachments)); !status.ok()) return status;
+  FillUpgrades(std::move(rows.upgrades));
   // Nothing is known of any engine yet.
   ++revision_;
   hub_.StartHistory(revision_);

@@ -322,7 +322,14 @@ class HostState {
         commits_([this](std::span<const AttachmentRow* const> rows) { return store_.Put(rows); }) {}
 
   // All below: under the mutex, unless it says otherwise.
+  // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
   Status Fill(Rows rows);
+  void FillClusters(std::vector<ClusterRow> rows);
+  Status FillDisks(std::vector<DiskRow> rows);
+  Status FillGroups(std::vector<GroupRow> rows);
+  Status FillControllers(std::vector<ControllerRow> rows);
+  Status FillAttachments(std::vector<AttachmentRow> rows);
+  void FillUpgrades(std::vector<UpgradeRow> rows);
   uint64_t NextRevision();
 
   // Gives the entry a new revision and tells the watchers.
@@ -360,12 +367,17 @@ class HostState {
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
   Status PrepareBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
+  // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)
+  Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag);
+  // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
+  Status Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec);
+  Status CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels);
   Result<v1::Disk> CommitDisk(DiskEntry entry);
   Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
   DiskEntry& AddDisk(DiskEntry entry);
-  // An RBD disk whose image was made larger by somebody else: that is its size from now on.
   template <typename Entry, typename Report>
   void TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report);
+  // An RBD disk whose image was made larger by somebody else: that is its size from now on.
   void TakeGrownSize(DiskEntry& entry, uint64_t size_bytes);
   // An RBD disk whose image has that many bytes: the engine that has it READY saw that, or made it so.
   void TakeImageSize(DiskEntry& entry, uint64_t size_bytes);
@@ -376,7 +388,6 @@ class HostState {
   std::string BehindLimits(const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
 
-  void FillClusters(std::vector<ClusterRow> rows);
   // The cluster's key, taken out of what was asked for, as TakeKey and PutKey do for disks.
   Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;
   Status PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
@@ -392,7 +403,6 @@ class HostState {
   std::string BehindSpec(const ClusterEntry& entry) const;
   Status RewrapClusterKeys(const std::string& current);
 
-  Status FillGroups(std::vector<GroupRow> rows);
   Result<uint32_t> FreeSlot(const std::string& name);
   // Puts a controller in the group that its spec names, or takes it out.
   void JoinGroup(const ControllerRow& row);

@@ -12,6 +12,27 @@
 #include "control/spec_rules.h"
 
 namespace cleat::control {
+
+Status HostState::FillAttachments(std::vector<AttachmentRow> rows) {
+  for (AttachmentRow& row : rows) {
+    // Rows of before there were modes.
+    if (row.spec.mode() == v1::ATTACHMENT_MODE_UNSPECIFIED) row.spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
+    ControllerEntry* controller = FindController(row.controller);
+    const auto disk_id = ParseDiskName(row.spec.disk());
+    DiskEntry* disk = disk_id.ok() ? FindDisk(*disk_id) : nullptr;
+    if (controller == nullptr || disk == nullptr) {
+      return Refuse(v1::REASON_STORE_DAMAGED,
+                    fmt::format("store: {} is there, but not its controller or not {}",
+                                AttachmentName(row.controller, row.id), row.spec.disk()));
+    }
+    disk->attachments[AttachmentName(row.controller, row.id)] = {.detaching = row.deleting, .size_bytes = 0};
+    const std::string id = row.id;
+    controller->attachments.emplace(
+        id, AttachmentEntry{.row = std::move(row), .status = {}, .revision = revision_ + 1});
+  }
+  return Ok{};
+}
+
 Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& request) {
   auto controller_id = ParseControllerName(request.parent());
   if (!controller_id.ok()) return Refuse(v1::REASON_INVALID_NAME, "parent: " + controller_id.error().message);

@@ -13,6 +13,28 @@
 
 namespace cleat::control {
 
+Status HostState::FillControllers(std::vector<ControllerRow> rows) {
+  for (ControllerRow& row : rows) {
+    const std::string id = row.id;
+    if (!row.engine.empty()) {
+      engines_[row.engine].revision = revision_ + 1;
+      CountController(row.engine, 1);
+    }
+    if (!row.spec.group().empty()) {
+      const auto group = ParseGroupName(row.spec.group());
+      if (!group.ok() || FindGroup(*group) == nullptr) {
+        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its group {}",
+                                                            ControllerName(id), row.spec.group()));
+      }
+      FindGroup(*group)->controllers.insert(id);
+    }
+    controllers_.emplace(
+        id,
+        ControllerEntry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1});
+  }
+  return Ok{};
+}
+
 Result<v1::Controller> HostState::CreateController(const v1::CreateControllerRequest& request) {
   const std::string& id = request.controller_id();
   if (auto status = CheckId("controller_id", id); !status.ok()) return std::move(status).error();

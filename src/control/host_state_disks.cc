@@ -40,6 +40,32 @@ std::vector<std::string> ClaimsOf(const v1::DiskSpec& spec) {
 
 }  // namespace
 
+Status HostState::FillDisks(std::vector<DiskRow> rows) {
+  for (DiskRow& row : rows) {
+    DiskEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
+    entry.status.set_state(v1::DISK_STATE_READY);
+    if (entry.row.spec.has_memory() && !entry.row.deleting) {
+      if (entry.row.reached_engine) {
+        // The conductor finds out at the engines' inventories.
+        entry.status.set_state(v1::DISK_STATE_PENDING);
+      } else if (auto status = memory_.Make(entry.row.id, entry.row.spec.size_bytes()); !status.ok()) {
+        return status;
+      }
+    }
+    if (entry.row.spec.has_rbd()) {
+      const auto cluster = ParseClusterName(entry.row.spec.rbd().cluster());
+      if (!cluster.ok() || FindCluster(*cluster) == nullptr) {
+        return Refuse(v1::REASON_STORE_DAMAGED,
+                      fmt::format("store: {} is there, but not its cluster {}", DiskName(entry.row.id),
+                                  entry.row.spec.rbd().cluster()));
+      }
+      FindCluster(*cluster)->disks.insert(entry.row.id);
+    }
+    AddDisk(std::move(entry));
+  }
+  return Ok{};
+}
+
 Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   const std::string& id = request.disk_id();
   if (auto status = CheckId("disk_id", id); !status.ok()) return std::move(status).error();

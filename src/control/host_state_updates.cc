@@ -60,60 +60,80 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   if (!labels.ok()) return std::move(labels).error();
 
   std::unique_lock lock(mutex_);
-  DiskEntry* entry = FindDisk(*id);
-  if (const auto busy = busy_.find(*id); busy != busy_.end()) {
+  auto found = FindForUpdate(*id, request.disk().etag());
+  if (!found.ok()) return std::move(found).error();
+  DiskEntry& entry = **found;
+  v1::DiskSpec asked = entry.row.spec;
+  if (Names(mask, kSizePath)) asked.set_size_bytes(request.disk().spec().size_bytes());
+  if (Names(mask, kLimitsPath)) *asked.mutable_limits() = request.disk().spec().limits();
+  auto spec = CompleteDiskSpec(*id, asked);
+  if (!spec.ok()) return std::move(spec).error();
+  if (!Names(mask, kLabelsPath)) *labels = entry.row.labels;
+  const bool same_storage =
+      spec->size_bytes() == entry.row.spec.size_bytes() && SameSpec(spec->limits(), entry.row.spec.limits());
+  if (same_storage && *labels == entry.row.labels) return Show(entry);
+  if (auto status = Grow(lock, entry, *spec); !status.ok()) return std::move(status).error();
+  if (auto status = CommitUpdate(entry, *spec, std::move(*labels)); !status.ok())
+    return std::move(status).error();
+  return Show(entry);
+}
+
+Result<HostState::DiskEntry*> HostState::FindForUpdate(const std::string& id, const std::string& etag) {
+  const std::string name = DiskName(id);
+  if (const auto busy = busy_.find(id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {} by another call", name, busy->second.doing));
   }
+  DiskEntry* entry = FindDisk(id);
   if (entry == nullptr) return NotThere(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
-  if (auto status = CheckEtag(name, request.disk().etag(), entry->row.intent_revision); !status.ok()) {
+  if (auto status = CheckEtag(name, etag, entry->row.intent_revision); !status.ok()) {
     return std::move(status).error();
   }
-  v1::DiskSpec spec = entry->row.spec;
-  if (Names(mask, kSizePath)) spec.set_size_bytes(request.disk().spec().size_bytes());
-  if (Names(mask, kLimitsPath)) *spec.mutable_limits() = request.disk().spec().limits();
-  auto complete = CompleteDiskSpec(*id, spec);
-  if (!complete.ok()) return std::move(complete).error();
-  if (!Names(mask, kLabelsPath)) *labels = entry->row.labels;
-  const uint64_t size_before = entry->row.spec.size_bytes();
-  spec = std::move(*complete);
-  const bool limited = !SameSpec(spec.limits(), entry->row.spec.limits());
-  if (spec.size_bytes() == size_before && !limited && *labels == entry->row.labels) return Show(*entry);
+  return entry;
+}
+
+Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec) {
+  const std::string& id = entry.row.id;
+  const uint64_t size_before = entry.row.spec.size_bytes();
+  if (spec.size_bytes() == size_before) return Ok{};
   if (spec.size_bytes() < size_before) {
+    const std::string name = DiskName(id);
     return RefuseFor(name, v1::REASON_DISK_CANNOT_SHRINK,
                      fmt::format("{} has {} bytes, and can't shrink to {}: disks only grow", name,
                                  size_before, spec.size_bytes()),
                      {{"field", kSizePath}});
   }
-  if (spec.size_bytes() > size_before) {
-    if (entry->status.state() == v1::DISK_STATE_LOST) {
-      return RefuseFor(name, v1::REASON_DISK_LOST, entry->status.message());
-    }
-    busy_.emplace(*id, BusyDisk{.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
-    lock.unlock();
-    const Status grown = GrowBackend(*id, spec);
-    lock.lock();
-    busy_.erase(*id);
-    if (!grown.ok()) return grown.error();
+  if (entry.status.state() == v1::DISK_STATE_LOST) {
+    return RefuseFor(DiskName(id), v1::REASON_DISK_LOST, entry.status.message());
   }
-  // Nobody deletes a busy disk; what an engine confirmed meanwhile is in the row.
-  DiskRow row = entry->row;
+  busy_.emplace(id, BusyDisk{.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
+  lock.unlock();
+  Status grown = GrowBackend(id, spec);
+  lock.lock();
+  busy_.erase(id);
+  return grown;
+}
+
+// Nobody has deleted the disk while it grew; what an engine confirmed meanwhile is in the row.
+Status HostState::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels) {
+  DiskRow row = entry.row;
+  const uint64_t size_before = row.spec.size_bytes();
+  const bool grown = spec.size_bytes() != size_before;
+  const bool limited = !SameSpec(spec.limits(), row.spec.limits());
   // Whoever owns it next, or does already, makes the image larger.
-  if (spec.has_rbd() && spec.size_bytes() > size_before && row.image_bytes == 0)
-    row.image_bytes = size_before;
+  if (spec.has_rbd() && grown && row.image_bytes == 0) row.image_bytes = size_before;
   row.spec.set_size_bytes(spec.size_bytes());
-  row.labels = std::move(*labels);
+  row.labels = std::move(labels);
   row.intent_revision = NextRevision();
   if (limited) TakeLimits(spec, row);
-  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
-  entry->row = std::move(row);
-  Publish(*entry);
-  if (limited || spec.size_bytes() != size_before) DiskChanged(*id);
+  if (auto status = store_.Put(row); !status.ok()) return status;
+  entry.row = std::move(row);
+  Publish(entry);
+  const std::string name = DiskName(entry.row.id);
+  if (limited || grown) DiskChanged(entry.row.id);
   if (limited) spdlog::info("{} has other limits", name);
-  if (spec.size_bytes() != size_before) {
-    spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
-  }
-  return Show(*entry);
+  if (grown) spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  return Ok{};
 }
 
 Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& request) {

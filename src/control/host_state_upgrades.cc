@@ -41,6 +41,20 @@ Status CheckProtocol(const std::string& id, const v1::EngineStatus& status) {
 
 }  // namespace
 
+void HostState::FillUpgrades(std::vector<UpgradeRow> rows) {
+  for (UpgradeRow& row : rows) {
+    EngineEntry& entry = engines_[row.engine];
+    entry.revision = revision_ + 1;
+    if (row.status.state() == v1::UPGRADE_STATE_RUNNING) {
+      entry.interrupted = true;
+      row.status.set_state(v1::UPGRADE_STATE_INTERRUPTED);
+      row.status.set_message("cleatd was restarted: repeat the upgrade for what has stayed");
+      row.status.clear_current();
+    }
+    entry.upgrade = std::move(row.status);
+  }
+}
+
 // ---- Standing by ----
 
 // An engine that has controllers of its own stands by for nobody: it has taken those of the other one, or was given some.
