@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "base/version.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+constexpr mode_t kOpenSocketMode = 0666;
+constexpr int kUsage = 2;  // exit status
+
+void AddPlaces(CLI::App& app, Arguments& arguments) {
+  app.add_option("--state-dir", arguments.state_dir, "Folder of the store; made when missing")
+      ->capture_default_str();
+  app.add_option("--listen", arguments.listen,
+                 "Where the API listens, unix:PATH (default: unix:" + DefaultApiSocket() + ")");
+  app.add_option("--engine-socket", arguments.engine_socket,
+                 "Socket that engines connect to (default: " + DefaultEngineSocket() + ")");
+}
+
+void AddCallers(CLI::App& app, Arguments& arguments) {
+  app.add_option(
+      "--grant", arguments.grants,
+      "A role (read, attach, admin) for callers: ROLE=uid:USER, ROLE=gid:GROUP, ROLE=cert:NAME; may be given "
+      "several times. Root and cleatd's own user are admin");
+  app.add_option("--group", arguments.group, "Group that the API's socket is given to");
+  app.add_option("--tls-listen", arguments.tls_listen,
+                 "Also serve the API on HOST:PORT, over mutual TLS. Certificates are read again on SIGHUP");
+  app.add_option("--tls-cert", arguments.tls.certificate, "cleatd's certificate (PEM)");
+  app.add_option("--tls-key", arguments.tls.key, "Its key (PEM)");
+  app.add_option("--tls-client-ca", arguments.tls.client_ca,
+                 "CA that callers' certificates are signed by (PEM)");
+}
+
+void AddWhatIsSeen(CLI::App& app, Arguments& arguments) {
+  app.add_option(
+      "--metrics-address", arguments.metrics_address,
+      "Serve /metrics (Prometheus) and /healthz over HTTP on HOST:PORT, to anybody who reaches it: "
+      "127.0.0.1:9464, say (default: not at all)");
+  app.add_flag(
+      "!--no-metrics-histograms", arguments.metrics_histograms,
+      "Leave cleat_disk_stage_seconds out of /metrics: on hosts with hundreds of disks in use it is large");
+  app.add_option("--audit-log", arguments.audit_log,
+                 "File for a record of every change, one line of JSON each; opened again on SIGHUP");
+}
+
+void AddKeys(CLI::App& app, Arguments& arguments) {
+  app.add_option(
+         "--kek-file", arguments.kek_files,
+         "File with the key-encryption key under which disks' keys are kept; a second one is the key that "
+         "was "
+         "used before. Read again on SIGHUP (default: the credential cleat-kek, if the service has one, else "
+         "kek in the state folder, made at the first start)")
+      ->expected(1)
+      ->take_all();
+  // For the tests that must find keys in memory then; in no help text.
+  app.add_flag("!--no-secret-arena", arguments.secret_arena)->group("");
+  app.add_flag("!--no-wiping-free", arguments.wiping_free)->group("");
+}
+
+Status MakeFolders(const DaemonOptions& options) {
+  if (auto status = MakeDirectory(options.state_dir); !status.ok()) return status;
+  for (const std::string& socket : {options.api_socket, options.engine_socket}) {
+    const std::string folder = std::filesystem::path(socket).parent_path();
+    if (folder.empty()) continue;
+    if (auto status = MakeDirectory(folder); !status.ok()) return status;
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* arguments) {
+  CLI::App app(
+      "cleatd: Cleat's API. Keeps what should be in its state folder and has the engines bring it about.\n"
+      "Restarting it does not touch any guest's I/O.");
+  AddPlaces(app, *arguments);
+  AddCallers(app, *arguments);
+  AddWhatIsSeen(app, *arguments);
+  AddKeys(app, *arguments);
+  app.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
+  app.set_version_flag("--version", std::string("cleatd ") + kVersion);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  return std::nullopt;
+}
+
+Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
+  DaemonOptions options;
+  options.state_dir = arguments.state_dir;
+  options.engine_socket = arguments.engine_socket.empty() ? DefaultEngineSocket() : arguments.engine_socket;
+  const std::string listen =
+      arguments.listen.empty() ? std::string(kUnixPrefix) + DefaultApiSocket() : arguments.listen;
+  if (!listen.starts_with(kUnixPrefix)) {
+    return Error(ErrorCode::kInvalidArgument, "--listen '" + listen + "': give unix:PATH");
+  }
+  options.api_socket = listen.substr(kUnixPrefix.size());
+  options.api_group = arguments.group;
+  for (const std::string& grant : arguments.grants) {
+    if (auto status = options.grants.Add(grant); !status.ok()) return std::move(status).error();
+    // The socket's mode would keep them out; the roles say who may do what.
+    const std::string_view to = std::string_view(grant).substr(grant.find('=') + 1);
+    if (to.starts_with("uid:") || to.starts_with("gid:")) options.api_socket_mode = kOpenSocketMode;
+  }
+  options.tls_address = arguments.tls_listen;
+  options.tls = arguments.tls;
+  const bool tls_complete =
+      !options.tls.certificate.empty() && !options.tls.key.empty() && !options.tls.client_ca.empty();
+  if (!options.tls_address.empty() && !tls_complete) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--tls-listen takes --tls-cert, --tls-key and --tls-client-ca: the API is never served over TCP "
+        "without knowing who calls");
+  }
+  options.metrics_address = arguments.metrics_address;
+  options.metrics.histograms = arguments.metrics_histograms;
+  options.audit_log = arguments.audit_log;
+  options.kek_files = arguments.kek_files;
+  if (auto status = MakeFolders(options); !status.ok()) return std::move(status).error();
+  return options;
+}
+
+}  // namespace cleat::control

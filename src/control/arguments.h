@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cleatd is started with. A value of main's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "base/result.h"
+#include "control/daemon.h"
+
+namespace cleat::control {
+
+struct Arguments {
+  std::string state_dir = DefaultStateDir();
+  std::string listen;         // empty: the default socket
+  std::string engine_socket;  // empty: the default one
+  std::string group;
+  std::vector<std::string> grants;
+  std::string tls_listen;
+  TlsFiles tls;
+  std::string metrics_address;
+  bool metrics_histograms = true;
+  std::string audit_log;
+  std::vector<std::string> kek_files;
+  bool secret_arena = true;
+  bool wiping_free = true;
+  std::string log_level = "info";
+};
+
+// Fills `arguments` from the command line. Nothing, or the exit status with which the process is to end at once: help was
+// asked for, or there was a mistake; people have been told by then.
+std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* arguments);
+
+// What they say of the daemon, checked; makes the folders. The log is there.
+Result<DaemonOptions> OptionsFrom(const Arguments& arguments);
+
+}  // namespace cleat::control

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/io_reactors.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace cleat::engine {
+
+Result<std::unique_ptr<IoReactors>> IoReactors::Make(const Settings& settings, uint64_t incarnation) {
+  std::unique_ptr<IoReactors> io(new IoReactors);
+  Status made = io->MakeThreads(settings, incarnation);
+  if (!made) return std::move(made).error();
+  for (Reactor* reactor : io->reactors_) {
+    if (const Status added = io->uring_.AddReactor(*reactor); !added)
+      spdlog::warn("{}: disks on files can't be opened", added.error().message);
+    if (const Status added = io->crypto_.AddReactor(*reactor); !added)
+      spdlog::warn("{}: encrypted disks can't be opened", added.error().message);
+  }
+  auto sight = observe::Sight::Make(settings.name, incarnation, io->reactors_);
+  if (!sight) return std::move(sight).error();
+  io->sight_ = std::move(sight).value();
+  return io;
+}
+
+Status IoReactors::MakeThreads(const Settings& settings, uint64_t incarnation) {
+  const TickRate rate = TickRate::Measure();
+  for (uint32_t i = 0; i < settings.reactors; ++i) {
+    Reactor::Options options;
+    options.name = "reactor-" + std::to_string(i);
+    options.index = i;
+    options.spin_ns = settings.spin_us * kNsPerUs;
+    options.random_seed = incarnation + i + 1;
+    auto thread = ReactorThread::Make(rate, options);
+    if (!thread) return std::move(thread).error();
+    threads_.push_back(std::move(thread).value());
+    reactors_.push_back(&threads_.back()->reactor());
+  }
+  return Ok{};
+}
+
+Status IoReactors::Start(const Settings& settings) {
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    std::optional<uint32_t> cpu;
+    if (i < settings.cpus.size()) cpu = settings.cpus[i];
+    Status started = threads_[i]->Start(cpu);
+    if (!started) return started;
+  }
+  return Ok{};
+}
+
+IoReactors::~IoReactors() {
+  for (const auto& thread : threads_) thread->Stop();
+}
+
+}  // namespace cleat::engine
