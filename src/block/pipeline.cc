@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block/pipeline.h"
 
+#include <algorithm>
+
 #include <bit>
 #include <utility>
 
@@ -78,6 +80,7 @@ Status CheckGeometry(const Geometry& geometry, const std::string& disk) {
 PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
                                  ChannelRegistry* registry, CompareAndWrite* compare_and_write)
     : geometry_(geometry),
+      transfer_max_bytes_(std::min(geometry.size_bytes, kTransferBytesMax)),
       mode_(mode),
       foresees_(top->ForeseesAny()),
       top_(std::move(top)),
@@ -98,7 +101,9 @@ IoStatus PipelineChannel::Check(const Request& request) const {
       request.offset_bytes > geometry_.size_bytes - request.length_bytes) {
     return IoStatus::kInvalid;
   }
-  if (request.op == Op::kCompareAndWrite) {
+  if (request.op == Op::kRead || request.op == Op::kWrite) {
+    if (request.length_bytes > kTransferBytesMax) return IoStatus::kInvalid;
+  } else if (request.op == Op::kCompareAndWrite) {
     if (compare_and_write_ == nullptr) return IoStatus::kUnsupported;
     if (request.length_bytes > kCompareAndWriteBytesMax) return IoStatus::kInvalid;
   } else if (request.op == Op::kDiscard) {
@@ -116,7 +121,7 @@ inline bool PipelineChannel::IsPlain(const Request& request) const {
   const uint64_t block_mask = geometry_.logical_block_bytes - 1;
   return (request.op == Op::kRead || (request.op == Op::kWrite && mode_ != AccessMode::kReadOnly)) &&
          ((request.offset_bytes | request.length_bytes) & block_mask) == 0 && request.length_bytes != 0 &&
-         request.length_bytes <= geometry_.size_bytes &&
+         request.length_bytes <= transfer_max_bytes_ &&
          request.offset_bytes <= geometry_.size_bytes - request.length_bytes;
 }
 
@@ -214,6 +219,7 @@ void PipelineChannel::FinishExclusive(Request& request, IoStatus status) {
 
 void PipelineChannel::SetGeometry(const Geometry& geometry) {
   geometry_ = geometry;
+  transfer_max_bytes_ = std::min(geometry.size_bytes, kTransferBytesMax);
   top_->Resized();
 }
 

@@ -67,6 +67,7 @@ class PipelineChannel {
   static void Done(Request& request, const Frame& frame);
 
   Geometry geometry_;
+  uint64_t transfer_max_bytes_;  // of this disk: kTransferBytesMax, or its size
   const AccessMode mode_;
   const bool foresees_;
   // A request is counted in the epoch in which it was submitted. Hold begins a new one; the old one's count

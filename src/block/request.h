@@ -26,6 +26,11 @@ namespace cleat::block {
 // it is the same; nothing else is written to the range in between. `length_bytes` is the range's: half the segments'.
 enum class Op : uint8_t { kRead, kWrite, kFlush, kDiscard, kWriteZeroes, kCompareAndWrite };
 
+// Data that one request reads or writes, at most: a longer one is kInvalid. A guest may have thousands of requests under
+// way whose segments are all the same page, and one is copied, encrypted or given to a cluster in one piece. No driver asks
+// for as much by itself: Linux takes 1.25 MiB.
+inline constexpr uint64_t kTransferBytesMax = 32 << 20;
+
 // What became of it. Front ends translate it to their own words (virtio status, SCSI sense).
 enum class IoStatus : uint8_t {
   kOk,

@@ -185,6 +185,8 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   std::vector<std::string> moves;
   for (const auto& [controller, move] : moves_) moves.push_back(controller);
   for (const std::string& controller : moves) LookAtMove(controller);
+  // What waited for this engine's answer has none to come.
+  for (const auto& [controller, view] : node.mapped().controllers) Look(controller);
 }
 
 void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
@@ -203,10 +205,7 @@ void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
     if (!moves_.contains(controller)) ReportUnknown(engine, controller);
   }
   // Its copies of memory are gone for certain.
-  for (const std::string& disk : state_.MemoryDisks()) {
-    if (memory_.Has(disk)) Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
-    LookAtMemory(disk);
-  }
+  for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
 }
 
 // ---- Events ----

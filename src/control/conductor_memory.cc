@@ -49,6 +49,10 @@ void Conductor::LookAtMemory(const std::string& disk) {
       AskDropMemory(engine, disk);
     }
   }
+  for (const std::string& engine : dead_) {
+    if (!row || !memory_.Has(disk)) break;
+    Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
+  }
   // RecordKept may have changed it.
   if (const std::optional<DiskRow> recorded = state_.MemoryDisk(disk)) ReportMemory(*recorded);
 }

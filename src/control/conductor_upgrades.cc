@@ -27,6 +27,14 @@ void AddFailure(v1::UpgradeStatus& status, const std::string& controller, const 
   failure.set_reason(why);
 }
 
+// Its guest is on its way to or from another controller. Who stands by knows neither which of the two has it now nor when
+// that changes; the engine that was told does, when it is back.
+bool IsMigrating(const ControllerIntent& intent) {
+  return std::ranges::any_of(intent.attachments, [](const AttachmentIntent& attachment) {
+    return attachment.row.spec.mode() != v1::ATTACHMENT_MODE_ACTIVE;
+  });
+}
+
 v1::UpgradeState EndOf(const v1::UpgradeStatus& status) {
   return status.failed_total() == 0 ? v1::UPGRADE_STATE_DONE : v1::UPGRADE_STATE_FAILED;
 }
@@ -61,8 +69,8 @@ void Conductor::LookAtUpgrade() {
   while (upgrade.preparing.size() < options_.preparing_max && !upgrade.waiting.empty()) {
     const std::string controller = upgrade.waiting.extract(upgrade.waiting.begin()).value();
     if (moves_.contains(controller)) {
-      TellMoved(controller, moves_[controller],
-                Error(ErrorCode::kUnavailable, "an earlier attempt to move it has not been answered yet"));
+      AddFailure(upgrade.status, controller, "an earlier attempt to move it has not been answered yet");
+      ReportUpgrade();
       continue;
     }
     upgrade.preparing.insert(controller);
@@ -157,6 +165,7 @@ std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
     const std::string to = move == moves_.end() ? successor : move->second.to;
     // One that was asked to take it may have it, though its connection is lost.
     const bool may_serve = move != moves_.end() && MayServe(controller, move->second);
+    if (!may_serve && IsMigrating(state_.IntentOf(controller))) continue;
     if (!to.empty() && (FindByName(to) != nullptr || may_serve))
       heirs.push_back({.controller = controller, .engine = to});
   }

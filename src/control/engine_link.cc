@@ -117,9 +117,9 @@ void EngineLink::Wake() {
 void EngineLink::Run() {
   while (!stopping_) {
     const uint64_t due_ns = events_->OnTimer(clock_.NowNs());
+    if (CloseDoomed()) continue;  // which may have begun something with a time of its own
     const uint64_t now_ns = clock_.NowNs();
     const uint64_t wait_ms = due_ns > now_ns ? (due_ns - now_ns) / kNsPerMs + 1 : 0;
-    CloseDoomed();
     std::array<epoll_event, kEventsPerRound> ready{};
     const int count = epoll_wait(epoll_.get(), ready.data(), kEventsPerRound,
                                  static_cast<int>(std::min<uint64_t>(wait_ms, kWaitMsMax)));
@@ -374,7 +374,8 @@ void EngineLink::Doom(Peer& peer, std::string why) {
   peer.why = std::move(why);
 }
 
-void EngineLink::CloseDoomed() {
+bool EngineLink::CloseDoomed() {
+  bool any = false;
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = *it->second;
     if (!peer.doomed) {
@@ -388,7 +389,9 @@ void EngineLink::CloseDoomed() {
     it = peers_.erase(it);
     gone->socket.Reset();
     if (told) TellGone(*gone, false);
+    any = true;
   }
+  return any;
 }
 
 }  // namespace cleat::control

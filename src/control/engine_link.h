@@ -107,7 +107,7 @@ class EngineLink {
   void Send(Peer& peer, Datagram datagram);
   void Flush(Peer& peer);
   void Doom(Peer& peer, std::string why);  // closed at the end of the round
-  void CloseDoomed();
+  bool CloseDoomed();                      // true: there were some
 
   UniqueFd listener_;
   UniqueFd epoll_;

@@ -46,16 +46,18 @@ bool KnowsCluster(const EngineView& engine, const AttachmentIntent& intent) {
          !engine.cluster_busy.contains(cluster);
 }
 
-void AddAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
+// False: not yet, since something is on its way first.
+bool AddAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
                std::vector<Step>& steps) {
   const uint32_t target = intent.row.spec.target();
   Step step{.kind = Step::Kind::kAttach, .target = target, .intent = &intent};
   if (intent.disk.spec.has_memory() && !engine.memories.contains(intent.disk.id)) {
-    if (engine.memory_busy.contains(intent.disk.id)) return;  // another controller's request brings it
+    if (engine.memory_busy.contains(intent.disk.id)) return false;  // another controller's request brings it
     step.kind = memory.Has(intent.disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
   }
   if (intent.disk.spec.has_rbd() && !KnowsCluster(engine, intent)) step.kind = Step::Kind::kWaitForCluster;
   steps.push_back(step);
+  return true;
 }
 
 // A SCSI controller that the engine doesn't serve yet, and none of whose disks is being asked for or has to wait for its
@@ -221,15 +223,17 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     }
     return steps;
   }
+  bool later = false;
   for (const AttachmentIntent& attachment : intent.attachments) {
     const uint32_t target = attachment.row.spec.target();
     if (attachment.row.deleting || view.attachments.contains(target) || !Ready(view, target, now_ns))
       continue;
     // The size of memory that the engine holds comes first.
-    if (engine.resize_busy.contains(attachment.disk.id)) continue;
-    AddAttach(attachment, engine, memory, steps);
+    const bool added =
+        !engine.resize_busy.contains(attachment.disk.id) && AddAttach(attachment, engine, memory, steps);
+    later |= !added;
   }
-  const bool complete = std::all_of(steps.begin(), steps.end(), [](const Step& step) {
+  const bool complete = !later && std::all_of(steps.begin(), steps.end(), [](const Step& step) {
     return step.kind == Step::Kind::kWaitForDisk && IsLost(*step.intent);
   });
   if (standby || !complete || !Ready(view.backoff, now_ns)) return steps;

@@ -93,7 +93,7 @@ Result<HostState::DiskEntry*> HostState::FindForUpdate(const std::string& id, co
 }
 
 Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec) {
-  const std::string& id = entry.row.id;
+  const std::string id = entry.row.id;  // others may write the row meanwhile
   const uint64_t size_before = entry.row.spec.size_bytes();
   if (spec.size_bytes() == size_before) return Ok{};
   if (spec.size_bytes() < size_before) {

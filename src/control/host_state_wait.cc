@@ -113,7 +113,10 @@ void HostState::StopWatchers() {
 
 bool HostState::CheckStore() {
   const std::lock_guard lock(mutex_);
-  return store_.writable() || store_.Probe().ok();
+  if (store_.writable()) return true;
+  const bool writable = store_.Probe().ok();
+  if (writable) PlaceWaiting();  // who could not be while it was not
+  return writable;
 }
 
 // ---- What is there ----

@@ -78,10 +78,14 @@ void CommandLink::Start() {
   Spawn(KeepConnected());
 }
 
-Task<void> CommandLink::Stop() {
+void CommandLink::HangUp() {
   stopping_.Cancel();
-  co_await gate_.Close();
   engine_.SetListener(nullptr);
+}
+
+Task<void> CommandLink::Stop() {
+  HangUp();
+  co_await gate_.Close();
 }
 
 Task<void> CommandLink::KeepConnected() {

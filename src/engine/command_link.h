@@ -38,7 +38,9 @@ class CommandLink : private Engine::Listener {
   void Start();
   // Tells cleatd, now and whenever it connects.
   void ReportCeph(CephReport report);
-  // Hangs up, lets the requests that run end.
+  // No more orders, and no word to cleatd; the requests that run go on. Again: nothing.
+  void HangUp();
+  // Hangs up, and returns when they have ended.
   Task<void> Stop();
   uint32_t takes() const { return takes_; }  // requests to take a controller that run
 

@@ -47,10 +47,12 @@ Task<void> Controller::ReleaseAll() {
   co_await releasing.Close();
 }
 
-// Those that are not open yet, or not any more, stay as they are.
+// Those that are not open yet, or not any more, stay as they are. One may have been shut out since it was acquired.
 void Controller::SetStates(AttachmentState from, AttachmentState to) {
   for (const auto& target : targets_) {
-    if (target->disk != nullptr && target->disk->state == from) SetState(*target->disk, to, "");
+    if (target->disk == nullptr || target->disk->state != from) continue;
+    const std::string fenced = to == AttachmentState::kActive ? target->disk->fenced() : std::string();
+    SetState(*target->disk, fenced.empty() ? to : AttachmentState::kFenced, fenced);
   }
   Changed();
 }

@@ -141,7 +141,8 @@ void DiskOwnership::TakeAll() {
     AttachedDisk* disk = target->disk.get();
     if (disk == nullptr || !IsAwaited(*disk) || !disk->owned()) continue;
     disk->awaited = false;
-    SetState(*disk, AttachmentState::kActive, "");
+    const bool fenced = !disk->fenced().empty();  // since it was acquired
+    SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
   if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
 }

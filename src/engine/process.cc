@@ -194,10 +194,12 @@ std::string Process::WhatIsLeft() const {
 }
 
 Task<void> Process::ShutDown() {
-  auto hang_up = link_.Stop();
-  co_await std::move(hang_up);
+  // A request that hangs - a cluster that does not answer - is not to keep the other disks from draining.
+  link_.HangUp();
   auto drain = engine_.Shutdown();
   co_await std::move(drain);
+  auto stop_link = link_.Stop();
+  co_await std::move(stop_link);
   auto end = ceph_.End(kCephEndNs);
   ceph_ended_ = co_await std::move(end);
   auto stop = watchdog_.Stop();

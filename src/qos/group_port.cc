@@ -57,7 +57,11 @@ void GroupPort::Join(GroupMember& member, const Cost& head) {
     closed_until_ = {now, now};
   }
   ++waiting_[kind];
-  if (!Before(UnitsOf(reactor_.now_ns()), closed_until_[kind])) Serve();
+  if (!Before(UnitsOf(reactor_.now_ns()), closed_until_[kind])) {
+    Serve();
+  } else if (!serving_) {
+    SetTimer();  // it may be set for those of the other kind alone, who wait for longer
+  }
 }
 
 void GroupPort::Leave(GroupMember& member) {

@@ -56,6 +56,7 @@ size_t BlockLimits(const block::Geometry& geometry, uint8_t* page) {
   page[4] = 0x01;  // WSNZ: a WRITE SAME says how many blocks
   page[5] = static_cast<uint8_t>(std::min<size_t>(Blocks(block::kCompareAndWriteBytesMax, geometry), 255));
   StoreBig(page + 6, Saturate(BlocksPerPhysical(geometry), 2), 2);
+  StoreBig(page + 8, Blocks(block::kTransferBytesMax, geometry), 4);
   StoreBig(page + 12, Blocks(geometry.optimal_io_bytes, geometry), 4);
   if (geometry.discard) {
     StoreBig(page + 20, Saturate(Blocks(kUnmapBytesMax, geometry), 4), 4);

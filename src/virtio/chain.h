@@ -42,6 +42,7 @@ class Chain {
 
   uint16_t head() const { return head_; }  // what the ring wants back (packed: the buffer id)
   uint32_t descriptors() const { return counts_.descriptors; }
+  uint64_t bytes() const { return counts_.bytes; }
   uint64_t readable_bytes() const { return counts_.readable_bytes; }
   uint64_t writable_bytes() const { return counts_.bytes - counts_.readable_bytes; }
   std::span<const block::Segment> readable() const { return {segments(), counts_.readable}; }

@@ -26,6 +26,8 @@ void PackedRing::Start(const RingMemory& memory, uint64_t features, const Packed
   inflight_log_ = inflight_log;
   fault_.clear();
   DisableNotifications();
+  // A predecessor may have died between showing an answer and marking it.
+  dirty_log_->Mark(descriptors_guest_address_, uint64_t{kDescriptorBytes} * size_);
 }
 
 void PackedRing::Move(const RingMemory& memory) {

@@ -193,9 +193,10 @@ uint32_t RingQueue::Replay() {
   fetched_ns_ = seen_ns_ = now_ns();
   ++batch_;
   uint32_t count = 0;
+  uint64_t bytes = 0;
   Chain chain;
-  for (; count < kFetchBatchMax && replaying() && !broken_; ++count) {
-    if (packed_ ? ReplayOne(packed_ring_, chain) : ReplayOne(split_ring_, chain)) continue;
+  for (; count < kFetchBatchMax && bytes < kFetchBytesMax && replaying() && !broken_; ++count) {
+    if (packed_ ? ReplayOne(packed_ring_, chain, bytes) : ReplayOne(split_ring_, chain, bytes)) continue;
     Break("request " + std::to_string(replayed_) + " of " + std::to_string(replays_.size()) +
           " that were in flight when this ring was last served can't be run again: " + fault());
   }
@@ -206,12 +207,13 @@ uint32_t RingQueue::Replay() {
 
 // It was taken already: the ring counts it, and the log has it.
 template <typename Ring>
-bool RingQueue::ReplayOne(Ring& ring, Chain& chain) {
+bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   const uint16_t head = replays_[replayed_++];
   if constexpr (std::is_same_v<Ring, PackedRing>) {
     if (!ring.Retake(head)) return false;
   }
   if (!ring.Read(head, *epochs_.current()->map, chain)) return false;
+  bytes += chain.bytes();
   ++in_flight_;
   HandleReplayed(chain, Ticket{epochs_.Enter(), head});
   return true;
@@ -230,7 +232,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     return 0;
   const uint32_t available = ring.Available();
   if (available == 0) return 0;
-  const uint32_t count = std::min(available, kFetchBatchMax);
+  uint32_t count = std::min(available, kFetchBatchMax);
   const block::MemoryMap& map = *epochs_.current()->map;
   fetched_ns_ = now_ns();
   seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
@@ -242,14 +244,20 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   // Those that were read and are still to be handled, around and around.
   std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
+  uint64_t read_bytes = 0;
   uint32_t handled = 0;
   uint32_t foreseen = 1;  // for the first one it is too late
   for (bool more = true;;) {
     while (more && read < count && read - handled < kReadAhead) {
       if (read + kDescriptorAhead < hinted) ring.HintDescriptor(kDescriptorAhead);
       if (read + kTableAhead < hinted) ring.HintTable(kTableAhead, map);
-      more = ReadOne(ring, chains[read % kReadAhead]);
-      if (more) ++read;
+      Chain& chain = chains[read % kReadAhead];
+      more = ReadOne(ring, chain);
+      if (!more) break;
+      ++read;
+      read_bytes += chain.bytes();
+      if (read_bytes >= kFetchBytesMax) [[unlikely]]
+        count = read;
     }
     // All that were taken are handled, also when one of them breaks or stops the queue.
     if (handled == read) break;

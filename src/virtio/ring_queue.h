@@ -49,6 +49,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   static constexpr uint64_t kHoldLookNs = 100 * kNsPerMs;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
+  // ... and when what it has fetched is so much, it fetches no more: storage that answers at once copies it all.
+  static constexpr uint64_t kFetchBytesMax = 4 << 20;
   // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
@@ -153,6 +155,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint64_t features() const { return features_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
   uint64_t started_ns() const { return started_ns_; }
+  bool draining() const { return state_ == State::kDraining; }
 
  private:
   enum class State : uint8_t { kStopped, kRunning, kDraining };
@@ -177,7 +180,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   bool replaying() const { return replayed_ < replays_.size(); }
   uint32_t Replay();
   template <typename Ring>
-  bool ReplayOne(Ring& ring, Chain& chain);
+  bool ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes);
   uint32_t Fetch();
   template <typename Ring>
   uint32_t FetchFrom(Ring& ring);

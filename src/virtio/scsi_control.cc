@@ -83,6 +83,17 @@ void ScsiControlQueue::StartFunction(Ticket ticket, block::Segment response,
   Spawn(Run(ticket, response, request));
 }
 
+// Of what a predecessor left behind. False: the queue is being stopped, and what the others hold may never have been
+// looked at here.
+Task<bool> ScsiControlQueue::Settle() {
+  const uint64_t settled_ns = started_ns() + kSettleNs;
+  while (now_ns() < settled_ns && !draining()) {
+    const Deadline deadline(home_, hurry_, settled_ns);
+    co_await hurry_.Wait();
+  }
+  co_return now_ns() >= settled_ns;
+}
+
 Task<void> ScsiControlQueue::Run(Ticket ticket, block::Segment response, ScsiManagementRequest request) {
   const uint32_t function = request.subtype;
   const ScsiAddress address = ScsiAddress::Parse(request.lun);
@@ -90,9 +101,11 @@ Task<void> ScsiControlQueue::Run(Ticket ticket, block::Segment response, ScsiMan
   const bool right_unit =
       address.unit == ScsiAddress::Unit::kZero || function == VIRTIO_SCSI_T_TMF_I_T_NEXUS_RESET;
   uint8_t result = 0;
-  const uint64_t settled_ns = started_ns() + kSettleNs;
-  if (now_ns() < settled_ns) co_await home_.SleepFor(settled_ns - now_ns());
-  if (IsQuery(function) || !right_unit) {
+  auto settle = Settle();
+  const bool settled = co_await std::move(settle);
+  if (!settled) {
+    result = VIRTIO_SCSI_S_FAILURE;
+  } else if (IsQuery(function) || !right_unit) {
     std::optional<uint64_t> tag;
     if (function == VIRTIO_SCSI_T_TMF_QUERY_TASK) tag = uint64_t{request.tag};
     auto query = Query(address.target, tag);

@@ -26,6 +26,8 @@ void SplitRing::Start(const RingMemory& memory, uint64_t features, uint16_t next
   fault_.clear();
   // With EVENT_IDX the flags have to be 0 (2.7.10.1), and a stale avail_event is all that "off" can mean.
   StoreUsedField(kRingFlagsAt, event_idx_ ? 0 : kUsedNoNotify);
+  // A predecessor may have died between showing an answer and marking it.
+  dirty_log_->Mark(used_guest_address_, kRingElementsAt + uint64_t{kUsedElementBytes} * size_);
 }
 
 bool SplitRing::Resume(uint16_t in_flight) {

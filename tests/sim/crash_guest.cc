@@ -208,15 +208,26 @@ void CrashGuest::Disconnected() {
   if (!kill_.dead()) Collect(/*must_look=*/true);
 }
 
+// The engine may want its rings for another one, and the connection may be over.
+Task<Status> CrashGuest::BetweenMessages(Connection& connection) {
+  if (connection.yield != nullptr && !connection.closed && !kill_.dead()) {
+    auto yield = connection.TakeYield();
+    co_await std::move(yield);
+  }
+  co_return connection.closed || kill_.dead() ? Status(ConnectionOver()) : Status(Ok{});
+}
+
 Task<Status> CrashGuest::Converse(Connection& connection) {
-  if (Over(connection)) co_return ConnectionOver();
   auto negotiate = Negotiate(connection);
   Status status = co_await std::move(negotiate);
   for (uint32_t i = 0; status && i < queues_.size(); ++i) {
     auto set_up = SetUpRing(connection, i);
     status = co_await std::move(set_up);
   }
-  while (status && !Over(connection)) {
+  while (status) {
+    auto between = BetweenMessages(connection);
+    status = co_await std::move(between);
+    if (!status) break;
     if (resetting_) {
       auto reset = Reset(connection);
       status = co_await std::move(reset);
@@ -232,7 +243,8 @@ Task<Status> CrashGuest::Converse(Connection& connection) {
 // and others not: the driver has to ask its successor.
 Task<Status> CrashGuest::Reset(Connection& connection) {
   for (uint32_t i = 0; i < queues_.size(); ++i) {
-    if (Over(connection)) co_return ConnectionOver();
+    auto between = BetweenMessages(connection);
+    if (Status goes_on = co_await std::move(between); !goes_on) co_return goes_on;
     auto stop = connection.session.StopRing(i);
     const Result<uint32_t> base = co_await std::move(stop);
     if (!base) co_return base.error();
@@ -271,6 +283,9 @@ void CrashGuest::DropQueues() {
 }
 
 Task<Status> CrashGuest::Negotiate(Connection& connection) {
+  auto before = BetweenMessages(connection);
+  Status status = co_await std::move(before);
+  if (!status) co_return status;
   const vhost::Offer& offer = connection.session.offer();
   if (!made_ && features_ == 0) {
     features_ = wire::kFeatureVersion1 | wire::kFeatureProtocolFeatures;
@@ -279,12 +294,14 @@ Task<Status> CrashGuest::Negotiate(Connection& connection) {
     if (random_.Chance(2, 3)) features_ |= wire::kFeatureEventIdx;
     if (options_.packed) features_ |= wire::kFeatureRingPacked;
   }
-  Status status = connection.session.SetProtocolFeatures(offer.protocol_features);
+  status = connection.session.SetProtocolFeatures(offer.protocol_features);
   if (!status) co_return status;
   auto features = connection.session.SetFeatures(features_);
   status = co_await std::move(features);
   if (!status) co_return status;
-  if (Over(connection)) co_return ConnectionOver();
+  auto between = BetweenMessages(connection);
+  status = co_await std::move(between);
+  if (!status) co_return status;
   if (!made_) MakeQueues(connection);
   auto map = MapMemory(connection);
   status = co_await std::move(map);
@@ -337,7 +354,8 @@ Task<Status> CrashGuest::MapMemory(Connection& connection) {
 }
 
 Task<Status> CrashGuest::SetInflight(Connection& connection) {
-  if (Over(connection)) co_return ConnectionOver();
+  auto between = BetweenMessages(connection);
+  if (Status goes_on = co_await std::move(between); !goes_on) co_return goes_on;
   if (inflight_bytes_ == nullptr) {
     auto area = connection.session.MakeInflight(static_cast<uint16_t>(queues_.size()),
                                                 queues_.front()->ring().size());
@@ -358,7 +376,9 @@ Task<Status> CrashGuest::SetUpRing(Connection& connection, uint32_t index) {
   vhost::Session& session = connection.session;
   const perf::DriverRing& ring = queues_[index]->ring();
   for (uint32_t step = 0; step < 6; ++step) {
-    if (Over(connection)) co_return ConnectionOver();
+    auto between = BetweenMessages(connection);
+    Status status = co_await std::move(between);
+    if (!status) co_return status;
     Task<Status> message = [&]() -> Task<Status> {
       switch (step) {
         case 0:
@@ -377,7 +397,7 @@ Task<Status> CrashGuest::SetUpRing(Connection& connection, uint32_t index) {
           return session.EnableRing(index, true);
       }
     }();
-    Status status = co_await std::move(message);
+    status = co_await std::move(message);
     if (!status) co_return status;
   }
   co_return Ok{};

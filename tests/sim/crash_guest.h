@@ -76,7 +76,7 @@ class CrashGuest final : public SimPeer, public Actor {
   void MakeQueues(Connection& connection);
   void DropQueues();
   bool wants_more() const { return made_ && !resetting_ && budget_ > 0; }
-  bool Over(const Connection& connection) const { return connection.closed || kill_.dead(); }
+  Task<Status> BetweenMessages(Connection& connection);
   bool Collect(bool must_look);
   void ResetUnit();
   void CheckUnitReset(uint8_t answer);

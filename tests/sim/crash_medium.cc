@@ -46,8 +46,7 @@ class CrashMedium::CrashDevice final : public block::Device {
   }
   Task<Status> Acquire(block::AccessMode /*mode*/) override {
     constexpr uint64_t kRetryNs = 50 * kNsPerUs;
-    const bool waits = medium_.defect_ != Defect::kNoLock && medium_.defect_ != Defect::kReplayBeforeLock;
-    while (!medium_.TryLock(process_) && waits && !medium_.kill_.dead()) {
+    while (!medium_.TryLock(process_) && medium_.locks() && !medium_.kill_.dead()) {
       co_await medium_.world_.control().SleepFor(kRetryNs);
     }
     co_return Ok{};
@@ -157,8 +156,7 @@ void CrashMedium::Submit(uint64_t process, Reactor& reactor, block::Request& req
 }
 
 void CrashMedium::CheckSubmitted(uint64_t process, const block::Request& request) {
-  const bool planted = defect_ == Defect::kNoLock || defect_ == Defect::kReplayBeforeLock;
-  if (owner_ != process && !planted) {
+  if (owner_ != process && locks()) {
     world_.Violation(name() + ": a request of a process that does not own the disk");
   }
   if (request.op != Op::kWrite) return;

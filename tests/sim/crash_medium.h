@@ -82,6 +82,10 @@ class CrashMedium final : public Actor {
   void Submit(uint64_t process, Reactor& reactor, block::Request& request);
   void CheckSubmitted(uint64_t process, const block::Request& request);
   void CountSubmitted(uint64_t stamp);
+  bool locks() const {
+    return defect_ != Defect::kNoLock && defect_ != Defect::kReplayBeforeLock &&
+           defect_ != Defect::kTakeBeforeYield;
+  }
   bool TryLock(uint64_t process);
   void Unlock(uint64_t process);
   void LandOne(UnderWay& io);

@@ -41,11 +41,22 @@ class CrashRun {
   // Until `done`, or the process is dead, or something is wrong. False: the last.
   template <typename Done>
   bool RunUntil(Done done, const std::string& what);
+  enum class Ending : uint8_t { kByItself, kBetweenTurns, kBySignal, kUpgraded };
+  Ending DrawEnding(bool store_given);
   void LiveAndDie(std::optional<uint64_t> dies_before_store);
+  void LiveForAWhile();
   void LiveOn();
   void Begin(uint64_t dies_before_store);
   void AddLoad(uint64_t requests);
   void EndBySignal();
+  std::unique_ptr<EngineProcess> MakeProcess(uint64_t number);
+  // As cleatd does it: another process has everything prepared, the controllers go to it one after the other, and then
+  // the first one ends.
+  void Upgrade();
+  Task<void> MoveAll();
+  Task<void> Move(const CrashVm& vm, EngineProcess& from, EngineProcess& to);
+  Task<void> Take(const CrashVm& vm, engine::HandOver hand_over, EngineProcess& to);
+  bool Unhappy() const { return kill_.dead() || world_.failed(); }
   void TearDown();
   bool Settled() const;
 
@@ -57,7 +68,9 @@ class CrashRun {
   std::vector<std::unique_ptr<CrashMedium>> media_;
   std::vector<CrashVm> vms_;
   std::unique_ptr<EngineProcess> process_;
-  uint64_t number_ = 0;  // of the process
+  std::unique_ptr<EngineProcess> successor_;  // while there is an upgrade
+  bool moving_ = false;
+  uint64_t number_ = 0;  // of the process that was made last
   uint64_t open_ns_max_ = 0;
   CrashResult result_;
 };
@@ -114,7 +127,11 @@ void CrashRun::OnDeath() {
   world_.Note("process " + std::to_string(number_) + " dies before store " + std::to_string(kill_.stores()));
   world_.Freeze();
   for (const auto& guest : guests_) guest->Freeze();
-  for (const auto& medium : media_) medium->Gone(number_);
+  for (const auto& medium : media_) {
+    for (const auto* process : {process_.get(), successor_.get()}) {
+      if (process != nullptr) medium->Gone(process->number());
+    }
+  }
 }
 
 template <typename Done>
@@ -128,40 +145,117 @@ bool CrashRun::Settled() const {
          std::all_of(media_.begin(), media_.end(), [](const auto& medium) { return medium->idle(); });
 }
 
+std::unique_ptr<EngineProcess> CrashRun::MakeProcess(uint64_t number) {
+  return std::make_unique<EngineProcess>(EngineProcess::Parts{world_, kill_, vms_, open_ns_max_}, number,
+                                         random_.Next());
+}
+
 void CrashRun::Begin(uint64_t dies_before_store) {
   world_.set_step(++number_);
   world_.Note("process " + std::to_string(number_) + " begins");
   kill_.Begin(dies_before_store);
-  process_ = std::make_unique<EngineProcess>(EngineProcess::Parts{world_, kill_, vms_, open_ns_max_}, number_,
-                                             random_.Next());
-  process_->Start();
+  process_ = MakeProcess(number_);
+  process_->Start(EngineProcess::Stance::kServe);
 }
 
 void CrashRun::AddLoad(uint64_t requests) {
   for (const auto& guest : guests_) guest->AddLoad(requests);
 }
 
+CrashRun::Ending CrashRun::DrawEnding(bool store_given) {
+  const bool of_signals = config_.defect == Defect::kDrainCutShort || config_.defect == Defect::kFailAtStop;
+  const bool of_moves = config_.defect == Defect::kTakeBeforeYield;
+  const bool may_move = config_.defect == Defect::kNone && !store_given && random_.Chance(1, 4);
+  if (config_.upgraded.value_or(of_moves || may_move)) return Ending::kUpgraded;
+  if (store_given) return Ending::kByItself;
+  if (of_signals || random_.Chance(1, 8)) return Ending::kBySignal;
+  return random_.Chance(1, 8) ? Ending::kBetweenTurns : Ending::kByItself;
+}
+
 void CrashRun::LiveAndDie(std::optional<uint64_t> dies_before_store) {
-  const bool between_turns = !dies_before_store && random_.Chance(1, 8);
-  const bool by_signal =
-      !dies_before_store && (random_.Chance(1, 8) || config_.defect == Defect::kDrainCutShort ||
-                             config_.defect == Defect::kFailAtStop);
+  const Ending ending = DrawEnding(dies_before_store.has_value());
   const uint64_t requests = random_.Between(1, 40);
   // Early, in the middle of the recovery, or with requests under way.
   const uint64_t drawn = 1 + random_.Below(random_.Chance(1, 2) ? 60 : 60 + kStoresOfRequest * requests);
-  // One that is told to end may die on its way.
-  const bool lives_on = between_turns || (by_signal && random_.Chance(2, 3));
+  // One that is told to end, or to give its controllers away, may die on its way.
+  const bool lives_on =
+      ending == Ending::kBetweenTurns || (ending != Ending::kByItself && random_.Chance(2, 3));
   Begin(dies_before_store.value_or(lives_on ? KillSwitch::kNever : drawn));
   if (!dies_before_store || number_ == 1) AddLoad(requests);
-  if (between_turns || by_signal) {
-    const uint64_t until_ns = world_.now_ns() + random_.Below(3 * kNsPerMs);
-    RunUntil([&] { return world_.now_ns() >= until_ns || Settled(); }, "living for a while");
-    by_signal && !kill_.dead() ? EndBySignal() : kill_.Kill();
-  } else {
+  if (ending != Ending::kByItself) LiveForAWhile();
+  if (ending == Ending::kUpgraded && !Unhappy()) Upgrade();
+  if (ending == Ending::kBySignal && !Unhappy()) return EndBySignal();
+  if (ending == Ending::kByItself || ending == Ending::kUpgraded)
     RunUntil([this] { return Settled(); }, "answering everything");
-    if (!dies_before_store) kill_.Kill();
+  if (!dies_before_store || ending == Ending::kBetweenTurns) kill_.Kill();
+}
+
+void CrashRun::LiveForAWhile() {
+  const uint64_t until_ns = world_.now_ns() + random_.Below(3 * kNsPerMs);
+  RunUntil([&] { return world_.now_ns() >= until_ns || Settled(); }, "living for a while");
+}
+
+// ---- An upgrade
+
+void CrashRun::Upgrade() {
+  world_.Note("process " + std::to_string(++number_) + " stands by");
+  successor_ = MakeProcess(number_);
+  successor_->Start(EngineProcess::Stance::kStandBy);
+  RunUntil([this] { return process_->started() && successor_->started(); }, "preparing the controllers");
+  if (Unhappy()) return;
+  moving_ = true;
+  Spawn(MoveAll());
+  RunUntil([this] { return !moving_; }, "moving the controllers");
+  if (Unhappy()) return;
+  process_->Terminate();
+  RunUntil([this] { return process_->ended(); }, "ending after an upgrade");
+  if (!Unhappy()) process_ = std::move(successor_);
+}
+
+Task<void> CrashRun::MoveAll() {
+  for (const CrashVm& vm : vms_) {
+    auto move = Move(vm, *process_, *successor_);
+    co_await std::move(move);
+    if (!random_.Chance(1, 4)) continue;
+    auto back = Move(vm, *successor_, *process_);
+    co_await std::move(back);
+    auto again = Move(vm, *process_, *successor_);
+    co_await std::move(again);
+  }
+  moving_ = false;
+}
+
+Task<void> CrashRun::Move(const CrashVm& vm, EngineProcess& from, EngineProcess& to) {
+  if (config_.defect == Defect::kTakeBeforeYield) {
+    auto take = Take(vm, {}, to);
+    co_await std::move(take);
+    co_await world_.control().SleepFor(random_.Below(kNsPerMs));
+  }
+  // Often too short for what is in flight, which then goes on where it is.
+  for (uint64_t drain_ns = random_.Below(kNsPerMs); !Unhappy(); drain_ns = 2 * drain_ns + kNsPerUs) {
+    auto yield = from.engine().YieldController(EngineProcess::ControllerOf(vm), drain_ns);
+    Result<engine::HandOver> yielded = co_await std::move(yield);
+    if (Unhappy()) break;
+    if (yielded) {
+      auto take = Take(vm, std::move(yielded).value(), to);
+      co_await std::move(take);
+      break;
+    }
+    ++result_.resumed;
+    if (yielded.error().code != ErrorCode::kDeadlineExceeded)
+      world_.Violation("giving " + vm.name + " away: " + yielded.error().message);
+    co_await world_.control().SleepFor(random_.Below(kNsPerMs));
   }
 }
+
+Task<void> CrashRun::Take(const CrashVm& vm, engine::HandOver hand_over, EngineProcess& to) {
+  auto take = to.engine().TakeController(EngineProcess::ControllerOf(vm), std::move(hand_over), UniqueFd());
+  const Status taken = co_await std::move(take);
+  if (!taken && !kill_.dead()) world_.Violation("taking " + vm.name + ": " + taken.error().message);
+  ++result_.moves;
+}
+
+// ---- Ends
 
 void CrashRun::EndBySignal() {
   ++result_.terminations;
@@ -173,12 +267,17 @@ void CrashRun::EndBySignal() {
 
 void CrashRun::TearDown() {
   result_.stores.push_back(kill_.stores());
-  if (!process_->ended()) {
+  const auto gone = [this] {
+    return !moving_ && process_->ended() && (successor_ == nullptr || successor_->ended());
+  };
+  if (!gone()) {
     kill_.Kill();
     process_->Terminate();
-    CLEAT_CHECK(world_.RunUntil([this] { return process_->ended(); }, kLimitNs, "taking down what is dead"));
+    if (successor_ != nullptr) successor_->Terminate();
+    CLEAT_CHECK(world_.RunUntil(gone, kLimitNs, "taking down what is dead"));
   }
   process_.reset();
+  successor_.reset();
   world_.RestartReactors();
   world_.Thaw();
   if (!kill_.dead()) return;

@@ -3,7 +3,8 @@
 // everything accepted is answered once.
 //
 //   sim_crashes                                the tests
-//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--scsi 0|1] [--defect D] [--trace 1]     one run
+//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--scsi 0|1] [--upgraded 0|1] [--defect D]
+//               [--trace 1]                   one run
 //   sim_crashes --seeds COUNT [--seed FIRST]   many, for a soak
 #include <gtest/gtest.h>
 
@@ -25,6 +26,7 @@ std::string Again(const CrashConfig& config) {
   for (const uint64_t kill : config.kills) command += " --kill " + std::to_string(kill);
   if (config.packed) command += std::string(" --packed ") + (*config.packed ? "1" : "0");
   if (config.scsi) command += std::string(" --scsi ") + (*config.scsi ? "1" : "0");
+  if (config.upgraded) command += std::string(" --upgraded ") + (*config.upgraded ? "1" : "0");
   if (config.defect != Defect::kNone)
     command += " --defect " + std::to_string(static_cast<int>(config.defect));
   return command + " --trace 1";
@@ -47,6 +49,8 @@ std::string RunSeeds(uint64_t first, uint64_t count, CrashResult& sum) {
     const CrashResult result = RunCrash(config);
     sum.kills += result.kills;
     sum.terminations += result.terminations;
+    sum.moves += result.moves;
+    sum.resumed += result.resumed;
     sum.answered += result.answered;
     sum.landed_late += result.landed_late;
     sum.replayed += result.replayed;
@@ -59,13 +63,17 @@ TEST(CrashTest, AnySeed) {
   CrashResult sum;
   EXPECT_EQ(RunSeeds(1, kSeeds, sum), "");
   std::fprintf(stderr,
-               "%llu kills, %llu terminations, %llu answers, %llu writes replayed, %llu blocks landed late\n",
+               "%llu kills, %llu terminations, %llu moves, %llu tried again, %llu answers, %llu writes "
+               "replayed, %llu blocks landed late\n",
                static_cast<unsigned long long>(sum.kills), static_cast<unsigned long long>(sum.terminations),
+               static_cast<unsigned long long>(sum.moves), static_cast<unsigned long long>(sum.resumed),
                static_cast<unsigned long long>(sum.answered), static_cast<unsigned long long>(sum.replayed),
                static_cast<unsigned long long>(sum.landed_late));
   // It was about something.
   EXPECT_GT(sum.kills, kSeeds);
   EXPECT_GT(sum.terminations, kSeeds / 10);
+  EXPECT_GT(sum.moves, kSeeds / 4);
+  EXPECT_GT(sum.resumed, kSeeds / 20);
   EXPECT_GT(sum.answered, kSeeds * 20);
   EXPECT_GT(sum.replayed, kSeeds / 2);
   EXPECT_GT(sum.landed_late, kSeeds);
@@ -121,6 +129,26 @@ TEST_P(EveryStoreTest, AndThoseOfTheRecovery) {
   }
 }
 
+// ... and those of two processes while controllers go from one to the other.
+TEST_P(EveryStoreTest, AndThoseOfAnUpgrade) {
+  uint64_t moves = 0;
+  for (const uint64_t seed : {1, 2, 3}) {
+    CrashConfig config;
+    config.seed = seed;
+    config.packed = GetParam().packed;
+    config.scsi = GetParam().scsi;
+    config.upgraded = true;
+    for (uint64_t kill = 1;; kill += kStride) {
+      config.kills = {kill};
+      const CrashResult result = RunCrash(config);
+      ASSERT_EQ(result.violated, "") << "again: " << Again(config);
+      moves += result.moves;
+      if (result.stores.front() < kill) break;
+    }
+  }
+  EXPECT_GT(moves, 20 / kStride);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, EveryStoreTest,
                          testing::Values(Format{false, false, "Split"}, Format{true, false, "Packed"},
                                          Format{false, true, "SplitScsi"}, Format{true, true, "PackedScsi"}),
@@ -157,7 +185,8 @@ INSTANTIATE_TEST_SUITE_P(Defects, CrashControlTest,
                                          Control{Defect::kReplayBeforeLock, "ReplayBeforeLock"},
                                          Control{Defect::kDrainCutShort, "DrainCutShort"},
                                          Control{Defect::kFailAtStop, "FailAtStop"},
-                                         Control{Defect::kBlindCompare, "BlindCompare"}),
+                                         Control{Defect::kBlindCompare, "BlindCompare"},
+                                         Control{Defect::kTakeBeforeYield, "TakeBeforeYield"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // An order that is wrong for one store is found by dying before each of them.
@@ -191,9 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Defects, StoreOrderControlTest,
 
 [[noreturn]] void Usage() {
   std::fprintf(stderr,
-               "usage: %s [--seeds COUNT] [--seed N] [--kill K]... [--packed 0|1] [--scsi 0|1] [--defect D] "
-               "[--trace 1] "
-               "[googletest's options]\n",
+               "usage: %s [--seeds COUNT] [--seed N] [--kill K]... [--packed 0|1] [--scsi 0|1] "
+               "[--upgraded 0|1] [--defect D] [--trace 1] [googletest's options]\n",
                program.c_str());
   std::exit(2);
 }
@@ -217,6 +245,8 @@ int Main(int argc, char** argv) {
       config.packed = value != 0;
     } else if (option == "--scsi") {
       config.scsi = value != 0;
+    } else if (option == "--upgraded") {
+      config.upgraded = value != 0;
     } else if (option == "--defect") {
       config.defect = static_cast<Defect>(value);
     } else if (option == "--trace") {

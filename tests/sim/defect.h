@@ -31,6 +31,8 @@ enum class Defect : uint8_t {
   kDrainCutShort,     // a process that is to end gives the disk up with requests under way
   kFailAtStop,        // ... it fails them
   kBlindCompare,      // a compare and write that ran before runs again
+  // Of a hand-over
+  kTakeBeforeYield,  // a process takes a controller that another one still serves, and no lock stands between them
   // Of the order in which the in-flight log is written, split rings'
   kLogWhenUsed,      // a request is noted only when it is answered
   kBatchAfterUsed,   // the used index comes before the batch is noted

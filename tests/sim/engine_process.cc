@@ -23,6 +23,7 @@ block::Geometry GeometryOf(const engine::DiskSpec& disk) {
 
 EngineProcess::EngineProcess(const Parts& parts, uint64_t number, uint64_t seed)
     : parts_(parts),
+      number_(number),
       disks_(parts_, number, seed),
       network_(parts.world, {}),
       groups_(parts.world.control()),
@@ -35,14 +36,14 @@ EngineProcess::~EngineProcess() {
   CLEAT_CHECK(ended());
 }
 
-void EngineProcess::Start() {
-  for (const CrashVm& vm : parts_.vms) Spawn(Attach(vm));
+void EngineProcess::Start(Stance stance) {
+  for (const CrashVm& vm : parts_.vms) Spawn(Attach(vm, stance));
 }
 
-Task<void> EngineProcess::Attach(const CrashVm& vm) {
+Task<void> EngineProcess::Attach(const CrashVm& vm, Stance stance) {
   ++starting_;
   engine::ControllerSpec controller;
-  controller.name = "controllers/" + vm.name;
+  controller.name = ControllerOf(vm);
   controller.socket_path = "/sim/" + vm.name + ".sock";
   controller.queues = vm.queues;
   controller.type = vm.type;
@@ -54,12 +55,14 @@ Task<void> EngineProcess::Attach(const CrashVm& vm) {
   attachment.disk.physical_block_bytes = kPhysicalBlockBytes;
   attachment.disk.serial = vm.name;
   attachment.revision = 2;
-  Status attached = engine_.PutController(controller);
+  const bool stands_by = stance == Stance::kStandBy;
+  Status attached = engine_.PutController(
+      controller, stands_by ? engine::Controller::Role::kStandBy : engine::Controller::Role::kServe);
   if (attached) {
     auto attach = engine_.Attach(std::move(attachment));
     attached = co_await std::move(attach);
   }
-  if (attached) attached = engine_.ServeController(controller.name);
+  if (attached && !stands_by) attached = engine_.ServeController(controller.name);
   if (!attached && !terminating_ && !parts_.kill.dead()) {
     parts_.world.Violation("attaching " + vm.medium->name() + ": " + attached.error().message);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process: an engine on the world's reactors with all that goes when it dies. It begins as after a start - it knows
-// nothing, and is told what to attach - and ends by itself when it is terminated, or dead, when it is torn down with
-// the world frozen. Owned by the test.
+// nothing, and is told what to attach, to serve it or to stand by for whoever does - and ends by itself when it is
+// terminated, or dead, when it is torn down with the world frozen. Owned by the test.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,15 @@ class EngineProcess {
   EngineProcess(const Parts& parts, uint64_t number, uint64_t seed);
   ~EngineProcess();  // ended
 
-  void Start();
+  enum class Stance : uint8_t { kServe, kStandBy };
+  void Start(Stance stance);
+  bool started() const { return starting_ == 0; }
   void Terminate();  // SIGTERM; also the way to tear a dead one down
   bool terminating() const { return terminating_; }
   bool ended() const { return ended_ && starting_ == 0; }
+  uint64_t number() const { return number_; }
+  engine::Engine& engine() { return engine_; }
+  static std::string ControllerOf(const CrashVm& vm) { return "controllers/" + vm.name; }
   std::string Describe() const { return network_.Describe(); }
 
  private:
@@ -59,10 +64,11 @@ class EngineProcess {
     Random random_;
   };
 
-  Task<void> Attach(const CrashVm& vm);
+  Task<void> Attach(const CrashVm& vm, Stance stance);
   Task<void> Shutdown();
 
   const Parts parts_;
+  const uint64_t number_;
   Disks disks_;
   SimNetwork network_;
   engine::MemoryStore memories_;

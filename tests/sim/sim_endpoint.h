@@ -27,6 +27,18 @@ struct Connection {
   const uint64_t endpoint_id;  // another one: the controller's disk was detached and one attached since
   Event wake;                  // pulsed when there may be something to do
   bool closed = false;         // by the endpoint
+
+  // Somebody else is to go on with the rings. The peer lets it happen between two of its messages, by TakeYield, after
+  // which the connection is closed unless not all had drained in time.
+  struct Yield {
+    Yield(Reactor& control, uint64_t by_ns) : deadline_ns(by_ns), over(control) {}
+    const uint64_t deadline_ns;
+    bool begun = false;
+    Event over;
+    Status result;
+  };
+  Yield* yield = nullptr;
+  Task<void> TakeYield();
 };
 
 // QEMU's part. Owned by the test; outlives the endpoints.
@@ -81,15 +93,16 @@ class SimEndpoint final : public vhost::Endpoint {
 
   Status Start() override;
   Task<void> Stop() override;
-  Task<Status> Yield(
-      uint64_t deadline_ns) override;  // a peer here can't be stopped half-way: however long it takes
-  void ConfigChanged() override {}     // a guest here reads the configuration when it connects
+  Task<Status> Yield(uint64_t deadline_ns) override;
+  void ConfigChanged() override {}  // a guest here reads the configuration when it connects
   vhost::EndpointStatus status() const override;
 
  private:
   friend class SimNetwork;
   static constexpr uint64_t kErrorDelayNs = 20 * kNsPerMs;
+  static constexpr uint64_t kYieldRetryNs = 100 * kNsPerUs;
   Task<void> Run();
+  Task<Status> YieldConnection(uint64_t deadline_ns);
   Task<void> ServeOne(SimPeer& peer);
   void Changed();
   void EnterPhase(vhost::EndpointState phase);

@@ -126,6 +126,19 @@ TEST(Pipeline, StopsBadOnesAtTheEntrance) {
   EXPECT_EQ(disk.Submit(Op::kWriteZeroes, 0, 32768 + 512), IoStatus::kInvalid);
 }
 
+// However large the disk: a guest may have thousands of them under way.
+TEST(Pipeline, StopsTransfersThatAreTooLong) {
+  Geometry geometry = TestGeometry();
+  geometry.size_bytes = 4 * kTransferBytesMax;
+  geometry.discard_max_bytes = geometry.write_zeroes_max_bytes = geometry.size_bytes;
+  Disk disk(geometry);
+  for (const Op op : {Op::kRead, Op::kWrite}) {
+    EXPECT_EQ(disk.Submit(op, 0, kTransferBytesMax + 512), IoStatus::kInvalid);
+    EXPECT_EQ(disk.Submit(op, 0, geometry.size_bytes), IoStatus::kInvalid);
+  }
+  EXPECT_EQ(disk.Submit(Op::kDiscard, 0, geometry.size_bytes), std::nullopt) << "has no data";
+}
+
 TEST(Pipeline, KeepsToAccessModeAndAbilities) {
   Disk read_only(TestGeometry(), AccessMode::kReadOnly);
   EXPECT_EQ(read_only.Submit(Op::kRead, 0, 512), std::nullopt);

@@ -79,6 +79,27 @@ TEST_F(StandbyTest, ItTakesEverythingWhenTheOtherDies) {
   AwaitStandby(green_, "a");
 }
 
+// Which of two controllers has the guest of a migration now, it does not know.
+TEST_F(StandbyTest, ItDoesNotTakeWhatIsBeingMigrated) {
+  CreateSome({"a"});
+  ASSERT_TRUE(state_->CreateDisk(NullDisk("m")).ok());
+  auto controller = NewController("m");
+  controller.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
+  ASSERT_TRUE(state_->CreateController(controller).ok());
+  auto attach = Attach("m", "m");
+  attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
+  ASSERT_TRUE(state_->AttachDisk(attach).ok());
+  for (const char* id : {"a", "m"}) AwaitStandby(green_, id);
+  green_.TakeRequests();
+  blue_.Die();
+  AwaitServed("a", "engine-1");
+  EXPECT_EQ(EngineOf("m"), "engines/engine-0");
+  const Requests requests = green_.TakeRequests();
+  EXPECT_EQ(std::count(requests.begin(), requests.end(), "TakeController controllers/m"), 0);
+  ASSERT_TRUE(blue_.Connect());
+  Await("its engine has it again", [&] { return blue_.Has("controllers/m", 0); });
+}
+
 TEST_F(StandbyTest, WhereTheyAreOutlivesCleatd) {
   CreateSome({"a", "b"});
   for (const char* id : {"a", "b"}) AwaitStandby(green_, id);

@@ -274,6 +274,28 @@ TEST_F(UpgradeTest, AnEngineThatDoesNotAnswerIsWaitedForOnlySoLong) {
   AwaitServed("a", "engine-0");
 }
 
+// A second call is not to say that all is done while the first one's question is open.
+TEST_F(UpgradeTest, WhatAnEarlierUpgradeStillWaitsForIsNamed) {
+  RestartWith(
+      {.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .yield_grace_ns = 50 * kNsPerMs});
+  CreateSome({"a"});
+  blue_.Hold("YieldController");
+  v1::UpgradeEngineRequest request;
+  request.set_name("engines/engine-0");
+  request.set_to("engines/engine-1");
+  request.mutable_drain_timeout()->set_nanos(1'000'000);
+  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  EXPECT_EQ(AwaitUpgrade().failed_total(), 1u);
+  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  const v1::UpgradeStatus status = AwaitUpgrade();
+  EXPECT_EQ(status.state(), v1::UPGRADE_STATE_FAILED);
+  ASSERT_EQ(status.failed_size(), 1);
+  EXPECT_EQ(status.failed(0).controller(), "controllers/a");
+  EXPECT_NE(status.failed(0).reason().find("an earlier attempt"), std::string::npos);
+  blue_.Release();
+  AwaitServed("a", "engine-0");
+}
+
 TEST_F(UpgradeTest, ItCanBeCancelled) {
   CreateSome({"a", "b", "c"});
   blue_.Hold("YieldController");
@@ -381,6 +403,20 @@ TEST_F(UpgradeTest, GreenDiesBeforeAndWhileItTakes) {
   EXPECT_EQ(AwaitUpgrade().failed_total(), 2u);
   AwaitServed("a", "engine-0");
   AwaitServed("b", "engine-0");
+}
+
+// Blue could not take it back while green was at it, and has nothing to try again by itself.
+TEST_F(UpgradeTest, GreenDiesWhenNobodyWaitsForItsTakeAnyMore) {
+  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_ns = 100 * kNsPerMs});
+  CreateSome({"a"});
+  green_.Hold("TakeController");
+  blue_.FailTakes(1);
+  ASSERT_TRUE(Upgrade().ok());
+  EXPECT_EQ(AwaitUpgrade().failed_total(), 1U);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it was tried again, in vain
+  EXPECT_EQ(host_.ServerOf("controllers/a"), "");
+  green_.Die();
+  AwaitServed("a", "engine-0");
 }
 
 // What green is known to serve is not taken back, however late the answer was.

@@ -167,6 +167,29 @@ TEST(Group, ReadsDoNotWaitForALimitOfWrites) {
   ExpectWithinOnePercent(reader.passed(), 990, 10);
 }
 
+// The timer was set for reads alone when the write came.
+TEST(Group, AWriteThatComesDoesNotWaitForAReadsTime) {
+  VirtualReactors reactors;
+  constexpr uint64_t kMiB = 1 << 20;
+  Limits limits;
+  limits[Meter::kReadBytes] = {kMiB, 0, 0};
+  limits[Meter::kWriteBytes] = {kMiB, 0, 0};
+  Engine engine(reactors, limits);
+  Guest& writer = engine.AddDisk(0, 1, 20 * kMiB, block::Op::kWrite);  // the next one may pass after 20 s
+  const auto disk = MakeDisk({}, engine.groups().Find("groups/vm"));
+  uint64_t read_bytes = 5 * kMiB;
+  Guest reader(reactors[0], *disk, 1, 0, block::Op::kRead,
+               [&](block::Request& request) { request.length_bytes = std::exchange(read_bytes, 60 * kMiB); });
+  RunFor(reactors, kNsPerSecond);
+  writer.End();
+  RunFor(reactors, 5 * kNsPerSecond);
+  EXPECT_EQ(reader.passed(), 2U);  // the next one after 65 s
+  writer.Start();
+  RunFor(reactors, 15 * kNsPerSecond);
+  EXPECT_EQ(writer.passed(), 2U);
+  reader.End();
+}
+
 TEST(Group, NewLimitsHoldAtOnce) {
   VirtualReactors reactors(2);
   Engine engine(reactors, Iops(1));

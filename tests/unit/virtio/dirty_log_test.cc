@@ -129,6 +129,10 @@ TEST(DirtyLogTest, UsedRingIsMarked) {
   std::ranges::fill(bits, uint8_t{0});
   ring.EnableNotifications();
   EXPECT_EQ(Pages(bits), (std::vector<uint64_t>{first_page}));
+  // What a predecessor has shown and did not live to mark.
+  std::ranges::fill(bits, uint8_t{0});
+  ring.Start(guest.memory(), 0, 0, &log);
+  EXPECT_EQ(Pages(bits), (std::vector<uint64_t>{first_page, first_page + 1, first_page + 2}));
 }
 
 }  // namespace

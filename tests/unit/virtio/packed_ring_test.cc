@@ -231,7 +231,8 @@ TEST_F(PackedRingTest, WhatIsWrittenIsMarkedInTheDirtyLog) {
   const auto dirty = [&](uint64_t address) { return (log[address >> 15] >> (address >> 12 & 7) & 1) != 0; };
   Start();
   EXPECT_TRUE(dirty(GuestLayout::kUsed)) << "the event";
-  EXPECT_FALSE(dirty(GuestLayout::kDescriptors));
+  EXPECT_TRUE(dirty(GuestLayout::kDescriptors)) << "what a predecessor has shown and did not live to mark";
+  std::ranges::fill(log, uint8_t{0});
   guest.Offer({{kLow, 1}}, 1);
   TakeOne();
   EXPECT_FALSE(dirty(GuestLayout::kDescriptors));

@@ -210,5 +210,24 @@ TEST_F(ScsiReplayTest, TaskManagementWaitsForTheOtherRingsToStart) {
   EXPECT_EQ(rig.management().Result(0), kScsiFunctionComplete);
 }
 
+// ... and when it is stopped again before they have: one that was accepted before fails, and a new one stays in the ring.
+TEST_F(ScsiReplayTest, TaskManagementIsNotDoneWithoutTheOtherRings) {
+  rig.requests().Command(5, LunOf(0), WriteCdb(1, 1), Bytes(512, 1));
+  Serve(2);
+  rig.management().Manage(0, VIRTIO_SCSI_T_TMF_LOGICAL_UNIT_RESET, LunOf(0));
+  Serve(0);
+  rig.Die();
+  rig.Start(0);
+  rig.management().Manage(1, VIRTIO_SCSI_T_TMF_LOGICAL_UNIT_RESET, LunOf(0));
+  rig.Turn();
+  const uint32_t drained = rig.drained;
+  rig.Stop(0);
+  rig.Turn();
+  EXPECT_EQ(rig.drained, drained + 1);
+  EXPECT_TRUE(Managed());
+  EXPECT_EQ(rig.management().Result(0), VIRTIO_SCSI_S_FAILURE);
+  EXPECT_FALSE(Managed());
+}
+
 }  // namespace
 }  // namespace cleat::virtio
