@@ -15,7 +15,7 @@ const Settings kThrottles = {
     {"objecter_inflight_op_bytes", "1099511627776"},
 };
 
-// What the operator may set otherwise.
+// Over the conf file as well.
 const Settings kDefaults = {
     {"librados_thread_count", "1"},
     {"ms_async_op_threads", "1"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one logger: spdlog, to standard error (which systemd's journal takes), one line an event:
-//   2026-01-31T12:00:00.123 info engine: attached disks/a to controllers/vm1
+//   2026-01-31T12:00:00.123 info cleat-engine: attached disks/a to controllers/vm1
 // Never on the hot path. Never a key, never a guest's data.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace cleat::log {
 
 // Once, before the first thread. `program` stands in each line. `level` is one of trace, debug, info, warn,
-// error.
+// error, off.
 Status Init(std::string_view program, std::string_view level);
 
 }  // namespace cleat::log

@@ -19,7 +19,7 @@ enum class Role : uint8_t {
   kNone,
   kRead,    // Get, List, Watch, Wait
   kAttach,  // and every change but the next
-  kAdmin,   // and ApplyHost with EXACT, which removes what it does not name
+  kAdmin,   // and ApplyHost with EXACT, which removes what it does not name, and upgrades of engines
 };
 std::string_view RoleName(Role role);
 

@@ -5,8 +5,8 @@
 // for anything.
 //
 // It is driven by levels, not by events: whatever happens - a changed intent, a reply, an event, a lost
-// connection - the controller concerned is looked at anew (StepsFor) and the first step taken. One request at
-// a time a controller, different controllers at once. What failed is tried again with back-off, and its
+// connection - the controller concerned is looked at anew (StepsFor) and every step taken that can be. One request
+// at a time a target, and none beside one for the whole controller; different controllers at once. What failed is tried again with back-off, and its
 // status says why.
 //
 // On the link's thread.

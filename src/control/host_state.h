@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host as cleatd knows it: all resources, what should be and what is, in memory behind one mutex. It has
-// two sides:
+// three sides:
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
 //                        answers. An answer without an error is durable.

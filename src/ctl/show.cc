@@ -90,7 +90,7 @@ std::string Labels(const google::protobuf::Map<std::string, std::string>& labels
   return text;
 }
 
-// "2 clients, 31 threads; client.4123 of ceph1: 16 images; ... of ceph1: 1 image, busy for 12 s"
+// "blue (3 ready)"
 std::string StandsByFor(const v1::EngineStatus& status) {
   if (status.stands_by_for().empty()) return {};
   return fmt::format("{} ({} ready)", IdOf(status.stands_by_for()), status.standing_by());
@@ -125,6 +125,7 @@ std::string LongestPause(const v1::EngineStatus& status) {
   return fmt::format("{:.3g} ms", static_cast<double>(pause.seconds()) * 1000 + pause.nanos() / kNsInMs);
 }
 
+// "2 clients, 31 threads; client.4123 of ceph1: 16 images; ... of ceph1: 1 image, busy for 12 s"
 std::string Ceph(const v1::EngineStatus& status) {
   if (!status.has_ceph()) return {};
   const v1::CephStatus& ceph = status.ceph();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disks in Ceph, and the process' connections for them: modules/rbd behind the engine's own words. A build without Ceph
-// (CLEAT_RBD=OFF) has one that refuses them all (ceph_disks_none.cc). Control reactor; owned by main, outlives the disks.
+// (CLEAT_RBD=OFF) has one that refuses them all (ceph_disks_none.cc). Control reactor; owned by the process (process.cc), outlives the disks.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Ceph clusters that cleatd made known, with their keys wrapped. What is open of one stays as it was opened. Control
-// reactor; owned by main, outlives the engine.
+// reactor; owned by the process, outlives the engine.
 #pragma once
 
 #include <map>

@@ -3,7 +3,7 @@
 // change; knows nothing of sockets or protobuf, so the simulation drives it as the command link does. On the
 // control reactor.
 //
-// Requests on one controller happen in the order in which they came, on different ones side by side.
+// Requests on one target of a controller happen in the order in which they came, all others side by side.
 #pragma once
 
 #include <functional>

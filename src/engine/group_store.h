@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The groups that this engine has, as cleatd asked for them: qos::Groups, and the revision of each one's limits. Control
-// reactor; owned by main, outlives the engine.
+// reactor; owned by the process, outlives the engine.
 #pragma once
 
 #include <map>

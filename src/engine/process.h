@@ -8,8 +8,8 @@
 namespace cleat::engine {
 
 // Serves until it is told to end (termination.h) and has drained; the calling thread is the control reactor's. An error
-// when it can't begin. Signals are blocked (Termination::BlockSignals), the log and the secrets' arena are there. May
-// leave the process instead of returning, when threads are stuck in Ceph.
+// when it can't begin. Before: the log, the secrets' arena, the limit of descriptors, block::MemoryGuard, and signals
+// blocked (Termination::BlockSignals). May leave the process instead of returning, when threads are stuck in Ceph.
 Status Serve(const Settings& settings);
 
 }  // namespace cleat::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reactor with the thread that runs it. Made and destroyed by main.
+// A reactor with the thread that runs it. Made and destroyed by IoReactors.
 #pragma once
 
 #include <memory>

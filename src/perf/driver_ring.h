@@ -4,7 +4,7 @@
 // device's writes are checked as a careful guest would; a device that breaks the rules breaks the ring (see broken()),
 // it never breaks us.
 //
-// Owned by a BlkDriver or a test, which has to have stopped the device before it destroys the ring; uses a
+// Owned by a VirtioDriver or a test, which has to have stopped the device before it destroys the ring; uses a
 // GuestMemory that outlives it. One thread. Nothing is allocated after Create, and Add, Publish and Pop make
 // no system calls.
 //

@@ -19,7 +19,7 @@ v1::SlowRequest ToApi(const observe::SegmentReader& reader, const observe::SlowS
 std::string InWords(const v1::SlowRequest& request);
 // "a read of 4096 bytes at 8192"
 std::string RequestInWords(std::string_view operation, uint64_t length_bytes, uint64_t offset_bytes);
-// What a request that has reached this stage last waits for: "storage".
+// What a request that has reached this stage last waits for: "for the storage".
 std::string_view WaitsFor(std::string_view stage);
 // "0.71 s", "3.2 us"
 std::string TimeInWords(uint64_t ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// librte_vhost as the protocol engine behind the relays. One a process, made by main before any reactor
+// librte_vhost as the protocol engine behind the relays. One a process, made before any reactor
 // thread, and it outlives every endpoint.
 //
 // The library is the *server* on the private sockets, one for each distinct offer (not for each device): it

@@ -2,10 +2,12 @@
 #include "vhost/ring.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "reactor/sync.h"
@@ -21,13 +23,18 @@ void Signal(const UniqueFd& eventfd) {
   [[maybe_unused]] const ssize_t written = write(eventfd.get(), &one, sizeof one);
 }
 
-// What the peer gives us to write to and to wait on must never block a reactor, raise SIGPIPE or be a disk:
-// an eventfd, which has no file type, and non-blocking.
+// Another file without a type of its own may be one whose readiness takes long to find out: an epoll of epolls.
+bool IsEventfd(int fd) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  std::array<char, 64> target{};
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  return length > 0 && std::string_view(target.data(), static_cast<size_t>(length)) == "anon_inode:[eventfd]";
+}
+
+// What the peer gives us to write to and to wait on must never block a reactor, raise SIGPIPE or be a disk: an eventfd,
+// and non-blocking.
 Status CheckEventfd(const UniqueFd& fd) {
-  struct stat file {};
-  if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat of an eventfd");
-  if ((file.st_mode & S_IFMT) != 0)
-    return Error(ErrorCode::kInvalidArgument, "the file descriptor is no eventfd");
+  if (!IsEventfd(fd.get())) return Error(ErrorCode::kInvalidArgument, "the file descriptor is no eventfd");
   const int flags = fcntl(fd.get(), F_GETFL);
   if (flags < 0) return ErrnoError(errno, "reading the flags of an eventfd");
   if ((flags & O_NONBLOCK) == 0 && fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {

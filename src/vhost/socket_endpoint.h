@@ -26,7 +26,7 @@ namespace cleat::vhost {
 
 class SocketEndpoint;
 
-// Made by main, on no particular thread, and used on control; outlives its endpoints. Everything it is given
+// Made by the process, on no particular thread, and used on control; outlives its endpoints. Everything it is given
 // outlives it. The control reactor is one of its own that need not poll; all relays run on it.
 class SocketEndpointFactory final : public EndpointFactory {
  public:

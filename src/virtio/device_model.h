@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A virtio device as a transport sees it: features, configuration space, queues. One for each controller; the
-// implementations are the virtio-blk and, later, the virtio-scsi model.
+// implementations are the virtio-blk and the virtio-scsi model.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class DeviceModel {
   virtual bool has_config() const = 0;    // answers GET_CONFIG (scsi leaves that to QEMU)
   // Fills `out` from the configuration space at `offset`; zeroes behind its end. Control reactor.
   virtual void ReadConfig(uint32_t offset, std::span<uint8_t> out) const = 0;
-  // Only writable fields (virtio-blk: writeback, 5.2.4); anything else is an error and changes nothing.
+  // Only writable fields, of which neither model has one (virtio-blk: writeback, 5.2.4, is not offered): an error.
   virtual Status WriteConfig(uint32_t offset, std::span<const uint8_t> in) = 0;
 
   // On `reactor`, the I/O reactor that will run the queue. The model outlives its queues.

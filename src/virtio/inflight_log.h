@@ -6,10 +6,10 @@
 // Order of one I/O, so that a SIGKILL between any two stores loses no request and runs no acknowledged one
 // again:
 //
-//   Fetched(head)       counter, then inflight = 1            before the request is submitted, or the next is
-//   fetched Used(head)          next, then last_batch_head            for each request of the batch (the
-//   ring)          used elements, then the used index    this acknowledges the batch to the guest
-//   Published(index)    inflight = 0 for the batch, used_idx  before the next Used
+//   1. Fetched(head):     counter, then inflight = 1. Before the request is submitted, or the next is fetched
+//   2. Used(head):        next, then last_batch_head. For each request of the batch
+//   3. (the ring):        used elements, then the used index. This acknowledges the batch to the guest
+//   4. Published(index):  inflight = 0 for the batch, then used_idx. Before the next Used
 //
 // Killed before the used index: the whole batch is still in flight. Killed after it: used_idx shows that the
 // last batch was not finished, and its entries, linked from last_batch_head, are cleared by Attach. The order

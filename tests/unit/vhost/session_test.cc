@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -368,6 +369,9 @@ TEST_F(SessionTest, RefusesWhatCantBe) {
             "ring 0: kick: the file descriptor is no eventfd");
   EXPECT_EQ(Refusal(Do([&] { return session->SetRingCall(0, file.Duplicate()); })),
             "ring 0: call: the file descriptor is no eventfd");
+  const UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));  // has no type either, and is as slow as what is in it
+  EXPECT_EQ(Refusal(Do([&] { return session->SetRingKick(0, epoll.Duplicate()); })),
+            "ring 0: kick: the file descriptor is no eventfd");
 }
 
 TEST_F(SessionTest, GivesOutAndTakesInFlightMemory) {
