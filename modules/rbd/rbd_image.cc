@@ -212,12 +212,7 @@ Result<std::optional<LockOwner>> RbdImage::TryLock(const OwnerRecord& self) {
   int ours = 0;
   int result = rbd_is_exclusive_lock_owner(image_, &ours);
   if (result < 0) return Failed(result, unlockable);
-  if (ours !=
-      0) {  // it came with something that was done to the image without it, and nobody has said whose it is
-    const Status put = PutRecord(at_.id, EncodeOwnerRecord(self));
-    if (!put) return put.error();
-    return std::optional<LockOwner>();
-  }
+  if (ours != 0) return std::optional<LockOwner>();
   // Looked for first: to ask for the lock may break the one of an owner whose watch has ended, and here it is proof
   // that decides.
   auto owner = FindOwner(self);
