@@ -185,8 +185,6 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   std::vector<std::string> moves;
   for (const auto& [controller, move] : moves_) moves.push_back(controller);
   for (const std::string& controller : moves) LookAtMove(controller);
-  // What waited for this engine's answer has none to come.
-  for (const auto& [controller, view] : node.mapped().controllers) Look(controller);
 }
 
 void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
