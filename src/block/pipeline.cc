@@ -2,7 +2,6 @@
 #include "block/pipeline.h"
 
 #include <algorithm>
-
 #include <bit>
 #include <utility>
 

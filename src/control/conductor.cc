@@ -202,7 +202,6 @@ void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
   for (const std::string& controller : state_.ControllersOn(engine)) {
     if (!moves_.contains(controller)) ReportUnknown(engine, controller);
   }
-  // Its copies of memory are gone for certain.
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
 }
 

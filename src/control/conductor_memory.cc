@@ -49,9 +49,10 @@ void Conductor::LookAtMemory(const std::string& disk) {
       AskDropMemory(engine, disk);
     }
   }
-  for (const std::string& engine : dead_) {
-    if (!row || !memory_.Has(disk)) break;
-    Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
+  // Copies of those that have died are gone for certain.
+  if (row && memory_.Has(disk)) {
+    for (const std::string& engine : dead_)
+      Later(state_.RecordKept(disk, engine, false), {.controller = {}, .disk = disk});
   }
   // RecordKept may have changed it.
   if (const std::optional<DiskRow> recorded = state_.MemoryDisk(disk)) ReportMemory(*recorded);
