@@ -83,47 +83,22 @@ Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
     ended = co_await std::move(converse);
   }
   stopping_ = true;
-  if (yield_ != nullptr) {
-    yield_->result = Error(ErrorCode::kCancelled, "the connection ended");
-    yield_->over.Set();
-  }
+  yield_.End();
   co_return ended;
 }
 
 Task<Status> Relay::Yield(uint64_t deadline_ns) {
-  CLEAT_CHECK(yield_ == nullptr);
   if (stopping_) co_return Error(ErrorCode::kCancelled, "the connection ended");
-  YieldRequest request(control_, deadline_ns);
-  yield_ = &request;
-  progress_.Set();
-  {
-    const Deadline deadline(control_, request.over, deadline_ns);
-    co_await request.over.Wait();
-  }
-  if (!request.over.is_set() && request.begun) co_await request.over.Wait();  // it has the same deadline
-  if (!request.over.is_set()) {
-    yield_ = nullptr;
-    co_return Error(ErrorCode::kDeadlineExceeded, last_request_ + " is still being answered");
-  }
-  co_return request.result;
-}
-
-Task<void> Relay::TakeYield() {
-  YieldRequest& request = *yield_;
-  request.begun = true;
-  auto yield = session_.YieldRings(request.deadline_ns);
-  request.result = co_await std::move(yield);
-  yielded_ = request.result.ok();
-  yield_ = nullptr;
-  request.over.Set();
+  auto ask = yield_.Ask(deadline_ns);
+  co_return co_await std::move(ask);
 }
 
 Task<Status> Relay::Converse() {
   while (!stopping_) {
     progress_.Reset();  // before the look at the sockets, so that nothing is missed after it
-    if (yield_ != nullptr) {
-      auto take = TakeYield();
-      co_await std::move(take);
+    if (yield_.wanted()) {
+      auto take = yield_.Take(session_);
+      yielded_ = co_await std::move(take);
       if (yielded_) break;
     }
     if (session_.may_start()) {

@@ -35,6 +35,7 @@
 #include "reactor/task.h"
 #include "vhost/framing.h"
 #include "vhost/message_channel.h"
+#include "vhost/ring_yield.h"
 #include "vhost/session.h"
 #include "virtio/device_model.h"
 
@@ -65,15 +66,7 @@ class Relay {
   const std::string& last_request() const { return last_request_; }
 
  private:
-  struct YieldRequest {
-    YieldRequest(Reactor& control, uint64_t by_ns) : deadline_ns(by_ns), over(control) {}
-    const uint64_t deadline_ns;
-    bool begun = false;
-    Event over;
-    Status result;
-  };
   Task<Status> Converse();
-  Task<void> TakeYield();
   Task<Status> Handle(Message* message);
   // The session's and the model's part. With `answer` set the message is answered here and goes no further.
   Task<Status> TakePart(Message* message, std::optional<Message>* answer);
@@ -94,12 +87,12 @@ class Relay {
   MessageChannel library_;
   UniqueFd backend_requests_;  // our way to the front end, once it gave us one
   bool stopping_ = false;
-  YieldRequest* yield_ = nullptr;
   bool yielded_ = false;
   Status failure_;  // what Run ends with when it was told to
   uint32_t stopped_base_ = 0;
   uint64_t messages_ = 0;
   std::string last_request_;
+  RingYield yield_{control_, [this] { progress_.Set(); }, [this] { return last_request_; }};
 };
 
 }  // namespace cleat::vhost

@@ -210,9 +210,9 @@ void CrashGuest::Disconnected() {
 
 // The engine may want its rings for another one, and the connection may be over.
 Task<Status> CrashGuest::BetweenMessages(Connection& connection) {
-  if (connection.yield != nullptr && !connection.closed && !kill_.dead()) {
-    auto yield = connection.TakeYield();
-    co_await std::move(yield);
+  if (connection.yield.wanted() && !connection.closed && !kill_.dead()) {
+    auto take = connection.yield.Take(connection.session);
+    if (co_await std::move(take)) connection.closed = true;
   }
   co_return connection.closed || kill_.dead() ? Status(ConnectionOver()) : Status(Ok{});
 }

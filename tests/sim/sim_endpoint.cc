@@ -89,7 +89,7 @@ Task<Status> SimEndpoint::Yield(uint64_t deadline_ns) {
   Reactor& control = network_.world_.control();
   while (phase_ != EndpointState::kStopped && phase_ != EndpointState::kConnecting) {
     if (connection_ != nullptr) {
-      auto yield = YieldConnection(deadline_ns);
+      auto yield = connection_->yield.Ask(deadline_ns);
       const Status yielded = co_await std::move(yield);
       if (yielded) break;
       if (yielded.error().code != ErrorCode::kCancelled) co_return yielded;
@@ -101,33 +101,6 @@ Task<Status> SimEndpoint::Yield(uint64_t deadline_ns) {
   auto stop = Stop();
   co_await std::move(stop);
   co_return Ok{};
-}
-
-Task<Status> SimEndpoint::YieldConnection(uint64_t deadline_ns) {
-  Reactor& control = network_.world_.control();
-  Connection::Yield request(control, deadline_ns);
-  connection_->yield = &request;
-  connection_->wake.Pulse();
-  {
-    const Deadline deadline(control, request.over, deadline_ns);
-    co_await request.over.Wait();
-  }
-  if (!request.over.is_set() && request.begun) co_await request.over.Wait();  // it has the same deadline
-  if (!request.over.is_set()) {
-    connection_->yield = nullptr;  // it is there: its end would have set the event
-    co_return Error(ErrorCode::kDeadlineExceeded, "a message is still being answered");
-  }
-  co_return request.result;
-}
-
-Task<void> Connection::TakeYield() {
-  Yield& request = *yield;
-  request.begun = true;
-  auto rings = session.YieldRings(request.deadline_ns);
-  request.result = co_await std::move(rings);
-  closed = request.result.ok();
-  yield = nullptr;
-  request.over.Set();
 }
 
 Task<void> SimEndpoint::Run() {
@@ -161,10 +134,7 @@ Task<void> SimEndpoint::ServeOne(SimPeer& peer) {
   auto serve = peer.Serve(connection);
   const Status served = co_await std::move(serve);
   connection_ = nullptr;
-  if (connection.yield != nullptr) {
-    connection.yield->result = Error(ErrorCode::kCancelled, "the connection ended");
-    connection.yield->over.Set();
-  }
+  connection.yield.End();
   if (!served) last_error_ = served.error().message;
   EnterPhase(EndpointState::kDraining);
   auto end = session_->End();

@@ -12,6 +12,7 @@
 #include "reactor/cancel.h"
 #include "reactor/sync.h"
 #include "vhost/endpoint.h"
+#include "vhost/ring_yield.h"
 #include "vhost/session.h"
 #include "world.h"
 
@@ -20,7 +21,13 @@ namespace cleat::sim {
 // One connection as the peer sees it; lives until Serve has returned.
 struct Connection {
   Connection(vhost::Session& s, virtio::DeviceModel& m, std::string name, uint64_t endpoint, Reactor& control)
-      : session(s), model(m), controller(std::move(name)), endpoint_id(endpoint), wake(control) {}
+      : session(s),
+        model(m),
+        controller(std::move(name)),
+        endpoint_id(endpoint),
+        wake(control),
+        yield(
+            control, [this] { wake.Pulse(); }, [] { return "a message"; }) {}
   vhost::Session& session;
   virtio::DeviceModel& model;
   const std::string controller;
@@ -28,17 +35,8 @@ struct Connection {
   Event wake;                  // pulsed when there may be something to do
   bool closed = false;         // by the endpoint
 
-  // Somebody else is to go on with the rings. The peer lets it happen between two of its messages, by TakeYield, after
-  // which the connection is closed unless not all had drained in time.
-  struct Yield {
-    Yield(Reactor& control, uint64_t by_ns) : deadline_ns(by_ns), over(control) {}
-    const uint64_t deadline_ns;
-    bool begun = false;
-    Event over;
-    Status result;
-  };
-  Yield* yield = nullptr;
-  Task<void> TakeYield();
+  // The peer takes it between two of its messages; yielded, the connection is closed.
+  vhost::RingYield yield;
 };
 
 // QEMU's part. Owned by the test; outlives the endpoints.
@@ -102,7 +100,6 @@ class SimEndpoint final : public vhost::Endpoint {
   static constexpr uint64_t kErrorDelayNs = 20 * kNsPerMs;
   static constexpr uint64_t kYieldRetryNs = 100 * kNsPerUs;
   Task<void> Run();
-  Task<Status> YieldConnection(uint64_t deadline_ns);
   Task<void> ServeOne(SimPeer& peer);
   void Changed();
   void EnterPhase(vhost::EndpointState phase);
