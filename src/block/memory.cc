@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,8 +35,19 @@ MemoryRegion::~MemoryRegion() {
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
 }
 
+Status MemoryRegion::CheckInMemory(const UniqueFd& fd) {
+  // Only files of these two kinds have seals, and asking for them asks no file system anything.
+  if (fcntl(fd.get(), F_GET_SEALS) >= 0) return Ok{};
+  if (errno == EBADF) return ErrnoError(errno, "memory region");
+  return Error(ErrorCode::kInvalidArgument,
+               "its file is neither in memory (memfd, tmpfs) nor in huge pages (hugetlbfs); a page of "
+               "any other may take as long to come as its storage does, and other guests would wait for it");
+}
+
 Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint64_t fd_offset,
                                                         uint64_t size_bytes) {
+  Status in_memory = CheckInMemory(fd);
+  if (!in_memory) return std::move(in_memory).error();
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "memory region: fstat");
   const auto file_bytes = static_cast<uint64_t>(file.st_size);

@@ -21,8 +21,12 @@ namespace cleat::block {
 
 class MemoryRegion {
  public:
+  // kInvalidArgument for a file of another file system than tmpfs (memfd) and hugetlbfs: a reactor that touches a page of
+  // it would wait for storage, or for a FUSE server of the peer's own. Never waits itself.
+  static Status CheckInMemory(const UniqueFd& fd);
+
   // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor. Guarded (see
-  // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros.
+  // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros. In memory, see below.
   static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset,
                                                    uint64_t size_bytes);
   // Memory that somebody else owns and keeps alive (tests, pools).

@@ -52,6 +52,12 @@ Status IoReactors::Start(const Settings& settings) {
   return Ok{};
 }
 
+std::vector<StallBreaker::Watched> IoReactors::Threads() const {
+  std::vector<StallBreaker::Watched> all;
+  for (const auto& thread : threads_) all.push_back({&thread->reactor(), thread->handle()});
+  return all;
+}
+
 IoReactors::~IoReactors() {
   for (const auto& thread : threads_) thread->Stop();
 }

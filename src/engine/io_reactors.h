@@ -14,6 +14,7 @@
 #include "modules/uring/uring_hub.h"
 #include "observe/sight.h"
 #include "reactor/reactor.h"
+#include "reactor/stall_breaker.h"
 
 namespace cleat::engine {
 
@@ -29,6 +30,7 @@ class IoReactors {
   Status Start(const Settings& settings);
 
   const std::vector<Reactor*>& reactors() const { return reactors_; }
+  std::vector<StallBreaker::Watched> Threads() const;  // started
   modules::UringHub& uring() { return uring_; }
   const modules::CryptoHub& crypto() const { return crypto_; }
   observe::Sight& sight() { return *sight_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/process.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
 #include "reactor/blocking.h"
+#include "reactor/stall_breaker.h"
 #include "vhost/library.h"
 #include "vhost/socket_endpoint.h"
 
@@ -179,6 +181,7 @@ class Process {
                            },
                            [this] { return WhatIsLeft(); }};
   bool ceph_ended_ = true;
+  StallBreaker stall_breaker_;
 };
 
 // What a shutdown waits for: a few names, and how many there are.
@@ -210,6 +213,10 @@ Task<void> Process::ShutDown() {
 Status Process::Run() {
   Status watching = termination_.Start();
   if (!watching) return watching;
+  std::vector<StallBreaker::Watched> reactors = ground_.io->Threads();
+  reactors.push_back({&control_, pthread_self()});
+  Status breaking = stall_breaker_.Start(std::move(reactors));
+  if (!breaking) return breaking;
   ceph_.SetOnReport([this](const CephReport& report) { link_.ReportCeph(report); });
   link_.Start();
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings_.name,

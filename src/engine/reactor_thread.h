@@ -2,6 +2,8 @@
 // A reactor with the thread that runs it. Made and destroyed by IoReactors.
 #pragma once
 
+#include <pthread.h>
+
 #include <memory>
 #include <optional>
 #include <thread>
@@ -26,6 +28,7 @@ class ReactorThread {
   void Stop();
 
   Reactor& reactor() { return *reactor_; }
+  pthread_t handle() { return thread_.native_handle(); }  // started
 
  private:
   explicit ReactorThread(const TickRate& rate) : clock_(rate) {}

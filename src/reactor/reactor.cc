@@ -94,7 +94,7 @@ Reactor* Reactor::Current() {
 
 bool Reactor::RunOnce() {
   const CurrentScope scope(this);
-  ++turns_;
+  turns_.store(turns() + 1, std::memory_order_relaxed);
   RefreshNow();
   bool worked = DeliverMail();
   worked |= timers_.Advance(now_ns_) > 0;

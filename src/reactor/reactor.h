@@ -4,7 +4,7 @@
 // there is work it polls; when every poller is armed and nothing is ready it sleeps in epoll until a
 // descriptor, the mailbox's eventfd or the next timer.
 //
-// Everything but Post, PostCall, Stop and Enter is for the reactor's own thread. Time is taken from the Clock
+// Everything but Post, PostCall, Stop, Enter, turns and asleep is for the reactor's own thread. Time is taken from the Clock
 // once a turn (now_ns), and after a batch of requests by the queue that served it; timers, queues and stage stamps use
 // that. RunOnce never blocks, so that one
 // thread can run several reactors in virtual time.
@@ -98,7 +98,9 @@ class Reactor {
   void Stop();            // any thread
   bool CanSleep() const;  // nothing active, nothing ready, no mail
   uint64_t NextTimerNs() const { return timers_.NextNs(); }
-  uint64_t turns() const { return turns_; }  // how often RunOnce was called: stands still while it sleeps
+  // How often RunOnce was called: stands still while it sleeps. Any thread, both.
+  uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
+  bool asleep() const { return sleeping_.load(std::memory_order_relaxed); }
 
   // ---- Other threads' way in. Who posts makes sure that the reactor outlives the call.
   void Post(Mail& mail);                          // any thread; see mailbox.h for the mail's life
@@ -198,7 +200,7 @@ class Reactor {
   UniqueFd epoll_;
   UniqueFd wake_;  // eventfd; written when mail comes to a sleeping reactor
   uint64_t now_ns_;
-  uint64_t turns_ = 0;
+  std::atomic<uint64_t> turns_{0};  // written by this thread alone
   uint64_t fds_checked_ns_ = 0;
 
   TimerWheel timers_;

@@ -49,6 +49,8 @@ const MemoryTable::Region* FindMapped(const MemoryTable* table, const struct sta
 
 Result<MemoryTable::Region> MapRegion(const MemoryTableRegion& wanted, const UniqueFd& fd,
                                       const MemoryTable* previous, const MemoryTable::ReleaseFn& release) {
+  Status in_memory = block::MemoryRegion::CheckInMemory(fd);
+  if (!in_memory) return std::move(in_memory).error();
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat");
   MemoryTable::Region region;

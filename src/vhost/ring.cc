@@ -17,10 +17,11 @@ namespace {
 
 constexpr uint64_t kDrainMeterNs = 100 * kNsPerMs;
 
-void Signal(const UniqueFd& eventfd) {
+// False: it was blocking and full, and the wait was interrupted (reactor/stall_breaker.h). Otherwise it can fail only when
+// the counter is full, and then the other side has yet to look at it.
+bool Signal(const UniqueFd& eventfd) {
   const uint64_t one = 1;
-  // It can fail only when the counter is full, and then the other side has yet to look at it.
-  [[maybe_unused]] const ssize_t written = write(eventfd.get(), &one, sizeof one);
+  return write(eventfd.get(), &one, sizeof one) >= 0 || errno != EINTR;
 }
 
 // Another file without a type of its own may be one whose readiness takes long to find out: an epoll of epolls.
@@ -31,8 +32,8 @@ bool IsEventfd(int fd) {
   return length > 0 && std::string_view(target.data(), static_cast<size_t>(length)) == "anon_inode:[eventfd]";
 }
 
-// What the peer gives us to write to and to wait on must never block a reactor, raise SIGPIPE or be a disk: an eventfd,
-// and non-blocking.
+// What the peer gives us to write to and to wait on must never raise SIGPIPE or be a disk: an eventfd. Non-blocking, too,
+// though the peer may take that back.
 Status CheckEventfd(const UniqueFd& fd) {
   if (!IsEventfd(fd.get())) return Error(ErrorCode::kInvalidArgument, "the file descriptor is no eventfd");
   const int flags = fcntl(fd.get(), F_GETFL);
@@ -54,7 +55,12 @@ Ring::~Ring() {
 }
 
 void Ring::CallNotifier::Call() {
-  Signal(fd);
+  if (Signal(fd)) [[likely]]
+    return;
+  fd.Reset();
+  ring.control_.PostCall([self = ring.self_] {
+    if (*self != nullptr) (*self)->Blocked();
+  });
 }
 
 void Ring::KickWatch::OnKick(FdWatch& watch, uint32_t /*epoll_events*/) {
@@ -104,7 +110,13 @@ Status Ring::StartQueue(virtio::QueueSetup* setup) {
 void Ring::Broke(uint64_t life, const std::string& reason) {
   if (life != life_ || !running_) return;
   broken_ = reason;
-  if (error_) Signal(error_);
+  if (error_ && !Signal(error_)) Blocked();
+  on_broken_(*this);
+}
+
+void Ring::Blocked() {
+  blocked_ = true;
+  error_.Reset();
   on_broken_(*this);
 }
 
@@ -192,7 +204,7 @@ Task<Status> Ring::SetCall(UniqueFd call) {
   if (call) {
     Status checked = CheckEventfd(call);
     if (!checked) co_return checked;
-    notifier = std::make_unique<CallNotifier>(std::move(call));
+    notifier = std::make_unique<CallNotifier>(*this, std::move(call));
   }
   if (!running_) {
     notifier_ = std::move(notifier);

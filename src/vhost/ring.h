@@ -46,6 +46,8 @@ class Ring {
   uint32_t index() const { return index_; }
   bool running() const { return running_; }
   const std::string& broken() const { return broken_; }  // why; empty when it is not
+  // The front end made a reactor wait for one of this ring's eventfds, which only one that means harm does; it is closed.
+  bool blocked() const { return blocked_; }
   // Any thread: requests in the storage while the ring is being drained, as of a moment ago.
   uint32_t draining_requests() const { return draining_requests_.load(std::memory_order_relaxed); }
 
@@ -75,9 +77,10 @@ class Ring {
 
  private:
   struct CallNotifier final : virtio::Notifier {
-    explicit CallNotifier(UniqueFd f) : fd(std::move(f)) {}
+    CallNotifier(Ring& r, UniqueFd f) : ring(r), fd(std::move(f)) {}
     void Call() override;
-    UniqueFd fd;
+    Ring& ring;
+    UniqueFd fd;  // invalid once it has blocked
   };
   struct KickWatch : FdWatch {
     explicit KickWatch(Ring& r) : FdWatch(&OnKick), ring(r) {}
@@ -97,7 +100,9 @@ class Ring {
     Ring& ring;
   };
 
-  void Broke(uint64_t life, const std::string& reason);  // on control
+  // On control.
+  void Broke(uint64_t life, const std::string& reason);
+  void Blocked();
 
   // On the I/O reactor.
   Status StartQueue(virtio::QueueSetup* setup);
@@ -115,6 +120,7 @@ class Ring {
   uint64_t life_ = 0;
   bool running_ = false;
   std::string broken_;
+  bool blocked_ = false;
   UniqueFd error_;
 
   // Touched on the I/O reactor while the ring runs.

@@ -541,6 +541,15 @@ std::string Session::broken() const {
   return {};
 }
 
+std::string Session::blocked() const {
+  for (const auto& ring : rings_) {
+    if (ring->blocked())
+      return "ring " + std::to_string(ring->index()) +
+             ": the front end made an eventfd of it blocking and filled it, so that a reactor waited";
+  }
+  return {};
+}
+
 bool Session::untracked() const {
   for (const auto& ring : rings_) {
     if (ring->running() && InflightOf(ring->index()).base == nullptr) return true;

@@ -111,6 +111,7 @@ class Session {
   uint32_t rings_up() const;           // serving and not broken
   uint32_t draining_requests() const;  // still in the storage while rings are being stopped
   std::string broken() const;          // "ring 2: ...", or empty
+  std::string blocked() const;         // whose eventfd made a reactor wait (Ring::blocked), or empty
   // A ring is up whose requests in flight nobody will know of when this process dies. Only the front end can keep the
   // log: whoever else did would not know that the guest was reset meanwhile, and write what it had in flight before over
   // what it has written since.

@@ -22,6 +22,15 @@ constexpr const char* kUntracked =
     "safe. Use "
     "QEMU 9.1 or later, or restart the VM after the engine died";
 
+Error BlockedError(const std::string& blocked) {
+  return {ErrorCode::kPermissionDenied,
+          blocked + ". No connection is taken for " +
+              std::to_string(SocketEndpoint::kBlockedDelayNs / kNsPerSecond / 60) +
+              " minutes: look at the VM's QEMU, which no driver in the guest makes do that; detach and "
+              "attach to end it "
+              "sooner"};
+}
+
 }  // namespace
 
 // ---- SocketEndpointFactory
@@ -169,6 +178,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
       last_error_.clear();
       had_ring_ = true;
     }
+    CheckBlocked();
     Changed();
   });
   relay_ = std::make_unique<Relay>(control, *session_, model_);
@@ -196,6 +206,10 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   auto end = session_->End();
   co_await std::move(end);
   ChooseDelay(served.ok() && relay_->messages() > 0, control.now_ns() - connected_ns);
+  if (const std::string blocked = session_->blocked(); !blocked.empty()) {
+    served = BlockedError(blocked);
+    error_delay_ns_ = kBlockedDelayNs;
+  }
   relay_.reset();
   session_.reset();
   co_return served;
@@ -230,6 +244,12 @@ void SocketEndpoint::CheckMemory() {
   if (session_ == nullptr || relay_ == nullptr) return;
   std::string broken = session_->broken_memory();
   if (!broken.empty()) relay_->Fail(Error(ErrorCode::kInvalidArgument, std::move(broken)));
+}
+
+void SocketEndpoint::CheckBlocked() {
+  if (!serving_) return;
+  const std::string blocked = session_->blocked();
+  if (!blocked.empty()) relay_->Fail(BlockedError(blocked));
 }
 
 void SocketEndpoint::Changed() {

@@ -65,6 +65,8 @@ class SocketEndpoint final : public Endpoint {
   static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
   static constexpr uint64_t kUsefulNs = kNsPerSecond;
   static constexpr uint32_t kUselessMax = 4;
+  // After one that made a reactor wait (Session::blocked), which had other guests wait too: so few of these are harmless.
+  static constexpr uint64_t kBlockedDelayNs = 600 * kNsPerSecond;
 
   SocketEndpoint(SocketEndpointFactory& factory, const EndpointOptions& options, virtio::DeviceModel& model,
                  StatusFn on_status);
@@ -78,8 +80,9 @@ class SocketEndpoint final : public Endpoint {
   }
   EndpointStatus status() const override;
 
-  // Ends a connection whose guest's memory lost pages.
+  // Ends a connection whose guest's memory lost pages, and one that made a reactor wait.
   void CheckMemory();
+  void CheckBlocked();
 
  private:
   Task<void> Run();

@@ -2,12 +2,16 @@
 // A guest that changes things under the device's hands: descriptors while they are read, memory while it is
 // used, rings while they are served. Its own data is its own affair; its device says what is wrong, takes the
 // next guest, and nobody else notices.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -321,6 +325,115 @@ TEST_F(HostileGuest, KicksWithoutEnd) {
   EXPECT_OK((*peer)->driver().FlushSync());
   peer->reset();
   ExpectServed("a flood of kicks");
+}
+
+// ---- Eventfds that the engine is to wait for. O_NONBLOCK is the eventfd's, so it is the front end's as well.
+
+void MakeBlockingAndFull(int eventfd) {
+  uint64_t count = 0;
+  while (read(eventfd, &count, sizeof count) > 0) {
+  }
+  const uint64_t most = UINT64_MAX - 1;
+  ASSERT_EQ(write(eventfd, &most, sizeof most), static_cast<ssize_t>(sizeof most));
+  ASSERT_EQ(fcntl(eventfd, F_SETFL, fcntl(eventfd, F_GETFL) & ~O_NONBLOCK), 0);
+}
+
+// The ring's call makes its reactor wait, the error eventfd the control reactor.
+TEST_F(HostileGuest, MakesAReactorWait) {
+  const pid_t engine = host_.engine().pid();
+  for (const bool error : {false, true}) {
+    SCOPED_TRACE(error ? "the error eventfd" : "the call eventfd");
+    auto peer = Peer::Start(Socket());
+    ASSERT_OK(peer);
+    perf::BlkDriver& driver = (*peer)->driver();
+    perf::DriverRing& ring = driver.ring(0);
+    const auto scratch = driver.AllocateBuffer(perf::kAbuseScratchBytes);
+    ASSERT_OK(scratch);
+    MakeBlockingAndFull(error ? ring.err_fd() : ring.call_fd());
+    if (error) {
+      ASSERT_OK(perf::Apply(perf::RingAbuse::kAvailIndexJump, ring, driver.memory(), *scratch, 1));
+    } else {
+      ASSERT_TRUE(ring.EnableCalls());
+      perf::BlkIo io;
+      io.length_bytes = 512;
+      io.data_gpa = *scratch;
+      ASSERT_TRUE(driver.Submit(0, io));
+      driver.Kick(0);
+    }
+    ExpectMessage("made an eventfd of it blocking");
+    ExpectOthersServed();
+    EXPECT_OK((*peer)->frontend().WaitPeerGone(10 * kNsPerSecond));
+    peer->reset();
+    // Nobody who comes at once is taken, until an operator has had a look.
+    auto again = perf::Frontend::Listen(Socket(), {.accept_timeout_ns = kNsPerSecond});
+    ASSERT_OK(again);
+    EXPECT_FALSE((*again)->Accept().ok());
+    again->reset();
+    ASSERT_TRUE(host_.Remove(kVictim));
+    ASSERT_TRUE(host_.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
+    ExpectServed("a reactor that waited");
+  }
+  EXPECT_EQ(host_.engine().pid(), engine) << "the engine was ended by its watchdog";
+}
+
+// A TCP socket whose close waits for a minute, unless a signal comes: what it has sent is never taken by the other end.
+struct LingeringSocket {
+  UniqueFd listener{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  UniqueFd lingering{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+
+  void Fill() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    ASSERT_EQ(bind(listener.get(), generic, size), 0);
+    ASSERT_EQ(listen(listener.get(), 1), 0);
+    ASSERT_EQ(getsockname(listener.get(), generic, &size), 0);
+    ASSERT_EQ(connect(lingering.get(), generic, size), 0);
+    const std::vector<uint8_t> data(uint64_t{64} << 10);
+    while (send(lingering.get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger wait{.l_onoff = 1, .l_linger = 60};
+    ASSERT_EQ(setsockopt(lingering.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait), 0);
+  }
+};
+
+// With the first byte of a message that takes no descriptor; the rest comes when only the engine has it, or never.
+TEST_F(HostileGuest, LetsTheEngineCloseASocketThatLingers) {
+  for (const bool whole : {true, false}) {
+    SCOPED_TRACE(whole);
+    auto frontend = perf::Frontend::Listen(Socket());
+    ASSERT_OK(frontend);
+    ASSERT_OK((*frontend)->Accept());
+    const int peer = (*frontend)->socket().fd();
+    LingeringSocket trap;
+    trap.Fill();
+    std::array<uint8_t, 12> message{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};  // GET_FEATURES, version 1
+    iovec first{message.data(), 1};
+    alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(int))> control{};
+    msghdr packet{};
+    packet.msg_iov = &first;
+    packet.msg_iovlen = 1;
+    packet.msg_control = control.data();
+    packet.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&packet);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = trap.lingering.get();
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    ASSERT_EQ(sendmsg(peer, &packet, 0), 1);
+    trap.lingering.Reset();  // in flight, or the engine's: no wait here
+    if (whole) {
+      ASSERT_EQ(send(peer, message.data() + 1, message.size() - 1, 0), 11);
+      EXPECT_OK((*frontend)->WaitPeerGone(10 * kNsPerSecond));
+    }
+    (*frontend)->Disconnect();
+    frontend->reset();
+    ExpectOthersServed();
+    ExpectServed("a socket that lingers");
+  }
 }
 
 // ---- The socket: numbers.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block/memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -73,6 +74,22 @@ TEST(MemoryRegion, RefusesWhatIsOutsideItsFile) {
     EXPECT_NE(mapped.error().message.find(std::to_string(bytes)), std::string::npos);
   }
   EXPECT_FALSE(MemoryRegion::Map(UniqueFd(), 0, 1).ok());
+}
+
+// A page of it would come when its storage likes.
+TEST(MemoryRegion, RefusesAFileThatIsNotInMemory) {
+  const UniqueFd program(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  const UniqueFd writing(ends[1]);
+  for (const UniqueFd* fd : {&program, &reading, &writing}) {
+    const auto mapped = MemoryRegion::Map(*fd, 0, 4096);
+    ASSERT_FALSE(mapped.ok());
+    EXPECT_EQ(mapped.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(mapped.error().message.find("in memory (memfd, tmpfs)"), std::string::npos)
+        << mapped.error().message;
+  }
 }
 
 TEST(MemoryRegion, IdsAreNeverUsedAgain) {
