@@ -5,7 +5,7 @@
 # SEPARATE: its files use each other's names.
 # Headers that many tests share are compiled once, by cleat_test_headers(name HEADERS <a.h> ... DEPS lib ...).
 # cleat_compile_together(name) is for what reads longer than it compiles, cleat_address_sanitizer_alone(name) for what never
-# sees a number of a guest's or a disk's.
+# sees a number of a guest's or a disk's, cleat_command_line(sources...) for what reads one.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -78,9 +78,20 @@ function(cleat_library name)
 endfunction()
 
 # Half of a test's compilation would be the optimisation of what runs once. -g1, as in the presets: full debug information is
-# half of what is left; who wants to look at variables takes the preset `debug`.
+# half of what is left; who wants to look at variables takes the preset `debug`. Under a sanitizer, what it puts in is
+# optimised too: all of it is half then.
 function(cleat_test_optimisation name)
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  if(CLEAT_SANITIZE STREQUAL "none")
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
+  endif()
+endfunction()
+
+# Sources that read a command line, of targets without precompiled headers: they run once, and CLI11 is all headers, whose
+# optimisation takes longer than anything else in them.
+function(cleat_command_line)
+  set_source_files_properties(${ARGV} PROPERTIES COMPILE_OPTIONS -O0)
 endfunction()
 
 # An executable, since a precompiled header is good only for what is compiled with the same flags as its owner. Who takes
