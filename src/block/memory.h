@@ -26,7 +26,7 @@ class MemoryRegion {
   static Status CheckInMemory(const UniqueFd& fd);
 
   // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor. Guarded (see
-  // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros. In memory, see below.
+  // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros. In memory, as above.
   static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset,
                                                    uint64_t size_bytes);
   // Memory that somebody else owns and keeps alive (tests, pools).

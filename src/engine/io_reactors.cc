@@ -54,7 +54,7 @@ Status IoReactors::Start(const Settings& settings) {
 
 std::vector<StallBreaker::Watched> IoReactors::Threads() const {
   std::vector<StallBreaker::Watched> all;
-  for (const auto& thread : threads_) all.push_back({&thread->reactor(), thread->handle()});
+  for (const auto& thread : threads_) all.push_back({&thread->reactor(), thread->tid()});
   return all;
 }
 

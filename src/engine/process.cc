@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/process.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -214,8 +213,8 @@ Status Process::Run() {
   Status watching = termination_.Start();
   if (!watching) return watching;
   std::vector<StallBreaker::Watched> reactors = ground_.io->Threads();
-  reactors.push_back({&control_, pthread_self()});
-  Status breaking = stall_breaker_.Start(std::move(reactors));
+  reactors.push_back({&control_, gettid()});
+  Status breaking = stall_breaker_.Start(reactors, ground_.incarnation);
   if (!breaking) return breaking;
   ceph_.SetOnReport([this](const CephReport& report) { link_.ReportCeph(report); });
   link_.Start();

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -20,7 +21,12 @@ Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const TickRate& rate,
 
 Status ReactorThread::Start(std::optional<uint32_t> cpu) {
   CLEAT_CHECK(!thread_.joinable());
-  thread_ = std::thread([running = reactor_.get()] { running->Run(); });
+  thread_ = std::thread([this] {
+    tid_ = gettid();
+    tid_.notify_one();
+    reactor_->Run();
+  });
+  tid_.wait(0);
   pthread_setname_np(thread_.native_handle(),
                      reactor_->name().substr(0, 15).c_str());  // 15: the kernel's limit
   if (!cpu) return Ok{};

@@ -2,8 +2,9 @@
 // A reactor with the thread that runs it. Made and destroyed by IoReactors.
 #pragma once
 
-#include <pthread.h>
+#include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -28,13 +29,14 @@ class ReactorThread {
   void Stop();
 
   Reactor& reactor() { return *reactor_; }
-  pthread_t handle() { return thread_.native_handle(); }  // started
+  pid_t tid() const { return tid_.load(); }  // started
 
  private:
   explicit ReactorThread(const TickRate& rate) : clock_(rate) {}
   const TickClock clock_;
   std::unique_ptr<Reactor> reactor_;
   std::thread thread_;
+  std::atomic<pid_t> tid_{0};
 };
 
 }  // namespace cleat::engine

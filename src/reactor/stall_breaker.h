@@ -2,15 +2,16 @@
 // Ends a reactor's wait in a system call that was never to wait. What peers send us stays theirs as well: O_NONBLOCK
 // belongs to the eventfd, not to our descriptor of it, so that a front end can clear it and fill the counter in the very
 // moment in which we signal it; a socket that it has hidden in a message makes our close(2) linger. No check beforehand
-// closes that. A thread of its own therefore looks at the reactors: one that is neither asleep nor in another turn than at
-// the last look gets a signal that does nothing but end what waits in the kernel, with EINTR. A long turn that only
-// computes does not notice.
+// closes that. A thread of its own therefore looks at the reactors now and then: one that waits in the kernel, but not for
+// work, gets a signal that does nothing but end that wait, with EINTR. One look is a sample: who makes a reactor wait for
+// short whiles only is met as surely, when it has had a look's time of it all in all. When the next look comes nobody can
+// foresee.
 //
-// It costs the reactors nothing but that their turns are counted where others may read it. What can't be interrupted -
-// storage, a FUSE server - is not for reactors at all.
+// A thread that computes never gets the signal: its registers, which may hold a cipher's keys, would be written to its stack
+// (keys/traces.h). What can't be interrupted - storage, a FUSE server - is not for reactors at all.
 #pragma once
 
-#include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -20,19 +21,23 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "reactor/reactor.h"
 
 namespace cleat {
 
 class StallBreaker {
  public:
-  static constexpr uint64_t kLookNs = 25 * kNsPerMs;  // so a wait ends after one to two of these
+  // Between two looks; 25 ms on average.
+  static constexpr uint64_t kLookMinNs = 15 * kNsPerMs;
+  static constexpr uint64_t kLookMaxNs = 35 * kNsPerMs;
 
-  // A reactor and the thread that runs it: both outlive Stop().
+  // A reactor, which outlives Stop(), and the thread that runs it, of this process.
   struct Watched {
     const Reactor* reactor;
-    pthread_t thread;
+    pid_t thread;
   };
 
   StallBreaker() = default;
@@ -40,23 +45,26 @@ class StallBreaker {
   StallBreaker(const StallBreaker&) = delete;
   StallBreaker& operator=(const StallBreaker&) = delete;
 
-  // Takes SIGURG for the process. Once; any thread, as Stop().
-  Status Start(std::vector<Watched> reactors);
+  // Takes SIGURG for the process. Once; any thread, as Stop(). An error when /proc does not tell of our threads.
+  Status Start(const std::vector<Watched>& reactors, uint64_t random_seed);
   void Stop();
 
-  // How often a reactor got the signal. Any thread. On a machine whose cores are taken away a turn may last that long.
+  // How often a reactor got the signal. Any thread.
   uint64_t interruptions() const { return interruptions_.load(std::memory_order_relaxed); }
 
  private:
   struct Seen {
     Watched watched;
-    uint64_t turn = 0;
-    bool awake = false;
+    UniqueFd stat;  // of /proc
   };
   void Run();
-  void Look(Seen* seen);
+  void Look(const Seen& seen);
 
-  std::vector<Seen> seen_;  // the thread's
+  // The thread's.
+  std::vector<Seen> seen_;
+  Random random_{1};
+  uint64_t warned_ns_ = 0;
+
   std::atomic<uint64_t> interruptions_{0};
   std::mutex mutex_;
   std::condition_variable stop_wanted_;

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "vhost/peer_files.h"
+
 namespace cleat::vhost {
 namespace {
 
@@ -230,13 +232,16 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
       auto take = TakeMemory(message);
       co_return co_await std::move(take);
     }
-    case Request::kSetLogFd:  // a file to say that the log has changed, which nobody uses
-      *answer = MakeAck(*message, true);
-      co_return Ok{};
-    case Request::kSetBackendFd:
-      backend_requests_ = std::move(message->descriptors[0]);
-      *answer = MakeAck(*message, true);
-      co_return Ok{};
+    case Request::kSetLogFd: {  // an eventfd to say that the log has changed, which nobody uses
+      Status checked = CheckEventfd(message->descriptors[0]);
+      *answer = MakeAck(*message, checked.ok());
+      co_return checked;
+    }
+    case Request::kSetBackendFd: {
+      Status set = SetBackendChannel(std::move(message->descriptors[0]));
+      *answer = MakeAck(*message, set.ok());
+      co_return set;
+    }
     case Request::kGetConfig:
       *answer = GetConfig(*message);
       co_return Ok{};
@@ -352,6 +357,14 @@ Task<Status> Relay::TakeRingPart(Message* message) {
       co_return Ok{};
     }
   }
+}
+
+// Closing one that it has hidden others in may take a while: once a connection is enough.
+Status Relay::SetBackendChannel(UniqueFd channel) {
+  if (backend_requests_) return Error(ErrorCode::kInvalidArgument, "there is a back-end channel already");
+  Status checked = CheckUnixSocket(channel);
+  if (checked) backend_requests_ = std::move(channel);
+  return checked;
 }
 
 Message Relay::GetConfig(const Message& message) const {

@@ -74,6 +74,7 @@ class Relay {
   Task<Status> TakeDescriptor(Message* message);
   Task<Status> TakeMemory(Message* message);
   Task<Status> TakeInflight(const Message& message, std::optional<Message>* answer);
+  Status SetBackendChannel(UniqueFd channel);
   Message GetConfig(const Message& message) const;
   Status SetConfig(const Message& message);
   Task<Status> AwaitReply(const Message& request, Message* reply);

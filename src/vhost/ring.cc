@@ -1,53 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vhost/ring.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "reactor/sync.h"
+#include "vhost/peer_files.h"
 
 namespace cleat::vhost {
 namespace {
 
 constexpr uint64_t kDrainMeterNs = 100 * kNsPerMs;
 
-// False: it was blocking and full, and the wait was interrupted (reactor/stall_breaker.h). Otherwise it can fail only when
-// the counter is full, and then the other side has yet to look at it.
-bool Signal(const UniqueFd& eventfd) {
-  const uint64_t one = 1;
-  return write(eventfd.get(), &one, sizeof one) >= 0 || errno != EINTR;
-}
-
-// Another file without a type of its own may be one whose readiness takes long to find out: an epoll of epolls.
-bool IsEventfd(int fd) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  std::array<char, 64> target{};
-  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
-  return length > 0 && std::string_view(target.data(), static_cast<size_t>(length)) == "anon_inode:[eventfd]";
-}
-
-// What the peer gives us to write to and to wait on must never raise SIGPIPE or be a disk: an eventfd. Non-blocking, too,
-// though the peer may take that back.
-Status CheckEventfd(const UniqueFd& fd) {
-  if (!IsEventfd(fd.get())) return Error(ErrorCode::kInvalidArgument, "the file descriptor is no eventfd");
-  const int flags = fcntl(fd.get(), F_GETFL);
-  if (flags < 0) return ErrnoError(errno, "reading the flags of an eventfd");
-  if ((flags & O_NONBLOCK) == 0 && fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return ErrnoError(errno, "making an eventfd non-blocking");
-  }
-  return Ok{};
-}
-
 }  // namespace
 
-Ring::Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken)
-    : control_(control), io_(io), model_(model), index_(index), on_broken_(std::move(on_broken)) {}
+Ring::Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken,
+           std::atomic<bool>& blocked)
+    : control_(control),
+      io_(io),
+      model_(model),
+      index_(index),
+      on_broken_(std::move(on_broken)),
+      blocked_(blocked) {}
 
 Ring::~Ring() {
   CLEAT_CHECK(!running_ && queue_ == nullptr);
@@ -55,12 +29,19 @@ Ring::~Ring() {
 }
 
 void Ring::CallNotifier::Call() {
-  if (Signal(fd)) [[likely]]
+  if (ring.Signal(fd)) [[likely]]
     return;
-  fd.Reset();
   ring.control_.PostCall([self = ring.self_] {
-    if (*self != nullptr) (*self)->Blocked();
+    if (*self != nullptr) (*self)->on_broken_(**self);
   });
+}
+
+bool Ring::Signal(const UniqueFd& eventfd) {
+  if (blocked_.load(std::memory_order_relaxed)) return true;
+  if (SignalEventfd(eventfd)) [[likely]]
+    return true;
+  blocked_.store(true, std::memory_order_relaxed);
+  return false;
 }
 
 void Ring::KickWatch::OnKick(FdWatch& watch, uint32_t /*epoll_events*/) {
@@ -110,13 +91,7 @@ Status Ring::StartQueue(virtio::QueueSetup* setup) {
 void Ring::Broke(uint64_t life, const std::string& reason) {
   if (life != life_ || !running_) return;
   broken_ = reason;
-  if (error_ && !Signal(error_)) Blocked();
-  on_broken_(*this);
-}
-
-void Ring::Blocked() {
-  blocked_ = true;
-  error_.Reset();
+  if (error_) Signal(error_);
   on_broken_(*this);
 }
 

@@ -27,7 +27,10 @@ class Ring {
   // On the control reactor.
   using BrokenFn = std::function<void(Ring& ring)>;
 
-  Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken);
+  // `blocked` is the connection's: set, before on_broken, when a reactor has waited for an eventfd of one of its rings,
+  // which only a front end that means harm brings about; none of them is signalled from then on. Outlives the ring.
+  Ring(Reactor& control, Reactor& io, virtio::DeviceModel& model, uint32_t index, BrokenFn on_broken,
+       std::atomic<bool>& blocked);
   ~Ring();  // closed
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -46,8 +49,6 @@ class Ring {
   uint32_t index() const { return index_; }
   bool running() const { return running_; }
   const std::string& broken() const { return broken_; }  // why; empty when it is not
-  // The front end made a reactor wait for one of this ring's eventfds, which only one that means harm does; it is closed.
-  bool blocked() const { return blocked_; }
   // Any thread: requests in the storage while the ring is being drained, as of a moment ago.
   uint32_t draining_requests() const { return draining_requests_.load(std::memory_order_relaxed); }
 
@@ -80,7 +81,7 @@ class Ring {
     CallNotifier(Ring& r, UniqueFd f) : ring(r), fd(std::move(f)) {}
     void Call() override;
     Ring& ring;
-    UniqueFd fd;  // invalid once it has blocked
+    UniqueFd fd;
   };
   struct KickWatch : FdWatch {
     explicit KickWatch(Ring& r) : FdWatch(&OnKick), ring(r) {}
@@ -100,9 +101,8 @@ class Ring {
     Ring& ring;
   };
 
-  // On control.
-  void Broke(uint64_t life, const std::string& reason);
-  void Blocked();
+  void Broke(uint64_t life, const std::string& reason);  // on control
+  bool Signal(const UniqueFd& eventfd);                  // false: it has just blocked
 
   // On the I/O reactor.
   Status StartQueue(virtio::QueueSetup* setup);
@@ -114,13 +114,13 @@ class Ring {
   virtio::DeviceModel& model_;
   const uint32_t index_;
   const BrokenFn on_broken_;
+  std::atomic<bool>& blocked_;
 
   // What the queue reports comes by mail and may come late: for a ring that is gone, or has started anew.
   const std::shared_ptr<Ring*> self_ = std::make_shared<Ring*>(this);
   uint64_t life_ = 0;
   bool running_ = false;
   std::string broken_;
-  bool blocked_ = false;
   UniqueFd error_;
 
   // Touched on the I/O reactor while the ring runs.

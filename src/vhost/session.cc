@@ -59,7 +59,8 @@ Session::Session(Options options, Reactor& control, BlockingPool& pool, virtio::
   CLEAT_CHECK(!options_.io_reactors.empty() && model.queues() <= kRingsMax);
   for (uint32_t i = 0; i < model.queues(); ++i) {
     Reactor& io = *options_.io_reactors[i % options_.io_reactors.size()];
-    rings_.push_back(std::make_unique<Ring>(control, io, model, i, [this](Ring& /*ring*/) { on_change_(); }));
+    rings_.push_back(std::make_unique<Ring>(
+        control, io, model, i, [this](Ring& /*ring*/) { on_change_(); }, blocked_));
   }
 }
 
@@ -541,13 +542,8 @@ std::string Session::broken() const {
   return {};
 }
 
-std::string Session::blocked() const {
-  for (const auto& ring : rings_) {
-    if (ring->blocked())
-      return "ring " + std::to_string(ring->index()) +
-             ": the front end made an eventfd of it blocking and filled it, so that a reactor waited";
-  }
-  return {};
+bool Session::blocked() const {
+  return blocked_.load(std::memory_order_relaxed);
 }
 
 bool Session::untracked() const {

@@ -13,6 +13,7 @@
 // completed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,7 +112,7 @@ class Session {
   uint32_t rings_up() const;           // serving and not broken
   uint32_t draining_requests() const;  // still in the storage while rings are being stopped
   std::string broken() const;          // "ring 2: ...", or empty
-  std::string blocked() const;         // whose eventfd made a reactor wait (Ring::blocked), or empty
+  bool blocked() const;  // an eventfd of a ring made a reactor wait; no ring is signalled any more
   // A ring is up whose requests in flight nobody will know of when this process dies. Only the front end can keep the
   // log: whoever else did would not know that the guest was reset meanwhile, and write what it had in flight before over
   // what it has written since.
@@ -158,6 +159,7 @@ class Session {
   std::shared_ptr<block::MemoryRegion> inflight_;
   InflightDescription inflight_description_{};
   virtio::DirtyLogMemory log_;
+  std::atomic<bool> blocked_{false};  // set by the rings, on any reactor
   std::vector<std::unique_ptr<Ring>> rings_;
   std::function<void()> wake_ = [] {};
   bool began_ = false;      // told the ownership: a ring wants to run, or runs

@@ -22,13 +22,15 @@ constexpr const char* kUntracked =
     "safe. Use "
     "QEMU 9.1 or later, or restart the VM after the engine died";
 
-Error BlockedError(const std::string& blocked) {
+Error BlockedError() {
   return {ErrorCode::kPermissionDenied,
-          blocked + ". No connection is taken for " +
+          "the front end made an eventfd of a ring blocking and filled it, so that a reactor waited. No "
+          "connection is taken "
+          "for " +
               std::to_string(SocketEndpoint::kBlockedDelayNs / kNsPerSecond / 60) +
-              " minutes: look at the VM's QEMU, which no driver in the guest makes do that; detach and "
-              "attach to end it "
-              "sooner"};
+              " minutes: look at the VM's QEMU, which no driver in the guest makes do that; delete the "
+              "controller and make "
+              "it anew to end that sooner"};
 }
 
 }  // namespace
@@ -206,8 +208,8 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   auto end = session_->End();
   co_await std::move(end);
   ChooseDelay(served.ok() && relay_->messages() > 0, control.now_ns() - connected_ns);
-  if (const std::string blocked = session_->blocked(); !blocked.empty()) {
-    served = BlockedError(blocked);
+  if (session_->blocked()) {
+    served = BlockedError();
     error_delay_ns_ = kBlockedDelayNs;
   }
   relay_.reset();
@@ -247,9 +249,7 @@ void SocketEndpoint::CheckMemory() {
 }
 
 void SocketEndpoint::CheckBlocked() {
-  if (!serving_) return;
-  const std::string blocked = session_->blocked();
-  if (!blocked.empty()) relay_->Fail(BlockedError(blocked));
+  if (serving_ && session_->blocked()) relay_->Fail(BlockedError());
 }
 
 void SocketEndpoint::Changed() {

@@ -65,7 +65,7 @@ class SocketEndpoint final : public Endpoint {
   static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
   static constexpr uint64_t kUsefulNs = kNsPerSecond;
   static constexpr uint32_t kUselessMax = 4;
-  // After one that made a reactor wait (Session::blocked), which had other guests wait too: so few of these are harmless.
+  // After one that made a reactor wait (Session::blocked), and with it other guests: they are to notice it seldom enough.
   static constexpr uint64_t kBlockedDelayNs = 600 * kNsPerSecond;
 
   SocketEndpoint(SocketEndpointFactory& factory, const EndpointOptions& options, virtio::DeviceModel& model,

@@ -360,7 +360,7 @@ TEST_F(HostileGuest, MakesAReactorWait) {
       ASSERT_TRUE(driver.Submit(0, io));
       driver.Kick(0);
     }
-    ExpectMessage("made an eventfd of it blocking");
+    ExpectMessage("made an eventfd of a ring blocking");
     ExpectOthersServed();
     EXPECT_OK((*peer)->frontend().WaitPeerGone(10 * kNsPerSecond));
     peer->reset();

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "conductor_rig.h"
+#include "full_disk.h"
 #include "requests.h"
 
 namespace cleat::control {
@@ -340,6 +341,18 @@ TEST_F(MemoryTest, ADetachedOneOutlivesCleatdToo) {
   EXPECT_EQ(Content(memory_->Share("m")), "guest");
 }
 
+// Deleting the disk would wait for that engine for ever.
+TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
+  {
+    const FullDisk full;
+    engine_.Die();
+    Await("it can't be written down", [&] { return !store_->writable(); });
+    EXPECT_FALSE(state_->MemoryDisk("m")->kept_by.empty());
+  }
+  Await("it is forgotten", [&] { return state_->MemoryDisk("m")->kept_by.empty(); });
+  EXPECT_EQ(DiskState(), v1::DISK_STATE_READY);
+}
+
 // ---- Meeting ----
 
 TEST_F(ConductorTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
@@ -387,6 +400,18 @@ TEST_F(ConductorTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
   AwaitProbe("b");
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/a"}));
   EXPECT_EQ(other.TakeRequests(), (Requests{"PutController controllers/b"}));
+}
+
+TEST_F(ConductorTest, WhoWaitsForAnEngineGetsOneAsSoonAsTheStoreTakesIt) {
+  ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
+  {
+    const FullDisk full;
+    ASSERT_TRUE(engine_.Connect());
+    Await("its place can't be written down", [&] { return !store_->writable(); });
+    EXPECT_EQ(state_->GetController(GetController("a"))->status().engine(), "");
+  }
+  EXPECT_TRUE(state_->CheckStore());  // which cleatd does again and again
+  Await("it is there", [&] { return StateOf("a") == v1::CONTROLLER_STATE_IDLE; });
 }
 
 TEST_F(ConductorTest, GarbageEndsThatConnectionOnly) {

@@ -5,7 +5,6 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -13,6 +12,7 @@
 #include "control/reasons.h"
 #include "control/spec_rules.h"
 #include "control/store.h"
+#include "full_disk.h"
 #include "requests.h"
 #include "temp_dir.h"
 
@@ -141,26 +141,6 @@ TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
 }
 
 // ---- A full disk ----
-
-// SQLite's writes fail as they do on a full file system, for as long as this lives.
-class FullDisk {
- public:
-  FullDisk() { Set(&Refuse); }
-  ~FullDisk() { Set(nullptr); }
-
- private:
-  static ssize_t Refuse() {
-    errno = ENOSPC;
-    return -1;
-  }
-  // Which of them it uses depends on how it was built. None: its own again.
-  static void Set(ssize_t (*call)()) {
-    sqlite3_vfs* vfs = sqlite3_vfs_find(nullptr);
-    for (const char* name : {"write", "pwrite", "pwrite64"}) {
-      vfs->xSetSystemCall(vfs, name, reinterpret_cast<sqlite3_syscall_ptr>(call));
-    }
-  }
-};
 
 TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
   const TempDir dir;

@@ -120,6 +120,32 @@ TEST_F(RelayTest, NegotiatesAndAnswers) {
   EXPECT_EQ(Ended(), "success");
 }
 
+TEST_F(RelayTest, ASecondBackEndChannelIsRefused) {
+  Open();  // which has sent one
+  (void)front_end->SetBackendReqFd();
+  EXPECT_NE(Ended().find("SET_BACKEND_REQ_FD: there is a back-end channel already"), std::string::npos)
+      << Ended();
+}
+
+// They would be kept, or closed, by the control reactor.
+TEST_F(RelayTest, DescriptorsThatAreNotWhatTheyShouldBeAreRefused) {
+  const UniqueFd tcp(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Begin();
+  const std::vector<uint8_t> number(sizeof(uint64_t));
+  ASSERT_TRUE(
+      front_end->Send(static_cast<uint32_t>(Request::kSetLogFd), number, std::vector{tcp.get()}).ok());
+  EXPECT_NE(Ended().find("SET_LOG_FD: the file descriptor is no eventfd"), std::string::npos) << Ended();
+}
+
+TEST_F(RelayTest, ABackEndChannelIsAUnixSocket) {
+  const UniqueFd tcp(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Begin();
+  ASSERT_TRUE(
+      front_end->Send(static_cast<uint32_t>(Request::kSetBackendFd), {}, std::vector{tcp.get()}).ok());
+  EXPECT_NE(Ended().find("SET_BACKEND_REQ_FD: the file descriptor is no unix socket"), std::string::npos)
+      << Ended();
+}
+
 TEST_F(RelayTest, ConfigurationThatIsNotWritableIsRefusedWithAnAnswer) {
   Open();
   const uint8_t byte = 1;
@@ -133,8 +159,6 @@ TEST_F(RelayTest, ConfigurationThatIsNotWritableIsRefusedWithAnAnswer) {
 TEST_F(RelayTest, TellsOfAChangedConfigurationWhereItCan) {
   Open();
   EXPECT_NE(front_end->protocol_features() & kProtocolBackendRequests, 0U);
-  host.control_thread().Call([&] { relay->TellConfigChanged(); });  // no way to: nothing happens
-  ASSERT_TRUE(front_end->SetBackendReqFd().ok());
   host.control_thread().Call([&] { relay->TellConfigChanged(); });
   auto told = front_end->ReceiveBackendRequest(10 * kNsPerSecond);
   ASSERT_TRUE(told.ok()) << told.error().message;
