@@ -85,9 +85,7 @@ void StallBreaker::Look(const Seen& seen) {
   if (warned_ns_ != 0 && now_ns - warned_ns_ < kWarnNs) return;
   warned_ns_ = now_ns;
   spdlog::warn(
-      "{} waited in a system call that should not wait, and was interrupted: a guest's QEMU may have given "
-      "it a "
-      "descriptor that blocks",
+      "{} was interrupted in a system call that should not wait: a descriptor of some QEMU's may block",
       reactor.name());
 }
 
