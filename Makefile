@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 # Passed on to ctest by `make test`, to run a part: make test CTEST_ARGS='-R reactor'
 CTEST_ARGS ?=
 
-# How often `make test` may try a test that looks for no lost data (scripts/run_tests.py); CI, on machines of many, says 2.
+# How often `make test` may try a test that is not about lost data (scripts/run_tests.py); CI, on machines of many, says 2.
 TRIES ?= 1
 
 # What is built and tested with AddressSanitizer: all, or core_tests (cmake/CleatBuild.cmake), which takes half the time.

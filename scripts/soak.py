@@ -231,10 +231,13 @@ def main():
             tests[name] = (ceph, [], 1)
         else:
             say(f"{name} is LEFT OUT: it was not built (no Ceph here, or -DCLEAT_RBD=OFF)")
+    # The control that lasts as long as an engine waits for a lock.
+    tests["system_hand_over_control_test"] = ({"CLEAT_UPGRADES": "1"}, [], 1)
     # Without Ceph there are none.
     if (build / "tests/rbd_neighbour_test").exists():
         tests["rbd_neighbour_test"] = ({"CLEAT_CEPH_LONG": "1"}, [], 1)
         tests["rbd_takeover_test"] = ({}, [], 1)
+        tests["rbd_scale_test"] = ({"CLEAT_CEPH_IMAGES": "500", "CLEAT_CEPH_ROUNDS": "20"}, [], 1)
     for name, (variables, options, seeds) in tests.items():
         binary = build / "tests" / name
         targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(

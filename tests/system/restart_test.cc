@@ -3,7 +3,7 @@
 // on.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -170,12 +170,9 @@ TEST(PeerRestart, KilledInTheMiddleOfIoAndBackAtOnce) {
              slowest_ns / kNsPerUs);
 }
 
-// Its storage does not answer: the engine leaves all the same when its time is over, and a successor goes on.
-TEST(EngineEnd, IsNotHeldUpByStorage) {
-  Host host{{.engine_arguments = {"--drain-seconds", "1"}}};
+// The engine is in the middle of opening a disk whose lock nobody gives up.
+void OpenWhatIsLocked(Host& host, const std::string& path) {
   ASSERT_TRUE(host.ok());
-  const std::string path = host.MakeFile("disk.img", kDiskBytes);
-  test::LockOfNobody lock(path);
   ASSERT_OK(host.api().CreateDisk("a", FileDisk(kDiskBytes, path, false)));
   ASSERT_OK(host.api().CreateController("a", BlkController(host.SocketPath("a"))));
   ASSERT_OK(host.api().Attach("a", "a"));
@@ -183,14 +180,37 @@ TEST(EngineEnd, IsNotHeldUpByStorage) {
       [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_OPENING; }));
   // cleatd says OPENING as soon as it has asked; the engine is to be in the middle of it.
   ASSERT_TRUE(host.WaitEngineLog("waiting for it"));
-  const Result<int> ended = host.engine().Terminate(20 * kNsPerSecond);
+}
+
+// It left with what it had not finished, and a successor goes on when it can.
+void ExpectItLeft(Host& host, const Result<int>& ended, const std::string& why, test::LockOfNobody& lock) {
   ASSERT_OK(ended);
   EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
-  EXPECT_EQ(host.CountInEngineLog("not drained after 1 s: leaving 1 disk(s) (disks/a on controllers/a)"), 1U);
+  EXPECT_EQ(host.CountInEngineLog(why + ": leaving 1 disk(s) (disks/a on controllers/a)"), 1U);
   lock.End();
   host.StartEngine();
   EXPECT_TRUE(host.api().WaitUntil(
       [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_READY; }));
+}
+
+// Its storage does not answer: the engine leaves all the same when its time is over, and a successor goes on.
+TEST(EngineEnd, IsNotHeldUpByStorage) {
+  Host host{{.engine_arguments = {"--drain-seconds", "1"}}};
+  const std::string path = host.MakeFile("disk.img", kDiskBytes);
+  test::LockOfNobody lock(path);
+  ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
+  ExpectItLeft(host, host.engine().Terminate(20 * kNsPerSecond), "not drained after 1 s", lock);
+}
+
+// Nobody wants to wait for it any more.
+TEST(EngineEnd, ASecondSignalLeavesAtOnce) {
+  Host host{{.engine_arguments = {"--drain-seconds", "600"}}};
+  const std::string path = host.MakeFile("disk.img", kDiskBytes);
+  test::LockOfNobody lock(path);
+  ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
+  ASSERT_EQ(kill(host.engine().pid(), SIGTERM), 0);
+  ASSERT_TRUE(host.WaitEngineLog("draining, for 600 s at most"));
+  ExpectItLeft(host, host.engine().Terminate(20 * kNsPerSecond), "second signal", lock);
 }
 
 // The same guest, the same rings: what QEMU does when the engine goes away and comes back.

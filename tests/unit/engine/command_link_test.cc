@@ -99,12 +99,12 @@ class Caller {
                 static_cast<ssize_t>(bytes.size()));
   }
   // Of its first disk, as the inventory has it.
-  Cleat__Engine__V1__AttachmentState Welcome() {
+  Cleat__Engine__V1__AttachmentState Welcome(uint32_t protocol = kProtocolMax) {
     const PbMessage hello = Receive();
     CLEAT_CHECK(hello != nullptr && hello->hello != nullptr);
     Cleat__Engine__V1__HelloReply reply = CLEAT__ENGINE__V1__HELLO_REPLY__INIT;
     reply.has_protocol = 1;
-    reply.protocol = kProtocolMax;
+    reply.protocol = protocol;
     Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY;
     envelope.hello_reply = &reply;
@@ -117,6 +117,29 @@ class Caller {
       last = piece->inventory->last != 0;
     }
     return state;
+  }
+  // What any version asks.
+  void AskPut(const char* controller, const char* socket) {
+    std::string name = controller;
+    std::string path = socket;
+    Cleat__Engine__V1__Controller wanted = CLEAT__ENGINE__V1__CONTROLLER__INIT;
+    wanted.name = name.data();
+    wanted.has_type = 1;
+    wanted.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK;
+    wanted.socket_path = path.data();
+    wanted.has_socket_mode = 1;
+    wanted.socket_mode = CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT;
+    wanted.has_queues = wanted.has_revision = 1;
+    wanted.queues = 1;
+    wanted.revision = 5;
+    Cleat__Engine__V1__PutController put = CLEAT__ENGINE__V1__PUT_CONTROLLER__INIT;
+    put.controller = &wanted;
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.has_id = 1;
+    envelope.id = 2;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER;
+    envelope.put_controller = &put;
+    Send(envelope);
   }
   void AskTake() {
     std::string name = kController;
@@ -219,6 +242,42 @@ TEST_F(CommandLinkTest, WhatItWasAskedToTakeIsDecidedBeforeItConnectsAnew) {
   disks_.taken = false;
   Caller caller = Accept();
   EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
+}
+
+// An engine that is upgraded before its cleatd is.
+TEST_F(CommandLinkTest, ACleatdOfTheVersionBeforeIsServed) {
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome(kProtocolMin);
+  caller.AskPut("controllers/b", "/run/vm/b");
+  bool answered = false;
+  for (int message = 0; message < 10 && !answered; ++message) {  // events about it may come first
+    const PbMessage answer = caller.Receive();
+    ASSERT_NE(answer, nullptr) << "it has hung up";
+    if (answer->body_case != CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY) continue;
+    answered = true;
+    EXPECT_EQ(answer->id, 2U);
+    EXPECT_TRUE(answer->reply->ok) << (answer->reply->message == nullptr ? "" : answer->reply->message);
+  }
+  EXPECT_TRUE(answered);
+}
+
+// Nor one of a version that there is not.
+TEST_F(CommandLinkTest, ACleatdOfANewerVersionIsHungUpOn) {
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  const PbMessage hello = caller.Receive();
+  ASSERT_NE(hello, nullptr);
+  EXPECT_EQ(hello->hello->protocol_min, kProtocolMin);
+  EXPECT_EQ(hello->hello->protocol_max, kProtocolMax);
+  Cleat__Engine__V1__HelloReply reply = CLEAT__ENGINE__V1__HELLO_REPLY__INIT;
+  reply.has_protocol = 1;
+  reply.protocol = kProtocolMax + 1;
+  Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY;
+  envelope.hello_reply = &reply;
+  caller.Send(envelope);
+  EXPECT_EQ(caller.Receive(), nullptr);
 }
 
 // Storage that hangs must not keep cleatd from all the other disks.
