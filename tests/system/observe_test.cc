@@ -23,6 +23,7 @@
 #include "io_load.h"
 #include "peer.h"
 #include "perf/deadline.h"
+#include "upgrade_rig.h"
 
 namespace cleat::system_test {
 namespace {
@@ -122,6 +123,27 @@ Output Cleatctl(const Host& host, const std::string& arguments) {
   const int status = pclose(pipe);
   run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return run;
+}
+
+// What counts belongs to the disk, whoever serves it.
+TEST(Observe, CountersGoOnInAnotherEngine) {
+  Host host;
+  ASSERT_TRUE(host.ok() && host.AttachNew("a", FileDisk(kDiskBytes, host.Path("disk.img"))));
+  host.AddEngine("green");
+  auto peer = Peer::Start(host.SocketPath("a"), {.auto_reconnect = true});
+  ASSERT_OK(peer);
+  UpgradeRig upgrades(host, kEngineId, "green", 1);
+  const std::vector<uint8_t> data(4096);
+  uint64_t writes = 0;
+  for (int engine = 0; engine < 3; ++engine) {  // there, and back again
+    for (int i = 0; i < 100; ++i, ++writes) ASSERT_OK((*peer)->driver().WriteSync(i * 4096, data));
+    // The guest sees an answer before it is counted.
+    EXPECT_TRUE(Eventually([&] { return Operation(Stats(host, "disks/a"), "write").count() == writes; }))
+        << writes << " writes in " << engine + 1 << " engine(s): " << Stats(host, "disks/a").DebugString();
+    EXPECT_EQ(Operation(Stats(host, "disks/a"), "write").bytes(), writes * data.size());
+    if (engine == 2) break;
+    ASSERT_EQ(upgrades.Upgrade(), "");
+  }
 }
 
 TEST(Observe, WhatIsShownIsWhatTheGuestDid) {
