@@ -28,8 +28,9 @@ CRASH_KILLS, CRASH_KILLS_FROM_SECONDS = 500, 600
 CRASH_LIMIT_SECONDS = 5400
 # Likewise, engines exchanged under load: with disks of all kinds, and with disks in Ceph.
 UPGRADES, UPGRADES_IN_CEPH = 300, 100
-# Of a run on Ceph disks, when targets get as long as above.
+# Of runs on Ceph disks, when targets get as long as above.
 CEPH_OPERATIONS = 5000
+CEPH_IMAGES = 500
 
 
 def say(text):
@@ -237,7 +238,8 @@ def main():
     if (build / "tests/rbd_neighbour_test").exists():
         tests["rbd_neighbour_test"] = ({"CLEAT_CEPH_LONG": "1"}, [], 1)
         tests["rbd_takeover_test"] = ({}, [], 1)
-        tests["rbd_scale_test"] = ({"CLEAT_CEPH_IMAGES": "500", "CLEAT_CEPH_ROUNDS": "20"}, [], 1)
+        images = min(CEPH_IMAGES, max(48, CEPH_IMAGES * arguments.seconds // 600))
+        tests["rbd_scale_test"] = ({"CLEAT_CEPH_IMAGES": str(images), "CLEAT_CEPH_ROUNDS": "20"}, [], 1)
     for name, (variables, options, seeds) in tests.items():
         binary = build / "tests" / name
         targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(

@@ -11,9 +11,9 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -340,7 +340,6 @@ void MakeBlockingAndFull(int eventfd) {
 
 // The ring's call makes its reactor wait, the error eventfd the control reactor.
 TEST_F(HostileGuest, MakesAReactorWait) {
-  const pid_t engine = host_.engine().pid();
   for (const bool error : {false, true}) {
     SCOPED_TRACE(error ? "the error eventfd" : "the call eventfd");
     auto peer = Peer::Start(Socket());
@@ -373,7 +372,7 @@ TEST_F(HostileGuest, MakesAReactorWait) {
     ASSERT_TRUE(host_.AttachNew(kVictim, MemoryDisk(kDiskBytes)));
     ExpectServed("a reactor that waited");
   }
-  EXPECT_EQ(host_.engine().pid(), engine) << "the engine was ended by its watchdog";
+  EXPECT_TRUE(host_.engine().Running());
 }
 
 // A TCP socket whose close waits for a minute, unless a signal comes: what it has sent is never taken by the other end.
@@ -406,27 +405,16 @@ TEST_F(HostileGuest, LetsTheEngineCloseASocketThatLingers) {
     auto frontend = perf::Frontend::Listen(Socket());
     ASSERT_OK(frontend);
     ASSERT_OK((*frontend)->Accept());
-    const int peer = (*frontend)->socket().fd();
     LingeringSocket trap;
     trap.Fill();
-    std::array<uint8_t, 12> message{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};  // GET_FEATURES, version 1
-    iovec first{message.data(), 1};
-    alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(int))> control{};
-    msghdr packet{};
-    packet.msg_iov = &first;
-    packet.msg_iovlen = 1;
-    packet.msg_control = control.data();
-    packet.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&packet);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = trap.lingering.get();
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-    ASSERT_EQ(sendmsg(peer, &packet, 0), 1);
+    constexpr std::array<uint8_t, 12> kMessage{1, 0, 0, 0, 1, 0,
+                                               0, 0, 0, 0, 0, 0};  // GET_FEATURES, version 1
+    const std::span<const uint8_t> bytes(kMessage);
+    perf::MessageSocket& socket = (*frontend)->socket();
+    ASSERT_OK(socket.SendBytes(bytes.first(1), std::array{trap.lingering.get()}, kNsPerSecond));
     trap.lingering.Reset();  // in flight, or the engine's: no wait here
     if (whole) {
-      ASSERT_EQ(send(peer, message.data() + 1, message.size() - 1, 0), 11);
+      ASSERT_OK(socket.SendBytes(bytes.subspan(1), {}, kNsPerSecond));
       EXPECT_OK((*frontend)->WaitPeerGone(10 * kNsPerSecond));
     }
     (*frontend)->Disconnect();

@@ -98,10 +98,12 @@ class Caller {
     CLEAT_CHECK(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
                 static_cast<ssize_t>(bytes.size()));
   }
-  // Of its first disk, as the inventory has it.
-  Cleat__Engine__V1__AttachmentState Welcome(uint32_t protocol = kProtocolMax) {
+  // Hears the hello, and chooses a version.
+  void AnswerHello(uint32_t protocol) {
     const PbMessage hello = Receive();
     CLEAT_CHECK(hello != nullptr && hello->hello != nullptr);
+    EXPECT_EQ(hello->hello->protocol_min, kProtocolMin);
+    EXPECT_EQ(hello->hello->protocol_max, kProtocolMax);
     Cleat__Engine__V1__HelloReply reply = CLEAT__ENGINE__V1__HELLO_REPLY__INIT;
     reply.has_protocol = 1;
     reply.protocol = protocol;
@@ -109,6 +111,10 @@ class Caller {
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY;
     envelope.hello_reply = &reply;
     Send(envelope);
+  }
+  // The state of its first disk, as the inventory has it.
+  Cleat__Engine__V1__AttachmentState Welcome(uint32_t protocol = kProtocolMax) {
+    AnswerHello(protocol);
     auto state = CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_UNSPECIFIED;
     for (bool last = false; !last;) {
       const PbMessage piece = Receive();
@@ -266,17 +272,7 @@ TEST_F(CommandLinkTest, ACleatdOfTheVersionBeforeIsServed) {
 TEST_F(CommandLinkTest, ACleatdOfANewerVersionIsHungUpOn) {
   Start(60 * kNsPerSecond);
   Caller caller = Accept();
-  const PbMessage hello = caller.Receive();
-  ASSERT_NE(hello, nullptr);
-  EXPECT_EQ(hello->hello->protocol_min, kProtocolMin);
-  EXPECT_EQ(hello->hello->protocol_max, kProtocolMax);
-  Cleat__Engine__V1__HelloReply reply = CLEAT__ENGINE__V1__HELLO_REPLY__INIT;
-  reply.has_protocol = 1;
-  reply.protocol = kProtocolMax + 1;
-  Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
-  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO_REPLY;
-  envelope.hello_reply = &reply;
-  caller.Send(envelope);
+  caller.AnswerHello(kProtocolMax + 1);
   EXPECT_EQ(caller.Receive(), nullptr);
 }
 
