@@ -56,10 +56,13 @@ std::vector<std::string> CommandNames(const CLI::App& command) {
   return names;
 }
 
+// Without a variable of CLI11's, whose later versions check the 0 of a flag that is not given.
 void AddWait(CLI::App& command, int& seconds, const std::string& what) {
-  command.add_flag("--wait{30}", seconds, "Wait until " + what + "; --wait=SECONDS, 30 if not given")
-      ->check(CLI::Range(1, static_cast<int>(kWaitTimeMax.count())));
-  seconds = -1;  // CLI11 makes it 0
+  const std::string description = "Wait until " + what + "; --wait=SECONDS, 30 if not given";
+  seconds = -1;
+  command.add_flag("--wait{30}", description)
+      ->check(CLI::Range(1, static_cast<int>(kWaitTimeMax.count())))
+      ->each([&seconds](const std::string& text) { seconds = std::stoi(text); });
 }
 
 CLI::Option* AddSize(CLI::App& command, const std::string& name, uint64_t& bytes,
