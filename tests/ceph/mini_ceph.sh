@@ -118,6 +118,8 @@ bluestore fsck on mkfs = false
 bluestore fsck on mkfs deep = false
 bluestore cache autotune = false
 bluestore cache size = 64M
+# Debian 13's OSD looks for them below its working directory.
+osd class dir = $(echo /usr/lib/*/rados-classes)
 osd class load list = rbd lock journal
 osd class default list = rbd lock journal
 osd op num shards = 2

@@ -2,9 +2,11 @@
 """A guest under QEMU's TCG with vhost-user disks, QEMU being the sockets' server."""
 
 import base64
+import functools
 import os
 import shlex
 import socket
+import subprocess
 import time
 
 from cleat_guest.process import BenchError, Process, tail
@@ -17,6 +19,8 @@ BOOT_SECONDS = 120
 GRACE_SECONDS = 10
 # The guest confirms a command within this time, or is sent it again.
 RESEND_SECONDS = 3
+# QEMU's VIRTQUEUE_MAX_SIZE; a random number generator's queue has 8 entries.
+LARGEST_QUEUE = 1024
 # PCI slots on q35's root bus: disks from the first, SCSI controllers from the second, hot-plug ports from the third.
 FIRST_DISK_SLOT = 0x08
 FIRST_SCSI_SLOT = 0x10
@@ -28,6 +32,24 @@ IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramf
 
 def _slot(number):
     return f"/sys/devices/pci0000:00/0000:00:{number:02x}.0"
+
+
+@functools.cache
+def _forced_queue_size():
+    """The entries that QEMU gives every virtqueue whatever its device says, or None. Debian 13's QEMU 10.0.13 does so, and asks for an
+    in-flight log of the size that the device says, so that the two must be made to agree."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen([QEMU, "-nodefaults", "-display", "none", "-no-user-config", "-machine", "q35", "-S", "-device",
+                                    "virtio-rng-pci,id=rng", "-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon",
+                                    "chardev=qmp,mode=control"], pass_fds=[theirs.fileno()])
+        try:
+            queue = Qmp(ours).command("x-query-virtio-queue-status", path="/machine/peripheral/rng/virtio-backend", queue=0)
+        finally:
+            process.kill()
+            process.wait()
+    size = queue["vring-num-default"]
+    return size if size == LARGEST_QUEUE else None
 
 
 class GuestSilent(BenchError):
@@ -317,7 +339,8 @@ class Guest:
         if not free:
             raise BenchError(f"guest {self.name}: all {self._ports} hot-plug ports are taken")
         self.qmp.command("device_add", timeout_s, driver="vhost-user-blk-pci", id=f"disk-{disk}",
-                         chardev=f"chardev-{disk}", num_queues=queues, bus=f"port{free[0]}")
+                         chardev=f"chardev-{disk}", num_queues=queues, bus=f"port{free[0]}",
+                         **({"queue_size": size} if (size := _forced_queue_size()) else {}))
         self._plugged[disk] = free[0]
         self._sysfs[disk] = _slot(FIRST_PORT_SLOT + free[0]) + "/0000:*"
 
@@ -343,17 +366,19 @@ class Guest:
                        "random.trust_cpu=on",
         ]
         packed = "on" if self._packed else "off"
+        size = _forced_queue_size()
+        blk_size, scsi_size = (f",queue-size={size}", f",virtqueue_size={size}") if size else ("", "")
         for index, (disk, path) in enumerate(self._disks.items()):
             argv += ["-chardev", f"socket,id=chardev-{disk},path={path},server=on,wait=off",
                      "-device", f"vhost-user-blk-pci,id=disk-{disk},chardev=chardev-{disk},"
-                                f"num-queues={self._queues},packed={packed},addr={FIRST_DISK_SLOT + index:#x}"]
+                                f"num-queues={self._queues},packed={packed},addr={FIRST_DISK_SLOT + index:#x}{blk_size}"]
         for index, (disk, path) in enumerate(self._files.items(), len(self._disks)):
             argv += ["-drive", f"file={path},format=raw,if=none,id=drive-{disk}",
                      "-device", f"virtio-blk-pci,id=disk-{disk},drive=drive-{disk},addr={FIRST_DISK_SLOT + index:#x}"]
         for index, (controller, path) in enumerate(self._scsi.items()):
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"
-                                f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}"]
+                                f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}{scsi_size}"]
         if self._incoming:
             argv += ["-incoming", "defer"]
         for port in range(self._ports):
