@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiler settings, and the two functions by which every folder declares what it builds:
+# Compiler settings, and the functions by which every folder declares what it builds:
 #   cleat_library(name [HEAVY_HEADERS] SOURCES a.cc ... DEPS lib ...)     HEAVY_HEADERS: gRPC's and the like
-#   cleat_test(name LABELS unit SOURCES a_test.cc ... DEPS lib ... [TIMEOUT seconds] [HEADERS target] [SEPARATE])
-# SEPARATE: its files use each other's names.
-# Headers that many tests share are compiled once, by cleat_test_headers(name HEADERS <a.h> ... DEPS lib ...).
-# cleat_compile_together(name) is for what reads longer than it compiles, cleat_address_sanitizer_alone(name) for what never
-# sees a number of a guest's or a disk's, cleat_command_line(sources...) for what reads one.
+#   cleat_command_line(sources...)                                        sources that read a command line
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -18,10 +14,15 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# Objects are the same wherever the clone lies: no path of this machine in them, and two clones share one cache. For the latter
+# no header is precompiled either. (They saved a tenth of a large source's time, since those are compiled together, and took more
+# to make.)
+add_compile_options("-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.")
 find_program(CLEAT_CCACHE ccache)
 if(CLEAT_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CLEAT_CCACHE}")
-  set(CMAKE_C_COMPILER_LAUNCHER "${CLEAT_CCACHE}")
+  set(launcher "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CLEAT_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${launcher}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${launcher}")
 endif()
 
 find_package(Threads REQUIRED)
@@ -42,99 +43,93 @@ if(NOT CLEAT_SIGHT)
   add_compile_definitions(CLEAT_NO_SIGHT)
 endif()
 if(CLEAT_SANITIZE STREQUAL "asan")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
+  # With the coverage that the fuzz targets are steered by, so that they link these very libraries.
+  add_compile_options(-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all)
+  add_compile_definitions(CLEAT_ASAN)
   add_link_options(-fsanitize=address,undefined)
 elseif(CLEAT_SANITIZE STREQUAL "tsan")
   add_compile_options(-fsanitize=thread)
+  add_compile_definitions(CLEAT_TSAN)
   add_link_options(-fsanitize=thread)
-elseif(NOT CLEAT_SANITIZE STREQUAL "none")
-  message(FATAL_ERROR "CLEAT_SANITIZE is '${CLEAT_SANITIZE}': use none, asan or tsan")
+endif()
+if(CLEAT_COVERAGE)
+  add_compile_options(--coverage -fprofile-update=atomic)
+  add_link_options(--coverage)
 endif()
 
-# Several files at a time take a third of what each takes alone.
-function(cleat_compile_together name)
-  if(CLEAT_UNITY)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-  endif()
-endfunction()
+set(CLEAT_TOGETHER 8) # sources in one compilation: larger ones leave a processor alone at the end
 
-# UndefinedBehaviorSanitizer doubles the time that the headers of protobuf and gRPC take.
-function(cleat_address_sanitizer_alone)
-  if(CLEAT_SANITIZE STREQUAL "asan")
-    foreach(name ${ARGV})
-      target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
+# cleat_compile_together(out source...): files that include these sources, several at a time, which takes a third of what they
+# take alone where they read much longer than they compile. Paths are relative to the top, so that every clone has the same files.
+function(cleat_compile_together out name)
+  if(NOT CLEAT_UNITY)
+    set(${out} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(units "")
+  set(together ${ARGN})
+  list(FILTER together INCLUDE REGEX "\\.cc$")
+  set(alone ${ARGN})
+  list(FILTER alone EXCLUDE REGEX "\\.cc$") # objects and C
+  list(LENGTH together count)
+  # Batches of nearly the same size.
+  math(EXPR batches "(${count} + ${CLEAT_TOGETHER} - 1) / ${CLEAT_TOGETHER}")
+  set(first 0)
+  foreach(batch RANGE 1 ${batches})
+    if(count EQUAL 0)
+      break()
+    endif()
+    math(EXPR end "${count} * ${batch} / ${batches}")
+    math(EXPR length "${end} - ${first}")
+    list(SUBLIST together ${first} ${length} sources)
+    set(text "// Made by cmake/CleatBuild.cmake.\n")
+    foreach(source ${sources})
+      cmake_path(ABSOLUTE_PATH source NORMALIZE)
+      file(RELATIVE_PATH path "${CMAKE_SOURCE_DIR}" "${source}")
+      string(APPEND text "#include \"${path}\"\n")
     endforeach()
-  endif()
+    set(unit "${CMAKE_CURRENT_BINARY_DIR}/unity/${name}_${batch}.cc")
+    file(CONFIGURE OUTPUT "${unit}" CONTENT "${text}")
+    list(APPEND units "${unit}")
+    set(first ${end})
+  endforeach()
+  set(${out} ${units} ${alone} PARENT_SCOPE)
 endfunction()
 
-function(cleat_library name)
-  cmake_parse_arguments(ARG "HEAVY_HEADERS" "" "SOURCES;DEPS" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
-  if(ARG_HEAVY_HEADERS)
-    cleat_compile_together(${name})
-  endif()
+# What a compilation of several sources needs: GCC warns of anonymous types as if these were headers.
+function(cleat_unity_flags name)
+  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 endfunction()
 
-# Half of a test's compilation would be the optimisation of what runs once. -g1, as in the presets: full debug information is
-# half of what is left; who wants to look at variables takes the preset `debug`. Under a sanitizer, what it puts in is
-# optimised too: all of it is half then.
-function(cleat_test_optimisation name)
-  if(CLEAT_SANITIZE STREQUAL "none")
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
-  else()
+# Code whose time is not what a test waits for: under a sanitizer its optimisation takes more than half of its compilation.
+function(cleat_unoptimised_under_sanitizers name)
+  if(NOT CLEAT_SANITIZE STREQUAL "none")
     target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
   endif()
 endfunction()
 
-# Sources that read a command line, of targets without precompiled headers: they run once, and CLI11 is all headers, whose
-# optimisation takes longer than anything else in them.
+function(cleat_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE cleat_flags)
+  cleat_unoptimised_under_sanitizers(${name})
+endfunction()
+
+function(cleat_library name)
+  cmake_parse_arguments(ARG "HEAVY_HEADERS" "" "SOURCES;DEPS" ${ARGN})
+  if(ARG_HEAVY_HEADERS)
+    cleat_compile_together(sources ${name} ${ARG_SOURCES})
+  else()
+    set(sources ${ARG_SOURCES})
+  endif()
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
+  if(ARG_HEAVY_HEADERS)
+    cleat_unity_flags(${name})
+    cleat_unoptimised_under_sanitizers(${name})
+  endif()
+endfunction()
+
+# CLI11 is all headers, whose optimisation takes longer than anything else in these sources, and they run once.
 function(cleat_command_line)
   set_source_files_properties(${ARGV} PROPERTIES COMPILE_OPTIONS -O0)
-endfunction()
-
-# An executable, since a precompiled header is good only for what is compiled with the same flags as its owner. Who takes
-# cleat_test_headers_api is of the control plane.
-function(cleat_test_headers name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
-  set(source "${CMAKE_BINARY_DIR}/tests/${name}.cc")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
-  add_executable(${name} "${source}")
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  target_link_libraries(${name} PRIVATE cleat_flags ${ARG_DEPS} GTest::gtest)
-  cleat_test_optimisation(${name})
-  if(name STREQUAL cleat_test_headers_api)
-    cleat_address_sanitizer_alone(${name})
-  endif()
-  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
-endfunction()
-
-# What a sanitizer finds most in: each class by itself, and the whole under hostile guests and kills.
-add_custom_target(core_tests)
-
-function(cleat_test name)
-  cmake_parse_arguments(ARG "SEPARATE" "TIMEOUT;HEADERS" "SOURCES;DEPS;LABELS" ${ARGN})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
-  endif()
-  add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  target_link_libraries(${name} PRIVATE cleat_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main)
-  if(NOT ARG_HEADERS)
-    set(ARG_HEADERS cleat_test_headers_plain)
-  endif()
-  target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
-  cleat_test_optimisation(${name})
-  if(ARG_HEADERS STREQUAL cleat_test_headers_api)
-    cleat_address_sanitizer_alone(${name})
-  endif()
-  if(NOT ARG_SEPARATE)
-    cleat_compile_together(${name})
-  endif()
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
-  if(ARG_LABELS MATCHES "unit|sim|hostile|crash" AND NOT ARG_LABELS MATCHES "ceph")
-    add_dependencies(core_tests ${name})
-  endif()
 endfunction()

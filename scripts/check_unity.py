@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_unity.py
 
-Sources of a library with HEAVY_HEADERS, and those of a test, are compiled several at a time, so that a call may silently
-find the helper of a neighbour when that one's parameters fit better. Fails if two of a target's files have a function of
-one name in their anonymous namespaces."""
+Sources of a library with HEAVY_HEADERS, and those of a test program, are compiled several at a time, so that a call may silently
+find the helper of a neighbour when that one's parameters fit better. Fails if two such files of a folder have a function of one
+name in their anonymous namespaces, and if the tests of a file *_test.cc are not in a namespace of the file's name."""
 
 import collections
 import glob
@@ -13,36 +13,51 @@ import re
 import sys
 
 LIBRARY = re.compile(r"cleat_library\(\s*(\w+)\s+HEAVY_HEADERS\s+SOURCES\s+([^()]*?)\s+DEPS", re.S)
-TEST = re.compile(r"cleat_test\(\s*([\w${}]+)\s+LABELS\s[^()]*?SOURCES\s+([^()]*?)\s+DEPS\s([^()]*)\)", re.S)
+PROGRAM = re.compile(r"cleat_test_program\(")
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
 FUNCTION = re.compile(r"^(?!using |return )[A-Za-z_][\w:<>,&*\[\] ]* [*&]*(\w+)\(", re.M)
 
 
-def functions(path):
+def read(path):
     with open(path, encoding="utf-8") as file:
-        text = file.read()
-    return {name for part in ANONYMOUS.findall(text) for name in FUNCTION.findall(part)}
+        return file.read()
+
+
+def functions(path):
+    return {name for part in ANONYMOUS.findall(read(path)) for name in FUNCTION.findall(part)}
+
+
+def clashes(what, paths):
+    owners = collections.defaultdict(list)
+    for path in paths:
+        for helper in functions(path):
+            owners[helper].append(os.path.basename(path))
+    return [f"{what}: {helper}() is a helper of {' and of '.join(files)}: give them different names"
+            for helper, files in owners.items() if len(files) > 1]
+
+
+def without_namespace(path):
+    stem = os.path.basename(path).removesuffix(".cc")
+    if re.search(rf"^namespace (?:[\w:]+::)?{stem} \{{$", read(path), re.M):
+        return []
+    return [f"{path}: its tests belong into a namespace {stem}, apart from those that are compiled with it"]
 
 
 def main():
     os.chdir(os.path.join(os.path.dirname(__file__), ".."))
-    targets = {"library": 0, "test": 0}
+    libraries = programs = 0
     findings = []
     for lists in [path for top in ("src", "modules", "tests") for path in glob.glob(top + "/**/CMakeLists.txt", recursive=True)]:
-        with open(lists, encoding="utf-8") as file:
-            text = file.read()
-        found = [("library", name, sources) for name, sources in LIBRARY.findall(text)]
-        found += [("test", name, sources) for name, sources, rest in TEST.findall(text) if "SEPARATE" not in rest.split()]
-        for kind, name, sources in found:
-            targets[kind] += 1
-            owners = collections.defaultdict(list)
-            for source in [word for word in sources.split() if "$" not in word]:
-                for helper in functions(os.path.join(os.path.dirname(lists), source)):
-                    owners[helper].append(source)
-            findings += [f"{name}: {helper}() is a helper of {' and of '.join(files)}: give them different names"
-                         for helper, files in owners.items() if len(files) > 1]
-    findings += [f"found no {kind} that is compiled together: check_unity.py no longer reads CMakeLists.txt"
-                 for kind, count in targets.items() if count == 0]
+        folder, text = os.path.dirname(lists), read(lists)
+        for name, sources in LIBRARY.findall(text):
+            libraries += 1
+            findings += clashes(name, [os.path.join(folder, word) for word in sources.split() if "$" not in word])
+        if PROGRAM.search(text):
+            programs += 1
+            for test in sorted(glob.glob(folder + "/*_test.cc")):
+                findings += without_namespace(test)
+    if libraries == 0 or programs == 0:
+        findings.append(f"found {libraries} libraries and {programs} test programs: check_unity.py no longer reads CMakeLists.txt")
     if findings:
         print("\n".join(findings))
     sys.exit(1 if findings else 0)

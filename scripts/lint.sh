@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the whole tree, reports everything it finds and fails at the end if there was anything.
 # With --format it rewrites the C++ files instead. --fast leaves clang-tidy out; --since COMMIT gives it what has changed
-# since; --all the tests too, and more checks, which takes three times as long. clang-tidy needs the generated code: build first.
+# since; --all the tests too, and more checks, which takes three times as long. clang-tidy needs the generated code (`make lint` makes it).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -86,7 +86,7 @@ pythons() {
 tidy() {
   need "clang-tidy-$clang"
   [ -f "$build_dir/compile_commands.json" ] || {
-    echo "there is no $build_dir/compile_commands.json: run 'make build' first"
+    echo "there is no $build_dir/compile_commands.json: run 'make lint', which makes it"
     return 1
   }
   local log=$build_dir/logs/clang-tidy.log
@@ -109,6 +109,7 @@ check "C++ formatting (clang-format-$clang)" format
 check "SPDX lines" spdx
 check "include directions" /usr/bin/python3 scripts/check_includes.py
 check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/check_unity.py
+check "tests that docs/tests.md names" /usr/bin/python3 -B scripts/check_promises.py
 check "shell scripts" shells
 check "Python files" pythons
 [ "${1:-}" = --fast ] || check "clang-tidy-$clang (minutes)" tidy

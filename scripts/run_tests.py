@@ -1,18 +1,39 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: run_tests.py [--tries N] BUILD_DIR [CTEST OPTION...]
+"""usage: run_tests.py [--may-repeat-one FILE] BUILD_DIR [CTEST OPTION...]
 
-Runs ctest over the tests that its options choose. With --tries 2 a test that has failed gets a second try, and is named at the
-end: for a machine that others slow down, where one late second should not hide what all the other tests say. What looks for
-lost or torn data (labels below) has one try always: lost once is lost. Exit status 1 when a test failed for good."""
+Runs ctest over the tests of a build tree, as many at a time as their needs allow (PROCESSORS of a test counts quarters of a core),
+and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times.
 
+With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), it gets a second try; if that
+passes, its name is written to FILE and the run is good. A test that looks for lost or torn data (labels below) has one try
+always: lost once is lost. Exit status 1 when a test failed for good."""
+
+import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 
 ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto"}
+SLOTS_A_CORE = 4
 RESULT = re.compile(r"Test +#\d+: (\S+) \.+(.*)")
+
+
+def say(text):
+    print(f"run_tests.py: {text}", flush=True)
+
+
+def environment():
+    """What sanitizers need to name lines: clang's own symbolizer where it is, else binutils'."""
+    symbolizer = shutil.which("llvm-symbolizer-16") or shutil.which("llvm-symbolizer-19") or shutil.which("addr2line")
+    more = {}
+    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
+        options = [f"external_symbolizer_path={symbolizer}"] if symbolizer else []
+        more[name] = ":".join([*options, *filter(None, [os.environ.get(name)])])
+    return {**os.environ, **more}
 
 
 def ctest(build, options, **how):
@@ -28,52 +49,47 @@ def chosen(build, options):
 
 
 def run(build, options):
-    """Whether all passed in the end, the names of those that failed at first and then passed, and of those that never did."""
-    failed, passed = set(), set()
-    with ctest(build, ["--output-on-failure", "--no-tests=error", *options], stdout=subprocess.PIPE, text=True,
-               errors="replace") as process:
+    """Whether ctest was content, and the names of those that failed."""
+    failed = set()
+    with ctest(build, ["--output-on-failure", "--no-tests=error", "--parallel", str(SLOTS_A_CORE * os.cpu_count()), *options],
+               stdout=subprocess.PIPE, text=True, errors="replace", env=environment()) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             match = RESULT.search(line)
-            if match and "***Skipped" not in match[2]:
-                (passed if "Passed" in match[2] else failed).add(match[1])
-    return process.returncode == 0, failed & passed, failed - passed
+            if match and "***Skipped" not in match[2] and "Passed" not in match[2]:
+                failed.add(match[1])
+    return process.returncode == 0, failed
 
 
-def other_options(options):
-    """Without those that choose tests: -L, -LE, -R, -E and their values."""
-    kept, words = [], iter(options)
-    for word in words:
-        if word in ("-L", "-LE", "-R", "-E"):
-            next(words)
-        else:
-            kept.append(word)
-    return kept
-
-
-def only(names):
-    return ["-R", f"^({'|'.join(re.escape(name) for name in sorted(names))})$"]
+def second_try(build, labels, failed, record):
+    """Whether the one test that failed has passed when it was repeated, as it may be once in a whole run of CI."""
+    if len(failed) != 1 or os.path.exists(record):
+        return False
+    name = next(iter(failed))
+    if labels[name] & ONE_TRY:
+        say(f"{name} guards data: it is not repeated")
+        return False
+    say(f"{name} failed: it is repeated, once")
+    with open(record, "w", encoding="utf-8") as file:
+        file.write(name + "\n")
+    return run(build, ["-R", f"^{re.escape(name)}$"])[0]
 
 
 def main():
-    arguments = sys.argv[1:]
-    tries = 1
-    if arguments[:1] == ["--tries"]:
-        tries, arguments = int(arguments[1]), arguments[2:]
-    if not arguments or tries < 1:
-        sys.exit(__doc__)
-    build, *options = arguments
-    labels = chosen(build, options)
-    strict = {name for name in labels if tries == 1 or labels[name] & ONE_TRY}
-    good, again, bad = True, set(), set()
-    for names, repeat in ((strict, []), (set(labels) - strict, ["--repeat", f"until-pass:{tries}"])):
-        if names:
-            all_passed, late, never = run(build, [*other_options(options), *repeat, *only(names)])
-            good, again, bad = good and all_passed, again | late, bad | never
-    for name in sorted(again):
-        print(f"run_tests.py: {name} failed at first and passed when it was repeated: its first output is above")
-    for name in sorted(bad):
-        print(f"run_tests.py: {name} failed: its output is above")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--may-repeat-one", metavar="FILE")
+    parser.add_argument("build")
+    arguments, options = parser.parse_known_args()
+    labels = chosen(arguments.build, options)
+    logs = os.path.join(arguments.build, "logs")
+    os.makedirs(logs, exist_ok=True)
+    good, failed = run(arguments.build, [*options, "--output-junit", os.path.abspath(os.path.join(logs, "junit.xml"))])
+    if not good and arguments.may_repeat_one and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
+        say(f"{next(iter(failed))} is FLAKY: it passed when it was repeated; its first output is above")
+        good = True
+    elif not good:
+        for name in sorted(failed):
+            say(f"{name} failed: its output is above")
     sys.exit(0 if good and labels else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a Debian 12 or 13 machine ready to build, test and demonstrate Cleat:
 #   1. says which packages are missing and why each is wanted, and installs those alone;
-#   2. QEMU >= 9.1 and its storage daemon, from the release itself or, where that is older, from its backports suite;
+#   2. QEMU >= 9.1, from the release itself or, where that is older, from its backports suite;
 #   3. the guests' kernel and initramfs, unpacked below build/guest; no kernel is installed on this machine.
-# Runs as root, or as a user with sudo. With nothing missing it touches neither apt nor the network.
+# Only what the purpose needs. Runs as root, or as a user with sudo. With nothing missing it touches neither apt nor the network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,78 +20,96 @@ die() {
 
 usage() {
   cat <<'END'
-usage: scripts/setup.sh [--list | --packages-only]
-  (nothing)         install what is missing, then prepare the guests' kernel and initramfs
-  --list            print every package with the reason for it, and install nothing
-  --packages-only   leave the guests' kernel and initramfs out
+usage: scripts/setup.sh [--for PURPOSE] [--list]
+  --for build       what builds the product
+  --for demo        ... and shows it: QEMU, and what guests boot from
+  --for demo-ceph   ... with a Ceph cluster
+  --for bench       ... and measures it
+  --for lint        what checks the sources
+  --for test        all of these, and what tests need (without --for)
+  --list            print each package with the reason for it, and install nothing
+  --packages-only   leave out what guests boot from
 END
 }
 
-# package, then why
+# package, who needs it first (build, demo, ceph, bench, lint or test), why
 package_table() {
   local clang=$1
   cat <<END
-make                    build
-cmake                   build
-ninja-build             build
-g++                     compiler
-pkg-config              build
-ccache                  rebuilds
-libdpdk-dev             vhost-user
-liburing-dev            files
-libgrpc++-dev           API
-protobuf-compiler       API
-protobuf-compiler-grpc  API
-libprotobuf-dev         API
-protobuf-c-compiler     engine-protocol
-libprotobuf-c-dev       engine-protocol
-librbd-dev              Ceph
-librados-dev            Ceph
-ceph-mon                tests-against-Ceph
-ceph-osd                tests-against-Ceph
-ceph-common             tests-against-Ceph
-python3-rados           tests-against-Ceph
-libssl-dev              API-over-TLS
-openssl                 tests
-libsqlite3-dev          store
-libcli11-dev            command-lines
-prometheus-cpp-dev      metrics
-libcivetweb-dev         metrics
-libyaml-cpp-dev         cleatctl
-nlohmann-json3-dev      cleat-perf
-libspdlog-dev           logging
-libfmt-dev              logging
-libgtest-dev            tests
-libgmock-dev            tests
-libbenchmark-dev        benchmarks
-valgrind                instruction-counts
-gnuplot-nox             benchmarks
-clang-$clang                fuzzing
-libclang-rt-$clang-dev      fuzzing
-clang-format-$clang         lint
-clang-tidy-$clang           lint
-python3                 test-bench
-busybox-static          guest
-fio                     guest
-e2fsprogs               guest
-cryptsetup-bin          guest
-cpio                    guest
-kmod                    guest
-zstd                    guest
-xz-utils                guest
-sg3-utils               guest
-sdparm                  guest
-udev                    guest
-systemd                 guest
-dpkg-dev                package
-file                    package
+make                    build   build
+cmake                   build   build
+ninja-build             build   build
+g++                     build   compiler
+pkg-config              build   build
+libdpdk-dev             build   vhost-user
+liburing-dev            build   files
+libgrpc++-dev           build   API
+protobuf-compiler       build   API
+protobuf-compiler-grpc  build   API
+libprotobuf-dev         build   API
+protobuf-c-compiler     build   engine-protocol
+libprotobuf-c-dev       build   engine-protocol
+librbd-dev              build   Ceph
+librados-dev            build   Ceph
+libssl-dev              build   API-over-TLS
+libsqlite3-dev          build   store
+libcli11-dev            build   command-lines
+prometheus-cpp-dev      build   metrics
+libcivetweb-dev         build   metrics
+libyaml-cpp-dev         build   cleatctl
+nlohmann-json3-dev      build   cleat-perf
+libspdlog-dev           build   logging
+libfmt-dev              build   logging
+dpkg-dev                build   package
+file                    build   package
+python3                 demo    scripts
+busybox-static          demo    guest
+fio                     demo    guest
+e2fsprogs               demo    guest
+cpio                    demo    guest
+kmod                    demo    guest
+xz-utils                demo    guest
+ceph-mon                ceph    cluster
+ceph-osd                ceph    cluster
+ceph-common             ceph    cluster
+python3-rados           ceph    cluster
+valgrind                bench   instruction-counts
+gnuplot-nox             bench   plots
+clang-format-$clang         lint    formatting
+clang-tidy-$clang           lint    clang-tidy
+clang-$clang                lint    sanitizers,fuzzing
+libclang-rt-$clang-dev      test    sanitizers,fuzzing
+ccache                  test    rebuilds
+openssl                 test    certificates
+libgtest-dev            bench   tests
+libgmock-dev            test    tests
+gcovr                   test    coverage
+cryptsetup-bin          test    guest
+zstd                    test    guest
+sg3-utils               test    guest
+sdparm                  test    guest
+udev                    test    guest
+systemd                 test    guest
 END
 }
 
-installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+# Who needs what, as in the table, for each purpose; and the programs of QEMU: guests run in the first, the second, of the
+# package qemu-utils, is what the benchmarks compare with.
+choose_purpose() {
+  qemu_programs=(qemu-system-x86_64)
+  images=(fio)
+  case $1 in
+    build) sets='build' qemu_programs=() images=() ;;
+    demo) sets='build demo' ;;
+    demo-ceph) sets='build demo ceph' ;;
+    bench) sets='build demo ceph bench' qemu_programs+=(qemu-storage-daemon) ;;
+    lint) sets='build lint' qemu_programs=() images=() ;;
+    test) sets='build demo ceph bench lint test' qemu_programs+=(qemu-storage-daemon) images=(fio scsi crypt systemd) ;;
+    *) usage >&2 && exit 2 ;;
+  esac
+}
 
-# Guests run in the first; the second, of the package qemu-utils, is what the benchmarks compare with.
-readonly qemu_programs=(qemu-system-x86_64 qemu-storage-daemon)
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 # $1: one of qemu_programs
 qemu_version() { "$1" --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p'; }
@@ -106,7 +124,7 @@ qemu_is_recent() {
 
 # How this user becomes root; decided when something must be installed, never earlier.
 become_root() {
-  local -r as_root_hint="scripts/setup.sh --packages-only"
+  local -r as_root_hint="scripts/setup.sh --for $purpose --packages-only"
   if [ "$(id -u)" -eq 0 ]; then
     as_root=()
   elif ! command -v sudo >/dev/null; then
@@ -209,14 +227,15 @@ add_backports() {
 }
 
 install_qemu() {
-  local codename=$1 candidate
+  local codename=$1 candidate qemu_packages=(qemu-system-x86)
+  [ ${#qemu_programs[@]} -lt 2 ] || qemu_packages+=(qemu-utils)
   candidate=$(apt-cache policy qemu-system-x86 | awk '$1 == "Candidate:" { print $2 }')
   if dpkg --compare-versions "${candidate:-0}" ge "1:$min_qemu"; then
-    apt_install qemu-system-x86 qemu-utils
+    apt_install "${qemu_packages[@]}"
   else
     add_backports "$codename"
     apt_update
-    apt_install -t "$codename-backports" qemu-system-x86 qemu-utils
+    apt_install -t "$codename-backports" "${qemu_packages[@]}"
   fi
   qemu_is_recent || die "QEMU $min_qemu or later is needed; what is first in PATH is" \
     "$(for program in "${qemu_programs[@]}"; do
@@ -225,14 +244,19 @@ install_qemu() {
 }
 
 main() {
-  local with_guest=yes list_only=no
-  case "${1:-}" in
-    '') ;;
-    --list) list_only=yes ;;
-    --packages-only) with_guest=no ;;
-    -h | --help) usage && exit 0 ;;
-    *) usage >&2 && exit 2 ;;
-  esac
+  local list_only=no with_images=yes
+  purpose=test
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --for) purpose=${2:-} && shift ;;
+      --list) list_only=yes ;;
+      --packages-only) with_images=no ;; # for who is root while the tree is somebody else's
+      -h | --help) usage && exit 0 ;;
+      *) usage >&2 && exit 2 ;;
+    esac
+    shift
+  done
+  choose_purpose "$purpose"
 
   # shellcheck source=/dev/null
   . /etc/os-release
@@ -244,35 +268,39 @@ main() {
       "on Debian names what is needed, and 'make build' doesn't need this script" ;;
   esac
 
+  local name set why table missing=() wanted=()
+  table=$(package_table "$clang" | while read -r name set why; do
+    [[ " $sets " != *" $set "* ]] || echo "$name $why"
+  done)
   if [ $list_only = yes ]; then
-    package_table "$clang"
-    printf '%-24s%s\n' qemu-system-x86 "guest (>= $min_qemu)" qemu-utils "benchmarks (>= $min_qemu)"
+    awk '{ printf "%-24s%s\n", $1, $2 }' <<<"$table"
+    [ ${#qemu_programs[@]} -lt 1 ] || printf '%-24s%s\n' qemu-system-x86 "guest (>= $min_qemu)"
+    [ ${#qemu_programs[@]} -lt 2 ] || printf '%-24s%s\n' qemu-utils "benchmarks (>= $min_qemu)"
     exit 0
   fi
-
-  local name why missing=() wanted=()
   while read -r name why; do
     installed "$name" || {
       missing+=("$name")
       wanted+=("$name ($why)")
     }
-  done < <(package_table "$clang")
+  done <<<"$table"
 
   mkdir -p build/logs
   log=build/logs/setup-apt.log
   if [ ${#missing[@]} -gt 0 ] || ! qemu_is_recent; then
-    qemu_is_recent || wanted+=("qemu-system-x86, qemu-utils >= $min_qemu (guest, benchmarks)")
+    qemu_is_recent || wanted+=("QEMU >= $min_qemu (guest)")
     say "will install: $(printf '%s, ' "${wanted[@]}" | sed 's/, $//')"
     become_root
     apt_update
+    say "downloads and installs; apt's output goes to $log"
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
     qemu_is_recent || install_qemu "$VERSION_CODENAME"
     say "installed"
   else
-    say "every package is installed"
+    say "every package for '$purpose' is installed"
   fi
 
-  [ $with_guest = no ] || scripts/guest/make_image.sh
+  [ ${#images[@]} -eq 0 ] || [ $with_images = no ] || scripts/guest/make_image.sh "${images[@]}"
 }
 
 main "$@"

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs what finds more the longer it runs: every fuzz target, and the random tests with fresh seeds.
 
-    scripts/soak.py BUILD_DIR --seconds 600 [--only NAME ...] [--record FILE]
+    scripts/soak.py [--seconds 600] [--only NAME ...] [--record FILE]
 
-Every target gets that many seconds. A line a minute says how far it is; findings stay in BUILD_DIR/soak/NAME, and the
-last result of each target is kept in BUILD_DIR/soak/results.json and, with --record, in a file of the repository
-(docs/soak.json), each with the commit and the day it was seen on. Exit status 1 when there is a finding.
+Every target gets that many seconds. A line a minute says how far it is; findings stay in build/soak/NAME, and the
+last result of each target is kept in build/soak/results.json and, with --record, in a file of the repository
+(docs/soak.json), each with the commit and the day it was seen on. Exit status 1 when there is a finding. The fuzz targets are
+those of build-asan, the tests those of build (`make soak` builds both).
 """
 import argparse
 import fcntl
@@ -102,7 +103,13 @@ def run_fuzz(runner, build, source, name, seconds):
             "executions": int(executed[-1]) if executed else 0, "findings": findings}
 
 
-def run_random(runner, name, binary, variables, options, seconds, seeds=1):
+def test_commands(build):
+    """How ctest runs each test of a build tree, by name."""
+    run = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], capture_output=True, text=True, check=True)
+    return {test["name"]: test["command"] for test in json.loads(run.stdout)["tests"] if "command" in test}
+
+
+def run_random(runner, name, command, variables, options, seconds, seeds=1):
     """A random test again and again, each time with another seed, until the time is over.
 
     `seeds`: how many one run goes through, from the one that it is given.
@@ -113,7 +120,7 @@ def run_random(runner, name, binary, variables, options, seconds, seeds=1):
         seed = random.randrange(1, 2**31)
         environment = dict(os.environ, **{key: value.format(seed=seed) for key, value in variables.items()})
         say(f"{name}: seed {seed}")
-        status, _, log = runner.run(name, [str(binary), *(option.format(seed=seed) for option in options)],
+        status, _, log = runner.run(name, [*command, *(option.format(seed=seed) for option in options)],
                                     seconds, lambda _: f"seed {seed}", environment)
         executions += seeds
         if status != 0:
@@ -132,15 +139,15 @@ def totals_of(devices):
     return {"devices": len(devices)} | {key: sum(device[key] for device in devices) for key in counts}
 
 
-def run_crash(runner, build, seconds):
-    """Kills of the real engine under guests that check: the run's own JSON is BUILD_DIR/soak/crash.json."""
+def run_crash(runner, command, seconds):
+    """Kills of the real engine under guests that check: the run's own JSON is build/soak/crash.json."""
     seed = random.randrange(1, 2**31)
     kills = min(CRASH_KILLS, max(12, CRASH_KILLS * seconds // CRASH_KILLS_FROM_SECONDS))
     say(f"system_crash_test: {kills} kills for each kind of device, seed {seed}")
     out = runner.folder / "crash.json"
     out.unlink(missing_ok=True)
     environment = dict(os.environ, CLEAT_TEST_SEED=str(seed), CLEAT_CRASH_KILLS=str(kills), CLEAT_CRASH_JSON=str(out))
-    status, took, log = runner.run("system_crash_test", [str(build / "tests/system_crash_test")], CRASH_LIMIT_SECONDS,
+    status, took, log = runner.run("system_crash_test", command, CRASH_LIMIT_SECONDS,
                                    lambda _: f"seed {seed}", environment)
     report = json.loads(out.read_text()) if out.exists() else {"engine_kills": 0}
     findings = []
@@ -154,7 +161,7 @@ def run_crash(runner, build, seconds):
             "executions": report["engine_kills"], "runs": runs, "findings": findings}
 
 
-def run_upgrades(runner, build, name, most, seconds):
+def run_upgrades(runner, command, name, most, seconds):
     """Engines exchanged under guests that check, a third of the times with a death: the run's own JSON is NAME.json."""
     seed = random.randrange(1, 2**31)
     upgrades = min(most, max(6, most * seconds // CRASH_KILLS_FROM_SECONDS))
@@ -163,7 +170,7 @@ def run_upgrades(runner, build, name, most, seconds):
     out.unlink(missing_ok=True)
     environment = dict(os.environ, CLEAT_TEST_SEED=str(seed), CLEAT_UPGRADES=str(upgrades), CLEAT_UPGRADE_JSON=str(out),
                        CLEAT_CEPH_LONG="1")
-    status, took, log = runner.run(name, [str(build / "tests" / name)], CRASH_LIMIT_SECONDS,
+    status, took, log = runner.run(name, command, CRASH_LIMIT_SECONDS,
                                    lambda _: f"seed {seed}", environment)
     report = json.loads(out.read_text()) if out.exists() else {"upgrades": 0, "devices": []}
     findings = []
@@ -200,21 +207,21 @@ def record(path, result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="targets by name, e.g. fuzz_store")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep the results there too (docs/soak.json)")
     arguments = parser.parse_args()
-    build = arguments.build.resolve()
     source = Path(__file__).resolve().parent.parent
+    build, fuzzers = source / "build", source / "build-asan"
     folder = build / "soak"
     folder.mkdir(exist_ok=True)
     runner = Runner(folder)
-    listed = build / "tests/fuzz/fuzz_targets.txt"
+    listed = fuzzers / "tests/fuzz/fuzz_targets.txt"
     if not listed.exists():
-        sys.exit(f"soak: {listed} is missing: build with -DCLEAT_FUZZ=ON first (make build)")
+        sys.exit(f"soak: {listed} is missing: `make soak` builds all that is needed")
+    commands = test_commands(build)
 
-    targets = [(f"fuzz_{name}", lambda name=name: run_fuzz(runner, build, source, name, arguments.seconds))
+    targets = [(f"fuzz_{name}", lambda name=name: run_fuzz(runner, fuzzers, source, name, arguments.seconds))
                for name in listed.read_text().split()]
     # Many operations where there is much time, so that a run is not mostly start and end.
     operations = str(max(2000, 100 * arguments.seconds))
@@ -228,26 +235,27 @@ def main():
     ceph = {"CLEAT_CEPH_SEED": "{seed}",
             "CLEAT_CEPH_OPERATIONS": str(min(CEPH_OPERATIONS, max(200, CEPH_OPERATIONS * arguments.seconds // 600)))}
     for name in ("rbd_operations_test", "rbd_random_test"):
-        if (build / "tests" / name).exists():
+        if name in commands:
             tests[name] = (ceph, [], 1)
         else:
             say(f"{name} is LEFT OUT: it was not built (no Ceph here, or -DCLEAT_RBD=OFF)")
     # The control that lasts as long as an engine waits for a lock.
     tests["system_hand_over_control_test"] = ({"CLEAT_UPGRADES": "1"}, [], 1)
     # Without Ceph there are none.
-    if (build / "tests/rbd_neighbour_test").exists():
+    if "rbd_neighbour_test" in commands:
         tests["rbd_neighbour_test"] = ({"CLEAT_CEPH_LONG": "1"}, [], 1)
         tests["rbd_takeover_test"] = ({}, [], 1)
         images = min(CEPH_IMAGES, max(48, CEPH_IMAGES * arguments.seconds // 600))
         tests["rbd_scale_test"] = ({"CLEAT_CEPH_IMAGES": str(images), "CLEAT_CEPH_ROUNDS": "20"}, [], 1)
     for name, (variables, options, seeds) in tests.items():
-        binary = build / "tests" / name
-        targets.append((name, lambda n=name, b=binary, v=variables, o=options, s=seeds: run_random(
-            runner, n, b, v, o, arguments.seconds, s)))
-    targets.append(("system_crash_test", lambda: run_crash(runner, build, arguments.seconds)))
+        # With options of its own, a simulation's program runs no tests.
+        command = commands[name][:1] if options else commands[name]
+        targets.append((name, lambda n=name, c=command, v=variables, o=options, s=seeds: run_random(
+            runner, n, c, v, o, arguments.seconds, s)))
+    targets.append(("system_crash_test", lambda: run_crash(runner, commands["system_crash_test"], arguments.seconds)))
     for name, most in (("system_upgrade_test", UPGRADES), ("rbd_upgrade_test", UPGRADES_IN_CEPH)):
-        if (build / "tests" / name).exists():
-            targets.append((name, lambda n=name, m=most: run_upgrades(runner, build, n, m, arguments.seconds)))
+        if name in commands:
+            targets.append((name, lambda n=name, m=most: run_upgrades(runner, commands[n], n, m, arguments.seconds)))
     if arguments.only:
         unknown = set(arguments.only) - {name for name, _ in targets}
         if unknown:

@@ -6,12 +6,16 @@ Runs clang-tidy over the built sources in these folders and prints what it found
 
 Most of the time would go into the headers of libraries, so a dozen sources (more take longer than apart) are put into one
 file, in BUILD_DIR/lint - not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those
-that don't compile together after all are checked by halves. clang can't read GCC's precompiled headers: the compile
-commands there leave them out."""
+that don't compile together after all are checked by halves.
+
+A source in which nothing was found is not checked again as long as it, the headers it includes, its options, .clang-tidy and
+clang-tidy itself stay what they were: see class Verdicts."""
 
 import argparse
 import collections
 import concurrent.futures
+import functools
+import hashlib
 import json
 import os
 import re
@@ -21,8 +25,10 @@ import sys
 import time
 
 TOGETHER = 12
+VERDICTS_MAX = 5000  # files in the folder of the verdicts; the oldest go
+COMPILER = re.compile(r"(c\+\+|cc|g\+\+|gcc|clang|clang\+\+)(-\d+)?$")
 # Options that change nothing of what clang-tidy sees; sources that differ in them alone go together.
-NO_MATTER = ("-MD", "-Winvalid-pch", "-Wno-subobject-linkage", "-fPIC", "-fPIE")
+NO_MATTER = ("-MD", "-Wno-subobject-linkage", "-fPIC", "-fPIE")
 INCLUDED = re.compile(r'^#include "(.*)"$', re.M)
 FINDING = re.compile(r"^(\S+?):(\d+):(\d+): (?:warning|error): ")
 # What only one of the files in a translation unit may have: the names in anonymous namespaces, and macros.
@@ -55,32 +61,79 @@ def own_names(path):
 
 
 class Options:
-    """What a compile command says, but for its files and precompiled headers."""
+    """What a compile command says, but for its files."""
 
     def __init__(self, command):
         words = iter(shlex.split(command))
-        self.compiler = next(words)
-        if os.path.basename(self.compiler) == "ccache":
-            self.compiler = next(words)
+        self.compiler = next(word for word in words if COMPILER.fullmatch(os.path.basename(word)))  # after its launcher
         self.found = []  # -D, -I and the like
         self.others = []
         for word in words:
             if word in ("-o", "-c", "-MT", "-MF"):
                 next(words)
-            elif word == "-include":
-                header = next(words)
-                if "cmake_pch" not in header:
-                    self.others += [word, header]
             elif word == "-isystem":
                 self.found.append((word, next(words)))
             elif word.startswith(("-D", "-I")):
                 self.found.append((word,))
-            elif word not in NO_MATTER and not word.startswith(("-O", "-m")):
+            elif word not in NO_MATTER and not word.startswith(("-O", "-m", "-ffile-prefix-map=")):
                 self.others.append(word)
 
     def command(self, more, path):
         found = [word for option in dict.fromkeys([*self.found, *more]) for word in option]
         return shlex.join([self.compiler, *self.others, *found, "-c", path])
+
+
+@functools.cache
+def digest(path):
+    """Of a file's content; None when it is gone."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+class Verdicts:
+    """Which sources were found clean, by content: for each a file, named by what clang-tidy saw of it (version, checks, options,
+    text), with the digests of all that it included then. In the user's cache folder (XDG_CACHE_HOME), for all clones."""
+
+    def __init__(self, program, checks):
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        self.folder = os.path.join(cache, "cleat", "clang-tidy")
+        os.makedirs(self.folder, exist_ok=True)
+        version = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.common = [version, checks, read(os.path.join(ROOT, ".clang-tidy")), read(__file__)]
+        self.clang = program.replace("clang-tidy", "clang++")
+
+    def path(self, source, options):
+        said = shlex.join(options.others + [word for option in options.found for word in option])
+        seen = [*self.common, relative(source), said.replace(ROOT, "."), digest(source)]
+        return os.path.join(self.folder, hashlib.sha256("\0".join(seen).encode()).hexdigest())
+
+    def is_clean(self, source, options):
+        try:
+            with open(self.path(source, options), encoding="utf-8") as file:
+                included = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return False
+        return all(digest(os.path.join(ROOT, path)) == was for path, was in included.items())
+
+    def keep(self, source, options, directory):
+        """That nothing was found in it."""
+        command = shlex.split(options.command([], source))
+        command = [self.clang, "-M", *command[1:]]
+        run = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+        if run.returncode != 0:
+            return
+        paths = [os.path.join(directory, word) for word in run.stdout.replace("\\\n", " ").split()[1:]]
+        included = {relative(path) if os.path.realpath(path).startswith(ROOT + os.sep) else path: digest(path) for path in paths}
+        with open(self.path(source, options), "w", encoding="utf-8") as file:
+            json.dump(included, file)
+
+    def prune(self):
+        files = sorted((entry for entry in os.scandir(self.folder)), key=lambda entry: entry.stat().st_mtime)
+        for entry in files[:max(0, len(files) - VERDICTS_MAX)]:
+            os.unlink(entry.path)
 
 
 class Unit:
@@ -161,7 +214,8 @@ def sources_of(build):
     sources = {}
     for command in json.loads(read(os.path.join(build, "compile_commands.json"))):
         path = command["file"]
-        for source in INCLUDED.findall(read(path)) if "/Unity/unity_" in path else [path]:
+        inside = INCLUDED.findall(read(path)) if "/unity/" in path else []
+        for source in [os.path.join(ROOT, one) for one in inside] or [path]:
             if relative(source).split(os.sep)[0] in ("src", "modules", "tests"):
                 sources[source] = Options(command["command"])
     return sources
@@ -188,14 +242,16 @@ def units_of(sources, build, lint):
     return units
 
 
-def check(program, unit):
+def check(program, unit, verdicts):
     """What clang-tidy has to say of a unit, or nothing."""
     run = subprocess.run([*program, unit.path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if run.returncode == 0:
+        for source, options in zip(unit.sources, unit.options):
+            verdicts.keep(source, options, unit.directory)
         return ""
     if len(unit.sources) > 1 and "[clang-diagnostic-" in run.stdout:
         print("tidy.py: not together:", *(relative(source) for source in unit.sources), file=sys.stderr, flush=True)
-        return "".join(check(program, half) for half in unit.halves())
+        return "".join(check(program, half, verdicts) for half in unit.halves())
     return "\n".join(unit.place(line) for line in run.stdout.splitlines()) + "\n"
 
 
@@ -217,7 +273,11 @@ def main():
         sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(arguments.folders)}")
     if arguments.since:
         chosen = changed_since(arguments.since, chosen)
-    print(f"tidy.py: {len(chosen)} sources", file=sys.stderr, flush=True)
+    verdicts = Verdicts(arguments.clang_tidy, arguments.checks)
+    known = [source for source, options in chosen.items() if verdicts.is_clean(source, options)]
+    for source in known:
+        del chosen[source]
+    print(f"tidy.py: {len(chosen)} sources to check, {len(known)} known to be clean", file=sys.stderr, flush=True)
     units = units_of(chosen, arguments.build, lint)
     commands = [one.command() for unit in units for one in unit.with_halves()]
     with open(os.path.join(lint, "compile_commands.json"), "w", encoding="utf-8") as file:
@@ -229,7 +289,7 @@ def main():
     failed = 0
     began = last = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = [pool.submit(check, program, unit) for unit in units]
+        runs = [pool.submit(check, program, unit, verdicts) for unit in units]
         for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
             if run.result():
                 failed += 1
@@ -237,6 +297,7 @@ def main():
             if time.monotonic() - last >= 60:
                 last = time.monotonic()
                 print(f"tidy.py: {done} of {len(units)} after {last - began:.0f} s", file=sys.stderr, flush=True)
+    verdicts.prune()
     sys.exit(1 if failed else 0)
 
 

@@ -73,7 +73,7 @@ class RadosClient {
     Call(RadosClient& client, Work<T> work)
         : client_(client), state_(std::make_shared<State>(std::move(work))) {}
     bool await_ready() const { return false; }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       state_->awaiting = awaiting;
       client_.Submit(
           [state = state_, link = client_.link_](const Result<RadosConnection>& connected) mutable {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without root:
+# make_image.sh [fio|scsi|crypt|systemd ...]: prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without
+# root. All images, or those that are named:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
-#   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init
+#   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init (always)
 #   initramfs-fio.cpio  the same, and this machine's fio with its libraries
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 #   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
@@ -140,18 +141,30 @@ make_initramfs() {
   mv "$dir/$name.new" "$dir/$name"
 }
 
+# $1: an image; the rest: what it carries.
 is_stale() {
-  local input
-  [ -e "$1" ] || return 0
-  for input in "$dir/vmlinuz" "$here/init" "$here/init_systemd" "$here/agent" "$here/make_image.sh" \
-    "$(command -v fio)" "$(command -v busybox)" "$(command -v mkfs.ext4)" "$(command -v sg_inq)" \
-    "$(command -v cryptsetup)"; do
-    if [ "$input" -nt "$1" ]; then return 0; fi
+  local image=$1 input
+  shift
+  [ -e "$image" ] || return 0
+  for input in "$dir/vmlinuz" "$here/init" "$here/init_systemd" "$here/agent" "$here/make_image.sh" "$(command -v busybox)"; do
+    if [ "$input" -nt "$image" ]; then return 0; fi
+  done
+  for input in "$@"; do
+    if [ "$(command -v "$input")" -nt "$image" ]; then return 0; fi
   done
   return 1
 }
 
-for program in busybox fio mkfs.ext4 cpio depmod sg_inq sdparm udevadm cryptsetup; do
+# As make_initramfs, when it is needed.
+refresh_initramfs() {
+  local name=$1
+  is_stale "$dir/$name" "${@:4}" || return 0
+  say "builds $name"
+  make_initramfs "$@"
+}
+
+[ $# -gt 0 ] || set -- fio scsi crypt systemd
+for program in busybox cpio depmod; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
 mkdir -p "$dir"
@@ -165,12 +178,15 @@ if [ ! -e "$dir/vmlinuz" ] ||
   [ "$(cat "$dir/modules-crypt/wanted" 2>/dev/null)" != "${modules[*]} ${crypt_modules[*]}" ]; then
   make_kernel
 fi
-if is_stale "$dir/initramfs-fio.cpio"; then
-  say "builds the initramfs with busybox, modules, SCSI tools, cryptsetup and fio"
-  make_initramfs initramfs.cpio init modules "${base_tools[@]}"
-  make_initramfs initramfs-scsi.cpio init modules "${base_tools[@]}" "${scsi_tools[@]}"
-  make_initramfs initramfs-crypt.cpio init modules-crypt "${base_tools[@]}" "${crypt_tools[@]}"
-  make_initramfs initramfs-systemd.cpio init_systemd modules
-  make_initramfs initramfs-fio.cpio init modules "${base_tools[@]}" "${fio_tools[@]}"
-fi
+refresh_initramfs initramfs.cpio init modules "${base_tools[@]}"
+for image in "$@"; do
+  name=initramfs-$image.cpio
+  case $image in
+    fio) refresh_initramfs "$name" init modules "${base_tools[@]}" "${fio_tools[@]}" ;;
+    scsi) refresh_initramfs "$name" init modules "${base_tools[@]}" "${scsi_tools[@]}" ;;
+    crypt) refresh_initramfs "$name" init modules-crypt "${base_tools[@]}" "${crypt_tools[@]}" ;;
+    systemd) refresh_initramfs "$name" init_systemd modules ;;
+    *) die "there is no image '$image'" ;;
+  esac
+done
 say "ready in ${dir#"$root/"}"

@@ -18,7 +18,7 @@ namespace cleat {
   } while (false)
 
 // Compiled in for debug and sanitizer builds only: for conditions that cost more than a comparison.
-#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if !defined(NDEBUG) || defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
 #define CLEAT_DCHECK(condition) CLEAT_CHECK(condition)
 #else
 #define CLEAT_DCHECK(condition) \

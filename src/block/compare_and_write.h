@@ -60,7 +60,7 @@ class CompareAndWrite {
   class Turn {
    public:
     bool await_ready() const { return false; }
-    bool await_suspend(std::coroutine_handle<> awaiting);  // false: it is ours at once
+    CLEAT_AWAIT_SUSPEND bool await_suspend(std::coroutine_handle<> awaiting);  // false: it is ours at once
     void await_resume() const {}
     explicit Turn(CompareAndWrite& owner) : owner_(owner) {}
 

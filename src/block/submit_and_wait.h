@@ -11,6 +11,7 @@
 #include <coroutine>
 
 #include "block/request.h"
+#include "reactor/await_suspend.h"
 
 namespace cleat::block {
 
@@ -21,7 +22,7 @@ class SubmitAndWait {
   SubmitAndWait(SubmitTo& channel, Request& request) : channel_(channel), request_(request) {}
 
   bool await_ready() const { return false; }
-  bool await_suspend(std::coroutine_handle<> awaiting) {
+  CLEAT_AWAIT_SUSPEND bool await_suspend(std::coroutine_handle<> awaiting) {
     request_.Push(&Done, this);
     channel_.Submit(request_);
     if (done_) return false;

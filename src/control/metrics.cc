@@ -22,7 +22,7 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
+using MetricLabels = std::vector<ClientMetric::Label>;
 
 constexpr uint64_t kFirstEndNs = kNsPerUs;
 constexpr uint64_t kLastEndNs = 10 * kNsPerSecond;
@@ -39,7 +39,7 @@ MetricFamily Family(const char* name, MetricType type, const char* help) {
   return {.name = name, .help = help, .type = type, .metric = {}};
 }
 
-void Add(MetricFamily& family, Labels labels, double value) {
+void Add(MetricFamily& family, MetricLabels labels, double value) {
   ClientMetric& metric = family.metric.emplace_back();
   metric.label = std::move(labels);
   if (family.type == MetricType::Counter) {
@@ -49,12 +49,12 @@ void Add(MetricFamily& family, Labels labels, double value) {
   }
 }
 
-Labels With(Labels labels, const char* name, const std::string& value) {
+MetricLabels With(MetricLabels labels, const char* name, const std::string& value) {
   labels.push_back({name, value});
   return labels;
 }
 
-void AddHistogram(MetricFamily& family, Labels labels, const observe::Histogram& histogram) {
+void AddHistogram(MetricFamily& family, MetricLabels labels, const observe::Histogram& histogram) {
   static const std::vector<uint64_t> kEndsNs = HistogramEndsNs();
   ClientMetric& metric = family.metric.emplace_back();
   metric.label = std::move(labels);
@@ -83,20 +83,21 @@ struct DiskFamilies {
   uint64_t without_histograms = 0;
 
   void Add(const observe::SegmentReader& reader, const stats::DiskSeen& disk, bool histograms);
-  bool AddStages(const observe::SegmentReader& reader, const stats::DiskSeen& disk, const Labels& labels);
+  bool AddStages(const observe::SegmentReader& reader, const stats::DiskSeen& disk,
+                 const MetricLabels& labels);
 };
 
 void DiskFamilies::Add(const observe::SegmentReader& reader, const stats::DiskSeen& disk, bool histograms) {
-  const Labels labels{{"engine", reader.engine()},
-                      {"controller", IdOf(disk.controller)},
-                      {"target", std::to_string(disk.target)},
-                      {"disk", IdOf(disk.disk)}};
+  const MetricLabels labels{{"engine", reader.engine()},
+                            {"controller", IdOf(disk.controller)},
+                            {"target", std::to_string(disk.target)},
+                            {"disk", IdOf(disk.disk)}};
   for (size_t op = 0; op < disk.ops.size(); ++op) {
     const observe::OpCount& count = disk.ops[op];
     const std::string& name = reader.op_names()[op];
     // Rates need to see where these begin; the others are rare, and many.
     if (count.requests == 0 && name != "read" && name != "write") continue;
-    const Labels with_op = With(labels, "op", name);
+    const MetricLabels with_op = With(labels, "op", name);
     control::Add(operations, with_op, static_cast<double>(count.requests));
     control::Add(bytes, with_op, static_cast<double>(count.bytes));
     control::Add(errors, with_op, static_cast<double>(count.errors));
@@ -107,7 +108,7 @@ void DiskFamilies::Add(const observe::SegmentReader& reader, const stats::DiskSe
 }
 
 bool DiskFamilies::AddStages(const observe::SegmentReader& reader, const stats::DiskSeen& disk,
-                             const Labels& labels) {
+                             const MetricLabels& labels) {
   if (stages.metric.size() >= Metrics::kHistogramsMax) return false;
   const auto histograms = stats::HistogramsOf(reader, disk);
   for (size_t op = 0; op < histograms.size(); ++op) {
@@ -163,12 +164,12 @@ void CephFamilies::Add(const std::string& engine, const v1::CephStatus& status) 
                            static_cast<double>(client.busy().nanos()) / static_cast<double>(kNsPerSecond);
     use.longest_seconds = std::max(use.longest_seconds, seconds);
   }
-  const Labels of_engine{{"engine", engine}};
+  const MetricLabels of_engine{{"engine", engine}};
   const auto listed = static_cast<uint32_t>(status.clients_size());
   control::Add(threads, of_engine, status.threads());
   control::Add(unlisted, of_engine, status.clients_total() - std::min(listed, status.clients_total()));
   for (const auto& [name, use] : clusters) {
-    const Labels labels = With(of_engine, "cluster", IdOf(name));
+    const MetricLabels labels = With(of_engine, "cluster", IdOf(name));
     control::Add(clients, labels, static_cast<double>(use.clients));
     control::Add(images, labels, static_cast<double>(use.images));
     control::Add(blocklisted, labels, static_cast<double>(use.blocklisted));

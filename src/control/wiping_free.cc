@@ -16,7 +16,7 @@ void StopWipingFreedMemory() {
 }
 }  // namespace cleat::control
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(CLEAT_ASAN) && !defined(CLEAT_TSAN)
 
 extern "C" {
 

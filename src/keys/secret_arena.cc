@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/log.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(CLEAT_ASAN)
 #include <sanitizer/lsan_interface.h>
 #endif
 
@@ -119,7 +119,7 @@ Status Arena::ReserveLocked() {
     munmap(mapped, kSecretArenaBytesMax + 2 * page);
     return ErrnoError(error_number, "memory for keys can't be kept out of core dumps and of child processes");
   }
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(CLEAT_ASAN)
   __lsan_register_root_region(base,
                               kSecretArenaBytesMax);  // OpenSSL's large blocks are only known from in here
 #endif

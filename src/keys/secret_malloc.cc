@@ -9,7 +9,7 @@
 // Not under sanitizers, which replace the same functions.
 #include "keys/secret_arena.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(CLEAT_ASAN) && !defined(CLEAT_TSAN)
 
 #include <errno.h>
 #include <string.h>

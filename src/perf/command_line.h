@@ -16,6 +16,7 @@ namespace cleat::perf {
 inline constexpr int kExitGood = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitDataFault = 2;
+inline constexpr uint32_t kCoreNumberMax = 1023;  // that --cores may name
 
 class Command {
  public:

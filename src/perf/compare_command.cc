@@ -11,7 +11,7 @@
 namespace cleat::perf {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kCompareFooter =
     R"(Files: --json results of 'run' and 'ring-loop', or an object name -> {value, unit, spread, runs} as the
 benchmarks write it (build/bench/results.json). Shows A, B and B / A; with spreads, whether a difference is
 larger than both.
@@ -24,7 +24,7 @@ class CompareCommand final : public Command {
  public:
   explicit CompareCommand(CLI::App& parent) {
     app = parent.add_subcommand("compare", "Two result files as ratios");
-    app->footer(kFooter);
+    app->footer(kCompareFooter);
     app->add_option("A", a_, "Result file")->required();
     app->add_option("B", b_, "Result file, in relation to A")->required();
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "perf/command_line.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int kCoreMax = 1023;
 
-constexpr const char* kFooter =
+constexpr const char* kCopyLoopFooter =
     R"(Copies random blocks of a memory of the disk's size into as many buffers as requests would be in flight: what a memory
 disk does to memory, with nothing around it.
 
@@ -31,7 +32,7 @@ class CopyLoopCommand final : public Command {
   explicit CopyLoopCommand(CLI::App& parent) {
     app = parent.add_subcommand("copy-loop",
                                 "Calibrate the machine: the copies of a memory disk, nothing else");
-    app->footer(kFooter);
+    app->footer(kCopyLoopFooter);
     app->add_option("--core", options_.core, "To run on (default: the kernel chooses)")
         ->check(CLI::Range(0, kCoreMax))
         ->option_text("N");

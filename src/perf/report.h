@@ -2,7 +2,7 @@
 // A load's report for programs (JSON with stable names), for people, and as a histogram file. Pure functions.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/result.h"

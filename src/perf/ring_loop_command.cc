@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "perf/command_line.h"
@@ -13,9 +14,7 @@
 namespace cleat::perf {
 namespace {
 
-constexpr uint32_t kCoresMax = 1023;
-
-constexpr const char* kFooter =
+constexpr const char* kRingLoopFooter =
     R"(The driver and the rings of 'run', and for a device a loop on another core of this process that takes each
 chain, reads its header and writes its status: what the machine allows, without an engine. An engine's
 nanoseconds a request are to be read against these. Results are named <split|packed>_qd<depth>.
@@ -31,7 +30,7 @@ class RingLoopCommand final : public Command {
   explicit RingLoopCommand(CLI::App& parent) {
     app =
         parent.add_subcommand("ring-loop", "Calibrate the machine: the same rings, a bare loop behind them");
-    app->footer(kFooter);
+    app->footer(kRingLoopFooter);
     app->add_option("--cores", cores_, "Two: of the generator, of the device (default: the kernel chooses)")
         ->type_name("LIST");
     app->add_option("--depths", depths_, "Requests in flight, one measurement each")
@@ -58,7 +57,7 @@ class RingLoopCommand final : public Command {
         .block_bytes = static_cast<uint32_t>(std::min<uint64_t>(*block_bytes, UINT32_MAX)),
         .time_ns = static_cast<uint64_t>(time_s_ * static_cast<double>(kNsPerSecond))};
     if (!cores_.empty()) {
-      Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoresMax);
+      Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoreNumberMax);
       if (!cores) return Complain(cores.error());
       if (cores->size() != 2) return Complain({ErrorCode::kInvalidArgument, "--cores: two are wanted"});
       options.generator_core = static_cast<int>((*cores)[0]);

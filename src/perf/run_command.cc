@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "perf/command_line.h"
 #include "perf/load_devices.h"
@@ -17,7 +18,6 @@
 namespace cleat::perf {
 namespace {
 
-constexpr uint32_t kCoresMax = 1023;
 constexpr uint32_t kDeviceNumberMax = 1'000'000;
 constexpr const char* kPlaceholder = "{}";
 
@@ -26,7 +26,7 @@ const std::map<std::string, LoadPattern> kPatterns = {
 const std::map<std::string, DeviceType> kTypes = {{"blk", DeviceType::kBlk}, {"scsi", DeviceType::kScsi}};
 const std::map<std::string, LoadWait> kWaits = {{"poll", LoadWait::kPoll}, {"call", LoadWait::kCall}};
 
-constexpr const char* kFooter =
+constexpr const char* kRunFooter =
     R"(Sizes take k, M, G, T (1024s). Lists look like 0-3,7. Writes destroy what is on the disks.
 
 Latency is counted from when a request was sent or, with --rate, from when it was due: what a stall delays is
@@ -66,7 +66,7 @@ class RunCommand final : public Command {
  public:
   explicit RunCommand(CLI::App& parent) {
     app = parent.add_subcommand("run", "Put a load on disks and report rate and latencies");
-    app->footer(kFooter);
+    app->footer(kRunFooter);
     AddDeviceOptions();
     AddLoadOptions();
     AddRunOptions();
@@ -237,7 +237,7 @@ class RunCommand final : public Command {
       devices_.targets.assign(targets->begin(), targets->end());
     }
     if (!cores_.empty()) {
-      Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoresMax);
+      Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoreNumberMax);
       if (!cores) return std::move(cores).error();
       environment_.cores.assign(cores->begin(), cores->end());
     }

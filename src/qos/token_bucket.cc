@@ -8,15 +8,12 @@ namespace cleat::qos {
 namespace {
 
 // An account as one value. Every machine with 64-bit atomics in C++ that this runs on (x86-64 since 2004, Armv8) also
-// exchanges two words at a time.
+// exchanges two words at a time; CMakeLists.txt tells the compiler.
 struct Both {
   uint64_t paid_until;
   uint64_t price;
 };
 
-#if defined(__x86_64__)
-__attribute__((target("cx16")))
-#endif
 bool ExchangeBoth(Account& account, const Both& expected, const Both& wanted) {
   return __sync_bool_compare_and_swap(reinterpret_cast<Wide*>(&account), std::bit_cast<Wide>(expected),
                                       std::bit_cast<Wide>(wanted));

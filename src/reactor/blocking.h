@@ -42,7 +42,7 @@ class BlockingPool {
       result_.emplace(function_());
       return true;
     }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       Reactor* reactor = Reactor::Current();
       CLEAT_CHECK(reactor != nullptr);
       pool_.Submit([this, reactor, awaiting] {

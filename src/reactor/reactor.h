@@ -25,6 +25,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "reactor/await_suspend.h"
 #include "reactor/cancel.h"
 #include "reactor/mailbox.h"
 #include "reactor/poller.h"
@@ -119,7 +120,7 @@ class Reactor {
   struct EnterAwaiter : Mail {
     explicit EnterAwaiter(Reactor& r) : Mail(&Deliver), reactor(r) {}
     bool await_ready() const { return Current() == &reactor; }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       handle = awaiting;
       reactor.Post(*this);
     }
@@ -134,7 +135,7 @@ class Reactor {
   struct YieldAwaiter {
     explicit YieldAwaiter(Reactor& r) : reactor(r) {}
     bool await_ready() const { return false; }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       ready.handle = awaiting;
       reactor.Resume(ready);
     }
@@ -150,7 +151,7 @@ class Reactor {
     SleepAwaiter(Reactor& reactor, uint64_t deadline_ns, CancelToken* cancel)
         : reactor_(reactor), deadline_ns_(deadline_ns), cancel_(cancel), timer_(*this), cancelled_(*this) {}
     bool await_ready() const { return cancel_ != nullptr && cancel_->cancelled(); }
-    void await_suspend(std::coroutine_handle<> awaiting);
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting);
     bool await_resume() const { return timer_fired_; }
 
    private:

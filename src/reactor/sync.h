@@ -34,7 +34,7 @@ class Event {
    public:
     Waiter(Event& event, CancelToken* cancel) : event_(event), cancel_(cancel) {}
     bool await_ready() const { return event_.set_ || (cancel_ != nullptr && cancel_->cancelled()); }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       ready_.handle = awaiting;
       suspended_ = true;
       event_.waiters_.PushBack(*this);
@@ -125,7 +125,7 @@ class Mutex {
       locked_ = mutex_.locked_ = true;
       return true;
     }
-    void await_suspend(std::coroutine_handle<> awaiting) {
+    CLEAT_AWAIT_SUSPEND void await_suspend(std::coroutine_handle<> awaiting) {
       ready_.handle = awaiting;
       mutex_.waiters_.PushBack(*this);
       if (cancel_ != nullptr) cancel_->Add(*this);

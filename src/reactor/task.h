@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "reactor/await_suspend.h"
 
 namespace cleat {
 
@@ -118,7 +119,7 @@ class [[nodiscard]] Task {
     bool await_ready() const noexcept { return false; }
     // False: it has ended, go on. True: suspended, and by now perhaps resumed by another thread: `this` may
     // be gone.
-    bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+    CLEAT_AWAIT_SUSPEND bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
       CLEAT_CHECK(!task.started_);
       task.started_ = true;
       task.handle_.promise().set_continuation(awaiting);

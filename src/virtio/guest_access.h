@@ -40,7 +40,7 @@ void StoreShared(uint8_t* at, T value, std::memory_order order) {
 // Between writing what the other side will look at and looking at what it wrote (store, then load): the one
 // order that acquire and release don't give.
 inline void FullFence() {
-#ifdef __SANITIZE_THREAD__
+#ifdef CLEAT_TSAN
   // ThreadSanitizer does not know fences. An exchange is one on the hardware, and this one hides no race from
   // it.
   std::atomic<uint32_t> own{0};

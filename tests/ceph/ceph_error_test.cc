@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-namespace cleat::modules {
+namespace cleat::modules::ceph_error_test {
 namespace {
 
 using block::IoStatus;
@@ -37,4 +37,4 @@ TEST(CephError, AnOperationNamesTheObjectAndTheCause) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::ceph_error_test

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "tests/ceph/cluster_key.h"
+#include "tests/support/paths.h"
 
 namespace cleat::test {
 namespace {
@@ -71,7 +72,7 @@ MiniCeph& MiniCeph::Shared() {
 
 std::string MiniCeph::Script(const std::string& arguments) const {
   const std::string command = "STORE=" + store_ + " OWNER_PID=" + std::to_string(getpid()) + " timeout 100 " +
-                              CLEAT_CEPH_SCRIPT + " " + arguments + " " + folder_;
+                              test::SourceFile("tests/ceph/mini_ceph.sh") + " " + arguments + " " + folder_;
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   std::array<char, 256> line{};

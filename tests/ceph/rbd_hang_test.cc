@@ -17,8 +17,9 @@
 
 #include "base/random.h"
 #include "tests/ceph/rbd_rig.h"
+#include "tests/support/paths.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_hang_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -283,12 +284,13 @@ TEST_F(RbdHang, AProcessEndsWithoutItsCluster) {
   ceph_.CreateImage("orphan", kBytes);
   const std::string monitors = ceph_.Monitors();
   const std::string key = ceph_.Key("cleat");
+  const std::string program = test::BuiltForTests("rbd_stuck");
   const auto since = std::chrono::steady_clock::now();
   const Stopped stopped(ceph_, "osd.0");
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    execl(CLEAT_RBD_STUCK, CLEAT_RBD_STUCK, monitors.c_str(), key.c_str(), "orphan", nullptr);
+    execl(program.c_str(), program.c_str(), monitors.c_str(), key.c_str(), "orphan", nullptr);
     _exit(127);
   }
   int status = 0;
@@ -299,4 +301,4 @@ TEST_F(RbdHang, AProcessEndsWithoutItsCluster) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_hang_test

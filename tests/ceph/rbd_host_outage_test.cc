@@ -10,7 +10,7 @@
 #include "tests/system/http_get.h"
 #include "tests/system/io_load.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_host_outage_test {
 namespace {
 
 constexpr uint64_t kAnswerNsMax = 100 * kNsPerMs;
@@ -238,4 +238,4 @@ TEST_F(RbdOutageTest, ADiskThatWasShutOutFailsUntilItIsAttachedAgain) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_host_outage_test

@@ -9,7 +9,7 @@
 #include "tests/system/io_load.h"
 #include "tests/unit/modules/xts_reference.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_host_test {
 namespace {
 
 constexpr uint64_t kRequests = kSanitized ? 300 : 2000;
@@ -288,4 +288,4 @@ TEST(RbdPlacement, CephsThreadsStayOffTheReactorsCores) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_host_test

@@ -9,7 +9,7 @@
 #include "modules/rbd/rbd_channel.h"
 #include "tests/ceph/rbd_rig.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_io_test {
 namespace {
 
 class RbdIo : public testing::TestWithParam<uint32_t> {
@@ -200,4 +200,4 @@ TEST_F(RbdDisk, WritesNothingWithoutTheLock) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_io_test

@@ -20,7 +20,7 @@
 #include "tests/system/io_load.h"
 #include "tests/unit/keys/core_image.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_key_test {
 namespace {
 
 constexpr size_t kHeaderBytes = 12;  // of a key, before the secret: the same for all keys of an age
@@ -238,4 +238,4 @@ TEST_F(CephKeyTest, IsNotAskedForAgainWhenTicketsExpire) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_key_test

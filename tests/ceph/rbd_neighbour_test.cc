@@ -31,8 +31,9 @@
 #include "base/clock.h"
 #include "tests/ceph/paced_load.h"
 #include "tests/ceph/rbd_host_rig.h"
+#include "tests/support/paths.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_neighbour_test {
 namespace {
 
 constexpr double kRatioMax = 1.5;
@@ -325,7 +326,7 @@ TEST(RbdNeighbour, AnOsdThatIsKilledAndComesBackIsNotNoticed) {
 TEST(RbdNeighbour, AReactorThatWaitsIsNoticed) {
   if (kSanitized)
     GTEST_SKIP() << "sanitizers don't share a process with preloaded libraries: NOTHING was tested";
-  NeighbourRig rig(MiniCeph::Shared(), CLEAT_BLOCKING_RBD);
+  NeighbourRig rig(MiniCeph::Shared(), test::BuiltForTests("libcleat_blocking_rbd.so"));
   ASSERT_NO_FATAL_FAILURE(rig.Start("blocks"));
   std::vector<Round> rounds;
   const Plan once{.rounds_min = 1, .rounds_max = 1};
@@ -334,4 +335,4 @@ TEST(RbdNeighbour, AReactorThatWaitsIsNoticed) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_neighbour_test

@@ -11,7 +11,7 @@
 #include "tests/ceph/cluster_key.h"
 #include "tests/ceph/rbd_rig.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_open_test {
 namespace {
 
 class RbdOpen : public testing::Test {
@@ -206,4 +206,4 @@ TEST_F(RbdOpen, AnImageInUseCannotBeRemoved) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_open_test

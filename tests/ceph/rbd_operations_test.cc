@@ -27,7 +27,7 @@
 #include "tests/environment.h"
 #include "tests/system/io_load.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_operations_test {
 namespace {
 
 using test::FromEnvironment;
@@ -279,4 +279,4 @@ TEST_F(RbdOperations, AnyOrderWhileClustersHang) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_operations_test

@@ -14,8 +14,9 @@
 
 #include "modules/rbd/rbd_image.h"
 #include "tests/ceph/rbd_rig.h"
+#include "tests/support/paths.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_ownership_test {
 namespace {
 
 constexpr uint64_t kBytes = 4 * kMiB;
@@ -26,16 +27,17 @@ class Writer {
   Writer(const MiniCeph& ceph, const std::vector<std::string>& images) {
     std::array<int, 2> pipe_ends{};
     CLEAT_CHECK(pipe(pipe_ends.data()) == 0);
+    const std::string program = test::BuiltForTests("rbd_writer");
     pid_ = fork();
     if (pid_ == 0) {
       dup2(pipe_ends[1], STDOUT_FILENO);
       close(pipe_ends[0]);
       const std::string monitors = ceph.Monitors();
       const std::string key = ceph.Key("cleat");
-      std::vector<const char*> arguments = {CLEAT_RBD_WRITER, monitors.c_str(), key.c_str()};
+      std::vector<const char*> arguments = {program.c_str(), monitors.c_str(), key.c_str()};
       for (const std::string& image : images) arguments.push_back(image.c_str());
       arguments.push_back(nullptr);
-      execv(CLEAT_RBD_WRITER, const_cast<char* const*>(arguments.data()));
+      execv(program.c_str(), const_cast<char* const*>(arguments.data()));
       _exit(127);
     }
     close(pipe_ends[1]);
@@ -323,4 +325,4 @@ TEST_F(RbdOwnership, ABlocklistedClientThatNobodyUsedIsReplaced) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_ownership_test

@@ -18,7 +18,7 @@
 #include "tests/ceph/rbd_rig.h"
 #include "tests/environment.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_random_test {
 namespace {
 
 using test::FromEnvironment;
@@ -131,4 +131,4 @@ TEST(RbdRandom, TroubleDelaysAndSpoilsNothing) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_random_test

@@ -16,7 +16,7 @@
 #include "tests/ceph/rbd_rig.h"
 #include "tests/environment.h"
 
-namespace cleat::modules {
+namespace cleat::modules::rbd_scale_test {
 namespace {
 
 using test::FromEnvironment;
@@ -116,4 +116,4 @@ TEST(RbdScale, WhatImagesTakeTheyGiveBack) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::rbd_scale_test

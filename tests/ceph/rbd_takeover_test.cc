@@ -23,9 +23,10 @@
 #include "modules/rbd/owner_record.h"
 #include "modules/rbd/rbd_image.h"
 #include "tests/ceph/rbd_host_rig.h"
+#include "tests/support/paths.h"
 #include "tests/system/io_load.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_takeover_test {
 namespace {
 
 constexpr uint32_t kBlockBytes = 4096;
@@ -281,7 +282,7 @@ class RbdTakeoverControl : public testing::Test {
 };
 
 TEST_F(RbdTakeoverControl, WithoutTheBlocklistItIsFound) {
-  TakeoverRig rig(CLEAT_NO_BLOCKLIST);
+  TakeoverRig rig(test::BuiltForTests("libcleat_no_blocklist.so"));
   const Seen seen = rig.Run(Recovery::kProof);
   Tell("no blocklist", seen, rig);
   EXPECT_EQ(rig.blocklisted(), 0U);
@@ -290,7 +291,7 @@ TEST_F(RbdTakeoverControl, WithoutTheBlocklistItIsFound) {
 }
 
 TEST_F(RbdTakeoverControl, WithoutALockItIsFound) {
-  TakeoverRig rig(CLEAT_NO_RBD_LOCK);
+  TakeoverRig rig(test::BuiltForTests("libcleat_no_rbd_lock.so"));
   const Seen seen = rig.Run(Recovery::kNone);
   Tell("no lock", seen, rig);
   EXPECT_NE(seen.finding, "");
@@ -298,4 +299,4 @@ TEST_F(RbdTakeoverControl, WithoutALockItIsFound) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_takeover_test

@@ -19,7 +19,7 @@
 #include "tests/system/lying_link.h"
 #include "tests/system/upgrade_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_upgrade_test {
 namespace {
 
 using test::FromEnvironment;
@@ -178,4 +178,4 @@ TEST_F(RbdUpgradeTest, WhatHangsStaysAndIsNamedAndTheOthersMove) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_upgrade_test

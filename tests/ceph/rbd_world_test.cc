@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleat::system_test {
+namespace cleat::system_test::rbd_world_test {
 namespace {
 
 using End = World::End;
@@ -106,4 +106,4 @@ TEST(RbdWorld, AnAttachedImageGrowsWithItsDiskAndTheOtherWayRound) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::rbd_world_test

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "tests/support/test_main.h"
 
 namespace cleat::sim {
 namespace {
@@ -36,7 +37,7 @@ int RunMain(int argc, char** argv, const std::function<std::string(const Command
   program = argv[0];
   // What the engine says about injected failures is of no interest here.
   if (!log::Init(program, "critical")) std::fprintf(stderr, "no log\n");
-  testing::InitGoogleTest(&argc, argv);
+  test::InitTestProgram(&argc, argv);
   CommandLine line;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];

@@ -15,8 +15,9 @@
 
 #include "base/log.h"
 #include "crash_run.h"
+#include "tests/support/test_main.h"
 
-namespace cleat::sim {
+namespace cleat::sim::crash_test {
 namespace {
 
 std::string program;
@@ -33,7 +34,7 @@ std::string Again(const CrashConfig& config) {
 }
 
 // Fewer where each costs many times as much.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
 constexpr uint64_t kSeeds = 200;
 constexpr uint64_t kStride = 11;
 #else
@@ -264,12 +265,12 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace cleat::sim
+}  // namespace cleat::sim::crash_test
 
 int main(int argc, char** argv) {
-  cleat::sim::program = argv[0];
+  cleat::sim::crash_test::program = argv[0];
   // What the engine says about dying peers is of no interest here.
   if (!cleat::log::Init(argv[0], "critical")) std::fprintf(stderr, "no log\n");
-  testing::InitGoogleTest(&argc, argv);
-  return cleat::sim::Main(argc, argv);
+  cleat::test::InitTestProgram(&argc, argv);
+  return cleat::sim::crash_test::Main(argc, argv);
 }

@@ -8,7 +8,7 @@
 
 #include "operations.h"
 
-namespace cleat::sim {
+namespace cleat::sim::negative_controls_test {
 namespace {
 
 struct Control {
@@ -47,4 +47,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace cleat::sim
+}  // namespace cleat::sim::negative_controls_test

@@ -5,17 +5,8 @@
 #include "command_line.h"
 #include "operations.h"
 
-namespace cleat::sim {
+namespace cleat::sim::operations_test {
 namespace {
-
-std::string RunSeed(const CommandLine& line) {
-  OperationsConfig config;
-  config.seed = line.seed;
-  config.operations = line.operations != 0 ? line.operations : config.operations;
-  config.trace = line.trace;
-  Operations operations(config);
-  return operations.Run();
-}
 
 class OperationsTest : public testing::TestWithParam<uint64_t> {};
 
@@ -48,8 +39,4 @@ TEST(OperationsReplayTest, TheSameSeedGivesTheSameRun) {
 }
 
 }  // namespace
-}  // namespace cleat::sim
-
-int main(int argc, char** argv) {
-  return cleat::sim::RunMain(argc, argv, cleat::sim::RunSeed);
-}
+}  // namespace cleat::sim::operations_test

@@ -15,7 +15,7 @@
 #include "sim_endpoint.h"
 #include "world.h"
 
-namespace cleat::sim {
+namespace cleat::sim::resize_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -93,4 +93,4 @@ TEST_F(ResizeTest, ASizeThatComesLateIsNoError) {
 }
 
 }  // namespace
-}  // namespace cleat::sim
+}  // namespace cleat::sim::resize_test

@@ -26,7 +26,7 @@
 #include "host.h"
 #include "tests/environment.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::crash_test {
 namespace {
 
 using test::FromEnvironment;
@@ -159,4 +159,4 @@ INSTANTIATE_TEST_SUITE_P(Crash, CrashControlTest,
                          });
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::crash_test

@@ -12,7 +12,7 @@
 #include "io_load.h"
 #include "peer.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::disk_io_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -296,4 +296,4 @@ TEST(Disk, MemoryHotPlugUnderIo) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::disk_io_test

@@ -18,7 +18,7 @@
 #include "peer.h"
 #include "tests/unit/modules/xts_reference.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::encryption_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
@@ -224,4 +224,4 @@ TEST(EncryptionTest, TheKeyEncryptionKeyChangesUnderRunningIo) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::encryption_test

@@ -13,7 +13,7 @@
 #include "host.h"
 #include "peer.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::errors_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{1} << 20;
@@ -215,4 +215,4 @@ TEST(ErrorsWithoutEngine, EngineIsAbsent) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::errors_test

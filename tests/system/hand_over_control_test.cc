@@ -31,10 +31,11 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "lying_link.h"
+#include "tests/support/paths.h"
 #include "throttled_disk.h"
 #include "upgrade_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hand_over_control_test {
 namespace {
 
 constexpr char kBlue[] = "blue";
@@ -107,8 +108,8 @@ class HandOverControl : public testing::TestWithParam<Lock> {
     auto disk = ThrottledDisk::Make(CrashRig::kDiskBytes);
     if (!disk) GTEST_SKIP() << disk.error().message << ": NOTHING was tested here";
     disk_ = std::move(*disk);
-    host_ = std::make_unique<Host>(
-        HostOptions{.with_engine = false, .engine_preload = locked() ? "" : CLEAT_NO_LOCK});
+    host_ = std::make_unique<Host>(HostOptions{
+        .with_engine = false, .engine_preload = locked() ? "" : test::BuiltForTests("libcleat_no_lock.so")});
     link_ = std::make_unique<LyingLink>(host_->Path("lying.sock"), host_->Path("engine.sock"));
     host_->AddEngine(kBlue, {}, link_->path());
     rig_ = std::make_unique<CrashRig>(*host_, 1);
@@ -207,4 +208,4 @@ INSTANTIATE_TEST_SUITE_P(Upgrade, HandOverControl, testing::Values(Lock::kThere,
                          });
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hand_over_control_test

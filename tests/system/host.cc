@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "perf/deadline.h"
+#include "tests/support/paths.h"
 
 namespace cleat::system_test {
 namespace {
@@ -100,7 +101,7 @@ void Host::CheckLog(const std::string& name) const {
 std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments,
                                      const std::string& log, const std::string& preload) {
   Process::Options options;
-  options.program = std::string(CLEAT_BIN_DIR) + "/" + program;
+  options.program = test::Program(program);
   options.arguments = arguments;
   options.log_path = Path(log + ".log");
   options.directory = directory_;

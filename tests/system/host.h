@@ -22,7 +22,7 @@ namespace cleat::system_test {
 inline constexpr const char* kEngineId = "engine-0";
 inline constexpr const char* kEngineName = "engines/engine-0";
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(CLEAT_ASAN)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

@@ -22,7 +22,7 @@
 #include "base/random.h"
 #include "hostile_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hostile_callers_test {
 namespace {
 
 constexpr size_t kHugeBytes = size_t{4} << 20;
@@ -284,4 +284,4 @@ TEST_F(HostileOrders, DescriptorsThatNobodyAskedForAreClosed) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hostile_callers_test

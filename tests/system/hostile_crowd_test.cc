@@ -28,7 +28,7 @@
 #include "peer.h"
 #include "perf/hostile.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hostile_crowd_test {
 namespace {
 
 constexpr int kHonest = 49;
@@ -296,4 +296,4 @@ TEST(HostileCrowd, FortyNineBesideOneHostile) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hostile_crowd_test

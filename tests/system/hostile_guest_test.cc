@@ -23,7 +23,7 @@
 #include "perf/deadline.h"
 #include "perf/hostile.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hostile_guest_test {
 namespace {
 
 constexpr const char* kSlow = "slow";
@@ -455,4 +455,4 @@ TEST_F(HostileGuest, SendsTenThousandMessages) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hostile_guest_test

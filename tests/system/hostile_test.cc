@@ -12,7 +12,7 @@
 #include "hostile_rig.h"
 #include "perf/hostile.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hostile_test {
 namespace {
 
 using perf::RingOutcome;
@@ -146,7 +146,7 @@ TEST_F(Hostile, StatusNamesWhatThePeerDid) {
 }
 
 // 50 peers, one of which stalls in the middle of a message: the others come and work meanwhile.
-TEST(HostileCrowd, OneOfFiftyStallsInTheMiddleOfAMessage) {
+TEST(HostileOneOfMany, OneOfFiftyStallsInTheMiddleOfAMessage) {
   constexpr int kPeers = 50;
   constexpr uint64_t kSmallDisk = uint64_t{8} << 20;
   Host host({.reactors = 2});
@@ -175,4 +175,4 @@ TEST(HostileCrowd, OneOfFiftyStallsInTheMiddleOfAMessage) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hostile_test

@@ -15,7 +15,7 @@
 #include "peer.h"
 #include "perf/hostile.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::hostile_visits_test {
 namespace {
 
 constexpr int kControllers = 4;
@@ -169,4 +169,4 @@ TEST(HostileVisits, LeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::hostile_visits_test

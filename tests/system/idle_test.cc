@@ -13,7 +13,7 @@
 #include "host.h"
 #include "peer.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::idle_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{1} << 20;
@@ -67,4 +67,4 @@ TEST(Idle, OnlyReactorsHaveTheirCores) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::idle_test

@@ -19,7 +19,7 @@
 #include "peer.h"
 #include "tests/unit/keys/core_image.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::key_leak_test {
 namespace {
 
 constexpr int kDisksWithoutWiping = 32;
@@ -185,4 +185,4 @@ TEST(KeyLeakTest, CleatdLeavesNoCore) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::key_leak_test

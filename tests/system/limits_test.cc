@@ -13,7 +13,7 @@
 #include "io_load.h"
 #include "peer.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::limits_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{64} << 20;
@@ -185,4 +185,4 @@ TEST(LimitsTest, WhatWaitsKeepsNobodyFromGoing) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::limits_test

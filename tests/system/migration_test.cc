@@ -17,7 +17,7 @@
 #include "peer.h"
 #include "perf/message_socket.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::migration_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{16} << 20;
@@ -346,4 +346,4 @@ TEST(MigrationRules, OneThatOwnsAndOneThatComes) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::migration_test

@@ -23,9 +23,10 @@
 #include "io_load.h"
 #include "peer.h"
 #include "perf/deadline.h"
+#include "tests/support/paths.h"
 #include "upgrade_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::observe_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -113,7 +114,7 @@ struct Output {
 };
 Output Cleatctl(const Host& host, const std::string& arguments) {
   const std::string command =
-      fmt::format("CLEAT_ADDRESS={} {}/cleatctl {} 2>&1", host.address(), CLEAT_BIN_DIR, arguments);
+      fmt::format("CLEAT_ADDRESS={} {} {} 2>&1", host.address(), test::Program("cleatctl"), arguments);
   Output run;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return run;
@@ -294,4 +295,4 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::observe_test

@@ -22,7 +22,7 @@
 #include "peer.h"
 #include "tests/environment.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::operations_test {
 namespace {
 
 using test::FromEnvironment;
@@ -349,4 +349,4 @@ TEST_F(Operations, AnyOrderAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::operations_test

@@ -19,8 +19,9 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "perf/deadline.h"
+#include "tests/support/paths.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::perf_tool_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -59,7 +60,7 @@ struct PerfTool : testing::Test {
   Outcome Run(const std::string& arguments) const {
     const std::string err_path = host.Path(fmt::format("perf-{}.err", ++runs));
     const std::string line =
-        fmt::format("exec timeout 100 {}/cleat-perf {} 2>{}", CLEAT_BIN_DIR, arguments, err_path);
+        fmt::format("exec timeout 100 {} {} 2>{}", test::Program("cleat-perf"), arguments, err_path);
     Outcome outcome;
     FILE* pipe = popen(line.c_str(), "r");  // NOLINT(cert-env33-c): our own arguments
     if (pipe == nullptr) return outcome;
@@ -308,4 +309,4 @@ TEST_F(PerfTool, WrongCommandLinesSayWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::perf_tool_test

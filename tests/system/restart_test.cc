@@ -24,7 +24,7 @@
 #include "peer.h"
 #include "tests/unit/modules/lock_of_nobody.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::restart_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
@@ -380,4 +380,4 @@ TEST(MemoryDisk, ContentOutlivesEitherProcess) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::restart_test

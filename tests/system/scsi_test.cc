@@ -13,7 +13,7 @@
 #include "peer.h"
 #include "scsi_load.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::scsi_test {
 namespace {
 
 namespace scsi = perf::scsi;
@@ -396,4 +396,4 @@ TEST_F(ScsiSystem, TheEngineIsReplacedUnderLoad) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::scsi_test

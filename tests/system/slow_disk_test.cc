@@ -15,9 +15,10 @@
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
+#include "tests/support/paths.h"
 #include "throttled_disk.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::slow_disk_test {
 namespace {
 
 constexpr uint64_t kRounds = kSanitized ? 2 : 4;
@@ -105,7 +106,8 @@ TEST_P(SlowDisk, WritesLandAfterTheEngineIsGone) {
 TEST(SlowDiskControl, WithoutALockItIsFound) {
   if (kSanitized)
     GTEST_SKIP() << "sanitizers don't share a process with preloaded libraries: NOTHING was tested";
-  setenv("LD_PRELOAD", CLEAT_NO_LOCK, 1);  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  setenv("LD_PRELOAD", test::BuiltForTests("libcleat_no_lock.so").c_str(),
+         1);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   auto disk = ThrottledDisk::Make(CrashRig::kDiskBytes);
   if (!disk) GTEST_SKIP() << disk.error().message << ": NOTHING was tested here";
   Host host({.reactors = 1});
@@ -123,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(Crash, SlowDisk,
                          [](const auto& what) { return what.param.name; });
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::slow_disk_test

@@ -21,7 +21,7 @@
 #include "perf/deadline.h"
 #include "upgrade_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::upgrade_limits_test {
 namespace {
 
 constexpr char kBlue[] = "blue";
@@ -142,4 +142,4 @@ TEST_F(UpgradeLimitsTest, EnginesThatCountForThemselvesAreFound) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::upgrade_limits_test

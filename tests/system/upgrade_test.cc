@@ -22,7 +22,7 @@
 #include "tests/environment.h"
 #include "upgrade_rig.h"
 
-namespace cleat::system_test {
+namespace cleat::system_test::upgrade_test {
 namespace {
 
 using test::FromEnvironment;
@@ -163,4 +163,4 @@ TEST_F(UpgradeTest, StandbyTakesOver) {
 }
 
 }  // namespace
-}  // namespace cleat::system_test
+}  // namespace cleat::system_test::upgrade_test

@@ -22,7 +22,7 @@ def run(lab: Lab, program: str, options: Sequence[str], bars: Sequence[str], tim
     name = name or program.removeprefix("cleat-").removesuffix("-bench")
     path = os.path.join(lab.bin_dir, program)
     if not os.path.exists(path):
-        raise BenchError(f"{path} is missing, and with it {', '.join(bars)}: run 'make build'")
+        raise BenchError(f"{path} is missing, and with it {', '.join(bars)}: run 'make bench'")
     out, log = lab.path(f"{name}.json"), os.path.join(lab.log_dir, f"{name}.log")
     command = [path, "--bin-dir", lab.bin_dir, "--json", out, "--engine-core", str(lab.engine_core), *options,
                *(["--quick"] if lab.quick else [])]

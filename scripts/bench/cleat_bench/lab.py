@@ -108,7 +108,7 @@ class Lab:
             done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=timeout_s, check=False)
         except FileNotFoundError:
-            raise BenchError(f"{program} is missing: run 'make build'") from None
+            raise BenchError(f"{program} is missing: run 'make bench'") from None
         except subprocess.TimeoutExpired:
             raise BenchError(f"cleat-perf {' '.join(arguments)}: no end after {timeout_s:.0f} s") from None
         if done.returncode != 0:

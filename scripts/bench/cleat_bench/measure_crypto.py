@@ -46,7 +46,7 @@ def one_round(lab: Lab, name: str) -> dict[str, Any]:
     command = [str(program), "--op", op, "--unit", str(unit), "--rounds", "1", "--round-ms",
                str(max(1, round(lab.pace.run_s * 1e3)))]
     if not program.exists():
-        raise BenchError(f"{program} is missing: run 'make build'")
+        raise BenchError(f"{program} is missing: run 'make bench'")
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
                           check=False, preexec_fn=lambda: os.sched_setaffinity(0, {lab.engine_core}))
     if done.returncode != 0:

@@ -22,7 +22,7 @@ TIMEOUT_S = 600
 def measure(lab: Lab) -> dict[str, Figure]:
     build = Path(lab.bin_dir).parent
     if not (build / "tests" / "device_loop").exists():
-        raise BenchError(f"{build}/tests/device_loop is missing: run 'make build'")
+        raise BenchError(f"{build}/tests/device_loop is missing: run 'make bench'")
     with tempfile.NamedTemporaryFile(dir=lab.dir) as out:
         done = subprocess.run([sys.executable, str(GATE), str(build), "--json", out.name], capture_output=True, text=True,
                               timeout=TIMEOUT_S, check=False)

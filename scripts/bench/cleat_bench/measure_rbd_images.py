@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What open images of a Ceph cluster take, and what it costs them to share a client.
 
-- 500 images that are open, owned and were written to, in one process: a run of rbd_scale_test, on a cluster of its own. Memory
+- 500 images that are open, owned and were written to, in one process: a run of rbd_scale_test.cc, on a cluster of its own. Memory
   in use is what the C library's heap has handed out beyond what it has again when all are closed; one run, since it hardly varies.
 - 128 images with 1, 4, 16, 32 and 64 of them a client: cleat-rbd-load opens them all at once, and owns them. In turns.
 - a few images under load, each with a client of its own or sharing them: the same program, 50 % random reads and 50 % random
@@ -41,8 +41,8 @@ def seconds(pace: Pace) -> float:
 
 
 def measure(lab: Lab) -> dict[str, Figure]:
-    program = os.path.join(lab.bin_dir, "..", "tests", "rbd_scale_test")
-    output = _run([program], dict(os.environ, CLEAT_CEPH_IMAGES=str(IMAGES), CLEAT_CEPH_ROUNDS="1"))
+    program = os.path.join(lab.bin_dir, "..", "tests", "rbd_test")
+    output = _run([program, "--of", "rbd_scale_test.cc"], dict(os.environ, CLEAT_CEPH_IMAGES=str(IMAGES), CLEAT_CEPH_ROUNDS="1"))
     lab.record(f"{IMAGES} images", [program], output.splitlines())
     return figures_of(output)
 
@@ -113,7 +113,7 @@ def _run(command: list[str], environment: dict[str, str]) -> str:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment,
                               timeout=TIMEOUT_S, check=False)
     except FileNotFoundError:
-        raise BenchError(f"{program} is missing: run 'make build'") from None
+        raise BenchError(f"{program} is missing: run 'make bench'") from None
     except subprocess.TimeoutExpired:
         raise BenchError(f"{program}: no end after {TIMEOUT_S} s") from None
     if done.returncode != 0:

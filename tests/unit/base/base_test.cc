@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 
-namespace cleat {
+namespace cleat::base_test {
 namespace {
 
 Result<std::unique_ptr<int>> Halve(int value) {
@@ -106,4 +106,4 @@ TEST(Log, RefusesAnUnknownLevel) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::base_test

@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 
-namespace cleat {
+namespace cleat::intrusive_list_test {
 namespace {
 
 struct Item {
@@ -95,4 +95,4 @@ TEST(IntrusiveList, AnElementIsInOneListOnly) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::intrusive_list_test

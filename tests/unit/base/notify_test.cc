@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 
-namespace cleat {
+namespace cleat::notify_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -128,4 +128,4 @@ TEST(ServiceNotifier, ASocketThatCannotBeUsedIsAnError) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::notify_test

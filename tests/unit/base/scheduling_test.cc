@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-namespace cleat {
+namespace cleat::scheduling_test {
 namespace {
 
 // Of this thread: sched_attr's sched_runtime. 0: a kernel that does not tell.
@@ -68,4 +68,4 @@ TEST(Scheduling, StaysOnTheCpusBesideOthers) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::scheduling_test

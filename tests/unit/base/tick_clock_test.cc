@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace cleat {
+namespace cleat::tick_clock_test {
 namespace {
 
 constexpr int kLooks = 200'000;
@@ -49,4 +49,4 @@ TEST(TickClockTest, WithoutACounterItIsTheKernels) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::tick_clock_test

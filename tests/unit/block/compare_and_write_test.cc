@@ -14,7 +14,7 @@
 #include "block/pipeline.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::block {
+namespace cleat::block::compare_and_write_test {
 namespace {
 
 constexpr uint64_t kBytes = 64 * 1024;
@@ -270,4 +270,4 @@ TEST_F(CompareAndWriteTest, AGrownDiskTakesRequestsUpToItsNewEnd) {
 }
 
 }  // namespace
-}  // namespace cleat::block
+}  // namespace cleat::block::compare_and_write_test

@@ -17,7 +17,7 @@
 
 #include "block/memory.h"
 
-namespace cleat::block {
+namespace cleat::block::memory_guard_test {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -111,7 +111,7 @@ TEST_F(Guarded, UnderLoad) {
 using GuardedDeathTest = Guarded;
 
 TEST_F(GuardedDeathTest, OtherFaultsStayFatal) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // have handlers and exits of their own
+#if !defined(CLEAT_ASAN) && !defined(CLEAT_TSAN)  // have handlers and exits of their own
   void* mine = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[0].get(), 0);
   ASSERT_NE(mine, MAP_FAILED);
   ASSERT_EQ(ftruncate(fds_[0].get(), 0), 0);
@@ -122,4 +122,4 @@ TEST_F(GuardedDeathTest, OtherFaultsStayFatal) {
 }
 
 }  // namespace
-}  // namespace cleat::block
+}  // namespace cleat::block::memory_guard_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace cleat::block {
+namespace cleat::block::memory_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -197,4 +197,4 @@ TEST(MemoryMap, CutsHugePieces) {
 }
 
 }  // namespace
-}  // namespace cleat::block
+}  // namespace cleat::block::memory_test

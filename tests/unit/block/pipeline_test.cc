@@ -10,7 +10,7 @@
 
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::block {
+namespace cleat::block::pipeline_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = 1 << 20;
@@ -201,4 +201,4 @@ TEST(Geometry, IsChecked) {
 }
 
 }  // namespace
-}  // namespace cleat::block
+}  // namespace cleat::block::pipeline_test

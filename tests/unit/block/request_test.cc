@@ -8,7 +8,7 @@
 
 #include "block/pipeline.h"
 
-namespace cleat::block {
+namespace cleat::block::request_test {
 namespace {
 
 struct Layer {
@@ -66,4 +66,4 @@ TEST(Request, MayDieInItsCompletion) {
 }
 
 }  // namespace
-}  // namespace cleat::block
+}  // namespace cleat::block::request_test

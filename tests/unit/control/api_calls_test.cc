@@ -18,8 +18,9 @@
 #include "fake_engine.h"
 #include "requests.h"
 #include "temp_dir.h"
+#include "tests/support/paths.h"
 
-namespace cleat::control {
+namespace cleat::control::api_calls_test {
 namespace {
 
 v1::UpdateDiskRequest Grow(const std::string& id, uint64_t size_bytes) {
@@ -420,7 +421,7 @@ TEST(ReasonsTest, EachReasonHasACodeAMeaningAndAnAction) {
 
 // The table in the documentation is the one in the code.
 TEST(ReasonsTest, TheDocumentationSaysTheSame) {
-  std::ifstream file(CLEAT_SOURCE_DIR "/docs/api.md");
+  std::ifstream file(test::SourceFile("docs/api.md"));
   std::set<std::string> documented;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("| `") && std::count(line.begin(), line.end(), '|') == 5) documented.insert(line);
@@ -435,4 +436,4 @@ TEST(ReasonsTest, TheDocumentationSaysTheSame) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::api_calls_test

@@ -21,7 +21,7 @@
 #include "requests.h"
 #include "temp_dir.h"
 
-namespace cleat::control {
+namespace cleat::control::api_security_test {
 namespace {
 
 std::string ReadAll(const std::string& path) {
@@ -412,4 +412,4 @@ TEST_F(TlsTest, WrongFilesAreNamedAtTheStart) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::api_security_test

@@ -12,8 +12,9 @@
 #include "fake_engine.h"
 #include "requests.h"
 #include "temp_dir.h"
+#include "tests/support/paths.h"
 
-namespace cleat::control {
+namespace cleat::control::api_test {
 namespace {
 
 class ApiTest : public ::testing::Test {
@@ -42,8 +43,8 @@ class ApiTest : public ::testing::Test {
   };
   // cleatctl, with this daemon's address unless `arguments` name another.
   Run Ctl(const std::string& arguments) {
-    const std::string command =
-        "CLEAT_ADDRESS=unix:" + options_.api_socket + " " + CLEATCTL + " " + arguments + " 2>&1";
+    const std::string command = "CLEAT_ADDRESS=unix:" + options_.api_socket + " " +
+                                test::Program("cleatctl") + " " + arguments + " 2>&1";
     Run run;
     FILE* pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) return run;
@@ -205,4 +206,4 @@ TEST_F(ApiTest, CleatctlSaysWhatIsWrongByItsExitCode) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::api_test

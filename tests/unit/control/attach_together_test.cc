@@ -16,7 +16,7 @@
 #include "requests.h"
 #include "temp_dir.h"
 
-namespace cleat::control {
+namespace cleat::control::attach_together_test {
 namespace {
 
 constexpr int kCallers = 8;
@@ -159,4 +159,4 @@ TEST_F(AttachTogetherTest, WhatIsBeingAttachedIsNotDeleted) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::attach_together_test

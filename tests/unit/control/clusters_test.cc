@@ -11,7 +11,7 @@
 #include "keys/ceph_key.h"
 #include "requests.h"
 
-namespace cleat::control {
+namespace cleat::control::clusters_test {
 namespace {
 
 // Keys made by nobody; the second differs in one byte of the secret.
@@ -402,4 +402,4 @@ TEST_F(ClustersTest, ConnectionsAreInTheEnginesStatusWhileItIsConnected) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::clusters_test

@@ -12,7 +12,7 @@
 #include "full_disk.h"
 #include "requests.h"
 
-namespace cleat::control {
+namespace cleat::control::conductor_test {
 namespace {
 
 class ConductorTest : public ConductorRig {
@@ -426,4 +426,4 @@ TEST_F(ConductorTest, GarbageEndsThatConnectionOnly) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::conductor_test

@@ -8,7 +8,7 @@
 
 #include "segment_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::counters_test {
 namespace {
 
 using observe::OpColumn;
@@ -227,4 +227,4 @@ TEST_F(CountersTest, WhatIsNoSegmentDoesNoHarm) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::counters_test

@@ -11,7 +11,7 @@
 #include "control/memory_keeper.h"
 #include "control/names.h"
 
-namespace cleat::control {
+namespace cleat::control::engine_view_test {
 namespace {
 
 constexpr uint64_t kRevision = 7;
@@ -85,4 +85,4 @@ TEST_F(HeldBackTest, DoesNotWaitForOneThatIsLost) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::engine_view_test

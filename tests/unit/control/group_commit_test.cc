@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace cleat::control {
+namespace cleat::control::group_commit_test {
 namespace {
 
 constexpr int kFailing = 1000;  // a commit with this row fails
@@ -71,4 +71,4 @@ TEST_F(GroupCommitTest, ACommitHasALimit) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::group_commit_test

@@ -14,7 +14,7 @@
 #include "requests.h"
 #include "temp_dir.h"
 
-namespace cleat::control {
+namespace cleat::control::host_state_test {
 namespace {
 
 class HostStateTest : public ::testing::Test {
@@ -426,4 +426,4 @@ TEST_F(HostStateTest, AMemoryDiskThatReachedAnEngineIsNotReplacedByZeroes) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::host_state_test

@@ -8,7 +8,7 @@
 #include "control/reasons.h"
 #include "requests.h"
 
-namespace cleat::control {
+namespace cleat::control::limits_test {
 namespace {
 
 class LimitsTest : public ConductorRig {
@@ -280,4 +280,4 @@ TEST_F(LimitsTest, LimitsThatChangeWhileTheyAreBeingSetArriveInTheEnd) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::limits_test

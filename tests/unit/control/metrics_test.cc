@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-namespace cleat::control {
+namespace cleat::control::metrics_test {
 namespace {
 
 class CephMetricsTest : public testing::Test {
@@ -91,4 +91,4 @@ TEST_F(CephMetricsTest, NothingIsSaidWithoutConnections) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::metrics_test

@@ -9,7 +9,7 @@
 #include "requests.h"
 #include "temp_dir.h"
 
-namespace cleat::control {
+namespace cleat::control::migration_test {
 namespace {
 
 constexpr auto kActive = v1::ATTACHMENT_MODE_ACTIVE;
@@ -154,4 +154,4 @@ TEST_F(MigrationTest, WhoWasAwayLearnsItFromTheInventory) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::migration_test

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "moves_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::moves_random_test {
 namespace {
 
 class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<uint64_t> {
@@ -148,4 +148,4 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RandomMovesTest,
                                           Number("CLEAT_SEED", 1) + Number("CLEAT_SEEDS", 12)));
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::moves_random_test

@@ -7,7 +7,7 @@
 #include "engine_v1_frozen.pb.h"
 #include "moves_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::old_engine_test {
 namespace {
 
 // As the messages of then read it and write it again.
@@ -93,4 +93,4 @@ TEST_F(OldEngineTest, ADiskWhoseVmMigratesHereIsNotAskedOfItAndTheErrorNamesIt) 
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::old_engine_test

@@ -8,7 +8,7 @@
 
 #include "segment_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::slow_watch_test {
 namespace {
 
 class SlowWatchTest : public testing::Test {
@@ -197,4 +197,4 @@ TEST_F(SlowWatchTest, ADeadEnginesDisksAreNotCalledStuck) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::slow_watch_test

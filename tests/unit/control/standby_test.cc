@@ -7,7 +7,7 @@
 
 #include "moves_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::standby_test {
 namespace {
 
 class StandbyTest : public MovesRig {
@@ -391,4 +391,4 @@ TEST_F(ProcessTest, ARealProcessDeathIsSeen) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::standby_test

@@ -15,8 +15,9 @@
 #include "full_disk.h"
 #include "requests.h"
 #include "temp_dir.h"
+#include "tests/support/paths.h"
 
-namespace cleat::control {
+namespace cleat::control::store_damage_test {
 namespace {
 
 DiskRow Disk(const std::string& id) {
@@ -43,7 +44,7 @@ v1::Reason ReasonOfOpening(const std::string& folder) {
 // is being detached.
 TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
   const TempDir dir;
-  std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema1.db", dir / "cleat.db");
+  std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema1.db"), dir / "cleat.db");
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -82,7 +83,7 @@ TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
   const TempDir dir;
   const std::string path = dir / "cleat.db";
   const auto copy = [&] {
-    std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema2.db", path,
+    std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema2.db"), path,
                                std::filesystem::copy_options::overwrite_existing);
   };
   copy();
@@ -116,7 +117,7 @@ TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
 // Made by the version before clusters: a group, two disks, one limited, one encrypted, a controller, an attachment.
 TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
   const TempDir dir;
-  std::filesystem::copy_file(CLEAT_SOURCE_DIR "/tests/unit/control/data/schema3.db", dir / "cleat.db");
+  std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema3.db"), dir / "cleat.db");
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -274,4 +275,4 @@ TEST_F(DamagedStoreTest, OverwrittenBytesAreNoticedOrDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::store_damage_test

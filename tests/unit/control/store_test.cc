@@ -11,7 +11,7 @@
 
 #include "temp_dir.h"
 
-namespace cleat::control {
+namespace cleat::control::store_test {
 namespace {
 
 DiskRow StoredDisk(const std::string& id) {
@@ -152,4 +152,4 @@ TEST(StoreTest, WhatWasAcknowledgedSurvivesKillMinusNine) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::store_test

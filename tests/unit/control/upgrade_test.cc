@@ -7,7 +7,7 @@
 #include "control/reasons.h"
 #include "moves_rig.h"
 
-namespace cleat::control {
+namespace cleat::control::upgrade_test {
 namespace {
 
 class UpgradeTest : public MovesRig {
@@ -578,4 +578,4 @@ INSTANTIATE_TEST_SUITE_P(AtEachStep, RestartTest,
                                             ::testing::Bool()));
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::upgrade_test

@@ -12,13 +12,13 @@
 
 #include "tests/unit/keys/freed_bytes.h"
 
-namespace cleat::control {
+namespace cleat::control::wiping_free_test {
 namespace {
 
 constexpr char kMark = 0x5a;
 constexpr size_t kBytes = 1000;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
 constexpr bool kReplaced = false;
 #else
 constexpr bool kReplaced = true;
@@ -107,4 +107,4 @@ TEST_F(WipingFree, WithoutItFreedMemoryIsAsItWas) {
 }
 
 }  // namespace
-}  // namespace cleat::control
+}  // namespace cleat::control::wiping_free_test

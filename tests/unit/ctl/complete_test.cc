@@ -7,7 +7,7 @@
 
 #include "ctl/app.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::complete_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -98,4 +98,4 @@ TEST_F(CompleteTest, NobodyThereIsQuiet) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::complete_test

@@ -8,7 +8,7 @@
 #include "ctl/output.h"
 #include "ctl/yaml.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::host_file_test {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
@@ -208,4 +208,4 @@ TEST(HostFileTest, AFileThatCantBeReadIsNamed) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::host_file_test

@@ -5,7 +5,7 @@
 
 #include "google/rpc/error_details.pb.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::reasons_test {
 namespace {
 
 TEST(ReasonsTest, EachHasACodeAMeaningAndAnAction) {
@@ -47,4 +47,4 @@ TEST(ReasonsTest, OnlyCleatsOwnAreTakenFromAStatus) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::reasons_test

@@ -13,7 +13,7 @@
 #include "ctl/client.h"
 #include "google/rpc/error_details.pb.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::run_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -299,4 +299,4 @@ TEST_F(RunTest, WhatNeedsNoCleatd) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::run_test

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::top_test {
 namespace {
 
 v1::DiskStats& AddDisk(v1::GetStatsResponse& response, const std::string& id, uint64_t since_ns = 1) {
@@ -115,4 +115,4 @@ TEST_F(TopTest, TheTextKeepsToItsLinesAndLeavesIdleDisksOut) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::top_test

@@ -11,7 +11,7 @@
 #include "ctl/size.h"
 #include "ctl/table.h"
 
-namespace cleat::ctl {
+namespace cleat::ctl::values_test {
 namespace {
 
 TEST(SizeTest, UnitsArePowersOf1024) {
@@ -151,4 +151,4 @@ TEST(NearestTest, SlipsAndPartsAreNearAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace cleat::ctl
+}  // namespace cleat::ctl::values_test

@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 
-namespace cleat::engine {
+namespace cleat::engine::codec_test {
 namespace {
 
 using Envelope = Cleat__Engine__V1__Envelope;
@@ -406,4 +406,4 @@ TEST(Codec, AnUnknownControllerTypeIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::codec_test

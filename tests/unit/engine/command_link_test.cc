@@ -18,7 +18,7 @@
 
 #include "tests/unit/vhost/host.h"
 
-namespace cleat::engine {
+namespace cleat::engine::command_link_test {
 namespace {
 
 using vhost::test::Host;
@@ -285,4 +285,4 @@ TEST_F(CommandLinkTest, ItWaitsForThatOnlySoLong) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::command_link_test

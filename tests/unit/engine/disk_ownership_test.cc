@@ -13,7 +13,7 @@
 #include "engine/controller.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::engine {
+namespace cleat::engine::disk_ownership_test {
 namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
@@ -326,4 +326,4 @@ TEST_F(DiskOwnershipTest, WhatHasGrownMeanwhileIsSeenBeforeTheGuestRuns) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::disk_ownership_test

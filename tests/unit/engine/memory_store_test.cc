@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace cleat::engine {
+namespace cleat::engine::memory_store_test {
 namespace {
 
 UniqueFd MakeMemory(uint64_t size_bytes) {
@@ -47,4 +47,4 @@ TEST(MemoryStore, DropIsFinalAndHarmlessTwice) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::memory_store_test

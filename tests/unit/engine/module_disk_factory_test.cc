@@ -14,7 +14,7 @@
 #include "modules/fault/fault.h"
 #include "reactor/reactor.h"
 
-namespace cleat::engine {
+namespace cleat::engine::module_disk_factory_test {
 namespace {
 
 using Opened = Result<OpenDisk>;
@@ -133,4 +133,4 @@ TEST_F(ModuleDiskFactoryTest, LimitsThatCantBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::module_disk_factory_test

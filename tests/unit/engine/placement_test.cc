@@ -7,7 +7,7 @@
 
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::engine {
+namespace cleat::engine::placement_test {
 namespace {
 
 class PlacementTest : public testing::Test {
@@ -35,4 +35,4 @@ TEST_F(PlacementTest, AWideDeviceTakesAllAndIsGivenBack) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::placement_test

@@ -5,7 +5,7 @@
 
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::engine {
+namespace cleat::engine::watchdog_test {
 namespace {
 
 constexpr uint64_t kLimitNs = 30 * kNsPerSecond;
@@ -87,4 +87,4 @@ TEST_F(WatchdogTest, WithoutALimitNobodyIsAsked) {
 }
 
 }  // namespace
-}  // namespace cleat::engine
+}  // namespace cleat::engine::watchdog_test

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-namespace cleat::keys {
+namespace cleat::keys::data_key_test {
 namespace {
 
 std::vector<uint8_t> Counting(size_t bytes) {
@@ -41,4 +41,4 @@ TEST(DataKey, HasTwoDifferentHalves) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::data_key_test

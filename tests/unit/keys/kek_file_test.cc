@@ -11,7 +11,7 @@
 
 #include "tests/unit/keys/kek_dir.h"
 
-namespace cleat::keys {
+namespace cleat::keys::kek_file_test {
 namespace {
 
 using test::KekDir;
@@ -117,4 +117,4 @@ TEST(KekFile, MayBeACredential) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::kek_file_test

@@ -6,7 +6,7 @@
 #include "keys/ceph_key.h"
 #include "tests/unit/keys/hex.h"
 
-namespace cleat::keys {
+namespace cleat::keys::key_encryption_key_test {
 namespace {
 
 using test::FromHex;
@@ -130,4 +130,4 @@ TEST(KeyEncryptionKey, HasAnIdOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::key_encryption_key_test

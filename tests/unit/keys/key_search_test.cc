@@ -13,10 +13,11 @@
 
 #include "base/check.h"
 #include "base/unique_fd.h"
+#include "tests/support/paths.h"
 #include "tests/unit/keys/core_image.h"
 #include "tests/unit/keys/kek_dir.h"
 
-namespace cleat {
+namespace cleat::key_search_test {
 namespace {
 
 // A key-encryption key, and a data key wrapped under it by another implementation:
@@ -46,6 +47,7 @@ class Holder {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
     CLEAT_CHECK(pipe2(in.data(), O_CLOEXEC) == 0 && pipe2(out.data(), O_CLOEXEC) == 0);
+    const std::string holder = test::BuiltForTests("key_holder");
     pid_ = fork();
     if (pid_ == 0) {
       dup2(in[0], STDIN_FILENO);
@@ -53,7 +55,7 @@ class Holder {
       const rlimit any{RLIM_INFINITY, RLIM_INFINITY};
       if (core_folder != nullptr && (chdir(core_folder) != 0 || setrlimit(RLIMIT_CORE, &any) != 0))
         _exit(126);
-      execl(KEY_HOLDER, KEY_HOLDER, arena, kek_file.c_str(), kKekId, kWrapped, nullptr);
+      execl(holder.c_str(), holder.c_str(), arena, kek_file.c_str(), kKekId, kWrapped, nullptr);
       _exit(127);
     }
     close(in[0]);
@@ -139,4 +141,4 @@ TEST(KeySearch, ArenaThatComesTooLateIsAnError) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::key_search_test

@@ -8,7 +8,7 @@
 
 #include "tests/unit/keys/kek_dir.h"
 
-namespace cleat::keys {
+namespace cleat::keys::keyring_test {
 namespace {
 
 using test::KekDir;
@@ -108,4 +108,4 @@ TEST(Keyring, IsForAnyThread) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::keyring_test

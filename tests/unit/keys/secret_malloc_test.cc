@@ -15,13 +15,13 @@
 #include "keys/secret_arena.h"
 #include "tests/unit/keys/freed_bytes.h"
 
-namespace cleat::keys {
+namespace cleat::keys::secret_malloc_test {
 namespace {
 
 constexpr char kMark = 0x5a;
 constexpr size_t kBytes = 1000;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
 constexpr bool kReplaced = false;
 #else
 constexpr bool kReplaced = true;
@@ -151,4 +151,4 @@ TEST_F(SecretMalloc, AFullArenaLeavesItsReserveToKeys) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::secret_malloc_test

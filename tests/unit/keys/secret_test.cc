@@ -17,7 +17,7 @@
 
 #include "keys/secret_arena.h"
 
-namespace cleat::keys {
+namespace cleat::keys::secret_test {
 namespace {
 
 // Before OpenSSL is used by any test.
@@ -164,4 +164,4 @@ TEST(SecretArenaDeathTest, StopsAtASecondFreeAndAtAnOverrun) {
 }
 
 }  // namespace
-}  // namespace cleat::keys
+}  // namespace cleat::keys::secret_test

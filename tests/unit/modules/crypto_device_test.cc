@@ -12,7 +12,7 @@
 #include "modules/null/null.h"
 #include "tests/unit/modules/crypto_rig.h"
 
-namespace cleat::modules {
+namespace cleat::modules::crypto_device_test {
 namespace {
 
 using block::IoStatus;
@@ -271,4 +271,4 @@ TEST(Crypto, WorksOverStorageThatDelaysReordersAndFails) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::crypto_device_test

@@ -9,7 +9,7 @@
 #include "block/segments.h"
 #include "tests/unit/modules/crypto_rig.h"
 
-namespace cleat::modules {
+namespace cleat::modules::crypto_layout_test {
 namespace {
 
 using block::IoStatus;
@@ -20,7 +20,7 @@ using test::CryptoShape;
 using test::Io;
 
 // ThreadSanitizer makes the plain reference many times slower and has little to find in one reactor's thread.
-#ifdef __SANITIZE_THREAD__
+#ifdef CLEAT_TSAN
 constexpr int kOneIn = 10;
 #else
 constexpr int kOneIn = 1;
@@ -139,4 +139,4 @@ TEST(CryptoLayout, RandomRequestsAgainstACopyAndTheReference) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::crypto_layout_test

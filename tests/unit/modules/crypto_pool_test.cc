@@ -10,7 +10,7 @@
 
 #include "tests/unit/modules/crypto_rig.h"
 
-namespace cleat::modules {
+namespace cleat::modules::crypto_pool_test {
 namespace {
 
 using block::IoStatus;
@@ -204,4 +204,4 @@ TEST(CryptoPool, AReactorThatTheHubDoesNotKnowIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::crypto_pool_test

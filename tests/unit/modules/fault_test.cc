@@ -13,7 +13,7 @@
 #include "tests/unit/modules/test_disk.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::modules {
+namespace cleat::modules::fault_test {
 namespace {
 
 using block::IoStatus;
@@ -212,4 +212,4 @@ TEST(Fault, HoldsChannelsOfSeveralThreads) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::fault_test

@@ -13,7 +13,7 @@
 #include "tests/unit/modules/test_disk.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::modules {
+namespace cleat::modules::malloc_test {
 namespace {
 
 using block::IoStatus;
@@ -135,4 +135,4 @@ TEST_F(Malloc, ItsMemoryCannotShrinkUnderIt) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::malloc_test

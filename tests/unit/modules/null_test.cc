@@ -9,7 +9,7 @@
 #include "tests/unit/modules/test_disk.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::modules {
+namespace cleat::modules::null_test {
 namespace {
 
 using block::IoStatus;
@@ -45,4 +45,4 @@ TEST(Null, RefusesAnImpossibleShape) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::null_test

@@ -14,7 +14,7 @@
 #include "modules/uring/uring_ring.h"
 #include "tests/unit/modules/uring_fixture.h"
 
-namespace cleat::modules {
+namespace cleat::modules::uring_io_test {
 namespace {
 
 using block::IoStatus;
@@ -320,4 +320,4 @@ TEST(UringThreads, TwoReactorsShareADiskAndSleepMeanwhile) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::uring_io_test

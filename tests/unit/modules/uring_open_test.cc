@@ -19,7 +19,7 @@
 #include "tests/unit/modules/lock_of_nobody.h"
 #include "tests/unit/modules/uring_fixture.h"
 
-namespace cleat::modules {
+namespace cleat::modules::uring_open_test {
 namespace {
 
 using block::AccessMode;
@@ -326,4 +326,4 @@ TEST_F(UringOpen, SaysWhenIoUringIsForbidden) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::uring_open_test

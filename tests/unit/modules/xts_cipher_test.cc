@@ -15,7 +15,7 @@
 #include "tests/unit/modules/crypto_rig.h"
 #include "tests/unit/modules/xts_reference.h"
 
-namespace cleat::modules {
+namespace cleat::modules::xts_cipher_test {
 namespace {
 
 using test::FromHex;
@@ -155,4 +155,4 @@ TEST(XtsCipher, WithoutAnyThatWorksNoEncryptedDiskIsOpened) {
 }
 
 }  // namespace
-}  // namespace cleat::modules
+}  // namespace cleat::modules::xts_cipher_test

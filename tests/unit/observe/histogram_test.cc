@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "observe/reader.h"
 
-namespace cleat::observe {
+namespace cleat::observe::histogram_test {
 namespace {
 
 TEST(BucketTest, EachDurationLiesInItsBucket) {
@@ -78,4 +78,4 @@ TEST(HistogramTest, SumsAndDifferences) {
 }
 
 }  // namespace
-}  // namespace cleat::observe
+}  // namespace cleat::observe::histogram_test

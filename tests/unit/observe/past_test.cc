@@ -6,7 +6,7 @@
 
 #include "observe/segment.h"
 
-namespace cleat::observe {
+namespace cleat::observe::past_test {
 namespace {
 
 constexpr char kController[] = "controllers/vm";
@@ -75,4 +75,4 @@ TEST(Past, OfNobodyIsNothing) {
 }
 
 }  // namespace
-}  // namespace cleat::observe
+}  // namespace cleat::observe::past_test

@@ -9,7 +9,7 @@
 #include "observe/recorder.h"
 #include "observe/sight.h"
 
-namespace cleat::observe {
+namespace cleat::observe::reactor_sight_test {
 namespace {
 
 using block::Moment;
@@ -225,4 +225,4 @@ TEST_F(ReactorSightTest, MoreDifferentEndsThanThereIsRoomForAreCountedToo) {
 }
 
 }  // namespace
-}  // namespace cleat::observe
+}  // namespace cleat::observe::reactor_sight_test

@@ -12,7 +12,7 @@
 
 #include "observe/reader.h"
 
-namespace cleat::observe {
+namespace cleat::observe::segment_test {
 namespace {
 
 SegmentOptions Options() {
@@ -179,4 +179,4 @@ TEST_F(SegmentTest, AHeaderThatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::observe
+}  // namespace cleat::observe::segment_test

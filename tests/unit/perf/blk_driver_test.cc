@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "fake_backend.h"
 
-namespace cleat::perf {
+namespace cleat::perf::blk_driver_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -338,4 +338,4 @@ TEST_F(BlkDriverTest, DestructionGivesAllGuestMemoryBack) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::blk_driver_test

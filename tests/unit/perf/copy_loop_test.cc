@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleat::perf {
+namespace cleat::perf::copy_loop_test {
 namespace {
 
 TEST(CopyLoopTest, CopiesAsLongAsItIsTold) {
@@ -30,4 +30,4 @@ TEST(CopyLoopTest, RefusesWhatCantBeCopied) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::copy_loop_test

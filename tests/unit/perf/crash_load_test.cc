@@ -9,7 +9,7 @@
 #include <atomic>
 #include <vector>
 
-namespace cleat::perf {
+namespace cleat::perf::crash_load_test {
 namespace {
 
 constexpr uint64_t kDiskBytes = 256 * 1024;
@@ -251,4 +251,4 @@ TEST(GapMeterTest, KeepsTheLongestSilenceSinceTheLastLook) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::crash_load_test

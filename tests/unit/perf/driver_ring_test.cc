@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "fake_device.h"
 
-namespace cleat::perf {
+namespace cleat::perf::driver_ring_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -260,4 +260,4 @@ TEST(DriverRingTest, RefusesImpossibleSizes) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::driver_ring_test

@@ -11,7 +11,7 @@
 
 #include "fake_backend.h"
 
-namespace cleat::perf {
+namespace cleat::perf::frontend_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -188,4 +188,4 @@ TEST(FrontendTest, BackEndsOwnRequestsAreTakenAndAcknowledged) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::frontend_test

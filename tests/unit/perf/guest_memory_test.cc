@@ -7,7 +7,7 @@
 
 #include <set>
 
-namespace cleat::perf {
+namespace cleat::perf::guest_memory_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -91,4 +91,4 @@ TEST(GuestMemoryTest, RefusesRegionsThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::guest_memory_test

@@ -5,7 +5,7 @@
 
 #include "fake_backend.h"
 
-namespace cleat::perf {
+namespace cleat::perf::hostile_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -98,4 +98,4 @@ TEST_F(SocketHostility, EverySetupCaseIsRefusedByACarefulBackEnd) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::hostile_test

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "perf/compare.h"
@@ -13,7 +14,7 @@
 #include "perf/ring_loop.h"
 #include "perf/zipf.h"
 
-namespace cleat::perf {
+namespace cleat::perf::load_parts_test {
 namespace {
 
 TEST(LatencyHistogramTest, PercentilesAreWithinOnePercent) {
@@ -249,4 +250,4 @@ TEST(RingLoopTest, EveryFormatAndDepthGoesRound) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::load_parts_test

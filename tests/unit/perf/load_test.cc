@@ -7,7 +7,7 @@
 
 #include "fake_backend.h"
 
-namespace cleat::perf {
+namespace cleat::perf::load_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -283,4 +283,4 @@ TEST_F(OpenLoopTest, KeepsToTheRate) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::load_test

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-namespace cleat::perf {
+namespace cleat::perf::request_layout_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -153,4 +153,4 @@ TEST_F(LayoutTest, KeepsToTheDevicesLimits) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::request_layout_test

@@ -10,7 +10,7 @@
 #include "fake_backend.h"
 #include "fake_scsi.h"
 
-namespace cleat::perf {
+namespace cleat::perf::scsi_driver_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -174,4 +174,4 @@ TEST(ScsiCdbTest, FieldsAreWhereTheStandardHasThem) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::scsi_driver_test

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace cleat::perf {
+namespace cleat::perf::verify_test {
 namespace {
 
 constexpr uint32_t kBlock = 4096;
@@ -175,4 +175,4 @@ TEST_F(VerifyTest, FindingNamesThePlaceAndTheGenerations) {
 }
 
 }  // namespace
-}  // namespace cleat::perf
+}  // namespace cleat::perf::verify_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/qos/rig.h"
 
-namespace cleat::qos::test {
+namespace cleat::qos::test::group_test {
 namespace {
 
 using cleat::test::VirtualReactors;
@@ -308,4 +308,4 @@ TEST(Groups, AreKeptByNameAndSlot) {
 }
 
 }  // namespace
-}  // namespace cleat::qos::test
+}  // namespace cleat::qos::test::group_test

@@ -6,7 +6,7 @@
 
 #include "tests/unit/qos/rig.h"
 
-namespace cleat::qos::test {
+namespace cleat::qos::test::limited_disk_test {
 namespace {
 
 using cleat::test::VirtualReactors;
@@ -295,4 +295,4 @@ TEST(LimitedDisk, RefusesBadLimitsAndLeavesTheDiskAlone) {
 }
 
 }  // namespace
-}  // namespace cleat::qos::test
+}  // namespace cleat::qos::test::limited_disk_test

@@ -169,7 +169,7 @@ inline void RunFor(cleat::test::VirtualReactors& reactors, uint64_t duration_ns)
 
 // How long a limit is watched: ten seconds, or one where ten million requests would take minutes.
 inline uint64_t SecondsFor([[maybe_unused]] uint64_t per_second) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
   if (per_second > 100'000) return 1;
 #endif
   return 10;

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "tests/unit/qos/rig.h"
 
-namespace cleat::qos::test {
+namespace cleat::qos::test::stress_test {
 namespace {
 
 using cleat::test::VirtualReactors;
@@ -221,4 +221,4 @@ TEST(Stress, NeverMoreThanPromisedInRealTime) {
 }
 
 }  // namespace
-}  // namespace cleat::qos::test
+}  // namespace cleat::qos::test::stress_test

@@ -16,7 +16,7 @@
 
 #include "qos/group_table.h"
 
-namespace cleat::qos {
+namespace cleat::qos::token_bucket_test {
 namespace {
 
 // One user of one account, always wanting more.
@@ -248,4 +248,4 @@ TEST(Accounts, GoOnInAnotherProcess) {
 }
 
 }  // namespace
-}  // namespace cleat::qos
+}  // namespace cleat::qos::token_bucket_test

@@ -9,7 +9,7 @@
 #include "reactor/task.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat {
+namespace cleat::blocking_test {
 namespace {
 
 Task<void> CallMany(BlockingPool& pool, Reactor& reactor, int calls, std::thread::id home, int& done,
@@ -56,4 +56,4 @@ TEST(BlockingPool, WithoutThreadsRunsInline) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::blocking_test

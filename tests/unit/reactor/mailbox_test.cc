@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace cleat {
+namespace cleat::mailbox_test {
 namespace {
 
 struct Letter : Mail {
@@ -67,4 +67,4 @@ TEST(Mailbox, AMailMayBeSentAgainOnceReceived) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::mailbox_test

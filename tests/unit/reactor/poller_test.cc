@@ -13,7 +13,7 @@
 #include "reactor/reactor.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat {
+namespace cleat::poller_test {
 namespace {
 
 using test::VirtualReactors;
@@ -307,4 +307,4 @@ TEST(FdWatch, RefusesWhatCannotBeWatched) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::poller_test

@@ -16,7 +16,7 @@
 #include "reactor/task.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat {
+namespace cleat::reactor_test {
 namespace {
 
 using test::VirtualReactors;
@@ -255,4 +255,4 @@ TEST(Reactor, TakesMailFromManyThreadsWhileItFallsAsleep) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::reactor_test

@@ -9,7 +9,7 @@
 #include "reactor/task.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat {
+namespace cleat::sync_test {
 namespace {
 
 using test::VirtualReactors;
@@ -156,4 +156,4 @@ TEST(Gate, ClosesDrainsAndLetsNobodyIn) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::sync_test

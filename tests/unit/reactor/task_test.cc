@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat {
+namespace cleat::task_test {
 namespace {
 
 using test::VirtualReactors;
@@ -104,7 +104,7 @@ TEST(Task, ALoopDoesNotGrowTheStack) {
 }
 
 TEST(Task, NestsDeep) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
   constexpr int kDepth = 2'000;  // their frames are large
 #else
   constexpr int kDepth = 10'000;
@@ -198,4 +198,4 @@ TEST(Task, SafeFormsDestroyEverythingOnce) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::task_test

@@ -11,7 +11,7 @@
 
 #include "base/random.h"
 
-namespace cleat {
+namespace cleat::timer_wheel_test {
 namespace {
 
 constexpr uint64_t kSlotNs = 1024;
@@ -178,4 +178,4 @@ TEST(TimerWheel, AtTheEndOfTime) {
 }
 
 }  // namespace
-}  // namespace cleat
+}  // namespace cleat::timer_wheel_test

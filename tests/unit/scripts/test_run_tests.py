@@ -38,38 +38,73 @@ class RunTests(unittest.TestCase):
         said = [line.removeprefix("run_tests.py: ") for line in done.stdout.splitlines() if line.startswith("run_tests.py")]
         return done.returncode, "\n".join(said)
 
+    def record(self):
+        return os.path.join(self.folder, "repeated")
+
+    def may_repeat_one(self):
+        return ("--may-repeat-one", self.record())
+
+    def repeated(self):
+        if not os.path.exists(self.record()):
+            return None
+        with open(self.record(), encoding="utf-8") as file:
+            return file.read().strip()
+
     def test_all_pass(self):
         self.assertEqual(self.run_tests(["good"]), (0, ""))
-        self.assertEqual(self.run_tests(["good", "skipped"], "--tries", "2"), (0, ""))
+        self.assertEqual(self.run_tests(["good", "skipped"], *self.may_repeat_one()), (0, ""))
+        self.assertIsNone(self.repeated())
 
     def test_what_fails_is_named(self):
-        code, said = self.run_tests(["good", "bad", "crashes", "skipped"], "--tries", "2")
+        code, said = self.run_tests(["good", "bad", "crashes", "skipped"], *self.may_repeat_one())
         self.assertEqual(code, 1)
-        self.assertIn("bad failed", said)
-        self.assertIn("crashes failed", said)
+        self.assertIn("bad failed: ", said)
+        self.assertIn("crashes failed: ", said)
         self.assertNotIn("good", said)
         self.assertNotIn("skipped", said)
+        self.assertIsNone(self.repeated())
 
-    def test_a_second_try_is_named(self):
-        code, said = self.run_tests(["flaky", "good"], "--tries", "2")
+    def test_one_is_repeated_and_named_as_flaky(self):
+        code, said = self.run_tests(["flaky", "good"], *self.may_repeat_one())
         self.assertEqual(code, 0)
-        self.assertIn("flaky failed at first and passed", said)
+        self.assertIn("flaky is FLAKY", said)
+        self.assertEqual(self.repeated(), "flaky")
 
-    def test_one_try_is_one_try(self):
+    def test_what_fails_twice_has_failed(self):
+        code, said = self.run_tests(["bad", "good"], *self.may_repeat_one())
+        self.assertEqual(code, 1)
+        self.assertIn("bad failed: its output", said)
+
+    def test_a_second_one_is_not_repeated(self):
+        with open(self.record(), "w", encoding="utf-8") as file:
+            file.write("another\n")
+        code, said = self.run_tests(["flaky", "good"], *self.may_repeat_one())
+        self.assertEqual(code, 1)
+        self.assertIn("flaky failed: ", said)
+        self.assertEqual(self.repeated(), "another")
+
+    def test_two_that_fail_are_not_repeated(self):
+        code, said = self.run_tests(["flaky", "bad"], *self.may_repeat_one())
+        self.assertEqual(code, 1)
+        self.assertIn("flaky failed: ", said)
+        self.assertIsNone(self.repeated())
+
+    def test_nothing_is_repeated_unless_it_is_asked_for(self):
         code, said = self.run_tests(["flaky"])
         self.assertEqual(code, 1)
         self.assertIn("flaky failed: ", said)
 
     def test_what_loses_data_once_has_failed(self):
-        code, said = self.run_tests(["loses", "good"], "--tries", "2")
+        code, said = self.run_tests(["loses", "good"], *self.may_repeat_one())
         self.assertEqual(code, 1)
+        self.assertIn("loses guards data", said)
         self.assertIn("loses failed: ", said)
 
     def test_no_tests_is_a_failure(self):
         self.assertNotEqual(self.run_tests(["good"], select=("-L", "nothing"))[0], 0)
 
     def test_a_choice_is_kept(self):
-        self.assertEqual(self.run_tests(["good", "bad"], "--tries", "2", select=("-R", "good")), (0, ""))
+        self.assertEqual(self.run_tests(["good", "bad"], *self.may_repeat_one(), select=("-R", "good")), (0, ""))
 
 
 unittest.main()

@@ -4,7 +4,7 @@
 
 #include "unit_rig.h"
 
-namespace cleat::scsi {
+namespace cleat::scsi::commands_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -378,4 +378,4 @@ TEST(SizeTest, AGrownDiskIsServedToItsNewEnd) {
 }
 
 }  // namespace
-}  // namespace cleat::scsi
+}  // namespace cleat::scsi::commands_test

@@ -4,7 +4,7 @@
 
 #include "unit_rig.h"
 
-namespace cleat::scsi {
+namespace cleat::scsi::inquiry_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -199,4 +199,4 @@ TEST(ReportOpcodesTest, UnknownOpcodesAndOptions) {
 }
 
 }  // namespace
-}  // namespace cleat::scsi
+}  // namespace cleat::scsi::inquiry_test

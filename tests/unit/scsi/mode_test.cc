@@ -4,7 +4,7 @@
 
 #include "unit_rig.h"
 
-namespace cleat::scsi {
+namespace cleat::scsi::mode_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -190,4 +190,4 @@ TEST(IdentityTest, WhatScsiCannotShowIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::scsi
+}  // namespace cleat::scsi::mode_test

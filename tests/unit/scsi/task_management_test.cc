@@ -4,7 +4,7 @@
 
 #include "unit_rig.h"
 
-namespace cleat::scsi {
+namespace cleat::scsi::task_management_test {
 namespace {
 
 Task<void> Quiesce(UnitChannel& unit, std::optional<uint64_t> tag, bool& over) {
@@ -102,4 +102,4 @@ TEST(QuiesceTest, CloseWaitsForCommandsAndForWhoWaits) {
 }
 
 }  // namespace
-}  // namespace cleat::scsi
+}  // namespace cleat::scsi::task_management_test

@@ -11,7 +11,7 @@
 #include "host.h"
 #include "perf/message_socket.h"
 
-namespace cleat::vhost::test {
+namespace cleat::vhost::test::connector_test {
 namespace {
 
 // Everything on one thread, in virtual time; the kernel's sockets and inotify answer at once.
@@ -195,4 +195,4 @@ TEST_F(ConnectorTest, ServerTakesOverAStaleSocketOnly) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost::test
+}  // namespace cleat::vhost::test::connector_test

@@ -17,6 +17,21 @@
 namespace cleat::vhost::test {
 namespace {
 
+ProtocolLibrary& Pretend() {
+  static PretendLibrary library;
+  return library;
+}
+
+}  // namespace
+
+std::vector<LibraryUnderTest>& LibrariesUnderTest() {
+  static std::vector<LibraryUnderTest> libraries{{"Pretend", &Pretend}};
+  return libraries;
+}
+
+namespace endpoint_test {
+namespace {
+
 using perf::BlkDriver;
 using perf::Frontend;
 using perf::GuestMemory;
@@ -28,9 +43,9 @@ std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-class EndpointTest : public testing::Test {
+class EndpointTest : public testing::TestWithParam<LibraryUnderTest> {
  protected:
-  EndpointTest() : library(LibraryUnderTest()) {
+  EndpointTest() : library(GetParam().get()) {
     host.control_thread().Call(
         [&] { factory = std::make_unique<SocketEndpointFactory>(host.control(), host.pool(), library); });
   }
@@ -69,7 +84,7 @@ class EndpointTest : public testing::Test {
   TemporaryDirectory directory;
 };
 
-TEST_F(EndpointTest, ServesADiskAsClient) {
+TEST_P(EndpointTest, ServesADiskAsClient) {
   virtio::BlkModel& model = host.AddModel(4);
   RunningEndpoint endpoint(host, *factory, model, Path());
   EXPECT_TRUE(endpoint.WaitState(EndpointState::kConnecting));
@@ -92,7 +107,7 @@ TEST_F(EndpointTest, ServesADiskAsClient) {
   EXPECT_EQ(endpoint.status().state, EndpointState::kStopped);
 }
 
-TEST_F(EndpointTest, ServesADiskAsServer) {
+TEST_P(EndpointTest, ServesADiskAsServer) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path(), SocketMode::kServer);
   auto memory = Memory();
@@ -107,7 +122,7 @@ TEST_F(EndpointTest, ServesADiskAsServer) {
   WriteAndVerify(**driver, 2);
 }
 
-TEST_F(EndpointTest, GoesOnAfterAbruptEnds) {
+TEST_P(EndpointTest, GoesOnAfterAbruptEnds) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -124,7 +139,7 @@ TEST_F(EndpointTest, GoesOnAfterAbruptEnds) {
   EXPECT_GE(endpoint.status().connections, 21U);
 }
 
-TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
+TEST_P(EndpointTest, DrainsBeforeTheNextConnection) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -153,7 +168,7 @@ TEST_F(EndpointTest, DrainsBeforeTheNextConnection) {
   WriteAndVerify(**driver, 2);
 }
 
-TEST_F(EndpointTest, YieldsToAnotherUnderIo) {
+TEST_P(EndpointTest, YieldsToAnotherUnderIo) {
   virtio::BlkModel& model = host.AddModel(1);
   virtio::BlkModel& successor_model = host.AddModel(1);
   auto memory = Memory();
@@ -188,7 +203,7 @@ TEST_F(EndpointTest, YieldsToAnotherUnderIo) {
   EXPECT_EQ(successor.status().connections, 1U);
 }
 
-TEST_F(EndpointTest, YieldsWhateverItIsDoing) {
+TEST_P(EndpointTest, YieldsWhateverItIsDoing) {
   virtio::BlkModel& model = host.AddModel(1);
   auto memory = Memory();
   {
@@ -219,7 +234,7 @@ TEST_F(EndpointTest, YieldsWhateverItIsDoing) {
   EXPECT_TRUE(front_end->WaitPeerGone(kTestTimeoutNs).ok());
 }
 
-TEST_F(EndpointTest, MemoryHotPlug) {
+TEST_P(EndpointTest, MemoryHotPlug) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -250,7 +265,7 @@ TEST_F(EndpointTest, MemoryHotPlug) {
   }
 }
 
-TEST_F(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
+TEST_P(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -270,7 +285,7 @@ TEST_F(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
   EXPECT_TRUE(endpoint.WaitState(EndpointState::kReady));
 }
 
-TEST_F(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
+TEST_P(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto front_end = Frontend::Listen(Path()).value();
@@ -288,7 +303,7 @@ TEST_F(EndpointTest, APeerThatBreaksTheProtocolIsToldOfAndTakenBack) {
   EXPECT_EQ(endpoint.status().message, "");
 }
 
-TEST_F(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
+TEST_P(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -325,7 +340,7 @@ TEST_F(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
       << OpenDescriptors() << " descriptors are open, " << before << " were";
 }
 
-TEST_F(EndpointTest, APeerWithoutInFlightMemoryIsToldWhatThatMeans) {
+TEST_P(EndpointTest, APeerWithoutInFlightMemoryIsToldWhatThatMeans) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -339,7 +354,7 @@ TEST_F(EndpointTest, APeerWithoutInFlightMemoryIsToldWhatThatMeans) {
   EXPECT_TRUE(endpoint.WaitMessage("the peer keeps no log of requests in flight"));
 }
 
-TEST_F(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
+TEST_P(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
   virtio::BlkModel& model = host.AddModel(1);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto listener = perf::ListenUnix(Path());  // never accepts
@@ -347,7 +362,7 @@ TEST_F(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
   EXPECT_EQ(endpoint.status().state, EndpointState::kHandshake);
 }
 
-TEST_F(EndpointTest, FiftyPeersAndOneThatStalls) {
+TEST_P(EndpointTest, FiftyPeersAndOneThatStalls) {
   constexpr int kPeers = 50;
   std::vector<std::unique_ptr<RunningEndpoint>> endpoints;
   std::vector<std::unique_ptr<GuestMemory>> memories;
@@ -386,7 +401,7 @@ TEST_F(EndpointTest, FiftyPeersAndOneThatStalls) {
   EXPECT_EQ(endpoints[1]->status().state, EndpointState::kReady);
 }
 
-TEST_F(EndpointTest, TwoHundredConnectionsLeakNothing) {
+TEST_P(EndpointTest, TwoHundredConnectionsLeakNothing) {
   virtio::BlkModel& model = host.AddModel(2);
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
@@ -414,7 +429,7 @@ TEST_F(EndpointTest, TwoHundredConnectionsLeakNothing) {
       << OpenDescriptors() << " descriptors are open, " << before << " were";
 }
 
-TEST_F(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {
+TEST_P(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {
   virtio::BlkModel& model = host.AddModel(1);
   auto front_end = Frontend::Listen(Path()).value();
   RunningEndpoint endpoint(host, *factory, model, Path());
@@ -434,7 +449,7 @@ TEST_F(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {
   EXPECT_GE(clock.NowNs() - begin_ns, delays_ns) << "it was served again at once, and so for ever";
 }
 
-TEST_F(EndpointTest, StartErrorsNameTheControllerAndThePath) {
+TEST_P(EndpointTest, StartErrorsNameTheControllerAndThePath) {
   virtio::BlkModel& model = host.AddModel(1);
   host.control_thread().Call([&] {
     EndpointOptions options;
@@ -450,5 +465,9 @@ TEST_F(EndpointTest, StartErrorsNameTheControllerAndThePath) {
   });
 }
 
+INSTANTIATE_TEST_SUITE_P(On, EndpointTest, testing::ValuesIn(LibrariesUnderTest()),
+                         [](const auto& library) { return library.param.name; });
+
 }  // namespace
+}  // namespace endpoint_test
 }  // namespace cleat::vhost::test

@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 
-namespace cleat::vhost {
+namespace cleat::vhost::framing_test {
 namespace {
 
 using Direction = Framer::Direction;
@@ -155,4 +155,4 @@ TEST(Framer, RefusesMemoryTablesThatDontFit) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost
+}  // namespace cleat::vhost::framing_test

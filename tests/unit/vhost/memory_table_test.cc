@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace cleat::vhost {
+namespace cleat::vhost::memory_table_test {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -115,4 +115,4 @@ TEST(MemoryTable, RefusesWhatCantBe) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost
+}  // namespace cleat::vhost::memory_table_test

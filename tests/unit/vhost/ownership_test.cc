@@ -16,7 +16,7 @@
 #include "ring_guest.h"
 #include "vhost/session.h"
 
-namespace cleat::vhost::test {
+namespace cleat::vhost::test::ownership_test {
 namespace {
 
 constexpr uint64_t kFeatures = kFeatureProtocolFeatures | perf::wire::kFeatureVersion1;
@@ -217,4 +217,4 @@ TEST_F(OwnershipTest, WhoGoesBeforeItsTurnIsNotStarted) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost::test
+}  // namespace cleat::vhost::test::ownership_test

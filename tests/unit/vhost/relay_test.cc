@@ -12,7 +12,7 @@
 #include "perf/guest_memory.h"
 #include "perf/hostile.h"
 
-namespace cleat::vhost::test {
+namespace cleat::vhost::test::relay_test {
 namespace {
 
 namespace wire = perf::wire;
@@ -319,4 +319,4 @@ INSTANTIATE_TEST_SUITE_P(All, RelaySetupAbuseTest,
                          });
 
 }  // namespace
-}  // namespace cleat::vhost::test
+}  // namespace cleat::vhost::test::relay_test

@@ -18,7 +18,7 @@
 #include "ring_guest.h"
 #include "virtio/inflight_log.h"
 
-namespace cleat::vhost::test {
+namespace cleat::vhost::test::session_test {
 namespace {
 
 using perf::DriverRing;
@@ -594,4 +594,4 @@ TEST_F(PackedSessionTest, BrokenRingSaysWhyAndTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost::test
+}  // namespace cleat::vhost::test::session_test

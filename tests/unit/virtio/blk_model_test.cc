@@ -8,7 +8,7 @@
 #include "virtio/blk_queue.h"
 #include "virtio/ring_format.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::blk_model_test {
 namespace {
 
 bool Offers(const BlkModel& model, unsigned feature) {
@@ -132,4 +132,4 @@ TEST(BlkModelTest, OpenQueueRefusesWithReason) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::blk_model_test

@@ -7,7 +7,7 @@
 
 #include "blk_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::blk_queue_test {
 namespace {
 
 using block::Op;
@@ -344,4 +344,4 @@ TEST(BlkQueueBlockSizeTest, FourKiBDiskWantsWholeBlocks) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::blk_queue_test

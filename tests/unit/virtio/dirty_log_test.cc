@@ -9,7 +9,7 @@
 #include "guest_ring.h"
 #include "virtio/split_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::dirty_log_test {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -136,4 +136,4 @@ TEST(DirtyLogTest, UsedRingIsMarked) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::dirty_log_test

@@ -16,7 +16,7 @@
 #include "virtio/inflight_log.h"
 #include "virtio/split_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::inflight_log_kill_test {
 namespace {
 
 constexpr uint16_t kSize = 8;
@@ -139,4 +139,4 @@ TEST(InflightLogKillTest, SoundBetweenAnyTwoInstructions) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::inflight_log_kill_test

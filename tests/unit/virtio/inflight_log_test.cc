@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-namespace cleat::virtio {
+namespace cleat::virtio::inflight_log_test {
 namespace {
 
 // The vhost-user specification's structures, written down once more to compare the bytes with.
@@ -206,4 +206,4 @@ TEST_F(InflightLogTest, ALogForALargerQueueIsFine) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::inflight_log_test

@@ -4,7 +4,7 @@
 
 #include "limited_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::limited_queue_test {
 namespace {
 
 // ---- blk
@@ -122,4 +122,4 @@ TEST_F(LimitedScsiTest, AQueueThatStopsLetsWhatWaitsPass) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::limited_queue_test

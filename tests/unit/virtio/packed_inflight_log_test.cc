@@ -15,7 +15,7 @@
 #include "single_step.h"
 #include "virtio/packed_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::packed_inflight_log_test {
 namespace {
 
 // As the specification writes them.
@@ -290,4 +290,4 @@ TEST_F(PackedInflightLogTest, RefusesWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::packed_inflight_log_test

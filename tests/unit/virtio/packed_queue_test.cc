@@ -7,7 +7,7 @@
 #include "virtio/packed_inflight_log.h"
 #include "virtio/ring_queue.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::packed_queue_test {
 namespace {
 
 constexpr uint8_t kOk = VIRTIO_BLK_S_OK;
@@ -163,4 +163,4 @@ TEST_F(PackedQueueTest, MemoryMovesUnderIt) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::packed_queue_test

@@ -10,7 +10,7 @@
 #include "packed_guest_ring.h"
 #include "virtio/packed_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::packed_ring_random_test {
 namespace {
 
 struct Meant {
@@ -150,4 +150,4 @@ TEST(PackedRingRandomTest, AgreesWithTheModel) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::packed_ring_random_test

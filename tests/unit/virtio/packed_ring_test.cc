@@ -5,7 +5,7 @@
 
 #include "packed_guest_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::packed_ring_test {
 namespace {
 
 constexpr uint64_t kIndirect = uint64_t{1} << kFeatureIndirectDesc;
@@ -346,4 +346,4 @@ TEST_F(PackedRingTest, ChainLongerThanTheFreeDescriptorsIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::packed_ring_test

@@ -7,7 +7,7 @@
 #include "virtio/inflight_log.h"
 #include "virtio/ring_queue.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::queue_life_test {
 namespace {
 
 constexpr uint8_t kOk = VIRTIO_BLK_S_OK;
@@ -424,4 +424,4 @@ TEST_F(QueueDirtyLogTest, LogThatIsTooSmallBreaksTheQueue) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::queue_life_test

@@ -7,7 +7,7 @@
 #include "repeated_reset.h"
 #include "virtio/ring_queue.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::repeated_blk_reset_test {
 namespace {
 
 class BlkReset : public RepeatedReset {};
@@ -200,4 +200,4 @@ TEST(HeldBlkQueue, RunsAgainWhatWasInFlight) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::repeated_blk_reset_test

@@ -10,7 +10,7 @@
 #include "repeated_reset.h"
 #include "tests/unit/scsi/unit_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::repeated_scsi_reset_test {
 namespace {
 
 class ScsiReset : public RepeatedReset {};
@@ -258,4 +258,4 @@ TEST_F(OwingUnitChannel, AbortsWhatWasToBeTakenBack) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::repeated_scsi_reset_test

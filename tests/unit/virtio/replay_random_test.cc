@@ -13,11 +13,11 @@
 #include "kill.h"
 #include "virtio/inflight_log.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::replay_random_test {
 namespace {
 
 // Sanitizers take ten to fifty times as long, and look for something else.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CLEAT_ASAN) || defined(CLEAT_TSAN)
 constexpr uint64_t kSeeds = 10;
 constexpr uint64_t kBrokenLogs = 80;
 #else
@@ -250,4 +250,4 @@ INSTANTIATE_TEST_SUITE_P(Rings, ReplayRandomTest, ::testing::Bool(),
                          [](const auto& ring) { return ring.param ? "Packed" : "Split"; });
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::replay_random_test

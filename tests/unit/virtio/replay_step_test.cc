@@ -15,7 +15,7 @@
 #include "kill.h"
 #include "single_step.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::replay_step_test {
 namespace {
 
 constexpr uint32_t kRequests = 6;
@@ -25,7 +25,7 @@ constexpr size_t kLogBytes = 32 + 32 * BlkRig::kSize;
 class ReplayStepTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
+#ifdef CLEAT_TSAN
     GTEST_SKIP() << "one thread, single-stepped: minutes for ThreadSanitizer, and nothing that it could find";
 #endif
   }
@@ -183,4 +183,4 @@ INSTANTIATE_TEST_SUITE_P(Rings, ReplayStepTest, ::testing::Bool(),
                          [](const auto& ring) { return ring.param ? "Packed" : "Split"; });
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::replay_step_test

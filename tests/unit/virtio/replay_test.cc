@@ -8,7 +8,7 @@
 #include "virtio/inflight_log.h"
 #include "virtio/packed_inflight_log.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::replay_test {
 namespace {
 
 constexpr uint8_t kOk = VIRTIO_BLK_S_OK;
@@ -367,4 +367,4 @@ TEST_P(PackedReplayTest, TwoRequestsWithOneBufferId) {
 INSTANTIATE_TEST_SUITE_P(Rings, PackedReplayTest, ::testing::Values(true));
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::replay_test

@@ -5,7 +5,7 @@
 #include "scsi_rig.h"
 #include "virtio/scsi_control.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::scsi_control_test {
 namespace {
 
 constexpr uint8_t kComplete = kScsiFunctionComplete;
@@ -217,4 +217,4 @@ TEST_F(ScsiControlTest, RequestsThatAreNone) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::scsi_control_test

@@ -5,7 +5,7 @@
 #include "scsi_rig.h"
 #include "virtio/scsi_events.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::scsi_model_test {
 namespace {
 
 using Events = std::vector<std::string>;
@@ -197,4 +197,4 @@ TEST(ScsiHotplugTest, AResetThatWaitsAndATargetThatGoes) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::scsi_model_test

@@ -4,7 +4,7 @@
 
 #include "scsi_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::scsi_queue_test {
 namespace {
 
 TEST(ScsiQueueTest, WritesAndReadsOnBothReactors) {
@@ -141,4 +141,4 @@ TEST(ScsiModelTest, OffersWhatADriverNeeds) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::scsi_queue_test

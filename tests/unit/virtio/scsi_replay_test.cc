@@ -6,7 +6,7 @@
 #include "virtio/inflight_log.h"
 #include "virtio/scsi_control.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::scsi_replay_test {
 namespace {
 
 using Events = std::vector<std::string>;
@@ -230,4 +230,4 @@ TEST_F(ScsiReplayTest, TaskManagementIsNotDoneWithoutTheOtherRings) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::scsi_replay_test

@@ -8,7 +8,7 @@
 
 #include "scsi_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::scsi_two_reactors_test {
 namespace {
 
 constexpr int kRounds = 20;
@@ -128,4 +128,4 @@ TEST(ScsiTwoReactorsTest, ATargetComesAndGoesUnderLoad) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::scsi_two_reactors_test

@@ -8,7 +8,7 @@
 #include "guest_ring.h"
 #include "virtio/split_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::split_ring_hostile_test {
 namespace {
 
 constexpr uint64_t kIndirect = uint64_t{1} << kFeatureIndirectDesc;
@@ -255,4 +255,4 @@ TEST(SplitRingLimitTest, TooManyPiecesOfMemory) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::split_ring_hostile_test

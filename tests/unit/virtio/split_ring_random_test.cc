@@ -11,7 +11,7 @@
 #include "guest_ring.h"
 #include "virtio/split_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::split_ring_random_test {
 namespace {
 
 constexpr uint64_t kLow = GuestLayout::kLow;
@@ -184,4 +184,4 @@ TEST(SplitRingRandomTest, AgreesWithTheModel) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::split_ring_random_test

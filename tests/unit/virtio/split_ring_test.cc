@@ -5,7 +5,7 @@
 
 #include "guest_ring.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::split_ring_test {
 namespace {
 
 constexpr uint64_t kIndirect = uint64_t{1} << kFeatureIndirectDesc;
@@ -311,4 +311,4 @@ TEST(PassesEventTest, AgreesWithTheDefinition) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::split_ring_test

@@ -9,7 +9,7 @@
 
 #include "blk_rig.h"
 
-namespace cleat::virtio {
+namespace cleat::virtio::two_reactors_test {
 namespace {
 
 constexpr uint16_t kSize = 64;
@@ -94,4 +94,4 @@ TEST(TwoReactorsTest, QueuesOfOneModelShareNothing) {
 }
 
 }  // namespace
-}  // namespace cleat::virtio
+}  // namespace cleat::virtio::two_reactors_test

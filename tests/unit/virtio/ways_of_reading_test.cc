@@ -29,6 +29,7 @@ struct WaysOfReading {
   }
 };
 
+namespace ways_of_reading_test {
 namespace {
 
 constexpr uint16_t kSize = 8;
@@ -198,4 +199,5 @@ TEST_F(WaysOfReadingTest, PackedAgree) {
 static_assert(kTables + kTableBytes + 16 <= GuestLayout::kHigh);
 
 }  // namespace
+}  // namespace ways_of_reading_test
 }  // namespace cleat::virtio

@@ -14,7 +14,7 @@
 #include "library_under_test.h"
 #include "vhost/library.h"
 
-namespace cleat::vhost::test {
+namespace cleat::vhost::test::library_test {
 namespace {
 
 struct Started {
@@ -38,13 +38,12 @@ Started& Instance() {
   return started;
 }
 
-}  // namespace
-
-ProtocolLibrary& LibraryUnderTest() {
+ProtocolLibrary& Library() {
   return *Instance().library;
 }
 
-namespace {
+[[maybe_unused]] const LibraryUnderTest& registered =
+    LibrariesUnderTest().emplace_back(LibraryUnderTest{"RteVhost", &Library});
 
 TEST(VhostLibrary, LeavesTheThreadsAffinityAndAPrivateDirectory) {
   EXPECT_TRUE(Instance().affinity_kept);
@@ -74,7 +73,7 @@ std::optional<uint64_t> Asked(const UniqueFd& connection, Request request) {
 TEST(VhostLibrary, OffersNeitherMoreNorLessThanItWasTold) {
   Host host;
   const Offer offer = OfferFor(host.AddModel(2));
-  auto connection = LibraryUnderTest().Connect(offer);
+  auto connection = Library().Connect(offer);
   ASSERT_TRUE(connection.ok()) << connection.error().message;
   EXPECT_EQ(Asked(*connection, Request::kGetFeatures), offer.features);
   EXPECT_EQ(Asked(*connection, Request::kGetProtocolFeatures), offer.protocol_features);
@@ -91,4 +90,4 @@ TEST(VhostLibrary, ASecondStartIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleat::vhost::test
+}  // namespace cleat::vhost::test::library_test
