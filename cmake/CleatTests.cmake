@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # How tests are declared. A folder is one program, of which ctest runs each part by itself:
-#   cleat_test_program(program [DEPS lib ...] [OWN_MAIN] [COMPUTES])
+#   cleat_test_program(program [DEPS lib ...] [OWN_MAIN] [OPTIMISED])
 #   cleat_test(name IN program LABELS unit ... SOURCES a_test.cc helper.cc ... [DEPS lib ...] [NEEDS target ...]
 #              [ENVIRONMENT A=b ...] [TIMEOUT seconds] [BUSY cores] [LONG] [SERIAL] [IN_TEST_ALL])
 # The part is the tests of its sources that are called *_test.cc (`program --of a_test.cc`); the others are what these need.
@@ -71,24 +71,24 @@ function(cleat_test_properties name labels timeout busy long serial)
   endif()
 endfunction()
 
-# Optimising what runs once would be half of its compilation; what is tested is optimised as its library is. A program that
-# COMPUTES more than it compiles is optimised after all.
+# Optimising what runs once would be half of its compilation; what is tested is optimised as its library is. OPTIMISED is a program
+# that tests code in headers which the optimiser may break, or that computes longer than it compiles.
 function(cleat_test_flags name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CLEAT_TEST_DIR}" LIBRARY_OUTPUT_DIRECTORY "${CLEAT_TEST_DIR}")
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:$<IF:$<AND:$<BOOL:$<TARGET_PROPERTY:CLEAT_COMPUTES>>,$<STREQUAL:${CLEAT_SANITIZE},none>>,-O1,-O0>>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:$<IF:$<AND:$<BOOL:$<TARGET_PROPERTY:CLEAT_OPTIMISED>>,$<STREQUAL:${CLEAT_SANITIZE},none>>,,-O0>>)
 endfunction()
 
 function(cleat_test_program program)
-  cmake_parse_arguments(ARG "OWN_MAIN;COMPUTES" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OWN_MAIN;OPTIMISED" "" "DEPS" ${ARGN})
   set_property(GLOBAL PROPERTY CLEAT_${program}_DEPS ${ARG_DEPS})
   set_property(GLOBAL PROPERTY CLEAT_${program}_OWN_MAIN ${ARG_OWN_MAIN})
-  set_property(GLOBAL PROPERTY CLEAT_${program}_COMPUTES ${ARG_COMPUTES})
+  set_property(GLOBAL PROPERTY CLEAT_${program}_OPTIMISED ${ARG_OPTIMISED})
   # Once all of its parts are known. Without any, there is no program.
   cmake_language(EVAL CODE "cmake_language(DEFER CALL cleat_make_test_program ${program})")
 endfunction()
 
 function(cleat_make_test_program program)
-  foreach(what SOURCES DEPS NEEDS OWN_MAIN COMPUTES RUN)
+  foreach(what SOURCES DEPS NEEDS OWN_MAIN OPTIMISED RUN)
     get_property(${what} GLOBAL PROPERTY CLEAT_${program}_${what})
   endforeach()
   if(NOT SOURCES)
@@ -102,7 +102,7 @@ function(cleat_make_test_program program)
   add_executable(${program} EXCLUDE_FROM_ALL ${units})
   cleat_unity_flags(${program})
   cleat_test_flags(${program})
-  set_target_properties(${program} PROPERTIES CLEAT_COMPUTES "${COMPUTES}")
+  set_target_properties(${program} PROPERTIES CLEAT_OPTIMISED "${OPTIMISED}")
   target_link_libraries(${program} PRIVATE cleat_flags ${DEPS} cleat_test_support)
   if(RUN)
     add_dependencies(tests ${program})

@@ -29,7 +29,7 @@ def objects(build):
         for line in file:
             parts = line.rstrip("\n").split("\t")
             if len(parts) == 5:
-                made[parts[4]] = (int(parts[1]) - int(parts[0])) / 1000, f"{build}/{parts[3]}"
+                made[parts[4]] = (int(parts[1]) - int(parts[0])) / 1000, os.path.relpath(os.path.join(build, parts[3]))
     return list(made.values())
 
 
