@@ -188,7 +188,8 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
 }
 
 void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
-  if (FindByName(engine) != nullptr) return;  // its successor is there, and gets everything anew
+  // Its successor is there, and gets everything anew.
+  if (FindByName(engine) != nullptr) return LookAtThoseThatStandBy();
   const auto known = known_.find(engine);
   if (known == known_.end() || known->second.incarnation != incarnation)
     return;  // its successor was there, and may serve
@@ -203,6 +204,20 @@ void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
     if (!moves_.contains(controller)) ReportUnknown(engine, controller);
   }
   for (const std::string& disk : state_.MemoryDisks()) LookAtMemory(disk);
+  LookAtThoseThatStandBy();
+}
+
+// With the engine whose they are: a move that was given up has left them so, and while somebody else was at them they had to
+// wait (MayBeElsewhere), with nothing of their own that ends.
+void Conductor::LookAtThoseThatStandBy() {
+  std::vector<std::string> waiting;
+  for (const auto& [peer, engine] : engines_) {
+    for (const auto& [controller, view] : engine.controllers) {
+      if (StandsBy(view) && state_.IntentOf(controller).row.engine == engine.info.id)
+        waiting.push_back(controller);
+    }
+  }
+  for (const std::string& controller : waiting) Look(controller);
 }
 
 // ---- Events ----

@@ -88,6 +88,7 @@ class Conductor final : public EngineLink::Events {
   // Controllers.
   void Look(const std::string& controller);
   void LookAt(EngineView& engine, const std::string& controller);
+  void LookAtThoseThatStandBy();
   void LookAtSide(EngineView& engine, const std::string& controller);
   void LookAtSteps(EngineView& engine, const std::string& controller);
   // Whether another engine has this of the controller, open or being opened; without a target, the controller itself.
