@@ -302,8 +302,9 @@ void Conductor::OnWake() {
   }
 }
 
-uint64_t Conductor::OnTimer(uint64_t now_ns) {
-  while (!retries_.empty() && retries_.begin()->first <= now_ns) {
+uint64_t Conductor::OnTimer(uint64_t read_until_ns) {
+  read_until_ns_ = read_until_ns;
+  while (!retries_.empty() && retries_.begin()->first <= read_until_ns) {
     const Retry retry = std::move(retries_.begin()->second);
     retries_.erase(retries_.begin());
     if (!retry.controller.empty()) Look(retry.controller);
@@ -314,8 +315,8 @@ uint64_t Conductor::OnTimer(uint64_t now_ns) {
   LookAtMemoryLater();
   LookAtUpgrade();
   LookAtTakeOvers();
-  uint64_t due_ns = CountStandbys(now_ns);
-  if (!reunited_ && now_ns >= started_ns_ + options_.reunion_ns) {
+  uint64_t due_ns = CountStandbys(read_until_ns);
+  if (!reunited_ && read_until_ns >= started_ns_ + options_.reunion_ns) {
     reunited_ = true;
     state_.EndReunion("");
   }

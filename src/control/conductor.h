@@ -58,6 +58,7 @@ class Conductor final : public EngineLink::Events {
         options_(options),
         counters_(counters),
         started_ns_(clock.NowNs()),
+        read_until_ns_(started_ns_),
         started_revision_(state.NewestRevision()) {}
 
   void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
@@ -65,7 +66,7 @@ class Conductor final : public EngineLink::Events {
   void OnGone(PeerId peer, const std::string& why) override;
   void OnDead(const std::string& engine, uint64_t incarnation) override;
   void OnWake() override;
-  uint64_t OnTimer(uint64_t now_ns) override;
+  uint64_t OnTimer(uint64_t read_until_ns) override;
 
  private:
   struct Retry {
@@ -87,8 +88,8 @@ class Conductor final : public EngineLink::Events {
 
   // Controllers.
   void Look(const std::string& controller);
-  void LookAt(EngineView& engine, const std::string& controller);
   void LookAtThoseThatStandBy();
+  void LookAt(EngineView& engine, const std::string& controller);
   void LookAtSide(EngineView& engine, const std::string& controller);
   void LookAtSteps(EngineView& engine, const std::string& controller);
   // Whether another engine has this of the controller, open or being opened; without a target, the controller itself.
@@ -215,6 +216,7 @@ class Conductor final : public EngineLink::Events {
   const ConductorOptions options_;
   Counters* const counters_;
   const uint64_t started_ns_;
+  uint64_t read_until_ns_;           // as of the last OnTimer: an answer that is not known is later than that
   const uint64_t started_revision_;  // what is younger was made under this cleatd
   std::map<PeerId, EngineView> engines_;
   UniqueFd group_memory_;                   // made when the first group needs it

@@ -135,7 +135,7 @@ bool Conductor::MayBeElsewhere(const EngineView& engine, const ControllerRow& ro
   if (row.revision > started_revision_) return false;
   const std::string other = state_.InterruptedTo(engine.info.id);
   const uint64_t until_ns = started_ns_ + options_.reunion_ns;
-  if (other.empty() || clock_.NowNs() >= until_ns) return false;
+  if (other.empty() || read_until_ns_ >= until_ns) return false;
   retries_.emplace(until_ns, Retry{.controller = row.id, .disk = {}});
   return true;
 }
@@ -205,11 +205,10 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
     if (prepared && quiet && move.phase == Move::Phase::kSettling) return StartYield(controller, move, *from);
   }
   if (move.phase == Move::Phase::kPrepared) return;
-  const uint64_t now_ns = clock_.NowNs();
   if (move.phase == Move::Phase::kPreparing) {
     move.deadline_ns = std::max(move.deadline_ns, to->progress_ns + options_.prepare_ns);
   }
-  if (now_ns < move.deadline_ns) return WakeFor(controller, move);
+  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
   const std::string& last = there.last_error;
   EndMove(controller, Stays(fmt::format("{} has not prepared it within {:.3g} s: {}", EngineName(move.to),
                                         Seconds(options_.prepare_ns),
@@ -336,7 +335,7 @@ void Conductor::LookAtTake(const std::string& controller, Move& move) {
     return LookAtCrash(controller, move);
   }
   if (!may_serve) return StartTakeBack(controller, move, EngineName(move.to) + " was lost while it took it");
-  if (clock_.NowNs() < move.deadline_ns) return WakeFor(controller, move);
+  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
   StartTakeBack(
       controller, move,
       fmt::format("{} has not taken it within {:.3g} s", EngineName(move.to), Seconds(options_.take_ns)));
@@ -412,14 +411,14 @@ void Conductor::LookAtCrash(const std::string& controller, Move& move) {
 // Those who wait for the move go on without it. It itself can only end with an answer, or with that engine.
 void Conductor::FailIfLate(const std::string& controller, Move& move, const std::string& why) {
   if (move.told) return;
-  if (clock_.NowNs() < move.deadline_ns) return WakeFor(controller, move);
+  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
   move.told = true;
   move.why = why;
   TellMoved(controller, move, Stays(why));
 }
 
 void Conductor::WakeFor(const std::string& controller, Move& move) {
-  if (move.wake_ns > clock_.NowNs() && move.wake_ns <= move.deadline_ns) return;
+  if (move.wake_ns > read_until_ns_ && move.wake_ns <= move.deadline_ns) return;
   move.wake_ns = move.deadline_ns;
   retries_.emplace(move.deadline_ns, Retry{.controller = controller, .disk = {}});
 }

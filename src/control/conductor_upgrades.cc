@@ -239,7 +239,7 @@ void Conductor::TellTaken(const std::string& controller, const Move& move, bool 
 void Conductor::LookAtTakeOvers() {
   std::vector<std::string> due;
   for (const auto& [engine, take_over] : take_overs_) {
-    if (take_over.waiting.empty() || clock_.NowNs() >= take_over.deadline_ns) due.push_back(engine);
+    if (take_over.waiting.empty() || read_until_ns_ >= take_over.deadline_ns) due.push_back(engine);
   }
   for (const std::string& engine : due) CommitTakeOver(engine);
 }

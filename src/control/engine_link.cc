@@ -29,6 +29,7 @@ constexpr uint64_t kProcessToken = uint64_t{1} << 62;
 constexpr size_t kProcessesMax = 256;
 constexpr int kEventsPerRound = 64;
 constexpr int kDatagramsPerTurn = 64;  // of one peer, before the others get theirs
+constexpr int kRoundsPerTimer = 64;    // who never stops talking does not stop the time
 constexpr int kWaitMsMax = 60'000;
 
 bool Watch(const UniqueFd& epoll, int operation, int fd, uint64_t token, uint32_t events) {
@@ -116,30 +117,40 @@ void EngineLink::Wake() {
 
 void EngineLink::Run() {
   while (!stopping_) {
-    const uint64_t due_ns = events_->OnTimer(clock_.NowNs());
+    // What has come by now is in time, also when this thread did not run for a while: it is read before the timer is told
+    // how late it is.
+    const uint64_t read_until_ns = clock_.NowNs();
+    for (int round = 0; round < kRoundsPerTimer && ServeReady(0); ++round) {
+    }
+    if (stopping_) break;
+    const uint64_t due_ns = events_->OnTimer(read_until_ns);
     if (CloseDoomed()) continue;  // which may have begun something with a time of its own
     const uint64_t now_ns = clock_.NowNs();
     const uint64_t wait_ms = due_ns > now_ns ? (due_ns - now_ns) / kNsPerMs + 1 : 0;
-    std::array<epoll_event, kEventsPerRound> ready{};
-    const int count = epoll_wait(epoll_.get(), ready.data(), kEventsPerRound,
-                                 static_cast<int>(std::min<uint64_t>(wait_ms, kWaitMsMax)));
-    for (int i = 0; i < count; ++i) {
-      const uint64_t token = ready[i].data.u64;
-      if (token == kListenerToken) {
-        Accept();
-      } else if (token == kWakeToken) {
-        uint64_t wakes = 0;
-        [[maybe_unused]] const ssize_t got = read(wake_.get(), &wakes, sizeof(wakes));
-        if (!stopping_) events_->OnWake();
-      } else if ((token & kProcessToken) != 0) {
-        ServeDeath(token);
-      } else if (const auto peer = peers_.find(token); peer != peers_.end()) {
-        Serve(*peer->second, ready[i].events);
-      }
-    }
-    CloseDoomed();
+    ServeReady(static_cast<int>(std::min<uint64_t>(wait_ms, kWaitMsMax)));
   }
   peers_.clear();
+}
+
+bool EngineLink::ServeReady(int wait_ms) {
+  std::array<epoll_event, kEventsPerRound> ready{};
+  const int count = epoll_wait(epoll_.get(), ready.data(), kEventsPerRound, wait_ms);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t token = ready[i].data.u64;
+    if (token == kListenerToken) {
+      Accept();
+    } else if (token == kWakeToken) {
+      uint64_t wakes = 0;
+      [[maybe_unused]] const ssize_t got = read(wake_.get(), &wakes, sizeof(wakes));
+      if (!stopping_) events_->OnWake();
+    } else if ((token & kProcessToken) != 0) {
+      ServeDeath(token);
+    } else if (const auto peer = peers_.find(token); peer != peers_.end()) {
+      Serve(*peer->second, ready[i].events);
+    }
+  }
+  CloseDoomed();
+  return count > 0;
 }
 
 void EngineLink::Accept() {

@@ -60,8 +60,9 @@ class EngineLink {
     virtual void OnDead(const std::string& engine, uint64_t incarnation) = 0;
     // After Wake(), once for any number of them.
     virtual void OnWake() = 0;
-    // Before each wait. Gives the time at which it wants to be called at the latest.
-    virtual uint64_t OnTimer(uint64_t now_ns) = 0;
+    // Before each wait. What came before `read_until_ns` was told: what has not come by then is late. Gives the time at
+    // which it wants to be called at the latest.
+    virtual uint64_t OnTimer(uint64_t read_until_ns) = 0;
   };
 
   // What becomes readable when that process has ended (pidfd_open); invalid when that can't be had.
@@ -92,6 +93,7 @@ class EngineLink {
   };
   EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::string path, const Clock& clock);
   void Run();
+  bool ServeReady(int wait_ms);  // false: nothing was ready
   void Accept();
   void Serve(Peer& peer, uint32_t epoll_events);
   void Receive(Peer& peer);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "control/conductor.h"
 #include "fake_engine.h"
 #include "keys/keyring.h"
+#include "leaping_clock.h"
 #include "temp_dir.h"
 
 namespace cleat::control {
@@ -33,7 +35,14 @@ class ConductorRig : public ::testing::Test {
     counters_ = std::make_unique<Counters>(clock_);
     conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options_, counters_.get());
     state_->SetWake([link = link_.get()] { link->Wake(); });
-    link_->SetOpenProcess(FakeEngine::OpenProcess);
+    link_->SetOpenProcess([this](pid_t pid) {
+      if (stall_ == Stall::kWanted) {
+        stall_ = Stall::kThere;
+        stall_.notify_all();
+        stall_.wait(Stall::kThere);
+      }
+      return FakeEngine::OpenProcess(pid);
+    });
     link_->Start(*conductor_, counters_.get());
     link_->Wake();
   }
@@ -48,6 +57,18 @@ class ConductorRig : public ::testing::Test {
     memory_.reset();
   }
 
+  // The link's thread does not run while `meanwhile` does.
+  template <typename Function>
+  void StallLink(Function meanwhile) {
+    stall_ = Stall::kWanted;
+    const auto stranger = ConnectSeqpacket(socket_);  // looking who that is takes long
+    ASSERT_TRUE(stranger.ok());
+    stall_.wait(Stall::kWanted);
+    meanwhile();
+    stall_ = Stall::kNone;
+    stall_.notify_all();
+  }
+
   // The engine serves on meanwhile.
   void RestartCleatd() {
     Stop();
@@ -55,10 +76,23 @@ class ConductorRig : public ::testing::Test {
     Start();
   }
 
-  ConductorOptions options_{.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs};
+  enum class Stall { kNone, kWanted, kThere };
+  std::atomic<Stall> stall_ = Stall::kNone;
+
+  // So many times 10 ms without any change is what waits for a change takes for a hang.
+  static constexpr int kQuietMax = 12'000;
+
+  // No limit passes unless a test lets it (clock_).
+  ConductorOptions options_{.retry_min_ns = 10 * kNsPerMs,
+                            .retry_max_ns = 50 * kNsPerMs,
+                            .prepare_ns = kHourNs,
+                            .yield_grace_ns = kHourNs,
+                            .take_ns = kHourNs,
+                            .take_over_ns = kHourNs,
+                            .reunion_ns = kHourNs};
   TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
-  MonotonicClock clock_;
+  LeapingClock clock_;
   std::unique_ptr<keys::Keyring> keyring_;
   std::unique_ptr<MemoryKeeper> memory_;
   std::unique_ptr<Store> store_;

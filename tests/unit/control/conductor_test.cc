@@ -22,7 +22,7 @@ class ConductorTest : public ConductorRig {
     const auto watcher = state_->Watch();
     ASSERT_TRUE(watcher.ok());
     for (int quiet = 0; !condition(); ++quiet) {
-      ASSERT_LT(quiet, 3000) << "waited in vain until " << what;
+      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what;
       // Most conditions change with an event; those of the played engine don't tell.
       while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
       }

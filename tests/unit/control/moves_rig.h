@@ -34,20 +34,26 @@ class MovesRig : public ConductorRig {
     green_.Disconnect();
     Start();
   }
-  // With other options, and both engines connected.
-  void RestartWith(const ConductorOptions& options) {
-    options_ = options;
-    RestartCleatd();
-    ASSERT_TRUE(blue_.Connect());
-    ASSERT_TRUE(green_.Connect());
-    AwaitEngines();
-  }
 
   void Await(const std::string& what, const std::function<bool()>& condition) {
+    AwaitWhile([] {}, what, condition);
+  }
+  // Any limit passes now. What was answered before was in time.
+  void PassLimits() {
+    clock_.Leap(kHourNs + kNsPerSecond);  // and a drain timeout
+    link_->Wake();
+  }
+  // Where one limit comes after the other, and nothing but limits can go on.
+  void AwaitPassingLimits(const std::string& what, const std::function<bool()>& condition) {
+    AwaitWhile([this] { PassLimits(); }, what, condition);
+  }
+  void AwaitWhile(const std::function<void()>& quietly, const std::string& what,
+                  const std::function<bool()>& condition) {
     const auto watcher = state_->Watch();
     ASSERT_TRUE(watcher.ok());
     for (int quiet = 0; !condition(); ++quiet) {
-      ASSERT_LT(quiet, 3000) << "waited in vain until " << what << "\n" << Picture();
+      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what << "\n" << Picture();
+      quietly();
       while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
       }
     }
@@ -105,9 +111,10 @@ class MovesRig : public ConductorRig {
   // Time for what must not happen: another controller is made, and its engine has it.
   void AwaitProbe() {
     ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
-    Await("it goes on", [&] {
-      return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
-    });
+    Await("it goes on", [&] { return IsProbed(); });
+  }
+  bool IsProbed() {
+    return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
   }
   bool IsConnected(const std::string& engine) {
     const auto found = state_->GetEngine(GetEngine(engine));
@@ -126,8 +133,15 @@ class MovesRig : public ConductorRig {
     return state_->GetEngine(GetEngine(engine))->status().upgrade();
   }
   v1::UpgradeStatus AwaitUpgrade(const std::string& engine = "engine-0") {
-    Await("the upgrade has ended", [&] { return UpgradeOf(engine).state() != v1::UPGRADE_STATE_RUNNING; });
+    Await("the upgrade has ended", [&] { return IsUpgradeOver(engine); });
     return UpgradeOf(engine);
+  }
+  bool IsUpgradeOver(const std::string& engine = "engine-0") {
+    return UpgradeOf(engine).state() != v1::UPGRADE_STATE_RUNNING;
+  }
+  v1::UpgradeStatus AwaitUpgradePassingLimits() {
+    AwaitPassingLimits("the upgrade has ended", [&] { return IsUpgradeOver(); });
+    return UpgradeOf();
   }
   void AwaitStandby(FakeEngine& engine, const std::string& controller, uint32_t disks = 1) {
     Await(controller + " stands by", [&] {

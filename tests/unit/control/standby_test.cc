@@ -144,12 +144,15 @@ TEST_F(StandbyTest, ASuccessorOfTheOtherThatIsThereFirstGetsEverything) {
 }
 
 TEST_F(StandbyTest, WhatCanNotBeTakenInTimeIsAttachedTheOrdinaryWay) {
-  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_over_ns = 100 * kNsPerMs});
   CreateSome({"a", "b"});
   for (const char* id : {"a", "b"}) AwaitStandby(green_, id);
   green_.TakeRequests();
   green_.FailTakes(1000000);
   blue_.Die();
+  for (const char* id : {"a", "b"}) green_.WaitForRequest(std::string("TakeController controllers/") + id);
+  AwaitPassingLimits("they are served", [&] {
+    return host_.ServerOf("controllers/a") == "engine-1" && host_.ServerOf("controllers/b") == "engine-1";
+  });
   for (const char* id : {"a", "b"}) AwaitServed(id, "engine-1");
   const Requests requests = green_.TakeRequests();
   EXPECT_EQ(std::count(requests.begin(), requests.end(), "PutController controllers/a"), 1);
@@ -268,7 +271,6 @@ TEST_F(StandbyTest, OneThatWasAskedToTakeAndIsNotHeardOfMayServe) {
 }
 
 TEST_F(StandbyTest, OneThatIsNotHeardOfAgainKeepsWhatItMayServe) {
-  RestartWith({.retry_min_ns = 10 * kNsPerMs, .retry_max_ns = 50 * kNsPerMs, .take_over_ns = 100 * kNsPerMs});
   CreateSome({"a"});
   AwaitStandby(green_, "a");
   green_.Hold("TakeController");
@@ -276,7 +278,7 @@ TEST_F(StandbyTest, OneThatIsNotHeardOfAgainKeepsWhatItMayServe) {
   green_.WaitForRequest("TakeController controllers/a");
   green_.DisconnectBeforeAnswers();
   ASSERT_TRUE(blue_.Connect());
-  Await("it is its", [&] { return EngineOf("a") == "engines/engine-1"; });
+  AwaitPassingLimits("it is its", [&] { return EngineOf("a") == "engines/engine-1"; });
   AwaitProbe();
   EXPECT_EQ(host_.ServerOf("controllers/a"), "engine-1");
   EXPECT_EQ(host_.Violations(), Requests{});
