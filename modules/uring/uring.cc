@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/log.h"
 #include "block/pipeline.h"
@@ -57,10 +58,11 @@ class UringDevice final : public block::Device {
     Reactor& reactor = *Reactor::Current();
     const uint64_t since_ns = reactor.now_ns();
     uint64_t look_ns = since_ns + std::min(kHolderLookNs, lock_wait_ns_);
+    bool said = false;  // that it is waited for: once, at the first look, however late that is
     for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
       Status locked = co_await blocking_.Run(lock);
       if (locked) {
-        if (reactor.now_ns() >= since_ns + kHolderLookNs) spdlog::info("{}: {} is free now", name(), path_);
+        if (said) spdlog::info("{}: {} is free now", name(), path_);
         co_return locked;
       }
       const ErrorCode code = locked.error().code;
@@ -72,7 +74,7 @@ class UringDevice final : public block::Device {
         if (holder) locked = HeldBy(*holder);
         // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
         if (waited_ns >= lock_wait_ns_) co_return locked;
-        if (waited_ns < 2 * kHolderLookNs) spdlog::info("{}; waiting for it", locked.error().message);
+        if (!std::exchange(said, true)) spdlog::info("{}; waiting for it", locked.error().message);
         look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + lock_wait_ns_);
       }
       co_await reactor.SleepFor(wait_ns);
