@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ctl/engine_counters.h"
 #include "perf/deadline.h"
 #include "tests/support/paths.h"
 
 namespace cleat::system_test {
 namespace {
 
-constexpr uint64_t kTerminateTimeoutNs = 30 * kNsPerSecond;
 constexpr int kProcPollMs = 10;
 constexpr size_t kLogTailBytes = 6000;
 
@@ -80,7 +80,7 @@ void Host::End(std::unique_ptr<Process>* process, const std::string& name) {
     ADD_FAILURE() << name << " ended by itself, wait status " << (*process)->wait_status();
     return;
   }
-  const Result<int> ended = (*process)->Terminate(kTerminateTimeoutNs);
+  const Result<int> ended = (*process)->Terminate(kWaitTimeoutNs);
   if (!ended) {
     ADD_FAILURE() << name << ": " << ended.error().message;
   } else if (!WIFEXITED(*ended) || WEXITSTATUS(*ended) != 0) {
@@ -155,7 +155,7 @@ void Host::StartEngine(const std::string& id) {
 void Host::AddEngine(const std::string& id, const std::vector<std::string>& arguments,
                      const std::string& control_socket) {
   more_engines_[id] = SpawnEngine(id, id, arguments, control_socket);
-  EXPECT_TRUE(WaitEngine("engines/" + id)) << id << " did not find cleatd";
+  EXPECT_TRUE(WaitEngine(id)) << id << " did not find cleatd";
 }
 
 void Host::RestartCleatd() {
@@ -174,15 +174,19 @@ void Host::TerminateEngine() {
   End(&engine_, "cleat-engine");
 }
 
-bool Host::WaitEngine(const std::string& name) {
-  // The connection of an engine that was killed may not be known to have ended: the process is told by its
-  // number.
+bool Host::IsOfProcess(const v1::EngineStatus& status, const std::string& id) {
+  // The process shows it in its counters' memory, which is there before it looks for cleatd.
+  const auto counters = ctl::OpenCountersOf(engine(id).pid());
+  return counters && (*counters)->incarnation() == status.incarnation();
+}
+
+bool Host::WaitEngine(const std::string& id) {
   Model last;
   const bool connected = api_->WaitUntil(
       [&](const Model& model) {
-        const auto found = model.engines.find(name);
+        const auto found = model.engines.find("engines/" + id);
         return found != model.engines.end() && found->second.status().connected() &&
-               found->second.status().incarnation() != 0;
+               IsOfProcess(found->second.status(), id);
       },
       &last);
   if (!connected) fmt::print(stderr, "no engine connected; there is:\n{}", last.ToString());

@@ -78,7 +78,9 @@ class Host {
   // Of any engine, by id.
   Process& engine(const std::string& id);
   void StartEngine(const std::string& id);  // again
-  bool WaitEngine() { return WaitEngine(kEngineName); }
+  // Until the engine is connected: the process that runs now, by the number that each start of one has. Of one that was
+  // killed cleatd may still think so, as long as it has not seen its connection end.
+  bool WaitEngine(const std::string& id = kEngineId);
   // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged
   // to. Waits until `done` likes them (false when it never does).
   bool WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
@@ -105,7 +107,7 @@ class Host {
   std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
                                        const std::vector<std::string>& more = {},
                                        const std::string& control_socket = {});
-  bool WaitEngine(const std::string& name);
+  bool IsOfProcess(const v1::EngineStatus& status, const std::string& id);
   void End(std::unique_ptr<Process>* process, const std::string& name);
   void CheckLog(const std::string& name) const;
 

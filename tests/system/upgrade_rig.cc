@@ -11,7 +11,6 @@ namespace {
 constexpr int kUpgradePollMs = 5;
 // Within so long of its begin somebody is killed: about what an upgrade of some controllers takes.
 constexpr uint64_t kDeathMsMax = 60;
-constexpr int kRepeatsMax = 10;
 constexpr int kRepeatMs = 200;
 
 }  // namespace
@@ -59,15 +58,6 @@ std::string UpgradeRig::Upgrade() {
   return failure;
 }
 
-bool UpgradeRig::WaitConnected(const std::string& id) {
-  const perf::Deadline deadline(kUpgradeTimeoutNs);
-  while (!StatusOf(id).connected()) {
-    if (deadline.passed()) return false;
-    poll(nullptr, 0, kUpgradePollMs);
-  }
-  return true;
-}
-
 void UpgradeRig::KillSomebody() {
   ++deaths_;
   const uint64_t who = random_.Below(3);
@@ -85,12 +75,13 @@ std::string UpgradeRig::UpgradeWithDeath() {
   if (std::string failure = Begin(); !failure.empty()) return failure;
   poll(nullptr, 0, static_cast<int>(random_.Below(kDeathMsMax)));
   KillSomebody();
-  if (!WaitConnected(from_) || !WaitConnected(to_)) return "an engine does not come back";
+  if (!host_.WaitEngine(from_) || !host_.WaitEngine(to_)) return "an engine does not come back";
   std::string failure = WaitDone();
-  for (int i = 0; i < kRepeatsMax && !failure.empty(); ++i) {
+  const perf::Deadline deadline(kUpgradeTimeoutNs);
+  while (!failure.empty() && !deadline.passed()) {
+    poll(nullptr, 0, kRepeatMs);
     failure = Begin();
     if (failure.empty()) failure = WaitDone();
-    if (!failure.empty()) poll(nullptr, 0, kRepeatMs);
   }
   if (failure.empty()) ChangePlaces();
   return failure;

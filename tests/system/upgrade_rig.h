@@ -44,7 +44,6 @@ class UpgradeRig {
 
  private:
   void KillSomebody();
-  bool WaitConnected(const std::string& id);
 
   Host& host_;
   Random random_;
