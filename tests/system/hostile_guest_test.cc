@@ -224,7 +224,7 @@ TEST_F(HostileGuest, ShrinksItsMemoryTableUnderIo) {
     ExpectOthersServed();
     if (with_rings) {
       for (size_t done = 0; done < kInFlight;) {
-        ASSERT_OK(peer->driver().Wait(10 * kNsPerSecond));
+        ASSERT_OK(peer->driver().Wait(kWaitTimeoutNs));
         std::array<perf::BlkCompletion, 32> completions;
         done += peer->driver().Poll(0, completions);
       }

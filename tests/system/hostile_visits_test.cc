@@ -88,7 +88,7 @@ class Visitor {
     } else if (turn % 4 == 0) {
       for (const int fd : (*memory)->Fds()) ASSERT_EQ(ftruncate(fd, 0), 0);
       (*driver)->ring(0).Kick();
-      EXPECT_OK(peer.WaitPeerGone(10 * kNsPerSecond));
+      EXPECT_OK(peer.WaitPeerGone(kWaitTimeoutNs));
     } else {
       const auto abuses = perf::RingAbuseCases();
       const auto scratch = (*driver)->AllocateBuffer(perf::kAbuseScratchBytes);

@@ -17,7 +17,7 @@
 namespace cleat::system_test {
 namespace {
 
-constexpr int kSendTimeoutMs = 10'000;
+constexpr int kSendTimeoutMs = 120'000;
 
 UniqueFd Listen(const std::string& path) {
   auto listener = control::ListenSeqpacket(path);

@@ -112,7 +112,7 @@ class MigrationTest : public testing::TestWithParam<bool> {
   void ContinueAt(int listener) {
     Status opened = Error(ErrorCode::kUnavailable, "not tried");
     while (!opened && opened.error().code == ErrorCode::kUnavailable) {
-      auto accepted = perf::AcceptUnix(listener, 30 * kNsPerSecond);
+      auto accepted = perf::AcceptUnix(listener, kWaitTimeoutNs);
       ASSERT_OK(accepted);
       guest->frontend().Adopt(std::move(*accepted));
       opened = guest->frontend().Open();
@@ -289,7 +289,7 @@ TEST(MigrationScsi, TheWayBackNeedsNoOtherController) {
   const auto events_until = [&](uint32_t last_reason) {
     std::vector<uint32_t> reasons;
     while (reasons.empty() || reasons.back() != last_reason) {
-      const auto event = (*guest)->driver().WaitEvent(10 * kNsPerSecond);
+      const auto event = (*guest)->driver().WaitEvent(kWaitTimeoutNs);
       EXPECT_OK(event);
       if (!event) break;
       reasons.push_back(event->reason);

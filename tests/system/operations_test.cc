@@ -163,7 +163,7 @@ class Guest {
   Guest(const Host& host, uint64_t first, uint64_t seed, Counters* counters)
       : host_(host), first_(first), random_(seed), counters_(counters) {
     options_.accept_timeout_ns = kVisitTimeoutNs;
-    options_.message_timeout_ns = 20 * kNsPerSecond;  // a set-up is answered, or cut by a detach
+    options_.message_timeout_ns = kWaitTimeoutNs;  // a set-up is answered, or cut by a detach
   }
 
   void Run(const std::atomic<bool>& stop) {

@@ -41,7 +41,7 @@ class PeerWith {
   // The guest's shutdown: rings are stopped, then the connection ends.
   Status ShutDown();
   // Waits for the engine to end the connection, then lets go.
-  Status WaitCut(uint64_t timeout_ns = 30 * kNsPerSecond);
+  Status WaitCut(uint64_t timeout_ns = 120 * kNsPerSecond);
 
   bool booted() const { return driver_ != nullptr; }
   Driver& driver() { return *driver_; }

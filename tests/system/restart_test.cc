@@ -199,7 +199,7 @@ TEST(EngineEnd, IsNotHeldUpByStorage) {
   const std::string path = host.MakeFile("disk.img", kDiskBytes);
   test::LockOfNobody lock(path);
   ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
-  ExpectItLeft(host, host.engine().Terminate(20 * kNsPerSecond), "not drained after 1 s", lock);
+  ExpectItLeft(host, host.engine().Terminate(kWaitTimeoutNs), "not drained after 1 s", lock);
 }
 
 // Nobody wants to wait for it any more.
@@ -210,7 +210,7 @@ TEST(EngineEnd, ASecondSignalLeavesAtOnce) {
   ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
   ASSERT_EQ(kill(host.engine().pid(), SIGTERM), 0);
   ASSERT_TRUE(host.WaitEngineLog("draining, for 600 s at most"));
-  ExpectItLeft(host, host.engine().Terminate(20 * kNsPerSecond), "second signal", lock);
+  ExpectItLeft(host, host.engine().Terminate(kWaitTimeoutNs), "second signal", lock);
 }
 
 // The same guest, the same rings: what QEMU does when the engine goes away and comes back.
