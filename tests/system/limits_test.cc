@@ -3,6 +3,7 @@
 // lost. Only upper bounds are timed: a loaded machine is slower, never faster.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "host.h"
 #include "io_load.h"
 #include "peer.h"
+#include "perf/deadline.h"
 
 namespace cleat::system_test::limits_test {
 namespace {
@@ -19,12 +21,15 @@ namespace {
 constexpr uint64_t kDiskBytes = uint64_t{64} << 20;
 // What may pass at once, without having been saved up: requests that came together, and a reactor that was late.
 constexpr double kAtOnceSeconds = 0.1;
+// Little, so that its guests want more than they get on a busy machine as well.
+constexpr uint64_t kGroupIops = 400;
 
 double SecondsSince(uint64_t start_ns) {
   return static_cast<double>(MonotonicClock().NowNs() - start_ns) / static_cast<double>(kNsPerSecond);
 }
 
-// How many requests a second there were, if `requests` took that long, with what may pass at once left out.
+// How many requests a second there were, if `requests` took that long, with what may pass at once left out. The time is from
+// before the first count until after the last: where this thread stood still in between, it is too long and never too short.
 void ExpectAtMost(uint64_t per_second, uint64_t requests, double seconds) {
   EXPECT_GE(seconds + kAtOnceSeconds, static_cast<double>(requests) / static_cast<double>(per_second))
       << requests << " requests in " << seconds << " s";
@@ -72,8 +77,8 @@ TEST(LimitsTest, ADiskHasNoMoreThanItsLimitAndAChangeTakesEffectWhileRequestsWai
   ASSERT_TRUE(guest.load->WaitProgress(50));
   ASSERT_OK(host.api().LimitDisk("d", Iops(20)));
   ASSERT_OK(host.api().WaitReady("disks/d"));
-  const uint64_t before = guest.load->completed();
   start_ns = MonotonicClock().NowNs();
+  const uint64_t before = guest.load->completed();
   ASSERT_TRUE(guest.load->WaitProgress(30));
   // What was let pass just before may complete after: the depth.
   const uint64_t slowly = guest.load->completed() - before;
@@ -97,12 +102,17 @@ void ExpectShared(Host& host, Guest& one, Guest& other, uint64_t per_second) {
   const uint64_t start_ns = MonotonicClock().NowNs();
   const uint64_t one_before = one.load->completed();
   const uint64_t other_before = other.load->completed();
-  ASSERT_TRUE(one.load->WaitProgress(500));
-  ASSERT_TRUE(other.load->WaitProgress(1));
-  const uint64_t one_did = one.load->completed() - one_before;
-  const uint64_t other_did = other.load->completed() - other_before;
-  ExpectAtMost(per_second, one_did + other_did - 16, SecondsSince(start_ns));
-  EXPECT_GT(other_did, one_did / 3) << "it wants as much";
+  // A guest that gets no processor for a while asks for nothing meanwhile: what counts is their share in the long run.
+  const perf::Deadline deadline(kWaitTimeoutNs);
+  for (;;) {
+    ASSERT_TRUE(one.load->WaitProgress(200));
+    const uint64_t one_did = one.load->completed() - one_before;
+    const uint64_t other_did = other.load->completed() - other_before;
+    ExpectAtMost(per_second, std::max<uint64_t>(one_did + other_did, 16) - 16, SecondsSince(start_ns));
+    if (other_did > one_did / 3) break;
+    ASSERT_FALSE(deadline.passed()) << "it wants as much, and got " << other_did << " when the other one got "
+                                    << one_did;
+  }
 }
 
 // The limit goes, and nothing was lost.
@@ -119,10 +129,10 @@ void ExpectNothingLost(Host& host, Guest& one, Guest& other) {
 TEST(LimitsTest, AGroupsControllersShareItsLimit) {
   Host host({.reactors = 2});
   ASSERT_TRUE(host.ok());
-  ASSERT_OK(host.api().CreateGroup("vm", Iops(1000)));
+  ASSERT_OK(host.api().CreateGroup("vm", Iops(kGroupIops)));
   Guest one(host, "a", "vm", Iops(100'000));
   Guest other(host, "b", "vm", v1::Limits());
-  ExpectShared(host, one, other, 1000);
+  ExpectShared(host, one, other, kGroupIops);
   if (!HasFatalFailure()) ExpectNothingLost(host, one, other);
   EXPECT_EQ(host.api().DeleteGroup("vm").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
@@ -132,18 +142,18 @@ TEST(LimitsTest, AGroupsControllersOnTwoEnginesShareItsLimit) {
   Host host;
   ASSERT_TRUE(host.ok());
   host.AddEngine("engine-1");
-  ASSERT_OK(host.api().CreateGroup("vm", Iops(1000)));
+  ASSERT_OK(host.api().CreateGroup("vm", Iops(kGroupIops)));
   Guest one(host, "a", "vm", v1::Limits());
   Guest other(host, "b", "vm", v1::Limits(), "engines/engine-1");
-  ExpectShared(host, one, other, 1000);
+  ExpectShared(host, one, other, kGroupIops);
   // A change reaches both, while they work.
   if (HasFatalFailure()) return;
-  ASSERT_OK(host.api().LimitGroup("vm", Iops(200)));
+  ASSERT_OK(host.api().LimitGroup("vm", Iops(100)));
   ASSERT_OK(host.api().WaitReady("groups/vm"));
   const uint64_t start_ns = MonotonicClock().NowNs();
   const uint64_t before = one.load->completed() + other.load->completed();
-  ASSERT_TRUE(one.load->WaitProgress(100));
-  ExpectAtMost(200, one.load->completed() + other.load->completed() - before - 16, SecondsSince(start_ns));
+  ASSERT_TRUE(one.load->WaitProgress(60));
+  ExpectAtMost(100, one.load->completed() + other.load->completed() - before - 16, SecondsSince(start_ns));
   ExpectNothingLost(host, one, other);
 }
 
