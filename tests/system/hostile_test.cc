@@ -10,6 +10,7 @@
 
 #include "expect_ok.h"
 #include "hostile_rig.h"
+#include "perf/deadline.h"
 #include "perf/hostile.h"
 
 namespace cleat::system_test::hostile_test {
@@ -17,29 +18,29 @@ namespace {
 
 using perf::RingOutcome;
 
+constexpr uint64_t kLookNs = 20 * kNsPerMs;  // a ring that breaks calls nobody
+
 // What the guest sees of an abuse: a completion with an error, or nothing ever again on that ring.
 enum class Seen : uint8_t { kOk, kError, kBroken };
 
 Seen Look(Api& api, perf::BlkDriver& driver, uint64_t scratch_gpa, std::string* message) {
   perf::DriverRing& ring = driver.ring(0);
-  Model model;
-  const auto broken = [](const Model& m) {
-    return m.ControllerStateOf(kVictim) == v1::CONTROLLER_STATE_BROKEN;
-  };
-  for (int turn = 0; turn < 100; ++turn) {
+  const perf::Deadline deadline(kWaitTimeoutNs);
+  while (!deadline.passed()) {
     perf::UsedEntry used;
     while (ring.Pop(&used) == perf::PopResult::kDone) {
       if (used.token != perf::kAbuseToken) continue;
       const uint8_t status = *driver.memory().At(scratch_gpa + perf::kAbuseStatusOffset, 1);
       return status == perf::wire::kBlkOk ? Seen::kOk : Seen::kError;
     }
-    if (api.WaitUntil(broken, &model, 50 * kNsPerMs)) {
-      *message = model.ControllerMessage(kVictim);
+    const auto controller = api.GetController(kVictim);
+    if (controller.value.status().state() == v1::CONTROLLER_STATE_BROKEN) {
+      *message = controller.value.status().message();
       return Seen::kBroken;
     }
-    if (ring.WaitUsed(50 * kNsPerMs)) continue;
+    (void)ring.WaitUsed(kLookNs);
   }
-  ADD_FAILURE() << "neither a completion nor a broken ring: " << model.ToString();
+  ADD_FAILURE() << "neither a completion nor a broken ring";
   return Seen::kOk;
 }
 
