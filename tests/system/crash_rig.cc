@@ -9,6 +9,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "perf/deadline.h"
+
 namespace cleat::system_test {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr uint8_t kTarget = 0;
 // were just filled, and the middle of a reconnect.
 constexpr uint64_t kRequestsBetweenMax = 400;
 constexpr uint64_t kPauseMsMax = 20;
-constexpr uint64_t kProgressTimeoutNs = 60 * kNsPerSecond;
+constexpr uint64_t kProgressTimeoutNs = 120 * kNsPerSecond;
 // A successor lives so long at most when it is killed as well: EAL alone takes most of that to start.
 constexpr uint64_t kSuccessorMsMax = 400;
 
@@ -266,6 +268,28 @@ bool CrashRig::Do(const std::string& name, const std::function<std::string()>& e
   const std::string failure = event();
   if (!failure.empty()) failures_.push_back(name + ": " + failure);
   return WaitRecovered() && findings() == 0;
+}
+
+// Counters tell nobody that they stand still: they are looked at a few times. Requests that do end do so in a fraction of
+// kLookMs; should one take longer, the others stand still all the same.
+bool CrashRig::WaitAllInFlight(CrashGuest& guest, uint64_t requests) {
+  constexpr int kLookMs = 50;
+  constexpr int kLooks = 3;
+  const perf::Deadline deadline(kRecoverTimeoutNs);
+  uint64_t answered = 0;
+  for (int looks = 0; looks < kLooks; poll(nullptr, 0, kLookMs)) {
+    if (deadline.passed()) return false;
+    grpc::ClientContext context;
+    v1::GetStatsRequest request;
+    request.set_name("disks/" + guest.id());
+    v1::GetStatsResponse stats;
+    if (!host_.api().stub().GetStats(&context, request, &stats).ok()) return false;
+    const uint64_t now = guest.load().counts().requests;
+    const bool still = stats.disks_size() == 1 && stats.disks(0).in_flight() == requests && now == answered;
+    answered = now;
+    looks = still ? looks + 1 : 0;
+  }
+  return true;
 }
 
 bool CrashRig::Stop() {

@@ -95,7 +95,7 @@ class CrashRig {
   // writes, without a processor for seconds.
   static constexpr uint64_t kPauseNs = 2 * kNsPerMs;
   // For all guests to be well again after an event. Far above what it takes.
-  static constexpr uint64_t kRecoverTimeoutNs = 60 * kNsPerSecond;
+  static constexpr uint64_t kRecoverTimeoutNs = 120 * kNsPerSecond;
 
   CrashRig(Host& host, uint64_t seed) : host_(host), random_(seed) {}
   ~CrashRig();
@@ -114,6 +114,8 @@ class CrashRig {
   // Likewise with something of the test's own, by which each guest gets to another engine: it says what went wrong, if it
   // did, and leaves everything running.
   bool Do(const std::string& name, const std::function<std::string()>& event);
+  // Until this guest has all of its requests in flight and the engine answers none of them any more: the disk stands still.
+  bool WaitAllInFlight(CrashGuest& guest, uint64_t requests);
   // Lets the loads end with a last comparison of everything. False when there is a finding.
   bool Stop();
 

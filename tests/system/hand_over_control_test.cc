@@ -11,8 +11,8 @@
 //
 // With the lock in its place, the same lies do no harm: that is seen as well.
 //
-// Over a disk that is slow for the old engine and fast for the new one (throttled_disk.h), so that what the old one has in
-// the storage lands for seconds while the new one serves.
+// Over a disk that stands still for the old engine and not for the new one (throttled_disk.h): what the old one has in the
+// storage lands when the new one has served for a while, or waits for the lock.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -31,6 +31,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "lying_link.h"
+#include "perf/deadline.h"
 #include "tests/support/paths.h"
 #include "throttled_disk.h"
 #include "upgrade_rig.h"
@@ -40,11 +41,13 @@ namespace {
 
 constexpr char kBlue[] = "blue";
 constexpr char kGreen[] = "green";
-constexpr uint32_t kWritesPerSecond = 8;
-constexpr int kSlowForMs = 300;
-// The guest's 16 requests have landed by then.
-constexpr uint64_t kLandNs = 3 * kNsPerSecond;
-constexpr uint64_t kHarmNs = 20 * kNsPerSecond;  // and something must have been found, where nothing protects
+constexpr uint64_t kInFlight = 16;  // requests of the guest: 8 on each of two queues
+// The new engine has written most blocks anew by then.
+constexpr uint64_t kServed = 500;
+// Something must have been found by then, where nothing protects.
+constexpr uint64_t kHarmNs = 60 * kNsPerSecond;
+constexpr int kLookMs = 5;  // no event tells that a line was logged or a guest has found something
+// Of the guests without protection, who are to lose requests; the others are not, on no machine.
 constexpr uint64_t kLostNs = 10 * kNsPerSecond;
 
 // A second back end of one virtio-blk guest, beside the one that it has: the next that connects gets the same rings, the
@@ -101,8 +104,8 @@ class HandOverControl : public testing::TestWithParam<Lock> {
  protected:
   bool locked() const { return GetParam() == Lock::kThere; }
 
-  // Two engines, the old one with a slow disk's queue full of its guest's writes.
-  void Begin(bool slow) {
+  // Two engines, the old one with its guest's writes in a disk that stands still.
+  void Begin(bool hold) {
     if (kSanitized && !locked())
       GTEST_SKIP() << "sanitizers don't share a process with preloaded libraries: NOTHING was tested";
     auto disk = ThrottledDisk::Make(CrashRig::kDiskBytes);
@@ -113,26 +116,47 @@ class HandOverControl : public testing::TestWithParam<Lock> {
     link_ = std::make_unique<LyingLink>(host_->Path("lying.sock"), host_->Path("engine.sock"));
     host_->AddEngine(kBlue, {}, link_->path());
     rig_ = std::make_unique<CrashRig>(*host_, 1);
-    ASSERT_OK(rig_->Add({.queues = 2, .device = disk_->path()},
-                        {.load = {.only_reads_and_writes = true, .lost_after_ns = kLostNs}}));
+    ASSERT_OK(rig_->Add(
+        {.queues = 2, .device = disk_->path()},
+        {.load = {.only_reads_and_writes = true, .lost_after_ns = locked() ? kWaitTimeoutNs : kLostNs}}));
     host_->AddEngine(kGreen);
     upgrades_ = std::make_unique<UpgradeRig>(*host_, kBlue, kGreen, 1);
     ASSERT_OK(rig_->Start());
     ASSERT_TRUE(guest().load().WaitProgress(200, kWaitTimeoutNs));
-    if (!slow) return;
-    ASSERT_OK(disk_->Slow(host_->engine(kBlue).pid(), kWritesPerSecond));
-    poll(nullptr, 0, kSlowForMs);
+    if (!hold) return;
+    ASSERT_OK(disk_->Hold(host_->engine(kBlue).pid()));
+    ASSERT_TRUE(rig_->WaitAllInFlight(guest(), kInFlight)) << "the disk does not stand still";
+  }
+
+  // The upgrade; what the old engine has in the storage lands once the new one serves, or waits for the lock.
+  void UpgradeAndLetLand() {
+    const uint64_t answered = guest().load().counts().requests;
+    ASSERT_EQ(upgrades_->Begin(), "");
+    const perf::Deadline deadline(kWaitTimeoutNs);
+    const auto waits = [this] {
+      return ReadTextFile(host_->Path(std::string(kGreen) + ".log")).find("waiting for it") !=
+             std::string::npos;
+    };
+    // A guest that has found its rings broken asks for nothing more.
+    while (!waits() && guest().load().counts().requests < answered + kServed && rig_->findings() == 0) {
+      ASSERT_FALSE(deadline.passed()) << "the new engine neither waits for the lock nor serves";
+      poll(nullptr, 0, kLookMs);
+    }
+    EXPECT_EQ(waits(), locked());
+    ASSERT_OK(disk_->Release());
+    EXPECT_EQ(upgrades_->WaitDone(), "");
+    EXPECT_TRUE(guest().load().WaitProgress(kServed, kWaitTimeoutNs) || rig_->findings() > 0);
   }
 
   CrashGuest& guest() { return *rig_->guests().front(); }
 
-  // Until what the old engine had in the storage has landed, or something was found.
+  // Nothing protects: until something was found.
   template <typename Meanwhile>
   void AwaitHarm(Meanwhile&& meanwhile) {
-    const uint64_t until_ns = MonotonicClock().NowNs() + (locked() ? kLandNs : kHarmNs);
-    while (MonotonicClock().NowNs() < until_ns && rig_->findings() == 0) {
+    const perf::Deadline deadline(locked() ? 0 : kHarmNs);
+    while (!deadline.passed() && rig_->findings() == 0) {
       meanwhile();
-      poll(nullptr, 0, 5);
+      poll(nullptr, 0, kLookMs);
     }
   }
   void AwaitHarm() {
@@ -164,7 +188,7 @@ TEST_P(HandOverControl, DrainCutShort) {
   if (IsSkipped() || HasFatalFailure()) return;
   const pid_t blue = host_->engine(kBlue).pid();
   link_->SetYield(LyingLink::Yield::kNotAtAll, [blue] { kill(blue, SIGKILL); });
-  EXPECT_EQ(upgrades_->Upgrade(), "");
+  ASSERT_NO_FATAL_FAILURE(UpgradeAndLetLand());
   host_->engine(kBlue).Kill();  // it is dead, and is waited for
   AwaitHarm();
   ExpectFoundWithoutTheLock();
@@ -176,7 +200,7 @@ TEST_P(HandOverControl, OwnershipGivenUpLate) {
   if (IsSkipped() || HasFatalFailure()) return;
   const int connection = guest().blk().frontend().socket().fd();
   link_->SetYield(LyingLink::Yield::kTooEarly, [connection] { shutdown(connection, SHUT_RDWR); });
-  EXPECT_EQ(upgrades_->Upgrade(), "");
+  ASSERT_NO_FATAL_FAILURE(UpgradeAndLetLand());
   AwaitHarm();
   ExpectFoundWithoutTheLock();
 }
@@ -195,7 +219,7 @@ TEST_P(HandOverControl, BothEnginesServe) {
   } else {
     EXPECT_EQ(failure, "");
     SecondBackEnd green(guest().blk());
-    EXPECT_OK(green.Serve(kLostNs));
+    EXPECT_OK(green.Serve(kWaitTimeoutNs));
     // While one polls, the guest is asked for no kicks: the other would sleep.
     AwaitHarm([&] { green.Kick(); });
   }

@@ -86,6 +86,7 @@ Status ThrottledDisk::MakeGroup() {
 
 ThrottledDisk::~ThrottledDisk() {
   if (!group_.empty()) {
+    static_cast<void>(Release());
     std::istringstream processes(Read(group_ + "/cgroup.procs"));
     const std::string parent = group_.substr(0, group_.rfind('/'));
     for (std::string process; processes >> process;) (void)Write(parent + "/cgroup.procs", process);
@@ -93,15 +94,30 @@ ThrottledDisk::~ThrottledDisk() {
   }
 }
 
-Status ThrottledDisk::Slow(pid_t process, uint32_t writes_per_second) {
+Status ThrottledDisk::Limit(const std::string& file, const std::string& unified_key,
+                            const std::string& value) {
   struct stat node {};
   if (fstat(device_.get(), &node) != 0) return ErrnoError(errno, path_);
   const std::string device = fmt::format("{}:{}", major(node.st_rdev), minor(node.st_rdev));
-  Status limited = unified_ ? Write(group_ + "/io.max", fmt::format("{} wiops={}", device, writes_per_second))
-                            : Write(group_ + "/blkio.throttle.write_iops_device",
-                                    fmt::format("{} {}", device, writes_per_second));
+  return unified_ ? Write(group_ + "/io.max", fmt::format("{} {}={}", device, unified_key, value))
+                  : Write(fmt::format("{}/blkio.throttle.{}", group_, file), device + " " + value);
+}
+
+Status ThrottledDisk::Slow(pid_t process, uint32_t writes_per_second) {
+  Status limited = Limit("write_iops_device", "wiops", std::to_string(writes_per_second));
   if (!limited) return limited;
   return Write(group_ + "/cgroup.procs", std::to_string(process));
+}
+
+// At a byte a second the smallest write takes more than an hour.
+Status ThrottledDisk::Hold(pid_t process) {
+  Status limited = Limit("write_bps_device", "wbps", "1");
+  if (!limited) return limited;
+  return Write(group_ + "/cgroup.procs", std::to_string(process));
+}
+
+Status ThrottledDisk::Release() {
+  return Limit("write_bps_device", "wbps", unified_ ? "max" : "0");
 }
 
 std::string ThrottledDisk::Content() const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block device that is as slow as one likes for the processes that it is made slow for: a loop device over memory,
-// and the kernel's own throttle in front of it (the blkio or io controller of a control group). Requests of a process
-// that was killed wait there and land later, as they do on a slow disk.
+// A block device that is as slow as one likes for the processes that it is made slow for, or stands still for them until it
+// is let go on: a loop device over memory, and the kernel's own throttle in front of it (the blkio or io controller of a
+// control group). Requests of a process that was killed wait there and land later, as they do on a slow disk.
 //
 // Takes root, /dev/loop-control and one of the two controllers; Make says which is missing.
 #pragma once
@@ -27,6 +27,9 @@ class ThrottledDisk {
   const std::string& path() const { return path_; }
   // From now on the process, and what it starts, gets so many writes a second.
   Status Slow(pid_t process, uint32_t writes_per_second);
+  // From now on nothing lands that the process, or what it starts, writes, whether it lives on or not: until Release().
+  Status Hold(pid_t process);
+  Status Release();
   // What has landed so far.
   std::string Content() const;
 
@@ -37,6 +40,7 @@ class ThrottledDisk {
         path_(std::move(path)),
         device_(std::move(device)) {}
   Status MakeGroup();
+  Status Limit(const std::string& file, const std::string& unified_key, const std::string& value);
 
   const uint64_t size_bytes_;
   UniqueFd content_;
