@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -222,8 +223,50 @@ TEST(Observe, WhatIsShownIsWhatTheGuestDid) {
   EXPECT_EQ(Operation(Stats(host, "disks/a"), "write").count(), 300U);
 }
 
+// Reads that the disk keeps for seconds, each for another while.
+constexpr uint32_t kHangingReads = 8;
+
+void SubmitHanging(perf::BlkDriver& driver, uint64_t buffer_gpa) {
+  for (uint32_t i = 0; i < kHangingReads; ++i) {
+    perf::BlkIo io;
+    io.offset_bytes = i * 4096;
+    io.length_bytes = 4096;
+    io.data_gpa = buffer_gpa;
+    io.token = i;
+    ASSERT_TRUE(driver.Submit(0, io));
+  }
+  driver.Kick(0);
+}
+
+// How many of them have ended so far.
+uint32_t CountEnded(perf::BlkDriver& driver) {
+  std::array<perf::BlkCompletion, kHangingReads> completions;
+  return static_cast<uint32_t>(driver.Poll(0, completions));
+}
+
+struct SeenHanging {
+  v1::GetStatsResponse stats;
+  v1::ListSlowRequestsResponse slow;
+};
+
+// What is said of the disk while reads hang, which ended before this; more are submitted if all have ended too early.
+void LookWhileItHangs(Host& host, perf::BlkDriver& driver, uint64_t buffer_gpa, uint32_t* ended,
+                      SeenHanging* seen) {
+  const perf::Deadline deadline(kWaitTimeoutNs);
+  for (;; poll(nullptr, 0, kLookMs)) {
+    ASSERT_FALSE(deadline.passed()) << seen->stats.DebugString();
+    seen->stats = Stats(host, "disks/hangs");
+    seen->slow = Slow(host, "disks/hangs");
+    const bool stuck = seen->stats.disks_size() == 1 && seen->stats.disks(0).stuck();
+    *ended += CountEnded(driver);
+    if (stuck && *ended < kHangingReads) return;  // also at the time of both looks
+    if (*ended < kHangingReads) continue;
+    *ended = 0;
+    ASSERT_NO_FATAL_FAILURE(SubmitHanging(driver, buffer_gpa));
+  }
+}
+
 TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
-  constexpr uint32_t kRequests = 8;
   Host host;
   ASSERT_TRUE(host.ok());
   v1::DiskSpec hanging = MemoryDisk(kDiskBytes);
@@ -241,16 +284,8 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
   perf::BlkDriver& driver = (*hung)->driver();
   const auto buffer = driver.AllocateBuffer(4096);
   ASSERT_OK(buffer);
-  for (uint32_t i = 0; i < kRequests; ++i) {
-    perf::BlkIo io;
-    io.offset_bytes = i * 4096;
-    io.length_bytes = 4096;
-    io.data_gpa = *buffer;
-    io.token = i;
-    ASSERT_TRUE(driver.Submit(0, io));
-  }
   const uint64_t submitted_ns = MonotonicClock().NowNs();
-  driver.Kick(0);
+  ASSERT_NO_FATAL_FAILURE(SubmitHanging(driver, *buffer));
   const std::string said = "disks/hangs of controllers/hangs is stuck: a read of 4096 bytes at ";
   ASSERT_TRUE(Eventually([&] { return host.cleatd_log().find(said) != std::string::npos; }))
       << host.cleatd_log();
@@ -260,22 +295,21 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
   EXPECT_EQ(host.cleatd_log().find("disks/runs of controllers/runs is stuck"), std::string::npos);
   EXPECT_TRUE(load.WaitProgress(1000));
 
-  const v1::GetStatsResponse stats = Stats(host, "disks/hangs");
-  ASSERT_EQ(stats.disks_size(), 1);
-  EXPECT_TRUE(stats.disks(0).stuck()) << stats.DebugString();
-  EXPECT_EQ(stats.disks(0).oldest().stage(), "submitted");
-  EXPECT_EQ(stats.disks(0).oldest().length_bytes(), 4096U);
-  const v1::ListSlowRequestsResponse waiting = Slow(host, "disks/hangs");
-  ASSERT_GT(waiting.requests_size(), 0);
-  EXPECT_FALSE(waiting.requests(0).ended());
-  EXPECT_EQ(waiting.requests(0).stages(waiting.requests(0).stages_size() - 1).stage(), "waiting");
+  uint32_t ended = 0;
+  SeenHanging seen;
+  ASSERT_NO_FATAL_FAILURE(LookWhileItHangs(host, driver, *buffer, &ended, &seen));
+  EXPECT_EQ(seen.stats.disks(0).oldest().stage(), "submitted");
+  EXPECT_EQ(seen.stats.disks(0).oldest().length_bytes(), 4096U);
+  EXPECT_TRUE(std::any_of(seen.slow.requests().begin(), seen.slow.requests().end(), [](const auto& request) {
+    return !request.ended() && request.stages_size() > 0 &&
+           request.stages(request.stages_size() - 1).stage() == "waiting";
+  })) << seen.slow.DebugString();
   EXPECT_EQ(Slow(host, "disks/runs").requests_size(), 0);
 
   // All of them end, and that is told too.
-  std::array<perf::BlkCompletion, kRequests> completions;
-  for (uint32_t done = 0; done < kRequests;) {
+  while (ended < kHangingReads) {
     ASSERT_OK(driver.Wait(kWaitTimeoutNs));
-    done += static_cast<uint32_t>(driver.Poll(0, completions));
+    ended += CountEnded(driver);
   }
   EXPECT_TRUE(Eventually([&] {
     return host.cleatd_log().find("disks/hangs of controllers/hangs is not stuck any more") !=
