@@ -193,11 +193,10 @@ bool Host::WaitEngine(const std::string& id) {
   return connected;
 }
 
-bool Host::WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
-                           uint64_t timeout_ns) {
-  const perf::Deadline deadline(timeout_ns);
+bool Host::WaitStats(Process& process, const LikesStats& done, ProcessStats* last) {
+  const perf::Deadline deadline(kWaitTimeoutNs);
   for (;;) {
-    *last = engine_->Stats();
+    *last = process.Stats();
     if (done(*last)) return true;
     if (deadline.passed()) return false;
     poll(nullptr, 0, kProcPollMs);  // no event says that another process has closed something

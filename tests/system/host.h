@@ -81,10 +81,11 @@ class Host {
   // Until the engine is connected: the process that runs now, by the number that each start of one has. Of one that was
   // killed cleatd may still think so, as long as it has not seen its connection end.
   bool WaitEngine(const std::string& id = kEngineId);
-  // Of the engine, once they are steady: descriptors and threads go away a little after what they belonged
-  // to. Waits until `done` likes them (false when it never does).
-  bool WaitEngineStats(const std::function<bool(const ProcessStats&)>& done, ProcessStats* last,
-                       uint64_t timeout_ns = kWaitTimeoutNs);
+  // Once they are steady: descriptors and threads go away a little after what they belonged to. Waits until `done` likes
+  // them (false when it never does).
+  using LikesStats = std::function<bool(const ProcessStats&)>;
+  static bool WaitStats(Process& process, const LikesStats& done, ProcessStats* last);
+  bool WaitEngineStats(const LikesStats& done, ProcessStats* last) { return WaitStats(*engine_, done, last); }
 
   // ---- Logs. How many of the engine's lines hold `text`; from all its lives.
   size_t CountInEngineLog(std::string_view text) const;

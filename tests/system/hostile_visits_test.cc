@@ -146,8 +146,13 @@ TEST(HostileVisits, LeaveNothingBehind) {
       << after.descriptors << " descriptors and " << after.mappings << " mappings, before the visits "
       << engine_before.descriptors << " and " << engine_before.mappings;
   EXPECT_LE(after.threads, engine_before.threads + kMappingThreadsMax);
-  const ProcessStats cleatd_after = host.cleatd().Stats();
-  EXPECT_LE(cleatd_after.descriptors, cleatd_before.descriptors + 2) << "of cleatd";
+  ProcessStats cleatd_after;
+  EXPECT_TRUE(host.WaitStats(
+      host.cleatd(),
+      [&](const ProcessStats& stats) { return stats.descriptors <= cleatd_before.descriptors + 2; },
+      &cleatd_after))
+      << cleatd_after.descriptors << " descriptors of cleatd, before the visits "
+      << cleatd_before.descriptors;
   if (!kSanitized) {  // their quarantine grows
     EXPECT_LE(after.resident_bytes, engine_before.resident_bytes + kGrowthMax);
     EXPECT_LE(cleatd_after.resident_bytes, cleatd_before.resident_bytes + kGrowthMax) << "of cleatd";
