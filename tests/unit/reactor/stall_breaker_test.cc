@@ -98,6 +98,7 @@ TEST_F(StallBreakerTest, MeetsOneThatWaitsForShortWhilesOnly) {
 }
 
 TEST_F(StallBreakerTest, LeavesAReactorAloneThatSleeps) {
+  while (!reactor_->asleep()) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::nanoseconds(10 * StallBreaker::kLookMaxNs));
   EXPECT_TRUE(reactor_->asleep());
   EXPECT_EQ(breaker_.interruptions(), 0U);
