@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kDiskBytes = 1ULL << 40;  // nobody stores anything
 constexpr uint64_t kMemoryBytes = 512ULL << 20;
+constexpr int kEmptyRunsMax = 1000;
 
 template <typename T>
 T Load(T* shared) {
@@ -131,9 +132,7 @@ void BindThisThread(int core) {
   static_cast<void>(sched_setaffinity(0, sizeof set, &set));
 }
 
-}  // namespace
-
-Result<RingLoopReport> RunRingLoop(const RingLoopOptions& options) {
+Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
   const RegionSpec region{.gpa = 0, .size_bytes = kMemoryBytes};
   auto memory = GuestMemory::Create({&region, 1});
   if (!memory) return std::move(memory).error();
@@ -188,6 +187,16 @@ Result<RingLoopReport> RunRingLoop(const RingLoopOptions& options) {
   report.requests = report.latency.total();
   report.errors = stats.errors[static_cast<size_t>(LoadOp::kRead)].load();
   report.elapsed_ns = generator.loaded_ns - start_ns;
+  return report;
+}
+
+}  // namespace
+
+Result<RingLoopReport> RunRingLoop(const RingLoopOptions& options) {
+  // On a busy machine one of the two threads may get no core before a short time is over. Such a run says nothing.
+  auto report = RunOnce(options);
+  for (int again = 0; again < kEmptyRunsMax && report && report->requests == 0; ++again)
+    report = RunOnce(options);
   return report;
 }
 
