@@ -27,7 +27,7 @@
 
 namespace cleat::vhost::test {
 
-inline constexpr uint64_t kTestTimeoutNs = 20 * kNsPerSecond;
+inline constexpr uint64_t kTestTimeoutNs = 60 * kNsPerSecond;
 
 // Waits for `done` in real time, without a load on the machine. False after kTestTimeoutNs.
 bool WaitFor(const std::function<bool()>& done);

@@ -61,7 +61,7 @@ std::optional<uint64_t> Asked(const UniqueFd& connection, Request request) {
   if (send(connection.get(), &header, sizeof header, MSG_NOSIGNAL) != sizeof header) return std::nullopt;
   std::array<uint8_t, sizeof(MessageHeader) + sizeof(uint64_t)> answer{};
   pollfd state{.fd = connection.get(), .events = POLLIN, .revents = 0};
-  if (poll(&state, 1, 10'000) != 1) return std::nullopt;
+  if (poll(&state, 1, 60'000) != 1) return std::nullopt;
   const ssize_t size = recv(connection.get(), answer.data(), answer.size(), 0);
   if (size != static_cast<ssize_t>(answer.size())) return std::nullopt;
   uint64_t number = 0;
