@@ -44,7 +44,7 @@ struct CrashLoadOptions {
   uint32_t bytes_max = 32 * 1024;
   // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
   uint64_t pause_ns = 0;
-  uint64_t lost_after_ns = 30 * kNsPerSecond;  // without an answer, since there is a back end
+  uint64_t lost_after_ns = 60 * kNsPerSecond;  // without an answer, since there is a back end
 };
 
 enum class CrashFault : uint8_t { kData, kLost, kRings, kFailed, kFrontEnd };

@@ -27,8 +27,8 @@
 
 namespace cleat::perf {
 
-inline constexpr uint64_t kDefaultAcceptTimeoutNs = 10 * kNsPerSecond;
-inline constexpr uint64_t kDefaultMessageTimeoutNs = 10 * kNsPerSecond;
+inline constexpr uint64_t kDefaultAcceptTimeoutNs = 60 * kNsPerSecond;
+inline constexpr uint64_t kDefaultMessageTimeoutNs = 60 * kNsPerSecond;
 
 // Which messages ask for an acknowledgement, when REPLY_ACK is negotiated.
 enum class AckMode : uint8_t {

@@ -44,7 +44,7 @@ struct LoadOptions {
   LoadWait wait = LoadWait::kPoll;
   bool verify = false;  // writes are read back now and then, and all of them at the end
   uint64_t seed = 1;
-  uint64_t stall_timeout_ns = 30ULL * 1'000'000'000;  // requests in flight and none completes: given up
+  uint64_t stall_timeout_ns = 60ULL * 1'000'000'000;  // requests in flight and none completes: given up
 
   bool writes() const {
     return mix[static_cast<size_t>(LoadOp::kWrite)] > 0 || mix[static_cast<size_t>(LoadOp::kWriteZeroes)] > 0;

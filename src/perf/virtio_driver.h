@@ -27,7 +27,7 @@
 
 namespace cleat::perf {
 
-inline constexpr uint64_t kDefaultIoTimeoutNs = 30 * kNsPerSecond;
+inline constexpr uint64_t kDefaultIoTimeoutNs = 60 * kNsPerSecond;
 inline constexpr uint16_t kDefaultQueueSize = 128;
 // Data segments a chain may have when the device states no seg_max.
 inline constexpr uint32_t kDefaultSegMax = 126;

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kDiskBytes = 256 * 1024;
 constexpr uint32_t kBlockBytes = 512;
 constexpr uint64_t kBufferBytes = 4 * 1024 * 1024;
-constexpr uint64_t kWaitNs = 30 * kNsPerSecond;
+constexpr uint64_t kWaitNs = 60 * kNsPerSecond;
 
 enum class Wrong : uint8_t {
   kNothing,

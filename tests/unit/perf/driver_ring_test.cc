@@ -16,7 +16,7 @@ namespace cleat::perf::driver_ring_test {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kWaitNs = 10 * kNsPerSecond;
+constexpr uint64_t kWaitNs = 60 * kNsPerSecond;
 
 struct RingTest : ::testing::Test {
   void Make(const RingOptions& options) {

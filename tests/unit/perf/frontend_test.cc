@@ -108,7 +108,7 @@ TEST(FrontendTest, EveryWaitEnds) {
   EXPECT_EQ(opened.error().code, ErrorCode::kDeadlineExceeded) << "a back end that says nothing";
   EXPECT_EQ(frontend->WaitPeerGone(kNsPerMs).error().code, ErrorCode::kDeadlineExceeded);
   theirs.Reset();
-  EXPECT_TRUE(frontend->WaitPeerGone(kNsPerMs).ok());
+  EXPECT_TRUE(frontend->WaitPeerGone(kDefaultMessageTimeoutNs).ok());
   EXPECT_EQ(frontend->GetFeatures().error().code, ErrorCode::kUnavailable);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kBlocks = 8192;
-constexpr uint64_t kWaitNs = 10 * kNsPerSecond;
+constexpr uint64_t kWaitNs = 60 * kNsPerSecond;
 constexpr scsi::Lun kDisk = scsi::LunOf(FakeScsi::kTarget);
 
 struct ScsiDriverTest : ::testing::Test {
