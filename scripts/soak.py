@@ -91,7 +91,7 @@ def run_fuzz(runner, build, source, name, seconds):
     before = {path.name for path in work.iterdir()}
     command = [
         str(build / "tests" / f"fuzz_{name}"), f"-seed={seed}", "-detect_leaks=0", f"-max_total_time={seconds}",
-        "-timeout=30", "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={work}/",
+        "-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={work}/",
         str(work / "corpus"), str(source / "tests/fuzz/corpus" / name),
     ]
     status, took, log = runner.run(f"fuzz_{name}", command, seconds, fuzz_progress)

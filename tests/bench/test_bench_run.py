@@ -52,7 +52,7 @@ class Run(unittest.TestCase):
         """Two result files as ratios."""
         path = str(self.out / "results.json")
         done = subprocess.run([str(BUILD / "bin/cleat-perf"), "compare", path, path], capture_output=True, text=True,
-                              timeout=20, check=False)
+                              timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         line = next(line for line in done.stdout.splitlines() if line.startswith("blk_null_qd32_ns"))
         self.assertIn("1.000", line)

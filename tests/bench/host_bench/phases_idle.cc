@@ -23,9 +23,9 @@ namespace {
 
 constexpr uint64_t kCalmMs = 1500;  // after the last change, until nothing follows from it any more
 constexpr uint64_t kAsleepMs = 3;   // a queue is polled 50 us after its last request
-constexpr int kAsleepTriesMax = 100;
+constexpr int kAsleepTriesMax = 20'000;
 constexpr uint32_t kReadBlocks = 8;  // 4 KiB
-constexpr uint64_t kWakeTimeoutNs = 5 * kNsPerSecond;
+constexpr uint64_t kWakeTimeoutNs = 60 * kNsPerSecond;
 constexpr uint64_t kStopLookMs = 100;
 
 // Keeps the calling thread on a core while it lives.

@@ -114,19 +114,19 @@ class SecurityTest : public ::testing::Test {
 
   static grpc::Status Create(v1::Cleat::Stub& stub, const std::string& id) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::Disk disk;
     return stub.CreateDisk(&context, NullDisk(id), &disk);
   }
   static grpc::Status List(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::ListDisksResponse response;
     return stub.ListDisks(&context, {}, &response);
   }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::ApplyHostRequest request;
     request.set_mode(v1::APPLY_MODE_EXACT);
     v1::ApplyHostResponse response;
@@ -172,7 +172,7 @@ std::string BytesOf(const grpc::ByteBuffer& buffer) {
 std::string Exchange(const std::string& socket, const std::string& method, const std::string& bytes) {
   grpc::GenericStub stub(grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   grpc::CompletionQueue queue;
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);

@@ -78,7 +78,7 @@ class ClustersTest : public ConductorRig {
   Result<v1::WaitResponse> WaitFor(const std::string& name) {
     v1::WaitRequest request;
     request.set_name(name);
-    request.mutable_timeout()->set_seconds(20);
+    request.mutable_timeout()->set_seconds(60);
     return state_->Wait(request, [] { return false; });
   }
 
