@@ -22,7 +22,7 @@
 
 namespace cleat::test {
 
-inline constexpr std::chrono::seconds kWaitMax{60};
+inline constexpr std::chrono::seconds kWaitMax{120};  // for what can only hang
 
 class CephHost;
 
@@ -60,7 +60,7 @@ class CephHost {
     control_.Do([&] { pool_ = std::make_unique<modules::ClientPool>(*control_, engine); });
   }
   ~CephHost() {
-    EXPECT_TRUE(End(30 * kNsPerSecond)) << "a client's thread does not end";
+    EXPECT_TRUE(End(120 * kNsPerSecond)) << "a client's thread does not end";
     control_.Do([&] { pool_.reset(); });
   }
   CephHost(const CephHost&) = delete;

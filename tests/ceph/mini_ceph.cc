@@ -29,6 +29,9 @@ void Demand(bool good, const std::string& what) {
   std::abort();
 }
 
+// Longer than any test.
+constexpr uint32_t kBlocklistSeconds = 3600;
+
 // Whether every thread of it is stopped by a signal.
 bool StandsStill(pid_t pid) {
   std::error_code error;
@@ -53,7 +56,7 @@ MiniCeph::MiniCeph(const std::string& store) : folder_("/tmp/cleat-ceph-XXXXXX")
   Demand(rados_conf_read_file(admin_, conf().c_str()) == 0, "ceph.conf");
   for (const auto& [name, value] : modules::DemandedOfImage())
     rados_conf_set(admin_, name.c_str(), value.c_str());
-  rados_conf_set(admin_, "client_mount_timeout", "30");
+  rados_conf_set(admin_, "client_mount_timeout", "120");
   rados_conf_set(admin_, "err_to_stderr", "false");
   Demand(rados_connect(admin_) == 0, "connecting");
   Demand(rados_ioctx_create(admin_, "rbd", &io_) == 0, "the pool");
@@ -71,7 +74,7 @@ MiniCeph& MiniCeph::Shared() {
 }
 
 std::string MiniCeph::Script(const std::string& arguments) const {
-  const std::string command = "STORE=" + store_ + " OWNER_PID=" + std::to_string(getpid()) + " timeout 100 " +
+  const std::string command = "STORE=" + store_ + " OWNER_PID=" + std::to_string(getpid()) + " timeout 300 " +
                               test::SourceFile("tests/ceph/mini_ceph.sh") + " " + arguments + " " + folder_;
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
@@ -212,6 +215,21 @@ std::string MiniCeph::MonCommand(const std::string& json) {
   return result;
 }
 
+void MiniCeph::SetOfOsd(const std::string& name, const std::string& value) {
+  const std::string json =
+      R"({"prefix": "config set", "var": ")" + name + R"(", "val": [")" + value + R"("]})";
+  const char* command = json.c_str();
+  char* output = nullptr;
+  size_t output_bytes = 0;
+  char* text = nullptr;
+  size_t text_bytes = 0;
+  const int done =
+      rados_osd_command(admin_, 0, &command, 1, "", 0, &output, &output_bytes, &text, &text_bytes);
+  rados_buffer_free(output);
+  rados_buffer_free(text);
+  Demand(done == 0, json);
+}
+
 uint32_t MiniCeph::BlocklistedCount() {
   const auto dump = nlohmann::json::parse(MonCommand(R"({"prefix": "osd dump", "format": "json"})"));
   return static_cast<uint32_t>(dump["blocklist"].size());
@@ -223,7 +241,8 @@ void MiniCeph::BlocklistOwnerOf(const std::string& image) {
   std::array<char*, 1> owners{};
   size_t count = owners.size();
   Demand(rbd_lock_get_owners(opened, &mode, owners.data(), &count) == 0, "owner of " + image);
-  Demand(rados_blocklist_add(admin_, owners[0], 60) == 0, "blocklisting the owner of " + image);
+  Demand(rados_blocklist_add(admin_, owners[0], kBlocklistSeconds) == 0,
+         "blocklisting the owner of " + image);
   rbd_lock_get_owners_cleanup(owners.data(), count);
   rbd_close(opened);
 }
@@ -239,7 +258,7 @@ std::string MiniCeph::HeaderOf(const std::string& image) {
 void StopProcess(pid_t pid) {
   Demand(kill(pid, SIGSTOP) == 0, "process " + std::to_string(pid) + " does not run");
   // A thread stops when it is next scheduled, which on a busy machine is not at once.
-  constexpr int kPatienceMs = 10'000;
+  constexpr int kPatienceMs = 120'000;
   int waited_ms = 0;
   while (!StandsStill(pid)) {
     Demand(++waited_ms < kPatienceMs, "process " + std::to_string(pid) + " does not stop");

@@ -51,6 +51,7 @@ class MiniCeph {
   std::vector<std::string> MetadataKeys(const std::string& image);
   std::vector<uint8_t> ReadAll(const std::string& image);
   std::string MonCommand(const std::string& json);
+  void SetOfOsd(const std::string& name, const std::string& value);  // one of its settings, at once
   uint32_t BlocklistedCount();
   // Shuts the client out that has the image's exclusive lock.
   void BlocklistOwnerOf(const std::string& image);

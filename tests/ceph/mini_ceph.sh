@@ -35,7 +35,7 @@ stop_all() {
         kill -CONT "$p" 2>/dev/null || true   # a test may have SIGSTOPped it
         # memstore is going away anyway: no reason to wait for a clean unmount
         if [[ $STORE_USED == memstore || $1 == kill ]]; then kill -KILL "$p"; else kill -TERM "$p"; fi
-        for ((i = 0; i < 300; i++)); do ours "$p" || break; sleep 0.05; done
+        for ((i = 0; i < 2400; i++)); do ours "$p" || break; sleep 0.05; done
         ours "$p" && kill -KILL "$p"
         rm -f "$dir/$n.pid"
     done
@@ -163,14 +163,14 @@ C
     if ! pid_of osd.0 >/dev/null; then
         ((fresh)) || [[ $STORE != memstore ]] || die "a memstore osd does not survive; down + up"
         # after a crash the mon still believes the old osd is up: clients would wait ~10 s for it
-        ((fresh)) || timeout 20 ceph -c "$dir/ceph.conf" osd down 0 >/dev/null 2>&1 || true
+        ((fresh)) || timeout 120 ceph -c "$dir/ceph.conf" osd down 0 >/dev/null 2>&1 || true
         start osd.0 ceph-osd -f -c "$dir/ceph.conf" -i 0
     fi
     # one client connection does everything that is left: wait for the osd, make the pool, prove a write
-    timeout 60 /usr/bin/python3 - "$dir/ceph.conf" "$POOL" "$PGS" <<'P' || die "cluster did not come up; see $dir/*.log"
+    timeout 240 /usr/bin/python3 - "$dir/ceph.conf" "$POOL" "$PGS" <<'P' || die "cluster did not come up; see $dir/*.log"
 import sys, json, time, rados
 conf, pool, pgs = sys.argv[1:4]
-c = rados.Rados(conffile=conf); c.connect(timeout=30)
+c = rados.Rados(conffile=conf); c.connect(timeout=120)
 def mon(**k):
     r, out, err = c.mon_command(json.dumps(k), b'')
     if r: raise SystemExit("mon command %s: %d %s" % (k, r, err))

@@ -13,8 +13,8 @@ namespace {
 
 using perf::BlkOp;
 
-constexpr uint64_t kPatienceNs = 60 * kNsPerSecond;  // without any answer
-constexpr uint64_t kLookNs = 5 * kNsPerMs;           // whether to stop
+constexpr uint64_t kPatienceNs = 120 * kNsPerSecond;  // without any answer
+constexpr uint64_t kLookNs = 5 * kNsPerMs;            // whether to stop
 
 }  // namespace
 
@@ -82,7 +82,7 @@ Status PacedLoad::Drive() {
     if (Status reaped = Reap(); !reaped) return reaped;
     if (in_flight() == 0 || answered() > before) answer_ns = now_ns;
     if (now_ns > answer_ns + kPatienceNs)
-      return Error(ErrorCode::kDeadlineExceeded, "no answer for a minute");
+      return Error(ErrorCode::kDeadlineExceeded, "no answer for two minutes");
     Publish(now_ns);
     if (stopping && in_flight() == 0) return Ok{};
     if (answered() > before) continue;  // those may be followed by others at once

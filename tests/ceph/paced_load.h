@@ -50,7 +50,7 @@ class PacedLoad {
   // Once or several times, each with its Stop. An error: see Stop.
   Status Start();
   // Waits for what is in flight. An error is a request that failed, data that was wrong, a ring whose rules were
-  // broken, or no answer at all for a minute.
+  // broken, or no answer at all for two minutes.
   Status Stop();
   // Reads everything and compares; stopped.
   Status Verify();

@@ -38,7 +38,7 @@ constexpr uint64_t kFetched = kGiven + 32;
 constexpr uint64_t kUnfetched = 64;  // the guest asks for these when the engine stands still already
 // Of all that was asked for, so many can't have been sent before the image was another's.
 constexpr uint64_t kLateMin = kFetched - kGiven + kUnfetched;
-constexpr uint64_t kAnswerLimitNs = 60 * kNsPerSecond;
+constexpr uint64_t kAnswerLimitNs = 120 * kNsPerSecond;
 const std::string kImage = "taken";
 
 enum class Recovery {
