@@ -30,7 +30,16 @@ namespace cleat::system_test {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 // An attempt that failed often is repeated half a minute later.
-inline constexpr uint64_t kSettleTimeoutNs = 100 * kNsPerSecond;
+inline constexpr uint64_t kSettleTimeoutNs = 200 * kNsPerSecond;
+
+// How often a cluster was stopped or let go on so far: odd while it stands still.
+using Stops = std::atomic<uint64_t>;
+
+// Of the calls of one kind that were made when their cluster stood still.
+struct WhileStopped {
+  uint64_t answered = 0;  // before it went on
+  uint64_t later = 0;
+};
 
 // The longest of each kind of thing, and how often there was which answer. Any thread.
 class Tally {
@@ -40,6 +49,15 @@ class Tally {
     ++answers_[fmt::format("{}: {}", what, answer)];
     uint64_t& longest = longest_ns_[std::string(what)];
     longest = std::max(longest, took_ns);
+  }
+  void AddStopped(std::string_view what, bool answered) {
+    const std::lock_guard lock(mutex_);
+    WhileStopped& calls = while_stopped_[std::string(what)];
+    ++(answered ? calls.answered : calls.later);
+  }
+  std::map<std::string, WhileStopped> while_stopped() const {
+    const std::lock_guard lock(mutex_);
+    return while_stopped_;
   }
   uint64_t LongestNs(std::string_view what) const {
     const std::lock_guard lock(mutex_);
@@ -57,6 +75,7 @@ class Tally {
   mutable std::mutex mutex_;
   std::map<std::string, uint64_t> answers_;
   std::map<std::string, uint64_t> longest_ns_;
+  std::map<std::string, WhileStopped> while_stopped_;
 };
 
 inline constexpr std::string_view kSettling = "settle";
@@ -86,8 +105,14 @@ inline std::string AnswerOf(int result) {
 // One caller of the API with disks, images and controllers of its own. Used by one thread.
 class Caller {
  public:
-  Caller(Host& host, MiniCeph& ceph, uint32_t number, uint64_t seed, Tally& tally)
-      : host_(host), ceph_(ceph), number_(number), random_(seed), tally_(tally), api_(host.address()) {
+  Caller(Host& host, MiniCeph& ceph, const Stops& stops, uint32_t number, uint64_t seed, Tally& tally)
+      : host_(host),
+        ceph_(ceph),
+        stops_(stops),
+        number_(number),
+        random_(seed),
+        tally_(tally),
+        api_(host.address()) {
     EXPECT_EQ(rados_ioctx_create(ceph.admin(), "rbd", &io_), 0);
   }
   ~Caller() { rados_ioctx_destroy(io_); }
@@ -177,7 +202,9 @@ class Caller {
 
   bool Do(const Step& step) {
     const uint64_t before_ns = clock_.NowNs();
+    const uint64_t stops = stops_.load();
     const std::string answer = IsOfImage(step.act) ? AnswerOf(OnImage(step)) : AnswerOf(OnHost(step));
+    if (stops % 2 == 1 && !IsOfImage(step.act)) tally_.AddStopped(NameOf(step.act), stops_.load() == stops);
     tally_.Add(NameOf(step.act), answer, clock_.NowNs() - before_ns);
     Remember(fmt::format("{}: {}", step.ToString(), answer));
     const std::string expected = worlds_.AnswersTo(step);
@@ -344,6 +371,7 @@ class Caller {
 
   Host& host_;
   MiniCeph& ceph_;
+  const Stops& stops_;  // of that cluster
   const uint32_t number_;
   Random random_;
   Tally& tally_;
