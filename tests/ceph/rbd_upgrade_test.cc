@@ -7,6 +7,7 @@
 //   CLEAT_TEST_SEED=N                     the same choices once more
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -88,18 +89,31 @@ class RbdUpgradeTest : public testing::Test {
     }
   }
 
-  // While the cluster hangs.
+  // While the cluster hangs. On a busy machine others may not be drained in that little time either, and are asked for again.
   void ExpectOthersMoved(const std::string& reason) {
-    const v1::UpgradeStatus upgrade = upgrades_.WaitEnd();
-    EXPECT_EQ(upgrade.state(), v1::UPGRADE_STATE_FAILED) << upgrade.ShortDebugString();
-    EXPECT_EQ(upgrade.moved(), rig_.guests().size() - in_ceph_.size());
-    std::set<std::string> named;
-    for (const v1::UpgradeFailure& failure : upgrade.failed()) {
-      named.insert(failure.controller());
-      fmt::print("{} stays: {}\n", failure.controller(), failure.reason());
-      EXPECT_NE(failure.reason().find(reason), std::string::npos) << failure.reason();
+    const size_t others = rig_.guests().size() - in_ceph_.size();
+    const perf::Deadline deadline(UpgradeRig::kUpgradeTimeoutNs);
+    for (size_t moved = 0;;) {
+      const v1::UpgradeStatus upgrade = upgrades_.WaitEnd();
+      EXPECT_EQ(upgrade.state(), v1::UPGRADE_STATE_FAILED) << upgrade.ShortDebugString();
+      std::set<std::string> named;
+      for (const v1::UpgradeFailure& failure : upgrade.failed()) {
+        named.insert(failure.controller());
+        fmt::print("{} stays: {}\n", failure.controller(), failure.reason());
+        const bool says = failure.reason().find(reason) != std::string::npos;
+        EXPECT_TRUE(says || !in_ceph_.contains(failure.controller())) << failure.reason();
+      }
+      EXPECT_TRUE(std::includes(named.begin(), named.end(), in_ceph_.begin(), in_ceph_.end()))
+          << upgrade.ShortDebugString();
+      moved += upgrade.moved();
+      if (moved >= others || HasFailure()) {
+        EXPECT_EQ(moved, others);
+        EXPECT_EQ(named, in_ceph_);
+        break;
+      }
+      ASSERT_FALSE(deadline.passed()) << "others do not move: " << upgrade.ShortDebugString();
+      ASSERT_EQ(upgrades_.Begin(kDrainSeconds), "");
     }
-    EXPECT_EQ(named, in_ceph_);
     ExpectOn(kBlue, kGreen);
     for (const auto& guest : rig_.guests()) {
       if (in_ceph_.contains("controllers/" + guest->id())) continue;
