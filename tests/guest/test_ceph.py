@@ -50,25 +50,25 @@ class Ceph(BenchTest):
 
     def use(self, guest: Guest, device: str) -> str:
         """A file system with a known file, and fio on what is left. Returns the digest of the known file."""
-        guest.run(f"mkfs.ext4 -q {device} {FILE_SYSTEM_MIB}M", 120)
-        guest.run(f"mount -t ext4 {device} /mnt && head -c {FILE_BYTES} /dev/urandom >/mnt/known && sync", 120)
+        guest.run(f"mkfs.ext4 -q {device} {FILE_SYSTEM_MIB}M")
+        guest.run(f"mount -t ext4 {device} /mnt && head -c {FILE_BYTES} /dev/urandom >/mnt/known && sync")
         load = VerifiedLoad(guest, device, name="verify", seed=1, offset=f"{FILE_SYSTEM_MIB}M",
                             size=f"{DISK_MIB - FILE_SYSTEM_MIB}M", io_size="6M")
         load.wait()
-        known = guest.run("sha256sum /mnt/known", 60).split()[0]
-        guest.run("umount /mnt", 60)
+        known = guest.run("sha256sum /mnt/known").split()[0]
+        guest.run("umount /mnt")
         return known
 
     def read_whole(self, guest: Guest, device: str) -> str:
         """The digest of all that is on the disk, not of what the guest has cached."""
         guest.run("sync; echo 3 >/proc/sys/vm/drop_caches")
-        return guest.run(f"sha256sum {device}", 120).split()[0]
+        return guest.run(f"sha256sum {device}").split()[0]
 
     def open_in_guest(self, guest: Guest) -> str:
         """The mapping of dm-crypt over the exported image; as docs/encryption.md says."""
         guest.run(f"echo {base64.b64encode(self.key).decode()} | base64 -d >/run/key")
         guest.run(f"DM_DISABLE_UDEV=1 cryptsetup open --type plain --cipher aes-xts-plain64 --key-size {8 * KEY_BYTES} "
-                  f"--sector-size {UNIT_BYTES} --key-file /run/key {guest.device('export')} plain", 60)
+                  f"--sector-size {UNIT_BYTES} --key-file /run/key {guest.device('export')} plain")
         return "/dev/mapper/plain"
 
     def test_what_the_guest_wrote_is_in_the_image_encrypted(self) -> None:
@@ -93,8 +93,8 @@ class Ceph(BenchTest):
         reader.wait_ready()
         mapping = self.open_in_guest(reader)
         self.assertEqual(self.read_whole(reader, mapping), whole)
-        reader.run(f"fsck.ext4 -fn {mapping} && mount -t ext4 -o ro {mapping} /mnt", 60)
-        self.assertEqual(reader.run("sha256sum /mnt/known", 60).split()[0], known)
+        reader.run(f"fsck.ext4 -fn {mapping} && mount -t ext4 -o ro {mapping} /mnt")
+        self.assertEqual(reader.run("sha256sum /mnt/known").split()[0], known)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from cleat_guest.verified_load import VerifiedLoad
 MIB = 1 << 20
 DISK_MIB = 64
 GROWN_MIB = 96
-WAIT_SECONDS = 60
+WAIT_SECONDS = 240
 
 
 class Place:
@@ -31,7 +31,7 @@ class Place:
 
     def attach(self, size_mib: int, *more: str) -> None:
         self.cleat.create_rbd_disk("disk", f"{size_mib}M", "ceph/rbd/disk")
-        self.cleat.ctl("attach", "disk", "vm", "--wait=30", *more)
+        self.cleat.ctl("attach", "disk", "vm", "--wait=120", *more)
 
     def detach(self) -> None:
         self.cleat.detach_scsi("disk", "vm")

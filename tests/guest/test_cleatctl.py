@@ -14,7 +14,7 @@ import unittest
 from cleat_guest import BenchTest, CtlError
 
 NOBODY = 65534
-SECONDS = 60
+SECONDS = 180  # for what can only hang
 
 HOST = """
 disks:
@@ -42,9 +42,11 @@ class CtlTest(BenchTest):
                                 PATH=self.bench.bin_dir + ":" + os.environ["PATH"])
 
     def popen(self, *arguments, **options):
-        """cleatctl as a shell would start it: SIGPIPE and SIGINT do what they do by default."""
+        """cleatctl as a shell would start it: SIGPIPE and SIGINT do what they do by default, also when this test runs in a
+        shell's background, where SIGINT is ignored."""
         child = subprocess.Popen(["cleatctl", *arguments], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                 text=True, env=self.environment, **options)
+                                 text=True, env=self.environment,
+                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options)
         self.addCleanup(self.end, child)
         return child
 
@@ -89,7 +91,7 @@ class RefusalTest(CtlTest):
             qemu.bind(path)
             os.chmod(path, 0)
             qemu.listen()
-            self.refused(["attach", "d0", "c0", "--wait=20"], "controllers/c0", path, "permission", "write access",
+            self.refused(["attach", "d0", "c0", "--wait=120"], "controllers/c0", path, "permission", "write access",
                          "WAIT_FAILED")
 
     def test_unknown_names(self):

@@ -48,7 +48,7 @@ class Encryption(BenchTest):
         program = os.path.join(self.bench.bin_dir, "..", "tests", "crypto_file")
         subprocess.run([program, action, "--disk", self.bench.path(f"{name}.img"), "--plain", self.bench.path(plain),
                         "--key", self.bench.path(f"{name}.key"), "--cipher", cipher, "--unit", str(unit)],
-                       check=True, timeout=60)
+                       check=True, timeout=240)
 
     def open_in_guest(self, guest: Guest, name: str) -> None:
         """As docs/encryption.md says."""
@@ -57,7 +57,7 @@ class Encryption(BenchTest):
             key = base64.b64encode(file.read()).decode()
         guest.run(f"echo {key} | base64 -d >/run/{name}.key")
         guest.run(f"DM_DISABLE_UDEV=1 cryptsetup open --type plain --cipher aes-xts-plain64 --key-size {8 * key_bytes(cipher)} "
-                  f"--sector-size {unit} --key-file /run/{name}.key {guest.device(name)} {name}", 60)
+                  f"--sector-size {unit} --key-file /run/{name}.key {guest.device(name)} {name}")
 
     def test_disks_go_both_ways_between_the_engine_and_dm_crypt(self) -> None:
         for name in DISKS:
@@ -70,7 +70,7 @@ class Encryption(BenchTest):
         for name in DISKS:
             with self.subTest(disk=name):
                 self.open_in_guest(guest, name)
-                read = guest.run(f"sha256sum /dev/mapper/{name}", 60).split()[0]
+                read = guest.run(f"sha256sum /dev/mapper/{name}").split()[0]
                 self.assertEqual(read, digest(self.bench.path(f"{name}.plain")), "what the engine wrote")
                 written[name] = self.fill_in_guest(guest, name)
         guest.kill()
@@ -83,14 +83,14 @@ class Encryption(BenchTest):
     def fill_in_guest(self, guest: Guest, name: str) -> str:
         """A file system with a file, and random bytes at the disk's very end. Returns the digest of the whole disk."""
         device, folder = f"/dev/mapper/{name}", f"/mnt/{name}"
-        guest.run(f"mkfs.ext4 -q {device} 7168k", 60)
+        guest.run(f"mkfs.ext4 -q {device} 7168k")
         guest.run(f"mkdir -p {folder} && mount -t ext4 {device} {folder} && "
-                  f"dd if=/dev/urandom of={folder}/file bs=64k count=30 && umount {folder}", 60)
-        guest.run(f"dd if=/dev/urandom of={device} bs=4k seek={DISK_BYTES // 4096 - 5} count=5 conv=notrunc,fsync", 60)
+                  f"dd if=/dev/urandom of={folder}/file bs=64k count=30 && umount {folder}")
+        guest.run(f"dd if=/dev/urandom of={device} bs=4k seek={DISK_BYTES // 4096 - 5} count=5 conv=notrunc,fsync")
         # Past the page cache of the mapping: what is read is what was decrypted.
         guest.run("sync; echo 3 >/proc/sys/vm/drop_caches")
-        found = guest.run(f"sha256sum {device}", 60).split()[0]
-        guest.run(f"DM_DISABLE_UDEV=1 cryptsetup close {name}", 60)
+        found = guest.run(f"sha256sum {device}").split()[0]
+        guest.run(f"DM_DISABLE_UDEV=1 cryptsetup close {name}")
         return found
 
 

@@ -10,7 +10,7 @@ from cleat_guest.cleat import CtlError
 from cleat_guest.guest import Guest
 from cleat_guest.verified_load import VerifiedLoad
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 240
 # Of the rig's two places: "a" is where the guest boots.
 DISKS = {"first": "blk", "second": "scsi"}
 
@@ -25,11 +25,11 @@ class MigrationTest(BenchTest):
     def attach(self, place: str, *more: str) -> None:
         for disk, kind in DISKS.items():
             self.cleat.create_controller(f"{kind}-{place}", self.bench.path(f"{kind}-{place}.sock"), 2, kind)
-            self.cleat.ctl("attach", disk, f"{kind}-{place}", "--wait=30", *more)
+            self.cleat.ctl("attach", disk, f"{kind}-{place}", "--wait=120", *more)
 
     def detach(self, place: str) -> None:
         for disk, kind in DISKS.items():
-            self.cleat.ctl("detach", f"{kind}-{place}", disk, "--wait=30")
+            self.cleat.ctl("detach", f"{kind}-{place}", disk, "--wait=120")
             self.cleat.delete_controller(f"{kind}-{place}")
 
     def qemu(self, place: str, incoming: bool) -> Guest:

@@ -26,7 +26,7 @@ class ScsiFioTest(BenchTest):
 
     def fio(self, disk, more=""):
         device = self.guest.scsi_device("vm", list(DISKS).index(disk))
-        self.guest.run(FIO.format(device=device, block=DISKS[disk], more=more), 120)
+        self.guest.run(FIO.format(device=device, block=DISKS[disk], more=more))
 
     def test_split_rings_reboot_and_another_engine(self):
         self.start(packed=False)

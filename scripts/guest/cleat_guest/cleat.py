@@ -9,8 +9,11 @@ import time
 from cleat_guest.ceph import USER
 from cleat_guest.process import BenchError, Process
 
-READY_SECONDS = 20
-CTL_SECONDS = 60
+# For what can only hang.
+READY_SECONDS = 120
+CTL_SECONDS = 180
+# Of cleatctl's own, which has to end before.
+WAIT = "--wait=120"
 _POLL_SECONDS = 0.02
 
 
@@ -169,33 +172,33 @@ class Cleat:
 
     def resize_disk(self, disk, size):
         """Makes the disk larger; done when its guests were told."""
-        self.ctl("disk", "resize", disk, size, "--wait=30")
+        self.ctl("disk", "resize", disk, size, WAIT)
 
     def create_controller(self, controller, socket_path, queues=1, kind="blk"):
         return self.ctl("controller", "create", controller, "--type", kind, "--socket", socket_path,
                         "--queues", str(queues))
 
     def delete_controller(self, controller):
-        self.ctl("controller", "delete", controller, "--wait=30")
+        self.ctl("controller", "delete", controller, WAIT)
 
     def attach(self, disk, socket_path, queues=1):
         """A blk controller of the disk's own on that socket, and the disk attached to it."""
         self.create_controller(f"{disk}-blk", socket_path, queues)
-        return self.ctl("attach", disk, f"{disk}-blk", "--wait=30")
+        return self.ctl("attach", disk, f"{disk}-blk", WAIT)
 
     def detach(self, disk):
-        self.ctl("detach", f"{disk}-blk", "--wait=30")
+        self.ctl("detach", f"{disk}-blk", WAIT)
         self.delete_controller(f"{disk}-blk")
 
     def attach_scsi(self, disk, controller, *more):
         """Behind a controller that is there already, at the lowest free target unless `more` says which; the target."""
-        return self.ctl("attach", disk, controller, "--wait=30", *more)["spec"].get("target", 0)
+        return self.ctl("attach", disk, controller, WAIT, *more)["spec"].get("target", 0)
 
     def detach_scsi(self, disk, controller):
-        self.ctl("detach", controller, disk, "--wait=30")
+        self.ctl("detach", controller, disk, WAIT)
 
     def delete_disk(self, disk):
-        self.ctl("disk", "delete", disk, "--wait=30")
+        self.ctl("disk", "delete", disk, WAIT)
 
     def _spawn_engine(self, name, *options):
         # The first one's log has the program's name.

@@ -13,10 +13,10 @@ from cleat_guest.process import BenchError, Process, tail
 from cleat_guest.qmp import Qmp
 
 QEMU = "qemu-system-x86_64"
-COMMAND_SECONDS = 90  # far above what any takes: emulated processors share the machine with whatever else runs
-BOOT_SECONDS = 120
+COMMAND_SECONDS = 240  # far above what any takes: emulated processors share the machine with whatever else runs
+BOOT_SECONDS = 300
 # How much longer than the guest's own limit for a command the host waits.
-GRACE_SECONDS = 10
+GRACE_SECONDS = 60
 # The guest confirms a command within this time, or is sent it again.
 RESEND_SECONDS = 3
 # QEMU's VIRTQUEUE_MAX_SIZE; a random number generator's queue has 8 entries.
@@ -76,7 +76,7 @@ class Job:
     def done(self):
         return self._guest.status(f"[ -e {self.path}.status ]") == 0
 
-    def wait(self, timeout_s=60):
+    def wait(self, timeout_s=COMMAND_SECONDS):
         """The command's output; GuestError when it failed."""
         self._guest.run(f"until [ -e {self.path}.status ]; do sleep 0.05; done", timeout_s)
         status, output = self._guest.execute(f"cat {self.path}.output; exit $(cat {self.path}.status)")
@@ -184,7 +184,7 @@ class Guest:
                          max_bandwidth=(megabytes_per_second or 4096) << 20)
         self.qmp.command("migrate", uri=f"unix:{path}")
 
-    def wait_migration(self, *wanted, timeout_s=120):
+    def wait_migration(self, *wanted, timeout_s=COMMAND_SECONDS):
         """Until QEMU says one of these of the migration ("completed", "cancelled", ...), which it returns."""
         deadline = time.monotonic() + timeout_s
         while True:

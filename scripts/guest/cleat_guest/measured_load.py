@@ -10,6 +10,6 @@ def measure(guest, devices, seconds, rw="randrw"):
     together. No time to warm up: nothing is saved up at the start, and what fio has in flight when its warming up ends it
     would not count."""
     jobs = " ".join(f"--name={name} --filename={device}" for name, device in devices.items())
-    guest.run(_FIO.format(rw=rw, seconds=seconds, jobs=jobs), 120 + 10 * seconds)
+    guest.run(_FIO.format(rw=rw, seconds=seconds, jobs=jobs), 240 + 10 * seconds)
     rates = guest.run("grep -o '\"iops\" : [0-9.]*' /run/rate.json | sed 's/.*: //'").split()
     return sum(float(rate) for rate in rates)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 
-STOP_SECONDS = 10
+STOP_SECONDS = 120  # for what can only hang
 _TAIL_BYTES = 4096
 
 

@@ -7,6 +7,9 @@ import time
 from cleat_guest.process import BenchError
 
 
+ANSWER_SECONDS = 120  # for what can only hang: QEMU that starts on a busy machine
+
+
 class Qmp:
     """Speaks over a connected socket; not thread-safe."""
 
@@ -16,7 +19,7 @@ class Qmp:
         self._events = []
         self._greeted = False
 
-    def command(self, name, timeout_s=30, **arguments):
+    def command(self, name, timeout_s=ANSWER_SECONDS, **arguments):
         """The command's return value. QEMU greets before it makes devices but answers only afterwards."""
         deadline = time.monotonic() + timeout_s
         if not self._greeted:
@@ -26,7 +29,7 @@ class Qmp:
         arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
         return self._exchange({"execute": name, "arguments": arguments}, deadline)
 
-    def wait_event(self, name, timeout_s=30, **data):
+    def wait_event(self, name, timeout_s=ANSWER_SECONDS, **data):
         """Takes the first event of that name whose data has these values."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -5,6 +5,8 @@ guest was without its disk."""
 
 import math
 
+from cleat_guest.guest import COMMAND_SECONDS
+
 _ROUNDS = ("round=0; while :; do "
            "fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth={depth} --offset={offset} --size={size} "
            "--io_size={io_size} --rw=randwrite --bs=4k --fsync=64 --randseed=$(({seed} * 1000 + round)) --verify=crc32c "
@@ -26,12 +28,12 @@ class VerifiedLoad:
             _ROUNDS.format(device=device, name=name, seed=seed, depth=depth, offset=offset, size=size,
                            io_size=io_size))
 
-    def wait_begun(self, timeout_s=60):
+    def wait_begun(self, timeout_s=COMMAND_SECONDS):
         """Until it writes: fio takes its time to start in a guest without KVM."""
         self._guest.run(f"until [ $(awk '{{ print $5 }}' {self._stat}) -ge {self._before + _BEGUN_REQUESTS} ] || "
                         f"[ -e {self._job.path}.status ]; do sleep 0.02; done", timeout_s)
 
-    def wait(self, timeout_s=180):
+    def wait(self, timeout_s=COMMAND_SECONDS):
         """Milliseconds of the longest request. Raises when fio found anything wrong, or an I/O failed."""
         self._guest.run(f"touch /run/{self._name}.stop")
         self._job.wait(timeout_s)
