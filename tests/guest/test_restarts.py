@@ -10,10 +10,10 @@ from cleat_guest import BenchTest
 
 # A seed of one's own repeats a failure: CLEAT_SEED=123 python3 test_restarts.py
 SEED = int(os.environ.get("CLEAT_SEED") or random.randrange(1 << 32))
-# Writes and verifies the disk's second half again and again, each time with other data.
+# Writes and verifies the disk's second half again and again, each time with other data, until it is told to stop.
 LOAD = """
-end=$(($(date +%s) + {seconds})) round=0
-while [ $(date +%s) -lt $end ]; do
+round=0
+until [ -e /run/stop ]; do
   round=$((round + 1))
   fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth=8 --size=64M --offset=64M --io_size=6M \\
     --rw=randwrite --bsrange=4k-64k --randseed=$round --verify=crc32c --verify_fatal=1 --fsync=32 || exit 1
@@ -37,7 +37,7 @@ class RestartsTest(BenchTest):
 
     def test_cleatd_killed_under_io(self):
         devices = [self.guest.device(disk) for disk in self.sockets]
-        jobs = [self.guest.background(LOAD.format(device=device, seconds=8)) for device in devices]
+        jobs = [self.guest.background(LOAD.format(device=device)) for device in devices]
         engine = self.cleat.engine.pid
         with self.subTest(seed=SEED):
             for _ in range(4):
@@ -45,6 +45,7 @@ class RestartsTest(BenchTest):
                 self.cleat.restart_cleatd()
             # The guest must still be at it, or the restarts met no I/O.
             self.assertFalse(any(job.done() for job in jobs))
+            self.guest.run("touch /run/stop")
             for job in jobs:
                 job.wait()
             self.assertEqual(self.cleat.engine.pid, engine)
@@ -70,7 +71,7 @@ class RestartsTest(BenchTest):
             for number in range(2):
                 self.write_synced_file(number)
                 for disk in self.sockets:
-                    self.guest.background(LOAD.format(device=self.guest.device(disk), seconds=60))
+                    self.guest.background(LOAD.format(device=self.guest.device(disk)))
                 self.at_a_random_moment(2)
                 self.guest.kill()
                 self.cleat.engine.check_running()
@@ -85,7 +86,7 @@ class RestartsTest(BenchTest):
     def check_synced_files(self, count):
         for disk in self.sockets:
             device = self.guest.device(disk)
-            self.guest.run(f"fsck.ext4 -f -n {device}", 60)
+            self.guest.run(f"fsck.ext4 -f -n {device}")
             self.guest.run(f"mount -o ro {device} /mnt")
             output = self.guest.run("cd /mnt && for sum in *.sum; do sha256sum -c $sum || exit 1; done")
             self.guest.run("umount /mnt")
