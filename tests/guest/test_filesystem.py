@@ -3,7 +3,7 @@
 
 import unittest
 
-from cleat_guest import BenchTest
+from cleat_guest import SharedBenchTest
 
 DISKS = ("file", "memory")
 # No multiples of a block, and one large enough for several requests in flight.
@@ -12,31 +12,34 @@ WRITE_FILES = (f"cd /mnt && for size in {' '.join(map(str, SIZES))}; do head -c 
                "sha256sum [0-9]* >sums; cd /")
 
 
-class FilesystemTest(BenchTest):
-    def setUp(self):
-        cleat = self.bench.cleat()
-        cleat.create_file_disk("file", "256M", self.bench.path("disk.img"))
+class FilesystemTest(SharedBenchTest):
+    """Each test makes its file systems anew, and leaves them unmounted."""
+
+    @classmethod
+    def set_up_bench(cls):
+        cleat = cls.bench.cleat()
+        cleat.create_file_disk("file", "256M", cls.bench.path("disk.img"))
         cleat.create_memory_disk("memory", "256M")
-        sockets = {disk: self.bench.path(f"{disk}.sock") for disk in DISKS}
-        self.guest = self.bench.guest(disks=sockets)
+        sockets = {disk: cls.bench.path(f"{disk}.sock") for disk in DISKS}
+        cls.guest = cls.bench.guest(disks=sockets)
         for disk, path in sockets.items():
             cleat.attach(disk, path)
-        self.guest.wait_ready()
+        cls.guest.wait_ready()
 
     def fill(self, disk):
         device = self.guest.device(disk)
-        self.guest.run(f"mkfs.ext4 -q {device} && mount {device} /mnt")
-        self.guest.run(WRITE_FILES, 60)
+        self.guest.run(f"mkfs.ext4 -q -F {device} && mount {device} /mnt")
+        self.guest.run(WRITE_FILES)
         self.guest.run("umount /mnt")
 
     def check(self, disk):
         device = self.guest.device(disk)
         self.guest.run("echo 3 >/proc/sys/vm/drop_caches")
         self.guest.run(f"mount {device} /mnt")
-        output = self.guest.run("cd /mnt && sha256sum -c sums", 60)
+        output = self.guest.run("cd /mnt && sha256sum -c sums")
         self.assertEqual(output.count(": OK"), len(SIZES), output)
         self.guest.run("umount /mnt")
-        self.guest.run(f"fsck.ext4 -f -n {device}", 60)
+        self.guest.run(f"fsck.ext4 -f -n {device}")
 
     def test_remount_and_reboot(self):
         for disk in DISKS:
@@ -49,7 +52,7 @@ class FilesystemTest(BenchTest):
     def test_reset_keeps_what_was_synced(self):
         for disk in DISKS:
             device = self.guest.device(disk)
-            self.guest.run(f"mkfs.ext4 -q {device} && mkdir -p /run/{disk} && mount {device} /run/{disk}")
+            self.guest.run(f"mkfs.ext4 -q -F {device} && mkdir -p /run/{disk} && mount {device} /run/{disk}")
             self.guest.run(f"cd /run/{disk} && head -c 3000001 /dev/urandom >kept && sha256sum kept >sum && sync")
             # Never synced: may be there or not, but must not harm what is.
             self.guest.background(f"while :; do head -c 100000 /dev/urandom >/run/{disk}/lost; done")
@@ -58,7 +61,7 @@ class FilesystemTest(BenchTest):
             device = self.guest.device(disk)
             # The journal is replayed by the mount; the file system must be whole after it.
             self.guest.run(f"mount {device} /mnt && cd /mnt && sha256sum -c sum")
-            self.guest.run(f"umount /mnt && fsck.ext4 -f -n {device}", 60)
+            self.guest.run(f"umount /mnt && fsck.ext4 -f -n {device}")
 
 
 if __name__ == "__main__":

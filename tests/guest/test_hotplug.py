@@ -3,17 +3,20 @@
 
 import unittest
 
-from cleat_guest import BenchTest
+from cleat_guest import SharedBenchTest
 
 ROUNDS = 3
 
 
-class HotplugTest(BenchTest):
-    def setUp(self):
-        self.cleat = self.bench.cleat()
-        self.path = self.bench.path("disk.sock")
-        self.cleat.create_file_disk("disk", "64M", self.bench.path("disk.img"))
-        self.guest = self.bench.guest(ports=1).wait_ready()
+class HotplugTest(SharedBenchTest):
+    """Each test leaves the disk unplugged and detached."""
+
+    @classmethod
+    def set_up_bench(cls):
+        cls.cleat = cls.bench.cleat()
+        cls.path = cls.bench.path("disk.sock")
+        cls.cleat.create_file_disk("disk", "64M", cls.bench.path("disk.img"))
+        cls.guest = cls.bench.guest(ports=1).wait_ready()
 
     def test_content_stays_over_unplug_and_detach(self):
         self.guest.run("head -c 1000000 /dev/urandom >/run/data")
@@ -47,6 +50,8 @@ class HotplugTest(BenchTest):
         # An I/O error would have ended it with another status.
         job.wait()
         self.guest.run(f"echo 3 >/proc/sys/vm/drop_caches; cmp -n 1048576 /run/data {device}")
+        self.guest.unplug("disk")
+        self.cleat.detach("disk")
 
 
 if __name__ == "__main__":

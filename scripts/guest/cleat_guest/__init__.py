@@ -12,8 +12,8 @@
 Standard library only, one thread, Linux only. Whatever a bench started it ends, also when the test is killed.
 """
 
-from cleat_guest.bench import Bench, BenchError, BenchTest
+from cleat_guest.bench import Bench, BenchError, BenchTest, SharedBenchTest
 from cleat_guest.cleat import Cleat, CtlError
 from cleat_guest.guest import Guest, GuestError
 
-__all__ = ["Bench", "BenchError", "BenchTest", "Cleat", "CtlError", "Guest", "GuestError"]
+__all__ = ["Bench", "BenchError", "BenchTest", "SharedBenchTest", "Cleat", "CtlError", "Guest", "GuestError"]

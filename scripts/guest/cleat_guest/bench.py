@@ -79,12 +79,32 @@ class BenchTest(unittest.TestCase):
 
     def run(self, result=None):
         self.bench = Bench(self.id().replace("__main__.", ""))
-        seen = len(result.errors) + len(result.failures) if result else 0
         with self.bench:
-            super().run(result)
+            return self._run_and_tell(result)
+
+    def _run_and_tell(self, result):
+        seen = len(result.errors) + len(result.failures) if result else 0
+        super().run(result)
         if result and len(result.errors) + len(result.failures) > seen:
             print(f"\n{self.id()}: logs are in {self.bench.log_dir}", file=sys.stderr)
         return result
 
 
-__all__ = ["Bench", "BenchError", "BenchTest", "exit_on_sigterm"]
+class SharedBenchTest(BenchTest):
+    """Tests that share one bench, and in it what `set_up_bench` makes: a boot takes longer than many a test. Each leaves it as it has
+    found it, in any order; what kills or wedges a guest is no such test."""
+
+    @classmethod
+    def set_up_bench(cls):
+        raise NotImplementedError
+
+    @classmethod
+    def setUpClass(cls):
+        cls.bench = cls.enterClassContext(Bench(f"{cls.__module__}.{cls.__qualname__}".replace("__main__.", "")))
+        cls.set_up_bench()
+
+    def run(self, result=None):
+        return self._run_and_tell(result)
+
+
+__all__ = ["Bench", "BenchError", "BenchTest", "SharedBenchTest", "exit_on_sigterm"]
