@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 EXPOSURE_MAX = 25  # in tenths, as systemd-analyze takes it
 LOAD_SECONDS = 3600  # ended by a signal
-SECONDS = 60
+SECONDS = 240  # for what can only hang
 
 
 class SystemdTest(BenchTest):
@@ -136,9 +136,7 @@ class SystemdTest(BenchTest):
                    f"--tls-cert {credentials}-cert --tls-key {credentials}-key --tls-client-ca {credentials}-client-ca "
                    "--grant read=cert:caller")
         self.write("/etc/cleat/engine-blue.conf", "CLEAT_ENGINE_OPTIONS=--reactors 2 --cpus 0,1")
-        # A hung engine is noticed after as long.
-        self.write("/run/systemd/system/cleat-engine@.service.d/watchdog.conf", "[Service]\nWatchdogSec=10")
-        self.run_in_guest("systemctl daemon-reload && systemctl restart cleatd cleat-engine@blue", SECONDS)
+        self.run_in_guest("systemctl restart cleatd cleat-engine@blue", SECONDS)
         self.until("cleatctl wait engines/blue --timeout 1 >/dev/null 2>&1")
         self.assertIn("/run/credentials/cleatd.service/cleat-kek", self.journal())
         self.assertEqual(json.loads(self.run_in_guest("cleatctl engine get blue -o json"))["status"]["reactors"], 2)
@@ -165,7 +163,7 @@ class SystemdTest(BenchTest):
         self.run_in_guest("cleatctl disk create d1 --file /dev/vdc --size 64M")
         for number in (0, 1):
             self.run_in_guest(f"cleatctl controller create c{number} --socket /run/cleat-guests/c{number}.sock")
-            self.run_in_guest(f"cleatctl attach d{number} c{number} --wait=30")
+            self.run_in_guest(f"cleatctl attach d{number} c{number} --wait=120")
         self.in_use()
         # Elsewhere is closed, also to an engine that is told to go there.
         status, text = self.guest.execute("cleatctl disk create d2 --file /srv/d2.img --create --size 64M")
@@ -173,7 +171,7 @@ class SystemdTest(BenchTest):
 
     def in_use(self):
         for number in (0, 1):
-            self.run_in_guest(f"cleatctl wait controllers/c{number}/attachments/d{number} --for in-use --timeout 60s", 70)
+            self.run_in_guest(f"cleatctl wait controllers/c{number}/attachments/d{number} --for in-use --timeout 200s")
         self.assertFalse(self.load.done(), self.guest.execute("cat /run/load.json /run/job.*.output")[1])
 
     def engine_dies(self):
@@ -193,7 +191,8 @@ class SystemdTest(BenchTest):
         self.in_use()
 
     def engine_hangs(self):
-        """It stops telling systemd that it works, and is replaced."""
+        """It stops telling systemd that it works, and is replaced after the unit's half minute. (Less would be an engine's end on a
+        busy machine.)"""
         self.exchange("cleat-engine@blue", "systemctl kill --signal=STOP cleat-engine@blue")
         self.assertIn("Watchdog timeout", self.journal())
         self.in_use()
