@@ -14,7 +14,7 @@
 // twin has as well is the machine's. What is to stay below 1.5 is the median over the rounds of the ratio, or of
 // the ratio to the twin's. As long as neither does there are more rounds, up to a limit: noise averages out, a
 // reactor that waits does not, as the control shows. A machine whose noise does not average out in that many rounds
-// fails nothing, though, as long as the ratio is far from what a reactor that waits has: thousands.
+// fails nothing, though, as long as the ratio is far from the control's, which is to be ten times what fails.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
