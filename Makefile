@@ -28,10 +28,11 @@ SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-# $(call configure,preset[,CLEAT_TESTS]): a tree that has the tests keeps them when only the product is wanted.
+# $(call configure,preset[,CLEAT_TESTS]): a tree that has the tests keeps them when only the product is wanted; what was left out is
+# looked for again.
 define configure
 	@mkdir -p $(call build_dir,$(1))/logs
-	@[ -f $(call build_dir,$(1))/build.ninja ] $(if $(2),&& grep -qx 'CLEAT_TESTS:STRING=$(2)' $(call build_dir,$(1))/CMakeCache.txt) || \
+	@[ -f $(call build_dir,$(1))/build.ninja ] && ! grep -qs 'LEFT OUT' $(call build_dir,$(1))/logs/configure.log $(if $(2),&& grep -qx 'CLEAT_TESTS:STRING=$(2)' $(call build_dir,$(1))/CMakeCache.txt) || \
 	  cmake --preset $(1) $(if $(2),-DCLEAT_TESTS=$(2)) >$(call build_dir,$(1))/logs/configure.log 2>&1 || \
 	  { cat $(call build_dir,$(1))/logs/configure.log >&2; \
 	    echo "make: configuring '$(1)' failed, see above; what is missing, 'make setup' installs" >&2; exit 1; }
@@ -59,7 +60,7 @@ DAEMONS := cleatd cleat-engine cleatctl
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "From nothing to a guest doing I/O: make demo. Before a commit: make lint test."
 
 setup: ## install what is missing for everything here (Debian 12, 13); what less needs, the targets install

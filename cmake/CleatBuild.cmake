@@ -59,7 +59,7 @@ endif()
 
 set(CLEAT_TOGETHER 8) # sources in one compilation: larger ones leave a processor alone at the end
 
-# cleat_compile_together(out source...): files that include these sources, several at a time, which takes a third of what they
+# cleat_compile_together(out name source...): files that include these sources, several at a time, which takes a third of what they
 # take alone where they read much longer than they compile. Paths are relative to the top, so that every clone has the same files.
 function(cleat_compile_together out name)
   if(NOT CLEAT_UNITY)

@@ -24,8 +24,8 @@ set(CLEAT_TEST_DIR "${CMAKE_BINARY_DIR}/tests")
 # Where tests find the tree's files (tests/support/paths.h): not in their objects, which two clones share.
 file(WRITE "${CLEAT_TEST_DIR}/source_dir.txt" "${CMAKE_SOURCE_DIR}")
 
-# Which flavour has which tests. `out`: whether this build has one with these labels (ON, OFF), or only its program, for who asks
-# for it by name (PROGRAM).
+# Which flavour has which tests. `out`, of a test with these labels: ON: ctest runs it; PROGRAM: it is compiled into its folder's
+# program, but ctest does not run it; OFF: neither.
 #   release         everything; of the unit tests, `make test` keeps those on lock-free and ordering code (`ordering`), which -O2
 #                   may break, and those with parts that sanitizers have no room for (`plain`), and leaves the others to the
 #                   sanitizers, which compile and run the same
@@ -113,8 +113,15 @@ function(cleat_make_test_program program)
   endif()
 endfunction()
 
+function(cleat_check_test name labels unparsed)
+  if(unparsed OR NOT labels)
+    message(FATAL_ERROR "test ${name}: its LABELS are '${labels}', and of its arguments nobody knows '${unparsed}'")
+  endif()
+endfunction()
+
 function(cleat_test name)
   cmake_parse_arguments(ARG "LONG;SERIAL;IN_TEST_ALL" "IN;TIMEOUT;BUSY" "SOURCES;DEPS;NEEDS;LABELS;ENVIRONMENT" ${ARGN})
+  cleat_check_test(${name} "${ARG_LABELS}" "${ARG_UNPARSED_ARGUMENTS}")
   cleat_test_is_wanted(wanted "${ARG_LABELS}" ${ARG_IN_TEST_ALL})
   if(NOT wanted)
     return()
@@ -137,6 +144,7 @@ endfunction()
 
 function(cleat_script_test name)
   cmake_parse_arguments(ARG "LONG;SERIAL;IN_TEST_ALL" "TIMEOUT;BUSY;MAKES" "LABELS;COMMAND;ENVIRONMENT;NEEDS" ${ARGN})
+  cleat_check_test(${name} "${ARG_LABELS}" "${ARG_UNPARSED_ARGUMENTS}")
   cleat_test_is_wanted(wanted "${ARG_LABELS};script" ${ARG_IN_TEST_ALL})
   if(NOT wanted)
     return()

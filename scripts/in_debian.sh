@@ -24,7 +24,7 @@ readonly root=$folder/root
 readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 if [ ! -e "$folder/made" ]; then
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | head -n1)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | awk 'NR == 1')
   say "makes a root of $suite with packages of ${mirror:-deb.debian.org}"
   rm -rf "$folder"
   mkdir -p "$folder"

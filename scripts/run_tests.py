@@ -7,7 +7,7 @@ and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times.
 
 With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), it gets a second try; if that
 passes, its name is written to FILE and the run is good. A test that looks for lost or torn data (labels below) has one try
-always: lost once is lost. Exit status 1 when a test failed for good."""
+always: lost once is lost; and so has what a sanitizer or libFuzzer has reported on. Exit status 1 when a test failed for good."""
 
 import argparse
 import json
@@ -19,6 +19,9 @@ import sys
 
 ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto"}
 SLOTS_A_CORE = 4
+# A report of a sanitizer's or of libFuzzer's is never repeated, whatever the test.
+REPORT = re.compile(r"SUMMARY: \w+|runtime error: ")
+SKIPPED = re.compile(r"^\[  SKIPPED \] (\S+) \(\d+ ms\)$|^(OK \(skipped=\d+\))$", re.M)
 RESULT = re.compile(r"Test +#\d+: (\S+) \.+(.*)")
 
 
@@ -49,16 +52,27 @@ def chosen(build, options):
 
 
 def run(build, options):
-    """Whether ctest was content, and the names of those that failed."""
+    """Whether ctest was content, the names of those that failed, and whether a sanitizer has reported something."""
     failed = set()
+    reported = False
     with ctest(build, ["--output-on-failure", "--no-tests=error", "--parallel", str(SLOTS_A_CORE * os.cpu_count()), *options],
                stdout=subprocess.PIPE, text=True, errors="replace", env=environment()) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
+            reported |= REPORT.search(line) is not None
             match = RESULT.search(line)
             if match and "***Skipped" not in match[2] and "Passed" not in match[2]:
                 failed.add(match[1])
-    return process.returncode == 0, failed
+    return process.returncode == 0, failed, reported
+
+
+def skipped(build):
+    """Names of the tests that could not run here, of which ctest says nothing since their programs had others; of Python's their number."""
+    try:
+        with open(os.path.join(build, "Testing/Temporary/LastTest.log"), encoding="utf-8", errors="replace") as file:
+            return sorted({name or script for name, script in SKIPPED.findall(file.read())})
+    except FileNotFoundError:
+        return []
 
 
 def second_try(build, labels, failed, record):
@@ -83,8 +97,10 @@ def main():
     labels = chosen(arguments.build, options)
     logs = os.path.join(arguments.build, "logs")
     os.makedirs(logs, exist_ok=True)
-    good, failed = run(arguments.build, [*options, "--output-junit", os.path.abspath(os.path.join(logs, "junit.xml"))])
-    if not good and arguments.may_repeat_one and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
+    good, failed, reported = run(arguments.build, [*options, "--output-junit", os.path.abspath(os.path.join(logs, "junit.xml"))])
+    for name in skipped(arguments.build):
+        say(f"skipped: {name}")
+    if not good and arguments.may_repeat_one and not reported and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
         say(f"{next(iter(failed))} is FLAKY: it passed when it was repeated; its first output is above")
         good = True
     elif not good:

@@ -62,6 +62,7 @@ libspdlog-dev           build   logging
 libfmt-dev              build   logging
 dpkg-dev                build   package
 file                    build   package
+ccache                  build   rebuilds
 python3                 demo    scripts
 busybox-static          demo    guest
 fio                     demo    guest
@@ -79,7 +80,6 @@ clang-format-$clang         lint    formatting
 clang-tidy-$clang           lint    clang-tidy
 clang-$clang                lint    sanitizers,fuzzing
 libclang-rt-$clang-dev      test    sanitizers,fuzzing
-ccache                  test    rebuilds
 openssl                 test    certificates
 libgtest-dev            bench   tests
 libgmock-dev            test    tests

@@ -14,7 +14,9 @@ clang-tidy itself stay what they were: see class Verdicts."""
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -22,6 +24,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 TOGETHER = 12
@@ -102,6 +105,7 @@ class Verdicts:
         self.folder = os.path.join(cache, "cleat", "clang-tidy")
         os.makedirs(self.folder, exist_ok=True)
         version = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.began = time.time()
         self.common = [version, checks, read(os.path.join(ROOT, ".clang-tidy")), read(__file__)]
         self.clang = program.replace("clang-tidy", "clang++")
 
@@ -111,29 +115,39 @@ class Verdicts:
         return os.path.join(self.folder, hashlib.sha256("\0".join(seen).encode()).hexdigest())
 
     def is_clean(self, source, options):
+        path = self.path(source, options)
         try:
-            with open(self.path(source, options), encoding="utf-8") as file:
+            with open(path, encoding="utf-8") as file:
                 included = json.load(file)
+            os.utime(path)  # the least used ones are thrown away
         except (FileNotFoundError, ValueError):
             return False
         return all(digest(os.path.join(ROOT, path)) == was for path, was in included.items())
 
     def keep(self, source, options, directory):
-        """That nothing was found in it."""
+        """That nothing was found in it; not if a file has changed since this began, which clang-tidy may have seen or not."""
         command = shlex.split(options.command([], source))
         command = [self.clang, "-M", *command[1:]]
         run = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
         if run.returncode != 0:
             return
         paths = [os.path.join(directory, word) for word in run.stdout.replace("\\\n", " ").split()[1:]]
+        if any(os.stat(path).st_mtime >= self.began for path in [source, *paths] if os.path.exists(path)):
+            return
         included = {relative(path) if os.path.realpath(path).startswith(ROOT + os.sep) else path: digest(path) for path in paths}
-        with open(self.path(source, options), "w", encoding="utf-8") as file:
+        # Another clone may do the same.
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as file:
             json.dump(included, file)
+        os.replace(file.name, self.path(source, options))
 
     def prune(self):
-        files = sorted((entry for entry in os.scandir(self.folder)), key=lambda entry: entry.stat().st_mtime)
-        for entry in files[:max(0, len(files) - VERDICTS_MAX)]:
-            os.unlink(entry.path)
+        ages = {}
+        for path in glob.glob(os.path.join(self.folder, "*")):
+            with contextlib.suppress(FileNotFoundError):
+                ages[path] = os.stat(path).st_mtime
+        for path in sorted(ages, key=ages.get)[:max(0, len(ages) - VERDICTS_MAX)]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 class Unit:
@@ -269,8 +283,9 @@ def main():
     os.makedirs(lint, exist_ok=True)
     chosen = {source: options for source, options in sources_of(arguments.build).items()
               if relative(source).split(os.sep)[0] in arguments.folders}
-    if not chosen:
-        sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(arguments.folders)}")
+    built = {relative(source).split(os.sep)[0] for source in chosen}
+    if missing := [folder for folder in arguments.folders if folder not in built]:
+        sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(missing)}")
     if arguments.since:
         chosen = changed_since(arguments.since, chosen)
     verdicts = Verdicts(arguments.clang_tidy, arguments.checks)

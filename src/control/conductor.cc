@@ -207,8 +207,8 @@ void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
   LookAtThoseThatStandBy();
 }
 
-// With the engine whose they are: a move that was given up has left them so, and while somebody else was at them they had to
-// wait (MayBeElsewhere), with nothing of their own that ends.
+// A controller may stand by with its own engine after a move was given up. It waits as long as another engine may serve it
+// (MayBeElsewhere): that engine's death is what ends the wait.
 void Conductor::LookAtThoseThatStandBy() {
   std::vector<std::string> waiting;
   for (const auto& [peer, engine] : engines_) {

@@ -29,7 +29,7 @@ constexpr uint64_t kProcessToken = uint64_t{1} << 62;
 constexpr size_t kProcessesMax = 256;
 constexpr int kEventsPerRound = 64;
 constexpr int kDatagramsPerTurn = 64;  // of one peer, before the others get theirs
-constexpr int kRoundsPerTimer = 64;    // who never stops talking does not stop the time
+constexpr uint64_t kReadNsMax = 100 * kNsPerMs;  // before the timer: who never stops talking does not stop the time
 constexpr int kWaitMsMax = 60'000;
 
 bool Watch(const UniqueFd& epoll, int operation, int fd, uint64_t token, uint32_t events) {
@@ -120,7 +120,7 @@ void EngineLink::Run() {
     // What has come by now is in time, also when this thread did not run for a while: it is read before the timer is told
     // how late it is.
     const uint64_t read_until_ns = clock_.NowNs();
-    for (int round = 0; round < kRoundsPerTimer && ServeReady(0); ++round) {
+    while (!stopping_ && ServeReady(0) && clock_.NowNs() - read_until_ns < kReadNsMax) {
     }
     if (stopping_) break;
     const uint64_t due_ns = events_->OnTimer(read_until_ns);

@@ -60,8 +60,8 @@ class EngineLink {
     virtual void OnDead(const std::string& engine, uint64_t incarnation) = 0;
     // After Wake(), once for any number of them.
     virtual void OnWake() = 0;
-    // Before each wait. What came before `read_until_ns` was told: what has not come by then is late. Gives the time at
-    // which it wants to be called at the latest.
+    // Before each wait. What came before `read_until_ns` was told, unless there was more than could be read in 100 ms: what
+    // has not come by then is late. Gives the time at which it wants to be called at the latest.
     virtual uint64_t OnTimer(uint64_t read_until_ns) = 0;
   };
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "ctl/limits.h"
 #include "ctl/size.h"
 
@@ -62,7 +64,11 @@ void AddWait(CLI::App& command, int& seconds, const std::string& what) {
   seconds = -1;
   command.add_flag("--wait{30}", description)
       ->check(CLI::Range(1, static_cast<int>(kWaitTimeMax.count())))
-      ->each([&seconds](const std::string& text) { seconds = std::stoi(text); });
+      ->each([&seconds](const std::string& text) {
+        const char* const end = text.data() + text.size();
+        if (std::from_chars(text.data(), end, seconds).ptr != end)
+          throw CLI::ValidationError("'" + text + "' is no number of seconds");
+      });
 }
 
 CLI::Option* AddSize(CLI::App& command, const std::string& name, uint64_t& bytes,

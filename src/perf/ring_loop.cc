@@ -11,6 +11,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/clock.h"
+#include "perf/deadline.h"
 #include "perf/load_thread.h"
 
 namespace cleat::perf {
@@ -18,7 +20,7 @@ namespace {
 
 constexpr uint64_t kDiskBytes = 1ULL << 40;  // nobody stores anything
 constexpr uint64_t kMemoryBytes = 512ULL << 20;
-constexpr int kEmptyRunsMax = 1000;
+constexpr uint64_t kEmptyNsMax = 60 * kNsPerSecond;  // of runs without a request
 
 template <typename T>
 T Load(T* shared) {
@@ -194,10 +196,11 @@ Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
 
 Result<RingLoopReport> RunRingLoop(const RingLoopOptions& options) {
   // On a busy machine one of the two threads may get no core before a short time is over. Such a run says nothing.
-  auto report = RunOnce(options);
-  for (int again = 0; again < kEmptyRunsMax && report && report->requests == 0; ++again)
-    report = RunOnce(options);
-  return report;
+  const Deadline deadline(kEmptyNsMax);
+  for (;;) {
+    auto report = RunOnce(options);
+    if (!report || report->requests > 0 || deadline.passed()) return report;
+  }
 }
 
 }  // namespace cleat::perf

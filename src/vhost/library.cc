@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_log.h>
 #include <rte_vhost.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -69,6 +71,9 @@ Status StartEal(const std::string& name) {
   std::vector<char*> argv;
   argv.reserve(arguments.size());
   for (std::string& argument : arguments) argv.push_back(argument.data());
+  // DPDK's own stream also writes to syslog(3), with that one's lock held: while the process ends, libc waits for this lock
+  // with another one held that syslog may want.
+  rte_openlog_stream(stderr);
   const int result = rte_eal_init(static_cast<int>(argv.size()), argv.data());
   pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus);
   if (result < 0) {
@@ -159,8 +164,10 @@ Result<std::unique_ptr<VhostLibrary>> VhostLibrary::Start(const std::string& nam
   return library;
 }
 
-// Nothing is unregistered: the process is about to end, and that would wait for the library's thread.
+// Nothing is unregistered: the process is about to end, and that would wait for the library's thread. Which would call it an
+// error if the wake-up connection were closed.
 VhostLibrary::~VhostLibrary() {
+  [[maybe_unused]] const int left_open = wake_up_.Release();
   RemoveDirectory(directory_);
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -62,6 +63,10 @@ std::string FilterOf(const std::set<std::string>& files) {
 }  // namespace
 
 void InitTestProgram(int* argc, char** argv) {
+  // A death test's child is told its one test by a filter, with the arguments of its parent.
+  const bool is_death_test = std::any_of(argv, argv + *argc, [](std::string_view argument) {
+    return argument.starts_with("--gtest_internal_run_death_test");
+  });
   testing::InitGoogleTest(argc, argv);
   int kept = 1;
   std::string_view of;
@@ -77,8 +82,9 @@ void InitTestProgram(int* argc, char** argv) {
   argv[kept] = nullptr;
   if (of.empty()) return;
   const std::string filter = FilterOf(SplitAtCommas(of));
-  // A filter that is given counts: a death test's child is told its one test that way.
-  if (testing::GTEST_FLAG(filter) == "*") testing::GTEST_FLAG(filter) = filter;
+  if (is_death_test) return;
+  if (testing::GTEST_FLAG(filter) != "*") Refuse("--of or --gtest_filter, not both");
+  testing::GTEST_FLAG(filter) = filter;
 }
 
 }  // namespace cleat::test

@@ -5,7 +5,7 @@
 namespace cleat::test {
 
 // Initializes gtest and takes `--of A_TEST.CC[,B_TEST.CC...]` out of the arguments: of all tests, those that are defined in
-// these source files are run, unless a gtest filter chooses others. Exits with status 2 when a file has no test - a part that
+// these source files are run; a gtest filter is refused beside it. Exits with status 2 when a file has no test - a part that
 // runs nothing must not pass - or a suite is spread over two files. Call once, first thing in main.
 void InitTestProgram(int* argc, char** argv);
 

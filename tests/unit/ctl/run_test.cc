@@ -270,6 +270,7 @@ TEST_F(RunTest, AWrongCommandLine) {
       {{"disk", "create", "a", "--memory", "--size", "1G", "--label", "x"}, "'x' is not KEY=VALUE"},
       {{"controller", "create", "c", "--socket", "/s", "--type", "nvme"}, "nvme"},
       {{"attach", "a", "c", "--wait=0"}, "0"},
+      {{"attach", "a", "c", "--wait=0x10"}, "0x10"},
       {{"wait", "a"}, "'a' is not a full name"},
       {{"wait", "disks/a", "--timeout", "2h"}, "'2h' is not from 1 s to 1 h"},
       {{"--output", "xml", "disk", "list"}, "xml"},

@@ -16,6 +16,8 @@ TESTS = {
     "crashes": ("kill -SEGV $$", "unit"),
     "skipped": ("exit 77", "unit"),
     "flaky": ("test -e flaky || { touch flaky; exit 1; }", "unit"),
+    "races": ("test -e races || { touch races; echo SUMMARY: ThreadSanitizer: data race; exit 1; }", "unit"),
+    "part": ("echo '[  SKIPPED ] Suite.Name (0 ms)'", "unit"),
     "loses": ("test -e loses || { touch loses; exit 1; }", "unit;crash"),
 }
 
@@ -99,6 +101,15 @@ class RunTests(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("loses guards data", said)
         self.assertIn("loses failed: ", said)
+
+    def test_what_a_sanitizer_reports_is_not_repeated(self):
+        code, said = self.run_tests(["races", "good"], *self.may_repeat_one())
+        self.assertEqual(code, 1)
+        self.assertIn("races failed: ", said)
+        self.assertIsNone(self.repeated())
+
+    def test_what_was_skipped_inside_is_named(self):
+        self.assertEqual(self.run_tests(["part", "good"]), (0, "skipped: Suite.Name"))
 
     def test_no_tests_is_a_failure(self):
         self.assertNotEqual(self.run_tests(["good"], select=("-L", "nothing"))[0], 0)
