@@ -216,7 +216,8 @@ class Conductor final : public EngineLink::Events {
   const ConductorOptions options_;
   Counters* const counters_;
   const uint64_t started_ns_;
-  uint64_t read_until_ns_;  // as of the last OnTimer. Deadlines of answers are compared with it, pauses with clock_
+  uint64_t
+      read_until_ns_;  // as of the last OnTimer. Deadlines of answers are compared with it, pauses with clock_
   const uint64_t started_revision_;  // what is younger was made under this cleatd
   std::map<PeerId, EngineView> engines_;
   UniqueFd group_memory_;                   // made when the first group needs it

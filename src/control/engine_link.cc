@@ -29,7 +29,8 @@ constexpr uint64_t kProcessToken = uint64_t{1} << 62;
 constexpr size_t kProcessesMax = 256;
 constexpr int kEventsPerRound = 64;
 constexpr int kDatagramsPerTurn = 64;  // of one peer, before the others get theirs
-constexpr uint64_t kReadNsMax = 100 * kNsPerMs;  // before the timer: who never stops talking does not stop the time
+constexpr uint64_t kReadNsMax =
+    100 * kNsPerMs;  // before the timer: who never stops talking does not stop the time
 constexpr int kWaitMsMax = 60'000;
 
 bool Watch(const UniqueFd& epoll, int operation, int fd, uint64_t token, uint32_t events) {

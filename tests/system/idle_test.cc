@@ -21,7 +21,8 @@ constexpr int kDisks = 64;
 constexpr int kIdleMs = 2000;
 // Whoever still spins or looks for a peer calms down, on a busy machine later: within so many stretches.
 constexpr int kStretchesMax = 30;
-constexpr int kQuietStretches = 3;  // in a row: who polls now and then is found, and who calms down late is not
+constexpr int kQuietStretches =
+    3;  // in a row: who polls now and then is found, and who calms down late is not
 // One reactor that busy-polls takes 100 % of a core, a peer that is looked for every millisecond a few: the
 // bound is far from both and from what is measured (0 or 1 tick).
 constexpr uint64_t kIdlePercentMax = 10;
