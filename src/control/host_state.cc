@@ -182,26 +182,22 @@ void HostState::Tell(const WatchEvent& event) {
 
 void HostState::Publish(DiskEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_,
-                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
 }
 
 void HostState::Publish(ClusterEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_,
-                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
+  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
 }
 
 void HostState::Publish(GroupEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_,
-                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
+  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
 }
 
 void HostState::Publish(ControllerEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_,
-                 [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
 }
 
 void HostState::Publish(AttachmentEntry& entry) {
@@ -211,9 +207,8 @@ void HostState::Publish(AttachmentEntry& entry) {
 
 void HostState::Publish(const std::string& id, EngineEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
-    *e.mutable_engine() = Show(id, entry);
-  }));
+  Tell(MakeEvent(revision_,
+                 [this, &id, &entry](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
 }
 
 void HostState::PublishGone(const std::string& name) {
@@ -224,32 +219,29 @@ void HostState::PublishGone(const std::string& name) {
 std::vector<WatchEvent> HostState::Snapshot() const {
   std::vector<WatchEvent> snapshot;
   for (const auto& [id, entry] : engines_) {
-    snapshot.push_back(MakeEvent(entry.revision, [this, &id = id, &entry = entry](v1::WatchResponse& e) {
+    snapshot.push_back(MakeEvent(entry.revision, [this, &id, &entry](v1::WatchResponse& e) {
       *e.mutable_engine() = Show(id, entry);
     }));
   }
   for (const auto& [id, entry] : clusters_) {
-    snapshot.push_back(MakeEvent(entry.revision, [this, &entry = entry](v1::WatchResponse& e) {
-      *e.mutable_cluster() = Show(entry);
-    }));
+    snapshot.push_back(MakeEvent(
+        entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
   }
   for (const auto& [id, entry] : disks_) {
-    snapshot.push_back(MakeEvent(
-        entry.revision, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+    snapshot.push_back(
+        MakeEvent(entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
   }
   for (const auto& [id, entry] : groups_) {
-    snapshot.push_back(MakeEvent(
-        entry.revision, [this, &entry = entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
+    snapshot.push_back(MakeEvent(entry.revision,
+                                 [this, &entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
   }
   for (const auto& [id, entry] : controllers_) {
-    snapshot.push_back(MakeEvent(entry.revision, [this, &entry = entry](v1::WatchResponse& e) {
-      *e.mutable_controller() = Show(entry);
-    }));
+    snapshot.push_back(MakeEvent(
+        entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
     for (const auto& [attachment_id, attachment] : entry.attachments) {
-      snapshot.push_back(
-          MakeEvent(attachment.revision, [this, &attachment = attachment](v1::WatchResponse& e) {
-            *e.mutable_attachment() = Show(attachment);
-          }));
+      snapshot.push_back(MakeEvent(attachment.revision, [this, &attachment](v1::WatchResponse& e) {
+        *e.mutable_attachment() = Show(attachment);
+      }));
     }
   }
   return snapshot;
