@@ -218,29 +218,33 @@ void HostState::PublishGone(const std::string& name) {
 
 std::vector<WatchEvent> HostState::Snapshot() const {
   std::vector<WatchEvent> snapshot;
-  for (const auto& [id, entry] : engines_) {
-    snapshot.push_back(MakeEvent(entry.revision, [this, &id, &entry](v1::WatchResponse& e) {
-      *e.mutable_engine() = Show(id, entry);
+  for (const auto& element : engines_) {
+    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
+      *e.mutable_engine() = Show(element.first, element.second);
     }));
   }
-  for (const auto& [id, entry] : clusters_) {
-    snapshot.push_back(MakeEvent(
-        entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
+  for (const auto& element : clusters_) {
+    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
+      *e.mutable_cluster() = Show(element.second);
+    }));
   }
-  for (const auto& [id, entry] : disks_) {
-    snapshot.push_back(
-        MakeEvent(entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  for (const auto& element : disks_) {
+    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
+      *e.mutable_disk() = Show(element.second);
+    }));
   }
-  for (const auto& [id, entry] : groups_) {
-    snapshot.push_back(MakeEvent(entry.revision,
-                                 [this, &entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
+  for (const auto& element : groups_) {
+    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
+      *e.mutable_group() = Show(element.second);
+    }));
   }
-  for (const auto& [id, entry] : controllers_) {
-    snapshot.push_back(MakeEvent(
-        entry.revision, [this, &entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
-    for (const auto& [attachment_id, attachment] : entry.attachments) {
-      snapshot.push_back(MakeEvent(attachment.revision, [this, &attachment](v1::WatchResponse& e) {
-        *e.mutable_attachment() = Show(attachment);
+  for (const auto& element : controllers_) {
+    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
+      *e.mutable_controller() = Show(element.second);
+    }));
+    for (const auto& attachment : element.second.attachments) {
+      snapshot.push_back(MakeEvent(attachment.second.revision, [this, &attachment](v1::WatchResponse& e) {
+        *e.mutable_attachment() = Show(attachment.second);
       }));
     }
   }
