@@ -25,11 +25,12 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 if [ ! -e "$folder/made" ]; then
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | awk 'NR == 1')
-  say "makes a root of $suite with packages of ${mirror:-deb.debian.org}"
+  [ -n "$mirror" ] || die "apt knows no source of Debian's packages on this machine, so where $suite comes from is unknown"
+  say "makes a root of $suite with packages of $mirror"
   rm -rf "$folder"
   mkdir -p "$folder"
   mmdebstrap --quiet --variant=apt --include=ca-certificates,git,make "$suite" "$root" \
-    "deb [signed-by=$keyring] ${mirror:-http://deb.debian.org/debian} $suite main" >"$folder/mmdebstrap.log" 2>&1 ||
+    "deb [signed-by=$keyring] $mirror $suite main" >"$folder/mmdebstrap.log" 2>&1 ||
     die "mmdebstrap failed, see $folder/mmdebstrap.log: $(tail -n1 "$folder/mmdebstrap.log")"
   touch "$folder/made"
   say "made it ($((SECONDS / 60)) min)"
