@@ -30,11 +30,17 @@ constexpr uint64_t kBytes = 16 * kMiB;
 // Others use this machine, and a thread may stand still for a while; one that waits for the OSD does each time, for a
 // second and more.
 constexpr uint64_t kLateNsMax = 500 * kNsPerMs;
-constexpr int kRoundsMax = 10;
+constexpr size_t kRoundsMin = 3;
+constexpr size_t kRoundsMax = 11;
 
 // CLEAT_CEPH_LONG=1: stops of 20 s, as long as an OSD takes to be given up for dead.
 seconds StopTime() {
   return seconds(std::getenv("CLEAT_CEPH_LONG") != nullptr ? 20 : 3);
+}
+
+uint64_t Median(std::vector<uint64_t> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
 }
 
 // How late a timer of a reactor is that is asked for once a millisecond: what the reactor's other work lets through.
@@ -161,21 +167,23 @@ class RbdHang : public testing::Test {
   CephHost host_;
 };
 
+// Any outage may meet a busy machine, so the median of several is judged, and of more when that is above the limit.
 TEST_F(RbdHang, AnOsdThatStopsDelaysItsDisksAndNobodyElse) {
   const auto disk = Make("stopped");
   ASSERT_NE(disk, nullptr);
   Load load(host_, *disk);
   LatenessProbe probe(host_.io());
   LatenessProbe control_probe(host_.control());
+  const auto take_worst_ns = [&] { return std::max(probe.TakeWorstNs(), control_probe.TakeWorstNs()); };
   std::this_thread::sleep_for(seconds(1));
-  const uint64_t quiet_ns = std::max(probe.TakeWorstNs(), control_probe.TakeWorstNs());
+  const uint64_t quiet_ns = take_worst_ns();
   const uint64_t late_ns_max = std::max<uint64_t>(10 * quiet_ns, kLateNsMax);
-  uint64_t stopped_ns = late_ns_max;
-  for (int round = 0; round < kRoundsMax && stopped_ns >= late_ns_max; ++round) {
-    const std::string image = "opening" + std::to_string(round);
+  std::vector<uint64_t> stopped_ns;
+  while (stopped_ns.size() < kRoundsMin ||
+         (Median(stopped_ns) >= late_ns_max && stopped_ns.size() < kRoundsMax)) {
+    const std::string image = "opening" + std::to_string(stopped_ns.size());
     ceph_.CreateImage(image, kBytes);
-    probe.TakeWorstNs();
-    control_probe.TakeWorstNs();
+    take_worst_ns();
     std::future<test::OpenResult> opening;
     {
       const Stopped stopped(ceph_, "osd.0");
@@ -185,7 +193,7 @@ TEST_F(RbdHang, AnOsdThatStopsDelaysItsDisksAndNobodyElse) {
       std::this_thread::sleep_for(StopTime());
       EXPECT_LE(load.completed(), before + Load::kDepth);  // the OSD really stood still
       EXPECT_EQ(disk->channel().in_flight(), Load::kDepth);
-      stopped_ns = std::max(probe.TakeWorstNs(), control_probe.TakeWorstNs());
+      stopped_ns.push_back(take_worst_ns());
       EXPECT_EQ(opening.wait_for(seconds(0)), std::future_status::timeout);
       EXPECT_TRUE(AgeShows());
     }
@@ -196,8 +204,8 @@ TEST_F(RbdHang, AnOsdThatStopsDelaysItsDisksAndNobodyElse) {
   EXPECT_TRUE(load.Drained(test::kWaitMax)) << "requests in flight did not come back";
   EXPECT_EQ(load.failed(), 0U);
   RecordProperty("worst_timer_us_before", static_cast<int>(quiet_ns / kNsPerUs));
-  RecordProperty("worst_timer_us_stopped", static_cast<int>(stopped_ns / kNsPerUs));
-  EXPECT_LT(stopped_ns, late_ns_max);
+  RecordProperty("worst_timer_us_stopped", static_cast<int>(Median(stopped_ns) / kNsPerUs));
+  EXPECT_LT(Median(stopped_ns), late_ns_max);
 }
 
 // The same measured on a reactor that does open an image itself: it is what the test above would notice.

@@ -211,8 +211,11 @@ TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
   ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
   AttachOne("a", "vm1");
   ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
-  EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/vm1", "PutCluster clusters/ceph",
-                                              "Attach controllers/vm1 0 disks/a"}));
+  Requests told = engine_.TakeRequests();
+  std::sort(told.begin(),
+            told.begin() + std::min<ptrdiff_t>(2, std::ssize(told)));  // in any order, but before the third
+  EXPECT_EQ(told, (Requests{"PutCluster clusters/ceph", "PutController controllers/vm1",
+                            "Attach controllers/vm1 0 disks/a"}));
   EXPECT_EQ(KeyAtEngine("clusters/ceph"), kKey);
   EXPECT_EQ(engine_.DiskAt("controllers/vm1", 0).rbd().pool(), "vms");
   AttachOne("b", "vm2");

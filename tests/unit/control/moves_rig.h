@@ -159,4 +159,15 @@ class MovesRig : public ConductorRig {
   FakeEngine green_{socket_, "engine-1"};
 };
 
+// Both are there; and in the end the host has seen no two that served one controller.
+class TwoEngines : public MovesRig {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(blue_.Connect());
+    ASSERT_TRUE(green_.Connect());
+    AwaitEngines();
+  }
+  void TearDown() override { EXPECT_EQ(host_.Violations(), std::vector<std::string>{}); }
+};
+
 }  // namespace cleat::control
