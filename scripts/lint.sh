@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the whole tree, reports everything it finds and fails at the end if there was anything.
 # With --format it rewrites the C++ files instead. --fast leaves clang-tidy out; --since COMMIT gives it what has changed
-# since; --all the tests too, and more checks, which takes three times as long. clang-tidy needs the generated code (`make lint` makes it).
+# since; --all the tests too (those of fuzzing if there is build-asan) and more checks, which takes three times as long.
+# clang-tidy needs the generated code (`make lint` makes it).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly clang=${CLEAT_CLANG:-16} # formatting differs between versions: this one is the project's
 readonly build_dir=${CLEAT_BUILD_DIR:-build}
+readonly fuzz_dir=build-asan # the one that has the fuzz targets
 readonly jobs=${CLEAT_LINT_JOBS:-2}
 
 need() {
@@ -89,19 +91,27 @@ tidy() {
     echo "there is no $build_dir/compile_commands.json: run 'make lint', which makes it"
     return 1
   }
-  local log=$build_dir/logs/clang-tidy.log
-  /usr/bin/python3 -B scripts/tidy.py --jobs "$jobs" --clang-tidy "clang-tidy-$clang" --checks "$more_checks" \
-    ${since:+--since "$since"} "$build_dir" "${tidied[@]}" >"$log" && return 0
+  [ -z "$left_out" ] || echo "lint: $left_out"
+  local log=$build_dir/logs/clang-tidy.log status=0
+  local script=(/usr/bin/python3 -B scripts/tidy.py --jobs "$jobs" --clang-tidy "clang-tidy-$clang" --checks "$more_checks")
+  "${script[@]}" ${since:+--since "$since"} "$build_dir" "${tidied[@]}" >"$log" || status=1
+  [ $fuzz = no ] || "${script[@]}" "$fuzz_dir" tests/fuzz >>"$log" || status=1
+  [ $status != 0 ] || return 0
   grep -E '(warning|error):' "$log" | sort -u | head -n 60
   echo "the whole of it is in $log"
   return 1
 }
 
 tidied=(src modules)
-more_checks='' since=''
+more_checks='' since='' fuzz=no left_out=''
 [ "${1:-}" != --since ] || since=${2:?a commit is wanted}
 [ "${1:-}" != --all ] || {
   tidied+=(tests)
+  if [ -f "$fuzz_dir/compile_commands.json" ]; then
+    fuzz=yes
+  else
+    left_out="clang-tidy has LEFT OUT tests/fuzz, which $fuzz_dir alone compiles: 'make build-asan' makes that"
+  fi
   # Those that .clang-tidy leaves out for what they cost.
   more_checks=$(sed -n '/^# Not here/,/^Checks/{s/^#//;p}' .clang-tidy | grep -oE '(performance|bugprone|misc|modernize|readability)-[a-z-]+' | paste -sd,)
 }
@@ -118,4 +128,4 @@ if [ ${#failed[@]} -gt 0 ]; then
   printf 'lint: failed: %s\n' "${failed[@]}" >&2
   exit 1
 fi
-echo "lint: ok"
+echo "lint: ok${left_out:+, but $left_out}"

@@ -66,10 +66,10 @@ def run(build, options):
     return process.returncode == 0, failed, reported
 
 
-def skipped(build):
+def skipped(log):
     """Names of the tests that could not run here, of which ctest says nothing since their programs had others; of Python's their number."""
     try:
-        with open(os.path.join(build, "Testing/Temporary/LastTest.log"), encoding="utf-8", errors="replace") as file:
+        with open(log, encoding="utf-8", errors="replace") as file:
             return sorted({name or script for name, script in SKIPPED.findall(file.read())})
     except FileNotFoundError:
         return []
@@ -98,7 +98,7 @@ def main():
     logs = os.path.join(arguments.build, "logs")
     os.makedirs(logs, exist_ok=True)
     good, failed, reported = run(arguments.build, [*options, "--output-junit", os.path.abspath(os.path.join(logs, "junit.xml"))])
-    for name in skipped(arguments.build):
+    for name in skipped(os.path.join(arguments.build, "Testing/Temporary/LastTest.log")):
         say(f"skipped: {name}")
     if not good and arguments.may_repeat_one and not reported and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
         say(f"{next(iter(failed))} is FLAKY: it passed when it was repeated; its first output is above")
@@ -109,4 +109,5 @@ def main():
     sys.exit(0 if good and labels else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: tidy.py [--jobs N] [--clang-tidy PROGRAM] [--checks MORE] [--since COMMIT] BUILD_DIR FOLDER...
 
-Runs clang-tidy over the built sources in these folders and prints what it found. Exit status 1: something.
+Runs clang-tidy over the sources in these folders (tests/fuzz, say) that are built in BUILD_DIR, and prints what it found. Exit
+status 1: something.
 
 Most of the time would go into the headers of libraries, so a dozen sources (more take longer than apart) are put into one
 file, in BUILD_DIR/lint - not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those
@@ -38,7 +39,7 @@ FINDING = re.compile(r"^(\S+?):(\d+):(\d+): (?:warning|error): ")
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
 NAME = re.compile(r"^(?:constexpr |const |thread_local )*(?:(?:class|struct|enum class|using) (\w+)|[\w:<>,&*\[\] ]+?[ *&](\w+)"
                   r"(?= =|\(|\[|\{|;))", re.M)
-MACRO = re.compile(r"^#define (\w+)|^int (main)\(", re.M)
+MACRO = re.compile(r'^#define (\w+)|^(?:extern "C" )?int (main|LLVMFuzzerTestOneInput)\(', re.M)
 USING = re.compile(r"^using (?:namespace )?([\w:]+)(?: =|;)", re.M)
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 
@@ -53,7 +54,7 @@ def read(path):
 
 
 def own_names(path):
-    """Of macros, main, and what is of this file alone in its folder's namespace."""
+    """Of macros, main (libFuzzer's too), and what is of this file alone in its folder's namespace."""
     text = read(path)
     folder = os.path.dirname(path)
     names = {("", name) for pair in MACRO.findall(text) for name in pair if name}
@@ -281,10 +282,9 @@ def main():
 
     lint = os.path.join(arguments.build, "lint")
     os.makedirs(lint, exist_ok=True)
-    chosen = {source: options for source, options in sources_of(arguments.build).items()
-              if relative(source).split(os.sep)[0] in arguments.folders}
-    built = {relative(source).split(os.sep)[0] for source in chosen}
-    if missing := [folder for folder in arguments.folders if folder not in built]:
+    folders = tuple(folder.rstrip("/") + "/" for folder in arguments.folders)
+    chosen = {source: options for source, options in sources_of(arguments.build).items() if relative(source).startswith(folders)}
+    if missing := [folder for folder in folders if not any(relative(source).startswith(folder) for source in chosen)]:
         sys.exit(f"tidy.py: {arguments.build} builds nothing in {' '.join(missing)}")
     if arguments.since:
         chosen = changed_since(arguments.since, chosen)

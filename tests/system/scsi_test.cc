@@ -344,27 +344,26 @@ TEST_F(ScsiSystem, CompareAndWriteIsOneStep) {
 TEST_F(ScsiSystem, ADriverThatDoesNotKnowHowHurtsItselfAlone) {
   CreateController();
   Attach("d", MemoryDisk(kDiskBytes));
-  struct Shape {
-    const char* name;
-    uint32_t header_bytes;
-    uint32_t answer_bytes;
-  };
-  for (const Shape& bad :
-       {Shape{"no header", 0, 108}, Shape{"short header", 19, 108}, Shape{"no room for an answer", 51, 0},
-        Shape{"little room for an answer", 51, 11}}) {
-    SCOPED_TRACE(bad.name);
-    Boot({.io_timeout_ns = kNsPerSecond / 2});
+  const auto execute = [this](uint32_t header_bytes, uint32_t answer_bytes) {
     perf::RequestShape shape = perf::kScsiShape;
-    shape.header_bytes = bad.header_bytes;
-    shape.answer_bytes = bad.answer_bytes;
-    const auto answer =
-        driver().Execute({.lun = scsi::LunOf(0), .cdb = scsi::TestUnitReady(), .shape = shape});
-    // No answer at all (the ring is broken then, and the controller says so), or one that is not good.
-    if (answer) {
-      EXPECT_FALSE(answer->good());
-    } else {
-      EXPECT_TRUE(host.WaitController(kController, v1::CONTROLLER_STATE_BROKEN));
-    }
+    shape.header_bytes = header_bytes;
+    shape.answer_bytes = answer_bytes;
+    return driver().Execute({.lun = scsi::LunOf(0), .cdb = scsi::TestUnitReady(), .shape = shape});
+  };
+  for (const uint32_t short_header_bytes : {0U, 19U}) {
+    SCOPED_TRACE(short_header_bytes);
+    Boot();
+    const auto answer = execute(short_header_bytes, perf::kScsiShape.answer_bytes);
+    ASSERT_OK(answer);
+    EXPECT_FALSE(answer->good());
+    peer.reset();
+  }
+  // Without room for an answer there is none: the ring is broken, and the controller says so.
+  for (const uint32_t short_answer_bytes : {0U, 11U}) {
+    SCOPED_TRACE(short_answer_bytes);
+    Boot({.io_timeout_ns = 100 * kNsPerMs});
+    EXPECT_FALSE(execute(perf::kScsiShape.header_bytes, short_answer_bytes));
+    EXPECT_TRUE(host.WaitController(kController, v1::CONTROLLER_STATE_BROKEN));
     peer.reset();
   }
   Boot();
