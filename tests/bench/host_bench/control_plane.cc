@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "base/clock.h"
 #include "bench_host.h"
@@ -48,19 +49,9 @@ v1::AttachDiskRequest AttachRequest(const HostShape& shape, uint32_t index) {
   return request;
 }
 
-// A call in flight: what has to stay until its answer is there.
-template <typename Request, typename Response>
-struct Call {
-  grpc::ClientContext context;
-  Request request;
-  Response response;
-
-  static std::shared_ptr<Call> Make() {
-    auto call = std::make_shared<Call>();
-    call->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-    return call;
-  }
-};
+void LimitTime(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+}
 
 }  // namespace
 
@@ -82,7 +73,7 @@ ControlPlane::ControlPlane(const std::string& address, const std::atomic<bool>& 
 Status ControlPlane::WaitForEngine(size_t engine) {
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  LimitTime(context);
   const auto stream = stub_->Watch(&context, v1::WatchRequest());
   v1::WatchResponse event;
   while (!stop_.load() && stream->Read(&event)) {
@@ -96,26 +87,26 @@ Status ControlPlane::WaitForEngine(size_t engine) {
   return Failed("no engine connected to cleatd", stream->Finish());
 }
 
-Status ControlPlane::MakeCalls(uint32_t count, uint32_t in_flight, const Begin& begin) {
+// Threads that wait, not callbacks: gRPC 1.51 was seen to end a client with callbacks by an assertion of its own
+// (ref_counted.h: prior > 0).
+Status ControlPlane::MakeCalls(uint32_t count, uint32_t in_flight, const Call& call) {
+  std::atomic<uint32_t> next = 0;
   std::mutex mutex;
-  std::condition_variable changed;
-  uint32_t under_way = 0;
   std::optional<grpc::Status> failure;
-  const auto done = [&](const grpc::Status& status) {
-    const std::lock_guard lock(mutex);
-    --under_way;
-    if (!status.ok() && !failure) failure = status;
-    changed.notify_one();
+  const auto make_calls = [&] {
+    for (uint32_t i = next++; i < count && !stop_.load(); i = next++) {
+      grpc::ClientContext context;
+      LimitTime(context);
+      const grpc::Status status = call(i, context);
+      if (status.ok()) continue;
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = status;
+      next = count;
+    }
   };
-  std::unique_lock lock(mutex);
-  for (uint32_t i = 0; i < count && !failure && !stop_.load(); ++i) {
-    changed.wait(lock, [&] { return under_way < in_flight; });
-    ++under_way;
-    lock.unlock();
-    begin(i, done);
-    lock.lock();
-  }
-  changed.wait(lock, [&] { return under_way == 0; });
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < std::min(in_flight, count); ++i) threads.emplace_back(make_calls);
+  for (std::thread& thread : threads) thread.join();
   if (failure) return Failed("cleatd", *failure);
   if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
   return Ok{};
@@ -123,24 +114,24 @@ Status ControlPlane::MakeCalls(uint32_t count, uint32_t in_flight, const Begin& 
 
 Status ControlPlane::CreateControllers(const HostShape& shape,
                                        const std::function<std::string(const std::string&)>& socket_of) {
-  return MakeCalls(shape.controllers, kCreateInFlight, [&](uint32_t index, auto done) {
-    auto call = Call<v1::CreateControllerRequest, v1::Controller>::Make();
+  return MakeCalls(shape.controllers, kCreateInFlight, [&](uint32_t index, grpc::ClientContext& context) {
     const std::string id = ControllerId(index);
-    call->request.set_controller_id(id);
-    v1::ControllerSpec& spec = *call->request.mutable_controller()->mutable_spec();
+    v1::CreateControllerRequest request;
+    request.set_controller_id(id);
+    v1::ControllerSpec& spec = *request.mutable_controller()->mutable_spec();
     spec.set_type(shape.type);
     spec.set_socket_path(socket_of(id));
     spec.set_queues(1);
-    stub_->async()->CreateController(&call->context, &call->request, &call->response,
-                                     [call, done](const grpc::Status& status) { done(status); });
+    v1::Controller made;
+    return stub_->CreateController(&context, request, &made);
   });
 }
 
 Status ControlPlane::CreateDisks(const HostShape& shape) {
-  return MakeCalls(shape.disks(), kCreateInFlight, [&](uint32_t index, auto done) {
-    auto call = Call<v1::CreateDiskRequest, v1::Disk>::Make();
-    call->request.set_disk_id(DiskId(shape, index));
-    v1::DiskSpec& spec = *call->request.mutable_disk()->mutable_spec();
+  return MakeCalls(shape.disks(), kCreateInFlight, [&](uint32_t index, grpc::ClientContext& context) {
+    v1::CreateDiskRequest request;
+    request.set_disk_id(DiskId(shape, index));
+    v1::DiskSpec& spec = *request.mutable_disk()->mutable_spec();
     spec.set_size_bytes(shape.image.empty() ? kDiskBytes : kImageBytes);
     if (!shape.image.empty()) {
       spec.mutable_rbd()->set_cluster(kCluster);
@@ -151,38 +142,8 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
     } else {
       spec.mutable_null()->set_skip_reads(true);
     }
-    stub_->async()->CreateDisk(&call->context, &call->request, &call->response,
-                               [call, done](const grpc::Status& status) { done(status); });
-  });
-}
-
-Status ControlPlane::AttachOneByOne(const HostShape& shape, std::vector<double>* calls_us) {
-  const MonotonicClock clock;
-  for (uint32_t i = 0; i < shape.disks(); ++i) {
-    if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
-    auto call = Call<v1::AttachDiskRequest, v1::Attachment>::Make();
-    call->request = AttachRequest(shape, i);
-    const uint64_t start_ns = clock.NowNs();
-    const grpc::Status status = stub_->AttachDisk(&call->context, call->request, &call->response);
-    (*calls_us)[i] = Microseconds(start_ns, clock.NowNs());
-    if (!status.ok()) return Failed("attaching " + DiskId(shape, i), status);
-  }
-  return Ok{};
-}
-
-Status ControlPlane::AttachTogether(const HostShape& shape, uint32_t in_flight,
-                                    std::vector<double>* calls_us) {
-  const MonotonicClock clock;
-  return MakeCalls(shape.disks(), in_flight, [&](uint32_t index, auto done) {
-    auto call = Call<v1::AttachDiskRequest, v1::Attachment>::Make();
-    call->request = AttachRequest(shape, index);
-    double* const call_us = &(*calls_us)[index];
-    const uint64_t start_ns = clock.NowNs();
-    stub_->async()->AttachDisk(&call->context, &call->request, &call->response,
-                               [call, done, call_us, start_ns, &clock](const grpc::Status& status) {
-                                 *call_us = Microseconds(start_ns, clock.NowNs());
-                                 done(status);
-                               });
+    v1::Disk made;
+    return stub_->CreateDisk(&context, request, &made);
   });
 }
 
@@ -193,8 +154,14 @@ Result<AttachTimes> ControlPlane::Attach(const HostShape& shape, uint32_t in_fli
   AttachTimes times;
   times.calls_us.resize(shape.disks());
   const uint64_t start_ns = clock.NowNs();
-  Status attached = in_flight == 1 ? AttachOneByOne(shape, &times.calls_us)
-                                   : AttachTogether(shape, in_flight, &times.calls_us);
+  Status attached = MakeCalls(shape.disks(), in_flight, [&](uint32_t index, grpc::ClientContext& context) {
+    const v1::AttachDiskRequest request = AttachRequest(shape, index);
+    v1::Attachment made;
+    const uint64_t call_start_ns = clock.NowNs();
+    const grpc::Status status = stub_->AttachDisk(&context, request, &made);
+    times.calls_us[index] = Microseconds(call_start_ns, clock.NowNs());
+    return status;
+  });
   if (!attached) return std::move(attached).error();
   times.all_acknowledged_s = Seconds(start_ns, clock.NowNs());
   auto last_ready_ns = watch.WaitReady(shape.disks(), stop_);
@@ -205,23 +172,29 @@ Result<AttachTimes> ControlPlane::Attach(const HostShape& shape, uint32_t in_fli
 
 Status ControlPlane::CreateCluster(const std::string& monitors, const std::string& user,
                                    const std::string& key) {
-  auto call = Call<v1::CreateClusterRequest, v1::Cluster>::Make();
-  call->request.set_cluster_id("ceph");
-  v1::ClusterSpec& spec = *call->request.mutable_cluster()->mutable_spec();
+  v1::CreateClusterRequest request;
+  request.set_cluster_id("ceph");
+  v1::ClusterSpec& spec = *request.mutable_cluster()->mutable_spec();
   spec.set_monitors(monitors);
   spec.set_user(user);
   spec.set_plain_key(key);
-  const grpc::Status status = stub_->CreateCluster(&call->context, call->request, &call->response);
+  grpc::ClientContext context;
+  LimitTime(context);
+  v1::Cluster made;
+  const grpc::Status status = stub_->CreateCluster(&context, request, &made);
   if (!status.ok()) return Failed("making the cluster known", status);
   return Ok{};
 }
 
 Result<v1::EngineStatus> ControlPlane::StatusOf(size_t engine) {
-  auto call = Call<v1::GetEngineRequest, v1::Engine>::Make();
-  call->request.set_name("engines/" + EngineId(engine));
-  const grpc::Status status = stub_->GetEngine(&call->context, call->request, &call->response);
+  v1::GetEngineRequest request;
+  request.set_name("engines/" + EngineId(engine));
+  grpc::ClientContext context;
+  LimitTime(context);
+  v1::Engine found;
+  const grpc::Status status = stub_->GetEngine(&context, request, &found);
   if (!status.ok()) return Failed(EngineId(engine), status);
-  return call->response.status();
+  return found.status();
 }
 
 Status ControlPlane::WaitStatus(size_t engine, const std::string& what,
@@ -243,10 +216,13 @@ Status ControlPlane::WaitStatus(size_t engine, const std::string& what,
 Result<double> ControlPlane::Upgrade(size_t from, size_t to) {
   const MonotonicClock clock;
   const uint64_t start_ns = clock.NowNs();
-  auto call = Call<v1::UpgradeEngineRequest, v1::UpgradeEngineResponse>::Make();
-  call->request.set_name("engines/" + EngineId(from));
-  call->request.set_to("engines/" + EngineId(to));
-  const grpc::Status begun = stub_->UpgradeEngine(&call->context, call->request, &call->response);
+  v1::UpgradeEngineRequest request;
+  request.set_name("engines/" + EngineId(from));
+  request.set_to("engines/" + EngineId(to));
+  grpc::ClientContext context;
+  LimitTime(context);
+  v1::UpgradeEngineResponse answer;
+  const grpc::Status begun = stub_->UpgradeEngine(&context, request, &answer);
   if (!begun.ok()) return Failed("an upgrade", begun);
   v1::UpgradeStatus upgrade;
   Status over = WaitStatus(from, "the end of an upgrade", [&](const v1::EngineStatus& status) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A control plane with one connection to cleatd: makes controllers and disks, attaches them, and sees by Watch when they
-// are there. Controller number c is "cC", its disk at target t is "cCtT". One thread; the library's threads run the
-// answers of calls that are in flight together.
+// are there. Controller number c is "cC", its disk at target t is "cCtT". One thread, but each call of those that are in
+// flight together has its own.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -57,14 +57,13 @@ class ControlPlane {
   Status WaitHas(size_t engine, uint32_t controllers);
 
  private:
-  // Begins call `index`; `done` is to be called once.
-  using Begin = std::function<void(uint32_t index, std::function<void(const grpc::Status&)> done)>;
-  Status MakeCalls(uint32_t count, uint32_t in_flight, const Begin& begin);
+  // Makes call `index`, on any thread.
+  using Call = std::function<grpc::Status(uint32_t index, grpc::ClientContext& context)>;
+  // In the order of their indices, `in_flight` at a time, up to the first that fails.
+  Status MakeCalls(uint32_t count, uint32_t in_flight, const Call& call);
   Result<v1::EngineStatus> StatusOf(size_t engine);
   Status WaitStatus(size_t engine, const std::string& what,
                     const std::function<bool(const v1::EngineStatus&)>& there);
-  Status AttachOneByOne(const HostShape& shape, std::vector<double>* calls_us);
-  Status AttachTogether(const HostShape& shape, uint32_t in_flight, std::vector<double>* calls_us);
 
   std::unique_ptr<v1::Cleat::Stub> stub_;
   const std::atomic<bool>& stop_;
