@@ -23,12 +23,6 @@ installed() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Version}
 # The names in a package's dependencies, alternatives too.
 depends_of() { dpkg-deb -f "$1" Depends Pre-Depends | sed 's/^[A-Za-z-]*: //; s/([^)]*)//g; s/[,|]/\n/g' | tr -d ' '; }
 
-# With all they need. What this machine has not, it does without as well; the test says so if that was wrong.
-closure() {
-  apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
-    --no-enhances "$@" | sed -n 's/^\([a-z0-9][^ ]*\)$/\1/p' | sort -u
-}
-
 # The installed packages that provide these names.
 providers_of() {
   dpkg-query -W -f '${db:Status-Status}\t${binary:Package}\t${Provides}\n' |
@@ -38,6 +32,23 @@ providers_of() {
         n = split($3, provided, /, */)
         for (i = 1; i <= n; i++) { sub(/ .*/, "", provided[i]); if (provided[i] in wanted) print $2 }
       }'
+}
+
+dependencies() {
+  apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances "$@"
+}
+
+# With all they need, also where it is only a name that another package provides (libgrpc of Debian 13 names libre2 so). What
+# this machine has not, it does without as well; the test says so if that was wrong.
+closure() {
+  local names=("$@") virtual before=0
+  while [ ${#names[@]} -ne $before ]; do
+    before=${#names[@]}
+    mapfile -t virtual < <(dependencies "${names[@]}" | sed -nE 's/^ *\|?(Pre)?Depends: <(.*)>$/\2/p' | sort -u)
+    mapfile -t names < <({ printf '%s\n' "${names[@]}"; providers_of "${virtual[@]}"; } | sort -u)
+  done
+  dependencies "${names[@]}" | sed -n 's/^\([a-z0-9][^ ]*\)$/\1/p' | sort -u
 }
 
 mapfile -t wanted < <(depends_of "$deb")
