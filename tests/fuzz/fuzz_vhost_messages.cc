@@ -189,11 +189,10 @@ class Bench {
     const RequestShape* shape = FindRequest(message.header.request);
     CLEAT_CHECK(shape != nullptr && size >= shape->payload_bytes_min && size <= shape->payload_bytes_max);
     if (!shape->answered && !message.needs_reply()) return true;
-    struct {
-      MessageHeader header;
-      uint64_t value = 0;
-    } __attribute__((packed)) reply{{message.header.request, kVersion | kFlagReply, sizeof(uint64_t)}};
-    (void)send(library.get(), &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const MessageHeader header{message.header.request, kVersion | kFlagReply, sizeof(uint64_t)};
+    std::array<uint8_t, sizeof header + sizeof(uint64_t)> reply{};
+    std::memcpy(reply.data(), &header, sizeof header);
+    (void)send(library.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return true;
   }
 
