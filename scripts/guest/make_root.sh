@@ -23,37 +23,37 @@ installed() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Version}
 # The names in a package's dependencies, alternatives too.
 depends_of() { dpkg-deb -f "$1" Depends Pre-Depends | sed 's/^[A-Za-z-]*: //; s/([^)]*)//g; s/[,|]/\n/g' | tr -d ' '; }
 
-# The installed packages that provide these names.
-providers_of() {
-  dpkg-query -W -f '${db:Status-Status}\t${binary:Package}\t${Provides}\n' |
-    awk -F '\t' -v names="$*" '
-      BEGIN { for (n = split(names, list, " "); n > 0; n--) wanted[list[n]] }
+# The installed packages of these names, or that provide them, with all they depend on, alternatives too. What this machine has
+# not, it does without as well; the test says so if that was wrong.
+closure() {
+  dpkg-query -W -f '${db:Status-Status}\t${Package}\t${Depends},${Pre-Depends}\t${Provides}\n' |
+    awk -F '\t' -v wanted="$*" '
+      function names_in(list, names) {
+        gsub(/\([^)]*\)|:[a-z0-9]+| /, "", list)
+        gsub(/\|/, ",", list)
+        return split(list, names, ",")
+      }
+      function want(name) { if (!(name in known)) { known[name]; queue[++last] = name } }
       $1 == "installed" {
-        n = split($3, provided, /, */)
-        for (i = 1; i <= n; i++) { sub(/ .*/, "", provided[i]); if (provided[i] in wanted) print $2 }
+        depends[$2] = $3
+        providers[$2] = providers[$2] " " $2
+        for (n = names_in($4, names); n > 0; n--) providers[names[n]] = providers[names[n]] " " $2
+      }
+      END {
+        for (n = split(wanted, names, " "); n > 0; n--) want(names[n])
+        while (first < last) {
+          for (n = split(providers[queue[++first]], packages, " "); n > 0; n--) {
+            if (packages[n] in taken) continue
+            taken[packages[n]]
+            print packages[n]
+            for (m = names_in(depends[packages[n]], names); m > 0; m--) want(names[m])
+          }
+        }
       }'
 }
 
-dependencies() {
-  apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
-    --no-enhances "$@"
-}
-
-# With all they need, also where it is only a name that another package provides (libgrpc of Debian 13 names libre2 so). What
-# this machine has not, it does without as well; the test says so if that was wrong.
-closure() {
-  local names=("$@") virtual before=0
-  while [ ${#names[@]} -ne $before ]; do
-    before=${#names[@]}
-    mapfile -t virtual < <(dependencies "${names[@]}" | sed -nE 's/^ *\|?(Pre)?Depends: <(.*)>$/\2/p' | sort -u)
-    mapfile -t names < <({ printf '%s\n' "${names[@]}"; providers_of "${virtual[@]}"; } | sort -u)
-  done
-  dependencies "${names[@]}" | sed -n 's/^\([a-z0-9][^ ]*\)$/\1/p' | sort -u
-}
-
 mapfile -t wanted < <(depends_of "$deb")
-mapfile -t providers < <(providers_of "${wanted[@]}")
-mapfile -t packages < <(closure "${base[@]}" "${wanted[@]}" "${providers[@]}")
+mapfile -t packages < <(closure "${base[@]}" "${wanted[@]}")
 mapfile -t packages < <(installed "${packages[@]}" | sort)
 [ ${#packages[@]} -gt 0 ] || die "dpkg knows no packages here: this takes a Debian machine"
 stamp=$(printf '%s\n' "${packages[@]}" | cat - "${BASH_SOURCE[0]}" | sha256sum)
