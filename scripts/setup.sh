@@ -226,11 +226,20 @@ add_backports() {
     "${as_root[@]}" tee "$source" >/dev/null
 }
 
+# Whether apt would install each of "$@" in a version that is recent enough. Asked of each: one that came from backports is a
+# candidate itself, while apt still takes the others from the release.
+candidates_are_recent() {
+  local package candidate
+  for package in "$@"; do
+    candidate=$(apt-cache policy "$package" | awk '$1 == "Candidate:" { print $2 }')
+    dpkg --compare-versions "${candidate:-0}" ge "1:$min_qemu" || return 1
+  done
+}
+
 install_qemu() {
-  local codename=$1 candidate qemu_packages=(qemu-system-x86)
+  local codename=$1 qemu_packages=(qemu-system-x86)
   [ ${#qemu_programs[@]} -lt 2 ] || qemu_packages+=(qemu-utils)
-  candidate=$(apt-cache policy qemu-system-x86 | awk '$1 == "Candidate:" { print $2 }')
-  if dpkg --compare-versions "${candidate:-0}" ge "1:$min_qemu"; then
+  if candidates_are_recent "${qemu_packages[@]}"; then
     apt_install "${qemu_packages[@]}"
   else
     add_backports "$codename"

@@ -28,6 +28,10 @@ constexpr std::chrono::seconds kCallTimeout{60};
 Error Failed(const std::string& what, const grpc::Status& status) {
   return {ErrorCode::kInternal, fmt::format("{}: {}", what, status.error_message())};
 }
+Status Checked(const std::string& what, const grpc::Status& status) {
+  if (!status.ok()) return Failed(what, status);
+  return Ok{};
+}
 
 double Microseconds(uint64_t from_ns, uint64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) / static_cast<double>(kNsPerUs);
@@ -92,22 +96,22 @@ Status ControlPlane::WaitForEngine(size_t engine) {
 Status ControlPlane::MakeCalls(uint32_t count, uint32_t in_flight, const Call& call) {
   std::atomic<uint32_t> next = 0;
   std::mutex mutex;
-  std::optional<grpc::Status> failure;
+  std::optional<Error> failure;
   const auto make_calls = [&] {
     for (uint32_t i = next++; i < count && !stop_.load(); i = next++) {
       grpc::ClientContext context;
       LimitTime(context);
-      const grpc::Status status = call(i, context);
-      if (status.ok()) continue;
+      Status status = call(i, context);
+      if (status) continue;
       const std::lock_guard lock(mutex);
-      if (!failure) failure = status;
+      if (!failure) failure = std::move(status).error();
       next = count;
     }
   };
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < std::min(in_flight, count); ++i) threads.emplace_back(make_calls);
   for (std::thread& thread : threads) thread.join();
-  if (failure) return Failed("cleatd", *failure);
+  if (failure) return std::move(*failure);
   if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
   return Ok{};
 }
@@ -123,7 +127,7 @@ Status ControlPlane::CreateControllers(const HostShape& shape,
     spec.set_socket_path(socket_of(id));
     spec.set_queues(1);
     v1::Controller made;
-    return stub_->CreateController(&context, request, &made);
+    return Checked("controllers/" + id, stub_->CreateController(&context, request, &made));
   });
 }
 
@@ -143,7 +147,7 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
       spec.mutable_null()->set_skip_reads(true);
     }
     v1::Disk made;
-    return stub_->CreateDisk(&context, request, &made);
+    return Checked("disks/" + request.disk_id(), stub_->CreateDisk(&context, request, &made));
   });
 }
 
@@ -160,7 +164,7 @@ Result<AttachTimes> ControlPlane::Attach(const HostShape& shape, uint32_t in_fli
     const uint64_t call_start_ns = clock.NowNs();
     const grpc::Status status = stub_->AttachDisk(&context, request, &made);
     times.calls_us[index] = Microseconds(call_start_ns, clock.NowNs());
-    return status;
+    return Checked("attaching " + request.attachment().spec().disk(), status);
   });
   if (!attached) return std::move(attached).error();
   times.all_acknowledged_s = Seconds(start_ns, clock.NowNs());
@@ -181,9 +185,7 @@ Status ControlPlane::CreateCluster(const std::string& monitors, const std::strin
   grpc::ClientContext context;
   LimitTime(context);
   v1::Cluster made;
-  const grpc::Status status = stub_->CreateCluster(&context, request, &made);
-  if (!status.ok()) return Failed("making the cluster known", status);
-  return Ok{};
+  return Checked("making the cluster known", stub_->CreateCluster(&context, request, &made));
 }
 
 Result<v1::EngineStatus> ControlPlane::StatusOf(size_t engine) {

@@ -57,8 +57,8 @@ class ControlPlane {
   Status WaitHas(size_t engine, uint32_t controllers);
 
  private:
-  // Makes call `index`, on any thread.
-  using Call = std::function<grpc::Status(uint32_t index, grpc::ClientContext& context)>;
+  // Makes call `index`, on any thread; an error names the object.
+  using Call = std::function<Status(uint32_t index, grpc::ClientContext& context)>;
   // In the order of their indices, `in_flight` at a time, up to the first that fails.
   Status MakeCalls(uint32_t count, uint32_t in_flight, const Call& call);
   Result<v1::EngineStatus> StatusOf(size_t engine);

@@ -133,11 +133,7 @@ TEST_F(GreenIsAwayTest, WhenBluesSuccessorComesBeforeItsDeathIsKnown) {
 TEST_F(UpgradeDeathsTest, ItEndsWhenNobodyIsThereAnyMore) {
   CreateSome({"a", "b"});
   blue_.Hold("YieldController");
-  v1::UpgradeEngineRequest request;
-  request.set_name("engines/engine-0");
-  request.set_to("engines/engine-1");
-  request.mutable_drain_timeout()->set_nanos(1'000'000);
-  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");
   blue_.Disconnect();
   green_.Disconnect();

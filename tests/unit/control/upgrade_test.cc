@@ -248,11 +248,7 @@ TEST_F(UpgradeTest, ADiskThatIsShutOutOfItsStorageKeepsItsControllerWhereItIs) {
 TEST_F(UpgradeTest, AnEngineThatDoesNotAnswerIsWaitedForOnlySoLong) {
   CreateSome({"a", "b"});
   blue_.Hold("YieldController controllers/a");
-  v1::UpgradeEngineRequest request;
-  request.set_name("engines/engine-0");
-  request.set_to("engines/engine-1");
-  request.mutable_drain_timeout()->set_nanos(1'000'000);
-  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");
   PassLimits();
   EXPECT_EQ(AwaitUpgrade().failed_total(), 1u);
@@ -262,7 +258,7 @@ TEST_F(UpgradeTest, AnEngineThatDoesNotAnswerIsWaitedForOnlySoLong) {
   AwaitServed("a", "engine-0");
   // The other one's turn.
   green_.Hold("TakeController controllers/a");
-  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  ASSERT_TRUE(Upgrade().ok());
   green_.WaitForRequest("TakeController controllers/a handed over");
   PassLimits();
   EXPECT_EQ(AwaitUpgrade().failed_total(), 1u);
@@ -294,15 +290,11 @@ TEST_F(UpgradeTest, AnAnswerThatHasComeIsInTimeHoweverLateItIsRead) {
 TEST_F(UpgradeTest, WhatAnEarlierUpgradeStillWaitsForIsNamed) {
   CreateSome({"a"});
   blue_.Hold("YieldController");
-  v1::UpgradeEngineRequest request;
-  request.set_name("engines/engine-0");
-  request.set_to("engines/engine-1");
-  request.mutable_drain_timeout()->set_nanos(1'000'000);
-  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");
   PassLimits();
   EXPECT_EQ(AwaitUpgrade().failed_total(), 1u);
-  ASSERT_TRUE(state_->UpgradeEngine(request).ok());
+  ASSERT_TRUE(Upgrade().ok());
   const v1::UpgradeStatus status = AwaitUpgrade();
   EXPECT_EQ(status.state(), v1::UPGRADE_STATE_FAILED);
   ASSERT_EQ(status.failed_size(), 1);
