@@ -95,10 +95,14 @@ build-tsan:
 test-tsan:
 	$(call run_tests,tsan)
 
-test-all: setup ## everything, in at most three hours: docs/tests.md
-	@for part in release asan tsan; do $(MAKE) --no-print-directory TESTS=ALL build-$$part test-$$part || exit 1; done
-	@scripts/coverage.py
-	@$(MAKE) --no-print-directory lint LINT_ARGS=--all
+test-all: setup ## everything, in at most three hours, and all of it even if something fails: docs/tests.md
+	@failed=; \
+	for part in release asan tsan; do \
+	  $(MAKE) --no-print-directory TESTS=ALL build-$$part test-$$part || failed+=" $$part"; \
+	done; \
+	scripts/coverage.py || failed+=" coverage"; \
+	$(MAKE) --no-print-directory lint LINT_ARGS=--all || failed+=" lint"; \
+	[ -z "$$failed" ] || { echo "make test-all: failed, see above:$$failed" >&2; exit 1; }
 	@echo "make test-all: ok"
 
 debian13: ## make demo and make test in a root of Debian 13, as root; needs mmdebstrap, takes an hour, says how long each took
