@@ -28,20 +28,9 @@ SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 build_dir = $(if $(filter release,$(1)),build,build-$(1))
 
-# $(call configure,preset[,CLEAT_TESTS]): a tree that has the tests keeps them when only the product is wanted; what was left out is
-# looked for again.
-define configure
-	@mkdir -p $(call build_dir,$(1))/logs
-	@[ -f $(call build_dir,$(1))/build.ninja ] && ! grep -qs 'LEFT OUT' $(call build_dir,$(1))/logs/configure.log $(if $(2),&& grep -qx 'CLEAT_TESTS:STRING=$(2)' $(call build_dir,$(1))/CMakeCache.txt) || \
-	  cmake --preset $(1) $(if $(2),-DCLEAT_TESTS=$(2)) >$(call build_dir,$(1))/logs/configure.log 2>&1 || \
-	  { cat $(call build_dir,$(1))/logs/configure.log >&2; \
-	    echo "make: configuring '$(1)' failed, see above; what is missing, 'make setup' installs" >&2; exit 1; }
-	@grep 'LEFT OUT' $(call build_dir,$(1))/logs/configure.log 2>/dev/null || true
-endef
-
 # $(call build,preset,targets[,CLEAT_TESTS])
 define build
-	$(call configure,$(1),$(3))
+	@scripts/configure.sh $(1) $(3)
 	@cmake --build --preset $(1) --parallel $(JOBS) --target $(2) || \
 	  { echo "make: building '$(1)' failed; the compiler's words are above" >&2; exit 1; }
 endef
@@ -50,13 +39,13 @@ endef
 define run_tests
 	@$(if $(filter release,$(1)),,$(SETARCH)) /usr/bin/python3 -B scripts/run_tests.py $(RUN_TESTS_ARGS) \
 	  $(call build_dir,$(1)) $(CTEST_ARGS) || { echo "make: tests of '$(1)' failed: they" \
-	  "are named above. Guests' and daemons' logs are in $(call build_dir,$(1))/logs" >&2; exit 1; }
+	  "are named above$(if $(filter release,$(1)),. Logs of guests are in build/logs)" >&2; exit 1; }
 endef
 
 DAEMONS := cleatd cleat-engine cleatctl
 
 .PHONY: help setup build build-tests test test-all debian13 unit deb demo demo-ceph demo-crash demo-upgrade soak bench lint format clean \
-  build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint
+  build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -66,7 +55,7 @@ help: ## list the targets
 setup: ## install what is missing for everything here (Debian 12, 13); what less needs, the targets install
 	@scripts/setup.sh
 
-setup-build setup-demo setup-demo-ceph setup-bench setup-lint: setup-%:
+setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit: setup-%:
 	@scripts/setup.sh --for $*
 
 build: ## build the product into build/, binaries in build/bin/; installs nothing
@@ -109,9 +98,9 @@ debian13: ## make demo and make test in a root of Debian 13, as root; needs mmde
 	@scripts/in_debian.sh trixie make demo
 	@scripts/in_debian.sh trixie make test
 
-unit: ## one folder's unit tests, and what they need: make unit DIR=virtio
+unit: $(if $(filter release,$(FLAVOUR)),setup-unit,setup) ## one folder's unit tests, and what they need: make unit DIR=virtio
 	@[ -d "tests/unit/$(DIR)" ] && [ -n "$(DIR)" ] || { echo "make: DIR names a folder of tests/unit: make unit DIR=virtio" >&2; exit 1; }
-	$(call configure,$(FLAVOUR),ON)
+	@scripts/configure.sh $(FLAVOUR) ON
 	@[ -s $(call build_dir,$(FLAVOUR))/tests/unit_$(DIR).txt ] || { echo "make: tests/unit/$(DIR) has nothing to build in this flavour;" \
 	  "the tests of scripts are 'ctest --test-dir build -L script'" >&2; exit 1; }
 	@cmake --build --preset $(FLAVOUR) --parallel $(JOBS) --target unit_$(DIR)
@@ -121,7 +110,7 @@ unit: ## one folder's unit tests, and what they need: make unit DIR=virtio
 
 soak: setup build-asan ## ten minutes of each fuzz target and of the random tests, fresh seeds; SOAK_SECONDS=10 for a trial
 	$(call build,release,product tests,ALL)
-	@/usr/bin/python3 scripts/soak.py --seconds $(SOAK_SECONDS)
+	@$(SETARCH) /usr/bin/python3 -B scripts/soak.py --seconds $(SOAK_SECONDS)
 
 bench: setup-bench ## measure against the bars and the peers, in 15 minutes: docs/benchmarks.md, build/bench/results.json
 	$(call build,release,product benchmarks,ALL)

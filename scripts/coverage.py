@@ -33,10 +33,12 @@ def build_and_test():
         "-DCLEAT_TESTS=ALL", f"-DCMAKE_CXX_FLAGS_RELWITHDEBINFO={FLAGS}", f"-DCMAKE_C_FLAGS_RELWITHDEBINFO={FLAGS}",
         stdout=subprocess.DEVNULL)
     run("cmake", "--build", BUILD, "--parallel", str(os.cpu_count()), "--target", "product", "tests")
+    run("ninja", "-C", BUILD, "-t", "cleandead", stdout=subprocess.DEVNULL)  # what earlier trees had
     for folder, _, files in os.walk(BUILD):
         os.chmod(folder, 0o777)  # tests run daemons as nobody, too, which leave their counts
         for name in files:
-            if name.endswith(".gcda"):
+            stale = name.endswith(".gcno") and name.removesuffix(".gcno") + ".o" not in files
+            if stale or name.endswith(".gcda"):
                 os.unlink(os.path.join(folder, name))
     tests = subprocess.run([sys.executable, "-B", "scripts/run_tests.py", BUILD, "-LE", "bench|systemd"], cwd=ROOT, check=False)
     if tests.returncode != 0:

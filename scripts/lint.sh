@@ -30,8 +30,23 @@ for file in "${files[@]}"; do
   esac
 done
 
+format=no with_tidy=yes all=no since=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --format) format=yes ;;
+    --fast) with_tidy=no ;;
+    --all) all=yes ;;
+    --since) since=${2:?a commit is wanted} && shift ;;
+    *)
+      echo "usage: scripts/lint.sh [--format | --fast | --all | --since COMMIT]" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
 need "clang-format-$clang"
-if [ "${1:-}" = --format ]; then
+if [ $format = yes ]; then
   [ ${#cpp[@]} -eq 0 ] || "clang-format-$clang" -i "${cpp[@]}"
   exit 0
 fi
@@ -72,9 +87,8 @@ shells() {
   for file in "${shell[@]}"; do
     if head -n1 "$file" | grep -q bash; then bash -n "$file" || status=1; else sh -n "$file" || status=1; fi
   done
-  if command -v shellcheck >/dev/null; then
-    shellcheck "${shell[@]}" || status=1
-  fi
+  need shellcheck
+  shellcheck --severity=warning "${shell[@]}" || status=1
   return $status
 }
 
@@ -103,9 +117,8 @@ tidy() {
 }
 
 tidied=(src modules)
-more_checks='' since='' fuzz=no left_out=''
-[ "${1:-}" != --since ] || since=${2:?a commit is wanted}
-[ "${1:-}" != --all ] || {
+more_checks='' fuzz=no left_out=''
+[ $all = no ] || {
   tidied+=(tests)
   if [ -f "$fuzz_dir/compile_commands.json" ]; then
     fuzz=yes
@@ -122,7 +135,7 @@ check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/
 check "tests that docs/tests.md names" /usr/bin/python3 -B scripts/check_promises.py
 check "shell scripts" shells
 check "Python files" pythons
-[ "${1:-}" = --fast ] || check "clang-tidy-$clang (minutes)" tidy
+[ $with_tidy = no ] || check "clang-tidy-$clang (minutes)" tidy
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'lint: failed: %s\n' "${failed[@]}" >&2

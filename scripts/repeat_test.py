@@ -85,7 +85,8 @@ class Test:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        left_out = skipped(log)
+        with open(log, encoding="utf-8", errors="replace") as file:
+            left_out = skipped(file.read())
         if status == 0 and (self.may_skip or not left_out):
             os.unlink(log)
             return time.monotonic() - begin

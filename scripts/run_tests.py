@@ -3,11 +3,11 @@
 """usage: run_tests.py [--may-repeat-one FILE] BUILD_DIR [CTEST OPTION...]
 
 Runs ctest over the tests of a build tree, as many at a time as their needs allow (PROCESSORS of a test counts quarters of a core),
-and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times.
+and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times and outputs.
 
 With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), it gets a second try; if that
 passes, its name is written to FILE and the run is good. A test that looks for lost or torn data (labels below) has one try
-always: lost once is lost; and so has what a sanitizer or libFuzzer has reported on. Exit status 1 when a test failed for good."""
+always - lost once is lost -, and so has what hostile guests and callers do, and what a sanitizer or libFuzzer has reported on. Exit status 1 when a test failed for good."""
 
 import argparse
 import json
@@ -16,11 +16,13 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree
 
-ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto"}
+ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto", "hostile"}
 SLOTS_A_CORE = 4
+OUTPUT_BYTES_MAX = 100 << 20  # of a test that passes, in junit.xml; ctest would keep 1 KiB
 # A report of a sanitizer's or of libFuzzer's is never repeated, whatever the test.
-REPORT = re.compile(r"SUMMARY: \w+|runtime error: ")
+REPORT = re.compile(r"SUMMARY: \w+|ERROR: \w+Sanitizer|runtime error: ")
 SKIPPED = re.compile(r"^\[  SKIPPED \] (\S+) \(\d+ ms\)$|^(OK \(skipped=\d+\))$", re.M)
 RESULT = re.compile(r"Test +#\d+: (\S+) \.+(.*)")
 
@@ -55,7 +57,7 @@ def run(build, options):
     """Whether ctest was content, the names of those that failed, and whether a sanitizer has reported something."""
     failed = set()
     reported = False
-    with ctest(build, ["--output-on-failure", "--no-tests=error", "--parallel", str(SLOTS_A_CORE * os.cpu_count()), *options],
+    with ctest(build, ["--output-on-failure", "--test-output-size-passed", str(OUTPUT_BYTES_MAX), "--no-tests=error", "--parallel", str(SLOTS_A_CORE * os.cpu_count()), *options],
                stdout=subprocess.PIPE, text=True, errors="replace", env=environment()) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -66,13 +68,19 @@ def run(build, options):
     return process.returncode == 0, failed, reported
 
 
-def skipped(log):
-    """Names of the tests that could not run here, of which ctest says nothing since their programs had others; of Python's their number."""
+def skipped(output):
+    """Names of the tests in a program's output that could not run here, of which ctest says nothing since the program had others; of
+    Python's their number."""
+    return sorted({name or script for name, script in SKIPPED.findall(output)})
+
+
+def skipped_of(junit):
+    """The same of all that ctest has run. Not of its LastTest.log, which each `ctest -N` that somebody runs meanwhile clears."""
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            return sorted({name or script for name, script in SKIPPED.findall(file.read())})
+        tests = xml.etree.ElementTree.parse(junit).getroot().iter("testcase")
     except FileNotFoundError:
         return []
+    return sorted(f"{test.get('name')}: {name}" for test in tests for name in skipped(test.findtext("system-out") or ""))
 
 
 def second_try(build, labels, failed, record):
@@ -97,8 +105,9 @@ def main():
     labels = chosen(arguments.build, options)
     logs = os.path.join(arguments.build, "logs")
     os.makedirs(logs, exist_ok=True)
-    good, failed, reported = run(arguments.build, [*options, "--output-junit", os.path.abspath(os.path.join(logs, "junit.xml"))])
-    for name in skipped(os.path.join(arguments.build, "Testing/Temporary/LastTest.log")):
+    junit = os.path.abspath(os.path.join(logs, "junit.xml"))
+    good, failed, reported = run(arguments.build, [*options, "--output-junit", junit])
+    for name in skipped_of(junit):
         say(f"skipped: {name}")
     if not good and arguments.may_repeat_one and not reported and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
         say(f"{next(iter(failed))} is FLAKY: it passed when it was repeated; its first output is above")

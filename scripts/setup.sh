@@ -22,7 +22,8 @@ usage() {
   cat <<'END'
 usage: scripts/setup.sh [--for PURPOSE] [--list]
   --for build       what builds the product
-  --for demo        ... and shows it: QEMU, and what guests boot from
+  --for unit        ... and tests its parts
+  --for demo        what builds the product, and shows it: QEMU, and what guests boot from
   --for demo-ceph   ... with a Ceph cluster
   --for bench       ... and measures it
   --for lint        what checks the sources
@@ -32,7 +33,7 @@ usage: scripts/setup.sh [--for PURPOSE] [--list]
 END
 }
 
-# package, who needs it first (build, demo, ceph, bench, lint or test), why
+# package, who needs it first (build, unit, demo, ceph, bench, lint or test), why
 package_table() {
   local clang=$1
   cat <<END
@@ -78,16 +79,18 @@ valgrind                bench   instruction-counts
 gnuplot-nox             bench   plots
 clang-format-$clang         lint    formatting
 clang-tidy-$clang           lint    clang-tidy
+shellcheck              lint    shell-scripts
 clang-$clang                lint    sanitizers,fuzzing
 libclang-rt-$clang-dev      test    sanitizers,fuzzing
 openssl                 test    certificates
-libgtest-dev            bench   tests
-libgmock-dev            test    tests
+libgtest-dev            unit    tests
+libgmock-dev            unit    tests
 gcovr                   test    coverage
 cryptsetup-bin          test    guest
 zstd                    test    guest
 sg3-utils               test    guest
 sdparm                  test    guest
+zsh                     test    completion
 udev                    test    guest
 systemd                 test    guest
 END
@@ -100,11 +103,12 @@ choose_purpose() {
   images=(fio)
   case $1 in
     build) sets='build' qemu_programs=() images=() ;;
+    unit) sets='build unit' qemu_programs=() images=() ;;
     demo) sets='build demo' ;;
     demo-ceph) sets='build demo ceph' ;;
-    bench) sets='build demo ceph bench' qemu_programs+=(qemu-storage-daemon) ;;
+    bench) sets='build unit demo ceph bench' qemu_programs+=(qemu-storage-daemon) ;;
     lint) sets='build lint' qemu_programs=() images=() ;;
-    test) sets='build demo ceph bench lint test' qemu_programs+=(qemu-storage-daemon) images=(fio scsi crypt systemd) ;;
+    test) sets='build unit demo ceph bench lint test' qemu_programs+=(qemu-storage-daemon) images=(fio scsi crypt systemd) ;;
     *) usage >&2 && exit 2 ;;
   esac
 }
@@ -254,7 +258,7 @@ install_qemu() {
 
 main() {
   local list_only=no with_images=yes
-  purpose=test
+  purpose='test'
   while [ $# -gt 0 ]; do
     case $1 in
       --for) purpose=${2:-} && shift ;;

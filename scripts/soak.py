@@ -20,6 +20,8 @@ import sys
 import time
 from pathlib import Path
 
+from run_tests import skipped
+
 PROGRESS_SECONDS = 60
 # Of a run that should have ended by itself.
 GRACE_SECONDS = 300
@@ -115,7 +117,7 @@ def run_random(runner, name, command, variables, options, seconds, seeds=1):
     `seeds`: how many one run goes through, from the one that it is given.
     """
     begin = time.monotonic()
-    executions, findings = 0, []
+    executions, findings, left_out = 0, [], set()
     while True:
         seed = random.randrange(1, 2**31)
         environment = dict(os.environ, **{key: value.format(seed=seed) for key, value in variables.items()})
@@ -123,6 +125,7 @@ def run_random(runner, name, command, variables, options, seconds, seeds=1):
         status, _, log = runner.run(name, [*command, *(option.format(seed=seed) for option in options)],
                                     seconds, lambda _: f"seed {seed}", environment)
         executions += seeds
+        left_out.update(skipped(log.read_text(errors="replace")))
         if status != 0:
             kept = runner.folder / f"{name}-{seed}.log"
             log.rename(kept)
@@ -130,7 +133,7 @@ def run_random(runner, name, command, variables, options, seconds, seeds=1):
         if time.monotonic() - begin >= seconds:
             break
     return {"target": name, "seconds": round(time.monotonic() - begin, 1), "executions": executions,
-            "findings": findings}
+            "findings": findings} | ({"skipped": sorted(left_out)} if left_out else {})
 
 
 def totals_of(devices):
@@ -273,6 +276,8 @@ def main():
             record(file, last)
         say(f"{last['target']}: {last['executions']} executions in {last['seconds']} s, "
             f"{len(last['findings'])} findings")
+        for test in last.get("skipped", []):
+            say(f"  skipped, although it counts as executed: {test}")
         for finding in last["findings"]:
             say(f"  {finding}")
     say(f"{findings} findings; the summary is in {folder / 'results.json'}")

@@ -4,7 +4,6 @@
 # and nothing else, so that a dependency that DEB does not name is missing there. Of this machine's own files and package
 # database: nothing is downloaded, and root is not needed. Made anew when packages, DEB's dependencies or this script changed.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 deb=$1
 root=$2
 

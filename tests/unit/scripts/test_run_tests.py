@@ -17,7 +17,9 @@ TESTS = {
     "skipped": ("exit 77", "unit"),
     "flaky": ("test -e flaky || { touch flaky; exit 1; }", "unit"),
     "races": ("test -e races || { touch races; echo SUMMARY: ThreadSanitizer: data race; exit 1; }", "unit"),
-    "part": ("echo '[  SKIPPED ] Suite.Name (0 ms)'", "unit"),
+    "part": ("echo '[  SKIPPED ] Suite.Name (0 ms)'; seq 3000", "unit"),
+    "script": ("seq 3000; echo 'OK (skipped=1)'", "unit"),
+    "lists": ("ctest -N", "unit"),
     "loses": ("test -e loses || { touch loses; exit 1; }", "unit;crash"),
 }
 
@@ -109,7 +111,11 @@ class RunTests(unittest.TestCase):
         self.assertIsNone(self.repeated())
 
     def test_what_was_skipped_inside_is_named(self):
-        self.assertEqual(self.run_tests(["part", "good"]), (0, "skipped: Suite.Name"))
+        self.assertEqual(self.run_tests(["part", "good"]), (0, "skipped: part: Suite.Name"))
+
+    def test_what_was_skipped_is_named_although_ctest_was_run_meanwhile(self):
+        self.assertEqual(self.run_tests(["part", "script", "lists"], select=("--parallel", "1")),
+                         (0, "skipped: part: Suite.Name\nskipped: script: OK (skipped=1)"))
 
     def test_no_tests_is_a_failure(self):
         self.assertNotEqual(self.run_tests(["good"], select=("-L", "nothing"))[0], 0)
