@@ -63,8 +63,10 @@ def summary(files):
     unreached = []
     for file in files:
         row = folders[folder_of(file["file"])]
-        row[0] += sum(line["count"] > 0 for line in file["lines"])
-        row[1] += len(file["lines"])
+        # gcovr lists comments, too, as lines that are no code.
+        lines = [line for line in file["lines"] if not line.get("gcovr/noncode") and not line.get("gcovr/excluded")]
+        row[0] += sum(line["count"] > 0 for line in lines)
+        row[1] += len(lines)
         # By line: a template, or a lambda, is one function however often it is instantiated.
         counts = collections.Counter()
         names = {}

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -49,13 +50,17 @@ struct Usage {
 };
 
 // Threads that have been told to end take their time.
-bool ThreadsFallTo(uint64_t threads) {
+bool WaitUntil(const std::function<bool()>& there) {
   const auto deadline = std::chrono::steady_clock::now() + test::kWaitMax;
-  while (Usage().threads > threads) {
+  while (!there()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
+}
+
+uint64_t OtherThreads() {
+  return Usage().threads - CountCephThreads();
 }
 
 // CLEAT_CEPH_IMAGES=500 CLEAT_CEPH_ROUNDS=20 is the long run.
@@ -67,9 +72,9 @@ TEST(RbdScale, WhatImagesTakeTheyGiveBack) {
   for (uint64_t i = 0; i < images; ++i) ceph.CreateImage("n" + std::to_string(i), kBytes);
   const auto cluster = ceph.Cluster();
   std::vector<Usage> after;
+  const uint64_t others = OtherThreads();
   for (uint64_t round = 0; round < rounds; ++round) {
     const Usage before;
-    const uint32_t ceph_before = CountCephThreads();
     const auto since = std::chrono::steady_clock::now();
     std::vector<std::unique_ptr<test::HostDisk>> disks;
     std::vector<std::future<test::OpenResult>> opening;
@@ -92,13 +97,14 @@ TEST(RbdScale, WhatImagesTakeTheyGiveBack) {
     const uint64_t clients = host.ClientStatus().size();
     EXPECT_EQ(clients, (images + kImagesPerClientDefault - 1) / kImagesPerClientDefault);
     // The status counts them rightly, and they are few.
-    EXPECT_EQ(CountCephThreads() - ceph_before, full.threads - before.threads);
-    EXPECT_LE(full.threads - before.threads, 16 * clients);
+    EXPECT_TRUE(WaitUntil([&] { return OtherThreads() == others; }))
+        << OtherThreads() << " threads are not counted, " << others << " were";
+    EXPECT_LE(CountCephThreads(), 16 * clients);
     disks.clear();
     const auto took = std::chrono::steady_clock::now() - since;
     ASSERT_TRUE(host.End(60 * kNsPerSecond));
     if (!after.empty()) {
-      EXPECT_TRUE(ThreadsFallTo(after.front().threads));
+      EXPECT_TRUE(WaitUntil([&] { return Usage().threads <= after.front().threads; }));
     }
     after.emplace_back();
     std::printf(

@@ -227,6 +227,98 @@ class CommandTest(CtlTest):
             self.assertEqual(yaml.safe_load(text), self.cleat.ctl(*arguments))
 
 
+class ObjectTest(CtlTest):
+    """The commands of groups and clusters, of which neither daemon needs more than to know them, and what is counted."""
+
+    def names(self, kind):
+        return [one["name"] for one in self.cleat.list(kind)]
+
+    def test_groups(self):
+        self.cleat.ctl("group", "create", "vm", "--limit", "iops=600,burst=1200/30s", "--label", "owner=ann", "--wait")
+        self.cleat.ctl("controller", "create", "c0", "--socket", self.bench.path("c0.sock"), "--group", "vm")
+        group = self.cleat.ctl("group", "update", "vm", "--label", "site=b", "--remove-label", "owner")
+        self.assertEqual(group["labels"], {"site": "b"})
+        self.assertEqual(group["spec"]["limits"]["iops"]["per_second"], "600")
+        self.cleat.ctl("group", "limit", "vm", "bytes=100M", "--wait")
+        limits = self.cleat.ctl("group", "get", "vm")["spec"]["limits"]
+        self.assertEqual((list(limits), limits["bytes"]["per_second"]), (["bytes"], str(100 << 20)))
+        self.assertIn("vm", self.cleat.ctl_text("group", "list"))
+        self.refused(["group", "delete", "vm"], "groups/vm", "controllers/c0", "GROUP_IN_USE")
+        self.refused(["group", "get", "none"], "groups/none", "RESOURCE_NOT_FOUND")
+        self.cleat.ctl("controller", "delete", "c0", "--wait")
+        self.cleat.ctl("group", "delete", "vm")
+        self.assertEqual(self.names("group"), [])
+
+    def test_groups_and_labels_are_applied(self):
+        host = """
+groups:
+- name: groups/vm
+  spec: {limits: {iops: {per_second: 600}}}
+controllers:
+- name: controllers/c0
+  labels: {owner: ann}
+  spec: {socket_path: "DIR/c0.sock", group: groups/vm}
+""".replace("DIR", self.bench.dir)
+        path = self.bench.path("host.yaml")
+
+        def actions(text, *more):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            report = self.cleat.ctl("apply", "-f", path, *more)
+            return [(result["name"], result["action"].removeprefix("APPLY_ACTION_")) for result in report["results"]]
+
+        def both(action):
+            return [("groups/vm", action), ("controllers/c0", action)]
+
+        self.assertEqual(actions(host, "--dry-run"), both("CREATED"))
+        self.assertEqual((self.names("group"), self.names("controller")), ([], []))
+        self.assertEqual(actions(host), both("CREATED"))
+        self.assertEqual(actions(host), both("UNCHANGED"))
+        other = host.replace("600", "700").replace("ann", "bob")
+        self.assertEqual(actions(other, "--dry-run"), both("UPDATED"))
+        self.assertEqual(self.cleat.ctl("group", "get", "vm")["spec"]["limits"]["iops"]["per_second"], "600")
+        self.assertEqual(actions(other), both("UPDATED"))
+        self.assertEqual(self.cleat.ctl("group", "get", "vm")["spec"]["limits"]["iops"]["per_second"], "700")
+        self.assertEqual(self.cleat.ctl("controller", "get", "c0")["labels"], {"owner": "bob"})
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(host.replace("groups/vm}", "groups/none}"))
+        self.refused(["apply", "-f", path], "controllers/c0", "groups/none", "1 of 2 objects failed")
+        self.assertEqual(actions("groups: []\n", "--mode", "exact"), [("controllers/c0", "DELETED"), ("groups/vm", "DELETED")])
+
+    def test_clusters(self):
+        keyring = self.bench.path("keyring")
+        key = "AQBSdFhcAAAAABAAVCIrmMKWVC9pGZ1BBaBT3A=="  # nobody's
+        for text in (key, f"[client.other]\n\tkey = {key}\n"):
+            with open(keyring, "w", encoding="utf-8") as file:
+                file.write(text)
+            self.cleat.ctl("cluster", "create", "ceph", "--monitors", "127.0.0.1", "--user", "other", "--key-file", keyring)
+            self.assertEqual(self.names("cluster"), ["clusters/ceph"])
+            self.assertIn("other", self.cleat.ctl_text("cluster", "list"))
+            cluster = self.cleat.ctl("cluster", "update", "ceph", "--monitors", "127.0.0.2", "--connect-timeout", "5s",
+                                     "--label", "site=b")
+            self.assertEqual((cluster["labels"], cluster["spec"]["monitors"]), ({"site": "b"}, "127.0.0.2"))
+            self.assertEqual(self.cleat.ctl("cluster", "get", "ceph")["spec"]["connect_timeout"], "5s")
+            self.assertNotIn(key, self.cleat.ctl_text("cluster", "get", "ceph"))
+            self.cleat.ctl("cluster", "delete", "ceph")
+            self.assertEqual(self.names("cluster"), [])
+        with open(keyring, "w", encoding="utf-8") as file:
+            file.write("[client.other]\n")
+        self.refused(["cluster", "create", "ceph", "--monitors", "127.0.0.1", "--user", "other", "--key-file", keyring],
+                     keyring, status=2)
+
+    def test_limits_and_counters(self):
+        self.cleat.create_memory_disk("d0", "64M")
+        self.cleat.create_controller("c0", self.bench.path("c0.sock"), kind="scsi")
+        self.cleat.attach_scsi("d0", "c0")
+        self.assertEqual(self.cleat.ctl("disk", "limit", "d0", "iops=600", "--wait")["spec"]["limits"]["iops"]["per_second"], "600")
+        self.assertNotIn("limits", self.cleat.ctl("disk", "limit", "d0", "none", "--wait")["spec"])
+        self.assertEqual(self.cleat.ctl("controller", "get", "c0")["spec"]["type"], "CONTROLLER_TYPE_SCSI")
+        self.assertIn("d0", self.cleat.ctl_text("stats", "d0"))
+        self.cleat.ctl_text("stats", "d0", "--histograms")
+        self.cleat.ctl_text("slow", "d0")
+        self.refused(["stats", "none"], "none")
+
+
 class PipeTest(CtlTest):
     def test_watch(self):
         self.cleat.create_memory_disk("d0", "64M")

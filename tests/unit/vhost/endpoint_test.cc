@@ -322,7 +322,7 @@ TEST_P(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
     ASSERT_TRUE(front_end->GetFeatures().ok());
   };
   begin();
-  const size_t before = OpenDescriptors();
+  const std::vector<std::string> before = OpenDescriptors();
   front_end->Disconnect();
   uint64_t count = 0;
   for (bool through = false; !through && !HasFatalFailure(); ++count) {
@@ -336,8 +336,9 @@ TEST_P(EndpointTest, APeerMayDieAfterAnyMessageOfTheHandshake) {
   }
   begin();
   EXPECT_GT(count, 25U);
-  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= before; }))
-      << OpenDescriptors() << " descriptors are open, " << before << " were";
+  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors().size() <= before.size(); }))
+      << testing::PrintToString(OpenDescriptors()) << " are open, " << testing::PrintToString(before)
+      << " were";
 }
 
 TEST_P(EndpointTest, APeerWithoutInFlightMemoryIsToldWhatThatMeans) {
@@ -406,7 +407,7 @@ TEST_P(EndpointTest, TwoHundredConnectionsLeakNothing) {
   RunningEndpoint endpoint(host, *factory, model, Path());
   auto memory = Memory();
   auto front_end = Frontend::Listen(Path()).value();
-  size_t before = 0;
+  std::vector<std::string> before;
   for (int i = 0; i < 200; ++i) {
     auto driver = BlkDriver::Start(*front_end, *memory, Queues(2));
     ASSERT_TRUE(driver.ok()) << i << ": " << driver.error().message;
@@ -425,8 +426,9 @@ TEST_P(EndpointTest, TwoHundredConnectionsLeakNothing) {
     }
   }
   ASSERT_TRUE(front_end->Accept().ok());
-  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= before; }))
-      << OpenDescriptors() << " descriptors are open, " << before << " were";
+  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors().size() <= before.size(); }))
+      << testing::PrintToString(OpenDescriptors()) << " are open, " << testing::PrintToString(before)
+      << " were";
 }
 
 TEST_P(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {

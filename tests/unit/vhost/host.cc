@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -19,12 +19,15 @@ bool WaitFor(const std::function<bool()>& done) {
   return true;
 }
 
-size_t OpenDescriptors() {
-  DIR* directory = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count - 3;  // ".", "..", the directory's own
+std::vector<std::string> OpenDescriptors() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // the folder's own, too, when it is asked for
+    const auto target = std::filesystem::read_symlink(entry.path(), closed);
+    if (!closed && target.string().find("/fd") == std::string::npos) found.push_back(target);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 // ---- ReactorThread

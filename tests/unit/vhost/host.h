@@ -31,7 +31,8 @@ inline constexpr uint64_t kTestTimeoutNs = 60 * kNsPerSecond;
 
 // Waits for `done` in real time, without a load on the machine. False after kTestTimeoutNs.
 bool WaitFor(const std::function<bool()>& done);
-size_t OpenDescriptors();
+// What each descriptor of this process leads to, sorted.
+std::vector<std::string> OpenDescriptors();
 
 class ReactorThread {
  public:

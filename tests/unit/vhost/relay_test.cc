@@ -272,7 +272,7 @@ TEST_F(RelayTest, AFloodWithoutReadingOnlyFillsItsOwnSocket) {
 class RelayAbuseTest : public RelayTest, public testing::WithParamInterface<perf::SocketAbuseCase> {};
 
 TEST_P(RelayAbuseTest, HurtsOnlyItself) {
-  const size_t descriptors = OpenDescriptors();
+  const std::vector<std::string> before = OpenDescriptors();
   Open();
   const Status applied = perf::Apply(GetParam().abuse, *front_end);
   if (GetParam().abuse == perf::SocketAbuse::kByteByByte) {
@@ -285,7 +285,9 @@ TEST_P(RelayAbuseTest, HurtsOnlyItself) {
   }
   front_end->Disconnect();
   Ended();
-  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors() <= descriptors + 1; })) << "descriptors have leaked";
+  EXPECT_TRUE(WaitFor([&] { return OpenDescriptors().size() <= before.size() + 1; }))
+      << testing::PrintToString(OpenDescriptors()) << " are open, " << testing::PrintToString(before)
+      << " were";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RelayAbuseTest,
