@@ -99,7 +99,7 @@ TEST(RbdScale, WhatImagesTakeTheyGiveBack) {
     // The status counts them rightly, and they are few.
     EXPECT_TRUE(WaitUntil([&] { return OtherThreads() == others; }))
         << OtherThreads() << " threads are not counted, " << others << " were";
-    EXPECT_LE(CountCephThreads(), 16 * clients);
+    EXPECT_LE(full.threads - before.threads, 16 * clients);
     disks.clear();
     const auto took = std::chrono::steady_clock::now() - since;
     ASSERT_TRUE(host.End(60 * kNsPerSecond));
