@@ -44,7 +44,7 @@ inline grpc::Status CreateClusterOn(Host& host, const MiniCeph& ceph, const std:
   spec.set_plain_key(key);
   grpc::ClientContext context;
   v1::Cluster cluster;
-  const grpc::Status status = host.api().stub().CreateCluster(&context, request, &cluster);
+  grpc::Status status = host.api().stub().CreateCluster(&context, request, &cluster);
   EXPECT_EQ(cluster.SerializeAsString().find(key), std::string::npos);
   return status;
 }

@@ -49,7 +49,7 @@ struct Usage {
   }
 };
 
-// Threads that have been told to end take their time.
+// Two counts are taken one after the other, and a thread that has been told to end takes its time.
 bool WaitUntil(const std::function<bool()>& there) {
   const auto deadline = std::chrono::steady_clock::now() + test::kWaitMax;
   while (!there()) {

@@ -496,7 +496,7 @@ class PackedSessionTest : public SessionTest {
   }
   // The session's own words when the ring can't start.
   std::string StartRefused(uint32_t size, uint32_t base, VringAddresses addresses) {
-    for (auto step : std::vector<std::function<Task<Status>()>>{
+    for (const auto& step : std::vector<std::function<Task<Status>()>>{
              [&] { return session->SetRingSize(0, size); }, [&] { return session->SetRingBase(0, base); },
              [&] { return session->EnableRing(0, true); },
              [&] { return session->SetRingKick(0, DuplicateOf(guest.rings[0]->kick_fd())); },
