@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly clang=${CLEAT_CLANG:-16} # formatting differs between versions: this one is the project's
 readonly build_dir=${CLEAT_BUILD_DIR:-build}
 readonly fuzz_dir=build-asan # the one that has the fuzz targets
-readonly jobs=${CLEAT_LINT_JOBS:-2}
+readonly jobs=${CLEAT_LINT_JOBS:-$(nproc)}
 
 need() {
   command -v "$1" >/dev/null || {

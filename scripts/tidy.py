@@ -82,6 +82,10 @@ class Options:
             elif word not in NO_MATTER and not word.startswith(("-O", "-m", "-ffile-prefix-map=")):
                 self.others.append(word)
 
+    def kind(self):
+        """What sources have to have in common to go together: a definition of ours may choose other code."""
+        return tuple(self.others + sorted(word for word, *_ in self.found if word.startswith("-DCLEAT_")))
+
     def command(self, more, path):
         found = [word for option in dict.fromkeys([*self.found, *more]) for word in option]
         return shlex.join([self.compiler, *self.others, *found, "-c", path])
@@ -213,6 +217,9 @@ def changed_since(commit, sources):
     new = subprocess.run(["git", "ls-files", "--others", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                          check=True)
     changed = set(run.stdout.split()) | set(new.stdout.split())
+    if ".clang-tidy" in changed:
+        print(f"tidy.py: .clang-tidy has changed since {commit}: all of it is checked", file=sys.stderr, flush=True)
+        return sources
 
     def concerned(source):
         if relative(source) in changed:
@@ -225,21 +232,22 @@ def changed_since(commit, sources):
 
 
 def sources_of(build):
-    """The options of each source that is ours; what the build compiles together, taken apart."""
+    """The options of each source that is ours; what the build compiles together, taken apart. Of one that is compiled more than
+    once, the first: the product's, before what tests make of it."""
     sources = {}
     for command in json.loads(read(os.path.join(build, "compile_commands.json"))):
         path = command["file"]
         inside = INCLUDED.findall(read(path)) if "/unity/" in path else []
         for source in [os.path.join(ROOT, one) for one in inside] or [path]:
             if relative(source).split(os.sep)[0] in ("src", "modules", "tests"):
-                sources[source] = Options(command["command"])
+                sources.setdefault(source, Options(command["command"]))
     return sources
 
 
 def units_of(sources, build, lint):
     kinds = collections.defaultdict(list)
     for source, options in sorted(sources.items()):
-        kinds[os.path.splitext(source)[1], tuple(options.others)].append(source)
+        kinds[os.path.splitext(source)[1], options.kind()].append(source)
     units = []
     for kind in kinds.values():
         batches = []
@@ -272,7 +280,7 @@ def check(program, unit, verdicts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--clang-tidy", default="clang-tidy-16")
     parser.add_argument("--checks", default="", help="more than .clang-tidy names")
     parser.add_argument("--since", metavar="COMMIT", help="only what has changed since")

@@ -58,8 +58,10 @@ class Verdicts(unittest.TestCase):
         os.utime(path, (time.time() - seconds,) * 2)
 
     def compile(self, options):
+        """`options`: of each source, and more than once of one that is compiled more than once."""
+        pairs = options.items() if isinstance(options, dict) else options
         commands = [{"directory": self.path("build"), "file": self.path(name), "command": f"c++ {said} -o x.o -c x.cc"}
-                    for name, said in options.items()]
+                    for name, said in pairs]
         self.write("build/compile_commands.json", json.dumps(commands))
 
     def tidy(self, *options, folder="src"):
@@ -98,6 +100,30 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.tidy(), (2, 0, False))
         self.assertEqual(self.tidy(), (0, 2, False))
         self.assertEqual(self.tidy("--checks", "performance-*"), (2, 0, False))
+
+    def commit(self):
+        for command in ("init -q", "add src .clang-tidy", "-c user.name=a -c user.email=a@b commit -q -m a"):
+            subprocess.run(["git", "-C", self.root, *command.split()], check=True)
+
+    def test_what_has_changed_since_a_commit_and_all_when_the_checks_have(self):
+        self.commit()
+        self.write("src/b.cc", "int b;")
+        self.assertEqual(self.tidy("--since", "HEAD"), (1, 0, False))
+        self.write(".clang-tidy", "Checks: misc-*")
+        self.assertEqual(self.tidy("--since", "HEAD"), (2, 0, False))
+
+    def test_a_source_is_checked_as_the_product_has_it(self):
+        self.compile([("src/a.cc", "-DONE"), ("src/b.cc", "-DONE")])
+        self.assertEqual(self.tidy(), (2, 0, False))
+        self.compile([("src/a.cc", "-DONE"), ("src/b.cc", "-DONE"), ("src/a.cc", "-DCLEAT_HOOK")])
+        self.assertEqual(self.tidy(), (0, 2, False))
+
+    def test_one_with_another_definition_of_ours_is_checked_by_itself(self):
+        for said, together in (("-DTHEIRS", "ab"), ("-DCLEAT_HOOK", "b")):
+            self.write("src/a.cc", f"BAD {said}")
+            self.compile({"src/a.cc": said, "src/b.cc": ""})
+            self.assertEqual(self.tidy(), (2, 0, True))
+            self.assertEqual(self.tidy(), (2, 0, True) if together == "ab" else (1, 1, True))
 
     def test_findings_are_found_again(self):
         self.write("src/a.cc", "BAD")
