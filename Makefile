@@ -8,9 +8,9 @@ SHELL := /bin/bash -o pipefail
 JOBS ?= $(shell nproc)
 # Which tests are built: ON, those of `make test`; ALL, those of `make test-all`.
 TESTS ?= ON
-# Passed on to ctest by `make test`, to run a part: make test CTEST_ARGS='-R reactor'
+# Passed on to ctest, to run a part: make build-release test-release CTEST_ARGS='-R reactor'
 CTEST_ARGS ?=
-# Passed on to scripts/run_tests.py: CI says --may-repeat-one.
+# Passed on to scripts/run_tests.py: CI says --may-repeat-one and --may-skip.
 RUN_TESTS_ARGS ?=
 # Passed on to the benchmarks by `make bench`, to run a part: make bench BENCH_ARGS='--only null --quick'
 BENCH_ARGS ?=

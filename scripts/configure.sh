@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Configures the build tree of a preset, unless that has been done: scripts/configure.sh PRESET [CLEAT_TESTS]
 # Without CLEAT_TESTS the tree keeps the tests that it has. What makes it old: CMakePresets.json has changed, of which CMake takes
-# no notice, or something was LEFT OUT since a package was missing.
+# no notice, or something was LEFT OUT since a package was missing, now or when somebody called cmake.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +14,8 @@ readonly tree cache=$tree/CMakeCache.txt log=$tree/logs/configure.log
 tests_of_tree() { sed -n 's/^CLEAT_TESTS:STRING=//p' "$cache" 2>/dev/null || true; }
 
 is_done() {
-  [ -f "$tree/build.ninja" ] && [ "$tree/build.ninja" -nt CMakePresets.json ] && ! grep -qs 'LEFT OUT' "$log" &&
+  [ -f "$log" ] && [ ! "$cache" -nt "$log" ] && ! grep -q 'LEFT OUT' "$log" &&
+    [ -f "$tree/build.ninja" ] && [ "$tree/build.ninja" -nt CMakePresets.json ] &&
     { [ -z "$tests" ] || [ "$(tests_of_tree)" = "$tests" ]; }
 }
 

@@ -55,7 +55,7 @@ unshare --mount --pid --fork --kill-child bash -c '
   mount --make-rprivate /
   mount --rbind /dev "$root/dev"
   mount -t proc proc "$root/proc"
-  mount -t sysfs sysfs "$root/sys"
+  mount --rbind /sys "$root/sys" # with the control groups
   mount -t tmpfs tmpfs "$root/run"
   exec env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     chroot "$root" bash -c "cd /src && exec \"\$@\"" bash "$@"' bash "$root" "$@" || status=$?

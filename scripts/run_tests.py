@@ -1,15 +1,20 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: run_tests.py [--may-repeat-one FILE] BUILD_DIR [CTEST OPTION...]
+"""usage: run_tests.py [--may-repeat-one FILE] [--may-skip FILE] BUILD_DIR [CTEST OPTION...]
 
 Runs ctest over the tests of a build tree, as many at a time as their needs allow (PROCESSORS of a test counts quarters of a core),
 and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times and outputs.
 
 With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), it gets a second try; if that
-passes, its name is written to FILE and the run is good. A test that looks for lost or torn data (labels below) has one try
-always - lost once is lost -, and so has what hostile guests and callers do, and what a sanitizer or libFuzzer has reported on. Exit status 1 when a test failed for good."""
+passes, its name is written to FILE and the run is good. A test that looks for lost or torn data, or for what races (labels below),
+has one try always - lost once is lost -, and so has what hostile guests and callers do, and what a sanitizer or libFuzzer has
+reported on.
+
+What a test has skipped is named. With --may-skip it is a failure unless FILE names it: a line is what is named here, * stands for
+anything, # begins a comment. Exit status 1 when a test failed for good."""
 
 import argparse
+import fnmatch
 import json
 import os
 import re
@@ -18,7 +23,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
-ONE_TRY = {"data", "sim", "crash", "upgrade", "migration", "crypto", "hostile"}
+ONE_TRY = {"data", "ordering", "sim", "crash", "upgrade", "migration", "crypto", "hostile"}
 SLOTS_A_CORE = 4
 OUTPUT_BYTES_MAX = 100 << 20  # of a test that passes, in junit.xml; ctest would keep 1 KiB
 # A report of a sanitizer's or of libFuzzer's is never repeated, whatever the test.
@@ -57,7 +62,9 @@ def run(build, options):
     """Whether ctest was content, the names of those that failed, and whether a sanitizer has reported something."""
     failed = set()
     reported = False
-    with ctest(build, ["--output-on-failure", "--test-output-size-passed", str(OUTPUT_BYTES_MAX), "--no-tests=error", "--parallel", str(SLOTS_A_CORE * os.cpu_count()), *options],
+    slots = SLOTS_A_CORE * len(os.sched_getaffinity(0))
+    with ctest(build, ["--output-on-failure", "--test-output-size-passed", str(OUTPUT_BYTES_MAX), "--no-tests=error",
+                       "--parallel", str(slots), *options],
                stdout=subprocess.PIPE, text=True, errors="replace", env=environment()) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -83,6 +90,13 @@ def skipped_of(junit):
     return sorted(f"{test.get('name')}: {name}" for test in tests for name in skipped(test.findtext("system-out") or ""))
 
 
+def not_to_be_skipped(skips, path):
+    """Those that the file does not name."""
+    with open(path, encoding="utf-8") as file:
+        patterns = [line.split("#")[0].strip() for line in file]
+    return [name for name in skips if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
 def second_try(build, labels, failed, record):
     """Whether the one test that failed has passed when it was repeated, as it may be once in a whole run of CI."""
     if len(failed) != 1 or os.path.exists(record):
@@ -100,6 +114,7 @@ def second_try(build, labels, failed, record):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--may-repeat-one", metavar="FILE")
+    parser.add_argument("--may-skip", metavar="FILE")
     parser.add_argument("build")
     arguments, options = parser.parse_known_args()
     labels = chosen(arguments.build, options)
@@ -107,7 +122,8 @@ def main():
     os.makedirs(logs, exist_ok=True)
     junit = os.path.abspath(os.path.join(logs, "junit.xml"))
     good, failed, reported = run(arguments.build, [*options, "--output-junit", junit])
-    for name in skipped_of(junit):
+    skips = skipped_of(junit)
+    for name in skips:
         say(f"skipped: {name}")
     if not good and arguments.may_repeat_one and not reported and second_try(arguments.build, labels, failed, arguments.may_repeat_one):
         say(f"{next(iter(failed))} is FLAKY: it passed when it was repeated; its first output is above")
@@ -115,7 +131,10 @@ def main():
     elif not good:
         for name in sorted(failed):
             say(f"{name} failed: its output is above")
-    sys.exit(0 if good and labels else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
+    lacking = not_to_be_skipped(skips, arguments.may_skip) if arguments.may_skip else []
+    for name in lacking:
+        say(f"{name} was skipped, and {arguments.may_skip} does not allow that: its reason is in {junit}")
+    sys.exit(0 if good and labels and not lacking else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
 
 
 if __name__ == "__main__":

@@ -141,16 +141,19 @@ make_initramfs() {
   mv "$dir/$name.new" "$dir/$name"
 }
 
+# Whether the file $1 has come since the file $2 was made: a package's files keep the time of its build, but not that of their change.
+is_newer() { [ -n "$(find -L "$1" -maxdepth 0 -newercm "$2")" ]; }
+
 # $1: an image; the rest: what it carries.
 is_stale() {
   local image=$1 input
   shift
   [ -e "$image" ] || return 0
   for input in "$dir/vmlinuz" "$here/init" "$here/init_systemd" "$here/agent" "$here/make_image.sh" "$(command -v busybox)"; do
-    if [ "$input" -nt "$image" ]; then return 0; fi
+    if is_newer "$input" "$image"; then return 0; fi
   done
   for input in "$@"; do
-    if [ "$(command -v "$input")" -nt "$image" ]; then return 0; fi
+    if is_newer "$(command -v "$input")" "$image"; then return 0; fi
   done
   return 1
 }

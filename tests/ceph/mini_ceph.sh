@@ -56,8 +56,10 @@ up() {
     if ((fresh)); then
         # half-made earlier try: stop what it left and start over
         STORE_USED=memstore stop_all kill; rm -rf "$dir"/{mon,osd} "$dir"/*.keyring "$dir"/*map
-        # below the kernel's ephemeral range, so no outgoing connection takes it meanwhile
-        while port=$((20000 + RANDOM % 12000)); (exec 8<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+        # Below the kernel's ephemeral range, so no outgoing connection takes it meanwhile; by this process's id, so no other
+        # cluster that is brought up at the same time does.
+        port=$((20000 + $$ % 12000))
+        while (exec 8<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((20000 + RANDOM % 12000)); done
         echo "$STORE" >"$dir/store"
         cat >"$dir/ceph.conf" <<C
 [global]

@@ -116,7 +116,7 @@ TEST(RbdScale, WhatImagesTakeTheyGiveBack) {
   }
   // The first round warms up what is made once.
   EXPECT_EQ(after.back().descriptors, after.front().descriptors);
-  EXPECT_EQ(after.back().threads, after.front().threads);
+  EXPECT_LE(after.back().threads, after.front().threads);  // one of the first's may have been ending still
   if (rounds < 2) return;
   EXPECT_LE(after.back().heap_kib, after[1].heap_kib + kHeapKibAImageMax * images * (rounds - 2));
 }

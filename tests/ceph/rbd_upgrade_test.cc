@@ -30,8 +30,6 @@ constexpr char kGreen[] = "green";
 constexpr int64_t kDrainSeconds = 1;
 // Of guests whose cluster hangs: their requests are not lost.
 constexpr uint64_t kPatienceNs = 120 * kNsPerSecond;
-// The others don't wait for it.
-constexpr uint64_t kMemoryPatienceNs = 10 * kNsPerSecond;
 
 class RbdUpgradeTest : public testing::Test {
  protected:
@@ -44,7 +42,7 @@ class RbdUpgradeTest : public testing::Test {
         ASSERT_OK(rig_.Add(InCeph(scsi, encrypted), {.load = {.lost_after_ns = kPatienceNs}}));
       }
       ASSERT_OK(rig_.Add({.scsi = scsi, .packed = !scsi, .queues = 2, .memory = true},
-                         {.load = {.lost_after_ns = kMemoryPatienceNs}}));
+                         {.load = {.lost_after_ns = kPatienceNs}}));
     }
     host_.AddEngine(kGreen);
   }

@@ -7,17 +7,10 @@ import time
 import unittest
 
 from cleat_guest import BenchTest
+from cleat_guest.verified_load import VerifiedLoad
 
 # A seed of one's own repeats a failure: CLEAT_SEED=123 python3 test_restarts.py
 SEED = int(os.environ.get("CLEAT_SEED") or random.randrange(1 << 32))
-# Writes and verifies the disk's second half again and again, each time with other data, until it is told to stop.
-LOAD = """
-round=0
-until [ -e /run/stop ]; do
-  round=$((round + 1))
-  fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth=8 --size=64M --offset=64M --io_size=6M \\
-    --rw=randwrite --bsrange=4k-64k --randseed=$round --verify=crc32c --verify_fatal=1 --fsync=32 || exit 1
-done"""
 
 
 class RestartsTest(BenchTest):
@@ -32,22 +25,26 @@ class RestartsTest(BenchTest):
             self.cleat.attach(disk, path)
         self.guest.wait_ready()
 
+    def loads(self, name):
+        """On the second half of each disk, and begun."""
+        loads = [VerifiedLoad(self.guest, self.guest.device(disk), name=f"{name}-{disk}", seed=1, offset="64M", io_size="6M")
+                 for disk in self.sockets]
+        for load in loads:
+            load.wait_begun()
+        return loads
+
     def at_a_random_moment(self, seconds):
         time.sleep(self.random.uniform(0, seconds))
 
     def test_cleatd_killed_under_io(self):
-        devices = [self.guest.device(disk) for disk in self.sockets]
-        jobs = [self.guest.background(LOAD.format(device=device)) for device in devices]
+        loads = self.loads("cleatd")
         engine = self.cleat.engine.pid
         with self.subTest(seed=SEED):
             for _ in range(4):
                 self.at_a_random_moment(0.5)
                 self.cleat.restart_cleatd()
-            # The guest must still be at it, or the restarts met no I/O.
-            self.assertFalse(any(job.done() for job in jobs))
-            self.guest.run("touch /run/stop")
-            for job in jobs:
-                job.wait()
+            for load in loads:
+                load.wait()
             self.assertEqual(self.cleat.engine.pid, engine)
             self.cleat.engine.check_running()
             self.assertEqual({disk["name"] for disk in self.cleat.list("disk")}, {"disks/file", "disks/memory"})
@@ -70,8 +67,7 @@ class RestartsTest(BenchTest):
         with self.subTest(seed=SEED):
             for number in range(2):
                 self.write_synced_file(number)
-                for disk in self.sockets:
-                    self.guest.background(LOAD.format(device=self.guest.device(disk)))
+                self.loads(f"qemu-{number}")
                 self.at_a_random_moment(2)
                 self.guest.kill()
                 self.cleat.engine.check_running()

@@ -5,6 +5,7 @@ with packed rings."""
 import unittest
 
 from cleat_guest import BenchTest
+from cleat_guest.verified_load import VerifiedLoad
 
 FIO = ("fio --name=verify --filename={device} --direct=1 --ioengine=libaio --iodepth=16 --numjobs=2 "
        "--cpus_allowed=0-1 --cpus_allowed_policy=split --size=32M --offset_increment=32M --io_size=12M "
@@ -34,9 +35,10 @@ class ScsiFioTest(BenchTest):
         self.guest.reboot()
         self.fio("file", "--verify_only")
         self.fio("large")
-        job = self.guest.background(FIO.format(device=self.guest.scsi_device("vm", 0), block=512, more=""))
+        load = VerifiedLoad(self.guest, self.guest.scsi_device("vm", 0), name="load", seed=1, depth=16, io_size="12M")
+        load.wait_begun()
         self.cleat.restart_engine()
-        job.wait(120)
+        load.wait()
 
     def test_packed_rings(self):
         self.start(packed=True)

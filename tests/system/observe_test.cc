@@ -255,17 +255,15 @@ struct SeenHanging {
   v1::ListSlowRequestsResponse slow;
 };
 
-// What is said of the disk while reads hang, which ended before this; more are submitted if all have ended too early.
-void LookWhileItHangs(Host& host, perf::BlkDriver& driver, uint64_t buffer_gpa, uint32_t* ended,
-                      SeenHanging* seen) {
+// Until something was seen while reads hang, of which `ended` have ended; more are submitted if all have ended too early.
+void LookWhileReadsHang(perf::BlkDriver& driver, uint64_t buffer_gpa, uint32_t* ended,
+                        const std::function<bool()>& seen) {
   const perf::Deadline deadline(kWaitTimeoutNs);
   for (;; poll(nullptr, 0, kLookMs)) {
-    ASSERT_FALSE(deadline.passed()) << seen->stats.DebugString();
-    seen->stats = Stats(host, "disks/hangs");
-    seen->slow = Slow(host, "disks/hangs");
-    const bool stuck = seen->stats.disks_size() == 1 && seen->stats.disks(0).stuck();
+    ASSERT_FALSE(deadline.passed()) << "it was not seen";
+    const bool found = seen();
     *ended += CountEnded(driver);
-    if (stuck && *ended < kHangingReads) return;  // also at the time of both looks
+    if (found && *ended < kHangingReads) return;  // also at the time of that look
     if (*ended < kHangingReads) continue;
     *ended = 0;
     ASSERT_NO_FATAL_FAILURE(SubmitHanging(driver, buffer_gpa));
@@ -292,18 +290,23 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
   ASSERT_OK(buffer);
   const uint64_t submitted_ns = MonotonicClock().NowNs();
   ASSERT_NO_FATAL_FAILURE(SubmitHanging(driver, *buffer));
+  uint32_t ended = 0;
   const std::string said = "disks/hangs of controllers/hangs is stuck: a read of 4096 bytes at ";
-  ASSERT_TRUE(Eventually([&] { return host.cleatd_log().find(said) != std::string::npos; }))
-      << host.cleatd_log();
+  ASSERT_NO_FATAL_FAILURE(LookWhileReadsHang(driver, *buffer, &ended, [&] {
+    return host.cleatd_log().find(said) != std::string::npos;
+  })) << host.cleatd_log();
   fmt::print("named after {} ms\n", (MonotonicClock().NowNs() - submitted_ns) / kNsPerMs);
   EXPECT_NE(host.cleatd_log().find("in stage submitted (for the storage)"), std::string::npos)
       << host.cleatd_log();
   EXPECT_EQ(host.cleatd_log().find("disks/runs of controllers/runs is stuck"), std::string::npos);
   EXPECT_TRUE(load.WaitProgress(1000));
 
-  uint32_t ended = 0;
   SeenHanging seen;
-  ASSERT_NO_FATAL_FAILURE(LookWhileItHangs(host, driver, *buffer, &ended, &seen));
+  ASSERT_NO_FATAL_FAILURE(LookWhileReadsHang(driver, *buffer, &ended, [&] {
+    seen.stats = Stats(host, "disks/hangs");
+    seen.slow = Slow(host, "disks/hangs");
+    return seen.stats.disks_size() == 1 && seen.stats.disks(0).stuck();
+  })) << seen.stats.DebugString();
   EXPECT_EQ(seen.stats.disks(0).oldest().stage(), "submitted");
   EXPECT_EQ(seen.stats.disks(0).oldest().length_bytes(), 4096U);
   EXPECT_TRUE(std::any_of(seen.slow.requests().begin(), seen.slow.requests().end(), [](const auto& request) {

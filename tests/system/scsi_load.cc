@@ -11,7 +11,7 @@ namespace {
 
 namespace scsi = perf::scsi;
 
-constexpr uint64_t kScsiTimeoutNs = 30 * kNsPerSecond;
+constexpr uint64_t kScsiTimeoutNs = 60 * kNsPerSecond;
 constexpr uint32_t kVerifyBytes = 64 * 1024;
 
 // What a disk that was taken away answers: its target is not there, or its commands ended with it.

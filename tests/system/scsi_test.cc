@@ -22,7 +22,7 @@ namespace wire = perf::wire;
 constexpr const char* kController = "vm";
 constexpr uint32_t kTargets = 8;
 constexpr uint64_t kDiskBytes = uint64_t{4} << 20;
-constexpr uint64_t kEventTimeoutNs = 20 * kNsPerSecond;
+constexpr uint64_t kEventTimeoutNs = 60 * kNsPerSecond;
 
 struct ScsiSystem : testing::Test {
   void SetUp() override { ASSERT_TRUE(host.ok()); }

@@ -211,7 +211,7 @@ class CommandLinkTest : public testing::Test {
     return poll(&state, 1, patience_ms) == 1;
   }
   Caller Accept() {
-    CLEAT_CHECK(Calls(20'000));
+    CLEAT_CHECK(Calls(60'000));
     return Caller(UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
   // It is asked to take while it can't, and the connection ends.

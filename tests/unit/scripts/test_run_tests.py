@@ -20,6 +20,7 @@ TESTS = {
     "part": ("echo '[  SKIPPED ] Suite.Name (0 ms)'; seq 3000", "unit"),
     "script": ("seq 3000; echo 'OK (skipped=1)'", "unit"),
     "lists": ("ctest -N", "unit"),
+    "disorders": ("test -e disorders || { touch disorders; exit 1; }", "unit;ordering"),
     "loses": ("test -e loses || { touch loses; exit 1; }", "unit;crash"),
 }
 
@@ -103,6 +104,7 @@ class RunTests(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("loses guards data", said)
         self.assertIn("loses failed: ", said)
+        self.assertEqual(self.run_tests(["disorders", "good"], *self.may_repeat_one())[0], 1)
 
     def test_what_a_sanitizer_reports_is_not_repeated(self):
         code, said = self.run_tests(["races", "good"], *self.may_repeat_one())
@@ -112,6 +114,17 @@ class RunTests(unittest.TestCase):
 
     def test_what_was_skipped_inside_is_named(self):
         self.assertEqual(self.run_tests(["part", "good"]), (0, "skipped: part: Suite.Name"))
+
+    def test_what_was_skipped_has_failed_unless_a_file_allows_it(self):
+        allowed = os.path.join(self.folder, "allowed")
+        for lines, code in (("# nothing", 1), ("part: Suite.Other\nother: *", 1), ("part: Suite.*  # a reason", 0)):
+            with open(allowed, "w", encoding="utf-8") as file:
+                file.write(lines + "\n")
+            self.assertEqual(self.run_tests(["part", "good"], "--may-skip", allowed)[0], code, lines)
+            self.assertEqual(self.run_tests(["good"], "--may-skip", allowed)[0], 0, lines)
+        with open(allowed, "w", encoding="utf-8") as file:
+            file.write("part: *\n")
+        self.assertEqual(self.run_tests(["part", "bad"], "--may-skip", allowed)[0], 1)
 
     def test_what_was_skipped_is_named_although_ctest_was_run_meanwhile(self):
         self.assertEqual(self.run_tests(["part", "script", "lists"], select=("--parallel", "1")),

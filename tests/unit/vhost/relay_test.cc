@@ -160,7 +160,7 @@ TEST_F(RelayTest, TellsOfAChangedConfigurationWhereItCan) {
   Open();
   EXPECT_NE(front_end->protocol_features() & kProtocolBackendRequests, 0U);
   host.control_thread().Call([&] { relay->TellConfigChanged(); });
-  auto told = front_end->ReceiveBackendRequest(10 * kNsPerSecond);
+  auto told = front_end->ReceiveBackendRequest(kTestTimeoutNs);
   ASSERT_TRUE(told.ok()) << told.error().message;
   EXPECT_EQ(told->header.request, static_cast<uint32_t>(BackendRequest::kConfigChange));
   EXPECT_TRUE(told->payload.empty());
