@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from run_tests import skipped
+import run_tests
 
 PROGRESS_SECONDS = 60
 # Of a run that should have ended by itself.
@@ -51,7 +51,8 @@ class Runner:
         begin = time.monotonic()
         told = begin
         with open(log_path, "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,
+                                       env={**run_tests.environment(), **(environment or {})})
             try:
                 while True:
                     try:
@@ -125,7 +126,7 @@ def run_random(runner, name, command, variables, options, seconds, seeds=1):
         status, _, log = runner.run(name, [*command, *(option.format(seed=seed) for option in options)],
                                     seconds, lambda _: f"seed {seed}", environment)
         executions += seeds
-        left_out.update(skipped(log.read_text(errors="replace")))
+        left_out.update(run_tests.skipped(log.read_text(errors="replace")))
         if status != 0:
             kept = runner.folder / f"{name}-{seed}.log"
             log.rename(kept)

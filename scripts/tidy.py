@@ -1,13 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: tidy.py [--jobs N] [--clang-tidy PROGRAM] [--checks MORE] [--together N] [--since COMMIT] BUILD_DIR FOLDER...
+"""usage: tidy.py [--jobs N] [--clang-tidy PROGRAM] [--checks MORE] [--since COMMIT] BUILD_DIR FOLDER...
 
 Runs clang-tidy over the sources in these folders (tests/fuzz, say) that are built in BUILD_DIR, and prints what it found. Exit
 status 1: something.
 
-Most of the time would go into the headers of libraries, so a dozen sources (more take longer than apart) are put into one
-file, in BUILD_DIR/lint - not included: clang's analyzer looks at the main file alone -, unless they use a name twice. Those
-that don't compile together after all are checked by halves.
+Most of the time would go into the headers of libraries, so a dozen sources are put into one file, in BUILD_DIR/lint - not included:
+clang's analyzer looks at the main file alone -, unless they use a name twice. Those that don't compile together after all are
+checked by halves. (More take longer than apart: the time of performance-unnecessary-value-param grows with their square, and is half
+of the whole in a dozen. Apart from the others, in threes, that check took longer still.)
 
 A source in which nothing was found is not checked again as long as it, the headers it includes, its options, .clang-tidy and
 clang-tidy itself stay what they were: see class Verdicts."""
@@ -244,7 +245,7 @@ def sources_of(build):
     return sources
 
 
-def units_of(sources, build, lint, together):
+def units_of(sources, build, lint):
     kinds = collections.defaultdict(list)
     for source, options in sorted(sources.items()):
         kinds[os.path.splitext(source)[1], options.kind()].append(source)
@@ -253,7 +254,7 @@ def units_of(sources, build, lint, together):
         batches = []
         for source in kind:
             names = own_names(source)
-            batch = next((b for b in batches if len(b[0]) < together and not b[1] & names), None)
+            batch = next((b for b in batches if len(b[0]) < TOGETHER and not b[1] & names), None)
             if batch is None:
                 batches.append(batch := ([], set()))
             batch[0].append(source)
@@ -283,7 +284,6 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--clang-tidy", default="clang-tidy-16")
     parser.add_argument("--checks", default="", help="more than .clang-tidy names")
-    parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help=f"sources in one file (default {TOGETHER})")
     parser.add_argument("--since", metavar="COMMIT", help="only what has changed since")
     parser.add_argument("build")
     parser.add_argument("folders", nargs="+")
@@ -302,7 +302,7 @@ def main():
     for source in known:
         del chosen[source]
     print(f"tidy.py: {len(chosen)} sources to check, {len(known)} known to be clean", file=sys.stderr, flush=True)
-    units = units_of(chosen, arguments.build, lint, arguments.together)
+    units = units_of(chosen, arguments.build, lint)
     commands = [one.command() for unit in units for one in unit.with_halves()]
     with open(os.path.join(lint, "compile_commands.json"), "w", encoding="utf-8") as file:
         json.dump(commands, file, indent=1)
