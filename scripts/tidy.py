@@ -7,8 +7,8 @@ status 1: something.
 
 Most of the time would go into the headers of libraries, so a dozen sources are put into one file, in BUILD_DIR/lint - not included:
 clang's analyzer looks at the main file alone -, unless they use a name twice. Those that don't compile together after all are
-checked by halves. (More take longer than apart: the time of performance-unnecessary-value-param grows with their square, and is half
-of the whole in a dozen. Apart from the others, in threes, that check took longer still.)
+checked by halves. More than a dozen take longer than apart: the time of performance-unnecessary-value-param grows with their square,
+and is half of the whole there.
 
 A source in which nothing was found is not checked again as long as it, the headers it includes, its options, .clang-tidy and
 clang-tidy itself stay what they were: see class Verdicts."""

@@ -26,6 +26,7 @@ using std::chrono::seconds;
 using test::Stopped;
 
 constexpr uint64_t kBytes = 16 * kMiB;
+
 // CLEAT_CEPH_LONG=1: stops of 20 s, as long as an OSD takes to be given up for dead.
 seconds StopTime() {
   return seconds(std::getenv("CLEAT_CEPH_LONG") != nullptr ? 20 : 3);
