@@ -10,8 +10,8 @@ passes, its name is written to FILE and the run is good. A test that looks for l
 has one try always - lost once is lost -, and so has what hostile guests and callers do, and what a sanitizer or libFuzzer has
 reported on.
 
-What a test has skipped is named. With --may-skip it is a failure unless FILE names it: a line is what is named here, * stands for
-anything, # begins a comment. Exit status 1 when a test failed for good."""
+What a test has skipped is named. With --may-skip it is a failure unless FILE names it: a line is the build tree's name, a slash,
+and what is named here; * stands for anything, # begins a comment. Exit status 1 when a test failed for good."""
 
 import argparse
 import fnmatch
@@ -90,11 +90,12 @@ def skipped_of(junit):
     return sorted(f"{test.get('name')}: {name}" for test in tests for name in skipped(test.findtext("system-out") or ""))
 
 
-def not_to_be_skipped(skips, path):
-    """Those that the file does not name."""
+def not_to_be_skipped(skips, build, path):
+    """Those of this build tree that the file does not name."""
     with open(path, encoding="utf-8") as file:
         patterns = [line.split("#")[0].strip() for line in file]
-    return [name for name in skips if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    tree = os.path.basename(os.path.abspath(build))
+    return [name for name in skips if not any(fnmatch.fnmatchcase(f"{tree}/{name}", pattern) for pattern in patterns)]
 
 
 def second_try(build, labels, failed, record):
@@ -131,7 +132,7 @@ def main():
     elif not good:
         for name in sorted(failed):
             say(f"{name} failed: its output is above")
-    lacking = not_to_be_skipped(skips, arguments.may_skip) if arguments.may_skip else []
+    lacking = not_to_be_skipped(skips, arguments.build, arguments.may_skip) if arguments.may_skip else []
     for name in lacking:
         say(f"{name} was skipped, and {arguments.may_skip} does not allow that: its reason is in {junit}")
     sys.exit(0 if good and labels and not lacking else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
