@@ -190,8 +190,8 @@ void Worlds::Close() {
   while (!fresh.empty()) {
     const World world = fresh.back();
     fresh.pop_back();
-    for (World& next : world.Next()) {
-      if (all_.insert(next).second) fresh.push_back(std::move(next));
+    for (const World& next : world.Next()) {
+      if (all_.insert(next).second) fresh.push_back(next);
     }
   }
 }

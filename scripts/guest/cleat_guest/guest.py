@@ -238,7 +238,7 @@ class Guest:
     # Commands
 
     def execute(self, command, timeout_s=COMMAND_SECONDS):
-        """(status, output), standard error included. A command over its time is killed: status 143."""
+        """(status, output), standard error included. BenchError when it takes longer, by the host's clock."""
         number = self._send(command, timeout_s)
         deadline = time.monotonic() + timeout_s + GRACE_SECONDS
         self._wait_got(number, command, deadline)
