@@ -45,10 +45,11 @@ else
 fi
 cp --remove-destination "$(realpath /etc/resolv.conf)" "$root/etc/resolv.conf"
 
-# Process and mount namespaces of its own: all that the command leaves behind ends with it.
+# Process and mount namespaces of its own: all that the command leaves behind ends with it, and with this script, whatever ends that
+# (unshare itself takes no SIGTERM).
 begin=$SECONDS status=0
 # shellcheck disable=SC2016 # the inner shell expands these
-unshare --mount --pid --fork --kill-child bash -c '
+setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child bash -c '
   set -e
   root=$1
   shift

@@ -135,7 +135,10 @@ def main():
     lacking = not_to_be_skipped(skips, arguments.build, arguments.may_skip) if arguments.may_skip else []
     for name in lacking:
         say(f"{name} was skipped, and {arguments.may_skip} does not allow that: its reason is in {junit}")
-    sys.exit(0 if good and labels and not lacking else f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
+    if not good or not labels:
+        sys.exit(f"run_tests.py: {len(labels)} tests were chosen, and not all of them passed")
+    if lacking:
+        sys.exit(f"run_tests.py: the tests that ran have passed, but of what was skipped {len(lacking)} must not be")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,15 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
 
   uint64_t beats() const { return beats_.load(); }
+  // Whether it had at least half as many beats as another one while `during` ran. With less, its reactor has waited for a part
+  // of that time.
+  template <typename During>
+  bool KeepsUpWith(const Heartbeat& other, During during) const {
+    const uint64_t before = beats();
+    const uint64_t before_other = other.beats();
+    during();
+    return 2 * (beats() - before) >= other.beats() - before_other;
+  }
   // kBeats more, from now on.
   bool GoesOn() const {
     const uint64_t before = beats();
@@ -162,6 +171,9 @@ TEST_F(RbdHang, AnOsdThatStopsDelaysItsDisksAndNobodyElse) {
   Load load(host_, *disk);
   const Heartbeat io(host_.io());
   const Heartbeat control(host_.control());
+  const MonotonicClock clock;
+  test::RunningReactor idle_reactor(clock, "idle");
+  const Heartbeat idle(idle_reactor);
   for (int i = 0; i < 3 && !HasFailure(); ++i) {
     const std::string image = "opening" + std::to_string(i);
     ceph_.CreateImage(image, kBytes);
@@ -171,7 +183,11 @@ TEST_F(RbdHang, AnOsdThatStopsDelaysItsDisksAndNobodyElse) {
       std::this_thread::sleep_for(milliseconds(100));
       const uint64_t before = load.completed();
       opening = host_.BeginOpen(CephHost::Options(ceph_.Cluster(), image, kBytes));  // waits as well
-      std::this_thread::sleep_for(StopTime());
+      bool control_keeps_up = false;
+      const bool io_keeps_up = io.KeepsUpWith(idle, [&] {
+        control_keeps_up = control.KeepsUpWith(idle, [] { std::this_thread::sleep_for(StopTime()); });
+      });
+      EXPECT_TRUE(io_keeps_up && control_keeps_up) << "a reactor waits for the OSD";
       EXPECT_TRUE(io.GoesOn() && control.GoesOn()) << "a reactor waits for the OSD";
       EXPECT_LE(load.completed(), before + Load::kDepth);  // the OSD really stood still
       EXPECT_EQ(disk->channel().in_flight(), Load::kDepth);
@@ -190,6 +206,9 @@ TEST_F(RbdHang, AReactorThatWaitsForCephIsNoticed) {
   ceph_.CreateImage("blocking", kBytes);
   rados_ioctx_t io = ceph_.io();
   const Heartbeat heartbeat(host_.io());
+  const MonotonicClock clock;
+  test::RunningReactor idle_reactor(clock, "idle");
+  const Heartbeat idle(idle_reactor);
   rbd_image_t image = nullptr;
   {
     const Stopped stopped(ceph_, "osd.0");
@@ -200,7 +219,7 @@ TEST_F(RbdHang, AReactorThatWaitsForCephIsNoticed) {
     });
     begun.get_future().get();
     const uint64_t before = heartbeat.beats();
-    std::this_thread::sleep_for(seconds(2));
+    EXPECT_FALSE(heartbeat.KeepsUpWith(idle, [] { std::this_thread::sleep_for(seconds(2)); }));
     EXPECT_EQ(heartbeat.beats(), before);
   }
   host_.io().Do([&] { rbd_close(image); });

@@ -28,7 +28,7 @@ using test::FromEnvironment;
 constexpr char kBlue[] = "blue";
 constexpr char kGreen[] = "green";
 constexpr int64_t kDrainSeconds = 1;
-// Of guests whose cluster hangs: their requests are not lost.
+// After so long without an answer a request of a guest's counts as lost: a cluster that hangs for a while has lost none.
 constexpr uint64_t kPatienceNs = 120 * kNsPerSecond;
 
 class RbdUpgradeTest : public testing::Test {

@@ -35,7 +35,8 @@ class ScsiFioTest(BenchTest):
         self.guest.reboot()
         self.fio("file", "--verify_only")
         self.fio("large")
-        load = VerifiedLoad(self.guest, self.guest.scsi_device("vm", 0), name="load", seed=1, depth=16, io_size="12M")
+        load = VerifiedLoad(self.guest, self.guest.scsi_device("vm", 0), name="load", seed=1, depth=16, size="32M",
+                            io_size="12M", sizes="512-128k", jobs=2)
         load.wait_begun()
         self.cleat.restart_engine()
         load.wait()

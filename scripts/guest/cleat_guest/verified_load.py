@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fio in the guest: direct random writes at depth, each block stamped, all read back and compared at a round's end; rounds
-until somebody waits for it. Tells how long the longest request took, which with an engine that died meanwhile is how long the
-guest was without its disk."""
+"""fio in the guest: direct random writes at depth, of one size or several, each block stamped, all read back and compared at a
+round's end; rounds until somebody waits for it. Tells how long the longest request took, which with an engine that died meanwhile
+is how long the guest was without its disk."""
 
 import math
 
@@ -9,7 +9,8 @@ from cleat_guest.guest import COMMAND_SECONDS
 
 _ROUNDS = ("round=0; while :; do "
            "fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth={depth} --offset={offset} --size={size} "
-           "--io_size={io_size} --rw=randwrite --bs=4k --fsync=64 --randseed=$(({seed} * 1000 + round)) --verify=crc32c "
+           "--offset_increment={size} --numjobs={jobs} --io_size={io_size} --rw=randwrite --bsrange={sizes} --blockalign={align} "
+           "--fsync=64 --randseed=$(({seed} * 1000 + round)) --verify=crc32c "
            "--verify_fatal=1 --output-format=json --output=/run/{name}.$round.json || {{ cat /run/{name}.$round.json; exit 1; }}; "
            "[ ! -e /run/{name}.stop ] || exit 0; round=$((round + 1)); done")
 _BEGUN_REQUESTS = 32
@@ -19,14 +20,15 @@ class VerifiedLoad:
     """Runs in the guest's background until wait(): whatever happens before that happens under load."""
 
     def __init__(self, guest, device, *, name, seed, depth=8, offset="0", size="48M",
-                 io_size="24M"):
+                 io_size="24M", sizes="4k-4k", jobs=1):
+        """`sizes`: of a request, from-to. `jobs` write at a time, `size` and `io_size` being those of each."""
         self._guest = guest
         self._name = name
         self._stat = f"/sys/block/{device.removeprefix('/dev/')}/stat"
         self._before = self._written()
         self._job = guest.background(
             _ROUNDS.format(device=device, name=name, seed=seed, depth=depth, offset=offset, size=size,
-                           io_size=io_size))
+                           io_size=io_size, sizes=sizes, align=sizes.split("-", maxsplit=1)[0], jobs=jobs))
 
     def wait_begun(self, timeout_s=COMMAND_SECONDS):
         """Until it writes: fio takes its time to start in a guest without KVM."""
