@@ -205,7 +205,7 @@ TEST(EncryptionTest, TheKeyEncryptionKeyChangesUnderRunningIo) {
     return model.disks.at("disks/d").spec().encryption().wrapped_key().key_encryption_key() ==
            files.next_id();
   }));
-  EXPECT_NE(host.cleatd_log().find("1 disk key(s) wrapped"), std::string::npos);
+  EXPECT_TRUE(host.WaitCleatdLog("1 disk key(s) wrapped"));
   EXPECT_EQ(host.api().GetDisk("d").value.etag(), before.value.etag()) << "the intent is the same";
   ASSERT_TRUE(load.WaitProgress(100));
   EXPECT_EQ(host.CountInEngineLog("attached disks/d"), 1U) << "nothing was attached anew";

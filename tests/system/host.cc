@@ -35,6 +35,15 @@ std::string Tail(const std::string& text) {
   return text.size() <= kLogTailBytes ? text : "..." + text.substr(text.size() - kLogTailBytes);
 }
 
+bool WaitLine(std::string_view text, uint64_t timeout_ns, const std::function<std::string()>& log) {
+  const perf::Deadline deadline(timeout_ns);
+  while (log().find(text) == std::string::npos) {
+    if (deadline.passed()) return false;
+    poll(nullptr, 0, kProcPollMs);  // no event says that another process has written a line
+  }
+  return true;
+}
+
 }  // namespace
 
 Host::Host(const HostOptions& options)
@@ -204,12 +213,11 @@ bool Host::WaitStats(Process& process, const LikesStats& done, ProcessStats* las
 }
 
 bool Host::WaitEngineLog(std::string_view text, uint64_t timeout_ns) {
-  const perf::Deadline deadline(timeout_ns);
-  while (CountInEngineLog(text) == 0) {
-    if (deadline.passed()) return false;
-    poll(nullptr, 0, kProcPollMs);  // no event says that another process has written a line
-  }
-  return true;
+  return WaitLine(text, timeout_ns, [this] { return engine_log(); });
+}
+
+bool Host::WaitCleatdLog(std::string_view text, uint64_t timeout_ns) {
+  return WaitLine(text, timeout_ns, [this] { return cleatd_log(); });
 }
 
 std::string Host::MakeFile(const std::string& name, uint64_t size_bytes, unsigned mode) {

@@ -89,7 +89,9 @@ class Host {
 
   // ---- Logs. How many of the engine's lines hold `text`; from all its lives.
   size_t CountInEngineLog(std::string_view text) const;
+  // Until a line does. What a daemon says of a change may come a little after the change can be seen.
   bool WaitEngineLog(std::string_view text, uint64_t timeout_ns = kWaitTimeoutNs);
+  bool WaitCleatdLog(std::string_view text, uint64_t timeout_ns = kWaitTimeoutNs);
   std::string engine_log() const { return ReadTextFile(Path("cleat-engine.log")); }
   std::string cleatd_log() const { return ReadTextFile(Path("cleatd.log")); }
 
