@@ -65,6 +65,12 @@ def own_names(path):
     return names | {(folder, name) for name in found}
 
 
+def own_folder(path):
+    """The folder of a source that includes headers beside it; None of one that names all from the top."""
+    folder = os.path.dirname(path)
+    return folder if any(os.path.exists(os.path.join(folder, header)) for header in INCLUDED.findall(read(path))) else None
+
+
 class Options:
     """What a compile command says, but for its files."""
 
@@ -179,6 +185,8 @@ class Unit:
 
     def command(self):
         more = [option for options in self.options for option in options.found]
+        if folder := own_folder(self.sources[0]):  # the joined file lies elsewhere
+            more.append(("-iquote", folder))
         return {"directory": self.directory, "file": self.path, "command": self.options[0].command(more, self.path)}
 
     def place(self, line):
@@ -209,8 +217,15 @@ class Unit:
                 yield from half.with_halves()
 
 
+def includes_one_of(path, files):
+    """From src/, from the top, or from the file's own folder."""
+    folder = os.path.dirname(path)
+    return any(not files.isdisjoint({header, f"src/{header}", f"{folder}/{header}"})
+               for header in INCLUDED.findall(read(os.path.join(ROOT, path))))
+
+
 def changed_since(commit, sources):
-    """Those of the sources that differ from what they were at a commit, or include a header that does."""
+    """Those of the sources that differ from what they were at a commit, or include a header that does, itself or by way of others."""
     run = subprocess.run(["git", "diff", "--name-only", commit, "--"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         print(f"tidy.py: there is no commit {commit} here: all of it is checked", file=sys.stderr, flush=True)
@@ -222,14 +237,13 @@ def changed_since(commit, sources):
         print(f"tidy.py: .clang-tidy has changed since {commit}: all of it is checked", file=sys.stderr, flush=True)
         return sources
 
-    def concerned(source):
-        if relative(source) in changed:
-            return True
-        # From src/, from the top, or from the source's own folder. Not what those headers include in turn.
-        folder = os.path.dirname(relative(source))
-        return any(not changed.isdisjoint({header, f"src/{header}", f"{folder}/{header}"}) for header in INCLUDED.findall(read(source)))
-
-    return {source: options for source, options in sources.items() if concerned(source)}
+    headers = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.h"], cwd=ROOT,
+                             stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    headers = [header for header in headers if os.path.exists(os.path.join(ROOT, header))]
+    while more := {header for header in headers if header not in changed and includes_one_of(header, changed)}:
+        changed |= more
+    return {source: options for source, options in sources.items()
+            if relative(source) in changed or includes_one_of(relative(source), changed)}
 
 
 def sources_of(build):
@@ -248,7 +262,7 @@ def sources_of(build):
 def units_of(sources, build, lint):
     kinds = collections.defaultdict(list)
     for source, options in sorted(sources.items()):
-        kinds[os.path.splitext(source)[1], options.kind()].append(source)
+        kinds[os.path.splitext(source)[1], options.kind(), own_folder(source)].append(source)
     units = []
     for kind in kinds.values():
         batches = []
@@ -276,7 +290,14 @@ def check(program, unit, verdicts):
     if len(unit.sources) > 1 and "[clang-diagnostic-" in run.stdout:
         print("tidy.py: not together:", *(relative(source) for source in unit.sources), file=sys.stderr, flush=True)
         return "".join(check(program, half, verdicts) for half in unit.halves())
-    return "\n".join(unit.place(line) for line in run.stdout.splitlines()) + "\n"
+    lines = [unit.place(line) for line in run.stdout.splitlines()]
+    at_fault = {match[1] for line in lines if (match := FINDING.match(line))}
+    # What is found in a header may be any source's.
+    if at_fault and at_fault <= {relative(source) for source in unit.sources}:
+        for source, options in zip(unit.sources, unit.options):
+            if relative(source) not in at_fault:
+                verdicts.keep(source, options, unit.directory)
+    return "\n".join(lines) + "\n"
 
 
 def main():

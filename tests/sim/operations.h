@@ -33,7 +33,7 @@ struct OperationsConfig {
 class Operations final : private engine::Engine::Listener {
  public:
   explicit Operations(const OperationsConfig& config);
-  ~Operations();
+  ~Operations() override;
 
   // Everything, to the end: empty, or what was violated first, with more behind it.
   std::string Run();

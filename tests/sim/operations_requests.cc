@@ -181,12 +181,10 @@ Task<void> Operations::Attach(engine::AttachmentSpec spec) {
   std::optional<ErrorCode> expected;
   if (refused) {
     expected = ErrorCode::kUnavailable;
-  } else if (spec.disk.serial.size() > engine::kSerialBytesMax) {
+  } else if (spec.disk.serial.size() > engine::kSerialBytesMax || (model != nullptr && spec.target != 0)) {
     expected = ErrorCode::kInvalidArgument;
   } else if (model == nullptr) {
     expected = ErrorCode::kNotFound;
-  } else if (spec.target != 0) {
-    expected = ErrorCode::kInvalidArgument;
   } else if (model->attached && !model->attached->SameAs(spec)) {
     expected = ErrorCode::kAlreadyExists;
   } else if (!model->attached && !status.ok() && world_.injections().Take(status.error().message)) {
@@ -324,8 +322,9 @@ void Operations::CheckGuests() {
   for (const auto& [name, model] : model_) {
     const auto report = engine_.ControllerByName(name);
     if (!report || !model.attached) continue;
-    const auto guest = std::find_if(guests_.begin(), guests_.end(), [&](const auto& candidate) {
-      return "/sim/" + candidate->name() + ".sock" == model.spec.socket_path;
+    const std::string& path = model.spec.socket_path;
+    const auto guest = std::find_if(guests_.begin(), guests_.end(), [&path](const auto& candidate) {
+      return "/sim/" + candidate->name() + ".sock" == path;
     });
     if (guest == guests_.end() || !(*guest)->powered()) continue;
     const auto expected =

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,8 +15,10 @@ namespace {
 
 constexpr std::string_view kOf = "--of";
 
-[[noreturn]] void Refuse(const std::string& why) {
-  std::fprintf(stderr, "test program: %s\n", why.c_str());
+template <typename... Words>
+[[noreturn]] void Refuse(const Words&... why) {
+  std::cerr << "test program: ";
+  (std::cerr << ... << why) << '\n';
   std::exit(2);
 }
 
@@ -36,10 +38,10 @@ std::string FileName(std::string_view path) {
 
 // The one file that defines the tests of a suite.
 std::string FileOf(const testing::TestSuite& suite) {
-  const std::string file = FileName(suite.GetTestInfo(0)->file());
+  std::string file = FileName(suite.GetTestInfo(0)->file());
   for (int i = 1; i < suite.total_test_count(); ++i) {
     const std::string other = FileName(suite.GetTestInfo(i)->file());
-    if (other != file) Refuse(std::string("suite ") + suite.name() + " is in " + file + " and in " + other);
+    if (other != file) Refuse("suite ", suite.name(), " is in ", file, " and in ", other);
   }
   return file;
 }

@@ -87,7 +87,7 @@ TEST(UniqueFd, ClosesOnceAndDuplicates) {
   ASSERT_TRUE(a);
   const int number = a.get();
   UniqueFd b = std::move(a);
-  EXPECT_FALSE(a.valid());  // NOLINT(bugprone-use-after-move)
+  EXPECT_FALSE(a.valid());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
   const UniqueFd copy = b.Duplicate();
   ASSERT_TRUE(copy);
   EXPECT_NE(copy.get(), number);

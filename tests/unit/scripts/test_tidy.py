@@ -18,7 +18,7 @@ cd {root}
 [ "$1" != --version ] || exec cat version
 for path; do :; done
 [ ! -e meanwhile ] || . ./meanwhile
-! grep -n BAD "$path" || exit 1
+awk '/BAD/ {{ print FILENAME ":" FNR ":1: error: it is BAD [bugprone-bad]"; bad = 1 }} END {{ exit bad }}' "$path"
 """
 VERDICTS_MAX = 3
 
@@ -109,6 +109,8 @@ class Verdicts(unittest.TestCase):
         self.commit()
         self.write("src/b.cc", "int b;")
         self.assertEqual(self.tidy("--since", "HEAD"), (1, 0, False))
+        self.write("src/inner.h", "int Changed();")
+        self.assertEqual(self.tidy("--since", "HEAD"), (1, 1, False), "a.cc includes it by way of outer.h")
         self.write(".clang-tidy", "Checks: misc-*")
         self.assertEqual(self.tidy("--since", "HEAD"), (2, 0, False))
 
@@ -119,17 +121,37 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.tidy(), (0, 2, False))
 
     def test_one_with_another_definition_of_ours_is_checked_by_itself(self):
-        for said, together in (("-DTHEIRS", "ab"), ("-DCLEAT_HOOK", "b")):
+        for said, together in (("-DTHEIRS", True), ("-DCLEAT_HOOK", False)):
             self.write("src/a.cc", f"BAD {said}")
+            self.write("src/b.cc", f"int {'other' if together else 'one'};")
             self.compile({"src/a.cc": said, "src/b.cc": ""})
             self.assertEqual(self.tidy(), (2, 0, True))
-            self.assertEqual(self.tidy(), (2, 0, True) if together == "ab" else (1, 1, True))
+            with open(self.path("build/lint/compile_commands.json"), encoding="utf-8") as file:
+                self.assertEqual("/lint/" in file.read(), together)
 
     def test_findings_are_found_again(self):
         self.write("src/a.cc", "BAD")
         self.assertEqual(self.tidy(), (2, 0, True))
-        self.assertEqual(self.verdicts(), set(), "it was checked together with b.cc")
+        self.assertEqual(len(self.verdicts()), 1, "b.cc, which was checked together with it")
+        self.assertEqual(self.tidy(), (1, 1, True))
+
+    def test_what_is_found_in_a_header_may_be_of_any_source(self):
+        self.write("meanwhile", f"echo '{self.path('src/inner.h')}:1:1: error: it is bad [bugprone-bad]'; exit 1")
         self.assertEqual(self.tidy(), (2, 0, True))
+        self.assertEqual(self.verdicts(), set())
+
+    def test_sources_are_put_together_where_they_find_the_headers_beside_them(self):
+        for folder, value in (("one", 1), ("two", 2)):
+            self.write(f"src/{folder}/own.h", f"#pragma once\ninline int Own() {{ return {value}; }}")
+            for name in "ab":
+                self.write(f"src/{folder}/{name}.cc", f'#include "own.h"\nstatic_assert(__LINE__ > 0);')
+        self.compile({f"src/{folder}/{name}.cc": "" for folder in ("one", "two") for name in "ab"})
+        self.assertEqual(self.tidy(), (4, 0, False))
+        with open(self.path("build/lint/compile_commands.json"), encoding="utf-8") as file:
+            commands = [command for command in json.load(file) if "/lint/" in command["file"]]
+        self.assertEqual(len(commands), 2, "a folder's sources together, those of two apart")
+        for command in commands:
+            subprocess.run([*command["command"].split(), "-fsyntax-only"], check=True)
 
     def test_what_changed_meanwhile_is_checked_again(self):
         self.write("meanwhile", "echo >>src/b.cc; echo >>src/inner.h; rm meanwhile")
