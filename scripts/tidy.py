@@ -41,6 +41,7 @@ ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
 NAME = re.compile(r"^(?:constexpr |const |thread_local )*(?:(?:class|struct|enum class|using) (\w+)|[\w:<>,&*\[\] ]+?[ *&](\w+)"
                   r"(?= =|\(|\[|\{|;))", re.M)
 MACRO = re.compile(r'^#define (\w+)|^(?:extern "C" )?int (main|LLVMFuzzerTestOneInput)\(', re.M)
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.M)
 USING = re.compile(r"^using (?:namespace )?([\w:]+)(?: =|;)", re.M)
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 
@@ -55,14 +56,14 @@ def read(path):
 
 
 def own_names(path):
-    """Of macros, main (libFuzzer's too), and what is of this file alone in its folder's namespace."""
+    """Of macros, main (libFuzzer's too), and what is of this file alone in its namespace."""
     text = read(path)
-    folder = os.path.dirname(path)
+    space = next(iter(NAMESPACE.findall(text)), "")
     names = {("", name) for pair in MACRO.findall(text) for name in pair if name}
     found = USING.findall(text)
     for part in ANONYMOUS.findall(text):
         found += [name for pair in NAME.findall(part) for name in pair if name]
-    return names | {(folder, name) for name in found}
+    return names | {(space, name) for name in found}
 
 
 def own_folder(path):

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cleatd as a caller sees it: gRPC over a unix socket, and cleatctl's exit codes and output.
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -168,9 +169,9 @@ TEST_F(ApiTest, CleatctlUpgradesAnEngineAndSaysWhatHasStayed) {
   ASSERT_TRUE(blue.Connect());
   ASSERT_TRUE(green.Connect());
   for (const std::string id : {"vm1", "vm2"}) {
-    ExpectCtl("disk create d" + id + " --null --size 1M", 0);
-    ExpectCtl("controller create " + id + " --socket /run/" + id + " --engine engine-0", 0);
-    ExpectCtl("attach d" + id + " " + id + " --wait", 0);
+    ExpectCtl(fmt::format("disk create d{} --null --size 1M", id), 0);
+    ExpectCtl(fmt::format("controller create {0} --socket /run/{0} --engine engine-0", id), 0);
+    ExpectCtl(fmt::format("attach d{0} {0} --wait", id), 0);
   }
   ExpectCtl("engine upgrade engine-0 --to engine-7", 1, {"RESOURCE_NOT_FOUND"});
   ExpectCtl("engine upgrade engine-0", 2, {"--to"});

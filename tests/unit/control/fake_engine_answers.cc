@@ -117,7 +117,9 @@ engine::v1::Reply FakeEngine::DoGroups(Datagram& request) {
   if (envelope.has_drop_group()) {
     const std::string& name = envelope.drop_group().name();
     for (const auto& [controller, status] : controllers_) {
-      if (status.controller().group() == name) return Bad("failed_precondition", name + " has " + controller);
+      if (status.controller().group() == name) {
+        return Bad("failed_precondition", fmt::format("{} has {}", name, controller));
+      }
     }
     groups_.erase(name);
     return Good();
