@@ -136,7 +136,7 @@ TEST_F(PerfTool, ScsiFindsTheDisksAndUsesThemAll) {
   const std::string mix = "--type scsi --mix read=40,write=40,flush=5,zeroes=15 --requests 6000 --json -";
   for (const std::string how :
        {"--queues 2 --depth 8 --verify", "--rate 10000 --depth 8", "--wait call --packed"}) {
-    const Outcome outcome = RunOn(kController, how + " " + mix);
+    const Outcome outcome = RunOn(kController, fmt::format("{} {}", how, mix));
     ASSERT_EQ(outcome.status, 0) << how << outcome.err << outcome.out;
     const Json result = ResultOf(outcome);
     EXPECT_EQ(result["disks"], 3);

@@ -29,7 +29,10 @@ class LockDevice final : public block::Device {
  public:
   LockDevice(const block::Geometry& geometry, std::string disk, std::string host, Storage& storage,
              DiskEvents events)
-      : Device(std::move(disk), geometry), host_(std::move(host)), storage_(storage), events_(std::move(events)) {}
+      : Device(std::move(disk), geometry),
+        host_(std::move(host)),
+        storage_(storage),
+        events_(std::move(events)) {}
 
   uint32_t frames() const override { return 0; }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
