@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A negative control, to be preloaded: an engine that waits for Ceph where it hands a read, a write or a flush
 // over, on its reactor.
-#define _GNU_SOURCE
+#define _GNU_SOURCE  // NOLINT(bugprone-reserved-identifier): the C library's
 #include <dlfcn.h>
 #include <rbd/librbd.h>
 #include <semaphore.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A negative control, to be preloaded: engines to which every image seems to be theirs, with images that have no
 // exclusive lock (the feature), so that librbd lets them write.
-#define _GNU_SOURCE
+#define _GNU_SOURCE  // NOLINT(bugprone-reserved-identifier): the C library's
 #include <dlfcn.h>
 #include <rbd/librbd.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A negative control, to be preloaded: engines to which every block device seems to be theirs. Locks succeed, and
 // exclusive opening is not asked for.
-#define _GNU_SOURCE
+#define _GNU_SOURCE  // NOLINT(bugprone-reserved-identifier): the C library's
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/file.h>

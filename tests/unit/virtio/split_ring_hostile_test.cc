@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint64_t kIndirect = uint64_t{1} << kFeatureIndirectDesc;
 constexpr uint64_t kLow = GuestLayout::kLow;
-constexpr uint64_t kHigh = GuestLayout::kHigh;
 constexpr uint64_t kTable = kLow + 0x4000;
 constexpr uint16_t kSize = 8;
 
