@@ -54,7 +54,9 @@ class Heartbeat {
     const uint64_t before = beats();
     const uint64_t before_other = other.beats();
     during();
-    return 2 * (beats() - before) >= other.beats() - before_other;
+    const uint64_t others = other.beats() - before_other;
+    EXPECT_GT(others, 0U) << "there is nothing to keep up with";
+    return 2 * (beats() - before) >= others;
   }
   // kBeats more, from now on.
   bool GoesOn() const {

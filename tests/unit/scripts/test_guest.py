@@ -7,11 +7,11 @@ import os
 import socket
 import sys
 import tempfile
-import time
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../../scripts/guest"))
-from cleat_guest.guest import BOOTS_MAX, Guest  # noqa: E402
+from cleat_guest.guest import BOOTS_MAX, TIMER_LOST, Guest, GuestSilent  # noqa: E402
 from cleat_guest.process import BenchError  # noqa: E402
 
 
@@ -42,7 +42,9 @@ class WaitReady(unittest.TestCase):
         self.guest = Guest("guest", folder, folder)
         # As start() leaves it, a hundred seconds ago.
         self.guest._port, self.guest._buffer, self.guest._boot_id = ours, b"", None
-        self.guest._boot_began = time.monotonic() - 100
+        self.guest._begin_boot()
+        self.guest._boot_began -= 100
+        self.enterContext(mock.patch("cleat_guest.guest.LOOK_SECONDS", 0.01))
         self.said = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
 
     def boots(self, *ready):
@@ -64,8 +66,37 @@ class WaitReady(unittest.TestCase):
 
     def test_one_that_never_agrees_is_an_error(self):
         self.boots(*(f"READY {boot} 1400.00" for boot in range(BOOTS_MAX + 1)))
-        with self.assertRaisesRegex(BenchError, "too fast at each of 3 boots"):
+        with self.assertRaisesRegex(BenchError, "its clock says 1400 s after"):
             self.guest.wait_ready()
+        self.assertEqual(self.guest.qmp.resets, BOOTS_MAX - 1)
+
+    def console_says(self, text):
+        with open(self.guest._console_path, "a", encoding="utf-8") as console:
+            console.write(text)
+
+    def test_one_that_waits_for_a_lost_timer_gets_another_boot(self):
+        self.boots("", "READY b 0.00")
+        self.console_says(f"[   23.4] rcu: \t{TIMER_LOST}0 timer-softirq=9\n")
+        self.guest.wait_ready()
+        self.assertEqual(self.guest.qmp.resets, 1)
+        self.assertIn("guest guest: its kernel waits for a timer that QEMU lost", self.said.getvalue())
+
+    def test_one_that_is_silent_for_another_reason_is_an_error(self):
+        self.console_says(f"{TIMER_LOST}0, and the boot before got over it\n")
+        self.guest._begin_boot()
+        self.boots("")
+        self.console_says("Kernel panic\n")
+        with self.assertRaisesRegex(GuestSilent, "Kernel panic"):
+            self.guest.wait_ready(timeout_s=0.1)
+        self.assertEqual(self.guest.qmp.resets, 0)
+
+    def test_a_lost_timer_after_the_first_boot_is_an_error(self):
+        self.boots("READY a 99.00", "")
+        self.guest.wait_ready()
+        self.guest._reset()
+        self.console_says(f"{TIMER_LOST}0\n")
+        with self.assertRaises(GuestSilent):
+            self.guest.wait_ready(timeout_s=0.1)
 
     def test_the_boot_before_does_not_count(self):
         self.boots("READY a 99.00\nREADY a 99.00", "READY b 0.00")
