@@ -144,7 +144,7 @@ class Verdicts(unittest.TestCase):
         for folder, value in (("one", 1), ("two", 2)):
             self.write(f"src/{folder}/own.h", f"#pragma once\ninline int Own() {{ return {value}; }}")
             for name in "ab":
-                self.write(f"src/{folder}/{name}.cc", f'#include "own.h"\nstatic_assert(__LINE__ > 0);')
+                self.write(f"src/{folder}/{name}.cc", '#include "own.h"\nstatic_assert(__LINE__ > 0);')
         self.compile({f"src/{folder}/{name}.cc": "" for folder in ("one", "two") for name in "ab"})
         self.assertEqual(self.tidy(), (4, 0, False))
         with open(self.path("build/lint/compile_commands.json"), encoding="utf-8") as file:
