@@ -47,15 +47,15 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
 
   uint64_t beats() const { return beats_.load(); }
-  // Whether it had at least half as many beats as another one while `during` ran. With less, its reactor has waited for a part
-  // of that time.
+  // Whether it had at least half as many beats as another one while `during` ran. With less, its reactor has waited for more
+  // than half of that time.
   template <typename During>
   bool KeepsUpWith(const Heartbeat& other, During during) const {
     const uint64_t before = beats();
     const uint64_t before_other = other.beats();
     during();
     const uint64_t others = other.beats() - before_other;
-    EXPECT_GT(others, 0U) << "there is nothing to keep up with";
+    EXPECT_GE(others, kBeats) << "there is nothing to keep up with";
     return 2 * (beats() - before) >= others;
   }
   // kBeats more, from now on.

@@ -193,12 +193,13 @@ class Guest:
         return self
 
     def _wait_boot(self, timeout_s):
-        """Until the next boot's end; BadBoot when it is one that another boot mends."""
+        """Until the next boot's end; BadBoot when it is one that another boot mends. Of a guest that ran before, its disks may be
+        at fault for what looks like QEMU's: there, only a fast clock is mended."""
         first = self._boot_id is None
         try:
             self._boot_id, uptime = self._wait_boot_id(time.monotonic() + timeout_s, first)
         except QemuEnded as ended:
-            if first and TCG_RACE in tail(self._log_path):
+            if first and TCG_RACE in self._said(self._log_path):
                 raise BadBoot(f"guest {self.name}: QEMU died of its own at boot ({TCG_RACE})", self._restart) from ended
             raise
         took = time.monotonic() - self._boot_began
@@ -212,7 +213,7 @@ class Guest:
             try:
                 line = self._read_line(look, "the boot's end")
             except GuestSilent as silent:
-                if first and TIMER_LOST in self._console():
+                if first and TIMER_LOST in self._said(self._console_path):
                     raise BadBoot(f"guest {self.name}: its kernel waits for a timer that QEMU lost", self._reset) from silent
                 if look == deadline:
                     raise
@@ -222,15 +223,18 @@ class Guest:
                 if boot_id != self._boot_id:
                     return boot_id, float(uptime)
 
-    def _console(self):
-        """What the guest's kernel has said since this boot began."""
-        with open(self._console_path, "rb") as console:
-            console.seek(self._console_began)
-            return console.read().decode(errors="replace")
+    def _said(self, path):
+        """What came into that log since this boot began."""
+        with open(path, "rb") as log:
+            log.seek(self._logged_before[path])
+            return log.read().decode(errors="replace")
 
     def _begin_boot(self):
         self._boot_began = time.monotonic()
-        self._console_began = os.path.getsize(self._console_path) if os.path.exists(self._console_path) else 0
+        self._logged_before = {}
+        for path in (self._console_path, self._log_path):
+            with open(path, "ab") as log:  # QEMU appends to it, and makes it when it likes
+                self._logged_before[path] = log.tell()
 
     def _restart(self):
         self.kill()

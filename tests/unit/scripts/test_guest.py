@@ -7,11 +7,12 @@ import os
 import socket
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../../scripts/guest"))
-from cleat_guest.guest import BOOTS_MAX, TIMER_LOST, Guest, GuestSilent  # noqa: E402
+from cleat_guest.guest import BOOTS_MAX, TCG_RACE, TIMER_LOST, Guest, GuestSilent, QemuEnded  # noqa: E402
 from cleat_guest.process import BenchError  # noqa: E402
 
 
@@ -89,6 +90,42 @@ class WaitReady(unittest.TestCase):
         with self.assertRaisesRegex(GuestSilent, "Kernel panic"):
             self.guest.wait_ready(timeout_s=0.1)
         self.assertEqual(self.guest.qmp.resets, 0)
+
+    def test_one_that_is_silent_for_a_while_is_waited_for(self):
+        self.boots("")
+        threading.Timer(0.1, self.theirs.sendall, (b"READY a 0.00\n",)).start()
+        self.guest.wait_ready()
+        self.assertEqual((self.guest._boot_id, self.guest.qmp.resets), ("a", 0))
+
+    def qemu_ends(self, *log):
+        """QEMU ends after these lines in its log; the one that is started after it boots."""
+        ours, theirs = socket.socketpair()
+        self.enterContext(ours)
+        self.enterContext(theirs)
+
+        def start():
+            self.guest._port, self.guest._buffer = ours, b""
+            theirs.sendall(b"READY b 0.00\n")
+
+        self.enterContext(mock.patch.object(self.guest, "start", start))
+        self.guest._process, self.guest._qmp_socket = mock.Mock(), mock.Mock()
+        with open(self.guest._log_path, "a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in log)
+        self.theirs.close()
+
+    def test_one_whose_qemu_died_of_its_race_is_started_again(self):
+        self.qemu_ends(f"qemu: {TCG_RACE} failed")
+        self.guest.wait_ready()
+        self.assertEqual(self.guest._boot_id, "b")
+        self.assertIn("guest guest: QEMU died of its own at boot", self.said.getvalue())
+
+    def test_one_whose_qemu_died_of_something_else_is_an_error(self):
+        with open(self.guest._log_path, "a", encoding="utf-8") as log:
+            log.write(f"qemu: {TCG_RACE} failed, a boot before\n")
+        self.guest._begin_boot()
+        self.qemu_ends("qemu: out of memory")
+        with self.assertRaisesRegex(QemuEnded, "out of memory"):
+            self.guest.wait_ready()
 
     def test_a_lost_timer_after_the_first_boot_is_an_error(self):
         self.boots("READY a 99.00", "")
