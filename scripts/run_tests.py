@@ -5,8 +5,8 @@
 Runs ctest over the tests of a build tree, as many at a time as their needs allow (PROCESSORS of a test counts quarters of a core),
 and names those that failed at the end. BUILD_DIR/logs/junit.xml has the times and outputs.
 
-With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), it gets a second try; if that
-passes, its name is written to FILE and the run is good. A test that looks for lost or torn data, or for what races (labels below),
+With --may-repeat-one, if a single test has failed and none had before (FILE does not exist), its name is written to FILE and it
+gets a second try; if that passes, the run is good. A test that looks for lost or torn data, or for what races (labels below),
 has one try always - lost once is lost -, and so has what hostile guests and callers do, and what a sanitizer or libFuzzer has
 reported on.
 
