@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "control/gate.h"
 #include "control/names.h"
 #include "control/reasons.h"
+#include "control/refusals.h"
 #include "control/spec_rules.h"
 
 namespace cleat::control {
@@ -45,6 +47,10 @@ Labels LabelsOf(const google::protobuf::Map<std::string, std::string>& labels) {
 }
 
 }  // namespace
+
+bool HostApplier::Names::Empty() const {
+  return disks.empty() && groups.empty() && clusters.empty() && controllers.empty() && attachments.empty();
+}
 
 Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& request) const {
   Names names;
@@ -88,7 +94,11 @@ Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& req
   dry_run_ = request.dry_run();
   response_.set_complete(true);
 
-  if (request.mode() == v1::APPLY_MODE_EXACT) RemoveOthers(*wanted);
+  if (request.mode() == v1::APPLY_MODE_EXACT) {
+    const auto removals = PlanRemovals(request, *wanted);
+    if (!removals.ok()) return removals.error();
+    for (const Removal& removal : *removals) RemoveOne(removal);
+  }
   for (const v1::Group& group : request.groups()) ApplyGroup(group);
   for (const v1::Cluster& cluster : request.clusters()) ApplyCluster(cluster);
   for (const v1::Disk& disk : request.disks()) ApplyDisk(disk);
@@ -126,76 +136,100 @@ auto HostApplier::Patiently(Call call) -> decltype(call()) {
 
 // ---- Removing ----
 
-// What is on its way out already is nobody's to remove again.
-HostApplier::Names HostApplier::PresentNames() {
-  Names names;
+// How many there are, and the newest revision of their intent: one that was made or changed has a newer one, and one that was
+// removed is missing.
+std::string HostApplier::Host::Etag() const {
+  size_t count = 0;
+  uint64_t newest = 0;
+  for (const PresentByName* kind : {&disks, &groups, &clusters, &controllers, &attachments}) {
+    count += kind->size();
+    for (const auto& [name, present] : *kind) newest = std::max(newest, RevisionOfEtag(present.etag));
+  }
+  return fmt::format("{:x}-{:x}", newest, count);
+}
+
+Result<HostApplier::Host> HostApplier::PresentHost() {
+  Host host;
   const auto watcher = state_.Watch();
-  while (watcher.ok()) {
+  if (!watcher.ok()) return watcher.error();
+  for (;;) {
     const auto event = (*watcher)->Next(std::chrono::milliseconds(0));
-    if (!event.ok() || *event == nullptr || (*event)->has_synced()) break;
+    if (!event.ok()) return event.error();
+    CLEAT_CHECK(*event != nullptr);  // the snapshot is there as a whole
     const v1::WatchResponse& resource = **event;
+    if (resource.has_synced()) return host;
     if (resource.has_disk() && resource.disk().status().state() != v1::DISK_STATE_DELETING)
-      names.disks.insert(resource.disk().name());
-    if (resource.has_cluster()) names.clusters.insert(resource.cluster().name());
-    if (resource.has_group()) names.groups.insert(resource.group().name());
+      host.disks[resource.disk().name()] = {resource.disk().etag(), resource.disk().spec().has_encryption()};
+    if (resource.has_cluster()) host.clusters[resource.cluster().name()] = {resource.cluster().etag()};
+    if (resource.has_group()) host.groups[resource.group().name()] = {resource.group().etag()};
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
-      names.controllers.insert(resource.controller().name());
+      host.controllers[resource.controller().name()] = {resource.controller().etag()};
     if (resource.has_attachment() && resource.attachment().status().state() != v1::ATTACHMENT_STATE_DETACHING)
-      names.attachments.insert(resource.attachment().name());
+      host.attachments[resource.attachment().name()] = {resource.attachment().etag()};
   }
-  return names;
 }
 
-template <typename Remove>
-void HostApplier::RemoveOne(const std::string& name, Remove remove) {
-  if (dry_run_) return Report(name, v1::APPLY_ACTION_DELETED);
-  const auto removed = Patiently(remove);
-  if (!removed.ok()) return ReportFailed(name, removed.error());
-  Report(name, v1::APPLY_ACTION_DELETED);
+template <auto kMethod, typename Request>
+Status HostApplier::Remove(HostState& state, const Removal& removal) {
+  Request request;
+  request.set_name(removal.name);
+  request.set_etag(removal.present.etag);
+  if (auto removed = (state.*kMethod)(request); !removed.ok()) return std::move(removed).error();
+  return Ok{};
 }
 
-void HostApplier::RemoveOthers(const Names& wanted) {
-  const Names present = PresentNames();
-  const auto others = [](const std::set<std::string>& all, const std::set<std::string>& kept) {
-    std::vector<std::string> names;
-    std::set_difference(all.begin(), all.end(), kept.begin(), kept.end(), std::back_inserter(names));
-    return names;
+Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::ApplyHostRequest& request,
+                                                                    const Names& wanted) {
+  auto host = PresentHost();
+  if (!host.ok()) return std::move(host).error();
+  response_.set_etag(host->Etag());
+  if (!request.etag().empty() && request.etag() != response_.etag()) {
+    return Refuse(
+        v1::REASON_ETAG_MISMATCH,
+        fmt::format(
+            "the host was changed: its etag is '{}', not '{:.40}'. Repeat the dry run, and decide anew",
+            response_.etag(), request.etag()),
+        {{"field", "etag"}, {"etag", response_.etag()}});
+  }
+  std::vector<Removal> removals;
+  const auto add_others = [&](const PresentByName& all, const std::set<std::string>& kept, auto remove) {
+    for (const auto& [name, present] : all) {
+      if (!kept.contains(name)) removals.push_back({name, present, remove});
+    }
   };
-  for (const std::string& name : others(present.attachments, wanted.attachments)) {
-    RemoveOne(name, [&] {
-      v1::DetachDiskRequest request;
-      request.set_name(name);
-      return state_.DetachDisk(request);
-    });
+  add_others(host->attachments, wanted.attachments, &Remove<&HostState::DetachDisk, v1::DetachDiskRequest>);
+  add_others(host->controllers, wanted.controllers,
+             &Remove<&HostState::DeleteController, v1::DeleteControllerRequest>);
+  add_others(host->groups, wanted.groups, &Remove<&HostState::DeleteGroup, v1::DeleteGroupRequest>);
+  add_others(host->disks, wanted.disks, &Remove<&HostState::DeleteDisk, v1::DeleteDiskRequest>);
+  add_others(host->clusters, wanted.clusters, &Remove<&HostState::DeleteCluster, v1::DeleteClusterRequest>);
+  if (wanted.Empty() && !request.allow_empty()) {
+    return Refuse(
+        v1::REASON_HOST_EMPTIED,
+        fmt::format("the request is EXACT and names nothing, which would remove all {} objects of the host: "
+                    "set allow_empty if that is meant",
+                    removals.size()),
+        {{"field", "allow_empty"}});
   }
-  for (const std::string& name : others(present.controllers, wanted.controllers)) {
-    RemoveOne(name, [&] {
-      v1::DeleteControllerRequest request;
-      request.set_name(name);
-      return state_.DeleteController(request);
-    });
+  if (removals.size() > request.max_removals() && !dry_run_) {
+    return Refuse(
+        v1::REASON_TOO_MANY_REMOVALS,
+        fmt::format(
+            "{} objects of the host are not in the request, {} for one, and it allows the removal of {}: "
+            "a dry run lists them; max_removals of {} allows it",
+            removals.size(), removals.front().name, request.max_removals(), removals.size()),
+        {{"field", "max_removals"}, {"limit", std::to_string(request.max_removals())}});
   }
-  for (const std::string& name : others(present.groups, wanted.groups)) {
-    RemoveOne(name, [&] {
-      v1::DeleteGroupRequest request;
-      request.set_name(name);
-      return state_.DeleteGroup(request);
-    });
+  return removals;
+}
+
+void HostApplier::RemoveOne(const Removal& removal) {
+  if (!dry_run_) {
+    const Status removed = Patiently([&] { return removal.remove(state_, removal); });
+    if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
-  for (const std::string& name : others(present.disks, wanted.disks)) {
-    RemoveOne(name, [&] {
-      v1::DeleteDiskRequest request;
-      request.set_name(name);
-      return state_.DeleteDisk(request);
-    });
-  }
-  for (const std::string& name : others(present.clusters, wanted.clusters)) {
-    RemoveOne(name, [&] {
-      v1::DeleteClusterRequest request;
-      request.set_name(name);
-      return state_.DeleteCluster(request);
-    });
-  }
+  Report(removal.name, v1::APPLY_ACTION_DELETED);
+  response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key);
 }
 
 // ---- Making and changing ----

@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
@@ -31,13 +33,36 @@ class HostApplier {
     std::set<std::string> clusters;
     std::set<std::string> controllers;
     std::set<std::string> attachments;
+    bool Empty() const;
+  };
+
+  // What is there and not on its way out already, by name.
+  struct Present {
+    std::string etag;
+    bool has_key = false;
+  };
+  using PresentByName = std::map<std::string, Present>;
+  struct Host {
+    PresentByName disks;
+    PresentByName groups;
+    PresentByName clusters;
+    PresentByName controllers;
+    PresentByName attachments;
+    std::string Etag() const;
+  };
+  struct Removal {
+    std::string name;
+    Present present;  // as it was when the call began: what was changed since stays
+    Status (*remove)(HostState& state, const Removal& removal);
   };
 
   Result<Names> NamesOf(const v1::ApplyHostRequest& request) const;
-  Names PresentNames();
-  void RemoveOthers(const Names& wanted);
-  template <typename Remove>
-  void RemoveOne(const std::string& name, Remove remove);
+  // What EXACT has to remove, in an order that works; an error when the request does not allow it.
+  Result<std::vector<Removal>> PlanRemovals(const v1::ApplyHostRequest& request, const Names& wanted);
+  Result<Host> PresentHost();
+  template <auto kMethod, typename Request>
+  static Status Remove(HostState& state, const Removal& removal);
+  void RemoveOne(const Removal& removal);
 
   void ApplyGroup(const v1::Group& group);
   void ApplyCluster(const v1::Cluster& cluster);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +15,12 @@ namespace cleat::control {
 
 inline std::string EtagOf(uint64_t intent_revision) {
   return fmt::format("{:x}", intent_revision);
+}
+
+inline uint64_t RevisionOfEtag(std::string_view etag) {
+  uint64_t revision = 0;
+  std::from_chars(etag.data(), etag.data() + etag.size(), revision, 16);
+  return revision;
 }
 
 // `conflict`: the resource that is waited for, when it is another one.

@@ -5,6 +5,8 @@ without root. The API's own errors are tests/system's."""
 
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import socket
@@ -65,6 +67,20 @@ class CtlTest(BenchTest):
             self.assertIn(word, caught.exception.message)
         self.cleat.engine.check_running()
         self.cleat.list("disk")
+
+
+    def at_terminal(self, answer, *arguments):
+        """(status, what it said) of cleatctl when somebody at a terminal answers its question."""
+        ours, theirs = pty.openpty()
+        with open(ours, "r+b", buffering=0) as terminal, open(theirs, "r+b", buffering=0) as its:
+            child = subprocess.Popen(["cleatctl", *arguments], stdin=its, stdout=subprocess.DEVNULL, stderr=its, env=self.environment)
+            self.addCleanup(self.end, child)
+            said = b""
+            while not said.endswith(b"[y/N] "):
+                self.assertTrue(select.select([terminal], [], [], SECONDS)[0], said)
+                said += terminal.read(4096)
+            terminal.write(answer.encode() + b"\n")
+            return child.wait(timeout=SECONDS), said.decode()
 
 
 class RefusalTest(CtlTest):
@@ -202,8 +218,18 @@ class CommandTest(CtlTest):
 
         write("disks: []\n")
         self.assertEqual(actions(), {})
-        self.assertEqual(actions("--mode", "exact", "--dry-run"), dict.fromkeys(names, "DELETED"))
-        self.assertEqual(actions("--mode", "exact"), dict.fromkeys(names, "DELETED"))
+        exact = ("--mode", "exact", "--allow-empty")
+        self.assertEqual(actions(*exact, "--dry-run"), dict.fromkeys(names, "DELETED"))
+        self.refused(["apply", "-f", path, "--mode", "exact", "--yes"], "HOST_EMPTIED", "--allow-empty")
+        self.refused(["apply", "-f", path, *exact], "4 objects", "disks/data", "--yes", status=2)
+        for answer in ("n", "", "no"):
+            status, said = self.at_terminal(answer, "apply", "-f", path, *exact)
+            self.assertEqual(status, 1)
+            self.assertIn("controllers/vm1/attachments/root", said)
+        write(HOST)
+        self.assertEqual(actions(), dict.fromkeys(names, "UNCHANGED"))
+        write("disks: []\n")
+        self.assertEqual(self.at_terminal("y", "apply", "-f", path, *exact)[0], 0)
         self.assertEqual(self.cleat.list("attachment") + self.cleat.list("disk"), [])
 
     def test_what_is_listed_can_be_applied_again(self):
@@ -283,7 +309,7 @@ controllers:
         with open(path, "w", encoding="utf-8") as file:
             file.write(host.replace("groups/vm}", "groups/none}"))
         self.refused(["apply", "-f", path], "controllers/c0", "groups/none", "1 of 2 objects failed")
-        self.assertEqual(actions("groups: []\n", "--mode", "exact"), [("controllers/c0", "DELETED"), ("groups/vm", "DELETED")])
+        self.assertEqual(actions("groups: []\n", "--mode", "exact", "--allow-empty", "--yes"), [("controllers/c0", "DELETED"), ("groups/vm", "DELETED")])
 
     def test_clusters(self):
         keyring = self.bench.path("keyring")

@@ -316,6 +316,21 @@ class ApplyTest : public ApiCallsTest {
     controller.set_name("controllers/vm1");
     return request;
   }
+  // Removes as many objects as there may be.
+  static v1::ApplyHostRequest Empty(uint32_t max_removals) {
+    v1::ApplyHostRequest request;
+    request.set_mode(v1::APPLY_MODE_EXACT);
+    request.set_allow_empty(true);
+    request.set_max_removals(max_removals);
+    return request;
+  }
+  v1::Reason ReasonOfApply(const v1::ApplyHostRequest& request) {
+    const auto response = HostApplier(state(), Never).Apply(request);
+    return response.ok() ? v1::REASON_UNSPECIFIED : ReasonOf(response.error());
+  }
+  static constexpr const char* kAllUnchanged =
+      "UNCHANGED disks/root, UNCHANGED disks/data, UNCHANGED controllers/vm1, UNCHANGED "
+      "controllers/vm1/attachments/root, UNCHANGED controllers/vm1/attachments/data";
   // "CREATED disks/root, ..."
   std::string Apply(const v1::ApplyHostRequest& request) {
     const auto response = HostApplier(state(), Never).Apply(request);
@@ -340,9 +355,7 @@ TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
   EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok()) << "a dry run does nothing";
   request.set_dry_run(false);
   EXPECT_EQ(Apply(request), created);
-  EXPECT_EQ(Apply(request),
-            "UNCHANGED disks/root, UNCHANGED disks/data, UNCHANGED controllers/vm1, UNCHANGED "
-            "controllers/vm1/attachments/root, UNCHANGED controllers/vm1/attachments/data");
+  EXPECT_EQ(Apply(request), kAllUnchanged);
 
   request.mutable_disks(0)->mutable_spec()->set_size_bytes(8 * kMiB);
   request.mutable_disks(1)->mutable_spec()->set_serial("another");
@@ -354,6 +367,7 @@ TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
   auto moved = Host();
   moved.mutable_disks(0)->mutable_spec()->set_size_bytes(8 * kMiB);
   moved.set_mode(v1::APPLY_MODE_EXACT);
+  moved.set_max_removals(4);
   moved.mutable_disks()->RemoveLast();
   moved.mutable_attachments()->RemoveLast();
   moved.mutable_controllers(0)->set_name("controllers/vm2");
@@ -363,9 +377,7 @@ TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
             "DELETED controllers/vm1/attachments/data, DELETED controllers/vm1/attachments/root, DELETED "
             "controllers/vm1, DELETED disks/data, UNCHANGED disks/root, CREATED controllers/vm2, CREATED "
             "controllers/vm2/attachments/root");
-  v1::ApplyHostRequest empty;
-  empty.set_mode(v1::APPLY_MODE_EXACT);
-  EXPECT_EQ(Apply(empty),
+  EXPECT_EQ(Apply(Empty(3)),
             "DELETED controllers/vm2/attachments/root, DELETED controllers/vm2, DELETED disks/root");
 }
 
@@ -393,9 +405,99 @@ TEST_F(ApplyTest, ClustersComeBeforeTheirDisksAndGoAfterThem) {
   get.set_name("clusters/ceph");
   cluster = *state().GetCluster(get);
   EXPECT_EQ(Apply(request), "UNCHANGED clusters/ceph, UNCHANGED disks/db");
-  v1::ApplyHostRequest empty;
-  empty.set_mode(v1::APPLY_MODE_EXACT);
-  EXPECT_EQ(Apply(empty), "DELETED disks/db, DELETED clusters/ceph");
+  EXPECT_EQ(Apply(Empty(2)), "DELETED disks/db, DELETED clusters/ceph");
+}
+
+TEST_F(ApplyTest, ARequestThatNamesNothingRemovesNothingUnlessThatIsMeant) {
+  Apply(Host());
+  v1::ApplyHostRequest request = Empty(5);
+  request.set_allow_empty(false);
+  for (const bool dry_run : {true, false}) {
+    request.set_dry_run(dry_run);
+    EXPECT_EQ(ReasonOfApply(request), v1::REASON_HOST_EMPTIED);
+  }
+  EXPECT_EQ(Apply(Host()), kAllUnchanged);
+  request.set_allow_empty(true);
+  Apply(request);
+  EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok());
+}
+
+TEST_F(ApplyTest, NoMoreIsRemovedThanTheRequestAllows) {
+  Apply(Host());
+  v1::ApplyHostRequest request = Host();
+  request.set_mode(v1::APPLY_MODE_EXACT);
+  EXPECT_EQ(Apply(request), kAllUnchanged) << "nothing is to be removed";
+  request.mutable_attachments()->RemoveLast();
+  request.mutable_disks()->RemoveLast();
+  const std::string removed =
+      "DELETED controllers/vm1/attachments/data, DELETED disks/data, UNCHANGED disks/root, UNCHANGED "
+      "controllers/vm1, UNCHANGED controllers/vm1/attachments/root";
+  for (const uint32_t allowed : {0, 1}) {
+    request.set_max_removals(allowed);
+    EXPECT_EQ(ReasonOfApply(request), v1::REASON_TOO_MANY_REMOVALS);
+    EXPECT_EQ(Apply(Host()), kAllUnchanged);
+  }
+  request.set_dry_run(true);
+  EXPECT_EQ(Apply(request), removed) << "a dry run tells how many there are";
+  request.set_dry_run(false);
+  request.set_max_removals(2);
+  EXPECT_EQ(Apply(request), removed);
+}
+
+TEST_F(ApplyTest, APlanHoldsOnlyAsLongAsTheHostStays) {
+  Apply(Host());
+  v1::ApplyHostRequest request = Empty(100);
+  request.set_dry_run(true);
+  const auto plan = [&] { return HostApplier(state(), Never).Apply(request)->etag(); };
+  const auto stale = [&](const std::string& etag) {
+    v1::ApplyHostRequest again = Empty(100);
+    again.set_etag(etag);
+    return ReasonOfApply(again) == v1::REASON_ETAG_MISMATCH;
+  };
+  std::string etag = plan();
+  EXPECT_EQ(plan(), etag);
+  ASSERT_TRUE(state().CreateDisk(NullDisk("another")).ok());
+  EXPECT_TRUE(stale(etag)) << "made since";
+  etag = plan();
+  v1::UpdateDiskRequest update;
+  update.mutable_disk()->set_name("disks/another");
+  (*update.mutable_disk()->mutable_labels())["a"] = "b";
+  update.mutable_update_mask()->add_paths("labels");
+  ASSERT_TRUE(state().UpdateDisk(update).ok());
+  EXPECT_TRUE(stale(etag)) << "changed since";
+  etag = plan();
+  v1::DeleteDiskRequest remove;
+  remove.set_name("disks/another");
+  ASSERT_TRUE(state().DeleteDisk(remove).ok());
+  EXPECT_TRUE(stale(etag)) << "removed since";
+  EXPECT_EQ(Apply(Host()), kAllUnchanged);
+  EXPECT_FALSE(stale(plan()));
+}
+
+TEST_F(ApplyTest, WhatChangesMeanwhileIsNotRemoved) {
+  Apply(Host());
+  engine_->Hold("Detach");
+  bool changed = false;
+  HostApplier applier(state(), [&] {
+    if (!std::exchange(changed, true)) {
+      v1::UpdateDiskRequest update;
+      update.mutable_disk()->set_name("disks/root");
+      (*update.mutable_disk()->mutable_labels())["a"] = "b";
+      update.mutable_update_mask()->add_paths("labels");
+      EXPECT_TRUE(state().UpdateDisk(update).ok());
+      engine_->Release();
+    }
+    return false;
+  });
+  const auto response = applier.Apply(Empty(100));
+  ASSERT_TRUE(response.ok());
+  EXPECT_TRUE(changed);
+  std::string failed;
+  for (const v1::ApplyResult& result : response->results()) {
+    if (result.action() == v1::APPLY_ACTION_FAILED) failed += result.name();
+  }
+  EXPECT_EQ(failed, "disks/root");
+  EXPECT_TRUE(state().GetDisk(GetDisk("root")).ok());
 }
 
 TEST_F(ApplyTest, ARequestThatMakesNoSenseDoesNothing) {

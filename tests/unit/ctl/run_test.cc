@@ -249,6 +249,56 @@ TEST_F(RunTest, ApplyReportsOnEachObject) {
   EXPECT_EQ(Ctl({"apply", "-f", "/nowhere"}).code, kUsage);
 }
 
+// What removes is planned first; and as nobody is at a terminal here, nothing is done without --yes.
+TEST_F(RunTest, ApplyRemovesOnlyWhatWasPlannedAndMeant) {
+  std::vector<v1::ApplyHostRequest> calls;
+  cleatd_.apply_host = [&](const v1::ApplyHostRequest& request, v1::ApplyHostResponse& response) {
+    calls.push_back(request);
+    for (const char* name : {"disks/b", "disks/c"}) {
+      v1::ApplyResult& result = *response.add_results();
+      result.set_name(name);
+      result.set_action(v1::APPLY_ACTION_DELETED);
+      result.set_deletes_key(std::string(name) == "disks/c");
+    }
+    response.set_complete(true);
+    response.set_etag("7-2");
+    return grpc::Status::OK;
+  };
+  const std::string path = folder_ + "/host.yaml";
+  FILE* file = fopen(path.c_str(), "w");
+  fputs("disks: [{name: disks/a}]\n", file);
+  fclose(file);
+  const auto apply = [&](std::vector<const char*> more) {
+    calls.clear();
+    std::vector<const char*> arguments = {"apply", "-f", path.c_str(), "--mode", "exact"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Ctl(arguments);
+  };
+
+  Outcome outcome = apply({});
+  EXPECT_EQ(outcome.code, kUsage);
+  EXPECT_EQ(outcome.err,
+            "cleatctl: 2 objects of the host are not in the file, and will be removed:\n  disks/b\n"
+            "  disks/c  and with it its key\n"
+            "nobody is at a terminal to be asked: give --yes if that is meant. Nothing was done\n");
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_TRUE(calls[0].dry_run());
+
+  outcome = apply({"--yes", "--max-removals", "1"});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("more than --max-removals 1: nothing was done"));
+  ASSERT_EQ(calls.size(), 1U);
+
+  outcome = apply({"--yes", "--max-removals", "2"});
+  EXPECT_EQ(outcome.code, kOk);
+  EXPECT_EQ(outcome.out, "ACTION   NAME     REASON  MESSAGE\nDELETED  disks/b\nDELETED  disks/c\n");
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_FALSE(calls[1].dry_run());
+  EXPECT_EQ(calls[1].max_removals(), 2U);
+  EXPECT_EQ(calls[1].etag(), "7-2");
+  EXPECT_FALSE(calls[1].allow_empty());
+}
+
 TEST_F(RunTest, NobodyThere) {
   server_->Shutdown();
   std::filesystem::remove(folder_ + "/api.sock");
