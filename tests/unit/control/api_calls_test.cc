@@ -17,8 +17,8 @@
 #include "control/reasons.h"
 #include "fake_engine.h"
 #include "requests.h"
-#include "temp_dir.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::api_calls_test {
 namespace {
@@ -72,7 +72,7 @@ class ApiCallsTest : public ::testing::Test {
   }
   HostState& state() { return daemon_->state(); }
 
-  TempDir dir_;
+  test::TempDir dir_;
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<FakeEngine> engine_;
 };

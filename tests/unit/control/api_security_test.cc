@@ -19,7 +19,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "requests.h"
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::api_security_test {
 namespace {
@@ -133,7 +133,7 @@ class SecurityTest : public ::testing::Test {
     return stub.ApplyHost(&context, request, &response);
   }
 
-  TempDir dir_;
+  test::TempDir dir_;
   DaemonOptions options_;
   std::unique_ptr<Daemon> daemon_;
 };

@@ -12,8 +12,8 @@
 #include "control/daemon.h"
 #include "fake_engine.h"
 #include "requests.h"
-#include "temp_dir.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::api_test {
 namespace {
@@ -61,7 +61,7 @@ class ApiTest : public ::testing::Test {
     for (const std::string& part : says) EXPECT_NE(run.out.find(part), std::string::npos) << run.out;
   }
 
-  TempDir dir_;
+  test::TempDir dir_;
   DaemonOptions options_;
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<v1::Cleat::Stub> stub_;
@@ -90,7 +90,7 @@ TEST_F(ApiTest, ASecondDaemonOnTheSameFolderOrSocketIsRefused) {
   const auto second = Daemon::Start(options_);
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.error().message.find("another cleatd"), std::string::npos);
-  const TempDir other;
+  const test::TempDir other;
   DaemonOptions same_socket = options_;
   same_socket.state_dir = other.path();
   same_socket.engine_socket = other / "engine.sock";

@@ -14,7 +14,7 @@
 #include "control/host_state.h"
 #include "control/reasons.h"
 #include "requests.h"
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::attach_together_test {
 namespace {
@@ -69,7 +69,7 @@ class AttachTogetherTest : public ::testing::Test {
     return names;
   }
 
-  TempDir dir_;
+  test::TempDir dir_;
   MemoryKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;

@@ -14,7 +14,7 @@
 #include "fake_engine.h"
 #include "keys/keyring.h"
 #include "leaping_clock.h"
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control {
 
@@ -90,7 +90,7 @@ class ConductorRig : public ::testing::Test {
                             .take_ns = kHourNs,
                             .take_over_ns = kHourNs,
                             .reunion_ns = kHourNs};
-  TempDir dir_;
+  test::TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   LeapingClock clock_;
   std::unique_ptr<keys::Keyring> keyring_;

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "requests.h"
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::host_state_test {
 namespace {
@@ -49,7 +49,7 @@ class HostStateTest : public ::testing::Test {
     }
   }
 
-  TempDir dir_;
+  test::TempDir dir_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<MemoryKeeper> memory_;
   std::unique_ptr<HostState> state_;

@@ -7,7 +7,7 @@
 #include "control/reasons.h"
 #include "control/translate.h"
 #include "requests.h"
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::migration_test {
 namespace {
@@ -66,7 +66,7 @@ class MigrationTest : public ::testing::Test {
     Say("b", v1::ATTACHMENT_STATE_READY);
   }
 
-  TempDir dir_;
+  test::TempDir dir_;
   MemoryKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;

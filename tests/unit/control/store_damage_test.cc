@@ -14,8 +14,8 @@
 #include "control/store.h"
 #include "full_disk.h"
 #include "requests.h"
-#include "temp_dir.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::store_damage_test {
 namespace {
@@ -43,7 +43,7 @@ v1::Reason ReasonOfOpening(const std::string& folder) {
 // Made by the first version: four disks, three controllers of which one is being deleted, three attachments of which one
 // is being detached.
 TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
-  const TempDir dir;
+  const test::TempDir dir;
   std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema1.db"), dir / "cleat.db");
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
@@ -80,7 +80,7 @@ TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
 
 // Made by the version before groups: two disks, one with labels, a controller, an attachment.
 TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
-  const TempDir dir;
+  const test::TempDir dir;
   const std::string path = dir / "cleat.db";
   const auto copy = [&] {
     std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema2.db"), path,
@@ -116,7 +116,7 @@ TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
 
 // Made by the version before clusters: a group, two disks, one limited, one encrypted, a controller, an attachment.
 TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
-  const TempDir dir;
+  const test::TempDir dir;
   std::filesystem::copy_file(test::SourceFile("tests/unit/control/data/schema3.db"), dir / "cleat.db");
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
@@ -144,7 +144,7 @@ TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
 // ---- A full disk ----
 
 TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
-  const TempDir dir;
+  const test::TempDir dir;
   std::set<std::string> acknowledged;
   {
     auto store = Store::Open(dir.path());
@@ -182,7 +182,7 @@ TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
 }
 
 TEST(FullStoreTest, AFullDiskRefusesAllRowsOfATransactionAndTakesTheNextOne) {
-  const TempDir dir;
+  const test::TempDir dir;
   AttachmentRow a;
   a.controller = "c";
   a.id = "a";
@@ -221,7 +221,7 @@ class DamagedStoreTest : public ::testing::Test {
   }
   void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
 
-  TempDir dir_;
+  test::TempDir dir_;
   const std::string path_ = dir_ / "cleat.db";
   std::string good_;
 };

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cleat::control::store_test {
 namespace {
@@ -27,7 +27,7 @@ DiskRow StoredDisk(const std::string& id) {
 }
 
 TEST(StoreTest, EverythingIsReadBackAfterReopening) {
-  const TempDir dir;
+  const test::TempDir dir;
   {
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -70,7 +70,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
 }
 
 TEST(StoreTest, ASecondOpenerIsRefused) {
-  const TempDir dir;
+  const test::TempDir dir;
   const auto first = Store::Open(dir.path());
   ASSERT_TRUE(first.ok());
   const auto second = Store::Open(dir.path());
@@ -79,7 +79,7 @@ TEST(StoreTest, ASecondOpenerIsRefused) {
 }
 
 TEST(StoreTest, AStoreOfANewerVersionIsRefusedAndLeftAlone) {
-  const TempDir dir;
+  const test::TempDir dir;
   ASSERT_TRUE(Store::Open(dir.path()).ok());
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((dir / "cleat.db").c_str(), &db), SQLITE_OK);
@@ -91,7 +91,7 @@ TEST(StoreTest, AStoreOfANewerVersionIsRefusedAndLeftAlone) {
 }
 
 TEST(StoreTest, RevisionsAreNeverHandedOutTwice) {
-  const TempDir dir;
+  const test::TempDir dir;
   uint64_t last = 0;
   for (int i = 0; i < 3; ++i) {
     auto store = Store::Open(dir.path());
@@ -106,7 +106,7 @@ TEST(StoreTest, RevisionsAreNeverHandedOutTwice) {
 // The child writes rows, and says so after each. It is killed in the middle.
 TEST(StoreTest, WhatWasAcknowledgedSurvivesKillMinusNine) {
   constexpr int kRowsBeforeTheKill = 50;
-  const TempDir dir;
+  const test::TempDir dir;
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
   const pid_t child = fork();

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace cleat::control {
+namespace cleat::test {
 
 class TempDir {
  public:
@@ -31,4 +31,4 @@ class TempDir {
   std::string path_;
 };
 
-}  // namespace cleat::control
+}  // namespace cleat::test

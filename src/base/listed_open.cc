@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/listed_open.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace cleat {
+namespace {
+
+Error NotListed(const PathLists& lists, PathKind kind, const std::string& what) {
+  return {ErrorCode::kPermissionDenied,
+          what + " is not among the paths that callers may name: " + lists.HowToList(kind)};
+}
+
+// Of `name`, a path below the folder: links are not followed, wherever they lead.
+UniqueFd OpenBeneath(const UniqueFd& folder, const std::string& name, uint64_t flags) {
+  open_how how{};
+  how.flags = flags | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  return UniqueFd(static_cast<int>(syscall(SYS_openat2, folder.get(), name.c_str(), &how, sizeof how)));
+}
+
+Error WhyNot(int error_number, const std::string& what, const std::string& entry) {
+  if (error_number == ELOOP || error_number == EXDEV) {
+    return {ErrorCode::kPermissionDenied, what + " leads through a symbolic link below " + entry +
+                                              ", which is not followed there: name what it leads to"};
+  }
+  return ErrnoError(error_number, what + " can't be opened");
+}
+
+// `flags` for what is at the path, which is below an entry of that kind.
+Result<UniqueFd> OpenBelow(const PathLists& lists, PathKind kind, const std::string& path, uint64_t flags,
+                           const std::string& what) {
+  const auto entry = lists.EntryOf(kind, path);
+  if (!entry) return NotListed(lists, kind, what);
+  // The folder is the operator's own word: links in it are followed.
+  const UniqueFd folder(open(entry->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return ErrnoError(errno, what + ": the folder " + *entry + " can't be opened");
+  UniqueFd fd = OpenBeneath(folder, path.substr(*entry == "/" ? 1 : entry->size() + 1), flags);
+  if (!fd) return WhyNot(errno, what, *entry);
+  return fd;
+}
+
+// Whether a listed name leads to the device of that number.
+bool IsListedDevice(const PathLists& lists, dev_t device) {
+  if (lists.IsOpen(PathKind::kDevice)) return true;
+  for (const std::string& pattern : lists.entries(PathKind::kDevice)) {
+    glob_t found{};
+    bool listed = false;
+    if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+      listed = std::any_of(found.gl_pathv, found.gl_pathv + found.gl_pathc, [device](const char* name) {
+        struct stat info {};
+        return stat(name, &info) == 0 && S_ISBLK(info.st_mode) && info.st_rdev == device;
+      });
+    }
+    globfree(&found);
+    if (listed) return true;
+  }
+  return false;
+}
+
+Error Neither(const std::string& what) {
+  return {ErrorCode::kFailedPrecondition,
+          what + " is neither a regular file nor a block device: name one that is"};
+}
+
+}  // namespace
+
+Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path, const std::string& what) {
+  struct stat info {};
+  if (lists.EntryOf(PathKind::kFile, path)) {
+    auto fd = OpenBelow(lists, PathKind::kFile, path, O_PATH, what);
+    // A link to a listed device is as good as the device.
+    if (!fd.ok() && fd.error().code != ErrorCode::kPermissionDenied) return fd;
+    if (fd.ok() && fstat(fd->get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
+    if (fd.ok() && S_ISREG(info.st_mode)) return fd;
+  }
+  UniqueFd fd(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!fd) {
+    const int error_number = errno;
+    // Whether it is there is no business of callers who may not name it.
+    if (!lists.EntryOf(PathKind::kFile, path) && !lists.EntryOf(PathKind::kDevice, path))
+      return NotListed(lists, PathKind::kFile, what);
+    return ErrnoError(error_number, what + " can't be opened");
+  }
+  if (fstat(fd.get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
+  if (S_ISBLK(info.st_mode)) {
+    if (IsListedDevice(lists, info.st_rdev)) return fd;
+    return NotListed(lists, PathKind::kDevice, what);
+  }
+  if (S_ISREG(info.st_mode)) {
+    const auto entry = lists.EntryOf(PathKind::kFile, path);
+    return entry ? WhyNot(ELOOP, what, *entry) : NotListed(lists, PathKind::kFile, what);
+  }
+  return lists.EntryOf(PathKind::kFile, path) ? Neither(what) : NotListed(lists, PathKind::kFile, what);
+}
+
+Result<UniqueFd> OpenListedKeys(const PathLists& lists, const std::string& path, const std::string& what) {
+  auto fd = OpenBelow(lists, PathKind::kKey, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, what);
+  if (!fd.ok()) return fd;
+  struct stat info {};
+  if (fstat(fd->get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
+  if (!S_ISREG(info.st_mode))
+    return Error(ErrorCode::kFailedPrecondition, what + " is no regular file: name one");
+  return fd;
+}
+
+Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const std::string& path,
+                                  const std::string& what) {
+  const auto entry = lists.EntryOf(kind, path);
+  if (!entry) return NotListed(lists, kind, what);
+  const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  if (folder == *entry || folder == "/") {
+    UniqueFd fd(open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return ErrnoError(errno, what + ": the folder " + folder + " can't be opened");
+    return fd;
+  }
+  return OpenBelow(lists, kind, folder, O_PATH | O_DIRECTORY, what + ": the folder " + folder);
+}
+
+UniqueFd ReopenAs(const UniqueFd& found, int flags) {
+  return UniqueFd(open(PathOf(found).c_str(), flags | O_CLOEXEC));
+}
+
+std::string PathOf(const UniqueFd& fd) {
+  return "/proc/self/fd/" + std::to_string(fd.get());
+}
+
+}  // namespace cleat

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens what a caller named, only if the operator's lists allow what was opened: below a listed folder without following links
+// (openat2, Linux 5.6), and of devices by their number, whatever name led there. Nothing that happens to the path between a look and an
+// open can change the outcome. Blocks on the file system.
+//
+// Errors: kPermissionDenied when the lists do not allow it, or a link leads out of what they allow; else as open(2) says. `what` begins
+// the message: "disks/a: file '/srv/a'".
+#pragma once
+
+#include <string>
+
+#include "base/path_lists.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace cleat {
+
+// A disk's regular file or block device, examined without any effect on it (O_PATH): open it by ReopenAs. kFailedPrecondition for
+// what is neither.
+Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path, const std::string& what);
+// A regular file with keys, O_RDONLY.
+Result<UniqueFd> OpenListedKeys(const PathLists& lists, const std::string& path, const std::string& what);
+// The folder of a path below a listed folder, O_PATH; the path's last name need not be there. For files that are made, and for sockets.
+Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const std::string& path,
+                                  const std::string& what);
+
+// The same file, opened with these flags (open(2)); O_CLOEXEC is added. Invalid, with errno set, when that fails.
+UniqueFd ReopenAs(const UniqueFd& found, int flags);
+// "/proc/self/fd/N", by which calls that take a path reach exactly that file, or that folder's NAME.
+std::string PathOf(const UniqueFd& fd);
+
+}  // namespace cleat
