@@ -162,7 +162,9 @@ TEST_F(ListedOpenTest, ASlashOpensEverything) {
   lists_ = *lists;
   EXPECT_EQ(Find("outside/secret"), "outside/secret");
   EXPECT_TRUE(OpenListedFolder(lists_, PathKind::kSocket, Path("outside/new"), "x").ok());
-  if (MakeDevice("outside/any", 3)) EXPECT_EQ(Find("outside/any"), "device 3");
+  if (MakeDevice("outside/any", 3)) {
+    EXPECT_EQ(Find("outside/any"), "device 3");
+  }
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST_F(RunTest, ApplyRemovesOnlyWhatWasPlannedAndMeant) {
 
   outcome = apply({"--yes", "--max-removals", "2"});
   EXPECT_EQ(outcome.code, kOk);
-  EXPECT_EQ(outcome.out, "ACTION   NAME     REASON  MESSAGE\nDELETED  disks/b\nDELETED  disks/c\n");
+  EXPECT_EQ(outcome.out, "ACTION   NAME\nDELETED  disks/b\nDELETED  disks/c\n");
   ASSERT_EQ(calls.size(), 2U);
   EXPECT_FALSE(calls[1].dry_run());
   EXPECT_EQ(calls[1].max_removals(), 2U);
