@@ -6,9 +6,12 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <chrono>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "control/names.h"
 #include "keys/kek_file.h"
 
 namespace cleat::control {
@@ -67,12 +70,41 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
   }
   if (files.empty()) {
     files.push_back(options.state_dir + "/kek");
-    const auto made = keys::LoadOrMakeKekFile(files.front());
-    if (!made.ok()) return made.error();
+    if (auto status = MakeFirstKek(files.front()); !status.ok()) return status;
   }
   if (auto status = keyring_.SetFiles(files); !status.ok()) return status;
   spdlog::info("key-encryption keys: {} (from {})", fmt::join(keyring_.ids(), ", "), fmt::join(files, ", "));
   return Ok{};
+}
+
+// If there is no key yet. Where there was one, a new one would open nothing that the store holds, and hide that the old one is gone.
+Status Daemon::MakeFirstKek(const std::string& path) {
+  const auto there = keys::LoadKekFile(path);
+  if (!there.ok() && there.error().code == ErrorCode::kNotFound) {
+    const auto rows = store_->Load();
+    if (!rows.ok()) return rows.error();
+    std::map<std::string, std::string> needed;  // a key-encryption key's id, and one of the objects
+    for (const DiskRow& disk : rows->disks) {
+      if (disk.spec.has_encryption())
+        needed.emplace(disk.spec.encryption().wrapped_key().key_encryption_key(), DiskName(disk.id));
+    }
+    for (const ClusterRow& cluster : rows->clusters) {
+      if (cluster.spec.has_wrapped_key())
+        needed.emplace(cluster.spec.wrapped_key().key_encryption_key(), ClusterName(cluster.id));
+    }
+    if (!needed.empty()) {
+      return Error(
+          ErrorCode::kFailedPrecondition,
+          fmt::format(
+              "there is no key-encryption key at '{}', and the store holds keys that only {} can open, that "
+              "of {} for "
+              "one: put the file back from its backup, or name it (--kek-file). If it is lost, so are the "
+              "encrypted disks: to go on without them, make a new one there (openssl rand -hex 32)",
+              path, needed.begin()->first, needed.begin()->second));
+    }
+  }
+  const auto made = keys::LoadOrMakeKekFile(path);
+  return made.ok() ? Status(Ok{}) : Status(made.error());
 }
 
 Status Daemon::StartApi(const DaemonOptions& options) {

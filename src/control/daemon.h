@@ -63,6 +63,7 @@ class Daemon {
  private:
   Daemon() = default;
   Status ReadKeys(const DaemonOptions& options);
+  Status MakeFirstKek(const std::string& path);
   Status StartApi(const DaemonOptions& options);
   bool CheckHealth();
 

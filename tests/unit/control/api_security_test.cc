@@ -129,6 +129,8 @@ class SecurityTest : public ::testing::Test {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::ApplyHostRequest request;
     request.set_mode(v1::APPLY_MODE_EXACT);
+    request.set_allow_empty(true);
+    request.set_max_removals(100);
     v1::ApplyHostResponse response;
     return stub.ApplyHost(&context, request, &response);
   }

@@ -100,6 +100,39 @@ TEST_F(ApiTest, ASecondDaemonOnTheSameFolderOrSocketIsRefused) {
   EXPECT_TRUE(Create(NullDisk("a")).ok()) << "the first one is not disturbed";
 }
 
+TEST_F(ApiTest, AKeyEncryptionKeyThatIsGoneIsNotReplacedInSilence) {
+  auto request = NullDisk("secret");
+  v1::Encryption& encryption = *request.mutable_disk()->mutable_spec()->mutable_encryption();
+  std::string key;
+  for (char c = 0; c < 64; ++c) key += c;
+  encryption.set_plain_key(key);
+  encryption.set_cipher(v1::CIPHER_AES_256_XTS);
+  ASSERT_TRUE(Create(request).ok());
+  daemon_.reset();
+  const std::string kek = dir_ / "kek";
+  const std::string away = dir_ / "elsewhere";
+  std::filesystem::rename(kek, away);
+  const auto refused = Daemon::Start(options_);
+  ASSERT_FALSE(refused.ok());
+  for (const std::string& part : {kek, std::string("disks/secret"), std::string("--kek-file")}) {
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
+  EXPECT_FALSE(std::filesystem::exists(kek));
+  // It is put back, or named; or all that needs it is gone.
+  DaemonOptions named = options_;
+  named.kek_files = {away};
+  ASSERT_TRUE(Daemon::Start(named).ok());
+  std::filesystem::rename(away, kek);
+  auto daemon = Daemon::Start(options_);
+  ASSERT_TRUE(daemon.ok()) << daemon.error().message;
+  v1::DeleteDiskRequest remove;
+  remove.set_name("disks/secret");
+  ASSERT_TRUE((*daemon)->state().DeleteDisk(remove).ok());
+  daemon->reset();
+  std::filesystem::remove(kek);
+  EXPECT_TRUE(Daemon::Start(options_).ok());
+}
+
 TEST_F(ApiTest, WatchGivesASnapshotAndThenChangesUntilTheEnd) {
   ASSERT_TRUE(Create(NullDisk("a")).ok());
   grpc::ClientContext context;
