@@ -207,7 +207,7 @@ Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::Ap
     return Refuse(
         v1::REASON_HOST_EMPTIED,
         fmt::format("the request is EXACT and names nothing, which would remove all {} objects of the host: "
-                    "set allow_empty if that is meant",
+                    "set allow_empty (cleatctl apply --allow-empty) if that is meant",
                     removals.size()),
         {{"field", "allow_empty"}});
   }
