@@ -65,10 +65,11 @@ virtio_blk_config Config(const block::Geometry& geometry, uint32_t queues) {
 }  // namespace
 
 BlkModel::BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial,
-                   uint32_t queues, EntranceFn entrance)
+                   uint32_t queues, EntranceFn entrance, DiskIdentity disk)
     : serial_(std::move(serial)),
       queues_(queues),
       entrance_(std::move(entrance)),
+      disk_(disk),
       features_(Features(geometry, mode, queues)),
       config_(Config(geometry, queues)) {
   CLEAT_CHECK(queues_ >= 1 && queues_ <= kBlkQueuesMax);

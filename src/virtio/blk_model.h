@@ -38,19 +38,21 @@ class BlkModel final : public DeviceModel {
   // `serial`: what the guest shows as the disk's identity; the first 20 bytes are used. `queues`: 1 to
   // kBlkQueuesMax.
   BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial, uint32_t queues,
-           EntranceFn entrance);
+           EntranceFn entrance, DiskIdentity disk = {});
 
   uint32_t queues() const override { return queues_; }
   uint64_t features() const override { return features_; }
   bool has_config() const override { return true; }
   void ReadConfig(uint32_t offset, std::span<uint8_t> out) const override;
   Status WriteConfig(uint32_t offset, std::span<const uint8_t> in) override;
+  DiskIdentity log_disk() const override { return disk_; }
   Result<std::unique_ptr<DeviceQueue>> OpenQueue(Reactor& reactor, uint32_t index) override;
 
  private:
   const std::string serial_;
   const uint32_t queues_;
   const EntranceFn entrance_;
+  const DiskIdentity disk_;
   const uint64_t features_;
   virtio_blk_config config_;
 };

@@ -34,12 +34,8 @@ uint64_t OffsetOf(uint64_t sector) {
 
 }  // namespace
 
-void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
-  if (chain.writable_bytes() == 0) [[unlikely]] {
-    Drop(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
-                     std::to_string(chain.head()) + " is device-writable");
-    return;
-  }
+// Of a chain with a writable byte.
+inline BlkSlot& BlkQueue::TakeSlot(const Chain& chain, Ticket ticket) {
   BlkSlot& slot = slots_.Take();
   Began(slot);
   slot.column = observe::OpColumn::kOther;
@@ -51,7 +47,22 @@ void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
   slot.written_bytes =
       static_cast<uint32_t>(std::min<uint64_t>(chain.writable_bytes(), std::numeric_limits<uint32_t>::max()));
   slot.data = {};
+  return slot;
+}
 
+void BlkQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) {
+  const bool of_another = tag != 0 && tag_ != 0 && tag != tag_;
+  if (!of_another || chain.writable_bytes() == 0) return HandleChain(chain, ticket);
+  Answer(TakeSlot(chain, ticket), VIRTIO_BLK_S_IOERR);
+}
+
+void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
+  if (chain.writable_bytes() == 0) [[unlikely]] {
+    Drop(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
+                     std::to_string(chain.head()) + " is device-writable");
+    return;
+  }
+  BlkSlot& slot = TakeSlot(chain, ticket);
   Header header;
   if (chain.readable_bytes() < sizeof(header)) [[unlikely]]
     return Answer(slot, VIRTIO_BLK_S_IOERR);

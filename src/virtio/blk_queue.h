@@ -7,6 +7,7 @@
 //   - A chain without a writable byte has no place for an answer and breaks the queue. A header that is too
 //     short, or data that makes no sense, is answered with IOERR; a type that is not known with UNSUPP.
 //   - The used length reaches to the status byte, that is all writable bytes, also when a read has failed.
+//   - What a predecessor had submitted to another disk is answered with IOERR: it is run on none.
 //   - A discard or write zeroes of several ranges is one block request after the other, answered once, when
 //     all are done or the first has failed: one request in flight for one chain, whatever it asks for.
 #pragma once
@@ -30,7 +31,11 @@ class BlkQueue final : public RingQueue {
  public:
   // `disk`, the reactor's and with a channel, and `serial` outlive the queue.
   BlkQueue(Reactor& reactor, const DiskEntrance& disk, const std::string& serial)
-      : RingQueue(reactor), channel_(*disk.channel), cell_(disk.cell), serial_(serial) {
+      : RingQueue(reactor),
+        channel_(*disk.channel),
+        cell_(disk.cell),
+        tag_(disk.disk.tag()),
+        serial_(serial) {
     UseSight(disk.sight);
     UseForesight(channel_.ForeseesAny());
   }
@@ -45,6 +50,8 @@ class BlkQueue final : public RingQueue {
   };
 
   void HandleChain(const Chain& chain, Ticket ticket) override;
+  void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) override;
+  BlkSlot& TakeSlot(const Chain& chain, Ticket ticket);
   void Foresee(const Chain& chain) const override;
   void Trim() override { slots_.Trim(); }
   void LetPass(bool all) override {
@@ -76,6 +83,7 @@ class BlkQueue final : public RingQueue {
 
   block::PipelineChannel& channel_;
   observe::Cell* const cell_;
+  const uint32_t tag_;  // the disk's, as in-flight logs have it (DiskIdentity)
   const std::string& serial_;
   BlkSlots slots_;
 };

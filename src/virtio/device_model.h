@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "base/disk_identity.h"
 #include "base/result.h"
 #include "reactor/reactor.h"
 #include "virtio/device_queue.h"
@@ -24,6 +25,10 @@ class DeviceModel {
   virtual void ReadConfig(uint32_t offset, std::span<uint8_t> out) const = 0;
   // Only writable fields, of which neither model has one (virtio-blk: writeback, 5.2.4, is not offered): an error.
   virtual Status WriteConfig(uint32_t offset, std::span<const uint8_t> in) = 0;
+
+  // Whose requests the in-flight logs of the device's rings have: a disk's, or Several(). Not known: nothing is noted in them,
+  // and nothing is checked.
+  virtual DiskIdentity log_disk() const { return {}; }
 
   // On `reactor`, the I/O reactor that will run the queue. The model outlives its queues.
   virtual Result<std::unique_ptr<DeviceQueue>> OpenQueue(Reactor& reactor, uint32_t index) = 0;

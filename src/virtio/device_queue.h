@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "base/disk_identity.h"
 #include "block/memory.h"
 #include "reactor/poller.h"
 #include "reactor/reactor.h"
@@ -54,6 +55,7 @@ struct InflightMemory {
   uint8_t* base = nullptr;  // nullptr: the peer tracks nothing
   uint64_t size_bytes = 0;
   std::shared_ptr<block::MemoryRegion> keep;
+  DiskIdentity disk = {};  // whose requests it is to have (DeviceModel::log_disk)
 };
 
 // The dirty log of a live migration (vhost-user specification, "Migration"): one bit a 4 KiB page of guest-physical

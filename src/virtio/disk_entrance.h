@@ -3,6 +3,8 @@
 // to outlives the queues.
 #pragma once
 
+#include "base/disk_identity.h"
+
 namespace cleat::block {
 class PipelineChannel;
 }
@@ -17,12 +19,14 @@ struct DiskEntrance {
   // nullptr: the disk has no channel here.
   DiskEntrance(
       block::PipelineChannel* pipeline_channel,  // NOLINT(google-explicit-constructor): often all there is
-      observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr)
-      : channel(pipeline_channel), cell(counters), sight(reactor_sight) {}
+      observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr,
+      DiskIdentity identity = {})
+      : channel(pipeline_channel), cell(counters), sight(reactor_sight), disk(identity) {}
 
   block::PipelineChannel* channel;
   observe::Cell* cell;           // nullptr: nobody counts
   observe::ReactorSight* sight;  // likewise
+  DiskIdentity disk;             // for in-flight logs
 };
 
 }  // namespace cleat::virtio

@@ -42,7 +42,12 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
                   std::to_string(queue_size) + " entries");
   }
 
+  if (version != 0) {
+    if (Status owner = CheckInflightOwner(memory.base, memory.disk); !owner) return owner;
+  }
+
   if (desc_num == 0) Store<uint16_t>(memory.base + kDescNumAt, queue_size);
+  TakeOver(memory, queue_size);
   if (version == 0) {
     ClearAll(memory.base, queue_size);
     // Not 0, which looks like a batch that was cut short when the ring is not at its start: the request that
@@ -57,12 +62,19 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
   size_ = queue_size;
   keep_ = memory.keep;
   batch_head_ = Load<uint16_t>(base_ + kLastBatchHeadAt);
-  for (uint16_t head = 0; head < size_; ++head) {
-    const uint8_t* entry = EntryAt(base_, head);
-    if (Load<uint8_t>(entry + kInflightAt) == 0) continue;
-    counter_ = std::max(counter_, Load<uint64_t>(entry + kCounterAt) + 1);
-  }
+  tagged_ = memory.disk.known();
+  tag_ = memory.disk == DiskIdentity::Several() ? 0 : memory.disk.tag();
+  if (const auto requests = Requests(); !requests.empty()) serial_ = requests.back().serial + 1;
   return Ok{};
+}
+
+// Killed in between: the successor does the same again.
+void InflightLog::TakeOver(const InflightMemory& memory, uint16_t descriptors) {
+  if (!memory.disk.known()) return;
+  if (DiskIdentity(Load<uint64_t>(memory.base + kInflightOwnerAt)) == memory.disk) return;
+  for (uint16_t head = 0; head < descriptors; ++head)
+    Store<uint32_t>(EntryAt(memory.base, head) + kCounterAt + kCounterTagAt, 0);
+  Store<uint64_t>(memory.base + kInflightOwnerAt, memory.disk.value());
 }
 
 void InflightLog::Detach() {
@@ -89,26 +101,33 @@ void InflightLog::StorePublished(uint16_t used_index) {
   batch_count_ = 0;
 }
 
-std::vector<uint16_t> InflightLog::InFlight() const {
-  std::vector<std::pair<uint64_t, uint16_t>> found;
+std::vector<InflightRequest> InflightLog::Requests() const {
+  std::vector<InflightRequest> found;
   for (uint16_t head = 0; head < size_; ++head) {
     const uint8_t* entry = EntryAt(base_, head);
     if (Load<uint8_t>(entry + kInflightAt) == 0) continue;
-    found.emplace_back(Load<uint64_t>(entry + kCounterAt), head);
+    found.push_back({.serial = static_cast<uint32_t>(Load<uint64_t>(entry + kCounterAt)), .head = head});
   }
-  std::sort(found.begin(), found.end());
+  SortByAge(found);
+  return found;
+}
+
+std::vector<uint16_t> InflightLog::InFlight() const {
   std::vector<uint16_t> heads;
-  heads.reserve(found.size());
-  for (const auto& [counter, head] : found) heads.push_back(head);
+  for (const InflightRequest& request : Requests()) heads.push_back(request.head);
   return heads;
+}
+
+uint32_t InflightLog::TagOf(uint16_t head) const {
+  if (!tagged_) return 0;
+  return Load<uint32_t>(EntryAt(base_, head) + kCounterAt + kCounterTagAt);
 }
 
 // Killed in between: a fresh log, which whoever takes it clears.
 void ForgetInflight(const InflightMemory& memory) {
   if (memory.base == nullptr || memory.size_bytes < InflightLog::kHeaderBytes) return;
   if (reinterpret_cast<uintptr_t>(memory.base) % alignof(uint64_t) != 0) return;  // no ring took it
-  constexpr uint64_t kVersionAt = 8;                                              // in both
-  StoreShared<uint16_t>(memory.base + kVersionAt, 0, std::memory_order_release);
+  StoreShared<uint16_t>(memory.base + kInflightVersionAt, 0, std::memory_order_release);
 }
 
 }  // namespace cleat::virtio

@@ -30,6 +30,9 @@
 // forgotten then (ForgetInflight), since the guest may begin the ring anew under it. QEMU's vhost-user-blk makes a new
 // log when the device is reset, its vhost-user-scsi does not.
 //
+// The log says whose requests it has, and of each the disk that it was submitted to (virtio/inflight_entry.h): one that was recorded
+// for a disk is not run on another.
+//
 // A batch may be larger than one, which some implementations of the recovery (librte_vhost's own) do not
 // expect: Attach or Recover has to see the log before they do.
 //
@@ -42,6 +45,7 @@
 #include "base/result.h"
 #include "virtio/device_queue.h"
 #include "virtio/guest_access.h"
+#include "virtio/inflight_entry.h"
 
 namespace cleat::virtio {
 
@@ -55,6 +59,7 @@ class InflightLog {
   // Takes the log of a queue whose ring has `used_index`; prepares a fresh one (all zeroes), repairs one that
   // a killed predecessor left. Fails when it is too small or made for a smaller queue. Without memory: no
   // log.
+  // Also when it is another disk's of the same store. What one without a disk, or of another store, says of disks is dropped.
   // One that another ring left - its used index can't have become this ring's - has nothing in flight: nobody waits
   // for that any more.
   Status Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index);
@@ -66,6 +71,10 @@ class InflightLog {
   void Fetched(uint16_t head) {
     if (enabled()) StoreFetched(head);
   }
+  // The request is submitted to that disk, in a log of several disks. Before it is.
+  void SubmittedTo(uint16_t head, uint32_t tag) {
+    if (enabled()) Store<uint32_t>(EntryAt(base_, head) + kCounterAt + kCounterTagAt, tag);
+  }
   void Used(uint16_t head) {
     if (enabled()) StoreUsed(head);
   }
@@ -76,13 +85,18 @@ class InflightLog {
   // The heads that are in flight, in the order in which they were fetched: what a successor submits first,
   // before it goes on at the available index (used index + their number).
   std::vector<uint16_t> InFlight() const;
+  // Which disk that one was submitted to: DiskIdentity::tag; 0: none, or not known.
+  uint32_t TagOf(uint16_t head) const;
 
   // The specification's "When reconnecting", step 1, on memory that Attach would accept.
   static void Recover(uint8_t* base, uint16_t descriptors, uint16_t used_index);
 
  private:
+  static void TakeOver(const InflightMemory& memory, uint16_t descriptors);
+  std::vector<InflightRequest> Requests() const;
+
   // struct QueueRegionSplit: u64 features; u16 version, desc_num, last_batch_head, used_idx; then the entries.
-  static constexpr uint64_t kVersionAt = 8;
+  static constexpr uint64_t kVersionAt = kInflightVersionAt;
   static constexpr uint64_t kDescNumAt = 10;
   static constexpr uint64_t kLastBatchHeadAt = 12;
   static constexpr uint64_t kUsedIndexAt = 14;
@@ -105,7 +119,7 @@ class InflightLog {
 
   void StoreFetched(uint16_t head) {
     uint8_t* entry = EntryAt(base_, head);
-    Store<uint64_t>(entry + kCounterAt, counter_++);
+    Store<uint64_t>(entry + kCounterAt, CounterOf(serial_++, tag_));
     Store<uint8_t>(entry + kInflightAt, 1);
   }
   void StoreUsed(uint16_t head) {
@@ -121,7 +135,9 @@ class InflightLog {
   uint16_t size_ = 0;         // entries that we may touch: the queue's size
   uint16_t batch_head_ = 0;   // what last_batch_head holds
   uint32_t batch_count_ = 0;  // Used since the last Published
-  uint64_t counter_ = 0;      // of the next request
+  uint32_t serial_ = 0;       // of the next request
+  uint32_t tag_ = 0;          // of each request when it is fetched
+  bool tagged_ = false;       // the tags in the log mean something
   std::shared_ptr<block::MemoryRegion> keep_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 // struct QueueRegionPacked: u64 features; u16 version, desc_num, free_head, old_free_head, used_idx, old_used_idx;
 // u8 used_wrap_counter, old_used_wrap_counter, padding[7]; then the entries, 8-byte aligned.
-constexpr uint64_t kVersionAt = 8;
+constexpr uint64_t kVersionAt = kInflightVersionAt;
 constexpr uint64_t kDescNumAt = 10;
 constexpr uint64_t kFreeHeadAt = 12;
 constexpr uint64_t kOldFreeHeadAt = 14;
@@ -74,6 +74,13 @@ Result<PackedPosition> PackedInflightLog::Attach(const InflightMemory& memory, c
     Detach();
     return Refusal("it changes while it is read");
   }
+  if (!fresh) {
+    if (Status owner = CheckInflightOwner(base_, memory.disk); !owner) {
+      Detach();
+      return std::move(owner).error();
+    }
+  }
+  TakeOver(memory.disk);
   if (fresh) {
     Prepare(entries_, position.used);
     used_ = position.used;
@@ -108,6 +115,16 @@ Status PackedInflightLog::Check(const InflightMemory& memory, const RingMemory& 
                    std::to_string(ring.size) + " entries");
   }
   return Ok{};
+}
+
+// Killed in between: the successor does the same again.
+void PackedInflightLog::TakeOver(DiskIdentity disk) {
+  tagged_ = disk.known();
+  tag_ = disk == DiskIdentity::Several() ? 0 : disk.tag();
+  if (!tagged_ || DiskIdentity(Get<uint64_t>(base_ + kInflightOwnerAt)) == disk) return;
+  for (uint16_t entry = 0; entry < entries_; ++entry)
+    Put<uint32_t>(EntryAt(entry) + kCounterAt + kCounterTagAt, 0);
+  Put<uint64_t>(base_ + kInflightOwnerAt, disk.value());
 }
 
 void PackedInflightLog::Prepare(uint16_t entries, PackedIndex used) {
@@ -177,9 +194,9 @@ Status PackedInflightLog::Load() {
     }
     head_[id] = head;
     in_flight_ += length;
-    counter_ = std::max(counter_, Get<uint64_t>(EntryAt(head) + kCounterAt) + 1);
   }
   if (found != entries_) return Refusal("its lists are broken");
+  if (const auto requests = Requests(); !requests.empty()) serial_ = requests.back().serial + 1;
   return Ok{};
 }
 
@@ -206,13 +223,17 @@ void PackedInflightLog::StoreFetched(uint16_t id, std::span<const Descriptor> ch
   uint8_t* at = EntryAt(head);
   Put<uint16_t>(at + kLastAt, last);
   Put<uint16_t>(at + kNumAt, static_cast<uint16_t>(chain.size()));
-  Put<uint64_t>(at + kCounterAt, counter_++);
+  Put<uint64_t>(at + kCounterAt, CounterOf(serial_++, tag_));
   Put<uint8_t>(at + kInflightAt, 1);
   head_[id] = head;
   last_[head] = last;
   free_head_ = entry;
   Put<uint16_t>(base_ + kFreeHeadAt, entry);
   Put<uint16_t>(base_ + kOldFreeHeadAt, entry);
+}
+
+void PackedInflightLog::StoreTag(uint16_t id, uint32_t tag) {
+  Put<uint32_t>(EntryAt(head_[id]) + kCounterAt + kCounterTagAt, tag);
 }
 
 void PackedInflightLog::StoreUsing(uint16_t id, PackedIndex after) {
@@ -252,19 +273,28 @@ uint32_t PackedInflightLog::CopyChain(uint16_t id, std::span<Descriptor> out) co
   return 0;
 }
 
-std::vector<uint16_t> PackedInflightLog::InFlight() const {
-  std::vector<std::pair<uint64_t, uint16_t>> found;
+std::vector<InflightRequest> PackedInflightLog::Requests() const {
+  std::vector<InflightRequest> found;
   for (uint16_t head = 0; head < entries_; ++head) {
     if (Get<uint8_t>(EntryAt(head) + kInflightAt) == 0) continue;
     const auto id = Get<uint16_t>(EntryAt(last_[head]) + kIdAt);
     // Not what was loaded or fetched: somebody else wrote to it.
     if (id >= head_.size() || head_[id] != head) continue;
-    found.emplace_back(Get<uint64_t>(EntryAt(head) + kCounterAt), id);
+    found.push_back({.serial = static_cast<uint32_t>(Get<uint64_t>(EntryAt(head) + kCounterAt)), .head = id});
   }
-  std::sort(found.begin(), found.end());
+  SortByAge(found);
+  return found;
+}
+
+std::vector<uint16_t> PackedInflightLog::InFlight() const {
   std::vector<uint16_t> ids;
-  for (const auto& [counter, id] : found) ids.push_back(id);
+  for (const InflightRequest& request : Requests()) ids.push_back(request.head);
   return ids;
+}
+
+uint32_t PackedInflightLog::TagOf(uint16_t id) const {
+  if (!tagged_ || id >= head_.size() || head_[id] == kNone) return 0;
+  return Get<uint32_t>(EntryAt(head_[id]) + kCounterAt + kCounterTagAt);
 }
 
 }  // namespace cleat::virtio

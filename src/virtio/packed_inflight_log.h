@@ -11,6 +11,8 @@
 //   (the ring)          the used descriptor, which acknowledges it to the guest
 //   Used(id)            inflight = 0, old_free_head, old_used_idx and old_used_wrap_counter
 //
+// Whose requests they are is noted as in the split ring's log (virtio/inflight_entry.h).
+//
 // Killed before the used descriptor: Attach finds that descriptor as the guest made it, and takes the old_ values.
 // Killed after it: the new ones, and what is in the free list is not in flight. One chain at a time, not a batch: a
 // batch's later used descriptors would have to be in the ring before the first one, and stay there, for the guest to
@@ -28,6 +30,7 @@
 #include "base/result.h"
 #include "virtio/descriptors.h"
 #include "virtio/device_queue.h"
+#include "virtio/inflight_entry.h"
 #include "virtio/ring_format.h"
 
 namespace cleat::virtio {
@@ -41,7 +44,8 @@ class PackedInflightLog {
 
   // Takes the log of a ring, and says where the ring goes on: a fresh log (all zeroes) is prepared for `position`; one
   // that a predecessor left, killed or not, is repaired with the help of the ring's descriptors and knows better.
-  // Fails when it is too small, made for a smaller queue, or makes no sense. Without memory: no log, `position`.
+  // Fails when it is too small, made for a smaller queue, another disk's of the same store, or makes no sense. Without memory: no
+  // log, `position`.
   Result<PackedPosition> Attach(const InflightMemory& memory, const RingMemory& ring,
                                 const PackedPosition& position);
   void Detach() { *this = PackedInflightLog(); }
@@ -49,6 +53,10 @@ class PackedInflightLog {
 
   void Fetched(uint16_t id, std::span<const Descriptor> chain) {
     if (enabled()) StoreFetched(id, chain);
+  }
+  // The request is submitted to that disk, in a log of several disks. Before it is.
+  void SubmittedTo(uint16_t id, uint32_t tag) {
+    if (enabled()) StoreTag(id, tag);
   }
   // `after`: the ring's used position with this chain.
   void Using(uint16_t id, PackedIndex after) {
@@ -60,19 +68,24 @@ class PackedInflightLog {
 
   // The buffer ids that are in flight, in the order in which they were fetched: what a successor submits first.
   std::vector<uint16_t> InFlight() const;
+  // Which disk that one was submitted to: DiskIdentity::tag; 0: none, or not known.
+  uint32_t TagOf(uint16_t id) const;
   // The descriptors of the one with that id, as it was in flight when the log was taken. How many they are; 0: there
   // is none, or `out` has no room for them.
   uint32_t CopyChain(uint16_t id, std::span<Descriptor> out) const;
 
  private:
   Status Check(const InflightMemory& memory, const RingMemory& ring) const;
+  void TakeOver(DiskIdentity disk);
   void Prepare(uint16_t entries, PackedIndex used);
   PackedIndex Repair(const RingMemory& ring, PackedIndex used, PackedIndex old_used);
   Status Load();
+  std::vector<InflightRequest> Requests() const;
   Result<PackedPosition> Position(uint16_t ring_size) const;
   static constexpr uint16_t kNone = UINT16_MAX;  // as an entry; there are never so many
 
   void StoreFetched(uint16_t id, std::span<const Descriptor> chain);
+  void StoreTag(uint16_t id, uint32_t tag);
   void StoreUsing(uint16_t id, PackedIndex after);
   void StoreUsed(uint16_t id);
   void StoreUsedIndices(PackedIndex used, PackedIndex old_used);
@@ -84,7 +97,9 @@ class PackedInflightLog {
   uint16_t free_head_ = 0;
   PackedIndex used_;            // as the log has it
   PackedIndex using_;           // between Using and Used
-  uint64_t counter_ = 0;        // of the next request
+  uint32_t serial_ = 0;         // of the next request
+  uint32_t tag_ = 0;            // of each request when it is fetched
+  bool tagged_ = false;         // the tags in the log mean something
   std::vector<uint16_t> next_;  // of the free list, and of each chain in flight
   std::vector<uint16_t> head_;  // of the chain with that buffer id
   std::vector<uint16_t> last_;  // of the chain with that head

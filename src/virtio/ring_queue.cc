@@ -215,7 +215,8 @@ bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   if (!ring.Read(head, *epochs_.current()->map, chain)) return false;
   bytes += chain.bytes();
   ++in_flight_;
-  HandleReplayed(chain, Ticket{epochs_.Enter(), head});
+  const uint32_t tag = packed_ ? packed_inflight_log_.TagOf(head) : inflight_log_.TagOf(head);
+  HandleReplayed(chain, Ticket{epochs_.Enter(), head}, tag);
   return true;
 }
 

@@ -115,8 +115,19 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
   // Likewise for a chain that was taken by a predecessor, who did not live to give it back: what it asks for may have
-  // been done, in part, or not at all.
-  virtual void HandleReplayed(const Chain& chain, Ticket ticket) { HandleChain(chain, ticket); }
+  // been done, in part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
+  // goes to now; 0: it was not yet, or nobody knows.
+  virtual void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t /*tag*/) {
+    HandleChain(chain, ticket);
+  }
+  // For a device with several disks, before it submits a request: which one it is for.
+  void NoteDisk(uint16_t head, uint32_t tag) {
+    if (packed_) {
+      packed_inflight_log_.SubmittedTo(head, tag);
+    } else {
+      inflight_log_.SubmittedTo(head, tag);
+    }
+  }
   // For a device whose storage takes hints (UseForesight): the chain will be handled a few chains later, and its header
   // should be in the cache by now.
   virtual void Foresee(const Chain& /*chain*/) const {}

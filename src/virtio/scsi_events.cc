@@ -71,7 +71,7 @@ void ScsiEventQueue::HandleChain(const Chain& chain, Ticket ticket) {
 }
 
 // This one was not counted down: what waits now is what may be fetched.
-void ScsiEventQueue::HandleReplayed(const Chain& chain, Ticket ticket) {
+void ScsiEventQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t /*tag*/) {
   events_.Missed();
   HandleChain(chain, ticket);
   Wanted();

@@ -55,7 +55,7 @@ class ScsiEventQueue final : public RingQueue {
 
  private:
   void HandleChain(const Chain& chain, Ticket ticket) override;
-  void HandleReplayed(const Chain& chain, Ticket ticket) override;
+  void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) override;
 
   ScsiEvents& events_;
 };

@@ -81,6 +81,7 @@ class ScsiModel final : public DeviceModel {
   bool has_config() const override { return false; }
   void ReadConfig(uint32_t offset, std::span<uint8_t> out) const override;
   Status WriteConfig(uint32_t offset, std::span<const uint8_t> in) override;
+  DiskIdentity log_disk() const override { return DiskIdentity::Several(); }
   Result<std::unique_ptr<DeviceQueue>> OpenQueue(Reactor& reactor, uint32_t index) override;
 
  private:

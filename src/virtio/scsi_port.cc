@@ -28,6 +28,7 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
       std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
   units_[target]->LetPass(let_pass_ > 0);
   cells_[target] = disk.cell;
+  tags_[target] = disk.disk.tag();
   if (disk.sight == nullptr) return;
   sight_ = disk.sight;
   for (ScsiQueue* queue : queues_) queue->UseSight(sight_);

@@ -34,6 +34,9 @@ class ScsiPort {
   uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
 
   observe::Cell* cell(uint32_t target) { return cells_[target]; }
+  uint32_t tag(uint32_t target) const {
+    return tags_[target];
+  }  // its disk's, for in-flight logs (DiskIdentity)
   // `disk` has a channel.
   void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
            const block::Geometry& geometry);
@@ -64,6 +67,7 @@ class ScsiPort {
   scsi::TransferMemory memory_;
   std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
   std::array<observe::Cell*, kScsiTargetsMax> cells_{};
+  std::array<uint32_t, kScsiTargetsMax> tags_{};
   observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
   uint32_t let_pass_ = 0;

@@ -52,15 +52,15 @@ observe::OpColumn ColumnOf(const scsi::Command& command) {
 }  // namespace
 
 void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
-  Handle<false>(chain, ticket);
+  Handle<false>(chain, ticket, 0);
 }
 
-void ScsiQueue::HandleReplayed(const Chain& chain, Ticket ticket) {
-  Handle<true>(chain, ticket);
+void ScsiQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) {
+  Handle<true>(chain, ticket, tag);
 }
 
 template <bool kReplayed>
-inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket) {
+inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket, uint32_t tag) {
   ++fetched_;
   if (chain.writable_bytes() < kResponseBytes) [[unlikely]] {
     Drop(ticket, "virtio-scsi request without room for a response: " +
@@ -91,7 +91,7 @@ inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket) {
     return Answer(slot, VIRTIO_SCSI_S_FAILURE);
   slot.tag = header.tag;
   std::memcpy(slot.cdb.data(), header.cdb, sizeof(header.cdb));
-  Execute<kReplayed>(slot, ScsiAddress::Parse(header.lun));
+  Execute<kReplayed>(slot, ScsiAddress::Parse(header.lun), tag);
 }
 
 // Response, data-in and data-out, each cut out of the chain.
@@ -112,10 +112,14 @@ void ScsiQueue::KeepSegments(ScsiSlot& slot, const Chain& chain) {
 }
 
 template <bool kReplayed>
-void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address) {
+void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag) {
   using Unit = ScsiAddress::Unit;
   scsi::UnitChannel* unit = address.target < kScsiTargetsMax ? port_.unit(address.target) : nullptr;
   if (address.unit == Unit::kZero && unit != nullptr) [[likely]] {
+    const uint32_t present = port_.tag(address.target);
+    if (kReplayed && tag != 0 && present != 0 && tag != present)
+      return Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
+    NoteDisk(slot.head, present);
     slot.cell = port_.cell(address.target);
     return kReplayed ? unit->ExecuteReplayed(slot) : unit->Execute(slot);
   }

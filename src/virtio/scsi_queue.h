@@ -8,7 +8,8 @@
 //   - Data that is too short for the command, or goes the wrong way, is answered with OVERRUN, and nothing is carried
 //     out. Data beyond the command's is residual.
 //   - What a predecessor left in flight is carried out (again), but for COMPARE AND WRITE: see
-//     scsi::UnitChannel::ExecuteReplayed.
+//     scsi::UnitChannel::ExecuteReplayed. What it had submitted to another disk than the one that is at that target now is answered with
+//     BAD_TARGET, as everything is that comes for a target which is gone: the driver fails it and does not try again.
 //   - Task attributes are mapped to SIMPLE, as the specification allows; priority and CRN say nothing.
 #pragma once
 
@@ -49,15 +50,15 @@ class ScsiQueue final : public RingQueue {
  private:
   // A function for each, so that one that nobody ran before costs nothing more.
   template <bool kReplayed>
-  void Handle(const Chain& chain, Ticket ticket);
+  void Handle(const Chain& chain, Ticket ticket, uint32_t tag);
   void HandleChain(const Chain& chain, Ticket ticket) override;
-  void HandleReplayed(const Chain& chain, Ticket ticket) override;
+  void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) override;
   void Trim() override { slots_.Trim(); }
   void LetPass(bool all) override { port_.LetPass(all); }
 
   void KeepSegments(ScsiSlot& slot, const Chain& chain);
   template <bool kReplayed>
-  void Execute(ScsiSlot& slot, const ScsiAddress& address);
+  void Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag);
   static void CommandDone(scsi::Command& command);
   void Answer(ScsiSlot& slot, uint8_t response);
 

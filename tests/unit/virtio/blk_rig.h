@@ -128,8 +128,9 @@ class BlkRig {
     auto top = std::make_unique<MemoryChannel>(disk);
     storage = top.get();
     channel = std::make_unique<block::PipelineChannel>(geometry, mode, std::move(top));
-    model = std::make_unique<BlkModel>(geometry, mode, "serial-0123456789-too-long", 1,
-                                       [this](Reactor&) { return channel.get(); });
+    model = std::make_unique<BlkModel>(geometry, mode, "serial-0123456789-too-long", 1, [this](Reactor&) {
+      return DiskEntrance(channel.get(), nullptr, nullptr, identity);
+    });
     queue = model->OpenQueue(*reactor, 0).value();
   }
   ~BlkRig() {
@@ -260,6 +261,7 @@ class BlkRig {
   PackedGuestRing packed_guest{memory, kSize};
   CountingNotifier notifier;
   MemoryChannel* storage = nullptr;
+  DiskIdentity identity;  // of queues that are opened from now on
   std::unique_ptr<block::PipelineChannel> channel;
   std::unique_ptr<BlkModel> model;
   std::unique_ptr<DeviceQueue> queue;

@@ -52,6 +52,7 @@ struct ScsiSide {
     setup.ring = guest.memory();
     setup.next_available = queue->next_available();
     if (logging) setup.inflight = log.memory();
+    setup.inflight.disk = DiskIdentity::Several();
     queue->Start(setup, [this](const std::string& reason) { broken.push_back(reason); });
     running = true;
   }
@@ -190,6 +191,7 @@ class ScsiRig {
   struct Disk {
     scsi::TestDisk storage;
     block::Geometry geometry = scsi::TestGeometry();
+    DiskIdentity identity = {};
     std::unique_ptr<block::Pipeline> pipeline;
     std::array<std::unique_ptr<block::PipelineChannel>, 2> channels;
   };
@@ -206,7 +208,8 @@ class ScsiRig {
     made.geometry = disk.geometry;
     made.mode = mode;
     made.entrance = [&disk, this](Reactor& reactor) {
-      return disk.channels[&reactor == io[0].get() ? 0 : 1].get();
+      return DiskEntrance(disk.channels[&reactor == io[0].get() ? 0 : 1].get(), nullptr, nullptr,
+                          disk.identity);
     };
     return made;
   }
