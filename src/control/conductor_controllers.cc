@@ -40,7 +40,13 @@ void Conductor::LookAtSide(EngineView& engine, const std::string& controller) {
 }
 
 void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {
-  const ControllerIntent intent = state_.IntentOf(controller);
+  ControllerIntent intent = state_.IntentOf(controller);
+  if (const auto known = engine.controllers.find(controller); known != engine.controllers.end()) {
+    if (const DiskIdentity next = NextDiskOf(intent, engine, known->second); next.known()) {
+      Later(state_.ReportNextDisk(engine.info.id, controller, next), {.controller = controller, .disk = {}});
+      intent = state_.IntentOf(controller);
+    }
+  }
   const bool ours =
       intent.exists && (intent.row.engine == engine.info.id || intent.prepared_on.contains(engine.info.id));
   if (!ours && !engine.controllers.contains(controller)) return;
@@ -216,7 +222,7 @@ void Conductor::AskDeleteController(EngineView& engine, const std::string& contr
 void Conductor::AskPutController(EngineView& engine, const std::string& controller,
                                  const ControllerIntent& intent, bool standby) {
   engine::v1::Envelope envelope;
-  *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row);
+  *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row, engine.info.protocol);
   if (standby) envelope.mutable_put_controller()->set_standby(true);
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
       [this, controller, standby, row = intent.row](EngineView& answered, ControllerView& view,
@@ -228,7 +234,7 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
             view.actual.emplace().set_state(standby ? engine::v1::CONTROLLER_STATE_STANDBY
                                                     : engine::v1::CONTROLLER_STATE_IDLE);
           }
-          *view.actual->mutable_controller() = ToEngine(row);
+          *view.actual->mutable_controller() = ToEngine(row, answered.info.protocol);
           state_.ReportController(answered.info.id, controller, FromEngine(*view.actual));
           return;
         }
@@ -267,7 +273,7 @@ void Conductor::FailController(EngineView& engine, ControllerView& view, const s
 
 void Conductor::AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent) {
   engine::v1::Envelope envelope;
-  *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent);
+  *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent, engine.info.protocol);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
   if (envelope.attach().attachment().incoming() && engine.info.protocol < kProtocolMoves) {
     return FailAttachment(engine, engine.controllers[controller], key,

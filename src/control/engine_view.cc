@@ -68,6 +68,12 @@ bool IsHeldBack(const ControllerView& view) {
          view.unproven.empty();
 }
 
+// The engine knows of last disks, and of another one than the intent says.
+bool IsBehindLastDisk(const ControllerIntent& intent, const ControllerView& view) {
+  const engine::v1::Controller& known = view.actual->controller();
+  return known.has_last_disk() && DiskIdentity(known.last_disk()) != intent.row.last_disk;
+}
+
 // The same of one that stands by where it is to be served.
 bool IsToBeTaken(const ControllerView& view) {
   return StandsBy(view) && view.targets_busy.empty();
@@ -114,6 +120,17 @@ bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& co
   return AnyOpen(engine, controllers, disk, [limits_revision](const engine::v1::Disk& known) {
     return known.limits().revision() < limits_revision;
   });
+}
+
+DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine,
+                        const ControllerView& view) {
+  if (!view.actual || !intent.exists || intent.row.engine != engine.info.id) return {};
+  if (engine.info.protocol >= kProtocolIdentities) return DiskIdentity(view.actual->next_disk());
+  if (!intent.row.last_disk.known() || view.actual->state() != engine::v1::CONTROLLER_STATE_READY) return {};
+  const AttachmentIntent* served = FindLive(intent, 0);
+  if (served == nullptr || !view.attachments.contains(0)) return {};
+  const bool known = served->row.revision == view.attachments.at(0).attachment().revision();
+  return known && served->disk_identity != intent.row.last_disk ? served->disk_identity : DiskIdentity();
 }
 
 bool HasControllersOf(const EngineView& engine, const std::string& group) {
@@ -221,6 +238,10 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
       steps.push_back(
           {.kind = there ? Step::Kind::kPutController : Step::Kind::kWaitForGroup, .standby = standby});
     }
+    return steps;
+  }
+  if (IsBehindLastDisk(intent, view) && Ready(view.backoff, now_ns)) {
+    steps.push_back({.kind = Step::Kind::kPutController, .standby = standby});
     return steps;
   }
   bool later = false;

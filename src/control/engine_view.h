@@ -108,6 +108,10 @@ bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const Con
 bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
               uint64_t size_bytes);
 
+// The disk that is to be stored as the controller's last one; not known: none is. An engine of before identities gives its guest
+// whichever is attached.
+DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
+
 // Whether an attachment of the disk is open there with older limits than these.
 bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
                     const std::string& disk, uint64_t limits_revision);

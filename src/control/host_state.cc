@@ -118,6 +118,7 @@ v1::Controller HostState::Show(const ControllerEntry& entry) const {
   v1::ControllerStatus& status = *controller.mutable_status();
   status = entry.status;
   if (!entry.row.engine.empty()) status.set_engine(EngineName(entry.row.engine));
+  status.set_last_disk(entry.row.last_disk_name);
   if (status.state() == v1::CONTROLLER_STATE_UNSPECIFIED) {
     status.set_state(v1::CONTROLLER_STATE_PENDING);
     if (status.message().empty()) {

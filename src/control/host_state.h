@@ -52,6 +52,7 @@ namespace cleat::control {
 struct AttachmentIntent {
   AttachmentRow row;
   DiskRow disk;
+  DiskIdentity disk_identity;
   v1::DiskStatus disk_status;
   uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
 };
@@ -236,6 +237,8 @@ class HostState {
   // Whether the disk is attached on that engine, or to be, or is to stand by there.
   bool IsDiskFor(const std::string& disk_id, const std::string& engine);
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
+  // A blk controller's guest has forgotten its last disk: the one that is attached now becomes that, durably, before it is served.
+  Status ReportNextDisk(const std::string& engine, const std::string& controller, DiskIdentity disk);
   void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
   void ReportDisk(const std::string& id, v1::DiskState state, const std::string& message);
   // No report: that engine does not have it.
@@ -438,6 +441,11 @@ class HostState {
   Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
   Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
   Status EraseAttachment(ControllerEntry& controller, const std::string& id);
+  DiskIdentity IdentityOf(const DiskRow& row) const {
+    return DiskIdentity::Of(store_.number(), row.revision);
+  }
+  // Before the blk controller lets go of the disk: its guest has that one under way.
+  Status KeepLastDisk(ControllerEntry& controller, const DiskEntry& disk);
 
   Finding Find(const v1::WaitRequest& request);
   Finding FindDiskState(const v1::WaitRequest& request, const std::string& id);

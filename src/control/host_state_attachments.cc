@@ -210,6 +210,8 @@ Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest
     return std::move(status).error();
   }
   ControllerEntry* controller = FindController(ids->controller);
+  const DiskEntry& disk = *FindDisk(*ParseDiskName(entry->row.spec.disk()));
+  if (auto status = KeepLastDisk(*controller, disk); !status.ok()) return std::move(status).error();
   if (controller->row.engine.empty()) {
     if (auto status = EraseAttachment(*controller, ids->id); !status.ok()) return std::move(status).error();
   } else {
@@ -224,6 +226,19 @@ Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest
   }
   spdlog::info("detached {}", request.name());
   return v1::DetachDiskResponse();
+}
+
+Status HostState::KeepLastDisk(ControllerEntry& controller, const DiskEntry& disk) {
+  const bool has_one = controller.row.last_disk.known();
+  if (controller.row.spec.type() != v1::CONTROLLER_TYPE_BLK || has_one || controller.row.engine.empty())
+    return Ok{};
+  ControllerRow row = controller.row;
+  row.last_disk = IdentityOf(disk.row);
+  row.last_disk_name = DiskName(disk.row.id);
+  if (auto status = store_.Put(row); !status.ok()) return status;
+  controller.row = std::move(row);
+  Publish(controller);
+  return Ok{};
 }
 
 Status HostState::EraseAttachment(ControllerEntry& controller, const std::string& id) {

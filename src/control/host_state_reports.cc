@@ -25,7 +25,10 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
   for (const auto& [id, attachment] : entry->attachments) {
     const DiskEntry* disk = FindDisk(*ParseDiskName(attachment.row.spec.disk()));
     AttachmentIntent& one = intent.attachments.emplace_back();
-    one = {.row = attachment.row, .disk = disk->row, .disk_status = disk->status};
+    one = {.row = attachment.row,
+           .disk = disk->row,
+           .disk_identity = IdentityOf(disk->row),
+           .disk_status = disk->status};
     if (disk->row.spec.has_rbd()) {
       one.cluster_revision =
           FindCluster(*ParseClusterName(disk->row.spec.rbd().cluster()))->row.spec_revision;
@@ -119,6 +122,29 @@ void HostState::ReportController(const std::string& engine, const std::string& i
   if (entry == nullptr || entry->row.engine != engine || SameSpec(entry->status, status)) return;
   entry->status = status;
   Publish(*entry);
+}
+
+Status HostState::ReportNextDisk(const std::string& engine, const std::string& controller,
+                                 DiskIdentity disk) {
+  const std::lock_guard lock(mutex_);
+  ControllerEntry* entry = FindController(controller);
+  if (entry == nullptr || entry->row.engine != engine || entry->row.last_disk == disk) return Ok{};
+  for (const auto& [id, attachment] : entry->attachments) {
+    const DiskEntry& attached = *FindDisk(*ParseDiskName(attachment.row.spec.disk()));
+    if (attachment.row.deleting || IdentityOf(attached.row) != disk) continue;
+    ControllerRow row = entry->row;
+    row.last_disk = disk;
+    row.last_disk_name = DiskName(attached.row.id);
+    if (auto status = store_.Put(row); !status.ok()) return status;
+    spdlog::info("{}: its guest has forgotten {}: {} is its disk from now on", ControllerName(controller),
+                 entry->row.last_disk_name.empty() ? "the last disk" : entry->row.last_disk_name,
+                 row.last_disk_name);
+    entry->row = std::move(row);
+    Publish(*entry);
+    ControllerChanged(controller);
+    return Ok{};
+  }
+  return Ok{};
 }
 
 void HostState::ReportAttachment(const std::string& engine, const AttachmentKey& key,

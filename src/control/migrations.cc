@@ -2,11 +2,14 @@
 #include "control/migrations.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
+#include <cerrno>
 #include <memory>
 #include <vector>
 
 #include "base/check.h"
+#include "base/disk_identity.h"
 #include "control/spec_rules.h"
 #include "control/sqlite_row.h"
 
@@ -67,6 +70,15 @@ constexpr char kGoTo6[] = R"(
     id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
     reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL,
     limits_revision INTEGER NOT NULL, image_bytes INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
+// `number` is drawn when the store is made, and says whose disks' identities are (base/disk_identity.h).
+constexpr char kGoTo7[] = R"(
+  CREATE TABLE host (number INTEGER NOT NULL);
+  ALTER TABLE controllers RENAME TO controllers6;
+  CREATE TABLE controllers (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    engine TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL, last_disk INTEGER NOT NULL,
+    last_disk_name TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
 class Migrator {
  public:
@@ -214,11 +226,45 @@ Status GoTo6(Migrator& m) {
   return m.Execute("DROP TABLE disks5");
 }
 
+// Version 7: which disk a blk controller served last. Of one that has none now it is not known: none is its last one, so that its guest
+// has to show that it has forgotten whatever it had.
+Status GoTo7(Migrator& m) {
+  if (auto status = m.Execute(kGoTo7); !status.ok()) return status;
+  uint64_t drawn = 0;
+  if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
+    return ErrnoError(errno, "drawing a number for the store");
+  const uint64_t number = 1 + drawn % DiskIdentity::kStoreMax;
+  if (auto status = m.Execute(fmt::format("INSERT INTO host VALUES ({})", number).c_str()); !status.ok())
+    return status;
+  auto status = m.Rewrite(
+      "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum, (SELECT count(*) FROM "
+      "attachments "
+      "WHERE controller = controllers6.id) FROM controllers6",
+      "INSERT INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      [&m, number](SqlRun& run) -> Result<std::vector<SqlValue>> {
+        constexpr int kColumns = 7;
+        const std::string name = "controller '" + run.Bytes(0) + "'";
+        v1::ControllerSpec spec;
+        std::vector<SqlValue> row = run.Values(kColumns);
+        if (RowSum(row) != run.Number(kColumns) || !spec.ParseFromString(run.Bytes(1)))
+          return m.Damaged(name);
+        row[1].kind = SqlValue::kBlob;
+        const bool unknown = spec.type() == v1::CONTROLLER_TYPE_BLK && run.Number(kColumns + 1) == 0;
+        row.emplace_back(unknown ? DiskIdentity::SomeOf(number).value() : uint64_t{0});
+        row.emplace_back(std::string());
+        row.emplace_back(RowSum(row));
+        return row;
+      });
+  if (!status.ok()) return status;
+  return m.Execute("DROP TABLE controllers6");
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5}, {6, GoTo6}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4},
+                           {5, GoTo5},         {6, GoTo6}, {7, GoTo7}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_identity.h"
 #include "cleat/v1/cleat.pb.h"
 
 namespace cleat::control {
@@ -44,7 +45,9 @@ inline constexpr size_t kLabelKeyBytesMax = 63;
 inline constexpr size_t kLabelValueBytesMax = 256;
 inline constexpr uint32_t kScsiTargets = 8;
 inline constexpr int kUpgradeFailuresMax = 64;  // that an UpgradeStatus names
-inline constexpr uint32_t kProtocolMoves = 2;   // with the engines, from which on controllers can be moved
+// Versions of the protocol with the engines, from which on
+inline constexpr uint32_t kProtocolMoves = 2;       // controllers can be moved
+inline constexpr uint32_t kProtocolIdentities = 3;  // engines know which disk a guest had before
 
 using Labels = std::map<std::string, std::string>;
 
@@ -97,6 +100,10 @@ struct ControllerRow {
   uint64_t intent_revision = 0;
   bool deleting = false;
   std::string engine;  // the engine's id, once chosen
+  // Of a blk controller: the disk that its guest's driver may still remember, which another one is not to follow under it
+  // (engine/swap_guard.h). Not known: none but the one that is attached.
+  DiskIdentity last_disk;
+  std::string last_disk_name;  // "disks/ID", as it was then; empty: not known
 };
 
 struct AttachmentRow {

@@ -26,7 +26,7 @@ constexpr char kMark[] = "A Cleat store is beside this file. Remove both to star
 constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutUpgrade[] = "REPLACE INTO upgrades VALUES (?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
@@ -42,7 +42,9 @@ constexpr char kLoadGroups[] =
 constexpr char kLoadClusters[] =
     "SELECT id, spec, revision, labels, intent_revision, spec_revision, sum FROM clusters";
 constexpr char kLoadControllers[] =
-    "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum FROM controllers";
+    "SELECT id, spec, revision, deleting, engine, labels, intent_revision, last_disk, last_disk_name, sum "
+    "FROM "
+    "controllers";
 constexpr char kLoadAttachments[] =
     "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
 constexpr char kLoadUpgrades[] = "SELECT engine, status, sum FROM upgrades";
@@ -90,7 +92,9 @@ std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
           uint64_t{row.deleting},
           row.engine,
           JoinLabels(row.labels),
-          row.intent_revision};
+          row.intent_revision,
+          row.last_disk.value(),
+          row.last_disk_name};
 }
 
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
@@ -180,6 +184,10 @@ Status Store::Prepare(bool expected) {
     // The schema itself is in the file from now on, not in the log beside it.
     if (auto status = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !status.ok()) return status;
   }
+  const auto number = Number("SELECT number FROM host");
+  if (!number.ok()) return number.error();
+  if (*number == 0 || *number > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
+  number_ = *number;
   if (!expected && (pwrite(lock_.get(), kMark, sizeof(kMark) - 1, 0) < 0 || fsync(lock_.get()) != 0)) {
     return ErrnoError(errno, fmt::format("store '{}': its lock file can't be written", path_));
   }
@@ -420,8 +428,10 @@ Status Store::LoadControllers(std::vector<ControllerRow>& rows) {
     row.engine = run->Bytes(4);
     row.labels = SplitLabels(run->Bytes(5));
     row.intent_revision = run->Number(6);
+    row.last_disk = DiskIdentity(run->Number(7));
+    row.last_disk_name = run->Bytes(8);
     const std::string what = fmt::format("controller '{}'", row.id);
-    if (auto status = CheckRow(*run, 7, parsed, what); !status.ok()) return status;
+    if (auto status = CheckRow(*run, 9, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadControllers));
 }

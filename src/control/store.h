@@ -57,6 +57,8 @@ class Store {
   Status EraseController(const std::string& id);
   Status EraseAttachment(const std::string& controller, const std::string& id);
 
+  // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
+  uint64_t number() const { return number_; }
   // The first of `count` revisions that no process has handed out before and none will hand out again.
   Result<uint64_t> ReserveRevisions(uint64_t count);
 
@@ -97,6 +99,7 @@ class Store {
   std::mutex mutex_;  // guards the connection and its statements
   sqlite3* db_;
   std::string path_;
+  uint64_t number_ = 0;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_;  // by the address of their text
   std::atomic<bool> writable_ = true;
   std::mutex on_failure_mutex_;

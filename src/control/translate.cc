@@ -94,7 +94,7 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
   return disk;
 }
 
-engine::v1::Controller ToEngine(const ControllerRow& row) {
+engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
   engine::v1::Controller controller;
   controller.set_name(ControllerName(row.id));
   controller.set_type(row.spec.type() == v1::CONTROLLER_TYPE_SCSI ? engine::v1::CONTROLLER_TYPE_SCSI
@@ -106,14 +106,18 @@ engine::v1::Controller ToEngine(const ControllerRow& row) {
   controller.set_queues(row.spec.queues());
   controller.set_revision(row.revision);
   if (!row.spec.group().empty()) controller.set_group(row.spec.group());
+  if (protocol < kProtocolIdentities) return controller;
+  controller.set_last_disk(row.last_disk.value());
+  if (!row.last_disk_name.empty()) controller.set_last_disk_name(row.last_disk_name);
   return controller;
 }
 
-engine::v1::Attachment ToEngine(const AttachmentIntent& intent) {
+engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol) {
   engine::v1::Attachment attachment;
   attachment.set_controller(ControllerName(intent.row.controller));
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk);
+  if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
   attachment.set_read_only(intent.row.spec.read_only());
   attachment.set_revision(intent.row.revision);
   const v1::AttachmentMode mode = intent.row.spec.mode();

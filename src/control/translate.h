@@ -14,8 +14,9 @@ engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision);
 engine::v1::Disk ToEngine(const DiskRow& row);
 engine::v1::Cluster ToEngine(const ClusterRow& row);
 engine::v1::Group ToEngine(const GroupRow& row);
-engine::v1::Controller ToEngine(const ControllerRow& row);
-engine::v1::Attachment ToEngine(const AttachmentIntent& intent);
+// For an engine that speaks that version of the protocol: without what came later.
+engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol);
+engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol);
 
 // A code that this version does not know becomes kInternal.
 Status FromEngine(const engine::v1::Reply& reply);

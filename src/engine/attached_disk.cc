@@ -69,7 +69,7 @@ virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
   for (const Place& place : places_) {
     if (place.io == &io) {
       observe::ReactorSight* sight = context_.sight != nullptr ? context_.sight->On(io) : nullptr;
-      return {place.channel.get(), place.cell.get(), sight};
+      return {place.channel.get(), place.cell.get(), sight, spec.disk.identity};
     }
   }
   return nullptr;

@@ -31,7 +31,7 @@ Status BlkFront::Serve() {
 }
 
 Status BlkFront::Connect() {
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, ownership_, on_change_);
+  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, *guard_, on_change_);
   if (!endpoint) return std::move(endpoint).error();
   endpoint_ = std::move(endpoint).value();
   return Ok{};
@@ -45,13 +45,15 @@ Task<Status> BlkFront::Yield(uint64_t deadline_ns) {
 Task<Status> BlkFront::Add(AttachedDisk& disk) {
   const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
-                                              spec_.queues, entrance);
+                                              spec_.queues, entrance, disk.spec.disk.identity);
+  guard_ = std::make_unique<SwapGuard>(spec_, disk.spec, ownership_, on_change_);
   co_return stands_by_ ? Status(Ok{}) : Connect();
 }
 
 Task<void> BlkFront::Remove(AttachedDisk& /*disk*/, bool /*tell*/) {
   auto close = Close();
   co_await std::move(close);
+  guard_.reset();
   model_.reset();
 }
 
@@ -59,6 +61,14 @@ Task<void> BlkFront::Resized(AttachedDisk& disk) {
   model_->SetGeometry(disk.geometry());
   if (endpoint_ != nullptr) endpoint_->ConfigChanged();
   co_return;
+}
+
+void BlkFront::LastDiskChanged() {
+  if (guard_ != nullptr) guard_->LastDiskChanged();
+}
+
+DiskIdentity BlkFront::next_disk() const {
+  return guard_ != nullptr ? guard_->next_disk() : DiskIdentity();
 }
 
 std::optional<vhost::EndpointStatus> BlkFront::status() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/front.h"
+#include "engine/swap_guard.h"
 #include "virtio/blk_model.h"
 
 namespace cleat::engine {
@@ -25,6 +26,8 @@ class BlkFront final : public Front {
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk, bool tell) override;
   Task<void> Resized(AttachedDisk& disk) override;
+  void LastDiskChanged() override;
+  DiskIdentity next_disk() const override;
   std::optional<vhost::EndpointStatus> status() const override;
   const char* idle_because() const override {
     return "no disk attached: a blk controller connects to its peer once it has one";
@@ -40,6 +43,7 @@ class BlkFront final : public Front {
   const std::function<void()> on_change_;
   bool stands_by_ = false;
   std::unique_ptr<virtio::BlkModel> model_;
+  std::unique_ptr<SwapGuard> guard_;  // as long as the model
   std::unique_ptr<vhost::Endpoint> endpoint_;
 };
 

@@ -16,7 +16,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 2;
+inline constexpr uint32_t kProtocolMax = 3;
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
 struct HelloMessage {

@@ -35,6 +35,7 @@ class Packer {
     SET(out, queues, spec.queues);
     SET(out, revision, spec.revision);
     if (!spec.group.empty()) out.group = Text(spec.group);
+    SET(out, last_disk, spec.last_disk.value());
     return &out;
   }
 
@@ -92,6 +93,7 @@ class Packer {
     out.message = Text(report.message);
     SET(out, rings_up, report.rings_up);
     SET(out, connections, report.connections);
+    if (report.next_disk.known()) SET(out, next_disk, report.next_disk.value());
     return &out;
   }
 
@@ -104,6 +106,7 @@ class Packer {
     SET(out, physical_block_bytes, spec.physical_block_bytes);
     out.serial = Text(spec.serial);
     SET(out, wwn, spec.wwn);
+    if (spec.identity.known()) SET(out, identity, spec.identity.value());
     if (const auto* file = std::get_if<FileBackend>(&spec.backend)) {
       cleat__engine__v1__file_backend__init(&files_.emplace_back());
       files_.back().path = Text(file->path);

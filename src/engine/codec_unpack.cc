@@ -73,6 +73,12 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
     if (!group) return std::move(group).error();
     spec.group = std::move(group).value();
   }
+  spec.last_disk = DiskIdentity(in->last_disk);
+  if (in->last_disk_name != nullptr && *in->last_disk_name != '\0') {
+    auto last = TextOf(in->last_disk_name, "controller.last_disk_name");
+    if (!last) return std::move(last).error();
+    spec.last_disk_name = std::move(last).value();
+  }
   return spec;
 }
 
@@ -189,6 +195,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
       in->has_physical_block_bytes ? in->physical_block_bytes : spec.logical_block_bytes;
   if (in->serial != nullptr) spec.serial = in->serial;
   spec.wwn = in->wwn;
+  spec.identity = DiskIdentity(in->identity);
   switch (in->backend_case) {
     case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
       spec.backend = NullBackend{.skip_reads = in->null->skip_reads != 0};

@@ -65,6 +65,7 @@ ControllerReport Controller::Report() const {
   } else {
     report.message = front_->idle_because();
   }
+  report.next_disk = front_->next_disk();
   if (closed_) report.state = ControllerState::kClosing;
   return report;
 }
@@ -93,6 +94,15 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
   disk.state = state;
   disk.message = message;
   context_.on_attachment_changed(spec_.name, disk.spec.target);
+}
+
+void Controller::Update(const ControllerSpec& spec) {
+  spec_.revision = spec.revision;
+  if (spec_.last_disk == spec.last_disk) return;
+  spec_.last_disk = spec.last_disk;
+  spec_.last_disk_name = spec.last_disk_name;
+  front_->LastDiskChanged();
+  Changed();
 }
 
 Status Controller::Serve() {

@@ -49,7 +49,8 @@ class Controller {
   std::vector<AttachmentReport> Attachments() const;
   std::optional<AttachmentReport> Attachment(uint32_t target) const;
   bool Has(const std::string& disk) const;
-  void SetRevision(uint64_t revision) { spec_.revision = revision; }
+  // What may change while it lives: its revision, and its last disk.
+  void Update(const ControllerSpec& spec);
   const ControllerSpec& spec() const { return spec_; }
   bool stands_by() const { return stands_by_; }
 

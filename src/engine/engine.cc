@@ -120,7 +120,7 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
                    spec.name + " exists on " + existing->spec().socket_path +
                        " with other settings, which can't change while it lives: delete it first");
     }
-    existing->SetRevision(spec.revision);
+    existing->Update(spec);
     return Ok{};
   }
   auto group = spec.group.empty() ? nullptr : parts_.groups.Find(spec.group);

@@ -50,6 +50,11 @@ class Front {
   virtual Task<void> Remove(AttachedDisk& disk, bool tell) = 0;
   virtual Task<void> Resized(AttachedDisk& disk) = 0;
 
+  // ControllerSpec::last_disk has changed.
+  virtual void LastDiskChanged() {}
+  // See ControllerReport.
+  virtual DiskIdentity next_disk() const { return {}; }
+
   virtual std::optional<vhost::EndpointStatus> status() const = 0;  // nothing: it has no endpoint now
   virtual const char* idle_because() const = 0;                     // then
 };

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/disk_identity.h"
 #include "keys/data_key.h"
 #include "qos/limits.h"
 
@@ -74,7 +75,8 @@ struct DiskSpec {
   uint32_t logical_block_bytes = 512;
   uint32_t physical_block_bytes = 512;
   std::string serial;
-  uint64_t wwn = 0;  // NAA name, for SCSI
+  uint64_t wwn = 0;       // NAA name, for SCSI
+  DiskIdentity identity;  // not known: of a cleatd that tells none
   Backend backend;
   std::optional<FaultSpec> fault;
   std::optional<EncryptionSpec> encryption;
@@ -87,7 +89,8 @@ struct DiskSpec {
     return name == other.name && size_bytes == other.size_bytes &&
            logical_block_bytes == other.logical_block_bytes &&
            physical_block_bytes == other.physical_block_bytes && serial == other.serial && wwn == other.wwn &&
-           backend == other.backend && fault == other.fault;
+           backend == other.backend && fault == other.fault &&
+           (identity == other.identity || !identity.known() || !other.identity.known());
   }
 };
 
@@ -123,8 +126,12 @@ struct ControllerSpec {
   uint32_t queues = 1;  // request queues; a SCSI controller has two more of its own
   uint64_t revision = 0;
   std::string group;  // whose limits its disks share; empty: none
+  // Of a blk controller: the disk that its guest's driver may still remember (engine/swap_guard.h). Not known: none but the one that is
+  // attached.
+  DiskIdentity last_disk;
+  std::string last_disk_name;  // for messages
 
-  // The same controller, whatever the revision of the intent.
+  // The same controller, whatever the revision of the intent, and whichever its last disk.
   bool SameAs(const ControllerSpec& other) const {
     return name == other.name && type == other.type && socket_path == other.socket_path &&
            socket_mode == other.socket_mode && queues == other.queues && group == other.group;
@@ -169,6 +176,7 @@ struct ControllerReport {
   std::string message;
   uint32_t rings_up = 0;
   uint64_t connections = 0;
+  DiskIdentity next_disk;  // that cleatd is to note as its last disk
 };
 
 struct AttachmentReport {

@@ -17,9 +17,25 @@
 
 namespace cleat::vhost {
 
+// What a connection shows of what its guest's driver still has under way, as far as the rings have been told of by now.
+struct DriverMemory {
+  bool of_this_disk =
+      false;  // an in-flight log has requests to the device's disk (virtio::DeviceModel::log_disk)
+  bool of_another_disk = false;  // ... or to another one of the same host's
+  bool used_log = false;         // an in-flight region that some ring has been served with, now or earlier
+  bool new_log = false;          // one that no ring ever was
+  bool at_start = true;          // every ring begins where a driver begins that has just come up
+  // QEMU lets go of the region when its guest resets the device, and rings begin anew then.
+  bool forgotten() const { return at_start && !used_log; }
+  bool operator==(const DriverMemory&) const = default;
+};
+
 class Ownership {
  public:
   virtual ~Ownership() = default;
+
+  // Told before each question whether rings may start.
+  virtual void Learn(const DriverMemory& /*memory*/) {}
 
   // Rings may start.
   virtual bool held() const = 0;

@@ -40,9 +40,10 @@ class Ring {
     uint16_t size = 0;  // 0: not yet
     std::optional<VringAddresses> addresses;
     std::optional<uint32_t> base;  // virtio::DeviceQueue::next_available
-    bool kick = false;     // a kick descriptor came, or the word that there is none (the queue is polled)
-    bool enabled = false;  // only with protocol features negotiated
-    bool served = false;   // since the last GET_VRING_BASE
+    bool kick = false;         // a kick descriptor came, or the word that there is none (the queue is polled)
+    bool enabled = false;      // only with protocol features negotiated
+    bool served = false;       // since the last GET_VRING_BASE
+    bool ever_served = false;  // in this session
   };
   Told told;
 

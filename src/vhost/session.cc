@@ -55,7 +55,8 @@ Session::Session(Options options, Reactor& control, BlockingPool& pool, virtio::
       control_(control),
       pool_(pool),
       on_change_(std::move(on_change)),
-      offer_(OfferFor(model)) {
+      offer_(OfferFor(model)),
+      log_disk_(model.log_disk()) {
   CLEAT_CHECK(!options_.io_reactors.empty() && model.queues() <= kRingsMax);
   for (uint32_t i = 0; i < model.queues(); ++i) {
     Reactor& io = *options_.io_reactors[i % options_.io_reactors.size()];
@@ -194,6 +195,7 @@ virtio::InflightMemory Session::InflightOf(uint32_t index) const {
   // It may have been made before the features were known: the log refuses what is too small.
   if (offset_bytes + memory.size_bytes > inflight_->size_bytes()) memory.size_bytes = 0;
   memory.base = inflight_->base() + (memory.size_bytes > 0 ? offset_bytes : 0);
+  memory.disk = log_disk_;
   memory.keep = inflight_;
   return memory;
 }
@@ -405,7 +407,7 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
   auto start = ring.Start(&setup);
   Status started = co_await std::move(start);
   if (!started) co_return RingError(ring.index(), started.error().message);
-  ring.told.served = true;
+  ring.told.served = ring.told.ever_served = true;
   on_change_();
   co_return Ok{};
 }
@@ -463,9 +465,28 @@ Task<Status> Session::StartAll() {
 
 // ---- Ownership
 
+DriverMemory Session::WhatDriverRemembers() const {
+  DriverMemory memory;
+  const uint32_t start = packed() ? virtio::kPackedStart : 0;
+  for (const auto& ring : rings_) {
+    if (!ring->told.ever_served && ring->told.base && *ring->told.base != start) memory.at_start = false;
+    const virtio::InflightMemory log = InflightOf(ring->index());
+    if (log.size_bytes < virtio::InflightLog::kHeaderBytes) continue;
+    const virtio::InflightOwner owner = virtio::OwnerOf(log.base);
+    if (owner.disk == log_disk_ && log_disk_.known()) {
+      memory.of_this_disk = true;
+    } else if (owner.disk.known() && owner.disk.store() == log_disk_.store()) {
+      memory.of_another_disk = true;
+    }
+    (owner.used ? memory.used_log : memory.new_log) = true;
+  }
+  return memory;
+}
+
 // The first ring of a connection asks, and all wait for the answer.
 bool Session::MayStart() {
   if (options_.ownership == nullptr) return true;
+  options_.ownership->Learn(WhatDriverRemembers());
   if (!began_) {
     began_ = true;
     options_.ownership->Begin([this] {

@@ -143,6 +143,7 @@ class Session {
   Task<void> YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left, Gate::Holder stopping);
   Task<void> UpdateDirtyLog();
   bool MayStart();
+  DriverMemory WhatDriverRemembers() const;
   void NoticeRingsGone(bool migrating);
   Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(const UniqueFd& file, uint64_t offset_bytes,
                                                              uint64_t size_bytes);
@@ -152,6 +153,7 @@ class Session {
   BlockingPool& pool_;
   const std::function<void()> on_change_;
   const Offer offer_;
+  const DiskIdentity log_disk_;
 
   uint64_t features_ = 0;
   uint64_t protocol_features_ = 0;

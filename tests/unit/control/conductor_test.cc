@@ -217,7 +217,9 @@ TEST_F(ConductorTest, ADetachDuringAnAttachWaitsForIt) {
   engine_.Release();
   Await("it is gone", [&] { return !state_->GetAttachment(GetAttachment("a", "d")).ok(); });
   EXPECT_FALSE(engine_.Has("controllers/a", 0));
-  EXPECT_EQ(engine_.TakeRequests(), (Requests{"Attach controllers/a 0 disks/d", "Detach controllers/a 0"}));
+  // In between it is told which disk the guest has under way.
+  EXPECT_EQ(engine_.TakeRequests(), (Requests{"Attach controllers/a 0 disks/d", "PutController controllers/a",
+                                              "Detach controllers/a 0"}));
 }
 
 TEST_F(ConductorTest, ASlowControllerHoldsUpNoOther) {
@@ -358,7 +360,7 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 TEST_F(ConductorTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
   engine_.set_protocol(7);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 2, the engine 7"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 3, the engine 7"), std::string::npos) << engine_.refusal();
 }
 
 TEST_F(ConductorTest, ASecondLiveEngineOfTheSameNameIsRefused) {

@@ -273,6 +273,25 @@ void FakeEngine::FailResizes(int times) {
   resizes_to_fail_ = times;
 }
 
+void FakeEngine::ForgetLastDisk(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::ControllerStatus& status = controllers_[controller];
+  status.set_next_disk(attachments_[{controller, 0}].attachment().disk().identity());
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_controller() = status;
+  Send(event);
+}
+
+void FakeEngine::SetControllerState(const std::string& controller, engine::v1::ControllerState state) {
+  const std::lock_guard lock(mutex_);
+  SetState(controller, state);
+}
+
+engine::v1::Controller FakeEngine::ControllerAt(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  return controllers_[controller].controller();
+}
+
 engine::v1::Disk FakeEngine::DiskAt(const std::string& controller, uint32_t target) {
   const std::lock_guard lock(mutex_);
   return attachments_.at({controller, target}).attachment().disk();

@@ -69,6 +69,11 @@ class FakeEngine {
   // Puts a controller there that nobody asked for.
   void Plant(const engine::v1::Controller& controller);
 
+  // The guest of a blk controller has forgotten its last disk, and waits for the one that is attached.
+  void ForgetLastDisk(const std::string& controller);
+  void SetControllerState(const std::string& controller, engine::v1::ControllerState state);
+  // As PutController told it last.
+  engine::v1::Controller ControllerAt(const std::string& controller);
   engine::v1::Disk DiskAt(const std::string& controller, uint32_t target);
   // By name; empty when it has none.
   std::map<std::string, engine::v1::Group> Groups();
@@ -110,7 +115,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 2;
+  uint32_t protocol_max_ = 3;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   FakeHost* host_ = nullptr;

@@ -33,7 +33,11 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     if (!controller.group().empty() && !groups_.contains(controller.group())) {
       return Bad("not_found", controller.group() + " is not here");
     }
-    *controllers_[controller.name()].mutable_controller() = controller;
+    const bool there = controllers_.contains(controller.name());
+    engine::v1::ControllerStatus& status = controllers_[controller.name()];
+    *status.mutable_controller() = controller;
+    if (status.next_disk() == controller.last_disk()) status.clear_next_disk();
+    if (there) return Good();
     SetState(controller.name(), envelope.put_controller().standby() ? engine::v1::CONTROLLER_STATE_STANDBY
                                                                     : engine::v1::CONTROLLER_STATE_IDLE);
     return Good();

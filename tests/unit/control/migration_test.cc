@@ -49,7 +49,7 @@ class MigrationTest : public ::testing::Test {
   }
   // What its engine would be told when it is started anew.
   bool ComesUnowned(const std::string& controller) {
-    return ToEngine(state_->IntentOf(controller).attachments.at(0)).incoming();
+    return ToEngine(state_->IntentOf(controller).attachments.at(0), kProtocolIdentities).incoming();
   }
   bool IsReady(const std::string& controller, v1::WaitCondition condition = v1::WAIT_CONDITION_READY) {
     v1::WaitRequest request;

@@ -146,10 +146,13 @@ std::vector<Reactor*> Host::io_reactors() {
   return reactors;
 }
 
-virtio::BlkModel& Host::AddModel(uint32_t queues) {
+virtio::BlkModel& Host::AddModel(uint32_t queues, DiskIdentity disk) {
   models_.push_back(std::make_unique<virtio::BlkModel>(
       pipeline_->geometry(), block::AccessMode::kReadWrite, "serial", queues,
-      [this](Reactor& reactor) { return channels_.at(&reactor).get(); }));
+      [this, disk](Reactor& reactor) {
+        return virtio::DiskEntrance(channels_.at(&reactor).get(), nullptr, nullptr, disk);
+      },
+      disk));
   return *models_.back();
 }
 

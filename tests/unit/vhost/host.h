@@ -96,7 +96,7 @@ class Host {
   BlockingPool& pool() { return pool_; }
   TestDisk& disk() { return *disk_; }
   // A virtio-blk device on the disk; lives as long as the host.
-  virtio::BlkModel& AddModel(uint32_t queues);
+  virtio::BlkModel& AddModel(uint32_t queues, DiskIdentity disk = {});
 
  private:
   std::vector<std::unique_ptr<ReactorThread>> io_;

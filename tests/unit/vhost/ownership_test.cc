@@ -26,6 +26,7 @@ constexpr uint64_t kLogBytes = 1 << 18;
 class FakeOwnership final : public Ownership {
  public:
   bool held() const override { return held_; }
+  void Learn(const DriverMemory& memory) override { learnt = memory; }
   void Begin(std::function<void()> on_held) override {
     calls += "begin ";
     on_held_ = std::move(on_held);
@@ -48,6 +49,7 @@ class FakeOwnership final : public Ownership {
   void Hold() { held_ = true; }
 
   std::string calls;
+  DriverMemory learnt;
 
  private:
   bool held_ = false;
@@ -57,14 +59,17 @@ class FakeOwnership final : public Ownership {
 class OwnershipTest : public testing::Test {
  protected:
   static constexpr uint32_t kRings = 3;
+  static constexpr DiskIdentity kDisk = DiskIdentity::Of(1, 7);
 
-  OwnershipTest() : guest(kRings) {
+  OwnershipTest() : guest(kRings) { Begin(kDisk); }
+  void Begin(DiskIdentity disk) {
     host.control_thread().Call([&] {
       Session::Options options;
       options.name = "controllers/c";
       options.io_reactors = host.io_reactors();
       options.ownership = &ownership;
-      session = std::make_unique<Session>(options, host.control(), host.pool(), host.AddModel(kRings), [] {});
+      session =
+          std::make_unique<Session>(options, host.control(), host.pool(), host.AddModel(kRings, disk), [] {});
       session->OnOwned([this] { ++woken; });
     });
   }
@@ -155,6 +160,88 @@ TEST_F(OwnershipTest, NoRingStartsBeforeTheDisksAreOwned) {
   EXPECT_FALSE(Waits());
   EXPECT_EQ(guest.Complete(0), 0) << "what was offered meanwhile is served";
   EXPECT_EQ(ownership.calls, "begin ");
+}
+
+// ---- What the connection shows of what the driver still has under way
+
+class DriverMemoryTest : public OwnershipTest {
+ protected:
+  DriverMemoryTest() {
+    host.control_thread().Call([&] { ownership.Hold(); });
+  }
+  // As QEMU: it asks for a region at the first start of the device, and hands the same one in from then on.
+  void HandIn() {
+    if (!area.file) {
+      host.control_thread().Call([&] { area = std::move(session->MakeInflight(kRings, 64).value()); });
+    }
+    ASSERT_TRUE(Do([&] { return session->SetInflight(area.description, area.file); }).ok());
+  }
+  void Reconnect(DiskIdentity disk = kDisk) {
+    EndSession();
+    Begin(disk);
+    OwnershipTest::SetUp();
+  }
+  DriverMemory Learnt() {
+    DriverMemory memory;
+    host.control_thread().Call([&] { memory = ownership.learnt; });
+    return memory;
+  }
+
+  Session::InflightArea area;
+};
+
+TEST_F(DriverMemoryTest, AGuestThatHasJustComeUpRemembersNothing) {
+  HandIn();
+  StartRing(0);
+  StartRing(1);
+  EXPECT_EQ(Learnt(), (DriverMemory{.of_this_disk = true, .used_log = true, .new_log = true}))
+      << "the first ring has begun to use the region";
+  Reconnect();
+  area = {};
+  HandIn();
+  StartRing(0);
+  EXPECT_EQ(Learnt(), (DriverMemory{.new_log = true}));
+  EXPECT_TRUE(Learnt().forgotten());
+}
+
+TEST_F(DriverMemoryTest, ARegionThatWasUsedSaysWhoseRequestsItHas) {
+  HandIn();
+  StartRing(0);
+  Reconnect();
+  HandIn();
+  StartRing(0);
+  EXPECT_TRUE(Learnt().of_this_disk && Learnt().used_log && !Learnt().of_another_disk &&
+              !Learnt().forgotten());
+  Reconnect(DiskIdentity::Of(1, 8));
+  HandIn();
+  host.control_thread().Call([&] { ownership.GiveUp(); });  // it would be refused by the ring
+  StartRing(0);
+  EXPECT_TRUE(Learnt().of_another_disk && !Learnt().of_this_disk && !Learnt().forgotten());
+  Reconnect(DiskIdentity::Of(2, 8));
+  HandIn();
+  StartRing(0);
+  EXPECT_FALSE(Learnt().of_another_disk) << "another store's numbers say nothing";
+  EXPECT_TRUE(Learnt().used_log);
+}
+
+// GET_VRING_BASE forgets the requests; the guest has not forgotten the disk.
+TEST_F(DriverMemoryTest, AStoppedRingsRegionIsUsedStill) {
+  HandIn();
+  StartRing(0);
+  StopRing(0);
+  Reconnect(DiskIdentity::Of(1, 8));
+  HandIn();
+  host.control_thread().Call([&] { ownership.GiveUp(); });
+  StartRing(0);
+  EXPECT_TRUE(Learnt().of_another_disk);
+}
+
+TEST_F(DriverMemoryTest, ARingThatGoesOnInTheMiddleRemembers) {
+  StartRing(0);
+  EXPECT_TRUE(Learnt().forgotten());
+  StartRing(1, 17);
+  EXPECT_FALSE(Learnt().at_start);
+  EXPECT_FALSE(Learnt().forgotten());
 }
 
 TEST_F(OwnershipTest, WhatIsOwnedStartsAtOnce) {
