@@ -19,7 +19,7 @@ enum class Role : uint8_t {
   kNone,
   kRead,    // Get, List, Watch, Wait
   kAttach,  // and every change but the next
-  kAdmin,   // and ApplyHost with EXACT, which removes what it does not name, and upgrades of engines
+  kAdmin,  // and ApplyHost with EXACT, which removes what it does not name, upgrades of engines, and purging deleted disks
 };
 std::string_view RoleName(Role role);
 

@@ -59,6 +59,12 @@ void AddKeys(CLI::App& app, Arguments& arguments) {
          "kek in the state folder, made at the first start)")
       ->expected(1)
       ->take_all();
+  app.add_option("--keep-deleted-days", arguments.keep_deleted_days,
+                 "How long a deleted disk can be undeleted, with its key; 0: not at all. Those that are kept "
+                 "already keep "
+                 "their time")
+      ->check(CLI::Range(0U, kKeepDeletedDaysMax))
+      ->capture_default_str();
   // For the tests that must find keys in memory then; in no help text.
   app.add_flag("!--no-secret-arena", arguments.secret_arena)->group("");
   app.add_flag("!--no-wiping-free", arguments.wiping_free)->group("");
@@ -126,6 +132,7 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.metrics.histograms = arguments.metrics_histograms;
   options.audit_log = arguments.audit_log;
   options.kek_files = arguments.kek_files;
+  options.keep_deleted_days = arguments.keep_deleted_days;
   if (auto status = MakeFolders(options); !status.ok()) return std::move(status).error();
   return options;
 }

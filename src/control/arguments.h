@@ -24,6 +24,7 @@ struct Arguments {
   bool metrics_histograms = true;
   std::string audit_log;
   std::vector<std::string> kek_files;
+  uint32_t keep_deleted_days = kKeepDeletedDaysDefault;
   bool secret_arena = true;
   bool wiping_free = true;
   std::string log_level = "info";

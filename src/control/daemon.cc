@@ -23,6 +23,7 @@ constexpr int kStreamsPerConnectionMax = 128;
 constexpr int kThreadsMax = static_cast<int>(WatchHub::kWatchersMax) + 448;
 constexpr size_t kGrpcBytesMax = size_t{256} * 1024 * 1024;
 constexpr std::chrono::seconds kShutdownGrace{2};
+constexpr uint64_t kSecondsPerDay = 86'400;
 
 }  // namespace
 
@@ -32,7 +33,9 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   if (!store.ok()) return std::move(store).error();
   daemon->store_ = std::move(*store);
   if (auto status = daemon->ReadKeys(options); !status.ok()) return std::move(status).error();
-  auto state = HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_);
+  const KeepDeleted keep{.time_s = options.keep_deleted_days * kSecondsPerDay};
+  auto state =
+      HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_, keep);
   if (!state.ok()) return std::move(state).error();
   daemon->state_ = std::move(*state);
   if (auto status = daemon->state_->RewrapKeys(); !status.ok()) return std::move(status).error();
@@ -45,6 +48,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
   daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
   daemon->slow_watch_.Start();
+  daemon->purge_timer_ = std::make_unique<PurgeTimer>(*daemon->state_, daemon->clock_);
+  daemon->purge_timer_->Start();
   daemon->link_->Wake();  // for what was loaded
 
   if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
@@ -53,8 +58,9 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       auto listed = state->ListEngines({});  // a page, which is all that a host has
       return listed.ok() ? std::move(listed).value() : v1::ListEnginesResponse();
     };
+    auto deleted_disks = [state = daemon->state_.get()] { return state->DeletedDisksKept(); };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
-                                                 options.metrics);
+                                                 std::move(deleted_disks), options.metrics);
     auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
                                        [state = daemon->state_.get()] { return state->CheckStore(); });
     if (!server.ok()) return std::move(server).error();
@@ -87,6 +93,11 @@ Status Daemon::MakeFirstKek(const std::string& path) {
     for (const DiskRow& disk : rows->disks) {
       if (disk.spec.has_encryption())
         needed.emplace(disk.spec.encryption().wrapped_key().key_encryption_key(), DiskName(disk.id));
+    }
+    for (const DeletedDiskRow& deleted : rows->deleted_disks) {
+      if (deleted.disk.spec.has_encryption())
+        needed.emplace(deleted.disk.spec.encryption().wrapped_key().key_encryption_key(),
+                       DiskName(deleted.disk.id) + " (deleted, and kept)");
     }
     for (const ClusterRow& cluster : rows->clusters) {
       if (cluster.spec.has_wrapped_key())
@@ -181,6 +192,7 @@ Daemon::~Daemon() {
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_.reset();
   slow_watch_.Stop();
+  if (purge_timer_) purge_timer_->Stop();
   if (link_) link_->Stop();
 }
 

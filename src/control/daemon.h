@@ -19,6 +19,7 @@
 #include "control/memory_keeper.h"
 #include "control/metrics.h"
 #include "control/metrics_server.h"
+#include "control/purge_timer.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
 #include "control/store.h"
@@ -42,6 +43,7 @@ struct DaemonOptions {
   // Files with the key-encryption key, the current one first. Empty: the service's credential, else a file of its own in
   // state_dir.
   std::vector<std::string> kek_files = {};
+  uint32_t keep_deleted_days = kKeepDeletedDaysDefault;  // 0: deleted disks are not kept
   std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
   ConductorOptions conductor;
   size_t watch_queue_max = WatchHub::kQueueMax;
@@ -74,6 +76,7 @@ class Daemon {
   std::unique_ptr<HostState> state_;
   Counters counters_{clock_};
   SlowWatch slow_watch_{counters_};
+  std::unique_ptr<PurgeTimer> purge_timer_;
   std::unique_ptr<EngineLink> link_;
   std::unique_ptr<Conductor> conductor_;
   Grants grants_;

@@ -103,6 +103,15 @@ Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
   return NotThere(ErrnoError(errno, what + " can't be looked at"));
 }
 
+Status CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+  const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
+  struct stat info {};
+  if (stat(spec.file().path().c_str(), &info) == 0) return CheckFile(what, spec, info);
+  if (errno == ENOENT)
+    return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
+  return NotThere(ErrnoError(errno, what + " can't be looked at"));
+}
+
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
   const std::string& path = spec.file().path();
   const std::string what = fmt::format("{}: file '{}'", disk_name, path);

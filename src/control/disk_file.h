@@ -17,6 +17,9 @@ namespace cleat::control {
 //   kPermissionDenied    can't be opened
 Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec);
 
+// The same of a disk that has been there, so that its file has content: one that is missing is not made.
+Status CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec);
+
 // Sees to it that the file has the spec's size: makes a regular file larger if the disk was made with `create`, and
 // checks the size of any other.
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec);

@@ -229,7 +229,7 @@ void HostApplier::RemoveOne(const Removal& removal) {
     if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
   Report(removal.name, v1::APPLY_ACTION_DELETED);
-  response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key);
+  response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key && !state_.KeepsDeleted());
 }
 
 // ---- Making and changing ----

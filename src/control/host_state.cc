@@ -21,8 +21,8 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 }  // namespace
 
 Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
-                                                   keys::Keyring* keyring) {
-  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring));
+                                                   keys::Keyring* keyring, KeepDeleted keep) {
+  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring, std::move(keep)));
   auto first = store.ReserveRevisions(kRevisionsPerBlock);
   if (!first.ok()) return std::move(first).error();
   state->revision_ = *first - 1;
@@ -37,6 +37,7 @@ Status HostState::Fill(Rows rows) {
   // What is named comes before what names it.
   FillClusters(std::move(rows.clusters));
   if (auto status = FillDisks(std::move(rows.disks)); !status.ok()) return status;
+  for (DeletedDiskRow& row : rows.deleted_disks) deleted_.Put(std::move(row));
   if (auto status = FillGroups(std::move(rows.groups)); !status.ok()) return status;
   if (auto status = FillControllers(std::move(rows.controllers)); !status.ok()) return status;
   if (auto status = FillAttachments(std::move(rows.attachments)); !status.ok()) return status;
@@ -80,6 +81,7 @@ uint64_t HostState::KnownSize(const DiskEntry& entry) const {
 v1::Disk HostState::Show(const DiskEntry& entry) const {
   v1::Disk disk;
   disk.set_name(DiskName(entry.row.id));
+  disk.set_uid(UidOf(entry.row));
   *disk.mutable_spec() = entry.row.spec;
   if (disk.spec().has_encryption())
     disk.mutable_spec()->mutable_encryption()->mutable_wrapped_key()->clear_data();

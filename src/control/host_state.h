@@ -4,7 +4,7 @@
 //
 //   the API side         validates a request, writes the intent to the store, then changes the model and
 //                        answers. An answer without an error is durable.
-//                        (host_state_{disks,clusters,groups,controllers,attachments,updates,upgrades}.cc)
+//                        (host_state_{disks,deleted,clusters,groups,controllers,attachments,updates,upgrades}.cc)
 //   the waiting side     Watch and Wait. (host_state_wait.cc)
 //   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
 //
@@ -38,6 +38,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
+#include "control/deleted_disks.h"
 #include "control/group_commit.h"
 #include "control/memory_keeper.h"
 #include "control/model.h"
@@ -125,10 +126,11 @@ Result<std::chrono::nanoseconds> CheckTimeout(const google::protobuf::Duration& 
 
 class HostState {
  public:
-  // All outlive it. Reads everything from the store. Without a keyring it takes no encrypted disks.
+  // All outlive it. Reads everything from the store. Without a keyring it takes no encrypted disks; deleted disks are kept as
+  // `keep` says.
   static Result<std::unique_ptr<HostState>> Load(Store& store, MemoryKeeper& memory,
                                                  size_t watch_queue_max = WatchHub::kQueueMax,
-                                                 keys::Keyring* keyring = nullptr);
+                                                 keys::Keyring* keyring = nullptr, KeepDeleted keep = {});
 
   // ---- The API. Meanings and errors as proto/cleat/v1/cleat.proto says.
   Result<v1::Disk> CreateDisk(const v1::CreateDiskRequest& request);
@@ -136,6 +138,13 @@ class HostState {
   Result<v1::ListDisksResponse> ListDisks(const v1::ListDisksRequest& request);
   Result<v1::Disk> UpdateDisk(const v1::UpdateDiskRequest& request);
   Result<v1::DeleteDiskResponse> DeleteDisk(const v1::DeleteDiskRequest& request);
+  Result<v1::Disk> UndeleteDisk(const v1::UndeleteDiskRequest& request);
+  Result<v1::PurgeDiskResponse> PurgeDisk(const v1::PurgeDiskRequest& request);
+  // Whether disks that are deleted now are kept; how many are.
+  bool KeepsDeleted() const { return keep_.time_s != 0; }
+  size_t DeletedDisksKept();
+  // Those whose time is over go for good: PurgeTimer.
+  Status PurgeExpired();
   // For ApplyHost: OK when the spec has no key, or the disk's own.
   Status CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec);
   // The same, for a cluster: whether the spec has no key, or the cluster's own.
@@ -317,10 +326,12 @@ class HostState {
     std::string state = {};
   };
 
-  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring)
+  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
+            KeepDeleted keep)
       : store_(store),
         memory_(memory),
         keyring_(keyring),
+        keep_(std::move(keep)),
         hub_(watch_queue_max),
         commits_([this](std::span<const AttachmentRow* const> rows) { return store_.Put(rows); }) {}
 
@@ -347,6 +358,7 @@ class HostState {
   std::vector<WatchEvent> Snapshot() const;
 
   v1::Disk Show(const DiskEntry& entry) const;
+  v1::Disk Show(const DeletedDiskRow& row) const;
   v1::Cluster Show(const ClusterEntry& entry) const;
   v1::Group Show(const GroupEntry& entry) const;
   v1::Controller Show(const ControllerEntry& entry) const;
@@ -368,6 +380,8 @@ class HostState {
 
   // The disk that is there already, or why it can't be made; nullptr when it can.
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
+  // Whether one more disk may be there, and may have that storage.
+  Status CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec);
   Status PrepareBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
   // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)
@@ -389,7 +403,18 @@ class HostState {
   uint64_t KnownSize(const DiskEntry& entry) const;
   // The attachment whose engine does not know the present limits; empty when there is none.
   std::string BehindLimits(const DiskEntry& entry) const;
+  Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
+  void DropDisk(DiskEntry& entry);  // of which the store has nothing any more, but what is kept
+
+  // Deleted disks. (host_state_deleted.cc)
+  std::string UidOf(const DiskRow& row) const;
+  Status CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const;
+  std::optional<DeletedDiskRow> WhatIsKept(const DiskRow& row, const v1::DeleteDiskRequest& request);
+  // By uid, or (empty) the one that was deleted last; null when it is not kept.
+  Result<const DeletedDiskRow*> FindDeleted(const std::string& id, const std::string& uid) const;
+  Status CheckUndelete(const DeletedDiskRow& row);
+  Result<v1::Disk> CommitUndelete(const DiskRow& kept);
 
   // The cluster's key, taken out of what was asked for, as TakeKey and PutKey do for disks.
   Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;
@@ -405,6 +430,8 @@ class HostState {
   std::set<std::string> EnginesOf(const ClusterEntry& entry, Which which) const;
   std::string BehindSpec(const ClusterEntry& entry) const;
   Status RewrapClusterKeys(const std::string& current);
+  // The row's key is wrapped under that key-encryption key now. False when it was already, has none, or (counted) can't be.
+  bool Rewrap(const std::string& current, DiskRow& row, size_t& failed) const;
 
   Result<uint32_t> FreeSlot(const std::string& name);
   // Puts a controller in the group that its spec names, or takes it out.
@@ -463,6 +490,7 @@ class HostState {
   Store& store_;
   MemoryKeeper& memory_;
   keys::Keyring* const keyring_;
+  const KeepDeleted keep_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;
   std::mutex mutex_;
@@ -470,6 +498,7 @@ class HostState {
   uint64_t revision_ = 0;         // the last one handed out
   uint64_t revisions_until_ = 0;  // reserved in the store up to here, exclusive
   std::map<std::string, DiskEntry> disks_;
+  DeletedDisks deleted_;
   std::map<std::string, ClusterEntry> clusters_;
   std::map<std::string, GroupEntry> groups_;
   std::map<std::string, ControllerEntry> controllers_;

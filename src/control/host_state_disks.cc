@@ -10,7 +10,6 @@
 #include "control/disk_file.h"
 #include "control/host_state.h"
 #include "control/names.h"
-#include "control/page.h"
 #include "control/refusals.h"
 #include "control/spec_rules.h"
 
@@ -19,16 +18,6 @@ namespace {
 
 bool CanShareStorage(const v1::DiskSpec& a, const v1::DiskSpec& b) {
   return a.access_mode() == v1::ACCESS_MODE_MANY_READERS && b.access_mode() == v1::ACCESS_MODE_MANY_READERS;
-}
-
-// The file or image that a disk is; empty when it has none that another one could have.
-std::string ClaimOfStorage(const v1::DiskSpec& spec) {
-  if (spec.has_file()) return "file " + spec.file().path();
-  if (!spec.has_rbd()) return {};
-  const v1::RbdBackend& rbd = spec.rbd();
-  // None of the parts has a slash in it but the cluster's name, and no space.
-  return fmt::format("image {} {}/{}/{}@{}", rbd.cluster(), rbd.pool(), rbd.name_space(), rbd.image(),
-                     rbd.snapshot());
 }
 
 // What no two disks may have, as keys of `claims_`.
@@ -111,14 +100,19 @@ Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, con
     if (SameSpec(present, wanted)) return existing;
     return TakenByOther(name, present, wanted);
   }
+  if (auto status = CheckRoomForDisk(id, spec); !status.ok()) return std::move(status).error();
+  return nullptr;
+}
+
+Status HostState::CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec) {
+  const std::string name = DiskName(id);
   if (disks_.size() + busy_.size() >= kDisksMax) {
     return RefuseFor(name, v1::REASON_TOO_MANY_RESOURCES,
                      fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
                      {{"limit", std::to_string(kDisksMax)}});
   }
-  if (auto status = CheckClusterOf(id, spec); !status.ok()) return std::move(status).error();
-  if (auto status = CheckUnique(id, spec); !status.ok()) return std::move(status).error();
-  return nullptr;
+  if (auto status = CheckClusterOf(id, spec); !status.ok()) return status;
+  return CheckUnique(id, spec);
 }
 
 std::string HostState::BehindLimits(const DiskEntry& entry) const {
@@ -218,22 +212,6 @@ Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
   return Show(*entry);
 }
 
-Result<v1::ListDisksResponse> HostState::ListDisks(const v1::ListDisksRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
-  v1::ListDisksResponse response;
-  const std::lock_guard lock(mutex_);
-  for (auto it = disks_.upper_bound(request.page_token()); it != disks_.end(); ++it) {
-    v1::Disk disk = Show(it->second);
-    if (!page->Take(disk.ByteSizeLong())) {
-      response.set_next_page_token(std::prev(it)->first);
-      break;
-    }
-    *response.add_disks() = std::move(disk);
-  }
-  return response;
-}
-
 Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest& request) {
   auto id = ParseDiskName(request.name());
   if (!id.ok()) return std::move(id).error();
@@ -249,8 +227,39 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
     return std::move(status).error();
   }
 
+  if (auto status = CheckNotAttached(name, *entry); !status.ok()) return std::move(status).error();
+  if (auto status = CheckKeepDeleted(entry->row, request); !status.ok()) return std::move(status).error();
+
+  std::optional<DeletedDiskRow> kept = WhatIsKept(entry->row, request);
+  std::optional<DiskRow> tombstone;
+  if (!entry->row.kept_by.empty()) {
+    tombstone = entry->row;
+    tombstone->deleting = true;
+    tombstone->intent_revision = NextRevision();
+  }
+  const Status removed = store_.RemoveDisk(*id, tombstone ? &*tombstone : nullptr, kept ? &*kept : nullptr);
+  if (!removed.ok()) return removed.error();
+  v1::DeleteDiskResponse response;
+  if (kept) {
+    *response.mutable_disk() = Show(*kept);
+    deleted_.Put(std::move(*kept));
+  }
+  if (tombstone) {
+    entry->row = std::move(*tombstone);
+    memory_.Drop(*id);
+    Publish(*entry);
+    DiskChanged(*id);
+  } else {
+    DropDisk(*entry);
+  }
+  spdlog::info("deleted {}{}", name,
+               response.has_disk() ? fmt::format(", which is kept (uid {})", response.disk().uid()) : "");
+  return response;
+}
+
+Status HostState::CheckNotAttached(const std::string& name, const DiskEntry& entry) const {
   std::vector<std::string> live;
-  for (const auto& [attachment, use] : entry->attachments) {
+  for (const auto& [attachment, use] : entry.attachments) {
     if (!use.detaching) live.push_back(attachment);
   }
   if (!live.empty()) {
@@ -260,33 +269,19 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
         fmt::format("{} is in use by {}: detach it first ({})", name, shown.names, shown.commands),
         {{"conflict", live.front()}});
   }
-  if (!entry->attachments.empty()) {
-    const std::string& conflict = entry->attachments.begin()->first;
-    return Busy(name, fmt::format("{} is still being detached from {}", name, conflict), conflict);
-  }
-  Status status;
-  if (entry->row.kept_by.empty()) {
-    status = EraseDisk(*entry);
-  } else {
-    DiskRow row = entry->row;
-    row.deleting = true;
-    row.intent_revision = NextRevision();
-    status = store_.Put(row);
-    if (status.ok()) {
-      entry->row = std::move(row);
-      memory_.Drop(*id);
-      Publish(*entry);
-      DiskChanged(*id);
-    }
-  }
-  if (!status.ok()) return std::move(status).error();
-  spdlog::info("deleted {}", name);
-  return v1::DeleteDiskResponse();
+  if (entry.attachments.empty()) return Ok{};
+  const std::string& conflict = entry.attachments.begin()->first;
+  return Busy(name, fmt::format("{} is still being detached from {}", name, conflict), conflict);
 }
 
 Status HostState::EraseDisk(DiskEntry& entry) {
+  if (auto status = store_.EraseDisk(entry.row.id); !status.ok()) return status;
+  DropDisk(entry);
+  return Ok{};
+}
+
+void HostState::DropDisk(DiskEntry& entry) {
   const std::string id = entry.row.id;
-  if (auto status = store_.EraseDisk(id); !status.ok()) return status;
   for (const std::string& claim : ClaimsOf(entry.row.spec)) {
     const auto [first, last] = claims_.equal_range(claim);
     const auto ours = std::find_if(first, last, [&](const auto& of) { return of.second == id; });
@@ -296,7 +291,6 @@ Status HostState::EraseDisk(DiskEntry& entry) {
   disks_.erase(id);
   memory_.Drop(id);
   PublishGone(DiskName(id));
-  return Ok{};
 }
 
 }  // namespace cleat::control

@@ -211,41 +211,57 @@ Status HostState::RewrapClusterKeys(const std::string& current) {
   return Ok{};
 }
 
+bool HostState::Rewrap(const std::string& current, DiskRow& row, size_t& failed) const {
+  const v1::WrappedKey& kept = row.spec.encryption().wrapped_key();
+  if (!row.spec.has_encryption() || kept.key_encryption_key() == current) return false;
+  const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), DiskName(row.id));
+  if (!wrapped.ok()) {
+    if (failed++ == 0) spdlog::error("{}", wrapped.error().message);
+    return false;
+  }
+  v1::WrappedKey& anew = *row.spec.mutable_encryption()->mutable_wrapped_key();
+  anew.set_key_encryption_key(wrapped->kek_id);
+  anew.set_data(wrapped->bytes.data(), wrapped->bytes.size());
+  return true;
+}
+
 Status HostState::RewrapKeys() {
   if (keyring_ == nullptr) return Ok{};
   const std::string current = keyring_->current_id();
   const std::lock_guard lock(mutex_);
   std::vector<DiskRow> rows;
+  std::vector<DeletedDiskRow> deleted;
   size_t failed = 0;
   for (const auto& [id, entry] : disks_) {
-    const v1::WrappedKey& kept = entry.row.spec.encryption().wrapped_key();
-    if (!entry.row.spec.has_encryption() || kept.key_encryption_key() == current) continue;
-    const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), DiskName(id));
-    if (!wrapped.ok()) {
-      if (failed++ == 0) spdlog::error("{}", wrapped.error().message);
-      continue;
-    }
-    DiskRow& row = rows.emplace_back(entry.row);
-    v1::WrappedKey& anew = *row.spec.mutable_encryption()->mutable_wrapped_key();
-    anew.set_key_encryption_key(wrapped->kek_id);
-    anew.set_data(wrapped->bytes.data(), wrapped->bytes.size());
+    if (DiskRow row = entry.row; Rewrap(current, row, failed)) rows.push_back(std::move(row));
+  }
+  for (const auto& [key, kept] : deleted_.rows()) {
+    if (DeletedDiskRow row = kept; Rewrap(current, row.disk, failed)) deleted.push_back(std::move(row));
   }
   if (auto status = RewrapClusterKeys(current); !status.ok()) return status;
   if (failed > 0) {
     spdlog::error(
-        "the keys of {} disk(s) can't be unwrapped: they stay as they are, and those disks can't be attached",
+        "the keys of {} disk(s), deleted ones that are kept among them, can't be unwrapped: they stay as "
+        "they are, and "
+        "those disks can't be attached",
         failed);
   }
-  if (rows.empty()) return Ok{};
+  if (rows.empty() && deleted.empty()) return Ok{};
   std::vector<const DiskRow*> pointers;
   for (const DiskRow& row : rows) pointers.push_back(&row);
   if (auto status = store_.Put(std::span<const DiskRow* const>(pointers)); !status.ok()) return status;
+  std::vector<const DeletedDiskRow*> deleted_pointers;
+  for (const DeletedDiskRow& row : deleted) deleted_pointers.push_back(&row);
+  if (auto status = store_.Put(std::span<const DeletedDiskRow* const>(deleted_pointers)); !status.ok())
+    return status;
+  const size_t count = rows.size() + deleted.size();
   for (DiskRow& row : rows) {
     DiskEntry& entry = *FindDisk(row.id);
     entry.row = std::move(row);
     Publish(entry);
   }
-  spdlog::info("{} disk key(s) wrapped under the key-encryption key {} now", rows.size(), current);
+  for (DeletedDiskRow& row : deleted) deleted_.Put(std::move(row));
+  spdlog::info("{} disk key(s) wrapped under the key-encryption key {} now", count, current);
   return Ok{};
 }
 

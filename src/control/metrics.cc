@@ -240,6 +240,9 @@ std::vector<MetricFamily> Metrics::Collect() const {
     if (!family->metric.empty()) families.push_back(std::move(*family));
   }
   AddCeph(families, engines_());
+  families.push_back(
+      Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
+  Add(families.back(), {}, static_cast<double>(deleted_disks_()));
   families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
                             "Disks whose oldest request is older than the engine's threshold"));
   Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));

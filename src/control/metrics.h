@@ -30,9 +30,17 @@ class Metrics final : public prometheus::Collectable {
   // As the API shows them; called for each scrape.
   using Engines = std::function<v1::ListEnginesResponse()>;
 
-  // Both outlive it, and so does what `engines` uses.
-  Metrics(const Counters& counters, const SlowWatch& slow, Engines engines, const MetricsOptions& options)
-      : counters_(counters), slow_(slow), engines_(std::move(engines)), options_(options) {}
+  // How many are kept; called for each scrape.
+  using DeletedDisks = std::function<size_t()>;
+
+  // Both outlive it, and so does what `engines` and `deleted_disks` use.
+  Metrics(const Counters& counters, const SlowWatch& slow, Engines engines, DeletedDisks deleted_disks,
+          const MetricsOptions& options)
+      : counters_(counters),
+        slow_(slow),
+        engines_(std::move(engines)),
+        deleted_disks_(std::move(deleted_disks)),
+        options_(options) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -40,6 +48,7 @@ class Metrics final : public prometheus::Collectable {
   const Counters& counters_;
   const SlowWatch& slow_;
   const Engines engines_;
+  const DeletedDisks deleted_disks_;
   const MetricsOptions options_;
 };
 

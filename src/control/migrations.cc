@@ -80,6 +80,14 @@ constexpr char kGoTo7[] = R"(
     engine TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL, last_disk INTEGER NOT NULL,
     last_disk_name TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+// The columns of `disks`, by the revision that stays a disk's own: its id may be another one's by now.
+constexpr char kGoTo8[] = R"(
+  CREATE TABLE deleted_disks (
+    id TEXT NOT NULL, spec BLOB NOT NULL, revision INTEGER PRIMARY KEY, deleting INTEGER NOT NULL,
+    reached_engine INTEGER NOT NULL, kept_by TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL,
+    limits_revision INTEGER NOT NULL, image_bytes INTEGER NOT NULL, delete_time INTEGER NOT NULL,
+    purge_time INTEGER NOT NULL, sum INTEGER NOT NULL);)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -259,12 +267,17 @@ Status GoTo7(Migrator& m) {
   return m.Execute("DROP TABLE controllers6");
 }
 
+// Version 8: deleted disks that are kept.
+Status GoTo8(Migrator& m) {
+  return m.Execute(kGoTo8);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
 constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4},
-                           {5, GoTo5},         {6, GoTo6}, {7, GoTo7}};
+                           {5, GoTo5},         {6, GoTo6}, {7, GoTo7}, {8, GoTo8}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

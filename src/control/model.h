@@ -17,6 +17,9 @@ namespace cleat::control {
 
 // A limit on everything.
 inline constexpr size_t kDisksMax = 4096;
+inline constexpr size_t kDeletedDisksMax = 4096;  // that are kept
+inline constexpr uint32_t kKeepDeletedDaysDefault = 7;
+inline constexpr uint32_t kKeepDeletedDaysMax = 365;
 inline constexpr size_t kControllersMax = 1024;
 inline constexpr size_t kGroupsMax = 1024;
 inline constexpr size_t kClustersMax = 64;
@@ -72,6 +75,14 @@ struct DiskRow {
   uint64_t image_bytes = 0;
 };
 
+// A deleted disk that is kept, to be brought back: known by `disk.revision`, since many may have had the same id. Times are
+// seconds since 1970.
+struct DeletedDiskRow {
+  DiskRow disk;  // its intent_revision: of the deletion
+  uint64_t delete_time_s = 0;
+  uint64_t purge_time_s = 0;
+};
+
 struct GroupRow {
   std::string id;
   v1::GroupSpec spec;
@@ -123,6 +134,7 @@ struct UpgradeRow {
 
 struct Rows {
   std::vector<DiskRow> disks;
+  std::vector<DeletedDiskRow> deleted_disks;
   std::vector<GroupRow> groups;
   std::vector<ClusterRow> clusters;
   std::vector<ControllerRow> controllers;

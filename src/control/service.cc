@@ -89,8 +89,22 @@ grpc::Status Service::UpdateDisk(grpc::ServerContext* context, const v1::UpdateD
 
 grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
                                  v1::DeleteDiskResponse* reply) {
-  static constexpr Method kMethod{"DeleteDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DeleteDisk(*request); });
+  static constexpr Method kKeep{"DeleteDisk", Role::kAttach, true};
+  static constexpr Method kPurge{"DeleteDisk(purge)", Role::kAdmin, true};
+  const Method& method = request->purge() ? kPurge : kKeep;
+  return gate_.Pass(*context, method, request->name(), reply, [&] { return state_.DeleteDisk(*request); });
+}
+
+grpc::Status Service::UndeleteDisk(grpc::ServerContext* context, const v1::UndeleteDiskRequest* request,
+                                   v1::Disk* reply) {
+  static constexpr Method kMethod{"UndeleteDisk", Role::kAttach, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.UndeleteDisk(*request); });
+}
+
+grpc::Status Service::PurgeDisk(grpc::ServerContext* context, const v1::PurgeDiskRequest* request,
+                                v1::PurgeDiskResponse* reply) {
+  static constexpr Method kMethod{"PurgeDisk", Role::kAdmin, true};
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.PurgeDisk(*request); });
 }
 
 grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,

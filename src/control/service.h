@@ -30,6 +30,10 @@ class Service final : public v1::Cleat::Service {
                           v1::Disk* reply) override;
   grpc::Status DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
                           v1::DeleteDiskResponse* reply) override;
+  grpc::Status UndeleteDisk(grpc::ServerContext* context, const v1::UndeleteDiskRequest* request,
+                            v1::Disk* reply) override;
+  grpc::Status PurgeDisk(grpc::ServerContext* context, const v1::PurgeDiskRequest* request,
+                         v1::PurgeDiskResponse* reply) override;
   grpc::Status CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
                              v1::Cluster* reply) override;
   grpc::Status GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,

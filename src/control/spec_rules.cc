@@ -336,4 +336,13 @@ bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Messag
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
 }
 
+std::string ClaimOfStorage(const v1::DiskSpec& spec) {
+  if (spec.has_file()) return "file " + spec.file().path();
+  if (!spec.has_rbd()) return {};
+  const v1::RbdBackend& rbd = spec.rbd();
+  // None of the parts has a slash in it but the cluster's name, and no space.
+  return fmt::format("image {} {}/{}/{}@{}", rbd.cluster(), rbd.pool(), rbd.name_space(), rbd.image(),
+                     rbd.snapshot());
+}
+
 }  // namespace cleat::control

@@ -57,4 +57,7 @@ Error TakenByOtherLabels(std::string_view name);
 Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
                                  size_t bytes_max);
 
+// The file or image that a disk is; empty when it has none that another one could have.
+std::string ClaimOfStorage(const v1::DiskSpec& spec);
+
 }  // namespace cleat::control

@@ -24,12 +24,15 @@ namespace {
 constexpr char kMark[] = "A Cleat store is beside this file. Remove both to start with an empty one.\n";
 
 constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr char kPutDeletedDisk[] =
+    "REPLACE INTO deleted_disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
 constexpr char kPutUpgrade[] = "REPLACE INTO upgrades VALUES (?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
+constexpr char kEraseDeletedDisk[] = "DELETE FROM deleted_disks WHERE revision = ?";
 constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
 constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
@@ -37,6 +40,9 @@ constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = 
 constexpr char kLoadDisks[] =
     "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
     "image_bytes, sum FROM disks";
+constexpr char kLoadDeletedDisks[] =
+    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
+    "image_bytes, delete_time, purge_time, sum FROM deleted_disks";
 constexpr char kLoadGroups[] =
     "SELECT id, spec, revision, slot, labels, intent_revision, limits_revision, sum FROM groups";
 constexpr char kLoadClusters[] =
@@ -71,6 +77,13 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row) {
           row.image_bytes};
 }
 
+std::vector<SqlValue> ValuesOf(const DeletedDiskRow& row) {
+  std::vector<SqlValue> values = ValuesOf(row.disk);
+  values.emplace_back(row.delete_time_s);
+  values.emplace_back(row.purge_time_s);
+  return values;
+}
+
 std::vector<SqlValue> ValuesOf(const GroupRow& row) {
   return {row.id,
           row.spec,
@@ -103,6 +116,20 @@ std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
 
 std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
   return {row.engine, row.status};
+}
+
+// The columns that a disk has, kept or not; false when they can't be right.
+bool ReadDisk(SqlRun& run, DiskRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.deleting = run.Number(3) != 0;
+  row.reached_engine = run.Number(4) != 0;
+  row.kept_by = SplitIds(run.Bytes(5));
+  row.labels = SplitLabels(run.Bytes(6));
+  row.intent_revision = run.Number(7);
+  row.limits_revision = run.Number(8);
+  row.image_bytes = run.Number(9);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
 }
 
 std::vector<SqlValue> WithSum(std::vector<SqlValue> values) {
@@ -160,9 +187,10 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
 }
 
 Status Store::Prepare(bool expected) {
-  // locking_mode: the flock already keeps others out; with it WAL needs no shared memory file.
-  for (const char* sql :
-       {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
+  // locking_mode: the flock already keeps others out; with it WAL needs no shared memory file. secure_delete: wrapped keys
+  // are destroyed with their disk.
+  for (const char* sql : {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL",
+                          "PRAGMA synchronous = FULL", "PRAGMA secure_delete = ON"}) {
     if (auto status = Execute(sql); !status.ok()) return status;
   }
   const auto version = Number("PRAGMA user_version");
@@ -254,13 +282,10 @@ Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
   return Noted(Step(sql, values));
 }
 
-template <typename Row>
-Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
+Status Store::InTransaction(const std::function<Status()>& work) {
   const std::lock_guard lock(mutex_);
   Status status = Step(kBegin, {});
-  for (const Row* row : rows) {
-    if (status.ok()) status = Step(sql, WithSum(ValuesOf(*row)));
-  }
+  if (status.ok()) status = work();
   if (status.ok()) status = Step(kCommit, {});
   // Some failures end the transaction by themselves.
   if (!status.ok() && sqlite3_get_autocommit(db_) == 0) {
@@ -270,11 +295,25 @@ Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
   return Noted(std::move(status));
 }
 
+template <typename Row>
+Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
+  return InTransaction([&] {
+    Status status;
+    for (const Row* row : rows) {
+      if (status.ok()) status = Step(sql, WithSum(ValuesOf(*row)));
+    }
+    return status;
+  });
+}
+
 Status Store::Put(std::span<const AttachmentRow* const> rows) {
   return PutTogether(kPutAttachment, rows);
 }
 Status Store::Put(std::span<const DiskRow* const> rows) {
   return PutTogether(kPutDisk, rows);
+}
+Status Store::Put(std::span<const DeletedDiskRow* const> rows) {
+  return PutTogether(kPutDeletedDisk, rows);
 }
 Status Store::Put(std::span<const ControllerRow* const> rows) {
   return PutTogether(kPutController, rows);
@@ -303,6 +342,40 @@ Status Store::Put(const UpgradeRow& row) {
 Status Store::EraseDisk(const std::string& id) {
   return Run(kEraseDisk, {id});
 }
+
+Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
+  return InTransaction([&] {
+    Status status =
+        tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(kPutDisk, WithSum(ValuesOf(*tombstone)));
+    if (status.ok() && kept != nullptr) status = Step(kPutDeletedDisk, WithSum(ValuesOf(*kept)));
+    return status;
+  });
+}
+
+Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
+  return InTransaction([&] {
+    Status status = Step(kEraseDeletedDisk, {kept_revision});
+    if (status.ok()) status = Step(kPutDisk, WithSum(ValuesOf(row)));
+    return status;
+  });
+}
+
+Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
+  Status status = InTransaction([&] {
+    Status erased;
+    for (const uint64_t revision : kept_revisions) {
+      if (erased.ok()) erased = Step(kEraseDeletedDisk, {revision});
+    }
+    return erased;
+  });
+  if (!status.ok()) return status;
+  // The rows have gone, whatever becomes of the log: its next start would overwrite it anyway.
+  const std::lock_guard lock(mutex_);
+  if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())
+    spdlog::warn("what was purged may still be in the store's log: {}", cut.error().message);
+  return Ok{};
+}
+
 Status Store::EraseGroup(const std::string& id) {
   return Run(kEraseGroup, {id});
 }
@@ -342,6 +415,7 @@ Result<Rows> Store::Load() {
   const std::lock_guard lock(mutex_);
   Rows rows;
   if (auto status = LoadDisks(rows.disks); !status.ok()) return status.error();
+  if (auto status = LoadDeletedDisks(rows.deleted_disks); !status.ok()) return status.error();
   if (auto status = LoadGroups(rows.groups); !status.ok()) return status.error();
   if (auto status = LoadClusters(rows.clusters); !status.ok()) return status.error();
   if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();
@@ -361,20 +435,26 @@ Status Store::LoadDisks(std::vector<DiskRow>& rows) {
   int code = SQLITE_OK;
   while ((code = run->Step()) == SQLITE_ROW) {
     DiskRow& row = rows.emplace_back();
-    row.id = run->Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
-    row.revision = run->Number(2);
-    row.deleting = run->Number(3) != 0;
-    row.reached_engine = run->Number(4) != 0;
-    row.kept_by = SplitIds(run->Bytes(5));
-    row.labels = SplitLabels(run->Bytes(6));
-    row.intent_revision = run->Number(7);
-    row.limits_revision = run->Number(8);
-    row.image_bytes = run->Number(9);
+    const bool parsed = ReadDisk(*run, row);
     const std::string what = fmt::format("disk '{}'", row.id);
     if (auto status = CheckRow(*run, 10, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
+}
+
+Status Store::LoadDeletedDisks(std::vector<DeletedDiskRow>& rows) {
+  auto run = Prepared(kLoadDeletedDisks);
+  if (!run.ok()) return std::move(run).error();
+  int code = SQLITE_OK;
+  while ((code = run->Step()) == SQLITE_ROW) {
+    DeletedDiskRow& row = rows.emplace_back();
+    const bool parsed = ReadDisk(*run, row.disk);
+    row.delete_time_s = run->Number(10);
+    row.purge_time_s = run->Number(11);
+    const std::string what = fmt::format("deleted disk '{}'", row.disk.id);
+    if (auto status = CheckRow(*run, 12, parsed, what); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDeletedDisks));
 }
 
 Status Store::LoadGroups(std::vector<GroupRow>& rows) {

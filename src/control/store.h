@@ -49,9 +49,16 @@ class Store {
   // All of them in one transaction, or none.
   Status Put(std::span<const AttachmentRow* const> rows);
   Status Put(std::span<const DiskRow* const> rows);
+  Status Put(std::span<const DeletedDiskRow* const> rows);
   Status Put(std::span<const ControllerRow* const> rows);
   // OK too when there is no such row.
   Status EraseDisk(const std::string& id);
+  // In one transaction: a disk's row goes, or becomes its `tombstone`, and what is kept of it is there. Either may be null.
+  Status RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept);
+  // In one transaction: what was kept by that revision goes, and the disk is there.
+  Status UndeleteDisk(uint64_t kept_revision, const DiskRow& row);
+  // For good: also out of the file's unused pages and its log.
+  Status PurgeDisks(std::span<const uint64_t> kept_revisions);
   Status EraseCluster(const std::string& id);
   Status EraseGroup(const std::string& id);
   Status EraseController(const std::string& id);
@@ -80,6 +87,8 @@ class Store {
   Status Run(const char* sql, const std::vector<SqlValue>& values);
   // The same, with mutex_ and without a word of what it means for the store.
   Status Step(const char* sql, const std::vector<SqlValue>& values);
+  // What `work` does, all of it or nothing.
+  Status InTransaction(const std::function<Status()>& work);
   template <typename Row>
   Status PutTogether(const char* sql, std::span<const Row* const> rows);
   // Of a write: notes whether the store takes them.
@@ -89,6 +98,7 @@ class Store {
   // Of the row that was just read: its last column is the checksum of the `columns` before.
   Status CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const;
   Status LoadDisks(std::vector<DiskRow>& rows);
+  Status LoadDeletedDisks(std::vector<DeletedDiskRow>& rows);
   Status LoadClusters(std::vector<ClusterRow>& rows);
   Status LoadGroups(std::vector<GroupRow>& rows);
   Status LoadControllers(std::vector<ControllerRow>& rows);

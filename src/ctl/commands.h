@@ -32,6 +32,7 @@ void AddHelpCommands(CLI::App& app, Globals& globals);  // explain, completion, 
 
 // Names of positional arguments, and kinds of option values. Completion goes by them.
 inline constexpr const char* kDiskArgument = "DISK";
+inline constexpr const char* kDeletedDiskArgument = "DELETED";
 inline constexpr const char* kClusterArgument = "CLUSTER";
 inline constexpr const char* kGroupArgument = "GROUP";
 inline constexpr const char* kControllerArgument = "CONTROLLER";

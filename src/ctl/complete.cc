@@ -141,8 +141,9 @@ std::vector<std::string> Values(const CLI::Option& option, const CLI::App& app, 
       command = next;
     }
     AddCommands(*command, found);
-  } else if (kind == kDiskArgument || kind == kClusterArgument || kind == kGroupArgument ||
-             kind == kControllerArgument || kind == kEngineArgument || kind == kNameArgument) {
+  } else if (kind == kDiskArgument || kind == kDeletedDiskArgument || kind == kClusterArgument ||
+             kind == kGroupArgument || kind == kControllerArgument || kind == kEngineArgument ||
+             kind == kNameArgument) {
     found = find_ids(kind, "");
   } else if (kind == kWhichArgument && !walk.positionals().empty()) {
     found = find_ids(kind, walk.positionals().back());
@@ -220,6 +221,12 @@ std::vector<std::string> FindIdsOfCleatd(const Globals& globals, std::string_vie
   if (all || kind == kDiskArgument) {
     list(&v1::Cleat::Stub::ListDisks, v1::ListDisksRequest(), v1::ListDisksResponse(),
          [](auto& r) { return r.disks(); });
+  }
+  if (kind == kDeletedDiskArgument) {
+    v1::ListDisksRequest request;
+    request.set_show_deleted(true);
+    list(&v1::Cleat::Stub::ListDisks, request, v1::ListDisksResponse(),
+         [](auto& r) { return DeletedOf(r.disks()); });
   }
   if (all || kind == kClusterArgument) {
     list(&v1::Cleat::Stub::ListClusters, v1::ListClustersRequest(), v1::ListClustersResponse(),

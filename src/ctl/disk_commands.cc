@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
+
+#include "ctl/ask.h"
 #include "ctl/commands.h"
 #include "ctl/disk_key.h"
 #include "ctl/limits.h"
+#include "ctl/reasons.h"
 
 namespace cleat::ctl {
 namespace {
@@ -31,6 +36,10 @@ struct DiskArguments {
   std::vector<std::string> limits;
   LabelArguments labels;
   std::string etag;
+  std::string uid;
+  bool deleted = false;
+  bool purge = false;
+  bool yes = false;
   int wait_s = -1;
 };
 
@@ -108,8 +117,15 @@ ExitCode GetDisk(Client& client, const DiskArguments& arguments) {
   return ShowOne(client, disk, Detail::kAll);
 }
 
-ExitCode ListDisks(Client& client, const DiskArguments&) {
-  return ListAll(client, &Stub::ListDisks, v1::ListDisksRequest(), &v1::ListDisksResponse::disks);
+ExitCode ListDisks(Client& client, const DiskArguments& arguments) {
+  v1::ListDisksRequest request;
+  if (!arguments.deleted) return ListAll(client, &Stub::ListDisks, request, &v1::ListDisksResponse::disks);
+  request.set_show_deleted(true);
+  v1::ListDisksResponse all;
+  if (const ExitCode code = client.CallForAll(&Stub::ListDisks, request, all); code != kOk) return code;
+  *all.mutable_disks() = DeletedOf(all.disks());
+  client.Show(all, [&] { return TableOfDeleted(all.disks()).Rows(); });
+  return kOk;
 }
 
 ExitCode UpdateDisk(Client& client, const DiskArguments& arguments) {
@@ -144,13 +160,56 @@ ExitCode LimitDisk(Client& client, const DiskArguments& arguments) {
   return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
 }
 
+// A key is destroyed only when that is meant: by --yes, or because somebody at the terminal says so.
+template <typename Request, typename Response>
+ExitCode CallSparingKey(Client& client,
+                        grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                        Request& request, Response& response, bool yes) {
+  request.set_spare_key(!yes);
+  const grpc::Status status = client.TryCall(method, request, response);
+  if (ReasonOf(DetailsOf(status)) != "KEY_NOT_KEPT") return client.Say(status);
+  if (const ExitCode code = Ask(status.error_message() + "\n", "Destroy it?"); code != kOk) return code;
+  request.set_spare_key(false);
+  return client.Call(method, request, response);
+}
+
 ExitCode DeleteDisk(Client& client, const DiskArguments& arguments) {
   v1::DeleteDiskRequest request;
   request.set_name(DiskName(arguments));
   request.set_etag(arguments.etag);
+  request.set_purge(arguments.purge);
   v1::DeleteDiskResponse response;
-  if (const ExitCode code = client.Call(&Stub::DeleteDisk, request, response); code != kOk) return code;
+  if (const ExitCode code = CallSparingKey(client, &Stub::DeleteDisk, request, response, arguments.yes);
+      code != kOk) {
+    return code;
+  }
+  const std::string& message = response.disk().status().message();
+  if (!message.empty() && client.format() == Format::kTable)
+    fmt::print(stderr, "{}: {}\n", request.name(), message);
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
+}
+
+ExitCode UndeleteDisk(Client& client, const DiskArguments& arguments) {
+  v1::UndeleteDiskRequest request;
+  request.set_name(DiskName(arguments));
+  request.set_uid(arguments.uid);
+  v1::Disk disk;
+  if (const ExitCode code = client.Call(&Stub::UndeleteDisk, request, disk); code != kOk) return code;
+  return ShowOne(client, disk, Detail::kLine);
+}
+
+ExitCode PurgeDisk(Client& client, const DiskArguments& arguments) {
+  v1::PurgeDiskRequest request;
+  request.set_name(DiskName(arguments));
+  request.set_uid(arguments.uid);
+  v1::PurgeDiskResponse response;
+  if (const ExitCode code = CallSparingKey(client, &Stub::PurgeDisk, request, response, arguments.yes);
+      code != kOk)
+    return code;
+  if (!response.has_disk() && client.format() == Format::kTable)
+    fmt::print(stderr, "nothing was kept of {}\n", request.name());
+  client.Show(response, [] { return std::string(); });
+  return kOk;
 }
 
 void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
@@ -211,11 +270,45 @@ void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskA
   OnRun(*create, globals, arguments, CreateDisk);
 }
 
+void AddRemovingCommands(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
+  constexpr const char* kWhich = "ID or disks/ID";
+  constexpr const char* kYes = "Destroy the disk's key without asking; needed without a terminal";
+  CLI::App* remove = AddCommand(
+      disk, "delete", "Delete a disk that is not attached; its file stays, and so does its key for some days",
+      "cleatctl disk delete scratch\n"
+      "cleatctl disk undelete scratch    brings it back\n"
+      "cleatctl disk delete scratch --purge");
+  remove->add_option(kDiskArgument, arguments->id, kWhich)->required();
+  remove->add_flag("--purge", arguments->purge, "Don't keep it, nor its key; takes the role admin");
+  remove->add_flag("-y,--yes", arguments->yes, kYes);
+  AddEtag(*remove, arguments->etag);
+  AddWait(*remove, arguments->wait_s, "it is gone");
+  OnRun(*remove, globals, arguments, DeleteDisk);
+
+  CLI::App* undelete =
+      AddCommand(disk, "undelete", "Bring back a deleted disk, with its key; memory comes back empty",
+                 "cleatctl disk list --deleted\n"
+                 "cleatctl disk undelete root\n"
+                 "cleatctl disk undelete root --uid 00a1b20000000f4f");
+  undelete->add_option(kDeletedDiskArgument, arguments->id, kWhich)->required();
+  undelete->add_option("--uid", arguments->uid, "Which one; the one that was deleted last if not given");
+  OnRun(*undelete, globals, arguments, UndeleteDisk);
+
+  CLI::App* purge =
+      AddCommand(disk, "purge", "Destroy what is kept of a deleted disk, with its key; its file stays",
+                 "cleatctl disk purge root --yes");
+  purge->add_option(kDeletedDiskArgument, arguments->id, kWhich)->required();
+  purge->add_option("--uid", arguments->uid, "Which one; needed when there are several");
+  purge->add_flag("-y,--yes", arguments->yes, kYes);
+  OnRun(*purge, globals, arguments, PurgeDisk);
+}
+
 }  // namespace
 
 void AddDiskCommands(CLI::App& app, Globals& globals) {
   CLI::App* disk =
-      AddCommand(app, "disk", "What stores blocks: create, list, get, update, resize, limit, delete", "");
+      AddCommand(app, "disk",
+                 "What stores blocks: create, list, get, update, resize, limit, delete, undelete, purge", "");
   disk->require_subcommand(1);
   const auto arguments = std::make_shared<DiskArguments>();
   constexpr const char* kWhich = "ID or disks/ID";
@@ -223,7 +316,9 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
 
   CLI::App* list = AddCommand(*disk, "list", "Show all disks",
                               "cleatctl disk list\n"
-                              "cleatctl disk list --output json | jq -r '.disks[].name'");
+                              "cleatctl disk list --output json | jq -r '.disks[].name'\n"
+                              "cleatctl disk list --deleted");
+  list->add_flag("--deleted", arguments->deleted, "Show the deleted ones instead that can be undeleted");
   OnRun(*list, globals, arguments, ListDisks);
 
   CLI::App* get = AddCommand(*disk, "get", "Show a disk", "cleatctl disk get root");
@@ -256,12 +351,7 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   AddWait(*limit, arguments->wait_s, "they hold");
   OnRun(*limit, globals, arguments, LimitDisk);
 
-  CLI::App* remove = AddCommand(*disk, "delete", "Delete a disk that is not attached; its file stays",
-                                "cleatctl disk delete scratch");
-  remove->add_option(kDiskArgument, arguments->id, kWhich)->required();
-  AddEtag(*remove, arguments->etag);
-  AddWait(*remove, arguments->wait_s, "it is gone");
-  OnRun(*remove, globals, arguments, DeleteDisk);
+  AddRemovingCommands(*disk, globals, arguments);
 }
 
 }  // namespace cleat::ctl

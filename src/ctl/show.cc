@@ -2,6 +2,7 @@
 #include "ctl/show.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
 
 #include <map>
 #include <string_view>
@@ -162,6 +163,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"STATE"},
                {"ATTACHED TO"},
                {"LABELS"},
+               {"UID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
                {"MESSAGE"}});
@@ -173,7 +175,35 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
                Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
                Backend(spec), ShowLimits(spec.limits()), Encryption(spec), Faults(spec), StateOf(disk),
-               Attached(disk.status()), Labels(disk.labels()), std::to_string(disk.revision()), disk.etag(),
+               Attached(disk.status()), Labels(disk.labels()), disk.uid(), std::to_string(disk.revision()),
+               disk.etag(), disk.status().message()});
+  }
+  return table;
+}
+
+Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks) {
+  Repeated<v1::Disk> deleted;
+  for (const v1::Disk& disk : disks) {
+    if (disk.has_delete_time()) *deleted.Add() = disk;
+  }
+  return deleted;
+}
+
+Table TableOfDeleted(const Repeated<v1::Disk>& disks) {
+  using google::protobuf::util::TimeUtil;
+  Table table({{"DISK"},
+               {"UID"},
+               {"SIZE"},
+               {"BACKEND"},
+               {"ENCRYPTION"},
+               {"LABELS"},
+               {"DELETED"},
+               {"KEPT UNTIL"},
+               {"MESSAGE"}});
+  for (const v1::Disk& disk : disks) {
+    table.Add({std::string(IdOf(disk.name())), disk.uid(), HumanSize(disk.spec().size_bytes()),
+               Backend(disk.spec()), Encryption(disk.spec()), Labels(disk.labels()),
+               TimeUtil::ToString(disk.delete_time()), TimeUtil::ToString(disk.purge_time()),
                disk.status().message()});
   }
   return table;

@@ -14,6 +14,9 @@ template <typename Resource>
 using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
 Table TableOf(const Repeated<v1::Disk>& disks);
+// Of the disks, those that are deleted, and kept; and a table of such.
+Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks);
+Table TableOfDeleted(const Repeated<v1::Disk>& disks);
 Table TableOf(const Repeated<v1::Cluster>& clusters);
 Table TableOf(const Repeated<v1::Group>& groups);
 Table TableOf(const Repeated<v1::Controller>& controllers);

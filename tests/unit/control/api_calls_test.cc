@@ -422,6 +422,20 @@ TEST_F(ApplyTest, ARequestThatNamesNothingRemovesNothingUnlessThatIsMeant) {
   EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok());
 }
 
+TEST_F(ApplyTest, DisksThatExactRemovesAreKept) {
+  Apply(Host());
+  v1::ApplyHostRequest request = Empty(100);
+  const auto response = HostApplier(state(), Never).Apply(request);
+  ASSERT_TRUE(response.ok());
+  EXPECT_TRUE(response->complete());
+  EXPECT_EQ(state().DeletedDisksKept(), 2U);
+  for (const char* name : {"disks/root", "disks/data"}) {
+    v1::UndeleteDiskRequest undelete;
+    undelete.set_name(name);
+    EXPECT_TRUE(state().UndeleteDisk(undelete).ok()) << name;
+  }
+}
+
 TEST_F(ApplyTest, NoMoreIsRemovedThanTheRequestAllows) {
   Apply(Host());
   v1::ApplyHostRequest request = Host();

@@ -124,6 +124,31 @@ class SecurityTest : public ::testing::Test {
     v1::ListDisksResponse response;
     return stub.ListDisks(&context, {}, &response);
   }
+  static grpc::Status Delete(v1::Cleat::Stub& stub, const std::string& id, bool purge) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::DeleteDiskRequest request;
+    request.set_name("disks/" + id);
+    request.set_purge(purge);
+    v1::DeleteDiskResponse response;
+    return stub.DeleteDisk(&context, request, &response);
+  }
+  static grpc::Status Undelete(v1::Cleat::Stub& stub, const std::string& id) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::UndeleteDiskRequest request;
+    request.set_name("disks/" + id);
+    v1::Disk disk;
+    return stub.UndeleteDisk(&context, request, &disk);
+  }
+  static grpc::Status Purge(v1::Cleat::Stub& stub, const std::string& id) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::PurgeDiskRequest request;
+    request.set_name("disks/" + id);
+    v1::PurgeDiskResponse response;
+    return stub.PurgeDisk(&context, request, &response);
+  }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -281,6 +306,37 @@ TEST_F(TlsTest, CertificatesHaveTheRolesThatTheirNamesWereGranted) {
   EXPECT_NE(audit.find(R"("caller":"certificate reader.example","role":"read","method":"CreateDisk")"),
             std::string::npos)
       << audit;
+}
+
+TEST_F(TlsTest, PurgingTakesTheRoleAdminAndIsAudited) {
+  ASSERT_TRUE(options_.grants.Add("read=cert:reader.example").ok());
+  ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  for (const char* name : {"reader", "attacher", "boss"})
+    ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", std::string(name) + ".example", name));
+  Start();
+  const auto attacher = Dial("attacher");
+  const auto boss = Dial("boss");
+  ASSERT_TRUE(Create(*attacher, "a").ok());
+  EXPECT_EQ(ReasonIn(Delete(*attacher, "a", true)), "ROLE_MISSING");
+  EXPECT_TRUE(Delete(*attacher, "a", false).ok());
+  EXPECT_EQ(ReasonIn(Undelete(*Dial("reader"), "a")), "ROLE_MISSING");
+  EXPECT_TRUE(Undelete(*attacher, "a").ok()) << "refused calls have done nothing";
+  EXPECT_TRUE(Delete(*attacher, "a", false).ok());
+  EXPECT_EQ(ReasonIn(Purge(*attacher, "a")), "ROLE_MISSING");
+  EXPECT_EQ(daemon_->state().DeletedDisksKept(), 1U);
+  EXPECT_TRUE(Purge(*boss, "a").ok());
+  EXPECT_EQ(daemon_->state().DeletedDisksKept(), 0U);
+  ASSERT_TRUE(Create(*attacher, "b").ok());
+  EXPECT_TRUE(Delete(*boss, "b", true).ok());
+  const std::string audit = ReadAll(options_.audit_log);
+  for (const char* record :
+       {R"("role":"attach","method":"UndeleteDisk","resource":"disks/a","code":"OK")",
+        R"("role":"attach","method":"PurgeDisk","resource":"disks/a","code":"PERMISSION_DENIED")",
+        R"("role":"admin","method":"PurgeDisk","resource":"disks/a","code":"OK")",
+        R"-("role":"admin","method":"DeleteDisk(purge)","resource":"disks/b","code":"OK")-"}) {
+    EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;
+  }
 }
 
 TEST_F(TlsTest, APlainKeyIsTakenOverTheUnixSocketOnly) {

@@ -129,8 +129,71 @@ TEST_F(ApiTest, AKeyEncryptionKeyThatIsGoneIsNotReplacedInSilence) {
   remove.set_name("disks/secret");
   ASSERT_TRUE((*daemon)->state().DeleteDisk(remove).ok());
   daemon->reset();
+  std::filesystem::rename(kek, away);
+  const auto refused_again = Daemon::Start(options_);
+  ASSERT_FALSE(refused_again.ok()) << "the deleted disk is kept, and its key with it";
+  EXPECT_NE(refused_again.error().message.find("disks/secret (deleted, and kept)"), std::string::npos)
+      << refused_again.error().message;
+  std::filesystem::rename(away, kek);
+  daemon = Daemon::Start(options_);
+  ASSERT_TRUE(daemon.ok()) << daemon.error().message;
+  v1::PurgeDiskRequest purge;
+  purge.set_name("disks/secret");
+  ASSERT_TRUE((*daemon)->state().PurgeDisk(purge).ok());
+  daemon->reset();
   std::filesystem::remove(kek);
   EXPECT_TRUE(Daemon::Start(options_).ok());
+}
+
+TEST_F(ApiTest, CleatctlBringsDeletedDisksBackAndPurgesThem) {
+  EXPECT_TRUE(Create(NullDisk("a")).ok());
+  EXPECT_TRUE(Create(MemoryDisk("m")).ok());
+  const Run plain = Ctl("disk delete a");
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_EQ(plain.out, "") << "as scripts know it";
+  ExpectCtl("disk delete m", 0, {"disks/m: its content was freed"});
+  ExpectCtl("disk list --deleted", 0, {"KEPT UNTIL", "\na ", "\nm "});
+  ExpectCtl("disk list --deleted -o json", 0, {"\"delete_time\"", "\"uid\""});
+  ExpectCtl("disk undelete m", 0, {"it is empty"});
+  ExpectCtl("disk undelete a", 0, {"READY"});
+  ExpectCtl("disk undelete a", 1, {"ID_TAKEN"});
+  ExpectCtl("disk list --deleted -o json", 0, {"\"disks\": []"});
+  ExpectCtl("disk delete a --purge", 0);
+  ExpectCtl("disk undelete a", 1, {"RESOURCE_NOT_FOUND", "disk list --deleted"});
+  ExpectCtl("disk delete m", 0);
+  ExpectCtl("disk purge m", 0);
+  ExpectCtl("disk purge m", 0, {"nothing was kept of disks/m"});
+}
+
+TEST_F(ApiTest, CleatctlDestroysAKeyOnlyWhenThatIsMeant) {
+  auto request = NullDisk("a");
+  std::string key;
+  for (char c = 0; c < 64; ++c) key += c;
+  request.mutable_disk()->mutable_spec()->mutable_encryption()->set_plain_key(key);
+  ASSERT_TRUE(Create(request).ok());
+  ExpectCtl("disk delete a --purge </dev/null", 2, {"disks/a is encrypted", "--yes", "Nothing was done"});
+  ExpectCtl("disk get a", 0);
+  ExpectCtl("disk delete a </dev/null", 0);
+  ExpectCtl("disk purge a </dev/null", 2, {"--yes"});
+  ExpectCtl("disk undelete a", 0);
+  // At a terminal it asks. `script` gives it one.
+  const std::string asked = "script -qec '" + test::Program("cleatctl") + " disk delete a --purge' /dev/null";
+  const auto answer = [&](const std::string& text) {
+    const std::string command = "echo " + text + " | CLEAT_ADDRESS=unix:" + options_.api_socket + " " + asked;
+    return std::system((command + " >" + (dir_ / "out")).c_str());  // NOLINT(concurrency-mt-unsafe)
+  };
+  EXPECT_NE(answer("n"), 0);
+  ExpectCtl("disk get a", 0);
+  EXPECT_EQ(answer("y"), 0);
+  ExpectCtl("disk get a", 1);
+  // Where none are kept.
+  daemon_.reset();
+  options_.keep_deleted_days = 0;
+  daemon_ = std::move(Daemon::Start(options_).value());
+  ASSERT_TRUE(daemon_->state().CreateDisk(request).ok());
+  ExpectCtl("disk delete a </dev/null", 2, {"keeps no deleted disks", "--yes"});
+  ExpectCtl("disk delete a --yes", 0);
+  ExpectCtl("disk get a", 1);
 }
 
 TEST_F(ApiTest, WatchGivesASnapshotAndThenChangesUntilTheEnd) {

@@ -182,6 +182,7 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
           "NOT NULL) WITHOUT ROWID");
   for (const ControllerRow& row : before) PutInVersion6(db, row);
   Execute(db, "DROP TABLE host");
+  Execute(db, "DROP TABLE deleted_disks");
   Execute(db, "PRAGMA user_version = 6");
   sqlite3_close(db);
 

@@ -45,7 +45,8 @@ class CephMetricsTest : public testing::Test {
   Counters counters_{clock_};
   SlowWatch slow_{counters_, [](bool, const std::string&) {}};
   v1::ListEnginesResponse engines_;
-  Metrics metrics_{counters_, slow_, [this] { return engines_; }, {}};
+  size_t deleted_disks_ = 0;
+  Metrics metrics_{counters_, slow_, [this] { return engines_; }, [this] { return deleted_disks_; }, {}};
 };
 
 TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
@@ -72,6 +73,15 @@ TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
       {"cleat_ceph_busy_seconds{engine=engine-0,cluster=b}", 0},
   };
   EXPECT_EQ(Collect(), expected);
+}
+
+TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {
+  deleted_disks_ = 7;
+  const auto families = metrics_.Collect();
+  const auto kept = std::find_if(families.begin(), families.end(),
+                                 [](const auto& family) { return family.name == "cleat_deleted_disks"; });
+  ASSERT_NE(kept, families.end());
+  EXPECT_EQ(kept->metric.at(0).gauge.value, 7);
 }
 
 TEST_F(CephMetricsTest, ThereIsOneSeriesAClusterHoweverManyClients) {

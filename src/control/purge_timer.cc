@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/purge_timer.h"
+
+#include "base/log.h"
+
+namespace cleat::control {
+
+void PurgeTimer::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void PurgeTimer::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void PurgeTimer::Turn() {
+  if (clock_.NowNs() - started_ns_ < kGraceNs) return;
+  // In a minute it is tried again.
+  if (auto status = state_.PurgeExpired(); !status.ok())
+    spdlog::warn("deleted disks whose time is over stay for now: {}", status.error().message);
+}
+
+void PurgeTimer::Run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, kTurn, [this] { return stopping_; })) Turn();
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purges the deleted disks whose time is over, once a minute; not in the first hour after cleatd's start, which is there for who
+// restarts it to rescue one, and for a host whose clock is still to be set. One thread of its own, from Start() to Stop().
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "control/host_state.h"
+
+namespace cleat::control {
+
+class PurgeTimer {
+ public:
+  static constexpr uint64_t kGraceNs = 3600 * kNsPerSecond;
+  static constexpr std::chrono::seconds kTurn{60};
+
+  // Both outlive it. The hour begins here.
+  PurgeTimer(HostState& state, const Clock& clock)
+      : state_(state), clock_(clock), started_ns_(clock.NowNs()) {}
+  ~PurgeTimer() { Stop(); }
+  PurgeTimer(const PurgeTimer&) = delete;
+  PurgeTimer& operator=(const PurgeTimer&) = delete;
+
+  void Start();
+  void Stop();  // idempotent
+  void Turn();
+
+ private:
+  void Run();
+
+  HostState& state_;
+  const Clock& clock_;
+  const uint64_t started_ns_;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cleat::control
