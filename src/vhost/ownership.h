@@ -21,7 +21,7 @@ namespace cleat::vhost {
 struct DriverMemory {
   bool of_this_disk =
       false;  // an in-flight log has requests to the device's disk (virtio::DeviceModel::log_disk)
-  bool of_another_disk = false;  // ... or to another one of the same host's
+  bool of_another_disk = false;  // ... or to another one of the same host's, or was made for its guest
   bool used_log = false;         // an in-flight region that some ring has been served with, now or earlier
   bool new_log = false;          // one that no ring ever was
   bool at_start = true;          // every ring begins where a driver begins that has just come up

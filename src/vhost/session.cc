@@ -164,6 +164,11 @@ Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t qu
       fcntl(area.file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return ErrnoError(errno, "sizing the in-flight log");
   }
+  // What this guest puts into its rings is for this disk, though nothing of it may be fetched before another one is here. The first
+  // ring's log says so: where the others' begin is open while nothing is negotiated.
+  const uint64_t owner = log_disk_.value();
+  if (pwrite(area.file.get(), &owner, sizeof(owner), virtio::kInflightOwnerAt) != sizeof(owner))
+    return ErrnoError(errno, "writing the in-flight log's owner");
   return area;
 }
 
@@ -474,7 +479,7 @@ DriverMemory Session::WhatDriverRemembers() const {
     if (log.size_bytes < virtio::InflightLog::kHeaderBytes) continue;
     const virtio::InflightOwner owner = virtio::OwnerOf(log.base);
     if (owner.disk == log_disk_ && log_disk_.known()) {
-      memory.of_this_disk = true;
+      memory.of_this_disk |= owner.used;
     } else if (owner.disk.known() && owner.disk.store() == log_disk_.store()) {
       memory.of_another_disk = true;
     }

@@ -16,8 +16,9 @@
 
 namespace cleat::virtio {
 
-inline constexpr uint64_t kInflightOwnerAt = 0;    // in the header, both formats
-inline constexpr uint64_t kInflightVersionAt = 8;  // likewise
+inline constexpr uint64_t kInflightOwnerAt = 0;     // in the header, both formats
+inline constexpr uint64_t kInflightVersionAt = 8;   // likewise
+inline constexpr uint64_t kInflightDescNumAt = 10;  // likewise; 0 until a ring is served with it
 inline constexpr uint64_t kCounterTagAt = 4;  // within `counter`: the machine is little-endian, as the log is
 
 constexpr uint64_t CounterOf(uint32_t serial, uint32_t tag) {
@@ -30,8 +31,8 @@ struct InflightRequest {
   uint16_t head = 0;  // of a packed ring: the buffer id
 };
 
-// Whose requests a ring's log has, and whether a ring was ever served with it. `base`: of the log; 8-byte aligned, and its header is
-// there.
+// Whose requests a ring's log has, or for which disk's guest it was made; and whether a ring was ever served with it. `base`: of the log;
+// 8-byte aligned, and its header is there.
 struct InflightOwner {
   DiskIdentity disk;
   bool used = false;

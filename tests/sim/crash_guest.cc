@@ -131,11 +131,33 @@ void CrashGuest::CheckUnitReset(uint8_t answer) {
   }
 }
 
+void CrashGuest::ReplaceDisk(Replacement next) {
+  next_ = std::move(next);
+  for (const auto& queue : queues_) queue->LoseDisk();
+}
+
+void CrashGuest::KnowNextDisk() {
+  disk_ = next_->disk;
+  next_.reset();
+  world_.Note(options_.name + " knows " + disk_.model->name());
+}
+
+uint64_t CrashGuest::NextNs() const {
+  if (ToBeReset()) return next_->reset_ns;
+  return wants_more() && !full_ ? next_burst_ns_ : kNoDeadline;
+}
+
 bool CrashGuest::Step() {
-  const bool any = Collect(/*must_look=*/false);
-  if (made_ && connection_ != nullptr && random_.Chance(options_.resets_per_thousand, 1000)) {
-    resetting_ = true;
+  bool any = Collect(/*must_look=*/false);
+  const bool reset_now = replacing() ? ToBeReset() && world_.now_ns() >= next_->reset_ns
+                                     : random_.Chance(options_.resets_per_thousand, 1000);
+  if (made_ && connection_ != nullptr && reset_now) {
+    any = resetting_ = true;
     connection_->wake.Pulse();
+  }
+  if (replacing() && scsi() && open() == 0) {
+    KnowNextDisk();
+    any = true;
   }
   if (wants_more() && !unit_resetting_ && random_.Chance(options_.unit_resets_per_thousand, 1000))
     ResetUnit();
@@ -214,6 +236,10 @@ Task<Status> CrashGuest::BetweenMessages(Connection& connection) {
     auto take = connection.yield.Take(connection.session);
     if (co_await std::move(take)) connection.closed = true;
   }
+  if (connection.session.may_start() && !connection.closed && !kill_.dead()) {
+    auto start = connection.session.StartWaiting();
+    if (Status started = co_await std::move(start); !started) co_return started;
+  }
   co_return connection.closed || kill_.dead() ? Status(ConnectionOver()) : Status(Ok{});
 }
 
@@ -257,7 +283,10 @@ Task<Status> CrashGuest::Reset(Connection& connection) {
     }
   }
   DropQueues();
-  if (random_.Chance(1, 2) && inflight_bytes_ != nullptr) {
+  // With the disk everything begins anew, as after a reset of the VM under QEMU's vhost-user-blk.
+  const bool forgets = replacing() && !scsi();
+  if (forgets) KnowNextDisk();
+  if ((forgets || random_.Chance(1, 2)) && inflight_bytes_ != nullptr) {
     munmap(inflight_bytes_, inflight_.description.size_bytes);
     inflight_bytes_ = nullptr;
   }
@@ -275,8 +304,7 @@ void CrashGuest::DropQueues() {
   for (const auto& queue : queues_) {
     queue->CheckIdle();
     completed_before_ += queue->completed();
-    // What is in the rings was never fetched.
-    for (const OpenIo& io : queue->TakeOpen()) io.Abandon(DiskModel::Fate::kNever);
+    queue->ForgetOpen();
   }
   queues_.clear();
   made_ = full_ = unit_resetting_ = false;

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,9 +42,25 @@ class CrashGuest final : public SimPeer, public Actor {
 
   perf::GuestMemory& memory() { return *memory_; }
   void SetDisk(const GuestDisk& disk) { disk_ = disk; }
+  const DiskModel* known_disk() const { return disk_.model; }
+  // Another disk has taken this one's place. A virtio-blk guest knows nothing of it until its VM is reset, at that time,
+  // or as soon as that may be; a virtio-scsi guest asks for nothing more, and knows the new one when all that it had
+  // asked for was answered.
+  struct Replacement {
+    GuestDisk disk;
+    uint64_t reset_ns = 0;
+    std::function<bool()> may_reset;
+  };
+  void ReplaceDisk(Replacement next);
+  // It is back, before that.
+  void KeepDisk() { next_.reset(); }
+  bool replacing() const { return next_.has_value(); }
+  bool resetting() const { return resetting_ || unit_resetting_; }
+  // It is past the beginning of its device, where nothing has reached any disk.
+  bool has_log() const { return inflight_bytes_ != nullptr; }
   void AddLoad(uint64_t requests) { budget_ += requests; }
 
-  bool settled() const { return budget_ == 0 && open() == 0 && made_ && !resetting_; }
+  bool settled() const { return budget_ == 0 && open() == 0 && made_ && !resetting_ && !replacing(); }
   uint64_t open() const;
   uint64_t completed() const;
   void CheckIdle();
@@ -60,7 +78,7 @@ class CrashGuest final : public SimPeer, public Actor {
 
   // ---- Actor
   bool Step() override;
-  uint64_t NextNs() const override { return wants_more() && !full_ ? next_burst_ns_ : kNoDeadline; }
+  uint64_t NextNs() const override;
   std::string Describe() const override;
 
  private:
@@ -75,7 +93,12 @@ class CrashGuest final : public SimPeer, public Actor {
   Task<Status> Reset(Connection& connection);
   void MakeQueues(Connection& connection);
   void DropQueues();
-  bool wants_more() const { return made_ && !resetting_ && budget_ > 0; }
+  bool scsi() const { return options_.device == GuestDevice::kScsi; }
+  bool wants_more() const { return made_ && !resetting_ && budget_ > 0 && !(scsi() && replacing()); }
+  bool ToBeReset() const {
+    return replacing() && !scsi() && !resetting_ && connection_ != nullptr && next_->may_reset();
+  }
+  void KnowNextDisk();
   Task<Status> BetweenMessages(Connection& connection);
   bool Collect(bool must_look);
   void ResetUnit();
@@ -87,6 +110,7 @@ class CrashGuest final : public SimPeer, public Actor {
   const Options options_;
   Random random_;
   GuestDisk disk_;
+  std::optional<Replacement> next_;  // of disk_
 
   std::unique_ptr<perf::GuestMemory> memory_;
   std::unique_ptr<perf::LayoutPlanner> planner_;

@@ -61,11 +61,13 @@ class CrashMedium::CrashDevice final : public block::Device {
   const uint64_t process_;
 };
 
-CrashMedium::CrashMedium(const Parts& parts, const std::string& name, uint64_t blocks, const Plan& plan,
-                         uint64_t seed, Defect defect)
+CrashMedium::CrashMedium(const Parts& parts, const std::string& name, DiskIdentity identity, uint64_t blocks,
+                         const Plan& plan, uint64_t seed, Defect defect)
     : world_(parts.world),
       kill_(parts.kill),
       memory_(parts.memory),
+      known_to_guest_(parts.known_to_guest),
+      identity_(identity),
       plan_(plan),
       defect_(defect),
       random_(seed),
@@ -159,6 +161,8 @@ void CrashMedium::CheckSubmitted(uint64_t process, const block::Request& request
   if (owner_ != process && locks()) {
     world_.Violation(name() + ": a request of a process that does not own the disk");
   }
+  if (const DiskModel* known = known_to_guest_(); known != &model_)
+    world_.Violation(name() + ": a request that the guest meant for " + known->name());
   if (request.op != Op::kWrite) return;
   std::vector<uint8_t> block(kBlockBytes);
   for (uint64_t at = 0; at < request.length_bytes; at += kBlockBytes) {
@@ -220,6 +224,18 @@ void CrashMedium::Finish(UnderWay& io, IoStatus status) {
   io.reactor->PostCall([request, status] { request->Complete(status); });
 }
 
+void CrashMedium::LandAll() {
+  for (auto io = under_way_.begin(); io != under_way_.end();) {
+    if (io->request != nullptr) {
+      ++io;
+      continue;
+    }
+    landed_late_ += io->blocks.size();
+    while (!io->blocks.empty()) LandOne(*io);
+    io = under_way_.erase(io);
+  }
+}
+
 bool CrashMedium::Step() {
   bool any = false;
   for (auto io = under_way_.begin(); io != under_way_.end();) {
@@ -241,6 +257,11 @@ bool CrashMedium::Step() {
     io = under_way_.erase(io);
   }
   return any;
+}
+
+uint64_t CrashMedium::waited_for() const {
+  return static_cast<uint64_t>(std::count_if(under_way_.begin(), under_way_.end(),
+                                             [](const UnderWay& io) { return io.request != nullptr; }));
 }
 
 uint64_t CrashMedium::NextNs() const {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/disk_identity.h"
 #include "block/device.h"
 #include "defect.h"
 #include "disk_model.h"
@@ -35,15 +37,19 @@ class CrashMedium final : public Actor {
     World& world;
     KillSwitch& kill;
     perf::GuestMemory& memory;  // of the one guest whose disk it is; one region, at 0
+    // The disk that this guest knows: nothing that it asks may reach another one.
+    std::function<const DiskModel*()> known_to_guest;
   };
 
-  CrashMedium(const Parts& parts, const std::string& name, uint64_t blocks, const Plan& plan, uint64_t seed,
-              Defect defect);
+  CrashMedium(const Parts& parts, const std::string& name, DiskIdentity identity, uint64_t blocks,
+              const Plan& plan, uint64_t seed, Defect defect);
   ~CrashMedium() override;
 
   const std::string& name() const { return model_.name(); }
+  DiskIdentity identity() const { return identity_; }
   DiskModel& model() { return model_; }
   uint64_t size_bytes() const { return bytes_.size(); }
+  bool may_fail() const { return plan_.fail_percent > 0; }
 
   // ---- For the device of a process, which goes by its number
   std::unique_ptr<block::Device> Open(uint64_t process, const block::Geometry& geometry);
@@ -52,6 +58,12 @@ class CrashMedium final : public Actor {
   void Gone(uint64_t process);
 
   bool idle() const { return under_way_.empty(); }
+  // Requests that a living process waits for.
+  uint64_t waited_for() const;
+  // What dead processes have under way lands at once.
+  void LandAll();
+  // Nothing of a dead process is under way any more.
+  bool all_landed() const { return waited_for() == under_way_.size(); }
   void CheckContent();
   uint64_t landed_late() const { return landed_late_; }
   uint64_t replayed() const { return replayed_; }
@@ -96,6 +108,8 @@ class CrashMedium final : public Actor {
   World& world_;
   KillSwitch& kill_;
   perf::GuestMemory& memory_;
+  const std::function<const DiskModel*()> known_to_guest_;
+  const DiskIdentity identity_;
   const Plan plan_;
   const Defect defect_;
   Random random_;

@@ -7,6 +7,7 @@
 
 #include "crash_guest.h"
 #include "crash_medium.h"
+#include "crash_swaps.h"
 #include "engine_process.h"
 #include "kill_switch.h"
 #include "world.h"
@@ -15,6 +16,7 @@ namespace cleat::sim {
 namespace {
 
 constexpr uint64_t kDiskBlocks = 64;
+constexpr uint32_t kDisksOfVm = 2;                // that take one another's place
 constexpr uint64_t kLimitNs = 20 * kNsPerSecond;  // of anything that is waited for
 constexpr uint32_t kKillsMax = 4;
 constexpr uint64_t kStoresOfRequest = 8;  // about
@@ -36,12 +38,13 @@ class CrashRun {
 
  private:
   void AddVm(uint32_t index);
+  void AddMedium(CrashVm& vm, const CrashMedium::Plan& plan);
   CrashMedium::Plan DrawPlan();
   void OnDeath();
   // Until `done`, or the process is dead, or something is wrong. False: the last.
   template <typename Done>
   bool RunUntil(Done done, const std::string& what);
-  enum class Ending : uint8_t { kByItself, kBetweenTurns, kBySignal, kUpgraded };
+  enum class Ending : uint8_t { kByItself, kBetweenTurns, kBySignal, kUpgraded, kSwapped };
   Ending DrawEnding(bool store_given);
   void LiveAndDie(std::optional<uint64_t> dies_before_store);
   void LiveForAWhile();
@@ -53,6 +56,8 @@ class CrashRun {
   // As cleatd does it: another process has everything prepared, the controllers go to it one after the other, and then
   // the first one ends.
   void Upgrade();
+  void Swap();
+  bool MaySwap(bool store_given);
   Task<void> MoveAll();
   Task<void> Move(const CrashVm& vm, EngineProcess& from, EngineProcess& to);
   Task<void> Take(const CrashVm& vm, engine::HandOver hand_over, EngineProcess& to);
@@ -67,6 +72,7 @@ class CrashRun {
   std::vector<std::unique_ptr<CrashGuest>> guests_;
   std::vector<std::unique_ptr<CrashMedium>> media_;
   std::vector<CrashVm> vms_;
+  std::optional<CrashSwaps> swaps_;
   std::unique_ptr<EngineProcess> process_;
   std::unique_ptr<EngineProcess> successor_;  // while there is an upgrade
   bool moving_ = false;
@@ -83,6 +89,7 @@ CrashRun::CrashRun(const CrashConfig& config)
   world_.set_trace(config.trace);
   const uint64_t vms = config.kills.empty() && !OfStoreOrder(config.defect) ? random_.Between(1, 2) : 1;
   for (uint32_t i = 0; i < vms; ++i) AddVm(i);
+  swaps_.emplace(world_, kill_, vms_, guests_, random_.Next());
   if (OfStoreOrder(config.defect)) kill_.order().SetPlaces([this] { return guests_.front()->places(); });
   open_ns_max_ = random_.Chance(1, 2) ? 0 : kNsPerMs;
   world_.AddDump([this] { return process_ != nullptr ? process_->Describe() : "no process"; });
@@ -112,14 +119,25 @@ void CrashRun::AddVm(uint32_t index) {
   options.defect = config_.defect;
   if (config_.defect == Defect::kNone && random_.Chance(1, 3)) options.resets_per_thousand = 20;
   guests_.push_back(std::make_unique<CrashGuest>(world_, kill_, options));
-  const CrashMedium::Plan plan = DrawPlan();
-  media_.push_back(std::make_unique<CrashMedium>(CrashMedium::Parts{world_, kill_, guests_.back()->memory()},
-                                                 "disks/d" + std::to_string(index), kDiskBlocks, plan,
-                                                 random_.Next(), config_.defect));
-  guests_.back()->SetDisk({&media_.back()->model(), 1, false, plan.fail_percent > 0});
   const auto type = scsi ? engine::ControllerType::kScsi : engine::ControllerType::kBlk;
-  vms_.push_back({options.name, static_cast<uint32_t>(random_.Between(1, 4)), type, media_.back().get(),
-                  guests_.back().get()});
+  CrashVm vm{
+      options.name, static_cast<uint32_t>(random_.Between(1, 4)), type, {}, 0, guests_.back().get(), {}};
+  const CrashMedium::Plan plan = DrawPlan();
+  for (uint32_t i = 0; i < kDisksOfVm; ++i) AddMedium(vm, plan);
+  guests_.back()->SetDisk(CrashSwaps::DiskOf(vm.medium()));
+  vms_.push_back(std::move(vm));
+}
+
+// Of the VM whose guest came last.
+void CrashRun::AddMedium(CrashVm& vm, const CrashMedium::Plan& plan) {
+  constexpr uint64_t kStore = 1;
+  CrashGuest& guest = *guests_.back();
+  const uint64_t number = media_.size() + 1;
+  media_.push_back(std::make_unique<CrashMedium>(
+      CrashMedium::Parts{world_, kill_, guest.memory(), [&guest] { return guest.known_disk(); }},
+      "disks/d" + std::to_string(number), DiskIdentity::Of(kStore, number), kDiskBlocks, plan, random_.Next(),
+      config_.defect));
+  vm.media.push_back(media_.back().get());
 }
 
 void CrashRun::OnDeath() {
@@ -127,6 +145,7 @@ void CrashRun::OnDeath() {
   world_.Note("process " + std::to_string(number_) + " dies before store " + std::to_string(kill_.stores()));
   world_.Freeze();
   for (const auto& guest : guests_) guest->Freeze();
+  swaps_->OnDeath();
   for (const auto& medium : media_) {
     for (const auto* process : {process_.get(), successor_.get()}) {
       if (process != nullptr) medium->Gone(process->number());
@@ -146,8 +165,12 @@ bool CrashRun::Settled() const {
 }
 
 std::unique_ptr<EngineProcess> CrashRun::MakeProcess(uint64_t number) {
-  return std::make_unique<EngineProcess>(EngineProcess::Parts{world_, kill_, vms_, open_ns_max_}, number,
-                                         random_.Next());
+  const auto on_report = [this](const CrashVm& vm, const engine::ControllerReport& report) {
+    swaps_->OnReport(vm, report);
+  };
+  const bool identities = config_.defect != Defect::kNoIdentities;
+  return std::make_unique<EngineProcess>(
+      EngineProcess::Parts{world_, kill_, vms_, open_ns_max_, identities, on_report}, number, random_.Next());
 }
 
 void CrashRun::Begin(uint64_t dies_before_store) {
@@ -155,6 +178,7 @@ void CrashRun::Begin(uint64_t dies_before_store) {
   world_.Note("process " + std::to_string(number_) + " begins");
   kill_.Begin(dies_before_store);
   process_ = MakeProcess(number_);
+  swaps_->SetProcesses({process_.get()});
   process_->Start(EngineProcess::Stance::kServe);
 }
 
@@ -162,11 +186,18 @@ void CrashRun::AddLoad(uint64_t requests) {
   for (const auto& guest : guests_) guest->AddLoad(requests);
 }
 
+bool CrashRun::MaySwap(bool store_given) {
+  const bool of_swaps = config_.defect == Defect::kNoIdentities;
+  const bool drawn = config_.defect == Defect::kNone && !store_given && random_.Chance(1, 4);
+  return config_.swapped.value_or(of_swaps || drawn);
+}
+
 CrashRun::Ending CrashRun::DrawEnding(bool store_given) {
   const bool of_signals = config_.defect == Defect::kDrainCutShort || config_.defect == Defect::kFailAtStop;
   const bool of_moves = config_.defect == Defect::kTakeBeforeYield;
   const bool may_move = config_.defect == Defect::kNone && !store_given && random_.Chance(1, 4);
   if (config_.upgraded.value_or(of_moves || may_move)) return Ending::kUpgraded;
+  if (MaySwap(store_given)) return Ending::kSwapped;
   if (store_given) return Ending::kByItself;
   if (of_signals || random_.Chance(1, 8)) return Ending::kBySignal;
   return random_.Chance(1, 8) ? Ending::kBetweenTurns : Ending::kByItself;
@@ -184,9 +215,9 @@ void CrashRun::LiveAndDie(std::optional<uint64_t> dies_before_store) {
   if (!dies_before_store || number_ == 1) AddLoad(requests);
   if (ending != Ending::kByItself) LiveForAWhile();
   if (ending == Ending::kUpgraded && !Unhappy()) Upgrade();
+  if (ending == Ending::kSwapped && !Unhappy()) Swap();
   if (ending == Ending::kBySignal && !Unhappy()) return EndBySignal();
-  if (ending == Ending::kByItself || ending == Ending::kUpgraded)
-    RunUntil([this] { return Settled(); }, "answering everything");
+  if (ending != Ending::kBetweenTurns) RunUntil([this] { return Settled(); }, "answering everything");
   if (!dies_before_store || ending == Ending::kBetweenTurns) kill_.Kill();
 }
 
@@ -200,6 +231,7 @@ void CrashRun::LiveForAWhile() {
 void CrashRun::Upgrade() {
   world_.Note("process " + std::to_string(++number_) + " stands by");
   successor_ = MakeProcess(number_);
+  swaps_->SetProcesses({process_.get(), successor_.get()});
   successor_->Start(EngineProcess::Stance::kStandBy);
   RunUntil([this] { return process_->started() && successor_->started(); }, "preparing the controllers");
   if (Unhappy()) return;
@@ -209,7 +241,9 @@ void CrashRun::Upgrade() {
   if (Unhappy()) return;
   process_->Terminate();
   RunUntil([this] { return process_->ended(); }, "ending after an upgrade");
-  if (!Unhappy()) process_ = std::move(successor_);
+  if (Unhappy()) return;
+  process_ = std::move(successor_);
+  swaps_->SetProcesses({process_.get()});
 }
 
 Task<void> CrashRun::MoveAll() {
@@ -255,6 +289,15 @@ Task<void> CrashRun::Take(const CrashVm& vm, engine::HandOver hand_over, EngineP
   ++result_.moves;
 }
 
+// ---- Disks that take one another's place
+
+void CrashRun::Swap() {
+  RunUntil([this] { return process_->started(); }, "preparing the controllers");
+  if (Unhappy()) return;
+  swaps_->SwapUnderGuests(*process_);
+  RunUntil([this] { return !swaps_->busy(); }, "exchanging disks");
+}
+
 // ---- Ends
 
 void CrashRun::EndBySignal() {
@@ -268,7 +311,7 @@ void CrashRun::EndBySignal() {
 void CrashRun::TearDown() {
   result_.stores.push_back(kill_.stores());
   const auto gone = [this] {
-    return !moving_ && process_->ended() && (successor_ == nullptr || successor_->ended());
+    return !moving_ && !swaps_->busy() && process_->ended() && (successor_ == nullptr || successor_->ended());
   };
   if (!gone()) {
     kill_.Kill();
@@ -276,6 +319,7 @@ void CrashRun::TearDown() {
     if (successor_ != nullptr) successor_->Terminate();
     CLEAT_CHECK(world_.RunUntil(gone, kLimitNs, "taking down what is dead"));
   }
+  swaps_->SetProcesses({});
   process_.reset();
   successor_.reset();
   world_.RestartReactors();
@@ -298,6 +342,11 @@ CrashResult CrashRun::Run() {
   for (size_t i = 0; i < kills && !world_.failed(); ++i) {
     LiveAndDie(config_.kills.empty() ? std::nullopt : std::optional(config_.kills[i]));
     TearDown();
+    if (world_.failed() || !MaySwap(!config_.kills.empty())) continue;
+    if (random_.Chance(1, 2)) {
+      for (const auto& medium : media_) medium->LandAll();
+    }
+    swaps_->SwapBetweenProcesses();
   }
   if (!world_.failed()) {
     LiveOn();
@@ -305,6 +354,8 @@ CrashResult CrashRun::Run() {
   }
   for (const std::string& violation : world_.violations()) result_.violated += violation + "\n";
   for (const auto& guest : guests_) result_.answered += guest->completed();
+  result_.swaps = swaps_->count();
+  result_.swapped_back = swaps_->returned();
   for (const auto& medium : media_) {
     result_.landed_late += medium->landed_late();
     result_.replayed += medium->replayed();

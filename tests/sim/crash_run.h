@@ -23,6 +23,8 @@ struct CrashConfig {
   std::optional<bool> scsi;
   std::optional<bool>
       upgraded;  // each process gives its controllers to another one beside it, while it lives
+  std::optional<bool>
+      swapped;  // disks take one another's place while each process lives, and before the next one
   // One process after the other dies before its store of that number; the one behind the last lives on. Empty: drawn.
   std::vector<uint64_t> kills;
 };
@@ -32,8 +34,10 @@ struct CrashResult {
   std::vector<uint64_t> stores;  // of each process
   uint64_t kills = 0;
   uint64_t terminations = 0;
-  uint64_t moves = 0;    // of controllers to another process
-  uint64_t resumed = 0;  // ... that had to be tried again: not all had drained in time
+  uint64_t moves = 0;         // of controllers to another process
+  uint64_t resumed = 0;       // ... that had to be tried again: not all had drained in time
+  uint64_t swaps = 0;         // of disks
+  uint64_t swapped_back = 0;  // ... before the guest had forgotten the first
   uint64_t answered = 0;
   uint64_t replayed = 0;     // writes
   uint64_t landed_late = 0;  // blocks, after the process that had asked was dead

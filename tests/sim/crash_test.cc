@@ -3,8 +3,8 @@
 // everything accepted is answered once.
 //
 //   sim_crashes                                the tests
-//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--scsi 0|1] [--upgraded 0|1] [--defect D]
-//               [--trace 1]                   one run
+//   sim_crashes --seed N [--kill K]... [--packed 0|1] [--scsi 0|1] [--upgraded 0|1]
+//               [--swapped 0|1] [--defect D] [--trace 1]    one run
 //   sim_crashes --seeds COUNT [--seed FIRST]   many, for a soak
 #include <gtest/gtest.h>
 
@@ -28,6 +28,7 @@ std::string Again(const CrashConfig& config) {
   if (config.packed) command += std::string(" --packed ") + (*config.packed ? "1" : "0");
   if (config.scsi) command += std::string(" --scsi ") + (*config.scsi ? "1" : "0");
   if (config.upgraded) command += std::string(" --upgraded ") + (*config.upgraded ? "1" : "0");
+  if (config.swapped) command += std::string(" --swapped ") + (*config.swapped ? "1" : "0");
   if (config.defect != Defect::kNone)
     command += " --defect " + std::to_string(static_cast<int>(config.defect));
   return command + " --trace 1";
@@ -52,6 +53,8 @@ std::string RunSeeds(uint64_t first, uint64_t count, CrashResult& sum) {
     sum.terminations += result.terminations;
     sum.moves += result.moves;
     sum.resumed += result.resumed;
+    sum.swaps += result.swaps;
+    sum.swapped_back += result.swapped_back;
     sum.answered += result.answered;
     sum.landed_late += result.landed_late;
     sum.replayed += result.replayed;
@@ -63,18 +66,22 @@ std::string RunSeeds(uint64_t first, uint64_t count, CrashResult& sum) {
 TEST(CrashTest, AnySeed) {
   CrashResult sum;
   EXPECT_EQ(RunSeeds(1, kSeeds, sum), "");
-  std::fprintf(stderr,
-               "%llu kills, %llu terminations, %llu moves, %llu tried again, %llu answers, %llu writes "
-               "replayed, %llu blocks landed late\n",
-               static_cast<unsigned long long>(sum.kills), static_cast<unsigned long long>(sum.terminations),
-               static_cast<unsigned long long>(sum.moves), static_cast<unsigned long long>(sum.resumed),
-               static_cast<unsigned long long>(sum.answered), static_cast<unsigned long long>(sum.replayed),
-               static_cast<unsigned long long>(sum.landed_late));
+  std::fprintf(
+      stderr,
+      "%llu kills, %llu terminations, %llu moves, %llu tried again, %llu disks swapped, %llu swapped back, "
+      "%llu answers, %llu writes replayed, %llu blocks landed late\n",
+      static_cast<unsigned long long>(sum.kills), static_cast<unsigned long long>(sum.terminations),
+      static_cast<unsigned long long>(sum.moves), static_cast<unsigned long long>(sum.resumed),
+      static_cast<unsigned long long>(sum.swaps), static_cast<unsigned long long>(sum.swapped_back),
+      static_cast<unsigned long long>(sum.answered), static_cast<unsigned long long>(sum.replayed),
+      static_cast<unsigned long long>(sum.landed_late));
   // It was about something.
   EXPECT_GT(sum.kills, kSeeds);
   EXPECT_GT(sum.terminations, kSeeds / 10);
   EXPECT_GT(sum.moves, kSeeds / 4);
   EXPECT_GT(sum.resumed, kSeeds / 20);
+  EXPECT_GT(sum.swaps, kSeeds / 4);
+  EXPECT_GT(sum.swapped_back, kSeeds / 20);
   EXPECT_GT(sum.answered, kSeeds * 20);
   EXPECT_GT(sum.replayed, kSeeds / 2);
   EXPECT_GT(sum.landed_late, kSeeds);
@@ -150,6 +157,26 @@ TEST_P(EveryStoreTest, AndThoseOfAnUpgrade) {
   EXPECT_GT(moves, 20 / kStride);
 }
 
+// ... and those of processes under which, and between which, a VM's disk is swapped for another one.
+TEST_P(EveryStoreTest, AndThoseOfASwap) {
+  uint64_t swaps = 0;
+  for (const uint64_t seed : {1, 2, 3}) {
+    CrashConfig config;
+    config.seed = seed;
+    config.packed = GetParam().packed;
+    config.scsi = GetParam().scsi;
+    config.swapped = true;
+    for (uint64_t kill = 1;; kill += kStride) {
+      config.kills = {kill};
+      const CrashResult result = RunCrash(config);
+      ASSERT_EQ(result.violated, "") << "again: " << Again(config);
+      swaps += result.swaps;
+      if (result.stores.front() < kill) break;
+    }
+  }
+  EXPECT_GT(swaps, 20 / kStride);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, EveryStoreTest,
                          testing::Values(Format{false, false, "Split"}, Format{true, false, "Packed"},
                                          Format{false, true, "SplitScsi"}, Format{true, true, "PackedScsi"}),
@@ -187,7 +214,8 @@ INSTANTIATE_TEST_SUITE_P(Defects, CrashControlTest,
                                          Control{Defect::kDrainCutShort, "DrainCutShort"},
                                          Control{Defect::kFailAtStop, "FailAtStop"},
                                          Control{Defect::kBlindCompare, "BlindCompare"},
-                                         Control{Defect::kTakeBeforeYield, "TakeBeforeYield"}),
+                                         Control{Defect::kTakeBeforeYield, "TakeBeforeYield"},
+                                         Control{Defect::kNoIdentities, "NoIdentities"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // An order that is wrong for one store is found by dying before each of them.
@@ -222,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(Defects, StoreOrderControlTest,
 [[noreturn]] void Usage() {
   std::fprintf(stderr,
                "usage: %s [--seeds COUNT] [--seed N] [--kill K]... [--packed 0|1] [--scsi 0|1] "
-               "[--upgraded 0|1] [--defect D] [--trace 1] [googletest's options]\n",
+               "[--upgraded 0|1] [--swapped 0|1] [--defect D] [--trace 1] [googletest's options]\n",
                program.c_str());
   std::exit(2);
 }
@@ -248,6 +276,8 @@ int Main(int argc, char** argv) {
       config.scsi = value != 0;
     } else if (option == "--upgraded") {
       config.upgraded = value != 0;
+    } else if (option == "--swapped") {
+      config.swapped = value != 0;
     } else if (option == "--defect") {
       config.defect = static_cast<Defect>(value);
     } else if (option == "--trace") {

@@ -33,6 +33,8 @@ enum class Defect : uint8_t {
   kBlindCompare,      // a compare and write that ran before runs again
   // Of a hand-over
   kTakeBeforeYield,  // a process takes a controller that another one still serves, and no lock stands between them
+  // Of a disk that takes another one's place
+  kNoIdentities,  // an engine is not told which disk is which
   // Of the order in which the in-flight log is written, split rings'
   kLogWhenUsed,      // a request is noted only when it is answered
   kBatchAfterUsed,   // the used index comes before the batch is noted

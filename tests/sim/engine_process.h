@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,25 +19,32 @@
 
 namespace cleat::sim {
 
-// A controller with its disk, and who is at the other end of its socket.
+// A controller with its disk, and who is at the other end of its socket. As cleatd has stored it.
 struct CrashVm {
   std::string name;
   uint32_t queues = 1;
   engine::ControllerType type = engine::ControllerType::kBlk;
-  CrashMedium* medium = nullptr;
+  std::vector<CrashMedium*> media;  // that may be attached
+  size_t attached = 0;
   SimPeer* peer = nullptr;
+  DiskIdentity last_disk;  // ControllerSpec::last_disk
+
+  CrashMedium& medium() const { return *media[attached]; }
 };
 
-class EngineProcess {
+class EngineProcess final : public engine::Engine::Listener {
  public:
   struct Parts {  // all of it outlives the process
     World& world;
     KillSwitch& kill;
     const std::vector<CrashVm>& vms;
     uint64_t open_ns_max;
+    bool identities = true;  // it is told which disk is which
+    // The engine has something to report of the controller.
+    std::function<void(const CrashVm&, const engine::ControllerReport&)> on_report;
   };
   EngineProcess(const Parts& parts, uint64_t number, uint64_t seed);
-  ~EngineProcess();  // ended
+  ~EngineProcess() override;  // ended
 
   enum class Stance : uint8_t { kServe, kStandBy };
   void Start(Stance stance);
@@ -47,6 +55,10 @@ class EngineProcess {
   uint64_t number() const { return number_; }
   engine::Engine& engine() { return engine_; }
   static std::string ControllerOf(const CrashVm& vm) { return "controllers/" + vm.name; }
+  // The controller, as it is stored now.
+  Status PutController(const CrashVm& vm, Stance stance);
+  Task<Status> AttachDisk(const CrashVm& vm);
+  Task<Status> DetachDisk(const CrashVm& vm);
   std::string Describe() const { return network_.Describe(); }
 
  private:
@@ -64,6 +76,8 @@ class EngineProcess {
     Random random_;
   };
 
+  void ControllerChanged(const std::string& controller) override;
+  void AttachmentChanged(const std::string& /*controller*/, uint32_t /*target*/) override {}
   Task<void> Attach(const CrashVm& vm, Stance stance);
   Task<void> Shutdown();
 

@@ -122,7 +122,7 @@ bool GuestQueue::Enqueue(Slot& slot) {
 
 void GuestQueue::Lend(Slot& slot) {
   slot.busy = true;
-  slot.survived = slot.before_reset = false;
+  slot.survived = slot.before_reset = slot.lost_disk = false;
   slot.may_reset = resetting_;
   ++open_;
 }
@@ -155,6 +155,10 @@ uint32_t GuestQueue::EndReset() {
 
 void GuestQueue::Survive() {
   for (Slot& slot : slots_) slot.survived |= slot.busy;
+}
+
+void GuestQueue::LoseDisk() {
+  for (Slot& slot : slots_) slot.lost_disk |= slot.busy;
 }
 
 bool GuestQueue::Collect(bool must_look) {
@@ -251,6 +255,8 @@ bool GuestQueue::MayEndSo(const Slot& slot, GuestRequest::Outcome outcome) const
       return slot.may_reset;
     case Outcome::kAttention:
       return was_reset_;
+    case Outcome::kNoTarget:
+      return slot.lost_disk;
     default:
       return false;
   }
@@ -316,6 +322,14 @@ std::vector<OpenIo> GuestQueue::TakeOpen() {
   }
   open_ = 0;
   return open;
+}
+
+void GuestQueue::ForgetOpen() {
+  using Fate = DiskModel::Fate;
+  for (Slot& slot : slots_) {
+    if (std::exchange(slot.busy, false)) slot.io.Abandon(slot.survived ? Fate::kUnknown : Fate::kNever);
+  }
+  open_ = 0;
 }
 
 bool GuestQueue::MoveBuffers(uint64_t region_gpa) {

@@ -64,6 +64,8 @@ class GuestQueue {
 
   // What is open will never be answered by this ring.
   std::vector<OpenIo> TakeOpen();
+  // The driver forgets what is open: nobody has fetched it, or a process that died may have done it.
+  void ForgetOpen();
   uint32_t open() const { return open_; }
 
   // Data buffers of idle slots go to another region of memory; false when some slots were busy.
@@ -81,6 +83,8 @@ class GuestQueue {
   uint32_t EndReset();
   // The process that was asked has died: what is open may have happened or not.
   void Survive();
+  // The disk that what is open is for was taken away.
+  void LoseDisk();
   std::string Describe() const;
 
  private:
@@ -98,6 +102,7 @@ class GuestQueue {
     bool survived = false;      // a process died while it was open
     bool before_reset = false;  // open when a reset was asked for
     bool may_reset = false;     // ... or was not answered
+    bool lost_disk = false;     // it was taken away while this was open
   };
   uint64_t buffer_bytes() const { return uint64_t{options_.io_blocks_max} * kBlockBytes; }
 

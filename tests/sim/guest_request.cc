@@ -190,6 +190,7 @@ GuestRequest::Outcome GuestRequest::Read(uint64_t area_gpa) const {
   }
   const wire::ScsiAnswer& answer = memory_.At<perf::ScsiArea>(area_gpa)->answer;
   if (answer.response == wire::kScsiReset || answer.response == wire::kScsiAborted) return Outcome::kReset;
+  if (answer.response == wire::kScsiBadTarget) return Outcome::kNoTarget;
   if (answer.response != wire::kScsiOk) return Outcome::kNonsense;
   if (answer.status == scsi::kGood) return Outcome::kOk;
   if (answer.status != scsi::kCheckCondition || answer.sense_bytes < 3) return Outcome::kNonsense;

@@ -48,7 +48,16 @@ enum class GuestDevice : uint8_t { kBlk, kScsi };
 class GuestRequest {
  public:
   // What the answer says.
-  enum class Outcome : uint8_t { kOk, kFailed, kMiscompare, kAborted, kReset, kAttention, kNonsense };
+  enum class Outcome : uint8_t {
+    kOk,
+    kFailed,
+    kMiscompare,
+    kAborted,
+    kReset,
+    kAttention,
+    kNoTarget,
+    kNonsense
+  };
 
   GuestRequest(perf::GuestMemory& memory, GuestDevice device) : memory_(memory), device_(device) {}
 

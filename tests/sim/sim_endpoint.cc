@@ -126,10 +126,12 @@ Task<void> SimEndpoint::ServeOne(SimPeer& peer) {
   vhost::Session::Options options;
   options.name = options_.name;
   options.io_reactors = options_.io_reactors;
+  options.ownership = options_.ownership;
   session_ = std::make_unique<vhost::Session>(std::move(options), control, network_.world_.blocking(), model_,
                                               [this] { Changed(); });
   Connection connection(*session_, model_, options_.name, id_, control);
   connection_ = &connection;
+  session_->OnOwned([&connection] { connection.wake.Pulse(); });
   EnterPhase(EndpointState::kHandshake);
   auto serve = peer.Serve(connection);
   const Status served = co_await std::move(serve);
@@ -166,6 +168,8 @@ vhost::EndpointStatus SimEndpoint::status() const {
     status.message = broken;
   } else if (status.rings_up > 0) {
     status.state = EndpointState::kReady;
+  } else if (session_->waits()) {
+    status.message = session_->waiting_for();
   }
   return status;
 }

@@ -224,6 +224,16 @@ TEST_F(DriverMemoryTest, ARegionThatWasUsedSaysWhoseRequestsItHas) {
   EXPECT_TRUE(Learnt().used_log);
 }
 
+// What its guest has put into its rings by then is for the first disk, though nobody has fetched it.
+TEST_F(DriverMemoryTest, ARegionSaysWhoseGuestItWasMadeForBeforeAnyRingIsServed) {
+  HandIn();
+  Reconnect(DiskIdentity::Of(1, 8));
+  HandIn();
+  host.control_thread().Call([&] { ownership.GiveUp(); });
+  StartRing(0);
+  EXPECT_EQ(Learnt(), (DriverMemory{.of_another_disk = true, .new_log = true}));
+}
+
 // GET_VRING_BASE forgets the requests; the guest has not forgotten the disk.
 TEST_F(DriverMemoryTest, AStoppedRingsRegionIsUsedStill) {
   HandIn();
