@@ -38,6 +38,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_, keep);
   if (!state.ok()) return std::move(state).error();
   daemon->state_ = std::move(*state);
+  daemon->own_files_ = std::make_unique<OwnFiles>(options.state_dir);
+  daemon->state_->SetOwnFiles(daemon->own_files_.get());
   if (auto status = daemon->state_->RewrapKeys(); !status.ok()) return std::move(status).error();
 
   auto link = EngineLink::Listen(options.engine_socket, daemon->clock_);

@@ -19,6 +19,7 @@
 #include "control/memory_keeper.h"
 #include "control/metrics.h"
 #include "control/metrics_server.h"
+#include "control/own_files.h"
 #include "control/purge_timer.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
@@ -72,6 +73,7 @@ class Daemon {
   MonotonicClock clock_;
   MemoryKeeper memory_;
   keys::Keyring keyring_;
+  std::unique_ptr<OwnFiles> own_files_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   Counters counters_{clock_};

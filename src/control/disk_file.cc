@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/listed_open.h"
 #include "base/unique_fd.h"
 #include "control/reasons.h"
 
@@ -30,70 +31,91 @@ Error NotThere(const Error& error) {
 }
 
 // Sparse, of the right size from the moment that it has a name: a crash in between leaves nothing.
-Status MakeFile(const std::string& what, const std::string& path, uint64_t size_bytes) {
-  const std::string folder = std::filesystem::path(path).parent_path();
-  UniqueFd fd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kFileMode));
+Status MakeFileIn(const UniqueFd& folder, const std::string& name, const std::string& what,
+                  uint64_t size_bytes) {
+  UniqueFd fd = UniqueFd(open(PathOf(folder).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kFileMode));
   const bool unnamed = fd.valid();
   if (!unnamed && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    fd.Reset(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kFileMode));
+    fd.Reset(openat(folder.get(), name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kFileMode));
   }
   if (!fd.valid()) return ErrnoError(errno, what + " can't be made");
 
   Status status;
   if (ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) {
     status = ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, size_bytes));
-  } else if (unnamed) {
-    const std::string self = fmt::format("/proc/self/fd/{}", fd.get());
-    if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      status = ErrnoError(errno, what + " can't be made");
-    }
+  } else if (unnamed &&
+             linkat(AT_FDCWD, PathOf(fd).c_str(), folder.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    status = ErrnoError(errno, what + " can't be made");
   }
   if (status.ok() && fsync(fd.get()) != 0) status = ErrnoError(errno, what + " can't be written");
-  if (!status.ok() && !unnamed) unlink(path.c_str());
+  if (!status.ok() && !unnamed) unlinkat(folder.get(), name.c_str(), 0);
   return status;
 }
 
-Result<uint64_t> SizeOf(const std::string& what, int fd, const struct stat& info) {
+Status MakeFile(const std::string& what, const v1::DiskSpec& spec, const OwnFiles* own) {
+  const std::filesystem::path path = spec.file().path();
+  const UniqueFd folder(open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return ErrnoError(errno, what + " can't be made");
+  if (own != nullptr) {
+    if (auto status = own->CheckNotOwnFolder(folder, what); !status.ok()) return status;
+  }
+  return MakeFileIn(folder, path.filename(), what, spec.size_bytes());
+}
+
+Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
   if (S_ISREG(info.st_mode)) return static_cast<uint64_t>(info.st_size);
   uint64_t size_bytes = 0;
-  if (ioctl(fd, BLKGETSIZE64, &size_bytes) != 0) return ErrnoError(errno, what + " does not tell its size");
+  if (ioctl(fd.get(), BLKGETSIZE64, &size_bytes) != 0)
+    return ErrnoError(errno, what + " does not tell its size");
   return size_bytes;
 }
 
-Status CheckFile(const std::string& what, const v1::DiskSpec& spec, const struct stat& info) {
-  const std::string& path = spec.file().path();
-  if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) {
-    return Wrong(what + " is neither a regular file nor a block device: name one that is");
+// Of what was found, whatever the path leads to by now.
+Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& spec, const UniqueFd& found,
+                                  const OwnFiles* own) {
+  auto identity = IdentifyStorage(found, what);
+  if (!identity.ok()) return identity;
+  if (own != nullptr) {
+    if (auto status = own->CheckNotOwn(found, what); !status.ok()) return std::move(status).error();
   }
   const bool read_only = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
-  const UniqueFd fd(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd fd = ReopenAs(found, (read_only ? O_RDONLY : O_RDWR) | O_NONBLOCK);
   if (!fd.valid()) {
     const Error error = ErrnoError(
         errno, fmt::format("{} can't be opened for {}", what, read_only ? "reading" : "reading and writing"));
     return Error(error.code, fmt::format("{}. cleatd runs as user {}: give that user access to it",
                                          error.message, geteuid()));
   }
-  auto size_bytes = SizeOf(what, fd.get(), info);
+  auto size_bytes = SizeOf(what, fd);
   if (!size_bytes.ok()) return std::move(size_bytes).error();
   if (*size_bytes < spec.size_bytes()) {
     return Wrong(
         fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
                     "the disk smaller",
-                    what, *size_bytes, spec.size_bytes(), spec.size_bytes(), path));
+                    what, *size_bytes, spec.size_bytes(), spec.size_bytes(), spec.file().path()));
   }
-  return Ok{};
+  return identity;
+}
+
+// Without any effect on it.
+UniqueFd Find(const v1::DiskSpec& spec) {
+  return UniqueFd(open(spec.file().path().c_str(), O_PATH | O_CLOEXEC));
 }
 
 }  // namespace
 
-Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
+                                        const OwnFiles* own) {
   const std::string& path = spec.file().path();
   const std::string what = fmt::format("{}: file '{}'", disk_name, path);
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0 && errno == ENOENT && spec.file().create()) {
-    if (auto status = MakeFile(what, path, spec.size_bytes()); !status.ok()) return NotThere(status.error());
+  UniqueFd found = Find(spec);
+  if (!found.valid() && errno == ENOENT && spec.file().create()) {
+    if (auto status = MakeFile(what, spec, own); !status.ok()) return NotThere(status.error());
+    found = Find(spec);
   }
-  if (stat(path.c_str(), &info) == 0) return CheckFile(what, spec, info);
+  if (found.valid()) return CheckFile(what, spec, found, own);
   if (errno == ENOENT) {
     return Wrong(
         fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
@@ -103,22 +125,25 @@ Status PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
   return NotThere(ErrnoError(errno, what + " can't be looked at"));
 }
 
-Status CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
+                                      const OwnFiles* own) {
   const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  struct stat info {};
-  if (stat(spec.file().path().c_str(), &info) == 0) return CheckFile(what, spec, info);
+  const UniqueFd found = Find(spec);
+  if (found.valid()) return CheckFile(what, spec, found, own);
   if (errno == ENOENT)
     return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
   return NotThere(ErrnoError(errno, what + " can't be looked at"));
 }
 
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
-  const std::string& path = spec.file().path();
-  const std::string what = fmt::format("{}: file '{}'", disk_name, path);
+  const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
+  const UniqueFd found = Find(spec);
   struct stat info {};
-  const bool ours = spec.file().create() && stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  if (!found.valid() || fstat(found.get(), &info) != 0)
+    return NotThere(ErrnoError(errno, what + " can't be looked at"));
+  const bool ours = spec.file().create() && S_ISREG(info.st_mode);
   if (ours && static_cast<uint64_t>(info.st_size) < spec.size_bytes()) {
-    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    const UniqueFd fd = ReopenAs(found, O_RDWR | O_NONBLOCK);
     if (!fd.valid()) return NotThere(ErrnoError(errno, what + " can't be opened to make it larger"));
     if (ftruncate(fd.get(), static_cast<off_t>(spec.size_bytes())) != 0 || fsync(fd.get()) != 0) {
       return RefuseFor(
@@ -126,8 +151,8 @@ Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
           ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, spec.size_bytes())).message);
     }
   }
-  if (stat(path.c_str(), &info) != 0) return NotThere(ErrnoError(errno, what + " can't be looked at"));
-  return CheckFile(what, spec, info);
+  const auto checked = CheckFile(what, spec, found, nullptr);
+  return checked.ok() ? Status(Ok{}) : Status(checked.error());
 }
 
 }  // namespace cleat::control

@@ -30,6 +30,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
   auto rows = store.Load();
   if (!rows.ok()) return std::move(rows).error();
   if (auto status = state->Fill(std::move(*rows)); !status.ok()) return std::move(status).error();
+  state->LookAtFiles();
   return state;
 }
 
@@ -52,6 +53,14 @@ Status HostState::Fill(Rows rows) {
     if (entry.status.state() == v1::DISK_STATE_PENDING) DiskChanged(id);
   }
   return Ok{};
+}
+
+void HostState::LookAtFiles() {
+  std::vector<KnownStorages::File> files;
+  for (const auto& [id, entry] : disks_) {
+    if (entry.row.spec.has_file()) files.push_back({id, entry.row.spec.file().path()});
+  }
+  storages_.Look(std::move(files));
 }
 
 uint64_t HostState::NextRevision() {

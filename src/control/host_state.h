@@ -40,9 +40,12 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/deleted_disks.h"
 #include "control/group_commit.h"
+#include "control/known_storages.h"
 #include "control/memory_keeper.h"
 #include "control/model.h"
 #include "control/names.h"
+#include "control/own_files.h"
+#include "control/storage_identity.h"
 #include "control/store.h"
 #include "control/watch_hub.h"
 #include "keys/keyring.h"
@@ -189,6 +192,9 @@ class HostState {
   uint64_t AwaitChange(uint64_t revision, std::chrono::steady_clock::time_point deadline);
   // Ends every Watch and Wait, those to come too.
   void StopWatchers();
+
+  // What no disk's file may be. Set once, before the first request.
+  void SetOwnFiles(const OwnFiles* own) { own_files_ = own; }
 
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();
@@ -344,6 +350,7 @@ class HostState {
   Status FillControllers(std::vector<ControllerRow> rows);
   Status FillAttachments(std::vector<AttachmentRow> rows);
   void FillUpgrades(std::vector<UpgradeRow> rows);
+  void LookAtFiles();
   uint64_t NextRevision();
 
   // Gives the entry a new revision and tells the watchers.
@@ -382,8 +389,14 @@ class HostState {
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
   // Whether one more disk may be there, and may have that storage.
   Status CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec);
-  Status PrepareBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
-  Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);     // without the mutex
+  // Without the mutex; what its file is, if it has one. The first makes what the disk is to have.
+  using BackendIdentity = std::optional<StorageIdentity>;
+  Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec);
+  Result<BackendIdentity> BackendAgain(const std::string& id, const v1::DiskSpec& spec);
+  void AwaitLooks(const std::string& id) const;
+  // No other disk may be that, by whatever name. Kept from now on.
+  Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity);
+  Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
   // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)
   Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
@@ -491,6 +504,8 @@ class HostState {
   MemoryKeeper& memory_;
   keys::Keyring* const keyring_;
   const KeepDeleted keep_;
+  const OwnFiles* own_files_ = nullptr;
+  KnownStorages storages_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;
   std::mutex mutex_;

@@ -77,6 +77,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   Publish(entry);
   DiskEntry* disk = FindDisk(*disk_id);
   disk->attachments[name] = {};
+  if (disk->row.spec.has_file()) storages_.Look({{*disk_id, disk->row.spec.file().path()}});
   Publish(*disk);
   ControllerChanged(*controller_id);
   spdlog::info("attached {} as {}{}{}", DiskName(*disk_id), name,

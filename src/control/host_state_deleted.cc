@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/disk_file.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
@@ -147,14 +146,15 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   const v1::DiskSpec& spec = kept.disk.spec;
   busy_.emplace(*id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "undeleted"});
   lock.unlock();
-  Status ready;
-  if (spec.has_memory()) ready = memory_.Make(*id, spec.size_bytes());
-  if (spec.has_file()) ready = CheckDiskFile(name, spec);
+  const auto ready = BackendAgain(*id, spec);
   lock.lock();
   busy_.erase(*id);
-  if (!ready.ok()) return std::move(ready).error();
+  if (!ready.ok()) return ready.error();
+  if (auto status = CheckSameStorage(*id, spec, *ready); !status.ok()) return std::move(status).error();
   auto disk = CommitUndelete(kept.disk);
-  if (!disk.ok()) memory_.Drop(*id);
+  if (disk.ok()) return disk;
+  memory_.Drop(*id);
+  storages_.Forget(*id);
   return disk;
 }
 

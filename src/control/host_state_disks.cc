@@ -77,10 +77,11 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
     }
     busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(*spec), .wwn = spec->wwn(), .doing = "created"});
   }
-  const Status prepared = PrepareBackend(id, *spec);
+  const auto prepared = PrepareBackend(id, *spec);
   const std::lock_guard lock(mutex_);
   busy_.erase(id);
   if (!prepared.ok()) return prepared.error();
+  if (auto status = CheckSameStorage(id, *spec, *prepared); !status.ok()) return std::move(status).error();
   DiskEntry entry;
   entry.row.id = id;
   entry.row.spec = std::move(*spec);
@@ -179,9 +180,50 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
   return Ok{};
 }
 
-Status HostState::PrepareBackend(const std::string& id, const v1::DiskSpec& spec) {
-  if (spec.has_memory()) return memory_.Make(id, spec.size_bytes());
-  if (spec.has_file()) return PrepareDiskFile(DiskName(id), spec);
+Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& id,
+                                                             const v1::DiskSpec& spec) {
+  if (spec.has_memory()) {
+    if (auto status = memory_.Make(id, spec.size_bytes()); !status.ok()) return std::move(status).error();
+  }
+  if (!spec.has_file()) return BackendIdentity();
+  auto identity = PrepareDiskFile(DiskName(id), spec, own_files_);
+  if (!identity.ok()) return std::move(identity).error();
+  AwaitLooks(id);
+  return BackendIdentity(*identity);
+}
+
+Result<HostState::BackendIdentity> HostState::BackendAgain(const std::string& id, const v1::DiskSpec& spec) {
+  if (!spec.has_file()) return PrepareBackend(id, spec);
+  auto identity = CheckDiskFile(DiskName(id), spec, own_files_);
+  if (!identity.ok()) return std::move(identity).error();
+  AwaitLooks(id);
+  return BackendIdentity(*identity);
+}
+
+// The engine's locks stand between those whose files hang.
+void HostState::AwaitLooks(const std::string& id) const {
+  if (storages_.AwaitLooks()) return;
+  spdlog::warn("{}: another disk's file does not answer: whether it is the same one is not known",
+               DiskName(id));
+}
+
+Status HostState::CheckSameStorage(const std::string& id, const v1::DiskSpec& spec,
+                                   const BackendIdentity& identity) {
+  if (!identity) return Ok{};
+  for (const std::string& other_id : storages_.OthersWith(id, *identity)) {
+    const DiskEntry* other = FindDisk(other_id);
+    if (other == nullptr || CanShareStorage(other->row.spec, spec)) continue;
+    const std::string name = DiskName(id);
+    const std::string other_name = DiskName(other_id);
+    return RefuseFor(
+        name, v1::REASON_FILE_TAKEN,
+        fmt::format("{}: file '{}' is the same as '{}', or has a part of it, which is used by {}: two "
+                    "disks can share a file only if both are MANY_READERS. Name another file, or "
+                    "delete that disk (cleatctl disk delete {})",
+                    name, spec.file().path(), other->row.spec.file().path(), other_name, other_id),
+        {{"conflict", other_name}});
+  }
+  storages_.Keep(id, *identity);
   return Ok{};
 }
 
@@ -194,6 +236,7 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
   entry.status.set_state(v1::DISK_STATE_READY);
   if (auto status = store_.Put(entry.row); !status.ok()) {
     memory_.Drop(id);
+    storages_.Forget(id);
     return std::move(status).error();
   }
   DiskEntry& kept = AddDisk(std::move(entry));
@@ -290,6 +333,7 @@ void HostState::DropDisk(DiskEntry& entry) {
   LeaveCluster(entry.row);
   disks_.erase(id);
   memory_.Drop(id);
+  storages_.Forget(id);
   PublishGone(DiskName(id));
 }
 

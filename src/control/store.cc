@@ -168,7 +168,7 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   }
   struct stat mark {};
   const bool expected = fstat(lock.get(), &mark) == 0 && mark.st_size != 0;
-  const std::string path = folder + "/cleat.db";
+  const std::string path = folder + "/" + kFileName;
   struct stat file {};
   if (expected && (stat(path.c_str(), &file) != 0 || file.st_size == 0)) {
     return Damaged(

@@ -29,6 +29,8 @@ namespace cleat::control {
 
 class Store {
  public:
+  static constexpr const char* kFileName = "cleat.db";
+
   // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
   // it is of a newer version; kDataLoss when it is damaged or missing though it was there.
   static Result<std::unique_ptr<Store>> Open(const std::string& folder);

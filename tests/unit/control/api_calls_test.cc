@@ -182,7 +182,8 @@ TEST_F(ApiCallsTest, LabelsAreBounded) {
 
 TEST_F(ApiCallsTest, AFileAndMemoryGrowAndTheGuestIsTold) {
   ASSERT_TRUE(engine_->Connect());
-  const std::string path = dir_ / "disk.img";
+  const test::TempDir files;
+  const std::string path = files / "disk.img";
   ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
   ASSERT_TRUE(state().CreateDisk(FileDisk("f", path, true)).ok());
   ASSERT_TRUE(state().CreateDisk(MemoryDisk("m")).ok());

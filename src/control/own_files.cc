@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/own_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "base/listed_open.h"
+#include "control/reasons.h"
+#include "control/store.h"
+
+namespace cleat::control {
+namespace {
+
+bool IsBelow(const std::string& path, const std::string& folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
+}
+
+// Where it is, without links; empty when that can't be said.
+std::string RealPath(const UniqueFd& found) {
+  std::error_code failed;
+  const std::filesystem::path path = std::filesystem::read_symlink(PathOf(found), failed);
+  return failed ? std::string() : path.string();
+}
+
+}  // namespace
+
+OwnFiles::OwnFiles(const std::string& state_dir) {
+  std::error_code failed;
+  const std::filesystem::path real = std::filesystem::canonical(state_dir, failed);
+  state_dir_ = failed ? state_dir : real.string();
+}
+
+Error OwnFiles::Refuse(const std::string& what) const {
+  return control::Refuse(
+      v1::REASON_PATH_NOT_ALLOWED,
+      fmt::format("{} is one of a cleatd's own, by which it knows the host: choose another "
+                  "one, below {}/disks for example",
+                  what, state_dir_));
+}
+
+Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what) const {
+  const std::string disks = state_dir_ + "/disks";
+  const bool of_disks = folder == disks || IsBelow(folder, disks);
+  if (!of_disks && (folder == state_dir_ || IsBelow(folder, state_dir_))) return Refuse(what);
+  // Another cleatd's.
+  std::error_code failed;
+  if (!folder.empty() && std::filesystem::exists(folder + "/" + Store::kFileName, failed))
+    return Refuse(what);
+  return Ok{};
+}
+
+Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) const {
+  const std::string path = RealPath(found);
+  if (auto status = CheckFolder(path.substr(0, path.rfind('/')), what); !status.ok()) return status;
+  return IsAmongOurs(found) ? Status(Refuse(what)) : Status(Ok{});
+}
+
+Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& what) const {
+  return CheckFolder(RealPath(folder), what);
+}
+
+// By another name: a hard link, a bind mount.
+bool OwnFiles::IsAmongOurs(const UniqueFd& found) const {
+  struct stat asked {};
+  if (fstat(found.get(), &asked) != 0) return false;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(state_dir_, failed)) {
+    struct stat ours {};
+    if (lstat(entry.path().c_str(), &ours) == 0 && S_ISREG(ours.st_mode) && ours.st_dev == asked.st_dev &&
+        ours.st_ino == asked.st_ino)
+      return true;
+  }
+  return false;
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that cleatd lives by, its store and keys, which may never become a disk: a guest that wrote to one would take the host with it.
+// Whatever name leads to them: what counts is what was opened. Of cleatd's state directory, disks may be below disks/ only.
+//
+// Immutable; any thread. Blocks on the file system.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace cleat::control {
+
+class OwnFiles {
+ public:
+  explicit OwnFiles(const std::string& state_dir);
+
+  // kPermissionDenied for a file of this cleatd's state directory or another one's. `found` may be O_PATH; `what` begins the error.
+  Status CheckNotOwn(const UniqueFd& found, const std::string& what) const;
+  // The same for a file that is to be made in that folder.
+  Status CheckNotOwnFolder(const UniqueFd& folder, const std::string& what) const;
+
+ private:
+  Status CheckFolder(const std::string& folder, const std::string& what) const;
+  Error Refuse(const std::string& what) const;
+  bool IsAmongOurs(const UniqueFd& found) const;
+
+  std::string state_dir_;  // without links
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/storage_identity.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/loop.h>
+#include <linux/major.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cerrno>
+#include <fstream>
+#include <optional>
+
+#include "base/listed_open.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr uint64_t kSectorBytes = 512;  // sysfs counts in these, whatever the device's blocks are
+
+std::optional<uint64_t> NumberIn(const std::string& path) {
+  std::ifstream stream(path);
+  uint64_t number = 0;
+  if (stream >> number) return number;
+  return std::nullopt;
+}
+
+// "MAJOR:MINOR"
+std::optional<dev_t> DeviceIn(const std::string& path) {
+  std::ifstream stream(path);
+  unsigned int numbers[2] = {};
+  char colon = 0;
+  if (stream >> numbers[0] >> colon >> numbers[1] && colon == ':') return makedev(numbers[0], numbers[1]);
+  return std::nullopt;
+}
+
+// Of a loop device that has a file.
+std::optional<StorageIdentity> FileOfLoop(const UniqueFd& opened) {
+  const UniqueFd device = ReopenAs(opened, O_RDONLY | O_NONBLOCK);
+  loop_info64 info{};
+  if (!device || ioctl(device.get(), LOOP_GET_STATUS64, &info) != 0) return std::nullopt;
+  StorageIdentity file;
+  file.whole = {StorageIdentity::Kind::kFile, static_cast<dev_t>(info.lo_device), info.lo_inode};
+  return file;
+}
+
+}  // namespace
+
+StorageIdentity IdentifyDevice(dev_t device, const std::string& sysfs) {
+  StorageIdentity identity;
+  identity.whole = {StorageIdentity::Kind::kDevice, device, 0};
+  const std::string folder = fmt::format("{}/dev/block/{}:{}/", sysfs, major(device), minor(device));
+  if (!NumberIn(folder + "partition")) return identity;
+  const auto whole = DeviceIn(folder + "../dev");
+  const auto begin = NumberIn(folder + "start");
+  const auto size = NumberIn(folder + "size");
+  if (!whole || !begin || !size) return identity;
+  identity.whole.device = *whole;
+  identity.begin_bytes = *begin * kSectorBytes;
+  identity.end_bytes = identity.begin_bytes + *size * kSectorBytes;
+  return identity;
+}
+
+Result<StorageIdentity> IdentifyStorage(const UniqueFd& opened, const std::string& what,
+                                        const std::string& sysfs) {
+  struct stat info {};
+  if (fstat(opened.get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
+  if (S_ISREG(info.st_mode)) {
+    StorageIdentity identity;
+    identity.whole = {StorageIdentity::Kind::kFile, info.st_dev, info.st_ino};
+    return identity;
+  }
+  if (!S_ISBLK(info.st_mode)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 what + " is neither a regular file nor a block device: name one that is");
+  }
+  if (major(info.st_rdev) == LOOP_MAJOR) {
+    if (const auto file = FileOfLoop(opened)) return *file;
+  }
+  return IdentifyDevice(info.st_rdev, sysfs);
+}
+
+}  // namespace cleat::control
