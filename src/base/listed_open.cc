@@ -16,7 +16,7 @@ namespace cleat {
 namespace {
 
 Error NotListed(const PathLists& lists, PathKind kind, const std::string& what) {
-  return {ErrorCode::kPermissionDenied,
+  return {ErrorCode::kInvalidArgument,
           what + " is not among the paths that callers may name: " + lists.HowToList(kind)};
 }
 
@@ -30,8 +30,8 @@ UniqueFd OpenBeneath(const UniqueFd& folder, const std::string& name, uint64_t f
 
 Error WhyNot(int error_number, const std::string& what, const std::string& entry) {
   if (error_number == ELOOP || error_number == EXDEV) {
-    return {ErrorCode::kPermissionDenied, what + " leads through a symbolic link below " + entry +
-                                              ", which is not followed there: name what it leads to"};
+    return {ErrorCode::kInvalidArgument, what + " leads through a symbolic link below " + entry +
+                                             ", which is not followed there: name what it leads to"};
   }
   return ErrnoError(error_number, what + " can't be opened");
 }
@@ -41,10 +41,15 @@ Result<UniqueFd> OpenBelow(const PathLists& lists, PathKind kind, const std::str
                            const std::string& what) {
   const auto entry = lists.EntryOf(kind, path);
   if (!entry) return NotListed(lists, kind, what);
+  if (*entry == "/") {
+    UniqueFd fd(open(path.c_str(), static_cast<int>(flags) | O_CLOEXEC));
+    if (!fd) return ErrnoError(errno, what + " can't be opened");
+    return fd;
+  }
   // The folder is the operator's own word: links in it are followed.
   const UniqueFd folder(open(entry->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return ErrnoError(errno, what + ": the folder " + *entry + " can't be opened");
-  UniqueFd fd = OpenBeneath(folder, path.substr(*entry == "/" ? 1 : entry->size() + 1), flags);
+  UniqueFd fd = OpenBeneath(folder, path.substr(entry->size() + 1), flags);
   if (!fd) return WhyNot(errno, what, *entry);
   return fd;
 }
@@ -79,7 +84,7 @@ Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path,
   if (lists.EntryOf(PathKind::kFile, path)) {
     auto fd = OpenBelow(lists, PathKind::kFile, path, O_PATH, what);
     // A link to a listed device is as good as the device.
-    if (!fd.ok() && fd.error().code != ErrorCode::kPermissionDenied) return fd;
+    if (!fd.ok() && fd.error().code != ErrorCode::kInvalidArgument) return fd;
     if (fd.ok() && fstat(fd->get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
     if (fd.ok() && S_ISREG(info.st_mode)) return fd;
   }

@@ -3,7 +3,9 @@
 // (openat2, Linux 5.6), and of devices by their number, whatever name led there. Nothing that happens to the path between a look and an
 // open can change the outcome. Blocks on the file system.
 //
-// Errors: kPermissionDenied when the lists do not allow it, or a link leads out of what they allow; else as open(2) says. `what` begins
+// With `/` as an entry, whatever open(2) finds is allowed.
+//
+// Errors: kInvalidArgument when the lists do not allow it, or a link leads through what they allow; else as open(2) says. `what` begins
 // the message: "disks/a: file '/srv/a'".
 #pragma once
 

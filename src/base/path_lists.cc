@@ -62,6 +62,16 @@ PathLists PathLists::Defaults(const std::string& state_dir, const std::string& r
   return lists;
 }
 
+PathLists PathLists::Everything() {
+  PathLists lists;
+  for (auto& entries : lists.entries_) entries = {std::string(kEverything)};
+  return lists;
+}
+
+std::string PathLists::NameOf(PathKind kind) {
+  return std::string(kKindNames[static_cast<size_t>(kind)]);
+}
+
 Status PathLists::AddLine(std::string_view line, std::array<bool, kPathKinds>& named) {
   const size_t blank = line.find_first_of(kBlanks);
   const std::string_view name = line.substr(0, blank);
@@ -135,8 +145,7 @@ std::string PathLists::HowToList(PathKind kind) const {
   std::string listed;
   for (const std::string& entry : entries(kind)) listed += (listed.empty() ? "" : ", ") + entry;
   return "this host allows " + (listed.empty() ? "none" : listed) +
-         ": choose one of those, or have the operator add a line '" +
-         std::string(kKindNames[static_cast<size_t>(kind)]) +
+         ": choose one of those, or have the operator add a line '" + NameOf(kind) +
          (kind == PathKind::kDevice ? " PATTERN" : " DIR") + "' to " + kDefaultPath;
 }
 

@@ -33,6 +33,8 @@ class PathLists {
 
   // What holds without a file, for processes with these folders.
   static PathLists Defaults(const std::string& state_dir, const std::string& runtime_dir);
+  static PathLists Everything();
+  static std::string NameOf(PathKind kind);  // "files"
   // `source` names the text in errors, which have the line's number. kInvalidArgument.
   static Result<PathLists> Parse(std::string_view text, std::string_view source, PathLists defaults);
   // Of the file; `defaults` when there is none. Blocks on the file system.

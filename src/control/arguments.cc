@@ -18,6 +18,11 @@ constexpr int kUsage = 2;  // exit status
 void AddPlaces(CLI::App& app, Arguments& arguments) {
   app.add_option("--state-dir", arguments.state_dir, "Folder of the store; made when missing")
       ->capture_default_str();
+  app.add_option(
+         "--paths", arguments.paths_file,
+         "File with the paths that callers may name for disks, sockets and keys; read again on SIGHUP. "
+         "Without it: disks/ of the state folder, block devices made for Cleat, the sockets of guests")
+      ->capture_default_str();
   app.add_option("--listen", arguments.listen,
                  "Where the API listens, unix:PATH (default: unix:" + DefaultApiSocket() + ")");
   app.add_option("--engine-socket", arguments.engine_socket,
@@ -71,7 +76,8 @@ void AddKeys(CLI::App& app, Arguments& arguments) {
 }
 
 Status MakeFolders(const DaemonOptions& options) {
-  if (auto status = MakeDirectory(options.state_dir); !status.ok()) return status;
+  // With the place for disks' files that callers may always name.
+  if (auto status = MakeDirectory(options.state_dir + "/disks"); !status.ok()) return status;
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
     if (folder.empty()) continue;
@@ -104,6 +110,8 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   DaemonOptions options;
   options.state_dir = arguments.state_dir;
+  options.runtime_dir = DefaultRuntimeDir();
+  options.paths_file = arguments.paths_file;
   options.engine_socket = arguments.engine_socket.empty() ? DefaultEngineSocket() : arguments.engine_socket;
   const std::string listen =
       arguments.listen.empty() ? std::string(kUnixPrefix) + DefaultApiSocket() : arguments.listen;

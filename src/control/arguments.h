@@ -14,6 +14,7 @@ namespace cleat::control {
 
 struct Arguments {
   std::string state_dir = DefaultStateDir();
+  std::string paths_file = PathLists::kDefaultPath;
   std::string listen;         // empty: the default socket
   std::string engine_socket;  // empty: the default one
   std::string group;

@@ -38,8 +38,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_, keep);
   if (!state.ok()) return std::move(state).error();
   daemon->state_ = std::move(*state);
-  daemon->own_files_ = std::make_unique<OwnFiles>(options.state_dir);
-  daemon->state_->SetOwnFiles(daemon->own_files_.get());
+  auto paths = PathPolicy::Read(options.paths_file, options.state_dir, options.runtime_dir);
+  if (!paths.ok()) return std::move(paths).error();
+  daemon->paths_ = std::move(*paths);
+  daemon->state_->SetPaths(daemon->paths_.get());
+  daemon->SayWhatIsUnlisted();
   if (auto status = daemon->state_->RewrapKeys(); !status.ok()) return std::move(status).error();
 
   auto link = EngineLink::Listen(options.engine_socket, daemon->clock_);
@@ -60,9 +63,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       auto listed = state->ListEngines({});  // a page, which is all that a host has
       return listed.ok() ? std::move(listed).value() : v1::ListEnginesResponse();
     };
-    auto deleted_disks = [state = daemon->state_.get()] { return state->DeletedDisksKept(); };
+    auto host = [state = daemon->state_.get()] {
+      return Metrics::Host{.deleted_disks = state->DeletedDisksKept(),
+                           .unlisted_paths = state->Unlisted().size()};
+    };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
-                                                 std::move(deleted_disks), options.metrics);
+                                                 std::move(host), options.metrics);
     auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
                                        [state = daemon->state_.get()] { return state->CheckStore(); });
     if (!server.ok()) return std::move(server).error();
@@ -170,7 +176,16 @@ bool Daemon::CheckHealth() {
   return writable;
 }
 
+void Daemon::SayWhatIsUnlisted() {
+  for (const auto& [name, why] : state_->Unlisted()) spdlog::warn("{}: {}", name, why);
+}
+
 void Daemon::Reload() {
+  if (auto status = paths_->Reload(); status.ok()) {
+    SayWhatIsUnlisted();
+  } else {
+    spdlog::error("the paths that callers may name stay as they were: {}", status.error().message);
+  }
   if (certificates_ != nullptr) {
     if (auto status = certificates_->Reload(); status.ok()) {
       spdlog::info("TLS certificates read again: new connections use them");

@@ -19,7 +19,7 @@
 #include "control/memory_keeper.h"
 #include "control/metrics.h"
 #include "control/metrics_server.h"
-#include "control/own_files.h"
+#include "control/path_policy.h"
 #include "control/purge_timer.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
@@ -31,8 +31,10 @@
 namespace cleat::control {
 
 struct DaemonOptions {
-  std::string state_dir;   // exists
-  std::string api_socket;  // path of the unix socket for the API
+  std::string state_dir;                             // exists
+  std::string runtime_dir;                           // decides the default lists of paths
+  std::string paths_file = PathLists::kDefaultPath;  // the paths that callers may name
+  std::string api_socket;                            // path of the unix socket for the API
   mode_t api_socket_mode = 0660;
   std::string api_group = {};  // that the socket is given to; empty: cleatd's own
   Grants grants = {};
@@ -58,7 +60,7 @@ class Daemon {
   ~Daemon();
 
   HostState& state() { return *state_; }
-  // Reads certificates and key-encryption keys and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
+  // Reads the paths that callers may name, certificates and key-encryption keys, and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
   void Reload();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
@@ -69,11 +71,12 @@ class Daemon {
   Status MakeFirstKek(const std::string& path);
   Status StartApi(const DaemonOptions& options);
   bool CheckHealth();
+  void SayWhatIsUnlisted();
 
   MonotonicClock clock_;
   MemoryKeeper memory_;
   keys::Keyring keyring_;
-  std::unique_ptr<OwnFiles> own_files_;
+  std::unique_ptr<PathPolicy> paths_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   Counters counters_{clock_};

@@ -27,7 +27,8 @@ Error Wrong(std::string message) {
 
 // NOT_FOUND is for resources; a path that leads nowhere is a state of the host.
 Error NotThere(const Error& error) {
-  return {error.code == ErrorCode::kNotFound ? ErrorCode::kFailedPrecondition : error.code, error.message};
+  if (error.code != ErrorCode::kNotFound) return error;
+  return {ErrorCode::kFailedPrecondition, error.message};
 }
 
 // Sparse, of the right size from the moment that it has a name: a crash in between leaves nothing.
@@ -52,14 +53,11 @@ Status MakeFileIn(const UniqueFd& folder, const std::string& name, const std::st
   return status;
 }
 
-Status MakeFile(const std::string& what, const v1::DiskSpec& spec, const OwnFiles* own) {
-  const std::filesystem::path path = spec.file().path();
-  const UniqueFd folder(open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid()) return ErrnoError(errno, what + " can't be made");
-  if (own != nullptr) {
-    if (auto status = own->CheckNotOwnFolder(folder, what); !status.ok()) return status;
-  }
-  return MakeFileIn(folder, path.filename(), what, spec.size_bytes());
+Status MakeFile(const std::string& what, const v1::DiskSpec& spec, const PathPolicy& paths) {
+  const std::string& path = spec.file().path();
+  const auto folder = paths.FolderOfNewDisk(path, what);
+  if (!folder.ok()) return folder.error();
+  return MakeFileIn(*folder, path.substr(path.rfind('/') + 1), what, spec.size_bytes());
 }
 
 Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
@@ -73,13 +71,9 @@ Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
 }
 
 // Of what was found, whatever the path leads to by now.
-Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& spec, const UniqueFd& found,
-                                  const OwnFiles* own) {
+Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& spec, const UniqueFd& found) {
   auto identity = IdentifyStorage(found, what);
   if (!identity.ok()) return identity;
-  if (own != nullptr) {
-    if (auto status = own->CheckNotOwn(found, what); !status.ok()) return std::move(status).error();
-  }
   const bool read_only = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
   const UniqueFd fd = ReopenAs(found, (read_only ? O_RDONLY : O_RDWR) | O_NONBLOCK);
   if (!fd.valid()) {
@@ -99,45 +93,37 @@ Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& s
   return identity;
 }
 
-// Without any effect on it.
-UniqueFd Find(const v1::DiskSpec& spec) {
-  return UniqueFd(open(spec.file().path().c_str(), O_PATH | O_CLOEXEC));
-}
-
 }  // namespace
 
 Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
-                                        const OwnFiles* own) {
+                                        const PathPolicy& paths) {
   const std::string& path = spec.file().path();
   const std::string what = fmt::format("{}: file '{}'", disk_name, path);
-  UniqueFd found = Find(spec);
-  if (!found.valid() && errno == ENOENT && spec.file().create()) {
-    if (auto status = MakeFile(what, spec, own); !status.ok()) return NotThere(status.error());
-    found = Find(spec);
+  auto found = paths.FindDisk(path, what);
+  if (!found.ok() && found.error().code == ErrorCode::kNotFound && spec.file().create()) {
+    if (auto status = MakeFile(what, spec, paths); !status.ok()) return NotThere(status.error());
+    found = paths.FindDisk(path, what);
   }
-  if (found.valid()) return CheckFile(what, spec, found, own);
-  if (errno == ENOENT) {
-    return Wrong(
-        fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
-                    "(file.create; cleatctl disk create --create)",
-                    what, spec.size_bytes(), path));
-  }
-  return NotThere(ErrnoError(errno, what + " can't be looked at"));
+  if (found.ok()) return CheckFile(what, spec, *found);
+  if (found.error().code != ErrorCode::kNotFound) return NotThere(found.error());
+  return Wrong(
+      fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
+                  "(file.create; cleatctl disk create --create)",
+                  what, spec.size_bytes(), path));
 }
 
 Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
-                                      const OwnFiles* own) {
+                                      const PathPolicy& paths) {
   const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  const UniqueFd found = Find(spec);
-  if (found.valid()) return CheckFile(what, spec, found, own);
-  if (errno == ENOENT)
-    return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
-  return NotThere(ErrnoError(errno, what + " can't be looked at"));
+  const auto found = paths.FindDisk(spec.file().path(), what);
+  if (found.ok()) return CheckFile(what, spec, *found);
+  if (found.error().code != ErrorCode::kNotFound) return NotThere(found.error());
+  return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
 }
 
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
   const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  const UniqueFd found = Find(spec);
+  const UniqueFd found(open(spec.file().path().c_str(), O_PATH | O_CLOEXEC));
   struct stat info {};
   if (!found.valid() || fstat(found.get(), &info) != 0)
     return NotThere(ErrnoError(errno, what + " can't be looked at"));
@@ -151,7 +137,7 @@ Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
           ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, spec.size_bytes())).message);
     }
   }
-  const auto checked = CheckFile(what, spec, found, nullptr);
+  const auto checked = CheckFile(what, spec, found);
   return checked.ok() ? Status(Ok{}) : Status(checked.error());
 }
 

@@ -8,22 +8,22 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/own_files.h"
+#include "control/path_policy.h"
 #include "control/storage_identity.h"
 
 namespace cleat::control {
 
 // A file that is there, large enough, and can be read and (unless the disk is read-only) written; makes it
-// first, when it is missing and the spec says so. Returns what it is. `own`: what it must not be; null: nothing. Errors name disk,
+// first, when it is missing and the spec says so. Returns what it is. Errors name disk,
 // file, sizes and the next step:
 //   kFailedPrecondition  missing, too small, neither a regular file nor a block device
-//   kPermissionDenied    can't be opened, or is cleatd's own
+//   kPermissionDenied    can't be opened, or may not be a disk
 Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
-                                        const OwnFiles* own);
+                                        const PathPolicy& paths);
 
 // The same of a disk that has been there, so that its file has content: one that is missing is not made.
 Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
-                                      const OwnFiles* own);
+                                      const PathPolicy& paths);
 
 // Sees to it that the file has the spec's size: makes a regular file larger if the disk was made with `create`, and
 // checks the size of any other. What is a disk already stays one, wherever it lies.

@@ -77,7 +77,44 @@ uint64_t HostState::NextRevision() {
   return revision_;
 }
 
+// ---- Paths that may not be named any more ----
+
+std::optional<std::string> HostState::WhyUnlisted(const DiskRow& row) const {
+  if (!row.spec.has_file()) return std::nullopt;
+  return paths_->WhyUnlisted(PathKind::kFile, row.spec.file().path());
+}
+
+std::optional<std::string> HostState::WhyUnlisted(const ControllerRow& row) const {
+  return paths_->WhyUnlisted(PathKind::kSocket, row.spec.socket_path());
+}
+
+std::optional<std::string> HostState::WhyUnlisted(const ClusterRow& row) const {
+  if (row.spec.conf_file().empty()) return std::nullopt;
+  return paths_->WhyUnlisted(PathKind::kKey, row.spec.conf_file());
+}
+
+std::map<std::string, std::string> HostState::Unlisted() {
+  std::map<std::string, std::string> unlisted;
+  const auto add = [&](std::string name, const auto& row) {
+    if (auto why = WhyUnlisted(row)) unlisted.emplace(std::move(name), std::move(*why));
+  };
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, entry] : disks_) add(DiskName(id), entry.row);
+  for (const auto& [id, entry] : controllers_) add(ControllerName(id), entry.row);
+  for (const auto& [id, entry] : clusters_) add(ClusterName(id), entry.row);
+  return unlisted;
+}
+
 // ---- Showing ----
+
+namespace {
+
+// Beside what the status says already.
+void AddNote(const std::optional<std::string>& note, std::string& message) {
+  if (note) message += (message.empty() ? "" : "; ") + *note;
+}
+
+}  // namespace
 
 uint64_t HostState::KnownSize(const DiskEntry& entry) const {
   uint64_t size_bytes = entry.row.spec.size_bytes();
@@ -102,6 +139,7 @@ v1::Disk HostState::Show(const DiskEntry& entry) const {
   }
   for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
   disk.mutable_status()->set_size_bytes(KnownSize(entry));
+  AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());
   disk.set_revision(entry.revision);
   disk.set_etag(EtagOf(entry.row.intent_revision));
   disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
@@ -139,6 +177,7 @@ v1::Controller HostState::Show(const ControllerEntry& entry) const {
     }
   }
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
+  AddNote(WhyUnlisted(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
   controller.set_etag(EtagOf(entry.row.intent_revision));
   controller.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());

@@ -44,7 +44,7 @@
 #include "control/memory_keeper.h"
 #include "control/model.h"
 #include "control/names.h"
-#include "control/own_files.h"
+#include "control/path_policy.h"
 #include "control/storage_identity.h"
 #include "control/store.h"
 #include "control/watch_hub.h"
@@ -193,8 +193,11 @@ class HostState {
   // Ends every Watch and Wait, those to come too.
   void StopWatchers();
 
-  // What no disk's file may be. Set once, before the first request.
-  void SetOwnFiles(const OwnFiles* own) { own_files_ = own; }
+  // Which paths callers may name; all, until it is set. Set once, before the first request.
+  void SetPaths(const PathPolicy* paths) { paths_ = paths; }
+  // Stored disks, controllers and clusters whose paths callers may not name any more, by resource name with what is wrong. They are
+  // served all the same.
+  std::map<std::string, std::string> Unlisted();
 
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();
@@ -364,6 +367,10 @@ class HostState {
   void Tell(const WatchEvent& event);
   std::vector<WatchEvent> Snapshot() const;
 
+  // Nothing when callers may name its path.
+  std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
+  std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;
+  std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
   v1::Disk Show(const DiskEntry& entry) const;
   v1::Disk Show(const DeletedDiskRow& row) const;
   v1::Cluster Show(const ClusterEntry& entry) const;
@@ -434,6 +441,8 @@ class HostState {
   Status PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
   // Whether the row's key is that one; true when there is none to compare.
   Result<bool> HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const;
+  // Whether callers may name its conf file. Without the mutex.
+  Status CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const;
   Status CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec);
   // Puts a disk into the cluster that its spec names, or takes it out.
   void JoinCluster(const DiskRow& row);
@@ -504,7 +513,8 @@ class HostState {
   MemoryKeeper& memory_;
   keys::Keyring* const keyring_;
   const KeepDeleted keep_;
-  const OwnFiles* own_files_ = nullptr;
+  const PathPolicy all_paths_;
+  const PathPolicy* paths_ = &all_paths_;
   KnownStorages storages_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;

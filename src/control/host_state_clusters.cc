@@ -35,6 +35,7 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   if (*key) {
     if (auto status = PutKey(id, **key, &*spec); !status.ok()) return std::move(status).error();
   }
+  const Status path = CheckConfFile(name, *spec);
 
   const std::lock_guard lock(mutex_);
   if (const ClusterEntry* existing = FindCluster(id)) {
@@ -51,6 +52,7 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
     if (existing->row.labels != *labels) return TakenByOtherLabels(name);
     return Show(*existing);
   }
+  if (!path.ok()) return path.error();
   if (auto status = CheckClusterKey(name, *spec); !status.ok()) return std::move(status).error();
   if (clusters_.size() >= kClustersMax) {
     return RefuseFor(
@@ -68,6 +70,11 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   Publish(kept);
   spdlog::info("created {}", name);
   return Show(kept);
+}
+
+Status HostState::CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const {
+  if (spec.conf_file().empty()) return Ok{};
+  return paths_->CheckKeys(spec.conf_file(), fmt::format("{}: conf_file '{}'", name, spec.conf_file()));
 }
 
 Result<v1::Cluster> HostState::GetCluster(const v1::GetClusterRequest& request) {
@@ -127,7 +134,9 @@ v1::Cluster HostState::Show(const ClusterEntry& entry) const {
   *cluster.mutable_spec() = entry.row.spec;
   if (cluster.spec().has_wrapped_key()) cluster.mutable_spec()->mutable_wrapped_key()->clear_data();
   cluster.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
-  cluster.mutable_status()->set_message(BehindSpec(entry));
+  std::string message = BehindSpec(entry);
+  if (const auto note = WhyUnlisted(entry.row)) message += (message.empty() ? "" : "; ") + *note;
+  cluster.mutable_status()->set_message(message);
   cluster.set_revision(entry.revision);
   cluster.set_etag(EtagOf(entry.row.intent_revision));
   cluster.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());

@@ -42,6 +42,8 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   if (!spec.ok()) return std::move(spec).error();
   auto labels = CheckLabels(ControllerName(id), request.controller().labels());
   if (!labels.ok()) return std::move(labels).error();
+  const Status path = paths_->CheckSocket(
+      spec->socket_path(), fmt::format("{}: socket '{}'", ControllerName(id), spec->socket_path()));
 
   const std::lock_guard lock(mutex_);
   auto existing = CheckNewController(id, *spec);
@@ -51,6 +53,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
     return Show(**existing);
   }
 
+  if (!path.ok()) return path.error();
   ControllerEntry entry;
   entry.row.id = id;
   entry.row.spec = *spec;

@@ -186,7 +186,7 @@ Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& 
     if (auto status = memory_.Make(id, spec.size_bytes()); !status.ok()) return std::move(status).error();
   }
   if (!spec.has_file()) return BackendIdentity();
-  auto identity = PrepareDiskFile(DiskName(id), spec, own_files_);
+  auto identity = PrepareDiskFile(DiskName(id), spec, *paths_);
   if (!identity.ok()) return std::move(identity).error();
   AwaitLooks(id);
   return BackendIdentity(*identity);
@@ -194,7 +194,7 @@ Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& 
 
 Result<HostState::BackendIdentity> HostState::BackendAgain(const std::string& id, const v1::DiskSpec& spec) {
   if (!spec.has_file()) return PrepareBackend(id, spec);
-  auto identity = CheckDiskFile(DiskName(id), spec, own_files_);
+  auto identity = CheckDiskFile(DiskName(id), spec, *paths_);
   if (!identity.ok()) return std::move(identity).error();
   AwaitLooks(id);
   return BackendIdentity(*identity);

@@ -158,6 +158,7 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
       if (auto status = PutKey(*id, **key, &spec); !status.ok()) return std::move(status).error();
     }
   }
+  const Status path = CheckConfFile(name, spec);
 
   const std::lock_guard lock(mutex_);
   ClusterEntry* entry = FindCluster(*id);
@@ -171,6 +172,7 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
     if (!same_key.ok()) return same_key.error();
     if (*same_key && row.spec.has_wrapped_key()) *spec.mutable_wrapped_key() = row.spec.wrapped_key();
     if (auto status = CheckClusterKey(name, spec); !status.ok()) return std::move(status).error();
+    if (!path.ok() && spec.conf_file() != row.spec.conf_file()) return path.error();
   }
   const bool changed = respecified && !SameSpec(spec, row.spec);
   const bool labelled = Names(mask, kLabelsPath) && *labels != row.labels;

@@ -242,7 +242,12 @@ std::vector<MetricFamily> Metrics::Collect() const {
   AddCeph(families, engines_());
   families.push_back(
       Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
-  Add(families.back(), {}, static_cast<double>(deleted_disks_()));
+  const Host host = host_();
+  Add(families.back(), {}, static_cast<double>(host.deleted_disks));
+  families.push_back(Family(
+      "cleat_unlisted_paths", MetricType::Gauge,
+      "Disks, controllers and clusters that are served though callers may not name their paths any more"));
+  Add(families.back(), {}, static_cast<double>(host.unlisted_paths));
   families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
                             "Disks whose oldest request is older than the engine's threshold"));
   Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));

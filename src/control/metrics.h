@@ -30,16 +30,20 @@ class Metrics final : public prometheus::Collectable {
   // As the API shows them; called for each scrape.
   using Engines = std::function<v1::ListEnginesResponse()>;
 
-  // How many are kept; called for each scrape.
-  using DeletedDisks = std::function<size_t()>;
+  // What cleatd counts of the host; called for each scrape.
+  struct Host {
+    size_t deleted_disks = 0;   // that are kept
+    size_t unlisted_paths = 0;  // of what is served all the same: HostState::Unlisted
+  };
+  using HostNumbers = std::function<Host()>;
 
-  // Both outlive it, and so does what `engines` and `deleted_disks` use.
-  Metrics(const Counters& counters, const SlowWatch& slow, Engines engines, DeletedDisks deleted_disks,
+  // Both outlive it, and so does what `engines` and `host` use.
+  Metrics(const Counters& counters, const SlowWatch& slow, Engines engines, HostNumbers host,
           const MetricsOptions& options)
       : counters_(counters),
         slow_(slow),
         engines_(std::move(engines)),
-        deleted_disks_(std::move(deleted_disks)),
+        host_(std::move(host)),
         options_(options) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -48,7 +52,7 @@ class Metrics final : public prometheus::Collectable {
   const Counters& counters_;
   const SlowWatch& slow_;
   const Engines engines_;
-  const DeletedDisks deleted_disks_;
+  const HostNumbers host_;
   const MetricsOptions options_;
 };
 

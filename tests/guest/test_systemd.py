@@ -157,6 +157,7 @@ class SystemdTest(BenchTest):
             "umask 0002; cleat-perf run --listen '/run/cleat-guests/c{}.sock' --devices 0-1 --reconnect --verify --wait call "
             f"--mix read=50,write=50 --rate 50 --depth 16 --timeout 120 --time {LOAD_SECONDS} --no-progress --json /run/load.json")
         self.until("[ -S /run/cleat-guests/c0.sock ] && [ -S /run/cleat-guests/c1.sock ]")
+        self.run_in_guest("echo devices /dev/vdc >>/etc/cleat/paths.conf; systemctl restart cleatd")
         self.run_in_guest("chown cleat /dev/vdc && chmod 600 /dev/vdc; head -c 64 /dev/urandom >/root/disk.key")
         self.run_in_guest("cleatctl disk create d0 --file /var/lib/cleat/disks/d0.img --create --size 64M "
                           "--encryption-key-file /root/disk.key")
@@ -165,9 +166,13 @@ class SystemdTest(BenchTest):
             self.run_in_guest(f"cleatctl controller create c{number} --socket /run/cleat-guests/c{number}.sock")
             self.run_in_guest(f"cleatctl attach d{number} c{number} --wait=120")
         self.in_use()
-        # Elsewhere is closed, also to an engine that is told to go there.
-        status, text = self.guest.execute("cleatctl disk create d2 --file /srv/d2.img --create --size 64M")
-        self.assertEqual((status, "FILE_ACCESS_DENIED" in text), (1, True), text)
+        # Elsewhere is closed, and the services can't go there if it is listed.
+        create = "cleatctl disk create d2 --file /srv/d2.img --create --size 64M"
+        status, text = self.guest.execute(create)
+        self.assertEqual((status, "PATH_NOT_ALLOWED" in text), (1, True), text)
+        self.run_in_guest("echo files / >>/etc/cleat/paths.conf; systemctl reload cleatd")
+        self.until(f"{create} 2>&1 | grep FILE_ACCESS_DENIED")
+        self.run_in_guest("sed -i '/^files/d' /etc/cleat/paths.conf; systemctl reload cleatd")
 
     def in_use(self):
         for number in (0, 1):

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/check.h"
@@ -125,9 +126,11 @@ std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vect
 }
 
 void Host::StartCleatd() {
-  std::vector<std::string> arguments{"--state-dir", Path("state"),     "--listen",
-                                     address(),     "--engine-socket", Path("engine.sock"),
-                                     "--log-level", options_.log_level};
+  // Tests name what they like; disk_files_test and paths_test are about what callers may name.
+  std::ofstream(Path("paths.conf")) << "files /\ndevices /\nsockets /\nkeys /\n";
+  std::vector<std::string> arguments{"--state-dir",     Path("state"),       "--listen", address(),
+                                     "--engine-socket", Path("engine.sock"), "--paths",  Path("paths.conf"),
+                                     "--log-level",     options_.log_level};
   arguments.insert(arguments.end(), options_.cleatd_arguments.begin(), options_.cleatd_arguments.end());
   cleatd_ = Spawn("cleatd", arguments, "cleatd");
 }

@@ -57,7 +57,17 @@ class Cleat:
 
     def start_cleatd(self):
         self.cleatd = self._spawn("cleatd", "--state-dir", f"{self._dir}/state", "--listen", self.address,
-                                  "--engine-socket", f"{self._dir}/engine.sock", *self._cleatd_options)
+                                  "--engine-socket", f"{self._dir}/engine.sock", *self._path_options(), *self._cleatd_options)
+
+    def _path_options(self):
+        """Tests may name what they like; a cleatd of before has no lists."""
+        program = os.path.join(self._bin_dir, "cleatd")
+        if "--paths" not in subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout:
+            return []
+        lists = f"{self._dir}/paths.conf"
+        with open(lists, "w", encoding="utf-8") as file:
+            file.write("files /\ndevices /\nsockets /\nkeys /\n")
+        return ["--paths", lists]
 
     def start_engine(self):
         self.engine = self._spawn_engine("engine-0")

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/clock.h"
 
@@ -40,9 +41,10 @@ Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) 
   std::string folder = options.parent_dir + "/cleat-host-bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return ErrnoError(errno, "a folder in " + options.parent_dir);
   std::unique_ptr<BenchHost> host(new BenchHost(options, folder));
+  std::ofstream(folder + "/paths.conf") << "files /\ndevices /\nsockets /\nkeys /\n";
   auto cleatd = host->Spawn("cleatd",
                             {"--state-dir", folder + "/state", "--listen", host->address(), "--engine-socket",
-                             host->EngineSocket(), "--log-level", "info"},
+                             host->EngineSocket(), "--paths", folder + "/paths.conf", "--log-level", "info"},
                             "cleatd");
   if (!cleatd) return std::move(cleatd).error();
   host->cleatd_ = std::move(*cleatd);

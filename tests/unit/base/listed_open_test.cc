@@ -72,7 +72,7 @@ TEST_F(ListedOpenTest, AFileBelowAListedFolderIsFound) {
 TEST_F(ListedOpenTest, WhatIsOutsideIsNotAndIsNotToldOf) {
   for (const char* name : {"outside/secret", "outside/none", "outside", "/etc/shadow", "/etc/none",
                            "/proc/self/mem", "/dev/null"}) {
-    EXPECT_EQ(Find(name), "permission_denied") << name;
+    EXPECT_EQ(Find(name), "invalid_argument") << name;
   }
   const auto refused = FindListedDisk(lists_, "/etc/shadow", "disks/x: file '/etc/shadow'");
   ASSERT_FALSE(refused.ok());
@@ -88,7 +88,7 @@ TEST_F(ListedOpenTest, NoLinkBelowAListedFolderIsFollowed) {
   Link("outside", "disks/folder");
   Link("disks/a", "disks/inner");
   for (const char* name : {"disks/link", "disks/folder/secret", "disks/inner"})
-    EXPECT_EQ(Find(name), "permission_denied") << name;
+    EXPECT_EQ(Find(name), "invalid_argument") << name;
   const auto refused = FindListedDisk(lists_, Path("disks/link"), "disks/x");
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("symbolic link"), std::string::npos) << refused.error().message;
@@ -114,8 +114,8 @@ TEST_F(ListedOpenTest, ADeviceIsMatchedByItsNumberWhateverNameLedThere) {
   EXPECT_EQ(Find("disks/link"), "device 1");
   EXPECT_EQ(Find("dev/vm-2"), "device 2");
   fs::remove(Path("dev/vm-2"));
-  EXPECT_EQ(Find("dev/host"), "permission_denied");
-  EXPECT_EQ(Find("disks/planted"), "permission_denied") << "a node below a folder of files is no file";
+  EXPECT_EQ(Find("dev/host"), "invalid_argument");
+  EXPECT_EQ(Find("disks/planted"), "invalid_argument") << "a node below a folder of files is no file";
 }
 
 TEST_F(ListedOpenTest, WhatIsFoundStaysTheSameWhateverBecomesOfThePath) {
@@ -135,8 +135,8 @@ TEST_F(ListedOpenTest, KeysAreARegularFileOfTheirList) {
   EXPECT_EQ(OpenListedKeys(lists_, Path("disks/pipe"), "clusters/x").error().code,
             ErrorCode::kFailedPrecondition);
   EXPECT_EQ(OpenListedKeys(lists_, Path("disks/link"), "clusters/x").error().code,
-            ErrorCode::kPermissionDenied);
-  EXPECT_EQ(OpenListedKeys(lists_, "/etc/shadow", "clusters/x").error().code, ErrorCode::kPermissionDenied);
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(OpenListedKeys(lists_, "/etc/shadow", "clusters/x").error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(ListedOpenTest, AFolderIsReachedWithoutLinksToo) {
@@ -150,7 +150,7 @@ TEST_F(ListedOpenTest, AFolderIsReachedWithoutLinksToo) {
   for (const char* name : {"disks/folder/new", "outside/new", "disks", "disks/../outside/new"}) {
     const auto fd = OpenListedFolder(lists_, PathKind::kSocket, Path(name), "controllers/x");
     ASSERT_FALSE(fd.ok()) << name;
-    EXPECT_EQ(fd.error().code, ErrorCode::kPermissionDenied) << name;
+    EXPECT_EQ(fd.error().code, ErrorCode::kInvalidArgument) << name;
   }
   EXPECT_EQ(OpenListedFolder(lists_, PathKind::kSocket, Path("disks/none/new"), "x").error().code,
             ErrorCode::kNotFound);

@@ -16,6 +16,7 @@
 #include "control/host_applier.h"
 #include "control/reasons.h"
 #include "fake_engine.h"
+#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -55,6 +56,7 @@ class ApiCallsTest : public ::testing::Test {
   void SetUp() override {
     DaemonOptions options;
     options.state_dir = dir_.path();
+    options.paths_file = OpenPaths(dir_ / "paths.conf");
     options.api_socket = dir_ / "api.sock";
     options.engine_socket = dir_ / "engine.sock";
     options.conductor.retry_min_ns = kNsPerMs;

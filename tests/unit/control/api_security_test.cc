@@ -18,6 +18,7 @@
 #include "control/reasons.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -102,6 +103,7 @@ class SecurityTest : public ::testing::Test {
  protected:
   void SetUp() override {
     options_.state_dir = dir_.path();
+    options_.paths_file = OpenPaths(dir_ / "paths.conf");
     options_.api_socket = dir_ / "api.sock";
     options_.engine_socket = dir_ / "engine.sock";
     options_.audit_log = dir_ / "audit.json";

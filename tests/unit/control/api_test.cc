@@ -11,6 +11,7 @@
 
 #include "control/daemon.h"
 #include "fake_engine.h"
+#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -22,6 +23,7 @@ class ApiTest : public ::testing::Test {
  protected:
   void SetUp() override {
     options_.state_dir = dir_.path();
+    options_.paths_file = OpenPaths(dir_ / "paths.conf");
     options_.api_socket = dir_ / "api.sock";
     options_.engine_socket = dir_ / "engine.sock";
     options_.watch_queue_max = 16;
@@ -239,9 +241,10 @@ TEST_F(ApiTest, AWatcherThatDoesNotReadIsDroppedWithAReason) {
 }
 
 TEST_F(ApiTest, CleatctlDoesTheWholeRound) {
+  std::filesystem::create_directory(dir_ / "disks");
   FakeEngine engine(options_.engine_socket);
   ASSERT_TRUE(engine.Connect());
-  const std::string file = dir_ / "root.img";
+  const std::string file = dir_ / "disks/root.img";
   ExpectCtl("disk create root --size 10M --create --file " + file, 0, {"root", "10 MiB", "READY"});
   ExpectCtl("controller create vm1 --socket /run/vm1 --queues 4 --wait", 0, {"vm1", "engine-0", "IDLE"});
   ExpectCtl("attach root vm1 --wait", 0, {"vm1", "root", "READY"});

@@ -14,6 +14,7 @@
 
 #include "control/daemon.h"
 #include "control/reasons.h"
+#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -25,6 +26,7 @@ class DiskFilesTest : public ::testing::Test {
   DiskFilesTest() {
     std::filesystem::create_directories(state_dir_ + "/disks");
     options_.state_dir = state_dir_;
+    options_.paths_file = OpenPaths(dir_ / "paths.conf");
     options_.api_socket = dir_ / "api.sock";
     options_.engine_socket = dir_ / "engine.sock";
   }
@@ -194,6 +196,121 @@ TEST_F(OwnFilesTest, NorThoseOfAnotherCleatd) {
   ASSERT_TRUE(neighbour.ok()) << neighbour.error().message;
   ExpectOwn(FileDisk("own", other / "cleat.db"));
   ExpectOwn(FileDisk("own", other / "kek"));
+}
+
+// ---- The paths that callers may name
+
+class ListedPathsTest : public DiskFilesTest {
+ protected:
+  ListedPathsTest() {
+    for (const char* folder : {"vms", "vms/deep", "other", "sockets", "ceph"})
+      std::filesystem::create_directory(dir_ / folder);
+    List({"files " + dir_ / "vms", "sockets " + dir_ / "sockets", "keys " + dir_ / "ceph", "devices none"});
+  }
+  void List(const std::vector<std::string>& lines) {
+    std::ofstream file(options_.paths_file, std::ios::trunc);
+    for (const std::string& line : lines) file << line << "\n";
+  }
+  void ExpectRefused(v1::Reason reason, const std::string& path) {
+    EXPECT_EQ(ReasonName(reason), ReasonName(v1::REASON_PATH_NOT_ALLOWED)) << path << " " << message_;
+    for (const std::string& part : {path, std::string("/etc/cleat/paths.conf")})
+      EXPECT_NE(message_.find(part), std::string::npos) << message_;
+  }
+  template <typename T>
+  v1::Reason ReasonOf(const Result<T>& result) {
+    message_ = result.ok() ? "" : result.error().message;
+    return result.ok() ? v1::REASON_UNSPECIFIED : control::ReasonOf(result.error());
+  }
+  v1::Reason ReasonOfController(const std::string& id, const std::string& socket) {
+    v1::CreateControllerRequest request = NewController(id);
+    request.mutable_controller()->mutable_spec()->set_socket_path(socket);
+    return ReasonOf(daemon_->state().CreateController(request));
+  }
+  static v1::CreateClusterRequest Cluster(const std::string& id, const std::string& conf_file) {
+    v1::CreateClusterRequest request;
+    request.set_cluster_id(id);
+    v1::ClusterSpec& spec = *request.mutable_cluster()->mutable_spec();
+    spec.set_user("cleat");
+    spec.set_conf_file(conf_file);
+    return request;
+  }
+  std::string MessageOfDisk(const std::string& id) {
+    const auto disk = daemon_->state().GetDisk(GetDisk(id));
+    return disk.ok() ? disk->status().message() : disk.error().message;
+  }
+};
+
+TEST_F(ListedPathsTest, NoOthersBecomeDisks) {
+  EXPECT_EQ(ReasonOfCreate("deep", MakeFile("vms/deep/file")), v1::REASON_UNSPECIFIED) << message_;
+  for (const std::string& path : {MakeFile("other/file"), std::string("/etc/shadow"), std::string("/dev/sda"),
+                                  std::string("/dev/null"), dir_ / "vms2/new"}) {
+    ExpectRefused(ReasonOfCreate("a", path), path);
+    auto create = FileDisk("a", path);
+    create.mutable_disk()->mutable_spec()->mutable_file()->set_create(true);
+    ExpectRefused(ReasonOfCreate(create), path);
+  }
+  // A link does not lead out, and a file may be made in a listed folder only.
+  std::filesystem::create_symlink(dir_ / "other/file", dir_ / "vms/link");
+  EXPECT_EQ(ReasonOfCreate("a", dir_ / "vms/link"), v1::REASON_PATH_NOT_ALLOWED) << message_;
+  std::filesystem::create_directory_symlink(dir_ / "other", dir_ / "vms/folder");
+  auto create = FileDisk("a", dir_ / "vms/folder/new");
+  create.mutable_disk()->mutable_spec()->mutable_file()->set_create(true);
+  EXPECT_EQ(ReasonOfCreate(create), v1::REASON_PATH_NOT_ALLOWED) << message_;
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "other/new"));
+}
+
+TEST_F(ListedPathsTest, NorSocketsAndConfFiles) {
+  EXPECT_EQ(ReasonOfController("a", dir_ / "sockets/vm1/a.sock"), v1::REASON_UNSPECIFIED) << message_;
+  ExpectRefused(ReasonOfController("b", "/run/b.sock"), "/run/b.sock");
+  std::filesystem::create_directory_symlink("/run", dir_ / "sockets/link");
+  EXPECT_EQ(ReasonOfController("b", dir_ / "sockets/link/b.sock"), v1::REASON_PATH_NOT_ALLOWED) << message_;
+  const std::string listed = dir_ / "ceph/ceph.conf";
+  EXPECT_EQ(ReasonOf(daemon_->state().CreateCluster(Cluster("a", listed))), v1::REASON_UNSPECIFIED)
+      << message_;
+  ExpectRefused(ReasonOf(daemon_->state().CreateCluster(Cluster("b", "/etc/shadow"))), "/etc/shadow");
+  v1::UpdateClusterRequest update;
+  *update.mutable_cluster() = Cluster("a", "/etc/shadow").cluster();
+  update.mutable_cluster()->set_name("clusters/a");
+  update.mutable_update_mask()->add_paths("spec");
+  ExpectRefused(ReasonOf(daemon_->state().UpdateCluster(update)), "/etc/shadow");
+}
+
+TEST_F(ListedPathsTest, WhatIsStoredStaysServedAndIsNamed) {
+  const std::string path = MakeFile("vms/file");
+  ASSERT_EQ(ReasonOfCreate("a", path), v1::REASON_UNSPECIFIED) << message_;
+  ASSERT_EQ(ReasonOfController("c", dir_ / "sockets/c"), v1::REASON_UNSPECIFIED) << message_;
+  ASSERT_TRUE(daemon_->state().CreateCluster(Cluster("x", dir_ / "ceph/ceph.conf")).ok());
+  EXPECT_TRUE(daemon_->state().Unlisted().empty());
+  List({"files " + dir_ / "other", "sockets none", "keys none"});
+  for (const bool restarted : {false, true}) {
+    if (restarted) {
+      Start();
+    } else {
+      daemon_->Reload();
+    }
+    EXPECT_EQ(daemon_->state().Unlisted().size(), 3u);
+    EXPECT_NE(MessageOfDisk("a").find(path), std::string::npos) << MessageOfDisk("a");
+    // The same calls again, as from callers that repeat them, and changes.
+    EXPECT_EQ(ReasonOfCreate("a", path), v1::REASON_UNSPECIFIED) << message_;
+    EXPECT_EQ(ReasonOfController("c", dir_ / "sockets/c"), v1::REASON_UNSPECIFIED) << message_;
+  }
+  EXPECT_EQ(ReasonOf(daemon_->state().AttachDisk(Attach("a", "c"))), v1::REASON_UNSPECIFIED) << message_;
+  ExpectRefused(ReasonOfCreate("b", MakeFile("vms/second")), dir_ / "vms/second");
+  List({"files " + dir_ / "vms", "sockets /", "keys /"});
+  daemon_->Reload();
+  EXPECT_TRUE(daemon_->state().Unlisted().empty());
+  EXPECT_EQ(MessageOfDisk("a"), "");
+}
+
+TEST_F(ListedPathsTest, ListsThatMakeNoSenseChangeNothingAndAreNoStart) {
+  List({"files relative/path"});
+  daemon_->Reload();
+  EXPECT_EQ(ReasonOfCreate("a", MakeFile("vms/file")), v1::REASON_UNSPECIFIED) << message_;
+  daemon_.reset();
+  const auto refused = Daemon::Start(options_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find(options_.paths_file + ", line 1"), std::string::npos)
+      << refused.error().message;
 }
 
 }  // namespace

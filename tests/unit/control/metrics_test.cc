@@ -45,8 +45,8 @@ class CephMetricsTest : public testing::Test {
   Counters counters_{clock_};
   SlowWatch slow_{counters_, [](bool, const std::string&) {}};
   v1::ListEnginesResponse engines_;
-  size_t deleted_disks_ = 0;
-  Metrics metrics_{counters_, slow_, [this] { return engines_; }, [this] { return deleted_disks_; }, {}};
+  Metrics::Host host_;
+  Metrics metrics_{counters_, slow_, [this] { return engines_; }, [this] { return host_; }, {}};
 };
 
 TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
@@ -76,7 +76,7 @@ TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
 }
 
 TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {
-  deleted_disks_ = 7;
+  host_ = {.deleted_disks = 7, .unlisted_paths = 3};
   const auto families = metrics_.Collect();
   const auto kept = std::find_if(families.begin(), families.end(),
                                  [](const auto& family) { return family.name == "cleat_deleted_disks"; });
