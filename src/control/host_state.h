@@ -47,6 +47,7 @@
 #include "control/path_policy.h"
 #include "control/storage_identity.h"
 #include "control/store.h"
+#include "control/store_backup.h"
 #include "control/watch_hub.h"
 #include "keys/keyring.h"
 
@@ -198,6 +199,8 @@ class HostState {
   // Stored disks, controllers and clusters whose paths callers may not name any more, by resource name with what is wrong. They are
   // served all the same.
   std::map<std::string, std::string> Unlisted();
+
+  Result<StoreBackup> BackUpStore() { return BackUp(store_, NewestRevision()); }
 
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/service.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 
 #include "control/host_applier.h"
@@ -13,6 +16,7 @@ namespace {
 
 // How often a watcher that hears nothing looks whether its caller is still there.
 constexpr std::chrono::milliseconds kWatchTurn{500};
+constexpr size_t kBackupPieceBytes = size_t{1024} * 1024;
 
 // The disks and clusters of a request that have a plain key: refused when it came over the network, overwritten when the call is
 // over. The request is gRPC's own, made for this call, and const only by the signature.
@@ -53,6 +57,23 @@ std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
   if (const auto disk = ParseDiskName(request.attachment().spec().disk()); id.empty() && disk.ok())
     id = *disk;
   return request.parent() + "/attachments/" + id;
+}
+
+// A caller that goes away ends it.
+grpc::Status Send(const StoreBackup& backup, grpc::ServerWriter<v1::BackupStoreResponse>& writer) {
+  v1::BackupStoreResponse piece;
+  *piece.mutable_info() = backup.info;
+  off_t offset = 0;
+  while (writer.Write(piece)) {
+    std::string& data = *piece.mutable_data();
+    data.resize(kBackupPieceBytes);
+    const ssize_t bytes = pread(backup.file.get(), data.data(), data.size(), offset);
+    if (bytes < 0) return ToGrpc(ErrnoError(errno, "the backup can't be read"));
+    if (bytes == 0) return grpc::Status::OK;
+    data.resize(static_cast<size_t>(bytes));
+    offset += bytes;
+  }
+  return grpc::Status::CANCELLED;
 }
 
 }  // namespace
@@ -288,6 +309,19 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
         }
         return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
       });
+}
+
+grpc::Status Service::BackupStore(grpc::ServerContext* context, const v1::BackupStoreRequest*,
+                                  grpc::ServerWriter<v1::BackupStoreResponse>* writer) {
+  static constexpr Method kMethod{"BackupStore", Role::kAdmin, true};
+  if (!backups_.try_acquire()) {
+    return ToGrpc(Refuse(v1::REASON_RESOURCE_BUSY, "two backups are under way: repeat when one has ended"));
+  }
+  StoreBackup backup;
+  grpc::Status status = gate_.Pass(*context, kMethod, "store", &backup, [&] { return state_.BackUpStore(); });
+  if (status.ok()) status = Send(backup, *writer);
+  backups_.release();
+  return status;
 }
 
 grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* request,

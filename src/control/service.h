@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <mutex>
+#include <semaphore>
 
 #include "cleat/v1/cleat.grpc.pb.h"
 #include "control/counters.h"
@@ -82,6 +83,8 @@ class Service final : public v1::Cleat::Service {
                              v1::Engine* reply) override;
   grpc::Status ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
                          v1::ApplyHostResponse* reply) override;
+  grpc::Status BackupStore(grpc::ServerContext* context, const v1::BackupStoreRequest* request,
+                           grpc::ServerWriter<v1::BackupStoreResponse>* writer) override;
   grpc::Status Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
                     v1::WaitResponse* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
@@ -98,7 +101,8 @@ class Service final : public v1::Cleat::Service {
   const Counters& counters_;
   const SlowWatch& slow_;
   Gate& gate_;
-  std::mutex apply_mutex_;  // one ApplyHost at a time: two would undo each other's work
+  std::counting_semaphore<> backups_{2};  // each takes the room of the store until its caller has read it
+  std::mutex apply_mutex_;                // one ApplyHost at a time: two would undo each other's work
 };
 
 }  // namespace cleat::control

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -16,6 +17,7 @@
 #include "control/migrations.h"
 #include "control/names.h"
 #include "control/reasons.h"
+#include "control/store_backup.h"
 
 namespace cleat::control {
 namespace {
@@ -59,6 +61,9 @@ constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETUR
 constexpr char kBegin[] = "BEGIN IMMEDIATE";
 constexpr char kCommit[] = "COMMIT";
 constexpr char kRollback[] = "ROLLBACK";
+
+// Of a backup, between two of which others may write: 1 MiB or so.
+constexpr int kCopiedPages = 256;
 
 // Skips a revision: SQLite writes no page for a row that does not change.
 constexpr char kProbe[] = "UPDATE revisions SET next = next + 1";
@@ -168,6 +173,7 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   }
   struct stat mark {};
   const bool expected = fstat(lock.get(), &mark) == 0 && mark.st_size != 0;
+  RemoveUnfinishedBackups(folder);
   const std::string path = folder + "/" + kFileName;
   struct stat file {};
   if (expected && (stat(path.c_str(), &file) != 0 || file.st_size == 0)) {
@@ -205,6 +211,7 @@ Status Store::Prepare(bool expected) {
   if (auto status = CheckIntegrity(); !status.ok()) return status;
   const auto tables = Number("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.error();
+  if (auto status = CheckApplication(); !status.ok()) return status;
   if (*version == 0 && (expected || *tables != 0)) return Damaged(path_, "it has no schema version");
   if (*version < kSchemaVersion) {
     if (auto status = MigrateSchema(db_, *version, path_); !status.ok()) return status;
@@ -220,6 +227,31 @@ Status Store::Prepare(bool expected) {
     return ErrnoError(errno, fmt::format("store '{}': its lock file can't be written", path_));
   }
   return Ok{};
+}
+
+// Stores of before have none yet.
+Status Store::CheckApplication() {
+  const auto id = Number("PRAGMA application_id");
+  if (!id.ok()) return id.error();
+  if (*id == kApplicationId) return Ok{};
+  if (*id != 0)
+    return Damaged(path_, fmt::format("it is another program's database (application_id {:#x})", *id));
+  return Execute(fmt::format("PRAGMA application_id = {}", kApplicationId).c_str());
+}
+
+Status Store::CopyInto(sqlite3* copy) {
+  std::unique_lock lock(mutex_);
+  sqlite3_backup* const backup = sqlite3_backup_init(copy, "main", db_, "main");
+  if (backup == nullptr) return SqlError(copy, path_, "copying");
+  int code = SQLITE_OK;
+  // What this connection writes in between gets into the copy by itself.
+  while ((code = sqlite3_backup_step(backup, kCopiedPages)) == SQLITE_OK) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  sqlite3_backup_finish(backup);
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(SqlError(copy, path_, "copying"));
 }
 
 Status Store::CheckIntegrity() {

@@ -30,6 +30,8 @@ namespace cleat::control {
 class Store {
  public:
   static constexpr const char* kFileName = "cleat.db";
+  // SQLite's application_id of its file, by which one is told from another program's database ("Clea").
+  static constexpr uint64_t kApplicationId = 0x436c6561;
 
   // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
   // it is of a newer version; kDataLoss when it is damaged or missing though it was there.
@@ -66,6 +68,10 @@ class Store {
   Status EraseController(const std::string& id);
   Status EraseAttachment(const std::string& controller, const std::string& id);
 
+  // Copies all of it, as it is when it returns, into an empty database; others write meanwhile.
+  Status CopyInto(sqlite3* copy);
+  std::string folder() const { return path_.substr(0, path_.rfind('/')); }
+
   // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
   uint64_t number() const { return number_; }
   // The first of `count` revisions that no process has handed out before and none will hand out again.
@@ -83,6 +89,7 @@ class Store {
   Store(UniqueFd lock, sqlite3* db, std::string path);
   Status Prepare(bool expected);
   Status CheckIntegrity();
+  Status CheckApplication();
   Result<uint64_t> Number(const char* sql);
   Status Execute(const char* sql);
   // Runs a prepared statement that gives no rows.

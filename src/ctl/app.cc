@@ -126,6 +126,7 @@ void BuildApp(CLI::App& app, Globals& globals) {
   AddWatchCommands(app, globals);
   AddStatsCommands(app, globals);
   AddApplyCommand(app, globals);
+  AddStoreCommands(app, globals);
   AddHelpCommands(app, globals);
 }
 

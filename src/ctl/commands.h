@@ -25,6 +25,7 @@ void AddEngineCommands(CLI::App& app, Globals& globals);
 void AddUpgradeCommands(CLI::App& engine, Globals& globals);  // of `engine`: upgrade, cancel-upgrade
 void AddWatchCommands(CLI::App& app, Globals& globals);       // watch, wait
 void AddStatsCommands(CLI::App& app, Globals& globals);       // stats, top, slow
+void AddStoreCommands(CLI::App& app, Globals& globals);
 void AddApplyCommand(CLI::App& app, Globals& globals);
 void AddHelpCommands(CLI::App& app, Globals& globals);  // explain, completion, version, help
 

@@ -151,6 +151,15 @@ class SecurityTest : public ::testing::Test {
     v1::PurgeDiskResponse response;
     return stub.PurgeDisk(&context, request, &response);
   }
+  static grpc::Status Backup(v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    const auto reader = stub.BackupStore(&context, {});
+    v1::BackupStoreResponse piece;
+    while (reader->Read(&piece)) {
+    }
+    return reader->Finish();
+  }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -310,7 +319,7 @@ TEST_F(TlsTest, CertificatesHaveTheRolesThatTheirNamesWereGranted) {
       << audit;
 }
 
-TEST_F(TlsTest, PurgingTakesTheRoleAdminAndIsAudited) {
+TEST_F(TlsTest, PurgingAndBackupsTakeTheRoleAdminAndAreAudited) {
   ASSERT_TRUE(options_.grants.Add("read=cert:reader.example").ok());
   ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
   ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
@@ -331,10 +340,14 @@ TEST_F(TlsTest, PurgingTakesTheRoleAdminAndIsAudited) {
   EXPECT_EQ(daemon_->state().DeletedDisksKept(), 0U);
   ASSERT_TRUE(Create(*attacher, "b").ok());
   EXPECT_TRUE(Delete(*boss, "b", true).ok());
+  EXPECT_EQ(ReasonIn(Backup(*attacher)), "ROLE_MISSING");
+  EXPECT_TRUE(Backup(*boss).ok());
   const std::string audit = ReadAll(options_.audit_log);
   for (const char* record :
        {R"("role":"attach","method":"UndeleteDisk","resource":"disks/a","code":"OK")",
         R"("role":"attach","method":"PurgeDisk","resource":"disks/a","code":"PERMISSION_DENIED")",
+        R"("role":"attach","method":"BackupStore","resource":"store","code":"PERMISSION_DENIED")",
+        R"("role":"admin","method":"BackupStore","resource":"store","code":"OK")",
         R"("role":"admin","method":"PurgeDisk","resource":"disks/a","code":"OK")",
         R"-("role":"admin","method":"DeleteDisk(purge)","resource":"disks/b","code":"OK")-"}) {
     EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;

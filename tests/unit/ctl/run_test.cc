@@ -39,6 +39,12 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
 
+  std::function<grpc::Status(grpc::ServerWriter<v1::BackupStoreResponse>&)> backup_store;
+
+  grpc::Status BackupStore(grpc::ServerContext*, const v1::BackupStoreRequest*,
+                           grpc::ServerWriter<v1::BackupStoreResponse>* writer) override {
+    return backup_store(*writer);
+  }
   grpc::Status ListDisks(grpc::ServerContext*, const v1::ListDisksRequest* request,
                          v1::ListDisksResponse* response) override {
     return list_disks(*request, *response);
@@ -297,6 +303,37 @@ TEST_F(RunTest, ApplyRemovesOnlyWhatWasPlannedAndMeant) {
   EXPECT_EQ(calls[1].max_removals(), 2U);
   EXPECT_EQ(calls[1].etag(), "7-2");
   EXPECT_FALSE(calls[1].allow_empty());
+}
+
+TEST_F(RunTest, ABackupIsWholeOrNotThere) {
+  uint64_t sent_bytes = 0;
+  grpc::Status end;
+  cleatd_.backup_store = [&](grpc::ServerWriter<v1::BackupStoreResponse>& writer) {
+    v1::BackupStoreResponse piece;
+    piece.mutable_info()->set_size_bytes(100);
+    writer.Write(piece);
+    piece.set_data(std::string(sent_bytes, 'x'));
+    writer.Write(piece);
+    return end;
+  };
+  const std::string path = folder_ + "/backup.db";
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
+  };
+  const auto before = files();
+  for (const uint64_t bytes : {0, 99, 101}) {
+    sent_bytes = bytes;
+    EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kFailed) << bytes;
+    EXPECT_EQ(files(), before) << bytes;
+  }
+  sent_bytes = 100;
+  end = grpc::Status(grpc::StatusCode::UNAVAILABLE, "went away");
+  EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kUnreachable);
+  EXPECT_EQ(files(), before);
+  end = grpc::Status::OK;
+  EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kOk);
+  EXPECT_EQ(std::filesystem::file_size(path), 100U);
+  EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kUsage) << "it is there";
 }
 
 TEST_F(RunTest, NobodyThere) {

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/store_backup.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "control/deleted_disks.h"
+#include "control/sqlite_row.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr std::string_view kPrefix = "backup-";
+
+// A file, and what SQLite puts beside it; all of it goes with this.
+class TemporaryDatabase {
+ public:
+  explicit TemporaryDatabase(const std::string& folder)
+      : path_(fmt::format("{}/{}XXXXXX", folder, kPrefix)) {}
+  ~TemporaryDatabase() {
+    sqlite3_close(db_);
+    for (const char* suffix : {"", "-journal", "-wal"}) unlink((path_ + suffix).c_str());
+  }
+  TemporaryDatabase(const TemporaryDatabase&) = delete;
+  TemporaryDatabase& operator=(const TemporaryDatabase&) = delete;
+
+  // Of mode 0600.
+  Status Open() {
+    const UniqueFd made(mkostemp(path_.data(), O_CLOEXEC));
+    if (!made.valid()) return ErrnoError(errno, fmt::format("a backup can't be made as '{}'", path_));
+    if (sqlite3_open_v2(path_.c_str(), &db_, SQLITE_OPEN_READWRITE, nullptr) != SQLITE_OK)
+      return Failed("open");
+    // It is thrown away if anything goes wrong.
+    return Execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF");
+  }
+  Status Execute(const char* sql) {
+    return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? Status(Ok{})
+                                                                          : Status(Failed(sql));
+  }
+  // `take` gets each row.
+  template <typename Take>
+  Status Read(const char* sql, Take take) {
+    sqlite3_stmt* prepared = nullptr;
+    if (sqlite3_prepare_v2(db_, sql, -1, &prepared, nullptr) != SQLITE_OK) return Failed(sql);
+    const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> statement(prepared, &sqlite3_finalize);
+    SqlRun run(prepared);
+    int code = SQLITE_OK;
+    while ((code = run.Step()) == SQLITE_ROW) take(run);
+    return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(sql));
+  }
+  Error Failed(std::string_view doing) const { return SqlError(db_, path_, doing); }
+  sqlite3* db() const { return db_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  sqlite3* db_ = nullptr;
+};
+
+Status CheckCopy(TemporaryDatabase& copy) {
+  std::string verdict;
+  auto status = copy.Read("PRAGMA integrity_check(1)", [&](SqlRun& run) { verdict = run.Bytes(0); });
+  if (!status.ok() || verdict == "ok") return status;
+  return Error(
+      ErrorCode::kDataLoss,
+      fmt::format("store: its copy is damaged ({}): look at the host's storage and memory", verdict));
+}
+
+Status DescribeCopy(TemporaryDatabase& copy, v1::StoreInfo& info) {
+  std::set<std::string> keks;
+  const auto disk_key = [&](SqlRun& run) {
+    v1::DiskSpec spec;
+    if (spec.ParseFromString(run.Bytes(0)) && spec.has_encryption())
+      keks.insert(spec.encryption().wrapped_key().key_encryption_key());
+  };
+  const auto cluster_key = [&](SqlRun& run) {
+    v1::ClusterSpec spec;
+    if (spec.ParseFromString(run.Bytes(0)) && spec.has_wrapped_key())
+      keks.insert(spec.wrapped_key().key_encryption_key());
+  };
+  const auto numbers = [&](SqlRun& run) {
+    info.set_schema(static_cast<uint32_t>(run.Number(0)));
+    info.set_disks(static_cast<uint32_t>(run.Number(1)));
+    info.set_deleted_disks(static_cast<uint32_t>(run.Number(2)));
+    info.set_controllers(static_cast<uint32_t>(run.Number(3)));
+  };
+  if (auto status = copy.Read("SELECT spec FROM disks UNION ALL SELECT spec FROM deleted_disks", disk_key);
+      !status.ok())
+    return status;
+  if (auto status = copy.Read("SELECT spec FROM clusters", cluster_key); !status.ok()) return status;
+  for (const std::string& kek : keks) info.add_key_encryption_keys(kek);
+  info.mutable_time()->set_seconds(static_cast<int64_t>(SecondsSince1970()));
+  return copy.Read(
+      "SELECT user_version, (SELECT count(*) FROM disks), (SELECT count(*) FROM deleted_disks), (SELECT "
+      "count(*) FROM "
+      "controllers) FROM pragma_user_version",
+      numbers);
+}
+
+}  // namespace
+
+Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
+  TemporaryDatabase copy(store.folder());
+  if (auto status = copy.Open(); !status.ok()) return std::move(status).error();
+  if (auto status = store.CopyInto(copy.db()); !status.ok()) return std::move(status).error();
+  // One file, complete without a log beside it.
+  if (auto status = copy.Execute("PRAGMA journal_mode = DELETE"); !status.ok())
+    return std::move(status).error();
+  // What was written while it was being copied is newer than `newest`.
+  const std::string go_on = fmt::format(
+      "UPDATE revisions SET next = 1 + max({}, (SELECT ifnull(max(r), 0) FROM (SELECT intent_revision AS r "
+      "FROM disks UNION "
+      "ALL SELECT intent_revision FROM deleted_disks UNION ALL SELECT intent_revision FROM clusters UNION "
+      "ALL SELECT "
+      "spec_revision FROM clusters UNION ALL SELECT intent_revision FROM groups UNION ALL SELECT "
+      "intent_revision FROM "
+      "controllers UNION ALL SELECT intent_revision FROM attachments)))",
+      newest);
+  if (auto status = copy.Execute(go_on.c_str()); !status.ok()) return std::move(status).error();
+  if (auto status = CheckCopy(copy); !status.ok()) return std::move(status).error();
+  StoreBackup backup;
+  if (auto status = DescribeCopy(copy, backup.info); !status.ok()) return std::move(status).error();
+  backup.file = UniqueFd(open(copy.path().c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat file {};
+  if (!backup.file.valid() || fstat(backup.file.get(), &file) != 0)
+    return ErrnoError(errno, fmt::format("the backup '{}' can't be read", copy.path()));
+  backup.info.set_size_bytes(static_cast<uint64_t>(file.st_size));
+  return backup;
+}
+
+void RemoveUnfinishedBackups(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) {
+    if (file.path().filename().string().starts_with(kPrefix)) std::filesystem::remove(file.path(), ignored);
+  }
+}
+
+}  // namespace cleat::control
