@@ -226,11 +226,14 @@ class CommandTest(CtlTest):
             status, said = self.at_terminal(answer, "apply", "-f", path, *exact)
             self.assertEqual(status, 1)
             self.assertIn("controllers/vm1/attachments/root", said)
-        write(HOST)
+        write(HOST.replace("1G", "2G"))
         self.assertEqual(actions(), dict.fromkeys(names, "UNCHANGED"))
         write("disks: []\n")
         self.assertEqual(self.at_terminal("y", "apply", "-f", path, *exact)[0], 0)
         self.assertEqual(self.cleat.list("attachment") + self.cleat.list("disk"), [])
+        # A slip is taken back.
+        self.cleat.ctl("disk", "undelete", "data")
+        self.assertEqual([disk["name"] for disk in self.cleat.list("disk")], ["disks/data"])
 
     def test_what_is_listed_can_be_applied_again(self):
         self.cleat.create_memory_disk("d0", "64M", "--label", "a=b")
