@@ -4,8 +4,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <string_view>
 
 #include "base/listed_open.h"
 #include "control/reasons.h"
@@ -55,11 +59,26 @@ Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what)
 Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) const {
   const std::string path = RealPath(found);
   if (auto status = CheckFolder(path.substr(0, path.rfind('/')), what); !status.ok()) return status;
-  return IsAmongOurs(found) ? Status(Refuse(what)) : Status(Ok{});
+  return IsAmongOurs(found) || IsStore(found) ? Status(Refuse(what)) : Status(Ok{});
 }
 
 Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& what) const {
   return CheckFolder(RealPath(folder), what);
+}
+
+// By any name: a copy that somebody keeps, too.
+bool OwnFiles::IsStore(const UniqueFd& found) {
+  constexpr std::string_view kMagic("SQLite format 3\0", 16);
+  constexpr size_t kApplicationIdAt = 68;  // big-endian (https://www.sqlite.org/fileformat.html, 1.3)
+  struct stat info {};
+  if (fstat(found.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  std::array<uint8_t, kApplicationIdAt + 4> header{};
+  const UniqueFd file = ReopenAs(found, O_RDONLY | O_NONBLOCK);
+  if (!file || pread(file.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
+    return false;
+  uint64_t id = 0;
+  for (size_t i = kApplicationIdAt; i < header.size(); ++i) id = id << 8 | header[i];
+  return std::equal(kMagic.begin(), kMagic.end(), header.begin()) && id == Store::kApplicationId;
 }
 
 // By another name: a hard link, a bind mount.

@@ -25,6 +25,7 @@ class OwnFiles {
   Status CheckFolder(const std::string& folder, const std::string& what) const;
   Error Refuse(const std::string& what) const;
   bool IsAmongOurs(const UniqueFd& found) const;
+  static bool IsStore(const UniqueFd& found);
 
   std::string state_dir_;  // without links
 };

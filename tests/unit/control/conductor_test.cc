@@ -86,7 +86,10 @@ TEST_F(ConductorTest, DetachComesBeforeDelete) {
   ASSERT_TRUE(state_->DetachDisk(Detach("a", "d")).ok());
   ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
   AwaitGone("a");
-  EXPECT_EQ(engine_.TakeRequests(), (Requests{"Detach controllers/a 0", "DeleteController controllers/a"}));
+  Requests requests = engine_.TakeRequests();
+  // It may be told its last disk in between.
+  std::erase(requests, "PutController controllers/a");
+  EXPECT_EQ(requests, (Requests{"Detach controllers/a 0", "DeleteController controllers/a"}));
   EXPECT_TRUE(state_->DeleteDisk(DeleteDisk("d")).ok());
 }
 

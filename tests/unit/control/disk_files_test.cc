@@ -196,6 +196,8 @@ TEST_F(OwnFilesTest, NorThoseOfAnotherCleatd) {
   ASSERT_TRUE(neighbour.ok()) << neighbour.error().message;
   ExpectOwn(FileDisk("own", other / "cleat.db"));
   ExpectOwn(FileDisk("own", other / "kek"));
+  std::filesystem::create_hard_link(other / "cleat.db", dir_ / "hard");
+  ExpectOwn(FileDisk("own", dir_ / "hard"));
 }
 
 // ---- The paths that callers may name
