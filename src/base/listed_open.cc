@@ -3,9 +3,7 @@
 
 #include <fcntl.h>
 #include <glob.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,16 +18,29 @@ Error NotListed(const PathLists& lists, PathKind kind, const std::string& what) 
           what + " is not among the paths that callers may name: " + lists.HowToList(kind)};
 }
 
-// Of `name`, a path below the folder: links are not followed, wherever they lead.
-UniqueFd OpenBeneath(const UniqueFd& folder, const std::string& name, uint64_t flags) {
-  open_how how{};
-  how.flags = flags | O_CLOEXEC;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(syscall(SYS_openat2, folder.get(), name.c_str(), &how, sizeof how)));
+// Of a plain path below the folder, one name after the other: a link fails with ELOOP, wherever it leads. What openat2 would do with
+// RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, which a unit with RestrictSUIDSGID=yes must do without.
+UniqueFd OpenBeneath(const UniqueFd& folder, std::string_view path, uint64_t flags) {
+  UniqueFd at = folder.Duplicate();
+  while (at && !path.empty()) {
+    const std::string name(path.substr(0, path.find('/')));
+    path.remove_prefix(std::min(path.size(), name.size() + 1));
+    at = UniqueFd(openat(at.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (at && fstat(at.get(), &info) == 0 && S_ISLNK(info.st_mode)) {
+      at.Reset();
+      errno = ELOOP;
+    } else if (at && !path.empty() && !S_ISDIR(info.st_mode)) {
+      at.Reset();
+      errno = ENOTDIR;
+    }
+  }
+  if (!at || (flags & O_PATH) != 0) return at;
+  return ReopenAs(at, static_cast<int>(flags));
 }
 
 Error WhyNot(int error_number, const std::string& what, const std::string& entry) {
-  if (error_number == ELOOP || error_number == EXDEV) {
+  if (error_number == ELOOP) {
     return {ErrorCode::kInvalidArgument, what + " leads through a symbolic link below " + entry +
                                              ", which is not followed there: name what it leads to"};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what a caller named, only if the operator's lists allow what was opened: below a listed folder without following links
-// (openat2, Linux 5.6), and of devices by their number, whatever name led there. Nothing that happens to the path between a look and an
+// Opens what a caller named, only if the operator's lists allow what was opened: below a listed folder without following links, and
+// of devices by their number, whatever name led there. Nothing that happens to the path between a look and an
 // open can change the outcome. Blocks on the file system.
 //
 // With `/` as an entry, whatever open(2) finds is allowed.

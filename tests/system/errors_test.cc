@@ -176,14 +176,18 @@ TEST_F(Errors, FileIsUsedByAnotherDisk) {
   ASSERT_OK(host_.api().CreateDisk("a", FileDisk(kDiskBytes, path)));
   ExpectError(host_.api().CreateDisk("b", FileDisk(kDiskBytes, path)).status,
               grpc::StatusCode::FAILED_PRECONDITION, {"disks/b", path, "disks/a", "cleatctl disk delete a"});
-  // By another name it is the engine that notices: it holds the file's lock.
   const std::string alias = host_.Path("alias.img");
   ASSERT_EQ(link(path.c_str(), alias.c_str()), 0);
-  ASSERT_OK(host_.api().CreateDisk("b", FileDisk(kDiskBytes, alias)));
+  ExpectError(host_.api().CreateDisk("b", FileDisk(kDiskBytes, alias)).status,
+              grpc::StatusCode::FAILED_PRECONDITION, {"disks/b", alias, path, "disks/a"});
+  // When the name becomes that file's later it is the engine that notices: it holds the file's lock.
+  const std::string other = host_.MakeFile("b.img", kDiskBytes);
+  ASSERT_OK(host_.api().CreateDisk("b", FileDisk(kDiskBytes, other)));
+  ASSERT_EQ(rename(alias.c_str(), other.c_str()), 0);
   ASSERT_OK(host_.api().CreateController("a", BlkController(host_.SocketPath("a"))));
   ASSERT_OK(host_.api().Attach("a", "a"));
   ASSERT_TRUE(WaitReady("a"));
-  ExpectParts(FailureOf("b"), {alias, "lock"});
+  ExpectParts(FailureOf("b"), {other, "lock"});
 }
 
 TEST_F(Errors, WhatIsNotThere) {
