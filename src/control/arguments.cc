@@ -110,9 +110,9 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   DaemonOptions options;
   options.state_dir = arguments.state_dir;
-  options.runtime_dir = DefaultRuntimeDir();
   options.paths_file = arguments.paths_file;
   options.engine_socket = arguments.engine_socket.empty() ? DefaultEngineSocket() : arguments.engine_socket;
+  options.runtime_dir = std::filesystem::path(options.engine_socket).parent_path();
   const std::string listen =
       arguments.listen.empty() ? std::string(kUnixPrefix) + DefaultApiSocket() : arguments.listen;
   if (!listen.starts_with(kUnixPrefix)) {

@@ -31,8 +31,8 @@
 namespace cleat::control {
 
 struct DaemonOptions {
-  std::string state_dir;                             // exists
-  std::string runtime_dir;                           // decides the default lists of paths
+  std::string state_dir;    // exists
+  std::string runtime_dir;  // of the sockets; guests' may be beside it, in RUNTIME_DIR-guests
   std::string paths_file = PathLists::kDefaultPath;  // the paths that callers may name
   std::string api_socket;                            // path of the unix socket for the API
   mode_t api_socket_mode = 0660;
