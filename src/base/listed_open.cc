@@ -35,6 +35,11 @@ UniqueFd OpenBeneath(const UniqueFd& folder, std::string_view path, uint64_t fla
       errno = ENOTDIR;
     }
   }
+  struct stat info {};
+  if (at && (flags & O_DIRECTORY) != 0 && (fstat(at.get(), &info) != 0 || !S_ISDIR(info.st_mode))) {
+    at.Reset();
+    errno = ENOTDIR;
+  }
   if (!at || (flags & O_PATH) != 0) return at;
   return ReopenAs(at, static_cast<int>(flags));
 }
@@ -65,22 +70,34 @@ Result<UniqueFd> OpenBelow(const PathLists& lists, PathKind kind, const std::str
   return fd;
 }
 
-// Whether a listed name leads to the device of that number.
-bool IsListedDevice(const PathLists& lists, dev_t device) {
-  if (lists.IsOpen(PathKind::kDevice)) return true;
+// A listed name that leads to the device of that number; empty when none does.
+std::string ListedNameOf(const PathLists& lists, dev_t device) {
   for (const std::string& pattern : lists.entries(PathKind::kDevice)) {
     glob_t found{};
-    bool listed = false;
+    std::string listed;
     if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
-      listed = std::any_of(found.gl_pathv, found.gl_pathv + found.gl_pathc, [device](const char* name) {
-        struct stat info {};
-        return stat(name, &info) == 0 && S_ISBLK(info.st_mode) && info.st_rdev == device;
-      });
+      const auto* const last = found.gl_pathv + found.gl_pathc;
+      const auto* const name =
+          std::find_if(found.gl_pathv, found.gl_pathv + found.gl_pathc, [device](const char* path) {
+            struct stat info {};
+            return stat(path, &info) == 0 && S_ISBLK(info.st_mode) && info.st_rdev == device;
+          });
+      if (name != last) listed = *name;
     }
     globfree(&found);
-    if (listed) return true;
+    if (!listed.empty()) return listed;
   }
-  return false;
+  return {};
+}
+
+// By a listed name alone: another one may be another device's after the host's next start.
+Status CheckListedDevice(const PathLists& lists, const std::string& path, dev_t device,
+                         const std::string& what) {
+  if (lists.EntryOf(PathKind::kDevice, path)) return Ok{};
+  const std::string listed = ListedNameOf(lists, device);
+  if (listed.empty()) return NotListed(lists, PathKind::kDevice, what);
+  return Error(ErrorCode::kInvalidArgument,
+               what + " is a device that callers may name by a listed name alone: " + listed);
 }
 
 Error Neither(const std::string& what) {
@@ -109,8 +126,9 @@ Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path,
   }
   if (fstat(fd.get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
   if (S_ISBLK(info.st_mode)) {
-    if (IsListedDevice(lists, info.st_rdev)) return fd;
-    return NotListed(lists, PathKind::kDevice, what);
+    if (auto status = CheckListedDevice(lists, path, info.st_rdev, what); !status.ok())
+      return std::move(status).error();
+    return fd;
   }
   if (S_ISREG(info.st_mode)) {
     const auto entry = lists.EntryOf(PathKind::kFile, path);

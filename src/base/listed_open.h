@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what a caller named, only if the operator's lists allow what was opened: below a listed folder without following links, and
-// of devices by their number, whatever name led there. Nothing that happens to the path between a look and an
-// open can change the outcome. Blocks on the file system.
-//
-// With `/` as an entry, whatever open(2) finds is allowed.
+// Opens what a caller named, only if the operator's lists allow it: files below a listed folder, without following links, and devices by a
+// listed name, which may be a link. What is returned is what was looked at, whatever becomes of the path. Blocks on the file system. With
+// `/` as an entry, whatever open(2) finds is allowed.
 //
 // Errors: kInvalidArgument when the lists do not allow it, or a link leads through what they allow; else as open(2) says. `what` begins
 // the message: "disks/a: file '/srv/a'".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which paths callers may name: the host's operator lists them in /etc/cleat/paths.conf, which cleatd and the engine read. Any role
+// Which paths callers may name: the host's operator lists them in /etc/cleat/paths.conf, which cleatd reads. Any role
 // is bound by it. A line is KIND ENTRY:
 //
 //   files DIR        regular files at any depth below it may become disks

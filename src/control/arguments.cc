@@ -109,7 +109,8 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
 
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   DaemonOptions options;
-  options.state_dir = arguments.state_dir;
+  // The lists of paths compare it as text.
+  options.state_dir = (std::filesystem::absolute(arguments.state_dir) / "").lexically_normal().parent_path();
   options.paths_file = arguments.paths_file;
   options.engine_socket = arguments.engine_socket.empty() ? DefaultEngineSocket() : arguments.engine_socket;
   options.runtime_dir = std::filesystem::path(options.engine_socket).parent_path();

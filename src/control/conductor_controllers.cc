@@ -224,9 +224,10 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
   engine::v1::Envelope envelope;
   *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row, engine.info.protocol);
   if (standby) envelope.mutable_put_controller()->set_standby(true);
+  const bool existed = engine.controllers[controller].actual.has_value();
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
-      [this, controller, standby, row = intent.row](EngineView& answered, ControllerView& view,
-                                                    const Status& status) {
+      [this, controller, standby, existed, row = intent.row](EngineView& answered, ControllerView& view,
+                                                             const Status& status) {
         if (status.ok()) {
           view.backoff = {};
           // Usually an event told its state already.
@@ -238,8 +239,9 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
           state_.ReportController(answered.info.id, controller, FromEngine(*view.actual));
           return;
         }
-        view.actual.reset();
-        FailController(answered, view, controller, "made", status);
+        // One that is there stays as it was: it was only to be told its last disk.
+        if (!existed) view.actual.reset();
+        FailController(answered, view, controller, existed ? "told its last disk" : "made", status);
       });
 }
 

@@ -121,15 +121,15 @@ Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::Disk
   return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
 }
 
-Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
+Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec, const PathPolicy& paths) {
   const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  const UniqueFd found(open(spec.file().path().c_str(), O_PATH | O_CLOEXEC));
+  const auto found = paths.FindStoredDisk(spec.file().path(), what);
+  if (!found.ok()) return NotThere(found.error());
   struct stat info {};
-  if (!found.valid() || fstat(found.get(), &info) != 0)
-    return NotThere(ErrnoError(errno, what + " can't be looked at"));
+  if (fstat(found->get(), &info) != 0) return ErrnoError(errno, what + " can't be looked at");
   const bool ours = spec.file().create() && S_ISREG(info.st_mode);
   if (ours && static_cast<uint64_t>(info.st_size) < spec.size_bytes()) {
-    const UniqueFd fd = ReopenAs(found, O_RDWR | O_NONBLOCK);
+    const UniqueFd fd = ReopenAs(*found, O_RDWR | O_NONBLOCK);
     if (!fd.valid()) return NotThere(ErrnoError(errno, what + " can't be opened to make it larger"));
     if (ftruncate(fd.get(), static_cast<off_t>(spec.size_bytes())) != 0 || fsync(fd.get()) != 0) {
       return RefuseFor(
@@ -137,7 +137,7 @@ Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec) {
           ErrnoError(errno, fmt::format("{} can't be made {} bytes long", what, spec.size_bytes())).message);
     }
   }
-  const auto checked = CheckFile(what, spec, found);
+  const auto checked = CheckFile(what, spec, *found);
   return checked.ok() ? Status(Ok{}) : Status(checked.error());
 }
 

@@ -27,6 +27,6 @@ Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::Disk
 
 // Sees to it that the file has the spec's size: makes a regular file larger if the disk was made with `create`, and
 // checks the size of any other. What is a disk already stays one, wherever it lies.
-Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec);
+Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec, const PathPolicy& paths);
 
 }  // namespace cleat::control

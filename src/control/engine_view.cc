@@ -240,8 +240,10 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     }
     return steps;
   }
-  if (IsBehindLastDisk(intent, view) && Ready(view.backoff, now_ns)) {
-    steps.push_back({.kind = Step::Kind::kPutController, .standby = standby});
+  // Before the next disk comes.
+  if (IsBehindLastDisk(intent, view)) {
+    if (Ready(view.backoff, now_ns))
+      steps.push_back({.kind = Step::Kind::kPutController, .standby = standby});
     return steps;
   }
   bool later = false;

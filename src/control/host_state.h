@@ -403,7 +403,7 @@ class HostState {
   using BackendIdentity = std::optional<StorageIdentity>;
   Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec);
   Result<BackendIdentity> BackendAgain(const std::string& id, const v1::DiskSpec& spec);
-  void AwaitLooks(const std::string& id) const;
+  void AwaitLooks(const std::string& id, const StorageIdentity& identity);
   // No other disk may be that, by whatever name. Kept from now on.
   Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity);
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
@@ -437,7 +437,7 @@ class HostState {
   // By uid, or (empty) the one that was deleted last; null when it is not kept.
   Result<const DeletedDiskRow*> FindDeleted(const std::string& id, const std::string& uid) const;
   Status CheckUndelete(const DeletedDiskRow& row);
-  Result<v1::Disk> CommitUndelete(const DiskRow& kept);
+  Result<v1::Disk> CommitUndelete(const std::string& id, uint64_t kept_revision);
 
   // The cluster's key, taken out of what was asked for, as TakeKey and PutKey do for disks.
   Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;

@@ -151,17 +151,19 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   busy_.erase(*id);
   if (!ready.ok()) return ready.error();
   if (auto status = CheckSameStorage(*id, spec, *ready); !status.ok()) return std::move(status).error();
-  auto disk = CommitUndelete(kept.disk);
+  auto disk = CommitUndelete(*id, kept.disk.revision);
   if (disk.ok()) return disk;
   memory_.Drop(*id);
   storages_.Forget(*id);
   return disk;
 }
 
-Result<v1::Disk> HostState::CommitUndelete(const DiskRow& kept) {
-  const std::string name = DiskName(kept.id);
-  // Both may have gone while the mutex was let go.
-  if (deleted_.Find(kept.id, kept.revision) == nullptr) return NotThere(name);
+Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_revision) {
+  const std::string name = DiskName(id);
+  // Both may have gone while the mutex was let go, and its key may be wrapped anew.
+  const DeletedDiskRow* const found = deleted_.Find(id, kept_revision);
+  if (found == nullptr) return NotThere(name);
+  const DiskRow kept = found->disk;
   if (auto status = CheckClusterOf(kept.id, kept.spec); !status.ok()) return std::move(status).error();
   DiskEntry entry;
   entry.row = kept;

@@ -188,7 +188,7 @@ Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& 
   if (!spec.has_file()) return BackendIdentity();
   auto identity = PrepareDiskFile(DiskName(id), spec, *paths_);
   if (!identity.ok()) return std::move(identity).error();
-  AwaitLooks(id);
+  AwaitLooks(id, *identity);
   return BackendIdentity(*identity);
 }
 
@@ -196,13 +196,18 @@ Result<HostState::BackendIdentity> HostState::BackendAgain(const std::string& id
   if (!spec.has_file()) return PrepareBackend(id, spec);
   auto identity = CheckDiskFile(DiskName(id), spec, *paths_);
   if (!identity.ok()) return std::move(identity).error();
-  AwaitLooks(id);
+  AwaitLooks(id, *identity);
   return BackendIdentity(*identity);
 }
 
 // The engine's locks stand between those whose files hang.
-void HostState::AwaitLooks(const std::string& id) const {
-  if (storages_.AwaitLooks()) return;
+void HostState::AwaitLooks(const std::string& id, const StorageIdentity& identity) {
+  bool looked = storages_.AwaitLooks();
+  if (looked) {
+    storages_.LookAtOthersWith(id, identity);
+    looked = storages_.AwaitLooks();
+  }
+  if (looked) return;
   spdlog::warn("{}: another disk's file does not answer: whether it is the same one is not known",
                DiskName(id));
 }
@@ -223,7 +228,7 @@ Status HostState::CheckSameStorage(const std::string& id, const v1::DiskSpec& sp
                     name, spec.file().path(), other->row.spec.file().path(), other_name, other_id),
         {{"conflict", other_name}});
   }
-  storages_.Keep(id, *identity);
+  storages_.Keep({id, spec.file().path()}, *identity);
   return Ok{};
 }
 

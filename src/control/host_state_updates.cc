@@ -232,7 +232,7 @@ Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) 
 // What is behind the disk is larger before anybody hears of it. When the store then refuses, that does no harm.
 Status HostState::GrowBackend(const std::string& id, const v1::DiskSpec& spec) {
   if (spec.has_memory()) return memory_.Grow(id, spec.size_bytes());
-  if (spec.has_file()) return GrowDiskFile(DiskName(id), spec);
+  if (spec.has_file()) return GrowDiskFile(DiskName(id), spec, *paths_);
   return Ok{};
 }
 

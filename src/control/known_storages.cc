@@ -15,16 +15,20 @@
 namespace cleat::control {
 
 struct KnownStorages::Shared {
+  struct Known {
+    std::string path;
+    StorageIdentity identity;
+  };
   // Under the mutex: these three.
-  void Put(const std::string& disk, const StorageIdentity& identity) {
-    Remove(disk);
-    by_disk.emplace(disk, identity);
-    by_whole.emplace(identity.whole, disk);
+  void Put(const File& file, const StorageIdentity& identity) {
+    Remove(file.disk);
+    by_disk.emplace(file.disk, Known{file.path, identity});
+    by_whole.emplace(identity.whole, file.disk);
   }
   void Remove(const std::string& disk) {
     const auto found = by_disk.find(disk);
     if (found == by_disk.end()) return;
-    const auto [first, last] = by_whole.equal_range(found->second.whole);
+    const auto [first, last] = by_whole.equal_range(found->second.identity.whole);
     for (auto it = first; it != last; ++it) {
       if (it->second != disk) continue;
       by_whole.erase(it);
@@ -41,7 +45,7 @@ struct KnownStorages::Shared {
   bool outdated = false;  // what is being looked at was kept or forgotten meanwhile
   std::string looked_at;  // disk
   bool stopping = false;
-  std::map<std::string, StorageIdentity> by_disk;
+  std::map<std::string, Known> by_disk;
   std::multimap<StorageIdentity::Whole, std::string> by_whole;
 };
 
@@ -80,7 +84,7 @@ void KnownStorages::Run(const std::shared_ptr<Shared>& shared) {
                                  : Result<StorageIdentity>(ErrnoError(errno, file.path));
     lock.lock();
     shared->looking = false;
-    if (!shared->outdated && identity.ok()) shared->Put(file.disk, *identity);
+    if (!shared->outdated && identity.ok()) shared->Put(file, *identity);
     if (!shared->outdated && !identity.ok()) shared->Remove(file.disk);
     shared->changed.notify_all();
   }
@@ -97,11 +101,11 @@ bool KnownStorages::AwaitLooks() const {
   return shared_->changed.wait_for(lock, kPatience, [this] { return shared_->idle(); });
 }
 
-void KnownStorages::Keep(const std::string& disk, const StorageIdentity& identity) {
+void KnownStorages::Keep(const File& file, const StorageIdentity& identity) {
   const std::lock_guard lock(shared_->mutex);
-  shared_->outdated |= shared_->looked_at == disk;
-  std::erase_if(shared_->files, [&](const File& file) { return file.disk == disk; });
-  shared_->Put(disk, identity);
+  shared_->outdated |= shared_->looked_at == file.disk;
+  std::erase_if(shared_->files, [&](const File& queued) { return queued.disk == file.disk; });
+  shared_->Put(file, identity);
 }
 
 void KnownStorages::Forget(const std::string& disk) {
@@ -111,13 +115,23 @@ void KnownStorages::Forget(const std::string& disk) {
   shared_->Remove(disk);
 }
 
+void KnownStorages::LookAtOthersWith(const std::string& disk, const StorageIdentity& identity) {
+  std::vector<File> files;
+  for (std::string& other : OthersWith(disk, identity)) {
+    const std::lock_guard lock(shared_->mutex);
+    const auto found = shared_->by_disk.find(other);
+    if (found != shared_->by_disk.end()) files.push_back({std::move(other), found->second.path});
+  }
+  Look(std::move(files));
+}
+
 std::vector<std::string> KnownStorages::OthersWith(const std::string& disk,
                                                    const StorageIdentity& identity) const {
   const std::lock_guard lock(shared_->mutex);
   std::vector<std::string> others;
   const auto [first, last] = shared_->by_whole.equal_range(identity.whole);
   for (auto it = first; it != last; ++it) {
-    if (it->second != disk && shared_->by_disk.at(it->second).Overlaps(identity))
+    if (it->second != disk && shared_->by_disk.at(it->second).identity.Overlaps(identity))
       others.push_back(it->second);
   }
   return others;

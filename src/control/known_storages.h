@@ -36,9 +36,11 @@ class KnownStorages {
   // Whether all of that was done within kPatience.
   bool AwaitLooks() const;
 
-  void Keep(const std::string& disk, const StorageIdentity& identity);
+  void Keep(const File& file, const StorageIdentity& identity);
   void Forget(const std::string& disk);
   // Other disks that have any part of it: ids.
+  // Looks at those again: their files may have gone since, and their numbers may be others'.
+  void LookAtOthersWith(const std::string& disk, const StorageIdentity& identity);
   std::vector<std::string> OthersWith(const std::string& disk, const StorageIdentity& identity) const;
 
  private:

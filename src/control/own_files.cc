@@ -45,6 +45,12 @@ Error OwnFiles::Refuse(const std::string& what) const {
                   what, state_dir_));
 }
 
+// A folder with such a file is taken for a cleatd's, and nobody may make it look so.
+Status OwnFiles::CheckName(const std::string& path, const std::string& what) const {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return name.starts_with(Store::kFileName) ? Status(Refuse(what)) : Status(Ok{});
+}
+
 Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what) const {
   const std::string disks = state_dir_ + "/disks";
   const bool of_disks = folder == disks || IsBelow(folder, disks);
@@ -58,15 +64,21 @@ Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what)
 
 Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) const {
   const std::string path = RealPath(found);
+  if (auto status = CheckName(path, what); !status.ok()) return status;
   if (auto status = CheckFolder(path.substr(0, path.rfind('/')), what); !status.ok()) return status;
-  return IsAmongOurs(found) || IsStore(found) ? Status(Refuse(what)) : Status(Ok{});
+  struct stat info {};
+  // What a guest has written to a disk's only name is its own business.
+  const bool linked = fstat(found.get(), &info) == 0 && info.st_nlink > 1;
+  return IsAmongOurs(found) || (linked && IsStore(found)) ? Status(Refuse(what)) : Status(Ok{});
 }
 
-Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& what) const {
+Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& name,
+                                   const std::string& what) const {
+  if (auto status = CheckName(name, what); !status.ok()) return status;
   return CheckFolder(RealPath(folder), what);
 }
 
-// By any name: a copy that somebody keeps, too.
+// By any name.
 bool OwnFiles::IsStore(const UniqueFd& found) {
   constexpr std::string_view kMagic("SQLite format 3\0", 16);
   constexpr size_t kApplicationIdAt = 68;  // big-endian (https://www.sqlite.org/fileformat.html, 1.3)
@@ -86,9 +98,10 @@ bool OwnFiles::IsAmongOurs(const UniqueFd& found) const {
   struct stat asked {};
   if (fstat(found.get(), &asked) != 0) return false;
   std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(state_dir_, failed)) {
+  std::filesystem::directory_iterator entry(state_dir_, failed);
+  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
     struct stat ours {};
-    if (lstat(entry.path().c_str(), &ours) == 0 && S_ISREG(ours.st_mode) && ours.st_dev == asked.st_dev &&
+    if (lstat(entry->path().c_str(), &ours) == 0 && S_ISREG(ours.st_mode) && ours.st_dev == asked.st_dev &&
         ours.st_ino == asked.st_ino)
       return true;
   }

@@ -18,14 +18,16 @@ class OwnFiles {
 
   // kPermissionDenied for a file of this cleatd's state directory or another one's. `found` may be O_PATH; `what` begins the error.
   Status CheckNotOwn(const UniqueFd& found, const std::string& what) const;
-  // The same for a file that is to be made in that folder.
-  Status CheckNotOwnFolder(const UniqueFd& folder, const std::string& what) const;
+  // The same for a file of that name that is to be made in that folder.
+  Status CheckNotOwnFolder(const UniqueFd& folder, const std::string& name, const std::string& what) const;
+  // Whether it is a Cleat store, wherever it lies.
+  static bool IsStore(const UniqueFd& found);
 
  private:
+  Status CheckName(const std::string& path, const std::string& what) const;
   Status CheckFolder(const std::string& folder, const std::string& what) const;
   Error Refuse(const std::string& what) const;
   bool IsAmongOurs(const UniqueFd& found) const;
-  static bool IsStore(const UniqueFd& found);
 
   std::string state_dir_;  // without links
 };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/path_policy.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "base/listed_open.h"
@@ -76,11 +78,21 @@ Result<UniqueFd> PathPolicy::FindDisk(const std::string& path, const std::string
   return found;
 }
 
+Result<UniqueFd> PathPolicy::FindStoredDisk(const std::string& path, const std::string& what) const {
+  if (!WhyUnlisted(PathKind::kFile, path)) return FindDisk(path, what);
+  UniqueFd found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!found) return ErrnoError(errno, what + " can't be looked at");
+  if (OwnFiles::IsStore(found))
+    return Refuse(v1::REASON_PATH_NOT_ALLOWED, what + " leads to a cleatd's store by now: correct that");
+  return found;
+}
+
 Result<UniqueFd> PathPolicy::FolderOfNewDisk(const std::string& path, const std::string& what) const {
   auto folder = OpenListedFolder(*lists(), PathKind::kFile, path, what);
   if (!folder.ok()) return WithReason(folder.error());
   if (own_) {
-    if (auto status = own_->CheckNotOwnFolder(*folder, what); !status.ok()) return std::move(status).error();
+    if (auto status = own_->CheckNotOwnFolder(*folder, path.substr(path.rfind('/') + 1), what); !status.ok())
+      return std::move(status).error();
   }
   return folder;
 }

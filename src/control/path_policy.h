@@ -32,6 +32,8 @@ class PathPolicy {
 
   // A disk's file or device, opened without any effect on it (O_PATH). `what` begins errors; kPermissionDenied when it may not be one.
   Result<UniqueFd> FindDisk(const std::string& path, const std::string& what) const;
+  // The same of one that is a disk already, and stays one wherever it lies; never a store.
+  Result<UniqueFd> FindStoredDisk(const std::string& path, const std::string& what) const;
   // The folder, opened likewise, in which a disk's file may be made.
   Result<UniqueFd> FolderOfNewDisk(const std::string& path, const std::string& what) const;
   // Opens the folder if it is there: QEMU's come with the VM.

@@ -314,13 +314,16 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
 grpc::Status Service::BackupStore(grpc::ServerContext* context, const v1::BackupStoreRequest*,
                                   grpc::ServerWriter<v1::BackupStoreResponse>* writer) {
   static constexpr Method kMethod{"BackupStore", Role::kAdmin, true};
-  if (!backups_.try_acquire()) {
-    return ToGrpc(Refuse(v1::REASON_RESOURCE_BUSY, "two backups are under way: repeat when one has ended"));
-  }
   StoreBackup backup;
-  grpc::Status status = gate_.Pass(*context, kMethod, "store", &backup, [&] { return state_.BackUpStore(); });
+  bool admitted = false;
+  grpc::Status status = gate_.Pass(*context, kMethod, "store", &backup, [&]() -> Result<StoreBackup> {
+    admitted = backups_.try_acquire();
+    if (!admitted)
+      return Refuse(v1::REASON_RESOURCE_BUSY, "two backups are under way: repeat when one has ended");
+    return state_.BackUpStore();
+  });
   if (status.ok()) status = Send(backup, *writer);
-  backups_.release();
+  if (admitted) backups_.release();
   return status;
 }
 

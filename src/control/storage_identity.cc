@@ -46,6 +46,19 @@ std::optional<StorageIdentity> FileOfLoop(const UniqueFd& opened) {
   return file;
 }
 
+// The same as sysfs tells it.
+std::optional<StorageIdentity> FileOfLoop(dev_t device, const std::string& sysfs) {
+  std::ifstream stream(
+      fmt::format("{}/dev/block/{}:{}/loop/backing_file", sysfs, major(device), minor(device)));
+  std::string path;
+  struct stat info {};
+  if (!std::getline(stream, path) || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
+    return std::nullopt;
+  StorageIdentity file;
+  file.whole = {StorageIdentity::Kind::kFile, info.st_dev, info.st_ino};
+  return file;
+}
+
 }  // namespace
 
 StorageIdentity IdentifyDevice(dev_t device, const std::string& sysfs) {
@@ -79,7 +92,11 @@ Result<StorageIdentity> IdentifyStorage(const UniqueFd& opened, const std::strin
   if (major(info.st_rdev) == LOOP_MAJOR) {
     if (const auto file = FileOfLoop(opened)) return *file;
   }
-  return IdentifyDevice(info.st_rdev, sysfs);
+  const StorageIdentity identity = IdentifyDevice(info.st_rdev, sysfs);
+  // A partition of a loop device, which has no such call.
+  if (major(identity.whole.device) != LOOP_MAJOR) return identity;
+  const auto file = FileOfLoop(identity.whole.device, sysfs);
+  return file ? *file : identity;
 }
 
 }  // namespace cleat::control

@@ -211,8 +211,8 @@ Status Store::Prepare(bool expected) {
   if (auto status = CheckIntegrity(); !status.ok()) return status;
   const auto tables = Number("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.error();
-  if (auto status = CheckApplication(); !status.ok()) return status;
   if (*version == 0 && (expected || *tables != 0)) return Damaged(path_, "it has no schema version");
+  if (auto status = CheckApplication(); !status.ok()) return status;
   if (*version < kSchemaVersion) {
     if (auto status = MigrateSchema(db_, *version, path_); !status.ok()) return status;
     spdlog::info("store '{}': schema {}, was {}", path_, kSchemaVersion, *version);
@@ -376,12 +376,14 @@ Status Store::EraseDisk(const std::string& id) {
 }
 
 Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
-  return InTransaction([&] {
+  Status removed = InTransaction([&] {
     Status status =
         tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(kPutDisk, WithSum(ValuesOf(*tombstone)));
     if (status.ok() && kept != nullptr) status = Step(kPutDeletedDisk, WithSum(ValuesOf(*kept)));
     return status;
   });
+  if (removed.ok() && kept == nullptr) CutLog();
+  return removed;
 }
 
 Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
@@ -400,12 +402,15 @@ Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
     }
     return erased;
   });
-  if (!status.ok()) return status;
-  // The rows have gone, whatever becomes of the log: its next start would overwrite it anyway.
+  if (status.ok()) CutLog();
+  return status;
+}
+
+// The rows have gone, whatever becomes of the log: its next start would overwrite it anyway.
+void Store::CutLog() {
   const std::lock_guard lock(mutex_);
   if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())
     spdlog::warn("what was purged may still be in the store's log: {}", cut.error().message);
-  return Ok{};
 }
 
 Status Store::EraseGroup(const std::string& id) {

@@ -90,6 +90,7 @@ class Store {
   Status Prepare(bool expected);
   Status CheckIntegrity();
   Status CheckApplication();
+  void CutLog();
   Result<uint64_t> Number(const char* sql);
   Status Execute(const char* sql);
   // Runs a prepared statement that gives no rows.

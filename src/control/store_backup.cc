@@ -20,7 +20,7 @@
 namespace cleat::control {
 namespace {
 
-constexpr std::string_view kPrefix = "backup-";
+constexpr std::string_view kPrefix = ".cleat.db.backup-";  // nobody else's
 
 // A file, and what SQLite puts beside it; all of it goes with this.
 class TemporaryDatabase {
@@ -139,9 +139,11 @@ Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
 }
 
 void RemoveUnfinishedBackups(const std::string& folder) {
-  std::error_code ignored;
-  for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) {
-    if (file.path().filename().string().starts_with(kPrefix)) std::filesystem::remove(file.path(), ignored);
+  std::error_code failed;
+  std::filesystem::directory_iterator file(folder, failed);
+  for (; !failed && file != std::filesystem::directory_iterator(); file.increment(failed)) {
+    std::error_code ignored;
+    if (file->path().filename().string().starts_with(kPrefix)) std::filesystem::remove(file->path(), ignored);
   }
 }
 

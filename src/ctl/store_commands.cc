@@ -51,8 +51,7 @@ class NewFile {
   }
   Status Finish(bool replace) {
     if (fsync(fd_.get()) != 0) return Failed();
-    const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
-    if (renameat2(AT_FDCWD, unfinished_.c_str(), AT_FDCWD, path_.c_str(), flags) != 0) return Failed();
+    if (!Rename(replace)) return Failed();
     fd_.Reset();
     const std::string folder = std::filesystem::path(path_).parent_path();
     const UniqueFd parent(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -60,6 +59,14 @@ class NewFile {
   }
 
  private:
+  bool Rename(bool replace) const {
+    const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
+    if (renameat2(AT_FDCWD, unfinished_.c_str(), AT_FDCWD, path_.c_str(), flags) == 0) return true;
+    // A file system that can't, NFS for one.
+    if (replace || errno != EINVAL || link(unfinished_.c_str(), path_.c_str()) != 0) return false;
+    unlink(unfinished_.c_str());
+    return true;
+  }
   Error Failed() const {
     const int why = errno;
     if (why == EEXIST) {

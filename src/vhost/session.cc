@@ -477,6 +477,7 @@ DriverMemory Session::WhatDriverRemembers() const {
     if (!ring->told.ever_served && ring->told.base && *ring->told.base != start) memory.at_start = false;
     const virtio::InflightMemory log = InflightOf(ring->index());
     if (log.size_bytes < virtio::InflightLog::kHeaderBytes) continue;
+    if (reinterpret_cast<uintptr_t>(log.base) % alignof(uint64_t) != 0) continue;  // the ring will refuse it
     const virtio::InflightOwner owner = virtio::OwnerOf(log.base);
     if (owner.disk == log_disk_ && log_disk_.known()) {
       memory.of_this_disk |= owner.used;

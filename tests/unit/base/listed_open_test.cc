@@ -102,17 +102,19 @@ TEST_F(ListedOpenTest, TheListedFolderItselfMayBeALink) {
   EXPECT_EQ(Find("alias/a"), "disks/a");
 }
 
-TEST_F(ListedOpenTest, ADeviceIsMatchedByItsNumberWhateverNameLedThere) {
+TEST_F(ListedOpenTest, ADeviceGoesByAListedNameAlone) {
   if (!MakeDevice("dev/vm-1", 1)) GTEST_SKIP() << "mknod is not permitted here";
   ASSERT_TRUE(MakeDevice("dev/host", 2) && MakeDevice("outside/same", 1) && MakeDevice("disks/planted", 2));
   Link("dev/vm-1", "outside/link");
   Link("dev/host", "dev/vm-2");  // the operator's folder, the operator's word
   Link("dev/vm-1", "disks/link");
   EXPECT_EQ(Find("dev/vm-1"), "device 1");
-  EXPECT_EQ(Find("outside/same"), "device 1");
-  EXPECT_EQ(Find("outside/link"), "device 1");
-  EXPECT_EQ(Find("disks/link"), "device 1");
   EXPECT_EQ(Find("dev/vm-2"), "device 2");
+  for (const char* name : {"outside/same", "outside/link", "disks/link"}) {
+    EXPECT_EQ(Find(name), "invalid_argument") << name;
+    const auto fd = FindListedDisk(lists_, Path(name), "disks/x");
+    EXPECT_NE(fd.error().message.find(Path("dev/vm-1")), std::string::npos) << fd.error().message;
+  }
   fs::remove(Path("dev/vm-2"));
   EXPECT_EQ(Find("dev/host"), "invalid_argument");
   EXPECT_EQ(Find("disks/planted"), "invalid_argument") << "a node below a folder of files is no file";

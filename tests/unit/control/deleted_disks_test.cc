@@ -381,6 +381,7 @@ TEST_F(DeletedDisksTest, WhatIsPurgedIsGoneWithItsKey) {
   const auto deleted = state_->DeleteDisk(DeleteAndPurge("b"));
   ASSERT_TRUE(deleted.ok());
   EXPECT_FALSE(deleted->has_disk());
+  EXPECT_FALSE(in_files(keys[0]));
   Open();
   EXPECT_EQ(List(true), "");
 }

@@ -186,6 +186,34 @@ TEST_F(OwnFilesTest, NoneBecomesADisk) {
   EXPECT_EQ(ReasonOfCreate(request), v1::REASON_UNSPECIFIED) << message_;
 }
 
+// Or nobody could make a disk in that folder any more.
+TEST_F(OwnFilesTest, NoDiskMakesAFolderLookLikeACleatds) {
+  for (const char* name : {"cleat.db", "cleat.db-wal"}) {
+    auto request = FileDisk("own", state_dir_ + "/disks/" + name);
+    request.mutable_disk()->mutable_spec()->mutable_file()->set_create(true);
+    ExpectOwn(request);
+    EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/disks/" + name));
+  }
+}
+
+TEST_F(OwnFilesTest, WhatADiskBecomesLaterIsNotMadeLarger) {
+  const std::string path = MakeFile("file");
+  auto request = FileDisk("a", path);
+  request.mutable_disk()->mutable_spec()->mutable_file()->set_create(true);
+  ASSERT_EQ(ReasonOfCreate(request), v1::REASON_UNSPECIFIED) << message_;
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(state_dir_ + "/cleat.db", path);
+  const auto before = std::filesystem::file_size(state_dir_ + "/cleat.db");
+  v1::UpdateDiskRequest update;
+  update.mutable_disk()->set_name("disks/a");
+  update.mutable_disk()->mutable_spec()->set_size_bytes(8 * kMiB);
+  update.mutable_update_mask()->add_paths("spec.size_bytes");
+  const auto grown = daemon_->state().UpdateDisk(update);
+  ASSERT_FALSE(grown.ok());
+  EXPECT_EQ(ReasonOf(grown.error()), v1::REASON_PATH_NOT_ALLOWED) << grown.error().message;
+  EXPECT_EQ(std::filesystem::file_size(state_dir_ + "/cleat.db"), before);
+}
+
 TEST_F(OwnFilesTest, NorThoseOfAnotherCleatd) {
   const test::TempDir other;
   DaemonOptions options = options_;

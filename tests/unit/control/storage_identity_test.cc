@@ -134,23 +134,31 @@ TEST_F(KnownStoragesTest, WhatWasLookedAtIsFoundByWhatItIs) {
 }
 
 TEST_F(KnownStoragesTest, APathIsLookedAtAnew) {
-  known_.Keep("first", *Identify(dir_ / "a"));
+  known_.Keep({"first", dir_ / "a"}, *Identify(dir_ / "a"));
   std::filesystem::rename(dir_ / "a", dir_ / "moved");
   Write(dir_ / "a", "another file");
   known_.Look({{"first", dir_ / "a"}});
   EXPECT_EQ(OthersWith(dir_ / "moved"), Disks{});
   EXPECT_EQ(OthersWith(dir_ / "a"), Disks{"first"});
+}
+
+// Its inode may be another file's by then.
+TEST_F(KnownStoragesTest, OneThatIsGoneIsNobodys) {
+  const auto identity = *Identify(dir_ / "a");
+  known_.Keep({"first", dir_ / "a"}, identity);
+  known_.LookAtOthersWith("new", identity);
+  EXPECT_EQ(OthersWith(dir_ / "a"), Disks{"first"});
   std::filesystem::remove(dir_ / "a");
-  known_.Look({{"first", dir_ / "a"}});
-  Write(dir_ / "a", "a third one");
+  known_.LookAtOthersWith("new", identity);
   EXPECT_TRUE(known_.AwaitLooks());
+  EXPECT_TRUE(known_.OthersWith("new", identity).empty());
 }
 
 TEST_F(KnownStoragesTest, WhatIsKeptMeanwhileIsNewerThanALook) {
   std::vector<KnownStorages::File> files;
   for (int i = 0; i < 1000; ++i) files.push_back({"disk-" + std::to_string(i), dir_ / "a"});
   known_.Look(files);
-  known_.Keep("disk-999", *Identify(dir_ / "b"));
+  known_.Keep({"disk-999", dir_ / "b"}, *Identify(dir_ / "b"));
   known_.Forget("disk-998");
   EXPECT_EQ(OthersWith(dir_ / "b"), Disks{"disk-999"});
   EXPECT_EQ(OthersWith(dir_ / "a").size(), 998u);

@@ -193,9 +193,10 @@ TEST_F(StoreBackupTest, WhatAnotherProgramWroteIsNoStore) {
 }
 
 TEST_F(StoreBackupTest, WhatIsLeftOfABackupGoesAtTheNextStart) {
+  std::ofstream(options_.state_dir + "/backup-of-monday") << "somebody's own";
   const auto before = FilesOfState();
   daemon_.reset();
-  for (const char* name : {"/backup-abcdef", "/backup-abcdef-wal"})
+  for (const char* name : {"/.cleat.db.backup-abcdef", "/.cleat.db.backup-abcdef-wal"})
     std::ofstream(options_.state_dir + name) << "left";
   Start();
   EXPECT_EQ(FilesOfState(), before);
