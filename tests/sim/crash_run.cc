@@ -188,7 +188,7 @@ void CrashRun::AddLoad(uint64_t requests) {
 
 bool CrashRun::MaySwap(bool store_given) {
   const bool of_swaps = config_.defect == Defect::kNoIdentities;
-  const bool drawn = config_.defect == Defect::kNone && !store_given && random_.Chance(1, 4);
+  const bool drawn = config_.defect == Defect::kNone && !store_given && random_.Chance(1, 8);
   return config_.swapped.value_or(of_swaps || drawn);
 }
 
