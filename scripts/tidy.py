@@ -145,9 +145,10 @@ class Verdicts:
         if run.returncode != 0:
             return
         paths = [os.path.join(directory, word) for word in run.stdout.replace("\\\n", " ").split()[1:]]
+        # The digests first: what changes after them is found by the times, or has another digest than is kept.
+        included = {relative(path) if os.path.realpath(path).startswith(ROOT + os.sep) else path: digest(path) for path in paths}
         if any(os.stat(path).st_mtime >= self.began for path in [source, *paths] if os.path.exists(path)):
             return
-        included = {relative(path) if os.path.realpath(path).startswith(ROOT + os.sep) else path: digest(path) for path in paths}
         # Another clone may do the same.
         with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as file:
             json.dump(included, file)
