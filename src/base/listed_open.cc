@@ -18,27 +18,26 @@ Error NotListed(const PathLists& lists, PathKind kind, const std::string& what) 
           what + " is not among the paths that callers may name: " + lists.HowToList(kind)};
 }
 
-// Of a plain path below the folder, one name after the other: a link fails with ELOOP, wherever it leads. What openat2 would do with
-// RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, which a unit with RestrictSUIDSGID=yes must do without.
+// Opens one name in a folder, O_PATH. ELOOP for a link, ENOTDIR for what is no folder where one is wanted.
+UniqueFd OpenName(const UniqueFd& folder, const std::string& name, bool want_folder) {
+  UniqueFd fd(openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!fd || fstat(fd.get(), &info) != 0) return UniqueFd();
+  const bool link = S_ISLNK(info.st_mode);
+  if (!link && (!want_folder || S_ISDIR(info.st_mode))) return fd;
+  fd.Reset();
+  errno = link ? ELOOP : ENOTDIR;
+  return fd;
+}
+
+// Opens a plain path below the folder, one name after the other; a link fails with ELOOP, wherever it leads. openat2 would do the same with
+// RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, but systemd's RestrictSUIDSGID=yes, which both units have, forbids that call.
 UniqueFd OpenBeneath(const UniqueFd& folder, std::string_view path, uint64_t flags) {
   UniqueFd at = folder.Duplicate();
   while (at && !path.empty()) {
     const std::string name(path.substr(0, path.find('/')));
     path.remove_prefix(std::min(path.size(), name.size() + 1));
-    at = UniqueFd(openat(at.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info {};
-    if (at && fstat(at.get(), &info) == 0 && S_ISLNK(info.st_mode)) {
-      at.Reset();
-      errno = ELOOP;
-    } else if (at && !path.empty() && !S_ISDIR(info.st_mode)) {
-      at.Reset();
-      errno = ENOTDIR;
-    }
-  }
-  struct stat info {};
-  if (at && (flags & O_DIRECTORY) != 0 && (fstat(at.get(), &info) != 0 || !S_ISDIR(info.st_mode))) {
-    at.Reset();
-    errno = ENOTDIR;
+    at = OpenName(at, name, !path.empty() || (flags & O_DIRECTORY) != 0);
   }
   if (!at || (flags & O_PATH) != 0) return at;
   return ReopenAs(at, static_cast<int>(flags));
@@ -90,7 +89,7 @@ std::string ListedNameOf(const PathLists& lists, dev_t device) {
   return {};
 }
 
-// By a listed name alone: another one may be another device's after the host's next start.
+// A device must be given by a listed name: any other of its names may be another device's after the host's next start.
 Status CheckListedDevice(const PathLists& lists, const std::string& path, dev_t device,
                          const std::string& what) {
   if (lists.EntryOf(PathKind::kDevice, path)) return Ok{};

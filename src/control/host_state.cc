@@ -107,15 +107,6 @@ std::map<std::string, std::string> HostState::Unlisted() {
 
 // ---- Showing ----
 
-namespace {
-
-// Beside what the status says already.
-void AddNote(const std::optional<std::string>& note, std::string& message) {
-  if (note) message += (message.empty() ? "" : "; ") + *note;
-}
-
-}  // namespace
-
 uint64_t HostState::KnownSize(const DiskEntry& entry) const {
   uint64_t size_bytes = entry.row.spec.size_bytes();
   for (const auto& [name, use] : entry.attachments) {

@@ -147,7 +147,7 @@ class HostState {
   // Whether disks that are deleted now are kept; how many are.
   bool KeepsDeleted() const { return keep_.time_s != 0; }
   size_t DeletedDisksKept();
-  // Those whose time is over go for good: PurgeTimer.
+  // Purges the kept disks whose purge_time has come. PurgeTimer calls it.
   Status PurgeExpired();
   // For ApplyHost: OK when the spec has no key, or the disk's own.
   Status CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec);
@@ -196,8 +196,8 @@ class HostState {
 
   // Which paths callers may name; all, until it is set. Set once, before the first request.
   void SetPaths(const PathPolicy* paths) { paths_ = paths; }
-  // Stored disks, controllers and clusters whose paths callers may not name any more, by resource name with what is wrong. They are
-  // served all the same.
+  // Stored disks, controllers and clusters whose paths callers may not name any more, though they are served: what is wrong, by the
+  // resource's name.
   std::map<std::string, std::string> Unlisted();
 
   Result<StoreBackup> BackUpStore() { return BackUp(store_, NewestRevision()); }
@@ -370,7 +370,7 @@ class HostState {
   void Tell(const WatchEvent& event);
   std::vector<WatchEvent> Snapshot() const;
 
-  // Nothing when callers may name its path.
+  // Why callers may not name the path in that row; nothing when they may.
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
   std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
@@ -399,12 +399,14 @@ class HostState {
   Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
   // Whether one more disk may be there, and may have that storage.
   Status CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec);
-  // Without the mutex; what its file is, if it has one. The first makes what the disk is to have.
+  // What the disk's file is, if it has one. PrepareBackend makes the file or the memory of a new disk; RestoreBackend makes no file, since
+  // that of an undeleted disk has content. Without the mutex.
   using BackendIdentity = std::optional<StorageIdentity>;
   Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec);
-  Result<BackendIdentity> BackendAgain(const std::string& id, const v1::DiskSpec& spec);
+  Result<BackendIdentity> RestoreBackend(const std::string& id, const v1::DiskSpec& spec);
   void AwaitLooks(const std::string& id, const StorageIdentity& identity);
-  // No other disk may be that, by whatever name. Kept from now on.
+  // FILE_TAKEN when another disk has that file, by whatever name; otherwise the disk has it from now on.
+  // Waits a while for other disks' files to be looked at. Without the mutex.
   Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity);
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
   // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)
@@ -428,7 +430,8 @@ class HostState {
   std::string BehindLimits(const DiskEntry& entry) const;
   Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const;
   Status EraseDisk(DiskEntry& entry);
-  void DropDisk(DiskEntry& entry);  // of which the store has nothing any more, but what is kept
+  // Removes a disk whose row the store has no more.
+  void DropDisk(DiskEntry& entry);
 
   // Deleted disks. (host_state_deleted.cc)
   std::string UidOf(const DiskRow& row) const;
@@ -455,7 +458,8 @@ class HostState {
   std::set<std::string> EnginesOf(const ClusterEntry& entry, Which which) const;
   std::string BehindSpec(const ClusterEntry& entry) const;
   Status RewrapClusterKeys(const std::string& current);
-  // The row's key is wrapped under that key-encryption key now. False when it was already, has none, or (counted) can't be.
+  // Wraps the row's key under that key-encryption key. False when that was so already, when there is no key, and when it can't be
+  // unwrapped, which is counted in `failed`.
   bool Rewrap(const std::string& current, DiskRow& row, size_t& failed) const;
 
   Result<uint32_t> FreeSlot(const std::string& name);

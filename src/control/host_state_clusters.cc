@@ -134,9 +134,8 @@ v1::Cluster HostState::Show(const ClusterEntry& entry) const {
   *cluster.mutable_spec() = entry.row.spec;
   if (cluster.spec().has_wrapped_key()) cluster.mutable_spec()->mutable_wrapped_key()->clear_data();
   cluster.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
-  std::string message = BehindSpec(entry);
-  if (const auto note = WhyUnlisted(entry.row)) message += (message.empty() ? "" : "; ") + *note;
-  cluster.mutable_status()->set_message(message);
+  cluster.mutable_status()->set_message(BehindSpec(entry));
+  AddNote(WhyUnlisted(entry.row), *cluster.mutable_status()->mutable_message());
   cluster.set_revision(entry.revision);
   cluster.set_etag(EtagOf(entry.row.intent_revision));
   cluster.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());

@@ -93,7 +93,7 @@ std::optional<DeletedDiskRow> HostState::WhatIsKept(const DiskRow& row,
   DeletedDiskRow kept{.disk = row, .delete_time_s = keep_.now_s(), .purge_time_s = 0};
   kept.purge_time_s = kept.delete_time_s + keep_.time_s;
   kept.disk.intent_revision = NextRevision();
-  // Of memory, nothing stays but that it was.
+  // No engine and no process holds the memory of a deleted disk.
   kept.disk.reached_engine = false;
   kept.disk.kept_by.clear();
   return kept;
@@ -134,7 +134,7 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   if (!found.ok()) return found.error();
   if (*found == nullptr) {
     const DiskEntry* live = FindDisk(*id);
-    // The same call again.
+    // The call was made before, and has succeeded.
     if (live != nullptr && !live->row.deleting && UidOf(live->row) == request.uid()) return Show(*live);
     if (live != nullptr && request.uid().empty()) return IdTaken(name, false);
     return RefuseFor(name, v1::REASON_RESOURCE_NOT_FOUND,
@@ -146,7 +146,7 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   const v1::DiskSpec& spec = kept.disk.spec;
   busy_.emplace(*id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "undeleted"});
   lock.unlock();
-  const auto ready = BackendAgain(*id, spec);
+  const auto ready = RestoreBackend(*id, spec);
   lock.lock();
   busy_.erase(*id);
   if (!ready.ok()) return ready.error();
@@ -160,7 +160,7 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
 
 Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_revision) {
   const std::string name = DiskName(id);
-  // Both may have gone while the mutex was let go, and its key may be wrapped anew.
+  // While the mutex was let go, the kept row and the cluster may have gone, and the key may have been wrapped anew.
   const DeletedDiskRow* const found = deleted_.Find(id, kept_revision);
   if (found == nullptr) return NotThere(name);
   const DiskRow kept = found->disk;
@@ -168,7 +168,7 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
   DiskEntry entry;
   entry.row = kept;
   entry.row.intent_revision = NextRevision();
-  // What its guest has under way was for another content.
+  // A disk of memory comes back as another disk: what its guest has under way was for the content that is gone.
   if (kept.spec.has_memory()) entry.row.revision = entry.row.intent_revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   if (auto status = store_.UndeleteDisk(kept.revision, entry.row); !status.ok())

@@ -192,7 +192,8 @@ Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& 
   return BackendIdentity(*identity);
 }
 
-Result<HostState::BackendIdentity> HostState::BackendAgain(const std::string& id, const v1::DiskSpec& spec) {
+Result<HostState::BackendIdentity> HostState::RestoreBackend(const std::string& id,
+                                                             const v1::DiskSpec& spec) {
   if (!spec.has_file()) return PrepareBackend(id, spec);
   auto identity = CheckDiskFile(DiskName(id), spec, *paths_);
   if (!identity.ok()) return std::move(identity).error();
@@ -200,7 +201,7 @@ Result<HostState::BackendIdentity> HostState::BackendAgain(const std::string& id
   return BackendIdentity(*identity);
 }
 
-// The engine's locks stand between those whose files hang.
+// A disk whose file hangs can't be compared: then only the engines' locks keep two disks of one file apart.
 void HostState::AwaitLooks(const std::string& id, const StorageIdentity& identity) {
   bool looked = storages_.AwaitLooks();
   if (looked) {
@@ -287,6 +288,7 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   }
   const Status removed = store_.RemoveDisk(*id, tombstone ? &*tombstone : nullptr, kept ? &*kept : nullptr);
   if (!removed.ok()) return removed.error();
+  if (!kept && entry->row.spec.has_encryption()) store_.CutLog();
   v1::DeleteDiskResponse response;
   if (kept) {
     *response.mutable_disk() = Show(*kept);

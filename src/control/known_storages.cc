@@ -2,9 +2,9 @@
 #include "control/known_storages.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -19,7 +19,7 @@ struct KnownStorages::Shared {
     std::string path;
     StorageIdentity identity;
   };
-  // Under the mutex: these three.
+  // All of it is for holders of the mutex.
   void Put(const File& file, const StorageIdentity& identity) {
     Remove(file.disk);
     by_disk.emplace(file.disk, Known{file.path, identity});
@@ -40,7 +40,7 @@ struct KnownStorages::Shared {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<File> files;  // to be looked at
+  std::map<std::string, std::string> files;  // to be looked at: paths by disk
   bool looking = false;
   bool outdated = false;  // what is being looked at was kept or forgotten meanwhile
   std::string looked_at;  // disk
@@ -69,12 +69,13 @@ KnownStorages::~KnownStorages() {
 }
 
 void KnownStorages::Run(const std::shared_ptr<Shared>& shared) {
+  pthread_setname_np(pthread_self(), "disk-files");
   std::unique_lock lock(shared->mutex);
   while (true) {
     shared->changed.wait(lock, [&] { return shared->stopping || !shared->files.empty(); });
     if (shared->stopping) return;
-    const File file = std::move(shared->files.front());
-    shared->files.pop_front();
+    const File file{shared->files.begin()->first, shared->files.begin()->second};
+    shared->files.erase(shared->files.begin());
     shared->looking = true;
     shared->outdated = false;
     shared->looked_at = file.disk;
@@ -92,7 +93,7 @@ void KnownStorages::Run(const std::shared_ptr<Shared>& shared) {
 
 void KnownStorages::Look(std::vector<File> files) {
   const std::lock_guard lock(shared_->mutex);
-  for (File& file : files) shared_->files.push_back(std::move(file));
+  for (File& file : files) shared_->files.insert_or_assign(std::move(file.disk), std::move(file.path));
   shared_->changed.notify_all();
 }
 
@@ -104,14 +105,14 @@ bool KnownStorages::AwaitLooks() const {
 void KnownStorages::Keep(const File& file, const StorageIdentity& identity) {
   const std::lock_guard lock(shared_->mutex);
   shared_->outdated |= shared_->looked_at == file.disk;
-  std::erase_if(shared_->files, [&](const File& queued) { return queued.disk == file.disk; });
+  shared_->files.erase(file.disk);
   shared_->Put(file, identity);
 }
 
 void KnownStorages::Forget(const std::string& disk) {
   const std::lock_guard lock(shared_->mutex);
   shared_->outdated |= shared_->looked_at == disk;
-  std::erase_if(shared_->files, [&](const File& file) { return file.disk == disk; });
+  shared_->files.erase(disk);
   shared_->Remove(disk);
 }
 

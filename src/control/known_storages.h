@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which disk has which file or device, by what it is (storage_identity.h), so that two names of one file are seen to be one. What is not
-// known yet is looked at by a thread of its own, for storage that hangs may hold up nobody: at cleatd's start, and each time that a
-// disk is attached, since a path may lead elsewhere by then.
+// known yet is looked at by a thread of this class, since storage that hangs may hold up nobody else: at cleatd's start, and each time
+// that a disk is attached, since a path may lead elsewhere by then.
 //
 // Any thread.
 #pragma once
@@ -18,7 +18,7 @@ namespace cleat::control {
 
 class KnownStorages {
  public:
-  // For a file that hangs; others are looked at in far less.
+  // How long a caller waits for a file that hangs. All files of a host are looked at in far less.
   static constexpr std::chrono::milliseconds kPatience{2000};
 
   struct File {
@@ -31,15 +31,15 @@ class KnownStorages {
   KnownStorages(const KnownStorages&) = delete;
   KnownStorages& operator=(const KnownStorages&) = delete;
 
-  // What each is now. One that can't be examined is not known.
+  // Has the thread find out what each of these files is now. A file that can't be examined is not known.
   void Look(std::vector<File> files);
-  // Whether all of that was done within kPatience.
+  // Waits until all files were looked at, kPatience at most. Whether they were.
   bool AwaitLooks() const;
 
   void Keep(const File& file, const StorageIdentity& identity);
   void Forget(const std::string& disk);
   // Other disks that have any part of it: ids.
-  // Looks at those again: their files may have gone since, and their numbers may be others'.
+  // Looks again at the files of the disks that OthersWith would name: a file may have gone, and its inode be another file's.
   void LookAtOthersWith(const std::string& disk, const StorageIdentity& identity);
   std::vector<std::string> OthersWith(const std::string& disk, const StorageIdentity& identity) const;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/purge_timer.h"
 
+#include <pthread.h>
+
 #include "base/log.h"
 
 namespace cleat::control {
@@ -20,12 +22,13 @@ void PurgeTimer::Stop() {
 
 void PurgeTimer::Turn() {
   if (clock_.NowNs() - started_ns_ < kGraceNs) return;
-  // In a minute it is tried again.
+  // A purge that fails is tried again in the next turn.
   if (auto status = state_.PurgeExpired(); !status.ok())
     spdlog::warn("deleted disks whose time is over stay for now: {}", status.error().message);
 }
 
 void PurgeTimer::Run() {
+  pthread_setname_np(pthread_self(), "purge-timer");
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, kTurn, [this] { return stopping_; })) Turn();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purges the deleted disks whose time is over, once a minute; not in the first hour after cleatd's start, which is there for who
-// restarts it to rescue one, and for a host whose clock is still to be set. One thread of its own, from Start() to Stop().
+// Purges the deleted disks whose time is over, once a minute; not in the first hour after cleatd's start, for an
+// operator who restarts cleatd to rescue a disk, and for a host whose clock is still to be set. One thread of its own, from Start() to Stop().
 #pragma once
 
 #include <chrono>

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that several kinds of resources give alike, and etags. For the files of HostState.
+// Answers and notes that several kinds of resources give alike, and etags. For the files of HostState.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -43,6 +44,11 @@ inline Status CheckEtag(std::string_view resource, std::string_view wanted, uint
       fmt::format("{} was changed: its etag is '{}', not '{:.40}'. Get it, decide anew, and repeat", resource,
                   present, wanted),
       {{"etag", present}});
+}
+
+// Appends a note to a status' message.
+inline void AddNote(const std::optional<std::string>& note, std::string& message) {
+  if (note) message += (message.empty() ? "" : "; ") + *note;
 }
 
 }  // namespace cleat::control

@@ -62,7 +62,7 @@ constexpr char kBegin[] = "BEGIN IMMEDIATE";
 constexpr char kCommit[] = "COMMIT";
 constexpr char kRollback[] = "ROLLBACK";
 
-// Of a backup, between two of which others may write: 1 MiB or so.
+// Pages that a backup copies at a time, about 1 MiB; other writers have their turn in between.
 constexpr int kCopiedPages = 256;
 
 // Skips a revision: SQLite writes no page for a row that does not change.
@@ -123,7 +123,7 @@ std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
   return {row.engine, row.status};
 }
 
-// The columns that a disk has, kept or not; false when they can't be right.
+// Reads the columns that `disks` and `deleted_disks` share. False when they can't be right.
 bool ReadDisk(SqlRun& run, DiskRow& row) {
   row.id = run.Bytes(0);
   row.revision = run.Number(2);
@@ -229,7 +229,7 @@ Status Store::Prepare(bool expected) {
   return Ok{};
 }
 
-// Stores of before have none yet.
+// A store of schema 7 or older has no application_id yet.
 Status Store::CheckApplication() {
   const auto id = Number("PRAGMA application_id");
   if (!id.ok()) return id.error();
@@ -244,7 +244,7 @@ Status Store::CopyInto(sqlite3* copy) {
   sqlite3_backup* const backup = sqlite3_backup_init(copy, "main", db_, "main");
   if (backup == nullptr) return SqlError(copy, path_, "copying");
   int code = SQLITE_OK;
-  // What this connection writes in between gets into the copy by itself.
+  // SQLite puts what this connection writes in between into the copy by itself.
   while ((code = sqlite3_backup_step(backup, kCopiedPages)) == SQLITE_OK) {
     lock.unlock();
     std::this_thread::yield();
@@ -376,14 +376,12 @@ Status Store::EraseDisk(const std::string& id) {
 }
 
 Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
-  Status removed = InTransaction([&] {
+  return InTransaction([&] {
     Status status =
         tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(kPutDisk, WithSum(ValuesOf(*tombstone)));
     if (status.ok() && kept != nullptr) status = Step(kPutDeletedDisk, WithSum(ValuesOf(*kept)));
     return status;
   });
-  if (removed.ok() && kept == nullptr) CutLog();
-  return removed;
 }
 
 Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
@@ -406,7 +404,7 @@ Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
   return status;
 }
 
-// The rows have gone, whatever becomes of the log: its next start would overwrite it anyway.
+// A failure is logged and no more: the rows have gone, and the log is overwritten sooner or later.
 void Store::CutLog() {
   const std::lock_guard lock(mutex_);
   if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())

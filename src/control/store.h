@@ -30,7 +30,7 @@ namespace cleat::control {
 class Store {
  public:
   static constexpr const char* kFileName = "cleat.db";
-  // SQLite's application_id of its file, by which one is told from another program's database ("Clea").
+  // SQLite's application_id of a store's file ("Clea"), which tells it from other programs' databases.
   static constexpr uint64_t kApplicationId = 0x436c6561;
 
   // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
@@ -61,14 +61,16 @@ class Store {
   Status RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept);
   // In one transaction: what was kept by that revision goes, and the disk is there.
   Status UndeleteDisk(uint64_t kept_revision, const DiskRow& row);
-  // For good: also out of the file's unused pages and its log.
+  // Takes erased rows out of the store's log, too. For rows with keys; it costs several syncs.
+  void CutLog();
+  // Erases kept rows for good: also from the file's unused pages and from its log.
   Status PurgeDisks(std::span<const uint64_t> kept_revisions);
   Status EraseCluster(const std::string& id);
   Status EraseGroup(const std::string& id);
   Status EraseController(const std::string& id);
   Status EraseAttachment(const std::string& controller, const std::string& id);
 
-  // Copies all of it, as it is when it returns, into an empty database; others write meanwhile.
+  // Copies the whole store, as it is when this returns, into an empty database; others write meanwhile.
   Status CopyInto(sqlite3* copy);
   std::string folder() const { return path_.substr(0, path_.rfind('/')); }
 
@@ -90,14 +92,13 @@ class Store {
   Status Prepare(bool expected);
   Status CheckIntegrity();
   Status CheckApplication();
-  void CutLog();
   Result<uint64_t> Number(const char* sql);
   Status Execute(const char* sql);
   // Runs a prepared statement that gives no rows.
   Status Run(const char* sql, const std::vector<SqlValue>& values);
   // The same, with mutex_ and without a word of what it means for the store.
   Status Step(const char* sql, const std::vector<SqlValue>& values);
-  // What `work` does, all of it or nothing.
+  // Runs `work` in one transaction, which is undone if it fails.
   Status InTransaction(const std::function<Status()>& work);
   template <typename Row>
   Status PutTogether(const char* sql, std::span<const Row* const> rows);

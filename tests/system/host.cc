@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/path_lists.h"
 #include "ctl/engine_counters.h"
 #include "perf/deadline.h"
 #include "tests/support/paths.h"
@@ -126,8 +127,8 @@ std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vect
 }
 
 void Host::StartCleatd() {
-  // Tests name what they like; disk_files_test and paths_test are about what callers may name.
-  std::ofstream(Path("paths.conf")) << "files /\ndevices /\nsockets /\nkeys /\n";
+  // These tests put files where they like. What callers may name is for tests/unit/control/disk_files_test.cc.
+  std::ofstream(Path("paths.conf")) << PathLists::Everything().Text();
   std::vector<std::string> arguments{"--state-dir",     Path("state"),       "--listen", address(),
                                      "--engine-socket", Path("engine.sock"), "--paths",  Path("paths.conf"),
                                      "--log-level",     options_.log_level};

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "base/clock.h"
+#include "base/path_lists.h"
 
 namespace cleat::bench {
 namespace {
@@ -41,7 +42,7 @@ Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) 
   std::string folder = options.parent_dir + "/cleat-host-bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return ErrnoError(errno, "a folder in " + options.parent_dir);
   std::unique_ptr<BenchHost> host(new BenchHost(options, folder));
-  std::ofstream(folder + "/paths.conf") << "files /\ndevices /\nsockets /\nkeys /\n";
+  std::ofstream(folder + "/paths.conf") << PathLists::Everything().Text();
   auto cleatd = host->Spawn("cleatd",
                             {"--state-dir", folder + "/state", "--listen", host->address(), "--engine-socket",
                              host->EngineSocket(), "--paths", folder + "/paths.conf", "--log-level", "info"},

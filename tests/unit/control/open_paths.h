@@ -5,11 +5,13 @@
 #include <fstream>
 #include <string>
 
+#include "base/path_lists.h"
+
 namespace cleat::control {
 
 // For DaemonOptions::paths_file.
 inline std::string OpenPaths(const std::string& file) {
-  std::ofstream(file) << "files /\ndevices /\nsockets /\nkeys /\n";
+  std::ofstream(file) << PathLists::Everything().Text();
   return file;
 }
 
