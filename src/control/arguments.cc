@@ -76,7 +76,7 @@ void AddKeys(CLI::App& app, Arguments& arguments) {
 }
 
 Status MakeFolders(const DaemonOptions& options) {
-  // With the place for disks' files that callers may always name.
+  // disks/ is where callers may put disks' files if the operator lists no other place.
   if (auto status = MakeDirectory(options.state_dir + "/disks"); !status.ok()) return status;
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
@@ -109,7 +109,7 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
 
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   DaemonOptions options;
-  // The lists of paths compare it as text.
+  // PathLists compares it with callers' paths as text.
   options.state_dir = (std::filesystem::absolute(arguments.state_dir) / "").lexically_normal().parent_path();
   options.paths_file = arguments.paths_file;
   options.engine_socket = arguments.engine_socket.empty() ? DefaultEngineSocket() : arguments.engine_socket;

@@ -239,7 +239,7 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
           state_.ReportController(answered.info.id, controller, FromEngine(*view.actual));
           return;
         }
-        // One that is there stays as it was: it was only to be told its last disk.
+        // A controller that the engine already had stays as it was: the request only told it its last disk.
         if (!existed) view.actual.reset();
         FailController(answered, view, controller, existed ? "told its last disk" : "made", status);
       });

@@ -60,7 +60,8 @@ class Daemon {
   ~Daemon();
 
   HostState& state() { return *state_; }
-  // Reads the paths that callers may name, certificates and key-encryption keys, and opens the audit log anew. What is wrong with one is logged; the old one stays in use.
+  // Reads the paths that callers may name, certificates and key-encryption keys, and opens the audit log anew. What is
+  // wrong with one is logged; the old one stays in use.
   void Reload();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }

@@ -21,7 +21,7 @@ const DeletedDiskRow* DeletedDisks::Find(const std::string& id, uint64_t revisio
   return it == rows_.end() ? nullptr : &it->second;
 }
 
-// By the revision of the deletion: clocks may be set back.
+// The revision of the deletion gives the order, not its time: clocks may be set back.
 std::vector<const DeletedDiskRow*> DeletedDisks::Of(const std::string& id) const {
   std::vector<const DeletedDiskRow*> found;
   for (auto it = rows_.lower_bound({id, 0}); it != rows_.end() && it->first.first == id; ++it)

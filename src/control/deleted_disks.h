@@ -29,14 +29,14 @@ class DeletedDisks {
 
   const Rows& rows() const { return rows_; }
   size_t size() const { return rows_.size(); }
-  // Replaces the one of the same id and revision.
+  // Replaces the row of the same id and revision.
   void Put(DeletedDiskRow row);
   void Erase(const std::string& id, uint64_t revision) { rows_.erase({id, revision}); }
-  // Null when that one is not kept.
+  // Null when that disk is not kept.
   const DeletedDiskRow* Find(const std::string& id, uint64_t revision) const;
-  // All of that id, the one that was deleted last at the end.
+  // All disks that had that id, the one that was deleted last at the end.
   std::vector<const DeletedDiskRow*> Of(const std::string& id) const;
-  // Whose time is over.
+  // The disks whose purge_time has come at `now_s`.
   std::vector<const DeletedDiskRow*> Expired(uint64_t now_s) const;
 
  private:

@@ -70,7 +70,7 @@ Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
   return size_bytes;
 }
 
-// Of what was found, whatever the path leads to by now.
+// Checks the file that was found, whatever its path leads to by now.
 Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& spec, const UniqueFd& found) {
   auto identity = IdentifyStorage(found, what);
   if (!identity.ok()) return identity;

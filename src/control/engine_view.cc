@@ -240,7 +240,7 @@ std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& eng
     }
     return steps;
   }
-  // Before the next disk comes.
+  // The engine is told the last disk before it gets the next one.
   if (IsBehindLastDisk(intent, view)) {
     if (Ready(view.backoff, now_ns))
       steps.push_back({.kind = Step::Kind::kPutController, .standby = standby});

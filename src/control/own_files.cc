@@ -22,7 +22,7 @@ bool IsBelow(const std::string& path, const std::string& folder) {
   return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
 }
 
-// Where it is, without links; empty when that can't be said.
+// The path of what was opened, without links; empty when the kernel does not tell it.
 std::string RealPath(const UniqueFd& found) {
   std::error_code failed;
   const std::filesystem::path path = std::filesystem::read_symlink(PathOf(found), failed);
@@ -45,7 +45,7 @@ Error OwnFiles::Refuse(const std::string& what) const {
                   what, state_dir_));
 }
 
-// A folder with such a file is taken for a cleatd's, and nobody may make it look so.
+// CheckFolder takes a folder with a file of that name for a cleatd's state directory, so no disk may have that name.
 Status OwnFiles::CheckName(const std::string& path, const std::string& what) const {
   const std::string name = path.substr(path.rfind('/') + 1);
   return name.starts_with(Store::kFileName) ? Status(Refuse(what)) : Status(Ok{});
@@ -55,7 +55,7 @@ Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what)
   const std::string disks = state_dir_ + "/disks";
   const bool of_disks = folder == disks || IsBelow(folder, disks);
   if (!of_disks && (folder == state_dir_ || IsBelow(folder, state_dir_))) return Refuse(what);
-  // Another cleatd's.
+  // The state directory of another cleatd.
   std::error_code failed;
   if (!folder.empty() && std::filesystem::exists(folder + "/" + Store::kFileName, failed))
     return Refuse(what);
@@ -67,7 +67,7 @@ Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) con
   if (auto status = CheckName(path, what); !status.ok()) return status;
   if (auto status = CheckFolder(path.substr(0, path.rfind('/')), what); !status.ok()) return status;
   struct stat info {};
-  // What a guest has written to a disk's only name is its own business.
+  // A file with one name that looks like a store is a guest's disk with such content, or a copy that nobody uses.
   const bool linked = fstat(found.get(), &info) == 0 && info.st_nlink > 1;
   return IsAmongOurs(found) || (linked && IsStore(found)) ? Status(Refuse(what)) : Status(Ok{});
 }
@@ -78,7 +78,7 @@ Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& na
   return CheckFolder(RealPath(folder), what);
 }
 
-// By any name.
+// Known by its header, whatever its name.
 bool OwnFiles::IsStore(const UniqueFd& found) {
   constexpr std::string_view kMagic("SQLite format 3\0", 16);
   constexpr size_t kApplicationIdAt = 68;  // big-endian (https://www.sqlite.org/fileformat.html, 1.3)
@@ -93,7 +93,7 @@ bool OwnFiles::IsStore(const UniqueFd& found) {
   return std::equal(kMagic.begin(), kMagic.end(), header.begin()) && id == Store::kApplicationId;
 }
 
-// By another name: a hard link, a bind mount.
+// Finds files of the state directory under other names: hard links, bind mounts.
 bool OwnFiles::IsAmongOurs(const UniqueFd& found) const {
   struct stat asked {};
   if (fstat(found.get(), &asked) != 0) return false;

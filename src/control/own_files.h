@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that cleatd lives by, its store and keys, which may never become a disk: a guest that wrote to one would take the host with it.
-// Whatever name leads to them: what counts is what was opened. Of cleatd's state directory, disks may be below disks/ only.
+// What was opened counts, whatever name led to it. Of cleatd's state directory, disks may be below disks/ only.
 //
 // Immutable; any thread. Blocks on the file system.
 #pragma once

@@ -16,7 +16,7 @@ namespace {
 
 constexpr PathKind kKinds[] = {PathKind::kFile, PathKind::kDevice, PathKind::kSocket, PathKind::kKey};
 
-// With the API's reason.
+// Gives the lists' refusals the API's reason.
 Error WithReason(const Error& error) {
   if (error.code != ErrorCode::kInvalidArgument) return error;
   return Refuse(v1::REASON_PATH_NOT_ALLOWED, error.message);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which paths callers may give cleatd for disks' files, controllers' sockets and clusters' conf files: those that the host's operator
-// lists (base/path_lists.h), whatever the caller's role, and never a file by which a cleatd lives. Asked when something is made;
-// what is there already stays served, and is named.
+// lists (base/path_lists.h), whatever the caller's role, and never a file by which a cleatd lives. The policy is asked when something is
+// made; what is stored already stays served, and is named.
 //
-// Any thread. Blocks on the file system where it says "opens".
+// Any thread. Methods that open something block on the file system.
 #pragma once
 
 #include <memory>
@@ -32,16 +32,16 @@ class PathPolicy {
 
   // A disk's file or device, opened without any effect on it (O_PATH). `what` begins errors; kPermissionDenied when it may not be one.
   Result<UniqueFd> FindDisk(const std::string& path, const std::string& what) const;
-  // The same of one that is a disk already, and stays one wherever it lies; never a store.
+  // The same for a file that is a disk already: it may lie anywhere, but not be a store.
   Result<UniqueFd> FindStoredDisk(const std::string& path, const std::string& what) const;
   // The folder, opened likewise, in which a disk's file may be made.
   Result<UniqueFd> FolderOfNewDisk(const std::string& path, const std::string& what) const;
-  // Opens the folder if it is there: QEMU's come with the VM.
+  // Opens the socket's folder if it is there; QEMU's folders come with the VM.
   Status CheckSocket(const std::string& path, const std::string& what) const;
-  // Opens it if it is there.
+  // Opens the conf file if it is there.
   Status CheckKeys(const std::string& path, const std::string& what) const;
 
-  // Why new things like those would be refused; nothing when they would not. Look at the text alone.
+  // Why a new disk, controller or cluster with that path would be refused; nothing when it would not. Compares text, opens nothing.
   std::optional<std::string> WhyUnlisted(PathKind kind, const std::string& path) const;
 
  private:

@@ -59,7 +59,7 @@ std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
   return request.parent() + "/attachments/" + id;
 }
 
-// A caller that goes away ends it.
+// Ends early when the caller goes away.
 grpc::Status Send(const StoreBackup& backup, grpc::ServerWriter<v1::BackupStoreResponse>& writer) {
   v1::BackupStoreResponse piece;
   *piece.mutable_info() = backup.info;

@@ -36,7 +36,7 @@ std::optional<dev_t> DeviceIn(const std::string& path) {
   return std::nullopt;
 }
 
-// Of a loop device that has a file.
+// The file behind an opened loop device.
 std::optional<StorageIdentity> FileOfLoop(const UniqueFd& opened) {
   const UniqueFd device = ReopenAs(opened, O_RDONLY | O_NONBLOCK);
   loop_info64 info{};
@@ -46,7 +46,7 @@ std::optional<StorageIdentity> FileOfLoop(const UniqueFd& opened) {
   return file;
 }
 
-// The same as sysfs tells it.
+// The same by the device's number, from sysfs: what was opened may be a partition, which does not know LOOP_GET_STATUS64.
 std::optional<StorageIdentity> FileOfLoop(dev_t device, const std::string& sysfs) {
   std::ifstream stream(
       fmt::format("{}/dev/block/{}:{}/loop/backing_file", sysfs, major(device), minor(device)));
@@ -93,7 +93,6 @@ Result<StorageIdentity> IdentifyStorage(const UniqueFd& opened, const std::strin
     if (const auto file = FileOfLoop(opened)) return *file;
   }
   const StorageIdentity identity = IdentifyDevice(info.st_rdev, sysfs);
-  // A partition of a loop device, which has no such call.
   if (major(identity.whole.device) != LOOP_MAJOR) return identity;
   const auto file = FileOfLoop(identity.whole.device, sysfs);
   return file ? *file : identity;

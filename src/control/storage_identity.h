@@ -17,7 +17,7 @@ namespace cleat::control {
 
 struct StorageIdentity {
   enum class Kind : uint8_t { kFile, kDevice };
-  // Of those that may share anything, the same: the file, or the whole device.
+  // The file, or the device with all of its partitions. Storages with different ones share nothing.
   struct Whole {
     Kind kind = Kind::kFile;
     dev_t device = 0;    // of the file's file system, or the device itself
@@ -36,8 +36,8 @@ struct StorageIdentity {
   bool operator==(const StorageIdentity&) const = default;
 };
 
-// Of what was opened, O_PATH will do: a regular file or a block device, else kFailedPrecondition. `what` begins errors. Blocks on the file
-// system. `sysfs` is where the kernel tells about devices.
+// Identifies a regular file or a block device by what was opened, for which O_PATH is enough; kFailedPrecondition for anything else. `what`
+// begins errors. `sysfs` is where the kernel tells about devices. Blocks on the file system.
 Result<StorageIdentity> IdentifyStorage(const UniqueFd& opened, const std::string& what,
                                         const std::string& sysfs = "/sys");
 // The device's part of its whole, as sysfs says.

@@ -34,13 +34,13 @@ class TemporaryDatabase {
   TemporaryDatabase(const TemporaryDatabase&) = delete;
   TemporaryDatabase& operator=(const TemporaryDatabase&) = delete;
 
-  // Of mode 0600.
+  // Makes the file, of mode 0600.
   Status Open() {
     const UniqueFd made(mkostemp(path_.data(), O_CLOEXEC));
     if (!made.valid()) return ErrnoError(errno, fmt::format("a backup can't be made as '{}'", path_));
     if (sqlite3_open_v2(path_.c_str(), &db_, SQLITE_OPEN_READWRITE, nullptr) != SQLITE_OK)
       return Failed("open");
-    // It is thrown away if anything goes wrong.
+    // SQLite need not protect the copy from a crash: one that is not finished is thrown away.
     return Execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF");
   }
   Status Execute(const char* sql) {

@@ -16,12 +16,12 @@ struct StoreBackup {
   UniqueFd file;  // of info.size_bytes; it has no name any more
 };
 
-// Takes the room of the store once more, in its folder. kDataLoss when the copy does not pass SQLite's check. `newest`: the last
+// Makes a copy in the store's folder, where it takes as much room as the store. kDataLoss when the copy does not pass SQLite's check. `newest`: the last
 // revision that was handed out. A cleatd that starts from the copy goes on from there, not from the end of the revisions that are
 // reserved, so that what engines were given since is newer to it, and left alone (Conductor::IsForeign).
 Result<StoreBackup> BackUp(Store& store, uint64_t newest);
 
-// What a cleatd that ended in the middle of a backup has left in the folder.
+// Removes what a cleatd that ended in the middle of a backup has left in the folder.
 void RemoveUnfinishedBackups(const std::string& folder);
 
 }  // namespace cleat::control

@@ -14,7 +14,7 @@ template <typename Resource>
 using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
 Table TableOf(const Repeated<v1::Disk>& disks);
-// Of the disks, those that are deleted, and kept; and a table of such.
+// The deleted disks among these, and a table of deleted disks.
 Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks);
 Table TableOfDeleted(const Repeated<v1::Disk>& disks);
 Table TableOf(const Repeated<v1::Cluster>& clusters);

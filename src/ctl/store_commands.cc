@@ -36,7 +36,7 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  // Of mode 0600.
+  // Makes the file, of mode 0600.
   Status Open() {
     fd_ = UniqueFd(mkostemp(unfinished_.data(), O_CLOEXEC));
     return fd_.valid() ? Status(Ok{}) : Status(Failed());
@@ -62,7 +62,7 @@ class NewFile {
   bool Rename(bool replace) const {
     const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
     if (renameat2(AT_FDCWD, unfinished_.c_str(), AT_FDCWD, path_.c_str(), flags) == 0) return true;
-    // A file system that can't, NFS for one.
+    // Some file systems don't know RENAME_NOREPLACE; NFS is one.
     if (replace || errno != EINVAL || link(unfinished_.c_str(), path_.c_str()) != 0) return false;
     unlink(unfinished_.c_str());
     return true;

@@ -164,8 +164,9 @@ Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t qu
       fcntl(area.file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return ErrnoError(errno, "sizing the in-flight log");
   }
-  // What this guest puts into its rings is for this disk, though nothing of it may be fetched before another one is here. The first
-  // ring's log says so: where the others' begin is open while nothing is negotiated.
+  // What the guest queues from now on is for this disk, even if another disk is attached before anybody fetches it. So the region names
+  // this disk before any ring is served; in the first ring's log only, since where the others begin is open until features are
+  // negotiated.
   const uint64_t owner = log_disk_.value();
   if (pwrite(area.file.get(), &owner, sizeof(owner), virtio::kInflightOwnerAt) != sizeof(owner))
     return ErrnoError(errno, "writing the in-flight log's owner");

@@ -8,7 +8,7 @@ namespace cleat::virtio {
 InflightOwner OwnerOf(const uint8_t* base) {
   InflightOwner owner;
   owner.disk = DiskIdentity(LoadShared<uint64_t>(base + kInflightOwnerAt, std::memory_order_acquire));
-  // One that was forgotten after a stop has no version, and says still whose it was and how long its table is.
+  // A log that was forgotten after a stop (ForgetInflight) has version 0, but it still names its disk and the length of its table.
   owner.used =
       LoadShared<uint16_t>(base + kInflightVersionAt, std::memory_order_acquire) != 0 ||
       (owner.disk.known() && LoadShared<uint16_t>(base + kInflightDescNumAt, std::memory_order_acquire) != 0);

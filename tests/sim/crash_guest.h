@@ -52,11 +52,11 @@ class CrashGuest final : public SimPeer, public Actor {
     std::function<bool()> may_reset;
   };
   void ReplaceDisk(Replacement next);
-  // It is back, before that.
+  // The first disk is attached again before the guest has forgotten it.
   void KeepDisk() { next_.reset(); }
   bool replacing() const { return next_.has_value(); }
   bool resetting() const { return resetting_ || unit_resetting_; }
-  // It is past the beginning of its device, where nothing has reached any disk.
+  // The guest has an in-flight region, so its device has been started with a disk.
   bool has_log() const { return inflight_bytes_ != nullptr; }
   void AddLoad(uint64_t requests) { budget_ += requests; }
 

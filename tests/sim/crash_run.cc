@@ -128,7 +128,7 @@ void CrashRun::AddVm(uint32_t index) {
   vms_.push_back(std::move(vm));
 }
 
-// Of the VM whose guest came last.
+// Adds a disk to the VM whose guest was made last.
 void CrashRun::AddMedium(CrashVm& vm, const CrashMedium::Plan& plan) {
   constexpr uint64_t kStore = 1;
   CrashGuest& guest = *guests_.back();

@@ -55,7 +55,7 @@ Task<void> CrashSwaps::Store(CrashVm& vm, DiskIdentity last) {
 
 void CrashSwaps::PutEverywhere(const CrashVm& vm) {
   for (EngineProcess* process : processes_) {
-    // It may have given the controller away.
+    // The process may have given the controller away.
     if (!process->terminating() && process->engine().ControllerByName(EngineProcess::ControllerOf(vm)))
       Fails(vm, "telling the last disk", process->PutController(vm, EngineProcess::Stance::kServe));
   }
@@ -126,7 +126,7 @@ Task<bool> CrashSwaps::Exchange(CrashVm& vm, EngineProcess& process) {
   co_return !Fails(vm, "attaching the next disk", co_await std::move(attach));
 }
 
-// To the disk that the guest still knows. It may be reset meanwhile, and have forgotten it.
+// Attaches the disk again that the guest still knows. The guest may be reset meanwhile, and have forgotten it.
 Task<void> CrashSwaps::Return(CrashVm& vm, EngineProcess& process) {
   CrashGuest& guest = GuestOf(vm);
   if (kill_.dead() || !guest.replacing() || guest.resetting()) co_return;

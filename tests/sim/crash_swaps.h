@@ -30,12 +30,12 @@ class CrashSwaps {
   // Who is told what is stored, while they live. None: all have ended, or died.
   void SetProcesses(std::vector<EngineProcess*> processes);
 
-  // Under running guests, by that process; of virtio-blk, whose guests don't notice. Busy until it is done.
+  // Swaps the disks of virtio-blk controllers under their guests, who don't notice, through that process. Busy until it is done.
   void SwapUnderGuests(EngineProcess& process);
-  // While no process is there. Of virtio-scsi only where all that the guest had asked for was recorded as the first
-  // disk's when the last process died, and has landed: what nobody has fetched yet is for whatever disk the target has
-  // then, of which the guest is told by a unit attention; and its requests are answered at once, which gives it their
-  // memory back.
+  // Swaps disks while no process is there. A virtio-scsi disk is left alone unless all that its guest had asked for was
+  // recorded as that disk's when the last process died, and has landed: a request that nobody has fetched yet is for
+  // whatever disk the target has then, of which a unit attention tells the guest; and recorded requests are answered at
+  // once, which gives the guest their memory back.
   void SwapBetweenProcesses();
   // The process dies: its media know yet what it has asked for.
   void OnDeath();

@@ -87,7 +87,7 @@ TEST_F(ConductorTest, DetachComesBeforeDelete) {
   ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
   AwaitGone("a");
   Requests requests = engine_.TakeRequests();
-  // It may be told its last disk in between.
+  // The engine may be told the controller's last disk in between.
   std::erase(requests, "PutController controllers/a");
   EXPECT_EQ(requests, (Requests{"Detach controllers/a 0", "DeleteController controllers/a"}));
   EXPECT_TRUE(state_->DeleteDisk(DeleteDisk("d")).ok());

@@ -186,7 +186,7 @@ TEST_F(OwnFilesTest, NoneBecomesADisk) {
   EXPECT_EQ(ReasonOfCreate(request), v1::REASON_UNSPECIFIED) << message_;
 }
 
-// Or nobody could make a disk in that folder any more.
+// A disk called cleat.db would keep everybody from making disks in its folder.
 TEST_F(OwnFilesTest, NoDiskMakesAFolderLookLikeACleatds) {
   for (const char* name : {"cleat.db", "cleat.db-wal"}) {
     auto request = FileDisk("own", state_dir_ + "/disks/" + name);

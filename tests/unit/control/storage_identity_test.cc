@@ -142,7 +142,7 @@ TEST_F(KnownStoragesTest, APathIsLookedAtAnew) {
   EXPECT_EQ(OthersWith(dir_ / "a"), Disks{"first"});
 }
 
-// Its inode may be another file's by then.
+// A removed file's inode may be another file's by then.
 TEST_F(KnownStoragesTest, OneThatIsGoneIsNobodys) {
   const auto identity = *Identify(dir_ / "a");
   known_.Keep({"first", dir_ / "a"}, identity);

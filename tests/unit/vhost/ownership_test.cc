@@ -224,7 +224,7 @@ TEST_F(DriverMemoryTest, ARegionThatWasUsedSaysWhoseRequestsItHas) {
   EXPECT_TRUE(Learnt().used_log);
 }
 
-// What its guest has put into its rings by then is for the first disk, though nobody has fetched it.
+// What a guest has queued before another disk is attached is for the first disk, though nobody has fetched it.
 TEST_F(DriverMemoryTest, ARegionSaysWhoseGuestItWasMadeForBeforeAnyRingIsServed) {
   HandIn();
   Reconnect(DiskIdentity::Of(1, 8));
