@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/listed_open.h"
 #include "base/log.h"
 #include "base/scheduling.h"
 #include "keys/secret_arena.h"
@@ -162,9 +163,16 @@ std::string RadosClient::Core::SettingText(const std::string& name, const std::s
 
 Status RadosClient::Core::Configure(rados_t handle) {
   if (!cluster->conf_file.empty()) {
-    const int read = rados_conf_read_file(handle, cluster->conf_file.c_str());
-    if (read < 0)
-      return CephError(read, cluster->name + ": its conf file " + cluster->conf_file + " can't be read");
+    const std::string what = cluster->name + ": its conf file " + cluster->conf_file;
+    UniqueFd file;
+    if (cluster->conf_opener.open) {
+      auto opened = cluster->conf_opener.open(cluster->conf_file, what);
+      if (!opened) return std::move(opened).error();
+      file = std::move(opened).value();
+    }
+    const std::string path = file ? PathOf(file) : cluster->conf_file;
+    const int read = rados_conf_read_file(handle, path.c_str());
+    if (read < 0) return CephError(read, what + " can't be read");
   }
   for (const auto& [name, value] : ClusterSettings(*cluster)) {
     const int set = rados_conf_set(handle, name.c_str(), value.c_str());

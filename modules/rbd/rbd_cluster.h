@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "keys/secret.h"
 
 namespace cleat::modules {
@@ -35,13 +37,21 @@ class ClusterKey {
   std::shared_ptr<const keys::Secret> key_;
 };
 
+// Opens a conf file for reading; blocks on the file system. Clusters that differ in this alone are the same.
+struct ConfOpener {
+  std::function<Result<UniqueFd>(const std::string& path, const std::string& what)>
+      open;  // empty: wherever the path leads
+  bool operator==(const ConfOpener&) const { return true; }
+};
+
 struct ClusterOptions {
   bool operator==(const ClusterOptions&) const = default;
 
   std::string name;       // "clusters/ID": what errors call it
   std::string monitors;   // "10.0.0.1,10.0.0.2", as ceph.conf's `mon host`; or empty, and
   std::string conf_file;  // a ceph.conf that has them. With both, `monitors` wins.
-  std::string user;       // "cleat" for client.cleat
+  ConfOpener conf_opener;
+  std::string user;  // "cleat" for client.cleat
   ClusterKey key;
   uint32_t images_per_client = kImagesPerClientDefault;
   // To connect, and for each question to the monitors. Never for I/O: that waits, however long it takes.

@@ -4,11 +4,14 @@
 // through bounce buffers.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "block/device.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
@@ -19,14 +22,20 @@ namespace cleat::modules {
 // The most that one discard or write zeroes may cover: what a file system frees in a few milliseconds.
 inline constexpr uint64_t kUringZeroBytesMax = uint64_t{256} << 20;
 
+// Finds what is at a path, O_PATH: without any effect on it. `what` begins errors. Blocks on the file system.
+using FindFile = std::function<Result<UniqueFd>(const std::string& path, const std::string& what)>;
+// Wherever the path leads.
+Result<UniqueFd> FindAnyFile(const std::string& path, const std::string& what);
+
 struct UringOptions {
   UringOptions(block::DiskShape s, std::string file_path, block::AccessMode mode)
       : shape(std::move(s)), path(std::move(file_path)), access(mode) {}
 
   block::DiskShape shape;
   std::string path;
-  block::AccessMode access;  // kReadOnly opens the file read-only
-  bool direct_io = true;     // O_DIRECT where possible
+  block::AccessMode access;     // kReadOnly opens the file read-only
+  FindFile find = FindAnyFile;  // on `blocking`
+  bool direct_io = true;        // O_DIRECT where possible
   // How long Acquire waits for the lock: a predecessor that was killed keeps it until the kernel has ended its last I/O,
   // which was seen to take 7 s.
   uint64_t lock_wait_ns = 10 * kNsPerSecond;
@@ -37,7 +46,7 @@ struct UringOptions {
 // file that the I/O uses; the kernel keeps it until the last I/O has ended, also when this process is
 // killed).
 //   kNotFound            no such file
-//   kPermissionDenied    may not be opened (so)
+//   kPermissionDenied    may not be opened (so), or as `find` says
 //   kFailedPrecondition  neither file nor block device; smaller than the disk
 //   kUnimplemented       io_uring is forbidden on this host
 // Acquire waits (lock_wait_ns) for a lock that others have.

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <memory>
 
+#include "base/listed_open.h"
 #include "base/log.h"
 #include "modules/uring/uring.h"
 
@@ -156,11 +157,20 @@ Status Claim(UringFile& file, const std::string& what) {
 
 }  // namespace
 
+Result<UniqueFd> FindAnyFile(const std::string& path, const std::string& what) {
+  UniqueFd found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!found) return ErrnoError(errno, what + " can't be opened");
+  return found;
+}
+
 Result<UringFile> OpenUringFile(const UringOptions& options) {
   const std::string what = options.shape.name + ": " + options.path;
-  struct stat status {};
   // First without opening: opening a pipe or a terminal has effects.
-  if (stat(options.path.c_str(), &status) != 0) return WhyNotOpen(errno, options, what);
+  const auto found = options.find(options.path, what);
+  if (!found && found.error().code == ErrorCode::kNotFound) return WhyNotOpen(ENOENT, options, what);
+  if (!found) return found.error();
+  struct stat status {};
+  if (fstat(found.value().get(), &status) != 0) return ErrnoError(errno, what + ": fstat");
   const auto usable = [&status] { return S_ISREG(status.st_mode) || S_ISBLK(status.st_mode); };
   const auto unusable = [&] {
     if (S_ISDIR(status.st_mode)) return WhyNotOpen(EISDIR, options, what);
@@ -171,10 +181,8 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
 
   UringFile file;
   const int access = options.access == AccessMode::kReadWrite ? O_RDWR : O_RDONLY;
-  file.fd = UniqueFd(open(options.path.c_str(), access | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  file.fd = ReopenAs(found.value(), access | O_NONBLOCK | O_NOCTTY);
   if (!file.fd) return WhyNotOpen(errno, options, what);
-  if (fstat(file.fd.get(), &status) != 0) return ErrnoError(errno, what + ": fstat");
-  if (!usable()) return unusable();
   file.block_device = S_ISBLK(status.st_mode);
 
   const auto bytes = SizeOf(file.fd.get(), status, what);

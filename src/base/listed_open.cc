@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <glob.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,6 +43,58 @@ UniqueFd OpenBeneath(const UniqueFd& folder, std::string_view path, uint64_t fla
   if (!at || (flags & O_PATH) != 0) return at;
   return ReopenAs(at, static_cast<int>(flags));
 }
+
+// A path that is walked name by name, and grows by what the links on it say.
+class Walk {
+ public:
+  static constexpr int kLinksMax = 40;  // as the kernel's
+
+  Walk(const std::string& path, const std::string& what) : rest_(path), what_(what) {}
+
+  Result<UniqueFd> Run() {
+    Status status = GoToRoot();
+    while (status.ok() && !rest_.empty()) {
+      const std::string name = rest_.substr(0, rest_.find('/'));
+      rest_.erase(0, name.size() + 1);
+      if (!name.empty()) status = Step(name);
+    }
+    if (!status.ok()) return std::move(status).error();
+    return std::move(at_);
+  }
+
+ private:
+  Status GoToRoot() {
+    at_ = UniqueFd(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    return at_ ? Status(Ok{}) : Status(ErrnoError(errno, what_ + ": the root folder can't be opened"));
+  }
+  Status Step(const std::string& name) {
+    UniqueFd next(openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (!next || fstat(next.get(), &info) != 0) return ErrnoError(errno, what_ + " can't be opened");
+    if (S_ISLNK(info.st_mode)) return Follow(next, info.st_uid);
+    at_ = std::move(next);
+    return Ok{};
+  }
+  Status Follow(const UniqueFd& link, uid_t owner) {
+    if (owner != 0 && owner != geteuid()) {
+      return Error(ErrorCode::kInvalidArgument,
+                   what_ + " leads through a symbolic link of user " + std::to_string(owner) +
+                       ", who may let it lead anywhere: have root make the link, or name what it leads to");
+    }
+    if (++links_ > kLinksMax) return ErrnoError(ELOOP, what_ + " can't be opened");
+    std::string target(PATH_MAX, '\0');
+    const ssize_t size = readlinkat(link.get(), "", target.data(), target.size());
+    if (size < 0) return ErrnoError(errno, what_ + ": a symbolic link on its way can't be read");
+    target.resize(static_cast<size_t>(size));
+    rest_ = rest_.empty() ? target : target + "/" + rest_;
+    return target.starts_with('/') ? GoToRoot() : Status(Ok{});
+  }
+
+  std::string rest_;
+  const std::string& what_;
+  UniqueFd at_;
+  int links_ = 0;
+};
 
 Error WhyNot(int error_number, const std::string& what, const std::string& entry) {
   if (error_number == ELOOP) {
@@ -157,6 +210,17 @@ Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const s
     return fd;
   }
   return OpenBelow(lists, kind, folder, O_PATH | O_DIRECTORY, what + ": the folder " + folder);
+}
+
+Result<UniqueFd> FindByTrustedLinks(const std::string& path, const std::string& what) {
+  return Walk(path, what).Run();
+}
+
+Result<UniqueFd> FindListedSocket(const PathLists& lists, const std::string& path, const std::string& what) {
+  auto socket = OpenBelow(lists, PathKind::kSocket, path, O_PATH, what);
+  struct stat info {};
+  if (!socket.ok() || fstat(socket->get(), &info) != 0 || !S_ISLNK(info.st_mode)) return socket;
+  return WhyNot(ELOOP, what, path);
 }
 
 UniqueFd ReopenAs(const UniqueFd& found, int flags) {

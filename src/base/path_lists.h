@@ -29,7 +29,8 @@ class PathLists {
  public:
   static constexpr const char* kDefaultPath = "/etc/cleat/paths.conf";
   static constexpr size_t kEntriesMax = 64;  // of a kind
-  static constexpr size_t kFileBytesMax = 64 << 10;
+  static constexpr size_t kFileBytesMax =
+      48 << 10;  // what Text() gives of it fits a message between engine and cleatd
 
   // What holds without a file, for processes with these folders.
   static PathLists Defaults(const std::string& state_dir, const std::string& runtime_dir);

@@ -92,6 +92,9 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
     return ReportEngine(info, false, message);
   }
   ReportEngine(info, true, "");
+  state_.ReportEnginePaths(info.id, info.path_lists);
+  // It may have read the list before it was changed.
+  if (!state_.PathDifferenceOf(info.id).empty()) AskReadPathLists(engine);
   TakeInventory(engine, inventory);
   state_.PlaceControllers();
 
@@ -116,6 +119,27 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   for (const std::string& controller : controllers) Look(controller);
   // It may stand by for one that died while it was away.
   for (const std::string& dead : std::set<std::string>(dead_)) TakeOverFrom(dead);
+}
+
+void Conductor::AskReadPathLists(EngineView& engine) {
+  if (engine.info.protocol < kProtocolPathLists) return;
+  engine::v1::Envelope envelope;
+  envelope.mutable_read_path_lists();
+  link_.Request(engine.info.peer, std::move(envelope), {},
+                [this, id = engine.info.id](const engine::v1::Reply& reply, const UniqueFd&) {
+                  if (!reply.ok())
+                    spdlog::error("{}: its list of paths stays as it was: {}", EngineName(id),
+                                  reply.message());
+                  const std::string difference = state_.PathDifferenceOf(id);
+                  if (!difference.empty()) spdlog::warn("{}: {}", EngineName(id), difference);
+                });
+}
+
+// What stands by there may have to go, or can stand by now.
+void Conductor::TakePathLists(EngineView& engine, const std::string& text) {
+  state_.ReportEnginePaths(engine.info.id, text);
+  if (engine.info.stands_by_for.empty()) return;
+  for (const std::string& controller : state_.ControllersOn(engine.info.stands_by_for)) Look(controller);
 }
 
 void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
@@ -246,6 +270,8 @@ void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
       if (!group.empty()) LookAtGroup(*engine, group);
       return;
     }
+    case engine::v1::StatusEvent::kPathLists:
+      return TakePathLists(*engine, event.path_lists());
     case engine::v1::StatusEvent::kCeph:
       engine->ceph = FromEngine(event.ceph());
       return ReportEngine(engine->info, true, "");
@@ -297,6 +323,9 @@ void Conductor::OnWake() {
   for (const std::string& group : changed.groups) LookAtGroup(group);
   for (const std::string& cluster : changed.clusters) LookAtCluster(cluster);
   for (const std::string& controller : changed.controllers) Look(controller);
+  if (changed.paths) {
+    for (auto& [peer, engine] : engines_) AskReadPathLists(engine);
+  }
   if (changed.upgrade) {
     if (auto intent = state_.RunningUpgrade()) BeginUpgrade(std::move(*intent));
   }

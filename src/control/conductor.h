@@ -76,6 +76,10 @@ class Conductor final : public EngineLink::Events {
     std::string cluster = {};  // or
   };
 
+  // Lists of paths.
+  void TakePathLists(EngineView& engine, const std::string& text);
+  void AskReadPathLists(EngineView& engine);
+
   // Meeting and parting.
   void TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory);
   bool IsForeign(const engine::v1::Inventory& inventory);

@@ -165,7 +165,11 @@ std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
     const std::string to = move == moves_.end() ? successor : move->second.to;
     // One that was asked to take it may have it, though its connection is lost.
     const bool may_serve = move != moves_.end() && MayServe(controller, move->second);
-    if (!may_serve && IsMigrating(state_.IntentOf(controller))) continue;
+    const ControllerIntent intent = state_.IntentOf(controller);
+    if (!may_serve && IsMigrating(intent)) continue;
+    // Nor one that the standby has not prepared, since that one's lists exclude its paths.
+    const bool stands_by = move == moves_.end() && !upgrading;
+    if (stands_by && intent.exists && !intent.prepared_on.contains(to)) continue;
     if (!to.empty() && (FindByName(to) != nullptr || may_serve))
       heirs.push_back({.controller = controller, .engine = to});
   }

@@ -183,6 +183,7 @@ void Daemon::SayWhatIsUnlisted() {
 void Daemon::Reload() {
   if (auto status = paths_->Reload(); status.ok()) {
     SayWhatIsUnlisted();
+    state_->PathsChanged();
   } else {
     spdlog::error("the paths that callers may name stay as they were: {}", status.error().message);
   }

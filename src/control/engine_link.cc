@@ -319,7 +319,8 @@ void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
                .protocol = std::min(kProtocol, hello.protocol_max()),
                .reactors = hello.reactors(),
                .controllers_max = hello.controllers_max(),
-               .stands_by_for = hello.stands_by_for()};
+               .stands_by_for = hello.stands_by_for(),
+               .path_lists = hello.path_lists()};
   if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
   ForgetProcess(hello);

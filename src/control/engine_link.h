@@ -36,12 +36,13 @@ struct EngineInfo {
   uint32_t reactors = 0;
   uint32_t controllers_max = 0;
   std::string stands_by_for = {};  // an engine's name; empty: none
+  std::string path_lists = {};     // as it said at its hello; empty: it is of before version 4
 };
 
 class EngineLink {
  public:
   // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
-  static constexpr uint32_t kProtocol = 3;
+  static constexpr uint32_t kProtocol = 4;
   static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kInventoryMax = 65536;  // objects in an inventory

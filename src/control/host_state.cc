@@ -77,34 +77,6 @@ uint64_t HostState::NextRevision() {
   return revision_;
 }
 
-// ---- Paths that may not be named any more ----
-
-std::optional<std::string> HostState::WhyUnlisted(const DiskRow& row) const {
-  if (!row.spec.has_file()) return std::nullopt;
-  return paths_->WhyUnlisted(PathKind::kFile, row.spec.file().path());
-}
-
-std::optional<std::string> HostState::WhyUnlisted(const ControllerRow& row) const {
-  return paths_->WhyUnlisted(PathKind::kSocket, row.spec.socket_path());
-}
-
-std::optional<std::string> HostState::WhyUnlisted(const ClusterRow& row) const {
-  if (row.spec.conf_file().empty()) return std::nullopt;
-  return paths_->WhyUnlisted(PathKind::kKey, row.spec.conf_file());
-}
-
-std::map<std::string, std::string> HostState::Unlisted() {
-  std::map<std::string, std::string> unlisted;
-  const auto add = [&](std::string name, const auto& row) {
-    if (auto why = WhyUnlisted(row)) unlisted.emplace(std::move(name), std::move(*why));
-  };
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, entry] : disks_) add(DiskName(id), entry.row);
-  for (const auto& [id, entry] : controllers_) add(ControllerName(id), entry.row);
-  for (const auto& [id, entry] : clusters_) add(ClusterName(id), entry.row);
-  return unlisted;
-}
-
 // ---- Showing ----
 
 uint64_t HostState::KnownSize(const DiskEntry& entry) const {
@@ -199,6 +171,10 @@ v1::Engine HostState::Show(const std::string& id, const EngineEntry& entry) cons
   engine.set_name(EngineName(id));
   *engine.mutable_status() = entry.status;
   if (entry.upgrade) *engine.mutable_status()->mutable_upgrade() = *entry.upgrade;
+  if (std::string note = PathNote(id, entry); !note.empty()) {
+    AddNote(note, *engine.mutable_status()->mutable_message());
+    engine.mutable_status()->set_path_difference(std::move(note));
+  }
   engine.set_revision(entry.revision);
   return engine;
 }

@@ -39,6 +39,7 @@
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/deleted_disks.h"
+#include "control/engine_paths.h"
 #include "control/group_commit.h"
 #include "control/known_storages.h"
 #include "control/memory_keeper.h"
@@ -123,6 +124,7 @@ struct ChangedIntent {
   std::set<std::string> groups;
   std::set<std::string> clusters;
   bool upgrade = false;
+  bool paths = false;  // the lists of paths were read again
 };
 
 // How long a request may wait: 30 s when it does not say, an hour at most.
@@ -196,6 +198,12 @@ class HostState {
 
   // Which paths callers may name; all, until it is set. Set once, before the first request.
   void SetPaths(const PathPolicy* paths) { paths_ = paths; }
+  // They were read again: engines are to do the same.
+  void PathsChanged();
+  // An engine's own, as it said. Kept when it can't be read.
+  void ReportEnginePaths(const std::string& engine, const std::string& text);
+  // How the engine's lists differ from ours; empty when they don't, or it did not say.
+  std::string PathDifferenceOf(const std::string& engine);
   // Stored disks, controllers and clusters whose paths callers may not name any more, though they are served: what is wrong, by the
   // resource's name.
   std::map<std::string, std::string> Unlisted();
@@ -318,6 +326,7 @@ class HostState {
     uint64_t revision = 0;
     std::optional<v1::UpgradeStatus> upgrade = std::nullopt;
     bool interrupted = false;  // by the end of the cleatd before this one; until EndReunion
+    std::optional<PathLists> paths = std::nullopt;  // that it takes for listed; nothing: it is of before
   };
 
   // A disk whose file or memory is being looked at or made larger, without the mutex.
@@ -370,6 +379,11 @@ class HostState {
   void Tell(const WatchEvent& event);
   std::vector<WatchEvent> Snapshot() const;
 
+  // Paths of a controller and of its disks that we list and the engine does not, for people: "file '/srv/a' of disks/a".
+  std::vector<std::string> ExcludedOn(const std::string& engine, const ControllerEntry& entry) const;
+  Status CheckPathsOf(const std::string& from, const std::string& to) const;
+  // What is to be said of an engine's lists.
+  std::string PathNote(const std::string& id, const EngineEntry& entry) const;
   // Why callers may not name the path in that row; nothing when they may.
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
   std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;

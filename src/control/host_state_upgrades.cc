@@ -77,7 +77,9 @@ std::string HostState::StandbyOf(const std::string& principal) const {
 std::set<std::string> HostState::PreparedOn(const ControllerEntry& entry) const {
   std::set<std::string> engines;
   if (entry.row.engine.empty()) return engines;
-  if (std::string standby = StandbyOf(entry.row.engine); !standby.empty()) engines.insert(std::move(standby));
+  if (std::string standby = StandbyOf(entry.row.engine); !standby.empty()) {
+    if (ExcludedOn(standby, entry).empty()) engines.insert(std::move(standby));
+  }
   if (!entry.moving_to.empty()) engines.insert(entry.moving_to);
   engines.erase(entry.row.engine);
   return engines;
@@ -143,6 +145,7 @@ Status HostState::CheckUpgrade(const std::string& from, const std::string& to) c
                                  status.controllers_max(), status.controllers(), moving),
                      {{"limit", std::to_string(status.controllers_max())}});
   }
+  if (auto check = CheckPathsOf(from, to); !check.ok()) return check;
   if (!upgrade_) return Ok{};
   return RefuseFor(
       EngineName(from), v1::REASON_UPGRADE_RUNNING,

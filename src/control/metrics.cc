@@ -239,7 +239,14 @@ std::vector<MetricFamily> Metrics::Collect() const {
        {&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages}) {
     if (!family->metric.empty()) families.push_back(std::move(*family));
   }
-  AddCeph(families, engines_());
+  const v1::ListEnginesResponse engines = engines_();
+  AddCeph(families, engines);
+  families.push_back(Family("cleat_engine_path_lists_differ", MetricType::Gauge,
+                            "Whether the engine takes other paths for listed than cleatd does"));
+  for (const v1::Engine& engine : engines.engines()) {
+    const double differs = engine.status().path_difference().empty() ? 0 : 1;
+    Add(families.back(), {{"engine", std::string(IdOf(engine.name()))}}, differs);
+  }
   families.push_back(
       Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
   const Host host = host_();

@@ -22,6 +22,12 @@ Error WithReason(const Error& error) {
   return Refuse(v1::REASON_PATH_NOT_ALLOWED, error.message);
 }
 
+// The same for cleatd's own files.
+Status WithReason(const Status& not_own) {
+  if (not_own.ok()) return not_own;
+  return Refuse(v1::REASON_PATH_NOT_ALLOWED, not_own.error().message);
+}
+
 void SayWhatIsOpen(const PathLists& lists) {
   for (const PathKind kind : kKinds) {
     if (!lists.IsOpen(kind)) continue;
@@ -73,7 +79,8 @@ Result<UniqueFd> PathPolicy::FindDisk(const std::string& path, const std::string
   auto found = FindListedDisk(*lists(), path, what);
   if (!found.ok()) return WithReason(found.error());
   if (own_) {
-    if (auto status = own_->CheckNotOwn(*found, what); !status.ok()) return std::move(status).error();
+    if (auto status = WithReason(own_->CheckNotOwn(*found, what)); !status.ok())
+      return std::move(status).error();
   }
   return found;
 }
@@ -91,7 +98,8 @@ Result<UniqueFd> PathPolicy::FolderOfNewDisk(const std::string& path, const std:
   auto folder = OpenListedFolder(*lists(), PathKind::kFile, path, what);
   if (!folder.ok()) return WithReason(folder.error());
   if (own_) {
-    if (auto status = own_->CheckNotOwnFolder(*folder, path.substr(path.rfind('/') + 1), what); !status.ok())
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (auto status = WithReason(own_->CheckNotOwnFolder(*folder, name, what)); !status.ok())
       return std::move(status).error();
   }
   return folder;

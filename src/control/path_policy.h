@@ -11,10 +11,10 @@
 #include <optional>
 #include <string>
 
+#include "base/own_files.h"
 #include "base/path_lists.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "control/own_files.h"
 
 namespace cleat::control {
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/own_files.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/model.h"
@@ -29,9 +30,8 @@ namespace cleat::control {
 
 class Store {
  public:
-  static constexpr const char* kFileName = "cleat.db";
-  // SQLite's application_id of a store's file ("Clea"), which tells it from other programs' databases.
-  static constexpr uint64_t kApplicationId = 0x436c6561;
+  static constexpr const char* kFileName = OwnFiles::kStoreName;
+  static constexpr uint64_t kApplicationId = OwnFiles::kStoreApplicationId;
 
   // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
   // it is of a newer version; kDataLoss when it is damaged or missing though it was there.

@@ -22,8 +22,11 @@ constexpr uint32_t kCountEveryLooks = 10;
 using Cluster = std::shared_ptr<const modules::ClusterOptions>;
 
 // Without a key.
-modules::ClusterOptions OptionsOf(const ClusterSpec& spec) {
+modules::ClusterOptions OptionsOf(const ClusterSpec& spec, const PathGuard& paths) {
   modules::ClusterOptions options;
+  options.conf_opener.open = [&paths](const std::string& path, const std::string& what) {
+    return paths.OpenKeys(path, what);
+  };
   options.name = spec.name;
   options.monitors = spec.monitors;
   options.conf_file = spec.conf_file;
@@ -81,7 +84,7 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
     if (Cluster options = before->second.options.lock()) co_return options;
   }
   const ClusterSpec spec = *found;
-  auto options = std::make_shared<modules::ClusterOptions>(OptionsOf(spec));
+  auto options = std::make_shared<modules::ClusterOptions>(OptionsOf(spec, parts.paths));
   options->cpus = cpus;
   if (!spec.wrapped_key.empty()) {
     const std::function<Result<keys::Secret>()> unwrap = [this, &spec] {

@@ -13,6 +13,7 @@
 #include "block/device.h"
 #include "engine/cluster_store.h"
 #include "engine/disk_factory.h"
+#include "engine/path_guard.h"
 #include "engine/spec.h"
 #include "keys/keyring.h"
 #include "reactor/blocking.h"
@@ -27,6 +28,7 @@ class CephDisks {
     const ClusterStore& clusters;
     keys::Keyring& keyring;
     BlockingPool& blocking;
+    const PathGuard& paths;
   };
   // `engine`: its name, which other owners of images are told. `cpus`: where Ceph's threads run; empty: anywhere.
   CephDisks(const Parts& parts, const std::string& engine, std::vector<uint32_t> cpus);

@@ -16,7 +16,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 3;
+inline constexpr uint32_t kProtocolMax = 4;
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
 struct HelloMessage {
@@ -25,6 +25,7 @@ struct HelloMessage {
   uint64_t incarnation = 0;
   uint32_t reactors = 0;
   std::string stands_by_for;  // empty: for nobody
+  std::string path_lists;     // PathLists::Text
 };
 
 struct HelloReplyMessage {
@@ -88,13 +89,15 @@ struct DropClusterMessage {
   std::string name;
 };
 
+struct ReadPathListsMessage {};
+
 struct Incoming {
   uint64_t id = 0;
   std::variant<HelloReplyMessage, PutControllerMessage, DeleteControllerMessage, AttachMessage, DetachMessage,
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
                ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
                LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
-               TakeControllerMessage>
+               TakeControllerMessage, ReadPathListsMessage>
       body;
 };
 
@@ -115,6 +118,7 @@ std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerRe
                                                   const std::vector<GroupSpec>& groups,
                                                   const std::vector<ClusterSpec>& clusters);
 std::vector<uint8_t> EncodeCeph(const CephReport& report);
+std::vector<uint8_t> EncodePathLists(const std::string& text);
 std::vector<uint8_t> EncodeController(const ControllerReport& report);
 std::vector<uint8_t> EncodeControllerGone(const std::string& name);
 std::vector<uint8_t> EncodeAttachment(const AttachmentReport& report);

@@ -285,6 +285,7 @@ std::vector<uint8_t> EncodeHello(const HelloMessage& hello) {
   SET(out, reactors, hello.reactors);
   SET(out, controllers_max, kControllersMax);
   if (!hello.stands_by_for.empty()) out.stands_by_for = Text(hello.stands_by_for);
+  if (!hello.path_lists.empty()) out.path_lists = Text(hello.path_lists);
   PbEnvelope envelope = EmptyEnvelope();
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO;
   envelope.hello = &out;
@@ -385,6 +386,13 @@ std::vector<uint8_t> EncodeCeph(const CephReport& report) {
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_CEPH;
   event.ceph = &status;
+  return PackEvent(event);
+}
+
+std::vector<uint8_t> EncodePathLists(const std::string& text) {
+  auto event = EmptyEvent();
+  event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_PATH_LISTS;
+  event.path_lists = Text(text);
   return PackEvent(event);
 }
 

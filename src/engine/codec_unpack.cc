@@ -356,6 +356,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       if (!disk) return std::move(disk).error();
       return Incoming{in.id, ResizeDiskMessage{{std::move(disk).value(), in.resize_disk->size_bytes}}};
     }
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_READ_PATH_LISTS:
+      return Incoming{in.id, ReadPathListsMessage{}};
     default:
       return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
   }

@@ -97,7 +97,9 @@ Task<void> CommandLink::KeepConnected() {
       connection_ = std::move(connection).value();
       ++connections_;
       hung_up_.Reset();
-      Send(EncodeHello(options_.hello), options_.counters.Duplicate());
+      HelloMessage hello = options_.hello;
+      if (options_.paths != nullptr) hello.path_lists = options_.paths->Text();
+      Send(EncodeHello(hello), options_.counters.Duplicate());
       co_await hung_up_.Wait(&stopping_);
       retry_ns = connection_->refused ? kRefusedRetryNs : kRetryNs;
       connection_.reset();
@@ -236,11 +238,25 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
   spdlog::info("connected to cleatd, protocol version {}", reply.protocol);
 }
 
+Task<Status> CommandLink::ReadPathLists() {
+  if (options_.paths == nullptr) co_return Ok{};
+  const std::function<Status()> read = [paths = options_.paths] { return paths->Reload(); };
+  Status status = co_await options_.reading->Run(read);
+  if (connection_ != nullptr && connection_->welcome) Send(EncodePathLists(options_.paths->Text()));
+  co_return status;
+}
+
 Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
   const bool takes = std::holds_alternative<TakeControllerMessage>(request.body);
   if (takes && takes_++ == 0) takes_over_.Reset();
-  auto task = CarryOut(engine_, request, fd);
-  Answer answer = co_await std::move(task);
+  Answer answer{Status(Ok{})};
+  if (std::holds_alternative<ReadPathListsMessage>(request.body)) {
+    auto read = ReadPathLists();
+    answer.status = co_await std::move(read);
+  } else {
+    auto task = CarryOut(engine_, request, fd);
+    answer = co_await std::move(task);
+  }
   if (takes && --takes_ == 0) takes_over_.Set();
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply

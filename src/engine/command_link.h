@@ -17,6 +17,8 @@
 #include "base/unique_fd.h"
 #include "engine/codec.h"
 #include "engine/engine.h"
+#include "engine/path_guard.h"
+#include "reactor/blocking.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 
@@ -28,6 +30,10 @@ class CommandLink : private Engine::Listener {
     std::string socket_path;
     HelloMessage hello;
     UniqueFd counters;  // goes with the hello: what this engine shows of its work (observe/layout.h)
+    // Which paths may be served, told in the hello and again when cleatd has them read anew, on `reading`. Both outlive the link, or are null:
+    // everything may.
+    PathGuard* paths = nullptr;
+    BlockingPool* reading = nullptr;
     // Who hears that a controller stands by here has it taken elsewhere: before a new connection, what was asked to be taken
     // over an earlier one is decided, unless its storage hangs for so long. A lock is waited for 10 s.
     uint64_t takes_wait_ns = 15 * kNsPerSecond;
@@ -56,6 +62,7 @@ class CommandLink : private Engine::Listener {
   void OnReadable();
   bool ReceiveOne();
   void OnMessage(std::span<const uint8_t> bytes, UniqueFd fd);
+  Task<Status> ReadPathLists();
   Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
   void Welcome(const HelloReplyMessage& reply);
   void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());

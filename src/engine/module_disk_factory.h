@@ -7,6 +7,7 @@
 #include "engine/ceph_disks.h"
 #include "engine/disk_factory.h"
 #include "engine/memory_store.h"
+#include "engine/path_guard.h"
 #include "keys/keyring.h"
 #include "modules/crypto/crypto_hub.h"
 #include "modules/uring/uring_hub.h"
@@ -18,13 +19,14 @@ class ModuleDiskFactory final : public DiskFactory {
  public:
   // All of it outlives the factory and the disks.
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
-                    keys::Keyring& keyring, BlockingPool& blocking, CephDisks& ceph)
+                    keys::Keyring& keyring, BlockingPool& blocking, CephDisks& ceph, const PathGuard& paths)
       : memories_(memories),
         uring_(uring),
         crypto_(crypto),
         keyring_(keyring),
         blocking_(blocking),
-        ceph_(ceph) {}
+        ceph_(ceph),
+        paths_(paths) {}
 
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
                               DiskEvents events) override;
@@ -43,6 +45,7 @@ class ModuleDiskFactory final : public DiskFactory {
   keys::Keyring& keyring_;
   BlockingPool& blocking_;
   CephDisks& ceph_;
+  const PathGuard& paths_;
 };
 
 }  // namespace cleat::engine

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/io_reactors.h"
 #include "engine/module_disk_factory.h"
+#include "engine/path_guard.h"
 #include "engine/watchdog.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
@@ -131,7 +133,18 @@ Result<Ground> Lay(const Settings& settings, const MonotonicClock& clock) {
   return ground;
 }
 
-CommandLink::Options LinkOptions(const Settings& settings, Ground& ground) {
+// As cleatd finds them: PathLists compares paths as text.
+std::string StateDir(const Settings& settings) {
+  const std::string folder = settings.state_dir.empty() ? DefaultStateDir() : settings.state_dir;
+  return (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
+}
+
+std::string FolderOfSocket(const std::string& path) {
+  return std::filesystem::path(path).parent_path();
+}
+
+CommandLink::Options LinkOptions(const Settings& settings, Ground& ground, PathGuard& paths,
+                                 BlockingPool& reading) {
   CommandLink::Options options;
   options.socket_path = settings.control_socket;
   options.hello.engine = settings.name;
@@ -140,6 +153,8 @@ CommandLink::Options LinkOptions(const Settings& settings, Ground& ground) {
   options.hello.reactors = settings.reactors;
   options.hello.stands_by_for = settings.stands_by_for;
   options.counters = std::move(ground.counters);
+  options.paths = &paths;
+  options.reading = &reading;
   return options;
 }
 
@@ -164,13 +179,15 @@ class Process {
   MemoryStore memories_;
   GroupStore groups_{control_};
   ClusterStore clusters_;
-  CephDisks ceph_{{control_, clusters_, *ground_.keyring, storage_}, settings_.name, ground_.other_cpus};
-  ModuleDiskFactory disks_{memories_, ground_.io->uring(), ground_.io->crypto(), *ground_.keyring, storage_,
-                           ceph_};
-  vhost::SocketEndpointFactory endpoints_{control_, mapping_, *ground_.library};
+  PathGuard paths_{settings_.paths_file, StateDir(settings_), FolderOfSocket(settings_.control_socket)};
+  CephDisks ceph_{
+      {control_, clusters_, *ground_.keyring, storage_, paths_}, settings_.name, ground_.other_cpus};
+  ModuleDiskFactory disks_{
+      memories_, ground_.io->uring(), ground_.io->crypto(), *ground_.keyring, storage_, ceph_, paths_};
+  vhost::SocketEndpointFactory endpoints_{control_, mapping_, *ground_.library, &paths_};
   Engine engine_{Engine::Parts{control_, ground_.io->reactors(), disks_, endpoints_, memories_, groups_,
                                clusters_, &ground_.io->sight(), &reading_}};
-  CommandLink link_{control_, engine_, LinkOptions(settings_, ground_)};
+  CommandLink link_{control_, engine_, LinkOptions(settings_, ground_, paths_, reading_)};
   Watchdog watchdog_{control_, ground_.io->reactors(), ground_.manager.watchdog_ns(),
                      [this] { Tell(ground_.manager.Alive()); }};
   Termination termination_{control_, settings_.drain_s,

@@ -68,12 +68,16 @@ class Visitor {
   Task<Answer> operator()(PutClusterMessage& put) { co_return engine_.PutCluster(put.cluster); }
   Task<Answer> operator()(DropClusterMessage& drop) { co_return engine_.DropCluster(drop.name); }
 
-  Task<Answer> operator()(HelloReplyMessage& /*reply*/) {
-    CLEAT_CHECK(false);  // it is no request
+  Task<Answer> operator()(ReadPathListsMessage& /*read*/) { return NotOfTheEngine(); }
+  Task<Answer> operator()(HelloReplyMessage& /*reply*/) { return NotOfTheEngine(); }
+
+ private:
+  // The link sees to it itself.
+  Task<Answer> NotOfTheEngine() {
+    CLEAT_CHECK(false);
     co_return Status(Ok{});
   }
 
- private:
   Engine& engine_;
   UniqueFd& fd_;
 };

@@ -18,6 +18,9 @@ void AddPlaces(CLI::App& app, Settings& settings) {
                  "cleatd's socket for engines (default: engine.sock in the runtime directory)");
   app.add_option("--runtime-dir", settings.runtime_dir, "for private sockets; made when it is missing")
       ->capture_default_str();
+  app.add_option("--paths", settings.paths_file,
+                 "list of the paths that disks, sockets and conf files may have, which cleatd reads as well")
+      ->capture_default_str();
   app.add_option(
       "--standby-for", settings.stands_by_for,
       "stand by for the engine of that name: have its controllers prepared, and take them when it dies");
@@ -54,7 +57,7 @@ void AddKeys(CLI::App& app, Settings& settings) {
   app.add_option(
       "--state-dir", settings.state_dir,
       "cleatd's state folder: the key that cleatd made there is taken when there is neither --kek-file "
-      "nor the credential");
+      "nor the credential, and disks may be in its folder disks/");
   // For the test that must find keys in a core then; in no help text.
   app.add_flag("!--no-secret-arena", settings.secret_arena)->group("");
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/path_lists.h"
 #include "engine/spec.h"
 #include "engine/termination.h"
 
@@ -25,6 +26,7 @@ struct Settings {
   uint32_t drain_s = Termination::kDrainSecondsDefault;
   std::vector<std::string> kek_files;
   std::string state_dir;  // cleatd's; empty: not known
+  std::string paths_file = PathLists::kDefaultPath;
   bool secret_arena = true;
   std::string stands_by_for;
   std::string log_level = "info";

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/listed_open.h"
 #include "base/log.h"
 
 namespace cleat::vhost {
@@ -121,6 +122,20 @@ std::string Listener(const UniqueFd& connected) {
 
 }  // namespace
 
+// ---- AnySocketPaths
+
+Result<UniqueFd> AnySocketPaths::FindSocket(const std::string& path) {
+  UniqueFd found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!found) return ErrnoError(errno, "socket " + path);
+  return found;
+}
+
+Result<UniqueFd> AnySocketPaths::FindFolder(const std::string& path) {
+  UniqueFd found(open(DirectoryOf(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!found) return ErrnoError(errno, "socket " + path + ": its folder can't be opened");
+  return found;
+}
+
 // ---- SocketPathWatcher
 
 SocketPathWatcher::SocketPathWatcher(Reactor& control) : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -189,8 +204,14 @@ void SocketPathWatcher::Read() {
 
 // ---- ClientConnector
 
-ClientConnector::ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher)
-    : control_(control), path_(std::move(path)), watcher_(watcher), retry_(control), subscription_([this] {
+ClientConnector::ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher,
+                                 SocketPaths& paths)
+    : control_(control),
+      path_(std::move(path)),
+      watcher_(watcher),
+      paths_(paths),
+      retry_(control),
+      subscription_([this] {
         BeEager();
         retry_.Set();
       }) {}
@@ -231,14 +252,18 @@ void ClientConnector::BeEager() {
 }
 
 Result<UniqueFd> ClientConnector::TryConnect() {
+  // What was found is connected to, whatever its name leads to a moment later.
+  auto found = paths_.FindSocket(path_);
+  if (!found && found.error().code == ErrorCode::kNotFound) {
+    return PathError(ErrorCode::kUnavailable, path_,
+                     "nothing is there yet: waiting for the peer to listen on it");
+  }
+  if (!found) return found;
   auto fd = MakeSocket(path_);
   if (!fd) return fd;
-  switch (const int error_number = ConnectTo(*fd, path_)) {
+  switch (const int error_number = ConnectTo(*fd, PathOf(*found))) {
     case 0:
       return fd;
-    case ENOENT:
-      return PathError(ErrorCode::kUnavailable, path_,
-                       "nothing is there yet: waiting for the peer to listen on it");
     case ECONNREFUSED: {
       auto there = SocketThere(path_);
       if (!there) return std::move(there).error();
@@ -280,11 +305,18 @@ std::string ClientConnector::waiting_for() const {
 
 // ---- ServerConnector
 
-ServerConnector::ServerConnector(Reactor& control, std::string path)
-    : control_(control), path_(std::move(path)), somebody_(control) {}
+ServerConnector::ServerConnector(Reactor& control, std::string path, SocketPaths& paths)
+    : control_(control), path_(std::move(path)), paths_(paths), somebody_(control) {}
 
 ServerConnector::~ServerConnector() {
   Stop();
+}
+
+// The path by which the socket is made in the very folder that was found. For a name that leaves no room for that: by the whole path,
+// which may lead elsewhere by now.
+std::string ServerConnector::PathInFolder() const {
+  std::string path = PathOf(folder_) + "/" + NameOf(path_);
+  return path.size() <= kSocketPathBytesMax ? path : path_;
 }
 
 Status ServerConnector::TakeOver() {
@@ -293,12 +325,12 @@ Status ServerConnector::TakeOver() {
   if (!*there) return Ok{};
   auto probe = MakeSocket(path_);
   if (!probe) return std::move(probe).error();
-  switch (const int error_number = ConnectTo(*probe, path_)) {
+  switch (const int error_number = ConnectTo(*probe, PathInFolder())) {
     case ENOENT:
       return Ok{};
     case ECONNREFUSED:
       spdlog::info("socket {}: nobody answers on it, taking it over", path_);
-      if (unlink(path_.c_str()) == 0 || errno == ENOENT) return Ok{};
+      if (unlinkat(folder_.get(), NameOf(path_).c_str(), 0) == 0 || errno == ENOENT) return Ok{};
       return ErrnoError(errno, "socket " + path_ + ": removing what a former process left");
     case 0:
     case EAGAIN:
@@ -315,11 +347,16 @@ Status ServerConnector::TakeOver() {
 Status ServerConnector::Start() {
   CLEAT_CHECK(!listener_);
   Status checked = CheckPath(path_);
-  if (checked) checked = TakeOver();
+  if (!checked) return checked;
+  auto folder = paths_.FindFolder(path_);
+  if (!folder) return std::move(folder).error();
+  folder_ = std::move(folder).value();
+  checked = TakeOver();
   if (!checked) return checked;
   auto fd = MakeSocket(path_);
   if (!fd) return std::move(fd).error();
-  const sockaddr_un address = AddressOf(path_);
+  const std::string name = NameOf(path_);
+  const sockaddr_un address = AddressOf(PathInFolder());
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EACCES || errno == EROFS) {
       return PathError(ErrorCode::kPermissionDenied, path_,
@@ -330,10 +367,11 @@ Status ServerConnector::Start() {
   }
   struct stat info {};
   // The mode before listen: nobody connects earlier.
-  if (chmod(path_.c_str(), kSocketMode) != 0 || stat(path_.c_str(), &info) != 0 ||
+  if (fchmodat(folder_.get(), name.c_str(), kSocketMode, 0) != 0 ||
+      fstatat(folder_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 ||
       listen(fd->get(), kBacklog) != 0) {
     const int error_number = errno;
-    unlink(path_.c_str());
+    unlinkat(folder_.get(), name.c_str(), 0);
     return ErrnoError(error_number, "socket " + path_ + ": listening");
   }
   file_device_ = info.st_dev;
@@ -349,8 +387,10 @@ void ServerConnector::Stop() {
   watch_.Stop();
   listener_.Reset();
   struct stat info {};
-  if (stat(path_.c_str(), &info) == 0 && info.st_dev == file_device_ && info.st_ino == file_inode_) {
-    unlink(path_.c_str());
+  const std::string name = NameOf(path_);
+  if (fstatat(folder_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && info.st_dev == file_device_ &&
+      info.st_ino == file_inode_) {
+    unlinkat(folder_.get(), name.c_str(), 0);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
+#include "vhost/socket_paths.h"
 
 namespace cleat::vhost {
 
@@ -89,8 +90,8 @@ class ClientConnector final : public Connector {
   static constexpr uint64_t kEagerNs = 300 * kNsPerMs;
   static constexpr uint64_t kDelayMaxNs = kNsPerSecond;
 
-  // `watcher` may be nullptr: then only time helps.
-  ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher);
+  // `watcher` may be nullptr: then only time helps. `paths` outlives this.
+  ClientConnector(Reactor& control, std::string path, SocketPathWatcher* watcher, SocketPaths& paths);
   ~ClientConnector() override;
 
   Status Start() override;
@@ -111,6 +112,7 @@ class ClientConnector final : public Connector {
   Reactor& control_;
   const std::string path_;
   SocketPathWatcher* const watcher_;
+  SocketPaths& paths_;
   Event retry_;  // the timer, or the socket appeared
   RetryTimer timer_{retry_};
   SocketPathWatcher::Subscription subscription_;
@@ -125,7 +127,8 @@ class ClientConnector final : public Connector {
 // which nobody answers is taken over. Mode 0660. The file is removed by Stop, if it is still ours.
 class ServerConnector final : public Connector {
  public:
-  ServerConnector(Reactor& control, std::string path);
+  // `paths` outlives this.
+  ServerConnector(Reactor& control, std::string path, SocketPaths& paths);
   ~ServerConnector() override;
 
   Status Start() override;
@@ -145,8 +148,12 @@ class ServerConnector final : public Connector {
 
   Status TakeOver();  // whatever lies at the path
 
+  std::string PathInFolder() const;
+
   Reactor& control_;
   const std::string path_;
+  SocketPaths& paths_;
+  UniqueFd folder_;  // O_PATH; since Start
   UniqueFd listener_;
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;

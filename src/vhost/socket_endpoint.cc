@@ -37,8 +37,9 @@ Error BlockedError() {
 
 // ---- SocketEndpointFactory
 
-SocketEndpointFactory::SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library)
-    : control_(control), pool_(pool), library_(library) {}
+SocketEndpointFactory::SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library,
+                                             SocketPaths* paths)
+    : control_(control), pool_(pool), library_(library), paths_(paths == nullptr ? any_paths_ : *paths) {}
 
 SocketEndpointFactory::~SocketEndpointFactory() {
   CLEAT_CHECK(endpoints_.empty());
@@ -85,10 +86,10 @@ SocketEndpoint::SocketEndpoint(SocketEndpointFactory& factory, const EndpointOpt
       on_status_(std::move(on_status)),
       stopped_(factory.control_) {
   if (options.mode == SocketMode::kClient) {
-    connector_ =
-        std::make_unique<ClientConnector>(factory.control_, options.socket_path, factory.watcher_.get());
+    connector_ = std::make_unique<ClientConnector>(factory.control_, options.socket_path,
+                                                   factory.watcher_.get(), factory.paths_);
   } else {
-    connector_ = std::make_unique<ServerConnector>(factory.control_, options.socket_path);
+    connector_ = std::make_unique<ServerConnector>(factory.control_, options.socket_path, factory.paths_);
   }
   factory_.endpoints_.insert(this);
 }

@@ -30,7 +30,9 @@ class SocketEndpoint;
 // outlives it. The control reactor is one of its own that need not poll; all relays run on it.
 class SocketEndpointFactory final : public EndpointFactory {
  public:
-  SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library);
+  // `paths` may be nullptr: sockets are then wherever their paths lead.
+  SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library,
+                        SocketPaths* paths = nullptr);
   ~SocketEndpointFactory() override;  // no endpoint is left
 
   // kResourceExhausted past the library's number of devices; otherwise as Endpoint::Start says.
@@ -48,6 +50,8 @@ class SocketEndpointFactory final : public EndpointFactory {
   Reactor& control_;
   BlockingPool& pool_;
   ProtocolLibrary& library_;
+  AnySocketPaths any_paths_;
+  SocketPaths& paths_;
   std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
   std::set<SocketEndpoint*> endpoints_;
   MemoryWatch memory_watch_{*this};

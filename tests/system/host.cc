@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/path_lists.h"
 #include "ctl/engine_counters.h"
 #include "perf/deadline.h"
 #include "tests/support/paths.h"
@@ -127,8 +126,10 @@ std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vect
 }
 
 void Host::StartCleatd() {
-  // These tests put files where they like. What callers may name is for tests/unit/control/disk_files_test.cc.
-  std::ofstream(Path("paths.conf")) << PathLists::Everything().Text();
+  // Most tests put files where they like.
+  const std::string& folder = options_.listed_folder;
+  std::ofstream(Path("paths.conf")) << "devices /\nsockets /\nkeys /\nfiles "
+                                    << (folder.empty() ? "/" : Path(folder)) << "\n";
   std::vector<std::string> arguments{"--state-dir",     Path("state"),       "--listen", address(),
                                      "--engine-socket", Path("engine.sock"), "--paths",  Path("paths.conf"),
                                      "--log-level",     options_.log_level};
@@ -143,8 +144,11 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
       "--name",        id,
       "--control",     control_socket.empty() ? Path("engine.sock") : control_socket,
       "--runtime-dir", Path("run"),
+      "--state-dir",   Path("state"),
       "--reactors",    std::to_string(options_.reactors),
       "--log-level",   options_.log_level};
+  if (std::find(more.begin(), more.end(), "--paths") == more.end())
+    arguments.insert(arguments.end(), {"--paths", Path("paths.conf")});
   // cleatd has made it by then.
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());

@@ -32,6 +32,8 @@ struct HostOptions {
   uint32_t reactors = 1;
   bool as_nobody = false;  // both processes; only for root. Ignored otherwise: they are unprivileged already
   bool with_engine = true;
+  std::string listed_folder =
+      {};                  // of the private folder, below which alone disks' files may be; empty: anywhere
   bool with_keys = false;  // the engine has cleatd's key-encryption key
   std::string log_level = "info";
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets

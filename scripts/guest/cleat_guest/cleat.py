@@ -57,16 +57,17 @@ class Cleat:
 
     def start_cleatd(self):
         self.cleatd = self._spawn("cleatd", "--state-dir", f"{self._dir}/state", "--listen", self.address,
-                                  "--engine-socket", f"{self._dir}/engine.sock", *self._path_options(), *self._cleatd_options)
+                                  "--engine-socket", f"{self._dir}/engine.sock",
+                                  *self._path_options(os.path.join(self._bin_dir, "cleatd")), *self._cleatd_options)
 
-    def _path_options(self):
-        """Tests may name what they like; a cleatd of before has no lists."""
-        program = os.path.join(self._bin_dir, "cleatd")
+    def _path_options(self, program):
+        """Tests may name what they like; programs of before have no lists."""
         if "--paths" not in subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout:
             return []
         lists = f"{self._dir}/paths.conf"
-        with open(lists, "w", encoding="utf-8") as file:
-            file.write("files /\ndevices /\nsockets /\nkeys /\n")
+        if not os.path.exists(lists):
+            with open(lists, "w", encoding="utf-8") as file:
+                file.write("files /\ndevices /\nsockets /\nkeys /\n")
         return ["--paths", lists]
 
     def start_engine(self):
@@ -211,9 +212,10 @@ class Cleat:
         self.ctl("disk", "delete", disk, WAIT)
 
     def _spawn_engine(self, name, *options):
+        paths = self._path_options(os.path.join(self._engine_bin_dir, "cleat-engine"))
         # The first one's log has the program's name.
         return self._spawn("cleat-engine", "--name", name, "--control", f"{self._dir}/engine.sock", "--runtime-dir",
-                           f"{self._dir}/run", "--reactors", str(self._reactors), *self._engine_options, *options,
+                           f"{self._dir}/run", "--reactors", str(self._reactors), *paths, *self._engine_options, *options,
                            bin_dir=self._engine_bin_dir, log="" if name == "engine-0" else name)
 
     def _spawn(self, program, *arguments, bin_dir=None, log=""):

@@ -64,9 +64,13 @@ Status BenchHost::AddEngine(const std::vector<std::string>& more) {
 
 Status BenchHost::StartEngine(size_t engine) {
   Engine& started = engines_[engine];
-  std::vector<std::string> arguments{
-      "--name",         started.name, "--control", EngineSocket(), "--runtime-dir",
-      folder_ + "/run", "--reactors", "1",         "--cpus",       std::to_string(options_.engine_core)};
+  std::vector<std::string> arguments{"--name",        started.name,
+                                     "--control",     EngineSocket(),
+                                     "--runtime-dir", folder_ + "/run",
+                                     "--reactors",    "1",
+                                     "--cpus",        std::to_string(options_.engine_core),
+                                     "--state-dir",   folder_ + "/state",
+                                     "--paths",       folder_ + "/paths.conf"};
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", folder_ + "/state/kek"});
   arguments.insert(arguments.end(), started.more.begin(), started.more.end());
   auto process = Spawn("cleat-engine", arguments, started.log);

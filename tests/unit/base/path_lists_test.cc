@@ -85,7 +85,7 @@ TEST(PathListsTest, AFileThatIsTooLargeOrNotReadableIsAnError) {
   std::ofstream(folder / "paths.conf") << std::string(PathLists::kFileBytesMax + 1, '#');
   const auto large = PathLists::Read(folder / "paths.conf", PathLists());
   ASSERT_FALSE(large.ok());
-  EXPECT_NE(large.error().message.find("more than 65536 bytes"), std::string::npos);
+  EXPECT_NE(large.error().message.find("more than 49152 bytes"), std::string::npos);
   EXPECT_FALSE(PathLists::Read(folder.path(), PathLists()).ok());
 }
 

@@ -363,7 +363,7 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 TEST_F(ConductorTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
   engine_.set_protocol(7);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 3, the engine 7"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 4, the engine 7"), std::string::npos) << engine_.refusal();
 }
 
 TEST_F(ConductorTest, ASecondLiveEngineOfTheSameNameIsRefused) {

@@ -47,6 +47,7 @@ std::string Describe(const engine::v1::Envelope& envelope) {
                        envelope.resize_disk().size_bytes());
   }
   if (envelope.has_share_groups()) return "ShareGroups";
+  if (envelope.has_read_path_lists()) return "ReadPathLists";
   if (envelope.has_put_group()) {
     return fmt::format("PutGroup {} {}", envelope.put_group().group().name(),
                        envelope.put_group().group().limits().iops().per_second());
@@ -93,6 +94,7 @@ bool FakeEngine::Connect() {
   hello.set_protocol_min(protocol_min_);
   hello.set_protocol_max(protocol_max_);
   if (!stands_by_for_.empty()) hello.set_stands_by_for(stands_by_for_);
+  if (!path_lists_.empty()) hello.set_path_lists(path_lists_);
   hello.set_engine(name_);
   hello.set_version("0.0.1");
   hello.set_incarnation(incarnation_);
@@ -220,6 +222,11 @@ void FakeEngine::Answer(Datagram request) {
   std::vector<UniqueFd> fds;
   *envelope.mutable_reply() = Do(request, fds);
   Send(envelope, std::move(fds));
+}
+
+void FakeEngine::set_path_lists(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  path_lists_ = text;
 }
 
 std::map<std::string, engine::v1::Cluster> FakeEngine::Clusters() {

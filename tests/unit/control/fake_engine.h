@@ -40,6 +40,8 @@ class FakeEngine {
   // With a host it plays who serves what, and a virtio-blk controller with its disk is CONNECTING.
   void set_host(FakeHost* host) { host_ = host; }
   void set_stands_by_for(std::string engine) { stands_by_for_ = std::move(engine); }
+  // Which paths it takes for listed: as its next hello says, and as it finds them when it is told to read them again.
+  void set_path_lists(const std::string& text);
   void set_controllers_max(uint32_t max) { controllers_max_ = max; }
   // Each message goes through it in both directions, as through an engine of another version.
   using Filter = std::function<engine::v1::Envelope(const engine::v1::Envelope&)>;
@@ -115,9 +117,10 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 3;
+  uint32_t protocol_max_ = 4;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
+  std::string path_lists_;
   FakeHost* host_ = nullptr;
   Filter filter_;
   UniqueFd process_;  // readable when it has died

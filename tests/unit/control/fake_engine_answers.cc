@@ -42,6 +42,12 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
                                                                     : engine::v1::CONTROLLER_STATE_IDLE);
     return Good();
   }
+  if (envelope.has_read_path_lists()) {
+    engine::v1::Envelope event;
+    event.mutable_status_event()->set_path_lists(path_lists_);
+    Send(event);
+    return Good();
+  }
   if (envelope.has_serve_controller()) {
     const std::string& name = envelope.serve_controller().name();
     controllers_[name].set_state(engine::v1::CONTROLLER_STATE_CONNECTING);

@@ -35,7 +35,7 @@ class OldEngineTest : public MovesRig {
 
 TEST_F(OldEngineTest, ItServesAttachesDetachesAndGrowsAsBefore) {
   EXPECT_EQ(state_->GetEngine(GetEngine("engine-0"))->status().protocol(), 1u);
-  EXPECT_EQ(state_->GetEngine(GetEngine("engine-1"))->status().protocol(), 3u);
+  EXPECT_EQ(state_->GetEngine(GetEngine("engine-1"))->status().protocol(), 4u);
   ASSERT_TRUE(state_->CreateGroup(NewGroup("g", 100)).ok());
   auto request = ControllerIn("a", "g");
   request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");

@@ -52,8 +52,9 @@ class ModuleDiskFactoryTest : public testing::Test {
 
  private:
   ClusterStore clusters_;
-  CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_}, "engine-0", {}};
-  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, ceph_};
+  PathGuard paths_;
+  CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_, paths_}, "engine-0", {}};
+  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, ceph_, paths_};
 };
 
 DiskSpec NullDisk() {

@@ -54,13 +54,14 @@ class ConnectorTest : public testing::Test {
   std::unique_ptr<Reactor> control;
   TemporaryDirectory directory;
   std::string path;
+  AnySocketPaths paths;
   CancelToken cancel;
   std::optional<Result<UniqueFd>> peer;
 };
 
 TEST_F(ConnectorTest, ClientMeetsASocketThatAppearsWithinAMillisecond) {
   SocketPathWatcher watcher(*control);
-  ClientConnector connector(*control, path, &watcher);
+  ClientConnector connector(*control, path, &watcher, paths);
   ASSERT_TRUE(connector.Start().ok());
   Begin(connector);
   EXPECT_FALSE(RunUntil([&] { return peer.has_value(); }, 60 * kNsPerSecond));
@@ -71,7 +72,7 @@ TEST_F(ConnectorTest, ClientMeetsASocketThatAppearsWithinAMillisecond) {
 }
 
 TEST_F(ConnectorTest, ClientWithoutInotifyFindsItInASecond) {
-  ClientConnector connector(*control, path, nullptr);
+  ClientConnector connector(*control, path, nullptr, paths);
   ASSERT_TRUE(connector.Start().ok());
   Begin(connector);
   EXPECT_FALSE(RunUntil([&] { return peer.has_value(); }, 60 * kNsPerSecond));
@@ -81,7 +82,7 @@ TEST_F(ConnectorTest, ClientWithoutInotifyFindsItInASecond) {
 }
 
 TEST_F(ConnectorTest, ClientReturnsInAMillisecondToAPeerThatWasLost) {
-  ClientConnector connector(*control, path, nullptr);
+  ClientConnector connector(*control, path, nullptr, paths);
   ASSERT_TRUE(connector.Start().ok());
   {
     auto listener = perf::ListenUnix(path);
@@ -98,7 +99,7 @@ TEST_F(ConnectorTest, ClientReturnsInAMillisecondToAPeerThatWasLost) {
 
 TEST_F(ConnectorTest, ClientsOfAbsentPeersCostLittle) {
   // Counted, not timed: the reactor has nothing to do in most turns.
-  ClientConnector connector(*control, path, nullptr);
+  ClientConnector connector(*control, path, nullptr, paths);
   ASSERT_TRUE(connector.Start().ok());
   Begin(connector);
   EXPECT_FALSE(RunUntil([&] { return peer.has_value(); }, 20 * kNsPerSecond));
@@ -114,7 +115,7 @@ TEST_F(ConnectorTest, ClientsOfAbsentPeersCostLittle) {
 
 TEST_F(ConnectorTest, ClientNamesWhatIsWrongWithAPath) {
   const auto start = [&](const std::string& p) {
-    return Refusal(ClientConnector(*control, p, nullptr).Start());
+    return Refusal(ClientConnector(*control, p, nullptr, paths).Start());
   };
   EXPECT_EQ(start(directory.path() + "/no/vm.sock"), "socket " + directory.path() +
                                                          "/no/vm.sock: directory " + directory.path() +
@@ -136,8 +137,8 @@ TEST_F(ConnectorTest, MissingPermissionIsNamed) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
   ASSERT_EQ(chmod(directory.path().c_str(), 0700), 0);
   ASSERT_EQ(seteuid(65534), 0);
-  const std::string client = Refusal(ClientConnector(*control, path, nullptr).Start());
-  const std::string server = Refusal(ServerConnector(*control, path).Start());
+  const std::string client = Refusal(ClientConnector(*control, path, nullptr, paths).Start());
+  const std::string server = Refusal(ServerConnector(*control, path, paths).Start());
   ASSERT_EQ(seteuid(0), 0);
   EXPECT_NE(client.find("no permission to look into " + directory.path()), std::string::npos) << client;
   EXPECT_NE(server.find("no permission to look into " + directory.path()), std::string::npos) << server;
@@ -145,8 +146,8 @@ TEST_F(ConnectorTest, MissingPermissionIsNamed) {
   auto listener = perf::ListenUnix(path);
   ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   ASSERT_EQ(seteuid(65534), 0);
-  const std::string connect = Refusal(ClientConnector(*control, path, nullptr).Start());
-  const std::string create = Refusal(ServerConnector(*control, path + "2").Start());
+  const std::string connect = Refusal(ClientConnector(*control, path, nullptr, paths).Start());
+  const std::string create = Refusal(ServerConnector(*control, path + "2", paths).Start());
   ASSERT_EQ(seteuid(0), 0);
   EXPECT_NE(connect.find("no permission to connect"), std::string::npos) << connect;
   EXPECT_NE(create.find("no permission to create a socket in " + directory.path()), std::string::npos)
@@ -154,7 +155,7 @@ TEST_F(ConnectorTest, MissingPermissionIsNamed) {
 }
 
 TEST_F(ConnectorTest, ServerTakesOnePeerAndRefusesASecond) {
-  ServerConnector connector(*control, path);
+  ServerConnector connector(*control, path, paths);
   ASSERT_TRUE(connector.Start().ok());
   struct stat info {};
   ASSERT_EQ(stat(path.c_str(), &info), 0);
@@ -182,9 +183,9 @@ TEST_F(ConnectorTest, ServerTakesOnePeerAndRefusesASecond) {
 TEST_F(ConnectorTest, ServerTakesOverAStaleSocketOnly) {
   { auto stale = perf::ListenUnix(path); }
   ASSERT_EQ(access(path.c_str(), F_OK), 0);
-  ServerConnector connector(*control, path);
+  ServerConnector connector(*control, path, paths);
   ASSERT_TRUE(connector.Start().ok());
-  EXPECT_EQ(Refusal(ServerConnector(*control, path).Start()),
+  EXPECT_EQ(Refusal(ServerConnector(*control, path, paths).Start()),
             "socket " + path + ": process " + std::to_string(getpid()) +
                 " listens on it already: end that, or choose another path");
   // What was put in its place meanwhile is not ours to remove.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/own_files.h"
+#include "base/own_files.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,10 +11,8 @@
 #include <string_view>
 
 #include "base/listed_open.h"
-#include "control/reasons.h"
-#include "control/store.h"
 
-namespace cleat::control {
+namespace cleat {
 namespace {
 
 bool IsBelow(const std::string& path, const std::string& folder) {
@@ -37,28 +34,25 @@ OwnFiles::OwnFiles(const std::string& state_dir) {
   state_dir_ = failed ? state_dir : real.string();
 }
 
-Error OwnFiles::Refuse(const std::string& what) const {
-  return control::Refuse(
-      v1::REASON_PATH_NOT_ALLOWED,
-      fmt::format("{} is one of a cleatd's own, by which it knows the host: choose another "
-                  "one, below {}/disks for example",
-                  what, state_dir_));
+Error OwnFiles::Refusal(const std::string& what) const {
+  return {ErrorCode::kPermissionDenied,
+          what + " is one of a cleatd's own, by which it knows the host: choose another one, below " +
+              state_dir_ + "/disks for example"};
 }
 
 // CheckFolder takes a folder with a file of that name for a cleatd's state directory, so no disk may have that name.
 Status OwnFiles::CheckName(const std::string& path, const std::string& what) const {
   const std::string name = path.substr(path.rfind('/') + 1);
-  return name.starts_with(Store::kFileName) ? Status(Refuse(what)) : Status(Ok{});
+  return name.starts_with(kStoreName) ? Status(Refusal(what)) : Status(Ok{});
 }
 
 Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what) const {
   const std::string disks = state_dir_ + "/disks";
   const bool of_disks = folder == disks || IsBelow(folder, disks);
-  if (!of_disks && (folder == state_dir_ || IsBelow(folder, state_dir_))) return Refuse(what);
+  if (!of_disks && (folder == state_dir_ || IsBelow(folder, state_dir_))) return Refusal(what);
   // The state directory of another cleatd.
   std::error_code failed;
-  if (!folder.empty() && std::filesystem::exists(folder + "/" + Store::kFileName, failed))
-    return Refuse(what);
+  if (!folder.empty() && std::filesystem::exists(folder + "/" + kStoreName, failed)) return Refusal(what);
   return Ok{};
 }
 
@@ -69,7 +63,7 @@ Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) con
   struct stat info {};
   // A file with one name that looks like a store is a guest's disk with such content, or a copy that nobody uses.
   const bool linked = fstat(found.get(), &info) == 0 && info.st_nlink > 1;
-  return IsAmongOurs(found) || (linked && IsStore(found)) ? Status(Refuse(what)) : Status(Ok{});
+  return IsAmongOurs(found) || (linked && IsStore(found)) ? Status(Refusal(what)) : Status(Ok{});
 }
 
 Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& name,
@@ -90,7 +84,7 @@ bool OwnFiles::IsStore(const UniqueFd& found) {
     return false;
   uint64_t id = 0;
   for (size_t i = kApplicationIdAt; i < header.size(); ++i) id = id << 8 | header[i];
-  return std::equal(kMagic.begin(), kMagic.end(), header.begin()) && id == Store::kApplicationId;
+  return std::equal(kMagic.begin(), kMagic.end(), header.begin()) && id == kStoreApplicationId;
 }
 
 // Finds files of the state directory under other names: hard links, bind mounts.
@@ -108,4 +102,4 @@ bool OwnFiles::IsAmongOurs(const UniqueFd& found) const {
   return false;
 }
 
-}  // namespace cleat::control
+}  // namespace cleat

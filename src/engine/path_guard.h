@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens what cleatd has this engine serve - disks' files and devices, controllers' sockets, clusters' conf files - by the lists of the
+// host's operator (base/path_lists.h), each time anew: cleatd looked when it was made, and the path may lead elsewhere since. Below a
+// listed folder no link is followed. What no list has any more is served all the same, by links of root's and of this process' user alone;
+// a cleatd's store never is.
+//
+// Any thread; its methods block on the file system. Outlives what is opened by it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/own_files.h"
+#include "base/path_lists.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "vhost/socket_paths.h"
+
+namespace cleat::engine {
+
+class PathGuard final : public vhost::SocketPaths {
+ public:
+  // Everything is listed: for tests.
+  PathGuard();
+  // Reads `lists_file`, for an engine of a cleatd with these folders. A file that can't be read lists nothing, so that guests' disks are
+  // served all the same; that is logged.
+  PathGuard(std::string lists_file, const std::string& state_dir, const std::string& runtime_dir);
+
+  // Reads the file again. What was read before holds when it is wrong.
+  Status Reload();
+  // As PathLists::Text has them.
+  std::string Text() const;
+
+  // Below, kPermissionDenied when it may not be opened; `what` begins errors.
+  // A disk's file or device, O_PATH: without any effect on it.
+  Result<UniqueFd> FindDisk(const std::string& path, const std::string& what) const;
+  // A cluster's conf file, to be read.
+  Result<UniqueFd> OpenKeys(const std::string& path, const std::string& what) const;
+  Result<UniqueFd> FindSocket(const std::string& path) override;
+  Result<UniqueFd> FindFolder(const std::string& path) override;
+
+ private:
+  std::shared_ptr<const PathLists> lists() const;
+
+  const std::string lists_file_;  // empty: none to read
+  const PathLists defaults_;
+  const std::optional<OwnFiles> own_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const PathLists> lists_;  // never null
+};
+
+}  // namespace cleat::engine
