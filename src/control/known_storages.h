@@ -38,9 +38,9 @@ class KnownStorages {
 
   void Keep(const File& file, const StorageIdentity& identity);
   void Forget(const std::string& disk);
-  // Other disks that have any part of it: ids.
   // Looks again at the files of the disks that OthersWith would name: a file may have gone, and its inode be another file's.
   void LookAtOthersWith(const std::string& disk, const StorageIdentity& identity);
+  // Other disks that have any part of it: ids.
   std::vector<std::string> OthersWith(const std::string& disk, const StorageIdentity& identity) const;
 
  private:
