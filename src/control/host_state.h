@@ -418,9 +418,9 @@ class HostState {
   using BackendIdentity = std::optional<StorageIdentity>;
   Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec);
   Result<BackendIdentity> RestoreBackend(const std::string& id, const v1::DiskSpec& spec);
+  // Waits a while for other disks' files to be looked at. Without the mutex.
   void AwaitLooks(const std::string& id, const StorageIdentity& identity);
   // FILE_TAKEN when another disk has that file, by whatever name; otherwise the disk has it from now on.
-  // Waits a while for other disks' files to be looked at. Without the mutex.
   Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity);
   Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
   // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)

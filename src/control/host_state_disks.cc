@@ -201,14 +201,12 @@ Result<HostState::BackendIdentity> HostState::RestoreBackend(const std::string& 
   return BackendIdentity(*identity);
 }
 
-// A disk whose file hangs can't be compared: then only the engines' locks keep two disks of one file apart.
+// A disk whose file hangs can't be compared: then only the engines' locks keep two disks of one file apart. Those that are known
+// are looked at all the same: a file that is gone must not keep others from its inode because a third one hangs.
 void HostState::AwaitLooks(const std::string& id, const StorageIdentity& identity) {
-  bool looked = storages_.AwaitLooks();
-  if (looked) {
-    storages_.LookAtOthersWith(id, identity);
-    looked = storages_.AwaitLooks();
-  }
-  if (looked) return;
+  storages_.AwaitLooks();
+  storages_.LookAtOthersWith(id, identity);
+  if (storages_.AwaitLooks()) return;
   spdlog::warn("{}: another disk's file does not answer: whether it is the same one is not known",
                DiskName(id));
 }

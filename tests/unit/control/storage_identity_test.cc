@@ -10,9 +10,19 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "control/known_storages.h"
 #include "tests/support/temp_dir.h"
@@ -162,6 +172,210 @@ TEST_F(KnownStoragesTest, WhatIsKeptMeanwhileIsNewerThanALook) {
   known_.Forget("disk-998");
   EXPECT_EQ(OthersWith(dir_ / "b"), Disks{"disk-999"});
   EXPECT_EQ(OthersWith(dir_ / "a").size(), 998u);
+}
+
+// ---- Files that hang
+
+// Calls that hang until they are answered. The threads that make them may outlive their KnownStorages.
+class HangingCalls {
+ public:
+  void Hang(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    hanging_.insert(path);
+  }
+  void Answer(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    hanging_.erase(path);
+    answered_.notify_all();
+  }
+  void AnswerAll() {
+    const std::lock_guard lock(mutex_);
+    hanging_.clear();
+    answered_.notify_all();
+  }
+  Result<StorageIdentity> Identify(const KnownStorages::File& file) {
+    std::unique_lock lock(mutex_);
+    ++calls_[file.path];
+    most_ = std::max(most_, ++under_way_);
+    answered_.wait(lock, [&] { return !hanging_.contains(file.path); });
+    --under_way_;
+    lock.unlock();
+    return KnownStorages::IdentifyFile(file);
+  }
+  int calls(const std::string& path) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(path);
+    return found == calls_.end() ? 0 : found->second;
+  }
+  size_t under_way() const {
+    const std::lock_guard lock(mutex_);
+    return under_way_;
+  }
+  size_t most() const {
+    const std::lock_guard lock(mutex_);
+    return most_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable answered_;
+  std::set<std::string> hanging_;
+  std::map<std::string, int> calls_;
+  size_t under_way_ = 0;
+  size_t most_ = 0;
+};
+
+class HangingFilesTest : public ::testing::Test {
+ protected:
+  static constexpr std::chrono::milliseconds kShort{20};
+  static constexpr std::chrono::minutes kLong{1};
+  using Disks = std::vector<std::string>;
+
+  HangingFilesTest() { Start(kShort); }
+  ~HangingFilesTest() override {
+    calls_->AnswerAll();
+    known_.reset();
+    Await("all threads have ended", [&] { return calls_.use_count() == 1; });
+  }
+  void Start(std::chrono::milliseconds patience) {
+    known_ = std::make_unique<KnownStorages>(
+        patience, [calls = calls_](const KnownStorages::File& file) { return calls->Identify(file); },
+        [this](spdlog::level::level_enum, const std::string& line) {
+          const std::lock_guard lock(mutex_);
+          lines_.push_back(line);
+        });
+  }
+  std::string MakeFile(const std::string& name) {
+    Write(dir_ / name, name);
+    return dir_ / name;
+  }
+  std::string Hang(const std::string& path) {
+    calls_->Hang(path);
+    return path;
+  }
+  Disks OthersWith(const std::string& path) const { return known_->OthersWith("new", *Identify(path)); }
+  void AwaitKnown(const std::string& path, const Disks& disks) {
+    Await("it is known who has " + path, [&] { return OthersWith(path) == disks; });
+  }
+  size_t LinesWith(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::ranges::count_if(
+        lines_, [&](const std::string& line) { return line.find(text) != std::string::npos; }));
+  }
+  static void Await(const std::string& what, const std::function<bool()>& condition) {
+    const auto until = std::chrono::steady_clock::now() + kLong;
+    while (!condition()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << "waited in vain until " << what;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  test::TempDir dir_;
+  const std::shared_ptr<HangingCalls> calls_ = std::make_shared<HangingCalls>();
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+  std::unique_ptr<KnownStorages> known_;
+};
+
+TEST_F(HangingFilesTest, OneStopsNoOther) {
+  const std::string hangs = Hang(MakeFile("hangs"));
+  known_->Look({{"a", hangs}, {"b", MakeFile("b")}, {"c", MakeFile("c")}});
+  AwaitKnown(dir_ / "b", {"b"});
+  AwaitKnown(dir_ / "c", {"c"});
+  EXPECT_EQ(OthersWith(hangs), Disks{});
+  known_->Look({{"d", MakeFile("d")}});
+  AwaitKnown(dir_ / "d", {"d"});
+  EXPECT_EQ(calls_->calls(hangs), 1);
+}
+
+TEST_F(HangingFilesTest, OneThatAnswersLaterIsKnown) {
+  const std::string hangs = Hang(MakeFile("hangs"));
+  known_->Look({{"a", hangs}});
+  Await("it is told of",
+        [&] { return LinesWith("disks/a: its file '" + hangs + "' has not answered") == 1; });
+  EXPECT_FALSE(known_->AwaitLooks());
+  calls_->Answer(hangs);
+  AwaitKnown(hangs, {"a"});
+  Await("that is told of", [&] { return LinesWith("disks/a: its file '" + hangs + "' answers again") == 1; });
+  EXPECT_TRUE(known_->AwaitLooks());
+  EXPECT_EQ(LinesWith(hangs), 2u);
+}
+
+TEST_F(HangingFilesTest, WhatIsForgottenMeanwhileStaysForgotten) {
+  const std::string hangs = Hang(MakeFile("hangs"));
+  known_->Look({{"a", hangs}});
+  Await("it hangs", [&] { return calls_->under_way() == 1; });
+  known_->Forget("a");
+  calls_->Answer(hangs);
+  Await("it has answered", [&] { return known_->AwaitLooks(); });
+  EXPECT_EQ(OthersWith(hangs), Disks{});
+}
+
+TEST_F(HangingFilesTest, OneFileTakesOneThread) {
+  const std::string hangs = Hang(MakeFile("hangs"));
+  for (int i = 0; i < 10; ++i) {
+    known_->Look({{"a", hangs}, {"reader", hangs}, {"z", MakeFile("z")}});
+    Await("the other was looked at", [&] { return calls_->calls(dir_ / "z") > i; });
+  }
+  EXPECT_EQ(calls_->calls(hangs), 1);
+  // What was asked for meanwhile is done then: the answer may be older than that.
+  calls_->Answer(hangs);
+  Await("all were looked at", [&] { return known_->AwaitLooks(); });
+  EXPECT_EQ(calls_->calls(hangs), 3);
+  const Disks others = OthersWith(hangs);
+  EXPECT_EQ(std::set<std::string>(others.begin(), others.end()), (std::set<std::string>{"a", "reader"}));
+}
+
+TEST_F(HangingFilesTest, NoMoreThanTheLimitHangAndOthersWait) {
+  std::vector<KnownStorages::File> files;
+  for (size_t i = 0; i < 2 * KnownStorages::kLooksMax; ++i) {
+    const std::string folder = "folder-" + std::to_string(i);
+    std::filesystem::create_directory(dir_ / folder);
+    files.push_back({"disk-" + std::to_string(i), Hang(MakeFile(folder + "/hangs"))});
+  }
+  known_->Look(files);
+  Await("it is told that others wait", [&] { return LinesWith("are not looked at for now") > 0; });
+  Await("as many hang as may", [&] { return LinesWith("has not answered") == KnownStorages::kLooksMax; });
+  for (int i = 0; i < 10; ++i) {
+    known_->Look({{"last", MakeFile("last")}});
+    EXPECT_FALSE(known_->AwaitLooks());
+  }
+  EXPECT_EQ(calls_->calls(dir_ / "last"), 0);
+  EXPECT_EQ(LinesWith("are not looked at for now"), 1u);
+  calls_->AnswerAll();
+  AwaitKnown(dir_ / "last", {"last"});
+  for (const KnownStorages::File& file : files) AwaitKnown(file.path, {file.disk});
+  EXPECT_EQ(calls_->most(), KnownStorages::kLooksMax);
+}
+
+// A mount that is dead, with many disks.
+TEST_F(HangingFilesTest, AFolderOfThemLeavesLooksToOthers) {
+  std::vector<KnownStorages::File> files;
+  for (size_t i = 0; i < 4 * KnownStorages::kLooksMax; ++i)
+    files.push_back({"disk-" + std::to_string(i), Hang("/mount/" + std::to_string(i))});
+  known_->Look(files);
+  Await("it is told that others wait", [&] { return LinesWith("are not looked at for now") > 0; });
+  known_->Look({{"z", MakeFile("z")}});
+  AwaitKnown(dir_ / "z", {"z"});
+  EXPECT_EQ(calls_->most(), KnownStorages::kHangingInFolderMax + 1);
+}
+
+TEST_F(HangingFilesTest, NobodyWaitsForOneThatIsKnownToHang) {
+  Start(std::chrono::milliseconds(200));
+  known_->Look({{"a", Hang(MakeFile("hangs"))}});
+  Await("it is told of", [&] { return LinesWith("has not answered") == 1; });
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(known_->AwaitLooks());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong);
+}
+
+TEST_F(HangingFilesTest, TheEndWaitsForNone) {
+  const std::string hangs = Hang(MakeFile("hangs"));
+  known_->Look({{"a", hangs}, {"b", Hang(MakeFile("too"))}});
+  Await("one hangs", [&] { return calls_->calls(hangs) == 1; });
+  known_.reset();
+  EXPECT_GE(LinesWith("is not waited for"), 1u);
+  EXPECT_GE(calls_->under_way(), 1u);
 }
 
 }  // namespace
