@@ -34,8 +34,9 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
   }
   if (const auto* file = std::get_if<FileBackend>(&disk.backend)) {
     modules::UringOptions options(ShapeOf(disk), file->path, mode);
-    options.find = [this](const std::string& path, const std::string& what) {
-      return paths_.FindDisk(path, what);
+    const auto links = file->trusted_links ? PathGuard::Links::kTrusted : PathGuard::Links::kNone;
+    options.find = [this, links](const std::string& path, const std::string& what) {
+      return paths_.FindDisk(path, what, links);
     };
     auto open = modules::OpenUring(std::move(options), uring_, blocking_);
     co_return co_await std::move(open);

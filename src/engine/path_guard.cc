@@ -68,11 +68,13 @@ std::string PathGuard::Text() const {
   return lists()->Text();
 }
 
-Result<UniqueFd> PathGuard::FindDisk(const std::string& path, const std::string& what) const {
+Result<UniqueFd> PathGuard::FindDisk(const std::string& path, const std::string& what, Links links) const {
   const auto present = lists();
   const bool listed = present->EntryOf(PathKind::kFile, path) ||
                       (present->EntryOf(PathKind::kDevice, path) && IsBlockDevice(path));
   auto found = Permitted(listed ? FindListedDisk(*present, path, what) : FindByTrustedLinks(path, what));
+  if (listed && links == Links::kTrusted && !found && found.error().code == ErrorCode::kPermissionDenied)
+    found = Permitted(FindByTrustedLinks(path, what));
   if (!found) return found;
   if (listed && own_) {
     if (Status status = own_->CheckNotOwn(*found, what); !status) return std::move(status).error();

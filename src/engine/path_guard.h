@@ -33,9 +33,13 @@ class PathGuard final : public vhost::SocketPaths {
   // As PathLists::Text has them.
   std::string Text() const;
 
+  // Which links are followed below a listed folder: none, or those that root or this process' user owns, for a disk that was made before
+  // anybody looked.
+  enum class Links : uint8_t { kNone, kTrusted };
+
   // Below, kPermissionDenied when it may not be opened; `what` begins errors.
   // A disk's file or device, O_PATH: without any effect on it.
-  Result<UniqueFd> FindDisk(const std::string& path, const std::string& what) const;
+  Result<UniqueFd> FindDisk(const std::string& path, const std::string& what, Links links = Links::kNone) const;
   // A cluster's conf file, to be read.
   Result<UniqueFd> OpenKeys(const std::string& path, const std::string& what) const;
   Result<UniqueFd> FindSocket(const std::string& path) override;

@@ -24,7 +24,9 @@ struct MemoryBackend {  // the kept memory of the disk's name
 };
 struct FileBackend {
   std::string path;
-  bool operator==(const FileBackend&) const = default;
+  bool trusted_links = false;  // PathGuard::Links
+  // How the path is followed is not what the disk is.
+  bool operator==(const FileBackend& other) const { return path == other.path; }
 };
 struct RbdBackend {
   std::string cluster;  // "clusters/ID"

@@ -36,8 +36,8 @@ class PathGuardTest : public ::testing::Test {
     return *guard_;
   }
   // The content of what was found, or the error's code.
-  std::string Find(const std::string& name) {
-    const auto found = guard().FindDisk(Path(name), "disks/x: " + Path(name));
+  std::string Find(const std::string& name, PathGuard::Links links = PathGuard::Links::kNone) {
+    const auto found = guard().FindDisk(Path(name), "disks/x: " + Path(name), links);
     if (!found) return std::string(ErrorCodeName(found.error().code));
     const UniqueFd file = ReopenAs(found.value(), O_RDONLY);
     char content[16] = {};
@@ -79,6 +79,20 @@ TEST_F(PathGuardTest, ButByLinksOfRootsAndItsOwnAlone) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's link";
   ASSERT_EQ(lchown(Path("elsewhere/link").c_str(), kNobody, kNobody), 0);
   EXPECT_EQ(Find("elsewhere/link"), "permission_denied");
+}
+
+// Nobody looked when it was made, and an operator may have put a link there.
+TEST_F(PathGuardTest, ADiskOfBeforeIsReachedByTrustedLinksBelowAListedFolderToo) {
+  constexpr auto kTrusted = PathGuard::Links::kTrusted;
+  Replace("listed/a", "elsewhere/secret");
+  EXPECT_EQ(Find("listed/a", kTrusted), "secret");
+  MakeStore("state/cleat.db");
+  Replace("listed/a", "state/cleat.db");
+  EXPECT_EQ(Find("listed/a", kTrusted), "permission_denied");
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's link";
+  Replace("listed/a", "elsewhere/secret");
+  ASSERT_EQ(lchown(Path("listed/a").c_str(), kNobody, kNobody), 0);
+  EXPECT_EQ(Find("listed/a", kTrusted), "permission_denied");
 }
 
 TEST_F(PathGuardTest, ACleatdsStoreIsNever) {
