@@ -43,6 +43,7 @@ Status HostState::Fill(Rows rows) {
   if (auto status = FillControllers(std::move(rows.controllers)); !status.ok()) return status;
   if (auto status = FillAttachments(std::move(rows.attachments)); !status.ok()) return status;
   FillUpgrades(std::move(rows.upgrades));
+  lost_ = std::move(rows.lost);
   // Nothing is known of any engine yet.
   ++revision_;
   hub_.StartHistory(revision_);

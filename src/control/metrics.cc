@@ -239,7 +239,12 @@ std::vector<MetricFamily> Metrics::Collect() const {
        {&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages}) {
     if (!family->metric.empty()) families.push_back(std::move(*family));
   }
-  AddCeph(families, engines_());
+  const v1::ListEnginesResponse engines = engines_();
+  AddCeph(families, engines);
+  families.push_back(Family("cleat_left_alone_controllers", MetricType::Gauge,
+                            "Controllers that are left alone since the store was restored"));
+  for (const v1::Engine& engine : engines.engines())
+    Add(families.back(), {{"engine", IdOf(engine.name())}}, engine.status().left_alone_total());
   families.push_back(
       Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
   const Host host = host_();
