@@ -156,7 +156,7 @@ def demo(bench, say):
         cleat.delete_disk(disk)
     cleat.delete_controller("vm")
     cleat.ctl("group", "delete", GROUP)
-    cleat.ctl("cluster", "delete", CLUSTER)
+    cleat.ctl("cluster", "delete", CLUSTER, "--yes")
     say.show(ceph.rbd("ls", "-l", "rbd"))
     cleat.stop()
 

@@ -55,6 +55,8 @@ void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::
   if (const EngineView* engine = Find(info.peer); engine != nullptr && connected) {
     if (engine->ceph.clients_total() > 0) *status.mutable_ceph() = engine->ceph;
     status.set_standing_by(engine->standing_by);
+    std::string unknown = NameLeftAlone(*engine, status);
+    if (message.empty()) status.set_message(std::move(unknown));
   }
   state_.ReportEngine(info.id, status);
 }
@@ -79,6 +81,7 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   known_[info.id] = info;
   dead_.erase(info.id);
   engine.foreign = IsForeign(inventory);
+  ReportHeld(info.id, inventory);
   spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
                EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
                inventory.memories_size());
@@ -96,6 +99,9 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   // It may have read the list before it was changed.
   if (!state_.PathDifferenceOf(info.id).empty()) AskReadPathLists(engine);
   TakeInventory(engine, inventory);
+  // Before anything is asked: what they use stays with them.
+  for (const auto& [controller, view] : engine.controllers)
+    LeaveAlone(engine, controller, state_.IntentOf(controller));
   state_.PlaceControllers();
 
   std::set<std::string> disks;
@@ -209,6 +215,7 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   std::vector<std::string> moves;
   for (const auto& [controller, move] : moves_) moves.push_back(controller);
   for (const std::string& controller : moves) LookAtMove(controller);
+  if (!node.mapped().left_alone.empty()) ReportAloneGone(node.mapped());
 }
 
 void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
@@ -286,7 +293,8 @@ void Conductor::OnControllerStatus(EngineView& engine, const engine::v1::Control
   engine.controllers[*id].actual = status;
   engine.recount = true;
   // On its way, it is as it was: nobody is to worry about some milliseconds.
-  if (!moves_.contains(*id)) state_.ReportController(engine.info.id, *id, FromEngine(status));
+  if (!moves_.contains(*id))
+    state_.ReportController(engine.info.id, *id, StatusOf(engine, *id, engine.controllers[*id]));
   Look(*id);
 }
 

@@ -59,7 +59,8 @@ class Conductor final : public EngineLink::Events {
         counters_(counters),
         started_ns_(clock.NowNs()),
         read_until_ns_(started_ns_),
-        started_revision_(state.NewestRevision()) {}
+        started_revision_(state.NewestRevision()),
+        lost_(state.lost()) {}
 
   void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
   void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) override;
@@ -149,6 +150,27 @@ class Conductor final : public EngineLink::Events {
   void WakeFor(const std::string& controller, Move& move);
   void ReportView(EngineView& engine, const std::string& controller);
 
+  // After the store was restored. (conductor_left_alone.cc)
+  void ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory);
+  // Of the controller as the engine has it, with a word of its being left alone.
+  v1::ControllerStatus StatusOf(const EngineView& engine, const std::string& controller,
+                                const ControllerView& view) const;
+  // True: nothing is to be done about it in that engine.
+  bool LeaveAlone(EngineView& engine, const std::string& controller, const ControllerIntent& intent);
+  void ReportAlone(const EngineView& engine, const std::string& controller, const ControllerView& view,
+                   const ControllerIntent& intent);
+  void TellLeftAlone(const EngineView& engine);
+  void ReportAloneGone(const EngineView& engine);  // it is connected no more
+  // Fills in the status, and returns what there is to say of those that the store does not know.
+  std::string NameLeftAlone(const EngineView& engine, v1::EngineStatus& status);
+  // An attachment of the disk, or of another one of its name, to a controller that is left alone there.
+  static const engine::v1::Attachment* HeldAlone(const EngineView& engine, const std::string& disk);
+  bool HoldsAnother(const EngineView& engine, const DiskRow& row) const;
+  // True: a controller that is left alone has the disk.
+  bool WaitsForHolder(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
+  void LookAfterRelease(EngineView& engine, const std::string& disk);
+  static bool UsesClusterAlone(const EngineView& engine, const std::string& cluster);
+
   // Upgrades, and what a dead engine leaves behind. (conductor_upgrades.cc)
   void LookAtUpgrade();
   void BeginUpgrade(UpgradeIntent intent);
@@ -223,6 +245,7 @@ class Conductor final : public EngineLink::Events {
   uint64_t
       read_until_ns_;  // as of the last OnTimer. Deadlines of answers are compared with it, pauses with clock_
   const uint64_t started_revision_;  // what is younger was made under this cleatd
+  const std::vector<LostRevisions> lost_;
   std::map<PeerId, EngineView> engines_;
   UniqueFd group_memory_;                   // made when the first group needs it
   std::multimap<uint64_t, Retry> retries_;  // by the time when they are due

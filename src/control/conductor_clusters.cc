@@ -40,6 +40,7 @@ void Conductor::LookAtCluster(EngineView& engine, const std::string& cluster) {
     return;
   }
   if (row) return AskPutCluster(engine, *row);
+  if (UsesClusterAlone(engine, cluster)) return;
   AskDropCluster(engine, cluster);
 }
 

@@ -41,6 +41,7 @@ void Conductor::LookAtSide(EngineView& engine, const std::string& controller) {
 
 void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {
   ControllerIntent intent = state_.IntentOf(controller);
+  if (LeaveAlone(engine, controller, intent)) return;
   if (const auto known = engine.controllers.find(controller); known != engine.controllers.end()) {
     if (const DiskIdentity next = NextDiskOf(intent, engine, known->second); next.known()) {
       Later(state_.ReportNextDisk(engine.info.id, controller, next), {.controller = controller, .disk = {}});
@@ -99,9 +100,14 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
       AskPutController(engine, controller, intent, step.standby);
       return false;
     case Step::Kind::kKeepMemory:
+      if (WaitsForHolder(engine, controller, *step.intent)) return true;
       AskKeepMemory(engine, controller, *step.intent);
       return true;
     case Step::Kind::kAttach:
+      if (WaitsForHolder(engine, controller, *step.intent)) return true;
+      // Memory that the engine has and the restored store knows nothing of: cleatd is to have it as well.
+      if (!lost_.empty() && step.intent->disk.spec.has_memory() && !step.intent->disk.reached_engine)
+        LookAtMemory(step.intent->disk.id);
       AskAttach(engine, controller, *step.intent);
       return true;
     case Step::Kind::kServeController:
@@ -180,6 +186,7 @@ void Conductor::AskDetach(EngineView& engine, const std::string& controller, uin
           const auto disk = ParseDiskName(view.attachments[target].attachment().disk().name());
           view.attachments.erase(target);
           if (disk.ok()) LookAtMemory(*disk);  // it may not have to be held here any more
+          if (disk.ok()) LookAfterRelease(answered, *disk);
           if (const auto it = view.attachment_backoffs.find(target); it != view.attachment_backoffs.end()) {
             it->second.not_before_ns = 0;
           }

@@ -18,7 +18,7 @@ void Conductor::LookAtLimits(const std::string& disk) {
   if (!row || row->deleting || row->limits_revision == 0) return;
   const std::vector<std::string> controllers = state_.ControllersWith(disk);
   for (auto& [peer, engine] : engines_) {
-    if (engine.foreign || engine.limit_busy.contains(disk)) continue;
+    if (engine.foreign || engine.limit_busy.contains(disk) || HoldsAnother(engine, *row)) continue;
     if (!IsBehindLimits(engine, controllers, disk, row->limits_revision)) continue;
     const auto work = engine.limit_work.find(disk);
     if (work != engine.limit_work.end() && clock_.NowNs() < work->second.not_before_ns) continue;

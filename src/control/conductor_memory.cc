@@ -32,7 +32,9 @@ void Conductor::LookAtMemory(const std::string& disk) {
   for (auto& [peer, engine] : engines_) {
     if (engine.foreign || engine.memory_busy.contains(disk)) continue;
     const bool held = engine.memories.contains(disk);
-    if (row) {
+    if (row && HoldsAnother(engine, *row)) continue;
+    const bool unknown = held && row && !row->deleting && !row->reached_engine && !lost_.empty();
+    if (row && !unknown) {
       if (auto status = state_.RecordKept(disk, engine.info.id, held); !status.ok()) {
         Later(status, {.controller = {}, .disk = disk});
         continue;
@@ -43,8 +45,11 @@ void Conductor::LookAtMemory(const std::string& disk) {
       continue;
     }
     const bool wanted = row && !row->deleting;
-    if (wanted && !memory_.Has(disk)) {
+    // Of a restored store that does not know that the disk has content, or of a disk that is made known again: that is the engine's.
+    if (wanted && (unknown || !memory_.Has(disk))) {
       AskFetchMemory(engine, *row);
+    } else if (HeldAlone(engine, disk) != nullptr) {
+      continue;
     } else if (!wanted || IsSuperfluous(engine, disk)) {
       AskDropMemory(engine, disk);
     }
@@ -134,10 +139,12 @@ void Conductor::AskFetchMemory(EngineView& engine, const DiskRow& row) {
   engine::v1::Envelope envelope;
   envelope.mutable_fetch_memory()->set_disk(DiskName(row.id));
   AskAboutMemory(engine, row.id, std::move(envelope),
-                 [this, disk = row.id, size_bytes = row.spec.size_bytes()](EngineView&, const Status& status,
-                                                                           UniqueFd fd) {
+                 [this, disk = row.id, size_bytes = row.spec.size_bytes()](
+                     EngineView& answered, const Status& status, UniqueFd fd) {
                    if (!status.ok()) return status;
-                   return memory_.Adopt(disk, size_bytes, std::move(fd));
+                   auto adopted = memory_.Adopt(disk, size_bytes, std::move(fd));
+                   if (adopted.ok()) adopted = state_.RecordKept(disk, answered.info.id, true);
+                   return adopted;
                  });
 }
 

@@ -142,7 +142,7 @@ bool Conductor::MayBeElsewhere(const EngineView& engine, const ControllerRow& ro
 
 void Conductor::ReportView(EngineView& engine, const std::string& controller) {
   const ControllerView& view = engine.controllers[controller];
-  if (view.actual) state_.ReportController(engine.info.id, controller, FromEngine(*view.actual));
+  if (view.actual) state_.ReportController(engine.info.id, controller, StatusOf(engine, controller, view));
   for (const auto& [target, status] : view.attachments) {
     state_.ReportAttachment(engine.info.id, {controller, target, status.attachment().revision()},
                             ReportOf(status));
@@ -193,6 +193,10 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
   const ControllerView& there = to->controllers[controller];
   if (from != nullptr) {
     const ControllerView& here = from->controllers[controller];
+    if (from->left_alone.contains(controller)) {
+      return EndMove(controller,
+                     Stays("it is left alone since the store was restored: change or delete it first"));
+    }
     if (IsFenced(here)) {
       return EndMove(controller, Stays("a disk of it is shut out of its storage: detach that first"));
     }

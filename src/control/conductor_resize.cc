@@ -25,7 +25,7 @@ void Conductor::LookAtSize(const std::string& disk) {
   const std::vector<std::string> controllers = state_.ControllersWith(disk);
   if (IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
   for (auto& [peer, engine] : engines_) {
-    if (engine.foreign || engine.resize_busy.contains(disk)) continue;
+    if (engine.foreign || engine.resize_busy.contains(disk) || HoldsAnother(engine, *row)) continue;
     if (!IsBehind(engine, controllers, disk, size_bytes)) continue;
     const auto work = engine.resize_work.find(disk);
     if (work != engine.resize_work.end() && clock_.NowNs() < work->second.not_before_ns) continue;

@@ -286,7 +286,9 @@ uint64_t Conductor::CountStandbys(uint64_t now_ns) {
         std::count_if(engine.controllers.begin(), engine.controllers.end(), [](const auto& controller) {
           return StandsBy(controller.second) && controller.second.targets_busy.empty();
         });
-    if (std::exchange(engine.standing_by, static_cast<uint32_t>(count)) != count)
+    const bool alone_changed =
+        std::exchange(engine.left_alone_told, engine.left_alone.size()) != engine.left_alone.size();
+    if (std::exchange(engine.standing_by, static_cast<uint32_t>(count)) != count || alone_changed)
       ReportEngine(engine.info, true, "");
   }
   return kForEver;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/keys_needed.h"
 #include "keys/kek_file.h"
 
 namespace cleat::control {
@@ -97,20 +97,7 @@ Status Daemon::MakeFirstKek(const std::string& path) {
   if (!there.ok() && there.error().code == ErrorCode::kNotFound) {
     const auto rows = store_->Load();
     if (!rows.ok()) return rows.error();
-    std::map<std::string, std::string> needed;  // a key-encryption key's id, and one of the objects
-    for (const DiskRow& disk : rows->disks) {
-      if (disk.spec.has_encryption())
-        needed.emplace(disk.spec.encryption().wrapped_key().key_encryption_key(), DiskName(disk.id));
-    }
-    for (const DeletedDiskRow& deleted : rows->deleted_disks) {
-      if (deleted.disk.spec.has_encryption())
-        needed.emplace(deleted.disk.spec.encryption().wrapped_key().key_encryption_key(),
-                       DiskName(deleted.disk.id) + " (deleted, and kept)");
-    }
-    for (const ClusterRow& cluster : rows->clusters) {
-      if (cluster.spec.has_wrapped_key())
-        needed.emplace(cluster.spec.wrapped_key().key_encryption_key(), ClusterName(cluster.id));
-    }
+    const std::map<std::string, std::string> needed = KeysNeeded(*rows);
     if (!needed.empty()) {
       return Error(
           ErrorCode::kFailedPrecondition,
@@ -135,7 +122,7 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   if (!listener.ok()) return std::move(listener).error();
   listener_ = std::move(*listener);
   gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
-  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_);
+  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_, options.on_restored);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -50,6 +51,8 @@ struct DaemonOptions {
   std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
   ConductorOptions conductor;
   size_t watch_queue_max = WatchHub::kQueueMax;
+  // Called, on a thread of the API's, when the store was restored: this daemon is to end, and another one to start with the same options.
+  std::function<void()> on_restored = {};
 };
 
 class Daemon {

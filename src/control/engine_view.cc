@@ -133,6 +133,32 @@ DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine
   return known && served->disk_identity != intent.row.last_disk ? served->disk_identity : DiskIdentity();
 }
 
+bool IsLeftAlone(const std::vector<LostRevisions>& lost, const ControllerIntent& intent,
+                 const ControllerView& view) {
+  uint64_t until = 0;  // of what was lost of it
+  const auto look = [&](uint64_t revision) {
+    for (const LostRevisions& range : lost) {
+      if (revision >= range.first && revision < range.until) until = std::max(until, range.until);
+    }
+  };
+  if (view.actual) {
+    const uint64_t revision = view.actual->controller().revision();
+    if (!intent.exists || intent.row.revision != revision) look(revision);
+  }
+  uint64_t spoken = intent.exists ? intent.row.intent_revision : 0;
+  for (const AttachmentIntent& attachment : intent.attachments)
+    spoken = std::max(spoken, attachment.row.intent_revision);
+  for (const auto& [target, status] : view.attachments) {
+    const uint64_t revision = status.attachment().revision();
+    const bool known =
+        std::any_of(intent.attachments.begin(), intent.attachments.end(), [&, t = target](const auto& one) {
+          return one.row.spec.target() == t && one.row.revision == revision;
+        });
+    if (!known) look(revision);
+  }
+  return until != 0 && spoken < until;
+}
+
 bool HasControllersOf(const EngineView& engine, const std::string& group) {
   const std::string name = GroupName(group);
   return std::any_of(engine.controllers.begin(), engine.controllers.end(), [&](const auto& controller) {

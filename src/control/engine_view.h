@@ -64,9 +64,11 @@ struct EngineView {
   v1::CephStatus ceph;  // its connections
   enum class GroupMemory : uint8_t { kNotGiven, kAsked, kGiven } group_memory = GroupMemory::kNotGiven;
   Backoff group_memory_work;
-  uint64_t progress_ns = 0;  // when it last answered a request about a controller with OK
-  uint32_t standing_by = 0;  // controllers, as was reported last
-  bool recount = false;      // that number may have changed
+  uint64_t progress_ns = 0;          // when it last answered a request about a controller with OK
+  uint32_t standing_by = 0;          // controllers, as was reported last
+  bool recount = false;              // that number may have changed, or the next ones
+  std::set<std::string> left_alone;  // controllers: IsLeftAlone
+  size_t left_alone_told = 0;        // as was reported last
 };
 
 // The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
@@ -111,6 +113,11 @@ bool IsBehind(const EngineView& engine, const std::vector<std::string>& controll
 // The disk that is to be stored as the controller's last one; not known: none is. An engine of before identities gives its guest
 // whichever is attached.
 DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
+
+// Whether the controller, as an engine has it, was made or changed after the backup from which the store was restored, and nobody has
+// spoken of it by name since. What has just the revision of its row is no stranger, whatever was lost.
+bool IsLeftAlone(const std::vector<LostRevisions>& lost, const ControllerIntent& intent,
+                 const ControllerView& view);
 
 // Whether an attachment of the disk is open there with older limits than these.
 bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,

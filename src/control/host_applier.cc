@@ -160,7 +160,9 @@ Result<HostApplier::Host> HostApplier::PresentHost() {
     if (resource.has_synced()) return host;
     if (resource.has_disk() && resource.disk().status().state() != v1::DISK_STATE_DELETING)
       host.disks[resource.disk().name()] = {resource.disk().etag(), resource.disk().spec().has_encryption()};
-    if (resource.has_cluster()) host.clusters[resource.cluster().name()] = {resource.cluster().etag()};
+    if (resource.has_cluster())
+      host.clusters[resource.cluster().name()] = {resource.cluster().etag(),
+                                                  resource.cluster().spec().has_wrapped_key()};
     if (resource.has_group()) host.groups[resource.group().name()] = {resource.group().etag()};
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
       host.controllers[resource.controller().name()] = {resource.controller().etag()};
@@ -229,7 +231,8 @@ void HostApplier::RemoveOne(const Removal& removal) {
     if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
   Report(removal.name, v1::APPLY_ACTION_DELETED);
-  response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key && !state_.KeepsDeleted());
+  const bool kept = ParseDiskName(removal.name).ok() && state_.KeepsDeleted();
+  response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key && !kept);
 }
 
 // ---- Making and changing ----

@@ -35,6 +35,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
 }
 
 Status HostState::Fill(Rows rows) {
+  paths_checked_from_ = rows.paths_checked_from;
   // What is named comes before what names it.
   FillClusters(std::move(rows.clusters));
   if (auto status = FillDisks(std::move(rows.disks)); !status.ok()) return status;
@@ -43,6 +44,7 @@ Status HostState::Fill(Rows rows) {
   if (auto status = FillControllers(std::move(rows.controllers)); !status.ok()) return status;
   if (auto status = FillAttachments(std::move(rows.attachments)); !status.ok()) return status;
   FillUpgrades(std::move(rows.upgrades));
+  lost_ = std::move(rows.lost);
   // Nothing is known of any engine yet.
   ++revision_;
   hub_.StartHistory(revision_);

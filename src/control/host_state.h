@@ -54,11 +54,20 @@
 
 namespace cleat::control {
 
+class StoreUpload;
+
+// What was seen of an engine at its last hello, whatever store it serves.
+struct HeldByEngine {
+  uint64_t newest_revision = 0;            // of all that it has
+  std::map<std::string, uint64_t> serves;  // controllers' ids, and their revisions
+};
+
 // What an engine should have for one controller: a copy, taken at one moment.
 struct AttachmentIntent {
   AttachmentRow row;
   DiskRow disk;
   DiskIdentity disk_identity;
+  bool path_unchecked = false;  // the disk was made before paths were: Rows::paths_checked_from
   v1::DiskStatus disk_status;
   uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
 };
@@ -210,6 +219,13 @@ class HostState {
 
   Result<StoreBackup> BackUpStore() { return BackUp(store_, NewestRevision()); }
 
+  // Whether cleatd would load that store. (host_state_restore.cc)
+  static Status CheckLoads(Store& store);
+  // As the API says. Unless it is a dry run, the store takes no more writes after it: everything is to be loaded anew.
+  Result<v1::RestoreStoreResponse> RestoreStore(StoreUpload& upload, const v1::RestoreStoreOptions& options);
+  const keys::Keyring* keyring() const { return keyring_; }
+  std::string store_folder() const { return store_.folder(); }
+
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();
 
@@ -240,6 +256,11 @@ class HostState {
   std::vector<std::string> MemoryDisks();
   std::optional<DiskRow> MemoryDisk(const std::string& id);
   uint64_t NewestRevision();
+  // In order. They stay as they are.
+  const std::vector<LostRevisions>& lost() const { return lost_; }
+  DiskIdentity IdentityOf(const DiskRow& row) const {
+    return DiskIdentity::Of(store_.number(), row.revision);
+  }
 
   // ---- The conductor's reports. Those about things that are gone meanwhile, or aren't that engine's, are
   // ignored.
@@ -266,6 +287,11 @@ class HostState {
   // Whether the disk is attached on that engine, or to be, or is to stand by there.
   bool IsDiskFor(const std::string& disk_id, const std::string& engine);
   void ReportController(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
+  void ReportHeld(const std::string& engine, HeldByEngine held);
+  // Controllers that the engine has, that the restored store does not know, and that are left alone: all of them, by id.
+  void ReportLeftAlone(const std::string& engine, std::map<std::string, v1::ControllerSpec> unknown);
+  // After a restore: the engine says which disk the blk controller's guest had last, if the store can't know.
+  Status LearnLastDisk(const std::string& controller, DiskIdentity disk, const std::string& name);
   // A blk controller's guest has forgotten its last disk: the one that is attached now becomes that, durably, before it is served.
   Status ReportNextDisk(const std::string& engine, const std::string& controller, DiskIdentity disk);
   void ReportAttachment(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
@@ -483,6 +509,14 @@ class HostState {
   // Which engines don't know the present limits, for people; empty when all do.
   std::string BehindLimits(const GroupEntry& entry) const;
 
+  // Restoring, and what is left alone since. (host_state_restore.cc)
+  // Whether callers might name what the backup names, or it is stored already. Without the mutex.
+  Status CheckRestoredPaths(const Rows& restored) const;
+  Result<LostRevisions> PrepareRestored(StoreUpload& upload, const Rows& present);
+  std::string EngineThatServes(const std::string& controller) const;  // one that is left alone; empty: none
+  Status DeleteLeftAlone(const std::string& id);
+  Status NoteTouched(ControllerEntry& controller);
+
   Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
   std::string ChooseEngine() const;  // empty when there is none
   void PlaceWaiting();
@@ -511,9 +545,6 @@ class HostState {
   Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
   Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
   Status EraseAttachment(ControllerEntry& controller, const std::string& id);
-  DiskIdentity IdentityOf(const DiskRow& row) const {
-    return DiskIdentity::Of(store_.number(), row.revision);
-  }
   // Before the blk controller lets go of the disk: its guest has that one under way.
   Status KeepLastDisk(ControllerEntry& controller, const DiskEntry& disk);
 
@@ -536,6 +567,7 @@ class HostState {
   const KeepDeleted keep_;
   const PathPolicy all_paths_;
   const PathPolicy* paths_ = &all_paths_;
+  uint64_t paths_checked_from_ = 0;  // Rows'
   KnownStorages storages_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;
@@ -549,7 +581,10 @@ class HostState {
   std::map<std::string, GroupEntry> groups_;
   std::map<std::string, ControllerEntry> controllers_;
   std::map<std::string, EngineEntry> engines_;
-  std::map<std::string, BusyDisk> busy_;            // by id
+  std::vector<LostRevisions> lost_;
+  std::map<std::string, HeldByEngine> held_;                                     // by engine
+  std::map<std::string, std::map<std::string, v1::ControllerSpec>> left_alone_;  // by engine: ReportLeftAlone
+  std::map<std::string, BusyDisk> busy_;                                         // by id
   std::multimap<std::string, std::string> claims_;  // of storage and world wide names: disks' ids by ClaimsOf
   uint32_t last_slot_ = 0;                          // given to a group
   std::list<Attaching> attaching_;

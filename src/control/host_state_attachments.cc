@@ -244,6 +244,7 @@ Status HostState::KeepLastDisk(ControllerEntry& controller, const DiskEntry& dis
 
 Status HostState::EraseAttachment(ControllerEntry& controller, const std::string& id) {
   const std::string name = AttachmentName(controller.row.id, id);
+  if (auto status = NoteTouched(controller); !status.ok()) return status;
   if (auto status = store_.EraseAttachment(controller.row.id, id); !status.ok()) return status;
   const auto it = controller.attachments.find(id);
   DiskEntry* disk = FindDisk(*ParseDiskName(it->second.row.spec.disk()));

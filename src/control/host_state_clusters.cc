@@ -120,6 +120,13 @@ Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClust
                     entry->disks.size(), DiskName(disk), disk),
         {{"conflict", DiskName(disk)}});
   }
+  if (request.spare_key() && entry->row.spec.has_wrapped_key()) {
+    return RefuseFor(
+        name, v1::REASON_KEY_NOT_KEPT,
+        fmt::format("{} has a key that cleatd keeps, wrapped, and no file of this host: it would be "
+                    "destroyed. To make the cluster again takes it anew (ceph auth get-key)",
+                    name));
+  }
   if (auto status = store_.EraseCluster(*id); !status.ok()) return std::move(status).error();
   clusters_.erase(*id);
   PublishGone(name);

@@ -60,7 +60,8 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   entry.row.labels = std::move(*labels);
   if (auto status = CheckChosenEngine(id, *spec); !status.ok()) return std::move(status).error();
   entry.row.revision = entry.row.intent_revision = NextRevision();
-  entry.row.engine = spec->engine().empty() ? ChooseEngine() : *ParseEngineName(spec->engine());
+  entry.row.engine = spec->engine().empty() ? EngineThatServes(id) : *ParseEngineName(spec->engine());
+  if (entry.row.engine.empty()) entry.row.engine = ChooseEngine();
   if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
   ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
   if (!kept.row.engine.empty()) CountController(kept.row.engine, 1);
@@ -178,7 +179,11 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   std::unique_lock lock(mutex_);
   AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == *id; });
   ControllerEntry* entry = FindController(*id);
-  if (entry == nullptr || entry->row.deleting) return v1::DeleteControllerResponse();
+  if (entry == nullptr) {
+    if (auto status = DeleteLeftAlone(*id); !status.ok()) return std::move(status).error();
+    return v1::DeleteControllerResponse();
+  }
+  if (entry->row.deleting) return v1::DeleteControllerResponse();
   if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
     return std::move(status).error();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cleatd: the API, the intent, and the conductor of engines.
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -18,6 +19,9 @@
 namespace cleat::control {
 namespace {
 
+// What the daemon's threads tell the main one when the store was restored. From elsewhere it does the same, and no harm.
+constexpr int kRestored = SIGUSR2;
+
 // One descriptor a memory disk, and some for connections.
 void RaiseDescriptorLimit() {
   rlimit limit{};
@@ -33,9 +37,19 @@ sigset_t BlockSignals() {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGHUP);
+  sigaddset(&signals, kRestored);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return signals;
+}
+
+void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
+  spdlog::info("cleatd {} serves on unix:{}; engines connect to {}; state in {}", kVersion,
+               options.api_socket, options.engine_socket, options.state_dir);
+  if (const int port = daemon.metrics_port(); port != 0) {
+    spdlog::info("metrics on http://{}{}/metrics",
+                 options.metrics_address.substr(0, options.metrics_address.rfind(':') + 1), port);
+  }
 }
 
 Status Serve(const Arguments& arguments) {
@@ -48,17 +62,19 @@ Status Serve(const Arguments& arguments) {
   auto manager = ServiceNotifier::FromEnvironment();
   if (!manager.ok()) return std::move(manager).error();
 
-  const auto daemon = Daemon::Start(*options);
-  if (!daemon.ok()) return daemon.error();
-  spdlog::info("cleatd {} serves on unix:{}; engines connect to {}; state in {}", kVersion,
-               options->api_socket, options->engine_socket, options->state_dir);
-  if (const int port = (*daemon)->metrics_port(); port != 0) {
-    spdlog::info("metrics on http://{}{}/metrics",
-                 options->metrics_address.substr(0, options->metrics_address.rfind(':') + 1), port);
+  options->on_restored = [main = pthread_self()] { pthread_kill(main, kRestored); };
+  int signal = kRestored;
+  for (bool first = true; signal == kRestored; first = false) {
+    const auto daemon = Daemon::Start(*options);
+    if (!daemon.ok()) return daemon.error();
+    SayWhatServes(*options, **daemon);
+    if (first) {
+      if (auto told = manager->Ready("API on unix:" + options->api_socket); !told.ok()) return told;
+    }
+    while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
+    if (signal == kRestored)
+      spdlog::warn("the store was restored: everything is loaded anew; engines serve on");
   }
-  if (auto told = manager->Ready("API on unix:" + options->api_socket); !told.ok()) return told;
-  int signal = 0;
-  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
   spdlog::info("stopping (signal {}); engines serve on", signal);
   if (const auto told = manager->Stopping("engines serve on"); !told.ok())
     spdlog::warn("{}", told.error().message);

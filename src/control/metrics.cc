@@ -207,6 +207,19 @@ void AddProcess(std::vector<MetricFamily>& families) {
   Add(families.back(), {}, static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
 }
 
+void AddEngines(std::vector<MetricFamily>& families, const v1::ListEnginesResponse& engines) {
+  MetricFamily differ = Family("cleat_engine_path_lists_differ", MetricType::Gauge,
+                               "Whether the engine takes other paths for listed than cleatd does");
+  MetricFamily alone = Family("cleat_left_alone_controllers", MetricType::Gauge,
+                              "Controllers that are left alone since the store was restored");
+  for (const v1::Engine& engine : engines.engines()) {
+    Add(differ, {{"engine", IdOf(engine.name())}}, engine.status().path_difference().empty() ? 0 : 1);
+    Add(alone, {{"engine", IdOf(engine.name())}}, engine.status().left_alone_total());
+  }
+  families.push_back(std::move(differ));
+  families.push_back(std::move(alone));
+}
+
 }  // namespace
 
 std::vector<uint64_t> HistogramEndsNs() {
@@ -241,12 +254,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   }
   const v1::ListEnginesResponse engines = engines_();
   AddCeph(families, engines);
-  families.push_back(Family("cleat_engine_path_lists_differ", MetricType::Gauge,
-                            "Whether the engine takes other paths for listed than cleatd does"));
-  for (const v1::Engine& engine : engines.engines()) {
-    const double differs = engine.status().path_difference().empty() ? 0 : 1;
-    Add(families.back(), {{"engine", std::string(IdOf(engine.name()))}}, differs);
-  }
+  AddEngines(families, engines);
   families.push_back(
       Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
   const Host host = host_();

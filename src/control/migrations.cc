@@ -88,6 +88,13 @@ constexpr char kGoTo8[] = R"(
     limits_revision INTEGER NOT NULL, image_bytes INTEGER NOT NULL, delete_time INTEGER NOT NULL,
     purge_time INTEGER NOT NULL, sum INTEGER NOT NULL);)";
 
+// Of a store that was restored from a backup: LostRevisions. And of disks: those with an older revision than `paths_checked_from` were made
+// before anybody looked where their paths lead (Rows::paths_checked_from).
+constexpr char kGoTo9[] = R"(
+  CREATE TABLE lost_revisions (first INTEGER NOT NULL, until INTEGER NOT NULL, sum INTEGER NOT NULL);
+  ALTER TABLE revisions ADD COLUMN paths_checked_from INTEGER NOT NULL DEFAULT 0;
+  UPDATE revisions SET paths_checked_from = next;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -272,12 +279,17 @@ Status GoTo8(Migrator& m) {
   return m.Execute(kGoTo8);
 }
 
+// Version 9: revisions that were lost when the store was restored, and the first of a disk whose path was checked.
+Status GoTo9(Migrator& m) {
+  return m.Execute(kGoTo9);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4},
-                           {5, GoTo5},         {6, GoTo6}, {7, GoTo7}, {8, GoTo8}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5},
+                           {6, GoTo6},         {7, GoTo7}, {8, GoTo8}, {9, GoTo9}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

@@ -20,6 +20,7 @@ inline constexpr size_t kDisksMax = 4096;
 inline constexpr size_t kDeletedDisksMax = 4096;  // that are kept
 inline constexpr uint32_t kKeepDeletedDaysDefault = 7;
 inline constexpr uint32_t kKeepDeletedDaysMax = 365;
+inline constexpr size_t kLostRangesMax = 64;  // of revisions; beyond that the oldest two become one
 inline constexpr size_t kControllersMax = 1024;
 inline constexpr size_t kGroupsMax = 1024;
 inline constexpr size_t kClustersMax = 64;
@@ -134,6 +135,14 @@ struct UpgradeRow {
   v1::UpgradeStatus status;
 };
 
+// Revisions that were handed out, or may have been, and of which the store knows nothing since it was restored from a backup: from `first`
+// up to `until`, exclusive.
+struct LostRevisions {
+  uint64_t first = 0;
+  uint64_t until = 0;
+  bool operator==(const LostRevisions&) const = default;
+};
+
 struct Rows {
   std::vector<DiskRow> disks;
   std::vector<DeletedDiskRow> deleted_disks;
@@ -142,6 +151,9 @@ struct Rows {
   std::vector<ControllerRow> controllers;
   std::vector<AttachmentRow> attachments;
   std::vector<UpgradeRow> upgrades;
+  std::vector<LostRevisions> lost;
+  // Disks with a smaller revision were made before anybody looked where their paths lead: an operator's link may be on the way.
+  uint64_t paths_checked_from = 0;
 };
 
 }  // namespace cleat::control

@@ -5,11 +5,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <memory>
 
 #include "control/host_applier.h"
 #include "control/names.h"
 #include "control/reasons.h"
 #include "control/spec_rules.h"
+#include "control/store_restore.h"
 
 namespace cleat::control {
 namespace {
@@ -74,6 +76,17 @@ grpc::Status Send(const StoreBackup& backup, grpc::ServerWriter<v1::BackupStoreR
     offset += bytes;
   }
   return grpc::Status::CANCELLED;
+}
+
+Result<std::unique_ptr<StoreUpload>> Receive(grpc::ServerReader<v1::RestoreStoreRequest>& reader,
+                                             const std::string& store_folder, uint64_t size_bytes) {
+  auto upload = StoreUpload::Make(store_folder, size_bytes);
+  if (!upload.ok()) return upload;
+  v1::RestoreStoreRequest piece;
+  while (reader.Read(&piece)) {
+    if (auto status = (*upload)->Write(piece.data()); !status.ok()) return std::move(status).error();
+  }
+  return upload;
 }
 
 }  // namespace
@@ -324,6 +337,32 @@ grpc::Status Service::BackupStore(grpc::ServerContext* context, const v1::Backup
   });
   if (status.ok()) status = Send(backup, *writer);
   if (admitted) backups_.release();
+  return status;
+}
+
+grpc::Status Service::RestoreStore(grpc::ServerContext* context,
+                                   grpc::ServerReader<v1::RestoreStoreRequest>* reader,
+                                   v1::RestoreStoreResponse* reply) {
+  static constexpr Method kMethod{"RestoreStore", Role::kAdmin, true};
+  v1::RestoreStoreRequest first;
+  const bool spoken = reader->Read(&first);
+  const v1::RestoreStoreOptions& options = first.options();
+  const grpc::Status status = gate_.Pass(
+      *context, kMethod, options.dry_run() ? "dry run" : "store", reply,
+      [&]() -> Result<v1::RestoreStoreResponse> {
+        if (!spoken || !first.has_options())
+          return Refuse(v1::REASON_INVALID_FIELD, "options: they come first", {{"field", "options"}});
+        const std::unique_lock lock(restore_mutex_, std::try_to_lock);
+        if (!lock.owns_lock())
+          return Refuse(v1::REASON_RESOURCE_BUSY,
+                        "another RestoreStore is under way: repeat when it has ended");
+        auto upload = Receive(*reader, state_.store_folder(), options.size_bytes());
+        if (!upload.ok()) return std::move(upload).error();
+        if (auto checked = (*upload)->Finish(state_.keyring()); !checked.ok())
+          return std::move(checked).error();
+        return state_.RestoreStore(**upload, options);
+      });
+  if (status.ok() && !options.dry_run() && on_restored_) on_restored_();
   return status;
 }
 

@@ -4,8 +4,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <mutex>
 #include <semaphore>
+#include <utility>
 
 #include "cleat/v1/cleat.grpc.pb.h"
 #include "control/counters.h"
@@ -17,9 +19,11 @@ namespace cleat::control {
 
 class Service final : public v1::Cleat::Service {
  public:
-  // All outlive it.
-  Service(HostState& state, const Counters& counters, const SlowWatch& slow, Gate& gate)
-      : state_(state), counters_(counters), slow_(slow), gate_(gate) {}
+  // All outlive it. `on_restored` is called, on gRPC's thread, when the store was restored: everything is to be loaded anew, and the call is
+  // answered when this has returned.
+  Service(HostState& state, const Counters& counters, const SlowWatch& slow, Gate& gate,
+          std::function<void()> on_restored)
+      : state_(state), counters_(counters), slow_(slow), gate_(gate), on_restored_(std::move(on_restored)) {}
 
   grpc::Status CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                           v1::Disk* reply) override;
@@ -85,6 +89,8 @@ class Service final : public v1::Cleat::Service {
                          v1::ApplyHostResponse* reply) override;
   grpc::Status BackupStore(grpc::ServerContext* context, const v1::BackupStoreRequest* request,
                            grpc::ServerWriter<v1::BackupStoreResponse>* writer) override;
+  grpc::Status RestoreStore(grpc::ServerContext* context, grpc::ServerReader<v1::RestoreStoreRequest>* reader,
+                            v1::RestoreStoreResponse* reply) override;
   grpc::Status Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
                     v1::WaitResponse* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
@@ -101,7 +107,9 @@ class Service final : public v1::Cleat::Service {
   const Counters& counters_;
   const SlowWatch& slow_;
   Gate& gate_;
+  const std::function<void()> on_restored_;
   std::counting_semaphore<> backups_{2};  // each takes the room of the store until its caller has read it
+  std::mutex restore_mutex_;              // one RestoreStore at a time
   std::mutex apply_mutex_;                // one ApplyHost at a time: two would undo each other's work
 };
 

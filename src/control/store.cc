@@ -18,6 +18,7 @@
 #include "control/names.h"
 #include "control/reasons.h"
 #include "control/store_backup.h"
+#include "control/store_restore.h"
 
 namespace cleat::control {
 namespace {
@@ -56,6 +57,12 @@ constexpr char kLoadControllers[] =
 constexpr char kLoadAttachments[] =
     "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
 constexpr char kLoadUpgrades[] = "SELECT engine, status, sum FROM upgrades";
+constexpr char kLoadLost[] = "SELECT first, until, sum FROM lost_revisions ORDER BY first";
+constexpr char kPutLost[] = "INSERT INTO lost_revisions VALUES (?, ?, ?)";
+constexpr char kEraseLost[] = "DELETE FROM lost_revisions";
+constexpr char kNextRevision[] = "SELECT next FROM revisions";
+constexpr char kPathsCheckedFrom[] = "SELECT paths_checked_from FROM revisions";
+constexpr char kSetNextRevision[] = "UPDATE revisions SET next = ?";
 constexpr char kReserveRevisions[] = "UPDATE revisions SET next = next + ? RETURNING next - ?";
 
 constexpr char kBegin[] = "BEGIN IMMEDIATE";
@@ -123,6 +130,10 @@ std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
   return {row.engine, row.status};
 }
 
+std::vector<SqlValue> ValuesOf(const LostRevisions& lost) {
+  return {lost.first, lost.until};
+}
+
 // Reads the columns that `disks` and `deleted_disks` share. False when they can't be right.
 bool ReadDisk(SqlRun& run, DiskRow& row) {
   row.id = run.Bytes(0);
@@ -174,6 +185,7 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   struct stat mark {};
   const bool expected = fstat(lock.get(), &mark) == 0 && mark.st_size != 0;
   RemoveUnfinishedBackups(folder);
+  RemoveUnfinishedUploads(folder);
   const std::string path = folder + "/" + kFileName;
   struct stat file {};
   if (expected && (stat(path.c_str(), &file) != 0 || file.st_size == 0)) {
@@ -309,13 +321,21 @@ Status Store::Noted(Status status) {
   return status;
 }
 
+Status Store::CheckNotReplaced() const {
+  if (!replaced_) return Ok{};
+  return Refuse(v1::REASON_STORE_RESTORED,
+                "the store was just restored from a backup, and cleatd loads it: repeat in a moment");
+}
+
 Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
   const std::lock_guard lock(mutex_);
+  if (auto status = CheckNotReplaced(); !status.ok()) return status;
   return Noted(Step(sql, values));
 }
 
 Status Store::InTransaction(const std::function<Status()>& work) {
   const std::lock_guard lock(mutex_);
+  if (auto status = CheckNotReplaced(); !status.ok()) return status;
   Status status = Step(kBegin, {});
   if (status.ok()) status = work();
   if (status.ok()) status = Step(kCommit, {});
@@ -433,8 +453,46 @@ Status Store::Probe() {
   return Run(kProbe, {});
 }
 
+Result<uint64_t> Store::NextRevision() {
+  const std::lock_guard lock(mutex_);
+  return Number(kNextRevision);
+}
+
+Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
+  auto rows = Load();
+  if (!rows.ok()) return rows.error();
+  return InTransaction([&] {
+    Status status = Step(kSetNextRevision, {next});
+    if (status.ok()) status = Step(kEraseLost, {});
+    for (const LostRevisions& range : lost) {
+      if (status.ok()) status = Step(kPutLost, WithSum(ValuesOf(range)));
+    }
+    for (ControllerRow& row : rows->controllers) {
+      if (row.spec.type() != v1::CONTROLLER_TYPE_BLK || !status.ok()) continue;
+      row.last_disk = DiskIdentity::SomeOf(number_);
+      row.last_disk_name.clear();
+      status = Step(kPutController, WithSum(ValuesOf(row)));
+    }
+    return status;
+  });
+}
+
+Status Store::Replace(Store& restored) {
+  const std::scoped_lock lock(mutex_, restored.mutex_);
+  if (auto status = CheckNotReplaced(); !status.ok()) return status;
+  sqlite3_backup* const copy = sqlite3_backup_init(db_, "main", restored.db_, "main");
+  if (copy == nullptr) return Failed("restoring");
+  // All pages in one step: it commits at its end, and a copy that ends before is undone.
+  const int code = sqlite3_backup_step(copy, -1);
+  sqlite3_backup_finish(copy);
+  if (code != SQLITE_DONE) return Failed("restoring");
+  replaced_ = true;
+  return Ok{};
+}
+
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
   const std::lock_guard lock(mutex_);
+  if (auto status = CheckNotReplaced(); !status.ok()) return std::move(status).error();
   auto run = Prepared(kReserveRevisions);
   if (!run.ok()) return std::move(run).error();
   const SqlValue value(count);
@@ -456,6 +514,10 @@ Result<Rows> Store::Load() {
   if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();
   if (auto status = LoadAttachments(rows.attachments); !status.ok()) return status.error();
   if (auto status = LoadUpgrades(rows.upgrades); !status.ok()) return status.error();
+  if (auto status = LoadLost(rows.lost); !status.ok()) return status.error();
+  const auto checked_from = Number(kPathsCheckedFrom);
+  if (!checked_from.ok()) return checked_from.error();
+  rows.paths_checked_from = *checked_from;
   return rows;
 }
 
@@ -581,6 +643,18 @@ Status Store::LoadUpgrades(std::vector<UpgradeRow>& rows) {
     if (auto status = CheckRow(*run, 2, parsed, what); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadUpgrades));
+}
+
+Status Store::LoadLost(std::vector<LostRevisions>& rows) {
+  auto run = Prepared(kLoadLost);
+  if (!run.ok()) return std::move(run).error();
+  int code = SQLITE_OK;
+  while ((code = run->Step()) == SQLITE_ROW) {
+    const LostRevisions& row = rows.emplace_back(LostRevisions{run->Number(0), run->Number(1)});
+    const bool parsed = row.first < row.until;
+    if (auto status = CheckRow(*run, 2, parsed, "lost revisions"); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadLost));
 }
 
 }  // namespace cleat::control

@@ -74,6 +74,16 @@ class Store {
   Status CopyInto(sqlite3* copy);
   std::string folder() const { return path_.substr(0, path_.rfind('/')); }
 
+  // ---- Restoring. (store_restore.cc has the whole way.)
+  // The first revision that no process has reserved.
+  Result<uint64_t> NextRevision();
+  // Of a store that nobody serves from: goes on with that revision, and takes those for lost. Which disk a blk controller's guest had last
+  // is not known then: its engine knows, or it is another one than any.
+  Status GoOnFrom(uint64_t next, std::vector<LostRevisions> lost);
+  // All of `restored` takes the place of what is here, in one transaction: a crash leaves the one or the other. From then on nothing is
+  // written any more (STORE_RESTORED): who serves from this has to load everything anew. `restored` is of the same schema.
+  Status Replace(Store& restored);
+
   // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
   uint64_t number() const { return number_; }
   // The first of `count` revisions that no process has handed out before and none will hand out again.
@@ -115,12 +125,15 @@ class Store {
   Status LoadControllers(std::vector<ControllerRow>& rows);
   Status LoadAttachments(std::vector<AttachmentRow>& rows);
   Status LoadUpgrades(std::vector<UpgradeRow>& rows);
+  Status LoadLost(std::vector<LostRevisions>& rows);
+  Status CheckNotReplaced() const;
 
   UniqueFd lock_;
   std::mutex mutex_;  // guards the connection and its statements
   sqlite3* db_;
   std::string path_;
   uint64_t number_ = 0;
+  bool replaced_ = false;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_;  // by the address of their text
   std::atomic<bool> writable_ = true;
   std::mutex on_failure_mutex_;

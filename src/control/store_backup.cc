@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -21,6 +22,16 @@ namespace cleat::control {
 namespace {
 
 constexpr std::string_view kPrefix = ".cleat.db.backup-";  // nobody else's
+constexpr int kKeptInASecondMax = 100;
+
+// As 20260228T130501Z.
+std::string UtcTime(uint64_t seconds) {
+  const auto time = static_cast<time_t>(seconds);
+  tm parts{};
+  gmtime_r(&time, &parts);
+  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
 
 // A file, and what SQLite puts beside it; all of it goes with this.
 class TemporaryDatabase {
@@ -136,6 +147,30 @@ Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
     return ErrnoError(errno, fmt::format("the backup '{}' can't be read", copy.path()));
   backup.info.set_size_bytes(static_cast<uint64_t>(file.st_size));
   return backup;
+}
+
+Result<std::string> KeepBeside(Store& store) {
+  TemporaryDatabase copy(store.folder());
+  if (auto status = copy.Open(); !status.ok()) return std::move(status).error();
+  if (auto status = store.CopyInto(copy.db()); !status.ok()) return std::move(status).error();
+  if (auto status = copy.Execute("PRAGMA journal_mode = DELETE"); !status.ok())
+    return std::move(status).error();
+  const UniqueFd file(open(copy.path().c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd folder(open(store.folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string name =
+      fmt::format("{}/{}.before-restore-{}", store.folder(), Store::kFileName, UtcTime(SecondsSince1970()));
+  std::string path = name;
+  for (int again = 2; link(copy.path().c_str(), path.c_str()) != 0; ++again) {
+    if (errno != EEXIST || again > kKeptInASecondMax)
+      return ErrnoError(errno, fmt::format("the present store can't be kept as '{}'", path));
+    path = fmt::format("{}-{}", name, again);
+  }
+  if (!file.valid() || !folder.valid() || fsync(file.get()) != 0 || fsync(folder.get()) != 0) {
+    Error error = ErrnoError(errno, fmt::format("the present store can't be kept as '{}'", path));
+    unlink(path.c_str());
+    return error;
+  }
+  return path;
 }
 
 void RemoveUnfinishedBackups(const std::string& folder) {

@@ -21,6 +21,9 @@ struct StoreBackup {
 // reserved, so that what engines were given since is newer to it, and left alone (Conductor::IsForeign).
 Result<StoreBackup> BackUp(Store& store, uint64_t newest);
 
+// Puts a copy of the store beside it, as cleat.db.before-restore-TIME, of mode 0600 and durable when it returns. Returns its path.
+Result<std::string> KeepBeside(Store& store);
+
 // Removes what a cleatd that ended in the middle of a backup has left in the folder.
 void RemoveUnfinishedBackups(const std::string& folder);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ctl/ask.h"
 #include "ctl/ceph_key_file.h"
 #include "ctl/commands.h"
 
@@ -18,6 +19,7 @@ struct ClusterArguments {
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
+  bool yes = false;
 };
 
 std::string ClusterName(const ClusterArguments& arguments) {
@@ -99,7 +101,9 @@ ExitCode DeleteCluster(Client& client, const ClusterArguments& arguments) {
   request.set_name(ClusterName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteClusterResponse response;
-  if (const ExitCode code = client.Call(&Stub::DeleteCluster, request, response); code != kOk) return code;
+  if (const ExitCode code = CallSparingKey(client, &Stub::DeleteCluster, request, response, arguments.yes);
+      code != kOk)
+    return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
@@ -167,6 +171,7 @@ void AddClusterCommands(CLI::App& app, Globals& globals) {
   remove->add_option(kClusterArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
+  remove->add_flag("-y,--yes", arguments->yes, "Destroy its key, if cleatd has one, without asking");
   OnRun(*remove, globals, arguments, DeleteCluster);
 }
 

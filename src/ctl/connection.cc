@@ -20,6 +20,7 @@
 namespace cleat::ctl {
 namespace {
 
+constexpr int kReconnectMs = 100;  // before the second attempt
 constexpr std::string_view kUnixPrefix = "unix:";
 // A page of resources with many labels each is more than gRPC's 4 MiB.
 constexpr int kReceiveBytesMax = 64 << 20;
@@ -141,6 +142,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Also how long an attempt to connect may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(patience.count()));
+  // cleatd may be back in a moment, after a restart or a restore of its store.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
   return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 

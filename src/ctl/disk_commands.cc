@@ -160,19 +160,6 @@ ExitCode LimitDisk(Client& client, const DiskArguments& arguments) {
   return WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
 }
 
-// A key is destroyed only when that is meant: by --yes, or because somebody at the terminal says so.
-template <typename Request, typename Response>
-ExitCode CallSparingKey(Client& client,
-                        grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                        Request& request, Response& response, bool yes) {
-  request.set_spare_key(!yes);
-  const grpc::Status status = client.TryCall(method, request, response);
-  if (ReasonOf(DetailsOf(status)) != "KEY_NOT_KEPT") return client.Say(status);
-  if (const ExitCode code = Ask(status.error_message() + "\n", "Destroy it?"); code != kOk) return code;
-  request.set_spare_key(false);
-  return client.Call(method, request, response);
-}
-
 ExitCode DeleteDisk(Client& client, const DiskArguments& arguments) {
   v1::DeleteDiskRequest request;
   request.set_name(DiskName(arguments));

@@ -328,7 +328,7 @@ controllers:
             self.assertEqual((cluster["labels"], cluster["spec"]["monitors"]), ({"site": "b"}, "127.0.0.2"))
             self.assertEqual(self.cleat.ctl("cluster", "get", "ceph")["spec"]["connect_timeout"], "5s")
             self.assertNotIn(key, self.cleat.ctl_text("cluster", "get", "ceph"))
-            self.cleat.ctl("cluster", "delete", "ceph")
+            self.cleat.ctl("cluster", "delete", "ceph", "--yes")
             self.assertEqual(self.names("cluster"), [])
         with open(keyring, "w", encoding="utf-8") as file:
             file.write("[client.other]\n")

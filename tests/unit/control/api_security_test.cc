@@ -160,6 +160,20 @@ class SecurityTest : public ::testing::Test {
     }
     return reader->Finish();
   }
+  // Of nothing that is a store.
+  static grpc::Status Restore(v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::RestoreStoreResponse response;
+    const auto writer = stub.RestoreStore(&context, &response);
+    v1::RestoreStoreRequest request;
+    request.mutable_options()->set_size_bytes(4);
+    writer->Write(request);
+    request.set_data("none");
+    writer->Write(request);
+    writer->WritesDone();
+    return writer->Finish();
+  }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -342,12 +356,16 @@ TEST_F(TlsTest, PurgingAndBackupsTakeTheRoleAdminAndAreAudited) {
   EXPECT_TRUE(Delete(*boss, "b", true).ok());
   EXPECT_EQ(ReasonIn(Backup(*attacher)), "ROLE_MISSING");
   EXPECT_TRUE(Backup(*boss).ok());
+  EXPECT_EQ(ReasonIn(Restore(*attacher)), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(Restore(*boss)), "BACKUP_UNUSABLE");
   const std::string audit = ReadAll(options_.audit_log);
   for (const char* record :
        {R"("role":"attach","method":"UndeleteDisk","resource":"disks/a","code":"OK")",
         R"("role":"attach","method":"PurgeDisk","resource":"disks/a","code":"PERMISSION_DENIED")",
         R"("role":"attach","method":"BackupStore","resource":"store","code":"PERMISSION_DENIED")",
         R"("role":"admin","method":"BackupStore","resource":"store","code":"OK")",
+        R"("role":"attach","method":"RestoreStore","resource":"store","code":"PERMISSION_DENIED")",
+        R"("role":"admin","method":"RestoreStore","resource":"store","code":"INVALID_ARGUMENT")",
         R"("role":"admin","method":"PurgeDisk","resource":"disks/a","code":"OK")",
         R"-("role":"admin","method":"DeleteDisk(purge)","resource":"disks/b","code":"OK")-"}) {
     EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;

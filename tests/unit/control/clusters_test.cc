@@ -204,6 +204,16 @@ TEST_F(ClustersTest, AnImageIsOneDisksUnlessBothOnlyRead) {
   EXPECT_TRUE(state_->CreateDisk(RbdDisk("e", "image")).ok()) << "the image is free again";
 }
 
+TEST_F(ClustersTest, AKeyIsSparedWhereTheRequestSaysSo) {
+  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  v1::DeleteClusterRequest sparing = DeleteCluster("ceph");
+  sparing.set_spare_key(true);
+  const auto refused = state_->DeleteCluster(sparing);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_KEY_NOT_KEPT);
+  EXPECT_TRUE(state_->DeleteCluster(DeleteCluster("ceph")).ok());
+}
+
 // ---- What engines are told ----
 
 TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
