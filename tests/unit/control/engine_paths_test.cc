@@ -3,6 +3,7 @@
 #include "control/engine_paths.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <fstream>
 
@@ -62,6 +63,24 @@ class EnginePathsTest : public MovesRig {
     Start();
   }
   std::string File() const { return dir_ / "paths.conf"; }
+  // As cleatd finds a store of before paths were checked: what is in it was made without a look.
+  void MakeAllUnchecked() {
+    Stop();
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open((dir_ / "cleat.db").c_str(), &db), SQLITE_OK);
+    const char* const older = "UPDATE revisions SET paths_checked_from = next";
+    EXPECT_EQ(sqlite3_exec(db, older, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+    blue_.Disconnect();
+    Start();
+  }
+  void CreateInFile(const std::string& id) {
+    Create(FileDisk("d" + id, dir_ / id, true), id);
+    AwaitServed(id, "engine-0");
+  }
+  bool TrustedLinks(const std::string& id) {
+    return blue_.DiskAt(ControllerName(id), 0).file().trusted_links();
+  }
   void ConnectGreen(const std::string& lists) {
     green_.set_path_lists(lists);
     ASSERT_TRUE(green_.Connect());
@@ -87,6 +106,7 @@ class EnginePathsTest : public MovesRig {
     state_->PathsChanged();
   }
 
+  const PathPolicy everything_;
   std::unique_ptr<PathPolicy> paths_;
 };
 
@@ -153,6 +173,19 @@ TEST_F(EnginePathsTest, AnEngineOfBeforeIsTrustedWithEverything) {
   ConnectGreen("");
   ASSERT_TRUE(Upgrade().ok());
   EXPECT_EQ(AwaitUpgrade().state(), v1::UPGRADE_STATE_DONE);
+}
+
+TEST_F(EnginePathsTest, EnginesAreToldOfDisksThatWereMadeBeforePathsWereChecked) {
+  state_->SetPaths(&everything_);
+  CreateInFile("old");
+  EXPECT_FALSE(TrustedLinks("old"));
+  MakeAllUnchecked();
+  blue_.Die();
+  ASSERT_TRUE(blue_.Connect());
+  AwaitServed("old", "engine-0");
+  EXPECT_TRUE(TrustedLinks("old"));
+  CreateInFile("new");
+  EXPECT_FALSE(TrustedLinks("new"));
 }
 
 TEST_F(EnginePathsTest, AStandbyHasReadyWhatItsListsAllow) {
