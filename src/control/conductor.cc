@@ -94,8 +94,8 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
     // Not `connected`: nothing new is placed there.
     return ReportEngine(info, false, message);
   }
+  state_.ReportEnginePaths(info.id, info.path_lists);  // before anything can be moved there
   ReportEngine(info, true, "");
-  state_.ReportEnginePaths(info.id, info.path_lists);
   // It may have read the list before it was changed.
   if (!state_.PathDifferenceOf(info.id).empty()) AskReadPathLists(engine);
   TakeInventory(engine, inventory);

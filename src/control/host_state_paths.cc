@@ -76,7 +76,7 @@ void HostState::ReportEnginePaths(const std::string& engine, const std::string& 
   EngineEntry& entry = engines_[engine];
   if (entry.paths == paths) return;
   entry.paths = std::move(paths);
-  Publish(engine, entry);
+  if (entry.revision != 0) Publish(engine, entry);  // one that is new is told of by ReportEngine
 }
 
 std::string HostState::PathDifferenceOf(const std::string& engine) {
