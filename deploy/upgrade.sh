@@ -148,7 +148,7 @@ upgrade_cleatd() {
   rm -rf "$copy"
   mkdir -m 700 "$copy"
   # Nobody writes it now, so the copy is whole.
-  if ! cp -a "$store_dir"/cleat.db* "$copy"/; then
+  if ! cp -a "$store_dir"/cleat.db "$copy"/ || { [ -e "$store_dir"/cleat.db-wal ] && ! cp -a "$store_dir"/cleat.db-wal "$copy"/; }; then
     systemctl start cleatd.service || true
     die "the store can't be copied to $copy: cleatd was started again, and nothing else is changed" \
       "next: make room, then $me"
@@ -157,7 +157,7 @@ upgrade_cleatd() {
   systemctl start cleatd.service || die "cleatd does not start; the engines serve on" \
     "The cause: journalctl -u cleatd -n 50" \
     "next: remove the cause and run $me again; or install the former version and put the store's copy in place:" \
-    "  systemctl stop cleatd; rm $store_dir/cleat.db*; cp -a $copy/cleat.db* $store_dir/; systemctl start cleatd"
+    "  systemctl stop cleatd; rm -f $store_dir/cleat.db $store_dir/cleat.db-wal; cp -a $copy/cleat.db* $store_dir/; systemctl start cleatd"
   # What engines have is theirs to say; they connect again within a second.
   cleatctl wait "engines/$1" --timeout "$connect_seconds" >/dev/null ||
     die "$1 has not connected to the new cleatd; it serves on" "next: journalctl -u cleatd -u $(unit_of "$1") -n 50"

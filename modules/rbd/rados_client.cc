@@ -4,6 +4,7 @@
 #include <dirent.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <thread>
@@ -149,6 +150,12 @@ void RadosClient::Core::Main() {
   if (connection && *connection) rados_shutdown(connection->value().cluster);
 }
 
+// As Ceph takes it from a conf file's name; the file is read by another one. Keyrings are looked for under it.
+std::string CephsNameOf(const ClusterOptions& cluster) {
+  const std::filesystem::path file(cluster.conf_file);
+  return file.extension() == ".conf" ? file.stem().string() : "ceph";
+}
+
 void RadosClient::Core::TakePlace() const {
   if (const Status placed = StayOn(cluster->cpus.empty() ? maker_cpus : cluster->cpus); !placed.ok()) {
     spdlog::warn(
@@ -223,7 +230,8 @@ Status RadosClient::Core::CheckConfiguration(rados_t handle) const {
 
 Result<RadosConnection> RadosClient::Core::Connect() {
   RadosConnection made;
-  const int created = rados_create(&made.cluster, cluster->user.c_str());
+  const std::string user = "client." + cluster->user;
+  const int created = rados_create2(&made.cluster, CephsNameOf(*cluster).c_str(), user.c_str(), 0);
   if (created < 0) return CephError(created, cluster->name + ": librados can't be set up");
   Status ready = ConfigureAndConnect(made.cluster);
   if (ready) ready = CheckConfiguration(made.cluster);

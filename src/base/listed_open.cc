@@ -19,9 +19,19 @@ Error NotListed(const PathLists& lists, PathKind kind, const std::string& what) 
           what + " is not among the paths that callers may name: " + lists.HowToList(kind)};
 }
 
+// Opens one name in a folder, O_PATH, and a link itself. O_DIRECTORY has a folder that is mounted on demand mounted.
+UniqueFd OpenStep(const UniqueFd& folder, const std::string& name, bool want_folder) {
+  constexpr int kFlags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  if (want_folder) {
+    UniqueFd fd(openat(folder.get(), name.c_str(), kFlags | O_DIRECTORY));
+    if (fd || errno != ENOTDIR) return fd;
+  }
+  return UniqueFd(openat(folder.get(), name.c_str(), kFlags));
+}
+
 // Opens one name in a folder, O_PATH. ELOOP for a link, ENOTDIR for what is no folder where one is wanted.
 UniqueFd OpenName(const UniqueFd& folder, const std::string& name, bool want_folder) {
-  UniqueFd fd(openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  UniqueFd fd = OpenStep(folder, name, want_folder);
   struct stat info {};
   if (!fd || fstat(fd.get(), &info) != 0) return UniqueFd();
   const bool link = S_ISLNK(info.st_mode);
@@ -68,7 +78,7 @@ class Walk {
     return at_ ? Status(Ok{}) : Status(ErrnoError(errno, what_ + ": the root folder can't be opened"));
   }
   Status Step(const std::string& name) {
-    UniqueFd next(openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    UniqueFd next = OpenStep(at_, name, !rest_.empty());
     struct stat info {};
     if (!next || fstat(next.get(), &info) != 0) return ErrnoError(errno, what_ + " can't be opened");
     if (S_ISLNK(info.st_mode)) return Follow(next, info.st_uid);
@@ -214,13 +224,6 @@ Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const s
 
 Result<UniqueFd> FindByTrustedLinks(const std::string& path, const std::string& what) {
   return Walk(path, what).Run();
-}
-
-Result<UniqueFd> FindListedSocket(const PathLists& lists, const std::string& path, const std::string& what) {
-  auto socket = OpenBelow(lists, PathKind::kSocket, path, O_PATH, what);
-  struct stat info {};
-  if (!socket.ok() || fstat(socket->get(), &info) != 0 || !S_ISLNK(info.st_mode)) return socket;
-  return WhyNot(ELOOP, what, path);
 }
 
 UniqueFd ReopenAs(const UniqueFd& found, int flags) {

@@ -27,8 +27,6 @@ Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const s
 // What a path outside of the lists leads to, O_PATH, for what is served since before it was taken off them. A link on the way is followed
 // only if root or this process' user owns it: others who may write to a folder on the way can't make it lead elsewhere.
 Result<UniqueFd> FindByTrustedLinks(const std::string& path, const std::string& what);
-// The socket at a path below a listed folder, O_PATH; no link is followed.
-Result<UniqueFd> FindListedSocket(const PathLists& lists, const std::string& path, const std::string& what);
 
 // The same file, opened with these flags (open(2)); O_CLOEXEC is added. Invalid, with errno set, when that fails.
 UniqueFd ReopenAs(const UniqueFd& found, int flags);

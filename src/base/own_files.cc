@@ -66,6 +66,17 @@ Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) con
   return IsAmongOurs(found) || (linked && IsStore(found)) ? Status(Refusal(what)) : Status(Ok{});
 }
 
+Status OwnFiles::CheckNoStore(const UniqueFd& found, const std::string& what) {
+  if (!IsStore(found)) return Ok{};
+  const std::string path = RealPath(found);
+  const bool named = path.substr(path.rfind('/') + 1).starts_with(kStoreName);
+  struct stat info {};
+  const bool linked = fstat(found.get(), &info) == 0 && info.st_nlink > 1;
+  if (!named && !linked) return Ok{};
+  return Error(ErrorCode::kPermissionDenied, what + " leads to a cleatd's store by now, " + path +
+                                                 ": make it lead to the disk's file again");
+}
+
 Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& name,
                                    const std::string& what) const {
   if (auto status = CheckName(name, what); !status.ok()) return status;

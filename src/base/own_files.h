@@ -27,6 +27,9 @@ class OwnFiles {
   Status CheckNotOwn(const UniqueFd& found, const std::string& what) const;
   // The same for a file of that name that is to be made in that folder.
   Status CheckNotOwnFolder(const UniqueFd& folder, const std::string& name, const std::string& what) const;
+  // For a disk that is served since before anybody looked: kPermissionDenied for a store by its own name, or by a second one of its. A disk
+  // with a single other name only looks like one, which its guest can make it do.
+  static Status CheckNoStore(const UniqueFd& found, const std::string& what);
   // Whether it is a Cleat store, wherever it lies.
   static bool IsStore(const UniqueFd& found);
 

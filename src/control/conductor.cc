@@ -146,6 +146,7 @@ void Conductor::TakePathLists(EngineView& engine, const std::string& text) {
   state_.ReportEnginePaths(engine.info.id, text);
   if (engine.info.stands_by_for.empty()) return;
   for (const std::string& controller : state_.ControllersOn(engine.info.stands_by_for)) Look(controller);
+  if (dead_.contains(engine.info.stands_by_for)) TakeOverFrom(std::string(engine.info.stands_by_for));
 }
 
 void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {

@@ -189,6 +189,9 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
   }
   EngineView* to = FindByName(move.to);
   if (to == nullptr) return EndMove(controller, Stays(EngineName(move.to) + " is not connected any more"));
+  if (const std::string excluded = state_.ExcludedFrom(move.to, controller); !excluded.empty())
+    return EndMove(controller,
+                   Stays(fmt::format("{} does not take for listed: {}", EngineName(move.to), excluded)));
   EngineView* from = FindByName(move.from);
   const ControllerView& there = to->controllers[controller];
   if (from != nullptr) {

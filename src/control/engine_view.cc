@@ -135,7 +135,8 @@ DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine
 
 bool IsLeftAlone(const std::vector<LostRevisions>& lost, const ControllerIntent& intent,
                  const ControllerView& view) {
-  uint64_t until = 0;  // of what was lost of it
+  if (StandsBy(view)) return false;  // no guest uses it: it is prepared anew
+  uint64_t until = 0;                // of what was lost of it
   const auto look = [&](uint64_t revision) {
     for (const LostRevisions& range : lost) {
       if (revision >= range.first && revision < range.until) until = std::max(until, range.until);

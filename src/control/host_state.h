@@ -67,7 +67,7 @@ struct AttachmentIntent {
   AttachmentRow row;
   DiskRow disk;
   DiskIdentity disk_identity;
-  bool path_unchecked = false;  // the disk was made before paths were: Rows::paths_checked_from
+  bool path_checked = false;  // when the disk was made: Rows::paths_checked_from
   v1::DiskStatus disk_status;
   uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
 };
@@ -211,6 +211,8 @@ class HostState {
   void PathsChanged();
   // An engine's own, as it said. Kept when it can't be read.
   void ReportEnginePaths(const std::string& engine, const std::string& text);
+  // What of the controller the engine excludes, for people; empty when nothing.
+  std::string ExcludedFrom(const std::string& engine, const std::string& controller);
   // How the engine's lists differ from ours; empty when they don't, or it did not say.
   std::string PathDifferenceOf(const std::string& engine);
   // Stored disks, controllers and clusters whose paths callers may not name any more, though they are served: what is wrong, by the

@@ -110,6 +110,14 @@ std::vector<std::string> HostState::ExcludedOn(const std::string& engine,
   return excluded;
 }
 
+std::string HostState::ExcludedFrom(const std::string& engine, const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  const ControllerEntry* entry = FindController(controller);
+  if (entry == nullptr) return {};
+  const std::vector<std::string> excluded = ExcludedOn(engine, *entry);
+  return excluded.empty() ? std::string() : Shown(excluded);
+}
+
 Status HostState::CheckPathsOf(const std::string& from, const std::string& to) const {
   std::vector<std::string> excluded;
   for (const auto& [id, entry] : controllers_) {

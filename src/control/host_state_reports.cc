@@ -28,7 +28,7 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
     one = {.row = attachment.row,
            .disk = disk->row,
            .disk_identity = IdentityOf(disk->row),
-           .path_unchecked = disk->row.revision < paths_checked_from_,
+           .path_checked = disk->row.revision >= paths_checked_from_,
            .disk_status = disk->status};
     if (disk->row.spec.has_rbd()) {
       one.cluster_revision =

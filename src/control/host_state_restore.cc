@@ -16,12 +16,16 @@
 namespace cleat::control {
 namespace {
 
-std::set<std::string> PathsOf(const Rows& rows) {
-  std::set<std::string> paths;
-  for (const DiskRow& row : rows.disks) paths.insert(row.spec.file().path());
-  for (const DeletedDiskRow& row : rows.deleted_disks) paths.insert(row.disk.spec.file().path());
-  for (const ControllerRow& row : rows.controllers) paths.insert(row.spec.socket_path());
-  for (const ClusterRow& row : rows.clusters) paths.insert(row.spec.conf_file());
+// By what they are for: a conf file is no disk because it is stored as one.
+using Paths = std::set<std::pair<PathKind, std::string>>;
+
+Paths PathsOf(const Rows& rows) {
+  Paths paths;
+  for (const DiskRow& row : rows.disks) paths.emplace(PathKind::kFile, row.spec.file().path());
+  for (const DeletedDiskRow& row : rows.deleted_disks)
+    paths.emplace(PathKind::kFile, row.disk.spec.file().path());
+  for (const ControllerRow& row : rows.controllers) paths.emplace(PathKind::kSocket, row.spec.socket_path());
+  for (const ClusterRow& row : rows.clusters) paths.emplace(PathKind::kKey, row.spec.conf_file());
   return paths;
 }
 
@@ -38,9 +42,10 @@ Status HostState::CheckLoads(Store& store) {
 Status HostState::CheckRestoredPaths(const Rows& restored) const {
   auto present = store_.Load();
   if (!present.ok()) return std::move(present).error();
-  const std::set<std::string> stored = PathsOf(*present);
-  const auto check = [&](const std::string& name, const std::string& path, auto look) -> Status {
-    if (path.empty() || stored.contains(path)) return Ok{};
+  const Paths stored = PathsOf(*present);
+  const auto check = [&](PathKind kind, const std::string& name, const std::string& path,
+                         auto look) -> Status {
+    if (path.empty() || stored.contains({kind, path})) return Ok{};
     const std::optional<Error> wrong = look(path, fmt::format("{}: '{}'", name, path));
     if (!wrong || ReasonOf(*wrong) != v1::REASON_PATH_NOT_ALLOWED) return Ok{};
     return RefuseFor(
@@ -61,16 +66,18 @@ Status HostState::CheckRestoredPaths(const Rows& restored) const {
   };
   Status status;
   for (const DiskRow& row : restored.disks) {
-    if (status.ok()) status = check(DiskName(row.id), row.spec.file().path(), disk);
+    if (status.ok()) status = check(PathKind::kFile, DiskName(row.id), row.spec.file().path(), disk);
   }
   for (const DeletedDiskRow& row : restored.deleted_disks) {
-    if (status.ok()) status = check(DiskName(row.disk.id), row.disk.spec.file().path(), disk);
+    if (status.ok())
+      status = check(PathKind::kFile, DiskName(row.disk.id), row.disk.spec.file().path(), disk);
   }
   for (const ControllerRow& row : restored.controllers) {
-    if (status.ok()) status = check(ControllerName(row.id), row.spec.socket_path(), socket);
+    if (status.ok())
+      status = check(PathKind::kSocket, ControllerName(row.id), row.spec.socket_path(), socket);
   }
   for (const ClusterRow& row : restored.clusters) {
-    if (status.ok()) status = check(ClusterName(row.id), row.spec.conf_file(), conf);
+    if (status.ok()) status = check(PathKind::kKey, ClusterName(row.id), row.spec.conf_file(), conf);
   }
   return status;
 }

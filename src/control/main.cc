@@ -19,7 +19,7 @@
 namespace cleat::control {
 namespace {
 
-// What the daemon's threads tell the main one when the store was restored. From elsewhere it does the same, and no harm.
+// How the daemon's threads tell the main one that the store was restored. Sent by anybody else it restarts the API.
 constexpr int kRestored = SIGUSR2;
 
 // One descriptor a memory disk, and some for connections.

@@ -344,25 +344,29 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
                                    grpc::ServerReader<v1::RestoreStoreRequest>* reader,
                                    v1::RestoreStoreResponse* reply) {
   static constexpr Method kMethod{"RestoreStore", Role::kAdmin, true};
-  v1::RestoreStoreRequest first;
-  const bool spoken = reader->Read(&first);
-  const v1::RestoreStoreOptions& options = first.options();
-  const grpc::Status status = gate_.Pass(
-      *context, kMethod, options.dry_run() ? "dry run" : "store", reply,
-      [&]() -> Result<v1::RestoreStoreResponse> {
-        if (!spoken || !first.has_options())
-          return Refuse(v1::REASON_INVALID_FIELD, "options: they come first", {{"field", "options"}});
+  bool restored = false;
+  // Nothing is read of a caller before it is admitted: one that sends nothing would hold a thread.
+  grpc::Status status =
+      gate_.Pass(*context, kMethod, "store", reply, [&]() -> Result<v1::RestoreStoreResponse> {
         const std::unique_lock lock(restore_mutex_, std::try_to_lock);
         if (!lock.owns_lock())
           return Refuse(v1::REASON_RESOURCE_BUSY,
                         "another RestoreStore is under way: repeat when it has ended");
-        auto upload = Receive(*reader, state_.store_folder(), options.size_bytes());
+        v1::RestoreStoreRequest first;
+        if (!reader->Read(&first) || !first.has_options())
+          return Refuse(v1::REASON_INVALID_FIELD, "options: they come first", {{"field", "options"}});
+        auto upload = Receive(*reader, state_.store_folder(), first.options().size_bytes());
         if (!upload.ok()) return std::move(upload).error();
+        // The stream's end looks like its caller's.
+        if (context->IsCancelled())
+          return Error(ErrorCode::kCancelled, "the caller has gone: nothing was changed");
         if (auto checked = (*upload)->Finish(state_.keyring()); !checked.ok())
           return std::move(checked).error();
-        return state_.RestoreStore(**upload, options);
+        auto answer = state_.RestoreStore(**upload, first.options());
+        restored = answer.ok() && !first.options().dry_run();
+        return answer;
       });
-  if (status.ok() && !options.dry_run() && on_restored_) on_restored_();
+  if (restored && on_restored_) on_restored_();
   return status;
 }
 

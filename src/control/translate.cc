@@ -118,8 +118,8 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
-  if (protocol >= kProtocolPathLists && intent.path_unchecked && attachment.disk().has_file())
-    attachment.mutable_disk()->mutable_file()->set_trusted_links(true);
+  if (protocol >= kProtocolPathLists && intent.path_checked && attachment.disk().has_file())
+    attachment.mutable_disk()->mutable_file()->set_path_checked(true);
   attachment.set_read_only(intent.row.spec.read_only());
   attachment.set_revision(intent.row.revision);
   const v1::AttachmentMode mode = intent.row.spec.mode();

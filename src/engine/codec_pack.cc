@@ -110,7 +110,7 @@ class Packer {
     if (const auto* file = std::get_if<FileBackend>(&spec.backend)) {
       cleat__engine__v1__file_backend__init(&files_.emplace_back());
       files_.back().path = Text(file->path);
-      SET(files_.back(), trusted_links, file->trusted_links);
+      SET(files_.back(), path_checked, file->path_checked);
       out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_FILE;
       out.file = &files_.back();
     } else if (const auto* rbd = std::get_if<RbdBackend>(&spec.backend)) {

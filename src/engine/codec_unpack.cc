@@ -206,7 +206,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
     case CLEAT__ENGINE__V1__DISK__BACKEND_FILE: {
       auto path = TextOf(in->file->path, "disk.file.path");
       if (!path) return std::move(path).error();
-      spec.backend = FileBackend{std::move(path).value(), in->file->trusted_links != 0};
+      spec.backend = FileBackend{std::move(path).value(), in->file->path_checked != 0};
       break;
     }
     case CLEAT__ENGINE__V1__DISK__BACKEND_RBD: {

@@ -34,7 +34,7 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
   }
   if (const auto* file = std::get_if<FileBackend>(&disk.backend)) {
     modules::UringOptions options(ShapeOf(disk), file->path, mode);
-    const auto links = file->trusted_links ? PathGuard::Links::kTrusted : PathGuard::Links::kNone;
+    const auto links = file->path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
     options.find = [this, links](const std::string& path, const std::string& what) {
       return paths_.FindDisk(path, what, links);
     };

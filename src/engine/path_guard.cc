@@ -70,23 +70,18 @@ std::string PathGuard::Text() const {
 
 Result<UniqueFd> PathGuard::FindDisk(const std::string& path, const std::string& what, Links links) const {
   const auto present = lists();
-  const bool listed = present->EntryOf(PathKind::kFile, path) ||
-                      (present->EntryOf(PathKind::kDevice, path) && IsBlockDevice(path));
-  auto found = Permitted(listed ? FindListedDisk(*present, path, what) : FindByTrustedLinks(path, what));
-  if (listed && links == Links::kTrusted && !found && found.error().code == ErrorCode::kPermissionDenied)
-    found = Permitted(FindByTrustedLinks(path, what));
+  const PathKind kind = IsBlockDevice(path) ? PathKind::kDevice : PathKind::kFile;
+  const bool strictly = links == Links::kNone && present->EntryOf(kind, path);
+  auto found = Permitted(strictly ? FindListedDisk(*present, path, what) : FindByTrustedLinks(path, what));
   if (!found) return found;
-  if (listed && own_) {
-    if (Status status = own_->CheckNotOwn(*found, what); !status) return std::move(status).error();
-  } else if (OwnFiles::IsStore(*found)) {
-    return Error(ErrorCode::kPermissionDenied, what + " leads to a cleatd's store by now: correct that");
-  }
+  const Status own =
+      strictly && own_ ? own_->CheckNotOwn(*found, what) : OwnFiles::CheckNoStore(*found, what);
+  if (!own) return own.error();
   return found;
 }
 
+// Of sockets and conf files it is not known whether they were looked at when they were made, so trusted links are followed everywhere.
 Result<UniqueFd> PathGuard::OpenKeys(const std::string& path, const std::string& what) const {
-  const auto present = lists();
-  if (present->EntryOf(PathKind::kKey, path)) return Permitted(OpenListedKeys(*present, path, what));
   auto found = Permitted(FindByTrustedLinks(path, what));
   if (!found) return found;
   UniqueFd keys = ReopenAs(*found, O_RDONLY | O_NONBLOCK | O_NOCTTY);
@@ -95,18 +90,11 @@ Result<UniqueFd> PathGuard::OpenKeys(const std::string& path, const std::string&
 }
 
 Result<UniqueFd> PathGuard::FindSocket(const std::string& path) {
-  const auto present = lists();
-  const std::string what = SocketText(path);
-  return Permitted(present->EntryOf(PathKind::kSocket, path) ? FindListedSocket(*present, path, what)
-                                                             : FindByTrustedLinks(path, what));
+  return Permitted(FindByTrustedLinks(path, SocketText(path)));
 }
 
 Result<UniqueFd> PathGuard::FindFolder(const std::string& path) {
-  const auto present = lists();
-  const std::string what = SocketText(path);
-  return Permitted(present->EntryOf(PathKind::kSocket, path)
-                       ? OpenListedFolder(*present, PathKind::kSocket, path, what)
-                       : FindByTrustedLinks(FolderOf(path), what + ": its folder"));
+  return Permitted(FindByTrustedLinks(FolderOf(path), SocketText(path) + ": its folder"));
 }
 
 }  // namespace cleat::engine

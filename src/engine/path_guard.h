@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what cleatd has this engine serve - disks' files and devices, controllers' sockets, clusters' conf files - by the lists of the
-// host's operator (base/path_lists.h), each time anew: cleatd looked when it was made, and the path may lead elsewhere since. Below a
-// listed folder no link is followed. What no list has any more is served all the same, by links of root's and of this process' user alone;
-// a cleatd's store never is.
+// Opens what cleatd has this engine serve - disks' files and devices, controllers' sockets, clusters' conf files - each time anew: cleatd
+// looked when it was made, and the path may lead elsewhere since. A disk's file below a folder that the host's operator lists
+// (base/path_lists.h) is opened without following a link, and a device by a listed name. What no list has any more, what was made before
+// anybody looked, sockets and conf files are served whatever the lists say, but by links alone that root or this process' user owns. A
+// cleatd's store never is a disk.
 //
 // Any thread; its methods block on the file system. Outlives what is opened by it.
 #pragma once
@@ -39,7 +40,8 @@ class PathGuard final : public vhost::SocketPaths {
 
   // Below, kPermissionDenied when it may not be opened; `what` begins errors.
   // A disk's file or device, O_PATH: without any effect on it.
-  Result<UniqueFd> FindDisk(const std::string& path, const std::string& what, Links links = Links::kNone) const;
+  Result<UniqueFd> FindDisk(const std::string& path, const std::string& what,
+                            Links links = Links::kNone) const;
   // A cluster's conf file, to be read.
   Result<UniqueFd> OpenKeys(const std::string& path, const std::string& what) const;
   Result<UniqueFd> FindSocket(const std::string& path) override;

@@ -24,7 +24,7 @@ struct MemoryBackend {  // the kept memory of the disk's name
 };
 struct FileBackend {
   std::string path;
-  bool trusted_links = false;  // PathGuard::Links
+  bool path_checked = false;  // when the disk was made: PathGuard::Links
   // How the path is followed is not what the disk is.
   bool operator==(const FileBackend& other) const { return path == other.path; }
 };

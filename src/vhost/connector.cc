@@ -367,9 +367,9 @@ Status ServerConnector::Start() {
   }
   struct stat info {};
   // The mode before listen: nobody connects earlier.
-  if (fchmodat(folder_.get(), name.c_str(), kSocketMode, 0) != 0 ||
-      fstatat(folder_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-      listen(fd->get(), kBacklog) != 0) {
+  const UniqueFd made(openat(folder_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!made || fstat(made.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
+      chmod(PathOf(made).c_str(), kSocketMode) != 0 || listen(fd->get(), kBacklog) != 0) {
     const int error_number = errno;
     unlinkat(folder_.get(), name.c_str(), 0);
     return ErrnoError(error_number, "socket " + path_ + ": listening");

@@ -461,7 +461,9 @@ TEST_F(DeletedDisksTest, ANewKeyEncryptionKeyWrapsTheirKeysToo) {
 TEST_F(DeletedDisksTest, AStoreOfBeforeHasNoneAndTakesThem) {
   Create(NullDisk("a"));
   Close();
-  Execute("DROP TABLE lost_revisions; DROP TABLE deleted_disks; PRAGMA user_version = 7");
+  Execute(
+      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
+      "deleted_disks; PRAGMA user_version = 7");
   Open();
   EXPECT_EQ(List(true), "a");
   ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());

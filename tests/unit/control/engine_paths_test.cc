@@ -78,9 +78,7 @@ class EnginePathsTest : public MovesRig {
     Create(FileDisk("d" + id, dir_ / id, true), id);
     AwaitServed(id, "engine-0");
   }
-  bool TrustedLinks(const std::string& id) {
-    return blue_.DiskAt(ControllerName(id), 0).file().trusted_links();
-  }
+  bool IsChecked(const std::string& id) { return blue_.DiskAt(ControllerName(id), 0).file().path_checked(); }
   void ConnectGreen(const std::string& lists) {
     green_.set_path_lists(lists);
     ASSERT_TRUE(green_.Connect());
@@ -178,14 +176,14 @@ TEST_F(EnginePathsTest, AnEngineOfBeforeIsTrustedWithEverything) {
 TEST_F(EnginePathsTest, EnginesAreToldOfDisksThatWereMadeBeforePathsWereChecked) {
   state_->SetPaths(&everything_);
   CreateInFile("old");
-  EXPECT_FALSE(TrustedLinks("old"));
+  EXPECT_TRUE(IsChecked("old"));
   MakeAllUnchecked();
   blue_.Die();
   ASSERT_TRUE(blue_.Connect());
   AwaitServed("old", "engine-0");
-  EXPECT_TRUE(TrustedLinks("old"));
+  EXPECT_FALSE(IsChecked("old"));
   CreateInFile("new");
-  EXPECT_FALSE(TrustedLinks("new"));
+  EXPECT_TRUE(IsChecked("new"));
 }
 
 TEST_F(EnginePathsTest, AStandbyHasReadyWhatItsListsAllow) {

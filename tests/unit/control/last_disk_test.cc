@@ -183,7 +183,7 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
   for (const ControllerRow& row : before) PutInVersion6(db, row);
   Execute(db, "DROP TABLE host");
   Execute(db, "DROP TABLE deleted_disks");
-  Execute(db, "DROP TABLE lost_revisions");
+  Execute(db, "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions");
   Execute(db, "PRAGMA user_version = 6");
   sqlite3_close(db);
 

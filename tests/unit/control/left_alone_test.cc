@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "conductor_rig.h"
+#include "moves_rig.h"
 #include "requests.h"
 #include "restored.h"
 
@@ -336,6 +336,32 @@ TEST_F(LeftAloneTest, AnEngineOfAnotherStoreIsStillLeftAloneAsAWhole) {
   Await("it is another store's",
         [&] { return EngineStatus().message().find("another cleatd's") != std::string::npos; });
   EXPECT_FALSE(EngineStatus().connected());
+}
+
+// What stands by has no guest: it is prepared anew, as the store says.
+class LeftAloneStandbyTest : public MovesRig {};
+
+TEST_F(LeftAloneStandbyTest, AStandbyIsPreparedAnewAndTakesWhenTheOtherDies) {
+  green_.set_stands_by_for("engine-0");
+  ASSERT_TRUE(blue_.Connect());
+  ASSERT_TRUE(green_.Connect());
+  AwaitEngines();
+  Create(NullDisk("d"), "s", v1::CONTROLLER_TYPE_SCSI);
+  AwaitStandby(green_, "s");
+  const std::string backup = BytesOfBackup(*state_);
+  Create(NullDisk("e"), "s");
+  AwaitStandby(green_, "s", 2);
+  ASSERT_TRUE(Restore(*state_, backup).ok());
+  RestartCleatd();
+  ASSERT_TRUE(blue_.Connect());
+  ASSERT_TRUE(green_.Connect());
+  AwaitEngines();
+  Await("what the store does not know is gone from the standby",
+        [&] { return !green_.Has("controllers/s", 1) && green_.Has("controllers/s", 0); });
+  EXPECT_TRUE(blue_.Has("controllers/s", 1)) << "and stays where a guest uses it";
+  AwaitStandby(green_, "s");
+  blue_.Die();
+  AwaitServed("s", "engine-1");
 }
 
 }  // namespace

@@ -258,6 +258,14 @@ TEST_F(StoreRestoreRefusals, WhatIsNoStore) {
           "newer cleatd");
 }
 
+// It would change rows after they were checked.
+TEST_F(StoreRestoreRefusals, WhatActsByItself) {
+  Refused(Edited("CREATE TRIGGER t AFTER UPDATE OF next ON revisions BEGIN DELETE FROM disks; END"),
+          v1::REASON_BACKUP_UNUSABLE, "triggers");
+  Refused(Edited("ALTER TABLE disks RENAME TO others; CREATE VIEW disks AS SELECT * FROM others"),
+          v1::REASON_BACKUP_UNUSABLE, "views");
+}
+
 TEST_F(StoreRestoreRefusals, WhatIsDamaged) {
   std::string torn = backup_;
   torn.replace(torn.size() / 2, 4096, std::string(4096, '\x5a'));
@@ -331,7 +339,10 @@ TEST_F(StoreRestoreRefusals, WhoseKeysNobodyCanOpen) {
 TEST_F(StoreRestoreTest, AnOlderStoreIsMigratedOnTheWay) {
   ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
   const std::string file = WriteBackup();
-  Execute(file, "DROP TABLE lost_revisions; DROP TABLE deleted_disks; PRAGMA user_version = 7");
+  Execute(file,
+          "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
+          "deleted_disks; "
+          "PRAGMA user_version = 7");
   ASSERT_TRUE(state().CreateDisk(NullDisk("b")).ok());
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
   EXPECT_TRUE(Has("a"));
@@ -342,7 +353,9 @@ TEST_F(StoreRestoreTest, AStoreOfBeforeHasLostNothing) {
   ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
   const std::string backup = BytesOfBackup(state());
   daemon_.reset();
-  Execute(options_.state_dir + "/cleat.db", "DROP TABLE lost_revisions; PRAGMA user_version = 8");
+  Execute(options_.state_dir + "/cleat.db",
+          "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; PRAGMA "
+          "user_version = 8");
   Start();
   EXPECT_TRUE(Has("a"));
   EXPECT_EQ(state().lost().size(), 0U);
