@@ -144,7 +144,6 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
       "--name",        id,
       "--control",     control_socket.empty() ? Path("engine.sock") : control_socket,
       "--runtime-dir", Path("run"),
-      "--state-dir",   Path("state"),
       "--reactors",    std::to_string(options_.reactors),
       "--log-level",   options_.log_level};
   if (std::find(more.begin(), more.end(), "--paths") == more.end())
