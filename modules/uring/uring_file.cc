@@ -159,7 +159,7 @@ Status Claim(UringFile& file, const std::string& what) {
 
 Result<UniqueFd> FindAnyFile(const std::string& path, const std::string& what) {
   UniqueFd found(open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (!found) return ErrnoError(errno, what + " can't be opened");
+  if (!found) return ErrnoError(errno == ENOTDIR ? ENOENT : errno, what + " can't be opened");
   return found;
 }
 

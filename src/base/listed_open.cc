@@ -80,7 +80,8 @@ class Walk {
   Status Step(const std::string& name) {
     UniqueFd next = OpenStep(at_, name, !rest_.empty());
     struct stat info {};
-    if (!next || fstat(next.get(), &info) != 0) return ErrnoError(errno, what_ + " can't be opened");
+    if (!next || fstat(next.get(), &info) != 0)
+      return ErrnoError(errno == ENOTDIR ? ENOENT : errno, what_ + " can't be opened");
     if (S_ISLNK(info.st_mode)) return Follow(next, info.st_uid);
     at_ = std::move(next);
     return Ok{};

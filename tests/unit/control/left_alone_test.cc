@@ -154,7 +154,8 @@ TEST_F(LeftAloneTest, ItIsServedByWhatIsMadeAgain) {
   AwaitAlone(0);
   const Requests asked = Asked();
   EXPECT_EQ(asked.front(), "Detach controllers/b 0");
-  EXPECT_EQ(asked.back(), "Attach controllers/b 0 disks/db");
+  // Whether it is served before or after that is open.
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), "Attach controllers/b 0 disks/db"), 1);
 }
 
 TEST_F(LeftAloneTest, OneThatTheStoreKnowsIsLeftAloneUntilItIsChanged) {
