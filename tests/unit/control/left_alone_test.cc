@@ -273,7 +273,9 @@ TEST_F(LeftAloneTest, AGuestsLastDiskIsTheOneThatItsEngineSays) {
   EXPECT_EQ(Asked(), Requests());
   EXPECT_EQ(state_->GetController(GetController("c"))->status().last_disk(), "disks/y");
   ASSERT_TRUE(state_->DetachDisk(Detach("c", "x")).ok());
-  Await("y is detached", [&] { return !engine_.Has("controllers/c", 0); });
+  Await("y is detached, and x forgotten", [&] {
+    return !engine_.Has("controllers/c", 0) && !state_->GetAttachment(GetAttachment("c", "x")).ok();
+  });
   AttachThere("x", "c");
   EXPECT_EQ(engine_.ControllerAt("controllers/c").last_disk_name(), "disks/y")
       << "the guest has y under way, whatever the backup says";
