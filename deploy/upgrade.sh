@@ -148,7 +148,9 @@ upgrade_cleatd() {
   rm -rf "$copy"
   mkdir -m 700 "$copy"
   # Nobody writes it now, so the copy is whole.
-  if ! cp -a "$store_dir"/cleat.db "$copy"/ || { [ -e "$store_dir"/cleat.db-wal ] && ! cp -a "$store_dir"/cleat.db-wal "$copy"/; }; then
+  local files=("$store_dir/cleat.db")
+  [ ! -e "$store_dir/cleat.db-wal" ] || files+=("$store_dir/cleat.db-wal")
+  if ! cp -a "${files[@]}" "$copy"/; then
     systemctl start cleatd.service || true
     die "the store can't be copied to $copy: cleatd was started again, and nothing else is changed" \
       "next: make room, then $me"

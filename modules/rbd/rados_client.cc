@@ -23,6 +23,13 @@ namespace cleat::modules {
 
 namespace {
 
+// The cluster's name in Ceph's own words, under which keyrings are looked for: Ceph derives it from the name of the conf file, which it is
+// given under another one here.
+std::string NameInCeph(const ClusterOptions& cluster) {
+  const std::filesystem::path file(cluster.conf_file);
+  return file.extension() == ".conf" ? file.stem().string() : "ceph";
+}
+
 // librados writes a key that it can't decode to standard error, whatever its log is set to: it gets none such. The layout is
 // in keys/ceph_key.h.
 bool LooksUsable(const keys::Secret& key) {
@@ -150,12 +157,6 @@ void RadosClient::Core::Main() {
   if (connection && *connection) rados_shutdown(connection->value().cluster);
 }
 
-// As Ceph takes it from a conf file's name; the file is read by another one. Keyrings are looked for under it.
-std::string CephsNameOf(const ClusterOptions& cluster) {
-  const std::filesystem::path file(cluster.conf_file);
-  return file.extension() == ".conf" ? file.stem().string() : "ceph";
-}
-
 void RadosClient::Core::TakePlace() const {
   if (const Status placed = StayOn(cluster->cpus.empty() ? maker_cpus : cluster->cpus); !placed.ok()) {
     spdlog::warn(
@@ -231,7 +232,7 @@ Status RadosClient::Core::CheckConfiguration(rados_t handle) const {
 Result<RadosConnection> RadosClient::Core::Connect() {
   RadosConnection made;
   const std::string user = "client." + cluster->user;
-  const int created = rados_create2(&made.cluster, CephsNameOf(*cluster).c_str(), user.c_str(), 0);
+  const int created = rados_create2(&made.cluster, NameInCeph(*cluster).c_str(), user.c_str(), 0);
   if (created < 0) return CephError(created, cluster->name + ": librados can't be set up");
   Status ready = ConfigureAndConnect(made.cluster);
   if (ready) ready = CheckConfiguration(made.cluster);

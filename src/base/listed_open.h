@@ -24,8 +24,9 @@ Result<UniqueFd> OpenListedKeys(const PathLists& lists, const std::string& path,
 Result<UniqueFd> OpenListedFolder(const PathLists& lists, PathKind kind, const std::string& path,
                                   const std::string& what);
 
-// What a path outside of the lists leads to, O_PATH, for what is served since before it was taken off them. A link on the way is followed
-// only if root or this process' user owns it: others who may write to a folder on the way can't make it lead elsewhere.
+// What a path leads to, O_PATH, whatever the lists say: for disks whose paths are listed no more or were never checked, and for sockets and
+// conf files that are served already. A link on the way is followed only if root or this process' user owns it: others who may write to a
+// folder on the way can't make it lead elsewhere. The path is absolute.
 Result<UniqueFd> FindByTrustedLinks(const std::string& path, const std::string& what);
 
 // The same file, opened with these flags (open(2)); O_CLOEXEC is added. Invalid, with errno set, when that fails.

@@ -96,7 +96,7 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   }
   state_.ReportEnginePaths(info.id, info.path_lists);  // before anything can be moved there
   ReportEngine(info, true, "");
-  // It may have read the list before it was changed.
+  // The engine may have read its list before the list was changed.
   if (!state_.PathDifferenceOf(info.id).empty()) AskReadPathLists(engine);
   TakeInventory(engine, inventory);
   // Before anything is asked: what they use stays with them.
@@ -141,12 +141,12 @@ void Conductor::AskReadPathLists(EngineView& engine) {
                 });
 }
 
-// What stands by there may have to go, or can stand by now.
+// Controllers that stand by there may have to go, and others can stand by now.
 void Conductor::TakePathLists(EngineView& engine, const std::string& text) {
   state_.ReportEnginePaths(engine.info.id, text);
   if (engine.info.stands_by_for.empty()) return;
   for (const std::string& controller : state_.ControllersOn(engine.info.stands_by_for)) Look(controller);
-  if (dead_.contains(engine.info.stands_by_for)) TakeOverFrom(std::string(engine.info.stands_by_for));
+  if (dead_.contains(engine.info.stands_by_for)) TakeOverFrom(engine.info.stands_by_for);
 }
 
 void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {

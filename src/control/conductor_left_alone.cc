@@ -119,7 +119,7 @@ void Conductor::ReportAlone(const EngineView& engine, const std::string& control
   }
 }
 
-// Those that the store does not know: only their engine can say that they are there.
+// Reports the controllers that the store does not know: only their engine can say that they are there.
 void Conductor::TellLeftAlone(const EngineView& engine) {
   std::map<std::string, v1::ControllerSpec> unknown;
   for (const std::string& controller : engine.left_alone) {

@@ -167,7 +167,7 @@ std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
     const bool may_serve = move != moves_.end() && MayServe(controller, move->second);
     const ControllerIntent intent = state_.IntentOf(controller);
     if (!may_serve && IsMigrating(intent)) continue;
-    // Nor one that the standby has not prepared, since that one's lists exclude its paths.
+    // The standby has not prepared a controller whose paths its lists exclude.
     const bool stands_by = move == moves_.end() && !upgrading;
     if (stands_by && intent.exists && !intent.prepared_on.contains(to)) continue;
     if (!to.empty() && (FindByName(to) != nullptr || may_serve))

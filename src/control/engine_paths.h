@@ -10,7 +10,7 @@
 
 namespace cleat::control {
 
-// As an engine tells them (PathLists::Text). kInvalidArgument.
+// Reads lists in the form in which an engine tells them (PathLists::Text). kInvalidArgument.
 Result<PathLists> ParseEnginePaths(const std::string& text);
 
 // For people: which lines the engine lacks and which it has besides. Empty when there are none of either.

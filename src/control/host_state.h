@@ -207,11 +207,11 @@ class HostState {
 
   // Which paths callers may name; all, until it is set. Set once, before the first request.
   void SetPaths(const PathPolicy* paths) { paths_ = paths; }
-  // They were read again: engines are to do the same.
+  // The lists of paths were read again: engines are to do the same.
   void PathsChanged();
   // An engine's own, as it said. Kept when it can't be read.
   void ReportEnginePaths(const std::string& engine, const std::string& text);
-  // What of the controller the engine excludes, for people; empty when nothing.
+  // The paths of a controller and its disks that the engine's lists exclude, for people; empty when there are none.
   std::string ExcludedFrom(const std::string& engine, const std::string& controller);
   // How the engine's lists differ from ours; empty when they don't, or it did not say.
   std::string PathDifferenceOf(const std::string& engine);
@@ -410,7 +410,7 @@ class HostState {
   // Paths of a controller and of its disks that we list and the engine does not, for people: "file '/srv/a' of disks/a".
   std::vector<std::string> ExcludedOn(const std::string& engine, const ControllerEntry& entry) const;
   Status CheckPathsOf(const std::string& from, const std::string& to) const;
-  // What is to be said of an engine's lists.
+  // For people: how an engine's lists differ from ours, and what it does not stand by for because of that. Empty when they are the same.
   std::string PathNote(const std::string& id, const EngineEntry& entry) const;
   // Why callers may not name the path in that row; nothing when they may.
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;

@@ -162,7 +162,7 @@ void KnownStorages::Shared::End(size_t thread, const Result<StorageIdentity>& id
   if (!look.outdated && !identity.ok()) Remove(look.file.disk);
   if (!look.hangs) return;
   said_what_waits = false;
-  // Nobody may be left to write a log for when this hung beyond the end.
+  // A look that hung beyond cleatd's end may come back when the log is gone already.
   if (!stopping) {
     say(spdlog::level::info,
         fmt::format("{}: its file '{}' answers again", DiskName(look.file.disk), look.file.path));
@@ -251,7 +251,7 @@ void KnownStorages::Run(const std::shared_ptr<Shared>& shared, size_t thread) {
     }
     shared->Begin(next, thread);
     const File file = shared->looks[thread]->file;
-    // Whoever begins a look wakes another, who waits for its time to be over.
+    // Another thread has to watch this look's time.
     shared->more.notify_one();
     lock.unlock();
     const auto identity = shared->identify(file);
