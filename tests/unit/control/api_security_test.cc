@@ -174,6 +174,13 @@ class SecurityTest : public ::testing::Test {
     writer->WritesDone();
     return writer->Finish();
   }
+  // Opens the upload, and never sends anything.
+  static grpc::Status RestoreNothing(v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::RestoreStoreResponse response;
+    return stub.RestoreStore(&context, &response)->Finish();
+  }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -370,6 +377,16 @@ TEST_F(TlsTest, PurgingAndBackupsTakeTheRoleAdminAndAreAudited) {
         R"-("role":"admin","method":"DeleteDisk(purge)","resource":"disks/b","code":"OK")-"}) {
     EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;
   }
+}
+
+// Who is not admitted is answered before anything is read: an upload that never comes would hold one of the API's threads.
+TEST_F(TlsTest, AnUploadIsNotAwaitedFromACallerWithoutTheRole) {
+  ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
+  for (const char* name : {"attacher", "stranger"})
+    ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", std::string(name) + ".example", name));
+  Start();
+  EXPECT_EQ(ReasonIn(RestoreNothing(*Dial("attacher"))), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(RestoreNothing(*Dial("stranger"))), "ROLE_MISSING");
 }
 
 TEST_F(TlsTest, APlainKeyIsTakenOverTheUnixSocketOnly) {
