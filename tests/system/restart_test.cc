@@ -20,8 +20,7 @@
 #include "base/random.h"
 #include "expect_ok.h"
 #include "host.h"
-#include "io_load.h"
-#include "peer.h"
+#include "loaded_vm.h"
 #include "tests/unit/modules/lock_of_nobody.h"
 
 namespace cleat::system_test::restart_test {
@@ -36,29 +35,17 @@ uint64_t ConnectionsOf(Host& host, const std::string& id) {
   return controller.value.status().connections();
 }
 
-// A guest with a disk and verified I/O.
-struct Vm {
-  Vm(std::unique_ptr<Peer> p, uint64_t disk_id) : peer(std::move(p)), blocks(kDiskBytes, 512, disk_id) {}
-  void StartLoad(uint64_t seed) {
-    load = std::make_unique<IoLoad>(peer->driver(), blocks, IoLoadOptions{.seed = seed});
-    load->Start();
-  }
-  std::unique_ptr<Peer> peer;
-  perf::StampedBlocks blocks;
-  std::unique_ptr<IoLoad> load;
-};
-
 TEST(CleatdRestart, UnderIoNothingIsAttachedAgain) {
   Host host;
   ASSERT_TRUE(host.ok());
   const std::map<std::string, v1::DiskSpec> disks{{"file", FileDisk(kDiskBytes, host.Path("disk.img"))},
                                                   {"memory", MemoryDisk(kDiskBytes)}};
-  std::map<std::string, std::unique_ptr<Vm>> vms;
+  std::map<std::string, std::unique_ptr<LoadedVm>> vms;
   for (const auto& [id, spec] : disks) {
     ASSERT_TRUE(host.AttachNew(id, spec));
     auto peer = Peer::Start(host.SocketPath(id));
     ASSERT_OK(peer);
-    vms[id] = std::make_unique<Vm>(std::move(*peer), vms.size() + 1);
+    vms[id] = std::make_unique<LoadedVm>(std::move(*peer), kDiskBytes, vms.size() + 1);
     ASSERT_TRUE(host.WaitController(id, v1::CONTROLLER_STATE_READY));
   }
   const size_t attached = host.CountInEngineLog("attached disks/");
@@ -90,7 +77,7 @@ TEST(CleatdRestart, EngineServesWithoutIt) {
   host.KillCleatd();
   auto peer = Peer::Start(host.SocketPath("a"));
   ASSERT_OK(peer);
-  Vm vm(std::move(*peer), 1);
+  LoadedVm vm(std::move(*peer), kDiskBytes, 1);
   IoLoad load(vm.peer->driver(), vm.blocks);
   EXPECT_OK(load.Run(1000));
   host.StartCleatd();
@@ -105,12 +92,12 @@ TEST(EngineRestart, EverythingIsAttachedAgain) {
   ASSERT_TRUE(host.ok());
   const std::map<std::string, v1::DiskSpec> disks{{"file", FileDisk(kDiskBytes, host.Path("disk.img"))},
                                                   {"memory", MemoryDisk(kDiskBytes)}};
-  std::map<std::string, std::unique_ptr<Vm>> vms;
+  std::map<std::string, std::unique_ptr<LoadedVm>> vms;
   for (const auto& [id, spec] : disks) {
     ASSERT_TRUE(host.AttachNew(id, spec));
     auto peer = Peer::Start(host.SocketPath(id));
     ASSERT_OK(peer);
-    vms[id] = std::make_unique<Vm>(std::move(*peer), vms.size() + 1);
+    vms[id] = std::make_unique<LoadedVm>(std::move(*peer), kDiskBytes, vms.size() + 1);
   }
   vms["memory"]->blocks.MayTear();  // the engine copies it itself, and may be killed within a sector
   Random random(43);

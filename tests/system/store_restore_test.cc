@@ -10,8 +10,7 @@
 
 #include "expect_ok.h"
 #include "host.h"
-#include "io_load.h"
-#include "peer.h"
+#include "loaded_vm.h"
 #include "tests/support/paths.h"
 
 namespace cleat::system_test::store_restore_test {
@@ -19,17 +18,6 @@ namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{32} << 20;
 constexpr uint64_t kRequests = kSanitized ? 200 : 500;
-
-struct Vm {
-  Vm(std::unique_ptr<Peer> p, uint64_t disk_id) : peer(std::move(p)), blocks(kDiskBytes, 512, disk_id) {}
-  void StartLoad(uint64_t seed) {
-    load = std::make_unique<IoLoad>(peer->driver(), blocks, IoLoadOptions{.seed = seed});
-    load->Start();
-  }
-  std::unique_ptr<Peer> peer;
-  perf::StampedBlocks blocks;
-  std::unique_ptr<IoLoad> load;
-};
 
 // What it printed, errors too; it has to succeed.
 std::string Ctl(const Host& host, const std::string& arguments) {
@@ -46,12 +34,12 @@ std::string Ctl(const Host& host, const std::string& arguments) {
 
 class StoreRestore : public ::testing::Test {
  protected:
-  std::unique_ptr<Vm> NewVm(const std::string& id, const v1::DiskSpec& spec, uint64_t number) {
+  std::unique_ptr<LoadedVm> NewVm(const std::string& id, const v1::DiskSpec& spec, uint64_t number) {
     if (!host_.AttachNew(id, spec)) return nullptr;
     auto peer = Peer::Start(host_.SocketPath(id));
     EXPECT_OK(peer);
     if (!peer.ok() || !host_.WaitController(id, v1::CONTROLLER_STATE_READY)) return nullptr;
-    auto vm = std::make_unique<Vm>(std::move(*peer), number);
+    auto vm = std::make_unique<LoadedVm>(std::move(*peer), kDiskBytes, number);
     vm->StartLoad(number);
     return vm;
   }
@@ -67,7 +55,8 @@ TEST_F(StoreRestore, UnderIoNoGuestNoticesIt) {
   const auto later = NewVm("later", FileDisk(kDiskBytes, host_.Path("later.img")), 2);
   const auto memory = NewVm("memory", MemoryDisk(kDiskBytes), 3);
   ASSERT_TRUE(later != nullptr && memory != nullptr);
-  for (Vm* vm : {known.get(), later.get(), memory.get()}) ASSERT_TRUE(vm->load->WaitProgress(kRequests));
+  for (LoadedVm* vm : {known.get(), later.get(), memory.get()})
+    ASSERT_TRUE(vm->load->WaitProgress(kRequests));
 
   const std::string said = Ctl(host_, "store restore --yes " + backup);
   EXPECT_NE(said.find("left alone in engines/engine-0: controllers/later, controllers/memory"),
@@ -76,10 +65,11 @@ TEST_F(StoreRestore, UnderIoNoGuestNoticesIt) {
   EXPECT_TRUE(host_.cleatd().Running());
   EXPECT_FALSE(host_.api().GetController("later").ok()) << "the restored store does not know it";
   EXPECT_TRUE(host_.WaitController("known", v1::CONTROLLER_STATE_READY));
-  for (Vm* vm : {known.get(), later.get(), memory.get()}) EXPECT_TRUE(vm->load->WaitProgress(kRequests));
+  for (LoadedVm* vm : {known.get(), later.get(), memory.get()})
+    EXPECT_TRUE(vm->load->WaitProgress(kRequests));
   // Changes are taken, also while that goes on.
   ASSERT_TRUE(host_.AttachNew("new", MemoryDisk(kDiskBytes)));
-  for (Vm* vm : {known.get(), later.get(), memory.get()}) {
+  for (LoadedVm* vm : {known.get(), later.get(), memory.get()}) {
     EXPECT_TRUE(vm->load->WaitProgress(kRequests));
     EXPECT_OK(vm->load->Stop());
     EXPECT_OK(vm->load->Verify());

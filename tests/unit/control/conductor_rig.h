@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "control/conductor.h"
+#include "control/path_policy.h"
 #include "fake_engine.h"
 #include "keys/keyring.h"
 #include "leaping_clock.h"
@@ -31,6 +34,7 @@ class ConductorRig : public ::testing::Test {
     memory_ = std::make_unique<MemoryKeeper>();
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
+    if (paths_) state_->SetPaths(paths_.get());  // before the conductor's thread, which reads them
     link_ = std::move(EngineLink::Listen(socket_, clock_).value());
     counters_ = std::make_unique<Counters>(clock_);
     conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options_, counters_.get());
@@ -76,6 +80,18 @@ class ConductorRig : public ::testing::Test {
     Start();
   }
 
+  // Waits for changes until the condition holds.
+  void Await(const std::string& what, const std::function<bool()>& condition) {
+    const auto watcher = state_->Watch();
+    ASSERT_TRUE(watcher.ok());
+    for (int quiet = 0; !condition(); ++quiet) {
+      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what;
+      // Most conditions change with an event; those of the played engine don't tell.
+      while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
+      }
+    }
+  }
+
   enum class Stall { kNone, kWanted, kThere };
   std::atomic<Stall> stall_ = Stall::kNone;
 
@@ -93,6 +109,7 @@ class ConductorRig : public ::testing::Test {
   test::TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   LeapingClock clock_;
+  std::unique_ptr<PathPolicy> paths_;  // all, until it is set and cleatd started anew
   std::unique_ptr<keys::Keyring> keyring_;
   std::unique_ptr<MemoryKeeper> memory_;
   std::unique_ptr<Store> store_;

@@ -17,18 +17,6 @@ namespace {
 
 class ConductorTest : public ConductorRig {
  protected:
-  // Waits for changes until the condition holds.
-  void Await(const std::string& what, const std::function<bool()>& condition) {
-    const auto watcher = state_->Watch();
-    ASSERT_TRUE(watcher.ok());
-    for (int quiet = 0; !condition(); ++quiet) {
-      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what;
-      // Most conditions change with an event; those of the played engine don't tell.
-      while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
-      }
-    }
-  }
-
   v1::AttachmentState StateOf(const std::string& controller, const std::string& id) {
     const auto attachment = state_->GetAttachment(GetAttachment(controller, id));
     return attachment.ok() ? attachment->status().state() : v1::ATTACHMENT_STATE_UNSPECIFIED;

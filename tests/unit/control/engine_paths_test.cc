@@ -52,17 +52,21 @@ class EnginePathsTest : public MovesRig {
  protected:
   void SetUp() override {
     std::ofstream(File()) << "files /srv\nsockets /srv\n";
+    Stop();
     paths_ = std::move(PathPolicy::Read(File(), dir_.path(), dir_.path())).value();
-    state_->SetPaths(paths_.get());
+    Start();
     blue_.set_path_lists(paths_->lists()->Text());
     ASSERT_TRUE(blue_.Connect());
   }
-  void TearDown() override {
-    EXPECT_EQ(host_.Violations(), std::vector<std::string>{});
-    Stop();  // before the lists
-    Start();
-  }
+  void TearDown() override { EXPECT_EQ(host_.Violations(), std::vector<std::string>{}); }
   std::string File() const { return dir_ / "paths.conf"; }
+  void RestartWithEveryPathListed() {
+    Stop();
+    blue_.Disconnect();
+    paths_ = nullptr;
+    Start();
+    ASSERT_TRUE(blue_.Connect());
+  }
   // As cleatd finds a store of before paths were checked: what is in it was made without a look.
   void MakeAllUnchecked() {
     Stop();
@@ -103,9 +107,6 @@ class EnginePathsTest : public MovesRig {
     ASSERT_TRUE(paths_->Reload().ok());
     state_->PathsChanged();
   }
-
-  const PathPolicy everything_;
-  std::unique_ptr<PathPolicy> paths_;
 };
 
 TEST_F(EnginePathsTest, ADifferenceIsShown) {
@@ -174,7 +175,7 @@ TEST_F(EnginePathsTest, AnEngineOfBeforeIsTrustedWithEverything) {
 }
 
 TEST_F(EnginePathsTest, EnginesAreToldOfDisksThatWereMadeBeforePathsWereChecked) {
-  state_->SetPaths(&everything_);
+  RestartWithEveryPathListed();
   CreateInFile("old");
   EXPECT_TRUE(IsChecked("old"));
   MakeAllUnchecked();

@@ -15,15 +15,6 @@ namespace {
 
 class LastDiskTest : public ConductorRig {
  protected:
-  void Await(const std::string& what, const std::function<bool()>& condition) {
-    const auto watcher = state_->Watch();
-    ASSERT_TRUE(watcher.ok());
-    for (int quiet = 0; !condition(); ++quiet) {
-      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what;
-      while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
-      }
-    }
-  }
   void Attach(const std::string& disk) {
     ASSERT_TRUE(state_->AttachDisk(control::Attach(disk, "c")).ok());
     Await(disk + " is attached", [&] {

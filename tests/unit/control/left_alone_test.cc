@@ -18,15 +18,6 @@ constexpr const char* kWord = "after the backup";
 
 class LeftAloneTest : public ConductorRig {
  protected:
-  void Await(const std::string& what, const std::function<bool()>& condition) {
-    const auto watcher = state_->Watch();
-    ASSERT_TRUE(watcher.ok());
-    for (int quiet = 0; !condition(); ++quiet) {
-      ASSERT_LT(quiet, kQuietMax) << "waited in vain until " << what;
-      while (*(*watcher)->Next(std::chrono::milliseconds(10)) != nullptr) {
-      }
-    }
-  }
   void Attach(const v1::CreateDiskRequest& disk, const std::string& controller) {
     ASSERT_TRUE(state_->CreateDisk(disk).ok());
     AttachThere(disk.disk_id(), controller);

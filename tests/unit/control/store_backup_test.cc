@@ -15,36 +15,17 @@
 #include <fstream>
 #include <thread>
 
-#include "control/daemon.h"
 #include "control/reasons.h"
+#include "daemon_rig.h"
 #include "requests.h"
 #include "tests/support/paths.h"
-#include "tests/support/temp_dir.h"
 
 namespace cleat::control::store_backup_test {
 namespace {
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class StoreBackupTest : public ::testing::Test {
+class StoreBackupTest : public DaemonRig {
  protected:
-  StoreBackupTest() {
-    options_.state_dir = dir_ / "state";
-    std::filesystem::create_directory(options_.state_dir);
-    options_.api_socket = dir_ / "api.sock";
-    options_.engine_socket = dir_ / "engine.sock";
-    Start();
-  }
-  void Start() {
-    daemon_.reset();
-    auto daemon = Daemon::Start(options_);
-    CLEAT_CHECK(daemon.ok());
-    daemon_ = std::move(*daemon);
-  }
-  HostState& state() { return daemon_->state(); }
+  StoreBackupTest() { Start(); }
 
   // cleatctl's exit code; what it said goes to `said_`.
   int Ctl(const std::string& arguments) {
@@ -62,17 +43,7 @@ class StoreBackupTest : public ::testing::Test {
                                std::filesystem::copy_options::overwrite_existing);
     Start();
   }
-  std::vector<std::string> FilesOfState() const {
-    std::vector<std::string> names;
-    for (const auto& file : std::filesystem::directory_iterator(options_.state_dir))
-      names.push_back(file.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
 
-  test::TempDir dir_;
-  DaemonOptions options_;
-  std::unique_ptr<Daemon> daemon_;
   std::string said_;
 };
 

@@ -17,25 +17,19 @@
 #include <mutex>
 #include <thread>
 
-#include "control/daemon.h"
 #include "control/migrations.h"
 #include "control/reasons.h"
+#include "daemon_rig.h"
 #include "open_paths.h"
 #include "requests.h"
 #include "restored.h"
 #include "tests/support/paths.h"
-#include "tests/support/temp_dir.h"
 
 namespace cleat::control::store_restore_test {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void WriteAll(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -48,24 +42,14 @@ void Execute(const std::string& path, const std::string& sql) {
   sqlite3_close(db);
 }
 
-class StoreRestoreTest : public ::testing::Test {
+class StoreRestoreTest : public DaemonRig {
  protected:
   StoreRestoreTest() {
-    options_.state_dir = dir_ / "state";
-    std::filesystem::create_directory(options_.state_dir);
-    options_.api_socket = dir_ / "api.sock";
-    options_.engine_socket = dir_ / "engine.sock";
     options_.paths_file = OpenPaths(dir_ / "open.conf");
     options_.on_restored = [this] { Tell(restored_); };
     Start();
   }
-  void Start() {
-    daemon_.reset();
-    auto daemon = Daemon::Start(options_);
-    CLEAT_CHECK(daemon.ok());
-    daemon_ = std::move(*daemon);
-  }
-  HostState& state() { return daemon_->state(); }
+  ~StoreRestoreTest() override { daemon_.reset(); }  // it calls Tell
 
   void Tell(bool& what) {
     const std::lock_guard lock(mutex_);
@@ -101,13 +85,6 @@ class StoreRestoreTest : public ::testing::Test {
     WriteAll(dir_ / "backup.db", BytesOfBackup(state()));
     return dir_ / "backup.db";
   }
-  std::vector<std::string> FilesOfState() const {
-    std::vector<std::string> names;
-    for (const auto& file : std::filesystem::directory_iterator(options_.state_dir))
-      names.push_back(file.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
   std::string Kept() const {
     for (const std::string& name : FilesOfState()) {
       if (name.starts_with("cleat.db.before-restore-")) return options_.state_dir + "/" + name;
@@ -116,13 +93,10 @@ class StoreRestoreTest : public ::testing::Test {
   }
   bool Has(const std::string& disk) { return state().GetDisk(GetDisk(disk)).ok(); }
 
-  test::TempDir dir_;
-  DaemonOptions options_;
   std::mutex mutex_;
   std::condition_variable told_;
   bool restored_ = false;
   bool over_ = false;
-  std::unique_ptr<Daemon> daemon_;
   std::string said_;
 };
 
