@@ -31,6 +31,9 @@ import time
 
 TOGETHER = 12
 VERDICTS_MAX = 5000  # files in the folder of the verdicts; the oldest go
+# linux/time.h. The clock of files' times, which is some milliseconds behind the finer one: by that one, what is written now can be older
+# than what began before.
+CLOCK_REALTIME_COARSE = 5
 COMPILER = re.compile(r"(c\+\+|cc|g\+\+|gcc|clang|clang\+\+)(-\d+)?$")
 # Options that change nothing of what clang-tidy sees; sources that differ in them alone go together.
 NO_MATTER = ("-MD", "-Wno-subobject-linkage", "-fPIC", "-fPIE")
@@ -118,7 +121,7 @@ class Verdicts:
         self.folder = os.path.join(cache, "cleat", "clang-tidy")
         os.makedirs(self.folder, exist_ok=True)
         version = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        self.began = time.time()
+        self.began_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
         self.common = [version, checks, read(os.path.join(ROOT, ".clang-tidy")), read(__file__)]
         self.clang = program.replace("clang-tidy", "clang++")
 
@@ -147,7 +150,7 @@ class Verdicts:
         paths = [os.path.join(directory, word) for word in run.stdout.replace("\\\n", " ").split()[1:]]
         # The digests first: what changes after them is found by the times, or has another digest than is kept.
         included = {relative(path) if os.path.realpath(path).startswith(ROOT + os.sep) else path: digest(path) for path in paths}
-        if any(os.stat(path).st_mtime >= self.began for path in [source, *paths] if os.path.exists(path)):
+        if any(os.stat(path).st_mtime_ns >= self.began_ns for path in [source, *paths] if os.path.exists(path)):
             return
         # Another clone may do the same.
         with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as file:
