@@ -135,6 +135,7 @@ check "C++ formatting (clang-format-$clang)" format
 check "SPDX lines" spdx
 check "include directions" /usr/bin/python3 scripts/check_includes.py
 check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/check_unity.py
+check "idioms that no compiler checks" /usr/bin/python3 -B scripts/check_idioms.py
 check "tests that docs/tests.md names" /usr/bin/python3 -B scripts/check_promises.py
 check "shell scripts" shells
 check "Python files" pythons

@@ -35,10 +35,8 @@ Status CheckDataUnit(uint32_t unit_bytes, const block::Device& disk) {
 
 Result<std::unique_ptr<CryptoDevice>> CryptoDevice::Make(std::unique_ptr<block::Device>&& below,
                                                          CryptoOptions options, const CryptoHub& hub) {
-  const Status key = keys::CheckDataKey(options.cipher, options.key.bytes(), below->name());
-  if (!key) return key.error();
-  const Status unit = CheckDataUnit(options.data_unit_bytes, *below);
-  if (!unit) return unit.error();
+  CLEAT_TRY(keys::CheckDataKey(options.cipher, options.key.bytes(), below->name()));
+  CLEAT_TRY(CheckDataUnit(options.data_unit_bytes, *below));
   const Status usable = hub.status();
   if (!usable) return Error(usable.error().code, below->name() + ": " + usable.error().message);
   const block::Geometry geometry = Encrypted(below->geometry());
@@ -59,10 +57,9 @@ Result<std::unique_ptr<block::Channel>> CryptoDevice::OpenChannel(Reactor& react
   }
   auto cipher = hub_.xts().MakeContext(options_.cipher, options_.data_unit_bytes, options_.key);
   if (!cipher) return Error(cipher.error().code, name() + ": " + cipher.error().message);
-  auto channel = below().OpenChannel(reactor);
-  if (!channel) return std::move(channel).error();
+  CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
   return std::unique_ptr<block::Channel>(std::make_unique<CryptoChannel>(
-      reactor, *pool, std::move(cipher).value(), options_.data_unit_bytes, std::move(channel).value()));
+      reactor, *pool, std::move(cipher).value(), options_.data_unit_bytes, std::move(channel)));
 }
 
 Task<Status> CryptoDevice::Close() {

@@ -154,13 +154,12 @@ void FaultDevice::LetGo() {
 }
 
 Result<std::unique_ptr<block::Channel>> FaultDevice::OpenChannel(Reactor& reactor) {
-  auto channel = below().OpenChannel(reactor);
-  if (!channel) return std::move(channel).error();
+  CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
   const std::lock_guard lock(mutex_);
   std::erase_if(opened_, [](const Opened& opened) { return opened.stage.expired(); });
   // The same for the same order of openings on each reactor, whatever the order between reactors.
   Random mix(plan_.seed ^ (uint64_t{reactor.index()} << 32) ^ opened_on_[reactor.index()]++);
-  auto stage = std::make_shared<Stage>(*this, reactor, mix.Next(), std::move(channel).value());
+  auto stage = std::make_shared<Stage>(*this, reactor, mix.Next(), std::move(channel));
   opened_.push_back({&reactor, stage});
   return std::unique_ptr<block::Channel>(std::make_unique<FaultChannel>(std::move(stage)));
 }

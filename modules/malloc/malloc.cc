@@ -141,8 +141,7 @@ Task<Result<std::unique_ptr<block::Device>>> OpenMalloc(MallocOptions options, B
   geometry.discard_max_bytes = kMallocZeroBytesMax;
   geometry.write_zeroes = true;
   geometry.write_zeroes_max_bytes = kMallocZeroBytesMax;
-  const Status checked = block::CheckGeometry(geometry, options.shape.name);
-  if (!checked) co_return checked.error();
+  CLEAT_CO_TRY(block::CheckGeometry(geometry, options.shape.name));
   // A descriptor whose size may still shrink would be a SIGBUS for the whole engine. Where sealing is not
   // allowed, its keeper is trusted.
   fcntl(options.memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK);

@@ -57,8 +57,7 @@ Task<Result<std::unique_ptr<block::Device>>> OpenNull(NullOptions options) {
   geometry.discard_max_bytes = kZeroBytesMax;
   geometry.write_zeroes = true;
   geometry.write_zeroes_max_bytes = kZeroBytesMax;
-  const Status checked = block::CheckGeometry(geometry, options.shape.name);
-  if (!checked) co_return checked.error();
+  CLEAT_CO_TRY(block::CheckGeometry(geometry, options.shape.name));
   co_return std::make_unique<NullDevice>(options.shape.name, geometry, options.zero_fill);
 }
 

@@ -174,9 +174,7 @@ Status RadosClient::Core::Configure(rados_t handle) {
     const std::string what = cluster->name + ": its conf file " + cluster->conf_file;
     UniqueFd file;
     if (cluster->conf_opener.open) {
-      auto opened = cluster->conf_opener.open(cluster->conf_file, what);
-      if (!opened) return std::move(opened).error();
-      file = std::move(opened).value();
+      CLEAT_ASSIGN(file, cluster->conf_opener.open(cluster->conf_file, what));
     }
     const std::string path = file ? PathOf(file) : cluster->conf_file;
     const int read = rados_conf_read_file(handle, path.c_str());

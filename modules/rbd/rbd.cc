@@ -97,8 +97,7 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
   for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
     auto taken = co_await client_->Run(take);
     if (taken && !*taken) {
-      auto grow = GrowOrUnlock();
-      co_return co_await std::move(grow);
+      co_return co_await GrowOrUnlock();
     }
     const bool patient = reactor.now_ns() - since_ns < lock_wait_ns_;
     if (!taken) {
@@ -111,8 +110,7 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
     const LockOwner& owner = **taken;
     const bool gone = owner.state == OwnerState::kDead || clients_.WasOurs(owner.client);
     if (gone && ++take_overs <= kTakeOversMax) {
-      auto taking = TakeOver(owner);
-      const Status broken = co_await std::move(taking);
+      const Status broken = co_await TakeOver(owner);
       if (!broken) co_return Fenced(broken);
     } else if (gone || !patient) {
       co_return OwnedBy(owner);
@@ -124,15 +122,12 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
 
 // The disk may have become larger when nobody had the lock.
 Task<Status> RbdDevice::GrowOrUnlock() {
-  auto grow = Grow(geometry().size_bytes);
-  const Status grown = co_await std::move(grow);
+  const Status grown = co_await Grow(geometry().size_bytes);
   if (grown) {
-    auto see = SeeSize();
-    co_await std::move(see);
+    co_await SeeSize();
     co_return Ok{};
   }
-  auto release = Release();
-  const Status released = co_await std::move(release);
+  const Status released = co_await Release();
   if (!released) spdlog::warn("{}", released.error().message);
   co_return grown;
 }
@@ -160,9 +155,7 @@ Task<void> RbdDevice::SeeSize() {
 
 // The owner can't have it back: it is dead, or a client of ours that was shut out already.
 Task<Status> RbdDevice::TakeOver(LockOwner owner) {
-  auto shutting = clients_.ShutOut(client_, owner.address);
-  const Status out = co_await std::move(shutting);
-  if (!out) co_return out;
+  CLEAT_CO_TRY(co_await clients_.ShutOut(client_, owner.address));
   const RadosClient::Work<void> release = [image = image_, owner](const RadosConnection&) {
     return image->BreakLock(owner);
   };
@@ -199,8 +192,7 @@ Task<Status> RbdDevice::Release() {
 }
 
 Task<Status> RbdDevice::Resize(uint64_t size_bytes) {
-  auto grow = Grow(size_bytes);
-  const Status grown = co_await std::move(grow);
+  const Status grown = co_await Grow(size_bytes);
   if (grown) SetSize(size_bytes);
   co_return grown;
 }
@@ -263,8 +255,7 @@ Status CheckOptions(const RbdOptions& options) {
   if (!options.snapshot.empty() && options.access == AccessMode::kReadWrite) {
     return refuse("the snapshot " + options.snapshot + " can only be read: open it read-only");
   }
-  Status cluster = CheckCluster(*options.cluster);
-  if (!cluster) return cluster;
+  CLEAT_TRY(CheckCluster(*options.cluster));
   return block::CheckGeometry(options.shape.ToGeometry(), options.shape.name);
 }
 
@@ -295,9 +286,7 @@ struct Opened {
 Result<Opened> OpenAndWatch(const RadosConnection& at, const RbdOptions& options,
                             const std::weak_ptr<RadosClient>& client,
                             const std::shared_ptr<RbdListener>& listener, bool* shut_out) {
-  auto opened = RbdImage::Open(at, options, shut_out);
-  if (!opened) return opened.error();
-  const std::shared_ptr<RbdImage>& image = *opened;
+  CLEAT_ASSIGN(const std::shared_ptr<RbdImage> image, RbdImage::Open(at, options, shut_out));
   const std::weak_ptr<RbdImage> weak_image = image;
   Status done = image->Watch([client, weak_image, listener] { LookAtSize(client, weak_image, listener); });
   // After the watch has begun, so that no change is missed.
@@ -313,8 +302,7 @@ Result<Opened> OpenAndWatch(const RadosConnection& at, const RbdOptions& options
 }  // namespace
 
 Task<Result<std::unique_ptr<block::Device>>> OpenRbd(RbdOptions options, ClientPool& clients) {
-  const Status checked = CheckOptions(options);
-  if (!checked) co_return checked.error();
+  CLEAT_CO_TRY(CheckOptions(options));
   // A client may have been blocklisted with nobody noticing: then once more, with a new one.
   for (const bool last : {false, true}) {
     const std::shared_ptr<RadosClient> client = clients.Take(options.cluster);

@@ -134,8 +134,7 @@ Status RbdImage::Examine(const RbdOptions& options) {
   if (result < 0) return Failed(result, who_ + ": the size of " + where_ + " can't be read");
   const uint64_t wanted_bytes = options.shape.size_bytes;
   const uint64_t known_bytes = options.image_bytes_min != 0 ? options.image_bytes_min : wanted_bytes;
-  Status large_enough = CheckSize(info.size, known_bytes, wanted_bytes);
-  if (!large_enough) return large_enough;
+  CLEAT_TRY(CheckSize(info.size, known_bytes, wanted_bytes));
   object_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(info.obj_size, uint64_t{1} << 31));
   return CheckSettings();
 }
@@ -195,10 +194,9 @@ Status RbdImage::CheckSize(uint64_t present_bytes, uint64_t known_bytes, uint64_
 }
 
 Status RbdImage::Grow(uint64_t known_bytes, uint64_t size_bytes) {
-  const auto present = SizeBytes();
-  if (!present) return present.error();
-  Status can_grow = CheckSize(*present, known_bytes, size_bytes);
-  if (!can_grow || *present >= size_bytes) return can_grow;
+  CLEAT_ASSIGN(const auto present, SizeBytes());
+  Status can_grow = CheckSize(present, known_bytes, size_bytes);
+  if (!can_grow || present >= size_bytes) return can_grow;
   const int result = rbd_resize2(
       image_, size_bytes, /*allow_shrink=*/false, [](uint64_t, uint64_t, void*) { return 0; }, nullptr);
   if (result < 0) {
@@ -221,8 +219,7 @@ Result<std::optional<LockOwner>> RbdImage::TryLock(const OwnerRecord& self) {
   // wherever they go, as they do when we are the ones (BreakLock).
   result = rados_wait_for_latest_osdmap(at_.cluster);
   if (result < 0) return Failed(result, unlockable);
-  const Status put = PutRecord(at_.id, EncodeOwnerRecord(self));
-  if (!put) return put.error();
+  CLEAT_TRY(PutRecord(at_.id, EncodeOwnerRecord(self)));
   result = rbd_lock_acquire(image_, RBD_LOCK_MODE_EXCLUSIVE);
   if (result >= 0) return std::optional<LockOwner>();
   RemoveRecord(at_.id);

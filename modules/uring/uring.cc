@@ -90,11 +90,10 @@ class UringDevice final : public block::Device {
 
   Task<Status> Resize(uint64_t size_bytes) override {
     const std::function<Result<uint64_t>()> measure = [this] { return UringFileBytes(file_, name(), path_); };
-    auto bytes = co_await blocking_.Run(measure);
-    if (!bytes) co_return std::move(bytes).error();
-    if (*bytes < size_bytes) {
+    CLEAT_CO_ASSIGN(auto bytes, co_await blocking_.Run(measure));
+    if (bytes < size_bytes) {
       co_return Error(ErrorCode::kFailedPrecondition, name() + ": " + path_ + " has " +
-                                                          std::to_string(*bytes) +
+                                                          std::to_string(bytes) +
                                                           " bytes, the disk is to have " +
                                                           std::to_string(size_bytes) + ": let it grow first");
     }
@@ -136,13 +135,10 @@ Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, Uri
   const Status rings = hub.status();
   if (!rings) co_return Error(rings.error().code, options.shape.name + ": " + rings.error().message);
   block::Geometry geometry = options.shape.ToGeometry();
-  const Status checked = block::CheckGeometry(geometry, options.shape.name);
-  if (!checked) co_return checked.error();
+  CLEAT_CO_TRY(block::CheckGeometry(geometry, options.shape.name));
 
   const std::function<Result<UringFile>()> open = [&options] { return OpenUringFile(options); };
-  auto opened = co_await blocking.Run(open);
-  if (!opened) co_return std::move(opened).error();
-  UringFile file = std::move(opened).value();
+  CLEAT_CO_ASSIGN(UringFile file, co_await blocking.Run(open));
   geometry.discard = file.discard;
   geometry.discard_granularity_bytes = file.discard_granularity_bytes;
   geometry.discard_max_bytes = kUringZeroBytesMax;

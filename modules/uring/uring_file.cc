@@ -168,7 +168,7 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   // First without opening: opening a pipe or a terminal has effects.
   const auto found = options.find(options.path, what);
   if (!found && found.error().code == ErrorCode::kNotFound) return WhyNotOpen(ENOENT, options, what);
-  if (!found) return found.error();
+  CLEAT_TRY(found);
   struct stat status {};
   if (fstat(found.value().get(), &status) != 0) return ErrnoError(errno, what + ": fstat");
   const auto usable = [&status] { return S_ISREG(status.st_mode) || S_ISBLK(status.st_mode); };
@@ -185,19 +185,17 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   if (!file.fd) return WhyNotOpen(errno, options, what);
   file.block_device = S_ISBLK(status.st_mode);
 
-  const auto bytes = SizeOf(file.fd.get(), status, what);
-  if (!bytes) return bytes.error();
-  if (*bytes < options.shape.size_bytes) {
+  CLEAT_ASSIGN(const auto bytes, SizeOf(file.fd.get(), status, what));
+  if (bytes < options.shape.size_bytes) {
     return Error(ErrorCode::kFailedPrecondition,
-                 what + " has " + Text(*bytes) + " bytes, the disk " + Text(options.shape.size_bytes) + ": " +
+                 what + " has " + Text(bytes) + " bytes, the disk " + Text(options.shape.size_bytes) + ": " +
                      (file.block_device ? "enlarge the device"
                                         : "enlarge the file (truncate -s " + Text(options.shape.size_bytes) +
                                               " " + options.path + ")") +
                      " or make the disk anew with a smaller size");
   }
   ExamineDiscard(status, options.shape.logical_block_bytes, file);
-  const Status chosen = ChooseDirect(options, what, file);
-  if (!chosen) return chosen.error();
+  CLEAT_TRY(ChooseDirect(options, what, file));
   return file;
 }
 

@@ -43,8 +43,7 @@ UringRing::RingWatch::RingWatch(UringRing& r)
 
 Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor) {
   std::unique_ptr<UringRing> ring(new UringRing(reactor));
-  const Status made = ring->SetUp();
-  if (!made) return made.error();
+  CLEAT_TRY(ring->SetUp());
   reactor.AddPoller(*ring);
   return ring;
 }
@@ -75,8 +74,7 @@ Status UringRing::SetUp() {
   if (registered != 0)
     return ErrnoError(-registered, "registering the io_uring's eventfd for " + reactor_.name());
   io_uring_cq_eventfd_toggle(&ring_, false);
-  const Status watched = watch_.Start(reactor_, event_.get(), EPOLLIN);
-  if (!watched) return watched.error();
+  CLEAT_TRY(watch_.Start(reactor_, event_.get(), EPOLLIN));
 
   const auto map = [](size_t bytes, int protection) {
     void* memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

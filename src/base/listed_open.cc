@@ -68,7 +68,7 @@ class Walk {
       rest_.erase(0, name.size() + 1);
       if (!name.empty()) status = Step(name);
     }
-    if (!status.ok()) return std::move(status).error();
+    CLEAT_TRY(status);
     return std::move(at_);
   }
 
@@ -189,8 +189,7 @@ Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path,
   }
   if (fstat(fd.get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
   if (S_ISBLK(info.st_mode)) {
-    if (auto status = CheckListedDevice(lists, path, info.st_rdev, what); !status.ok())
-      return std::move(status).error();
+    CLEAT_TRY(CheckListedDevice(lists, path, info.st_rdev, what));
     return fd;
   }
   if (S_ISREG(info.st_mode)) {
@@ -202,7 +201,7 @@ Result<UniqueFd> FindListedDisk(const PathLists& lists, const std::string& path,
 
 Result<UniqueFd> OpenListedKeys(const PathLists& lists, const std::string& path, const std::string& what) {
   auto fd = OpenBelow(lists, PathKind::kKey, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, what);
-  if (!fd.ok()) return fd;
+  CLEAT_TRY(fd);
   struct stat info {};
   if (fstat(fd->get(), &info) != 0) return ErrnoError(errno, what + " can't be examined");
   if (!S_ISREG(info.st_mode))

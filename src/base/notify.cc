@@ -71,9 +71,7 @@ Result<ServiceNotifier> ServiceNotifier::From(const Environment& environment) {
   ServiceNotifier notifier;
   const std::string_view name = Value(environment("NOTIFY_SOCKET"));
   if (name.empty()) return notifier;
-  auto socket = Connect(name);
-  if (!socket) return std::move(socket).error();
-  notifier.socket_ = std::move(socket).value();
+  CLEAT_ASSIGN(notifier.socket_, Connect(name));
   notifier.watchdog_ns_ = WatchdogNs(environment);
   return notifier;
 }

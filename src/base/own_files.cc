@@ -58,8 +58,8 @@ Status OwnFiles::CheckFolder(const std::string& folder, const std::string& what)
 
 Status OwnFiles::CheckNotOwn(const UniqueFd& found, const std::string& what) const {
   const std::string path = RealPath(found);
-  if (auto status = CheckName(path, what); !status.ok()) return status;
-  if (auto status = CheckFolder(path.substr(0, path.rfind('/')), what); !status.ok()) return status;
+  CLEAT_TRY(CheckName(path, what));
+  CLEAT_TRY(CheckFolder(path.substr(0, path.rfind('/')), what));
   struct stat info {};
   // A file with one name that looks like a store is a guest's disk with such content, or a copy that nobody uses.
   const bool linked = fstat(found.get(), &info) == 0 && info.st_nlink > 1;
@@ -79,7 +79,7 @@ Status OwnFiles::CheckNoStore(const UniqueFd& found, const std::string& what) {
 
 Status OwnFiles::CheckNotOwnFolder(const UniqueFd& folder, const std::string& name,
                                    const std::string& what) const {
-  if (auto status = CheckName(name, what); !status.ok()) return status;
+  CLEAT_TRY(CheckName(name, what));
   return CheckFolder(RealPath(folder), what);
 }
 

@@ -44,7 +44,7 @@ std::string DefaultEngineSocket() {
 Status MakeDirectory(const std::string& path) {
   const std::filesystem::path full(path);
   if (full.has_parent_path() && full.parent_path() != full && !std::filesystem::exists(full.parent_path())) {
-    if (auto status = MakeDirectory(full.parent_path()); !status.ok()) return status;
+    CLEAT_TRY(MakeDirectory(full.parent_path()));
   }
   if (mkdir(path.c_str(), kMode) == 0) return Ok{};
   const int error = errno;

@@ -118,3 +118,33 @@ class [[nodiscard]] Result<void> {
 using Status = Result<void>;
 
 }  // namespace cleat
+
+// What a function does with a failure of what it calls, when it has nothing to add: it returns the error. The arguments are any
+// expressions of Result<T> or Status; CLEAT_TRY also takes the name of a Result, which keeps its value afterwards.
+//
+//     CLEAT_TRY(store.Put(row));
+//     CLEAT_ASSIGN(auto target, FreeTarget(controller));  // declares `target`, a uint32_t
+//     CLEAT_ASSIGN(row.path, CompletePath(asked));        // or assigns to what is there
+//
+// CLEAT_ASSIGN declares, so it stands in a block of its own and never after an `if` without braces. Coroutines, whose return is
+// co_return, use the twins with CO_: CLEAT_CO_TRY(co_await device.Open()).
+#define CLEAT_TRY(...) CLEAT_INTERNAL_TRY(return, __VA_ARGS__)
+#define CLEAT_CO_TRY(...) CLEAT_INTERNAL_TRY(co_return, __VA_ARGS__)
+#define CLEAT_ASSIGN(target, ...) \
+  CLEAT_INTERNAL_ASSIGN(CLEAT_INTERNAL_NAME(__LINE__), return, target, __VA_ARGS__)
+#define CLEAT_CO_ASSIGN(target, ...) \
+  CLEAT_INTERNAL_ASSIGN(CLEAT_INTERNAL_NAME(__LINE__), co_return, target, __VA_ARGS__)
+
+// The parts of which those above are made.
+#define CLEAT_INTERNAL_NAME(line) CLEAT_INTERNAL_JOIN(cleat_result_, line)
+#define CLEAT_INTERNAL_JOIN(left, right) CLEAT_INTERNAL_JOIN_AGAIN(left, right)
+#define CLEAT_INTERNAL_JOIN_AGAIN(left, right) left##right
+#define CLEAT_INTERNAL_TRY(leave, ...)                             \
+  do {                                                             \
+    auto&& cleat_result = (__VA_ARGS__);                           \
+    if (!cleat_result.ok()) leave std::move(cleat_result).error(); \
+  } while (false)
+#define CLEAT_INTERNAL_ASSIGN(result, leave, target, ...) \
+  auto result = (__VA_ARGS__);                            \
+  if (!result.ok()) leave std::move(result).error();      \
+  target = std::move(result).value()

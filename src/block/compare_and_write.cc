@@ -97,12 +97,10 @@ Task<void> CompareAndWrite::Run(PipelineChannel& origin, Request& request) {
   const std::vector<ChannelRegistry::Member> members = channels_.Members();
   for (const ChannelRegistry::Member& member : members) {
     co_await member.reactor->Enter();
-    auto hold = member.channel->Hold(request.offset_bytes, request.length_bytes);
-    co_await std::move(hold);
+    co_await member.channel->Hold(request.offset_bytes, request.length_bytes);
   }
   co_await home.Enter();
-  auto work = ReadCompareWrite(origin, request);
-  const IoStatus status = co_await std::move(work);
+  const IoStatus status = co_await ReadCompareWrite(origin, request);
   for (const ChannelRegistry::Member& member : members) {
     co_await member.reactor->Enter();
     member.channel->LetGo();

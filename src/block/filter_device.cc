@@ -10,8 +10,7 @@ FilterDevice::FilterDevice(std::unique_ptr<Device> below, const Geometry& geomet
     : Device(below->name(), geometry), below_(std::move(below)) {}
 
 Task<Status> FilterDevice::Resize(uint64_t size_bytes) {
-  auto grow = below_->Resize(size_bytes);
-  Status grown = co_await std::move(grow);
+  Status grown = co_await below_->Resize(size_bytes);
   if (grown) SetSize(size_bytes);
   co_return grown;
 }

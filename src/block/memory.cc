@@ -46,8 +46,7 @@ Status MemoryRegion::CheckInMemory(const UniqueFd& fd) {
 
 Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint64_t fd_offset,
                                                         uint64_t size_bytes) {
-  Status in_memory = CheckInMemory(fd);
-  if (!in_memory) return std::move(in_memory).error();
+  CLEAT_TRY(CheckInMemory(fd));
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "memory region: fstat");
   const auto file_bytes = static_cast<uint64_t>(file.st_size);

@@ -223,8 +223,7 @@ void PipelineChannel::SetGeometry(const Geometry& geometry) {
 }
 
 Result<std::unique_ptr<Pipeline>> Pipeline::Make(std::unique_ptr<Device>&& top, AccessMode mode) {
-  const Status geometry = CheckGeometry(top->geometry(), top->name());
-  if (!geometry) return geometry.error();
+  CLEAT_TRY(CheckGeometry(top->geometry(), top->name()));
   constexpr uint32_t kOwnFrames = 2;
   if (top->frames() + kOwnFrames > Request::kFramesMax) {
     return Error(ErrorCode::kInvalidArgument,
@@ -238,10 +237,9 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Make(std::unique_ptr<Device>&& top, 
 Pipeline::~Pipeline() = default;
 
 Result<std::unique_ptr<PipelineChannel>> Pipeline::OpenChannel(Reactor& reactor) {
-  auto channel = top_->OpenChannel(reactor);
-  if (!channel) return std::move(channel).error();
-  std::unique_ptr<PipelineChannel> entrance(new PipelineChannel(
-      top_->geometry(), mode_, std::move(channel).value(), &channels_, &compare_and_write_));
+  CLEAT_ASSIGN(auto channel, top_->OpenChannel(reactor));
+  std::unique_ptr<PipelineChannel> entrance(
+      new PipelineChannel(top_->geometry(), mode_, std::move(channel), &channels_, &compare_and_write_));
   channels_.Add(reactor, *entrance);
   return entrance;
 }
@@ -256,9 +254,7 @@ Task<Status> Pipeline::Resize(uint64_t size_bytes) {
                         std::to_string(now.logical_block_bytes));
   }
   if (size_bytes == now.size_bytes) co_return Ok{};
-  auto grow = top_->Resize(size_bytes);
-  Status grown = co_await std::move(grow);
-  if (!grown) co_return grown;
+  CLEAT_CO_TRY(co_await top_->Resize(size_bytes));
   for (const ChannelRegistry::Member& member : channels_.Members()) {
     co_await member.reactor->Enter();
     member.channel->SetGeometry(top_->geometry());

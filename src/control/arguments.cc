@@ -77,11 +77,11 @@ void AddKeys(CLI::App& app, Arguments& arguments) {
 
 Status MakeFolders(const DaemonOptions& options) {
   // disks/ is where callers may put disks' files if the operator lists no other place.
-  if (auto status = MakeDirectory(options.state_dir + "/disks"); !status.ok()) return status;
+  CLEAT_TRY(MakeDirectory(options.state_dir + "/disks"));
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
     if (folder.empty()) continue;
-    if (auto status = MakeDirectory(folder); !status.ok()) return status;
+    CLEAT_TRY(MakeDirectory(folder));
   }
   return Ok{};
 }
@@ -122,7 +122,7 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.api_socket = listen.substr(kUnixPrefix.size());
   options.api_group = arguments.group;
   for (const std::string& grant : arguments.grants) {
-    if (auto status = options.grants.Add(grant); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(options.grants.Add(grant));
     // The socket's mode would keep them out; the roles say who may do what.
     const std::string_view to = std::string_view(grant).substr(grant.find('=') + 1);
     if (to.starts_with("uid:") || to.starts_with("gid:")) options.api_socket_mode = kOpenSocketMode;
@@ -142,7 +142,7 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.audit_log = arguments.audit_log;
   options.kek_files = arguments.kek_files;
   options.keep_deleted_days = arguments.keep_deleted_days;
-  if (auto status = MakeFolders(options); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(MakeFolders(options));
   return options;
 }
 

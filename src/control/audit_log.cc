@@ -45,7 +45,7 @@ std::string ToJson(const AuditRecord& record, int64_t unix_ms) {
 
 Result<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path) {
   std::unique_ptr<AuditLog> log(new AuditLog(path));
-  if (auto status = log->Reopen(); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(log->Reopen());
   return log;
 }
 

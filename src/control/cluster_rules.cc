@@ -78,17 +78,16 @@ Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec
                       fmt::format("must be printable ASCII, {} bytes at most", kMonitorsBytesMax));
   }
   if (!spec.conf_file().empty()) {
-    auto path = CompletePath(cluster, "conf_file", spec.conf_file(), kFilePathBytesMax);
-    if (!path.ok()) return std::move(path).error();
-    spec.set_conf_file(*path);
+    CLEAT_ASSIGN(auto path, CompletePath(cluster, "conf_file", spec.conf_file(), kFilePathBytesMax));
+    spec.set_conf_file(path);
   }
-  if (auto status = CheckUser(cluster, spec.user()); !status.ok()) return status.error();
+  CLEAT_TRY(CheckUser(cluster, spec.user()));
   if (spec.images_per_client() > kImagesPerClientMax) {
     return InvalidRbd(
         cluster, "images_per_client",
         fmt::format("is {}: it must be 1 to {}", spec.images_per_client(), kImagesPerClientMax));
   }
-  if (auto status = CheckConnectTimeout(cluster, spec.connect_timeout()); !status.ok()) return status.error();
+  CLEAT_TRY(CheckConnectTimeout(cluster, spec.connect_timeout()));
   return spec;
 }
 
@@ -106,9 +105,9 @@ Status CheckRbd(std::string_view disk, const v1::RbdBackend& rbd) {
     return InvalidRbd(disk, "rbd.cluster", "is wrong: " + cluster.error().message);
   if (rbd.pool().empty()) return InvalidRbd(disk, "rbd.pool", "is missing");
   if (rbd.image().empty()) return InvalidRbd(disk, "rbd.image", "is missing");
-  if (auto status = CheckPart(disk, "rbd.pool", rbd.pool()); !status.ok()) return status;
-  if (auto status = CheckPart(disk, "rbd.name_space", rbd.name_space()); !status.ok()) return status;
-  if (auto status = CheckPart(disk, "rbd.image", rbd.image()); !status.ok()) return status;
+  CLEAT_TRY(CheckPart(disk, "rbd.pool", rbd.pool()));
+  CLEAT_TRY(CheckPart(disk, "rbd.name_space", rbd.name_space()));
+  CLEAT_TRY(CheckPart(disk, "rbd.image", rbd.image()));
   return CheckPart(disk, "rbd.snapshot", rbd.snapshot());
 }
 

@@ -97,9 +97,8 @@ std::vector<CountersOf> Counters::Open() const {
 }
 
 Result<v1::GetStatsResponse> Counters::Stats(const v1::GetStatsRequest& request) const {
-  if (auto status = CheckStatsName(request.name()); !status.ok()) return std::move(status).error();
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_TRY(CheckStatsName(request.name()));
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   const std::vector<CountersOf> engines = Open();
   v1::GetStatsResponse response;
   response.set_time_ns(clock_.NowNs());
@@ -126,7 +125,7 @@ Result<v1::GetStatsResponse> Counters::Stats(const v1::GetStatsRequest& request)
   std::ranges::sort(found, {}, &Found::key);
   for (size_t i = 0; i < found.size(); ++i) {
     v1::DiskStats stats = stats::ToApi(*found[i].reader, found[i].disk, request.histograms());
-    if (!page->Take(stats.ByteSizeLong())) {
+    if (!page.Take(stats.ByteSizeLong())) {
       response.set_next_page_token(found[i - 1].key);
       break;
     }

@@ -29,25 +29,17 @@ constexpr uint64_t kSecondsPerDay = 86'400;
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   std::unique_ptr<Daemon> daemon(new Daemon);
-  auto store = Store::Open(options.state_dir);
-  if (!store.ok()) return std::move(store).error();
-  daemon->store_ = std::move(*store);
-  if (auto status = daemon->ReadKeys(options); !status.ok()) return std::move(status).error();
+  CLEAT_ASSIGN(daemon->store_, Store::Open(options.state_dir));
+  CLEAT_TRY(daemon->ReadKeys(options));
   const KeepDeleted keep{.time_s = options.keep_deleted_days * kSecondsPerDay};
-  auto state =
-      HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max, &daemon->keyring_, keep);
-  if (!state.ok()) return std::move(state).error();
-  daemon->state_ = std::move(*state);
-  auto paths = PathPolicy::Read(options.paths_file, options.state_dir, options.runtime_dir);
-  if (!paths.ok()) return std::move(paths).error();
-  daemon->paths_ = std::move(*paths);
+  CLEAT_ASSIGN(daemon->state_, HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max,
+                                               &daemon->keyring_, keep));
+  CLEAT_ASSIGN(daemon->paths_, PathPolicy::Read(options.paths_file, options.state_dir, options.runtime_dir));
   daemon->state_->SetPaths(daemon->paths_.get());
   daemon->SayWhatIsUnlisted();
-  if (auto status = daemon->state_->RewrapKeys(); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(daemon->state_->RewrapKeys());
 
-  auto link = EngineLink::Listen(options.engine_socket, daemon->clock_);
-  if (!link.ok()) return std::move(link).error();
-  daemon->link_ = std::move(*link);
+  CLEAT_ASSIGN(daemon->link_, EngineLink::Listen(options.engine_socket, daemon->clock_));
   daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
                                                    daemon->clock_, options.conductor, &daemon->counters_);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
@@ -57,7 +49,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->purge_timer_->Start();
   daemon->link_->Wake();  // for what was loaded
 
-  if (auto status = daemon->StartApi(options); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(daemon->StartApi(options));
   if (!options.metrics_address.empty()) {
     auto engines = [state = daemon->state_.get()] {
       auto listed = state->ListEngines({});  // a page, which is all that a host has
@@ -71,7 +63,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
                                                  std::move(host), options.metrics);
     auto server = MetricsServer::Start(options.metrics_address, *daemon->metrics_,
                                        [state = daemon->state_.get()] { return state->CheckStore(); });
-    if (!server.ok()) return std::move(server).error();
+    CLEAT_TRY(server);
     daemon->metrics_server_ = std::move(*server);
   }
   return daemon;
@@ -84,9 +76,9 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
   }
   if (files.empty()) {
     files.push_back(options.state_dir + "/kek");
-    if (auto status = MakeFirstKek(files.front()); !status.ok()) return status;
+    CLEAT_TRY(MakeFirstKek(files.front()));
   }
-  if (auto status = keyring_.SetFiles(files); !status.ok()) return status;
+  CLEAT_TRY(keyring_.SetFiles(files));
   spdlog::info("key-encryption keys: {} (from {})", fmt::join(keyring_.ids(), ", "), fmt::join(files, ", "));
   return Ok{};
 }
@@ -95,9 +87,8 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
 Status Daemon::MakeFirstKek(const std::string& path) {
   const auto there = keys::LoadKekFile(path);
   if (!there.ok() && there.error().code == ErrorCode::kNotFound) {
-    const auto rows = store_->Load();
-    if (!rows.ok()) return rows.error();
-    const std::map<std::string, std::string> needed = KeysNeeded(*rows);
+    CLEAT_ASSIGN(const auto rows, store_->Load());
+    const std::map<std::string, std::string> needed = KeysNeeded(rows);
     if (!needed.empty()) {
       return Error(
           ErrorCode::kFailedPrecondition,
@@ -115,12 +106,8 @@ Status Daemon::MakeFirstKek(const std::string& path) {
 
 Status Daemon::StartApi(const DaemonOptions& options) {
   grants_ = options.grants;
-  auto audit = AuditLog::Open(options.audit_log);
-  if (!audit.ok()) return std::move(audit).error();
-  audit_ = std::move(*audit);
-  auto listener = UnixListener::Open(options.api_socket, options.api_socket_mode, options.api_group);
-  if (!listener.ok()) return std::move(listener).error();
-  listener_ = std::move(*listener);
+  CLEAT_ASSIGN(audit_, AuditLog::Open(options.audit_log));
+  CLEAT_ASSIGN(listener_, UnixListener::Open(options.api_socket, options.api_socket_mode, options.api_group));
   gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
   service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_, options.on_restored);
 
@@ -137,9 +124,7 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
   builder.RegisterService(service_.get());
   if (!options.tls_address.empty()) {
-    auto certificates = TlsCertificates::Load(options.tls);
-    if (!certificates.ok()) return std::move(certificates).error();
-    certificates_ = std::move(*certificates);
+    CLEAT_ASSIGN(certificates_, TlsCertificates::Load(options.tls));
     builder.AddListeningPort(options.tls_address, TlsCertificates::CredentialsOf(certificates_), &tls_port_);
   }
   server_ = builder.BuildAndStart();

@@ -55,9 +55,8 @@ Status MakeFileIn(const UniqueFd& folder, const std::string& name, const std::st
 
 Status MakeFile(const std::string& what, const v1::DiskSpec& spec, const PathPolicy& paths) {
   const std::string& path = spec.file().path();
-  const auto folder = paths.FolderOfNewDisk(path, what);
-  if (!folder.ok()) return folder.error();
-  return MakeFileIn(*folder, path.substr(path.rfind('/') + 1), what, spec.size_bytes());
+  CLEAT_ASSIGN(const auto folder, paths.FolderOfNewDisk(path, what));
+  return MakeFileIn(folder, path.substr(path.rfind('/') + 1), what, spec.size_bytes());
 }
 
 Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
@@ -73,7 +72,7 @@ Result<uint64_t> SizeOf(const std::string& what, const UniqueFd& fd) {
 // Checks the file that was found, whatever its path leads to by now.
 Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& spec, const UniqueFd& found) {
   auto identity = IdentifyStorage(found, what);
-  if (!identity.ok()) return identity;
+  CLEAT_TRY(identity);
   const bool read_only = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
   const UniqueFd fd = ReopenAs(found, (read_only ? O_RDONLY : O_RDWR) | O_NONBLOCK);
   if (!fd.valid()) {
@@ -82,13 +81,12 @@ Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& s
     return Error(error.code, fmt::format("{}. cleatd runs as user {}: give that user access to it",
                                          error.message, geteuid()));
   }
-  auto size_bytes = SizeOf(what, fd);
-  if (!size_bytes.ok()) return std::move(size_bytes).error();
-  if (*size_bytes < spec.size_bytes()) {
+  CLEAT_ASSIGN(auto size_bytes, SizeOf(what, fd));
+  if (size_bytes < spec.size_bytes()) {
     return Wrong(
         fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
                     "the disk smaller",
-                    what, *size_bytes, spec.size_bytes(), spec.size_bytes(), spec.file().path()));
+                    what, size_bytes, spec.size_bytes(), spec.size_bytes(), spec.file().path()));
   }
   return identity;
 }

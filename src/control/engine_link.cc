@@ -72,17 +72,16 @@ struct EngineLink::Peer {
 };
 
 Result<std::unique_ptr<EngineLink>> EngineLink::Listen(const std::string& path, const Clock& clock) {
-  auto listener = ListenSeqpacket(path);
-  if (!listener.ok()) return std::move(listener).error();
+  CLEAT_ASSIGN(auto listener, ListenSeqpacket(path));
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid() ||
-      !Watch(epoll, EPOLL_CTL_ADD, listener->get(), kListenerToken, EPOLLIN) ||
+      !Watch(epoll, EPOLL_CTL_ADD, listener.get(), kListenerToken, EPOLLIN) ||
       !Watch(epoll, EPOLL_CTL_ADD, wake.get(), kWakeToken, EPOLLIN)) {
     return ErrnoError(errno, "epoll");
   }
   return std::unique_ptr<EngineLink>(
-      new EngineLink(std::move(*listener), std::move(epoll), std::move(wake), path, clock));
+      new EngineLink(std::move(listener), std::move(epoll), std::move(wake), path, clock));
 }
 
 EngineLink::EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::string path, const Clock& clock)

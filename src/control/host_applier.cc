@@ -86,18 +86,15 @@ Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& req
   if (!v1::ApplyMode_IsValid(request.mode())) {
     return Refuse(v1::REASON_INVALID_FIELD, "mode is none that this version knows", {{"field", "mode"}});
   }
-  const auto timeout = CheckTimeout(request.timeout());
-  if (!timeout.ok()) return timeout.error();
-  auto wanted = NamesOf(request);
-  if (!wanted.ok()) return std::move(wanted).error();
-  deadline_ = steady_clock::now() + *timeout;
+  CLEAT_ASSIGN(const auto timeout, CheckTimeout(request.timeout()));
+  CLEAT_ASSIGN(auto wanted, NamesOf(request));
+  deadline_ = steady_clock::now() + timeout;
   dry_run_ = request.dry_run();
   response_.set_complete(true);
 
   if (request.mode() == v1::APPLY_MODE_EXACT) {
-    const auto removals = PlanRemovals(request, *wanted);
-    if (!removals.ok()) return removals.error();
-    for (const Removal& removal : *removals) RemoveOne(removal);
+    CLEAT_ASSIGN(const auto removals, PlanRemovals(request, wanted));
+    for (const Removal& removal : removals) RemoveOne(removal);
   }
   for (const v1::Group& group : request.groups()) ApplyGroup(group);
   for (const v1::Cluster& cluster : request.clusters()) ApplyCluster(cluster);
@@ -150,13 +147,11 @@ std::string HostApplier::Host::Etag() const {
 
 Result<HostApplier::Host> HostApplier::PresentHost() {
   Host host;
-  const auto watcher = state_.Watch();
-  if (!watcher.ok()) return watcher.error();
+  CLEAT_ASSIGN(const auto watcher, state_.Watch());
   for (;;) {
-    const auto event = (*watcher)->Next(std::chrono::milliseconds(0));
-    if (!event.ok()) return event.error();
-    CLEAT_CHECK(*event != nullptr);  // the snapshot is there as a whole
-    const v1::WatchResponse& resource = **event;
+    CLEAT_ASSIGN(const auto event, watcher->Next(std::chrono::milliseconds(0)));
+    CLEAT_CHECK(event != nullptr);  // the snapshot is there as a whole
+    const v1::WatchResponse& resource = *event;
     if (resource.has_synced()) return host;
     if (resource.has_disk() && resource.disk().status().state() != v1::DISK_STATE_DELETING)
       host.disks[resource.disk().name()] = {resource.disk().etag(), resource.disk().spec().has_encryption()};
@@ -176,14 +171,14 @@ Status HostApplier::Remove(HostState& state, const Removal& removal) {
   Request request;
   request.set_name(removal.name);
   request.set_etag(removal.present.etag);
-  if (auto removed = (state.*kMethod)(request); !removed.ok()) return std::move(removed).error();
+  CLEAT_TRY((state.*kMethod)(request));
   return Ok{};
 }
 
 Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::ApplyHostRequest& request,
                                                                     const Names& wanted) {
   auto host = PresentHost();
-  if (!host.ok()) return std::move(host).error();
+  CLEAT_TRY(host);
   response_.set_etag(host->Etag());
   if (!request.etag().empty() && request.etag() != response_.etag()) {
     return Refuse(

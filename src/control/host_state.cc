@@ -23,13 +23,11 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
                                                    keys::Keyring* keyring, KeepDeleted keep) {
   std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring, std::move(keep)));
-  auto first = store.ReserveRevisions(kRevisionsPerBlock);
-  if (!first.ok()) return std::move(first).error();
-  state->revision_ = *first - 1;
-  state->revisions_until_ = *first + kRevisionsPerBlock;
-  auto rows = store.Load();
-  if (!rows.ok()) return std::move(rows).error();
-  if (auto status = state->Fill(std::move(*rows)); !status.ok()) return std::move(status).error();
+  CLEAT_ASSIGN(auto first, store.ReserveRevisions(kRevisionsPerBlock));
+  state->revision_ = first - 1;
+  state->revisions_until_ = first + kRevisionsPerBlock;
+  CLEAT_ASSIGN(auto rows, store.Load());
+  CLEAT_TRY(state->Fill(std::move(rows)));
   state->LookAtFiles();
   return state;
 }
@@ -38,11 +36,11 @@ Status HostState::Fill(Rows rows) {
   paths_checked_from_ = rows.paths_checked_from;
   // What is named comes before what names it.
   FillClusters(std::move(rows.clusters));
-  if (auto status = FillDisks(std::move(rows.disks)); !status.ok()) return status;
+  CLEAT_TRY(FillDisks(std::move(rows.disks)));
   for (DeletedDiskRow& row : rows.deleted_disks) deleted_.Put(std::move(row));
-  if (auto status = FillGroups(std::move(rows.groups)); !status.ok()) return status;
-  if (auto status = FillControllers(std::move(rows.controllers)); !status.ok()) return status;
-  if (auto status = FillAttachments(std::move(rows.attachments)); !status.ok()) return status;
+  CLEAT_TRY(FillGroups(std::move(rows.groups)));
+  CLEAT_TRY(FillControllers(std::move(rows.controllers)));
+  CLEAT_TRY(FillAttachments(std::move(rows.attachments)));
   FillUpgrades(std::move(rows.upgrades));
   lost_ = std::move(rows.lost);
   // Nothing is known of any engine yet.
@@ -273,11 +271,10 @@ std::vector<WatchEvent> HostState::Snapshot() const {
 
 Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
   const std::lock_guard lock(mutex_);
-  Result<std::vector<WatchEvent>> first =
-      start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot()) : hub_.Since(start_revision);
-  if (!first.ok()) return std::move(first).error();
-  first->push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
-  return hub_.Subscribe(std::move(*first));
+  CLEAT_ASSIGN(auto first, start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot())
+                                               : hub_.Since(start_revision));
+  first.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
+  return hub_.Subscribe(std::move(first));
 }
 
 // ---- Finding, and telling the conductor ----

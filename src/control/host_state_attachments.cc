@@ -41,7 +41,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   AttachmentRow row;
   row.controller = *controller_id;
   row.id = request.attachment_id().empty() ? *disk_id : request.attachment_id();
-  if (auto status = CheckId("attachment_id", row.id); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckId("attachment_id", row.id));
   const std::string name = AttachmentName(row.controller, row.id);
 
   const v1::AttachmentSpec& asked = request.attachment().spec();
@@ -54,9 +54,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   ControllerEntry* controller = FindController(row.controller);
   if (controller == nullptr) return NotThere(request.parent());
   if (controller->row.deleting) return Busy(request.parent(), request.parent() + " is being removed");
-  auto spec = CompleteAttachmentSpec(name, asked, controller->row.spec.type());
-  if (!spec.ok()) return std::move(spec).error();
-  row.spec = std::move(*spec);
+  CLEAT_ASSIGN(row.spec, CompleteAttachmentSpec(name, asked, controller->row.spec.type()));
   if (const AttachmentEntry* existing = FindAttachment(row.controller, row.id)) {
     if (existing->row.deleting) return Busy(name, name + " is still being detached");
     if (!row.spec.has_target()) row.spec.set_target(existing->row.spec.target());
@@ -64,14 +62,13 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
     return TakenByOther(name, existing->row.spec, row.spec);
   }
   if (!row.spec.has_target()) {
-    auto target = FreeTarget(*controller, name);
-    if (!target.ok()) return std::move(target).error();
-    row.spec.set_target(*target);
+    CLEAT_ASSIGN(auto target, FreeTarget(*controller, name));
+    row.spec.set_target(target);
   }
-  if (auto status = CheckNewAttachment(*controller, row); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckNewAttachment(*controller, row));
 
   row.revision = row.intent_revision = NextRevision();
-  if (auto status = CommitAttachment(lock, row, *disk_id); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CommitAttachment(lock, row, *disk_id));
   AttachmentEntry& entry = controller->attachments[row.id];
   entry.row = std::move(row);
   Publish(entry);
@@ -202,28 +199,25 @@ Result<uint32_t> HostState::FreeTarget(const ControllerEntry& controller, const 
 }
 
 Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest& request) {
-  auto ids = ParseAttachmentName(request.name());
-  if (!ids.ok()) return std::move(ids).error();
+  CLEAT_ASSIGN(auto ids, ParseAttachmentName(request.name()));
   const std::lock_guard lock(mutex_);
-  AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
+  AttachmentEntry* entry = FindAttachment(ids.controller, ids.id);
   if (entry == nullptr || entry->row.deleting) return v1::DetachDiskResponse();
-  if (auto status = CheckEtag(request.name(), request.etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
-  ControllerEntry* controller = FindController(ids->controller);
+  CLEAT_TRY(CheckEtag(request.name(), request.etag(), entry->row.intent_revision));
+  ControllerEntry* controller = FindController(ids.controller);
   const DiskEntry& disk = *FindDisk(*ParseDiskName(entry->row.spec.disk()));
-  if (auto status = KeepLastDisk(*controller, disk); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(KeepLastDisk(*controller, disk));
   if (controller->row.engine.empty()) {
-    if (auto status = EraseAttachment(*controller, ids->id); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(EraseAttachment(*controller, ids.id));
   } else {
     AttachmentRow row = entry->row;
     row.deleting = true;
     row.intent_revision = NextRevision();
-    if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(store_.Put(row));
     entry->row = std::move(row);
     Publish(*entry);
     FindDisk(*ParseDiskName(entry->row.spec.disk()))->attachments[request.name()].detaching = true;
-    ControllerChanged(ids->controller);
+    ControllerChanged(ids.controller);
   }
   spdlog::info("detached {}", request.name());
   return v1::DetachDiskResponse();
@@ -236,7 +230,7 @@ Status HostState::KeepLastDisk(ControllerEntry& controller, const DiskEntry& dis
   ControllerRow row = controller.row;
   row.last_disk = IdentityOf(disk.row);
   row.last_disk_name = DiskName(disk.row.id);
-  if (auto status = store_.Put(row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(row));
   controller.row = std::move(row);
   Publish(controller);
   return Ok{};
@@ -244,8 +238,8 @@ Status HostState::KeepLastDisk(ControllerEntry& controller, const DiskEntry& dis
 
 Status HostState::EraseAttachment(ControllerEntry& controller, const std::string& id) {
   const std::string name = AttachmentName(controller.row.id, id);
-  if (auto status = NoteTouched(controller); !status.ok()) return status;
-  if (auto status = store_.EraseAttachment(controller.row.id, id); !status.ok()) return status;
+  CLEAT_TRY(NoteTouched(controller));
+  CLEAT_TRY(store_.EraseAttachment(controller.row.id, id));
   const auto it = controller.attachments.find(id);
   DiskEntry* disk = FindDisk(*ParseDiskName(it->second.row.spec.disk()));
   controller.attachments.erase(it);
@@ -256,18 +250,16 @@ Status HostState::EraseAttachment(ControllerEntry& controller, const std::string
 }
 
 Result<v1::Attachment> HostState::GetAttachment(const v1::GetAttachmentRequest& request) {
-  auto ids = ParseAttachmentName(request.name());
-  if (!ids.ok()) return std::move(ids).error();
+  CLEAT_ASSIGN(auto ids, ParseAttachmentName(request.name()));
   const std::lock_guard lock(mutex_);
-  const AttachmentEntry* entry = FindAttachment(ids->controller, ids->id);
+  const AttachmentEntry* entry = FindAttachment(ids.controller, ids.id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
 // Ordered by controller, then attachment; the page token is the name of the last one.
 Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAttachmentsRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   AttachmentIds after;
   if (!request.page_token().empty()) {
     auto token = ParseAttachmentName(request.page_token());
@@ -289,7 +281,7 @@ Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAtt
         it->first == after.controller ? attachments.upper_bound(after.id) : attachments.begin();
     for (; attachment_it != attachments.end(); ++attachment_it) {
       v1::Attachment attachment = Show(attachment_it->second);
-      if (!page->Take(attachment.ByteSizeLong())) {
+      if (!page.Take(attachment.ByteSizeLong())) {
         response.set_next_page_token(last);
         return response;
       }

@@ -23,37 +23,34 @@ void HostState::FillClusters(std::vector<ClusterRow> rows) {
 
 Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& request) {
   const std::string& id = request.cluster_id();
-  if (auto status = CheckId("cluster_id", id); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckId("cluster_id", id));
   const std::string name = ClusterName(id);
   v1::ClusterSpec asked = request.cluster().spec();
   const auto key = TakeKey(id, &asked);
-  if (!key.ok()) return key.error();
-  auto spec = CompleteClusterSpec(id, std::move(asked));
-  if (!spec.ok()) return std::move(spec).error();
-  auto labels = CheckLabels(name, request.cluster().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_TRY(key);
+  CLEAT_ASSIGN(auto spec, CompleteClusterSpec(id, std::move(asked)));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.cluster().labels()));
   if (*key) {
-    if (auto status = PutKey(id, **key, &*spec); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(PutKey(id, **key, &spec));
   }
-  const Status path = CheckConfFile(name, *spec);
+  const Status path = CheckConfFile(name, spec);
 
   const std::lock_guard lock(mutex_);
   if (const ClusterEntry* existing = FindCluster(id)) {
     const v1::ClusterSpec present = WithoutKey(existing->row.spec);
-    const v1::ClusterSpec wanted = WithoutKey(*spec);
+    const v1::ClusterSpec wanted = WithoutKey(spec);
     if (!SameSpec(present, wanted)) return TakenByOther(name, present, wanted);
-    const auto same_key = HasKey(existing->row, *key);
-    if (!same_key.ok()) return same_key.error();
-    if (!*same_key) {
+    CLEAT_ASSIGN(const auto same_key, HasKey(existing->row, *key));
+    if (!same_key) {
       return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
                        fmt::format("{} exists with another key: choose another id, or update it", name),
                        {{"difference", "key"}});
     }
-    if (existing->row.labels != *labels) return TakenByOtherLabels(name);
+    if (existing->row.labels != labels) return TakenByOtherLabels(name);
     return Show(*existing);
   }
-  if (!path.ok()) return path.error();
-  if (auto status = CheckClusterKey(name, *spec); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(path);
+  CLEAT_TRY(CheckClusterKey(name, spec));
   if (clusters_.size() >= kClustersMax) {
     return RefuseFor(
         name, v1::REASON_TOO_MANY_RESOURCES,
@@ -62,10 +59,10 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   }
   ClusterEntry entry;
   entry.row.id = id;
-  entry.row.spec = std::move(*spec);
-  entry.row.labels = std::move(*labels);
+  entry.row.spec = std::move(spec);
+  entry.row.labels = std::move(labels);
   entry.row.revision = entry.row.intent_revision = entry.row.spec_revision = NextRevision();
-  if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.Put(entry.row));
   ClusterEntry& kept = clusters_.emplace(id, std::move(entry)).first->second;
   Publish(kept);
   spdlog::info("created {}", name);
@@ -78,22 +75,20 @@ Status HostState::CheckConfFile(const std::string& name, const v1::ClusterSpec& 
 }
 
 Result<v1::Cluster> HostState::GetCluster(const v1::GetClusterRequest& request) {
-  auto id = ParseClusterName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseClusterName(request.name()));
   const std::lock_guard lock(mutex_);
-  const ClusterEntry* entry = FindCluster(*id);
+  const ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
 Result<v1::ListClustersResponse> HostState::ListClusters(const v1::ListClustersRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListClustersResponse response;
   const std::lock_guard lock(mutex_);
   for (auto it = clusters_.upper_bound(request.page_token()); it != clusters_.end(); ++it) {
     v1::Cluster cluster = Show(it->second);
-    if (!page->Take(cluster.ByteSizeLong())) {
+    if (!page.Take(cluster.ByteSizeLong())) {
       response.set_next_page_token(std::prev(it)->first);
       break;
     }
@@ -103,15 +98,12 @@ Result<v1::ListClustersResponse> HostState::ListClusters(const v1::ListClustersR
 }
 
 Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClusterRequest& request) {
-  auto id = ParseClusterName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseClusterName(request.name()));
   const std::string& name = request.name();
   const std::lock_guard lock(mutex_);
-  ClusterEntry* entry = FindCluster(*id);
+  ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return v1::DeleteClusterResponse();
-  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   if (!entry->disks.empty()) {
     const std::string& disk = *entry->disks.begin();
     return RefuseFor(
@@ -127,10 +119,10 @@ Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClust
                     "destroyed. To make the cluster again takes it anew (ceph auth get-key)",
                     name));
   }
-  if (auto status = store_.EraseCluster(*id); !status.ok()) return std::move(status).error();
-  clusters_.erase(*id);
+  CLEAT_TRY(store_.EraseCluster(id));
+  clusters_.erase(id);
   PublishGone(name);
-  ClusterChanged(*id);
+  ClusterChanged(id);
   spdlog::info("deleted {}", name);
   return v1::DeleteClusterResponse();
 }

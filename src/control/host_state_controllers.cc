@@ -37,38 +37,35 @@ Status HostState::FillControllers(std::vector<ControllerRow> rows) {
 
 Result<v1::Controller> HostState::CreateController(const v1::CreateControllerRequest& request) {
   const std::string& id = request.controller_id();
-  if (auto status = CheckId("controller_id", id); !status.ok()) return std::move(status).error();
-  auto spec = CompleteControllerSpec(id, request.controller().spec());
-  if (!spec.ok()) return std::move(spec).error();
-  auto labels = CheckLabels(ControllerName(id), request.controller().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_TRY(CheckId("controller_id", id));
+  CLEAT_ASSIGN(auto spec, CompleteControllerSpec(id, request.controller().spec()));
+  CLEAT_ASSIGN(auto labels, CheckLabels(ControllerName(id), request.controller().labels()));
   const Status path = paths_->CheckSocket(
-      spec->socket_path(), fmt::format("{}: socket '{}'", ControllerName(id), spec->socket_path()));
+      spec.socket_path(), fmt::format("{}: socket '{}'", ControllerName(id), spec.socket_path()));
 
   const std::lock_guard lock(mutex_);
-  auto existing = CheckNewController(id, *spec);
-  if (!existing.ok()) return std::move(existing).error();
-  if (*existing != nullptr) {
-    if ((*existing)->row.labels != *labels) return TakenByOtherLabels(ControllerName(id));
-    return Show(**existing);
+  CLEAT_ASSIGN(auto existing, CheckNewController(id, spec));
+  if (existing != nullptr) {
+    if (existing->row.labels != labels) return TakenByOtherLabels(ControllerName(id));
+    return Show(*existing);
   }
 
-  if (!path.ok()) return path.error();
+  CLEAT_TRY(path);
   ControllerEntry entry;
   entry.row.id = id;
-  entry.row.spec = *spec;
-  entry.row.labels = std::move(*labels);
-  if (auto status = CheckChosenEngine(id, *spec); !status.ok()) return std::move(status).error();
+  entry.row.spec = spec;
+  entry.row.labels = std::move(labels);
+  CLEAT_TRY(CheckChosenEngine(id, spec));
   entry.row.revision = entry.row.intent_revision = NextRevision();
-  entry.row.engine = spec->engine().empty() ? EngineThatServes(id) : *ParseEngineName(spec->engine());
+  entry.row.engine = spec.engine().empty() ? EngineThatServes(id) : *ParseEngineName(spec.engine());
   if (entry.row.engine.empty()) entry.row.engine = ChooseEngine();
-  if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.Put(entry.row));
   ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
   if (!kept.row.engine.empty()) CountController(kept.row.engine, 1);
   JoinGroup(kept.row);
   Publish(kept);
   ControllerChanged(id);
-  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec->socket_path(),
+  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec.socket_path(),
                kept.row.engine);
   return Show(kept);
 }
@@ -148,22 +145,20 @@ void HostState::CountController(const std::string& engine, int difference) {
 }
 
 Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& request) {
-  auto id = ParseControllerName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
   const std::lock_guard lock(mutex_);
-  const ControllerEntry* entry = FindController(*id);
+  const ControllerEntry* entry = FindController(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
 Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListControllersRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListControllersResponse response;
   const std::lock_guard lock(mutex_);
   for (auto it = controllers_.upper_bound(request.page_token()); it != controllers_.end(); ++it) {
     v1::Controller controller = Show(it->second);
-    if (!page->Take(controller.ByteSizeLong())) {
+    if (!page.Take(controller.ByteSizeLong())) {
       response.set_next_page_token(std::prev(it)->first);
       break;
     }
@@ -173,24 +168,21 @@ Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListCon
 }
 
 Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::DeleteControllerRequest& request) {
-  auto id = ParseControllerName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
   const std::string& name = request.name();
   std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == *id; });
-  ControllerEntry* entry = FindController(*id);
+  AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == id; });
+  ControllerEntry* entry = FindController(id);
   if (entry == nullptr) {
-    if (auto status = DeleteLeftAlone(*id); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(DeleteLeftAlone(id));
     return v1::DeleteControllerResponse();
   }
   if (entry->row.deleting) return v1::DeleteControllerResponse();
-  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
 
   std::vector<std::string> live;
   for (const auto& [attachment_id, attachment] : entry->attachments) {
-    if (!attachment.row.deleting) live.push_back(AttachmentName(*id, attachment_id));
+    if (!attachment.row.deleting) live.push_back(AttachmentName(id, attachment_id));
   }
   if (!live.empty()) {
     const AttachmentsShown shown = ShowAttachments(live);
@@ -210,11 +202,11 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
     if (status.ok()) {
       entry->row = std::move(row);
       Publish(*entry);
-      ControllerChanged(*id);
+      ControllerChanged(id);
       if (!entry->row.spec.group().empty()) GroupChanged(*ParseGroupName(entry->row.spec.group()));
     }
   }
-  if (!status.ok()) return std::move(status).error();
+  CLEAT_TRY(status);
   spdlog::info("deleted {}", name);
   return v1::DeleteControllerResponse();
 }
@@ -222,7 +214,7 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
 Status HostState::EraseController(ControllerEntry& entry) {
   const std::string id = entry.row.id;
   const std::string engine = entry.row.engine;
-  if (auto status = store_.EraseController(id); !status.ok()) return status;
+  CLEAT_TRY(store_.EraseController(id));
   LeaveGroup(entry.row);
   controllers_.erase(id);
   PublishGone(ControllerName(id));
@@ -235,22 +227,20 @@ Status HostState::EraseController(ControllerEntry& entry) {
 // ---- Engines ----
 
 Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
-  auto id = ParseEngineName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseEngineName(request.name()));
   const std::lock_guard lock(mutex_);
-  const auto it = engines_.find(*id);
+  const auto it = engines_.find(id);
   if (it == engines_.end()) return NotThere(request.name());
   return Show(it->first, it->second);
 }
 
 Result<v1::ListEnginesResponse> HostState::ListEngines(const v1::ListEnginesRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListEnginesResponse response;
   const std::lock_guard lock(mutex_);
   for (auto it = engines_.upper_bound(request.page_token()); it != engines_.end(); ++it) {
     v1::Engine engine = Show(it->first, it->second);
-    if (!page->Take(engine.ByteSizeLong())) {
+    if (!page.Take(engine.ByteSizeLong())) {
       response.set_next_page_token(std::prev(it)->first);
       break;
     }

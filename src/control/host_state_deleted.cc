@@ -105,10 +105,9 @@ Result<const DeletedDiskRow*> HostState::FindDeleted(const std::string& id, cons
   const std::string name = DiskName(id);
   const auto all = deleted_.Of(id);
   if (uid.empty()) return all.empty() ? nullptr : all.back();
-  const auto identity = ParseUid(name, uid);
-  if (!identity.ok()) return identity.error();
+  CLEAT_ASSIGN(const auto identity, ParseUid(name, uid));
   for (const DeletedDiskRow* row : all) {
-    if (IdentityOf(row->disk) == *identity) return row;
+    if (IdentityOf(row->disk) == identity) return row;
   }
   return nullptr;
 }
@@ -126,14 +125,12 @@ Status HostState::CheckUndelete(const DeletedDiskRow& row) {
 }
 
 Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request) {
-  auto id = ParseDiskName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
   std::unique_lock lock(mutex_);
-  const auto found = FindDeleted(*id, request.uid());
-  if (!found.ok()) return found.error();
-  if (*found == nullptr) {
-    const DiskEntry* live = FindDisk(*id);
+  CLEAT_ASSIGN(const auto found, FindDeleted(id, request.uid()));
+  if (found == nullptr) {
+    const DiskEntry* live = FindDisk(id);
     // The call was made before, and has succeeded.
     if (live != nullptr && !live->row.deleting && UidOf(live->row) == request.uid()) return Show(*live);
     if (live != nullptr && request.uid().empty()) return IdTaken(name, false);
@@ -141,20 +138,20 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
                      fmt::format("{}{}{} is not kept: cleatctl disk list --deleted shows those that are",
                                  name, request.uid().empty() ? "" : " with the uid ", request.uid()));
   }
-  if (auto status = CheckUndelete(**found); !status.ok()) return std::move(status).error();
-  const DeletedDiskRow kept = **found;
+  CLEAT_TRY(CheckUndelete(*found));
+  const DeletedDiskRow kept = *found;
   const v1::DiskSpec& spec = kept.disk.spec;
-  busy_.emplace(*id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "undeleted"});
+  busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "undeleted"});
   lock.unlock();
-  const auto ready = RestoreBackend(*id, spec);
+  const auto ready = RestoreBackend(id, spec);
   lock.lock();
-  busy_.erase(*id);
-  if (!ready.ok()) return ready.error();
-  if (auto status = CheckSameStorage(*id, spec, *ready); !status.ok()) return std::move(status).error();
-  auto disk = CommitUndelete(*id, kept.disk.revision);
+  busy_.erase(id);
+  CLEAT_TRY(ready);
+  CLEAT_TRY(CheckSameStorage(id, spec, *ready));
+  auto disk = CommitUndelete(id, kept.disk.revision);
   if (disk.ok()) return disk;
-  memory_.Drop(*id);
-  storages_.Forget(*id);
+  memory_.Drop(id);
+  storages_.Forget(id);
   return disk;
 }
 
@@ -164,15 +161,14 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
   const DeletedDiskRow* const found = deleted_.Find(id, kept_revision);
   if (found == nullptr) return NotThere(name);
   const DiskRow kept = found->disk;
-  if (auto status = CheckClusterOf(kept.id, kept.spec); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckClusterOf(kept.id, kept.spec));
   DiskEntry entry;
   entry.row = kept;
   entry.row.intent_revision = NextRevision();
   // A disk of memory comes back as another disk: what its guest has under way was for the content that is gone.
   if (kept.spec.has_memory()) entry.row.revision = entry.row.intent_revision;
   entry.status.set_state(v1::DISK_STATE_READY);
-  if (auto status = store_.UndeleteDisk(kept.revision, entry.row); !status.ok())
-    return std::move(status).error();
+  CLEAT_TRY(store_.UndeleteDisk(kept.revision, entry.row));
   deleted_.Erase(kept.id, kept.revision);
   DiskEntry& added = AddDisk(std::move(entry));
   JoinCluster(added.row);
@@ -188,16 +184,14 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
 // ---- Purging
 
 Result<v1::PurgeDiskResponse> HostState::PurgeDisk(const v1::PurgeDiskRequest& request) {
-  auto id = ParseDiskName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
   const std::lock_guard lock(mutex_);
-  const auto found = FindDeleted(*id, request.uid());
-  if (!found.ok()) return found.error();
+  CLEAT_ASSIGN(const auto found, FindDeleted(id, request.uid()));
   v1::PurgeDiskResponse response;
-  if (*found == nullptr) return response;
-  const DiskRow& row = (*found)->disk;
-  const size_t count = deleted_.Of(*id).size();
+  if (found == nullptr) return response;
+  const DiskRow& row = found->disk;
+  const size_t count = deleted_.Of(id).size();
   if (request.uid().empty() && count > 1) {
     return RefuseFor(
         name, v1::REASON_UID_NEEDED,
@@ -207,11 +201,11 @@ Result<v1::PurgeDiskResponse> HostState::PurgeDisk(const v1::PurgeDiskRequest& r
         {{"field", "uid"}});
   }
   if (request.spare_key() && row.spec.has_encryption()) return KeyNotKept(name, "that is what purging does");
-  *response.mutable_disk() = Show(**found);
+  *response.mutable_disk() = Show(*found);
   const uint64_t revision = row.revision;
-  if (auto status = store_.PurgeDisks({&revision, 1}); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.PurgeDisks({&revision, 1}));
   spdlog::info("purged {} (uid {})", name, response.disk().uid());
-  deleted_.Erase(*id, revision);
+  deleted_.Erase(id, revision);
   return response;
 }
 
@@ -221,7 +215,7 @@ Status HostState::PurgeExpired() {
   const auto expired = deleted_.Expired(keep_.now_s());
   for (const DeletedDiskRow* row : expired) revisions.push_back(row->disk.revision);
   if (revisions.empty()) return Ok{};
-  if (auto status = store_.PurgeDisks(revisions); !status.ok()) return status;
+  CLEAT_TRY(store_.PurgeDisks(revisions));
   for (const DeletedDiskRow* row : expired) {
     const DiskRow disk = row->disk;
     spdlog::info("purged {} (uid {}): it was deleted {} s ago", DiskName(disk.id), UidOf(disk),
@@ -239,8 +233,7 @@ size_t HostState::DeletedDisksKept() {
 // ---- Listing
 
 Result<v1::ListDisksResponse> HostState::ListDisks(const v1::ListDisksRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   // "ID" after a disk that is there, "ID/REVISION" after one that is deleted; the former comes first.
   const std::string& token = request.page_token();
   const size_t slash = token.find('/');
@@ -255,7 +248,7 @@ Result<v1::ListDisksResponse> HostState::ListDisks(const v1::ListDisksRequest& r
     const bool take_live =
         live != disks_.end() && (deleted == deleted_.rows().end() || live->first <= deleted->first.first);
     v1::Disk disk = take_live ? Show(live->second) : Show(deleted->second);
-    if (!page->Take(disk.ByteSizeLong())) {
+    if (!page.Take(disk.ByteSizeLong())) {
       response.set_next_page_token(last.second == 0 ? last.first
                                                     : fmt::format("{}/{:x}", last.first, last.second));
       break;

@@ -37,9 +37,8 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
       if (entry.row.reached_engine) {
         // The conductor finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
-      } else if (auto status = memory_.Make(entry.row.id, entry.row.spec.size_bytes()); !status.ok()) {
-        return status;
-      }
+      } else
+        CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
     }
     if (entry.row.spec.has_rbd()) {
       const auto cluster = ParseClusterName(entry.row.spec.rbd().cluster());
@@ -57,35 +56,31 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
 
 Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   const std::string& id = request.disk_id();
-  if (auto status = CheckId("disk_id", id); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckId("disk_id", id));
   v1::DiskSpec asked = request.disk().spec();
-  const auto key = TakeKey(id, &asked);
-  if (!key.ok()) return key.error();
-  auto spec = CompleteDiskSpec(id, std::move(asked));
-  if (!spec.ok()) return std::move(spec).error();
-  if (auto status = PutKey(id, *key, &*spec); !status.ok()) return std::move(status).error();
-  auto labels = CheckLabels(DiskName(id), request.disk().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_ASSIGN(const auto key, TakeKey(id, &asked));
+  CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, std::move(asked)));
+  CLEAT_TRY(PutKey(id, key, &spec));
+  CLEAT_ASSIGN(auto labels, CheckLabels(DiskName(id), request.disk().labels()));
   {
     const std::lock_guard lock(mutex_);
-    auto existing = CheckNewDisk(id, *spec);
-    if (!existing.ok()) return std::move(existing).error();
-    if (*existing != nullptr) {
-      if (auto status = CompareKey((*existing)->row, *key); !status.ok()) return std::move(status).error();
-      if ((*existing)->row.labels != *labels) return TakenByOtherLabels(DiskName(id));
-      return Show(**existing);
+    CLEAT_ASSIGN(auto existing, CheckNewDisk(id, spec));
+    if (existing != nullptr) {
+      CLEAT_TRY(CompareKey(existing->row, key));
+      if (existing->row.labels != labels) return TakenByOtherLabels(DiskName(id));
+      return Show(*existing);
     }
-    busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(*spec), .wwn = spec->wwn(), .doing = "created"});
+    busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "created"});
   }
-  const auto prepared = PrepareBackend(id, *spec);
+  const auto prepared = PrepareBackend(id, spec);
   const std::lock_guard lock(mutex_);
   busy_.erase(id);
-  if (!prepared.ok()) return prepared.error();
-  if (auto status = CheckSameStorage(id, *spec, *prepared); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(prepared);
+  CLEAT_TRY(CheckSameStorage(id, spec, *prepared));
   DiskEntry entry;
   entry.row.id = id;
-  entry.row.spec = std::move(*spec);
-  entry.row.labels = std::move(*labels);
+  entry.row.spec = std::move(spec);
+  entry.row.labels = std::move(labels);
   return CommitDisk(std::move(entry));
 }
 
@@ -101,7 +96,7 @@ Result<HostState::DiskEntry*> HostState::CheckNewDisk(const std::string& id, con
     if (SameSpec(present, wanted)) return existing;
     return TakenByOther(name, present, wanted);
   }
-  if (auto status = CheckRoomForDisk(id, spec); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckRoomForDisk(id, spec));
   return nullptr;
 }
 
@@ -112,7 +107,7 @@ Status HostState::CheckRoomForDisk(const std::string& id, const v1::DiskSpec& sp
                      fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
                      {{"limit", std::to_string(kDisksMax)}});
   }
-  if (auto status = CheckClusterOf(id, spec); !status.ok()) return status;
+  CLEAT_TRY(CheckClusterOf(id, spec));
   return CheckUnique(id, spec);
 }
 
@@ -183,22 +178,20 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
 Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& id,
                                                              const v1::DiskSpec& spec) {
   if (spec.has_memory()) {
-    if (auto status = memory_.Make(id, spec.size_bytes()); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(memory_.Make(id, spec.size_bytes()));
   }
   if (!spec.has_file()) return BackendIdentity();
-  auto identity = PrepareDiskFile(DiskName(id), spec, *paths_);
-  if (!identity.ok()) return std::move(identity).error();
-  AwaitLooks(id, *identity);
-  return BackendIdentity(*identity);
+  CLEAT_ASSIGN(auto identity, PrepareDiskFile(DiskName(id), spec, *paths_));
+  AwaitLooks(id, identity);
+  return BackendIdentity(identity);
 }
 
 Result<HostState::BackendIdentity> HostState::RestoreBackend(const std::string& id,
                                                              const v1::DiskSpec& spec) {
   if (!spec.has_file()) return PrepareBackend(id, spec);
-  auto identity = CheckDiskFile(DiskName(id), spec, *paths_);
-  if (!identity.ok()) return std::move(identity).error();
-  AwaitLooks(id, *identity);
-  return BackendIdentity(*identity);
+  CLEAT_ASSIGN(auto identity, CheckDiskFile(DiskName(id), spec, *paths_));
+  AwaitLooks(id, identity);
+  return BackendIdentity(identity);
 }
 
 // A disk whose file hangs can't be compared: then only the engines' locks keep two disks of one file apart. Those that are known
@@ -234,7 +227,7 @@ Status HostState::CheckSameStorage(const std::string& id, const v1::DiskSpec& sp
 Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
   const std::string id = entry.row.id;
   // It may have gone while the mutex was let go.
-  if (auto status = CheckClusterOf(id, entry.row.spec); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckClusterOf(id, entry.row.spec));
   entry.row.revision = entry.row.intent_revision = NextRevision();
   if (entry.row.spec.has_limits()) entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
@@ -251,31 +244,27 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
 }
 
 Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
-  auto id = ParseDiskName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::lock_guard lock(mutex_);
-  const DiskEntry* entry = FindDisk(*id);
+  const DiskEntry* entry = FindDisk(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
 Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest& request) {
-  auto id = ParseDiskName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
   std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == *id; });
-  if (const auto busy = busy_.find(*id); busy != busy_.end()) {
+  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == id; });
+  if (const auto busy = busy_.find(id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
   }
-  DiskEntry* entry = FindDisk(*id);
+  DiskEntry* entry = FindDisk(id);
   if (entry == nullptr || entry->row.deleting) return v1::DeleteDiskResponse();
-  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
 
-  if (auto status = CheckNotAttached(name, *entry); !status.ok()) return std::move(status).error();
-  if (auto status = CheckKeepDeleted(entry->row, request); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckNotAttached(name, *entry));
+  CLEAT_TRY(CheckKeepDeleted(entry->row, request));
 
   std::optional<DeletedDiskRow> kept = WhatIsKept(entry->row, request);
   std::optional<DiskRow> tombstone;
@@ -284,8 +273,7 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
     tombstone->deleting = true;
     tombstone->intent_revision = NextRevision();
   }
-  const Status removed = store_.RemoveDisk(*id, tombstone ? &*tombstone : nullptr, kept ? &*kept : nullptr);
-  if (!removed.ok()) return removed.error();
+  CLEAT_TRY(store_.RemoveDisk(id, tombstone ? &*tombstone : nullptr, kept ? &*kept : nullptr));
   if (!kept && entry->row.spec.has_encryption()) store_.CutLog();
   v1::DeleteDiskResponse response;
   if (kept) {
@@ -294,9 +282,9 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   }
   if (tombstone) {
     entry->row = std::move(*tombstone);
-    memory_.Drop(*id);
+    memory_.Drop(id);
     Publish(*entry);
-    DiskChanged(*id);
+    DiskChanged(id);
   } else {
     DropDisk(*entry);
   }
@@ -323,7 +311,7 @@ Status HostState::CheckNotAttached(const std::string& name, const DiskEntry& ent
 }
 
 Status HostState::EraseDisk(DiskEntry& entry) {
-  if (auto status = store_.EraseDisk(entry.row.id); !status.ok()) return status;
+  CLEAT_TRY(store_.EraseDisk(entry.row.id));
   DropDisk(entry);
   return Ok{};
 }

@@ -47,29 +47,26 @@ Result<uint32_t> HostState::FreeSlot(const std::string& name) {
 
 Result<v1::Group> HostState::CreateGroup(const v1::CreateGroupRequest& request) {
   const std::string& id = request.group_id();
-  if (auto status = CheckId("group_id", id); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckId("group_id", id));
   const std::string name = GroupName(id);
-  auto spec = CompleteGroupSpec(id, request.group().spec());
-  if (!spec.ok()) return std::move(spec).error();
-  auto labels = CheckLabels(name, request.group().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_ASSIGN(auto spec, CompleteGroupSpec(id, request.group().spec()));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.group().labels()));
 
   const std::lock_guard lock(mutex_);
   if (const GroupEntry* existing = FindGroup(id)) {
-    if (!SameSpec(existing->row.spec, *spec)) return TakenByOther(name, existing->row.spec, *spec);
-    if (existing->row.labels != *labels) return TakenByOtherLabels(name);
+    if (!SameSpec(existing->row.spec, spec)) return TakenByOther(name, existing->row.spec, spec);
+    if (existing->row.labels != labels) return TakenByOtherLabels(name);
     return Show(*existing);
   }
-  auto slot = FreeSlot(name);
-  if (!slot.ok()) return std::move(slot).error();
+  CLEAT_ASSIGN(auto slot, FreeSlot(name));
   GroupEntry entry;
   entry.row.id = id;
-  entry.row.spec = std::move(*spec);
-  entry.row.labels = std::move(*labels);
+  entry.row.spec = std::move(spec);
+  entry.row.labels = std::move(labels);
   entry.row.revision = entry.row.intent_revision = entry.row.limits_revision = NextRevision();
-  entry.row.slot = *slot;
-  if (auto status = store_.Put(entry.row); !status.ok()) return std::move(status).error();
-  last_slot_ = *slot;
+  entry.row.slot = slot;
+  CLEAT_TRY(store_.Put(entry.row));
+  last_slot_ = slot;
   GroupEntry& kept = groups_.emplace(id, std::move(entry)).first->second;
   Publish(kept);
   spdlog::info("created {}", name);
@@ -77,22 +74,20 @@ Result<v1::Group> HostState::CreateGroup(const v1::CreateGroupRequest& request) 
 }
 
 Result<v1::Group> HostState::GetGroup(const v1::GetGroupRequest& request) {
-  auto id = ParseGroupName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseGroupName(request.name()));
   const std::lock_guard lock(mutex_);
-  const GroupEntry* entry = FindGroup(*id);
+  const GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
 }
 
 Result<v1::ListGroupsResponse> HostState::ListGroups(const v1::ListGroupsRequest& request) {
-  auto page = Page::Of(request.page_size());
-  if (!page.ok()) return std::move(page).error();
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListGroupsResponse response;
   const std::lock_guard lock(mutex_);
   for (auto it = groups_.upper_bound(request.page_token()); it != groups_.end(); ++it) {
     v1::Group group = Show(it->second);
-    if (!page->Take(group.ByteSizeLong())) {
+    if (!page.Take(group.ByteSizeLong())) {
       response.set_next_page_token(std::prev(it)->first);
       break;
     }
@@ -102,15 +97,12 @@ Result<v1::ListGroupsResponse> HostState::ListGroups(const v1::ListGroupsRequest
 }
 
 Result<v1::DeleteGroupResponse> HostState::DeleteGroup(const v1::DeleteGroupRequest& request) {
-  auto id = ParseGroupName(request.name());
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseGroupName(request.name()));
   const std::string& name = request.name();
   const std::lock_guard lock(mutex_);
-  GroupEntry* entry = FindGroup(*id);
+  GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return v1::DeleteGroupResponse();
-  if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   for (const std::string& controller : entry->controllers) {
     if (FindController(controller)->row.deleting) continue;
     return RefuseFor(
@@ -124,10 +116,10 @@ Result<v1::DeleteGroupResponse> HostState::DeleteGroup(const v1::DeleteGroupRequ
     const std::string conflict = ControllerName(*entry->controllers.begin());
     return Busy(name, fmt::format("{}: {} is still being removed", name, conflict), conflict);
   }
-  if (auto status = store_.EraseGroup(*id); !status.ok()) return std::move(status).error();
-  groups_.erase(*id);
+  CLEAT_TRY(store_.EraseGroup(id));
+  groups_.erase(id);
   PublishGone(name);
-  GroupChanged(*id);
+  GroupChanged(id);
   spdlog::info("deleted {}", name);
   return v1::DeleteGroupResponse();
 }

@@ -111,11 +111,10 @@ Status HostState::CompareKey(const DiskRow& row, const std::optional<keys::Secre
 
 Status HostState::CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec) {
   v1::DiskSpec asked = spec;
-  const auto key = TakeKey(disk_id, &asked);
-  if (!key.ok()) return key.error();
+  CLEAT_ASSIGN(const auto key, TakeKey(disk_id, &asked));
   const std::lock_guard lock(mutex_);
   const DiskEntry* entry = FindDisk(disk_id);
-  return entry == nullptr ? Status(Ok{}) : CompareKey(entry->row, *key);
+  return entry == nullptr ? Status(Ok{}) : CompareKey(entry->row, key);
 }
 
 Result<std::optional<keys::Secret>> HostState::TakeKey(const std::string& id, v1::ClusterSpec* asked) const {
@@ -180,11 +179,10 @@ Result<bool> HostState::HasKey(const ClusterRow& row, const std::optional<keys::
 
 Result<bool> HostState::IsSameKey(const std::string& cluster_id, const v1::ClusterSpec& spec) {
   v1::ClusterSpec asked = spec;
-  const auto key = TakeKey(cluster_id, &asked);
-  if (!key.ok()) return key.error();
+  CLEAT_ASSIGN(const auto key, TakeKey(cluster_id, &asked));
   const std::lock_guard lock(mutex_);
   const ClusterEntry* entry = FindCluster(cluster_id);
-  return entry == nullptr ? Result<bool>(true) : HasKey(entry->row, *key);
+  return entry == nullptr ? Result<bool>(true) : HasKey(entry->row, key);
 }
 
 // Engines hear of it, so that they never need the older key-encryption key for a disk that is still to come.
@@ -202,7 +200,7 @@ Status HostState::RewrapClusterKeys(const std::string& current) {
     row.spec.mutable_wrapped_key()->set_key_encryption_key(wrapped->kek_id);
     row.spec.mutable_wrapped_key()->set_data(wrapped->bytes.data(), wrapped->bytes.size());
     row.spec_revision = NextRevision();
-    if (auto status = store_.Put(row); !status.ok()) return status;
+    CLEAT_TRY(store_.Put(row));
     entry.row = std::move(row);
     Publish(entry);
     ClusterChanged(id);
@@ -238,7 +236,7 @@ Status HostState::RewrapKeys() {
   for (const auto& [key, kept] : deleted_.rows()) {
     if (DeletedDiskRow row = kept; Rewrap(current, row.disk, failed)) deleted.push_back(std::move(row));
   }
-  if (auto status = RewrapClusterKeys(current); !status.ok()) return status;
+  CLEAT_TRY(RewrapClusterKeys(current));
   if (failed > 0) {
     spdlog::error(
         "the keys of {} disk(s), deleted ones that are kept among them, can't be unwrapped: they stay as "
@@ -249,11 +247,10 @@ Status HostState::RewrapKeys() {
   if (rows.empty() && deleted.empty()) return Ok{};
   std::vector<const DiskRow*> pointers;
   for (const DiskRow& row : rows) pointers.push_back(&row);
-  if (auto status = store_.Put(std::span<const DiskRow* const>(pointers)); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(std::span<const DiskRow* const>(pointers)));
   std::vector<const DeletedDiskRow*> deleted_pointers;
   for (const DeletedDiskRow& row : deleted) deleted_pointers.push_back(&row);
-  if (auto status = store_.Put(std::span<const DeletedDiskRow* const>(deleted_pointers)); !status.ok())
-    return status;
+  CLEAT_TRY(store_.Put(std::span<const DeletedDiskRow* const>(deleted_pointers)));
   const size_t count = rows.size() + deleted.size();
   for (DiskRow& row : rows) {
     DiskEntry& entry = *FindDisk(row.id);

@@ -136,7 +136,7 @@ Status HostState::ReportNextDisk(const std::string& engine, const std::string& c
     ControllerRow row = entry->row;
     row.last_disk = disk;
     row.last_disk_name = DiskName(attached.row.id);
-    if (auto status = store_.Put(row); !status.ok()) return status;
+    CLEAT_TRY(store_.Put(row));
     spdlog::info("{}: its guest has forgotten {}: {} is its disk from now on", ControllerName(controller),
                  entry->row.last_disk_name.empty() ? "the last disk" : entry->row.last_disk_name,
                  row.last_disk_name);
@@ -295,7 +295,7 @@ Status HostState::RecordKept(const std::string& disk_id, const std::string& engi
   } else {
     row.kept_by.erase(engine);
   }
-  if (auto status = store_.Put(row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(row));
   entry->row = std::move(row);
   if (entry->row.deleting) Publish(*entry);
   return Ok{};

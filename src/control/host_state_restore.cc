@@ -34,15 +34,13 @@ Paths PathsOf(const Rows& rows) {
 Status HostState::CheckLoads(Store& store) {
   MemoryKeeper memory;
   HostState state(store, memory, WatchHub::kQueueMax, nullptr, {});
-  auto rows = store.Load();
-  if (!rows.ok()) return rows.error();
-  return state.Fill(std::move(*rows));
+  CLEAT_ASSIGN(auto rows, store.Load());
+  return state.Fill(std::move(rows));
 }
 
 Status HostState::CheckRestoredPaths(const Rows& restored) const {
-  auto present = store_.Load();
-  if (!present.ok()) return std::move(present).error();
-  const Paths stored = PathsOf(*present);
+  CLEAT_ASSIGN(auto present, store_.Load());
+  const Paths stored = PathsOf(present);
   const auto check = [&](PathKind kind, const std::string& name, const std::string& path,
                          auto look) -> Status {
     if (path.empty() || stored.contains({kind, path})) return Ok{};
@@ -84,12 +82,11 @@ Status HostState::CheckRestoredPaths(const Rows& restored) const {
 
 Result<v1::RestoreStoreResponse> HostState::RestoreStore(StoreUpload& upload,
                                                          const v1::RestoreStoreOptions& options) {
-  if (auto status = CheckRestoredPaths(upload.rows()); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckRestoredPaths(upload.rows()));
   std::unique_lock lock(mutex_);
   AwaitAttaching(lock, [](const Attaching&) { return true; });
-  auto present = store_.Load();
-  if (!present.ok()) return std::move(present).error();
-  v1::RestoreStoreResponse response = PlanRestore(*present, upload.rows());
+  CLEAT_ASSIGN(auto present, store_.Load());
+  v1::RestoreStoreResponse response = PlanRestore(present, upload.rows());
   *response.mutable_backup() = upload.Info();
   if (!options.etag().empty() && options.etag() != response.etag()) {
     return Refuse(
@@ -100,25 +97,23 @@ Result<v1::RestoreStoreResponse> HostState::RestoreStore(StoreUpload& upload,
         {{"field", "etag"}, {"etag", response.etag()}});
   }
   if (options.dry_run()) return response;
-  auto lost = PrepareRestored(upload, *present);
-  if (!lost.ok()) return std::move(lost).error();
-  auto kept = KeepBeside(store_);
-  if (!kept.ok()) return std::move(kept).error();
-  response.set_kept_file(*kept);
+  auto lost = PrepareRestored(upload, present);
+  CLEAT_TRY(lost);
+  CLEAT_ASSIGN(auto kept, KeepBeside(store_));
+  response.set_kept_file(kept);
   response.set_first_revision(lost->until);
-  if (auto status = store_.Replace(upload.store()); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.Replace(upload.store()));
   spdlog::warn(
       "the store was restored from a backup: {} come back, {} go, {} change; revisions from {} to {} "
       "are lost; the store of before is '{}'",
-      response.comes_back(), response.goes(), response.changes(), lost->first, lost->until - 1, *kept);
+      response.comes_back(), response.goes(), response.changes(), lost->first, lost->until - 1, kept);
   return response;
 }
 
 // What goes live: no revision is ever given twice, and each controller is where it is now.
 Result<LostRevisions> HostState::PrepareRestored(StoreUpload& upload, const Rows& present) {
-  const auto own = store_.NextRevision();
-  if (!own.ok()) return own.error();
-  uint64_t newest = std::max({*own, upload.next_revision(), revision_ + 1});
+  CLEAT_ASSIGN(const auto own, store_.NextRevision());
+  uint64_t newest = std::max({own, upload.next_revision(), revision_ + 1});
   for (const auto& [engine, held] : held_) newest = std::max(newest, held.newest_revision + 1);
   if (newest > kRestoredRevisionMax) {
     return Error(ErrorCode::kInternal,
@@ -142,10 +137,8 @@ Result<LostRevisions> HostState::PrepareRestored(StoreUpload& upload, const Rows
   }
   std::vector<const ControllerRow*> rows;
   for (const ControllerRow& row : moved) rows.push_back(&row);
-  if (auto status = upload.store().Put(std::span<const ControllerRow* const>(rows)); !status.ok())
-    return std::move(status).error();
-  auto status = upload.store().GoOnFrom(until, LostBy(upload.rows().lost, first, until));
-  if (!status.ok()) return std::move(status).error();
+  CLEAT_TRY(upload.store().Put(std::span<const ControllerRow* const>(rows)));
+  CLEAT_TRY(upload.store().GoOnFrom(until, LostBy(upload.rows().lost, first, until)));
   return LostRevisions{first, until};
 }
 
@@ -180,7 +173,7 @@ Status HostState::DeleteLeftAlone(const std::string& id) {
   entry.row.engine = engine;
   entry.row.deleting = true;
   entry.row.revision = entry.row.intent_revision = NextRevision();
-  if (auto status = store_.Put(entry.row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(entry.row));
   ControllerEntry& kept = controllers_.emplace(id, std::move(entry)).first->second;
   CountController(engine, 1);
   Publish(kept);
@@ -194,7 +187,7 @@ Status HostState::NoteTouched(ControllerEntry& controller) {
   if (lost_.empty() || controller.row.intent_revision >= lost_.back().until) return Ok{};
   ControllerRow row = controller.row;
   row.intent_revision = NextRevision();
-  if (auto status = store_.Put(row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(row));
   controller.row = std::move(row);
   Publish(controller);
   return Ok{};
@@ -208,7 +201,7 @@ Status HostState::LearnLastDisk(const std::string& controller, DiskIdentity disk
   ControllerRow row = entry->row;
   row.last_disk = disk;
   row.last_disk_name = name;
-  if (auto status = store_.Put(row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(row));
   entry->row = std::move(row);
   return Ok{};
 }

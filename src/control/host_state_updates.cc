@@ -51,30 +51,24 @@ bool Names(const google::protobuf::FieldMask& mask, std::string_view path) {
 
 Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   const std::string& name = request.disk().name();
-  auto id = ParseDiskName(name);
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseDiskName(name));
   const auto& mask = request.update_mask();
-  if (auto status = CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}); !status.ok())
-    return std::move(status).error();
-  auto labels = CheckLabels(name, request.disk().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
 
   std::unique_lock lock(mutex_);
-  auto found = FindForUpdate(*id, request.disk().etag());
-  if (!found.ok()) return std::move(found).error();
-  DiskEntry& entry = **found;
+  CLEAT_ASSIGN(auto found, FindForUpdate(id, request.disk().etag()));
+  DiskEntry& entry = *found;
   v1::DiskSpec asked = entry.row.spec;
   if (Names(mask, kSizePath)) asked.set_size_bytes(request.disk().spec().size_bytes());
   if (Names(mask, kLimitsPath)) *asked.mutable_limits() = request.disk().spec().limits();
-  auto spec = CompleteDiskSpec(*id, asked);
-  if (!spec.ok()) return std::move(spec).error();
-  if (!Names(mask, kLabelsPath)) *labels = entry.row.labels;
+  CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, asked));
+  if (!Names(mask, kLabelsPath)) labels = entry.row.labels;
   const bool same_storage =
-      spec->size_bytes() == entry.row.spec.size_bytes() && SameSpec(spec->limits(), entry.row.spec.limits());
-  if (same_storage && *labels == entry.row.labels) return Show(entry);
-  if (auto status = Grow(lock, entry, *spec); !status.ok()) return std::move(status).error();
-  if (auto status = CommitUpdate(entry, *spec, std::move(*labels)); !status.ok())
-    return std::move(status).error();
+      spec.size_bytes() == entry.row.spec.size_bytes() && SameSpec(spec.limits(), entry.row.spec.limits());
+  if (same_storage && labels == entry.row.labels) return Show(entry);
+  CLEAT_TRY(Grow(lock, entry, spec));
+  CLEAT_TRY(CommitUpdate(entry, spec, std::move(labels)));
   return Show(entry);
 }
 
@@ -86,9 +80,7 @@ Result<HostState::DiskEntry*> HostState::FindForUpdate(const std::string& id, co
   DiskEntry* entry = FindDisk(id);
   if (entry == nullptr) return NotThere(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
-  if (auto status = CheckEtag(name, etag, entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, etag, entry->row.intent_revision));
   return entry;
 }
 
@@ -126,7 +118,7 @@ Status HostState::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Label
   row.labels = std::move(labels);
   row.intent_revision = NextRevision();
   if (limited) TakeLimits(spec, row);
-  if (auto status = store_.Put(row); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(row));
   entry.row = std::move(row);
   Publish(entry);
   const std::string name = DiskName(entry.row.id);
@@ -138,56 +130,46 @@ Status HostState::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Label
 
 Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& request) {
   const std::string& name = request.cluster().name();
-  auto id = ParseClusterName(name);
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseClusterName(name));
   const auto& mask = request.update_mask();
-  if (auto status = CheckMask(name, mask, {kSpecPath, kLabelsPath}); !status.ok()) {
-    return std::move(status).error();
-  }
-  auto labels = CheckLabels(name, request.cluster().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.cluster().labels()));
   const bool respecified = Names(mask, kSpecPath);
   v1::ClusterSpec spec = request.cluster().spec();
-  const auto key = TakeKey(*id, &spec);
-  if (!key.ok()) return key.error();
+  CLEAT_ASSIGN(const auto key, TakeKey(id, &spec));
   if (respecified) {
-    auto complete = CompleteClusterSpec(*id, std::move(spec));
-    if (!complete.ok()) return std::move(complete).error();
-    spec = std::move(*complete);
-    if (*key) {
-      if (auto status = PutKey(*id, **key, &spec); !status.ok()) return std::move(status).error();
+    CLEAT_ASSIGN(spec, CompleteClusterSpec(id, std::move(spec)));
+    if (key) {
+      CLEAT_TRY(PutKey(id, *key, &spec));
     }
   }
   const Status path = CheckConfFile(name, spec);
 
   const std::lock_guard lock(mutex_);
-  ClusterEntry* entry = FindCluster(*id);
+  ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return NotThere(name);
-  if (auto status = CheckEtag(name, request.cluster().etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(CheckEtag(name, request.cluster().etag(), entry->row.intent_revision));
   ClusterRow row = entry->row;
   if (respecified) {
-    const auto same_key = HasKey(row, *key);
-    if (!same_key.ok()) return same_key.error();
-    if (*same_key && row.spec.has_wrapped_key()) *spec.mutable_wrapped_key() = row.spec.wrapped_key();
-    if (auto status = CheckClusterKey(name, spec); !status.ok()) return std::move(status).error();
+    CLEAT_ASSIGN(const auto same_key, HasKey(row, key));
+    if (same_key && row.spec.has_wrapped_key()) *spec.mutable_wrapped_key() = row.spec.wrapped_key();
+    CLEAT_TRY(CheckClusterKey(name, spec));
     if (!path.ok() && spec.conf_file() != row.spec.conf_file()) return path.error();
   }
   const bool changed = respecified && !SameSpec(spec, row.spec);
-  const bool labelled = Names(mask, kLabelsPath) && *labels != row.labels;
+  const bool labelled = Names(mask, kLabelsPath) && labels != row.labels;
   if (!changed && !labelled) return Show(*entry);
   row.intent_revision = NextRevision();
-  if (labelled) row.labels = std::move(*labels);
+  if (labelled) row.labels = std::move(labels);
   if (changed) {
     row.spec = std::move(spec);
     row.spec_revision = row.intent_revision;
   }
-  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.Put(row));
   entry->row = std::move(row);
   Publish(*entry);
   if (changed) {
-    ClusterChanged(*id);
+    ClusterChanged(id);
     spdlog::info("{} is reached in another way by what connects from now on", name);
   }
   return Show(*entry);
@@ -195,35 +177,28 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
 
 Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) {
   const std::string& name = request.group().name();
-  auto id = ParseGroupName(name);
-  if (!id.ok()) return std::move(id).error();
+  CLEAT_ASSIGN(auto id, ParseGroupName(name));
   const auto& mask = request.update_mask();
-  if (auto status = CheckMask(name, mask, {kLimitsPath, kLabelsPath}); !status.ok()) {
-    return std::move(status).error();
-  }
-  auto labels = CheckLabels(name, request.group().labels());
-  if (!labels.ok()) return std::move(labels).error();
-  auto spec = CompleteGroupSpec(*id, request.group().spec());
-  if (!spec.ok()) return std::move(spec).error();
+  CLEAT_TRY(CheckMask(name, mask, {kLimitsPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.group().labels()));
+  CLEAT_ASSIGN(auto spec, CompleteGroupSpec(id, request.group().spec()));
 
   const std::lock_guard lock(mutex_);
-  GroupEntry* entry = FindGroup(*id);
+  GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return NotThere(name);
-  if (auto status = CheckEtag(name, request.group().etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
-  const bool limited = Names(mask, kLimitsPath) && !SameSpec(spec->limits(), entry->row.spec.limits());
-  const bool labelled = Names(mask, kLabelsPath) && *labels != entry->row.labels;
+  CLEAT_TRY(CheckEtag(name, request.group().etag(), entry->row.intent_revision));
+  const bool limited = Names(mask, kLimitsPath) && !SameSpec(spec.limits(), entry->row.spec.limits());
+  const bool labelled = Names(mask, kLabelsPath) && labels != entry->row.labels;
   if (!limited && !labelled) return Show(*entry);
   GroupRow row = entry->row;
   row.intent_revision = NextRevision();
-  if (limited) TakeLimits(*spec, row);
-  if (labelled) row.labels = std::move(*labels);
-  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  if (limited) TakeLimits(spec, row);
+  if (labelled) row.labels = std::move(labels);
+  CLEAT_TRY(store_.Put(row));
   entry->row = std::move(row);
   Publish(*entry);
   if (limited) {
-    GroupChanged(*id);
+    GroupChanged(id);
     spdlog::info("{} has other limits", name);
   }
   return Show(*entry);
@@ -238,26 +213,20 @@ Status HostState::GrowBackend(const std::string& id, const v1::DiskSpec& spec) {
 
 Result<v1::Controller> HostState::UpdateController(const v1::UpdateControllerRequest& request) {
   const std::string& name = request.controller().name();
-  auto id = ParseControllerName(name);
-  if (!id.ok()) return std::move(id).error();
-  if (auto status = CheckMask(name, request.update_mask(), {kLabelsPath}); !status.ok()) {
-    return std::move(status).error();
-  }
-  auto labels = CheckLabels(name, request.controller().labels());
-  if (!labels.ok()) return std::move(labels).error();
+  CLEAT_ASSIGN(auto id, ParseControllerName(name));
+  CLEAT_TRY(CheckMask(name, request.update_mask(), {kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
 
   const std::lock_guard lock(mutex_);
-  ControllerEntry* entry = FindController(*id);
+  ControllerEntry* entry = FindController(id);
   if (entry == nullptr) return NotThere(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
-  if (auto status = CheckEtag(name, request.controller().etag(), entry->row.intent_revision); !status.ok()) {
-    return std::move(status).error();
-  }
-  if (*labels == entry->row.labels) return Show(*entry);
+  CLEAT_TRY(CheckEtag(name, request.controller().etag(), entry->row.intent_revision));
+  if (labels == entry->row.labels) return Show(*entry);
   ControllerRow row = entry->row;
-  row.labels = std::move(*labels);
+  row.labels = std::move(labels);
   row.intent_revision = NextRevision();
-  if (auto status = store_.Put(row); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(store_.Put(row));
   entry->row = std::move(row);
   Publish(*entry);
   return Show(*entry);

@@ -114,7 +114,7 @@ Result<const HostState::EngineEntry*> HostState::FindForUpgrade(const std::strin
                      fmt::format("{} is not connected: {}", EngineName(id),
                                  status.message().empty() ? "start it" : status.message()));
   }
-  if (auto check = CheckProtocol(id, status); !check.ok()) return std::move(check).error();
+  CLEAT_TRY(CheckProtocol(id, status));
   return &found->second;
 }
 
@@ -126,11 +126,9 @@ Status HostState::CheckUpgrade(const std::string& from, const std::string& to) c
                     EngineName(to)),
         {{"field", "to"}});
   }
-  const auto source = FindForUpgrade(from);
-  if (!source.ok()) return source.error();
-  const auto target = FindForUpgrade(to);
-  if (!target.ok()) return target.error();
-  const v1::EngineStatus& status = (*target)->status;
+  CLEAT_ASSIGN(const auto source, FindForUpgrade(from));
+  CLEAT_ASSIGN(const auto target, FindForUpgrade(to));
+  const v1::EngineStatus& status = target->status;
   if (StandsBy(to) && status.stands_by_for() != EngineName(from)) {
     return RefuseFor(
         EngineName(to), v1::REASON_ENGINE_STANDS_BY,
@@ -138,14 +136,14 @@ Status HostState::CheckUpgrade(const std::string& from, const std::string& to) c
                     EngineName(to), status.stands_by_for(), EngineName(from)),
         {{"conflict", status.stands_by_for()}});
   }
-  const uint32_t moving = (*source)->status.controllers();
+  const uint32_t moving = source->status.controllers();
   if (status.controllers_max() != 0 && status.controllers() + moving > status.controllers_max()) {
     return RefuseFor(EngineName(to), v1::REASON_ENGINE_FULL,
                      fmt::format("{} takes {} controllers at most, has {}, and would get {}", EngineName(to),
                                  status.controllers_max(), status.controllers(), moving),
                      {{"limit", std::to_string(status.controllers_max())}});
   }
-  if (auto check = CheckPathsOf(from, to); !check.ok()) return check;
+  CLEAT_TRY(CheckPathsOf(from, to));
   if (!upgrade_) return Ok{};
   return RefuseFor(
       EngineName(from), v1::REASON_UPGRADE_RUNNING,
@@ -165,20 +163,17 @@ std::string HostState::ObstacleOf(const ControllerEntry& entry) const {
 }
 
 Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngineRequest& request) {
-  auto from = ParseEngineName(request.name());
-  if (!from.ok()) return std::move(from).error();
-  auto to = ParseEngineName(request.to());
-  if (!to.ok()) return std::move(to).error();
-  const auto drain_ms = DrainMs(request.drain_timeout());
-  if (!drain_ms.ok()) return drain_ms.error();
+  CLEAT_ASSIGN(auto from, ParseEngineName(request.name()));
+  CLEAT_ASSIGN(auto to, ParseEngineName(request.to()));
+  CLEAT_ASSIGN(const auto drain_ms, DrainMs(request.drain_timeout()));
 
   const std::lock_guard lock(mutex_);
-  if (auto status = CheckUpgrade(*from, *to); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckUpgrade(from, to));
   v1::UpgradeEngineResponse response;
   UpgradeIntent intent{
-      .from = *from, .to = *to, .drain_ms = *drain_ms, .cancelled = false, .controllers = {}, .status = {}};
+      .from = from, .to = to, .drain_ms = drain_ms, .cancelled = false, .controllers = {}, .status = {}};
   for (const auto& [id, entry] : controllers_) {
-    if (entry.row.engine != *from || entry.row.deleting) continue;
+    if (entry.row.engine != from || entry.row.deleting) continue;
     response.add_controllers(ControllerName(id));
     intent.controllers.push_back(id);
     const std::string obstacle = ObstacleOf(entry);
@@ -190,38 +185,35 @@ Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngi
   if (request.dry_run()) return response;
 
   v1::UpgradeStatus& status = intent.status;
-  status.set_to(EngineName(*to));
+  status.set_to(EngineName(to));
   status.set_state(v1::UPGRADE_STATE_RUNNING);
   status.set_total(static_cast<uint32_t>(intent.controllers.size()));
   *status.mutable_started_time() = google::protobuf::util::TimeUtil::GetCurrentTime();
-  if (auto stored = store_.Put(UpgradeRow{.engine = *from, .status = status}); !stored.ok()) {
-    return std::move(stored).error();
-  }
-  EngineEntry& entry = engines_[*from];
+  CLEAT_TRY(store_.Put(UpgradeRow{.engine = from, .status = status}));
+  EngineEntry& entry = engines_[from];
   entry.upgrade = status;
   entry.interrupted = false;
   upgrade_ = std::move(intent);
   changed_.upgrade = true;
-  Publish(*from, entry);
+  Publish(from, entry);
   wake_();
-  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(*from), EngineName(*to),
+  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(from), EngineName(to),
                response.controllers_size());
   return response;
 }
 
 Result<v1::Engine> HostState::CancelUpgrade(const v1::CancelUpgradeRequest& request) {
-  const auto id = ParseEngineName(request.name());
-  if (!id.ok()) return id.error();
+  CLEAT_ASSIGN(const auto id, ParseEngineName(request.name()));
   const std::lock_guard lock(mutex_);
-  const auto found = engines_.find(*id);
+  const auto found = engines_.find(id);
   if (found == engines_.end()) return NotThere(request.name());
-  if (upgrade_ && upgrade_->from == *id) {
+  if (upgrade_ && upgrade_->from == id) {
     upgrade_->cancelled = true;
     changed_.upgrade = true;
     wake_();
-    spdlog::info("upgrade of {} to {}: cancelled", EngineName(*id), EngineName(upgrade_->to));
+    spdlog::info("upgrade of {} to {}: cancelled", EngineName(id), EngineName(upgrade_->to));
   }
-  return Show(*id, found->second);
+  return Show(id, found->second);
 }
 
 // ---- The conductor's side ----
@@ -248,7 +240,7 @@ Status HostState::MoveControllers(const std::vector<Placement>& moves) {
   if (rows.empty()) return Ok{};
   std::vector<const ControllerRow*> pointers;
   for (const ControllerRow& row : rows) pointers.push_back(&row);
-  if (auto status = store_.Put(pointers); !status.ok()) return status;
+  CLEAT_TRY(store_.Put(pointers));
   for (ControllerRow& row : rows) {
     ControllerEntry& entry = *FindController(row.id);
     const std::string old = std::exchange(entry.row, std::move(row)).engine;

@@ -59,9 +59,8 @@ Result<v1::WaitResponse> HostState::Wait(const v1::WaitRequest& given,
   v1::WaitRequest request = given;
   if (request.condition() == v1::WAIT_CONDITION_UNSPECIFIED) request.set_condition(v1::WAIT_CONDITION_READY);
   if (!v1::WaitCondition_IsValid(request.condition())) return BadCondition(request);
-  const auto timeout = CheckTimeout(request.timeout());
-  if (!timeout.ok()) return timeout.error();
-  const steady_clock::time_point deadline = steady_clock::now() + *timeout;
+  CLEAT_ASSIGN(const auto timeout, CheckTimeout(request.timeout()));
+  const steady_clock::time_point deadline = steady_clock::now() + timeout;
 
   std::unique_lock lock(mutex_);
   if (waiters_ >= kWaitersMax) {

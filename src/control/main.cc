@@ -53,30 +53,27 @@ void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
 }
 
 Status Serve(const Arguments& arguments) {
-  auto options = OptionsFrom(arguments);
-  if (!options.ok()) return std::move(options).error();
+  CLEAT_ASSIGN(auto options, OptionsFrom(arguments));
   const sigset_t signals = BlockSignals();
   RaiseDescriptorLimit();
   if (const auto asked = HoldCoresFor(kShortTurnNs); !asked.ok())
     spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
-  auto manager = ServiceNotifier::FromEnvironment();
-  if (!manager.ok()) return std::move(manager).error();
+  CLEAT_ASSIGN(auto manager, ServiceNotifier::FromEnvironment());
 
-  options->on_restored = [main = pthread_self()] { pthread_kill(main, kRestored); };
+  options.on_restored = [main = pthread_self()] { pthread_kill(main, kRestored); };
   int signal = kRestored;
   for (bool first = true; signal == kRestored; first = false) {
-    const auto daemon = Daemon::Start(*options);
-    if (!daemon.ok()) return daemon.error();
-    SayWhatServes(*options, **daemon);
+    CLEAT_ASSIGN(const auto daemon, Daemon::Start(options));
+    SayWhatServes(options, *daemon);
     if (first) {
-      if (auto told = manager->Ready("API on unix:" + options->api_socket); !told.ok()) return told;
+      CLEAT_TRY(manager.Ready("API on unix:" + options.api_socket));
     }
-    while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) (*daemon)->Reload();
+    while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) daemon->Reload();
     if (signal == kRestored)
       spdlog::warn("the store was restored: everything is loaded anew; engines serve on");
   }
   spdlog::info("stopping (signal {}); engines serve on", signal);
-  if (const auto told = manager->Stopping("engines serve on"); !told.ok())
+  if (const auto told = manager.Stopping("engines serve on"); !told.ok())
     spdlog::warn("{}", told.error().message);
   return Ok{};
 }

@@ -113,9 +113,8 @@ class Migrator {
     SqlRun run(reader.get());
     int code = SQLITE_OK;
     while ((code = run.Step()) == SQLITE_ROW) {
-      auto row = values(run);
-      if (!row.ok()) return std::move(row).error();
-      rows.push_back(std::move(*row));
+      CLEAT_ASSIGN(auto row, values(run));
+      rows.push_back(std::move(row));
     }
     if (code != SQLITE_DONE) return SqlError(db_, path_, select);
     Statement writer = Prepare(replace);
@@ -151,7 +150,7 @@ Status CreateSchema1(Migrator& migrator) {
 
 // Version 2: labels, etags, a checksum a row; disks have a world wide name, attachments a target that is said aloud.
 Status GoTo2(Migrator& m) {
-  if (auto status = m.Execute(kAddColumns2); !status.ok()) return status;
+  CLEAT_TRY(m.Execute(kAddColumns2));
   auto status = m.Rewrite("SELECT id, spec, revision, deleting, reached_engine, kept_by FROM disks",
                           "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                           [&](SqlRun& run) -> Result<std::vector<SqlValue>> {
@@ -210,13 +209,12 @@ Status AddDiskColumn(Migrator& m, const char* select, int columns, const char* i
 
 // Version 3: groups, and disks' limits.
 Status GoTo3(Migrator& m) {
-  if (auto status = m.Execute(kGoTo3); !status.ok()) return status;
-  auto status = AddDiskColumn(
+  CLEAT_TRY(m.Execute(kGoTo3));
+  CLEAT_TRY(AddDiskColumn(
       m,
       "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM "
       "disks2",
-      8, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  if (!status.ok()) return status;
+      8, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   return m.Execute("DROP TABLE disks2");
 }
 
@@ -232,25 +230,23 @@ Status GoTo5(Migrator& m) {
 
 // Version 6: what the images of disks that have become larger had before.
 Status GoTo6(Migrator& m) {
-  if (auto status = m.Execute(kGoTo6); !status.ok()) return status;
-  auto status = AddDiskColumn(m,
-                              "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, "
-                              "intent_revision, limits_revision, sum FROM disks5",
-                              9, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  if (!status.ok()) return status;
+  CLEAT_TRY(m.Execute(kGoTo6));
+  CLEAT_TRY(AddDiskColumn(m,
+                          "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, "
+                          "intent_revision, limits_revision, sum FROM disks5",
+                          9, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   return m.Execute("DROP TABLE disks5");
 }
 
 // Version 7: which disk a blk controller served last. Of one that has none now it is not known: none is its last one, so that its guest
 // has to show that it has forgotten whatever it had.
 Status GoTo7(Migrator& m) {
-  if (auto status = m.Execute(kGoTo7); !status.ok()) return status;
+  CLEAT_TRY(m.Execute(kGoTo7));
   uint64_t drawn = 0;
   if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
     return ErrnoError(errno, "drawing a number for the store");
   const uint64_t number = 1 + drawn % DiskIdentity::kStoreMax;
-  if (auto status = m.Execute(fmt::format("INSERT INTO host VALUES ({})", number).c_str()); !status.ok())
-    return status;
+  CLEAT_TRY(m.Execute(fmt::format("INSERT INTO host VALUES ({})", number).c_str()));
   auto status = m.Rewrite(
       "SELECT id, spec, revision, deleting, engine, labels, intent_revision, sum, (SELECT count(*) FROM "
       "attachments "
@@ -293,7 +289,7 @@ constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {
-  if (auto status = migrator.Execute("BEGIN IMMEDIATE"); !status.ok()) return status;
+  CLEAT_TRY(migrator.Execute("BEGIN IMMEDIATE"));
   Status status = step.run(migrator);
   if (status.ok()) status = migrator.Execute(fmt::format("PRAGMA user_version = {}", step.to).c_str());
   if (status.ok()) status = migrator.Execute("COMMIT");
@@ -307,7 +303,7 @@ Status MigrateSchema(sqlite3* db, uint64_t from, const std::string& path) {
   Migrator migrator(db, path);
   for (const Step& step : kSteps) {
     if (step.to <= from) continue;
-    if (auto status = Take(migrator, step); !status.ok()) return status;
+    CLEAT_TRY(Take(migrator, step));
   }
   return Ok{};
 }

@@ -52,19 +52,17 @@ Result<std::unique_ptr<PathPolicy>> PathPolicy::Read(const std::string& lists_fi
                                                      const std::string& state_dir,
                                                      const std::string& runtime_dir) {
   PathLists defaults = PathLists::Defaults(state_dir, runtime_dir);
-  auto lists = PathLists::Read(lists_file, defaults);
-  if (!lists.ok()) return std::move(lists).error();
-  SayWhatIsOpen(*lists);
+  CLEAT_ASSIGN(auto lists, PathLists::Read(lists_file, defaults));
+  SayWhatIsOpen(lists);
   return std::unique_ptr<PathPolicy>(
-      new PathPolicy(lists_file, std::move(defaults), std::move(*lists), OwnFiles(state_dir)));
+      new PathPolicy(lists_file, std::move(defaults), std::move(lists), OwnFiles(state_dir)));
 }
 
 Status PathPolicy::Reload() {
   if (lists_file_.empty()) return Ok{};
-  auto read = PathLists::Read(lists_file_, defaults_);
-  if (!read.ok()) return std::move(read).error();
-  SayWhatIsOpen(*read);
-  auto lists = std::make_shared<const PathLists>(std::move(*read));
+  CLEAT_ASSIGN(auto read, PathLists::Read(lists_file_, defaults_));
+  SayWhatIsOpen(read);
+  auto lists = std::make_shared<const PathLists>(std::move(read));
   const std::lock_guard lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
@@ -79,8 +77,7 @@ Result<UniqueFd> PathPolicy::FindDisk(const std::string& path, const std::string
   auto found = FindListedDisk(*lists(), path, what);
   if (!found.ok()) return WithReason(found.error());
   if (own_) {
-    if (auto status = WithReason(own_->CheckNotOwn(*found, what)); !status.ok())
-      return std::move(status).error();
+    CLEAT_TRY(WithReason(own_->CheckNotOwn(*found, what)));
   }
   return found;
 }
@@ -99,8 +96,7 @@ Result<UniqueFd> PathPolicy::FolderOfNewDisk(const std::string& path, const std:
   if (!folder.ok()) return WithReason(folder.error());
   if (own_) {
     const std::string name = path.substr(path.rfind('/') + 1);
-    if (auto status = WithReason(own_->CheckNotOwnFolder(*folder, name, what)); !status.ok())
-      return std::move(status).error();
+    CLEAT_TRY(WithReason(own_->CheckNotOwnFolder(*folder, name, what)));
   }
   return folder;
 }

@@ -101,19 +101,17 @@ Result<std::optional<Datagram>> ReceiveDatagram(int socket) {
 }
 
 Result<UniqueFd> ConnectSeqpacket(const std::string& path) {
-  auto address = AddressOf(path);
-  if (!address.ok()) return std::move(address).error();
+  CLEAT_ASSIGN(auto address, AddressOf(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoError(errno, "socket");
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un)) != 0) {
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_un)) != 0) {
     return ErrnoError(errno, fmt::format("connect to '{}'", path));
   }
   return socket;
 }
 
 Result<UniqueFd> ListenSeqpacket(const std::string& path) {
-  auto address = AddressOf(path);
-  if (!address.ok()) return std::move(address).error();
+  CLEAT_ASSIGN(auto address, AddressOf(path));
   if (ConnectSeqpacket(path).ok()) {
     return Error(ErrorCode::kFailedPrecondition,
                  fmt::format("somebody listens on '{}' already: stop it, or choose another path", path));
@@ -123,7 +121,7 @@ Result<UniqueFd> ListenSeqpacket(const std::string& path) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoError(errno, "socket");
   const mode_t mask = umask(0177);
-  const int bound = bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un));
+  const int bound = bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_un));
   const int bind_errno = errno;
   umask(mask);
   if (bound != 0) return ErrnoError(bind_errno, fmt::format("can't listen on '{}'", path));

@@ -81,10 +81,10 @@ grpc::Status Send(const StoreBackup& backup, grpc::ServerWriter<v1::BackupStoreR
 Result<std::unique_ptr<StoreUpload>> Receive(grpc::ServerReader<v1::RestoreStoreRequest>& reader,
                                              const std::string& store_folder, uint64_t size_bytes) {
   auto upload = StoreUpload::Make(store_folder, size_bytes);
-  if (!upload.ok()) return upload;
+  CLEAT_TRY(upload);
   v1::RestoreStoreRequest piece;
   while (reader.Read(&piece)) {
-    if (auto status = (*upload)->Write(piece.data()); !status.ok()) return std::move(status).error();
+    CLEAT_TRY((*upload)->Write(piece.data()));
   }
   return upload;
 }
@@ -97,7 +97,7 @@ grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateD
   const PlainKeys keys(const_cast<v1::CreateDiskRequest*>(request)->mutable_disk());
   return gate_.Pass(*context, kMethod, DiskName(request->disk_id()), reply,
                     [&](const Caller& caller) -> Result<v1::Disk> {
-                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      CLEAT_TRY(keys.Check(caller));
                       return state_.CreateDisk(*request);
                     });
 }
@@ -147,7 +147,7 @@ grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::Crea
   const PlainKeys keys(const_cast<v1::CreateClusterRequest*>(request)->mutable_cluster());
   return gate_.Pass(*context, kMethod, ClusterName(request->cluster_id()), reply,
                     [&](const Caller& caller) -> Result<v1::Cluster> {
-                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      CLEAT_TRY(keys.Check(caller));
                       return state_.CreateCluster(*request);
                     });
 }
@@ -170,7 +170,7 @@ grpc::Status Service::UpdateCluster(grpc::ServerContext* context, const v1::Upda
   const PlainKeys keys(const_cast<v1::UpdateClusterRequest*>(request)->mutable_cluster());
   return gate_.Pass(*context, kMethod, request->cluster().name(), reply,
                     [&](const Caller& caller) -> Result<v1::Cluster> {
-                      if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+                      CLEAT_TRY(keys.Check(caller));
                       return state_.UpdateCluster(*request);
                     });
 }
@@ -315,7 +315,7 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   return gate_.Pass(
       *context, method, request->dry_run() ? "dry run" : "host", reply,
       [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {
-        if (auto status = keys.Check(caller); !status.ok()) return std::move(status).error();
+        CLEAT_TRY(keys.Check(caller));
         const std::unique_lock lock(apply_mutex_, std::try_to_lock);
         if (!lock.owns_lock()) {
           return Refuse(v1::REASON_RESOURCE_BUSY, "another ApplyHost is under way: retry in a moment");
@@ -355,14 +355,12 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
         v1::RestoreStoreRequest first;
         if (!reader->Read(&first) || !first.has_options())
           return Refuse(v1::REASON_INVALID_FIELD, "options: they come first", {{"field", "options"}});
-        auto upload = Receive(*reader, state_.store_folder(), first.options().size_bytes());
-        if (!upload.ok()) return std::move(upload).error();
+        CLEAT_ASSIGN(auto upload, Receive(*reader, state_.store_folder(), first.options().size_bytes()));
         // The stream's end looks like its caller's.
         if (context->IsCancelled())
           return Error(ErrorCode::kCancelled, "the caller has gone: nothing was changed");
-        if (auto checked = (*upload)->Finish(state_.keyring()); !checked.ok())
-          return std::move(checked).error();
-        auto answer = state_.RestoreStore(**upload, first.options());
+        CLEAT_TRY(upload->Finish(state_.keyring()));
+        auto answer = state_.RestoreStore(*upload, first.options());
         restored = answer.ok() && !first.options().dry_run();
         return answer;
       });
@@ -399,7 +397,7 @@ grpc::Status Service::GetStats(grpc::ServerContext* context, const v1::GetStatsR
   return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::GetStatsResponse> {
     auto stats = counters_.Stats(*request);
     if (!stats.ok() || stats->disks_size() > 0) return stats;
-    if (auto status = CheckExists(request->name()); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(CheckExists(request->name()));
     return stats;
   });
 }
@@ -411,7 +409,7 @@ grpc::Status Service::ListSlowRequests(grpc::ServerContext* context,
   return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::ListSlowRequestsResponse> {
     auto slow = slow_.List(*request);
     if (!slow.ok() || slow->requests_size() > 0) return slow;
-    if (auto status = CheckExists(request->name()); !status.ok()) return std::move(status).error();
+    CLEAT_TRY(CheckExists(request->name()));
     return slow;
   });
 }

@@ -173,7 +173,7 @@ void SlowWatch::Tell(Budget& budget, bool warning, const char* what, uint64_t no
 }
 
 Result<v1::ListSlowRequestsResponse> SlowWatch::List(const v1::ListSlowRequestsRequest& request) const {
-  if (auto status = CheckStatsName(request.name()); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(CheckStatsName(request.name()));
   if (request.limit() < 0 || request.limit() > static_cast<int>(kRequestsMax)) {
     return Refuse(v1::REASON_INVALID_FIELD, fmt::format("limit must be from 0 to {}", kRequestsMax),
                   {{"field", "limit"}});

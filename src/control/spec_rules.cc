@@ -118,8 +118,7 @@ Status CompleteEncryption(std::string_view disk, uint32_t logical_block_bytes, v
   if (encryption->cipher() == v1::CIPHER_UNSPECIFIED) encryption->set_cipher(v1::CIPHER_AES_256_XTS);
   if (encryption->data_unit_bytes() == 0) encryption->set_data_unit_bytes(kSmallBlockBytes);
   const bool known = v1::Cipher_IsValid(encryption->cipher());
-  if (auto status = CheckEnum(disk, "encryption.cipher", encryption->cipher(), known); !status.ok())
-    return status;
+  CLEAT_TRY(CheckEnum(disk, "encryption.cipher", encryption->cipher(), known));
   const uint32_t unit = encryption->data_unit_bytes();
   if (unit != kSmallBlockBytes && unit != kLargeBlockBytes) {
     return Invalid(disk, "spec.encryption.data_unit_bytes",
@@ -164,7 +163,7 @@ Result<std::string> CompletePath(std::string_view resource, std::string_view fie
 }
 
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec) {
-  if (auto status = CompleteLimits(GroupName(id), spec.mutable_limits()); !status.ok()) return status.error();
+  CLEAT_TRY(CompleteLimits(GroupName(id), spec.mutable_limits()));
   if (spec.limits().ByteSizeLong() == 0) spec.clear_limits();
   return spec;
 }
@@ -177,35 +176,31 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   if (spec.wwn().empty()) spec.set_wwn(DefaultWwn(id));
   if (spec.access_mode() == v1::ACCESS_MODE_UNSPECIFIED) spec.set_access_mode(v1::ACCESS_MODE_ONE_WRITER);
 
-  if (auto status = CheckBlocks(disk, spec); !status.ok()) return status.error();
-  if (auto status = CheckSerial(disk, spec.serial()); !status.ok()) return status.error();
-  if (auto status = CompleteWwn(disk, spec.mutable_wwn()); !status.ok()) return status.error();
+  CLEAT_TRY(CheckBlocks(disk, spec));
+  CLEAT_TRY(CheckSerial(disk, spec.serial()));
+  CLEAT_TRY(CompleteWwn(disk, spec.mutable_wwn()));
   const bool mode_known = v1::AccessMode_IsValid(spec.access_mode());
-  if (auto status = CheckEnum(disk, "access_mode", spec.access_mode(), mode_known); !status.ok()) {
-    return status.error();
-  }
+  CLEAT_TRY(CheckEnum(disk, "access_mode", spec.access_mode(), mode_known));
   if (spec.has_fault()) {
-    if (auto status = CheckFault(disk, spec.fault()); !status.ok()) return status.error();
+    CLEAT_TRY(CheckFault(disk, spec.fault()));
   }
   if (spec.has_limits()) {
-    if (auto status = CompleteLimits(disk, spec.mutable_limits()); !status.ok()) return status.error();
+    CLEAT_TRY(CompleteLimits(disk, spec.mutable_limits()));
     if (spec.limits().ByteSizeLong() == 0) spec.clear_limits();
   }
   if (spec.has_encryption()) {
-    auto status = CompleteEncryption(disk, spec.logical_block_bytes(), spec.mutable_encryption());
-    if (!status.ok()) return status.error();
+    CLEAT_TRY(CompleteEncryption(disk, spec.logical_block_bytes(), spec.mutable_encryption()));
   }
   if (spec.backend_case() == v1::DiskSpec::BACKEND_NOT_SET) {
     return Invalid(disk, "spec.backend",
                    fmt::format("{}: no back end: set one of null, memory, file, rbd", disk));
   }
   if (spec.has_file()) {
-    auto path = CompletePath(disk, "file.path", spec.file().path(), kFilePathBytesMax);
-    if (!path.ok()) return std::move(path).error();
-    spec.mutable_file()->set_path(*path);
+    CLEAT_ASSIGN(auto path, CompletePath(disk, "file.path", spec.file().path(), kFilePathBytesMax));
+    spec.mutable_file()->set_path(path);
   }
   if (spec.has_rbd()) {
-    if (auto status = CheckRbd(disk, spec.rbd()); !status.ok()) return status.error();
+    CLEAT_TRY(CheckRbd(disk, spec.rbd()));
   }
   return spec;
 }
@@ -217,20 +212,16 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
   if (spec.queues() == 0) spec.set_queues(1);
 
   const bool type_known = v1::ControllerType_IsValid(spec.type());
-  if (auto status = CheckEnum(controller, "type", spec.type(), type_known); !status.ok())
-    return status.error();
+  CLEAT_TRY(CheckEnum(controller, "type", spec.type(), type_known));
   const bool mode_known = v1::SocketMode_IsValid(spec.socket_mode());
-  if (auto status = CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known); !status.ok()) {
-    return status.error();
-  }
+  CLEAT_TRY(CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known));
   if (spec.queues() > kQueuesMax) {
     return Invalid(
         controller, "spec.queues",
         fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
   }
-  auto path = CompletePath(controller, "socket_path", spec.socket_path(), kSocketPathBytesMax);
-  if (!path.ok()) return std::move(path).error();
-  spec.set_socket_path(*path);
+  CLEAT_ASSIGN(auto path, CompletePath(controller, "socket_path", spec.socket_path(), kSocketPathBytesMax));
+  spec.set_socket_path(path);
   if (!spec.engine().empty()) {
     auto engine = ParseEngineName(spec.engine());
     if (!engine.ok())
@@ -262,7 +253,7 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
         fmt::format("{}: target is {}: it must be 0 to {}", name, spec.target(), kScsiTargets - 1));
   }
   const bool mode_known = v1::AttachmentMode_IsValid(spec.mode());
-  if (auto status = CheckEnum(name, "mode", spec.mode(), mode_known); !status.ok()) return status.error();
+  CLEAT_TRY(CheckEnum(name, "mode", spec.mode(), mode_known));
   if (spec.mode() != v1::ATTACHMENT_MODE_INCOMING) spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
   return spec;
 }

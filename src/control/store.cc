@@ -200,7 +200,7 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   std::unique_ptr<Store> store(new Store(std::move(lock), db, path));
   Status status = code == SQLITE_OK ? store->Prepare(expected) : Status(store->Failed("open"));
   umask(mask);
-  if (!status.ok()) return std::move(status).error();
+  CLEAT_TRY(status);
   return store;
 }
 
@@ -209,10 +209,10 @@ Status Store::Prepare(bool expected) {
   // are destroyed with their disk.
   for (const char* sql : {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL",
                           "PRAGMA synchronous = FULL", "PRAGMA secure_delete = ON"}) {
-    if (auto status = Execute(sql); !status.ok()) return status;
+    CLEAT_TRY(Execute(sql));
   }
   const auto version = Number("PRAGMA user_version");
-  if (!version.ok()) return version.error();
+  CLEAT_TRY(version);
   if (*version > kSchemaVersion) {
     return Error(
         ErrorCode::kFailedPrecondition,
@@ -220,19 +220,18 @@ Status Store::Prepare(bool expected) {
                     "version, or restore a copy made before the upgrade",
                     path_, *version, kSchemaVersion));
   }
-  if (auto status = CheckIntegrity(); !status.ok()) return status;
-  const auto tables = Number("SELECT count(*) FROM sqlite_master");
-  if (!tables.ok()) return tables.error();
-  if (*version == 0 && (expected || *tables != 0)) return Damaged(path_, "it has no schema version");
-  if (auto status = CheckApplication(); !status.ok()) return status;
+  CLEAT_TRY(CheckIntegrity());
+  CLEAT_ASSIGN(const auto tables, Number("SELECT count(*) FROM sqlite_master"));
+  if (*version == 0 && (expected || tables != 0)) return Damaged(path_, "it has no schema version");
+  CLEAT_TRY(CheckApplication());
   if (*version < kSchemaVersion) {
-    if (auto status = MigrateSchema(db_, *version, path_); !status.ok()) return status;
+    CLEAT_TRY(MigrateSchema(db_, *version, path_));
     spdlog::info("store '{}': schema {}, was {}", path_, kSchemaVersion, *version);
     // The schema itself is in the file from now on, not in the log beside it.
-    if (auto status = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !status.ok()) return status;
+    CLEAT_TRY(Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
   }
   const auto number = Number("SELECT number FROM host");
-  if (!number.ok()) return number.error();
+  CLEAT_TRY(number);
   if (*number == 0 || *number > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
   number_ = *number;
   if (!expected && (pwrite(lock_.get(), kMark, sizeof(kMark) - 1, 0) < 0 || fsync(lock_.get()) != 0)) {
@@ -243,11 +242,10 @@ Status Store::Prepare(bool expected) {
 
 // A store of schema 7 or older has no application_id yet.
 Status Store::CheckApplication() {
-  const auto id = Number("PRAGMA application_id");
-  if (!id.ok()) return id.error();
-  if (*id == kApplicationId) return Ok{};
-  if (*id != 0)
-    return Damaged(path_, fmt::format("it is another program's database (application_id {:#x})", *id));
+  CLEAT_ASSIGN(const auto id, Number("PRAGMA application_id"));
+  if (id == kApplicationId) return Ok{};
+  if (id != 0)
+    return Damaged(path_, fmt::format("it is another program's database (application_id {:#x})", id));
   return Execute(fmt::format("PRAGMA application_id = {}", kApplicationId).c_str());
 }
 
@@ -267,18 +265,16 @@ Status Store::CopyInto(sqlite3* copy) {
 }
 
 Status Store::CheckIntegrity() {
-  auto run = Prepared("PRAGMA quick_check(1)");
-  if (!run.ok()) return std::move(run).error();
-  if (run->Step() != SQLITE_ROW) return Failed("PRAGMA quick_check");
-  const std::string verdict = run->Bytes(0);
+  CLEAT_ASSIGN(auto run, Prepared("PRAGMA quick_check(1)"));
+  if (run.Step() != SQLITE_ROW) return Failed("PRAGMA quick_check");
+  const std::string verdict = run.Bytes(0);
   return verdict == "ok" ? Status(Ok{}) : Status(Damaged(path_, "the file is damaged: " + verdict));
 }
 
 Result<uint64_t> Store::Number(const char* sql) {
-  auto run = Prepared(sql);
-  if (!run.ok()) return std::move(run).error();
-  if (run->Step() != SQLITE_ROW) return Failed(sql);
-  return run->Number(0);
+  CLEAT_ASSIGN(auto run, Prepared(sql));
+  if (run.Step() != SQLITE_ROW) return Failed(sql);
+  return run.Number(0);
 }
 
 Error Store::Failed(const char* sql) {
@@ -304,11 +300,10 @@ Result<SqlRun> Store::Prepared(const char* sql) {
 }
 
 Status Store::Step(const char* sql, const std::vector<SqlValue>& values) {
-  auto run = Prepared(sql);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(sql));
   int position = 0;
-  for (const SqlValue& value : values) CLEAT_CHECK(run->Bind(++position, value) == SQLITE_OK);
-  return run->Step() == SQLITE_DONE ? Status(Ok{}) : Status(Failed(sql));
+  for (const SqlValue& value : values) CLEAT_CHECK(run.Bind(++position, value) == SQLITE_OK);
+  return run.Step() == SQLITE_DONE ? Status(Ok{}) : Status(Failed(sql));
 }
 
 Status Store::Noted(Status status) {
@@ -329,13 +324,13 @@ Status Store::CheckNotReplaced() const {
 
 Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
   const std::lock_guard lock(mutex_);
-  if (auto status = CheckNotReplaced(); !status.ok()) return status;
+  CLEAT_TRY(CheckNotReplaced());
   return Noted(Step(sql, values));
 }
 
 Status Store::InTransaction(const std::function<Status()>& work) {
   const std::lock_guard lock(mutex_);
-  if (auto status = CheckNotReplaced(); !status.ok()) return status;
+  CLEAT_TRY(CheckNotReplaced());
   Status status = Step(kBegin, {});
   if (status.ok()) status = work();
   if (status.ok()) status = Step(kCommit, {});
@@ -460,7 +455,7 @@ Result<uint64_t> Store::NextRevision() {
 
 Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
   auto rows = Load();
-  if (!rows.ok()) return rows.error();
+  CLEAT_TRY(rows);
   return InTransaction([&] {
     Status status = Step(kSetNextRevision, {next});
     if (status.ok()) status = Step(kEraseLost, {});
@@ -479,7 +474,7 @@ Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
 
 Status Store::Replace(Store& restored) {
   const std::scoped_lock lock(mutex_, restored.mutex_);
-  if (auto status = CheckNotReplaced(); !status.ok()) return status;
+  CLEAT_TRY(CheckNotReplaced());
   sqlite3_backup* const copy = sqlite3_backup_init(db_, "main", restored.db_, "main");
   if (copy == nullptr) return Failed("restoring");
   // All pages in one step: it commits at its end, and a copy that ends before is undone.
@@ -492,32 +487,29 @@ Status Store::Replace(Store& restored) {
 
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
   const std::lock_guard lock(mutex_);
-  if (auto status = CheckNotReplaced(); !status.ok()) return std::move(status).error();
-  auto run = Prepared(kReserveRevisions);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_TRY(CheckNotReplaced());
+  CLEAT_ASSIGN(auto run, Prepared(kReserveRevisions));
   const SqlValue value(count);
-  CLEAT_CHECK(run->Bind(1, value) == SQLITE_OK && run->Bind(2, value) == SQLITE_OK);
-  if (run->Step() != SQLITE_ROW) return Failed(kReserveRevisions);
-  const uint64_t first = run->Number(0);
+  CLEAT_CHECK(run.Bind(1, value) == SQLITE_OK && run.Bind(2, value) == SQLITE_OK);
+  if (run.Step() != SQLITE_ROW) return Failed(kReserveRevisions);
+  const uint64_t first = run.Number(0);
   // The row comes before the commit.
-  if (run->Step() != SQLITE_DONE) return Failed(kReserveRevisions);
+  if (run.Step() != SQLITE_DONE) return Failed(kReserveRevisions);
   return first;
 }
 
 Result<Rows> Store::Load() {
   const std::lock_guard lock(mutex_);
   Rows rows;
-  if (auto status = LoadDisks(rows.disks); !status.ok()) return status.error();
-  if (auto status = LoadDeletedDisks(rows.deleted_disks); !status.ok()) return status.error();
-  if (auto status = LoadGroups(rows.groups); !status.ok()) return status.error();
-  if (auto status = LoadClusters(rows.clusters); !status.ok()) return status.error();
-  if (auto status = LoadControllers(rows.controllers); !status.ok()) return status.error();
-  if (auto status = LoadAttachments(rows.attachments); !status.ok()) return status.error();
-  if (auto status = LoadUpgrades(rows.upgrades); !status.ok()) return status.error();
-  if (auto status = LoadLost(rows.lost); !status.ok()) return status.error();
-  const auto checked_from = Number(kPathsCheckedFrom);
-  if (!checked_from.ok()) return checked_from.error();
-  rows.paths_checked_from = *checked_from;
+  CLEAT_TRY(LoadDisks(rows.disks));
+  CLEAT_TRY(LoadDeletedDisks(rows.deleted_disks));
+  CLEAT_TRY(LoadGroups(rows.groups));
+  CLEAT_TRY(LoadClusters(rows.clusters));
+  CLEAT_TRY(LoadControllers(rows.controllers));
+  CLEAT_TRY(LoadAttachments(rows.attachments));
+  CLEAT_TRY(LoadUpgrades(rows.upgrades));
+  CLEAT_TRY(LoadLost(rows.lost));
+  CLEAT_ASSIGN(rows.paths_checked_from, Number(kPathsCheckedFrom));
   return rows;
 }
 
@@ -527,132 +519,123 @@ Status Store::CheckRow(SqlRun& run, int columns, bool parsed, const std::string&
 }
 
 Status Store::LoadDisks(std::vector<DiskRow>& rows) {
-  auto run = Prepared(kLoadDisks);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadDisks));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     DiskRow& row = rows.emplace_back();
-    const bool parsed = ReadDisk(*run, row);
+    const bool parsed = ReadDisk(run, row);
     const std::string what = fmt::format("disk '{}'", row.id);
-    if (auto status = CheckRow(*run, 10, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 10, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
 }
 
 Status Store::LoadDeletedDisks(std::vector<DeletedDiskRow>& rows) {
-  auto run = Prepared(kLoadDeletedDisks);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadDeletedDisks));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     DeletedDiskRow& row = rows.emplace_back();
-    const bool parsed = ReadDisk(*run, row.disk);
-    row.delete_time_s = run->Number(10);
-    row.purge_time_s = run->Number(11);
+    const bool parsed = ReadDisk(run, row.disk);
+    row.delete_time_s = run.Number(10);
+    row.purge_time_s = run.Number(11);
     const std::string what = fmt::format("deleted disk '{}'", row.disk.id);
-    if (auto status = CheckRow(*run, 12, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 12, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDeletedDisks));
 }
 
 Status Store::LoadGroups(std::vector<GroupRow>& rows) {
-  auto run = Prepared(kLoadGroups);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadGroups));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     GroupRow& row = rows.emplace_back();
-    row.id = run->Bytes(0);
-    const bool parsed =
-        row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id) && run->Number(3) < kGroupsMax;
-    row.revision = run->Number(2);
-    row.slot = static_cast<uint32_t>(run->Number(3));
-    row.labels = SplitLabels(run->Bytes(4));
-    row.intent_revision = run->Number(5);
-    row.limits_revision = run->Number(6);
+    row.id = run.Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && run.Number(3) < kGroupsMax;
+    row.revision = run.Number(2);
+    row.slot = static_cast<uint32_t>(run.Number(3));
+    row.labels = SplitLabels(run.Bytes(4));
+    row.intent_revision = run.Number(5);
+    row.limits_revision = run.Number(6);
     const std::string what = fmt::format("group '{}'", row.id);
-    if (auto status = CheckRow(*run, 7, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 7, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadGroups));
 }
 
 Status Store::LoadClusters(std::vector<ClusterRow>& rows) {
-  auto run = Prepared(kLoadClusters);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadClusters));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     ClusterRow& row = rows.emplace_back();
-    row.id = run->Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
-    row.revision = run->Number(2);
-    row.labels = SplitLabels(run->Bytes(3));
-    row.intent_revision = run->Number(4);
-    row.spec_revision = run->Number(5);
+    row.id = run.Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+    row.revision = run.Number(2);
+    row.labels = SplitLabels(run.Bytes(3));
+    row.intent_revision = run.Number(4);
+    row.spec_revision = run.Number(5);
     const std::string what = fmt::format("cluster '{}'", row.id);
-    if (auto status = CheckRow(*run, 6, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 6, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadClusters));
 }
 
 Status Store::LoadControllers(std::vector<ControllerRow>& rows) {
-  auto run = Prepared(kLoadControllers);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadControllers));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     ControllerRow& row = rows.emplace_back();
-    row.id = run->Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run->Bytes(1)) && IsId(row.id);
-    row.revision = run->Number(2);
-    row.deleting = run->Number(3) != 0;
-    row.engine = run->Bytes(4);
-    row.labels = SplitLabels(run->Bytes(5));
-    row.intent_revision = run->Number(6);
-    row.last_disk = DiskIdentity(run->Number(7));
-    row.last_disk_name = run->Bytes(8);
+    row.id = run.Bytes(0);
+    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+    row.revision = run.Number(2);
+    row.deleting = run.Number(3) != 0;
+    row.engine = run.Bytes(4);
+    row.labels = SplitLabels(run.Bytes(5));
+    row.intent_revision = run.Number(6);
+    row.last_disk = DiskIdentity(run.Number(7));
+    row.last_disk_name = run.Bytes(8);
     const std::string what = fmt::format("controller '{}'", row.id);
-    if (auto status = CheckRow(*run, 9, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 9, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadControllers));
 }
 
 Status Store::LoadAttachments(std::vector<AttachmentRow>& rows) {
-  auto run = Prepared(kLoadAttachments);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadAttachments));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     AttachmentRow& row = rows.emplace_back();
-    row.controller = run->Bytes(0);
-    row.id = run->Bytes(1);
-    const bool parsed = row.spec.ParseFromString(run->Bytes(2)) && IsId(row.id);
-    row.revision = run->Number(3);
-    row.deleting = run->Number(4) != 0;
-    row.intent_revision = run->Number(5);
+    row.controller = run.Bytes(0);
+    row.id = run.Bytes(1);
+    const bool parsed = row.spec.ParseFromString(run.Bytes(2)) && IsId(row.id);
+    row.revision = run.Number(3);
+    row.deleting = run.Number(4) != 0;
+    row.intent_revision = run.Number(5);
     const std::string what = fmt::format("attachment '{}' of controller '{}'", row.id, row.controller);
-    if (auto status = CheckRow(*run, 6, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 6, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadAttachments));
 }
 
 Status Store::LoadUpgrades(std::vector<UpgradeRow>& rows) {
-  auto run = Prepared(kLoadUpgrades);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadUpgrades));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
+  while ((code = run.Step()) == SQLITE_ROW) {
     UpgradeRow& row = rows.emplace_back();
-    row.engine = run->Bytes(0);
-    const bool parsed = row.status.ParseFromString(run->Bytes(1)) && IsId(row.engine);
+    row.engine = run.Bytes(0);
+    const bool parsed = row.status.ParseFromString(run.Bytes(1)) && IsId(row.engine);
     const std::string what = fmt::format("the upgrade of engine '{}'", row.engine);
-    if (auto status = CheckRow(*run, 2, parsed, what); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 2, parsed, what));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadUpgrades));
 }
 
 Status Store::LoadLost(std::vector<LostRevisions>& rows) {
-  auto run = Prepared(kLoadLost);
-  if (!run.ok()) return std::move(run).error();
+  CLEAT_ASSIGN(auto run, Prepared(kLoadLost));
   int code = SQLITE_OK;
-  while ((code = run->Step()) == SQLITE_ROW) {
-    const LostRevisions& row = rows.emplace_back(LostRevisions{run->Number(0), run->Number(1)});
+  while ((code = run.Step()) == SQLITE_ROW) {
+    const LostRevisions& row = rows.emplace_back(LostRevisions{run.Number(0), run.Number(1)});
     const bool parsed = row.first < row.until;
-    if (auto status = CheckRow(*run, 2, parsed, "lost revisions"); !status.ok()) return status;
+    CLEAT_TRY(CheckRow(run, 2, parsed, "lost revisions"));
   }
   return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadLost));
 }

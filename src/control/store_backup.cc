@@ -108,7 +108,7 @@ Status DescribeCopy(TemporaryDatabase& copy, v1::StoreInfo& info) {
   if (auto status = copy.Read("SELECT spec FROM disks UNION ALL SELECT spec FROM deleted_disks", disk_key);
       !status.ok())
     return status;
-  if (auto status = copy.Read("SELECT spec FROM clusters", cluster_key); !status.ok()) return status;
+  CLEAT_TRY(copy.Read("SELECT spec FROM clusters", cluster_key));
   for (const std::string& kek : keks) info.add_key_encryption_keys(kek);
   info.mutable_time()->set_seconds(static_cast<int64_t>(SecondsSince1970()));
   return copy.Read(
@@ -122,11 +122,10 @@ Status DescribeCopy(TemporaryDatabase& copy, v1::StoreInfo& info) {
 
 Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
   TemporaryDatabase copy(store.folder());
-  if (auto status = copy.Open(); !status.ok()) return std::move(status).error();
-  if (auto status = store.CopyInto(copy.db()); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(copy.Open());
+  CLEAT_TRY(store.CopyInto(copy.db()));
   // One file, complete without a log beside it.
-  if (auto status = copy.Execute("PRAGMA journal_mode = DELETE"); !status.ok())
-    return std::move(status).error();
+  CLEAT_TRY(copy.Execute("PRAGMA journal_mode = DELETE"));
   // What was written while it was being copied is newer than `newest`.
   const std::string go_on = fmt::format(
       "UPDATE revisions SET next = 1 + max({}, (SELECT ifnull(max(r), 0) FROM (SELECT intent_revision AS r "
@@ -137,10 +136,10 @@ Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
       "intent_revision FROM "
       "controllers UNION ALL SELECT intent_revision FROM attachments)))",
       newest);
-  if (auto status = copy.Execute(go_on.c_str()); !status.ok()) return std::move(status).error();
-  if (auto status = CheckCopy(copy); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(copy.Execute(go_on.c_str()));
+  CLEAT_TRY(CheckCopy(copy));
   StoreBackup backup;
-  if (auto status = DescribeCopy(copy, backup.info); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(DescribeCopy(copy, backup.info));
   backup.file = UniqueFd(open(copy.path().c_str(), O_RDONLY | O_CLOEXEC));
   struct stat file {};
   if (!backup.file.valid() || fstat(backup.file.get(), &file) != 0)
@@ -151,10 +150,9 @@ Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
 
 Result<std::string> KeepBeside(Store& store) {
   TemporaryDatabase copy(store.folder());
-  if (auto status = copy.Open(); !status.ok()) return std::move(status).error();
-  if (auto status = store.CopyInto(copy.db()); !status.ok()) return std::move(status).error();
-  if (auto status = copy.Execute("PRAGMA journal_mode = DELETE"); !status.ok())
-    return std::move(status).error();
+  CLEAT_TRY(copy.Open());
+  CLEAT_TRY(store.CopyInto(copy.db()));
+  CLEAT_TRY(copy.Execute("PRAGMA journal_mode = DELETE"));
   const UniqueFd file(open(copy.path().c_str(), O_RDONLY | O_CLOEXEC));
   const UniqueFd folder(open(store.folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string name =

@@ -57,9 +57,8 @@ class SentFile {
     return run.Bytes(0);
   }
   Result<uint64_t> AskNumber(const char* sql) {
-    auto answer = Ask(sql);
-    if (!answer.ok()) return std::move(answer).error();
-    return std::strtoull(answer->c_str(), nullptr, 10);
+    CLEAT_ASSIGN(auto answer, Ask(sql));
+    return std::strtoull(answer.c_str(), nullptr, 10);
   }
 
  private:
@@ -244,27 +243,26 @@ Status StoreUpload::Write(std::string_view data) {
 
 Status StoreUpload::CheckFile() {
   SentFile file;
-  if (auto status = file.Open(fmt::format("{}/{}", folder_, Store::kFileName)); !status.ok()) return status;
+  CLEAT_TRY(file.Open(fmt::format("{}/{}", folder_, Store::kFileName)));
   const auto version = file.AskNumber("PRAGMA user_version");
-  if (!version.ok()) return version.error();
-  const auto application = file.AskNumber("PRAGMA application_id");
-  if (!application.ok()) return application.error();
-  if (*version == 0 || (*application != 0 && *application != Store::kApplicationId))
+  CLEAT_TRY(version);
+  CLEAT_ASSIGN(const auto application, file.AskNumber("PRAGMA application_id"));
+  if (*version == 0 || (application != 0 && application != Store::kApplicationId))
     return Unusable("it is another program's database, not a store of cleatd's");
   if (*version > kSchemaVersion) {
     return Unusable(fmt::format("it is of a newer cleatd (schema {}, this one knows {}): start that version",
                                 *version, kSchemaVersion));
   }
   // cleatd makes none. They would change rows behind the checks of what the rows say.
-  const auto active = file.AskNumber(
-      "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE "
-      "VIRTUAL%'");
-  if (!active.ok()) return active.error();
-  if (*active != 0)
+  CLEAT_ASSIGN(
+      const auto active,
+      file.AskNumber(
+          "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE "
+          "VIRTUAL%'"));
+  if (active != 0)
     return Unusable("it has triggers, views or virtual tables, which no store of cleatd's has");
-  const auto verdict = file.Ask("PRAGMA integrity_check(1)");
-  if (!verdict.ok()) return verdict.error();
-  if (*verdict != "ok") return Unusable(fmt::format("it is damaged ({})", *verdict));
+  CLEAT_ASSIGN(const auto verdict, file.Ask("PRAGMA integrity_check(1)"));
+  if (verdict != "ok") return Unusable(fmt::format("it is damaged ({})", verdict));
   schema_ = static_cast<uint32_t>(*version);
   return Ok{};
 }
@@ -292,7 +290,7 @@ Status StoreUpload::Finish(const keys::Keyring* keyring) {
   if (written_bytes_ != size_bytes_)
     return Unusable(fmt::format("{} of its {} bytes have come", written_bytes_, size_bytes_));
   file_.Reset();
-  if (auto status = CheckFile(); !status.ok()) return status;
+  CLEAT_TRY(CheckFile());
   auto store = Store::Open(folder_);
   if (!store.ok()) return Unusable(store.error().message);
   store_ = std::move(*store);
@@ -300,9 +298,7 @@ Status StoreUpload::Finish(const keys::Keyring* keyring) {
   if (!rows.ok()) return Unusable(rows.error().message);
   rows_ = std::move(*rows);
   // Before CheckLoads, which may take some.
-  const auto next = store_->NextRevision();
-  if (!next.ok()) return next.error();
-  next_revision_ = *next;
+  CLEAT_ASSIGN(next_revision_, store_->NextRevision());
   if (auto status = HostState::CheckLoads(*store_); !status.ok()) return Unusable(status.error().message);
   return CheckKeys(keyring);
 }

@@ -63,24 +63,20 @@ struct Pem {
 
 Result<Pem> ReadAndCheck(const TlsFiles& files) {
   auto certificate = ReadPem(files.certificate);
-  if (!certificate.ok()) return std::move(certificate).error();
-  auto key_text = ReadPem(files.key);
-  if (!key_text.ok()) return std::move(key_text).error();
-  auto client_ca = ReadPem(files.client_ca);
-  if (!client_ca.ok()) return std::move(client_ca).error();
+  CLEAT_TRY(certificate);
+  CLEAT_ASSIGN(auto key_text, ReadPem(files.key));
+  CLEAT_ASSIGN(auto client_ca, ReadPem(files.client_ca));
 
-  auto own = CheckCertificates(files.certificate, *certificate);
-  if (!own.ok()) return std::move(own).error();
-  if (auto ca = CheckCertificates(files.client_ca, *client_ca); !ca.ok()) return std::move(ca).error();
-  const Bio bio = BioOf(*key_text);
+  CLEAT_ASSIGN(auto own, CheckCertificates(files.certificate, *certificate));
+  CLEAT_TRY(CheckCertificates(files.client_ca, client_ca));
+  const Bio bio = BioOf(key_text);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
   if (key == nullptr) return Bad(files.key, "it is not a private key in PEM (without a passphrase)");
-  if (X509_check_private_key(own->get(), key.get()) != 1) {
+  if (X509_check_private_key(own.get(), key.get()) != 1) {
     return Bad(files.key, fmt::format("it is not the key of the certificate in '{}'", files.certificate));
   }
-  return Pem{.certificate = std::move(*certificate),
-             .key = std::move(*key_text),
-             .client_ca = std::move(*client_ca)};
+  return Pem{
+      .certificate = std::move(*certificate), .key = std::move(key_text), .client_ca = std::move(client_ca)};
 }
 
 }  // namespace
@@ -132,15 +128,14 @@ TlsCertificates::~TlsCertificates() = default;
 
 Result<std::shared_ptr<TlsCertificates>> TlsCertificates::Load(const TlsFiles& files) {
   std::shared_ptr<TlsCertificates> certificates(new TlsCertificates(files));
-  if (auto status = certificates->Reload(); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(certificates->Reload());
   return certificates;
 }
 
 Status TlsCertificates::Reload() {
-  auto pem = ReadAndCheck(files_);
-  if (!pem.ok()) return std::move(pem).error();
+  CLEAT_ASSIGN(auto pem, ReadAndCheck(files_));
   const std::lock_guard lock(state_->mutex);
-  state_->pem = std::move(*pem);
+  state_->pem = std::move(pem);
   state_->fresh = true;
   return Ok{};
 }

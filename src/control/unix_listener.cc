@@ -101,7 +101,7 @@ Result<std::unique_ptr<UnixListener>> UnixListener::Open(const std::string& path
       chmod(path.c_str(), mode) != 0) {
     return ErrnoError(errno, what + " can't be made: is its folder there, and writable?");
   }
-  if (auto status = SetGroup(path, group); !status.ok()) return std::move(status).error();
+  CLEAT_TRY(SetGroup(path, group));
   if (listen(fd.get(), kBacklog) != 0) return ErrnoError(errno, what + " can't listen");
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoError(errno, what + ": no event descriptor");

@@ -20,7 +20,7 @@ Error StoppedWatching() {
 Result<WatchEvent> Watcher::Next(std::chrono::milliseconds wait) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, wait, [&] { return !queue_.empty() || !end_.ok(); });
-  if (!end_.ok()) return end_.error();
+  CLEAT_TRY(end_);
   if (queue_.empty()) return WatchEvent();
   WatchEvent event = std::move(queue_.front());
   queue_.pop_front();

@@ -66,12 +66,11 @@ std::string_view FindCephKey(std::string_view text, std::string_view user) {
 }
 
 Status ReadCephKey(const std::string& file, v1::ClusterSpec* spec) {
-  auto text = ReadKeyring(file);
-  if (!text.ok()) return text.error();
-  const std::string_view key = FindCephKey(*text, spec->user());
+  CLEAT_ASSIGN(auto text, ReadKeyring(file));
+  const std::string_view key = FindCephKey(text, spec->user());
   if (!key.empty()) spec->set_plain_key(key.data(), key.size());
   const bool found = !key.empty();
-  WipeText(*text);
+  WipeText(text);
   if (found) return Ok{};
   return BadCephKeyFile(file, fmt::format("there is no key of client.{} in it", spec->user()));
 }

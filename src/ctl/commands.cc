@@ -75,9 +75,8 @@ CLI::Option* AddSize(CLI::App& command, const std::string& name, uint64_t& bytes
                      const std::string& description) {
   return command.add_option(name, bytes, description)
       ->transform(Number([](std::string_view text) -> Result<std::string> {
-        const auto size = ParseSize(text);
-        if (!size.ok()) return size.error();
-        return std::to_string(*size);
+        CLEAT_ASSIGN(const auto size, ParseSize(text));
+        return std::to_string(size);
       }))
       ->type_name("SIZE");
 }
@@ -86,12 +85,11 @@ CLI::Option* AddTime(CLI::App& command, const std::string& name, int& seconds,
                      const std::string& description) {
   return command.add_option(name, seconds, description)
       ->transform(Number([](std::string_view text) -> Result<std::string> {
-        const auto time = ParseSeconds(text);
-        if (!time.ok()) return time.error();
-        if (time->count() < 1 || *time > kWaitTimeMax) {
+        CLEAT_ASSIGN(const auto time, ParseSeconds(text));
+        if (time.count() < 1 || time > kWaitTimeMax) {
           return Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not from 1 s to 1 h", text));
         }
-        return std::to_string(time->count());
+        return std::to_string(time.count());
       }))
       ->type_name("TIME");
 }

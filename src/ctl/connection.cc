@@ -174,12 +174,11 @@ Result<std::shared_ptr<grpc::Channel>> Connect(const ConnectionOptions& options,
                  fmt::format("--address '{}': give unix:PATH, or HOST:PORT with --ca, --cert and --key",
                              options.address));
   }
-  auto credentials = TlsCredentials(options);
-  if (!credentials.ok()) return credentials.error();
+  CLEAT_ASSIGN(auto credentials, TlsCredentials(options));
   if (const std::string cause = TryTcp(where, patience); !cause.empty()) {
     return Error(ErrorCode::kUnavailable, Unreachable(options, cause));
   }
-  return MakeChannel(options.address, *credentials, patience);
+  return MakeChannel(options.address, credentials, patience);
 }
 
 }  // namespace cleat::ctl

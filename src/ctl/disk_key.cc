@@ -95,16 +95,15 @@ void AddKey(CLI::App& command, KeyArguments& arguments) {
 
 Status ReadKey(const KeyArguments& arguments, v1::DiskSpec* spec) {
   if (arguments.file.empty()) return Ok{};
-  auto text = ReadSome(arguments.file);
-  if (!text.ok()) return text.error();
+  CLEAT_ASSIGN(auto text, ReadSome(arguments.file));
   const bool hex = arguments.format == "hex";
-  if (hex && !FromHex(*text)) {
-    Wipe(*text);
+  if (hex && !FromHex(text)) {
+    Wipe(text);
     return BadKeyFile(arguments.file, "it is not one line of hexadecimal digits");
   }
-  if (text->size() != kKeyBytes256 && text->size() != kKeyBytes128) {
-    const size_t size = text->size();
-    Wipe(*text);
+  if (text.size() != kKeyBytes256 && text.size() != kKeyBytes128) {
+    const size_t size = text.size();
+    Wipe(text);
     const bool digits =
         !hex && (size == 2 * kKeyBytes256 || size == 2 * kKeyBytes256 + 1 || size == kKeyBytes256 + 1);
     return BadKeyFile(arguments.file,
@@ -114,11 +113,11 @@ Status ReadKey(const KeyArguments& arguments, v1::DiskSpec* spec) {
   }
   v1::Encryption& encryption = *spec->mutable_encryption();
   const bool small =
-      arguments.cipher.empty() ? text->size() == kKeyBytes128 : arguments.cipher == "aes-128-xts";
+      arguments.cipher.empty() ? text.size() == kKeyBytes128 : arguments.cipher == "aes-128-xts";
   encryption.set_cipher(small ? v1::CIPHER_AES_128_XTS : v1::CIPHER_AES_256_XTS);
   encryption.set_data_unit_bytes(arguments.data_unit_bytes);
-  encryption.set_plain_key(*text);
-  Wipe(*text);
+  encryption.set_plain_key(text);
+  Wipe(text);
   return Ok{};
 }
 

@@ -38,7 +38,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 
 Result<v1::ApplyHostRequest> ParseHostFile(const std::string& text, std::string_view source) {
   v1::ApplyHostRequest request;
-  if (auto status = MergeYaml(text, source, "next_page_token", request); !status.ok()) return status.error();
+  CLEAT_TRY(MergeYaml(text, source, "next_page_token", request));
   if (request.mode() != v1::APPLY_MODE_UNSPECIFIED || request.dry_run() || request.has_timeout()) {
     return BadHostFile(source,
                        "mode, dry_run and timeout are options of the command (--mode, --dry-run, --timeout)");
@@ -48,15 +48,13 @@ Result<v1::ApplyHostRequest> ParseHostFile(const std::string& text, std::string_
 
 Result<v1::ApplyHostRequest> ReadHostFile(const std::string& path) {
   if (path == "-") {
-    auto text = ReadAll(STDIN_FILENO, "standard input");
-    if (!text.ok()) return text.error();
-    return ParseHostFile(*text, "standard input");
+    CLEAT_ASSIGN(auto text, ReadAll(STDIN_FILENO, "standard input"));
+    return ParseHostFile(text, "standard input");
   }
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return BadHostFile(path, std::strerror(errno));
-  auto text = ReadAll(fd.get(), path);
-  if (!text.ok()) return text.error();
-  return ParseHostFile(*text, path);
+  CLEAT_ASSIGN(auto text, ReadAll(fd.get(), path));
+  return ParseHostFile(text, path);
 }
 
 }  // namespace cleat::ctl

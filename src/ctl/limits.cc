@@ -102,7 +102,7 @@ Result<v1::Limits> ParseLimits(const std::vector<std::string>& texts) {
   v1::Limits limits;
   if (texts.size() == 1 && texts.front() == "none") return limits;
   for (const std::string& text : texts) {
-    if (auto status = ParseLimit(text, &limits); !status.ok()) return status.error();
+    CLEAT_TRY(ParseLimit(text, &limits));
   }
   return limits;
 }

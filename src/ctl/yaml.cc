@@ -153,7 +153,7 @@ Status Reader::ReadMessage(const YAML::Node& node, const std::string& path, Mess
         return Bad(entry.first, field_path, fmt::format("can't be together with {}", other->name()));
       }
     }
-    if (auto status = ReadField(entry.second, field_path, *field, message); !status.ok()) return status;
+    CLEAT_TRY(ReadField(entry.second, field_path, *field, message));
   }
   return Ok{};
 }
@@ -209,8 +209,7 @@ Status Reader::ReadList(const YAML::Node& node, const std::string& path, const F
     const std::string item_path = fmt::format("{}[{}]", path, index++);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       if (!item.IsMap()) return Bad(item, item_path, "fields are expected here (name: value)");
-      auto status = ReadMessage(item, item_path, *reflection.AddMessage(&message, &field));
-      if (!status.ok()) return status;
+      CLEAT_TRY(ReadMessage(item, item_path, *reflection.AddMessage(&message, &field)));
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && item.IsScalar()) {
       reflection.AddString(&message, &field, item.Scalar());
     } else {
@@ -262,14 +261,13 @@ Status Reader::ReadScalar(const YAML::Node& node, const std::string& path, const
       return ReadEnum(node, path, field, message);
     case FieldDescriptor::CPPTYPE_UINT32:
     case FieldDescriptor::CPPTYPE_UINT64: {
-      const auto number = ReadNumber(node, path, field);
-      if (!number.ok()) return number.error();
+      CLEAT_ASSIGN(const auto number, ReadNumber(node, path, field));
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
-        reflection.SetUInt64(&message, &field, *number);
-      } else if (*number <= UINT32_MAX) {
-        reflection.SetUInt32(&message, &field, static_cast<uint32_t>(*number));
+        reflection.SetUInt64(&message, &field, number);
+      } else if (number <= UINT32_MAX) {
+        reflection.SetUInt32(&message, &field, static_cast<uint32_t>(number));
       } else {
-        return Bad(node, path, fmt::format("{} is too large", *number));
+        return Bad(node, path, fmt::format("{} is too large", number));
       }
       return Ok{};
     }
@@ -330,7 +328,7 @@ Status MergeYaml(const std::string& text, std::string_view source, std::string_v
   try {
     Reader reader(source, ignored);
     for (const YAML::Node& document : YAML::LoadAll(text)) {
-      if (auto status = reader.ReadDocument(document, message); !status.ok()) return status;
+      CLEAT_TRY(reader.ReadDocument(document, message));
     }
     return Ok{};
   } catch (const YAML::Exception& error) {

@@ -37,21 +37,17 @@ DiskEvents AttachedDisk::Events() {
 Task<Status> AttachedDisk::Open() {
   const auto access = spec.read_only ? block::AccessMode::kReadOnly : block::AccessMode::kReadWrite;
   DiskEvents events = Events();
-  auto open = context_.disks.Open(spec.disk, access, group_, std::move(events));
-  auto opened = co_await std::move(open);
-  if (!opened) co_return std::move(opened).error();
-  pipeline_ = std::move(opened.value().pipeline);
-  limited_ = opened.value().limited;
+  CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
+  pipeline_ = std::move(opened.pipeline);
+  limited_ = opened.limited;
   // They may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
-  auto channels = OpenChannels();
-  co_return co_await std::move(channels);
+  co_return co_await OpenChannels();
 }
 
 Task<Status> AttachedDisk::Acquire() {
   if (owned_) co_return Ok{};
-  auto acquire = pipeline_->Acquire();
-  Status acquired = co_await std::move(acquire);
+  Status acquired = co_await pipeline_->Acquire();
   owned_ = acquired.ok();
   if (owned_) AddCells();
   co_return acquired;
@@ -59,8 +55,7 @@ Task<Status> AttachedDisk::Acquire() {
 
 Task<Status> AttachedDisk::Release() {
   if (!std::exchange(owned_, false)) co_return Ok{};
-  auto release = pipeline_->Release();
-  Status released = co_await std::move(release);
+  Status released = co_await pipeline_->Release();
   if (!released) spdlog::error("releasing {}: {}", spec.disk.name, released.error().message);
   co_return released;
 }
@@ -129,12 +124,9 @@ Task<void> AttachedDisk::CloseChannels() {
 
 Task<void> AttachedDisk::Close() {
   if (pipeline_ == nullptr) co_return;
-  auto channels = CloseChannels();
-  co_await std::move(channels);
-  auto release = Release();
-  (void)co_await std::move(release);
-  auto close = pipeline_->Close();
-  const Status closed = co_await std::move(close);
+  co_await CloseChannels();
+  (void)co_await Release();
+  const Status closed = co_await pipeline_->Close();
   if (!closed) spdlog::error("closing {}: {}", spec.disk.name, closed.error().message);
   pipeline_.reset();
   limited_ = nullptr;
@@ -154,8 +146,7 @@ void AttachedDisk::RestoreUse(std::span<const uint64_t> use) {
 }
 
 Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {
-  auto resize = pipeline_->Resize(size_bytes);
-  Status resized = co_await std::move(resize);
+  Status resized = co_await pipeline_->Resize(size_bytes);
   if (resized) spec.disk.size_bytes = size_bytes;
   co_return resized;
 }

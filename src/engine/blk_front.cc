@@ -16,30 +16,25 @@ BlkFront::BlkFront(ControllerContext& context, const ControllerSpec& spec,
 
 Task<void> BlkFront::Close() {
   if (endpoint_ == nullptr) co_return;
-  auto stop = endpoint_->Stop();
-  co_await std::move(stop);
+  co_await endpoint_->Stop();
   endpoint_.reset();
 }
 
 Status BlkFront::Serve() {
   if (endpoint_ == nullptr && model_ != nullptr) {
-    Status connected = Connect();
-    if (!connected) return connected;
+    CLEAT_TRY(Connect());
   }
   stands_by_ = false;
   return Ok{};
 }
 
 Status BlkFront::Connect() {
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, *model_, *guard_, on_change_);
-  if (!endpoint) return std::move(endpoint).error();
-  endpoint_ = std::move(endpoint).value();
+  CLEAT_ASSIGN(endpoint_, StartEndpoint(context_, spec_, reactors_, *model_, *guard_, on_change_));
   return Ok{};
 }
 
 Task<Status> BlkFront::Yield(uint64_t deadline_ns) {
-  auto yield = YieldEndpoint(endpoint_, deadline_ns);
-  co_return co_await std::move(yield);
+  co_return co_await YieldEndpoint(endpoint_, deadline_ns);
 }
 
 Task<Status> BlkFront::Add(AttachedDisk& disk) {
@@ -51,8 +46,7 @@ Task<Status> BlkFront::Add(AttachedDisk& disk) {
 }
 
 Task<void> BlkFront::Remove(AttachedDisk& /*disk*/, bool /*tell*/) {
-  auto close = Close();
-  co_await std::move(close);
+  co_await Close();
   guard_.reset();
   model_.reset();
 }

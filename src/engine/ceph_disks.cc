@@ -102,12 +102,10 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
 Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, block::AccessMode mode,
                                                              DiskEvents events) {
   const RbdBackend& rbd = std::get<RbdBackend>(disk.backend);
-  auto find = core_->Find(disk.name, rbd.cluster);
-  auto cluster = co_await std::move(find);
-  if (!cluster) co_return std::move(cluster).error();
+  CLEAT_CO_ASSIGN(auto cluster, co_await core_->Find(disk.name, rbd.cluster));
   core_->Watch();
   block::DiskShape shape(disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes);
-  modules::RbdOptions options(std::move(shape), std::move(cluster).value(), rbd.pool, rbd.image, mode);
+  modules::RbdOptions options(std::move(shape), std::move(cluster), rbd.pool, rbd.image, mode);
   options.name_space = rbd.name_space;
   options.snapshot = rbd.snapshot;
   options.image_bytes_min = rbd.image_bytes;
@@ -117,8 +115,7 @@ Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& dis
     if (grew) grew(size_bytes - size_bytes % block_bytes);
   };
   options.events.fenced = std::move(events.fenced);
-  auto open = modules::OpenRbd(std::move(options), core_->clients);
-  co_return co_await std::move(open);
+  co_return co_await modules::OpenRbd(std::move(options), core_->clients);
 }
 
 // ---- What is told of the connections
@@ -168,8 +165,7 @@ Task<void> CephDisks::Core::KeepLooking() {
 Task<bool> CephDisks::End(uint64_t wait_ns) {
   core_->ending.Cancel();
   co_await core_->watching.Close();
-  auto end = core_->clients.End(wait_ns);
-  co_return co_await std::move(end);
+  co_return co_await core_->clients.End(wait_ns);
 }
 
 }  // namespace cleat::engine

@@ -39,9 +39,7 @@ uint32_t NumberOf(const Enumeration& value) {
 Result<ControllerSpec> ControllerOf(const PbController* in) {
   if (in == nullptr) return Malformed("a controller is missing");
   ControllerSpec spec;
-  auto name = TextOf(in->name, "controller.name");
-  if (!name) return std::move(name).error();
-  spec.name = std::move(name).value();
+  CLEAT_ASSIGN(spec.name, TextOf(in->name, "controller.name"));
   switch (NumberOf(in->type)) {
     case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK:
       spec.type = ControllerType::kBlk;
@@ -53,9 +51,7 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
       return Error(ErrorCode::kUnimplemented,
                    spec.name + ": this engine knows controllers of the types blk and scsi only");
   }
-  auto path = TextOf(in->socket_path, "controller.socket_path");
-  if (!path) return std::move(path).error();
-  spec.socket_path = std::move(path).value();
+  CLEAT_ASSIGN(spec.socket_path, TextOf(in->socket_path, "controller.socket_path"));
   switch (NumberOf(in->socket_mode)) {
     case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT:
       spec.socket_mode = SocketMode::kClient;
@@ -69,15 +65,11 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
   spec.queues = in->queues;
   spec.revision = in->revision;
   if (in->group != nullptr && *in->group != '\0') {
-    auto group = TextOf(in->group, "controller.group");
-    if (!group) return std::move(group).error();
-    spec.group = std::move(group).value();
+    CLEAT_ASSIGN(spec.group, TextOf(in->group, "controller.group"));
   }
   spec.last_disk = DiskIdentity(in->last_disk);
   if (in->last_disk_name != nullptr && *in->last_disk_name != '\0') {
-    auto last = TextOf(in->last_disk_name, "controller.last_disk_name");
-    if (!last) return std::move(last).error();
-    spec.last_disk_name = std::move(last).value();
+    CLEAT_ASSIGN(spec.last_disk_name, TextOf(in->last_disk_name, "controller.last_disk_name"));
   }
   return spec;
 }
@@ -97,10 +89,9 @@ LimitsSpec LimitsOf(const PbLimits* in) {
 
 Result<GroupSpec> GroupOf(const PbGroup* in) {
   if (in == nullptr) return Malformed("a group is missing");
-  auto name = TextOf(in->name, "group.name");
-  if (!name) return std::move(name).error();
-  if (!in->has_slot) return Malformed(name.value() + " has no slot");
-  return GroupSpec{std::move(name).value(), in->slot, LimitsOf(in->limits)};
+  CLEAT_ASSIGN(auto name, TextOf(in->name, "group.name"));
+  if (!in->has_slot) return Malformed(name + " has no slot");
+  return GroupSpec{std::move(name), in->slot, LimitsOf(in->limits)};
 }
 
 std::string OptionalText(const char* text) {
@@ -110,12 +101,11 @@ std::string OptionalText(const char* text) {
 Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   if (in == nullptr) return Malformed("a cluster is missing");
   auto name = TextOf(in->name, "cluster.name");
-  if (!name) return std::move(name).error();
-  auto user = TextOf(in->user, "cluster.user");
-  if (!user) return std::move(user).error();
+  CLEAT_TRY(name);
+  CLEAT_ASSIGN(auto user, TextOf(in->user, "cluster.user"));
   ClusterSpec spec;
   spec.name = std::move(name).value();
-  spec.user = std::move(user).value();
+  spec.user = std::move(user);
   spec.monitors = OptionalText(in->monitors);
   spec.conf_file = OptionalText(in->conf_file);
   if (spec.monitors.size() > kTextBytesMax || spec.conf_file.size() > kTextBytesMax) {
@@ -136,16 +126,13 @@ Result<ClusterSpec> ClusterOf(const PbCluster* in) {
 }
 
 Result<RbdBackend> RbdOf(const Cleat__Engine__V1__RbdBackend& in) {
-  auto cluster = TextOf(in.cluster, "disk.rbd.cluster");
-  if (!cluster) return std::move(cluster).error();
-  auto pool = TextOf(in.pool, "disk.rbd.pool");
-  if (!pool) return std::move(pool).error();
-  auto image = TextOf(in.image, "disk.rbd.image");
-  if (!image) return std::move(image).error();
+  CLEAT_ASSIGN(auto cluster, TextOf(in.cluster, "disk.rbd.cluster"));
+  CLEAT_ASSIGN(auto pool, TextOf(in.pool, "disk.rbd.pool"));
+  CLEAT_ASSIGN(auto image, TextOf(in.image, "disk.rbd.image"));
   RbdBackend rbd;
-  rbd.cluster = std::move(cluster).value();
-  rbd.pool = std::move(pool).value();
-  rbd.image = std::move(image).value();
+  rbd.cluster = std::move(cluster);
+  rbd.pool = std::move(pool);
+  rbd.image = std::move(image);
   rbd.name_space = OptionalText(in.name_space);
   rbd.snapshot = OptionalText(in.snapshot);
   rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
@@ -168,9 +155,7 @@ Result<EncryptionSpec> EncryptionOf(const std::string& disk, const PbEncryption&
       return Error(ErrorCode::kUnimplemented, disk + ": this engine does not know its cipher");
   }
   spec.data_unit_bytes = in.data_unit_bytes;
-  auto key_encryption_key = TextOf(in.key_encryption_key, "disk.encryption.key_encryption_key");
-  if (!key_encryption_key) return std::move(key_encryption_key).error();
-  spec.key_encryption_key = std::move(key_encryption_key).value();
+  CLEAT_ASSIGN(spec.key_encryption_key, TextOf(in.key_encryption_key, "disk.encryption.key_encryption_key"));
   if (spec.key_encryption_key.size() != keys::kKekIdDigits) {
     return Malformed(disk + ": its key-encryption key has no id as such keys have");
   }
@@ -186,9 +171,7 @@ Result<EncryptionSpec> EncryptionOf(const std::string& disk, const PbEncryption&
 Result<DiskSpec> DiskOf(const PbDisk* in) {
   if (in == nullptr) return Malformed("a disk is missing");
   DiskSpec spec;
-  auto name = TextOf(in->name, "disk.name");
-  if (!name) return std::move(name).error();
-  spec.name = std::move(name).value();
+  CLEAT_ASSIGN(spec.name, TextOf(in->name, "disk.name"));
   spec.size_bytes = in->size_bytes;
   if (in->has_logical_block_bytes) spec.logical_block_bytes = in->logical_block_bytes;
   spec.physical_block_bytes =
@@ -204,15 +187,12 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
       spec.backend = MemoryBackend{};
       break;
     case CLEAT__ENGINE__V1__DISK__BACKEND_FILE: {
-      auto path = TextOf(in->file->path, "disk.file.path");
-      if (!path) return std::move(path).error();
-      spec.backend = FileBackend{std::move(path).value(), in->file->path_checked != 0};
+      CLEAT_ASSIGN(auto path, TextOf(in->file->path, "disk.file.path"));
+      spec.backend = FileBackend{std::move(path), in->file->path_checked != 0};
       break;
     }
     case CLEAT__ENGINE__V1__DISK__BACKEND_RBD: {
-      auto rbd = RbdOf(*in->rbd);
-      if (!rbd) return std::move(rbd).error();
-      spec.backend = std::move(rbd).value();
+      CLEAT_ASSIGN(spec.backend, RbdOf(*in->rbd));
       break;
     }
     default:
@@ -223,9 +203,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   }
   spec.limits = LimitsOf(in->limits);
   if (in->encryption != nullptr) {
-    auto encryption = EncryptionOf(spec.name, *in->encryption);
-    if (!encryption) return std::move(encryption).error();
-    spec.encryption = std::move(encryption).value();
+    CLEAT_ASSIGN(spec.encryption, EncryptionOf(spec.name, *in->encryption));
   }
   return spec;
 }
@@ -233,12 +211,8 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
 Result<AttachmentSpec> AttachmentOf(const PbAttachment* in) {
   if (in == nullptr) return Malformed("an attachment is missing");
   AttachmentSpec spec;
-  auto controller = TextOf(in->controller, "attachment.controller");
-  if (!controller) return std::move(controller).error();
-  spec.controller = std::move(controller).value();
-  auto disk = DiskOf(in->disk);
-  if (!disk) return std::move(disk).error();
-  spec.disk = std::move(disk).value();
+  CLEAT_ASSIGN(spec.controller, TextOf(in->controller, "attachment.controller"));
+  CLEAT_ASSIGN(spec.disk, DiskOf(in->disk));
   spec.target = in->target;
   spec.read_only = in->read_only != 0;
   spec.revision = in->revision;
@@ -249,17 +223,16 @@ Result<AttachmentSpec> AttachmentOf(const PbAttachment* in) {
 // A message that is one text field.
 template <typename Message>
 Result<Incoming> OneText(uint64_t id, const char* text, const char* field) {
-  auto value = TextOf(text, field);
-  if (!value) return std::move(value).error();
+  CLEAT_ASSIGN(auto value, TextOf(text, field));
   Incoming incoming;
   incoming.id = id;
-  incoming.body = Message{std::move(value).value()};
+  incoming.body = Message{std::move(value)};
   return incoming;
 }
 
 template <typename Message, typename Value>
 Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
-  if (!value) return std::move(value).error();
+  CLEAT_TRY(value);
   Incoming incoming;
   incoming.id = id;
   incoming.body = Message{std::move(value).value()};
@@ -267,10 +240,8 @@ Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
 }
 
 Result<Incoming> PutControllerOf(const PbEnvelope& in) {
-  auto controller = ControllerOf(in.put_controller->controller);
-  if (!controller) return std::move(controller).error();
-  return Incoming{in.id,
-                  PutControllerMessage{std::move(controller).value(), in.put_controller->standby != 0}};
+  CLEAT_ASSIGN(auto controller, ControllerOf(in.put_controller->controller));
+  return Incoming{in.id, PutControllerMessage{std::move(controller), in.put_controller->standby != 0}};
 }
 
 // In shape: what the words mean is for the qos of this version to say.
@@ -290,11 +261,9 @@ Result<HandOver> HandOverOf(const PbHandOver* in) {
 }
 
 Result<Incoming> TakeControllerOf(const PbEnvelope& in) {
-  auto name = TextOf(in.take_controller->name, "take_controller.name");
-  if (!name) return std::move(name).error();
-  auto hand_over = HandOverOf(in.take_controller->hand_over);
-  if (!hand_over) return std::move(hand_over).error();
-  return Incoming{in.id, TakeControllerMessage{std::move(name).value(), std::move(hand_over).value()}};
+  CLEAT_ASSIGN(auto name, TextOf(in.take_controller->name, "take_controller.name"));
+  CLEAT_ASSIGN(auto hand_over, HandOverOf(in.take_controller->hand_over));
+  return Incoming{in.id, TakeControllerMessage{std::move(name), std::move(hand_over)}};
 }
 
 Result<Incoming> FromEnvelope(const PbEnvelope& in) {
@@ -312,16 +281,13 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_ATTACH:
       return OneValue<AttachMessage>(in.id, AttachmentOf(in.attach->attachment));
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DETACH: {
-      auto controller = TextOf(in.detach->controller, "detach.controller");
-      if (!controller) return std::move(controller).error();
-      return Incoming{in.id, DetachMessage{std::move(controller).value(), in.detach->target}};
+      CLEAT_ASSIGN(auto controller, TextOf(in.detach->controller, "detach.controller"));
+      return Incoming{in.id, DetachMessage{std::move(controller), in.detach->target}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_KEEP_MEMORY: {
       if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
-      auto disk = TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk");
-      if (!disk) return std::move(disk).error();
-      return Incoming{in.id,
-                      KeepMemoryMessage{{std::move(disk).value(), in.keep_memory->memory->size_bytes}}};
+      CLEAT_ASSIGN(auto disk, TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk"));
+      return Incoming{in.id, KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");
@@ -340,21 +306,18 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_CLUSTER:
       return OneText<DropClusterMessage>(in.id, in.drop_cluster->name, "drop_cluster.name");
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_YIELD_CONTROLLER: {
-      auto name = TextOf(in.yield_controller->name, "yield_controller.name");
-      if (!name) return std::move(name).error();
-      return Incoming{in.id, YieldControllerMessage{std::move(name).value(), in.yield_controller->drain_ms}};
+      CLEAT_ASSIGN(auto name, TextOf(in.yield_controller->name, "yield_controller.name"));
+      return Incoming{in.id, YieldControllerMessage{std::move(name), in.yield_controller->drain_ms}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER:
       return TakeControllerOf(in);
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK: {
-      auto disk = TextOf(in.limit_disk->disk, "limit_disk.disk");
-      if (!disk) return std::move(disk).error();
-      return Incoming{in.id, LimitDiskMessage{{std::move(disk).value(), LimitsOf(in.limit_disk->limits)}}};
+      CLEAT_ASSIGN(auto disk, TextOf(in.limit_disk->disk, "limit_disk.disk"));
+      return Incoming{in.id, LimitDiskMessage{{std::move(disk), LimitsOf(in.limit_disk->limits)}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
-      auto disk = TextOf(in.resize_disk->disk, "resize_disk.disk");
-      if (!disk) return std::move(disk).error();
-      return Incoming{in.id, ResizeDiskMessage{{std::move(disk).value(), in.resize_disk->size_bytes}}};
+      CLEAT_ASSIGN(auto disk, TextOf(in.resize_disk->disk, "resize_disk.disk"));
+      return Incoming{in.id, ResizeDiskMessage{{std::move(disk), in.resize_disk->size_bytes}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_READ_PATH_LISTS:
       return Incoming{in.id, ReadPathListsMessage{}};

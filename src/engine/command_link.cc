@@ -128,12 +128,9 @@ Result<std::unique_ptr<CommandLink::Connection>> CommandLink::Connect() {
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoError(errno, "connecting to " + options_.socket_path);
   }
-  Status peer = CheckPeer(socket.get(), options_.socket_path);
-  if (!peer) return std::move(peer).error();
+  CLEAT_TRY(CheckPeer(socket.get(), options_.socket_path));
   auto connection = std::make_unique<Connection>(*this, std::move(socket));
-  Status watching =
-      connection->watch.Start(control_, connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-  if (!watching) return std::move(watching).error();
+  CLEAT_TRY(connection->watch.Start(control_, connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP));
   return connection;
 }
 
@@ -251,11 +248,9 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   if (takes && takes_++ == 0) takes_over_.Reset();
   Answer answer{Status(Ok{})};
   if (std::holds_alternative<ReadPathListsMessage>(request.body)) {
-    auto read = ReadPathLists();
-    answer.status = co_await std::move(read);
+    answer.status = co_await ReadPathLists();
   } else {
-    auto task = CarryOut(engine_, request, fd);
-    answer = co_await std::move(task);
+    answer = co_await CarryOut(engine_, request, fd);
   }
   if (takes && --takes_ == 0) takes_over_.Set();
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {

@@ -136,12 +136,10 @@ Status Controller::CheckUntaken(const Target& target, const AttachmentSpec& atta
 }
 
 Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
-  Status attachable = CheckAttachable(attachment);
-  if (!attachable) co_return attachable;
+  CLEAT_CO_TRY(CheckAttachable(attachment));
   Target& target = *targets_[attachment.target];
   const auto guard = co_await target.operations.Lock();
-  Status untaken = CheckUntaken(target, attachment);
-  if (!untaken) co_return untaken;
+  CLEAT_CO_TRY(CheckUntaken(target, attachment));
   if (target.disk != nullptr) {
     target.disk->spec.revision = attachment.revision;
     if (attachment.disk.limits.revision > target.disk->spec.disk.limits.revision) {
@@ -153,12 +151,10 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_, group_);
   SetState(*target.disk, AttachmentState::kOpening, "opening " + attachment.disk.name);
 
-  auto show = Show(*target.disk);
-  Status shown = co_await std::move(show);
+  Status shown = co_await Show(*target.disk);
   if (!shown) {
     spdlog::warn("attaching {} to {} failed: {}", attachment.disk.name, spec_.name, shown.error().message);
-    auto take_down = TakeDown(target);
-    co_await std::move(take_down);
+    co_await TakeDown(target);
     co_return shown;
   }
   if (stands_by_) {
@@ -175,21 +171,16 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
 }
 
 Task<Status> Controller::Show(AttachedDisk& disk) {
-  auto open = disk.Open();
-  Status opened = co_await std::move(open);
-  if (!opened) co_return opened;
+  CLEAT_CO_TRY(co_await disk.Open());
   if (stands_by_) {
     // Take acquires it.
   } else if (disk.spec.incoming && !ownership_.begun()) {
     disk.awaited = true;
   } else {
-    auto acquire = disk.Acquire();
-    Status acquired = co_await std::move(acquire);
-    if (!acquired) co_return acquired;
+    CLEAT_CO_TRY(co_await disk.Acquire());
   }
   disk.shown = true;  // also if that fails half-way
-  auto add = front_->Add(disk);
-  Status added = co_await std::move(add);
+  Status added = co_await front_->Add(disk);
   if (added && !disk.fenced().empty()) added = Error(ErrorCode::kUnavailable, disk.fenced());
   co_return added;
 }
@@ -204,11 +195,9 @@ Task<void> Controller::TakeDown(Target& target) {
     // One that is awaited and not asked for has its guest on another host: gone there, or still to come. The next guest whose
     // rings start here may come with a disk at this target, and is not to let go of that.
     const bool guest_is_here = !disk.awaited || ownership_.begun();
-    auto remove = front_->Remove(disk, guest_is_here);
-    co_await std::move(remove);
+    co_await front_->Remove(disk, guest_is_here);
   }
-  auto close = disk.Close();
-  co_await std::move(close);
+  co_await disk.Close();
   target.disk.reset();
   context_.on_attachment_changed(spec_.name, number);
   Changed();
@@ -221,8 +210,7 @@ Task<Status> Controller::Detach(uint32_t number) {
   if (target.disk == nullptr) co_return Ok{};
   const std::string name = target.disk->spec.disk.name;
   SetState(*target.disk, AttachmentState::kClosing, "waiting for requests in flight");
-  auto take_down = TakeDown(target);
-  co_await std::move(take_down);
+  co_await TakeDown(target);
   spdlog::info("detached {} from {}", name, spec_.name);
   co_return Ok{};
 }
@@ -246,14 +234,11 @@ Task<Status> Controller::Close(CloseMode mode) {
     }
   }
   Changed();
-  auto close = front_->Close();
-  co_await std::move(close);
-  auto end = ownership_.Close();
-  co_await std::move(end);
+  co_await front_->Close();
+  co_await ownership_.Close();
   for (const auto& target : targets_) {
     if (target->disk == nullptr) continue;
-    auto take_down = TakeDown(*target);
-    co_await std::move(take_down);
+    co_await TakeDown(*target);
   }
   co_return Ok{};
 }
@@ -272,11 +257,8 @@ Task<Status> Controller::Resize(const ResizeSpec& resize) {
     AttachedDisk* disk = target->disk.get();
     // Larger: its storage has grown by itself since this was asked for.
     if (disk->spec.disk.size_bytes >= resize.size_bytes) continue;
-    auto grow = disk->Resize(resize.size_bytes);
-    Status grown = co_await std::move(grow);
-    if (!grown) co_return grown;
-    auto tell = front_->Resized(*disk);
-    co_await std::move(tell);
+    CLEAT_CO_TRY(co_await disk->Resize(resize.size_bytes));
+    co_await front_->Resized(*disk);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
     spdlog::info("{} on {} has {} bytes now", resize.disk, spec_.name, resize.size_bytes);
   }

@@ -13,15 +13,13 @@
 namespace cleat::engine {
 
 Task<void> Controller::AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder /*inside*/) {
-  auto acquire = disk.Acquire();
-  Status acquired = co_await std::move(acquire);
+  Status acquired = co_await disk.Acquire();
   if (acquired && !disk.fenced().empty()) acquired = Error(ErrorCode::kUnavailable, disk.fenced());
   if (!acquired && *first_error) *first_error = std::move(acquired);
 }
 
 Task<void> Controller::ReleaseBesides(AttachedDisk& disk, Gate::Holder /*inside*/) {
-  auto release = disk.Release();
-  (void)co_await std::move(release);  // whoever acquires it finds out, and the log has it
+  (void)co_await disk.Release();  // whoever acquires it finds out, and the log has it
 }
 
 // Side by side: with a cluster each takes milliseconds, and a guest waits.
@@ -33,8 +31,7 @@ Task<Status> Controller::AcquireAll() {
   }
   co_await acquiring.Close();
   if (!first_error) {
-    auto release = ReleaseAll();
-    co_await std::move(release);
+    co_await ReleaseAll();
   }
   co_return first_error;
 }
@@ -82,16 +79,14 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   HandOver hand_over;
   if (!stands_by_) {
-    auto yield = front_->Yield(deadline_ns);
-    Status yielded = co_await std::move(yield);
+    Status yielded = co_await front_->Yield(deadline_ns);
     if (!yielded) {
       co_return Error(yielded.error().code,
                       spec_.name + " can't be handed over now: " + yielded.error().message);
     }
     front_->StandBy();
     stands_by_ = true;
-    auto release = ReleaseAll();
-    co_await std::move(release);
+    co_await ReleaseAll();
     SetStates(AttachmentState::kActive, AttachmentState::kStandby);
     spdlog::info("{}: yielded, stands by", spec_.name);
   }
@@ -106,8 +101,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   std::vector<Mutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   if (!stands_by_) co_return Ok{};
-  auto acquire = AcquireAll();
-  Status taken = co_await std::move(acquire);
+  Status taken = co_await AcquireAll();
   if (!taken) co_return Error(taken.error().code, spec_.name + " can't be taken: " + taken.error().message);
   for (const DiskHandOver& used : hand_over.disks) {
     if (used.target < targets_.size() && targets_[used.target]->disk != nullptr)
@@ -115,8 +109,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   }
   taken = front_->Serve();
   if (!taken) {
-    auto release = ReleaseAll();
-    co_await std::move(release);
+    co_await ReleaseAll();
     co_return taken;
   }
   stands_by_ = false;
@@ -152,8 +145,7 @@ Task<void> Controller::GoOnFrom(UniqueFd counters, const HandOver& hand_over) {
     Target& target = *targets_[number];
     const auto guard = co_await target.operations.Lock();
     if (target.disk == nullptr) continue;
-    auto go_on = target.disk->GoOnFrom(past);
-    co_await std::move(go_on);
+    co_await target.disk->GoOnFrom(past);
   }
 }
 

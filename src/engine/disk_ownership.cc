@@ -86,11 +86,9 @@ Task<void> DiskOwnership::Run() {
   co_await context_.control.Yield();  // whoever kicked goes on first
   while (!closing_.cancelled()) {
     if (begun_ && !held()) {
-      auto acquire = AcquireAll();
-      co_await std::move(acquire);
+      co_await AcquireAll();
     } else if (AnyInVain()) {
-      auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
-      (void)co_await std::move(release);
+      (void)co_await EachSideBySide(&DiskOwnership::ReleaseOne);
     } else {
       break;
     }
@@ -113,8 +111,7 @@ bool DiskOwnership::AnyInVain() const {
 }
 
 Task<void> DiskOwnership::AcquireAll() {
-  auto acquire = EachSideBySide(&DiskOwnership::AcquireOne);
-  const Status acquired = co_await std::move(acquire);
+  const Status acquired = co_await EachSideBySide(&DiskOwnership::AcquireOne);
   if (!begun_) co_return;  // Run releases them again
   if (acquired) {
     TakeAll();
@@ -125,8 +122,7 @@ Task<void> DiskOwnership::AcquireAll() {
     spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
     on_change_();
   }
-  auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
-  (void)co_await std::move(release);
+  (void)co_await EachSideBySide(&DiskOwnership::ReleaseOne);
   if (!begun_ || closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
@@ -161,32 +157,27 @@ Task<void> DiskOwnership::OneOfMany(DiskTask task, Target& target, Status* first
                                     Gate::Holder /*working*/) {
   const auto guard = co_await target.operations.Lock(&closing_);
   if (!guard || target.disk == nullptr || !IsAwaited(*target.disk)) co_return;
-  auto working_on_it = (this->*task)(target);
-  Status done = co_await std::move(working_on_it);
+  Status done = co_await (this->*task)(target);
   if (!done && *first_error) *first_error = std::move(done);
 }
 
 Task<Status> DiskOwnership::AcquireOne(Target& target) {
   AttachedDisk& disk = *target.disk;
   disk.SetAcquirePatience(kPatienceNs);
-  auto acquire = disk.Acquire();
-  Status acquired = co_await std::move(acquire);
-  if (!acquired) co_return acquired;
+  Status acquired = co_await disk.Acquire();
+  CLEAT_CO_TRY(acquired);
   // Before the guest asks for what the last host let it grow to.
   const uint64_t size_bytes = disk.grown_bytes();
   if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
-  auto resize = disk.Resize(size_bytes);
-  Status resized = co_await std::move(resize);
-  if (!resized) co_return resized;
-  auto tell = front_->Resized(disk);
-  co_await std::move(tell);
+  Status resized = co_await disk.Resize(size_bytes);
+  CLEAT_CO_TRY(resized);
+  co_await front_->Resized(disk);
   co_return resized;
 }
 
 Task<Status> DiskOwnership::ReleaseOne(Target& target) {
   AttachedDisk& disk = *target.disk;
-  auto release = disk.Release();
-  Status released = co_await std::move(release);
+  Status released = co_await disk.Release();
   if (disk.state == AttachmentState::kActive) {
     SetState(disk, AttachmentState::kReleased, kReleasedMessage);
     spdlog::info("{}: {} was given up to the host that its VM migrates to", spec_.name, disk.spec.disk.name);

@@ -39,8 +39,7 @@ Status CheckSpec(const AttachmentSpec& attachment) {
     return Error(ErrorCode::kInvalidArgument, "attaching '" + attachment.disk.name + "': " + why);
   };
   if (attachment.disk.name.empty()) return refuse("the disk has no name");
-  Status limits = qos::CheckLimits(attachment.disk.limits.limits, attachment.disk.name);
-  if (!limits) return limits;
+  CLEAT_TRY(qos::CheckLimits(attachment.disk.limits.limits, attachment.disk.name));
   if (attachment.disk.serial.size() > kSerialBytesMax) {
     return refuse("serial '" + attachment.disk.serial + "' is longer than " +
                   std::to_string(kSerialBytesMax) + " bytes");
@@ -109,8 +108,7 @@ std::optional<AttachmentReport> Engine::AttachmentByKey(const std::string& contr
 
 Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) {
   if (requests_.closed()) return ShuttingDown();
-  Status valid = CheckSpec(spec);
-  if (!valid) return valid;
+  CLEAT_TRY(CheckSpec(spec));
   if (const auto existing = Find(spec.name)) {
     if (existing->Report().state == ControllerState::kClosing) {
       return Error(ErrorCode::kAborted, spec.name + " is being deleted: try again when it is gone");
@@ -157,8 +155,7 @@ Task<Result<HandOver>> Engine::YieldController(std::string name, uint64_t drain_
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(name);
   if (controller == nullptr) co_return NoSuchController(name);
-  auto yield = controller->Yield(parts_.control.now_ns() + drain_ns);
-  co_return co_await std::move(yield);
+  co_return co_await controller->Yield(parts_.control.now_ns() + drain_ns);
 }
 
 Task<Status> Engine::TakeController(std::string name, HandOver hand_over, UniqueFd counters) {
@@ -167,11 +164,9 @@ Task<Status> Engine::TakeController(std::string name, HandOver hand_over, Unique
   const auto controller = Find(name);
   if (controller == nullptr) co_return NoSuchController(name);
   const bool stood_by = controller->stands_by();
-  auto take = controller->Take(hand_over);
-  Status taken = co_await std::move(take);
+  Status taken = co_await controller->Take(hand_over);
   if (taken && stood_by && counters) {
-    auto go_on = controller->GoOnFrom(std::move(counters), hand_over);
-    co_await std::move(go_on);
+    co_await controller->GoOnFrom(std::move(counters), hand_over);
   }
   co_return taken;
 }
@@ -181,9 +176,7 @@ Task<Status> Engine::DeleteController(std::string name) {
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(name);
   if (controller == nullptr) co_return Ok{};
-  auto close = controller->Close(Controller::CloseMode::kRefuseIfAttached);
-  Status closed = co_await std::move(close);
-  if (!closed) co_return closed;
+  CLEAT_CO_TRY(co_await controller->Close(Controller::CloseMode::kRefuseIfAttached));
   // Two deletes may have waited for one another; the name may be somebody else's by now.
   if (Find(name) == controller) {
     controllers_.erase(name);
@@ -195,12 +188,10 @@ Task<Status> Engine::DeleteController(std::string name) {
 Task<Status> Engine::Attach(AttachmentSpec attachment) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
-  Status valid = CheckSpec(attachment);
-  if (!valid) co_return valid;
+  CLEAT_CO_TRY(CheckSpec(attachment));
   const auto controller = Find(attachment.controller);
   if (controller == nullptr) co_return NoSuchController(attachment.controller);
-  auto attach = controller->Attach(attachment);
-  co_return co_await std::move(attach);
+  co_return co_await controller->Attach(attachment);
 }
 
 Task<Status> Engine::Detach(std::string controller_name, uint32_t target) {
@@ -208,8 +199,7 @@ Task<Status> Engine::Detach(std::string controller_name, uint32_t target) {
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(controller_name);
   if (controller == nullptr) co_return Ok{};
-  auto detach = controller->Detach(target);
-  co_return co_await std::move(detach);
+  co_return co_await controller->Detach(target);
 }
 
 Status Engine::KeepMemory(const MemoryReport& memory, UniqueFd fd) {
@@ -231,16 +221,13 @@ Status Engine::DropMemory(const std::string& disk) {
 Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
-  Status kept = parts_.memories.Grow({resize.disk, resize.size_bytes});
-  if (!kept) co_return kept;
+  CLEAT_CO_TRY(parts_.memories.Grow({resize.disk, resize.size_bytes}));
   std::vector<std::shared_ptr<Controller>> having;  // which outlive a wait
   for (const auto& [name, controller] : controllers_) {
     if (controller->Has(resize.disk)) having.push_back(controller);
   }
   for (const auto& controller : having) {
-    auto task = controller->Resize(resize);
-    Status resized = co_await std::move(task);
-    if (!resized) co_return resized;
+    CLEAT_CO_TRY(co_await controller->Resize(resize));
   }
   co_return Ok{};
 }
@@ -249,8 +236,7 @@ Task<void> Engine::TakeGrowth(std::string controller_name, ResizeSpec resize) {
   const Gate::Holder holder(requests_);
   const auto controller = Find(controller_name);
   if (!holder || controller == nullptr) co_return;
-  auto task = controller->Resize(resize);
-  const Status grown = co_await std::move(task);
+  const Status grown = co_await controller->Resize(resize);
   if (!grown)
     spdlog::warn("{} is larger, but can't be for its guest: {}", resize.disk, grown.error().message);
 }
@@ -291,16 +277,14 @@ Status Engine::DropGroup(const std::string& name) {
 
 Status Engine::LimitDisk(const LimitSpec& limit) {
   if (requests_.closed()) return ShuttingDown();
-  Status valid = qos::CheckLimits(limit.limits.limits, limit.disk);
-  if (!valid) return valid;
+  CLEAT_TRY(qos::CheckLimits(limit.limits.limits, limit.disk));
   for (const auto& [name, controller] : controllers_) controller->Limit(limit);
   return Ok{};
 }
 
 Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,
                                 [[maybe_unused]] Gate::Holder inside) {
-  auto close = controller->Close(Controller::CloseMode::kDetach);
-  const Status closed = co_await std::move(close);
+  const Status closed = co_await controller->Close(Controller::CloseMode::kDetach);
   CLEAT_CHECK(closed.ok());
   if (Find(controller->spec().name) == controller) controllers_.erase(controller->spec().name);
 }

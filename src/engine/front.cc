@@ -21,16 +21,14 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   options.io_reactors = reactors;
   options.ownership = &ownership;
   auto endpoint = context.endpoints.Make(options, model, on_change);
-  if (!endpoint) return endpoint;
-  Status started = (*endpoint)->Start();
-  if (!started) return std::move(started).error();
+  CLEAT_TRY(endpoint);
+  CLEAT_TRY((*endpoint)->Start());
   return endpoint;
 }
 
 Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t deadline_ns) {
   if (endpoint == nullptr) co_return Ok{};
-  auto yield = endpoint->Yield(deadline_ns);
-  Status yielded = co_await std::move(yield);
+  Status yielded = co_await endpoint->Yield(deadline_ns);
   if (yielded) endpoint.reset();
   co_return yielded;
 }

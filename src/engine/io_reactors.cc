@@ -12,17 +12,14 @@ namespace cleat::engine {
 
 Result<std::unique_ptr<IoReactors>> IoReactors::Make(const Settings& settings, uint64_t incarnation) {
   std::unique_ptr<IoReactors> io(new IoReactors);
-  Status made = io->MakeThreads(settings, incarnation);
-  if (!made) return std::move(made).error();
+  CLEAT_TRY(io->MakeThreads(settings, incarnation));
   for (Reactor* reactor : io->reactors_) {
     if (const Status added = io->uring_.AddReactor(*reactor); !added)
       spdlog::warn("{}: disks on files can't be opened", added.error().message);
     if (const Status added = io->crypto_.AddReactor(*reactor); !added)
       spdlog::warn("{}: encrypted disks can't be opened", added.error().message);
   }
-  auto sight = observe::Sight::Make(settings.name, incarnation, io->reactors_);
-  if (!sight) return std::move(sight).error();
-  io->sight_ = std::move(sight).value();
+  CLEAT_ASSIGN(io->sight_, observe::Sight::Make(settings.name, incarnation, io->reactors_));
   return io;
 }
 
@@ -34,9 +31,8 @@ Status IoReactors::MakeThreads(const Settings& settings, uint64_t incarnation) {
     options.index = i;
     options.spin_ns = settings.spin_us * kNsPerUs;
     options.random_seed = incarnation + i + 1;
-    auto thread = ReactorThread::Make(rate, options);
-    if (!thread) return std::move(thread).error();
-    threads_.push_back(std::move(thread).value());
+    CLEAT_ASSIGN(auto thread, ReactorThread::Make(rate, options));
+    threads_.push_back(std::move(thread));
     reactors_.push_back(&threads_.back()->reactor());
   }
   return Ok{};
@@ -46,8 +42,7 @@ Status IoReactors::Start(const Settings& settings) {
   for (size_t i = 0; i < threads_.size(); ++i) {
     std::optional<uint32_t> cpu;
     if (i < settings.cpus.size()) cpu = settings.cpus[i];
-    Status started = threads_[i]->Start(cpu);
-    if (!started) return started;
+    CLEAT_TRY(threads_[i]->Start(cpu));
   }
   return Ok{};
 }

@@ -31,9 +31,8 @@ void RaiseFileLimit() {
 // What holds for the whole process, before its first thread.
 Status SetUpProcess(const Settings& settings) {
   // Before anything of OpenSSL's.
-  Status arena = keys::InstallSecretArena(settings.secret_arena ? keys::SecretArenaMode::kOn
-                                                                : keys::SecretArenaMode::kOff);
-  if (!arena) return arena;
+  CLEAT_TRY(keys::InstallSecretArena(settings.secret_arena ? keys::SecretArenaMode::kOn
+                                                           : keys::SecretArenaMode::kOff));
   RaiseFileLimit();
   Termination::BlockSignals();
   signal(SIGPIPE, SIG_IGN);

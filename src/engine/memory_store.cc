@@ -35,8 +35,7 @@ Status MemoryStore::Keep(const MemoryReport& memory, UniqueFd fd) {
     return Error(ErrorCode::kResourceExhausted, memory.disk + ": this engine keeps " +
                                                     std::to_string(kMemoriesMax) + " memory disks already");
   }
-  Status enough = CheckSize(memory, fd);
-  if (!enough) return enough;
+  CLEAT_TRY(CheckSize(memory, fd));
   kept_.emplace(memory.disk, Kept{memory.size_bytes, std::move(fd)});
   return Ok{};
 }

@@ -19,8 +19,7 @@ block::DiskShape ShapeOf(const DiskSpec& disk) {
 // The next layer was refused, and with an error it has not taken the one below: that stays its opener's to close.
 // What went wrong first is what the caller hears; closing what nobody used yet has nothing to lose.
 Task<void> CloseUntaken(block::Device& device) {
-  auto close = device.Close();
-  (void)co_await std::move(close);
+  (void)co_await device.Close();
 }
 
 }  // namespace
@@ -29,8 +28,7 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
                                                                             block::AccessMode mode,
                                                                             DiskEvents events) {
   if (std::holds_alternative<RbdBackend>(disk.backend)) {
-    auto open = ceph_.Open(disk, mode, std::move(events));
-    co_return co_await std::move(open);
+    co_return co_await ceph_.Open(disk, mode, std::move(events));
   }
   if (const auto* file = std::get_if<FileBackend>(&disk.backend)) {
     modules::UringOptions options(ShapeOf(disk), file->path, mode);
@@ -38,20 +36,16 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
     options.find = [this, links](const std::string& path, const std::string& what) {
       return paths_.FindDisk(path, what, links);
     };
-    auto open = modules::OpenUring(std::move(options), uring_, blocking_);
-    co_return co_await std::move(open);
+    co_return co_await modules::OpenUring(std::move(options), uring_, blocking_);
   }
   if (std::holds_alternative<MemoryBackend>(disk.backend)) {
-    auto memory = memories_.Duplicate(disk.name);
-    if (!memory) co_return std::move(memory).error();
-    modules::MallocOptions options(ShapeOf(disk), std::move(memory).value());
-    auto open = modules::OpenMalloc(std::move(options), blocking_);
-    co_return co_await std::move(open);
+    CLEAT_CO_ASSIGN(auto memory, memories_.Duplicate(disk.name));
+    modules::MallocOptions options(ShapeOf(disk), std::move(memory));
+    co_return co_await modules::OpenMalloc(std::move(options), blocking_);
   }
   modules::NullOptions options(ShapeOf(disk));
   options.zero_fill = !std::get<NullBackend>(disk.backend).skip_reads;
-  auto open = modules::OpenNull(std::move(options));
-  co_return co_await std::move(open);
+  co_return co_await modules::OpenNull(std::move(options));
 }
 
 // Off the control reactor: the keyring may read its files again.
@@ -68,22 +62,15 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const
   // The key first: without it there is nothing to open.
   keys::Secret key;
   if (disk.encryption) {
-    auto unwrap = KeyOf(disk);
-    auto unwrapped = co_await std::move(unwrap);
-    if (!unwrapped) co_return std::move(unwrapped).error();
-    key = std::move(unwrapped).value();
+    CLEAT_CO_ASSIGN(key, co_await KeyOf(disk));
   }
-  auto open = OpenBackend(disk, mode, std::move(events));
-  auto opened = co_await std::move(open);
-  if (!opened) co_return std::move(opened).error();
-  std::unique_ptr<block::Device> device = std::move(opened).value();
+  CLEAT_CO_ASSIGN(std::unique_ptr<block::Device> device, co_await OpenBackend(disk, mode, std::move(events)));
   if (disk.fault) {
     const modules::FaultPlan plan(disk.fault->seed, disk.fault->delay_ns_max, disk.fault->fail_per_million);
     block::Device& plain = *device;
     auto faulty = modules::FaultDevice::Make(std::move(device), plan);
     if (!faulty) {
-      auto close = CloseUntaken(plain);
-      co_await std::move(close);
+      co_await CloseUntaken(plain);
       co_return std::move(faulty).error();
     }
     device = std::move(faulty).value();
@@ -93,8 +80,7 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const
     block::Device& plain = *device;
     auto encrypted = modules::CryptoDevice::Make(std::move(device), std::move(options), crypto_);
     if (!encrypted) {
-      auto close = CloseUntaken(plain);
-      co_await std::move(close);
+      co_await CloseUntaken(plain);
       co_return std::move(encrypted).error();
     }
     device = std::move(encrypted).value();
@@ -104,14 +90,10 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const
 
 Task<Result<OpenDisk>> ModuleDiskFactory::Open(const DiskSpec& disk, block::AccessMode mode,
                                                std::shared_ptr<qos::Group> group, DiskEvents events) {
-  auto open = OpenLayers(disk, mode, std::move(events));
-  auto opened = co_await std::move(open);
-  if (!opened) co_return std::move(opened).error();
-  std::unique_ptr<block::Device> device = std::move(opened).value();
+  CLEAT_CO_ASSIGN(std::unique_ptr<block::Device> device, co_await OpenLayers(disk, mode, std::move(events)));
   auto made = MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
   if (!made) {
-    auto close = CloseUntaken(*device);
-    co_await std::move(close);
+    co_await CloseUntaken(*device);
   }
   co_return made;
 }

@@ -51,9 +51,8 @@ PathGuard::PathGuard(std::string lists_file, const std::string& state_dir, const
 
 Status PathGuard::Reload() {
   if (lists_file_.empty()) return Ok{};
-  auto read = PathLists::Read(lists_file_, defaults_);
-  if (!read) return std::move(read).error();
-  auto lists = std::make_shared<const PathLists>(std::move(read).value());
+  CLEAT_ASSIGN(auto read, PathLists::Read(lists_file_, defaults_));
+  auto lists = std::make_shared<const PathLists>(std::move(read));
   const std::lock_guard lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
@@ -73,17 +72,15 @@ Result<UniqueFd> PathGuard::FindDisk(const std::string& path, const std::string&
   const PathKind kind = IsBlockDevice(path) ? PathKind::kDevice : PathKind::kFile;
   const bool strictly = links == Links::kNone && present->EntryOf(kind, path);
   auto found = Permitted(strictly ? FindListedDisk(*present, path, what) : FindByTrustedLinks(path, what));
-  if (!found) return found;
-  const Status own =
-      strictly && own_ ? own_->CheckNotOwn(*found, what) : OwnFiles::CheckNoStore(*found, what);
-  if (!own) return own.error();
+  CLEAT_TRY(found);
+  CLEAT_TRY(strictly && own_ ? own_->CheckNotOwn(*found, what) : OwnFiles::CheckNoStore(*found, what));
   return found;
 }
 
 // Of sockets and conf files it is not known whether they were looked at when they were made, so trusted links are followed everywhere.
 Result<UniqueFd> PathGuard::OpenKeys(const std::string& path, const std::string& what) const {
   auto found = Permitted(FindByTrustedLinks(path, what));
-  if (!found) return found;
+  CLEAT_TRY(found);
   UniqueFd keys = ReopenAs(*found, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!keys) return ErrnoError(errno, what + " can't be read");
   return keys;

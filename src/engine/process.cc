@@ -57,7 +57,7 @@ Result<std::unique_ptr<keys::Keyring>> MakeKeyring(const Settings& settings) {
     keyring->SetFilesLater(files);
     return keyring;
   }
-  if (!read) return std::move(read).error();
+  CLEAT_TRY(read);
   spdlog::info("key-encryption keys: {}", fmt::join(keyring->ids(), ", "));
   return keyring;
 }
@@ -97,11 +97,8 @@ struct Ground {
 
 // The manager, the folder, and where this process' threads run: before the first of them.
 Status Prepare(const Settings& settings, Ground* ground) {
-  auto manager = ServiceNotifier::FromEnvironment();
-  if (!manager) return std::move(manager).error();
-  ground->manager = std::move(manager).value();
-  Status made = MakeDirectory(settings.runtime_dir);
-  if (!made) return made;
+  CLEAT_ASSIGN(ground->manager, ServiceNotifier::FromEnvironment());
+  CLEAT_TRY(MakeDirectory(settings.runtime_dir));
   if (Status asked = HoldCoresFor(kShortTurnNs); !asked)
     spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
   ground->other_cpus = OtherCpus(settings.cpus);
@@ -110,26 +107,14 @@ Status Prepare(const Settings& settings, Ground* ground) {
 
 Result<Ground> Lay(const Settings& settings, const MonotonicClock& clock) {
   Ground ground;
-  Status prepared = Prepare(settings, &ground);
-  if (!prepared) return std::move(prepared).error();
+  CLEAT_TRY(Prepare(settings, &ground));
   ground.incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
-  auto library = vhost::VhostLibrary::Start(settings.name, settings.runtime_dir);
-  if (!library) return std::move(library).error();
-  ground.library = std::move(library).value();
-  auto io = IoReactors::Make(settings, ground.incarnation);
-  if (!io) return std::move(io).error();
-  ground.io = std::move(io).value();
-  auto counters = ground.io->sight().OpenForReaders();
-  if (!counters) return std::move(counters).error();
-  ground.counters = std::move(counters).value();
-  auto keyring = MakeKeyring(settings);
-  if (!keyring) return std::move(keyring).error();
-  ground.keyring = std::move(keyring).value();
-  Status started = ground.io->Start(settings);
-  if (!started) return std::move(started).error();
-  auto control = MakeControl(clock);
-  if (!control) return std::move(control).error();
-  ground.control = std::move(control).value();
+  CLEAT_ASSIGN(ground.library, vhost::VhostLibrary::Start(settings.name, settings.runtime_dir));
+  CLEAT_ASSIGN(ground.io, IoReactors::Make(settings, ground.incarnation));
+  CLEAT_ASSIGN(ground.counters, ground.io->sight().OpenForReaders());
+  CLEAT_ASSIGN(ground.keyring, MakeKeyring(settings));
+  CLEAT_TRY(ground.io->Start(settings));
+  CLEAT_ASSIGN(ground.control, MakeControl(clock));
   return ground;
 }
 
@@ -215,24 +200,18 @@ std::string Process::WhatIsLeft() const {
 Task<void> Process::ShutDown() {
   // A request that hangs - a cluster that does not answer - is not to keep the other disks from draining.
   link_.HangUp();
-  auto drain = engine_.Shutdown();
-  co_await std::move(drain);
-  auto stop_link = link_.Stop();
-  co_await std::move(stop_link);
-  auto end = ceph_.End(kCephEndNs);
-  ceph_ended_ = co_await std::move(end);
-  auto stop = watchdog_.Stop();
-  co_await std::move(stop);
+  co_await engine_.Shutdown();
+  co_await link_.Stop();
+  ceph_ended_ = co_await ceph_.End(kCephEndNs);
+  co_await watchdog_.Stop();
   control_.Stop();
 }
 
 Status Process::Run() {
-  Status watching = termination_.Start();
-  if (!watching) return watching;
+  CLEAT_TRY(termination_.Start());
   std::vector<StallBreaker::Watched> reactors = ground_.io->Threads();
   reactors.push_back({&control_, gettid()});
-  Status breaking = stall_breaker_.Start(reactors, ground_.incarnation);
-  if (!breaking) return breaking;
+  CLEAT_TRY(stall_breaker_.Start(reactors, ground_.incarnation));
   ceph_.SetOnReport([this](const CephReport& report) { link_.ReportCeph(report); });
   link_.Start();
   spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings_.name,
@@ -254,9 +233,8 @@ Status Process::Run() {
 
 Status Serve(const Settings& settings) {
   const MonotonicClock clock;
-  auto ground = Lay(settings, clock);
-  if (!ground) return std::move(ground).error();
-  const auto process = std::make_unique<Process>(settings, std::move(ground).value());
+  CLEAT_ASSIGN(auto ground, Lay(settings, clock));
+  const auto process = std::make_unique<Process>(settings, std::move(ground));
   return process->Run();
 }
 

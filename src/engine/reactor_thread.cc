@@ -13,9 +13,7 @@ namespace cleat::engine {
 Result<std::unique_ptr<ReactorThread>> ReactorThread::Make(const TickRate& rate,
                                                            const Reactor::Options& options) {
   std::unique_ptr<ReactorThread> thread(new ReactorThread(rate));
-  auto reactor = Reactor::Make(thread->clock_, options);
-  if (!reactor) return std::move(reactor).error();
-  thread->reactor_ = std::move(reactor).value();
+  CLEAT_ASSIGN(thread->reactor_, Reactor::Make(thread->clock_, options));
   return thread;
 }
 

@@ -19,35 +19,27 @@ class Visitor {
                                     put.standby ? Controller::Role::kStandBy : Controller::Role::kServe);
   }
   Task<Answer> operator()(YieldControllerMessage& yield) {
-    auto task = engine_.YieldController(yield.name, yield.drain_ms * kNsPerMs);
-    auto yielded = co_await std::move(task);
+    auto yielded = co_await engine_.YieldController(yield.name, yield.drain_ms * kNsPerMs);
     if (!yielded) co_return Status(std::move(yielded).error());
     Answer answer{Status(Ok{})};
     answer.hand_over = std::move(yielded).value();
     co_return answer;
   }
   Task<Answer> operator()(TakeControllerMessage& take) {
-    auto task = engine_.TakeController(take.name, std::move(take.hand_over), std::move(fd_));
-    co_return co_await std::move(task);
+    co_return co_await engine_.TakeController(take.name, std::move(take.hand_over), std::move(fd_));
   }
   Task<Answer> operator()(DeleteControllerMessage& gone) {
-    auto task = engine_.DeleteController(gone.name);
-    co_return co_await std::move(task);
+    co_return co_await engine_.DeleteController(gone.name);
   }
   Task<Answer> operator()(ServeControllerMessage& serve) { co_return engine_.ServeController(serve.name); }
 
   Task<Answer> operator()(AttachMessage& attach) {
-    auto task = engine_.Attach(std::move(attach.attachment));
-    co_return co_await std::move(task);
+    co_return co_await engine_.Attach(std::move(attach.attachment));
   }
   Task<Answer> operator()(DetachMessage& detach) {
-    auto task = engine_.Detach(detach.controller, detach.target);
-    co_return co_await std::move(task);
+    co_return co_await engine_.Detach(detach.controller, detach.target);
   }
-  Task<Answer> operator()(ResizeDiskMessage& resize) {
-    auto task = engine_.ResizeDisk(resize.resize);
-    co_return co_await std::move(task);
-  }
+  Task<Answer> operator()(ResizeDiskMessage& resize) { co_return co_await engine_.ResizeDisk(resize.resize); }
   Task<Answer> operator()(LimitDiskMessage& limit) { co_return engine_.LimitDisk(limit.limit); }
 
   Task<Answer> operator()(KeepMemoryMessage& keep) {
@@ -86,8 +78,7 @@ class Visitor {
 
 Task<Answer> CarryOut(Engine& engine, Incoming& request, UniqueFd& fd) {
   Visitor visitor(engine, fd);
-  auto task = std::visit(visitor, request.body);
-  co_return co_await std::move(task);
+  co_return co_await std::visit(visitor, request.body);
 }
 
 }  // namespace cleat::engine

@@ -24,21 +24,17 @@ ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
 
 Status ScsiFront::Serve() {
   if (endpoint_ != nullptr) return Ok{};
-  auto endpoint = StartEndpoint(context_, spec_, reactors_, model_, ownership_, on_change_);
-  if (!endpoint) return std::move(endpoint).error();
-  endpoint_ = std::move(endpoint).value();
+  CLEAT_ASSIGN(endpoint_, StartEndpoint(context_, spec_, reactors_, model_, ownership_, on_change_));
   return Ok{};
 }
 
 Task<Status> ScsiFront::Yield(uint64_t deadline_ns) {
-  auto yield = YieldEndpoint(endpoint_, deadline_ns);
-  co_return co_await std::move(yield);
+  co_return co_await YieldEndpoint(endpoint_, deadline_ns);
 }
 
 Task<void> ScsiFront::Close() {
   if (endpoint_ == nullptr) co_return;
-  auto stop = endpoint_->Stop();
-  co_await std::move(stop);
+  co_await endpoint_->Stop();
   endpoint_.reset();
 }
 
@@ -52,18 +48,15 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
   scsi.geometry = disk.geometry();
   scsi.mode = disk.mode();
   scsi.entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
-  auto add = model_.Add(disk.spec.target, std::move(scsi));
-  co_return co_await std::move(add);
+  co_return co_await model_.Add(disk.spec.target, std::move(scsi));
 }
 
 Task<void> ScsiFront::Remove(AttachedDisk& disk, bool tell) {
-  auto remove = model_.Remove(disk.spec.target, tell);
-  co_await std::move(remove);
+  co_await model_.Remove(disk.spec.target, tell);
 }
 
 Task<void> ScsiFront::Resized(AttachedDisk& disk) {
-  auto set = model_.SetGeometry(disk.spec.target, disk.geometry());
-  co_await std::move(set);
+  co_await model_.SetGeometry(disk.spec.target, disk.geometry());
 }
 
 std::optional<vhost::EndpointStatus> ScsiFront::status() const {

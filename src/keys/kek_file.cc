@@ -143,18 +143,15 @@ Result<Kek> LoadKekFile(const std::string& path) {
   }
   struct stat found {};
   if (fstat(fd.get(), &found) != 0) return ErrnoError(errno, Named(path));
-  const Status owner = CheckOwner(found, path);
-  if (!owner) return owner.error();
-  auto text = ReadAll(fd.get(), path);
-  if (!text) return std::move(text).error();
-  return Parse(*text, path);
+  CLEAT_TRY(CheckOwner(found, path));
+  CLEAT_ASSIGN(auto text, ReadAll(fd.get(), path));
+  return Parse(text, path);
 }
 
 Result<Kek> LoadOrMakeKekFile(const std::string& path) {
   auto there = LoadKekFile(path);
   if (there || there.error().code != ErrorCode::kNotFound) return there;
-  const Status written = Write(Kek::Random(), path);
-  if (!written) return written.error();
+  CLEAT_TRY(Write(Kek::Random(), path));
   return LoadKekFile(path);  // whoever's it is
 }
 

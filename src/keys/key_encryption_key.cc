@@ -95,11 +95,10 @@ Result<std::vector<uint8_t>> Kek::Wrap(const Secret& key, Wrapping wrapping) con
     return Error(ErrorCode::kInvalidArgument,
                  "a key of " + std::to_string(bytes) + " bytes can't be wrapped: 16 to 64, by steps of 8");
   }
-  auto context = MakeContext(bytes_, wrapping, /*wrap=*/true);
-  if (!context) return std::move(context).error();
+  CLEAT_ASSIGN(auto context, MakeContext(bytes_, wrapping, /*wrap=*/true));
   std::vector<uint8_t> wrapped(wrapped_bytes);
   int written = 0;
-  if (EVP_CipherUpdate(context->get(), wrapped.data(), &written, key.bytes().data(),
+  if (EVP_CipherUpdate(context.get(), wrapped.data(), &written, key.bytes().data(),
                        static_cast<int>(bytes)) != 1 ||
       static_cast<size_t>(written) != wrapped.size()) {
     return OpenSslError("AES key wrap");
@@ -120,12 +119,11 @@ Result<Secret> Kek::Unwrap(std::span<const uint8_t> wrapped, std::string_view ob
                                                   " bytes: a wrapped key is 8 bytes longer than the key" +
                                                   (padded ? ", padded to a multiple of 8" : ""));
   }
-  auto context = MakeContext(bytes_, wrapping, /*wrap=*/false);
-  if (!context) return std::move(context).error();
+  CLEAT_ASSIGN(auto context, MakeContext(bytes_, wrapping, /*wrap=*/false));
   // OpenSSL may use all of the input's length, and wipes what it wrote when the check fails.
   Secret room = Secret::Zeroes(wrapped.size());
   int written = 0;
-  const int done = EVP_CipherUpdate(context->get(), room.mutable_bytes().data(), &written, wrapped.data(),
+  const int done = EVP_CipherUpdate(context.get(), room.mutable_bytes().data(), &written, wrapped.data(),
                                     static_cast<int>(wrapped.size()));
   const size_t longest = wrapped.size() - kWrapExtraBytes;
   const size_t shortest = padded ? longest - 7 : longest;

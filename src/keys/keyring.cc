@@ -11,9 +11,8 @@ namespace {
 Result<std::vector<Kek>> LoadAll(const std::vector<std::string>& paths) {
   std::vector<Kek> keks;
   for (const std::string& path : paths) {
-    auto kek = LoadKekFile(path);
-    if (!kek) return std::move(kek).error();
-    keks.push_back(std::move(kek).value());
+    CLEAT_ASSIGN(auto kek, LoadKekFile(path));
+    keks.push_back(std::move(kek));
   }
   return keks;
 }
@@ -44,9 +43,8 @@ Status Keyring::SetFiles(std::vector<std::string> paths) {
                                                   " key-encryption key files: " + std::to_string(kKeksMax) +
                                                   " at most, the current one first");
   }
-  auto keks = LoadAll(paths);
-  if (!keks) return std::move(keks).error();
-  auto shared = std::make_shared<const Keks>(std::move(keks).value());
+  CLEAT_ASSIGN(auto keks, LoadAll(paths));
+  auto shared = std::make_shared<const Keks>(std::move(keks));
   const std::lock_guard lock(mutex_);
   paths_ = std::move(paths);
   keks_ = std::move(shared);
@@ -64,9 +62,8 @@ Status Keyring::Reload() {
     const std::lock_guard lock(mutex_);
     paths = paths_;
   }
-  auto keks = LoadAll(paths);
-  if (!keks) return std::move(keks).error();
-  auto shared = std::make_shared<const Keks>(std::move(keks).value());
+  CLEAT_ASSIGN(auto keks, LoadAll(paths));
+  auto shared = std::make_shared<const Keks>(std::move(keks));
   const std::lock_guard lock(mutex_);
   if (paths_ == paths) keks_ = std::move(shared);  // else there are others by now, just read
   return Ok{};
@@ -79,9 +76,8 @@ Result<WrappedKey> Keyring::Wrap(const Secret& key, Wrapping wrapping) const {
                  "there is no key-encryption key to wrap keys with: give its file with --kek-file");
   }
   const Kek& current = keks->front();
-  auto wrapped = current.Wrap(key, wrapping);
-  if (!wrapped) return std::move(wrapped).error();
-  return WrappedKey{current.id(), std::move(wrapped).value()};
+  CLEAT_ASSIGN(auto wrapped, current.Wrap(key, wrapping));
+  return WrappedKey{current.id(), std::move(wrapped)};
 }
 
 Result<Secret> Keyring::Unwrap(std::string_view kek_id, std::span<const uint8_t> wrapped,
@@ -106,9 +102,8 @@ Result<Secret> Keyring::Unwrap(std::string_view kek_id, std::span<const uint8_t>
 
 Result<WrappedKey> Keyring::Rewrap(std::string_view kek_id, std::span<const uint8_t> wrapped,
                                    std::string_view object, Wrapping wrapping) {
-  auto key = Unwrap(kek_id, wrapped, object, wrapping);
-  if (!key) return std::move(key).error();
-  return Wrap(*key, wrapping);
+  CLEAT_ASSIGN(auto key, Unwrap(kek_id, wrapped, object, wrapping));
+  return Wrap(key, wrapping);
 }
 
 std::string Keyring::current_id() const {

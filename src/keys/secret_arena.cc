@@ -244,8 +244,7 @@ Status InstallSecretArena(SecretArenaMode mode) {
     return Ok{};
   }
   RaiseLockLimit();
-  Status reserved = arena.Reserve();
-  if (!reserved) return reserved;
+  CLEAT_TRY(arena.Reserve());
   if (CRYPTO_set_mem_functions(&OpenSslMalloc, &OpenSslRealloc, &OpenSslFree) != 1) {
     return Error(ErrorCode::kFailedPrecondition,
                  "OpenSSL has allocated memory already and can't be given that for keys any more: "

@@ -46,16 +46,15 @@ void Past::AddTo(Cell& cell) const {
 
 Result<std::map<uint32_t, Past>> ReadPast(UniqueFd counters, const std::string& controller,
                                           std::span<const uint64_t> cells) {
-  auto reader = SegmentReader::Open(std::move(counters));
-  if (!reader) return std::move(reader).error();
-  if (!SameNames((*reader)->op_names(), kOpNames, kOpCount) ||
-      !SameNames((*reader)->stage_names(), kStageNames, kStageCount)) {
-    return Error(ErrorCode::kFailedPrecondition, "the counters of " + (*reader)->engine() +
+  CLEAT_ASSIGN(auto reader, SegmentReader::Open(std::move(counters)));
+  if (!SameNames(reader->op_names(), kOpNames, kOpCount) ||
+      !SameNames(reader->stage_names(), kStageNames, kStageCount)) {
+    return Error(ErrorCode::kFailedPrecondition, "the counters of " + reader->engine() +
                                                      " have other operations or stages than this engine's");
   }
   std::map<uint32_t, Past> pasts;
-  for (const CellSeen& cell : (*reader)->CellsOf(controller, cells))
-    Add(pasts[cell.target], cell, (*reader)->Histograms(cell));
+  for (const CellSeen& cell : reader->CellsOf(controller, cells))
+    Add(pasts[cell.target], cell, reader->Histograms(cell));
   return pasts;
 }
 

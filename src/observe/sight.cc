@@ -16,9 +16,8 @@ Result<std::unique_ptr<Sight>> Sight::Make(const std::string& engine, uint64_t i
   options.slow_after_ns = slow_after_ns;
   for (const Reactor* reactor : reactors) options.reactors.push_back(reactor->name());
   if (!reactors.empty()) options.now_ns = reactors.front()->now_ns();
-  auto segment = Segment::Make(options);
-  if (!segment) return std::move(segment).error();
-  return std::unique_ptr<Sight>(new Sight(std::move(segment).value(), reactors));
+  CLEAT_ASSIGN(auto segment, Segment::Make(options));
+  return std::unique_ptr<Sight>(new Sight(std::move(segment), reactors));
 }
 
 Sight::Sight(std::unique_ptr<Segment> segment, const std::vector<Reactor*>& reactors)

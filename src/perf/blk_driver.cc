@@ -12,16 +12,16 @@ namespace cleat::perf {
 Result<std::unique_ptr<BlkDriver>> BlkDriver::Start(Frontend& frontend, GuestMemory& memory,
                                                     const BlkOptions& options) {
   if (options.num_queues == 0) return Error(ErrorCode::kInvalidArgument, "a driver needs a queue at least");
-  if (Status status = Connect(frontend); !status) return std::move(status).error();
+  CLEAT_TRY(Connect(frontend));
   std::unique_ptr<BlkDriver> driver(new BlkDriver(frontend, memory, options));
-  if (Status status = driver->Begin(options); !status) return std::move(status).error();
+  CLEAT_TRY(driver->Begin(options));
   return driver;
 }
 
 Status BlkDriver::Begin(const BlkOptions& options) {
-  if (Status status = Negotiate(options.features); !status) return status;
+  CLEAT_TRY(Negotiate(options.features));
   if ((frontend_.protocol_features() & wire::kProtocolConfig) != 0) {
-    if (Status status = RefreshConfig(); !status) return status;
+    CLEAT_TRY(RefreshConfig());
   }
   const uint16_t device_queues = has(wire::kBlkMq) ? config_.num_queues : uint16_t{1};
   if (options.num_queues > std::min(device_queues, frontend_.queues_max())) {
@@ -32,14 +32,12 @@ Status BlkDriver::Begin(const BlkOptions& options) {
   Settings settings{.area_bytes = sizeof(RequestArea)};
   if (has(wire::kBlkSegMax) && config_.seg_max > 0) settings.seg_max = config_.seg_max;
   if (has(wire::kBlkSizeMax) && config_.size_max > 0) settings.piece_bytes_max = config_.size_max;
-  if (Status status = MakeQueues(options.num_queues, settings); !status) return status;
+  CLEAT_TRY(MakeQueues(options.num_queues, settings));
   return StartFresh();
 }
 
 Status BlkDriver::RefreshConfig() {
-  Result<wire::BlkConfig> config = frontend_.GetBlkConfig();
-  if (!config) return std::move(config).error();
-  config_ = *config;
+  CLEAT_ASSIGN(config_, frontend_.GetBlkConfig());
   return Ok{};
 }
 

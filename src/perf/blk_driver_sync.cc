@@ -66,9 +66,8 @@ Result<BlkCompletion> BlkDriver::ExecuteRaw(uint16_t queue, uint32_t type, uint6
 }
 
 Status BlkDriver::RunSync(uint16_t queue, const BlkIo& io) {
-  Result<BlkCompletion> done = Execute(queue, io);
-  if (!done) return std::move(done).error();
-  if (done->status != wire::kBlkOk) return StatusError(io, done->status);
+  CLEAT_ASSIGN(auto done, Execute(queue, io));
+  if (done.status != wire::kBlkOk) return StatusError(io, done.status);
   return Ok{};
 }
 
@@ -76,7 +75,7 @@ Status BlkDriver::ReadSync(uint64_t offset_bytes, std::span<uint8_t> data, uint1
   BlkIo io{.op = BlkOp::kRead, .offset_bytes = offset_bytes, .data_gpa = sync_gpa_};
   while (!data.empty()) {
     io.length_bytes = static_cast<uint32_t>(std::min<size_t>(data.size(), kSyncChunkBytes));
-    if (Status status = RunSync(queue, io); !status) return status;
+    CLEAT_TRY(RunSync(queue, io));
     std::memcpy(data.data(), memory_.Span(sync_gpa_, io.length_bytes).data(), io.length_bytes);
     data = data.subspan(io.length_bytes);
     io.offset_bytes += io.length_bytes;
@@ -89,7 +88,7 @@ Status BlkDriver::WriteSync(uint64_t offset_bytes, std::span<const uint8_t> data
   while (!data.empty()) {
     io.length_bytes = static_cast<uint32_t>(std::min<size_t>(data.size(), kSyncChunkBytes));
     std::memcpy(memory_.Span(sync_gpa_, io.length_bytes).data(), data.data(), io.length_bytes);
-    if (Status status = RunSync(queue, io); !status) return status;
+    CLEAT_TRY(RunSync(queue, io));
     data = data.subspan(io.length_bytes);
     io.offset_bytes += io.length_bytes;
   }
@@ -113,7 +112,7 @@ Status BlkDriver::WriteZeroesSync(uint64_t offset_bytes, uint32_t length_bytes, 
 
 Result<std::string> BlkDriver::GetIdSync(uint16_t queue) {
   const BlkIo io{.op = BlkOp::kGetId, .data_gpa = sync_gpa_};
-  if (Status status = RunSync(queue, io); !status) return std::move(status).error();
+  CLEAT_TRY(RunSync(queue, io));
   std::array<char, wire::kBlkIdBytes> id{};
   std::memcpy(id.data(), memory_.Span(sync_gpa_, id.size()).data(), id.size());
   // Not terminated when all 20 bytes are in use (virtio 1.2, 5.2.6).

@@ -38,8 +38,8 @@ Status Check(const CopyLoopOptions& options) {
 Result<std::unique_ptr<GuestMemory>> MakeMemory(uint64_t bytes) {
   const RegionSpec region{.gpa = 0, .size_bytes = bytes};
   auto memory = GuestMemory::Create({&region, 1});
-  if (!memory) return memory;
-  if (auto all = (*memory)->Allocate(bytes, GuestMemory::kPageBytes); !all) return std::move(all).error();
+  CLEAT_TRY(memory);
+  CLEAT_TRY((*memory)->Allocate(bytes, GuestMemory::kPageBytes));
   return memory;
 }
 
@@ -89,7 +89,7 @@ class CopyLoop {
 }  // namespace
 
 Result<CopyLoopReport> RunCopyLoop(const CopyLoopOptions& options) {
-  if (Status status = Check(options); !status) return std::move(status).error();
+  CLEAT_TRY(Check(options));
   if (options.core >= 0) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -100,12 +100,9 @@ Result<CopyLoopReport> RunCopyLoop(const CopyLoopOptions& options) {
   }
   const uint64_t stride = (uint64_t{options.block_bytes} + GuestMemory::kPageBytes - 1) /
                           GuestMemory::kPageBytes * GuestMemory::kPageBytes;
-  auto disk = MakeMemory(options.disk_bytes);
-  if (!disk) return std::move(disk).error();
-  auto buffers = MakeMemory(stride * options.depth);
-  if (!buffers) return std::move(buffers).error();
-  return CopyLoop(options, (*disk)->At(0, options.disk_bytes), (*buffers)->At(0, stride * options.depth),
-                  stride)
+  CLEAT_ASSIGN(auto disk, MakeMemory(options.disk_bytes));
+  CLEAT_ASSIGN(auto buffers, MakeMemory(stride * options.depth));
+  return CopyLoop(options, disk->At(0, options.disk_bytes), buffers->At(0, stride * options.depth), stride)
       .Run();
 }
 

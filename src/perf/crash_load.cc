@@ -57,9 +57,7 @@ Status CrashLoad::Prepare() {
     lane.bytes = i + 1 == count ? blocks_.disk_bytes() - lane.first_byte : lane_bytes;
     lane.compare_from = lane.bytes;
     for (uint64_t& buffer : lane.buffers) {
-      auto gpa = port_.AllocateBuffer(options_.bytes_max);
-      if (!gpa) return std::move(gpa).error();
-      buffer = *gpa;
+      CLEAT_ASSIGN(buffer, port_.AllocateBuffer(options_.bytes_max));
     }
     lanes_.push_back(lane);
   }
@@ -68,7 +66,7 @@ Status CrashLoad::Prepare() {
 
 Status CrashLoad::Start() {
   CLEAT_CHECK(lanes_.empty());
-  if (Status prepared = Prepare(); !prepared) return prepared;
+  CLEAT_TRY(Prepare());
   epoch_ = port_.reconnects();
   reconnects_ = epoch_;
   looked_ns_ = clock_.NowNs();

@@ -37,7 +37,7 @@ Result<std::unique_ptr<DriverRing>> DriverRing::Create(GuestMemory& memory, cons
   ring->heads_.resize(options.size);
   ring->reserved_.resize(options.size);
   ring->free_count_ = options.size;
-  if (Status status = ring->Initialize(); !status) return std::move(status).error();
+  CLEAT_TRY(ring->Initialize());
   ring->kick_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ring->call_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ring->err_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -57,9 +57,7 @@ Status DriverRing::AllocateMemory(uint64_t desc_bytes, uint64_t avail_bytes, uin
                            Area{used_bytes, &used_gpa_}, Area{table_bytes(), &tables_gpa_}}) {
     if (area.bytes == 0) continue;
     // The specification asks for 16, 2 and 4; a line each keeps the two sides apart.
-    Result<uint64_t> gpa = memory_.Allocate(area.bytes, kCacheLineBytes);
-    if (!gpa) return std::move(gpa).error();
-    *area.gpa = *gpa;
+    CLEAT_ASSIGN(*area.gpa, memory_.Allocate(area.bytes, kCacheLineBytes));
   }
   if (table_bytes() != 0) tables_ = memory_.Span(tables_gpa_, table_bytes()).data();
   return Ok{};

@@ -15,16 +15,15 @@
 namespace cleat::perf {
 
 Result<std::unique_ptr<Frontend>> Frontend::Listen(std::string path, const FrontendOptions& options) {
-  Result<UniqueFd> listener = ListenUnix(path);
-  if (!listener) return std::move(listener).error();
+  CLEAT_ASSIGN(auto listener, ListenUnix(path));
   std::unique_ptr<Frontend> frontend(new Frontend(Role::kServer, std::move(path), options));
-  frontend->listener_ = std::move(*listener);
+  frontend->listener_ = std::move(listener);
   return frontend;
 }
 
 Result<std::unique_ptr<Frontend>> Frontend::Connect(std::string path, const FrontendOptions& options) {
   std::unique_ptr<Frontend> frontend(new Frontend(Role::kClient, std::move(path), options));
-  if (Status status = frontend->Accept(); !status) return std::move(status).error();
+  CLEAT_TRY(frontend->Accept());
   return frontend;
 }
 
@@ -43,10 +42,9 @@ Status Frontend::Accept() {
   if (role_ == Role::kWrapped) {
     return Error(ErrorCode::kFailedPrecondition, "a wrapped socket has nobody to connect to: use Adopt");
   }
-  Result<UniqueFd> fd = role_ == Role::kServer ? AcceptUnix(listener_.get(), options_.accept_timeout_ns)
-                                               : ConnectUnix(path_, options_.accept_timeout_ns);
-  if (!fd) return std::move(fd).error();
-  Adopt(std::move(*fd));
+  CLEAT_ASSIGN(auto fd, role_ == Role::kServer ? AcceptUnix(listener_.get(), options_.accept_timeout_ns)
+                                               : ConnectUnix(path_, options_.accept_timeout_ns));
+  Adopt(std::move(fd));
   return Ok{};
 }
 
@@ -73,20 +71,17 @@ Status Frontend::WaitPeerGone(uint64_t timeout_ns) {
 }
 
 Status Frontend::Open() {
-  Result<uint64_t> features = GetFeatures();
-  if (!features) return std::move(features).error();
-  if ((*features & wire::kFeatureProtocolFeatures) != 0) {
-    Result<uint64_t> protocol = GetProtocolFeatures();
-    if (!protocol) return std::move(protocol).error();
-    if (Status status = SetProtocolFeatures(*protocol & options_.protocol_features); !status) return status;
+  CLEAT_ASSIGN(auto features, GetFeatures());
+  if ((features & wire::kFeatureProtocolFeatures) != 0) {
+    CLEAT_ASSIGN(auto protocol, GetProtocolFeatures());
+    CLEAT_TRY(SetProtocolFeatures(protocol & options_.protocol_features));
   }
   if ((protocol_features_ & wire::kProtocolMq) != 0) {
-    Result<uint64_t> queues = GetQueueNum();
-    if (!queues) return std::move(queues).error();
-    queues_max_ = static_cast<uint16_t>(std::min<uint64_t>(*queues, wire::kVringIndexMask + 1));
+    CLEAT_ASSIGN(auto queues, GetQueueNum());
+    queues_max_ = static_cast<uint16_t>(std::min<uint64_t>(queues, wire::kVringIndexMask + 1));
   }
   if ((protocol_features_ & wire::kProtocolBackendReq) != 0) {
-    if (Status status = SetBackendReqFd(); !status) return status;
+    CLEAT_TRY(SetBackendReqFd());
   }
   return SetOwner();
 }
@@ -100,18 +95,18 @@ Status Frontend::Start(uint64_t features, const GuestMemory& memory, std::span<c
   // The transport's own bit goes with the driver's: without it rings would start enabled.
   features |= offered_features_ & wire::kFeatureProtocolFeatures;
   for (uint32_t i = 0; i < rings.size(); ++i) {
-    if (Status status = SetVringCall(i, rings[i].call_fd); !status) return status;
+    CLEAT_TRY(SetVringCall(i, rings[i].call_fd));
   }
-  if (Status status = SetFeatures(features); !status) return status;
-  if (Status status = SetUpInflight(rings); !status) return status;
-  if (Status status = SetMemTable(memory); !status) return status;
+  CLEAT_TRY(SetFeatures(features));
+  CLEAT_TRY(SetUpInflight(rings));
+  CLEAT_TRY(SetMemTable(memory));
   for (uint32_t i = 0; i < rings.size(); ++i) {
-    if (Status status = SetUpRing(i, rings[i]); !status) return status;
+    CLEAT_TRY(SetUpRing(i, rings[i]));
   }
   if ((features & wire::kFeatureProtocolFeatures) == 0) return Ok{};
   for (uint32_t i = 0; i < rings.size(); ++i) {
     if (!rings[i].enable) continue;
-    if (Status status = SetVringEnable(i, true); !status) return status;
+    CLEAT_TRY(SetVringEnable(i, true));
   }
   return Ok{};
 }
@@ -122,21 +117,19 @@ Status Frontend::SetUpInflight(std::span<const RingSetup> rings) {
   if (inflight_ && (inflight_->num_queues != count || inflight_->queue_size != rings[0].size))
     inflight_.reset();
   if (!inflight_) {
-    Result<SharedArea> area = GetInflightFd(count, rings[0].size);
-    if (!area) return std::move(area).error();
-    inflight_ = std::move(*area);
+    CLEAT_ASSIGN(inflight_, GetInflightFd(count, rings[0].size));
   }
   return SetInflightFd(*inflight_);
 }
 
 Status Frontend::SetUpRing(uint32_t index, const RingSetup& ring) {
-  if (Status status = SetVringNum(index, ring.size); !status) return status;
-  if (Status status = SetVringBase(index, ring.base); !status) return status;
-  if (Status status = SetVringAddr(index, ring); !status) return status;
+  CLEAT_TRY(SetVringNum(index, ring.size));
+  CLEAT_TRY(SetVringBase(index, ring.base));
+  CLEAT_TRY(SetVringAddr(index, ring));
   if (ring.err_fd >= 0) {
-    if (Status status = SetVringErr(index, ring.err_fd); !status) return status;
+    CLEAT_TRY(SetVringErr(index, ring.err_fd));
   }
-  if (Status status = SetVringKick(index, ring.kick_fd); !status) return status;
+  CLEAT_TRY(SetVringKick(index, ring.kick_fd));
   return SetVringCall(index, ring.call_fd);
 }
 
@@ -144,13 +137,12 @@ Result<std::vector<uint32_t>> Frontend::Stop(uint16_t ring_count) {
   std::vector<uint32_t> bases;
   if ((offered_features_ & wire::kFeatureProtocolFeatures) != 0) {
     for (uint16_t i = 0; i < ring_count; ++i) {
-      if (Status status = SetVringEnable(i, false); !status) return std::move(status).error();
+      CLEAT_TRY(SetVringEnable(i, false));
     }
   }
   for (uint16_t i = 0; i < ring_count; ++i) {
-    Result<uint32_t> base = GetVringBase(i);
-    if (!base) return std::move(base).error();
-    bases.push_back(*base);
+    CLEAT_ASSIGN(auto base, GetVringBase(i));
+    bases.push_back(base);
   }
   return bases;
 }

@@ -33,9 +33,9 @@ Result<Message> Frontend::Receive() {
 }
 
 Result<Message> Frontend::Call(uint32_t request, std::span<const uint8_t> payload, std::span<const int> fds) {
-  if (Status status = Transmit(request, 0, payload, fds); !status) return std::move(status).error();
+  CLEAT_TRY(Transmit(request, 0, payload, fds));
   Result<Message> reply = Receive();
-  if (!reply) return reply;
+  CLEAT_TRY(reply);
   if (reply->header.request != request || (reply->header.flags & wire::kFlagReply) == 0 ||
       (reply->header.flags & wire::kVersionMask) != wire::kVersion) {
     return Error(ErrorCode::kInternal,
@@ -51,25 +51,22 @@ Status Frontend::SendAcked(uint32_t request, std::span<const uint8_t> payload, s
   const bool ask = wanted && (protocol_features_ & wire::kProtocolReplyAck) != 0;
   if (Status status = Transmit(request, ask ? wire::kFlagNeedReply : 0, payload, fds); !status || !ask)
     return status;
-  Result<Message> reply = Receive();
-  if (!reply) return std::move(reply).error();
-  if (reply->header.request != request) {
+  CLEAT_ASSIGN(auto reply, Receive());
+  if (reply.header.request != request) {
     return Error(ErrorCode::kInternal, fmt::format("the back end acknowledged message {} when {} was sent",
-                                                   reply->header.request, request));
+                                                   reply.header.request, request));
   }
-  Result<uint64_t> value = reply->As<uint64_t>();
-  if (!value) return std::move(value).error();
-  if (*value != 0) {
+  CLEAT_ASSIGN(auto value, reply.As<uint64_t>());
+  if (value != 0) {
     return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("the back end refused message {}: {}", request, *value));
+                 fmt::format("the back end refused message {}: {}", request, value));
   }
   return Ok{};
 }
 
 Result<uint64_t> Frontend::CallU64(uint32_t request) {
-  Result<Message> reply = Call(request, {});
-  if (!reply) return std::move(reply).error();
-  return reply->As<uint64_t>();
+  CLEAT_ASSIGN(auto reply, Call(request, {}));
+  return reply.As<uint64_t>();
 }
 
 Result<uint64_t> Frontend::GetFeatures() {
@@ -110,22 +107,20 @@ Result<std::vector<uint8_t>> Frontend::GetConfig(uint32_t offset, uint32_t size_
   const wire::ConfigHeader header{.offset = offset, .size = size_bytes, .flags = 0};
   std::vector<uint8_t> payload(sizeof header + size_bytes);
   std::memcpy(payload.data(), &header, sizeof header);
-  Result<Message> reply = Call(Request::kGetConfig, payload);
-  if (!reply) return std::move(reply).error();
+  CLEAT_ASSIGN(auto reply, Call(Request::kGetConfig, payload));
   // An empty payload is the specification's way to say no.
-  if (reply->payload.size() != payload.size()) {
+  if (reply.payload.size() != payload.size()) {
     return Error(ErrorCode::kFailedPrecondition,
                  fmt::format("the back end answered GET_CONFIG of {} bytes at {} with {} bytes", size_bytes,
-                             offset, reply->payload.size()));
+                             offset, reply.payload.size()));
   }
-  return std::vector<uint8_t>(reply->payload.begin() + sizeof header, reply->payload.end());
+  return std::vector<uint8_t>(reply.payload.begin() + sizeof header, reply.payload.end());
 }
 
 Result<wire::BlkConfig> Frontend::GetBlkConfig() {
-  Result<std::vector<uint8_t>> bytes = GetConfig(0, sizeof(wire::BlkConfig));
-  if (!bytes) return std::move(bytes).error();
+  CLEAT_ASSIGN(auto bytes, GetConfig(0, sizeof(wire::BlkConfig)));
   wire::BlkConfig config;
-  std::memcpy(&config, bytes->data(), sizeof config);
+  std::memcpy(&config, bytes.data(), sizeof config);
   return config;
 }
 
@@ -143,18 +138,17 @@ Result<SharedArea> Frontend::GetInflightFd(uint16_t num_queues, uint16_t queue_s
                               .num_queues = num_queues,
                               .queue_size = queue_size,
                               .padding = 0};
-  Result<Message> reply = Call(Request::kGetInflightFd, AsBytes(wanted));
-  if (!reply) return std::move(reply).error();
-  if (reply->payload.size() < wire::kInflightBytesMin || reply->payload.size() > sizeof(wire::Inflight) ||
-      reply->fds.size() != 1) {
+  CLEAT_ASSIGN(auto reply, Call(Request::kGetInflightFd, AsBytes(wanted)));
+  if (reply.payload.size() < wire::kInflightBytesMin || reply.payload.size() > sizeof(wire::Inflight) ||
+      reply.fds.size() != 1) {
     return Error(ErrorCode::kInternal,
                  fmt::format("the back end answered GET_INFLIGHT_FD with {} bytes and {} fds",
-                             reply->payload.size(), reply->fds.size()));
+                             reply.payload.size(), reply.fds.size()));
   }
   wire::Inflight answer{};
-  std::memcpy(&answer, reply->payload.data(), reply->payload.size());
+  std::memcpy(&answer, reply.payload.data(), reply.payload.size());
   SharedArea area;
-  area.fd = std::move(reply->fds[0]);
+  area.fd = std::move(reply.fds[0]);
   area.size_bytes = answer.mmap_size_bytes;
   area.offset_bytes = answer.mmap_offset_bytes;
   area.num_queues = num_queues;
@@ -192,8 +186,7 @@ Status Frontend::SetLogBase(const SharedArea& area) {
   // With LOG_SHMFD, always answered (the answer's payload means nothing).
   if ((protocol_features_ & wire::kProtocolLogShmfd) == 0)
     return Send(Request::kSetLogBase, AsBytes(log), fds);
-  Result<Message> reply = Call(Request::kSetLogBase, AsBytes(log), fds);
-  if (!reply) return std::move(reply).error();
+  CLEAT_TRY(Call(Request::kSetLogBase, AsBytes(log), fds));
   return Ok{};
 }
 
@@ -216,16 +209,14 @@ Status Frontend::SetVringAddr(uint32_t index, const RingSetup& ring) {
 }
 
 Result<uint32_t> Frontend::GetVringBase(uint32_t index) {
-  Result<Message> reply = Call(Request::kGetVringBase, AsBytes(wire::VringState{index, 0}));
-  if (!reply) return std::move(reply).error();
-  Result<wire::VringState> state = reply->As<wire::VringState>();
-  if (!state) return std::move(state).error();
-  if (state->index != index) {
+  CLEAT_ASSIGN(auto reply, Call(Request::kGetVringBase, AsBytes(wire::VringState{index, 0})));
+  CLEAT_ASSIGN(auto state, reply.As<wire::VringState>());
+  if (state.index != index) {
     return Error(
         ErrorCode::kInternal,
-        fmt::format("the back end answered with the base of ring {} for ring {}", state->index, index));
+        fmt::format("the back end answered with the base of ring {} for ring {}", state.index, index));
   }
-  return state->num;
+  return state.num;
 }
 
 Status Frontend::SetVringFd(uint32_t request, uint32_t index, int fd) {
@@ -263,9 +254,8 @@ Result<Message> Frontend::ReceiveBackendRequest(uint64_t timeout_ns) {
   Result<Message> message = backend_channel_.Receive(timeout_ns);
   if (!message || (message->header.flags & wire::kFlagNeedReply) == 0) return message;
   const uint64_t ok = 0;
-  Status sent = backend_channel_.Send(message->header.request, wire::kVersion | wire::kFlagReply, AsBytes(ok),
-                                      {}, timeout_ns);
-  if (!sent) return std::move(sent).error();
+  CLEAT_TRY(backend_channel_.Send(message->header.request, wire::kVersion | wire::kFlagReply, AsBytes(ok), {},
+                                  timeout_ns));
   return message;
 }
 

@@ -23,7 +23,7 @@ bool PageMultiple(uint64_t value) {
 Result<std::unique_ptr<GuestMemory>> GuestMemory::Create(std::span<const RegionSpec> regions) {
   std::unique_ptr<GuestMemory> memory(new GuestMemory);
   for (const RegionSpec& spec : regions) {
-    if (Status status = memory->AddRegion(spec); !status) return std::move(status).error();
+    CLEAT_TRY(memory->AddRegion(spec));
   }
   return memory;
 }

@@ -326,14 +326,13 @@ Status Apply(RingAbuse abuse, DriverRing& ring, const GuestMemory& memory, uint6
   SpoilRequest(abuse, at, capacity_sectors, &draft);
   SpoilIndirect(abuse, at, &draft);
   if (PackedDriverRing* packed = ring.AsPacked()) {
-    if (Status applied = ApplyPacked(abuse, draft, *packed, memory, scratch_gpa); !applied) return applied;
+    CLEAT_TRY(ApplyPacked(abuse, draft, *packed, memory, scratch_gpa));
     ring.Publish();
     ring.Kick();
     return Ok{};
   }
-  Result<std::vector<uint16_t>> taken = Place(draft, ring, memory, scratch_gpa);
-  if (!taken) return std::move(taken).error();
-  const uint16_t head = taken->front();
+  CLEAT_ASSIGN(auto taken, Place(draft, ring, memory, scratch_gpa));
+  const uint16_t head = taken.front();
   ring.PushRaw(abuse == RingAbuse::kHeadOutOfRange ? ring.size() : head, kChainLength, kAbuseToken);
   if (abuse == RingAbuse::kDuplicateHead) ring.PushRaw(head, kChainLength, kAbuseToken);
   if (abuse == RingAbuse::kAvailIndexJump) {

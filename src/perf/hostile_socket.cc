@@ -89,10 +89,9 @@ Status SendRaw(Frontend& frontend, std::span<const uint8_t> bytes, std::span<con
 Status ByteByByte(Frontend& frontend) {
   const std::vector<uint8_t> message = Bytes(Request::kGetFeatures, wire::kVersion, 0, {});
   for (const uint8_t& byte : message) {
-    if (Status status = SendRaw(frontend, {&byte, 1}); !status) return status;
+    CLEAT_TRY(SendRaw(frontend, {&byte, 1}));
   }
-  Result<Message> reply = frontend.Receive();
-  if (!reply) return std::move(reply).error();
+  CLEAT_TRY(frontend.Receive());
   return Ok{};
 }
 
@@ -100,9 +99,8 @@ Status ByteByByte(Frontend& frontend) {
 Status Flood(Frontend& frontend) {
   const std::vector<uint8_t> message = Bytes(Request::kGetFeatures, wire::kVersion, 0, {});
   for (size_t i = 0; i < kFloodMessages; ++i) {
-    Result<size_t> sent = frontend.socket().TrySendBytes(message, {});
-    if (!sent) return std::move(sent).error();
-    if (*sent < message.size()) return Ok{};
+    CLEAT_ASSIGN(auto sent, frontend.socket().TrySendBytes(message, {}));
+    if (sent < message.size()) return Ok{};
   }
   return Ok{};
 }
@@ -141,20 +139,19 @@ RingSetup GoodRing(const GuestMemory& memory, uint64_t gpa) {
 }
 
 Status StartRing(Frontend& frontend, const RingSetup& ring, uint32_t size, int kick_fd) {
-  if (Status status = frontend.SetVringNum(0, size); !status) return status;
-  if (Status status = frontend.SetVringBase(0, 0); !status) return status;
-  if (Status status = frontend.SetVringAddr(0, ring); !status) return status;
+  CLEAT_TRY(frontend.SetVringNum(0, size));
+  CLEAT_TRY(frontend.SetVringBase(0, 0));
+  CLEAT_TRY(frontend.SetVringAddr(0, ring));
   const UniqueFd call = EventFd();
-  if (Status status = frontend.SetVringCall(0, call.get()); !status) return status;
-  if (Status status = frontend.SetVringKick(0, kick_fd); !status) return status;
+  CLEAT_TRY(frontend.SetVringCall(0, call.get()));
+  CLEAT_TRY(frontend.SetVringKick(0, kick_fd));
   return frontend.SetVringEnable(0, true);
 }
 
 Status AbuseRing(SetupAbuse abuse, Frontend& frontend, GuestMemory& memory) {
   // Not given back: the back end may still look at it.
-  Result<uint64_t> gpa = memory.Allocate(kRingAreaBytes, GuestMemory::kPageBytes);
-  if (!gpa) return std::move(gpa).error();
-  RingSetup ring = GoodRing(memory, *gpa);
+  CLEAT_ASSIGN(auto gpa, memory.Allocate(kRingAreaBytes, GuestMemory::kPageBytes));
+  RingSetup ring = GoodRing(memory, gpa);
   uint32_t size = kRingSize;
   const uint64_t nowhere = 0x1000;  // never mapped in our own address space, so never a user address
   const UniqueFd event = EventFd();
@@ -243,7 +240,7 @@ Status AbuseRegions(SetupAbuse abuse, Frontend& frontend, GuestMemory& memory) {
   }
   regions.push_back(spoiled);
   fds.push_back(fd);
-  if (Status status = frontend.SetMemTable(regions, fds); !status) return status;
+  CLEAT_TRY(frontend.SetMemTable(regions, fds));
   return AbuseRing(abuse, frontend, memory);
 }
 
@@ -255,7 +252,7 @@ Status AbuseInflight(Frontend& frontend, GuestMemory& memory) {
   area.size_bytes = 16;
   area.num_queues = 1;
   area.queue_size = kRingSize;
-  if (Status status = frontend.SetInflightFd(area); !status) return status;
+  CLEAT_TRY(frontend.SetInflightFd(area));
   return AbuseRing(SetupAbuse::kInflightTooSmall, frontend, memory);
 }
 

@@ -26,7 +26,7 @@ class LoadRun {
       : devices_(devices), options_(options), environment_(environment) {}
 
   Result<LoadReport> Run() {
-    if (Status status = Prepare(); !status) return std::move(status).error();
+    CLEAT_TRY(Prepare());
     start_ns_ = before_ns_ = clock_.NowNs();
     for (size_t i = 0; i < threads_.size(); ++i) {
       LoadThreadState& state = threads_[i]->state;
@@ -39,7 +39,7 @@ class LoadRun {
     for (auto& thread : threads_) {
       if (Status status = thread->Join(); !status && failure_.ok()) failure_ = std::move(status);
     }
-    if (!failure_) return std::move(failure_).error();
+    CLEAT_TRY(failure_);
     return Report();
   }
 
@@ -59,10 +59,10 @@ class LoadRun {
       watched_.emplace_back();
       watched_.back().driver = devices_[i].driver;
       watched_.back().name = devices_[i].name;
-      if (Status status = AddDevice(i, &stream, streams); !status) return status;
+      CLEAT_TRY(AddDevice(i, &stream, streams));
     }
     for (auto& thread : threads_) {
-      if (Status status = thread->Prepare(); !status) return status;
+      CLEAT_TRY(thread->Prepare());
     }
     return Ok{};
   }
@@ -77,8 +77,7 @@ class LoadRun {
     }
     for (LoadDisk& disk : device.disks) {
       if (!options_.verify) continue;
-      if (Status status = CheckLoad(options_, disk.bytes, disk.logical_block_bytes, 1); !status)
-        return status;
+      CLEAT_TRY(CheckLoad(options_, disk.bytes, disk.logical_block_bytes, 1));
       stamps_.push_back(
           std::make_unique<StampedBlocks>(disk.bytes / options_.block_bytes * options_.block_bytes,
                                           options_.block_bytes, stamp_id_ + stamps_.size(), false));
@@ -94,9 +93,8 @@ class LoadRun {
                                    .streams = streams,
                                    .name = fmt::format("{}, queue {}", device.name, q)};
       DriverRing& ring = device.driver->ring(static_cast<uint16_t>(device.first_ring + q));
-      auto queue = LoadQueue::Make(ring, device.driver->memory(), setup, options_, thread.state);
-      if (!queue) return std::move(queue).error();
-      thread.AddQueue(std::move(*queue), watched_[index]);
+      CLEAT_ASSIGN(auto queue, LoadQueue::Make(ring, device.driver->memory(), setup, options_, thread.state));
+      thread.AddQueue(std::move(queue), watched_[index]);
       *stream += device.disks.size();
     }
     return Ok{};

@@ -62,7 +62,7 @@ class LoadDeviceOpener {
       if (opened) opened(++ready);
     }
     while (ready < devices_.size()) {
-      if (Status status = AcceptSome(&ready, opened); !status) return std::move(status).error();
+      CLEAT_TRY(AcceptSome(&ready, opened));
     }
     return std::move(devices_);
   }
@@ -129,18 +129,14 @@ class LoadDeviceOpener {
               "pretended guest has",
               options_.queues, load_.depth, load_.block_bytes, disks));
     }
-    auto memory = GuestMemory::CreateWithHole(2 * half_bytes);
-    if (!memory) return std::move(memory).error();
-    open.memory_ = std::move(*memory);
-    if (Status status = open.frontend_->Open(); !status) return status;
+    CLEAT_ASSIGN(open.memory_, GuestMemory::CreateWithHole(2 * half_bytes));
+    CLEAT_TRY(open.frontend_->Open());
     return options_.type == DeviceType::kBlk ? StartBlk(open) : StartScsi(open);
   }
 
   Status StartBlk(OpenLoadDevice& open) {
-    auto driver = BlkDriver::Start(*open.frontend_, *open.memory_, DriverOptions<BlkOptions>());
-    if (!driver) return std::move(driver).error();
-    open.blk_ = std::move(*driver);
-    if (Status status = CheckBlk(*open.blk_); !status) return status;
+    CLEAT_ASSIGN(open.blk_, BlkDriver::Start(*open.frontend_, *open.memory_, DriverOptions<BlkOptions>()));
+    CLEAT_TRY(CheckBlk(*open.blk_));
     open.device_ = LoadDevice::Of(*open.blk_, open.device_.name);
     return Ok{};
   }
@@ -173,19 +169,13 @@ class LoadDeviceOpener {
   }
 
   Status StartScsi(OpenLoadDevice& open) {
-    auto driver = ScsiDriver::Start(*open.frontend_, *open.memory_, DriverOptions<ScsiOptions>());
-    if (!driver) return std::move(driver).error();
-    open.scsi_ = std::move(*driver);
+    CLEAT_ASSIGN(open.scsi_, ScsiDriver::Start(*open.frontend_, *open.memory_, DriverOptions<ScsiOptions>()));
     std::vector<uint8_t> targets = options_.targets;
     if (targets.empty()) {
-      auto found = open.scsi_->ScanTargets(kScsiTargetsScanned);
-      if (!found) return std::move(found).error();
-      targets = std::move(*found);
+      CLEAT_ASSIGN(targets, open.scsi_->ScanTargets(kScsiTargetsScanned));
     }
     if (targets.empty()) return Error(ErrorCode::kNotFound, "no disk is attached to this controller");
-    auto device = LoadDevice::Of(*open.scsi_, open.device_.name, targets);
-    if (!device) return std::move(device).error();
-    open.device_ = std::move(*device);
+    CLEAT_ASSIGN(open.device_, LoadDevice::Of(*open.scsi_, open.device_.name, targets));
     return Ok{};
   }
 

@@ -51,10 +51,8 @@ class LoadQueueOf final : public LoadQueue {
     const bool indirect = options_.indirect && ring_.options().indirect_entries > 0;
     const size_t slots = setup.disks.size() * options_.depth;
     const uint64_t data_stride = (uint64_t{options_.block_bytes} + kPageBytes - 1) / kPageBytes * kPageBytes;
-    Result<uint64_t> areas = memory.Allocate(slots * sizeof(Area), kPageBytes);
-    if (!areas) return std::move(areas).error();
-    Result<uint64_t> data = memory.Allocate(slots * data_stride, kPageBytes);
-    if (!data) return std::move(data).error();
+    CLEAT_ASSIGN(auto areas, memory.Allocate(slots * sizeof(Area), kPageBytes));
+    CLEAT_ASSIGN(auto data, memory.Allocate(slots * data_stride, kPageBytes));
     slots_.resize(ring_.size());
     poll_batch_ = std::clamp<size_t>(slots / 2, 1, kPollBatchMax);
     streams_.reserve(setup.disks.size());
@@ -70,9 +68,9 @@ class LoadQueueOf final : public LoadQueue {
         }
         ids_.push_back(*id);
         Slot& slot = slots_[*id];
-        slot.area_gpa = *areas + number * sizeof(Area);
+        slot.area_gpa = areas + number * sizeof(Area);
         slot.area = reinterpret_cast<Area*>(memory.At(slot.area_gpa, sizeof(Area)));
-        slot.data_gpa = *data + number * data_stride;
+        slot.data_gpa = data + number * data_stride;
         slot.data = memory.At(slot.data_gpa, options_.block_bytes);
         CLEAT_CHECK(slot.area != nullptr && slot.data != nullptr);
         slot.stream = static_cast<uint16_t>(i);
@@ -404,7 +402,7 @@ Result<std::unique_ptr<LoadQueue>> MakeOf(DriverRing& ring, GuestMemory& memory,
                                           const LoadQueue::Setup& setup, const LoadOptions& options,
                                           LoadThreadState& state) {
   auto queue = std::make_unique<LoadQueueOf<Ring, Request>>(static_cast<Ring&>(ring), setup, options, state);
-  if (Status status = queue->Prepare(memory, setup); !status) return std::move(status).error();
+  CLEAT_TRY(queue->Prepare(memory, setup));
   return std::unique_ptr<LoadQueue>(std::move(queue));
 }
 

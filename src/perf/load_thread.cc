@@ -80,7 +80,7 @@ Status LoadThread::Join() {
 
 Status LoadThread::Run() {
   for (Lane& lane : lanes_) lane.queue->Start();
-  if (Status status = Drive(); !status) return status;
+  CLEAT_TRY(Drive());
   loaded_ns = state.stats.last_completion_ns;
   if (!options_.verify || !options_.writes()) return Ok{};
   state.phase = LoadThreadState::Phase::kVerify;
@@ -99,7 +99,7 @@ Status LoadThread::DrivePolling() {
     state.stats.polls += lanes_.size();
     state.stats.idle_polls += idle;
     if (attention_.load(std::memory_order_relaxed) != 0 || state.broken) [[unlikely]] {
-      if (Status status = Attend(); !status) return status;
+      CLEAT_TRY(Attend());
     }
   }
   return Ok{};
@@ -119,9 +119,9 @@ Status LoadThread::DriveWaiting() {
       } while (!queue.ring().EnableCalls() && attention_.load(std::memory_order_relaxed) == 0 &&
                !state.broken);
     }
-    if (Status status = Sleep(&ready); !status) return status;
+    CLEAT_TRY(Sleep(&ready));
     if (attention_.load(std::memory_order_relaxed) != 0 || state.broken) {
-      if (Status status = Attend(); !status) return status;
+      CLEAT_TRY(Attend());
       ready.clear();  // whatever was missed
       for (uint32_t i = 0; i < lanes_.size(); ++i) ready.push_back(i);
     }
@@ -173,7 +173,7 @@ Status LoadThread::Attend() {
     for (Lane& lane : lanes_) lane.queue->EndSchedule(now_ns);
   }
   for (Lane& lane : lanes_) {
-    if (Status status = LookAfter(lane, now_ns); !status) return status;
+    CLEAT_TRY(LookAfter(lane, now_ns));
   }
   return Ok{};
 }
@@ -188,7 +188,7 @@ Status LoadThread::LookAfter(Lane& lane, uint64_t now_ns) {
     while (queue.Poll() > 0) {  // what was completed before the end must not be missed
     }
     if (Live()) {
-      if (Status status = LeftBy(*lane.device); !status) return status;
+      CLEAT_TRY(LeftBy(*lane.device));
     }
   }
   if (queue.in_flight() == 0 || queue.completed() != lane.completed_seen || lane.stuck_since_ns == 0) {

@@ -111,13 +111,12 @@ Status MessageSocket::SendBytes(std::span<const uint8_t> bytes, std::span<const 
                                 uint64_t timeout_ns) {
   const Deadline deadline(timeout_ns);
   while (!bytes.empty()) {
-    Result<size_t> sent = TrySendBytes(bytes, fds);
-    if (!sent) return std::move(sent).error();
-    if (*sent == 0) {
-      if (Status ready = WaitFor(fd_.get(), POLLOUT, deadline); !ready) return ready;
+    CLEAT_ASSIGN(auto sent, TrySendBytes(bytes, fds));
+    if (sent == 0) {
+      CLEAT_TRY(WaitFor(fd_.get(), POLLOUT, deadline));
       continue;
     }
-    bytes = bytes.subspan(*sent);
+    bytes = bytes.subspan(sent);
     fds = {};
   }
   return Ok{};
@@ -152,7 +151,7 @@ Status MessageSocket::ReceiveExactly(std::span<uint8_t> bytes, std::vector<Uniqu
     } else if (got == 0 || errno == ECONNRESET) {
       return Error(ErrorCode::kUnavailable, "the vhost-user peer closed the connection");
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (Status ready = WaitFor(fd_.get(), POLLIN, deadline); !ready) return ready;
+      CLEAT_TRY(WaitFor(fd_.get(), POLLIN, deadline));
     } else if (errno != EINTR) {
       return ErrnoError(errno, "receive on a vhost-user socket");
     }
@@ -163,27 +162,23 @@ Status MessageSocket::ReceiveExactly(std::span<uint8_t> bytes, std::vector<Uniqu
 Result<Message> MessageSocket::Receive(uint64_t timeout_ns) {
   Message message;
   std::span<uint8_t> header(reinterpret_cast<uint8_t*>(&message.header), sizeof message.header);
-  if (Status status = ReceiveExactly(header, &message.fds, timeout_ns); !status)
-    return std::move(status).error();
+  CLEAT_TRY(ReceiveExactly(header, &message.fds, timeout_ns));
   if (message.header.size > wire::kPayloadBytesMax) {
     return Error(ErrorCode::kInternal,
                  fmt::format("vhost-user message {} announces a payload of {} bytes, more than {}",
                              message.header.request, message.header.size, wire::kPayloadBytesMax));
   }
   message.payload.resize(message.header.size);
-  if (Status status = ReceiveExactly(message.payload, &message.fds, timeout_ns); !status) {
-    return std::move(status).error();
-  }
+  CLEAT_TRY(ReceiveExactly(message.payload, &message.fds, timeout_ns));
   return message;
 }
 
 Result<UniqueFd> ListenUnix(const std::string& path) {
-  Result<sockaddr_un> address = Address(path);
-  if (!address) return std::move(address).error();
+  CLEAT_ASSIGN(auto address, Address(path));
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return ErrnoError(errno, "socket");
   unlink(path.c_str());
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
     return ErrnoError(errno, fmt::format("listen at '{}'", path));
   }
@@ -207,13 +202,12 @@ Result<UniqueFd> AcceptUnix(int listener, uint64_t timeout_ns) {
 }
 
 Result<UniqueFd> ConnectUnix(const std::string& path, uint64_t timeout_ns) {
-  Result<sockaddr_un> address = Address(path);
-  if (!address) return std::move(address).error();
+  CLEAT_ASSIGN(auto address, Address(path));
   const Deadline deadline(timeout_ns);
   for (;;) {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return ErrnoError(errno, "socket");
-    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0) return fd;
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
     const int error = errno;
     const bool retry = error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == EINTR;
     if (!retry || deadline.passed()) return ErrnoError(error, fmt::format("connect to '{}'", path));

@@ -136,8 +136,7 @@ void BindThisThread(int core) {
 
 Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
   const RegionSpec region{.gpa = 0, .size_bytes = kMemoryBytes};
-  auto memory = GuestMemory::Create({&region, 1});
-  if (!memory) return std::move(memory).error();
+  CLEAT_ASSIGN(auto memory, GuestMemory::Create({&region, 1}));
   LoadOptions load;
   load.depth = options.depth;
   load.block_bytes = options.block_bytes;
@@ -150,8 +149,7 @@ Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
       .event_idx = true,
       .indirect_entries = options.indirect ? uint16_t{8} : uint16_t{0},
       .packed = options.packed};
-  auto ring = DriverRing::Create(**memory, ring_options);
-  if (!ring) return std::move(ring).error();
+  CLEAT_ASSIGN(auto ring, DriverRing::Create(*memory, ring_options));
 
   const UniqueFd done_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!done_fd) return ErrnoError(errno, "an eventfd");
@@ -163,13 +161,12 @@ Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
   LoadQueue::Setup setup;
   setup.name = "ring";
   setup.disks.push_back({.name = "ring", .bytes = kDiskBytes});
-  auto queue = LoadQueue::Make(**ring, **memory, setup, load, generator.state);
-  if (!queue) return std::move(queue).error();
-  generator.AddQueue(std::move(*queue), watched);
-  if (Status status = generator.Prepare(); !status) return std::move(status).error();
+  CLEAT_ASSIGN(auto queue, LoadQueue::Make(*ring, *memory, setup, load, generator.state));
+  generator.AddQueue(std::move(queue), watched);
+  CLEAT_TRY(generator.Prepare());
 
   std::atomic<bool> stop{false};
-  BareDevice device(**ring, (*memory)->At(0, kMemoryBytes));
+  BareDevice device(*ring, memory->At(0, kMemoryBytes));
   std::thread device_thread([&] {
     BindThisThread(options.device_core);
     options.packed ? device.RunPacked(stop) : device.RunSplit(stop);
@@ -181,7 +178,7 @@ Result<RingLoopReport> RunOnce(const RingLoopOptions& options) {
   Status status = generator.Join();
   stop = true;
   device_thread.join();
-  if (!status) return std::move(status).error();
+  CLEAT_TRY(status);
 
   RingLoopReport report;
   const LoadStats& stats = generator.state.stats;

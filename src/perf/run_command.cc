@@ -213,18 +213,15 @@ class RunCommand final : public Command {
   }
 
   Status Resolve() {
-    if (Status status = ResolveSockets(); !status) return status;
-    Result<uint64_t> block_bytes = ParseSize(block_size_);
-    if (!block_bytes) return std::move(block_bytes).error();
-    if (*block_bytes == 0 || *block_bytes > kLoadBlockBytesMax) {
+    CLEAT_TRY(ResolveSockets());
+    CLEAT_ASSIGN(auto block_bytes, ParseSize(block_size_));
+    if (block_bytes == 0 || block_bytes > kLoadBlockBytesMax) {
       return Error(ErrorCode::kInvalidArgument,
                    fmt::format("--block-size {}: must be from 512 to 64M", block_size_));
     }
-    load_.block_bytes = static_cast<uint32_t>(*block_bytes);
+    load_.block_bytes = static_cast<uint32_t>(block_bytes);
     if (!mix_.empty()) {
-      Result<LoadMix> mix = ParseMix(mix_);
-      if (!mix) return std::move(mix).error();
-      load_.mix = *mix;
+      CLEAT_ASSIGN(load_.mix, ParseMix(mix_));
     } else {
       load_.mix = {static_cast<uint8_t>(read_percent_), static_cast<uint8_t>(100 - read_percent_), 0, 0, 0};
     }
@@ -232,14 +229,12 @@ class RunCommand final : public Command {
       if (devices_.type != DeviceType::kScsi) {
         return Error(ErrorCode::kInvalidArgument, "--targets is for --type scsi");
       }
-      Result<std::vector<uint32_t>> targets = ParseList(targets_, UINT8_MAX);
-      if (!targets) return std::move(targets).error();
-      devices_.targets.assign(targets->begin(), targets->end());
+      CLEAT_ASSIGN(auto targets, ParseList(targets_, UINT8_MAX));
+      devices_.targets.assign(targets.begin(), targets.end());
     }
     if (!cores_.empty()) {
-      Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoreNumberMax);
-      if (!cores) return std::move(cores).error();
-      environment_.cores.assign(cores->begin(), cores->end());
+      CLEAT_ASSIGN(auto cores, ParseList(cores_, kCoreNumberMax));
+      environment_.cores.assign(cores.begin(), cores.end());
     }
     if (time_s_ == 0 && load_.requests == 0) time_s_ = 10;
     load_.time_ns = Nanoseconds(time_s_);
@@ -253,9 +248,7 @@ class RunCommand final : public Command {
   Status ResolveSockets() {
     std::vector<uint32_t> numbers;
     if (!device_numbers_.empty()) {
-      Result<std::vector<uint32_t>> parsed = ParseList(device_numbers_, kDeviceNumberMax);
-      if (!parsed) return std::move(parsed).error();
-      numbers = std::move(*parsed);
+      CLEAT_ASSIGN(numbers, ParseList(device_numbers_, kDeviceNumberMax));
     }
     bool pattern_seen = false;
     for (const bool listen : {true, false}) {
@@ -318,7 +311,7 @@ class RunCommand final : public Command {
   Status Write(const LoadReport& report, const std::vector<std::string>& command_line) const {
     if (json_ != "-") std::fputs(ReportText(report).c_str(), stdout);
     if (!histogram_.empty()) {
-      if (Status status = WriteText(histogram_, HistogramText(report.latency)); !status) return status;
+      CLEAT_TRY(WriteText(histogram_, HistogramText(report.latency)));
     }
     if (json_.empty()) return Ok{};
     return WriteText(json_, ResultFile(command_line, OptionsJson(), ReportJson(report)).dump(2) + "\n");

@@ -28,21 +28,21 @@ constexpr RequestShape kEventShape{.answer_offset = offsetof(ScsiArea, answer),
 Result<std::unique_ptr<ScsiDriver>> ScsiDriver::Start(Frontend& frontend, GuestMemory& memory,
                                                       const ScsiOptions& options) {
   if (options.num_queues == 0) return Error(ErrorCode::kInvalidArgument, "a driver needs a queue at least");
-  if (Status status = Connect(frontend); !status) return std::move(status).error();
+  CLEAT_TRY(Connect(frontend));
   std::unique_ptr<ScsiDriver> driver(new ScsiDriver(frontend, memory, options));
-  if (Status status = driver->Begin(options); !status) return std::move(status).error();
+  CLEAT_TRY(driver->Begin(options));
   return driver;
 }
 
 Status ScsiDriver::Begin(const ScsiOptions& options) {
-  if (Status status = Negotiate(options.features); !status) return status;
+  CLEAT_TRY(Negotiate(options.features));
   const uint16_t rings = RingIndex(options.num_queues);
   if (rings > frontend_.queues_max()) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} request queues and two more wanted, the back end allows {} in all",
                              options.num_queues, frontend_.queues_max()));
   }
-  if (Status status = MakeQueues(rings, Settings{.area_bytes = sizeof(ScsiArea)}); !status) return status;
+  CLEAT_TRY(MakeQueues(rings, Settings{.area_bytes = sizeof(ScsiArea)}));
   if (has(wire::kScsiHotplug) || has(wire::kScsiChange)) {
     for (uint16_t i = 0; i < std::min(kEventBuffers, options.queue_size); ++i) GiveEventBuffer();
     ring(wire::kScsiEventQueue).Publish();

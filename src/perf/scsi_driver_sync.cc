@@ -70,9 +70,8 @@ Result<uint8_t> ScsiDriver::Tmf(wire::ScsiTmfType type, const scsi::Lun& lun, ui
   if (!SubmitTmf(type, lun, tag, token)) {
     return Error(ErrorCode::kResourceExhausted, "the control queue is full");
   }
-  Result<ScsiCompletion> done = WaitFor(wire::kScsiControlQueue, token);
-  if (!done) return std::move(done).error();
-  return done->response;
+  CLEAT_ASSIGN(auto done, WaitFor(wire::kScsiControlQueue, token));
+  return done.response;
 }
 
 Result<std::vector<uint8_t>> ScsiDriver::Control(std::span<const uint8_t> request, uint32_t answer_bytes) {
@@ -91,8 +90,7 @@ Result<std::vector<uint8_t>> ScsiDriver::Control(std::span<const uint8_t> reques
     return Error(ErrorCode::kResourceExhausted, "the control queue is full");
   }
   VirtioDriver::Kick(wire::kScsiControlQueue);
-  Result<ScsiCompletion> done = WaitFor(wire::kScsiControlQueue, token);
-  if (!done) return std::move(done).error();
+  CLEAT_TRY(WaitFor(wire::kScsiControlQueue, token));
   return std::vector<uint8_t>(answer, answer + answer_bytes);
 }
 
@@ -105,7 +103,7 @@ Result<wire::ScsiEvent> ScsiDriver::WaitEvent(uint64_t timeout_ns) {
       events_.pop_front();
       return event;
     }
-    if (Status health = Health(); !health) return std::move(health).error();
+    CLEAT_TRY(Health());
     if (deadline.passed()) return Error(ErrorCode::kDeadlineExceeded, "no event in time");
     KeepCompleted(wire::kScsiFirstRequestQueue);
     const uint64_t left_ns = static_cast<uint64_t>(deadline.LeftMs()) * kNsPerMs;
@@ -116,9 +114,8 @@ Result<wire::ScsiEvent> ScsiDriver::WaitEvent(uint64_t timeout_ns) {
 
 Result<ScsiDriver::Capacity> ScsiDriver::ReadCapacity(const scsi::Lun& lun) {
   std::array<uint8_t, 32> data{};
-  Result<ScsiCompletion> done = Execute(lun, scsi::ReadCapacity16(), {}, data);
-  if (!done) return std::move(done).error();
-  if (!done->good()) return AnswerError("READ CAPACITY (16)", *done);
+  CLEAT_ASSIGN(auto done, Execute(lun, scsi::ReadCapacity16(), {}, data));
+  if (!done.good()) return AnswerError("READ CAPACITY (16)", done);
   return Capacity{scsi::Big(data, 0, 8) + 1, static_cast<uint32_t>(scsi::Big(data, 8, 4))};
 }
 
@@ -127,9 +124,8 @@ Status ScsiDriver::ReadSync(const scsi::Lun& lun, const Capacity& disk, uint64_t
   while (!data.empty()) {
     const std::span<uint8_t> piece = data.first(std::min<size_t>(data.size(), kHalfChunkBytes));
     const auto blocks = static_cast<uint32_t>(piece.size() / disk.block_bytes);
-    Result<ScsiCompletion> done = Execute(lun, scsi::Read16(lba, blocks), {}, piece);
-    if (!done) return std::move(done).error();
-    if (!done->good()) return AnswerError("READ (16)", *done);
+    CLEAT_ASSIGN(auto done, Execute(lun, scsi::Read16(lba, blocks), {}, piece));
+    if (!done.good()) return AnswerError("READ (16)", done);
     data = data.subspan(piece.size());
     lba += blocks;
   }
@@ -141,9 +137,8 @@ Status ScsiDriver::WriteSync(const scsi::Lun& lun, const Capacity& disk, uint64_
   while (!data.empty()) {
     const std::span<const uint8_t> piece = data.first(std::min<size_t>(data.size(), kHalfChunkBytes));
     const auto blocks = static_cast<uint32_t>(piece.size() / disk.block_bytes);
-    Result<ScsiCompletion> done = Execute(lun, scsi::Write16(lba, blocks), piece);
-    if (!done) return std::move(done).error();
-    if (!done->good()) return AnswerError("WRITE (16)", *done);
+    CLEAT_ASSIGN(auto done, Execute(lun, scsi::Write16(lba, blocks), piece));
+    if (!done.good()) return AnswerError("WRITE (16)", done);
     data = data.subspan(piece.size());
     lba += blocks;
   }
@@ -153,13 +148,12 @@ Status ScsiDriver::WriteSync(const scsi::Lun& lun, const Capacity& disk, uint64_
 Result<std::vector<uint16_t>> ScsiDriver::ClearUnitAttentions(const scsi::Lun& lun) {
   std::vector<uint16_t> found;
   for (int i = 0; i < kUnitAttentionsMax; ++i) {
-    Result<ScsiCompletion> done = Execute(lun, scsi::TestUnitReady());
-    if (!done) return std::move(done).error();
-    if (done->good()) return found;
-    if (done->response != wire::kScsiOk || done->sense_key() != scsi::kUnitAttention) {
-      return AnswerError("TEST UNIT READY", *done);
+    CLEAT_ASSIGN(auto done, Execute(lun, scsi::TestUnitReady()));
+    if (done.good()) return found;
+    if (done.response != wire::kScsiOk || done.sense_key() != scsi::kUnitAttention) {
+      return AnswerError("TEST UNIT READY", done);
     }
-    found.push_back(done->additional_sense());
+    found.push_back(done.additional_sense());
   }
   return Error(ErrorCode::kIo, "unit attentions without end");
 }
@@ -168,10 +162,9 @@ Result<std::vector<uint8_t>> ScsiDriver::ScanTargets(uint8_t targets_max) {
   std::vector<uint8_t> found;
   for (uint8_t target = 0; target < targets_max; ++target) {
     std::array<uint8_t, 36> data{};
-    Result<ScsiCompletion> done = Execute(scsi::LunOf(target), scsi::Inquiry(data.size()), {}, data);
-    if (!done) return std::move(done).error();
-    if (done->response == wire::kScsiBadTarget) continue;
-    if (!done->good()) return AnswerError("INQUIRY", *done);
+    CLEAT_ASSIGN(auto done, Execute(scsi::LunOf(target), scsi::Inquiry(data.size()), {}, data));
+    if (done.response == wire::kScsiBadTarget) continue;
+    if (!done.good()) return AnswerError("INQUIRY", done);
     if (data[0] != kNoDevice) found.push_back(target);
   }
   return found;

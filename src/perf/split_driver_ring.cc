@@ -46,8 +46,7 @@ uint16_t* AvailEvent(uint8_t* used, uint16_t size) {
 
 Status SplitDriverRing::Initialize() {
   const uint16_t size = options_.size;
-  if (Status status = AllocateMemory(DescBytes(size), AvailBytes(size), UsedBytes(size)); !status)
-    return status;
+  CLEAT_TRY(AllocateMemory(DescBytes(size), AvailBytes(size), UsedBytes(size)));
   desc_ = reinterpret_cast<wire::Descriptor*>(memory_.Span(desc_gpa_, desc_bytes_).data());
   avail_ = reinterpret_cast<uint16_t*>(memory_.Span(avail_gpa_, avail_bytes_).data());
   used_ = memory_.Span(used_gpa_, used_bytes_).data();

@@ -19,7 +19,7 @@ VirtioDriver::~VirtioDriver() {
 
 Status VirtioDriver::Connect(Frontend& frontend) {
   if (frontend.connected()) return Ok{};
-  if (Status status = frontend.Accept(); !status) return status;
+  CLEAT_TRY(frontend.Accept());
   return frontend.Open();
 }
 
@@ -55,21 +55,16 @@ Status VirtioDriver::MakeQueues(uint16_t count, const Settings& settings) {
       (settings.area_bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
   queues_.resize(count);
   for (Queue& queue : queues_) {
-    Result<std::unique_ptr<DriverRing>> ring = DriverRing::Create(memory_, ring_options);
-    if (!ring) return std::move(ring).error();
-    queue.ring = std::move(*ring);
-    Result<uint64_t> areas = AllocateBuffer(uint64_t{stride_bytes} * queue_size_);
-    if (!areas) return std::move(areas).error();
+    CLEAT_ASSIGN(queue.ring, DriverRing::Create(memory_, ring_options));
+    CLEAT_ASSIGN(auto areas, AllocateBuffer(uint64_t{stride_bytes} * queue_size_));
     queue.slots.resize(queue_size_);
     for (uint16_t i = 0; i < queue_size_; ++i) {
-      queue.slots[i].area_gpa = *areas + uint64_t{stride_bytes} * i;
+      queue.slots[i].area_gpa = areas + uint64_t{stride_bytes} * i;
       queue.slots[i].area = memory_.At(queue.slots[i].area_gpa, stride_bytes);
       queue.free_slots.push_back(static_cast<uint16_t>(queue_size_ - 1 - i));
     }
   }
-  Result<uint64_t> sync = AllocateBuffer(kSyncChunkBytes);
-  if (!sync) return std::move(sync).error();
-  sync_gpa_ = *sync;
+  CLEAT_ASSIGN(sync_gpa_, AllocateBuffer(kSyncChunkBytes));
   poll_fds_.resize(queues_.size() + 1);
   return Ok{};
 }
@@ -98,16 +93,14 @@ Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
   }
   bases_.assign(bases.begin(), bases.end());
   stopped_ = false;
-  if (Status status = frontend_.Start(features_, memory_, setups); !status) return status;
+  CLEAT_TRY(frontend_.Start(features_, memory_, setups));
   // A kick may have died with whoever had the rings before.
   for (Queue& queue : queues_) queue.ring->Kick();
   return Ok{};
 }
 
 Status VirtioDriver::Stop() {
-  Result<std::vector<uint32_t>> bases = frontend_.Stop(num_queues());
-  if (!bases) return std::move(bases).error();
-  bases_ = std::move(*bases);
+  CLEAT_ASSIGN(bases_, frontend_.Stop(num_queues()));
   stopped_ = true;
   return Ok{};
 }
@@ -124,13 +117,13 @@ Status VirtioDriver::Reconnect() {
     const bool late = status.error().code == ErrorCode::kDeadlineExceeded;
     return late ? Error(ErrorCode::kInternal, "no back end came: " + status.error().message) : status;
   }
-  if (Status status = frontend_.Open(); !status) return status;
+  CLEAT_TRY(frontend_.Open());
   if (inflight_use_ == InflightUse::kMakeAnew) frontend_.DropInflight();
   std::vector<uint32_t> bases = bases_;
   for (size_t i = 0; i < queues_.size(); ++i) {
     if (!queues_[i].ring->packed()) bases[i] = queues_[i].ring->base_after_crash();
   }
-  if (Status status = StartRings(bases); !status) return status;
+  CLEAT_TRY(StartRings(bases));
   ++stats_.reconnects;
   return Ok{};
 }

@@ -261,13 +261,13 @@ class RequestDriver : public VirtioDriver {
         if (completion.token == token) return completion;
         Kept(queue).push_back(completion);
       }
-      if (Status health = Health(); !health) return std::move(health).error();
+      CLEAT_TRY(Health());
       if (deadline.passed()) {
         return Error(ErrorCode::kDeadlineExceeded,
                      "queue " + std::to_string(queue) + ": a request did not complete in time");
       }
       Collect();
-      if (Status waited = WaitRings(io_timeout_ns_); !waited) return std::move(waited).error();
+      CLEAT_TRY(WaitRings(io_timeout_ns_));
     }
   }
 

@@ -53,9 +53,7 @@ Groups::~Groups() {
 }
 
 Status Groups::UseTable(UniqueFd fd) {
-  auto table = GroupTable::Map(std::move(fd));
-  if (!table) return std::move(table).error();
-  table_ = std::move(table).value();
+  CLEAT_ASSIGN(table_, GroupTable::Map(std::move(fd)));
   for (const auto& [name, group] : groups_) {
     auto accounts = table_->Slot(group->spec_.slot);
     Claim(*accounts, name, UnitsOf(control_.now_ns()));
@@ -66,9 +64,7 @@ Status Groups::UseTable(UniqueFd fd) {
 
 Result<std::shared_ptr<Accounts>> Groups::SlotOf(const GroupSpec& spec) {
   if (table_ == nullptr) {
-    auto table = GroupTable::Make();
-    if (!table) return std::move(table).error();
-    table_ = std::move(table).value();
+    CLEAT_ASSIGN(table_, GroupTable::Make());
   }
   return table_->Slot(spec.slot);
 }
@@ -80,8 +76,7 @@ Status Groups::Put(const GroupSpec& spec) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{}: slot {} is not below {}", spec.name, spec.slot, kGroupsMax));
   }
-  Status checked = CheckLimits(spec.limits, spec.name);
-  if (!checked) return checked;
+  CLEAT_TRY(CheckLimits(spec.limits, spec.name));
   for (const auto& [name, group] : groups_) {
     const bool same_name = name == spec.name;
     if (same_name == (group->spec_.slot == spec.slot)) continue;
@@ -95,10 +90,9 @@ Status Groups::Put(const GroupSpec& spec) {
     found->second->allowance_.Change(spec.limits, control_.now_ns());
     return Ok{};
   }
-  auto accounts = SlotOf(spec);
-  if (!accounts) return std::move(accounts).error();
-  Claim(**accounts, spec.name, UnitsOf(control_.now_ns()));
-  groups_.emplace(spec.name, std::make_shared<Group>(spec, std::move(accounts).value(), control_.now_ns()));
+  CLEAT_ASSIGN(auto accounts, SlotOf(spec));
+  Claim(*accounts, spec.name, UnitsOf(control_.now_ns()));
+  groups_.emplace(spec.name, std::make_shared<Group>(spec, std::move(accounts), control_.now_ns()));
   return Ok{};
 }
 

@@ -29,9 +29,8 @@ Error Refuse(const std::string& why) {
 }  // namespace
 
 Result<std::shared_ptr<GroupTable>> GroupTable::Make() {
-  auto memory = MakeGroupMemory();
-  if (!memory) return std::move(memory).error();
-  return Map(std::move(memory).value());
+  CLEAT_ASSIGN(auto memory, MakeGroupMemory());
+  return Map(std::move(memory));
 }
 
 // Of memory that is all zeroes, as cleatd makes it; zero bytes are empty slots. Two engines of the same version that do
@@ -61,7 +60,7 @@ Result<std::shared_ptr<GroupTable>> GroupTable::Map(UniqueFd fd) {
     return Refuse(fmt::format("it has {} bytes, not {}", file.st_size, kTableBytes));
   }
   auto table = MapWhole(std::move(fd));
-  if (!table) return table;
+  CLEAT_TRY(table);
   (*table)->MakeHeader();
   const auto& header = *reinterpret_cast<const GroupTableHeader*>((*table)->base_);
   if (header.magic != GroupTableHeader::kMagic) return Refuse("it begins with something else");

@@ -10,8 +10,7 @@ namespace cleat::qos {
 Result<std::unique_ptr<LimitedDevice>> LimitedDevice::Make(std::unique_ptr<block::Device>&& below,
                                                            const Limits& limits,
                                                            std::shared_ptr<Group> group) {
-  Status checked = CheckLimits(limits, below->name());
-  if (!checked) return std::move(checked).error();
+  CLEAT_TRY(CheckLimits(limits, below->name()));
   return std::unique_ptr<LimitedDevice>(new LimitedDevice(std::move(below), limits, std::move(group)));
 }
 
@@ -34,12 +33,11 @@ void LimitedDevice::RestoreUse(std::span<const uint64_t> words) {
 }
 
 Result<std::unique_ptr<block::Channel>> LimitedDevice::OpenChannel(Reactor& reactor) {
-  auto channel = below().OpenChannel(reactor);
-  if (!channel) return std::move(channel).error();
+  CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
   allowance_.Begin(reactor.now_ns());
   std::shared_ptr<GroupPort> port = group_ != nullptr ? group_->PortOn(reactor) : nullptr;
   return std::unique_ptr<block::Channel>(
-      std::make_unique<LimitedChannel>(reactor, std::move(channel).value(), allowance_, std::move(port)));
+      std::make_unique<LimitedChannel>(reactor, std::move(channel), allowance_, std::move(port)));
 }
 
 }  // namespace cleat::qos

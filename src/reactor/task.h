@@ -5,10 +5,10 @@
 // on the reactor that resumed it last; who moves to another reactor (Reactor::Enter) comes back before
 // returning.
 //
-// GCC 12 destroys an aggregate temporary inside a co_await expression twice. Bind tasks and aggregate
-// arguments to names first:
-//     auto attach = controller.Attach(spec);
-//     Status attached = co_await std::move(attach);
+// GCC 12 destroys an aggregate twice that is made by braces within a co_await expression. An aggregate argument gets a name
+// first (scripts/check_idioms.py finds the others):
+//     AttachmentSpec spec = {.disk = disk};
+//     Status attached = co_await controller.Attach(std::move(spec));
 // tests/unit/reactor/task_test.cc compiles and runs the safe forms.
 #pragma once
 

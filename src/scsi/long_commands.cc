@@ -62,8 +62,7 @@ Task<bool> UnitChannel::InSteps(Command& command, block::Op op, uint64_t offset_
   const uint64_t step_bytes = WholeBlocks(step_bytes_max, geometry_.logical_block_bytes);
   while (bytes > 0) {
     const uint64_t length = std::min(bytes, step_bytes);
-    auto step = Step(command, op, offset_bytes, length);
-    if (!co_await std::move(step)) co_return false;
+    if (!co_await Step(command, op, offset_bytes, length)) co_return false;
     offset_bytes += length;
     bytes -= length;
   }
@@ -97,8 +96,7 @@ void UnitChannel::StartWriteAndVerify(Command& command) {
 }
 
 Task<void> UnitChannel::Verify(Command& command, Compare compare) {
-  auto verify = VerifyRange(command, compare);
-  co_await std::move(verify);
+  co_await VerifyRange(command, compare);
   End(command);
 }
 
@@ -106,12 +104,10 @@ Task<void> UnitChannel::WriteAndVerify(Command& command, Compare compare) {
   const uint64_t bytes = Bytes(command.blocks);
   command.segments = TakeFirst(command.data_out, bytes);
   command.fua = true;  // what is verified is the medium
-  auto write = Step(command, block::Op::kWrite, Bytes(command.lba), bytes);
-  const bool written = co_await std::move(write);
+  const bool written = co_await Step(command, block::Op::kWrite, Bytes(command.lba), bytes);
   command.fua = false;
   if (written) {
-    auto verify = VerifyRange(command, compare);
-    co_await std::move(verify);
+    co_await VerifyRange(command, compare);
   }
   End(command);
 }
@@ -129,8 +125,7 @@ Task<bool> UnitChannel::VerifyRange(Command& command, Compare compare) {
     const auto length = static_cast<uint32_t>(std::min<uint64_t>(bytes - done, TransferMemory::kBufferBytes));
     const block::Segment piece = buffer.Piece(length);
     command.segments = {&piece, 1};
-    auto read = Step(command, block::Op::kRead, Bytes(command.lba) + done, length);
-    if (!co_await std::move(read)) co_return false;
+    if (!co_await Step(command, block::Op::kRead, Bytes(command.lba) + done, length)) co_return false;
     uint64_t equal = length;
     if (compare == Compare::kData) {
       equal = EqualBytes(buffer.data(), command.data_out, done, length);
@@ -178,9 +173,8 @@ Task<void> UnitChannel::WriteSame(Command& command) {
   // UNMAP allows to give the blocks back, it does not demand it; what they read back has to be the pattern.
   command.may_unmap = zero && (command.cdb[1] & kUnmapBit) != 0;
   if (zero && geometry_.write_zeroes) {
-    auto steps = InSteps(command, block::Op::kWriteZeroes, Bytes(command.lba), Bytes(command.blocks),
-                         geometry_.write_zeroes_max_bytes);
-    co_await std::move(steps);
+    co_await InSteps(command, block::Op::kWriteZeroes, Bytes(command.lba), Bytes(command.blocks),
+                     geometry_.write_zeroes_max_bytes);
   } else {
     auto write = WritePattern(command, {block.data(), block_bytes});
     co_await std::move(write);
@@ -202,8 +196,7 @@ Task<bool> UnitChannel::WritePattern(Command& command, std::span<const uint8_t> 
     const auto length = static_cast<uint32_t>(std::min(bytes - done, filled));
     const block::Segment piece = buffer.Piece(length);
     command.segments = {&piece, 1};
-    auto write = Step(command, block::Op::kWrite, Bytes(command.lba) + done, length);
-    if (!co_await std::move(write)) co_return false;
+    if (!co_await Step(command, block::Op::kWrite, Bytes(command.lba) + done, length)) co_return false;
     done += length;
   }
   co_return true;
@@ -260,9 +253,9 @@ Task<void> UnitChannel::Unmap(Command& command, RangeList ranges) {
   command.segments = {};
   for (uint32_t i = 0; i < ranges.count; ++i) {
     const auto [lba, blocks] = ranges.ranges[i];
-    auto steps =
-        InSteps(command, block::Op::kDiscard, Bytes(lba), Bytes(blocks), geometry_.discard_max_bytes);
-    if (!co_await std::move(steps)) break;
+    if (!co_await InSteps(command, block::Op::kDiscard, Bytes(lba), Bytes(blocks),
+                          geometry_.discard_max_bytes))
+      break;
   }
   End(command);
 }

@@ -402,8 +402,7 @@ Task<void> UnitChannel::Close() {
   if (Mark(Abort::kRemoved, std::nullopt)) Recall(std::nullopt);
   // What is under way may have more steps.
   channel_.BeginLetPass();
-  auto quiesce = Quiesce(Abort::kRemoved, std::nullopt);
-  co_await std::move(quiesce);
+  co_await Quiesce(Abort::kRemoved, std::nullopt);
   co_await quiescing_.Close();
   CLEAT_CHECK(commands_.empty());
   LetPass(false);

@@ -225,11 +225,9 @@ void ClientConnector::RetryTimer::Fire(Timer& timer) {
 }
 
 Status ClientConnector::Start() {
-  Status checked = CheckPath(path_);
-  if (!checked) return checked;
-  auto there = SocketThere(path_);
-  if (!there) return std::move(there).error();
-  if (*there && faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0 && errno == EACCES) {
+  CLEAT_TRY(CheckPath(path_));
+  CLEAT_ASSIGN(auto there, SocketThere(path_));
+  if (there && faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0 && errno == EACCES) {
     return NoPermissionToConnect(path_);
   }
   watched_ = watcher_ != nullptr && watcher_->Subscribe(subscription_, path_);
@@ -260,13 +258,12 @@ Result<UniqueFd> ClientConnector::TryConnect() {
   }
   if (!found) return found;
   auto fd = MakeSocket(path_);
-  if (!fd) return fd;
+  CLEAT_TRY(fd);
   switch (const int error_number = ConnectTo(*fd, PathOf(*found))) {
     case 0:
       return fd;
     case ECONNREFUSED: {
-      auto there = SocketThere(path_);
-      if (!there) return std::move(there).error();
+      CLEAT_TRY(SocketThere(path_));
       return PathError(ErrorCode::kUnavailable, path_,
                        "nobody listens on it: waiting for the peer (a VM that is not running?)");
     }
@@ -320,12 +317,10 @@ std::string ServerConnector::PathInFolder() const {
 }
 
 Status ServerConnector::TakeOver() {
-  auto there = SocketThere(path_);
-  if (!there) return std::move(there).error();
-  if (!*there) return Ok{};
-  auto probe = MakeSocket(path_);
-  if (!probe) return std::move(probe).error();
-  switch (const int error_number = ConnectTo(*probe, PathInFolder())) {
+  CLEAT_ASSIGN(auto there, SocketThere(path_));
+  if (!there) return Ok{};
+  CLEAT_ASSIGN(auto probe, MakeSocket(path_));
+  switch (const int error_number = ConnectTo(probe, PathInFolder())) {
     case ENOENT:
       return Ok{};
     case ECONNREFUSED:
@@ -335,7 +330,7 @@ Status ServerConnector::TakeOver() {
     case 0:
     case EAGAIN:
       return PathError(ErrorCode::kAlreadyExists, path_,
-                       (error_number == 0 ? Listener(*probe) : "a process") +
+                       (error_number == 0 ? Listener(probe) : "a process") +
                            " listens on it already: end that, or choose another path");
     case EACCES:
       return NoPermissionToConnect(path_);
@@ -347,17 +342,14 @@ Status ServerConnector::TakeOver() {
 Status ServerConnector::Start() {
   CLEAT_CHECK(!listener_);
   Status checked = CheckPath(path_);
-  if (!checked) return checked;
-  auto folder = paths_.FindFolder(path_);
-  if (!folder) return std::move(folder).error();
-  folder_ = std::move(folder).value();
+  CLEAT_TRY(checked);
+  CLEAT_ASSIGN(folder_, paths_.FindFolder(path_));
   checked = TakeOver();
   if (!checked) return checked;
-  auto fd = MakeSocket(path_);
-  if (!fd) return std::move(fd).error();
+  CLEAT_ASSIGN(auto fd, MakeSocket(path_));
   const std::string name = NameOf(path_);
   const sockaddr_un address = AddressOf(PathInFolder());
-  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EACCES || errno == EROFS) {
       return PathError(ErrorCode::kPermissionDenied, path_,
                        "no permission to create a socket in " + DirectoryOf(path_) +
@@ -369,14 +361,14 @@ Status ServerConnector::Start() {
   // The mode before listen: nobody connects earlier.
   const UniqueFd made(openat(folder_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!made || fstat(made.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
-      chmod(PathOf(made).c_str(), kSocketMode) != 0 || listen(fd->get(), kBacklog) != 0) {
+      chmod(PathOf(made).c_str(), kSocketMode) != 0 || listen(fd.get(), kBacklog) != 0) {
     const int error_number = errno;
     unlinkat(folder_.get(), name.c_str(), 0);
     return ErrnoError(error_number, "socket " + path_ + ": listening");
   }
   file_device_ = info.st_dev;
   file_inode_ = info.st_ino;
-  listener_ = std::move(fd).value();
+  listener_ = std::move(fd);
   Status watching = watch_.Start(control_, listener_.get(), EPOLLIN);
   if (!watching) Stop();
   return watching;

@@ -48,8 +48,7 @@ Status Framer::Push(std::span<const uint8_t> bytes, std::vector<UniqueFd> descri
     std::memcpy(reinterpret_cast<uint8_t*>(&message_.header) + received_, bytes.data(), bytes.size());
     received_ += bytes.size();
     if (received_ < sizeof(MessageHeader)) return Ok{};
-    Status header = CheckHeader();
-    if (!header) return header;
+    CLEAT_TRY(CheckHeader());
   } else {
     std::memcpy(message_.payload.data() + (received_ - sizeof(MessageHeader)), bytes.data(), bytes.size());
     received_ += bytes.size();

@@ -155,12 +155,11 @@ Status Register(const std::string& path, uint64_t flags, const Offer& offer) {
 
 Result<std::unique_ptr<VhostLibrary>> VhostLibrary::Start(const std::string& name,
                                                           const std::string& runtime_directory) {
-  auto directory = MakeDirectory(runtime_directory);
-  if (!directory) return std::move(directory).error();
-  std::unique_ptr<VhostLibrary> library(new VhostLibrary(std::move(directory).value()));
+  CLEAT_ASSIGN(auto directory, MakeDirectory(runtime_directory));
+  std::unique_ptr<VhostLibrary> library(new VhostLibrary(std::move(directory)));
   Status started = StartEal(name);
   if (started) started = library->OpenWakeUp();
-  if (!started) return std::move(started).error();
+  CLEAT_TRY(started);
   return library;
 }
 
@@ -181,9 +180,8 @@ Status VhostLibrary::OpenWakeUp() {
       listen(listener.get(), kBacklog) != 0) {
     return ErrnoError(errno, "listening on " + path);
   }
-  Status registered =
-      Register(path, RTE_VHOST_USER_CLIENT | RTE_VHOST_USER_NO_RECONNECT, {kFeatureProtocolFeatures, 0});
-  if (!registered) return registered;
+  CLEAT_TRY(
+      Register(path, RTE_VHOST_USER_CLIENT | RTE_VHOST_USER_NO_RECONNECT, {kFeatureProtocolFeatures, 0}));
   wake_up_ = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!wake_up_) return ErrnoError(errno, "accepting on " + path);
   return Ok{};
@@ -211,23 +209,21 @@ Result<const VhostLibrary::Listener*> VhostLibrary::ListenerFor(const Offer& off
   auto listener = std::make_unique<Listener>();
   listener->offer = offer;
   listener->path = directory_ + "/" + std::to_string(listeners_.size());
-  Status registered = Register(listener->path, 0, offer);
-  if (!registered) return std::move(registered).error();
+  CLEAT_TRY(Register(listener->path, 0, offer));
   WakeUp();
   listeners_.push_back(std::move(listener));
   return listeners_.back().get();
 }
 
 Result<UniqueFd> VhostLibrary::Connect(const Offer& offer) {
-  auto listener = ListenerFor(offer);
-  if (!listener) return std::move(listener).error();
+  CLEAT_ASSIGN(auto listener, ListenerFor(offer));
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoError(errno, "making a socket for the vhost library");
-  const sockaddr_un address = AddressOf((*listener)->path);
+  const sockaddr_un address = AddressOf(listener->path);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EAGAIN)
       return Error(ErrorCode::kUnavailable, "the vhost library has many connections to accept");
-    return ErrnoError(errno, "connecting to the vhost library on " + (*listener)->path);
+    return ErrnoError(errno, "connecting to the vhost library on " + listener->path);
   }
   return fd;
 }

@@ -49,8 +49,7 @@ const MemoryTable::Region* FindMapped(const MemoryTable* table, const struct sta
 
 Result<MemoryTable::Region> MapRegion(const MemoryTableRegion& wanted, const UniqueFd& fd,
                                       const MemoryTable* previous, const MemoryTable::ReleaseFn& release) {
-  Status in_memory = block::MemoryRegion::CheckInMemory(fd);
-  if (!in_memory) return std::move(in_memory).error();
+  CLEAT_TRY(block::MemoryRegion::CheckInMemory(fd));
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat");
   MemoryTable::Region region;
@@ -64,9 +63,8 @@ Result<MemoryTable::Region> MapRegion(const MemoryTableRegion& wanted, const Uni
     region.memory = same->memory;
     return region;
   }
-  auto mapped = block::MemoryRegion::Map(fd, wanted.file_offset_bytes, wanted.size_bytes);
-  if (!mapped) return std::move(mapped).error();
-  region.memory = Hand(std::move(mapped).value(), release);
+  CLEAT_ASSIGN(auto mapped, block::MemoryRegion::Map(fd, wanted.file_offset_bytes, wanted.size_bytes));
+  region.memory = Hand(std::move(mapped), release);
   return region;
 }
 
@@ -93,9 +91,8 @@ Result<std::shared_ptr<const MemoryTable>> MemoryTable::Make(std::vector<Region>
     }
     entries.push_back({region.guest_address, region.memory});
   }
-  auto map = block::MemoryMap::Make(std::move(entries));
-  if (!map) return std::move(map).error();
-  return std::shared_ptr<const MemoryTable>(new MemoryTable(std::move(regions), std::move(map).value()));
+  CLEAT_ASSIGN(auto map, block::MemoryMap::Make(std::move(entries)));
+  return std::shared_ptr<const MemoryTable>(new MemoryTable(std::move(regions), std::move(map)));
 }
 
 Result<std::shared_ptr<const MemoryTable>> MemoryTable::Map(std::span<const MemoryTableRegion> regions,

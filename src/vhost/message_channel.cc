@@ -80,8 +80,7 @@ Result<std::optional<Message>> MessageChannel::TryRead() {
                                                     " file descriptors, or more than the process may open");
     }
     if (count == 0) return Closed(framer_.in_message());
-    Status pushed = framer_.Push({bytes.data(), static_cast<size_t>(count)}, std::move(descriptors));
-    if (!pushed) return std::move(pushed).error();
+    CLEAT_TRY(framer_.Push({bytes.data(), static_cast<size_t>(count)}, std::move(descriptors)));
   }
   return framer_.Take();
 }

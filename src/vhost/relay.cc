@@ -81,8 +81,7 @@ Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
   Status ended = peer_.Start(control_, std::move(peer));
   if (ended) ended = library_.Start(control_, std::move(library));
   if (ended) {
-    auto converse = Converse();
-    ended = co_await std::move(converse);
+    ended = co_await Converse();
   }
   stopping_ = true;
   yield_.End();
@@ -91,22 +90,18 @@ Task<Status> Relay::Run(UniqueFd peer, UniqueFd library) {
 
 Task<Status> Relay::Yield(uint64_t deadline_ns) {
   if (stopping_) co_return Error(ErrorCode::kCancelled, "the connection ended");
-  auto ask = yield_.Ask(deadline_ns);
-  co_return co_await std::move(ask);
+  co_return co_await yield_.Ask(deadline_ns);
 }
 
 Task<Status> Relay::Converse() {
   while (!stopping_) {
     progress_.Reset();  // before the look at the sockets, so that nothing is missed after it
     if (yield_.wanted()) {
-      auto take = yield_.Take(session_);
-      yielded_ = co_await std::move(take);
+      yielded_ = co_await yield_.Take(session_);
       if (yielded_) break;
     }
     if (session_.may_start()) {
-      auto start = session_.StartWaiting();
-      Status started = co_await std::move(start);
-      if (!started) co_return started;
+      CLEAT_CO_TRY(co_await session_.StartWaiting());
     }
     auto unasked = library_.TryRead();
     if (!unasked || *unasked) {
@@ -125,8 +120,7 @@ Task<Status> Relay::Converse() {
     Message message = std::move(**next);
     ++messages_;
     last_request_ = RequestName(message.header.request);
-    auto handling = Handle(&message);
-    Status handled = co_await std::move(handling);
+    Status handled = co_await Handle(&message);
     if (!handled) {
       if (handled.error().code == ErrorCode::kUnavailable || stopping_) break;
       co_return Error(handled.error().code, last_request_ + ": " + handled.error().message);
@@ -139,8 +133,7 @@ Task<Status> Relay::Converse() {
 
 Task<Status> Relay::Handle(Message* message) {
   std::optional<Message> answer;
-  auto part = TakePart(message, &answer);
-  Status taken = co_await std::move(part);
+  Status taken = co_await TakePart(message, &answer);
   if (!taken) {
     // The connection ends with the error; a front end that waits for a word gets one if it has room for it.
     if (message->needs_reply()) (void)peer_.TryWrite(MakeAck(*message, false));
@@ -150,20 +143,16 @@ Task<Status> Relay::Handle(Message* message) {
   const bool wanted = answered || message->needs_reply();
   if (!answer) {
     message->header.flags &= ~kFlagNeedReply;
-    auto forward = Write(library_, *message);
-    Status forwarded = co_await std::move(forward);
+    Status forwarded = co_await Write(library_, *message);
     if (!forwarded) co_return Error(ErrorCode::kInternal, "the vhost library has closed the connection");
     message->descriptors.clear();
     if (wanted && !answered) answer = MakeAck(*message, true);
   }
   if (!wanted) co_return Ok{};
   if (!answer) {
-    auto wait = AwaitReply(*message, &answer.emplace());
-    Status came = co_await std::move(wait);
-    if (!came) co_return came;
+    CLEAT_CO_TRY(co_await AwaitReply(*message, &answer.emplace()));
   }
-  auto write = Write(peer_, *answer);
-  co_return co_await std::move(write);
+  co_return co_await Write(peer_, *answer);
 }
 
 Task<Status> Relay::AwaitReply(const Message& request, Message* reply) {
@@ -192,9 +181,8 @@ Task<Status> Relay::AwaitReply(const Message& request, Message* reply) {
 Task<Status> Relay::Write(MessageChannel& channel, const Message& message) {
   while (!stopping_) {
     progress_.Reset();
-    auto written = channel.TryWrite(message);
-    if (!written) co_return std::move(written).error();
-    if (*written) co_return Ok{};
+    CLEAT_CO_ASSIGN(auto written, channel.TryWrite(message));
+    if (written) co_return Ok{};
     co_await progress_.Wait();
   }
   co_return Error(ErrorCode::kCancelled, "stopped");
@@ -216,21 +204,18 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
     case Request::kSetOwner:
       co_return Ok{};
     case Request::kSetFeatures: {
-      auto set = session_.SetFeatures(message->As<uint64_t>());
-      co_return co_await std::move(set);
+      co_return co_await session_.SetFeatures(message->As<uint64_t>());
     }
     case Request::kSetProtocolFeatures:
       co_return session_.SetProtocolFeatures(message->As<uint64_t>());
     case Request::kResetOwner: {  // deprecated: stops all rings; the library would forget its features
-      auto stop = session_.StopAllRings();
-      co_await std::move(stop);
+      co_await session_.StopAllRings();
       *answer = MakeAck(*message, true);
       co_return Ok{};
     }
     case Request::kSetMemTable:
     case Request::kSetLogBase: {
-      auto take = TakeMemory(message);
-      co_return co_await std::move(take);
+      co_return co_await TakeMemory(message);
     }
     case Request::kSetLogFd: {  // an eventfd to say that the log has changed, which nobody uses
       Status checked = CheckEventfd(message->descriptors[0]);
@@ -252,14 +237,12 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
     }
     case Request::kGetInflightFd:
     case Request::kSetInflightFd: {
-      auto take = TakeInflight(*message, answer);
-      co_return co_await std::move(take);
+      co_return co_await TakeInflight(*message, answer);
     }
     case Request::kSetVringKick:
     case Request::kSetVringCall:
     case Request::kSetVringErr: {
-      auto take = TakeDescriptor(message);
-      Status taken = co_await std::move(take);
+      Status taken = co_await TakeDescriptor(message);
       *answer = MakeAck(*message, taken.ok());
       co_return taken;
     }
@@ -268,8 +251,7 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
     case Request::kSetVringBase:
     case Request::kGetVringBase:
     case Request::kSetVringEnable: {
-      auto take = TakeRingPart(message);
-      co_return co_await std::move(take);
+      co_return co_await TakeRingPart(message);
     }
   }
   co_return Error(ErrorCode::kInvalidArgument, "not offered by this back end");
@@ -277,21 +259,16 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
 
 Task<Status> Relay::TakeMemory(Message* message) {
   if (message->request() == Request::kSetLogBase) {
-    auto log = session_.SetLog(message->As<LogDescription>(), message->descriptors[0]);
-    co_return co_await std::move(log);
+    co_return co_await session_.SetLog(message->As<LogDescription>(), message->descriptors[0]);
   }
   std::vector<MemoryTableRegion> regions(message->descriptors.size());
   if (!regions.empty()) {
     std::memcpy(regions.data(), message->payload.data() + sizeof(MemoryTableHeader),
                 regions.size() * sizeof(MemoryTableRegion));
   }
-  auto map = session_.MapMemory(regions, message->descriptors);
-  Status mapped = co_await std::move(map);
-  if (!mapped) co_return mapped;
+  CLEAT_CO_TRY(co_await session_.MapMemory(regions, message->descriptors));
   for (UniqueFd& descriptor : message->descriptors) {
-    auto stand_in = StandIn(regions);
-    if (!stand_in) co_return std::move(stand_in).error();
-    descriptor = std::move(stand_in).value();
+    CLEAT_CO_ASSIGN(descriptor, StandIn(regions));
   }
   co_return Ok{};
 }
@@ -299,16 +276,14 @@ Task<Status> Relay::TakeMemory(Message* message) {
 Task<Status> Relay::TakeInflight(const Message& message, std::optional<Message>* answer) {
   const auto description = message.As<InflightDescription>();
   if (message.request() == Request::kSetInflightFd) {
-    auto set = session_.SetInflight(description, message.descriptors[0]);
-    Status taken = co_await std::move(set);
+    Status taken = co_await session_.SetInflight(description, message.descriptors[0]);
     *answer = MakeAck(message, taken.ok());
     co_return taken;
   }
-  auto area = session_.MakeInflight(description.queues, description.queue_size);
-  if (!area) co_return std::move(area).error();
+  CLEAT_CO_ASSIGN(auto area, session_.MakeInflight(description.queues, description.queue_size));
   *answer = MakeReply(message, message.header.size_bytes);
-  (*answer)->Set(area->description);
-  (*answer)->descriptors.push_back(std::move(area->file));
+  (*answer)->Set(area.description);
+  (*answer)->descriptors.push_back(std::move(area.file));
   co_return Ok{};
 }
 
@@ -321,39 +296,30 @@ Task<Status> Relay::TakeDescriptor(Message* message) {
     co_return session_.SetRingError(index, std::move(descriptor));
   }
   if (message->request() == Request::kSetVringCall) {
-    auto set = session_.SetRingCall(index, std::move(descriptor));
-    co_return co_await std::move(set);
+    co_return co_await session_.SetRingCall(index, std::move(descriptor));
   }
-  auto set = session_.SetRingKick(index, std::move(descriptor));
-  co_return co_await std::move(set);
+  co_return co_await session_.SetRingKick(index, std::move(descriptor));
 }
 
 Task<Status> Relay::TakeRingPart(Message* message) {
   const auto state = message->As<VringState>();
   switch (message->request()) {
     case Request::kSetVringNum: {
-      auto set = session_.SetRingSize(state.index, state.num);
-      co_return co_await std::move(set);
+      co_return co_await session_.SetRingSize(state.index, state.num);
     }
     case Request::kSetVringBase: {
-      auto set = session_.SetRingBase(state.index, state.num);
-      co_return co_await std::move(set);
+      co_return co_await session_.SetRingBase(state.index, state.num);
     }
     case Request::kSetVringAddr: {
-      auto set = session_.SetRingAddresses(message->As<VringAddresses>());
-      co_return co_await std::move(set);
+      co_return co_await session_.SetRingAddresses(message->As<VringAddresses>());
     }
     case Request::kSetVringEnable: {
       if (state.num > 1)
         co_return Error(ErrorCode::kInvalidArgument, "a state of " + std::to_string(state.num));
-      auto set = session_.EnableRing(state.index, state.num == 1);
-      co_return co_await std::move(set);
+      co_return co_await session_.EnableRing(state.index, state.num == 1);
     }
     default: {
-      auto stop = session_.StopRing(state.index);
-      auto base = co_await std::move(stop);
-      if (!base) co_return std::move(base).error();
-      stopped_base_ = *base;
+      CLEAT_CO_ASSIGN(stopped_base_, co_await session_.StopRing(state.index));
       co_return Ok{};
     }
   }

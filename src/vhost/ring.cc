@@ -73,12 +73,9 @@ Task<Status> Ring::Start(virtio::QueueSetup* setup) {
 
 Status Ring::StartQueue(virtio::QueueSetup* setup) {
   if (queue_ == nullptr) {
-    auto queue = model_.OpenQueue(io_, index_);
-    if (!queue) return std::move(queue).error();
-    queue_ = std::move(queue).value();
+    CLEAT_ASSIGN(queue_, model_.OpenQueue(io_, index_));
   }
-  Status watching = WatchKick();
-  if (!watching) return watching;
+  CLEAT_TRY(WatchKick());
   setup->notifier = notifier_.get();
   queue_->Start(*setup, [this, self = self_, life = life_](const std::string& reason) {
     control_.PostCall([self, life, reason] {
@@ -111,8 +108,7 @@ void Ring::UnwatchKick() {
 }
 
 Task<void> Ring::Stop() {
-  auto stop = StopBy(kNoDeadline);
-  (void)co_await std::move(stop);
+  (void)co_await StopBy(kNoDeadline);
 }
 
 Task<uint32_t> Ring::StopBy(uint64_t deadline_ns) {
@@ -158,8 +154,7 @@ Task<void> Ring::Close() {
 
 Task<Status> Ring::SetKick(UniqueFd kick) {
   if (kick) {
-    Status checked = CheckEventfd(kick);
-    if (!checked) co_return checked;
+    CLEAT_CO_TRY(CheckEventfd(kick));
   }
   if (!running_) {
     kick_ = std::move(kick);
@@ -177,8 +172,7 @@ Task<Status> Ring::SetKick(UniqueFd kick) {
 Task<Status> Ring::SetCall(UniqueFd call) {
   std::unique_ptr<CallNotifier> notifier;
   if (call) {
-    Status checked = CheckEventfd(call);
-    if (!checked) co_return checked;
+    CLEAT_CO_TRY(CheckEventfd(call));
     notifier = std::make_unique<CallNotifier>(*this, std::move(call));
   }
   if (!running_) {
@@ -195,8 +189,7 @@ Task<Status> Ring::SetCall(UniqueFd call) {
 
 Status Ring::SetError(UniqueFd error) {
   if (error) {
-    Status checked = CheckEventfd(error);
-    if (!checked) return checked;
+    CLEAT_TRY(CheckEventfd(error));
   }
   error_ = std::move(error);
   return Ok{};

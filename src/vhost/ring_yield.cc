@@ -20,8 +20,7 @@ Task<Status> RingYield::Ask(uint64_t deadline_ns) {
 
 Task<bool> RingYield::Take(Session& session) {
   request_->begun = true;
-  auto rings = session.YieldRings(request_->deadline_ns);
-  Status yielded = co_await std::move(rings);
+  Status yielded = co_await session.YieldRings(request_->deadline_ns);
   const bool ok = yielded.ok();
   Finish(std::move(yielded));
   co_return ok;

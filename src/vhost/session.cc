@@ -84,8 +84,7 @@ Task<Status> Session::SetFeatures(uint64_t features) {
   if (features_ != 0 && virtio::IsPacked(changed)) inflight_.reset();
   features_ = features;
   if ((changed & kFeatureLogAll) != 0) {
-    auto update = UpdateDirtyLog();
-    co_await std::move(update);
+    co_await UpdateDirtyLog();
   }
   co_return Ok{};
 }
@@ -110,10 +109,8 @@ Task<Status> Session::MapMemory(std::span<const MemoryTableRegion> regions, std:
   const std::function<Result<std::shared_ptr<const MemoryTable>>()> map = [&] {
     return MemoryTable::Map(regions, files, memory_.get(), release);
   };
-  auto table = co_await pool_.Run(map);
-  if (!table) co_return std::move(table).error();
-  auto set = SetMemory(std::move(table).value());
-  co_return co_await std::move(set);
+  CLEAT_CO_ASSIGN(auto table, co_await pool_.Run(map));
+  co_return co_await SetMemory(std::move(table));
 }
 
 Task<Status> Session::SetMemory(std::shared_ptr<const MemoryTable> table) {
@@ -121,19 +118,15 @@ Task<Status> Session::SetMemory(std::shared_ptr<const MemoryTable> table) {
   std::vector<std::pair<Ring*, virtio::RingMemory>> running;
   for (const auto& ring : rings_) {
     if (!ring->running()) continue;
-    auto memory = RingMemoryOf(*ring, *table);
-    if (!memory) co_return std::move(memory).error();
-    running.emplace_back(ring.get(), *memory);
+    CLEAT_CO_ASSIGN(auto memory, RingMemoryOf(*ring, *table));
+    running.emplace_back(ring.get(), memory);
   }
   memory_ = std::move(table);
   for (auto& [ring, memory] : running) {
-    auto set = ring->SetMemory(memory_->map(), &memory);
-    co_await std::move(set);
+    co_await ring->SetMemory(memory_->map(), &memory);
   }
   for (const auto& ring : rings_) {
-    auto start = StartIfComplete(*ring);
-    Status started = co_await std::move(start);
-    if (!started) co_return started;
+    CLEAT_CO_TRY(co_await StartIfComplete(*ring));
   }
   co_return Ok{};
 }
@@ -150,8 +143,7 @@ Task<Result<std::shared_ptr<block::MemoryRegion>>> Session::MapFile(const Unique
 // ---- In-flight log
 
 Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t queue_size) {
-  Status checked = CheckInflight(queues, queue_size);
-  if (!checked) return std::move(checked).error();
+  CLEAT_TRY(CheckInflight(queues, queue_size));
   InflightArea area;
   // Enough for either format while nothing is negotiated.
   area.description.size_bytes = queues * InflightBytes(queue_size, packed() || features_ == 0);
@@ -174,8 +166,7 @@ Result<Session::InflightArea> Session::MakeInflight(uint16_t queues, uint16_t qu
 }
 
 Task<Status> Session::SetInflight(InflightDescription description, const UniqueFd& file) {
-  Status checked = CheckInflight(description.queues, description.queue_size);
-  if (!checked) co_return checked;
+  CLEAT_CO_TRY(CheckInflight(description.queues, description.queue_size));
   if (AnyRunning()) {
     co_return Error(ErrorCode::kInvalidArgument, "in-flight memory changed while rings are running");
   }
@@ -185,10 +176,7 @@ Task<Status> Session::SetInflight(InflightDescription description, const UniqueF
                     "in-flight memory of " + std::to_string(description.size_bytes) + " bytes where " +
                         std::to_string(needed) + " are needed");
   }
-  auto mapping = MapFile(file, description.offset_bytes, description.size_bytes);
-  auto mapped = co_await std::move(mapping);
-  if (!mapped) co_return std::move(mapped).error();
-  inflight_ = std::move(mapped).value();
+  CLEAT_CO_ASSIGN(inflight_, co_await MapFile(file, description.offset_bytes, description.size_bytes));
   inflight_description_ = description;
   co_return Ok{};
 }
@@ -209,14 +197,10 @@ virtio::InflightMemory Session::InflightOf(uint32_t index) const {
 // ---- Dirty log
 
 Task<Status> Session::SetLog(LogDescription description, const UniqueFd& file) {
-  auto mapping = MapFile(file, description.offset_bytes, description.size_bytes);
-  auto mapped = co_await std::move(mapping);
-  if (!mapped) co_return std::move(mapped).error();
-  log_.keep = std::move(mapped).value();
+  CLEAT_CO_ASSIGN(log_.keep, co_await MapFile(file, description.offset_bytes, description.size_bytes));
   log_.base = log_.keep->base();
   log_.size_bytes = description.size_bytes;
-  auto update = UpdateDirtyLog();
-  co_await std::move(update);
+  co_await UpdateDirtyLog();
   co_return Ok{};
 }
 
@@ -224,8 +208,7 @@ Task<void> Session::UpdateDirtyLog() {
   const virtio::DirtyLogMemory log = logging() ? log_ : virtio::DirtyLogMemory();
   for (const auto& ring : rings_) {
     if (!ring->running()) continue;
-    auto set = ring->SetDirtyLog(&log);
-    co_await std::move(set);
+    co_await ring->SetDirtyLog(&log);
   }
 }
 
@@ -243,14 +226,11 @@ Error Session::RingError(uint32_t index, const std::string& what) const {
 }
 
 Task<Status> Session::SetRingSize(uint32_t index, uint32_t size) {
-  auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
-  if ((*ring)->running()) co_return RingError(index, "its size changed while it is running");
-  Status checked = CheckRingSize(index, size);
-  if (!checked) co_return checked;
-  (*ring)->told.size = static_cast<uint16_t>(size);
-  auto start = StartIfComplete(**ring);
-  co_return co_await std::move(start);
+  CLEAT_CO_ASSIGN(auto ring, FindRing(index));
+  if (ring->running()) co_return RingError(index, "its size changed while it is running");
+  CLEAT_CO_TRY(CheckRingSize(index, size));
+  ring->told.size = static_cast<uint16_t>(size);
+  co_return co_await StartIfComplete(*ring);
 }
 
 Status Session::CheckRingSize(uint32_t index, uint32_t size) const {
@@ -262,13 +242,11 @@ Status Session::CheckRingSize(uint32_t index, uint32_t size) const {
 }
 
 Task<Status> Session::SetRingBase(uint32_t index, uint32_t base) {
-  auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
-  if ((*ring)->running()) co_return RingError(index, "its base changed while it is running");
+  CLEAT_CO_ASSIGN(auto ring, FindRing(index));
+  if (ring->running()) co_return RingError(index, "its base changed while it is running");
   if (!packed() && base > UINT16_MAX) co_return RingError(index, "a base of " + std::to_string(base));
-  (*ring)->told.base = base;
-  auto start = StartIfComplete(**ring);
-  co_return co_await std::move(start);
+  ring->told.base = base;
+  co_return co_await StartIfComplete(*ring);
 }
 
 // When the ring starts: what is right depends on its size and format.
@@ -283,22 +261,18 @@ Status Session::CheckRingBase(const Ring& ring) const {
 }
 
 Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
-  auto ring = FindRing(addresses.index);
-  if (!ring) co_return std::move(ring).error();
-  const auto before = std::exchange((*ring)->told.addresses, addresses);
-  if (!(*ring)->running()) {
-    auto start = StartIfComplete(**ring);
-    co_return co_await std::move(start);
+  CLEAT_CO_ASSIGN(auto ring, FindRing(addresses.index));
+  const auto before = std::exchange(ring->told.addresses, addresses);
+  if (!ring->running()) {
+    co_return co_await StartIfComplete(*ring);
   }
   // A front end sends them again to switch the log on and off, which is no change for us.
   if (before->descriptors == addresses.descriptors && before->available == addresses.available &&
       before->used == addresses.used) {
     co_return Ok{};
   }
-  auto memory = RingMemoryOf(**ring, *memory_);
-  if (!memory) co_return std::move(memory).error();
-  auto set = (*ring)->SetMemory(memory_->map(), &*memory);
-  co_await std::move(set);
+  CLEAT_CO_ASSIGN(auto memory, RingMemoryOf(*ring, *memory_));
+  co_await ring->SetMemory(memory_->map(), &memory);
   co_return Ok{};
 }
 
@@ -306,7 +280,7 @@ Result<virtio::RingMemory> Session::RingMemoryOf(const Ring& ring, const MemoryT
   const VringAddresses& addresses = *ring.told.addresses;
   const uint16_t size = ring.told.size;
   // The features may have changed since the size was told.
-  if (Status checked = CheckRingSize(ring.index(), size); !checked) return std::move(checked).error();
+  CLEAT_TRY(CheckRingSize(ring.index(), size));
   const auto refuse = [&](const char* part, const Error& error) {
     return RingError(ring.index(), part + (": " + error.message));
   };
@@ -333,43 +307,34 @@ Result<virtio::RingMemory> Session::RingMemoryOf(const Ring& ring, const MemoryT
 }
 
 Task<Status> Session::SetRingKick(uint32_t index, UniqueFd kick) {
-  auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
-  auto set = (*ring)->SetKick(std::move(kick));
-  Status taken = co_await std::move(set);
+  CLEAT_CO_ASSIGN(auto ring, FindRing(index));
+  Status taken = co_await ring->SetKick(std::move(kick));
   if (!taken) co_return RingError(index, "kick: " + taken.error().message);
-  (*ring)->told.kick = true;
-  auto start = StartIfComplete(**ring);
-  co_return co_await std::move(start);
+  ring->told.kick = true;
+  co_return co_await StartIfComplete(*ring);
 }
 
 Task<Status> Session::SetRingCall(uint32_t index, UniqueFd call) {
-  auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
-  auto set = (*ring)->SetCall(std::move(call));
-  Status taken = co_await std::move(set);
+  CLEAT_CO_ASSIGN(auto ring, FindRing(index));
+  Status taken = co_await ring->SetCall(std::move(call));
   if (!taken) co_return RingError(index, "call: " + taken.error().message);
   co_return Ok{};
 }
 
 Status Session::SetRingError(uint32_t index, UniqueFd error) {
-  auto ring = FindRing(index);
-  if (!ring) return std::move(ring).error();
-  Status taken = (*ring)->SetError(std::move(error));
+  CLEAT_ASSIGN(auto ring, FindRing(index));
+  Status taken = ring->SetError(std::move(error));
   return taken ? Status(Ok{}) : Status(RingError(index, "error: " + taken.error().message));
 }
 
 Task<Status> Session::EnableRing(uint32_t index, bool enable) {
-  auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
-  (*ring)->told.enabled = enable;
+  CLEAT_CO_ASSIGN(auto ring, FindRing(index));
+  ring->told.enabled = enable;
   if (enable) {
-    auto start = StartIfComplete(**ring);
-    co_return co_await std::move(start);
+    co_return co_await StartIfComplete(*ring);
   }
-  if ((*ring)->running()) {
-    auto stop = StopOne(**ring);
-    co_await std::move(stop);
+  if (ring->running()) {
+    co_await StopOne(*ring);
   }
   NoticeRingsGone(false);
   co_return Ok{};
@@ -377,10 +342,9 @@ Task<Status> Session::EnableRing(uint32_t index, bool enable) {
 
 Task<Result<uint32_t>> Session::StopRing(uint32_t index) {
   auto ring = FindRing(index);
-  if (!ring) co_return std::move(ring).error();
+  CLEAT_CO_TRY(ring);
   if ((*ring)->running()) {
-    auto stop = StopOne(**ring);
-    co_await std::move(stop);
+    co_await StopOne(**ring);
   }
   (*ring)->DropDescriptors();
   // Not of a ring that never ran here: what a predecessor left in its log is still to be run again.
@@ -399,19 +363,16 @@ bool Session::Complete(const Ring& ring) const {
 
 Task<Status> Session::StartIfComplete(Ring& ring) {
   if (ring.running() || !Complete(ring) || !MayStart()) co_return Ok{};
-  auto memory = RingMemoryOf(ring, *memory_);
-  if (!memory) co_return std::move(memory).error();
-  Status checked = CheckRingBase(ring);
-  if (!checked) co_return checked;
+  CLEAT_CO_ASSIGN(auto memory, RingMemoryOf(ring, *memory_));
+  CLEAT_CO_TRY(CheckRingBase(ring));
   virtio::QueueSetup setup;
   setup.features = features_;
   setup.memory = memory_->map();
-  setup.ring = *memory;
+  setup.ring = memory;
   setup.next_available = *ring.told.base;
   setup.inflight = InflightOf(ring.index());
   if (logging()) setup.dirty_log = log_;
-  auto start = ring.Start(&setup);
-  Status started = co_await std::move(start);
+  Status started = co_await ring.Start(&setup);
   if (!started) co_return RingError(ring.index(), started.error().message);
   ring.told.served = ring.told.ever_served = true;
   on_change_();
@@ -419,14 +380,12 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
 }
 
 Task<void> Session::StopOne(Ring& ring) {
-  auto stop = ring.Stop();
-  co_await std::move(stop);
+  co_await ring.Stop();
   on_change_();
 }
 
 Task<void> Session::StopBesides(Ring& ring, Gate::Holder /*stopping*/) {
-  auto stop = StopOne(ring);
-  co_await std::move(stop);
+  co_await StopOne(ring);
 }
 
 Task<void> Session::StopAllRings() {
@@ -441,8 +400,7 @@ Task<void> Session::StopAllRings() {
 
 Task<void> Session::YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left,
                                  Gate::Holder /*stopping*/) {
-  auto stop = ring.StopBy(deadline_ns);
-  *left += co_await std::move(stop);
+  *left += co_await ring.StopBy(deadline_ns);
 }
 
 Task<Status> Session::YieldRings(uint64_t deadline_ns) {
@@ -453,18 +411,14 @@ Task<Status> Session::YieldRings(uint64_t deadline_ns) {
   }
   co_await stopping.Close();
   if (!AnyRunning()) co_return Ok{};
-  auto start = StartAll();
-  Status started = co_await std::move(start);
-  if (!started) co_return started;
+  CLEAT_CO_TRY(co_await StartAll());
   on_change_();
   co_return Error(ErrorCode::kDeadlineExceeded, std::to_string(left) + " requests are still in the storage");
 }
 
 Task<Status> Session::StartAll() {
   for (const auto& ring : rings_) {
-    auto start = StartIfComplete(*ring);
-    Status started = co_await std::move(start);
-    if (!started) co_return started;
+    CLEAT_CO_TRY(co_await StartIfComplete(*ring));
   }
   co_return Ok{};
 }
@@ -508,8 +462,7 @@ bool Session::MayStart() {
 
 Task<Status> Session::StartWaiting() {
   may_start_ = false;
-  auto start = StartAll();
-  co_return co_await std::move(start);
+  co_return co_await StartAll();
 }
 
 // A ring is one to reckon with from when it is complete until its GET_VRING_BASE: one that is only disabled goes on.
@@ -528,13 +481,11 @@ void Session::NoticeRingsGone(bool migrating) {
 
 Task<void> Session::End() {
   CLEAT_CHECK(!ended_);
-  auto stop = StopAllRings();
-  co_await std::move(stop);
+  co_await StopAllRings();
   if (std::exchange(began_, false)) options_.ownership->End();
   may_start_ = false;
   for (const auto& ring : rings_) {
-    auto close = ring->Close();
-    co_await std::move(close);
+    co_await ring->Close();
   }
   memory_.reset();
   inflight_.reset();

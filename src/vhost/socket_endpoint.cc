@@ -68,8 +68,7 @@ Result<std::unique_ptr<Endpoint>> SocketEndpointFactory::Make(const EndpointOpti
                                                   std::to_string(kRingsMax));
   }
   if (!memory_watch_.watching() && block::MemoryGuard::event_fd() >= 0) {
-    Status watching = memory_watch_.Start(control_, block::MemoryGuard::event_fd(), EPOLLIN);
-    if (!watching) return std::move(watching).error();
+    CLEAT_TRY(memory_watch_.Start(control_, block::MemoryGuard::event_fd(), EPOLLIN));
   }
   if (watcher_ == nullptr) watcher_ = std::make_unique<SocketPathWatcher>(control_);
   return std::unique_ptr<Endpoint>(
@@ -126,8 +125,7 @@ Task<Status> SocketEndpoint::Yield(uint64_t deadline_ns) {
   Reactor& control = factory_.control_;
   while (phase_ != EndpointState::kStopped && phase_ != EndpointState::kConnecting) {
     if (serving_) {
-      auto yield = relay_->Yield(deadline_ns);
-      const Status yielded = co_await std::move(yield);
+      const Status yielded = co_await relay_->Yield(deadline_ns);
       if (yielded) break;
       if (yielded.error().code != ErrorCode::kCancelled) co_return yielded;
     } else if (control.now_ns() >= deadline_ns) {
@@ -135,8 +133,7 @@ Task<Status> SocketEndpoint::Yield(uint64_t deadline_ns) {
     }
     co_await control.SleepFor(kLibraryRetryNs);
   }
-  auto stop = Stop();
-  co_await std::move(stop);
+  co_await Stop();
   co_return Ok{};
 }
 
@@ -145,12 +142,10 @@ Task<void> SocketEndpoint::Run() {
   while (!cancel_->cancelled()) {
     phase_ = EndpointState::kConnecting;
     Changed();
-    auto waiting = connector_->Next(*cancel_);
-    auto peer = co_await std::move(waiting);
+    auto peer = co_await connector_->Next(*cancel_);
     if (!peer) break;
     ++connections_;
-    auto serving = Serve(std::move(peer).value());
-    Status served = co_await std::move(serving);
+    Status served = co_await Serve(std::move(peer).value());
     if (!served && !cancel_->cancelled()) {
       last_error_ = served.error().message;
       spdlog::warn("{}: disconnected from {}: {}", options_.name, options_.socket_path, last_error_);
@@ -189,13 +184,11 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Changed();
   control.AddTimer(silence_timer_, control.now_ns() + kSilentPeerNs);
 
-  auto connecting = ConnectLibrary();
-  auto library = co_await std::move(connecting);
+  auto library = co_await ConnectLibrary();
   Status served = Ok{};
   if (library) {
     serving_ = true;
-    auto run = relay_->Run(std::move(peer), std::move(library).value());
-    served = co_await std::move(run);
+    served = co_await relay_->Run(std::move(peer), std::move(library).value());
     serving_ = false;
     if (relay_->yielded()) cancel_->Cancel();  // somebody else is the next one to connect
   } else {
@@ -206,8 +199,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   connector_->PeerLost();
   phase_ = EndpointState::kDraining;
   Changed();
-  auto end = session_->End();
-  co_await std::move(end);
+  co_await session_->End();
   ChooseDelay(served.ok() && relay_->messages() > 0, control.now_ns() - connected_ns);
   if (session_->blocked()) {
     served = BlockedError();

@@ -43,7 +43,7 @@ Status InflightLog::Attach(const InflightMemory& memory, uint16_t queue_size, ui
   }
 
   if (version != 0) {
-    if (Status owner = CheckInflightOwner(memory.base, memory.disk); !owner) return owner;
+    CLEAT_TRY(CheckInflightOwner(memory.base, memory.disk));
   }
 
   if (desc_num == 0) Store<uint16_t>(memory.base + kDescNumAt, queue_size);

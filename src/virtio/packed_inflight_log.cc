@@ -62,7 +62,7 @@ Result<PackedPosition> PackedInflightLog::Attach(const InflightMemory& memory, c
                                                  const PackedPosition& position) {
   Detach();
   if (memory.base == nullptr) return position;
-  if (Status checked = Check(memory, ring); !checked) return std::move(checked).error();
+  CLEAT_TRY(Check(memory, ring));
   base_ = memory.base;
   keep_ = memory.keep;
   const auto desc_num = Get<uint16_t>(base_ + kDescNumAt);

@@ -101,19 +101,16 @@ Task<void> ScsiControlQueue::Run(Ticket ticket, block::Segment response, ScsiMan
   const bool right_unit =
       address.unit == ScsiAddress::Unit::kZero || function == VIRTIO_SCSI_T_TMF_I_T_NEXUS_RESET;
   uint8_t result = 0;
-  auto settle = Settle();
-  const bool settled = co_await std::move(settle);
+  const bool settled = co_await Settle();
   if (!settled) {
     result = VIRTIO_SCSI_S_FAILURE;
   } else if (IsQuery(function) || !right_unit) {
     std::optional<uint64_t> tag;
     if (function == VIRTIO_SCSI_T_TMF_QUERY_TASK) tag = uint64_t{request.tag};
-    auto query = Query(address.target, tag);
-    result = co_await std::move(query);
+    result = co_await Query(address.target, tag);
     if (!right_unit && result != VIRTIO_SCSI_S_BAD_TARGET) result = VIRTIO_SCSI_S_INCORRECT_LUN;
   } else {
-    auto manage = Manage(address.target, function, request.tag);
-    result = co_await std::move(manage);
+    result = co_await Manage(address.target, function, request.tag);
   }
   --functions_;
   Answer(ticket, response, result);  // the queue may be gone now
@@ -128,8 +125,7 @@ Task<uint8_t> ScsiControlQueue::Manage(uint32_t target, uint32_t function, uint6
   for (const auto& port : ports_) {
     co_await port->reactor().Enter();
     if (unit == nullptr && port->unit(target) != nullptr) unit = port->unit(target)->unit();
-    auto quiesce = port->Quiesce(target, why, only);
-    const ScsiPort::Quiesced quiesced = co_await std::move(quiesce);
+    const ScsiPort::Quiesced quiesced = co_await port->Quiesce(target, why, only);
     // The guest is not told that commands are gone which the next one to serve this ring will carry out.
     if (quiesced == ScsiPort::Quiesced::kStopped) result = VIRTIO_SCSI_S_FAILURE;
   }

@@ -63,8 +63,7 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
     co_return Error(ErrorCode::kAlreadyExists, name_ + ": target " + std::to_string(target) + " is " +
                                                    units_[target]->name() + ": detach it first");
   }
-  const Status identity = scsi::CheckIdentity(disk.identity, disk.name);
-  if (!identity) co_return identity;
+  CLEAT_CO_TRY(scsi::CheckIdentity(disk.identity, disk.name));
 
   const auto unit = std::make_shared<scsi::LogicalUnit>(disk.name, disk.identity, disk.mode);
   for (size_t i = 0; i < ports_.size(); ++i) {
@@ -74,34 +73,29 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
     if (entrance.channel != nullptr) ports_[i]->Add(target, unit, entrance, disk.geometry);
     co_await control_.Enter();
     if (entrance.channel == nullptr && RunsRequests(i)) {
-      auto take_back = RemoveParts(target, i);
-      co_await std::move(take_back);
+      co_await RemoveParts(target, i);
       co_return Error(ErrorCode::kFailedPrecondition, name_ + ": " + disk.name + " is not open on " +
                                                           io.name() + ", which runs request queues");
     }
   }
   units_[target] = unit;
-  auto tell = Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_RESCAN);
-  co_await std::move(tell);
+  co_await Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_RESCAN);
   co_return Ok{};
 }
 
 Task<void> ScsiModel::Remove(uint32_t target, bool tell) {
   if (target >= kTargetsMax || units_[target] == nullptr) co_return;
-  auto remove = RemoveParts(target, ports_.size());
-  co_await std::move(remove);
+  co_await RemoveParts(target, ports_.size());
   units_[target].reset();
   if (!tell) co_return;
-  auto telling = Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_REMOVED);
-  co_await std::move(telling);
+  co_await Tell(VIRTIO_SCSI_T_TRANSPORT_RESET, target, VIRTIO_SCSI_EVT_RESET_REMOVED);
 }
 
 // From the first `reactors` ports.
 Task<void> ScsiModel::RemoveParts(uint32_t target, size_t reactors) {
   for (size_t i = 0; i < reactors; ++i) {
     co_await io_reactors_[i]->Enter();
-    auto remove = ports_[i]->Remove(target);
-    co_await std::move(remove);
+    co_await ports_[i]->Remove(target);
   }
   co_await control_.Enter();
 }
@@ -115,8 +109,7 @@ Task<void> ScsiModel::SetGeometry(uint32_t target, const block::Geometry& geomet
   }
   co_await control_.Enter();
   units_[target]->Raise(scsi::Attention::kCapacityChanged);
-  auto tell = Tell(VIRTIO_SCSI_T_PARAM_CHANGE, target, kCapacityChangedReason);
-  co_await std::move(tell);
+  co_await Tell(VIRTIO_SCSI_T_PARAM_CHANGE, target, kCapacityChangedReason);
 }
 
 Task<void> ScsiModel::Tell(uint32_t event, uint32_t target, uint32_t reason) {

@@ -37,8 +37,7 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
 Task<void> ScsiPort::Remove(uint32_t target) {
   const std::unique_ptr<scsi::UnitChannel> unit = std::move(units_[target]);
   if (unit == nullptr) co_return;
-  auto close = unit->Close();
-  co_await std::move(close);
+  co_await unit->Close();
   for (ScsiQueue* queue : queues_) queue->FlushSight();
   cells_[target] = nullptr;
 }
@@ -91,12 +90,10 @@ Task<bool> ScsiPort::FetchOffered() {
 
 Task<ScsiPort::Quiesced> ScsiPort::Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag) {
   if (units_[target] == nullptr) co_return Quiesced::kNoUnit;
-  auto fetch = FetchOffered();
-  if (!co_await std::move(fetch)) co_return Quiesced::kStopped;
+  if (!co_await FetchOffered()) co_return Quiesced::kStopped;
   scsi::UnitChannel* unit = units_[target].get();
   if (unit == nullptr) co_return Quiesced::kNoUnit;
-  auto quiesce = unit->Quiesce(why, tag);
-  co_await std::move(quiesce);
+  co_await unit->Quiesce(why, tag);
   // What has ended is in the used ring, but the guest may not be shown it before its queue's next turn (see
   // ring_queue.h). The guest takes a command that it does not find there for lost, and its memory back: one full
   // turn goes by first.

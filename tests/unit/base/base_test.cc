@@ -34,6 +34,49 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_DEATH((void)*odd, "check failed");
 }
 
+// Counts in `steps` how far it came.
+Result<int> Quarter(int value, int& steps) {
+  if (value > 0) CLEAT_TRY(Halve(value));
+  ++steps;
+  CLEAT_ASSIGN(const auto half, Halve(value));
+  ++steps;
+  int quarter = 0;
+  {
+    CLEAT_ASSIGN(auto last, Halve(*half));
+    quarter = *last;
+  }
+  ++steps;
+  CLEAT_ASSIGN(quarter, Result<int>(quarter));
+  return quarter;
+}
+
+TEST(Result, MacrosReturnTheFirstErrorAndUnwrapValues) {
+  int steps = 0;
+  EXPECT_EQ(Quarter(8, steps).value(), 2);
+  EXPECT_EQ(steps, 3);
+  steps = 0;
+  const auto first = Quarter(3, steps);
+  ASSERT_FALSE(first.ok());
+  EXPECT_EQ(first.error().message, "odd");
+  EXPECT_EQ(steps, 0);
+  EXPECT_FALSE(Quarter(-3, steps).ok());
+  EXPECT_EQ(steps, 1);
+  steps = 0;
+  EXPECT_FALSE(Quarter(6, steps).ok());
+  EXPECT_EQ(steps, 2);
+}
+
+Status Keeps(Result<std::unique_ptr<int>>& named) {
+  CLEAT_TRY(named);
+  return Ok{};
+}
+
+TEST(Result, TryLeavesTheValueInANamedResult) {
+  auto four = Halve(8);
+  EXPECT_TRUE(Keeps(four).ok());
+  EXPECT_EQ(**four, 4);
+}
+
 TEST(Result, StatusIsOkUnlessItHasAnError) {
   const Status good;
   EXPECT_TRUE(good.ok());

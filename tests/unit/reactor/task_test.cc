@@ -136,8 +136,8 @@ TEST(Task, MayEndOnAnotherReactor) {
   EXPECT_TRUE(done);
 }
 
-// ---- The forms that are safe with GCC 12, which destroys aggregate temporaries in co_await expressions
-// twice.
+// ---- The forms that are safe with GCC 12, which destroys an aggregate twice that is made by braces within a co_await
+// expression.
 
 int live = 0;
 
@@ -172,6 +172,10 @@ Task<size_t> TakesReference(const Aggregate& argument) {
   co_return argument.name.size();
 }
 
+Aggregate MakeAggregate() {
+  return {.name = Name(100), .counted = {}};
+}
+
 Task<size_t> SafeForms() {
   size_t sum = 0;
   // A named argument, moved into a named task.
@@ -186,13 +190,19 @@ Task<size_t> SafeForms() {
   // By reference to something named.
   const Aggregate fourth{.name = Name(100), .counted = {}};
   sum += co_await TakesReference(fourth);
+  // A named argument, without a name for the task.
+  Aggregate fifth{.name = Name(100), .counted = {}};
+  sum += co_await TakesAggregate(std::move(fifth));
+  // What a function returns.
+  sum += co_await TakesAggregate(MakeAggregate());
+  sum += co_await TakesReference(MakeAggregate());
   co_return sum;
 }
 
 TEST(Task, SafeFormsDestroyEverythingOnce) {
   {
     VirtualReactors reactors;
-    EXPECT_EQ(reactors.Await(SafeForms()), 400U);
+    EXPECT_EQ(reactors.Await(SafeForms()), 700U);
   }
   EXPECT_EQ(live, 0);
 }
