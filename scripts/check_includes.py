@@ -4,7 +4,8 @@
 
 Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
 counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
-every include that breaks this."""
+every include that breaks this. Large folders have rooms (ROOMS) whose includes go one way too, and of which none holds more
+than FILES_MAX files: more are two concepts."""
 
 import os
 import re
@@ -46,6 +47,24 @@ ONLY_IN = {
     "CLI/": ["control", "ctl", "engine", "perf"],
 }
 
+# A folder's rooms -> those beside them that they may include. "" are the files that lie in the folder itself, which may include
+# every room.
+ROOMS = {
+    "perf": {
+        "vhost_user": [],
+        "workload": ["vhost_user"],
+        "ring": ["vhost_user"],
+        "driver": ["ring", "vhost_user"],
+        "hostile": ["driver", "ring", "vhost_user"],
+        "crash": ["driver", "workload"],
+        "load": ["driver", "ring", "vhost_user", "workload"],
+        "bare_loops": ["load", "vhost_user"],
+        "report": ["load", "workload"],
+        "tool": ["report", "bare_loops", "load"],
+    },
+}
+FILES_MAX = 12
+
 # What other processes need of observe.
 READER = re.compile(r"observe/(reader|layout|histogram)\.")
 
@@ -70,6 +89,34 @@ def layer_of_include(include):
     return head if head in MAY_INCLUDE else None
 
 
+def room_of(path):
+    """The folder and the room of a file below src, or of an include; None where there are no rooms."""
+    parts = path.removeprefix("src/").split("/")
+    if parts[0] not in ROOMS:
+        return None
+    return parts[0], parts[1] if len(parts) > 2 else ""
+
+
+def problem_of_rooms(path, include):
+    here, there = room_of(path), room_of(include)
+    if not here or not there or here[0] != there[0] or here == there or here[1] == "":
+        return None
+    folder, room = here
+    if there[1] in ROOMS[folder].get(room, []):
+        return None
+    return f"{folder}/{room} must not include {folder}/{there[1]} ({include})"
+
+
+def problems_of_rooms():
+    for folder, rooms in ROOMS.items():
+        for path, _, files in sorted(os.walk(os.path.join(ROOT, "src", folder))):
+            room = os.path.relpath(path, os.path.join(ROOT, "src", folder))
+            if room not in [*rooms, "."]:
+                yield f"src/{folder}/{room} has no place in the order: add it to ROOMS"
+            if len(files) > FILES_MAX:
+                yield f"{os.path.relpath(path, ROOT)} has {len(files)} files, {FILES_MAX} may be: more are two concepts"
+
+
 def problems_of(path):
     layer = layer_of_file(path)
     if layer not in MAY_INCLUDE:
@@ -84,6 +131,9 @@ def problems_of(path):
             target = layer_of_include(include)
             if target and target != layer and target not in MAY_INCLUDE[layer]:
                 yield number, f"{layer} must not include {target} ({include})"
+            problem = problem_of_rooms(path, include)
+            if problem:
+                yield number, problem
             if match[1] == '"' and (target is None or "/" not in include):
                 yield number, f'"{include}" is not "folder/file.h" of ours; use <> for what is not'
             for prefix, layers in ONLY_IN.items():
@@ -93,6 +143,9 @@ def problems_of(path):
 
 def main():
     found = 0
+    for problem in problems_of_rooms():
+        print(problem)
+        found += 1
     for top in ("src", "modules"):
         for folder, folders, files in os.walk(os.path.join(ROOT, top)):
             folders.sort()

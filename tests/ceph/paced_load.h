@@ -2,7 +2,7 @@
 // Verified I/O that keeps a guest's own pace: besides requests that follow one another as fast as they are
 // answered, one is due each period, whether or not the ones before it were answered. So a disk that stands still
 // has everybody wait who came meanwhile, as it is with guests, and not one request alone. Small reads and writes,
-// every block stamped, every read compared (perf/verify.h).
+// every block stamped, every read compared (perf/workload/verify.h).
 //
 // Between Start and Stop the driver belongs to the load's thread; queue 0 of it, whose size is at least eager +
 // paced_max.
@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/result.h"
-#include "perf/blk_driver.h"
-#include "perf/verify.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/workload/verify.h"
 
 namespace cleat::system_test {
 

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/ceph/rbd_host_rig.h"
 #include "tests/environment.h"
 #include "tests/system/crash_rig.h"

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "perf/vhost_user_wire.h"
+#include "perf/vhost_user/vhost_user_wire.h"
 
 namespace cleat::sim {
 namespace wire = perf::wire;

@@ -17,7 +17,7 @@
 #include "defect.h"
 #include "disk_model.h"
 #include "kill_switch.h"
-#include "perf/guest_memory.h"
+#include "perf/vhost_user/guest_memory.h"
 #include "world.h"
 
 namespace cleat::sim {

@@ -14,9 +14,9 @@
 #include "defect.h"
 #include "disk_model.h"
 #include "guest_request.h"
-#include "perf/driver_ring.h"
-#include "perf/guest_memory.h"
-#include "perf/request_layout.h"
+#include "perf/ring/driver_ring.h"
+#include "perf/ring/request_layout.h"
+#include "perf/vhost_user/guest_memory.h"
 #include "world.h"
 
 namespace cleat::sim {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "perf/scsi_driver.h"
+#include "perf/driver/scsi_driver.h"
 
 namespace cleat::sim {
 namespace wire = perf::wire;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "disk_model.h"
-#include "perf/driver_ring.h"
-#include "perf/guest_memory.h"
-#include "perf/request_layout.h"
+#include "perf/ring/driver_ring.h"
+#include "perf/ring/request_layout.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::sim {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "perf/packed_driver_ring.h"
+#include "perf/ring/packed_driver_ring.h"
 
 namespace cleat::sim {
 namespace {

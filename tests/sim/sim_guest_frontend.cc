@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "perf/vhost_user_wire.h"
+#include "perf/vhost_user/vhost_user_wire.h"
 #include "sim_guest.h"
 
 namespace cleat::sim {

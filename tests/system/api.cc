@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test {
 namespace {

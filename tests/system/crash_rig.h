@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guests on a host whose processes are killed: one for each kind of device, ring and disk, each with a load that judges
-// (perf/crash_load.h). Tells how long each device was silent around each kill, and what was found.
+// (perf/crash/crash_load.h). Tells how long each device was silent around each kill, and what was found.
 //
 // Of the test's main thread; the guests have threads of their own. Guests that lose requests say so within a limit, so
 // that everything here ends by itself.
@@ -16,10 +16,10 @@
 
 #include "host.h"
 #include "peer.h"
-#include "perf/crash_load.h"
-#include "perf/disk_port.h"
-#include "perf/latency_histogram.h"
-#include "perf/verify.h"
+#include "perf/crash/crash_load.h"
+#include "perf/driver/disk_port.h"
+#include "perf/workload/latency_histogram.h"
+#include "perf/workload/verify.h"
 
 namespace cleat::system_test {
 

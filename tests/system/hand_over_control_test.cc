@@ -31,7 +31,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "lying_link.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 #include "throttled_disk.h"
 #include "upgrade_rig.h"

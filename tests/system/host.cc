@@ -16,7 +16,7 @@
 
 #include "base/check.h"
 #include "ctl/engine_counters.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 
 namespace cleat::system_test {

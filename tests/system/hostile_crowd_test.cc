@@ -26,7 +26,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "peer.h"
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
 
 namespace cleat::system_test::hostile_crowd_test {
 namespace {

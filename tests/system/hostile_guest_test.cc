@@ -20,8 +20,8 @@
 
 #include "base/random.h"
 #include "hostile_rig.h"
-#include "perf/deadline.h"
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test::hostile_guest_test {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "expect_ok.h"
 #include "hostile_rig.h"
-#include "perf/deadline.h"
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test::hostile_test {
 namespace {

@@ -13,7 +13,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "peer.h"
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
 
 namespace cleat::system_test::hostile_visits_test {
 namespace {

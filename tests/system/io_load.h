@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random, verified I/O by one guest: reads, writes, flushes, discards and write zeroes of all sizes on all
-// queues, several at once, every block stamped and every read compared (perf/verify.h).
+// queues, several at once, every block stamped and every read compared (perf/workload/verify.h).
 //
 // Run() on the caller's thread, or Start() and Stop() around something else that the test does: then the
 // driver belongs to the load's thread in between.
@@ -16,8 +16,8 @@
 
 #include "base/random.h"
 #include "base/result.h"
-#include "perf/blk_driver.h"
-#include "perf/verify.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/workload/verify.h"
 
 namespace cleat::system_test {
 

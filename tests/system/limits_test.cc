@@ -13,7 +13,7 @@
 #include "host.h"
 #include "io_load.h"
 #include "peer.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test::limits_test {
 namespace {

@@ -15,7 +15,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "peer.h"
-#include "perf/message_socket.h"
+#include "perf/vhost_user/message_socket.h"
 
 namespace cleat::system_test::migration_test {
 namespace {

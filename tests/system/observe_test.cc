@@ -23,7 +23,7 @@
 #include "http_get.h"
 #include "io_load.h"
 #include "peer.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 #include "upgrade_rig.h"
 

@@ -20,7 +20,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "peer.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/environment.h"
 
 namespace cleat::system_test::operations_test {

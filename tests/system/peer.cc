@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 
 namespace cleat::system_test {
 

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "base/result.h"
-#include "perf/blk_driver.h"
-#include "perf/frontend.h"
-#include "perf/guest_memory.h"
-#include "perf/scsi_driver.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/driver/scsi_driver.h"
+#include "perf/vhost_user/frontend.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::system_test {
 

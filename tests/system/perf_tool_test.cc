@@ -19,7 +19,7 @@
 #include "base/unique_fd.h"
 #include "expect_ok.h"
 #include "host.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 
 namespace cleat::system_test::perf_tool_test {

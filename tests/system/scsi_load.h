@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random, verified I/O by one guest on all disks behind a SCSI controller: reads and writes of all sizes, cache
 // synchronisation, unmap and write same, on all queues, several at once; every block stamped and every read compared
-// (perf/verify.h). On the caller's thread.
+// (perf/workload/verify.h). On the caller's thread.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 #include "base/random.h"
 #include "base/result.h"
-#include "perf/scsi_driver.h"
-#include "perf/verify.h"
+#include "perf/driver/scsi_driver.h"
+#include "perf/workload/verify.h"
 
 namespace cleat::system_test {
 

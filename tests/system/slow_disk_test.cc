@@ -14,7 +14,7 @@
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 #include "throttled_disk.h"
 

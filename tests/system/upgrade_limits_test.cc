@@ -17,7 +17,7 @@
 #include "expect_ok.h"
 #include "host.h"
 #include "lying_link.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "upgrade_rig.h"
 
 namespace cleat::system_test::upgrade_limits_test {

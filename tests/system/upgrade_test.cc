@@ -18,7 +18,7 @@
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
-#include "perf/deadline.h"
+#include "perf/vhost_user/deadline.h"
 #include "tests/environment.h"
 #include "upgrade_rig.h"
 

@@ -15,9 +15,9 @@
 #include "../host_bench/figures.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "perf/crash_load.h"
-#include "perf/disk_port.h"
-#include "perf/verify.h"
+#include "perf/crash/crash_load.h"
+#include "perf/driver/disk_port.h"
+#include "perf/workload/verify.h"
 #include "restart_fleet.h"
 
 namespace cleat::bench {

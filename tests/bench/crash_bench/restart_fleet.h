@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "perf/blk_driver.h"
-#include "perf/frontend.h"
-#include "perf/guest_memory.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/vhost_user/frontend.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::bench {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "perf/report.h"
+#include "perf/report/report.h"
 
 namespace cleat::bench {
 namespace {

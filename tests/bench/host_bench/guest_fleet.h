@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "perf/frontend.h"
-#include "perf/guest_memory.h"
-#include "perf/load.h"
-#include "perf/scsi_driver.h"
+#include "perf/driver/scsi_driver.h"
+#include "perf/load/load.h"
+#include "perf/vhost_user/frontend.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::bench {
 

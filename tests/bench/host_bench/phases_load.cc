@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "perf/load.h"
+#include "perf/load/load.h"
 #include "phases.h"
 
 namespace cleat::bench {

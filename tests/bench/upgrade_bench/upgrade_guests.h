@@ -13,9 +13,9 @@
 
 #include "../host_bench/guest_fleet.h"
 #include "base/result.h"
-#include "perf/crash_load.h"
-#include "perf/disk_port.h"
-#include "perf/verify.h"
+#include "perf/crash/crash_load.h"
+#include "perf/driver/disk_port.h"
+#include "perf/workload/verify.h"
 
 namespace cleat::bench {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/blk_driver.h"
+#include "perf/driver/blk_driver.h"
 
 #include <gtest/gtest.h>
 

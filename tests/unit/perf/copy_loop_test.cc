@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/copy_loop.h"
+#include "perf/bare_loops/copy_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The judge of crashes, itself judged: a pretend disk that dies and comes back, correctly or with one fault, which has
 // to be found under its right name.
-#include "perf/crash_load.h"
+#include "perf/crash/crash_load.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/driver_ring.h"
+#include "perf/ring/driver_ring.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

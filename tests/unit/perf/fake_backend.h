@@ -12,8 +12,8 @@
 
 #include "base/unique_fd.h"
 #include "fake_device.h"
-#include "perf/blk_driver.h"
-#include "perf/message_socket.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/vhost_user/message_socket.h"
 
 namespace cleat::perf {
 

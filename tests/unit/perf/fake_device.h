@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "perf/guest_memory.h"
-#include "perf/vhost_user_wire.h"
+#include "perf/vhost_user/guest_memory.h"
+#include "perf/vhost_user/vhost_user_wire.h"
 
 namespace cleat::perf {
 

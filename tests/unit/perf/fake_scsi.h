@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fake_device.h"
-#include "perf/scsi_cdb.h"
+#include "perf/driver/scsi_cdb.h"
 
 namespace cleat::perf {
 

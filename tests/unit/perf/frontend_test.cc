@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/frontend.h"
+#include "perf/vhost_user/frontend.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

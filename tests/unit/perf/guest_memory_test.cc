@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/guest_memory.h"
+#include "perf/vhost_user/guest_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
 
 #include <gtest/gtest.h>
 

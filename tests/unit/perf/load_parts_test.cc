@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "perf/compare.h"
-#include "perf/latency_histogram.h"
-#include "perf/load_options.h"
-#include "perf/load_request.h"
-#include "perf/report.h"
-#include "perf/ring_loop.h"
-#include "perf/zipf.h"
+#include "perf/bare_loops/ring_loop.h"
+#include "perf/load/load_options.h"
+#include "perf/load/load_request.h"
+#include "perf/report/compare.h"
+#include "perf/report/report.h"
+#include "perf/workload/latency_histogram.h"
+#include "perf/workload/zipf.h"
 
 namespace cleat::perf::load_parts_test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/load.h"
+#include "perf/load/load.h"
 
 #include <gtest/gtest.h>
 

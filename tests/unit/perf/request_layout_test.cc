@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/request_layout.h"
+#include "perf/ring/request_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/scsi_driver.h"
+#include "perf/driver/scsi_driver.h"
 
 #include <gtest/gtest.h>
 

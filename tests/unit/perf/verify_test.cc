@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/verify.h"
+#include "perf/workload/verify.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "host.h"
-#include "perf/message_socket.h"
+#include "perf/vhost_user/message_socket.h"
 
 namespace cleat::vhost::test::connector_test {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/random.h"
 #include "host.h"
 #include "library_under_test.h"
-#include "perf/blk_driver.h"
-#include "perf/hostile.h"
+#include "perf/driver/blk_driver.h"
+#include "perf/hostile/hostile.h"
 #include "vhost/socket_endpoint.h"
 
 namespace cleat::vhost::test {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "host.h"
-#include "perf/frontend.h"
-#include "perf/guest_memory.h"
-#include "perf/hostile.h"
+#include "perf/hostile/hostile.h"
+#include "perf/vhost_user/frontend.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::vhost::test::relay_test {
 namespace {

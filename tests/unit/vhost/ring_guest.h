@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "host.h"
-#include "perf/driver_ring.h"
-#include "perf/guest_memory.h"
+#include "perf/ring/driver_ring.h"
+#include "perf/vhost_user/guest_memory.h"
 
 namespace cleat::vhost::test {
 

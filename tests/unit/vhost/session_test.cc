@@ -14,7 +14,7 @@
 #include <array>
 
 #include "host.h"
-#include "perf/packed_driver_ring.h"
+#include "perf/ring/packed_driver_ring.h"
 #include "ring_guest.h"
 #include "virtio/inflight_log.h"
 

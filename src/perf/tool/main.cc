@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// cleat-perf: a load generator with its own virtio driver. It stands where QEMU and a guest would: it owns
+// the vhost-user sockets, takes the back ends' connections, and does I/O on the disks behind them.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+
+#include "base/version.h"
+#include "perf/tool/command_line.h"
+
+namespace cleat::perf {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app("Load generator for vhost-user disks (blk and scsi): plays QEMU and its guest, no VM needed.",
+               "cleat-perf");
+  app.set_version_flag("--version", std::string("cleat-perf ") + kVersion);
+  app.footer(
+      "Exit status: 0 - all went well, 1 - errors, 2 - a disk returned wrong data.\n"
+      "Each command explains itself: cleat-perf run --help");
+  app.require_subcommand(1);
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(AddRunCommand(app));
+  commands.push_back(AddRingLoopCommand(app));
+  commands.push_back(AddCopyLoopCommand(app));
+  commands.push_back(AddCompareCommand(app));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitGood : kExitFailed;
+  }
+  const std::vector<std::string> command_line(argv, argv + argc);
+  for (const auto& command : commands) {
+    if (command->app->parsed()) return command->Run(command_line);
+  }
+  return kExitFailed;
+}
+
+}  // namespace
+
+Result<std::vector<uint32_t>> ParseList(std::string_view text, uint32_t max) {
+  constexpr size_t kNumbersMax = 100'000;
+  const auto bad = [&] {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("'{}' is no list of numbers from 0 to {}, such as 0-3,7", text, max));
+  };
+  std::vector<uint32_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    uint32_t first = 0;
+    auto [next, error] = std::from_chars(at, end, first);
+    uint32_t last = first;
+    if (error == std::errc() && next < end && *next == '-') {
+      const auto range = std::from_chars(next + 1, end, last);
+      next = range.ptr;
+      error = range.ec;
+    }
+    if (error != std::errc() || first > last || last > max || numbers.size() + (last - first) >= kNumbersMax)
+      return bad();
+    for (uint32_t number = first; number <= last; ++number) numbers.push_back(number);
+    if (next < end && (*next != ',' || next + 1 == end)) return bad();
+    at = next < end ? next + 1 : end;
+  }
+  if (numbers.empty()) return bad();
+  return numbers;
+}
+
+int Complain(const Error& error) {
+  std::fprintf(stderr, "cleat-perf: %s\n", error.message.c_str());
+  return kExitFailed;
+}
+
+}  // namespace cleat::perf
+
+int main(int argc, char** argv) {
+  return cleat::perf::Main(argc, argv);
+}
