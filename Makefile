@@ -16,6 +16,9 @@ RUN_TESTS_ARGS ?=
 BENCH_ARGS ?=
 # Passed on to scripts/lint.sh by `make lint`: --fast, --all, --since COMMIT.
 LINT_ARGS ?=
+# The older version from which `make test-all` and `make test-upgrade` upgrade, and to which they go back: a commit, or `none`. Empty: the
+# newest release before this commit, or what CHANGELOG.md names.
+BASE ?=
 # How long `make soak` runs each target.
 SOAK_SECONDS ?= 600
 # What `make unit` builds and runs, where, and what it passes on: make unit DIR=virtio FLAVOUR=asan ARGS=--gtest_filter='Split*'
@@ -44,7 +47,7 @@ endef
 
 DAEMONS := cleatd cleat-engine cleatctl
 
-.PHONY: help setup build build-tests test test-all debian13 unit deb demo demo-ceph demo-crash demo-upgrade soak bench lint format clean \
+.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-upgrade soak bench lint format clean \
   build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
@@ -84,8 +87,12 @@ build-tsan:
 test-tsan:
 	$(call run_tests,tsan)
 
-test-all: setup ## everything, in at most three hours, and all of it even if something fails: docs/tests.md
+test-all: setup ## everything, in at most three hours, and all of it even if something fails: docs/tests.md; BASE=COMMIT as below
 	@failed=; \
+	if [ "$(BASE)" != none ]; then \
+	  CLEAT_BASE_BIN=$$(CLEAT_BASE_JOBS=$(JOBS) scripts/build_base.sh $(BASE)) || failed+=" base"; \
+	  export CLEAT_BASE_BIN; \
+	fi; \
 	for part in release asan tsan; do \
 	  $(MAKE) --no-print-directory TESTS=ALL build-$$part test-$$part || failed+=" $$part"; \
 	done; \
@@ -93,6 +100,11 @@ test-all: setup ## everything, in at most three hours, and all of it even if som
 	$(MAKE) --no-print-directory lint LINT_ARGS=--all || failed+=" lint"; \
 	[ -z "$$failed" ] || { echo "make test-all: failed, see above:$$failed" >&2; exit 1; }
 	@echo "make test-all: ok"
+
+test-upgrade: setup ## upgrades from an older version under load, and back: make test-upgrade BASE=COMMIT; without, the last release
+	@scripts/build_base.sh $(BASE) >/dev/null
+	$(call build,release,product system_test,ALL)
+	@CLEAT_BASE_BIN=$$(scripts/build_base.sh $(BASE)) $(MAKE) --no-print-directory test-release CTEST_ARGS='-R system_older_version_test'
 
 debian13: ## make demo and make test in a root of Debian 13, as root; needs mmdebstrap, takes an hour, says how long each took
 	@scripts/in_debian.sh trixie make demo

@@ -270,6 +270,27 @@ bool CrashRig::Do(const std::string& name, const std::function<std::string()>& e
   return WaitRecovered() && findings() == 0;
 }
 
+bool CrashRig::DoUnnoticed(const std::string& name, const std::function<std::string()>& event) {
+  if (!Work()) return false;
+  ++events_[name];
+  Mark();
+  const std::string failure = event();
+  if (!failure.empty()) failures_.push_back(name + ": " + failure);
+  return WaitUnnoticed() && findings() == 0;
+}
+
+bool CrashRig::WaitUnnoticed() {
+  for (size_t i = 0; i < guests_.size(); ++i) {
+    CrashGuest& guest = *guests_[i];
+    if (!guest.load().WaitProgress(kRequestsBetweenMax, kProgressTimeoutNs)) {
+      if (guest.load().counts().findings == 0) failures_.push_back(guest.id() + " does not go on");
+      return false;
+    }
+    if (guest.load().Mark() != marks_[i]) failures_.push_back(guest.id() + " had to connect anew");
+  }
+  return true;
+}
+
 // Counters tell nobody that they stand still: they are looked at a few times. Requests that do end do so in a fraction of
 // kLookMs; should one take longer, the others stand still all the same.
 bool CrashRig::WaitAllInFlight(CrashGuest& guest, uint64_t requests) {

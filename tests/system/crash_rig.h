@@ -114,6 +114,8 @@ class CrashRig {
   // Likewise with something of the test's own, by which each guest gets to another engine: it says what went wrong, if it
   // did, and leaves everything running.
   bool Do(const std::string& name, const std::function<std::string()>& event);
+  // Likewise with something that no guest is to notice: each goes on over the connection that it has.
+  bool DoUnnoticed(const std::string& name, const std::function<std::string()>& event);
   // Until this guest has all of its requests in flight and the engine answers none of them any more: the disk stands still.
   bool WaitAllInFlight(CrashGuest& guest, uint64_t requests);
   // Lets the loads end with a last comparison of everything. False when there is a finding.
@@ -133,6 +135,7 @@ class CrashRig {
   void KillSuccessor();
   void Mark();
   bool WaitRecovered();
+  bool WaitUnnoticed();
 
   Host& host_;
   Random random_;

@@ -17,7 +17,6 @@
 #include "base/check.h"
 #include "ctl/engine_counters.h"
 #include "perf/vhost_user/deadline.h"
-#include "tests/support/paths.h"
 
 namespace cleat::system_test {
 namespace {
@@ -50,7 +49,8 @@ bool WaitLine(std::string_view text, uint64_t timeout_ns, const std::function<st
 Host::Host(const HostOptions& options)
     : options_(options),
       as_nobody_(options.as_nobody && geteuid() == 0),
-      directory_(MakeDirectory(as_nobody_)) {
+      directory_(MakeDirectory(as_nobody_)),
+      cleatd_product_(options.cleatd) {
   api_ = std::make_unique<Api>(address());
   StartCleatd();
   if (options_.with_engine) StartEngine();
@@ -111,7 +111,7 @@ void Host::CheckLog(const std::string& name) const {
 std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments,
                                      const std::string& log, const std::string& preload) {
   Process::Options options;
-  options.program = test::Program(program);
+  options.program = program;
   options.arguments = arguments;
   options.log_path = Path(log + ".log");
   options.directory = directory_;
@@ -130,11 +130,17 @@ void Host::StartCleatd() {
   const std::string& folder = options_.listed_folder;
   std::ofstream(Path("paths.conf")) << "devices /\nsockets /\nkeys /\nfiles "
                                     << (folder.empty() ? "/" : Path(folder)) << "\n";
-  std::vector<std::string> arguments{"--state-dir",     Path("state"),       "--listen", address(),
-                                     "--engine-socket", Path("engine.sock"), "--paths",  Path("paths.conf"),
-                                     "--log-level",     options_.log_level};
+  std::vector<std::string> arguments{"--state-dir", Path("state"),     "--listen",
+                                     address(),     "--engine-socket", Path("engine.sock"),
+                                     "--log-level", options_.log_level};
+  if (cleatd_product_.has_path_lists) arguments.insert(arguments.end(), {"--paths", Path("paths.conf")});
   arguments.insert(arguments.end(), options_.cleatd_arguments.begin(), options_.cleatd_arguments.end());
-  cleatd_ = Spawn("cleatd", arguments, "cleatd");
+  cleatd_ = Spawn(cleatd_product_.Program("cleatd"), arguments, "cleatd");
+}
+
+const Product& Host::EngineProduct(const std::string& id) const {
+  const auto found = engine_products_.find(id);
+  return found == engine_products_.end() ? options_.engine : found->second;
 }
 
 std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::string& log,
@@ -146,13 +152,14 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
       "--runtime-dir", Path("run"),
       "--reactors",    std::to_string(options_.reactors),
       "--log-level",   options_.log_level};
-  if (std::find(more.begin(), more.end(), "--paths") == more.end())
+  const Product& product = EngineProduct(id);
+  if (product.has_path_lists && std::find(more.begin(), more.end(), "--paths") == more.end())
     arguments.insert(arguments.end(), {"--paths", Path("paths.conf")});
   // cleatd has made it by then.
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return Spawn("cleat-engine", arguments, log, options_.engine_preload);
+  return Spawn(product.Program("cleat-engine"), arguments, log, options_.engine_preload);
 }
 
 void Host::StartEngine() {
@@ -188,6 +195,10 @@ void Host::RestartEngine() {
 
 void Host::TerminateEngine() {
   End(&engine_, "cleat-engine");
+}
+
+void Host::TerminateCleatd() {
+  End(&cleatd_, "cleatd");
 }
 
 bool Host::IsOfProcess(const v1::EngineStatus& status, const std::string& id) {

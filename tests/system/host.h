@@ -16,6 +16,7 @@
 
 #include "api.h"
 #include "process.h"
+#include "product.h"
 
 namespace cleat::system_test {
 
@@ -39,6 +40,8 @@ struct HostOptions {
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
   std::vector<std::string> engine_arguments = {};  // likewise
   std::string engine_preload = {};                 // a library that negative controls give to all engines
+  Product cleatd = {};                             // the version that each of them is at first
+  Product engine = {};                             // all engines
 };
 
 class Host {
@@ -73,6 +76,10 @@ class Host {
   void RestartEngine();
   // SIGTERM; the exit status has to be 0.
   void TerminateEngine();
+  void TerminateCleatd();
+  // Of another version from the next start on.
+  void SetCleatd(const Product& product) { cleatd_product_ = product; }
+  void SetEngine(const std::string& id, const Product& product) { engine_products_[id] = product; }
   // One more engine on this host, with the arguments that the first one has, until the host ends; returns when it is connected.
   // Given a socket, that is where it looks for cleatd.
   void AddEngine(const std::string& id, const std::vector<std::string>& arguments = {},
@@ -109,6 +116,7 @@ class Host {
  private:
   std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
                                  const std::string& log, const std::string& preload = {});
+  const Product& EngineProduct(const std::string& id) const;
   std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
                                        const std::vector<std::string>& more = {},
                                        const std::string& control_socket = {});
@@ -119,6 +127,8 @@ class Host {
   const HostOptions options_;
   const bool as_nobody_;
   std::string directory_;
+  Product cleatd_product_;
+  std::map<std::string, Product> engine_products_;  // by id; the others are options_.engine
   std::unique_ptr<Process> cleatd_;
   std::unique_ptr<Process> engine_;
   std::map<std::string, std::unique_ptr<Process>> more_engines_;  // by id

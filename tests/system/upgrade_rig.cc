@@ -24,6 +24,16 @@ v1::EngineStatus UpgradeRig::StatusOf(const std::string& id) {
   return status.ok() ? engine.status() : v1::EngineStatus();
 }
 
+std::string UpgradeRig::WaitStandingBy(const std::string& id, uint64_t controllers) {
+  const perf::Deadline deadline(kUpgradeTimeoutNs);
+  for (;;) {
+    const v1::EngineStatus status = StatusOf(id);
+    if (status.standing_by() == controllers) return "";
+    if (deadline.passed()) return id + " does not stand by: " + status.ShortDebugString();
+    poll(nullptr, 0, kUpgradePollMs);
+  }
+}
+
 std::string UpgradeRig::Begin(int64_t drain_s) {
   grpc::ClientContext context;
   v1::UpgradeEngineRequest request;

@@ -41,6 +41,8 @@ class UpgradeRig {
   const std::string& to() const { return to_; }
   uint64_t deaths() const { return deaths_; }
   v1::EngineStatus StatusOf(const std::string& id);
+  // Until that engine has so many controllers ready to take. Says what went wrong; "" when nothing did.
+  std::string WaitStandingBy(const std::string& id, uint64_t controllers);
 
  private:
   void KillSomebody();

@@ -7,19 +7,17 @@
 //   CLEAT_TEST_SEED=N                                                         the same choices once more
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
-#include "perf/vhost_user/deadline.h"
 #include "tests/environment.h"
+#include "upgrade_guests.h"
 #include "upgrade_rig.h"
 
 namespace cleat::system_test::upgrade_test {
@@ -28,13 +26,6 @@ namespace {
 using test::FromEnvironment;
 
 constexpr char kOtherId[] = "green";
-constexpr char kGroup[] = "vm";
-constexpr uint64_t kDiskIops = 1000;   // of each limited disk
-constexpr uint64_t kGroupIops = 1500;  // of two of them together
-// A request is lost when it is not answered for so long: more than a busy machine's disk takes.
-constexpr uint64_t kPatienceNs = 60 * kNsPerSecond;
-// What a limit without a burst lets pass at once: ten milliseconds of it, in each engine that begins to serve.
-constexpr double kAtOnceSeconds = 0.01;
 
 uint64_t Seed() {
   return FromEnvironment("CLEAT_TEST_SEED", 1);
@@ -46,60 +37,12 @@ class UpgradeTest : public testing::Test {
   UpgradeTest()
       : host_({.reactors = 2, .with_keys = true}),
         rig_(host_, Seed()),
+        guests_(host_, rig_),
         upgrades_(host_, kEngineId, kOtherId, Seed()) {}
 
   void SetUp() override {
     ASSERT_TRUE(host_.ok());
-    for (const bool scsi : {false, true}) {
-      for (const bool packed : {false, true}) {
-        for (const bool memory : {false, true}) {
-          Add({.scsi = scsi,
-               .packed = packed,
-               .queues = 2,
-               .memory = memory,
-               .delay_ns_max = memory ? 2 * kNsPerMs : 0});
-        }
-      }
-    }
-    ASSERT_OK(host_.api().CreateGroup(kGroup, Iops(kGroupIops)));
-    for (const bool scsi : {false, true}) {
-      CrashCase encrypted{.scsi = scsi, .packed = !scsi, .queues = 2, .storage = "encrypted"};
-      encrypted.spec =
-          WithEncryption(FileDisk(CrashRig::kDiskBytes, host_.Path(encrypted.storage + (scsi ? "1" : "0"))));
-      Add(encrypted);
-      CrashCase limited{.scsi = scsi, .packed = scsi, .queues = 2, .storage = "limited", .group = kGroup};
-      limited.spec = FileDisk(CrashRig::kDiskBytes, host_.Path(limited.storage + (scsi ? "1" : "0")));
-      *limited.spec->mutable_limits() = Iops(kDiskIops);
-      limited_.push_back(rig_.guests().size());
-      Add(limited);
-    }
-  }
-
-  void Add(const CrashCase& what) { ASSERT_OK(rig_.Add(what, {.load = {.lost_after_ns = kPatienceNs}})); }
-
-  void ExpectAllOn(const std::string& id) {
-    for (const auto& guest : rig_.guests()) {
-      const auto controller = host_.api().GetController(guest->id());
-      ASSERT_OK(controller);
-      EXPECT_EQ(controller.value.status().engine(), "engines/" + id) << guest->id();
-    }
-  }
-
-  // Over the whole run, in which `engines` in turn began to serve them.
-  void ExpectLimitsHeld(uint64_t since_ns, uint64_t engines) {
-    const double seconds =
-        static_cast<double>(MonotonicClock().NowNs() - since_ns) / static_cast<double>(kNsPerSecond) +
-        kAtOnceSeconds * static_cast<double>(engines);
-    uint64_t both = 0;
-    for (const size_t index : limited_) {
-      CrashGuest& guest = *rig_.guests()[index];
-      const uint64_t requests = guest.load().counts().requests;
-      EXPECT_LE(static_cast<double>(requests), static_cast<double>(kDiskIops) * seconds) << guest.id();
-      both += requests;
-    }
-    EXPECT_LE(static_cast<double>(both), static_cast<double>(kGroupIops) * seconds);
-    fmt::print("limited: {} requests in {:.1f} s, {:.1f} a second of {}\n", both, seconds,
-               static_cast<double>(both) / seconds, kGroupIops);
+    ASSERT_OK(guests_.Add());
   }
 
   void WriteJson(uint64_t upgrades) {
@@ -115,8 +58,8 @@ class UpgradeTest : public testing::Test {
 
   Host host_;
   CrashRig rig_;
+  UpgradeGuests guests_;
   UpgradeRig upgrades_;
-  std::vector<size_t> limited_;  // of the guests
 };
 
 TEST_F(UpgradeTest, ThereAndBackUnderLoad) {
@@ -131,30 +74,25 @@ TEST_F(UpgradeTest, ThereAndBackUnderLoad) {
       return with_death ? upgrades_.UpgradeWithDeath() : upgrades_.Upgrade();
     });
     if (!went_on) break;
-    ExpectAllOn(upgrades_.from());
+    guests_.ExpectAllOn(upgrades_.from());
   }
   rig_.Stop();
   fmt::print("{} upgrades, {} deaths: {}\n", done, upgrades_.deaths(), rig_.Summary());
   WriteJson(done);
   EXPECT_EQ(rig_.findings(), 0U) << rig_.FindingsText();
-  ExpectLimitsHeld(since_ns, 1 + done + upgrades_.deaths());
+  guests_.ExpectLimitsHeld(since_ns, 1 + done + upgrades_.deaths());
 }
 
 TEST_F(UpgradeTest, StandbyTakesOver) {
   host_.AddEngine(kOtherId, {"--standby-for", kEngineId});
-  const auto prepared = [&] { return upgrades_.StatusOf(kOtherId).standing_by() == rig_.guests().size(); };
-  const perf::Deadline deadline(UpgradeRig::kUpgradeTimeoutNs);
-  while (!prepared()) {
-    ASSERT_FALSE(deadline.passed()) << upgrades_.StatusOf(kOtherId).ShortDebugString();
-    poll(nullptr, 0, 5);
-  }
+  ASSERT_EQ(upgrades_.WaitStandingBy(kOtherId, rig_.guests().size()), "");
   ASSERT_OK(rig_.Start());
   const bool went_on = rig_.Do("death_of_the_principal", [&] {
     host_.engine(kEngineId).Kill();
     return std::string();
   });
   EXPECT_TRUE(went_on);
-  ExpectAllOn(kOtherId);
+  guests_.ExpectAllOn(kOtherId);
   rig_.Stop();
   fmt::print("standby: {}\n", rig_.Summary());
   EXPECT_EQ(rig_.findings(), 0U) << rig_.FindingsText();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -67,6 +68,24 @@ TEST(SortByAge, KeepsEachRequestWhateverAPeerHasWritten) {
     std::sort(heads.begin(), heads.end());
     for (uint16_t head = 0; head < 30; ++head) ASSERT_EQ(heads.at(head), head);
   }
+}
+
+TEST(CheckInflightOwner, RefusesAnotherDiskOfTheSameStoreAlone) {
+  alignas(8) std::array<uint8_t, 16> log{};
+  const auto takes = [&](DiskIdentity owner, DiskIdentity disk) {
+    const uint64_t word = owner.value();
+    std::memcpy(log.data() + kInflightOwnerAt, &word, sizeof(word));
+    return CheckInflightOwner(log.data(), disk).ok();
+  };
+  EXPECT_TRUE(takes(kA, kA));
+  EXPECT_FALSE(takes(kA, kB));
+  EXPECT_TRUE(takes(kElsewhere, kA));
+  EXPECT_TRUE(takes(DiskIdentity::Several(), DiskIdentity::Several()));
+  // An engine wrote it that knew of no disks.
+  EXPECT_TRUE(takes(DiskIdentity(), kA));
+  EXPECT_TRUE(takes(DiskIdentity(), DiskIdentity::Several()));
+  // The device's disk is not known, so that nothing can be said.
+  EXPECT_TRUE(takes(kA, DiskIdentity()));
 }
 
 // ---- A blk ring's log, in both formats
@@ -207,6 +226,18 @@ class ScsiOwnerTest : public ::testing::Test {
     rig.Die();
   }
 
+  // What an engine of before writes: zeroes in the header's word, and plain numbers in the entries' counters.
+  static void ForgetDisks(ScsiSide& side) {
+    constexpr uint64_t kHeaderBytes = 16;
+    constexpr uint64_t kEntryBytes = 16;
+    constexpr uint64_t kCounterAt = 8;
+    uint8_t* const base = side.log.bytes();
+    std::memset(base + kInflightOwnerAt, 0, sizeof(uint64_t));
+    for (uint64_t head = 0; head < ScsiSide::kSize; ++head) {
+      std::memset(base + kHeaderBytes + head * kEntryBytes + kCounterAt + kCounterTagAt, 0, sizeof(uint32_t));
+    }
+  }
+
   ScsiRig rig;
 };
 
@@ -223,6 +254,19 @@ TEST_F(ScsiOwnerTest, ATargetThatHasAnotherDiskNowGetsNothingOfTheFirst) {
   EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 2U);
   EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(0)), "response 3");  // BAD_TARGET
   EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(1)), "good");
+}
+
+// Neither the log nor its entries say whose requests these are: they run again where their addresses say, as that engine would have it.
+TEST_F(ScsiOwnerTest, ALogOfAnEngineThatKnewOfNoDisksIsTakenOver) {
+  DieWithAWriteToEach();
+  for (ScsiSide& side : rig.sides) ForgetDisks(side);
+  StartAll();
+  EXPECT_EQ(OwnerOf(rig.requests().log.bytes()).disk, DiskIdentity::Several());
+  for (const ScsiSide& side : rig.sides) EXPECT_TRUE(side.broken.empty()) << side.broken.front();
+  for (const uint32_t target : {0, 1}) EXPECT_EQ(rig.disks[target].storage.seen.size(), 1U) << target;
+  rig.ReleaseAll();
+  rig.Turn();
+  for (const uint32_t slot : {0, 1}) EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(slot)), "good");
 }
 
 TEST_F(ScsiOwnerTest, TwoDisksThatChangedPlacesGetNothingOfEachOther) {
