@@ -5,8 +5,8 @@
 
 #include "modules/crypto/crypto.h"
 #include "modules/fault/fault.h"
-#include "modules/malloc/malloc.h"
 #include "modules/null/null.h"
+#include "modules/ram/ram.h"
 #include "modules/uring/uring.h"
 
 namespace cleat::engine {
@@ -44,8 +44,8 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(cons
   if (std::holds_alternative<MemoryBackend>(disk.backend)) {
     auto memory = memories_.Duplicate(disk.name);
     if (!memory) co_return std::move(memory).error();
-    modules::MallocOptions options(ShapeOf(disk), std::move(memory).value());
-    auto open = modules::OpenMalloc(std::move(options), blocking_);
+    modules::RamOptions options(ShapeOf(disk), std::move(memory).value());
+    auto open = modules::OpenRam(std::move(options), blocking_);
     co_return co_await std::move(open);
   }
   modules::NullOptions options(ShapeOf(disk));
