@@ -99,9 +99,8 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
   co_return Cluster(std::move(options));
 }
 
-Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, block::AccessMode mode,
-                                                             DiskEvents events) {
-  const RbdBackend& rbd = std::get<RbdBackend>(disk.backend);
+Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, const RbdBackend& rbd,
+                                                             block::AccessMode mode, DiskEvents events) {
   auto find = core_->Find(disk.name, rbd.cluster);
   auto cluster = co_await std::move(find);
   if (!cluster) co_return std::move(cluster).error();

@@ -13,19 +13,6 @@
 namespace cleat::engine {
 namespace {
 
-Error Malformed(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, "engine protocol: " + what};
-}
-
-constexpr size_t kTextBytesMax = 4096;
-
-Result<std::string> TextOf(const char* text, const char* field) {
-  if (text == nullptr) return Malformed(std::string(field) + " is missing");
-  std::string copy(text);
-  if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
-  return copy;
-}
-
 // On the wire an enumeration is any number, and protobuf-c stores it as it comes; C++ may not even look at one that is no
 // enumerator as such.
 template <typename Enumeration>
@@ -103,10 +90,6 @@ Result<GroupSpec> GroupOf(const PbGroup* in) {
   return GroupSpec{std::move(name).value(), in->slot, LimitsOf(in->limits)};
 }
 
-std::string OptionalText(const char* text) {
-  return text == nullptr ? std::string() : std::string(text);
-}
-
 Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   if (in == nullptr) return Malformed("a cluster is missing");
   auto name = TextOf(in->name, "cluster.name");
@@ -133,26 +116,6 @@ Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   }
   spec.wrapped_key.assign(wrapped.data, wrapped.data + wrapped.len);
   return spec;
-}
-
-Result<RbdBackend> RbdOf(const Cleat__Engine__V1__RbdBackend& in) {
-  auto cluster = TextOf(in.cluster, "disk.rbd.cluster");
-  if (!cluster) return std::move(cluster).error();
-  auto pool = TextOf(in.pool, "disk.rbd.pool");
-  if (!pool) return std::move(pool).error();
-  auto image = TextOf(in.image, "disk.rbd.image");
-  if (!image) return std::move(image).error();
-  RbdBackend rbd;
-  rbd.cluster = std::move(cluster).value();
-  rbd.pool = std::move(pool).value();
-  rbd.image = std::move(image).value();
-  rbd.name_space = OptionalText(in.name_space);
-  rbd.snapshot = OptionalText(in.snapshot);
-  rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
-  if (rbd.name_space.size() > kTextBytesMax || rbd.snapshot.size() > kTextBytesMax) {
-    return Malformed("the name of a disk's namespace or snapshot is too long");
-  }
-  return rbd;
 }
 
 Result<EncryptionSpec> EncryptionOf(const std::string& disk, const PbEncryption& in) {
@@ -196,28 +159,9 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   if (in->serial != nullptr) spec.serial = in->serial;
   spec.wwn = in->wwn;
   spec.identity = DiskIdentity(in->identity);
-  switch (in->backend_case) {
-    case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
-      spec.backend = NullBackend{.skip_reads = in->null->skip_reads != 0};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY:
-      spec.backend = MemoryBackend{};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_FILE: {
-      auto path = TextOf(in->file->path, "disk.file.path");
-      if (!path) return std::move(path).error();
-      spec.backend = FileBackend{std::move(path).value(), in->file->path_checked != 0};
-      break;
-    }
-    case CLEAT__ENGINE__V1__DISK__BACKEND_RBD: {
-      auto rbd = RbdOf(*in->rbd);
-      if (!rbd) return std::move(rbd).error();
-      spec.backend = std::move(rbd).value();
-      break;
-    }
-    default:
-      return Error(ErrorCode::kUnimplemented, spec.name + ": this engine does not know its kind of back end");
-  }
+  auto backend = UnpackBackend(spec.name, *in);
+  if (!backend) return std::move(backend).error();
+  spec.backend = std::move(backend).value();
   if (in->fault != nullptr) {
     spec.fault = FaultSpec{in->fault->seed, in->fault->delay_ns_max, in->fault->fail_per_million};
   }

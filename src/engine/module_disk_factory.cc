@@ -5,16 +5,9 @@
 
 #include "modules/crypto/crypto.h"
 #include "modules/fault/fault.h"
-#include "modules/null/null.h"
-#include "modules/ram/ram.h"
-#include "modules/uring/uring.h"
 
 namespace cleat::engine {
 namespace {
-
-block::DiskShape ShapeOf(const DiskSpec& disk) {
-  return {disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes};
-}
 
 // The next layer was refused, and with an error it has not taken the one below: that stays its opener's to close.
 // What went wrong first is what the caller hears; closing what nobody used yet has nothing to lose.
@@ -25,41 +18,12 @@ Task<void> CloseUntaken(block::Device& device) {
 
 }  // namespace
 
-Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenBackend(const DiskSpec& disk,
-                                                                            block::AccessMode mode,
-                                                                            DiskEvents events) {
-  if (std::holds_alternative<RbdBackend>(disk.backend)) {
-    auto open = ceph_.Open(disk, mode, std::move(events));
-    co_return co_await std::move(open);
-  }
-  if (const auto* file = std::get_if<FileBackend>(&disk.backend)) {
-    modules::UringOptions options(ShapeOf(disk), file->path, mode);
-    const auto links = file->path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
-    options.find = [this, links](const std::string& path, const std::string& what) {
-      return paths_.FindDisk(path, what, links);
-    };
-    auto open = modules::OpenUring(std::move(options), uring_, blocking_);
-    co_return co_await std::move(open);
-  }
-  if (std::holds_alternative<MemoryBackend>(disk.backend)) {
-    auto memory = memories_.Duplicate(disk.name);
-    if (!memory) co_return std::move(memory).error();
-    modules::RamOptions options(ShapeOf(disk), std::move(memory).value());
-    auto open = modules::OpenRam(std::move(options), blocking_);
-    co_return co_await std::move(open);
-  }
-  modules::NullOptions options(ShapeOf(disk));
-  options.zero_fill = !std::get<NullBackend>(disk.backend).skip_reads;
-  auto open = modules::OpenNull(std::move(options));
-  co_return co_await std::move(open);
-}
-
 // Off the control reactor: the keyring may read its files again.
 Task<Result<keys::Secret>> ModuleDiskFactory::KeyOf(const DiskSpec& disk) {
   const std::function<Result<keys::Secret>()> unwrap = [&] {
     return keyring_.Unwrap(disk.encryption->key_encryption_key, disk.encryption->wrapped_key, disk.name);
   };
-  co_return co_await blocking_.Run<Result<keys::Secret>>(unwrap);
+  co_return co_await parts_.blocking.Run<Result<keys::Secret>>(unwrap);
 }
 
 Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const DiskSpec& disk,
@@ -73,7 +37,7 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const
     if (!unwrapped) co_return std::move(unwrapped).error();
     key = std::move(unwrapped).value();
   }
-  auto open = OpenBackend(disk, mode, std::move(events));
+  auto open = OpenBackend(disk, mode, std::move(events), parts_);
   auto opened = co_await std::move(open);
   if (!opened) co_return std::move(opened).error();
   std::unique_ptr<block::Device> device = std::move(opened).value();
