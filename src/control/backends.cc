@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/build_options.h"
 #include "control/names.h"
 #include "control/reasons.h"
 #include "control/spec_rules.h"
@@ -62,7 +63,10 @@ class NoKind final : public BackendKind {
   static std::vector<std::string> Names() {
     std::vector<std::string> names;
     const auto* backend = v1::DiskSpec::descriptor()->FindOneofByName("backend");
-    for (int i = 0; i < backend->field_count(); ++i) names.push_back(backend->field(i)->name());
+    for (int i = 0; i < backend->field_count(); ++i) {
+      const bool offered = kExampleDisks || backend->field(i)->number() != v1::DiskSpec::kExampleFieldNumber;
+      if (offered) names.push_back(backend->field(i)->name());
+    }
     return names;
   }
 };
@@ -193,6 +197,36 @@ void RbdKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* d
   if (row.image_bytes != 0) out.set_image_bytes(row.image_bytes);
 }
 
+// ---- example: an array of the engine's, in builds that have it
+
+class ExampleKind final : public BackendKind {
+ public:
+  Status Complete(std::string_view disk, v1::DiskSpec* spec) const override;
+  std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
+  const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  bool IsKeptMemory() const override { return false; }
+  bool GrowsInEngine() const override { return false; }
+  std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
+  std::string WhyItStays() const override { return "is its engine's own, which a VM can't migrate with"; }
+  void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
+    disk->mutable_example()->set_fill(row.spec.example().fill());
+  }
+};
+
+Status ExampleKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
+  constexpr uint32_t kFillMax = 255;
+  if (!kExampleDisks) {
+    return InvalidBackend(
+        disk, "example",
+        "is for who writes a back end, and this cleatd was built without (CLEAT_EXAMPLE=OFF): "
+        "set another back end");
+  }
+  const uint32_t fill = spec->example().fill();
+  if (fill <= kFillMax) return Ok{};
+  return InvalidBackend(disk, "example.fill", fmt::format("is {}: it must be 0 to {}", fill, kFillMax));
+}
+
 // ---- Which kind it is
 
 // Without a default, so that the compiler names a kind that is missing.
@@ -202,6 +236,7 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
   static const MemoryKind memory;
   static const FileKind file;
   static const RbdKind rbd;
+  static const ExampleKind example;
   switch (spec.backend_case()) {
     case v1::DiskSpec::kNull:
       return null;
@@ -211,6 +246,8 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
       return file;
     case v1::DiskSpec::kRbd:
       return rbd;
+    case v1::DiskSpec::kExample:
+      return example;
     case v1::DiskSpec::BACKEND_NOT_SET:
       break;
   }
@@ -247,6 +284,7 @@ const std::string& ClusterOf(const engine::v1::Disk& disk) {
     case engine::v1::Disk::kNull:
     case engine::v1::Disk::kMemory:
     case engine::v1::Disk::kFile:
+    case engine::v1::Disk::kExample:
     case engine::v1::Disk::BACKEND_NOT_SET:
       break;
   }

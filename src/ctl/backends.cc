@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/build_options.h"
 #include "ctl/client.h"
 #include "ctl/commands.h"
 
@@ -104,6 +105,24 @@ std::string ShowRbd(const v1::RbdBackend& rbd) {
                      rbd.snapshot());
 }
 
+// ---- example
+
+void AddExample(const Options& to) {
+  if (!kExampleDisks) return;
+  auto* example = to.choices.add_flag_callback(
+      "--example", [&spec = to.spec] { spec.mutable_example(); },
+      "Memory of the engine, lost when that ends: the example of a back end");
+  to.create
+      .add_option_function<uint32_t>(
+          "--fill", [&spec = to.spec](uint32_t fill) { spec.mutable_example()->set_fill(fill); },
+          "What a byte of the example reads as that was never written: 0 to 255")
+      ->needs(example);
+}
+
+std::string ShowExample(const v1::ExampleBackend& example) {
+  return example.fill() == 0 ? "example" : fmt::format("example (filled with {})", example.fill());
+}
+
 // ---- All kinds: without a default, so that the compiler names one that is missing
 
 // In the help of `disk create`; what people take for most disks comes first.
@@ -117,6 +136,8 @@ int PlaceInHelp(Kind kind) {
       return 2;
     case Kind::kRbd:
       return 3;
+    case Kind::kExample:
+      return 4;
     case Kind::BACKEND_NOT_SET:
       break;
   }
@@ -133,6 +154,8 @@ void AddKind(Kind kind, const Options& to) {
       return AddFile(to);
     case Kind::kRbd:
       return AddRbd(to);
+    case Kind::kExample:
+      return AddExample(to);
     case Kind::BACKEND_NOT_SET:
       return;
   }
@@ -150,6 +173,8 @@ std::string ShowBackend(const v1::DiskSpec& spec) {
       return "file:" + spec.file().path();
     case Kind::kRbd:
       return ShowRbd(spec.rbd());
+    case Kind::kExample:
+      return ShowExample(spec.example());
     case Kind::BACKEND_NOT_SET:
       break;
   }

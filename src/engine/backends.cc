@@ -12,9 +12,11 @@
 #include <utility>
 #include <variant>
 
+#include "base/build_options.h"
 #include "engine/backend.h"
 #include "engine/codec_structs.h"
 #include "engine/open_backend.h"
+#include "modules/example/example.h"
 #include "modules/null/null.h"
 #include "modules/ram/ram.h"
 #include "modules/uring/uring.h"
@@ -144,10 +146,45 @@ Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
   return rbd;
 }
 
+// ---- example: an array of the engine's, in builds that have it (modules/example)
+
+struct Example {
+  uint8_t fill = 0;
+
+  static Result<Example> Unpack(const Cleat__Engine__V1__ExampleBackend& in) {
+    constexpr uint32_t kFillMax = 255;
+    if (in.fill > kFillMax) return Malformed("disk.example.fill is no byte");
+    return Example{static_cast<uint8_t>(in.fill)};
+  }
+  void Pack(PbDisk& out, Memory& memory) const {
+    auto& example = NewMessage(memory, cleat__engine__v1__example_backend__init);
+    CLEAT_PB_SET(example, fill, fill);
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE;
+    out.example = &example;
+  }
+  bool operator==(const Example&) const = default;
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    if constexpr (kExampleDisks) {
+      modules::ExampleOptions options(opening.shape());
+      options.fill = fill;
+      return modules::OpenExample(std::move(options));
+    } else {
+      return Refuse(opening.disk.name);
+    }
+  }
+
+ private:
+  static Task<Opened> Refuse(std::string disk) {
+    co_return Error(
+        ErrorCode::kUnimplemented,
+        disk + ": it is an example of a disk, and this engine was built without (CLEAT_EXAMPLE=OFF)");
+  }
+};
+
 }  // namespace
 
 struct Backend::Kind {
-  std::variant<Null, KeptMemory, File, Rbd> value;
+  std::variant<Null, KeptMemory, File, Rbd, Example> value;
 };
 
 namespace {
@@ -170,6 +207,8 @@ Result<Backend> UnpackBackend(const std::string& disk, const PbDisk& in) {
       return BackendOf(File::Unpack(*in.file));
     case CLEAT__ENGINE__V1__DISK__BACKEND_RBD:
       return BackendOf(Rbd::Unpack(*in.rbd));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE:
+      return BackendOf(Example::Unpack(*in.example));
     case CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET:
     case _CLEAT__ENGINE__V1__DISK__BACKEND__CASE_IS_INT_SIZE:
       break;
