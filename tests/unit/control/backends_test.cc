@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/build_options.h"
 #include "control/reasons.h"
+#include "control/spec_rules.h"
 
 namespace cleat::control::backends_test {
 namespace {
@@ -87,6 +89,33 @@ TEST(Backends, ADiskWithoutOneIsToldWhichThereAre) {
       << status.error().message;
   EXPECT_EQ(ClaimOfStorage(spec), "");
   EXPECT_EQ(FileOf(spec), "");
+}
+
+// What packages are made of has no example; a build for who writes a back end has it.
+TEST(ExampleBackend, IsRefusedByAProductAndTakenWithTheOption) {
+  v1::DiskSpec spec;
+  spec.set_size_bytes(1 << 20);
+  spec.mutable_example()->set_fill(7);
+  const auto completed = CompleteDiskSpec("a", spec);
+  ASSERT_EQ(completed.ok(), kExampleDisks);
+  if (!kExampleDisks) {
+    EXPECT_EQ(completed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ReasonOf(completed.error()), v1::REASON_INVALID_FIELD);
+    EXPECT_EQ(MetadataOf(completed.error(), "field"), "spec.example");
+    EXPECT_TRUE(completed.error().message.starts_with("disks/a: example")) << completed.error().message;
+    EXPECT_NE(completed.error().message.find("CLEAT_EXAMPLE=OFF"), std::string::npos);
+    return;
+  }
+  spec.mutable_example()->set_fill(256);
+  const auto too_large = CompleteDiskSpec("a", spec);
+  ASSERT_FALSE(too_large.ok());
+  EXPECT_EQ(MetadataOf(too_large.error(), "field"), "spec.example.fill");
+}
+
+TEST(ExampleBackend, IsNamedAsAChoiceWithTheOptionAlone) {
+  v1::DiskSpec spec;
+  const Status status = CompleteBackend("disks/a", &spec);
+  EXPECT_EQ(status.error().message.ends_with(", example"), kExampleDisks) << status.error().message;
 }
 
 }  // namespace

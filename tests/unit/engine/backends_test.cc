@@ -8,6 +8,7 @@
 #include <memory_resource>
 #include <string>
 
+#include "base/build_options.h"
 #include "engine/codec_structs.h"
 #include "tests/unit/engine/disk_factory_rig.h"
 
@@ -81,7 +82,15 @@ TEST_F(EveryBackend, IsOpenedOrRefusedByName) {
       EXPECT_TRUE(opened.error().message.starts_with(disk.name)) << opened.error().message;
     }
   }
-  EXPECT_TRUE(used.starts_with("null ")) << used;
+  EXPECT_EQ(used, kExampleDisks ? "null example " : "null ");
+}
+
+TEST_F(EveryBackend, ThatTheBuildDoesNotHaveIsUnimplemented) {
+  const auto opened = Open(DiskOf("example"));
+  ASSERT_EQ(opened.ok(), kExampleDisks);
+  if (kExampleDisks) return;
+  EXPECT_EQ(opened.error().code, ErrorCode::kUnimplemented);
+  EXPECT_NE(opened.error().message.find("CLEAT_EXAMPLE=OFF"), std::string::npos) << opened.error().message;
 }
 
 TEST(BackendDefault, IsANullDisk) {
