@@ -21,7 +21,7 @@ PAGE = "docs/tests.md"
 SECTION = "## Promises and their tests"
 HEADER = "| promise | test | run by |"
 DELIMITER = "|---|---|---|"
-ENTRY = re.compile(r"((?:tests|scripts)/[\w./-]+\.(?:cc|py))(?:: (`\w+\.\w+`(?:, `\w+\.\w+`)*))?")
+ENTRY = re.compile(r"((?:tests|scripts|modules)/[\w./-]+\.(?:cc|py))(?:: (`\w+\.\w+`(?:, `\w+\.\w+`)*))?")
 NAME = re.compile(r"`(\w+)\.(\w+)`")
 WITHOUT_TESTS = ("scripts/", "tests/fuzz/")
 RUN_BY = re.compile(r"(make test(?:-all)?)(?: \((.+)\))?")
@@ -55,7 +55,8 @@ def commands_of_tests():
                 path = file[1:] if file.startswith("/") else f"{folder}/{file}"
                 if not only_all or path not in found:
                     found[path] = "make test-all" if only_all else "make test"
-    return found
+    # Tests in a module's own folder are modules_test's (tests/unit/modules/CMakeLists.txt).
+    return found | dict.fromkeys(glob.glob("modules/*/*_test.cc", root_dir=ROOT), "make test")
 
 
 def has_test(text, path, suite, name):

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 
-LIBRARY = re.compile(r"cleat_library\(\s*(\w+)\s+HEAVY_HEADERS\s+SOURCES\s+([^()]*?)\s+DEPS", re.S)
+LIBRARY = re.compile(r"cleat_(?:library|module)\(\s*(\w+)\s+HEAVY_HEADERS\s+SOURCES\s+([^()]*?)\s+DEPS", re.S)
 PROGRAM = re.compile(r"cleat_test_program\(")
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
 FUNCTION = re.compile(r"^(?!using |return )[A-Za-z_][\w:<>,&*\[\] ]* [*&]*(\w+)\(", re.M)
@@ -56,6 +56,8 @@ def main():
             programs += 1
             for test in sorted(glob.glob(folder + "/*_test.cc")):
                 findings += without_namespace(test)
+    for test in sorted(glob.glob("modules/*/*_test.cc")):
+        findings += without_namespace(test)
     if libraries == 0 or programs == 0:
         findings.append(f"found {libraries} libraries and {programs} test programs: check_unity.py no longer reads CMakeLists.txt")
     if findings:

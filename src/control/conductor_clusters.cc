@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/conductor.h"
 #include "control/names.h"
 #include "control/translate.h"
@@ -103,7 +104,7 @@ void Conductor::FailWaiting(EngineView& engine, const std::string& cluster, cons
     const ControllerIntent intent = state_.IntentOf(controller);
     for (const AttachmentIntent& attachment : intent.attachments) {
       const uint32_t target = attachment.row.spec.target();
-      const bool waits = attachment.disk.spec.rbd().cluster() == ClusterName(cluster) &&
+      const bool waits = ClusterOf(attachment.disk.spec) == ClusterName(cluster) &&
                          !attachment.row.deleting && !view.attachments.contains(target) &&
                          !view.targets_busy.contains(target);
       if (waits) FailAttachment(engine, view, {controller, target, attachment.row.revision}, why);

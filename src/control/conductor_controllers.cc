@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/conductor.h"
 #include "control/names.h"
 #include "control/translate.h"
@@ -89,12 +90,12 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
       return false;
     case Step::Kind::kWaitForCluster:
       if (!view.attachment_backoffs.contains(step.target)) {
-        state_.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
-                                {.state = v1::ATTACHMENT_STATE_PENDING,
-                                 .message = fmt::format("waits until its engine knows {}",
-                                                        step.intent->disk.spec.rbd().cluster())});
+        state_.ReportAttachment(
+            engine.info.id, {controller, step.target, step.intent->row.revision},
+            {.state = v1::ATTACHMENT_STATE_PENDING,
+             .message = fmt::format("waits until its engine knows {}", ClusterOf(step.intent->disk.spec))});
       }
-      LookAtCluster(engine, *ParseClusterName(step.intent->disk.spec.rbd().cluster()));
+      LookAtCluster(engine, *ParseClusterName(ClusterOf(step.intent->disk.spec)));
       return true;
     case Step::Kind::kPutController:
       AskPutController(engine, controller, intent, step.standby);
@@ -106,7 +107,7 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
     case Step::Kind::kAttach:
       if (WaitsForHolder(engine, controller, *step.intent)) return true;
       // Memory that the engine has and the restored store knows nothing of: cleatd is to have it as well.
-      if (!lost_.empty() && step.intent->disk.spec.has_memory() && !step.intent->disk.reached_engine)
+      if (!lost_.empty() && IsKeptMemory(step.intent->disk.spec) && !step.intent->disk.reached_engine)
         LookAtMemory(step.intent->disk.id);
       AskAttach(engine, controller, *step.intent);
       return true;

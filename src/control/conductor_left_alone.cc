@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/conductor.h"
 #include "control/names.h"
 #include "control/refusals.h"
@@ -211,7 +212,7 @@ bool Conductor::UsesClusterAlone(const EngineView& engine, const std::string& cl
     const auto found = engine.controllers.find(controller);
     return found != engine.controllers.end() &&
            std::any_of(found->second.attachments.begin(), found->second.attachments.end(),
-                       [&](const auto& a) { return a.second.attachment().disk().rbd().cluster() == name; });
+                       [&](const auto& a) { return ClusterOf(a.second.attachment().disk()) == name; });
   });
 }
 

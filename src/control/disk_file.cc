@@ -14,6 +14,7 @@
 
 #include "base/listed_open.h"
 #include "base/unique_fd.h"
+#include "control/backends.h"
 #include "control/reasons.h"
 
 namespace cleat::control {
@@ -54,7 +55,7 @@ Status MakeFileIn(const UniqueFd& folder, const std::string& name, const std::st
 }
 
 Status MakeFile(const std::string& what, const v1::DiskSpec& spec, const PathPolicy& paths) {
-  const std::string& path = spec.file().path();
+  const std::string& path = FileOf(spec);
   CLEAT_ASSIGN(const auto folder, paths.FolderOfNewDisk(path, what));
   return MakeFileIn(folder, path.substr(path.rfind('/') + 1), what, spec.size_bytes());
 }
@@ -86,7 +87,7 @@ Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& s
     return Wrong(
         fmt::format("{} has {} bytes, the disk is to have {}: make the file larger (truncate -s {} '{}') or "
                     "the disk smaller",
-                    what, size_bytes, spec.size_bytes(), spec.size_bytes(), spec.file().path()));
+                    what, size_bytes, spec.size_bytes(), spec.size_bytes(), FileOf(spec)));
   }
   return identity;
 }
@@ -95,7 +96,7 @@ Result<StorageIdentity> CheckFile(const std::string& what, const v1::DiskSpec& s
 
 Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
                                         const PathPolicy& paths) {
-  const std::string& path = spec.file().path();
+  const std::string& path = FileOf(spec);
   const std::string what = fmt::format("{}: file '{}'", disk_name, path);
   auto found = paths.FindDisk(path, what);
   if (!found.ok() && found.error().code == ErrorCode::kNotFound && spec.file().create()) {
@@ -112,16 +113,16 @@ Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::Di
 
 Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::DiskSpec& spec,
                                       const PathPolicy& paths) {
-  const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  const auto found = paths.FindDisk(spec.file().path(), what);
+  const std::string what = fmt::format("{}: file '{}'", disk_name, FileOf(spec));
+  const auto found = paths.FindDisk(FileOf(spec), what);
   if (found.ok()) return CheckFile(what, spec, *found);
   if (found.error().code != ErrorCode::kNotFound) return NotThere(found.error());
   return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
 }
 
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec, const PathPolicy& paths) {
-  const std::string what = fmt::format("{}: file '{}'", disk_name, spec.file().path());
-  const auto found = paths.FindStoredDisk(spec.file().path(), what);
+  const std::string what = fmt::format("{}: file '{}'", disk_name, FileOf(spec));
+  const auto found = paths.FindStoredDisk(FileOf(spec), what);
   if (!found.ok()) return NotThere(found.error());
   struct stat info {};
   if (fstat(found->get(), &info) != 0) return ErrnoError(errno, what + " can't be looked at");

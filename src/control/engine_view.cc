@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "control/backends.h"
 #include "control/names.h"
 #include "control/translate.h"
 
@@ -40,7 +41,7 @@ bool IsLost(const AttachmentIntent& intent) {
 }
 
 bool KnowsCluster(const EngineView& engine, const AttachmentIntent& intent) {
-  const std::string cluster = *ParseClusterName(intent.disk.spec.rbd().cluster());
+  const std::string cluster = *ParseClusterName(ClusterOf(intent.disk.spec));
   const auto known = engine.clusters.find(cluster);
   return known != engine.clusters.end() && known->second >= intent.cluster_revision &&
          !engine.cluster_busy.contains(cluster);
@@ -51,11 +52,12 @@ bool AddAttach(const AttachmentIntent& intent, const EngineView& engine, const M
                std::vector<Step>& steps) {
   const uint32_t target = intent.row.spec.target();
   Step step{.kind = Step::Kind::kAttach, .target = target, .intent = &intent};
-  if (intent.disk.spec.has_memory() && !engine.memories.contains(intent.disk.id)) {
+  if (IsKeptMemory(intent.disk.spec) && !engine.memories.contains(intent.disk.id)) {
     if (engine.memory_busy.contains(intent.disk.id)) return false;  // another controller's request brings it
     step.kind = memory.Has(intent.disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
   }
-  if (intent.disk.spec.has_rbd() && !KnowsCluster(engine, intent)) step.kind = Step::Kind::kWaitForCluster;
+  if (!ClusterOf(intent.disk.spec).empty() && !KnowsCluster(engine, intent))
+    step.kind = Step::Kind::kWaitForCluster;
   steps.push_back(step);
   return true;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/names.h"
 #include "control/refusals.h"
 
@@ -58,7 +59,7 @@ Status HostState::Fill(Rows rows) {
 void HostState::LookAtFiles() {
   std::vector<KnownStorages::File> files;
   for (const auto& [id, entry] : disks_) {
-    if (entry.row.spec.has_file()) files.push_back({id, entry.row.spec.file().path()});
+    if (const std::string& file = FileOf(entry.row.spec); !file.empty()) files.push_back({id, file});
   }
   storages_.Look(std::move(files));
 }

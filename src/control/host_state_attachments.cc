@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
@@ -74,7 +75,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   Publish(entry);
   DiskEntry* disk = FindDisk(*disk_id);
   disk->attachments[name] = {};
-  if (disk->row.spec.has_file()) storages_.Look({{*disk_id, disk->row.spec.file().path()}});
+  if (const std::string& file = FileOf(disk->row.spec); !file.empty()) storages_.Look({{*disk_id, file}});
   Publish(*disk);
   ControllerChanged(*controller_id);
   spdlog::info("attached {} as {}{}{}", DiskName(*disk_id), name,
@@ -127,13 +128,11 @@ Status HostState::CheckDiskForAttachment(const std::string& name, const v1::Atta
     return RefuseFor(name, v1::REASON_DISK_LOST, fmt::format("{}: {}", name, entry->status.message()),
                      {{"conflict", disk}});
   }
-  if (const v1::RbdBackend& rbd = entry->row.spec.rbd(); !rbd.snapshot().empty() && !spec.read_only()) {
-    return RefuseFor(
-        name, v1::REASON_READ_ONLY_REQUIRED,
-        fmt::format("{}: {} is the snapshot '{}' of image '{}', which nobody can write: attach it "
-                    "read-only (read_only; cleatctl attach --read-only)",
-                    name, disk, rbd.snapshot(), rbd.image()),
-        {{"conflict", disk}});
+  if (const std::string why = WhyReadOnly(entry->row.spec); !why.empty() && !spec.read_only()) {
+    return RefuseFor(name, v1::REASON_READ_ONLY_REQUIRED,
+                     fmt::format("{}: {} {}: attach it read-only (read_only; cleatctl attach --read-only)",
+                                 name, disk, why),
+                     {{"conflict", disk}});
   }
   if (entry->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS) {
     if (spec.read_only()) return Ok{};
@@ -143,12 +142,12 @@ Status HostState::CheckDiskForAttachment(const std::string& name, const v1::Atta
                     name, disk),
         {{"conflict", disk}});
   }
-  if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && entry->row.spec.has_memory()) {
+  const std::string stays = WhyItStays(entry->row.spec);
+  if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && !stays.empty()) {
     return RefuseFor(
         name, v1::REASON_INVALID_FIELD,
-        fmt::format("{}: {} is memory, which a VM can't migrate with: a disk that is INCOMING has "
-                    "to be a file, a block device or an image",
-                    name, disk),
+        fmt::format("{}: {} {}: a disk that is INCOMING has to be a file, a block device or an image", name,
+                    disk, stays),
         {{"field", "spec.mode"}});
   }
   for (const auto& [other_name, use] : entry->attachments) {

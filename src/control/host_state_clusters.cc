@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
@@ -142,8 +143,8 @@ v1::Cluster HostState::Show(const ClusterEntry& entry) const {
 }
 
 Status HostState::CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec) {
-  if (!spec.has_rbd()) return Ok{};
-  const std::string& cluster = spec.rbd().cluster();
+  const std::string& cluster = ClusterOf(spec);
+  if (cluster.empty()) return Ok{};
   if (FindCluster(*ParseClusterName(cluster)) != nullptr) return Ok{};
   return RefuseFor(cluster, v1::REASON_RESOURCE_NOT_FOUND,
                    fmt::format("{}: {} does not exist: create it first (cleatctl cluster create)",
@@ -151,15 +152,17 @@ Status HostState::CheckClusterOf(const std::string& disk_id, const v1::DiskSpec&
 }
 
 void HostState::JoinCluster(const DiskRow& row) {
-  if (!row.spec.has_rbd()) return;
-  ClusterEntry& cluster = *FindCluster(*ParseClusterName(row.spec.rbd().cluster()));
+  const std::string& name = ClusterOf(row.spec);
+  if (name.empty()) return;
+  ClusterEntry& cluster = *FindCluster(*ParseClusterName(name));
   cluster.disks.insert(row.id);
   Publish(cluster);
 }
 
 void HostState::LeaveCluster(const DiskRow& row) {
-  if (!row.spec.has_rbd()) return;
-  ClusterEntry& cluster = *FindCluster(*ParseClusterName(row.spec.rbd().cluster()));
+  const std::string& name = ClusterOf(row.spec);
+  if (name.empty()) return;
+  ClusterEntry& cluster = *FindCluster(*ParseClusterName(name));
   cluster.disks.erase(row.id);
   Publish(cluster);
 }

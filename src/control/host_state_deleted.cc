@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/page.h"
@@ -60,7 +61,7 @@ v1::Disk HostState::Show(const DeletedDiskRow& row) const {
   entry.row = row.disk;
   entry.revision = row.disk.intent_revision;
   entry.status.set_state(v1::DISK_STATE_DELETED);
-  if (row.disk.spec.has_memory()) {
+  if (IsKeptMemory(row.disk.spec)) {
     entry.status.set_message(
         "its content was freed when it was deleted: undeleted, it is another disk, and empty");
   }
@@ -166,7 +167,7 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
   entry.row = kept;
   entry.row.intent_revision = NextRevision();
   // A disk of memory comes back as another disk: what its guest has under way was for the content that is gone.
-  if (kept.spec.has_memory()) entry.row.revision = entry.row.intent_revision;
+  if (IsKeptMemory(kept.spec)) entry.row.revision = entry.row.intent_revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   CLEAT_TRY(store_.UndeleteDisk(kept.revision, entry.row));
   deleted_.Erase(kept.id, kept.revision);
@@ -174,9 +175,9 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
   JoinCluster(added.row);
   Publish(added);
   spdlog::info("undeleted {} (uid {}){}", name, UidOf(added.row),
-               kept.spec.has_memory() ? ": its content was freed when it was deleted, so it is empty" : "");
+               IsKeptMemory(kept.spec) ? ": its content was freed when it was deleted, so it is empty" : "");
   v1::Disk shown = Show(added);
-  if (kept.spec.has_memory())
+  if (IsKeptMemory(kept.spec))
     shown.mutable_status()->set_message("it is empty: its content was freed when it was deleted");
   return shown;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/disk_file.h"
 #include "control/host_state.h"
 #include "control/names.h"
@@ -33,19 +34,17 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
   for (DiskRow& row : rows) {
     DiskEntry entry{.row = std::move(row), .status = {}, .attachments = {}, .revision = revision_ + 1};
     entry.status.set_state(v1::DISK_STATE_READY);
-    if (entry.row.spec.has_memory() && !entry.row.deleting) {
+    if (IsKeptMemory(entry.row.spec) && !entry.row.deleting) {
       if (entry.row.reached_engine) {
         // The conductor finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
-      } else
-        CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
+      } else CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
     }
-    if (entry.row.spec.has_rbd()) {
-      const auto cluster = ParseClusterName(entry.row.spec.rbd().cluster());
+    if (const std::string& name = ClusterOf(entry.row.spec); !name.empty()) {
+      const auto cluster = ParseClusterName(name);
       if (!cluster.ok() || FindCluster(*cluster) == nullptr) {
-        return Refuse(v1::REASON_STORE_DAMAGED,
-                      fmt::format("store: {} is there, but not its cluster {}", DiskName(entry.row.id),
-                                  entry.row.spec.rbd().cluster()));
+        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its cluster {}",
+                                                            DiskName(entry.row.id), name));
       }
       FindCluster(*cluster)->disks.insert(entry.row.id);
     }
@@ -129,15 +128,16 @@ HostState::DiskEntry& HostState::AddDisk(DiskEntry entry) {
 // No other disk may have its file, image or world wide name, unless both only read the same thing.
 Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) const {
   const std::string name = DiskName(id);
-  const std::string storage = ClaimOfStorage(spec);
+  const auto claim = ClaimOf(spec);
+  const std::string storage = claim ? claim->Key() : std::string();
   std::set<std::string> others;
-  for (const std::string& claim : ClaimsOf(spec)) {
-    const auto [first, last] = claims_.equal_range(claim);
+  for (const std::string& key : ClaimsOf(spec)) {
+    const auto [first, last] = claims_.equal_range(key);
     for (auto it = first; it != last; ++it) others.insert(it->second);
   }
   for (const std::string& other_id : others) {
     const DiskEntry& other = disks_.at(other_id);
-    const bool same_storage = !storage.empty() && ClaimOfStorage(other.row.spec) == storage;
+    const bool same_storage = claim && ClaimOfStorage(other.row.spec) == storage;
     const bool same_wwn = other.row.spec.wwn() == spec.wwn();
     if (same_storage && CanShareStorage(other.row.spec, spec)) continue;
     const std::string other_name = DiskName(other_id);
@@ -148,14 +148,11 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
           other_name);
     }
     if (same_storage) {
-      const bool file = spec.has_file();
-      const char* kind = file ? "file" : "image";
       return RefuseFor(
-          name, file ? v1::REASON_FILE_TAKEN : v1::REASON_IMAGE_TAKEN,
-          fmt::format("{}: {} '{}' is used by {}: two disks can share {} {} only if both are MANY_READERS. "
+          name, claim->when_taken,
+          fmt::format("{}: {} '{}' is used by {}: two disks can share {} only if both are MANY_READERS. "
                       "Name another {}, or delete that disk (cleatctl disk delete {})",
-                      name, kind, storage.substr(storage.find(' ') + 1), other_name, file ? "a" : "an", kind,
-                      kind, other_id),
+                      name, claim->noun, claim->which, other_name, claim->with_an, claim->noun, other_id),
           {{"conflict", other_name}});
     }
     if (same_wwn) {
@@ -177,10 +174,10 @@ Status HostState::CheckUnique(const std::string& id, const v1::DiskSpec& spec) c
 
 Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& id,
                                                              const v1::DiskSpec& spec) {
-  if (spec.has_memory()) {
+  if (IsKeptMemory(spec)) {
     CLEAT_TRY(memory_.Make(id, spec.size_bytes()));
   }
-  if (!spec.has_file()) return BackendIdentity();
+  if (FileOf(spec).empty()) return BackendIdentity();
   CLEAT_ASSIGN(auto identity, PrepareDiskFile(DiskName(id), spec, *paths_));
   AwaitLooks(id, identity);
   return BackendIdentity(identity);
@@ -188,7 +185,7 @@ Result<HostState::BackendIdentity> HostState::PrepareBackend(const std::string& 
 
 Result<HostState::BackendIdentity> HostState::RestoreBackend(const std::string& id,
                                                              const v1::DiskSpec& spec) {
-  if (!spec.has_file()) return PrepareBackend(id, spec);
+  if (FileOf(spec).empty()) return PrepareBackend(id, spec);
   CLEAT_ASSIGN(auto identity, CheckDiskFile(DiskName(id), spec, *paths_));
   AwaitLooks(id, identity);
   return BackendIdentity(identity);
@@ -217,10 +214,10 @@ Status HostState::CheckSameStorage(const std::string& id, const v1::DiskSpec& sp
         fmt::format("{}: file '{}' is the same as '{}', or has a part of it, which is used by {}: two "
                     "disks can share a file only if both are MANY_READERS. Name another file, or "
                     "delete that disk (cleatctl disk delete {})",
-                    name, spec.file().path(), other->row.spec.file().path(), other_name, other_id),
+                    name, FileOf(spec), FileOf(other->row.spec), other_name, other_id),
         {{"conflict", other_name}});
   }
-  storages_.Keep({id, spec.file().path()}, *identity);
+  storages_.Keep({id, FileOf(spec)}, *identity);
   return Ok{};
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/refusals.h"
@@ -29,8 +30,9 @@ std::string Shown(const std::vector<std::string>& excluded) {
 // ---- Paths that are listed no more ----
 
 std::optional<std::string> HostState::WhyUnlisted(const DiskRow& row) const {
-  if (!row.spec.has_file()) return std::nullopt;
-  return paths_->WhyUnlisted(PathKind::kFile, row.spec.file().path());
+  const std::string& file = FileOf(row.spec);
+  if (file.empty()) return std::nullopt;
+  return paths_->WhyUnlisted(PathKind::kFile, file);
 }
 
 std::optional<std::string> HostState::WhyUnlisted(const ControllerRow& row) const {
@@ -102,9 +104,9 @@ std::vector<std::string> HostState::ExcludedOn(const std::string& engine,
   for (const auto& [id, attachment] : entry.attachments) {
     const std::string& name = attachment.row.spec.disk();
     const v1::DiskSpec& disk = disks_.at(*ParseDiskName(name)).row.spec;
-    if (disk.has_file()) look(PathKind::kFile, disk.file().path(), "file", name);
-    if (!disk.has_rbd()) continue;
-    const std::string& cluster = disk.rbd().cluster();
+    look(PathKind::kFile, FileOf(disk), "file", name);
+    const std::string& cluster = ClusterOf(disk);
+    if (cluster.empty()) continue;
     look(PathKind::kKey, clusters_.at(*ParseClusterName(cluster)).row.spec.conf_file(), "conf file", cluster);
   }
   return excluded;

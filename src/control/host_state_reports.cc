@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/spec_rules.h"
@@ -30,10 +31,8 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
            .disk_identity = IdentityOf(disk->row),
            .path_checked = disk->row.revision >= paths_checked_from_,
            .disk_status = disk->status};
-    if (disk->row.spec.has_rbd()) {
-      one.cluster_revision =
-          FindCluster(*ParseClusterName(disk->row.spec.rbd().cluster()))->row.spec_revision;
-    }
+    if (const std::string& cluster = ClusterOf(disk->row.spec); !cluster.empty())
+      one.cluster_revision = FindCluster(*ParseClusterName(cluster))->row.spec_revision;
   }
   return intent;
 }
@@ -66,7 +65,7 @@ std::vector<std::string> HostState::MemoryDisks() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : disks_) {
-    if (entry.row.spec.has_memory()) ids.push_back(id);
+    if (IsKeptMemory(entry.row.spec)) ids.push_back(id);
   }
   return ids;
 }
@@ -74,7 +73,7 @@ std::vector<std::string> HostState::MemoryDisks() {
 std::optional<DiskRow> HostState::MemoryDisk(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const DiskEntry* entry = FindDisk(id);
-  if (entry == nullptr || !entry->row.spec.has_memory()) return std::nullopt;
+  if (entry == nullptr || !IsKeptMemory(entry->row.spec)) return std::nullopt;
   return entry->row;
 }
 
@@ -218,7 +217,8 @@ void HostState::SetMode(AttachmentEntry& entry, v1::AttachmentMode mode) {
 }
 
 void HostState::TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) {
-  if (!entry.row.spec.has_rbd() || size_bytes <= entry.row.spec.size_bytes() || size_bytes > kDiskBytesMax)
+  if (!GrowsInEngine(entry.row.spec) || size_bytes <= entry.row.spec.size_bytes() ||
+      size_bytes > kDiskBytesMax)
     return;
   DiskRow row = entry.row;
   row.spec.set_size_bytes(size_bytes);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/host_state.h"
 #include "control/names.h"
 #include "control/refusals.h"
@@ -21,9 +22,8 @@ using Paths = std::set<std::pair<PathKind, std::string>>;
 
 Paths PathsOf(const Rows& rows) {
   Paths paths;
-  for (const DiskRow& row : rows.disks) paths.emplace(PathKind::kFile, row.spec.file().path());
-  for (const DeletedDiskRow& row : rows.deleted_disks)
-    paths.emplace(PathKind::kFile, row.disk.spec.file().path());
+  for (const DiskRow& row : rows.disks) paths.emplace(PathKind::kFile, FileOf(row.spec));
+  for (const DeletedDiskRow& row : rows.deleted_disks) paths.emplace(PathKind::kFile, FileOf(row.disk.spec));
   for (const ControllerRow& row : rows.controllers) paths.emplace(PathKind::kSocket, row.spec.socket_path());
   for (const ClusterRow& row : rows.clusters) paths.emplace(PathKind::kKey, row.spec.conf_file());
   return paths;
@@ -64,11 +64,10 @@ Status HostState::CheckRestoredPaths(const Rows& restored) const {
   };
   Status status;
   for (const DiskRow& row : restored.disks) {
-    if (status.ok()) status = check(PathKind::kFile, DiskName(row.id), row.spec.file().path(), disk);
+    if (status.ok()) status = check(PathKind::kFile, DiskName(row.id), FileOf(row.spec), disk);
   }
   for (const DeletedDiskRow& row : restored.deleted_disks) {
-    if (status.ok())
-      status = check(PathKind::kFile, DiskName(row.disk.id), row.disk.spec.file().path(), disk);
+    if (status.ok()) status = check(PathKind::kFile, DiskName(row.disk.id), FileOf(row.disk.spec), disk);
   }
   for (const ControllerRow& row : restored.controllers) {
     if (status.ok())

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/backends.h"
 #include "control/disk_file.h"
 #include "control/host_state.h"
 #include "control/refusals.h"
@@ -113,7 +114,7 @@ Status HostState::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Label
   const bool grown = spec.size_bytes() != size_before;
   const bool limited = !SameSpec(spec.limits(), row.spec.limits());
   // Whoever owns it next, or does already, makes the image larger.
-  if (spec.has_rbd() && grown && row.image_bytes == 0) row.image_bytes = size_before;
+  if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
   row.spec.set_size_bytes(spec.size_bytes());
   row.labels = std::move(labels);
   row.intent_revision = NextRevision();
@@ -206,8 +207,8 @@ Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) 
 
 // What is behind the disk is larger before anybody hears of it. When the store then refuses, that does no harm.
 Status HostState::GrowBackend(const std::string& id, const v1::DiskSpec& spec) {
-  if (spec.has_memory()) return memory_.Grow(id, spec.size_bytes());
-  if (spec.has_file()) return GrowDiskFile(DiskName(id), spec, *paths_);
+  if (IsKeptMemory(spec)) return memory_.Grow(id, spec.size_bytes());
+  if (!FileOf(spec).empty()) return GrowDiskFile(DiskName(id), spec, *paths_);
   return Ok{};
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "control/backends.h"
 #include "control/model.h"
 #include "control/names.h"
 #include "control/reasons.h"
@@ -191,17 +192,7 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   if (spec.has_encryption()) {
     CLEAT_TRY(CompleteEncryption(disk, spec.logical_block_bytes(), spec.mutable_encryption()));
   }
-  if (spec.backend_case() == v1::DiskSpec::BACKEND_NOT_SET) {
-    return Invalid(disk, "spec.backend",
-                   fmt::format("{}: no back end: set one of null, memory, file, rbd", disk));
-  }
-  if (spec.has_file()) {
-    CLEAT_ASSIGN(auto path, CompletePath(disk, "file.path", spec.file().path(), kFilePathBytesMax));
-    spec.mutable_file()->set_path(path);
-  }
-  if (spec.has_rbd()) {
-    CLEAT_TRY(CheckRbd(disk, spec.rbd()));
-  }
+  CLEAT_TRY(CompleteBackend(disk, &spec));
   return spec;
 }
 
@@ -325,15 +316,6 @@ Error TakenByOtherLabels(std::string_view name) {
 
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b) {
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
-}
-
-std::string ClaimOfStorage(const v1::DiskSpec& spec) {
-  if (spec.has_file()) return "file " + spec.file().path();
-  if (!spec.has_rbd()) return {};
-  const v1::RbdBackend& rbd = spec.rbd();
-  // None of the parts has a slash in it but the cluster's name, and no space.
-  return fmt::format("image {} {}/{}/{}@{}", rbd.cluster(), rbd.pool(), rbd.name_space(), rbd.image(),
-                     rbd.snapshot());
 }
 
 }  // namespace cleat::control

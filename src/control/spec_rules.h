@@ -17,8 +17,6 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
 Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
 // Whether it can log in: with monitors alone there must be a key.
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
-// Of an RBD disk, alone.
-Status CheckRbd(std::string_view disk, const v1::RbdBackend& rbd);
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
@@ -56,8 +54,5 @@ Error TakenByOtherLabels(std::string_view name);
 // Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
 Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
                                  size_t bytes_max);
-
-// The file or image that a disk is; empty when it has none that another one could have.
-std::string ClaimOfStorage(const v1::DiskSpec& spec);
 
 }  // namespace cleat::control

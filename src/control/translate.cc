@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/translate.h"
 
+#include "control/backends.h"
 #include "control/names.h"
 #include "control/spec_rules.h"
 
@@ -56,7 +57,7 @@ engine::v1::Cluster ToEngine(const ClusterRow& row) {
   return cluster;
 }
 
-engine::v1::Disk ToEngine(const DiskRow& row) {
+engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked) {
   engine::v1::Disk disk;
   disk.set_name(DiskName(row.id));
   disk.set_size_bytes(row.spec.size_bytes());
@@ -64,18 +65,7 @@ engine::v1::Disk ToEngine(const DiskRow& row) {
   disk.set_physical_block_bytes(row.spec.physical_block_bytes());
   disk.set_serial(row.spec.serial());
   disk.set_wwn(WwnNumber(row.spec.wwn()));
-  if (row.spec.has_null()) disk.mutable_null()->set_skip_reads(row.spec.null().skip_reads());
-  if (row.spec.has_memory()) disk.mutable_memory();
-  if (row.spec.has_file()) disk.mutable_file()->set_path(row.spec.file().path());
-  if (row.spec.has_rbd()) {
-    const v1::RbdBackend& rbd = row.spec.rbd();
-    disk.mutable_rbd()->set_cluster(rbd.cluster());
-    disk.mutable_rbd()->set_pool(rbd.pool());
-    if (!rbd.name_space().empty()) disk.mutable_rbd()->set_name_space(rbd.name_space());
-    disk.mutable_rbd()->set_image(rbd.image());
-    if (!rbd.snapshot().empty()) disk.mutable_rbd()->set_snapshot(rbd.snapshot());
-    if (row.image_bytes != 0) disk.mutable_rbd()->set_image_bytes(row.image_bytes);
-  }
+  PutBackend(row, path_checked, &disk);
   if (row.spec.has_fault()) {
     disk.mutable_fault()->set_seed(row.spec.fault().seed());
     disk.mutable_fault()->set_delay_ns_max(row.spec.fault().delay_ns_max());
@@ -116,10 +106,8 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   engine::v1::Attachment attachment;
   attachment.set_controller(ControllerName(intent.row.controller));
   attachment.set_target(intent.row.spec.target());
-  *attachment.mutable_disk() = ToEngine(intent.disk);
+  *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
-  if (protocol >= kProtocolPathLists && intent.path_checked && attachment.disk().has_file())
-    attachment.mutable_disk()->mutable_file()->set_path_checked(true);
   attachment.set_read_only(intent.row.spec.read_only());
   attachment.set_revision(intent.row.revision);
   const v1::AttachmentMode mode = intent.row.spec.mode();

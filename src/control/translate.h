@@ -11,7 +11,8 @@
 namespace cleat::control {
 
 engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision);
-engine::v1::Disk ToEngine(const DiskRow& row);
+// `path_checked`: as PutBackend has it.
+engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked);
 engine::v1::Cluster ToEngine(const ClusterRow& row);
 engine::v1::Group ToEngine(const GroupRow& row);
 // For an engine that speaks that version of the protocol: without what came later.

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "ctl/ask.h"
+#include "ctl/backends.h"
 #include "ctl/commands.h"
 #include "ctl/disk_key.h"
 #include "ctl/limits.h"
@@ -22,12 +23,7 @@ struct DiskArguments {
   uint64_t physical_block_bytes = 0;
   std::string serial;
   std::string wwn;
-  std::string file;
-  std::string rbd;
-  bool create = false;
-  bool memory = false;
-  bool null = false;
-  bool skip_reads = false;
+  v1::DiskSpec backend;  // and nothing else
   bool many_readers = false;
   uint64_t fault_seed = 0;
   uint64_t fault_delay_us = 0;
@@ -45,29 +41,12 @@ struct DiskArguments {
 
 constexpr uint64_t kBlockBytesMax = 1 << 20;  // beyond what cleatd takes; so that the message is cleatd's
 
-// CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT], as rbd itself writes what comes after the cluster. False when it is not.
-bool ParseRbd(std::string_view text, v1::RbdBackend* rbd) {
-  if (const size_t at = text.find('@'); at != std::string_view::npos) {
-    rbd->set_snapshot(std::string(text.substr(at + 1)));
-    if (rbd->snapshot().empty()) return false;
-    text = text.substr(0, at);
-  }
-  if (text.starts_with("clusters/")) text.remove_prefix(std::string_view("clusters/").size());
-  const std::vector<std::string> parts = CLI::detail::split(std::string(text), '/');
-  const bool empty = std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.empty(); });
-  if (empty || parts.size() < 3 || parts.size() > 4) return false;
-  rbd->set_cluster(FullName("clusters/", parts[0]));
-  rbd->set_pool(parts[1]);
-  if (parts.size() == 4) rbd->set_name_space(parts[2]);
-  rbd->set_image(parts.back());
-  return true;
-}
-
 v1::CreateDiskRequest DiskFrom(const DiskArguments& arguments) {
   v1::CreateDiskRequest request;
   request.set_disk_id(std::string(IdOf(arguments.id)));
   ChangeLabels(arguments.labels, *request.mutable_disk()->mutable_labels());
   v1::DiskSpec& spec = *request.mutable_disk()->mutable_spec();
+  spec = arguments.backend;
   spec.set_size_bytes(arguments.size_bytes);
   spec.set_logical_block_bytes(static_cast<uint32_t>(std::min(arguments.block_bytes, kBlockBytesMax)));
   spec.set_physical_block_bytes(
@@ -75,13 +54,6 @@ v1::CreateDiskRequest DiskFrom(const DiskArguments& arguments) {
   spec.set_serial(arguments.serial);
   spec.set_wwn(arguments.wwn);
   if (arguments.many_readers) spec.set_access_mode(v1::ACCESS_MODE_MANY_READERS);
-  if (arguments.memory) spec.mutable_memory();
-  if (arguments.null) spec.mutable_null()->set_skip_reads(arguments.skip_reads);
-  if (!arguments.file.empty()) {
-    spec.mutable_file()->set_path(arguments.file);
-    spec.mutable_file()->set_create(arguments.create);
-  }
-  if (!arguments.rbd.empty()) ParseRbd(arguments.rbd, spec.mutable_rbd());
   if (arguments.fault_delay_us != 0 || arguments.fault_fail_per_million != 0) {
     spec.mutable_fault()->set_seed(arguments.fault_seed);
     spec.mutable_fault()->set_delay_ns_max(arguments.fault_delay_us * 1000);
@@ -212,30 +184,7 @@ void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskA
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
       ->required();
   AddSize(*create, "--size", arguments->size_bytes, "Size: 10G, 512MiB, 4096 (powers of 1024)")->required();
-  auto* backend = create->add_option_group("backend", "What stores the blocks");
-  auto* file = backend->add_option("--file", arguments->file, "A regular file or a block device")
-                   ->type_name(kFileArgument);
-  backend->add_flag("--memory", arguments->memory,
-                    "Memory of this host; lost when cleatd and the engine both end");
-  auto* null = backend->add_flag("--null", arguments->null, "Nothing: reads give zeroes");
-  backend
-      ->add_option("--rbd", arguments->rbd,
-                   "An image of a Ceph cluster, which is there and at least as large; a snapshot can only be "
-                   "attached read-only")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            v1::RbdBackend rbd;
-            return ParseRbd(text, &rbd) ? std::string()
-                                        : "'" + text + "' is not CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
-          },
-          ""))
-      ->type_name("CLUSTER/POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]");
-  backend->require_option(1);
-  create
-      ->add_flag("--skip-reads", arguments->skip_reads,
-                 "Reads leave the buffer as it was, which benchmarks want; no disk for a file system")
-      ->needs(null);
-  create->add_flag("--create", arguments->create, "Make the file (sparse) when there is none")->needs(file);
+  AddBackends(*create, arguments->backend);
   AddSize(*create, "--block", arguments->block_bytes, "Logical block size: 512 (the default) or 4096");
   AddSize(*create, "--physical-block", arguments->physical_block_bytes,
           "Physical block size; 4096 by default");

@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 
+#include "ctl/backends.h"
 #include "ctl/limits.h"
 #include "ctl/reasons.h"
 #include "ctl/size.h"
@@ -38,19 +39,6 @@ std::string StateOf(const v1::Attachment& attachment) {
 }
 std::string StateOf(const v1::Engine& engine) {
   return engine.status().connected() ? "CONNECTED" : "NOT CONNECTED";
-}
-
-std::string Backend(const v1::DiskSpec& spec) {
-  if (spec.has_file()) return "file:" + spec.file().path();
-  if (spec.has_memory()) return "memory";
-  if (spec.has_rbd()) {
-    const v1::RbdBackend& rbd = spec.rbd();
-    return fmt::format("rbd:{}/{}/{}{}{}{}{}", IdOf(rbd.cluster()), rbd.pool(), rbd.name_space(),
-                       rbd.name_space().empty() ? "" : "/", rbd.image(), rbd.snapshot().empty() ? "" : "@",
-                       rbd.snapshot());
-  }
-  if (spec.has_null()) return spec.null().skip_reads() ? "null (reads skipped)" : "null";
-  return "?";
 }
 
 // "AES_256_XTS, units of 512 bytes, key under 0123456789abcdef"
@@ -174,7 +162,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                SizeUnless(seen, seen == 0 || seen == spec.size_bytes()),
                std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
                Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
-               Backend(spec), ShowLimits(spec.limits()), Encryption(spec), Faults(spec), StateOf(disk),
+               ShowBackend(spec), ShowLimits(spec.limits()), Encryption(spec), Faults(spec), StateOf(disk),
                Attached(disk.status()), Labels(disk.labels()), disk.uid(), std::to_string(disk.revision()),
                disk.etag(), disk.status().message()});
   }
@@ -202,7 +190,7 @@ Table TableOfDeleted(const Repeated<v1::Disk>& disks) {
                {"MESSAGE"}});
   for (const v1::Disk& disk : disks) {
     table.Add({std::string(IdOf(disk.name())), disk.uid(), HumanSize(disk.spec().size_bytes()),
-               Backend(disk.spec()), Encryption(disk.spec()), Labels(disk.labels()),
+               ShowBackend(disk.spec()), Encryption(disk.spec()), Labels(disk.labels()),
                TimeUtil::ToString(disk.delete_time()), TimeUtil::ToString(disk.purge_time()),
                disk.status().message()});
   }

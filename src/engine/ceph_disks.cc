@@ -99,9 +99,8 @@ Task<Result<Cluster>> CephDisks::Core::Find(const std::string& disk, const std::
   co_return Cluster(std::move(options));
 }
 
-Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, block::AccessMode mode,
-                                                             DiskEvents events) {
-  const RbdBackend& rbd = std::get<RbdBackend>(disk.backend);
+Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, const RbdBackend& rbd,
+                                                             block::AccessMode mode, DiskEvents events) {
   CLEAT_CO_ASSIGN(auto cluster, co_await core_->Find(disk.name, rbd.cluster));
   core_->Watch();
   block::DiskShape shape(disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes);

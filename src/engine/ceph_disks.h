@@ -21,6 +21,21 @@
 
 namespace cleat::engine {
 
+struct RbdBackend {
+  std::string cluster;  // "clusters/ID"
+  std::string pool;
+  std::string name_space;  // empty: the pool's default one
+  std::string image;
+  std::string snapshot;  // empty: the image itself
+  // What the image is known to have had; 0: as much as the disk. Says nothing about which image it is.
+  uint64_t image_bytes = 0;
+
+  bool operator==(const RbdBackend& other) const {
+    return cluster == other.cluster && pool == other.pool && name_space == other.name_space &&
+           image == other.image && snapshot == other.snapshot;
+  }
+};
+
 class CephDisks {
  public:
   struct Parts {  // all of it outlives this
@@ -40,10 +55,10 @@ class CephDisks {
   // while there are any.
   void SetOnReport(std::function<void(const CephReport&)> on_report);
 
-  // `disk` has an RbdBackend, and lives until the task is over. Opened, not acquired. Lasts as long as the cluster takes,
+  // `disk` and `rbd`, its back end, live until the task is over. Opened, not acquired. Lasts as long as the cluster takes,
   // which is told in modules/rbd/rbd.h, as are the errors.
-  Task<Result<std::unique_ptr<block::Device>>> Open(const DiskSpec& disk, block::AccessMode mode,
-                                                    DiskEvents events);
+  Task<Result<std::unique_ptr<block::Device>>> Open(const DiskSpec& disk, const RbdBackend& rbd,
+                                                    block::AccessMode mode, DiskEvents events);
 
   // No disk is open. False: threads that are stuck in Ceph are left, and the process must leave by _exit.
   Task<bool> End(uint64_t wait_ns);

@@ -13,7 +13,8 @@ CephDisks::~CephDisks() = default;
 
 void CephDisks::SetOnReport(std::function<void(const CephReport&)> /*on_report*/) {}
 
-Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, block::AccessMode /*mode*/,
+Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& disk, const RbdBackend& /*rbd*/,
+                                                             block::AccessMode /*mode*/,
                                                              DiskEvents /*events*/) {
   co_return Error(ErrorCode::kUnimplemented,
                   disk.name +

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,15 +9,8 @@
 #include "engine/codec.h"
 #include "engine/codec_structs.h"
 
-// protobuf-c's optional scalars come in pairs.
-#define SET(message, field, value) ((message).has_##field = 1, (message).field = (value))
-
 namespace cleat::engine {
 namespace {
-
-char* Text(const std::string& text) {
-  return const_cast<char*>(text.c_str());
-}  // protobuf-c does not write to it
 
 // A Packer holds what the protobuf-c structs of one message point to; deques keep addresses.
 class Packer {
@@ -24,18 +18,20 @@ class Packer {
   PbController* Add(const ControllerSpec& spec) {
     PbController& out = controllers_.emplace_back();
     cleat__engine__v1__controller__init(&out);
-    out.name = Text(spec.name);
-    SET(out, type,
-        spec.type == ControllerType::kScsi ? CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI
-                                           : CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
-    out.socket_path = Text(spec.socket_path);
-    SET(out, socket_mode,
-        spec.socket_mode == SocketMode::kClient ? CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT
-                                                : CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER);
-    SET(out, queues, spec.queues);
-    SET(out, revision, spec.revision);
-    if (!spec.group.empty()) out.group = Text(spec.group);
-    SET(out, last_disk, spec.last_disk.value());
+    out.name = PbText(spec.name);
+    CLEAT_PB_SET(out, type,
+                 spec.type == ControllerType::kScsi
+                     ? CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI
+                     : CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
+    out.socket_path = PbText(spec.socket_path);
+    CLEAT_PB_SET(out, socket_mode,
+                 spec.socket_mode == SocketMode::kClient
+                     ? CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT
+                     : CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER);
+    CLEAT_PB_SET(out, queues, spec.queues);
+    CLEAT_PB_SET(out, revision, spec.revision);
+    if (!spec.group.empty()) out.group = PbText(spec.group);
+    CLEAT_PB_SET(out, last_disk, spec.last_disk.value());
     return &out;
   }
 
@@ -47,20 +43,20 @@ class Packer {
       if (rate.per_second == 0) continue;
       PbRate& told = rates_.emplace_back();
       cleat__engine__v1__rate__init(&told);
-      SET(told, per_second, rate.per_second);
-      if (rate.burst_per_second != 0) SET(told, burst_per_second, rate.burst_per_second);
-      if (rate.burst_ms != 0) SET(told, burst_ms, rate.burst_ms);
+      CLEAT_PB_SET(told, per_second, rate.per_second);
+      if (rate.burst_per_second != 0) CLEAT_PB_SET(told, burst_per_second, rate.burst_per_second);
+      if (rate.burst_ms != 0) CLEAT_PB_SET(told, burst_ms, rate.burst_ms);
       out.*kRates[i] = &told;
     }
-    SET(out, revision, spec.revision);
+    CLEAT_PB_SET(out, revision, spec.revision);
     return &out;
   }
 
   PbGroup* Add(const GroupSpec& spec) {
     PbGroup& out = groups_.emplace_back();
     cleat__engine__v1__group__init(&out);
-    out.name = Text(spec.name);
-    SET(out, slot, spec.slot);
+    out.name = PbText(spec.name);
+    CLEAT_PB_SET(out, slot, spec.slot);
     out.limits = Add(spec.limits);
     return &out;
   }
@@ -69,19 +65,19 @@ class Packer {
   PbCluster* Add(const ClusterSpec& spec) {
     PbCluster& out = clusters_.emplace_back();
     cleat__engine__v1__cluster__init(&out);
-    out.name = Text(spec.name);
-    SET(out, revision, spec.revision);
+    out.name = PbText(spec.name);
+    CLEAT_PB_SET(out, revision, spec.revision);
     return &out;
   }
 
   PbCephClient* Add(const CephClientReport& report) {
     PbCephClient& out = ceph_clients_.emplace_back();
     cleat__engine__v1__ceph_client__init(&out);
-    out.cluster = Text(report.cluster);
-    if (!report.id.empty()) out.id = Text(report.id);
-    SET(out, images, report.images);
-    SET(out, busy_ns, report.busy_ns);
-    SET(out, blocklisted, report.blocklisted);
+    out.cluster = PbText(report.cluster);
+    if (!report.id.empty()) out.id = PbText(report.id);
+    CLEAT_PB_SET(out, images, report.images);
+    CLEAT_PB_SET(out, busy_ns, report.busy_ns);
+    CLEAT_PB_SET(out, blocklisted, report.blocklisted);
     return &out;
   }
 
@@ -89,57 +85,31 @@ class Packer {
     PbControllerStatus& out = controller_statuses_.emplace_back();
     cleat__engine__v1__controller_status__init(&out);
     out.controller = Add(report.spec);
-    SET(out, state, StateOf(report.state));
-    out.message = Text(report.message);
-    SET(out, rings_up, report.rings_up);
-    SET(out, connections, report.connections);
-    if (report.next_disk.known()) SET(out, next_disk, report.next_disk.value());
+    CLEAT_PB_SET(out, state, StateOf(report.state));
+    out.message = PbText(report.message);
+    CLEAT_PB_SET(out, rings_up, report.rings_up);
+    CLEAT_PB_SET(out, connections, report.connections);
+    if (report.next_disk.known()) CLEAT_PB_SET(out, next_disk, report.next_disk.value());
     return &out;
   }
 
   PbDisk* Add(const DiskSpec& spec) {
     PbDisk& out = disks_.emplace_back();
     cleat__engine__v1__disk__init(&out);
-    out.name = Text(spec.name);
-    SET(out, size_bytes, spec.size_bytes);
-    SET(out, logical_block_bytes, spec.logical_block_bytes);
-    SET(out, physical_block_bytes, spec.physical_block_bytes);
-    out.serial = Text(spec.serial);
-    SET(out, wwn, spec.wwn);
-    if (spec.identity.known()) SET(out, identity, spec.identity.value());
-    if (const auto* file = std::get_if<FileBackend>(&spec.backend)) {
-      cleat__engine__v1__file_backend__init(&files_.emplace_back());
-      files_.back().path = Text(file->path);
-      SET(files_.back(), path_checked, file->path_checked);
-      out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_FILE;
-      out.file = &files_.back();
-    } else if (const auto* rbd = std::get_if<RbdBackend>(&spec.backend)) {
-      auto& told = rbds_.emplace_back();
-      cleat__engine__v1__rbd_backend__init(&told);
-      told.cluster = Text(rbd->cluster);
-      told.pool = Text(rbd->pool);
-      if (!rbd->name_space.empty()) told.name_space = Text(rbd->name_space);
-      told.image = Text(rbd->image);
-      if (!rbd->snapshot.empty()) told.snapshot = Text(rbd->snapshot);
-      if (rbd->image_bytes != 0) SET(told, image_bytes, rbd->image_bytes);
-      out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_RBD;
-      out.rbd = &told;
-    } else if (std::holds_alternative<MemoryBackend>(spec.backend)) {
-      out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY;
-      out.memory = &memory_backend_;
-    } else {
-      auto& null = nulls_.emplace_back();
-      cleat__engine__v1__null_backend__init(&null);
-      SET(null, skip_reads, std::get<NullBackend>(spec.backend).skip_reads);
-      out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NULL;
-      out.null = &null;
-    }
+    out.name = PbText(spec.name);
+    CLEAT_PB_SET(out, size_bytes, spec.size_bytes);
+    CLEAT_PB_SET(out, logical_block_bytes, spec.logical_block_bytes);
+    CLEAT_PB_SET(out, physical_block_bytes, spec.physical_block_bytes);
+    out.serial = PbText(spec.serial);
+    CLEAT_PB_SET(out, wwn, spec.wwn);
+    if (spec.identity.known()) CLEAT_PB_SET(out, identity, spec.identity.value());
+    PackBackend(spec.backend, out, backends_);
     if (spec.fault) {
       auto& fault = faults_.emplace_back();
       cleat__engine__v1__fault_plan__init(&fault);
-      SET(fault, seed, spec.fault->seed);
-      SET(fault, delay_ns_max, spec.fault->delay_ns_max);
-      SET(fault, fail_per_million, spec.fault->fail_per_million);
+      CLEAT_PB_SET(fault, seed, spec.fault->seed);
+      CLEAT_PB_SET(fault, delay_ns_max, spec.fault->delay_ns_max);
+      CLEAT_PB_SET(fault, fail_per_million, spec.fault->fail_per_million);
       out.fault = &fault;
     }
     if (spec.limits != LimitsSpec{}) out.limits = Add(spec.limits);
@@ -151,27 +121,27 @@ class Packer {
   PbEncryption* Add(const EncryptionSpec& spec) {
     PbEncryption& out = encryptions_.emplace_back();
     cleat__engine__v1__encryption__init(&out);
-    SET(out, cipher,
-        spec.cipher == keys::Cipher::kAes128Xts ? CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_128_XTS
-                                                : CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_256_XTS);
-    SET(out, data_unit_bytes, spec.data_unit_bytes);
-    out.key_encryption_key = Text(spec.key_encryption_key);
+    CLEAT_PB_SET(out, cipher,
+                 spec.cipher == keys::Cipher::kAes128Xts ? CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_128_XTS
+                                                         : CLEAT__ENGINE__V1__CIPHER__CIPHER_AES_256_XTS);
+    CLEAT_PB_SET(out, data_unit_bytes, spec.data_unit_bytes);
+    out.key_encryption_key = PbText(spec.key_encryption_key);
     return &out;
   }
 
   PbAttachmentStatus* Add(const AttachmentReport& report) {
     PbAttachment& attachment = attachments_.emplace_back();
     cleat__engine__v1__attachment__init(&attachment);
-    attachment.controller = Text(report.spec.controller);
-    SET(attachment, target, report.spec.target);
+    attachment.controller = PbText(report.spec.controller);
+    CLEAT_PB_SET(attachment, target, report.spec.target);
     attachment.disk = Add(report.spec.disk);
-    SET(attachment, read_only, report.spec.read_only);
-    SET(attachment, revision, report.spec.revision);
+    CLEAT_PB_SET(attachment, read_only, report.spec.read_only);
+    CLEAT_PB_SET(attachment, revision, report.spec.revision);
     PbAttachmentStatus& out = attachment_statuses_.emplace_back();
     cleat__engine__v1__attachment_status__init(&out);
     out.attachment = &attachment;
-    SET(out, state, StateOf(report.state));
-    out.message = Text(report.message);
+    CLEAT_PB_SET(out, state, StateOf(report.state));
+    out.message = PbText(report.message);
     return &out;
   }
 
@@ -181,7 +151,7 @@ class Packer {
     for (const DiskHandOver& disk : hand_over.disks) {
       PbDiskHandOver& out = disk_hand_overs_.emplace_back();
       cleat__engine__v1__disk_hand_over__init(&out);
-      SET(out, target, disk.target);
+      CLEAT_PB_SET(out, target, disk.target);
       out.n_buckets = disk.use.size();
       out.buckets = const_cast<uint64_t*>(disk.use.data());  // protobuf-c does not write to it
       out.n_cells = disk.cells.size();
@@ -196,8 +166,8 @@ class Packer {
   PbMemory* Add(const MemoryReport& report) {
     PbMemory& out = memories_.emplace_back();
     cleat__engine__v1__memory__init(&out);
-    out.disk = Text(report.disk);
-    SET(out, size_bytes, report.size_bytes);
+    out.disk = PbText(report.disk);
+    CLEAT_PB_SET(out, size_bytes, report.size_bytes);
     return &out;
   }
 
@@ -212,8 +182,7 @@ class Packer {
   std::deque<PbController> controllers_;
   std::deque<PbControllerStatus> controller_statuses_;
   std::deque<PbDisk> disks_;
-  std::deque<Cleat__Engine__V1__FileBackend> files_;
-  std::deque<Cleat__Engine__V1__NullBackend> nulls_;
+  std::pmr::monotonic_buffer_resource backends_;
   std::deque<Cleat__Engine__V1__FaultPlan> faults_;
   std::deque<PbAttachment> attachments_;
   std::deque<PbAttachmentStatus> attachment_statuses_;
@@ -227,8 +196,6 @@ class Packer {
   std::deque<PbGroup> groups_;
   std::deque<PbCluster> clusters_;
   std::deque<PbCephClient> ceph_clients_;
-  std::deque<Cleat__Engine__V1__RbdBackend> rbds_;
-  Cleat__Engine__V1__MemoryBackend memory_backend_ = CLEAT__ENGINE__V1__MEMORY_BACKEND__INIT;
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
@@ -278,15 +245,15 @@ constexpr size_t kReportMessageBytesMax = 2048;
 
 std::vector<uint8_t> EncodeHello(const HelloMessage& hello) {
   Cleat__Engine__V1__Hello out = CLEAT__ENGINE__V1__HELLO__INIT;
-  SET(out, protocol_min, kProtocolMin);
-  SET(out, protocol_max, kProtocolMax);
-  out.engine = Text(hello.engine);
-  out.version = Text(hello.version);
-  SET(out, incarnation, hello.incarnation);
-  SET(out, reactors, hello.reactors);
-  SET(out, controllers_max, kControllersMax);
-  if (!hello.stands_by_for.empty()) out.stands_by_for = Text(hello.stands_by_for);
-  if (!hello.path_lists.empty()) out.path_lists = Text(hello.path_lists);
+  CLEAT_PB_SET(out, protocol_min, kProtocolMin);
+  CLEAT_PB_SET(out, protocol_max, kProtocolMax);
+  out.engine = PbText(hello.engine);
+  out.version = PbText(hello.version);
+  CLEAT_PB_SET(out, incarnation, hello.incarnation);
+  CLEAT_PB_SET(out, reactors, hello.reactors);
+  CLEAT_PB_SET(out, controllers_max, kControllersMax);
+  if (!hello.stands_by_for.empty()) out.stands_by_for = PbText(hello.stands_by_for);
+  if (!hello.path_lists.empty()) out.path_lists = PbText(hello.path_lists);
   PbEnvelope envelope = EmptyEnvelope();
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HELLO;
   envelope.hello = &out;
@@ -295,19 +262,19 @@ std::vector<uint8_t> EncodeHello(const HelloMessage& hello) {
 
 std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over) {
   Cleat__Engine__V1__Reply out = CLEAT__ENGINE__V1__REPLY__INIT;
-  SET(out, ok, status.ok());
+  CLEAT_PB_SET(out, ok, status.ok());
   std::string code;
   std::string message;
   if (!status.ok()) {
     code = ErrorCodeName(status.error().code);
     message = status.error().message.substr(0, kReportMessageBytesMax);
-    out.code = Text(code);
-    out.message = Text(message);
+    out.code = PbText(code);
+    out.message = PbText(message);
   }
   Packer packer;
   if (status.ok() && hand_over != nullptr) out.hand_over = packer.Add(*hand_over);
   PbEnvelope envelope = EmptyEnvelope();
-  SET(envelope, id, id);
+  CLEAT_PB_SET(envelope, id, id);
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY;
   envelope.reply = &out;
   return Pack(envelope);
@@ -356,7 +323,7 @@ std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerRe
     out.groups = some_groups.data();
     out.n_clusters = some_clusters.size();
     out.clusters = some_clusters.data();
-    SET(out, last, last);
+    CLEAT_PB_SET(out, last, last);
     PbEnvelope envelope = EmptyEnvelope();
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_INVENTORY;
     envelope.inventory = &out;
@@ -380,8 +347,8 @@ std::vector<uint8_t> EncodeCeph(const CephReport& report) {
     if (clients.size() < kCephClientsMax) clients.push_back(packer.Add(client));
   }
   Cleat__Engine__V1__CephStatus status = CLEAT__ENGINE__V1__CEPH_STATUS__INIT;
-  SET(status, threads, report.threads);
-  SET(status, clients_total, report.clients_total);
+  CLEAT_PB_SET(status, threads, report.threads);
+  CLEAT_PB_SET(status, clients_total, report.clients_total);
   status.n_clients = clients.size();
   status.clients = clients.data();
   auto event = EmptyEvent();
@@ -393,14 +360,14 @@ std::vector<uint8_t> EncodeCeph(const CephReport& report) {
 std::vector<uint8_t> EncodePathLists(const std::string& text) {
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_PATH_LISTS;
-  event.path_lists = Text(text);
+  event.path_lists = PbText(text);
   return PackEvent(event);
 }
 
 std::vector<uint8_t> EncodeControllerGone(const std::string& name) {
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_CONTROLLER_GONE;
-  event.controller_gone = Text(name);
+  event.controller_gone = PbText(name);
   return PackEvent(event);
 }
 
@@ -414,8 +381,8 @@ std::vector<uint8_t> EncodeAttachment(const AttachmentReport& report) {
 
 std::vector<uint8_t> EncodeAttachmentGone(const std::string& controller, uint32_t target) {
   Cleat__Engine__V1__AttachmentKey key = CLEAT__ENGINE__V1__ATTACHMENT_KEY__INIT;
-  key.controller = Text(controller);
-  SET(key, target, target);
+  key.controller = PbText(controller);
+  CLEAT_PB_SET(key, target, target);
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_ATTACHMENT_GONE;
   event.attachment_gone = &key;

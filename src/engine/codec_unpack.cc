@@ -13,19 +13,6 @@
 namespace cleat::engine {
 namespace {
 
-Error Malformed(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, "engine protocol: " + what};
-}
-
-constexpr size_t kTextBytesMax = 4096;
-
-Result<std::string> TextOf(const char* text, const char* field) {
-  if (text == nullptr) return Malformed(std::string(field) + " is missing");
-  std::string copy(text);
-  if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
-  return copy;
-}
-
 // On the wire an enumeration is any number, and protobuf-c stores it as it comes; C++ may not even look at one that is no
 // enumerator as such.
 template <typename Enumeration>
@@ -94,10 +81,6 @@ Result<GroupSpec> GroupOf(const PbGroup* in) {
   return GroupSpec{std::move(name), in->slot, LimitsOf(in->limits)};
 }
 
-std::string OptionalText(const char* text) {
-  return text == nullptr ? std::string() : std::string(text);
-}
-
 Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   if (in == nullptr) return Malformed("a cluster is missing");
   auto name = TextOf(in->name, "cluster.name");
@@ -123,23 +106,6 @@ Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   }
   spec.wrapped_key.assign(wrapped.data, wrapped.data + wrapped.len);
   return spec;
-}
-
-Result<RbdBackend> RbdOf(const Cleat__Engine__V1__RbdBackend& in) {
-  CLEAT_ASSIGN(auto cluster, TextOf(in.cluster, "disk.rbd.cluster"));
-  CLEAT_ASSIGN(auto pool, TextOf(in.pool, "disk.rbd.pool"));
-  CLEAT_ASSIGN(auto image, TextOf(in.image, "disk.rbd.image"));
-  RbdBackend rbd;
-  rbd.cluster = std::move(cluster);
-  rbd.pool = std::move(pool);
-  rbd.image = std::move(image);
-  rbd.name_space = OptionalText(in.name_space);
-  rbd.snapshot = OptionalText(in.snapshot);
-  rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
-  if (rbd.name_space.size() > kTextBytesMax || rbd.snapshot.size() > kTextBytesMax) {
-    return Malformed("the name of a disk's namespace or snapshot is too long");
-  }
-  return rbd;
 }
 
 Result<EncryptionSpec> EncryptionOf(const std::string& disk, const PbEncryption& in) {
@@ -179,25 +145,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   if (in->serial != nullptr) spec.serial = in->serial;
   spec.wwn = in->wwn;
   spec.identity = DiskIdentity(in->identity);
-  switch (in->backend_case) {
-    case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
-      spec.backend = NullBackend{.skip_reads = in->null->skip_reads != 0};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY:
-      spec.backend = MemoryBackend{};
-      break;
-    case CLEAT__ENGINE__V1__DISK__BACKEND_FILE: {
-      CLEAT_ASSIGN(auto path, TextOf(in->file->path, "disk.file.path"));
-      spec.backend = FileBackend{std::move(path), in->file->path_checked != 0};
-      break;
-    }
-    case CLEAT__ENGINE__V1__DISK__BACKEND_RBD: {
-      CLEAT_ASSIGN(spec.backend, RbdOf(*in->rbd));
-      break;
-    }
-    default:
-      return Error(ErrorCode::kUnimplemented, spec.name + ": this engine does not know its kind of back end");
-  }
+  CLEAT_ASSIGN(spec.backend, UnpackBackend(spec.name, *in));
   if (in->fault != nullptr) {
     spec.fault = FaultSpec{in->fault->seed, in->fault->delay_ns_max, in->fault->fail_per_million};
   }
@@ -241,7 +189,8 @@ Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
 
 Result<Incoming> PutControllerOf(const PbEnvelope& in) {
   CLEAT_ASSIGN(auto controller, ControllerOf(in.put_controller->controller));
-  return Incoming{in.id, PutControllerMessage{std::move(controller), in.put_controller->standby != 0}};
+  return Incoming{in.id,
+                  PutControllerMessage{std::move(controller), in.put_controller->standby != 0}};
 }
 
 // In shape: what the words mean is for the qos of this version to say.
@@ -287,7 +236,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_KEEP_MEMORY: {
       if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
       CLEAT_ASSIGN(auto disk, TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk"));
-      return Incoming{in.id, KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
+      return Incoming{in.id,
+                      KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");

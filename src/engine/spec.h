@@ -6,43 +6,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "base/disk_identity.h"
+#include "engine/backend.h"
 #include "keys/data_key.h"
 #include "qos/limits.h"
 
 namespace cleat::engine {
-
-struct NullBackend {
-  bool skip_reads = false;  // reads leave the buffer as it was
-  bool operator==(const NullBackend&) const = default;
-};
-struct MemoryBackend {  // the kept memory of the disk's name
-  bool operator==(const MemoryBackend&) const = default;
-};
-struct FileBackend {
-  std::string path;
-  bool path_checked = false;  // when the disk was made: PathGuard::Links
-  // How the path is followed is not what the disk is.
-  bool operator==(const FileBackend& other) const { return path == other.path; }
-};
-struct RbdBackend {
-  std::string cluster;  // "clusters/ID"
-  std::string pool;
-  std::string name_space;  // empty: the pool's default one
-  std::string image;
-  std::string snapshot;  // empty: the image itself
-  // What the image is known to have had; 0: as much as the disk. Says nothing about which image it is.
-  uint64_t image_bytes = 0;
-
-  bool operator==(const RbdBackend& other) const {
-    return cluster == other.cluster && pool == other.pool && name_space == other.name_space &&
-           image == other.image && snapshot == other.snapshot;
-  }
-};
-using Backend = std::variant<NullBackend, MemoryBackend, FileBackend, RbdBackend>;
 
 struct FaultSpec {
   uint64_t seed = 0;

@@ -33,7 +33,6 @@ class ResizeTest : public testing::Test {
     attachment.controller = kController;
     attachment.disk.name = kDisk;
     attachment.disk.size_bytes = kMiB;
-    attachment.disk.backend = engine::NullBackend{};
     ASSERT_TRUE(Do([this, attachment] { return engine_.Attach(attachment); }));
   }
   void TearDown() override {

@@ -64,6 +64,21 @@ struct AttachRequest {
   Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
 };
 
+// As the engine has it once it was attached.
+Backend BackendOf(const AttachRequest& request) {
+  auto decoded = Decode(Write(request.envelope));
+  EXPECT_TRUE(decoded.ok()) << decoded.error().message;
+  return std::get<AttachMessage>(decoded->body).attachment.disk.backend;
+}
+
+// As cleatd reads it in the disk's status. Holds the disk.
+std::unique_ptr<Envelope, Free> StatusWith(const Backend& backend) {
+  AttachmentReport report;
+  report.spec.disk.name = "disks/a";
+  report.spec.disk.backend = backend;
+  return Read(EncodeAttachment(report));
+}
+
 AttachmentReport SampleAttachment() {
   AttachmentReport report;
   report.spec.controller = "controllers/vm1";
@@ -72,7 +87,7 @@ AttachmentReport SampleAttachment() {
   report.spec.disk.logical_block_bytes = 4096;
   report.spec.disk.physical_block_bytes = 4096;
   report.spec.disk.serial = "a-serial";
-  report.spec.disk.backend = FileBackend{"/var/a.img"};
+  report.spec.disk.backend = BackendOf(AttachRequest());
   report.spec.disk.fault = FaultSpec{1, 2, 3};
   report.spec.disk.limits.limits[qos::Meter::kIops] = {6000, 12000, 30000};
   report.spec.disk.limits.limits[qos::Meter::kWriteBytes] = {1 << 20, 0, 0};
@@ -94,7 +109,8 @@ TEST(Codec, AnAttachComesThroughWhole) {
   EXPECT_EQ(attach->attachment.disk.name, "disks/a");
   EXPECT_EQ(attach->attachment.disk.size_bytes, 1U << 20);
   EXPECT_EQ(attach->attachment.disk.logical_block_bytes, 512U) << "the default";
-  EXPECT_EQ(std::get<FileBackend>(attach->attachment.disk.backend).path, "/var/a.img");
+  const auto status = StatusWith(attach->attachment.disk.backend);
+  EXPECT_STREQ(status->status_event->attachment->attachment->disk->file->path, "/var/a.img");
   EXPECT_TRUE(attach->attachment.read_only);
   EXPECT_EQ(attach->attachment.revision, 7U);
 }
@@ -106,10 +122,10 @@ TEST(Codec, ANullDiskKeepsWhatItsReadsDo) {
   request.disk.null = &null;
   for (const bool skip_reads : {false, true}) {
     null.has_skip_reads = null.skip_reads = skip_reads;
-    const auto decoded = Decode(Write(request.envelope));
-    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
-    const Backend& backend = std::get<AttachMessage>(decoded->body).attachment.disk.backend;
-    EXPECT_EQ(std::get<NullBackend>(backend).skip_reads, skip_reads);
+    const Backend backend = BackendOf(request);
+    EXPECT_EQ(backend == Backend(), !skip_reads);
+    const auto status = StatusWith(backend);
+    EXPECT_EQ(status->status_event->attachment->attachment->disk->null->skip_reads, skip_reads);
   }
 }
 
@@ -368,9 +384,22 @@ TEST(Codec, ClustersAndTheirDisks) {
   EXPECT_EQ(back->inventory->clusters[0]->revision, 77U);
   EXPECT_EQ(back->inventory->clusters[0]->has_wrapped_key, 0) << "cleatd has it";
 
+  AttachRequest request;
+  Cleat__Engine__V1__RbdBackend image = CLEAT__ENGINE__V1__RBD_BACKEND__INIT;
+  std::string pool = "vms";
+  std::string image_name = "a";
+  std::string snapshot = "then";
+  image.cluster = name.data();
+  image.pool = pool.data();
+  image.image = image_name.data();
+  image.snapshot = snapshot.data();
+  image.has_image_bytes = 1;
+  image.image_bytes = 4096;
+  request.disk.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_RBD;
+  request.disk.rbd = &image;
   AttachmentReport report;
   report.spec.disk.name = "disks/a";
-  report.spec.disk.backend = RbdBackend{name, "vms", "", "a", "then", 4096};
+  report.spec.disk.backend = BackendOf(request);
   report.state = AttachmentState::kFenced;
   const auto told = Read(EncodeAttachment(report));
   const auto& rbd = *told->status_event->attachment->attachment->disk->rbd;

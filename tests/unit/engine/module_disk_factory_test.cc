@@ -6,62 +6,21 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <optional>
-#include <utility>
 
-#include "base/clock.h"
+#include "engine/codec_structs.h"
 #include "keys/kek_file.h"
 #include "modules/fault/fault.h"
-#include "reactor/reactor.h"
+#include "tests/unit/engine/disk_factory_rig.h"
 
 namespace cleat::engine::module_disk_factory_test {
 namespace {
 
-using Opened = Result<OpenDisk>;
-
-class ModuleDiskFactoryTest : public testing::Test {
- protected:
-  Opened Open(const DiskSpec& disk) {
-    std::optional<Opened> opened;
-    Spawn(OpenInto(disk, &opened));
-    while (!opened) reactor_->RunOnce();
-    return std::move(*opened);
-  }
-
- private:
-  Task<void> OpenInto(const DiskSpec& disk, std::optional<Opened>* opened) {
-    DiskEvents events;
-    auto open = disks_.Open(disk, block::AccessMode::kReadWrite, nullptr, std::move(events));
-    Opened disk_opened = co_await std::move(open);
-    if (disk_opened) {
-      auto close = disk_opened.value().pipeline->Close();
-      EXPECT_TRUE(co_await std::move(close));
-    }
-    *opened = std::move(disk_opened);
-  }
-
-  ManualClock clock_;
-  std::unique_ptr<Reactor> reactor_ = Reactor::Make(clock_, {}).value();
-  BlockingPool blocking_{0};
-  MemoryStore memories_;
-  modules::UringHub uring_;
-  modules::CryptoHub crypto_;
-
- protected:
-  keys::Keyring keyring_;
-
- private:
-  ClusterStore clusters_;
-  PathGuard paths_;
-  CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_, paths_}, "engine-0", {}};
-  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, ceph_, paths_};
-};
+using ModuleDiskFactoryTest = DiskFactoryRig;
 
 DiskSpec NullDisk() {
   DiskSpec disk;
   disk.name = "disks/null";
   disk.size_bytes = 1 << 20;
-  disk.backend = NullBackend{};
   return disk;
 }
 
@@ -116,7 +75,8 @@ TEST_F(ModuleDiskFactoryTest, AnEncryptedDiskTakesItsKey) {
 // In a build with Ceph and in one without.
 TEST_F(ModuleDiskFactoryTest, ADiskInACephClusterThatCantBeHadIsRefusedByName) {
   DiskSpec disk = NullDisk();
-  disk.backend = RbdBackend{"clusters/none", "vms", "", "a", ""};
+  BackendMessage image("rbd", {{"cluster", "clusters/none"}, {"pool", "vms"}, {"image", "a"}});
+  disk.backend = UnpackBackend(disk.name, image.disk).value();
   const Opened opened = Open(disk);
   ASSERT_FALSE(opened.ok());
   const std::string& message = opened.error().message;

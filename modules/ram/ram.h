@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk in memory: a memfd that somebody else keeps (cleatd, so that its content outlives an engine) and
-// this module maps. Requests are copies and complete before Submit returns; what is discarded goes back to
-// the host. Reading what was never written takes memory too: the kernel maps a page for it.
+// A disk in memory, as SPDK's "malloc" is: a memfd that somebody else keeps (cleatd, so that its content outlives
+// an engine) and this module maps. Requests are copies and complete before Submit returns; what is discarded goes
+// back to the host. Reading what was never written takes memory too: the kernel maps a page for it.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ namespace cleat::modules {
 
 // The most that one discard or write zeroes may cover. Giving back or clearing 1 MiB takes about 100 us on
 // the reactor, which is what a large write takes too.
-inline constexpr uint64_t kMallocZeroBytesMax = uint64_t{1} << 20;
+inline constexpr uint64_t kRamZeroBytesMax = uint64_t{1} << 20;
 
-struct MallocOptions {
-  MallocOptions(block::DiskShape s, UniqueFd fd) : shape(std::move(s)), memfd(std::move(fd)) {}
+struct RamOptions {
+  RamOptions(block::DiskShape s, UniqueFd fd) : shape(std::move(s)), memfd(std::move(fd)) {}
 
   block::DiskShape shape;
   UniqueFd memfd;  // at least shape.size_bytes long; the device keeps it open
@@ -28,6 +28,6 @@ struct MallocOptions {
 // On the control reactor. `blocking` does what may take long (unmapping a large disk) and outlives the
 // device. The mapping ends with the device, in Close when that is awaited. kInvalidArgument for an impossible
 // shape or a memfd that is too small.
-Task<Result<std::unique_ptr<block::Device>>> OpenMalloc(MallocOptions options, BlockingPool& blocking);
+Task<Result<std::unique_ptr<block::Device>>> OpenRam(RamOptions options, BlockingPool& blocking);
 
 }  // namespace cleat::modules

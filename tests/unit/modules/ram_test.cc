@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/malloc/malloc.h"
+#include "modules/ram/ram.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -13,28 +13,28 @@
 #include "tests/unit/modules/test_disk.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
-namespace cleat::modules::malloc_test {
+namespace cleat::modules::ram_test {
 namespace {
 
 using block::IoStatus;
 using block::Op;
 
-constexpr uint64_t kMallocBytes = 4 << 20;
+constexpr uint64_t kRamBytes = 4 << 20;
 
 UniqueFd MakeMemfd(uint64_t bytes) {
-  UniqueFd fd(memfd_create("malloc_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create("ram_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
   return fd;
 }
 
-class Malloc : public testing::Test {
+class Ram : public testing::Test {
  protected:
   Result<std::unique_ptr<block::Device>> Open(uint64_t bytes, uint32_t block = 512) {
-    MallocOptions options(block::DiskShape("disks/m", bytes, block, 4096), memfd_.Duplicate());
-    return reactors_.Await(OpenMalloc(std::move(options), blocking_));
+    RamOptions options(block::DiskShape("disks/m", bytes, block, 4096), memfd_.Duplicate());
+    return reactors_.Await(OpenRam(std::move(options), blocking_));
   }
   std::unique_ptr<test::TestDisk> OpenDisk(uint32_t block = 512) {
-    auto opened = Open(kMallocBytes, block);
+    auto opened = Open(kRamBytes, block);
     CLEAT_CHECK(opened.ok());
     return std::make_unique<test::TestDisk>(std::move(opened).value(), reactors_[0],
                                             [] { FAIL() << "must complete at once"; });
@@ -47,22 +47,22 @@ class Malloc : public testing::Test {
 
   test::VirtualReactors reactors_;
   BlockingPool blocking_{0};
-  UniqueFd memfd_ = MakeMemfd(kMallocBytes);
+  UniqueFd memfd_ = MakeMemfd(kRamBytes);
 };
 
-TEST_F(Malloc, AgreesWithTheReference) {
+TEST_F(Ram, AgreesWithTheReference) {
   for (const uint32_t block : {512U, 4096U}) {
-    memfd_ = MakeMemfd(kMallocBytes);
+    memfd_ = MakeMemfd(kRamBytes);
     const auto disk = OpenDisk(block);
-    test::RandomLoad load(*disk, block, 0, kMallocBytes);
+    test::RandomLoad load(*disk, block, 0, kRamBytes);
     load.Run(3000);
-    std::vector<uint8_t> content(kMallocBytes);
-    ASSERT_EQ(pread(memfd_.get(), content.data(), kMallocBytes, 0), static_cast<ssize_t>(kMallocBytes));
+    std::vector<uint8_t> content(kRamBytes);
+    ASSERT_EQ(pread(memfd_.get(), content.data(), kRamBytes, 0), static_cast<ssize_t>(kRamBytes));
     EXPECT_EQ(content, load.reference()) << "the keeper of the memfd has the content";
   }
 }
 
-TEST_F(Malloc, ContentOutlivesTheDevice) {
+TEST_F(Ram, ContentOutlivesTheDevice) {
   test::Arena arena(8192);
   auto first = OpenDisk();
   std::memset(arena.data(), 'x', 4096);
@@ -74,65 +74,65 @@ TEST_F(Malloc, ContentOutlivesTheDevice) {
   EXPECT_EQ(std::memcmp(arena.data(), arena.data() + 4096, 4096), 0);
 }
 
-TEST_F(Malloc, DiscardGivesMemoryBackAndZeroesRead) {
-  constexpr uint64_t kChunk = kMallocZeroBytesMax;
+TEST_F(Ram, DiscardGivesMemoryBackAndZeroesRead) {
+  constexpr uint64_t kChunk = kRamZeroBytesMax;
   const auto disk = OpenDisk();
   test::Arena arena(kChunk);
   for (const bool may_unmap : {true, false}) {
-    for (uint64_t offset = 0; offset < kMallocBytes; offset += kChunk) {
+    for (uint64_t offset = 0; offset < kRamBytes; offset += kChunk) {
       std::memset(arena.data(), 'x', kChunk);
       ASSERT_EQ(disk->Do(Op::kWrite, offset, kChunk, &arena), IoStatus::kOk);
     }
-    EXPECT_EQ(UsedBytes(), kMallocBytes);
+    EXPECT_EQ(UsedBytes(), kRamBytes);
     test::Io zeroes;
     zeroes.request.may_unmap = may_unmap;
     disk->Start(zeroes, Op::kWriteZeroes, 512, kChunk);  // not on page borders
     EXPECT_EQ(disk->Wait(zeroes), IoStatus::kOk);
-    EXPECT_EQ(UsedBytes() < kMallocBytes, may_unmap);
+    EXPECT_EQ(UsedBytes() < kRamBytes, may_unmap);
     ASSERT_EQ(disk->Do(Op::kRead, 0, kChunk, &arena), IoStatus::kOk);
     EXPECT_EQ(std::count(arena.data(), arena.data() + kChunk, 'x'), 512);
     ASSERT_EQ(disk->Do(Op::kRead, 512 + kChunk, 512, &arena), IoStatus::kOk);
     EXPECT_EQ(std::count(arena.data(), arena.data() + 512, 'x'), 512);
   }
-  for (uint64_t offset = 0; offset < kMallocBytes; offset += kChunk) {
+  for (uint64_t offset = 0; offset < kRamBytes; offset += kChunk) {
     EXPECT_EQ(disk->Do(Op::kDiscard, offset, kChunk), IoStatus::kOk);
   }
   EXPECT_EQ(UsedBytes(), 0U);
   EXPECT_EQ(disk->Do(Op::kDiscard, 0, 2 * kChunk), IoStatus::kInvalid) << "bounded";
 }
 
-TEST_F(Malloc, RefusesAMemfdThatIsTooSmall) {
-  const auto opened = Open(kMallocBytes + 512);
+TEST_F(Ram, RefusesAMemfdThatIsTooSmall) {
+  const auto opened = Open(kRamBytes + 512);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
   for (const std::string& part :
-       {std::string("disks/m"), std::to_string(kMallocBytes), std::to_string(kMallocBytes + 512)}) {
+       {std::string("disks/m"), std::to_string(kRamBytes), std::to_string(kRamBytes + 512)}) {
     EXPECT_NE(opened.error().message.find(part), std::string::npos) << opened.error().message;
   }
 }
 
-TEST_F(Malloc, GrowsWithItsMemory) {
+TEST_F(Ram, GrowsWithItsMemory) {
   const auto disk = OpenDisk();
   test::Arena arena(4096);
   std::memset(arena.data(), 'x', 4096);
-  EXPECT_EQ(disk->Do(Op::kWrite, kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
-  const Status early = reactors_.Await(disk->pipeline().Resize(2 * kMallocBytes));
+  EXPECT_EQ(disk->Do(Op::kWrite, kRamBytes - 4096, 4096, &arena), IoStatus::kOk);
+  const Status early = reactors_.Await(disk->pipeline().Resize(2 * kRamBytes));
   ASSERT_FALSE(early.ok());
   EXPECT_EQ(early.error().code, ErrorCode::kFailedPrecondition);
-  EXPECT_EQ(disk->Do(Op::kWrite, kMallocBytes, 4096, &arena), IoStatus::kInvalid);
+  EXPECT_EQ(disk->Do(Op::kWrite, kRamBytes, 4096, &arena), IoStatus::kInvalid);
 
-  ASSERT_EQ(ftruncate(memfd_.get(), 2 * kMallocBytes), 0);
-  EXPECT_TRUE(reactors_.Await(disk->pipeline().Resize(2 * kMallocBytes)).ok());
-  EXPECT_EQ(disk->Do(Op::kWrite, 2 * kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
+  ASSERT_EQ(ftruncate(memfd_.get(), 2 * kRamBytes), 0);
+  EXPECT_TRUE(reactors_.Await(disk->pipeline().Resize(2 * kRamBytes)).ok());
+  EXPECT_EQ(disk->Do(Op::kWrite, 2 * kRamBytes - 4096, 4096, &arena), IoStatus::kOk);
   std::memset(arena.data(), 0, 4096);
-  EXPECT_EQ(disk->Do(Op::kRead, kMallocBytes - 4096, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(disk->Do(Op::kRead, kRamBytes - 4096, 4096, &arena), IoStatus::kOk);
   EXPECT_EQ(std::count(arena.data(), arena.data() + 4096, 'x'), 4096) << "the old content is there";
 }
 
-TEST_F(Malloc, ItsMemoryCannotShrinkUnderIt) {
+TEST_F(Ram, ItsMemoryCannotShrinkUnderIt) {
   const auto disk = OpenDisk();
   EXPECT_NE(ftruncate(memfd_.get(), 4096), 0);
 }
 
 }  // namespace
-}  // namespace cleat::modules::malloc_test
+}  // namespace cleat::modules::ram_test

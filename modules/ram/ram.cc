@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/malloc/malloc.h"
+#include "modules/ram/ram.h"
 
 #include <fcntl.h>
 
@@ -20,10 +20,10 @@ using block::Op;
 
 constexpr uint32_t kPageBytes = 4096;  // what can be given back at least
 
-class MallocDevice final : public block::Device {
+class RamDevice final : public block::Device {
  public:
-  MallocDevice(const std::string& name, const block::Geometry& geometry, UniqueFd memfd,
-               std::shared_ptr<block::MemoryRegion> memory, BlockingPool& blocking)
+  RamDevice(const std::string& name, const block::Geometry& geometry, UniqueFd memfd,
+            std::shared_ptr<block::MemoryRegion> memory, BlockingPool& blocking)
       : Device(name, geometry), memfd_(std::move(memfd)), blocking_(blocking) {
     mappings_.push_back(std::move(memory));
   }
@@ -45,9 +45,9 @@ class MallocDevice final : public block::Device {
 };
 
 // Every request is over when Submit returns, so the channel has no state of its own but where the memory is.
-class MallocChannel final : public block::Channel {
+class RamChannel final : public block::Channel {
  public:
-  explicit MallocChannel(const MallocDevice& device)
+  explicit RamChannel(const RamDevice& device)
       : device_(device), disk_(device.memory()), memfd_(device.memfd()) {}
 
   void Resized() override { disk_ = device_.memory(); }
@@ -100,16 +100,16 @@ class MallocChannel final : public block::Channel {
                      static_cast<off_t>(request.offset_bytes), static_cast<off_t>(request.length_bytes)) == 0;
   }
 
-  const MallocDevice& device_;
+  const RamDevice& device_;
   uint8_t* disk_;
   const int memfd_;
 };
 
-Result<std::unique_ptr<block::Channel>> MallocDevice::OpenChannel(Reactor& /*reactor*/) {
-  return std::unique_ptr<block::Channel>(std::make_unique<MallocChannel>(*this));
+Result<std::unique_ptr<block::Channel>> RamDevice::OpenChannel(Reactor& /*reactor*/) {
+  return std::unique_ptr<block::Channel>(std::make_unique<RamChannel>(*this));
 }
 
-Task<Status> MallocDevice::Resize(uint64_t size_bytes) {
+Task<Status> RamDevice::Resize(uint64_t size_bytes) {
   using Mapped = Result<std::shared_ptr<block::MemoryRegion>>;
   const std::function<Mapped()> map = [&] { return block::MemoryRegion::Map(memfd_, 0, size_bytes); };
   auto mapped = co_await blocking_.Run(map);
@@ -123,7 +123,7 @@ Task<Status> MallocDevice::Resize(uint64_t size_bytes) {
   co_return Ok{};
 }
 
-Task<Status> MallocDevice::Close() {
+Task<Status> RamDevice::Close() {
   const std::function<Status()> unmap = [this]() -> Status {
     mappings_.clear();
     memfd_.Reset();
@@ -134,13 +134,13 @@ Task<Status> MallocDevice::Close() {
 
 }  // namespace
 
-Task<Result<std::unique_ptr<block::Device>>> OpenMalloc(MallocOptions options, BlockingPool& blocking) {
+Task<Result<std::unique_ptr<block::Device>>> OpenRam(RamOptions options, BlockingPool& blocking) {
   block::Geometry geometry = options.shape.ToGeometry();
   geometry.discard = true;
   geometry.discard_granularity_bytes = kPageBytes;
-  geometry.discard_max_bytes = kMallocZeroBytesMax;
+  geometry.discard_max_bytes = kRamZeroBytesMax;
   geometry.write_zeroes = true;
-  geometry.write_zeroes_max_bytes = kMallocZeroBytesMax;
+  geometry.write_zeroes_max_bytes = kRamZeroBytesMax;
   CLEAT_CO_TRY(block::CheckGeometry(geometry, options.shape.name));
   // A descriptor whose size may still shrink would be a SIGBUS for the whole engine. Where sealing is not
   // allowed, its keeper is trusted.
@@ -150,8 +150,8 @@ Task<Result<std::unique_ptr<block::Device>>> OpenMalloc(MallocOptions options, B
     co_return Error(memory.error().code,
                     options.shape.name + ": its memory can't be mapped: " + memory.error().message);
   }
-  co_return std::make_unique<MallocDevice>(options.shape.name, geometry, std::move(options.memfd),
-                                           std::move(memory).value(), blocking);
+  co_return std::make_unique<RamDevice>(options.shape.name, geometry, std::move(options.memfd),
+                                        std::move(memory).value(), blocking);
 }
 
 }  // namespace cleat::modules

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stores a disk's blocks, as cleatd has said it: a kind of back end with what that kind has to know. Which kinds there are,
+// backends.cc alone knows.
+#pragma once
+
+#include <memory>
+
+namespace cleat::engine {
+
+// A value that never changes; copies share it, on any thread.
+class Backend {
+ public:
+  struct Kind;  // backends.cc
+
+  Backend();  // a null disk's, whose reads give zeroes
+  explicit Backend(std::shared_ptr<const Kind> kind);
+
+  // The same storage. How its path is followed, or how large it is known to be, does not say which storage it is.
+  bool operator==(const Backend& other) const;
+
+  const Kind& kind() const { return *kind_; }
+
+ private:
+  std::shared_ptr<const Kind> kind_;  // never null
+};
+
+}  // namespace cleat::engine
