@@ -93,8 +93,7 @@ Task<Result<std::unique_ptr<block::Device>>> OpenExample(ExampleOptions options)
   block::Geometry geometry = options.shape.ToGeometry();
   geometry.write_zeroes = true;
   geometry.write_zeroes_max_bytes = kZeroBytesMax;
-  const Status checked = block::CheckGeometry(geometry, options.shape.name);
-  if (!checked) co_return checked.error();
+  CLEAT_CO_TRY(block::CheckGeometry(geometry, options.shape.name));
   if (geometry.size_bytes > kExampleBytesMax) {
     co_return Error(ErrorCode::kInvalidArgument,
                     ExampleDevice::TooLarge(options.shape.name, geometry.size_bytes));

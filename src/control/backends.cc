@@ -110,9 +110,8 @@ class MemoryKind final : public BackendKind {
 class FileKind final : public BackendKind {
  public:
   Status Complete(std::string_view disk, v1::DiskSpec* spec) const override {
-    auto path = CompletePath(disk, "file.path", spec->file().path(), kFilePathBytesMax);
-    if (!path.ok()) return std::move(path).error();
-    spec->mutable_file()->set_path(*path);
+    CLEAT_ASSIGN(auto path, CompletePath(disk, "file.path", spec->file().path(), kFilePathBytesMax));
+    spec->mutable_file()->set_path(path);
     return Ok{};
   }
   std::optional<StorageClaim> Claim(const v1::DiskSpec& spec) const override {
@@ -180,9 +179,9 @@ Status RbdKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
     return InvalidBackend(disk, "rbd.cluster", "is wrong: " + cluster.error().message);
   if (rbd.pool().empty()) return InvalidBackend(disk, "rbd.pool", "is missing");
   if (rbd.image().empty()) return InvalidBackend(disk, "rbd.image", "is missing");
-  if (auto status = CheckPart(disk, "rbd.pool", rbd.pool()); !status.ok()) return status;
-  if (auto status = CheckPart(disk, "rbd.name_space", rbd.name_space()); !status.ok()) return status;
-  if (auto status = CheckPart(disk, "rbd.image", rbd.image()); !status.ok()) return status;
+  CLEAT_TRY(CheckPart(disk, "rbd.pool", rbd.pool()));
+  CLEAT_TRY(CheckPart(disk, "rbd.name_space", rbd.name_space()));
+  CLEAT_TRY(CheckPart(disk, "rbd.image", rbd.image()));
   return CheckPart(disk, "rbd.snapshot", rbd.snapshot());
 }
 

@@ -54,31 +54,14 @@ bool HostApplier::Names::Empty() const {
 
 Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& request) const {
   Names names;
-  if (auto status =
-          Collect(request.disks(), &names.disks, [](auto name) { return ParseDiskName(name).ok(); });
-      !status.ok()) {
-    return status.error();
-  }
-  if (auto status =
-          Collect(request.groups(), &names.groups, [](auto name) { return ParseGroupName(name).ok(); });
-      !status.ok()) {
-    return status.error();
-  }
-  if (auto status =
-          Collect(request.clusters(), &names.clusters, [](auto name) { return ParseClusterName(name).ok(); });
-      !status.ok()) {
-    return status.error();
-  }
-  if (auto status = Collect(request.controllers(), &names.controllers,
-                            [](auto name) { return ParseControllerName(name).ok(); });
-      !status.ok()) {
-    return status.error();
-  }
-  if (auto status = Collect(request.attachments(), &names.attachments,
-                            [](auto name) { return ParseAttachmentName(name).ok(); });
-      !status.ok()) {
-    return status.error();
-  }
+  CLEAT_TRY(Collect(request.disks(), &names.disks, [](auto name) { return ParseDiskName(name).ok(); }));
+  CLEAT_TRY(Collect(request.groups(), &names.groups, [](auto name) { return ParseGroupName(name).ok(); }));
+  CLEAT_TRY(
+      Collect(request.clusters(), &names.clusters, [](auto name) { return ParseClusterName(name).ok(); }));
+  CLEAT_TRY(Collect(request.controllers(), &names.controllers,
+                    [](auto name) { return ParseControllerName(name).ok(); }));
+  CLEAT_TRY(Collect(request.attachments(), &names.attachments,
+                    [](auto name) { return ParseAttachmentName(name).ok(); }));
   return names;
 }
 

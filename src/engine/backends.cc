@@ -68,11 +68,9 @@ struct KeptMemory {
   }
   bool operator==(const KeptMemory&) const = default;
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
-    auto memory = opening.parts.memories.Duplicate(opening.disk.name);
-    if (!memory) co_return std::move(memory).error();
-    modules::RamOptions options(opening.shape(), std::move(memory).value());
-    auto open = modules::OpenRam(std::move(options), opening.parts.blocking);
-    co_return co_await std::move(open);
+    CLEAT_CO_ASSIGN(auto memory, opening.parts.memories.Duplicate(opening.disk.name));
+    modules::RamOptions options(opening.shape(), std::move(memory));
+    co_return co_await modules::OpenRam(std::move(options), opening.parts.blocking);
   }
 };
 
@@ -83,9 +81,8 @@ struct File {
   bool path_checked = false;  // when the disk was made: PathGuard::Links
 
   static Result<File> Unpack(const Cleat__Engine__V1__FileBackend& in) {
-    auto path = TextOf(in.path, "disk.file.path");
-    if (!path) return std::move(path).error();
-    return File{std::move(path).value(), in.path_checked != 0};
+    CLEAT_ASSIGN(auto path, TextOf(in.path, "disk.file.path"));
+    return File{std::move(path), in.path_checked != 0};
   }
   void Pack(PbDisk& out, Memory& memory) const {
     auto& file = NewMessage(memory, cleat__engine__v1__file_backend__init);
@@ -127,16 +124,13 @@ struct Rbd : RbdBackend {
 };
 
 Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
-  auto cluster = TextOf(in.cluster, "disk.rbd.cluster");
-  if (!cluster) return std::move(cluster).error();
-  auto pool = TextOf(in.pool, "disk.rbd.pool");
-  if (!pool) return std::move(pool).error();
-  auto image = TextOf(in.image, "disk.rbd.image");
-  if (!image) return std::move(image).error();
+  CLEAT_ASSIGN(auto cluster, TextOf(in.cluster, "disk.rbd.cluster"));
+  CLEAT_ASSIGN(auto pool, TextOf(in.pool, "disk.rbd.pool"));
+  CLEAT_ASSIGN(auto image, TextOf(in.image, "disk.rbd.image"));
   Rbd rbd;
-  rbd.cluster = std::move(cluster).value();
-  rbd.pool = std::move(pool).value();
-  rbd.image = std::move(image).value();
+  rbd.cluster = std::move(cluster);
+  rbd.pool = std::move(pool);
+  rbd.image = std::move(image);
   rbd.name_space = OptionalText(in.name_space);
   rbd.snapshot = OptionalText(in.snapshot);
   rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
@@ -191,7 +185,7 @@ namespace {
 
 template <typename Struct>
 Result<Backend> BackendOf(Result<Struct> unpacked) {
-  if (!unpacked) return std::move(unpacked).error();
+  CLEAT_TRY(unpacked);
   return Backend(std::make_shared<const Backend::Kind>(Backend::Kind{std::move(unpacked).value()}));
 }
 
