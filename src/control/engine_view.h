@@ -12,7 +12,7 @@
 
 #include "cleat/engine/v1/engine.pb.h"
 #include "control/engine_link.h"
-#include "control/host_state.h"
+#include "control/intent.h"
 #include "control/memory_keeper.h"
 
 namespace cleat::control {

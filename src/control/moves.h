@@ -13,7 +13,7 @@
 #include "cleat/engine/v1/engine.pb.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/engine_link.h"
-#include "control/host_state.h"
+#include "control/intent.h"
 
 namespace cleat::control {
 
