@@ -48,10 +48,10 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   auto link = EngineLink::Listen(options.engine_socket, daemon->clock_);
   if (!link.ok()) return std::move(link).error();
   daemon->link_ = std::move(*link);
-  daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
-                                                   daemon->clock_, options.conductor, &daemon->counters_);
+  daemon->reconciler_ = std::make_unique<Reconciler>(*daemon->state_, daemon->memory_, *daemon->link_,
+                                                     daemon->clock_, options.reconciler, &daemon->counters_);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
-  daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
+  daemon->link_->Start(*daemon->reconciler_, &daemon->counters_);
   daemon->slow_watch_.Start();
   daemon->purge_timer_ = std::make_unique<PurgeTimer>(*daemon->state_, daemon->clock_);
   daemon->purge_timer_->Start();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is to be done next about a controller, without any engine.
-#include "control/engine_view.h"
+#include "control/reconcile/engine_view.h"
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ class HeldBackTest : public testing::Test {
   }
 
   bool IsToDo(Step::Kind kind) {
-    const std::vector<Step> steps = StepsFor(intent_, engine_, view_, memory_, 0);
+    const std::vector<Step> steps = PlanSteps(intent_, engine_, view_, memory_, 0);
     return std::ranges::any_of(steps, [kind](const Step& step) { return step.kind == kind; });
   }
 

@@ -18,24 +18,24 @@
 
 #include "base/group_memory.h"
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 
-void Conductor::LookAtGroup(const std::string& group) {
+void Reconciler::LookAtGroup(const std::string& group) {
   for (auto& [peer, engine] : engines_) LookAtGroup(engine, group);
 }
 
-void Conductor::LookAtGroups(EngineView& engine) {
+void Reconciler::LookAtGroups(EngineView& engine) {
   std::set<std::string> groups;
   for (const auto& [group, known] : engine.groups) groups.insert(group);
   for (std::string& group : state_.GroupsOn(engine.info.id)) groups.insert(std::move(group));
   for (const std::string& group : groups) LookAtGroup(engine, group);
 }
 
-void Conductor::LookAtGroup(EngineView& engine, const std::string& group) {
+void Reconciler::LookAtGroup(EngineView& engine, const std::string& group) {
   if (engine.foreign || engine.group_busy.contains(group)) return;
   const std::optional<GroupRow> row = state_.GroupOn(engine.info.id, group);
   const auto known = engine.groups.find(group);
@@ -62,7 +62,7 @@ void Conductor::LookAtGroup(EngineView& engine, const std::string& group) {
   if (!taken) AskPutGroup(engine, *row);
 }
 
-void Conductor::AskShareGroups(EngineView& engine) {
+void Reconciler::AskShareGroups(EngineView& engine) {
   if (engine.group_memory == EngineView::GroupMemory::kAsked) return;
   if (clock_.NowNs() < engine.group_memory_work.not_before_ns) return;
   if (!group_memory_.valid()) {
@@ -100,7 +100,7 @@ void Conductor::AskShareGroups(EngineView& engine) {
                 });
 }
 
-void Conductor::AskPutGroup(EngineView& engine, const GroupRow& row) {
+void Reconciler::AskPutGroup(EngineView& engine, const GroupRow& row) {
   engine::v1::Envelope envelope;
   *envelope.mutable_put_group()->mutable_group() = ToEngine(row);
   AskAboutGroup(
@@ -111,7 +111,7 @@ void Conductor::AskPutGroup(EngineView& engine, const GroupRow& row) {
       });
 }
 
-void Conductor::AskDropGroup(EngineView& engine, const std::string& group) {
+void Reconciler::AskDropGroup(EngineView& engine, const std::string& group) {
   engine::v1::Envelope envelope;
   envelope.mutable_drop_group()->set_name(GroupName(group));
   AskAboutGroup(engine, group, std::move(envelope), [this, group](EngineView& answered) {
@@ -121,8 +121,8 @@ void Conductor::AskDropGroup(EngineView& engine, const std::string& group) {
   });
 }
 
-void Conductor::AskAboutGroup(EngineView& engine, const std::string& group, engine::v1::Envelope envelope,
-                              std::function<void(EngineView&)> done) {
+void Reconciler::AskAboutGroup(EngineView& engine, const std::string& group, engine::v1::Envelope envelope,
+                               std::function<void(EngineView&)> done) {
   engine.group_busy.insert(group);
   const PeerId peer = engine.info.peer;
   link_.Request(peer, std::move(envelope), {},

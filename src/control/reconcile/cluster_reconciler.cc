@@ -9,24 +9,24 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 
-void Conductor::LookAtCluster(const std::string& cluster) {
+void Reconciler::LookAtCluster(const std::string& cluster) {
   for (auto& [peer, engine] : engines_) LookAtCluster(engine, cluster);
 }
 
-void Conductor::LookAtClusters(EngineView& engine) {
+void Reconciler::LookAtClusters(EngineView& engine) {
   std::set<std::string> clusters;
   for (const auto& [cluster, revision] : engine.clusters) clusters.insert(cluster);
   for (std::string& cluster : state_.ClustersOn(engine.info.id)) clusters.insert(std::move(cluster));
   for (const std::string& cluster : clusters) LookAtCluster(engine, cluster);
 }
 
-void Conductor::LookAtCluster(EngineView& engine, const std::string& cluster) {
+void Reconciler::LookAtCluster(EngineView& engine, const std::string& cluster) {
   if (engine.foreign || engine.cluster_busy.contains(cluster)) return;
   const std::optional<ClusterRow> row = state_.ClusterById(cluster);
   const auto known = engine.clusters.find(cluster);
@@ -44,7 +44,7 @@ void Conductor::LookAtCluster(EngineView& engine, const std::string& cluster) {
   AskDropCluster(engine, cluster);
 }
 
-void Conductor::AskPutCluster(EngineView& engine, const ClusterRow& row) {
+void Reconciler::AskPutCluster(EngineView& engine, const ClusterRow& row) {
   engine::v1::Envelope envelope;
   *envelope.mutable_put_cluster()->mutable_cluster() = ToEngine(row);
   AskAboutCluster(engine, row.id, std::move(envelope),
@@ -56,7 +56,7 @@ void Conductor::AskPutCluster(EngineView& engine, const ClusterRow& row) {
                   });
 }
 
-void Conductor::AskDropCluster(EngineView& engine, const std::string& cluster) {
+void Reconciler::AskDropCluster(EngineView& engine, const std::string& cluster) {
   engine::v1::Envelope envelope;
   envelope.mutable_drop_cluster()->set_name(ClusterName(cluster));
   AskAboutCluster(engine, cluster, std::move(envelope), [this, cluster](EngineView& answered) {
@@ -65,8 +65,8 @@ void Conductor::AskDropCluster(EngineView& engine, const std::string& cluster) {
   });
 }
 
-void Conductor::AskAboutCluster(EngineView& engine, const std::string& cluster, engine::v1::Envelope envelope,
-                                std::function<void(EngineView&)> done) {
+void Reconciler::AskAboutCluster(EngineView& engine, const std::string& cluster,
+                                 engine::v1::Envelope envelope, std::function<void(EngineView&)> done) {
   engine.cluster_busy.insert(cluster);
   const PeerId peer = engine.info.peer;
   link_.Request(
@@ -95,7 +95,7 @@ void Conductor::AskAboutCluster(EngineView& engine, const std::string& cluster, 
 }
 
 // The disks that can't be attached without it.
-void Conductor::FailWaiting(EngineView& engine, const std::string& cluster, const Status& why) {
+void Reconciler::FailWaiting(EngineView& engine, const std::string& cluster, const Status& why) {
   for (const std::string& controller : state_.ControllersOfCluster(cluster)) {
     const auto found = engine.controllers.find(controller);
     if (found == engine.controllers.end()) continue;

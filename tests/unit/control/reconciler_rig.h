@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "control/conductor.h"
 #include "control/path_policy.h"
+#include "control/reconcile/reconciler.h"
 #include "fake_engine.h"
 #include "keys/keyring.h"
 #include "leaping_clock.h"
@@ -23,10 +23,10 @@ namespace cleat::control {
 
 using Requests = std::vector<std::string>;
 
-class ConductorRig : public ::testing::Test {
+class ReconcilerRig : public ::testing::Test {
  protected:
-  ConductorRig() { Start(); }
-  ~ConductorRig() override { Stop(); }
+  ReconcilerRig() { Start(); }
+  ~ReconcilerRig() override { Stop(); }
 
   // Without a keyring it takes no keys.
   void Start(std::unique_ptr<keys::Keyring> keyring = nullptr) {
@@ -34,10 +34,10 @@ class ConductorRig : public ::testing::Test {
     memory_ = std::make_unique<MemoryKeeper>();
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
-    if (paths_) state_->SetPaths(paths_.get());  // before the conductor's thread, which reads them
+    if (paths_) state_->SetPaths(paths_.get());  // before the reconciler's thread, which reads them
     link_ = std::move(EngineLink::Listen(socket_, clock_).value());
     counters_ = std::make_unique<Counters>(clock_);
-    conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options_, counters_.get());
+    reconciler_ = std::make_unique<Reconciler>(*state_, *memory_, *link_, clock_, options_, counters_.get());
     state_->SetWake([link = link_.get()] { link->Wake(); });
     link_->SetOpenProcess([this](pid_t pid) {
       if (stall_ == Stall::kWanted) {
@@ -47,13 +47,13 @@ class ConductorRig : public ::testing::Test {
       }
       return FakeEngine::OpenProcess(pid);
     });
-    link_->Start(*conductor_, counters_.get());
+    link_->Start(*reconciler_, counters_.get());
     link_->Wake();
   }
 
   void Stop() {
     link_->Stop();
-    conductor_.reset();
+    reconciler_.reset();
     link_.reset();
     counters_.reset();
     state_.reset();
@@ -99,13 +99,13 @@ class ConductorRig : public ::testing::Test {
   static constexpr int kQuietMax = 12'000;
 
   // No limit passes unless a test lets it (clock_).
-  ConductorOptions options_{.retry_min_ns = 10 * kNsPerMs,
-                            .retry_max_ns = 50 * kNsPerMs,
-                            .prepare_ns = kHourNs,
-                            .yield_grace_ns = kHourNs,
-                            .take_ns = kHourNs,
-                            .take_over_ns = kHourNs,
-                            .reunion_ns = kHourNs};
+  ReconcilerOptions options_{.retry_min_ns = 10 * kNsPerMs,
+                             .retry_max_ns = 50 * kNsPerMs,
+                             .prepare_ns = kHourNs,
+                             .yield_grace_ns = kHourNs,
+                             .take_ns = kHourNs,
+                             .take_over_ns = kHourNs,
+                             .reunion_ns = kHourNs};
   test::TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   LeapingClock clock_;
@@ -116,7 +116,7 @@ class ConductorRig : public ::testing::Test {
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;
   std::unique_ptr<Counters> counters_;
-  std::unique_ptr<Conductor> conductor_;
+  std::unique_ptr<Reconciler> reconciler_;
   FakeEngine engine_{socket_};
 };
 

@@ -15,14 +15,14 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 
 // Who holds it is written down, and that takes milliseconds in which a guest between two engines would wait as well.
-void Conductor::LookAtMemory(const std::string& disk) {
+void Reconciler::LookAtMemory(const std::string& disk) {
   if (GuestWaits()) {
     memory_later_.insert(disk);
     return;
@@ -64,14 +64,14 @@ void Conductor::LookAtMemory(const std::string& disk) {
 }
 
 // Moves are limited in time, and so is this.
-void Conductor::LookAtMemoryLater() {
+void Reconciler::LookAtMemoryLater() {
   if (memory_later_.empty() || GuestWaits()) return;
   for (const std::string& disk : std::exchange(memory_later_, {})) LookAtMemory(disk);
 }
 
 // Held by an engine from which its controllers have gone, while cleatd and the engine that has them hold it too: deleting
 // the disk is not to wait for an engine that may never come back.
-bool Conductor::IsSuperfluous(const EngineView& engine, const std::string& disk) {
+bool Reconciler::IsSuperfluous(const EngineView& engine, const std::string& disk) {
   if (state_.IsDiskFor(disk, engine.info.id)) return false;
   for (const std::string& controller : state_.ControllersWith(disk)) {
     const auto found = engine.controllers.find(controller);
@@ -86,7 +86,7 @@ bool Conductor::IsSuperfluous(const EngineView& engine, const std::string& disk)
   });
 }
 
-void Conductor::ReportMemory(const DiskRow& row) {
+void Reconciler::ReportMemory(const DiskRow& row) {
   if (row.deleting) {
     if (row.kept_by.empty()) Later(state_.ForgetDisk(row.id), {.controller = {}, .disk = row.id});
     return;
@@ -105,8 +105,8 @@ void Conductor::ReportMemory(const DiskRow& row) {
   for (const std::string& controller : state_.ControllersWith(row.id)) Look(controller);
 }
 
-void Conductor::AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
-                               std::function<Status(EngineView&, const Status&, UniqueFd)> done) {
+void Reconciler::AskAboutMemory(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
+                                std::function<Status(EngineView&, const Status&, UniqueFd)> done) {
   engine.memory_busy.insert(disk);
   const PeerId peer = engine.info.peer;
   link_.Request(peer, std::move(envelope), {},
@@ -125,7 +125,7 @@ void Conductor::AskAboutMemory(EngineView& engine, const std::string& disk, engi
                 });
 }
 
-void Conductor::AskDropMemory(EngineView& engine, const std::string& disk) {
+void Reconciler::AskDropMemory(EngineView& engine, const std::string& disk) {
   engine::v1::Envelope envelope;
   envelope.mutable_drop_memory()->set_disk(DiskName(disk));
   AskAboutMemory(engine, disk, std::move(envelope),
@@ -135,7 +135,7 @@ void Conductor::AskDropMemory(EngineView& engine, const std::string& disk) {
                  });
 }
 
-void Conductor::AskFetchMemory(EngineView& engine, const DiskRow& row) {
+void Reconciler::AskFetchMemory(EngineView& engine, const DiskRow& row) {
   engine::v1::Envelope envelope;
   envelope.mutable_fetch_memory()->set_disk(DiskName(row.id));
   AskAboutMemory(engine, row.id, std::move(envelope),
@@ -148,8 +148,8 @@ void Conductor::AskFetchMemory(EngineView& engine, const DiskRow& row) {
                  });
 }
 
-void Conductor::AskKeepMemory(EngineView& engine, const std::string& controller,
-                              const AttachmentIntent& intent) {
+void Reconciler::AskKeepMemory(EngineView& engine, const std::string& controller,
+                               const AttachmentIntent& intent) {
   const std::string& disk = intent.disk.id;
   engine::v1::Envelope envelope;
   envelope.mutable_keep_memory()->mutable_memory()->set_disk(DiskName(disk));

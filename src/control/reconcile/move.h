@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A controller on its way from one engine to another, and an upgrade, which is many of those. Plain data of the
-// conductor's; conductor_moves.cc has what happens to it, docs/upgrade.md the picture.
+// reconciler's; move_coordinator.cc has what happens to it, docs/upgrade.md the picture.
 #pragma once
 
 #include <cstdint>

@@ -6,19 +6,19 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 
-void Conductor::LookAtDisk(const std::string& disk) {
+void Reconciler::LookAtDisk(const std::string& disk) {
   LookAtMemory(disk);
   LookAtSize(disk);
   LookAtLimits(disk);
 }
 
-void Conductor::LookAtSize(const std::string& disk) {
+void Reconciler::LookAtSize(const std::string& disk) {
   const std::optional<DiskRow> row = state_.Disk(disk);
   if (!row || row->deleting) return;
   const uint64_t size_bytes = row->spec.size_bytes();
@@ -33,7 +33,7 @@ void Conductor::LookAtSize(const std::string& disk) {
   }
 }
 
-void Conductor::AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+void Reconciler::AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes) {
   engine::v1::Envelope envelope;
   envelope.mutable_resize_disk()->set_disk(DiskName(disk));
   envelope.mutable_resize_disk()->set_size_bytes(size_bytes);
@@ -69,8 +69,8 @@ void Conductor::AskResize(EngineView& engine, const std::string& disk, uint64_t 
                 });
 }
 
-void Conductor::ReportAttachments(const EngineView& engine, const std::string& disk,
-                                  const std::string& message) {
+void Reconciler::ReportAttachments(const EngineView& engine, const std::string& disk,
+                                   const std::string& message) {
   for (const auto& [controller, view] : engine.controllers) {
     for (const auto& [target, actual] : view.attachments) {
       const engine::v1::Attachment& attachment = actual.attachment();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/engine_view.h"
+#include "control/reconcile/engine_view.h"
 
 #include <algorithm>
 
@@ -228,8 +228,8 @@ bool IsResizing(const ControllerIntent& intent, const EngineView& engine) {
                      [&](const auto& attachment) { return engine.resize_busy.contains(attachment.disk.id); });
 }
 
-std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
-                           const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
+std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& engine,
+                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
   const bool ours = intent.exists && intent.row.engine == engine.info.id;
   const bool standby = intent.exists && !ours && intent.prepared_on.contains(engine.info.id);
   const bool wanted = (ours || standby) && !intent.row.deleting;

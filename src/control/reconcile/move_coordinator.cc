@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller's way from one engine to another. As all of the conductor it is driven by levels: whatever happens, the
+// A controller's way from one engine to another. As all of the reconciler it is driven by levels: whatever happens, the
 // move is looked at with what both engines are known to have (LookAtMove), and goes on from there.
 //
 //   PREPARING -> PREPARED -> SETTLING -> YIELDING -> TAKING -> COMMITTING -> (the other engine's)
@@ -19,8 +19,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
@@ -79,7 +79,7 @@ std::string WhatIsAwaited(const ControllerIntent& intent, const ControllerView& 
 
 // ---- Beside moves ----
 
-bool Conductor::IsHeld(const EngineView& engine, const std::string& controller) const {
+bool Reconciler::IsHeld(const EngineView& engine, const std::string& controller) const {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return false;
   const Move& move = found->second;
@@ -87,7 +87,7 @@ bool Conductor::IsHeld(const EngineView& engine, const std::string& controller) 
   return move.phase >= Move::Phase::kYielding || (move.crash && engine.info.id == move.from);
 }
 
-bool Conductor::IsMoving(const std::vector<std::string>& controllers) const {
+bool Reconciler::IsMoving(const std::vector<std::string>& controllers) const {
   return std::any_of(controllers.begin(), controllers.end(), [&](const std::string& controller) {
     const auto found = moves_.find(controller);
     return found != moves_.end() && found->second.phase >= Move::Phase::kYielding;
@@ -96,8 +96,8 @@ bool Conductor::IsMoving(const std::vector<std::string>& controllers) const {
 
 // Who serves a controller is where it is, whatever its row says: the store was not written when cleatd ended, say. True:
 // nothing else is to be done about it now.
-bool Conductor::Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
-                      const ControllerIntent& intent) {
+bool Reconciler::Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
+                       const ControllerIntent& intent) {
   if (!intent.exists || intent.row.engine.empty() || intent.row.engine == engine.info.id) return false;
   if (engine.info.protocol < kProtocolMoves || !Serves(view)) return false;
   if (view.actual->controller().revision() != intent.row.revision) return false;
@@ -124,8 +124,8 @@ bool Conductor::Adopt(EngineView& engine, const std::string& controller, const C
 }
 
 // Of a controller's own engine: whether another one has it, or may have.
-bool Conductor::MayBeElsewhere(const EngineView& engine, const ControllerRow& row,
-                               const ControllerView& view) {
+bool Reconciler::MayBeElsewhere(const EngineView& engine, const ControllerRow& row,
+                                const ControllerView& view) {
   if (Serves(view)) return false;
   for (const auto& [peer, other] : engines_) {
     const auto found = other.controllers.find(row.id);
@@ -140,7 +140,7 @@ bool Conductor::MayBeElsewhere(const EngineView& engine, const ControllerRow& ro
   return true;
 }
 
-void Conductor::ReportView(EngineView& engine, const std::string& controller) {
+void Reconciler::ReportView(EngineView& engine, const std::string& controller) {
   const ControllerView& view = engine.controllers[controller];
   if (view.actual) state_.ReportController(engine.info.id, controller, StatusOf(engine, controller, view));
   for (const auto& [target, status] : view.attachments) {
@@ -151,8 +151,8 @@ void Conductor::ReportView(EngineView& engine, const std::string& controller) {
 
 // ---- The states ----
 
-void Conductor::BeginMove(const std::string& controller, const std::string& from, const std::string& to,
-                          uint32_t drain_ms) {
+void Reconciler::BeginMove(const std::string& controller, const std::string& from, const std::string& to,
+                           uint32_t drain_ms) {
   Move& move = moves_[controller];
   move.from = from;
   move.to = to;
@@ -162,7 +162,7 @@ void Conductor::BeginMove(const std::string& controller, const std::string& from
   Look(controller);
 }
 
-void Conductor::LookAtMove(const std::string& controller) {
+void Reconciler::LookAtMove(const std::string& controller) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return;
   Move& move = found->second;
@@ -182,7 +182,7 @@ void Conductor::LookAtMove(const std::string& controller) {
   }
 }
 
-void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
+void Reconciler::LookAtPreparing(const std::string& controller, Move& move) {
   const ControllerIntent intent = state_.IntentOf(controller);
   if (!intent.exists || intent.row.deleting || intent.row.engine != move.from) {
     return EndMove(controller, NotWanted());
@@ -224,7 +224,7 @@ void Conductor::LookAtPreparing(const std::string& controller, Move& move) {
                                                           : WhatIsAwaited(intent, there))));
 }
 
-void Conductor::StartYield(const std::string& controller, Move& move, EngineView& from) {
+void Reconciler::StartYield(const std::string& controller, Move& move, EngineView& from) {
   const uint64_t now_ns = clock_.NowNs();
   move.phase = Move::Phase::kYielding;
   move.asked = from.info.peer;
@@ -242,7 +242,7 @@ void Conductor::StartYield(const std::string& controller, Move& move, EngineView
 }
 
 // Without its move - that was given up - it is taken again as an ordinary step.
-void Conductor::OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply) {
+void Reconciler::OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply) {
   const auto found = moves_.find(controller);
   if (found == moves_.end() || found->second.phase != Move::Phase::kYielding ||
       found->second.asked != from.info.peer) {
@@ -255,7 +255,7 @@ void Conductor::OnYielded(EngineView& from, const std::string& controller, const
   StartTake(controller, move);
 }
 
-void Conductor::LookAtYield(const std::string& controller, Move& move) {
+void Reconciler::LookAtYield(const std::string& controller, Move& move) {
   EngineView* from = FindByName(move.from);
   if (from != nullptr && from->info.peer != move.asked) {
     const std::string why = EngineName(move.from) + " lost its connection while it let go";
@@ -266,7 +266,7 @@ void Conductor::LookAtYield(const std::string& controller, Move& move) {
              fmt::format("{} does not answer whether it has let go", EngineName(move.from)));
 }
 
-bool Conductor::MayServe(const std::string& controller, Move& move) {
+bool Reconciler::MayServe(const std::string& controller, Move& move) {
   if (move.asked_to_take == 0) return false;
   EngineView* to = FindByName(move.to);
   const bool disproved = to == nullptr
@@ -276,7 +276,7 @@ bool Conductor::MayServe(const std::string& controller, Move& move) {
   return !disproved;
 }
 
-void Conductor::StartTake(const std::string& controller, Move& move) {
+void Reconciler::StartTake(const std::string& controller, Move& move) {
   EngineView* to = FindByName(move.to);
   if (to == nullptr) {
     return StartTakeBack(controller, move, EngineName(move.to) + " is not connected any more");
@@ -288,8 +288,8 @@ void Conductor::StartTake(const std::string& controller, Move& move) {
   WakeFor(controller, move);
 }
 
-void Conductor::AskTake(EngineView& engine, const std::string& controller,
-                        const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters) {
+void Reconciler::AskTake(EngineView& engine, const std::string& controller,
+                         const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters) {
   engine::v1::Envelope envelope;
   envelope.mutable_take_controller()->set_name(ControllerName(controller));
   if (hand_over) *envelope.mutable_take_controller()->mutable_hand_over() = *hand_over;
@@ -309,7 +309,7 @@ void Conductor::AskTake(EngineView& engine, const std::string& controller,
       });
 }
 
-void Conductor::OnTaken(EngineView& engine, const std::string& controller, const Status& status) {
+void Reconciler::OnTaken(EngineView& engine, const std::string& controller, const Status& status) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) {
     if (status.ok()) ReportView(engine, controller);
@@ -331,7 +331,7 @@ void Conductor::OnTaken(EngineView& engine, const std::string& controller, const
   }
 }
 
-void Conductor::LookAtTake(const std::string& controller, Move& move) {
+void Reconciler::LookAtTake(const std::string& controller, Move& move) {
   EngineView* to = FindByName(move.to);
   const bool back = to != nullptr && to->info.peer != move.asked;
   if (back && Serves(to->controllers[controller])) return StartCommit(controller, move);
@@ -348,14 +348,14 @@ void Conductor::LookAtTake(const std::string& controller, Move& move) {
       fmt::format("{} has not taken it within {:.3g} s", EngineName(move.to), Seconds(options_.take_ns)));
 }
 
-void Conductor::StartCommit(const std::string& controller, Move& move) {
+void Reconciler::StartCommit(const std::string& controller, Move& move) {
   move.phase = Move::Phase::kCommitting;
   move.pause_ns = clock_.NowNs() - move.pause_from_ns;
   LookAtCommit(controller, move);
 }
 
 // Those that a death left behind are committed together.
-void Conductor::LookAtCommit(const std::string& controller, Move& move) {
+void Reconciler::LookAtCommit(const std::string& controller, Move& move) {
   if (dead_.contains(move.to)) {
     if (move.crash) return TellTaken(controller, move, false);
     return StartTakeBack(controller, move, EngineName(move.to) + " has died right after it took it");
@@ -369,7 +369,7 @@ void Conductor::LookAtCommit(const std::string& controller, Move& move) {
   WakeFor(controller, move);
 }
 
-void Conductor::StartTakeBack(const std::string& controller, Move& move, const std::string& why) {
+void Reconciler::StartTakeBack(const std::string& controller, Move& move, const std::string& why) {
   move.phase = Move::Phase::kTakingBack;
   move.why = why;
   move.asked = 0;
@@ -377,7 +377,7 @@ void Conductor::StartTakeBack(const std::string& controller, Move& move, const s
   LookAtTakeBack(controller, move);
 }
 
-void Conductor::LookAtTakeBack(const std::string& controller, Move& move) {
+void Reconciler::LookAtTakeBack(const std::string& controller, Move& move) {
   EngineView* from = FindByName(move.from);
   EngineView* to = FindByName(move.to);
   const bool asked = from != nullptr && move.asked == from->info.peer;
@@ -401,7 +401,7 @@ void Conductor::LookAtTakeBack(const std::string& controller, Move& move) {
 }
 
 // `from` has died: `to` takes it as soon as it has everything, and again when it can't.
-void Conductor::LookAtCrash(const std::string& controller, Move& move) {
+void Reconciler::LookAtCrash(const std::string& controller, Move& move) {
   EngineView* to = FindByName(move.to);
   if (to == nullptr) return TellTaken(controller, move, false);
   const ControllerIntent intent = state_.IntentOf(controller);
@@ -416,7 +416,7 @@ void Conductor::LookAtCrash(const std::string& controller, Move& move) {
 // ---- Limits and the end ----
 
 // Those who wait for the move go on without it. It itself can only end with an answer, or with that engine.
-void Conductor::FailIfLate(const std::string& controller, Move& move, const std::string& why) {
+void Reconciler::FailIfLate(const std::string& controller, Move& move, const std::string& why) {
   if (move.told) return;
   if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
   move.told = true;
@@ -424,13 +424,13 @@ void Conductor::FailIfLate(const std::string& controller, Move& move, const std:
   TellMoved(controller, move, Stays(why));
 }
 
-void Conductor::WakeFor(const std::string& controller, Move& move) {
+void Reconciler::WakeFor(const std::string& controller, Move& move) {
   if (move.wake_ns > read_until_ns_ && move.wake_ns <= move.deadline_ns) return;
   move.wake_ns = move.deadline_ns;
   retries_.emplace(move.deadline_ns, Retry{.controller = controller, .disk = {}});
 }
 
-void Conductor::EndMove(const std::string& controller, const Status& status) {
+void Reconciler::EndMove(const std::string& controller, const Status& status) {
   auto node = moves_.extract(controller);
   const Move& move = node.mapped();
   state_.PrepareMove(controller, "");

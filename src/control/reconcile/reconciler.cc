@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting engines, and what makes the conductor look: their events, time, a changed intent. What it does then:
-// conductor_controllers.cc, conductor_moves.cc and conductor_upgrades.cc for controllers with their disks,
-// conductor_memory.cc for memory disks, conductor_{groups,clusters}.cc, conductor_{resize,limits}.cc for what changes of
-// a disk.
-#include "control/conductor.h"
+// Meeting engines, and what makes the reconciler look: their events, time, a changed intent. The files beside this one have what is done then:
+// controller_reconciler.cc, move_coordinator.cc and upgrade_coordinator.cc for controllers with their disks, memory_reconciler.cc for
+// memory disks, {group,cluster}_reconciler.cc, {size,limit}_reconciler.cc for what changes of a disk.
+#include "control/reconcile/reconciler.h"
 
 #include <fmt/format.h>
 
@@ -16,20 +15,20 @@
 
 namespace cleat::control {
 
-EngineView* Conductor::Find(PeerId peer) {
+EngineView* Reconciler::Find(PeerId peer) {
   const auto it = engines_.find(peer);
   return it == engines_.end() ? nullptr : &it->second;
 }
 
-EngineView* Conductor::FindByName(const std::string& engine) {
+EngineView* Reconciler::FindByName(const std::string& engine) {
   for (auto& [peer, view] : engines_) {
     if (view.info.id == engine) return &view;
   }
   return nullptr;
 }
 
-bool Conductor::IsElsewhere(const EngineView& engine, const std::string& controller,
-                            std::optional<uint32_t> target) const {
+bool Reconciler::IsElsewhere(const EngineView& engine, const std::string& controller,
+                             std::optional<uint32_t> target) const {
   return std::any_of(engines_.begin(), engines_.end(), [&](const auto& other) {
     if (&other.second == &engine || other.second.foreign) return false;
     const auto found = other.second.controllers.find(controller);
@@ -42,7 +41,7 @@ bool Conductor::IsElsewhere(const EngineView& engine, const std::string& control
 
 // ---- Meeting and parting ----
 
-void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::string& message) {
+void Reconciler::ReportEngine(const EngineInfo& info, bool connected, const std::string& message) {
   v1::EngineStatus status;
   status.set_connected(connected);
   status.set_message(message);
@@ -63,7 +62,7 @@ void Conductor::ReportEngine(const EngineInfo& info, bool connected, const std::
 
 // Revisions rise for ever, over restarts too: one that was not handed out yet comes from another store.
 // Tearing down what another store's owner put there would take running guests' disks away.
-bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
+bool Reconciler::IsForeign(const engine::v1::Inventory& inventory) {
   const uint64_t newest = state_.NewestRevision();
   return std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
                      [&](const auto& c) { return c.controller().revision() > newest; }) ||
@@ -75,7 +74,7 @@ bool Conductor::IsForeign(const engine::v1::Inventory& inventory) {
                      [&](const auto& a) { return a.attachment().revision() > newest; });
 }
 
-void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
+void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
   EngineView& engine = engines_[info.peer];
   engine.info = info;
   known_[info.id] = info;
@@ -127,7 +126,7 @@ void Conductor::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory
   for (const std::string& dead : std::set<std::string>(dead_)) TakeOverFrom(dead);
 }
 
-void Conductor::AskReadPathLists(EngineView& engine) {
+void Reconciler::AskReadPathLists(EngineView& engine) {
   if (engine.info.protocol < kProtocolPathLists) return;
   engine::v1::Envelope envelope;
   envelope.mutable_read_path_lists();
@@ -142,14 +141,14 @@ void Conductor::AskReadPathLists(EngineView& engine) {
 }
 
 // Controllers that stand by there may have to go, and others can stand by now.
-void Conductor::TakePathLists(EngineView& engine, const std::string& text) {
+void Reconciler::TakePathLists(EngineView& engine, const std::string& text) {
   state_.ReportEnginePaths(engine.info.id, text);
   if (engine.info.stands_by_for.empty()) return;
   for (const std::string& controller : state_.ControllersOn(engine.info.stands_by_for)) Look(controller);
   if (dead_.contains(engine.info.stands_by_for)) TakeOverFrom(engine.info.stands_by_for);
 }
 
-void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
+void Reconciler::TakeInventory(EngineView& engine, const engine::v1::Inventory& inventory) {
   for (const auto& status : inventory.controllers()) {
     const auto id = ParseControllerName(status.controller().name());
     if (!id.ok()) continue;
@@ -188,7 +187,7 @@ void Conductor::TakeInventory(EngineView& engine, const engine::v1::Inventory& i
 }
 
 // Nobody can say now what that engine does about it, or it does nothing any more.
-void Conductor::ReportUnknown(const std::string& engine, const std::string& controller) {
+void Reconciler::ReportUnknown(const std::string& engine, const std::string& controller) {
   v1::ControllerStatus status;
   status.set_state(v1::CONTROLLER_STATE_PENDING);
   status.set_message(dead_.contains(engine)
@@ -201,7 +200,7 @@ void Conductor::ReportUnknown(const std::string& engine, const std::string& cont
   }
 }
 
-void Conductor::OnGone(PeerId peer, const std::string& why) {
+void Reconciler::OnGone(PeerId peer, const std::string& why) {
   const auto node = engines_.extract(peer);
   if (node.empty()) return;
   const EngineInfo& info = node.mapped().info;
@@ -219,7 +218,7 @@ void Conductor::OnGone(PeerId peer, const std::string& why) {
   if (!node.mapped().left_alone.empty()) ReportAloneGone(node.mapped());
 }
 
-void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
+void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
   // Its successor is there, and gets everything anew.
   if (FindByName(engine) != nullptr) return LookAtThoseThatStandBy();
   const auto known = known_.find(engine);
@@ -241,7 +240,7 @@ void Conductor::OnDead(const std::string& engine, uint64_t incarnation) {
 
 // A controller may stand by with its own engine after a move was given up. It waits as long as another engine may serve it
 // (MayBeElsewhere): that engine's death is what ends the wait.
-void Conductor::LookAtThoseThatStandBy() {
+void Reconciler::LookAtThoseThatStandBy() {
   std::vector<std::string> waiting;
   for (const auto& [peer, engine] : engines_) {
     for (const auto& [controller, view] : engine.controllers) {
@@ -254,7 +253,7 @@ void Conductor::LookAtThoseThatStandBy() {
 
 // ---- Events ----
 
-void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
+void Reconciler::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
   EngineView* engine = Find(peer);
   if (engine == nullptr || engine->foreign) return;
   switch (event.what_case()) {
@@ -288,7 +287,7 @@ void Conductor::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
   }
 }
 
-void Conductor::OnControllerStatus(EngineView& engine, const engine::v1::ControllerStatus& status) {
+void Reconciler::OnControllerStatus(EngineView& engine, const engine::v1::ControllerStatus& status) {
   const auto id = ParseControllerName(status.controller().name());
   if (!id.ok()) return;
   engine.controllers[*id].actual = status;
@@ -299,7 +298,7 @@ void Conductor::OnControllerStatus(EngineView& engine, const engine::v1::Control
   Look(*id);
 }
 
-void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::AttachmentStatus& status) {
+void Reconciler::OnAttachmentStatus(EngineView& engine, const engine::v1::AttachmentStatus& status) {
   const auto id = ParseControllerName(status.attachment().controller());
   if (!id.ok()) return;
   ControllerView& view = engine.controllers[*id];
@@ -326,7 +325,7 @@ void Conductor::OnAttachmentStatus(EngineView& engine, const engine::v1::Attachm
 
 // ---- Time and intent ----
 
-void Conductor::OnWake() {
+void Reconciler::OnWake() {
   const ChangedIntent changed = state_.TakeChanged();
   for (const std::string& disk : changed.disks) LookAtDisk(disk);
   for (const std::string& group : changed.groups) LookAtGroup(group);
@@ -340,7 +339,7 @@ void Conductor::OnWake() {
   }
 }
 
-uint64_t Conductor::OnTimer(uint64_t read_until_ns) {
+uint64_t Reconciler::OnTimer(uint64_t read_until_ns) {
   read_until_ns_ = read_until_ns;
   while (!retries_.empty() && retries_.begin()->first <= read_until_ns) {
     const Retry retry = std::move(retries_.begin()->second);
@@ -362,7 +361,7 @@ uint64_t Conductor::OnTimer(uint64_t read_until_ns) {
   return retries_.empty() ? due_ns : std::min(due_ns, retries_.begin()->first);
 }
 
-double Conductor::Fail(Backoff& backoff, Retry retry) {
+double Reconciler::Fail(Backoff& backoff, Retry retry) {
   constexpr uint32_t kDoublingsMax = 20;
   const uint64_t wait_ns =
       std::min(options_.retry_max_ns, options_.retry_min_ns << std::min(backoff.failures, kDoublingsMax));

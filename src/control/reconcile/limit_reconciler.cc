@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 
-void Conductor::LookAtLimits(const std::string& disk) {
+void Reconciler::LookAtLimits(const std::string& disk) {
   const std::optional<DiskRow> row = state_.Disk(disk);
   if (!row || row->deleting || row->limits_revision == 0) return;
   const std::vector<std::string> controllers = state_.ControllersWith(disk);
@@ -26,7 +26,7 @@ void Conductor::LookAtLimits(const std::string& disk) {
   }
 }
 
-void Conductor::AskLimit(EngineView& engine, const DiskRow& row) {
+void Reconciler::AskLimit(EngineView& engine, const DiskRow& row) {
   const std::string& disk = row.id;
   engine::v1::Envelope envelope;
   envelope.mutable_limit_disk()->set_disk(DiskName(disk));

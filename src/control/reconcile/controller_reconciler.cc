@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
@@ -25,21 +25,21 @@ std::string TooOldForIncoming(const EngineInfo& engine) {
 }  // namespace
 
 // Its move also when no engine is connected: time may be over.
-void Conductor::Look(const std::string& controller) {
+void Reconciler::Look(const std::string& controller) {
   for (auto& [peer, engine] : engines_) LookAtSide(engine, controller);
   LookAtMove(controller);
 }
 
-void Conductor::LookAt(EngineView& engine, const std::string& controller) {
+void Reconciler::LookAt(EngineView& engine, const std::string& controller) {
   LookAtSide(engine, controller);
   LookAtMove(controller);
 }
 
-void Conductor::LookAtSide(EngineView& engine, const std::string& controller) {
+void Reconciler::LookAtSide(EngineView& engine, const std::string& controller) {
   if (!engine.foreign && !IsHeld(engine, controller)) LookAtSteps(engine, controller);
 }
 
-void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {
+void Reconciler::LookAtSteps(EngineView& engine, const std::string& controller) {
   ControllerIntent intent = state_.IntentOf(controller);
   if (LeaveAlone(engine, controller, intent)) return;
   if (const auto known = engine.controllers.find(controller); known != engine.controllers.end()) {
@@ -56,14 +56,14 @@ void Conductor::LookAtSteps(EngineView& engine, const std::string& controller) {
   if (Adopt(engine, controller, view, intent)) return;
   if (intent.exists && intent.row.engine == engine.info.id && MayBeElsewhere(engine, intent.row, view))
     return;
-  for (const Step& step : StepsFor(intent, engine, view, memory_, clock_.NowNs())) {
+  for (const Step& step : PlanSteps(intent, engine, view, memory_, clock_.NowNs())) {
     if (!Take(engine, controller, view, intent, step)) return;
   }
   if (!ours && !view.actual && view.attachments.empty()) engine.controllers.erase(controller);
 }
 
-bool Conductor::Take(EngineView& engine, const std::string& controller, ControllerView& view,
-                     const ControllerIntent& intent, const Step& step) {
+bool Reconciler::Take(EngineView& engine, const std::string& controller, ControllerView& view,
+                      const ControllerIntent& intent, const Step& step) {
   switch (step.kind) {
     case Step::Kind::kForgetAttachment:
       if (IsElsewhere(engine, controller, step.target)) return true;
@@ -128,15 +128,15 @@ bool Conductor::Take(EngineView& engine, const std::string& controller, Controll
   return true;
 }
 
-void Conductor::Later(const Status& status, Retry retry) {
+void Reconciler::Later(const Status& status, Retry retry) {
   if (status.ok()) return;
   spdlog::error("{}", status.error().message);
   retries_.emplace(clock_.NowNs() + options_.retry_max_ns, std::move(retry));
 }
 
-void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
-                    UniqueFd fd, std::optional<uint32_t> target,
-                    std::function<void(EngineView&, ControllerView&, const Status&)> done) {
+void Reconciler::Ask(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
+                     UniqueFd fd, std::optional<uint32_t> target,
+                     std::function<void(EngineView&, ControllerView&, const Status&)> done) {
   AskFor(
       engine, controller, std::move(envelope), std::move(fd), target,
       [done = std::move(done)](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
@@ -144,9 +144,9 @@ void Conductor::Ask(EngineView& engine, const std::string& controller, engine::v
       });
 }
 
-void Conductor::AskFor(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
-                       UniqueFd fd, std::optional<uint32_t> target,
-                       std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)> done) {
+void Reconciler::AskFor(EngineView& engine, const std::string& controller, engine::v1::Envelope envelope,
+                        UniqueFd fd, std::optional<uint32_t> target,
+                        std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)> done) {
   ControllerView& asked = engine.controllers[controller];
   if (target) {
     asked.targets_busy.insert(*target);
@@ -176,7 +176,7 @@ void Conductor::AskFor(EngineView& engine, const std::string& controller, engine
                 });
 }
 
-void Conductor::AskDetach(EngineView& engine, const std::string& controller, uint32_t target) {
+void Reconciler::AskDetach(EngineView& engine, const std::string& controller, uint32_t target) {
   engine::v1::Envelope envelope;
   envelope.mutable_detach()->set_controller(ControllerName(controller));
   envelope.mutable_detach()->set_target(target);
@@ -203,7 +203,7 @@ void Conductor::AskDetach(EngineView& engine, const std::string& controller, uin
       });
 }
 
-void Conductor::AskDeleteController(EngineView& engine, const std::string& controller) {
+void Reconciler::AskDeleteController(EngineView& engine, const std::string& controller) {
   engine::v1::Envelope envelope;
   envelope.mutable_delete_controller()->set_name(ControllerName(controller));
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
@@ -226,8 +226,8 @@ void Conductor::AskDeleteController(EngineView& engine, const std::string& contr
       });
 }
 
-void Conductor::AskPutController(EngineView& engine, const std::string& controller,
-                                 const ControllerIntent& intent, bool standby) {
+void Reconciler::AskPutController(EngineView& engine, const std::string& controller,
+                                  const ControllerIntent& intent, bool standby) {
   engine::v1::Envelope envelope;
   *envelope.mutable_put_controller()->mutable_controller() = ToEngine(intent.row, engine.info.protocol);
   if (standby) envelope.mutable_put_controller()->set_standby(true);
@@ -252,7 +252,7 @@ void Conductor::AskPutController(EngineView& engine, const std::string& controll
       });
 }
 
-void Conductor::AskServeController(EngineView& engine, const std::string& controller) {
+void Reconciler::AskServeController(EngineView& engine, const std::string& controller) {
   engine::v1::Envelope envelope;
   envelope.mutable_serve_controller()->set_name(ControllerName(controller));
   Ask(engine, controller, std::move(envelope), {}, std::nullopt,
@@ -269,8 +269,8 @@ void Conductor::AskServeController(EngineView& engine, const std::string& contro
       });
 }
 
-void Conductor::FailController(EngineView& engine, ControllerView& view, const std::string& controller,
-                               const std::string& what, const Status& why) {
+void Reconciler::FailController(EngineView& engine, ControllerView& view, const std::string& controller,
+                                const std::string& what, const Status& why) {
   const double wait_s = Fail(view.backoff, {.controller = controller, .disk = {}});
   spdlog::warn("{} can't be {}: {}", ControllerName(controller), what, why.error().message);
   v1::ControllerStatus report;
@@ -280,7 +280,8 @@ void Conductor::FailController(EngineView& engine, ControllerView& view, const s
   state_.ReportController(engine.info.id, controller, report);
 }
 
-void Conductor::AskAttach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent) {
+void Reconciler::AskAttach(EngineView& engine, const std::string& controller,
+                           const AttachmentIntent& intent) {
   engine::v1::Envelope envelope;
   *envelope.mutable_attach()->mutable_attachment() = ToEngine(intent, engine.info.protocol);
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
@@ -325,8 +326,8 @@ void Conductor::AskAttach(EngineView& engine, const std::string& controller, con
       });
 }
 
-void Conductor::FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key,
-                               const Status& why) {
+void Reconciler::FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                                const Status& why) {
   Backoff& backoff = view.attachment_backoffs[key.target];
   const double wait_s = Fail(backoff, {.controller = key.controller, .disk = {}});
   state_.ReportAttachment(

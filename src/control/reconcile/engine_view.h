@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conductor knows of one connected engine, and the decision what to ask of it next. Lives from the
+// What the reconciler knows of one connected engine, and the decision what to ask of it next. Lives from the
 // engine's hello to the end of that connection, on the link's thread.
 #pragma once
 
@@ -129,7 +129,7 @@ bool HasControllersOf(const EngineView& engine, const std::string& group);
 // forget what is gone, then put what is missing. Steps that wait for a back-off are left out.
 //
 // The engine's thing is the right one when it has the intent's revision, and it has not failed.
-std::vector<Step> StepsFor(const ControllerIntent& intent, const EngineView& engine,
-                           const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns);
+std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& engine,
+                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns);
 
 }  // namespace cleat::control

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cleatd without gRPC, against an engine that is played: what it is asked for, and what the states say.
-#include "control/conductor.h"
+#include "control/reconcile/reconciler.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,14 +8,14 @@
 #include <algorithm>
 #include <functional>
 
-#include "conductor_rig.h"
 #include "full_disk.h"
+#include "reconciler_rig.h"
 #include "requests.h"
 
-namespace cleat::control::conductor_test {
+namespace cleat::control::reconciler_test {
 namespace {
 
-class ConductorTest : public ConductorRig {
+class ReconcilerTest : public ReconcilerRig {
  protected:
   v1::AttachmentState StateOf(const std::string& controller, const std::string& id) {
     const auto attachment = state_->GetAttachment(GetAttachment(controller, id));
@@ -50,7 +50,7 @@ class ConductorTest : public ConductorRig {
   }
 };
 
-TEST_F(ConductorTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {
+TEST_F(ReconcilerTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {
   Create(NullDisk("d"), "a");
   EXPECT_EQ(StateOf("a"), v1::CONTROLLER_STATE_PENDING);
   EXPECT_EQ(StateOf("a", "d"), v1::ATTACHMENT_STATE_PENDING);
@@ -66,7 +66,7 @@ TEST_F(ConductorTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {
   EXPECT_EQ(engine->status().reactors(), 2u);
 }
 
-TEST_F(ConductorTest, DetachComesBeforeDelete) {
+TEST_F(ReconcilerTest, DetachComesBeforeDelete) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
@@ -81,7 +81,7 @@ TEST_F(ConductorTest, DetachComesBeforeDelete) {
   EXPECT_TRUE(state_->DeleteDisk(DeleteDisk("d")).ok());
 }
 
-TEST_F(ConductorTest, ARestartOfCleatdAsksNothingOfAnEngineThatHasEverything) {
+TEST_F(ReconcilerTest, ARestartOfCleatdAsksNothingOfAnEngineThatHasEverything) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
@@ -94,7 +94,7 @@ TEST_F(ConductorTest, ARestartOfCleatdAsksNothingOfAnEngineThatHasEverything) {
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/probe"}));
 }
 
-TEST_F(ConductorTest, AtHelloOnlyTheDifferenceIsAsked) {
+TEST_F(ReconcilerTest, AtHelloOnlyTheDifferenceIsAsked) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("kept"), "a");
   Create(NullDisk("dropped"), "b");
@@ -119,7 +119,7 @@ TEST_F(ConductorTest, AtHelloOnlyTheDifferenceIsAsked) {
                                 "Detach controllers/b 0"}));
 }
 
-TEST_F(ConductorTest, AnEngineThatRestartedGetsEverythingAnew) {
+TEST_F(ReconcilerTest, AnEngineThatRestartedGetsEverythingAnew) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
@@ -134,7 +134,7 @@ TEST_F(ConductorTest, AnEngineThatRestartedGetsEverythingAnew) {
             (Requests{"PutController controllers/a", "Attach controllers/a 0 disks/d"}));
 }
 
-TEST_F(ConductorTest, ASuccessorWhosePredecessorsEndIsNotNoticedYetIsTaken) {
+TEST_F(ReconcilerTest, ASuccessorWhosePredecessorsEndIsNotNoticedYetIsTaken) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
@@ -144,7 +144,7 @@ TEST_F(ConductorTest, ASuccessorWhosePredecessorsEndIsNotNoticedYetIsTaken) {
   }
 }
 
-TEST_F(ConductorTest, AFailedAttachSaysWhyAndIsTriedAgain) {
+TEST_F(ReconcilerTest, AFailedAttachSaysWhyAndIsTriedAgain) {
   ASSERT_TRUE(engine_.Connect());
   engine_.FailAttaches(1000000, "not_found", "disks/d: file '/x' does not exist");
   Create(NullDisk("d"), "a");
@@ -156,7 +156,7 @@ TEST_F(ConductorTest, AFailedAttachSaysWhyAndIsTriedAgain) {
 }
 
 // A guest that goes on after an engine's death would be told that a disk is gone whose requests are to be run again.
-TEST_F(ConductorTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) {
+TEST_F(ReconcilerTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) {
   auto scsi = NewController("s");
   scsi.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
   ASSERT_TRUE(state_->CreateController(scsi).ok());
@@ -176,7 +176,7 @@ TEST_F(ConductorTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) {
   EXPECT_EQ(StateOf("s", "d"), v1::ATTACHMENT_STATE_FAILED);
 }
 
-TEST_F(ConductorTest, AFailedAttachCanBeDetached) {
+TEST_F(ReconcilerTest, AFailedAttachCanBeDetached) {
   ASSERT_TRUE(engine_.Connect());
   engine_.FailAttaches(1000000, "io", "broken");
   Create(NullDisk("d"), "a");
@@ -185,7 +185,7 @@ TEST_F(ConductorTest, AFailedAttachCanBeDetached) {
   Await("it is gone", [&] { return !state_->GetAttachment(GetAttachment("a", "d")).ok(); });
 }
 
-TEST_F(ConductorTest, AnAttachmentThatBreaksIsOpenedAnew) {
+TEST_F(ReconcilerTest, AnAttachmentThatBreaksIsOpenedAnew) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
@@ -196,7 +196,7 @@ TEST_F(ConductorTest, AnAttachmentThatBreaksIsOpenedAnew) {
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"Detach controllers/a 0", "Attach controllers/a 0 disks/d"}));
 }
 
-TEST_F(ConductorTest, ADetachDuringAnAttachWaitsForIt) {
+TEST_F(ReconcilerTest, ADetachDuringAnAttachWaitsForIt) {
   ASSERT_TRUE(engine_.Connect());
   AwaitProbe("a");
   engine_.TakeRequests();
@@ -213,7 +213,7 @@ TEST_F(ConductorTest, ADetachDuringAnAttachWaitsForIt) {
                                               "Detach controllers/a 0"}));
 }
 
-TEST_F(ConductorTest, ASlowControllerHoldsUpNoOther) {
+TEST_F(ReconcilerTest, ASlowControllerHoldsUpNoOther) {
   ASSERT_TRUE(engine_.Connect());
   engine_.Hold();
   for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(state_->CreateController(NewController(id)).ok());
@@ -224,7 +224,7 @@ TEST_F(ConductorTest, ASlowControllerHoldsUpNoOther) {
 
 // ---- Memory disks ----
 
-class MemoryTest : public ConductorTest {
+class MemoryTest : public ReconcilerTest {
  protected:
   void SetUp() override {
     ASSERT_TRUE(engine_.Connect());
@@ -348,13 +348,13 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 
 // ---- Meeting ----
 
-TEST_F(ConductorTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
+TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
   engine_.set_protocol(7);
   EXPECT_FALSE(engine_.Connect());
   EXPECT_NE(engine_.refusal().find("versions 1 to 4, the engine 7"), std::string::npos) << engine_.refusal();
 }
 
-TEST_F(ConductorTest, ASecondLiveEngineOfTheSameNameIsRefused) {
+TEST_F(ReconcilerTest, ASecondLiveEngineOfTheSameNameIsRefused) {
   ASSERT_TRUE(engine_.Connect());
   AwaitProbe("a");
   FakeEngine impostor(socket_, "engine-0");
@@ -366,7 +366,7 @@ TEST_F(ConductorTest, ASecondLiveEngineOfTheSameNameIsRefused) {
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/a", "PutController controllers/b"}));
 }
 
-TEST_F(ConductorTest, ThingsOfAnotherStoreAreLeftAlone) {
+TEST_F(ReconcilerTest, ThingsOfAnotherStoreAreLeftAlone) {
   engine::v1::Controller theirs;
   theirs.set_name("controllers/theirs");
   theirs.set_revision(123'456'789);
@@ -381,7 +381,7 @@ TEST_F(ConductorTest, ThingsOfAnotherStoreAreLeftAlone) {
   EXPECT_EQ(engine_.TakeRequests(), Requests{});
 }
 
-TEST_F(ConductorTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
+TEST_F(ReconcilerTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
   FakeEngine other(socket_, "engine-1");
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(other.Connect());
@@ -395,7 +395,7 @@ TEST_F(ConductorTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
   EXPECT_EQ(other.TakeRequests(), (Requests{"PutController controllers/b"}));
 }
 
-TEST_F(ConductorTest, WhoWaitsForAnEngineGetsOneAsSoonAsTheStoreTakesIt) {
+TEST_F(ReconcilerTest, WhoWaitsForAnEngineGetsOneAsSoonAsTheStoreTakesIt) {
   ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
   {
     const FullDisk full;
@@ -407,7 +407,7 @@ TEST_F(ConductorTest, WhoWaitsForAnEngineGetsOneAsSoonAsTheStoreTakesIt) {
   Await("it is there", [&] { return StateOf("a") == v1::CONTROLLER_STATE_IDLE; });
 }
 
-TEST_F(ConductorTest, GarbageEndsThatConnectionOnly) {
+TEST_F(ReconcilerTest, GarbageEndsThatConnectionOnly) {
   ASSERT_TRUE(engine_.Connect());
   const auto rude = ConnectSeqpacket(socket_);
   ASSERT_TRUE(rude.ok());
@@ -419,4 +419,4 @@ TEST_F(ConductorTest, GarbageEndsThatConnectionOnly) {
 }
 
 }  // namespace
-}  // namespace cleat::control::conductor_test
+}  // namespace cleat::control::reconciler_test

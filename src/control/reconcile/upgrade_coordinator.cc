@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 
 namespace cleat::control {
 namespace {
@@ -43,7 +43,7 @@ v1::UpgradeState EndOf(const v1::UpgradeStatus& status) {
 
 // ---- Upgrades ----
 
-void Conductor::BeginUpgrade(UpgradeIntent intent) {
+void Reconciler::BeginUpgrade(UpgradeIntent intent) {
   if (upgrade_) {
     upgrade_->intent.cancelled = intent.cancelled;
     return;
@@ -55,7 +55,7 @@ void Conductor::BeginUpgrade(UpgradeIntent intent) {
 }
 
 // At the end of each round of the link's thread: nothing that it does is under way then.
-void Conductor::LookAtUpgrade() {
+void Reconciler::LookAtUpgrade() {
   if (!upgrade_) return;
   Upgrade& upgrade = *upgrade_;
   if (upgrade.intent.cancelled) {
@@ -91,7 +91,7 @@ void Conductor::LookAtUpgrade() {
   if (over) EndUpgrade();
 }
 
-void Conductor::EndUpgrade() {
+void Reconciler::EndUpgrade() {
   v1::UpgradeStatus& status = upgrade_->status;
   status.clear_current();
   *status.mutable_ended_time() = TimeUtil::GetCurrentTime();
@@ -108,7 +108,7 @@ void Conductor::EndUpgrade() {
 }
 
 // Of an upgrade: whether an engine was asked to let a controller go or to take it, and has not answered.
-bool Conductor::GuestWaits() const {
+bool Reconciler::GuestWaits() const {
   if (!upgrade_) return false;
   return std::any_of(upgrade_->moving.begin(), upgrade_->moving.end(), [&](const std::string& controller) {
     const auto found = moves_.find(controller);
@@ -119,18 +119,18 @@ bool Conductor::GuestWaits() const {
   });
 }
 
-void Conductor::ReportUpgrade() {
+void Reconciler::ReportUpgrade() {
   state_.ReportUpgrade(upgrade_->intent.from, upgrade_->status, HostState::Keep::kShown);
 }
 
-void Conductor::TellPrepared(const std::string& controller) {
+void Reconciler::TellPrepared(const std::string& controller) {
   if (!upgrade_ || upgrade_->preparing.erase(controller) == 0) return;
   upgrade_->prepared.insert(controller);
   upgrade_->status.set_prepared(upgrade_->status.prepared() + 1);
   ReportUpgrade();
 }
 
-void Conductor::TellMoved(const std::string& controller, const Move& move, const Status& status) {
+void Reconciler::TellMoved(const std::string& controller, const Move& move, const Status& status) {
   if (!upgrade_ || upgrade_->intent.from != move.from) return;
   Upgrade& upgrade = *upgrade_;
   const size_t known = upgrade.waiting.erase(controller) + upgrade.preparing.erase(controller) +
@@ -153,7 +153,7 @@ void Conductor::TellMoved(const std::string& controller, const Move& move, const
 // ---- After an engine's death ----
 
 // By whom each of its controllers is to be taken that nobody is asked to take yet.
-std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
+std::vector<Placement> Reconciler::HeirsOf(const std::string& engine) {
   const bool upgrading = upgrade_ && upgrade_->intent.from == engine && !upgrade_->intent.cancelled;
   const std::string successor = upgrading ? upgrade_->intent.to : state_.StandbyFor(engine);
   const auto begun = take_overs_.find(engine);
@@ -176,7 +176,7 @@ std::vector<Placement> Conductor::HeirsOf(const std::string& engine) {
   return heirs;
 }
 
-void Conductor::StartCrash(const std::string& engine, const Placement& heir) {
+void Reconciler::StartCrash(const std::string& engine, const Placement& heir) {
   const std::string& controller = heir.controller;
   Move& move = moves_[controller];
   move.from = engine;
@@ -196,7 +196,7 @@ void Conductor::StartCrash(const std::string& engine, const Placement& heir) {
 }
 
 // Also while what an earlier process of that name left behind is being taken.
-void Conductor::TakeOverFrom(const std::string& engine) {
+void Reconciler::TakeOverFrom(const std::string& engine) {
   const std::vector<Placement> heirs = HeirsOf(engine);
   if (heirs.empty()) return;
   spdlog::warn("{} has died: {} controllers are taken by who has them standing by", EngineName(engine),
@@ -224,7 +224,7 @@ void Conductor::TakeOverFrom(const std::string& engine) {
   if (!upgrading) state_.ReportUpgrade(engine, shown, HostState::Keep::kStored);
 }
 
-void Conductor::TellTaken(const std::string& controller, const Move& move, bool taken) {
+void Reconciler::TellTaken(const std::string& controller, const Move& move, bool taken) {
   const auto found = take_overs_.find(move.from);
   if (found == take_overs_.end()) return;  // it is being committed
   TakeOver& take_over = found->second;
@@ -240,7 +240,7 @@ void Conductor::TellTaken(const std::string& controller, const Move& move, bool 
   EndMove(controller, why);
 }
 
-void Conductor::LookAtTakeOvers() {
+void Reconciler::LookAtTakeOvers() {
   std::vector<std::string> due;
   for (const auto& [engine, take_over] : take_overs_) {
     if (take_over.waiting.empty() || read_until_ns_ >= take_over.deadline_ns) due.push_back(engine);
@@ -248,7 +248,7 @@ void Conductor::LookAtTakeOvers() {
   for (const std::string& engine : due) CommitTakeOver(engine);
 }
 
-void Conductor::CommitTakeOver(const std::string& engine) {
+void Reconciler::CommitTakeOver(const std::string& engine) {
   TakeOver& take_over = take_overs_.at(engine);
   if (clock_.NowNs() < take_over.not_before_ns) return;
   if (const Status status = state_.MoveControllers(take_over.all); !status.ok()) {
@@ -274,7 +274,7 @@ void Conductor::CommitTakeOver(const std::string& engine) {
 }
 
 // How many stand by on each engine, for people. Returns when it wants to be called again.
-uint64_t Conductor::CountStandbys(uint64_t now_ns) {
+uint64_t Reconciler::CountStandbys(uint64_t now_ns) {
   const bool wanted =
       std::any_of(engines_.begin(), engines_.end(), [](const auto& e) { return e.second.recount; });
   if (!wanted) return kForEver;

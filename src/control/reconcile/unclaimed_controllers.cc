@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/names.h"
+#include "control/reconcile/reconciler.h"
 #include "control/refusals.h"
 #include "control/translate.h"
 
@@ -64,7 +64,7 @@ HeldByEngine HeldIn(const engine::v1::Inventory& inventory) {
 }  // namespace
 
 // Of every engine, foreign ones too: a store that is restored may be theirs.
-void Conductor::ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory) {
+void Reconciler::ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory) {
   state_.ReportHeld(engine, HeldIn(inventory));
   if (lost_.empty()) return;
   for (const auto& status : inventory.controllers()) {
@@ -77,15 +77,15 @@ void Conductor::ReportHeld(const std::string& engine, const engine::v1::Inventor
   }
 }
 
-v1::ControllerStatus Conductor::StatusOf(const EngineView& engine, const std::string& controller,
-                                         const ControllerView& view) const {
+v1::ControllerStatus Reconciler::StatusOf(const EngineView& engine, const std::string& controller,
+                                          const ControllerView& view) const {
   v1::ControllerStatus status = FromEngine(*view.actual);
   if (engine.left_alone.contains(controller)) AddNote(kWhy, *status.mutable_message());
   return status;
 }
 
-bool Conductor::LeaveAlone(EngineView& engine, const std::string& controller,
-                           const ControllerIntent& intent) {
+bool Reconciler::LeaveAlone(EngineView& engine, const std::string& controller,
+                            const ControllerIntent& intent) {
   if (lost_.empty()) return false;
   const auto found = engine.controllers.find(controller);
   const bool alone = found != engine.controllers.end() && IsLeftAlone(lost_, intent, found->second);
@@ -104,8 +104,8 @@ bool Conductor::LeaveAlone(EngineView& engine, const std::string& controller,
   return alone;
 }
 
-void Conductor::ReportAlone(const EngineView& engine, const std::string& controller,
-                            const ControllerView& view, const ControllerIntent& intent) {
+void Reconciler::ReportAlone(const EngineView& engine, const std::string& controller,
+                             const ControllerView& view, const ControllerIntent& intent) {
   if (view.actual) state_.ReportController(engine.info.id, controller, StatusOf(engine, controller, view));
   for (const AttachmentIntent& attachment : intent.attachments) {
     const uint32_t target = attachment.row.spec.target();
@@ -120,7 +120,7 @@ void Conductor::ReportAlone(const EngineView& engine, const std::string& control
 }
 
 // Reports the controllers that the store does not know: only their engine can say that they are there.
-void Conductor::TellLeftAlone(const EngineView& engine) {
+void Reconciler::TellLeftAlone(const EngineView& engine) {
   std::map<std::string, v1::ControllerSpec> unknown;
   for (const std::string& controller : engine.left_alone) {
     const auto found = engine.controllers.find(controller);
@@ -131,7 +131,7 @@ void Conductor::TellLeftAlone(const EngineView& engine) {
 }
 
 // The locks of the disks decide from here on.
-void Conductor::ReportAloneGone(const EngineView& engine) {
+void Reconciler::ReportAloneGone(const EngineView& engine) {
   state_.ReportLeftAlone(engine.info.id, {});
   for (const std::string& controller : engine.left_alone) {
     const auto found = engine.controllers.find(controller);
@@ -144,7 +144,7 @@ void Conductor::ReportAloneGone(const EngineView& engine) {
   }
 }
 
-std::string Conductor::NameLeftAlone(const EngineView& engine, v1::EngineStatus& status) {
+std::string Reconciler::NameLeftAlone(const EngineView& engine, v1::EngineStatus& status) {
   status.set_left_alone_total(static_cast<uint32_t>(engine.left_alone.size()));
   std::vector<std::string> unknown;
   for (const std::string& controller : engine.left_alone) {
@@ -161,7 +161,7 @@ std::string Conductor::NameLeftAlone(const EngineView& engine, v1::EngineStatus&
       total, fmt::join(unknown, ", "), total > kNamedMax ? ", ..." : "");
 }
 
-const engine::v1::Attachment* Conductor::HeldAlone(const EngineView& engine, const std::string& disk) {
+const engine::v1::Attachment* Reconciler::HeldAlone(const EngineView& engine, const std::string& disk) {
   const std::string name = DiskName(disk);
   for (const std::string& controller : engine.left_alone) {
     const auto found = engine.controllers.find(controller);
@@ -174,14 +174,14 @@ const engine::v1::Attachment* Conductor::HeldAlone(const EngineView& engine, con
 }
 
 // A disk of that name which is another one than the store's: what is asked by name would reach it.
-bool Conductor::HoldsAnother(const EngineView& engine, const DiskRow& row) const {
+bool Reconciler::HoldsAnother(const EngineView& engine, const DiskRow& row) const {
   const engine::v1::Attachment* held = HeldAlone(engine, row.id);
   if (held == nullptr || !held->disk().has_identity()) return false;
   return DiskIdentity(held->disk().identity()) != state_.IdentityOf(row);
 }
 
-bool Conductor::WaitsForHolder(EngineView& engine, const std::string& controller,
-                               const AttachmentIntent& intent) {
+bool Reconciler::WaitsForHolder(EngineView& engine, const std::string& controller,
+                                const AttachmentIntent& intent) {
   if (lost_.empty()) return false;
   for (const auto& [peer, other] : engines_) {
     const engine::v1::Attachment* held = HeldAlone(other, intent.disk.id);
@@ -199,13 +199,13 @@ bool Conductor::WaitsForHolder(EngineView& engine, const std::string& controller
 }
 
 // Others may have waited for the disk, and the engine may not need the cluster any more.
-void Conductor::LookAfterRelease(EngineView& engine, const std::string& disk) {
+void Reconciler::LookAfterRelease(EngineView& engine, const std::string& disk) {
   if (lost_.empty()) return;
   for (const std::string& controller : state_.ControllersWith(disk)) Look(controller);
   LookAtClusters(engine);
 }
 
-bool Conductor::UsesClusterAlone(const EngineView& engine, const std::string& cluster) {
+bool Reconciler::UsesClusterAlone(const EngineView& engine, const std::string& cluster) {
   const std::string name = ClusterName(cluster);
   return std::any_of(engine.left_alone.begin(), engine.left_alone.end(), [&](const std::string& controller) {
     const auto found = engine.controllers.find(controller);

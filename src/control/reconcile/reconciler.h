@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings what is to what should be. cleatd owns what should be (HostState), each engine owns what is, and
-// tells it at hello (the inventory) and in status events. The conductor compares the two and asks the engine
+// tells it at hello (the inventory) and in status events. The reconciler compares the two and asks the engine
 // for the difference, never for a blind replay: an engine that serves on while cleatd restarts is not asked
 // for anything.
 //
 // It is driven by levels, not by events: whatever happens - a changed intent, a reply, an event, a lost
-// connection - the controller concerned is looked at anew (StepsFor) and every step taken that can be. One request
+// connection - the controller concerned is looked at anew (PlanSteps) and every step taken that can be. One request
 // at a time a target, and none beside one for the whole controller; different controllers at once. What failed is tried again with back-off, and its
 // status says why.
 //
@@ -22,14 +22,14 @@
 
 #include "base/clock.h"
 #include "control/engine_link.h"
-#include "control/engine_view.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
-#include "control/moves.h"
+#include "control/reconcile/engine_view.h"
+#include "control/reconcile/move.h"
 
 namespace cleat::control {
 
-struct ConductorOptions {
+struct ReconcilerOptions {
   uint64_t retry_min_ns = 250 * kNsPerMs;
   uint64_t retry_max_ns = 30 * kNsPerSecond;
   // Moves: how long is waited for an engine that is to open what a controller has, as long as it gets nowhere; for the
@@ -46,11 +46,11 @@ struct ConductorOptions {
   uint32_t moving_max = 1;      // and that it moves at once
 };
 
-class Conductor final : public EngineLink::Events {
+class Reconciler final : public EngineLink::Events {
  public:
   // All of them outlive it. Without `counters`, those of a controller begin anew when it was moved.
-  Conductor(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
-            ConductorOptions options, Counters* counters = nullptr)
+  Reconciler(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+             ReconcilerOptions options, Counters* counters = nullptr)
       : state_(state),
         memory_(memory),
         link_(link),
@@ -121,7 +121,7 @@ class Conductor final : public EngineLink::Events {
               std::optional<uint32_t> target,
               std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)> done);
 
-  // Moves: what is served where after an engine or cleatd was restarted, and each controller's way. (conductor_moves.cc)
+  // Moves: what is served where after an engine or cleatd was restarted, and each controller's way.
   bool IsHeld(const EngineView& engine, const std::string& controller) const;
   bool IsMoving(const std::vector<std::string>& controllers) const;
   bool Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
@@ -150,7 +150,7 @@ class Conductor final : public EngineLink::Events {
   void WakeFor(const std::string& controller, Move& move);
   void ReportView(EngineView& engine, const std::string& controller);
 
-  // After the store was restored. (conductor_left_alone.cc)
+  // After the store was restored.
   void ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory);
   // Of the controller as the engine has it, with a word of its being left alone.
   v1::ControllerStatus StatusOf(const EngineView& engine, const std::string& controller,
@@ -171,7 +171,7 @@ class Conductor final : public EngineLink::Events {
   void LookAfterRelease(EngineView& engine, const std::string& disk);
   static bool UsesClusterAlone(const EngineView& engine, const std::string& cluster);
 
-  // Upgrades, and what a dead engine leaves behind. (conductor_upgrades.cc)
+  // Upgrades, and what a dead engine leaves behind.
   void LookAtUpgrade();
   void BeginUpgrade(UpgradeIntent intent);
   void EndUpgrade();
@@ -187,11 +187,11 @@ class Conductor final : public EngineLink::Events {
   void CommitTakeOver(const std::string& engine);
   uint64_t CountStandbys(uint64_t now_ns);
 
-  // Limits of disks. (conductor_limits.cc)
+  // Limits of disks.
   void LookAtLimits(const std::string& disk);
   void AskLimit(EngineView& engine, const DiskRow& row);
 
-  // Clusters. (conductor_clusters.cc)
+  // Clusters.
   void LookAtCluster(const std::string& cluster);
   void LookAtCluster(EngineView& engine, const std::string& cluster);
   void LookAtClusters(EngineView& engine);
@@ -201,7 +201,7 @@ class Conductor final : public EngineLink::Events {
                        std::function<void(EngineView&)> done);
   void FailWaiting(EngineView& engine, const std::string& cluster, const Status& why);
 
-  // Groups, and the memory in which they count. (conductor_groups.cc)
+  // Groups, and the memory in which they count.
   void LookAtGroup(const std::string& group);
   void LookAtGroup(EngineView& engine, const std::string& group);
   void LookAtGroups(EngineView& engine);
@@ -211,14 +211,14 @@ class Conductor final : public EngineLink::Events {
   void AskAboutGroup(EngineView& engine, const std::string& group, engine::v1::Envelope envelope,
                      std::function<void(EngineView&)> done);
 
-  // Disks that grew. (conductor_resize.cc)
+  // Disks that grew.
   void LookAtDisk(const std::string& disk);  // its memory, its size and its limits
   void LookAtSize(const std::string& disk);
   void AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes);
   // Of the disk's attachments, as they are known to be now.
   void ReportAttachments(const EngineView& engine, const std::string& disk, const std::string& message);
 
-  // Memory disks. (conductor_memory.cc)
+  // Memory disks.
   void LookAtMemory(const std::string& disk);
   void LookAtMemoryLater();
   void AskDropMemory(EngineView& engine, const std::string& disk);
@@ -239,7 +239,7 @@ class Conductor final : public EngineLink::Events {
   MemoryKeeper& memory_;
   EngineLink& link_;
   const Clock& clock_;
-  const ConductorOptions options_;
+  const ReconcilerOptions options_;
   Counters* const counters_;
   const uint64_t started_ns_;
   uint64_t
