@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "control/keys_needed.h"
+#include "control/reconcile/reconciler.h"
 #include "keys/kek_file.h"
 
 namespace cleat::control {
@@ -188,6 +189,8 @@ void Daemon::Reload() {
     spdlog::error("audit records go where they went: {}", status.error().message);
   }
 }
+
+Daemon::Daemon() = default;
 
 Daemon::~Daemon() {
   metrics_server_.reset();

@@ -21,7 +21,7 @@
 #include "control/metrics_server.h"
 #include "control/path_policy.h"
 #include "control/purge_timer.h"
-#include "control/reconcile/reconciler.h"
+#include "control/reconcile/reconciler_options.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
 #include "control/store.h"
@@ -30,6 +30,8 @@
 #include "keys/keyring.h"
 
 namespace cleat::control {
+
+class Reconciler;
 
 struct DaemonOptions {
   std::string state_dir;    // exists
@@ -70,7 +72,7 @@ class Daemon {
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
 
  private:
-  Daemon() = default;
+  Daemon();
   Status ReadKeys(const DaemonOptions& options);
   Status MakeFirstKek(const std::string& path);
   Status StartApi(const DaemonOptions& options);

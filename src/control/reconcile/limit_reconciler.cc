@@ -1,62 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disks with other limits: each engine that has one attached with older limits is told. Looked at whenever a disk, an
-// attachment or an engine changes; one request at a time for an engine and a disk. Nothing is detached for it, and nothing
-// asked twice: what an engine knows stands in its inventory and its events.
+#include "control/reconcile/limit_reconciler.h"
+
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "control/names.h"
-#include "control/reconcile/reconciler.h"
+#include "control/reconcile/unclaimed.h"
 #include "control/translate.h"
 
 namespace cleat::control {
+namespace {
 
-void Reconciler::LookAtLimits(const std::string& disk) {
-  const std::optional<DiskRow> row = state_.Disk(disk);
-  if (!row || row->deleting || row->limits_revision == 0) return;
-  const std::vector<std::string> controllers = state_.ControllersWith(disk);
-  for (auto& [peer, engine] : engines_) {
-    if (engine.foreign || engine.limit_busy.contains(disk) || HoldsAnother(engine, *row)) continue;
-    if (!IsBehindLimits(engine, controllers, disk, row->limits_revision)) continue;
-    const auto work = engine.limit_work.find(disk);
-    if (work != engine.limit_work.end() && clock_.NowNs() < work->second.not_before_ns) continue;
-    AskLimit(engine, *row);
+void NoteLimits(EngineView& engine, const std::string& disk, const engine::v1::Limits& limits) {
+  for (auto& [controller, view] : engine.controllers) {
+    for (auto& [target, actual] : view.attachments) {
+      engine::v1::Disk& known = *actual.mutable_attachment()->mutable_disk();
+      const bool older = known.limits().revision() < limits.revision();
+      if (known.name() == DiskName(disk) && older) *known.mutable_limits() = limits;
+    }
   }
 }
 
-void Reconciler::AskLimit(EngineView& engine, const DiskRow& row) {
-  const std::string& disk = row.id;
+}  // namespace
+
+bool PlanLimits(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row,
+                const DiskIdentity& identity, uint64_t now_ns) {
+  if (engine.foreign || row.deleting || row.limits_revision == 0) return false;
+  return engine.limit_requests.Ready(DiskId{row.id}, now_ns) && !HoldsAnother(engine, row.id, identity) &&
+         IsBehindLimits(engine, controllers, row.id, row.limits_revision);
+}
+
+void LimitReconciler::ReconcileDisk(const std::string& disk) {
+  const std::optional<DiskRow> row = context_.state.Disk(disk);
+  if (!row || row->limits_revision == 0) return;
+  const std::vector<std::string> controllers = context_.state.ControllersWith(disk);
+  const DiskIdentity identity = context_.state.IdentityOf(*row);
+  for (auto& [peer, engine] : context_.engines.all()) {
+    if (PlanLimits(engine, controllers, *row, identity, context_.now_ns())) AskLimit(engine, *row);
+  }
+}
+
+void LimitReconciler::AskLimit(EngineView& engine, const DiskRow& row) {
   engine::v1::Envelope envelope;
-  envelope.mutable_limit_disk()->set_disk(DiskName(disk));
-  *envelope.mutable_limit_disk()->mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
-  const engine::v1::Limits limits = envelope.limit_disk().limits();
-  engine.limit_busy.insert(disk);
-  const PeerId peer = engine.info.peer;
-  link_.Request(peer, std::move(envelope), {},
-                [this, peer, disk, limits](const engine::v1::Reply& reply, const UniqueFd&) {
-                  EngineView& answered = *Find(peer);
-                  answered.limit_busy.erase(disk);
-                  std::string message;
-                  if (const Status status = FromEngine(reply); status.ok()) {
-                    answered.limit_work.erase(disk);
-                    for (auto& [controller, view] : answered.controllers) {
-                      for (auto& [target, actual] : view.attachments) {
-                        engine::v1::Disk& known = *actual.mutable_attachment()->mutable_disk();
-                        const bool older = known.limits().revision() < limits.revision();
-                        if (known.name() == DiskName(disk) && older) *known.mutable_limits() = limits;
-                      }
-                    }
-                  } else {
-                    const double wait_s = Fail(answered.limit_work[disk], {.controller = {}, .disk = disk});
-                    message = fmt::format("the present limits can't be set: {} (tried again in {:.3g} s)",
-                                          status.error().message, wait_s);
-                    spdlog::warn("{}: {}: {}", EngineName(answered.info.id), DiskName(disk), message);
-                  }
-                  ReportAttachments(answered, disk, message);
-                  LookAtLimits(disk);
-                });
+  envelope.mutable_limit_disk()->set_disk(DiskName(row.id));
+  const engine::v1::Limits limits = ToEngine(row.spec.limits(), row.limits_revision);
+  *envelope.mutable_limit_disk()->mutable_limits() = limits;
+  context_.requests.AskOnce<DiskId>(
+      engine, &EngineView::limit_requests, DiskId{row.id}, std::move(envelope),
+      [this, disk = row.id, limits](EngineView& answered, const EngineRequests::Outcome& outcome) {
+        OnAnswer(answered, disk, limits, outcome);
+      });
+}
+
+void LimitReconciler::OnAnswer(EngineView& engine, const std::string& disk, const engine::v1::Limits& limits,
+                               const EngineRequests::Outcome& outcome) {
+  std::string message;
+  if (outcome.status.ok()) {
+    NoteLimits(engine, disk, limits);
+  } else {
+    message = fmt::format("the present limits can't be set: {} (tried again in {:.3g} s)",
+                          outcome.status.error().message, outcome.retry_s);
+    spdlog::warn("{}: {}: {}", EngineName(engine.info.id), DiskName(disk), message);
+  }
+  reporter_.ReportAttachments(engine, disk, message);
+  ReconcileDisk(disk);
 }
 
 }  // namespace cleat::control

@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller on its way from one engine to another, and an upgrade, which is many of those. Plain data of the
-// reconciler's; move_coordinator.cc has what happens to it, docs/upgrade.md the picture.
+// A controller on its way from one engine to another: what is known of it, and the decision what to do next, a pure function of that, of
+// what both engines have, and of time. MoveCoordinator does it; docs/upgrade.md has the picture.
+//
+//   PREPARING -> PREPARED -> SETTLING -> YIELDING -> TAKING -> COMMITTING -> (the other engine's)
+//       |            |           |           |          |
+//       +------------+-----------+-----------+          +---> TAKING BACK -> (stays)
+//       |   it stays: nothing was touched    |
+//       +- its engine has died: TAKING without its help
+//
+// Nothing is taken from an engine that may serve: it has yielded, or its process has ended. A connection's end proves nothing. One that was
+// asked to take may serve until it has said no, died or come back without it (MayStillServe); only an engine that has yielded and still has
+// everything open is asked to take the controller back before that, when the time is over: then the disks' locks decide. What both let go
+// is taken by somebody: by the engine it was meant for, by the one that had it, or, after a restart of cleatd, by the one that its row names.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <vector>
 
+#include "base/result.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "cleat/v1/cleat.pb.h"
 #include "control/engine_link.h"
 #include "control/intent.h"
+#include "control/reconcile/engine_view.h"
 
 namespace cleat::control {
 
@@ -28,41 +37,75 @@ struct Move {
     kCommitting,  // `to` has it: the store is to say so
     kTakingBack,  // `to` can't have it: `from` was asked to take it again, or will be when it is connected
   };
+  std::string controller;
   std::string from;
   std::string to;
   Phase phase = Phase::kPreparing;
   uint32_t drain_ms = 0;
-  bool crash = false;  // `from` has died: there is nobody to yield, and no way back
-  bool told = false;   // those who wait for it were told that it has failed
+  bool crash = false;     // `from` has died: there is nobody to yield, and no way back
+  bool reported = false;  // those who wait for it were told that it has failed
   uint64_t deadline_ns = 0;
   uint64_t wake_ns = 0;  // when it is looked at for the deadline; 0: it isn't
   PeerId asked = 0;      // in this phase; the answer comes from that connection or never
-  PeerId asked_to_take =
-      0;  // `to`, which may have it since, until it has said no, died or come back without it
+  // `to`, which may have it since, until it has said no, died or come back without it.
+  PeerId asked_to_take = 0;
   uint64_t pause_from_ns = 0;
   uint64_t pause_ns = 0;
   std::optional<engine::v1::HandOver> hand_over;
   std::string why;  // it is taken back
 };
 
-// Each controller that is still to be dealt with is in one of the sets.
-struct Upgrade {
-  UpgradeIntent intent;
-  v1::UpgradeStatus status;
-  std::set<std::string> waiting;
-  std::set<std::string> preparing;
-  std::set<std::string> prepared;
-  std::set<std::string> moving;
-  uint64_t longest_pause_ns = 0;
+// The two engines of a move.
+struct MoveSides {
+  const EngineView* from = nullptr;  // null: not connected
+  const EngineView* to = nullptr;
+  bool from_died = false;
+  bool to_died = false;
 };
 
-// Of a dead engine's controllers by those that have them standing by.
-struct TakeOver {
-  uint64_t deadline_ns = 0;    // from then on they are attached the ordinary way
-  uint64_t not_before_ns = 0;  // the store is not tried again
-  std::set<std::string> waiting;
-  std::vector<Placement> all;
-  v1::UpgradeStatus status;
+struct MoveStep {
+  enum class Kind : uint8_t {
+    kNothing,       // until something happens
+    kWait,          // the same, or until `deadline_ns`
+    kWaitOrReport,  // the same, until the move's deadline; then those who wait for it hear that it failed, and why
+    kReportPrepared,
+    kYield,
+    kTake,
+    kPrepareAgain,  // the taking came to nothing
+    kCommit,        // `to` has it
+    kStore,         // that `to` has it
+    kTakenOver,     // from the dead one
+    kNotTakenOver,
+    kTakeBack,  // why
+    kAskTakeBack,
+    kEnd,  // it stays, and why
+  };
+  Kind kind = Kind::kNothing;
+  Error why{ErrorCode::kUnavailable, {}};
+  uint64_t deadline_ns = 0;
+  bool to_has_not = false;  // `to`, which was asked to take it, is known not to have it
 };
+
+// Whether a request has the controller's guest wait.
+bool IsGuestWaiting(const Move& move);
+// Whether `to` was asked to take it and may serve it since.
+bool MayStillServe(const Move& move, const MoveSides& sides);
+
+struct MoveTimes {
+  uint64_t now_ns = 0;
+  uint64_t read_until_ns = 0;  // what came before was heard
+  uint64_t prepare_ns = 0;
+  uint64_t take_ns = 0;
+};
+// `excluded`: the controller's paths that `to` does not take for listed, for people.
+MoveStep PlanPreparing(const Move& move, const MoveSides& sides, const ControllerIntent& intent,
+                       const std::string& excluded, const MoveTimes& times);
+// As long as `to` was not asked. `from` has died: `to` takes it as soon as it has everything, and again when it can't.
+MoveStep PlanTakeOver(const Move& move, const MoveSides& sides, const ControllerIntent& intent,
+                      const MoveTimes& times);
+MoveStep PlanYielding(const Move& move, const MoveSides& sides);
+MoveStep PlanTaking(const Move& move, const MoveSides& sides, const MoveTimes& times);
+MoveStep PlanCommitting(const Move& move, const MoveSides& sides);
+MoveStep PlanTakingBack(const Move& move, const MoveSides& sides);
 
 }  // namespace cleat::control

@@ -1,18 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller's way from one engine to another. As all of the reconciler it is driven by levels: whatever happens, the
-// move is looked at with what both engines are known to have (LookAtMove), and goes on from there.
-//
-//   PREPARING -> PREPARED -> SETTLING -> YIELDING -> TAKING -> COMMITTING -> (the other engine's)
-//       |            |           |           |          |
-//       +------------+-----------+-----------+          +---> TAKING BACK -> (stays)
-//       |   it stays: nothing was touched    |
-//       +- its engine has died: TAKING without its help
-//
-// Nothing is taken from an engine that may serve: it has yielded, or its process has ended (OnDead). A connection's end
-// proves nothing. One that was asked to take may serve until it has said no, died or come back without it (MayServe); only
-// who has yielded and still has everything open is asked to take it back before that, when the time is over: then the
-// disks' locks decide. What both let go is taken by somebody: by who it was meant for, by who had it, or, after a restart
-// of cleatd, by the engine that its row names.
+#include "control/reconcile/move_coordinator.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,24 +8,10 @@
 
 #include "base/log.h"
 #include "control/names.h"
-#include "control/reconcile/reconciler.h"
 #include "control/translate.h"
 
 namespace cleat::control {
 namespace {
-
-double Seconds(uint64_t ns) {
-  return static_cast<double>(ns) / static_cast<double>(kNsPerSecond);
-}
-
-Error Stays(std::string why) {
-  return {ErrorCode::kUnavailable, std::move(why)};
-}
-
-// It is not to be moved any more.
-Error NotWanted() {
-  return {ErrorCode::kNotFound, "it is gone, or elsewhere"};
-}
 
 void Mark(ControllerView& view, engine::v1::ControllerState controller, engine::v1::AttachmentState from,
           engine::v1::AttachmentState to) {
@@ -59,260 +33,261 @@ void MarkTaken(ControllerView& view) {
        engine::v1::ATTACHMENT_STATE_STANDBY, engine::v1::ATTACHMENT_STATE_ACTIVE);
 }
 
-bool IsFenced(const ControllerView& view) {
-  return std::any_of(view.attachments.begin(), view.attachments.end(), [](const auto& attachment) {
-    return attachment.second.state() == engine::v1::ATTACHMENT_STATE_FENCED;
-  });
+Status StaysBecause(const std::string& why) {
+  return Error(ErrorCode::kUnavailable, why);
 }
 
-std::string WhatIsAwaited(const ControllerIntent& intent, const ControllerView& there) {
-  for (const AttachmentIntent& attachment : intent.attachments) {
-    const auto known = there.attachments.find(attachment.row.spec.target());
-    if (known == there.attachments.end() || known->second.state() != engine::v1::ATTACHMENT_STATE_STANDBY) {
-      return DiskName(attachment.disk.id) + " is still being opened there";
-    }
+void LogEnd(const Move& move, const Status& status) {
+  if (!status.ok()) {
+    if (status.error().code == ErrorCode::kNotFound) return;
+    return spdlog::warn("{} stays on {}: {}", ControllerName(move.controller), EngineName(move.from),
+                        status.error().message);
   }
-  return "something is still being done about it";
+  const std::string how =
+      move.crash ? std::string(", which was prepared for that")
+                 : fmt::format(": its guest waited for {:.3g} ms",
+                               static_cast<double>(move.pause_ns) / static_cast<double>(kNsPerMs));
+  spdlog::info("{} was moved from {} to {}{}", ControllerName(move.controller), EngineName(move.from),
+               EngineName(move.to), how);
 }
 
 }  // namespace
 
 // ---- Beside moves ----
 
-bool Reconciler::IsHeld(const EngineView& engine, const std::string& controller) const {
+const Move* MoveCoordinator::Find(const std::string& controller) const {
+  const auto found = moves_.find(controller);
+  return found == moves_.end() ? nullptr : &found->second;
+}
+
+bool MoveCoordinator::Holds(const EngineView& engine, const std::string& controller) const {
+  const Move* move = Find(controller);
+  if (move == nullptr) return false;
+  if (engine.info.id != move->from && engine.info.id != move->to) return false;
+  return move->phase >= Move::Phase::kYielding || (move->crash && engine.info.id == move->from);
+}
+
+bool MoveCoordinator::IsMoving(const std::vector<std::string>& controllers) const {
+  return std::any_of(controllers.begin(), controllers.end(), [&](const std::string& controller) {
+    const Move* move = Find(controller);
+    return move != nullptr && move->phase >= Move::Phase::kYielding;
+  });
+}
+
+bool MoveCoordinator::MayServe(const std::string& controller) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return false;
-  const Move& move = found->second;
-  if (engine.info.id != move.from && engine.info.id != move.to) return false;
-  return move.phase >= Move::Phase::kYielding || (move.crash && engine.info.id == move.from);
+  Move& move = found->second;
+  const bool may_serve = MayStillServe(move, SidesOf(move));
+  if (!may_serve) move.asked_to_take = 0;
+  return may_serve;
 }
 
-bool Reconciler::IsMoving(const std::vector<std::string>& controllers) const {
-  return std::any_of(controllers.begin(), controllers.end(), [&](const std::string& controller) {
-    const auto found = moves_.find(controller);
-    return found != moves_.end() && found->second.phase >= Move::Phase::kYielding;
-  });
-}
+// ---- Beginning, and looking at a move ----
 
-// Who serves a controller is where it is, whatever its row says: the store was not written when cleatd ended, say. True:
-// nothing else is to be done about it now.
-bool Reconciler::Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
-                       const ControllerIntent& intent) {
-  if (!intent.exists || intent.row.engine.empty() || intent.row.engine == engine.info.id) return false;
-  if (engine.info.protocol < kProtocolMoves || !Serves(view)) return false;
-  if (view.actual->controller().revision() != intent.row.revision) return false;
-  const bool right = std::all_of(view.attachments.begin(), view.attachments.end(), [&](const auto& known) {
-    return std::any_of(intent.attachments.begin(), intent.attachments.end(),
-                       [&](const AttachmentIntent& wanted) {
-                         return wanted.row.spec.target() == known.first &&
-                                wanted.row.revision == known.second.attachment().revision();
-                       });
-  });
-  if (!right) return false;
-  if (EngineView* other = FindByName(intent.row.engine)) {
-    const auto found = other->controllers.find(controller);
-    if (found != other->controllers.end() && Serves(found->second)) return false;
-    if (found != other->controllers.end() && found->second.busy) return true;
-  }
-  const Status status = state_.MoveControllers({{.controller = controller, .engine = engine.info.id}});
-  Later(status, {.controller = controller, .disk = {}});
-  if (!status.ok()) return true;
-  spdlog::info("{} is served by {}: it is that one's now, was {}'s", ControllerName(controller),
-               EngineName(engine.info.id), EngineName(intent.row.engine));
-  ReportView(engine, controller);
-  return true;
-}
-
-// Of a controller's own engine: whether another one has it, or may have.
-bool Reconciler::MayBeElsewhere(const EngineView& engine, const ControllerRow& row,
-                                const ControllerView& view) {
-  if (Serves(view)) return false;
-  for (const auto& [peer, other] : engines_) {
-    const auto found = other.controllers.find(row.id);
-    if (&other == &engine || other.foreign || found == other.controllers.end()) continue;
-    if (Serves(found->second) || (StandsBy(found->second) && found->second.busy)) return true;
-  }
-  if (row.revision > started_revision_) return false;
-  const std::string other = state_.InterruptedTo(engine.info.id);
-  const uint64_t until_ns = started_ns_ + options_.reunion_ns;
-  if (other.empty() || read_until_ns_ >= until_ns) return false;
-  retries_.emplace(until_ns, Retry{.controller = row.id, .disk = {}});
-  return true;
-}
-
-void Reconciler::ReportView(EngineView& engine, const std::string& controller) {
-  const ControllerView& view = engine.controllers[controller];
-  if (view.actual) state_.ReportController(engine.info.id, controller, StatusOf(engine, controller, view));
-  for (const auto& [target, status] : view.attachments) {
-    state_.ReportAttachment(engine.info.id, {controller, target, status.attachment().revision()},
-                            ReportOf(status));
-  }
-}
-
-// ---- The states ----
-
-void Reconciler::BeginMove(const std::string& controller, const std::string& from, const std::string& to,
-                           uint32_t drain_ms) {
+void MoveCoordinator::Begin(const std::string& controller, const std::string& from, const std::string& to,
+                            uint32_t drain_ms) {
   Move& move = moves_[controller];
+  move.controller = controller;
   move.from = from;
   move.to = to;
   move.drain_ms = drain_ms;
-  move.deadline_ns = clock_.NowNs() + options_.prepare_ns;
-  state_.PrepareMove(controller, to);
-  Look(controller);
+  move.deadline_ns = context_.now_ns() + context_.options.prepare_ns;
+  context_.state.PrepareMove(controller, to);
+  reconcile_.Controller(controller);
 }
 
-void Reconciler::LookAtMove(const std::string& controller) {
+void MoveCoordinator::Settle(const std::string& controller) {
+  Move& move = moves_.at(controller);
+  move.phase = Move::Phase::kSettling;
+  move.deadline_ns = context_.now_ns() + context_.options.prepare_ns;
+  ReconcileMove(controller);
+}
+
+void MoveCoordinator::TakeOver(const std::string& from, const Placement& standby) {
+  const std::string& controller = standby.controller;
+  Move& move = moves_[controller];
+  move.controller = controller;
+  move.from = from;
+  move.to = standby.engine;
+  move.crash = true;
+  if (move.pause_from_ns == 0) move.pause_from_ns = context_.now_ns();
+  if (move.phase != Move::Phase::kCommitting) {
+    move.phase = MayServe(controller) ? Move::Phase::kTaking : Move::Phase::kPreparing;
+    move.asked = move.asked_to_take;
+  }
+  context_.state.PrepareMove(controller, standby.engine);
+}
+
+void MoveCoordinator::NoteTakenOver(const std::string& controller) {
+  moves_.at(controller).phase = Move::Phase::kCommitting;
+}
+
+void MoveCoordinator::ReconcileMove(const std::string& controller) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return;
   Move& move = found->second;
+  Execute(move, Plan(move));
+}
+
+void MoveCoordinator::ReconcileAll() {
+  std::vector<std::string> controllers;
+  for (const auto& [controller, move] : moves_) controllers.push_back(controller);
+  for (const std::string& controller : controllers) ReconcileMove(controller);
+}
+
+MoveSides MoveCoordinator::SidesOf(const Move& move) const {
+  const ConnectedEngines& engines = context_.engines;
+  return {.from = engines.FindByName(move.from),
+          .to = engines.FindByName(move.to),
+          .from_died = engines.IsDead(move.from),
+          .to_died = engines.IsDead(move.to)};
+}
+
+MoveStep MoveCoordinator::Plan(const Move& move) const {
+  const MoveSides sides = SidesOf(move);
+  const MoveTimes times{.now_ns = context_.now_ns(),
+                        .read_until_ns = context_.read_until_ns,
+                        .prepare_ns = context_.options.prepare_ns,
+                        .take_ns = context_.options.take_ns};
   switch (move.phase) {
     case Move::Phase::kPreparing:
     case Move::Phase::kPrepared:
-    case Move::Phase::kSettling:
-      return move.crash ? LookAtCrash(controller, move) : LookAtPreparing(controller, move);
+    case Move::Phase::kSettling: {
+      const ControllerIntent intent = context_.state.IntentOf(move.controller);
+      if (move.crash) return PlanTakeOver(move, sides, intent, times);
+      return PlanPreparing(move, sides, intent, context_.state.ExcludedFrom(move.to, move.controller), times);
+    }
     case Move::Phase::kYielding:
-      return LookAtYield(controller, move);
+      return PlanYielding(move, sides);
     case Move::Phase::kTaking:
-      return LookAtTake(controller, move);
+      return PlanTaking(move, sides, times);
     case Move::Phase::kCommitting:
-      return LookAtCommit(controller, move);
+      return PlanCommitting(move, sides);
     case Move::Phase::kTakingBack:
-      return LookAtTakeBack(controller, move);
+      return PlanTakingBack(move, sides);
   }
+  return {};
 }
 
-void Reconciler::LookAtPreparing(const std::string& controller, Move& move) {
-  const ControllerIntent intent = state_.IntentOf(controller);
-  if (!intent.exists || intent.row.deleting || intent.row.engine != move.from) {
-    return EndMove(controller, NotWanted());
-  }
-  EngineView* to = FindByName(move.to);
-  if (to == nullptr) return EndMove(controller, Stays(EngineName(move.to) + " is not connected any more"));
-  if (const std::string excluded = state_.ExcludedFrom(move.to, controller); !excluded.empty())
-    return EndMove(controller,
-                   Stays(fmt::format("{} does not take for listed: {}", EngineName(move.to), excluded)));
-  EngineView* from = FindByName(move.from);
-  const ControllerView& there = to->controllers[controller];
-  if (from != nullptr) {
-    const ControllerView& here = from->controllers[controller];
-    if (from->left_alone.contains(controller)) {
-      return EndMove(controller,
-                     Stays("it is left alone since the store was restored: change or delete it first"));
-    }
-    if (IsFenced(here)) {
-      return EndMove(controller, Stays("a disk of it is shut out of its storage: detach that first"));
-    }
-    const bool prepared = IsPrepared(intent, &here, there);
-    if (prepared && move.phase == Move::Phase::kPreparing) {
+void MoveCoordinator::Execute(Move& move, const MoveStep& step) {
+  const std::string controller = move.controller;
+  if (step.to_has_not) move.asked_to_take = 0;
+  switch (step.kind) {
+    case MoveStep::Kind::kNothing:
+      return;
+    case MoveStep::Kind::kWait:
+      move.deadline_ns = step.deadline_ns;
+      return WakeFor(move);
+    case MoveStep::Kind::kWaitOrReport:
+      return ReportIfLate(move, step.why);
+    case MoveStep::Kind::kReportPrepared:
       move.phase = Move::Phase::kPrepared;
-      return TellPrepared(controller);
-    }
-    const bool quiet = IsQuiet(intent, *from, here) && !IsResizing(intent, *to);
-    if (prepared && quiet && move.phase == Move::Phase::kSettling) return StartYield(controller, move, *from);
+      return events_.OnPrepared(controller);
+    case MoveStep::Kind::kYield:
+      return Yield(move);
+    case MoveStep::Kind::kTake:
+      move.hand_over.reset();
+      return Take(move);
+    case MoveStep::Kind::kPrepareAgain:
+      move.phase = Move::Phase::kPreparing;
+      return ReconcileMove(controller);
+    case MoveStep::Kind::kCommit:
+      return Commit(move);
+    case MoveStep::Kind::kStore:
+      return StoreCommit(move);
+    case MoveStep::Kind::kTakenOver:
+      return events_.OnTakenOver(controller, move, true);
+    case MoveStep::Kind::kNotTakenOver:
+      return events_.OnTakenOver(controller, move, false);
+    case MoveStep::Kind::kTakeBack:
+      return TakeBack(move, step.why.message);
+    case MoveStep::Kind::kAskTakeBack:
+      return AskTakeBack(move);
+    case MoveStep::Kind::kEnd:
+      return End(controller, step.why);
   }
-  if (move.phase == Move::Phase::kPrepared) return;
-  if (move.phase == Move::Phase::kPreparing) {
-    move.deadline_ns = std::max(move.deadline_ns, to->progress_ns + options_.prepare_ns);
-  }
-  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
-  const std::string& last = there.last_error;
-  EndMove(controller, Stays(fmt::format("{} has not prepared it within {:.3g} s: {}", EngineName(move.to),
-                                        Seconds(options_.prepare_ns),
-                                        !last.empty()     ? last
-                                        : from == nullptr ? EngineName(move.from) + " is not connected"
-                                                          : WhatIsAwaited(intent, there))));
 }
 
-void Reconciler::StartYield(const std::string& controller, Move& move, EngineView& from) {
-  const uint64_t now_ns = clock_.NowNs();
+// ---- Steps ----
+
+void MoveCoordinator::Yield(Move& move) {
+  EngineView& from = *context_.engines.FindByName(move.from);
+  const std::string controller = move.controller;
+  const uint64_t now_ns = context_.now_ns();
   move.phase = Move::Phase::kYielding;
   move.asked = from.info.peer;
   move.pause_from_ns = now_ns;
-  move.deadline_ns = now_ns + move.drain_ms * kNsPerMs + options_.yield_grace_ns;
-  engine::v1::Envelope envelope;
-  envelope.mutable_yield_controller()->set_name(ControllerName(controller));
-  envelope.mutable_yield_controller()->set_drain_ms(move.drain_ms);
-  AskFor(from, controller, std::move(envelope), {}, std::nullopt,
-         [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
-           if (reply.ok()) MarkStandby(view);
-           OnYielded(answered, controller, reply);
-         });
-  WakeFor(controller, move);
+  move.deadline_ns = now_ns + move.drain_ms * kNsPerMs + context_.options.yield_grace_ns;
+  ControllerRequests::Request request;
+  request.envelope.mutable_yield_controller()->set_name(ControllerName(controller));
+  request.envelope.mutable_yield_controller()->set_drain_ms(move.drain_ms);
+  requests_.Ask(
+      from, controller, std::move(request),
+      [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+        if (reply.ok()) MarkStandby(view);
+        OnYielded(answered, controller, reply);
+      });
+  WakeFor(move);
 }
 
 // Without its move - that was given up - it is taken again as an ordinary step.
-void Reconciler::OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply) {
+void MoveCoordinator::OnYielded(EngineView& from, const std::string& controller,
+                                const engine::v1::Reply& reply) {
   const auto found = moves_.find(controller);
   if (found == moves_.end() || found->second.phase != Move::Phase::kYielding ||
       found->second.asked != from.info.peer) {
     return;
   }
   Move& move = found->second;
-  if (!reply.ok()) return EndMove(controller, FromEngine(reply));
+  if (!reply.ok()) return End(controller, FromEngine(reply));
   move.hand_over = reply.hand_over();
-  if (move.told) return StartTakeBack(controller, move, move.why);
-  StartTake(controller, move);
+  if (move.reported) return TakeBack(move, move.why);
+  Take(move);
 }
 
-void Reconciler::LookAtYield(const std::string& controller, Move& move) {
-  EngineView* from = FindByName(move.from);
-  if (from != nullptr && from->info.peer != move.asked) {
-    const std::string why = EngineName(move.from) + " lost its connection while it let go";
-    if (StandsBy(from->controllers[controller])) return StartTakeBack(controller, move, why);
-    return EndMove(controller, Stays(why));
-  }
-  FailIfLate(controller, move,
-             fmt::format("{} does not answer whether it has let go", EngineName(move.from)));
-}
-
-bool Reconciler::MayServe(const std::string& controller, Move& move) {
-  if (move.asked_to_take == 0) return false;
-  EngineView* to = FindByName(move.to);
-  const bool disproved = to == nullptr
-                             ? dead_.contains(move.to)
-                             : to->info.peer != move.asked_to_take && !Serves(to->controllers[controller]);
-  if (disproved) move.asked_to_take = 0;
-  return !disproved;
-}
-
-void Reconciler::StartTake(const std::string& controller, Move& move) {
-  EngineView* to = FindByName(move.to);
-  if (to == nullptr) {
-    return StartTakeBack(controller, move, EngineName(move.to) + " is not connected any more");
-  }
+void MoveCoordinator::Take(Move& move) {
+  EngineView* to = context_.engines.FindByName(move.to);
+  if (to == nullptr) return TakeBack(move, EngineName(move.to) + " is not connected any more");
   move.phase = Move::Phase::kTaking;
   move.asked = move.asked_to_take = to->info.peer;
-  move.deadline_ns = clock_.NowNs() + options_.take_ns;
-  AskTake(*to, controller, move.hand_over, counters_ == nullptr ? UniqueFd() : counters_->Share(move.from));
-  WakeFor(controller, move);
+  move.deadline_ns = context_.now_ns() + context_.options.take_ns;
+  AskTake(*to, move.controller, move.hand_over,
+          counters_ == nullptr ? UniqueFd() : counters_->Share(move.from));
+  WakeFor(move);
 }
 
-void Reconciler::AskTake(EngineView& engine, const std::string& controller,
-                         const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters) {
-  engine::v1::Envelope envelope;
-  envelope.mutable_take_controller()->set_name(ControllerName(controller));
-  if (hand_over) *envelope.mutable_take_controller()->mutable_hand_over() = *hand_over;
-  Ask(engine, controller, std::move(envelope), std::move(counters), std::nullopt,
-      [this, controller](EngineView& answered, ControllerView& view, const Status& status) {
-        if (status.ok()) {
-          view.backoff = {};
-          view.take_failed_since_ns = 0;
-          if (view.actual) MarkTaken(view);
-        } else {
-          const uint64_t now_ns = clock_.NowNs();
-          if (view.take_failed_since_ns == 0) view.take_failed_since_ns = now_ns;
-          view.take_given_up = now_ns - view.take_failed_since_ns >= options_.take_over_ns;
-          FailController(answered, view, controller, "taken", status);
-        }
-        OnTaken(answered, controller, status);
+void MoveCoordinator::AskTake(EngineView& engine, const std::string& controller,
+                              const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters) {
+  ControllerRequests::Request request{.envelope = {}, .fd = std::move(counters)};
+  request.envelope.mutable_take_controller()->set_name(ControllerName(controller));
+  if (hand_over) *request.envelope.mutable_take_controller()->mutable_hand_over() = *hand_over;
+  requests_.Ask(
+      engine, controller, std::move(request),
+      [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+        OnTakeAnswer(answered, view, controller, FromEngine(reply));
       });
 }
 
-void Reconciler::OnTaken(EngineView& engine, const std::string& controller, const Status& status) {
+void MoveCoordinator::OnTakeAnswer(EngineView& engine, ControllerView& view, const std::string& controller,
+                                   const Status& status) {
+  if (status.ok()) {
+    view.request.Done();
+    view.take_failed_since_ns = 0;
+    if (view.actual) MarkTaken(view);
+  } else {
+    const uint64_t now_ns = context_.now_ns();
+    if (view.take_failed_since_ns == 0) view.take_failed_since_ns = now_ns;
+    view.take_given_up = now_ns - view.take_failed_since_ns >= context_.options.take_over_ns;
+    requests_.FailController(engine, view, controller, "taken", status);
+  }
+  OnTaken(engine, controller, status);
+}
+
+void MoveCoordinator::OnTaken(EngineView& engine, const std::string& controller, const Status& status) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) {
-    if (status.ok()) ReportView(engine, controller);
+    if (status.ok()) reporter_.ReportView(engine, controller);
     return;
   }
   Move& move = found->second;
@@ -320,141 +295,82 @@ void Reconciler::OnTaken(EngineView& engine, const std::string& controller, cons
   if (move.asked != engine.info.peer) return;  // late: what it has is seen in its view
   const std::string failure = status.ok() ? std::string() : status.error().message;
   if (move.phase == Move::Phase::kTaking) {
-    if (status.ok()) return StartCommit(controller, move);
-    if (!move.crash) return StartTakeBack(controller, move, failure);
+    if (status.ok()) return Commit(move);
+    if (!move.crash) return TakeBack(move, failure);
     move.phase = Move::Phase::kPreparing;  // it is tried again
   } else if (move.phase == Move::Phase::kTakingBack) {
     if (!status.ok()) {
       move.why += fmt::format("; and {} can't take it back yet: {}", EngineName(move.from), failure);
     }
-    EndMove(controller, Stays(move.why));
+    End(controller, StaysBecause(move.why));
   }
 }
 
-void Reconciler::LookAtTake(const std::string& controller, Move& move) {
-  EngineView* to = FindByName(move.to);
-  const bool back = to != nullptr && to->info.peer != move.asked;
-  if (back && Serves(to->controllers[controller])) return StartCommit(controller, move);
-  const bool may_serve = MayServe(controller, move);
-  if (move.crash) {
-    if (may_serve) return;
-    move.phase = Move::Phase::kPreparing;
-    return LookAtCrash(controller, move);
-  }
-  if (!may_serve) return StartTakeBack(controller, move, EngineName(move.to) + " was lost while it took it");
-  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
-  StartTakeBack(
-      controller, move,
-      fmt::format("{} has not taken it within {:.3g} s", EngineName(move.to), Seconds(options_.take_ns)));
-}
-
-void Reconciler::StartCommit(const std::string& controller, Move& move) {
+void MoveCoordinator::Commit(Move& move) {
   move.phase = Move::Phase::kCommitting;
-  move.pause_ns = clock_.NowNs() - move.pause_from_ns;
-  LookAtCommit(controller, move);
+  move.pause_ns = context_.now_ns() - move.pause_from_ns;
+  Execute(move, Plan(move));
 }
 
-// Those that a death left behind are committed together.
-void Reconciler::LookAtCommit(const std::string& controller, Move& move) {
-  if (dead_.contains(move.to)) {
-    if (move.crash) return TellTaken(controller, move, false);
-    return StartTakeBack(controller, move, EngineName(move.to) + " has died right after it took it");
-  }
-  if (move.crash) return TellTaken(controller, move, true);
-  const Status status = state_.MoveControllers({{.controller = controller, .engine = move.to}});
-  if (status.ok()) return EndMove(controller, Ok{});
+// Those that a death left behind are committed together, by whoever hears OnTakenOver.
+void MoveCoordinator::StoreCommit(Move& move) {
+  const std::string controller = move.controller;
+  const Status status = context_.state.MoveControllers({{.controller = controller, .engine = move.to}});
+  if (status.ok()) return End(controller, Ok{});
   spdlog::error("{} is served by {}, which can't be stored yet: {}", ControllerName(controller),
                 EngineName(move.to), status.error().message);
-  move.deadline_ns = clock_.NowNs() + options_.retry_max_ns;
-  WakeFor(controller, move);
+  move.deadline_ns = context_.now_ns() + context_.options.retry_max_ns;
+  WakeFor(move);
 }
 
-void Reconciler::StartTakeBack(const std::string& controller, Move& move, const std::string& why) {
+void MoveCoordinator::TakeBack(Move& move, const std::string& why) {
   move.phase = Move::Phase::kTakingBack;
   move.why = why;
   move.asked = 0;
-  move.deadline_ns = clock_.NowNs() + options_.take_ns;
-  LookAtTakeBack(controller, move);
+  move.deadline_ns = context_.now_ns() + context_.options.take_ns;
+  Execute(move, Plan(move));
 }
 
-void Reconciler::LookAtTakeBack(const std::string& controller, Move& move) {
-  EngineView* from = FindByName(move.from);
-  EngineView* to = FindByName(move.to);
-  const bool asked = from != nullptr && move.asked == from->info.peer;
-  // Its answer came late, and nobody else was asked.
-  if (!asked && to != nullptr && Serves(to->controllers[controller])) return StartCommit(controller, move);
-  if (from == nullptr) {
-    if (dead_.contains(move.from) && to == nullptr && !MayServe(controller, move))
-      return EndMove(controller, Stays(move.why));
-    return FailIfLate(controller, move, move.why);
-  }
-  if (asked) return FailIfLate(controller, move, move.why);
-  const ControllerView& view = from->controllers[controller];
-  if (view.busy) return;
-  // It serves, or was started anew and gets everything as an ordinary step.
-  if (!StandsBy(view) && !Serves(view) && MayServe(controller, move))
-    return FailIfLate(controller, move, move.why);
-  if (!StandsBy(view)) return EndMove(controller, Stays(move.why));
-  move.asked = from->info.peer;
-  AskTake(*from, controller, move.hand_over, {});
-  WakeFor(controller, move);
-}
-
-// `from` has died: `to` takes it as soon as it has everything, and again when it can't.
-void Reconciler::LookAtCrash(const std::string& controller, Move& move) {
-  EngineView* to = FindByName(move.to);
-  if (to == nullptr) return TellTaken(controller, move, false);
-  const ControllerIntent intent = state_.IntentOf(controller);
-  if (!intent.exists || intent.row.deleting) return TellTaken(controller, move, true);
-  const ControllerView& there = to->controllers[controller];
-  if (Serves(there)) return TellTaken(controller, move, true);
-  if (!IsPrepared(intent, nullptr, there) || clock_.NowNs() < there.backoff.not_before_ns) return;
-  move.hand_over.reset();
-  StartTake(controller, move);
+void MoveCoordinator::AskTakeBack(Move& move) {
+  EngineView& from = *context_.engines.FindByName(move.from);
+  move.asked = from.info.peer;
+  AskTake(from, move.controller, move.hand_over);
+  WakeFor(move);
 }
 
 // ---- Limits and the end ----
 
 // Those who wait for the move go on without it. It itself can only end with an answer, or with that engine.
-void Reconciler::FailIfLate(const std::string& controller, Move& move, const std::string& why) {
-  if (move.told) return;
-  if (read_until_ns_ < move.deadline_ns) return WakeFor(controller, move);
-  move.told = true;
-  move.why = why;
-  TellMoved(controller, move, Stays(why));
+void MoveCoordinator::ReportIfLate(Move& move, const Error& why) {
+  if (move.reported) return;
+  if (context_.read_until_ns < move.deadline_ns) return WakeFor(move);
+  move.reported = true;
+  move.why = why.message;
+  events_.OnMoved(move.controller, move, why);
 }
 
-void Reconciler::WakeFor(const std::string& controller, Move& move) {
-  if (move.wake_ns > read_until_ns_ && move.wake_ns <= move.deadline_ns) return;
+void MoveCoordinator::WakeFor(Move& move) {
+  if (move.wake_ns > context_.read_until_ns && move.wake_ns <= move.deadline_ns) return;
   move.wake_ns = move.deadline_ns;
-  retries_.emplace(move.deadline_ns, Retry{.controller = controller, .disk = {}});
+  context_.retries.Add(move.deadline_ns, ControllerId{move.controller});
 }
 
-void Reconciler::EndMove(const std::string& controller, const Status& status) {
-  auto node = moves_.extract(controller);
+void MoveCoordinator::End(const std::string& controller, const Status& status) {
+  const auto node = moves_.extract(controller);
   const Move& move = node.mapped();
-  state_.PrepareMove(controller, "");
-  if (status.ok()) {
-    spdlog::info("{} was moved from {} to {}{}", ControllerName(controller), EngineName(move.from),
-                 EngineName(move.to),
-                 move.crash
-                     ? std::string(", which was prepared for that")
-                     : fmt::format(": its guest waited for {:.3g} ms",
-                                   static_cast<double>(move.pause_ns) / static_cast<double>(kNsPerMs)));
-  } else if (status.error().code != ErrorCode::kNotFound) {
-    spdlog::warn("{} stays on {}: {}", ControllerName(controller), EngineName(move.from),
-                 status.error().message);
-  }
+  const std::string& id = move.controller;
+  context_.state.PrepareMove(id, "");
+  LogEnd(move, status);
   const std::string& place = status.ok() ? move.to : move.from;
-  if (EngineView* engine = FindByName(place)) {
-    ReportView(*engine, controller);
+  if (const EngineView* engine = context_.engines.FindByName(place)) {
+    reporter_.ReportView(*engine, id);
   } else {
-    ReportUnknown(place, controller);
+    reporter_.ReportUnknown(place, id);
   }
-  if (!move.told) TellMoved(controller, move, status);
-  Look(controller);
-  for (const AttachmentIntent& attachment : state_.IntentOf(controller).attachments)
-    LookAtDisk(attachment.disk.id);
+  if (!move.reported) events_.OnMoved(id, move, status);
+  reconcile_.Controller(id);
+  for (const AttachmentIntent& attachment : context_.state.IntentOf(id).attachments)
+    reconcile_.Disk(attachment.disk.id);
 }
 
 }  // namespace cleat::control

@@ -105,7 +105,7 @@ class ReconcilerRig : public ::testing::Test {
                              .yield_grace_ns = kHourNs,
                              .take_ns = kHourNs,
                              .take_over_ns = kHourNs,
-                             .reunion_ns = kHourNs};
+                             .recovery_ns = kHourNs};
   test::TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   LeapingClock clock_;
