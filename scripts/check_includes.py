@@ -3,7 +3,7 @@
 """Includes go one way: engine -> vhost -> virtio -> (scsi, observe) -> block -> reactor -> base.
 
 Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
-counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
+counters' format and reader alone; perf knows base alone. Some folders have rooms with an order of their own (ROOMS). Libraries that belong to one layer are kept there too. Prints
 every include that breaks this."""
 
 import os
@@ -31,6 +31,25 @@ MAY_INCLUDE = {
     "ctl": ["stats", "base", "observe-reader", "public-proto"],
     "perf": ["base"],
 }
+
+# Rooms of a folder: room -> the rooms of the same folder that it may include, itself aside. A room is a folder, or, until its files are
+# in one, the names in NAMES_OF_ROOM. Rooms that are not a key here are not checked.
+ROOMS = {
+    "control": {
+        "reconcile": ["link", "observe", "state", "model"],
+    },
+}
+NAMES_OF_ROOM = {
+    "control": {
+        "daemon": ["daemon"],
+        "link": ["engine_link", "seqpacket", "translate"],
+        "observe": ["counters", "slow_watch", "metrics", "metrics_server"],
+        "state": ["host_state", "memory_keeper", "watch_hub"],
+        "model": ["model", "intent", "names", "page", "reasons", "refusals"],
+    },
+}
+# Room -> the rooms of its folder that may include it; of other folders none may.
+ROOM_ONLY_FOR = {("control", "reconcile"): ["daemon"]}
 
 # Prefix of an include -> the folders that may use it.
 ONLY_IN = {
@@ -70,6 +89,34 @@ def layer_of_include(include):
     return head if head in MAY_INCLUDE else None
 
 
+def room_of(path):
+    """Folder and room of an include, or of a file below src; no room: it lies in none of them."""
+    parts = path.split("/")
+    if len(parts) > 2:
+        return parts[0], parts[1]
+    name = parts[-1].split(".")[0]
+    for room, names in NAMES_OF_ROOM.get(parts[0], {}).items():
+        if name in names:
+            return parts[0], room
+    return parts[0], None
+
+
+def room_problem(path, include):
+    """What is wrong between rooms; empty when nothing is."""
+    parts = path.split(os.sep)
+    folder, room = room_of("/".join(parts[1:]))
+    target_folder, target = room_of(include)
+    if folder == target_folder and room == target:
+        return ""
+    only = ROOM_ONLY_FOR.get((target_folder, target))
+    if only is not None and (folder != target_folder or room not in only):
+        return f"only {', '.join(only)} may include {target_folder}/{target} ({include})"
+    allowed = ROOMS.get(folder, {}).get(room)
+    if allowed is not None and folder == target_folder and target not in allowed:
+        return f"{folder}/{room} must not include {target_folder}/{target or '...'} ({include})"
+    return ""
+
+
 def problems_of(path):
     layer = layer_of_file(path)
     if layer not in MAY_INCLUDE:
@@ -84,6 +131,8 @@ def problems_of(path):
             target = layer_of_include(include)
             if target and target != layer and target not in MAY_INCLUDE[layer]:
                 yield number, f"{layer} must not include {target} ({include})"
+            if target and (problem := room_problem(path, include)):
+                yield number, problem
             if match[1] == '"' and (target is None or "/" not in include):
                 yield number, f'"{include}" is not "folder/file.h" of ours; use <> for what is not'
             for prefix, layers in ONLY_IN.items():
