@@ -62,7 +62,7 @@ struct GroupReport {
   bool operator==(const GroupReport&) const = default;
 };
 
-// The same of a cluster.
+// What the reconciler knows of a cluster in one engine.
 struct ClusterReport {
   uint64_t spec_revision = 0;
   std::string message = {};

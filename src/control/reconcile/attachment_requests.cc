@@ -12,7 +12,7 @@
 namespace cleat::control {
 namespace {
 
-// One that knows nothing of migrations would take the disk from the host whose guest has it.
+// An engine that knows nothing of migrations would take the disk from the host whose guest has it.
 std::string TooOldForIncoming(const EngineInfo& engine) {
   return fmt::format(
       "{} (version {}, protocol {}) can't attach the disk of a VM that migrates here, which takes protocol "
@@ -56,7 +56,7 @@ void AttachmentRequests::Attach(EngineView& engine, const std::string& controlle
 void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, const AttachmentKey& key,
                                     const engine::v1::Attachment& attachment) {
   engine::v1::AttachmentStatus& actual = view.attachments[key.target];
-  // Usually an event told its state already. An incoming one may have more to tell by now.
+  // Usually an event has told the attachment's state already. An incoming attachment may be further by now.
   if (StandsBy(view)) {
     actual.set_state(engine::v1::ATTACHMENT_STATE_STANDBY);
   } else if (!IsOpen(actual.state()) || actual.attachment().revision() != attachment.revision()) {
@@ -68,7 +68,7 @@ void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, co
   view.unproven.erase(key.target);
   context_.state.ReportAttachment(engine.info.id, key, ReportOf(actual));
   spdlog::info("{} is open", Describe(attachment));
-  // It may have grown meanwhile, and have other limits.
+  // The disk may have grown meanwhile, and have other limits.
   const std::string disk = *ParseDiskName(attachment.disk().name());
   reconcile_.DiskSize(disk);
   reconcile_.DiskLimits(disk);

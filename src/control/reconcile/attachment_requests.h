@@ -27,7 +27,7 @@ class AttachmentRequests {
 
   void Attach(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
   void Detach(EngineView& engine, const std::string& controller, uint32_t target);
-  // Before the disk is attached there.
+  // An engine needs the memory of a disk before it can attach the disk.
   void KeepMemory(EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
 
  private:

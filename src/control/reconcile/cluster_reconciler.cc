@@ -19,7 +19,7 @@ uint64_t RevisionKnown(const EngineView& engine, const std::string& cluster) {
   return known == engine.clusters.end() ? 0 : known->second;
 }
 
-// The attachment needs the cluster, and neither is there nor asked for.
+// The attachment needs the cluster, is not there, and was not asked for.
 bool WaitsFor(const AttachmentIntent& attachment, const std::string& cluster, const ControllerView& view) {
   const uint32_t target = attachment.row.spec.target();
   return attachment.disk.spec.rbd().cluster() == ClusterName(cluster) && !attachment.row.deleting &&

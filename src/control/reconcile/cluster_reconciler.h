@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters: an engine knows those of whose disks it has, or is to have, with the present spec. A cluster comes before its
-// first disk and goes when it is deleted, by when it has no disk any more.
+// Clusters: an engine knows the clusters whose disks are attached there, or are to be, with their present spec. A cluster is put before
+// its first disk, and dropped when it was deleted, which takes that no disk of it is left.
 //
-//   wanted or there, not there or older   PutCluster
-//   there, deleted                        DropCluster
+//   the engine needs it and has none, or has an older spec   PutCluster
+//   the engine has it, and it was deleted                    DropCluster
 //
 // The reconciler owns it. On the link's thread.
 #pragma once
@@ -21,7 +21,7 @@
 namespace cleat::control {
 
 enum class ClusterStep : uint8_t { kNothing, kDrop, kPut, kReport };
-// What to do about a cluster in an engine. `used`: a disk of it is attached there, or is to be. Without a row it was deleted.
+// Decides what to do about a cluster in an engine. `used`: a disk of the cluster is attached there, or is to be. No row: it was deleted.
 ClusterStep PlanCluster(const EngineView& engine, const std::string& cluster,
                         const std::optional<ClusterRow>& row, bool used, uint64_t now_ns);
 
@@ -40,7 +40,7 @@ class ClusterReconciler {
   void Ask(EngineView& engine, const std::string& cluster, engine::v1::Envelope envelope,
            std::function<void(EngineView&)> done);
   void OnFailed(EngineView& engine, const std::string& cluster, const EngineRequests::Outcome& outcome);
-  // The disks that can't be attached without the cluster.
+  // Fails the attachments that wait for the cluster.
   void FailWaiting(EngineView& engine, const std::string& cluster, const Status& why);
 
   const ReconcileContext& context_;

@@ -16,14 +16,14 @@ namespace cleat::control {
 
 class ConnectedEngines {
  public:
-  // An engine has said hello: it lives.
+  // Notes an engine that has said hello, and so is alive.
   EngineView& Add(const EngineInfo& info);
-  // Its connection has ended; nothing when it was not known.
+  // Takes out the engine whose connection has ended; nothing when it had not said hello.
   std::optional<EngineView> Remove(PeerId peer);
 
   EngineView* Find(PeerId peer);
   const EngineView* Find(PeerId peer) const;
-  EngineView& Get(PeerId peer);  // it is connected
+  EngineView& Get(PeerId peer);  // the engine must be connected
   EngineView* FindByName(const std::string& engine);
   const EngineView* FindByName(const std::string& engine) const;
   std::map<PeerId, EngineView>& all() { return engines_; }
@@ -33,8 +33,8 @@ class ConnectedEngines {
   bool IsElsewhere(const EngineView& engine, const std::string& controller,
                    std::optional<uint32_t> target) const;
 
-  // The process of an engine that is not connected has ended. False, and nothing is noted: that process is not the one that was
-  // connected last, so its successor may serve.
+  // Notes that the process of an engine that is not connected has ended. False, and nothing is noted, when another process of that name
+  // was connected later: that one may serve.
   bool NoteDeath(const std::string& engine, uint64_t incarnation);
   bool IsDead(const std::string& engine) const { return dead_.contains(engine); }
   const std::set<std::string>& dead() const { return dead_; }  // names of those that have not come back

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all reconcilers are constructed with. The reconciler owns it, and everything in it outlives them. On the link's thread.
+// The objects that all reconcilers are constructed with. The reconciler owns it, and everything in it outlives them. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ReconcileContext {
   ConnectedEngines& engines;
   EngineRequests& requests;
   RetryQueue& retries;
-  // As of the last OnTimer. Deadlines of answers are compared with it, pauses with the clock.
+  // As the last OnTimer said. Deadlines of answers are compared with this time, pauses with the clock.
   uint64_t read_until_ns = 0;
 
   uint64_t now_ns() const { return clock.NowNs(); }

@@ -21,14 +21,14 @@ Wanted WantedOf(const ControllerIntent& intent, const EngineView& engine, const 
   wanted.ours = intent.exists && intent.row.engine == engine.info.id;
   wanted.standby = intent.exists && !wanted.ours && intent.prepared_on.contains(engine.info.id);
   wanted.any = (wanted.ours || wanted.standby) && !intent.row.deleting;
-  // One that stands by and is to be served is taken; one that is served and is to stand by comes from elsewhere.
+  // A controller that stands by and is to be served is taken; one that is served and is to stand by must be made anew.
   const bool fits = wanted.standby ? StandsBy(view) : !(StandsBy(view) && view.take_given_up);
   wanted.right =
       wanted.any && fits && view.actual && view.actual->controller().revision() == intent.row.revision;
   return wanted;
 }
 
-// Not when it is on its way out, nor the one that had the name before: that has another slot.
+// False for a group that is being dropped, and for an earlier one of the same name, which has another slot.
 bool HasGroup(const EngineView& engine, const ControllerIntent& intent) {
   const std::string group = *ParseGroupName(intent.row.spec.group());
   const auto known = engine.groups.find(group);
@@ -90,7 +90,7 @@ void PlanReplacement(const ControllerIntent& intent, const EngineView& engine, c
                    .standby = wanted.standby});
 }
 
-// False: not yet, since something is on its way first.
+// Returns false when the disk has to wait for a request about it that is on its way.
 bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
                 std::vector<Step>& steps) {
   const DiskId disk{intent.disk.id};
@@ -106,7 +106,7 @@ bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const 
   return true;
 }
 
-// Returns whether no disk is still to come.
+// Returns whether no disk is still to come, lost ones aside.
 bool PlanAttaches(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view,
                   const MemoryKeeper& memory, uint64_t now_ns, std::vector<Step>& steps) {
   bool later = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decision what to do next about a controller in one engine: a pure function of what should be, what is, and the time.
-// ControllerReconciler does it.
+// ControllerReconciler executes the decision.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace cleat::control {
 
-// The next thing to do about a controller. What only concerns cleatd's own books (kForget...) is done at
-// once, the rest is a request to the engine.
+// The next thing to do about a controller. Steps that concern only what cleatd stores (kForget...) are done at
+// once, the others are requests to the engine.
 struct Step {
   enum class Kind : uint8_t {
     kForgetAttachment,  // intent
@@ -38,7 +38,7 @@ struct Step {
 // Everything that can be done now, in the order in which it must be done: take away what should not be,
 // forget what is gone, then put what is missing. Steps that wait for a back-off are left out.
 //
-// The engine's thing is the right one when it has the intent's revision, and it has not failed.
+// What the engine has is right when it has the intent's revision and has not failed.
 std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& engine,
                             const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns);
 

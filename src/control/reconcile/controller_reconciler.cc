@@ -14,7 +14,7 @@
 
 namespace cleat::control {
 
-// ---- Looking at one ----
+// ---- Reconciling a controller in one engine ----
 
 void ControllerReconciler::ReconcileOn(EngineView& engine, const std::string& controller) {
   if (engine.foreign || parts_.moves.Holds(engine, controller)) return;
@@ -57,7 +57,7 @@ void ControllerReconciler::ReconcileStandbys() {
   for (const std::string& controller : waiting) reconcile_.Controller(controller);
 }
 
-// ---- What engines say ----
+// ---- Status events ----
 
 void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::ControllerStatus& status) {
   const auto id = ParseControllerName(status.controller().name());
@@ -65,7 +65,7 @@ void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::Contro
   ControllerView& view = engine.controllers[*id];
   view.actual = status;
   engine.recount = true;
-  // On its way, it is as it was: nobody is to worry about some milliseconds.
+  // During a move the status stays as it was: a pause of some milliseconds is not to be seen.
   if (!parts_.moves.Has(*id))
     context_.state.ReportController(engine.info.id, *id, StatusOf(engine, *id, view));
   reconcile_.Controller(*id);
@@ -78,8 +78,7 @@ void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::Attach
   const uint32_t target = status.attachment().target();
   const bool busy = view.targets.IsBusy(target);
   const bool failed = status.state() == engine::v1::ATTACHMENT_STATE_FAILED;
-  // What an Attach comes to stands in its reply; between two attempts the failure of the last one is worth
-  // more.
+  // The result of an Attach is in its reply; between two attempts the last failure says more than this event.
   const bool retrying = busy && view.targets.Failures(target) != 0;
   view.attachments[target] = status;
   if (!busy && failed) context_.requests.Fail(view.targets, target, ControllerId{*id});
@@ -224,7 +223,7 @@ void ControllerReconciler::AskPut(EngineView& engine, const std::string& control
 void ControllerReconciler::OnPut(EngineView& engine, ControllerView& view, const ControllerRow& row,
                                  bool standby) {
   view.request.Done();
-  // Usually an event told its state already.
+  // Usually an event has told the controller's state already.
   if (!view.actual) {
     view.actual.emplace().set_state(standby ? engine::v1::CONTROLLER_STATE_STANDBY
                                             : engine::v1::CONTROLLER_STATE_IDLE);
@@ -242,7 +241,7 @@ void ControllerReconciler::AskServe(EngineView& engine, const std::string& contr
         const Status status = FromEngine(reply);
         if (!status.ok()) return parts_.requests.FailController(answered, view, controller, "served", status);
         view.request.Done();
-        // Usually an event told its state already.
+        // Usually an event has told the controller's state already.
         if (view.actual && view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE)
           view.actual->set_state(engine::v1::CONTROLLER_STATE_CONNECTING);
       });

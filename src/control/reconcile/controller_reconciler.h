@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Controllers and their disks: looks at one in one engine (PlanSteps), and asks for what is missing or too many. The reconciler owns it. On
-// the link's thread.
+// Controllers and their disks: compares what an engine should have of a controller with what it has (PlanSteps), and asks for the
+// difference. The reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +34,13 @@ class ControllerReconciler {
   ControllerReconciler(const ReconcileContext& context, const Parts& parts, Reconcile& reconcile)
       : context_(context), parts_(parts), reconcile_(reconcile) {}
 
-  // Its move is looked at by the caller.
+  // The caller reconciles the controller's move afterwards.
   void ReconcileOn(EngineView& engine, const std::string& controller);
-  // A controller may stand by with its own engine after a move was given up. It waits as long as another engine may serve it
-  // (UpgradeRecovery::MayBeElsewhere): that engine's death is what ends the wait.
+  // A controller may stand by with its own engine after a move was given up. Such a controller waits as long as another engine may serve
+  // it (UpgradeRecovery::MayBeElsewhere), and that engine's death ends the wait.
   void ReconcileStandbys();
 
-  // What the engine says of itself.
+  // Status events of the engine.
   void OnStatus(EngineView& engine, const engine::v1::ControllerStatus& status);
   void OnStatus(EngineView& engine, const engine::v1::AttachmentStatus& status);
   void OnGone(EngineView& engine, const std::string& name);
@@ -48,7 +48,7 @@ class ControllerReconciler {
 
  private:
   void RecordNextDisk(const EngineView& engine, const std::string& controller, ControllerIntent& intent);
-  // False: the rest of the steps must wait for this one.
+  // Returns false when the rest of the steps must wait for this one.
   bool Execute(EngineView& engine, const std::string& controller, ControllerView& view,
                const ControllerIntent& intent, const Step& step);
   void ForgetAttachment(const EngineView& engine, ControllerView& view, const std::string& controller,

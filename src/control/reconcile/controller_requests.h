@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests about a controller or one of its targets, one of each kind at a time, and what a failure of one leaves: a back-off, and the
-// reason in the status. The reconciler owns it. On the link's thread.
+// Requests about a controller or about one of its targets, one at a time for each. A failure leaves a back-off, and its reason in the
+// status. The reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class ControllerRequests {
   // `done` is called with the answer, and then the controller is reconciled.
   void Ask(EngineView& engine, const std::string& controller, Request request, Done done);
 
-  // "CONTROLLER can't be WHAT".
+  // `what` completes "CONTROLLER can't be ...".
   void FailController(EngineView& engine, ControllerView& view, const std::string& controller,
                       const std::string& what, const Status& why);
   void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How reconcilers ask engines: an answer finds the view of the engine that gave it, and what failed is in the queue to be reconciled
-// again. The reconciler owns it. On the link's thread.
+// Requests to engines: an answer is given the view of the engine it came from, and what failed is queued to be reconciled again. The
+// reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class EngineRequests {
     Status status;
     double retry_s = 0;  // of a failure: in how many seconds it is tried again
   };
-  // About a resource, to which no such request is on its way.
+  // Asks about a resource about which no such request is on its way.
   template <typename Id>
   void AskOnce(EngineView& engine, PendingRequests<Id> EngineView::*requests, const Id& id,
                engine::v1::Envelope envelope, std::function<void(EngineView&, const Outcome&)> done) {
@@ -62,7 +62,7 @@ class EngineRequests {
     const uint64_t now_ns = clock_.NowNs();
     return Enqueue(now_ns, requests.Fail(id, now_ns, limits_), std::move(resource));
   }
-  // When the store can't be written: it may be later. Nothing is done when the status is OK.
+  // A write to the store that failed may succeed later: `resource` is reconciled again then. Does nothing when the status is OK.
   void RetryLater(const Status& status, ResourceId resource);
 
  private:

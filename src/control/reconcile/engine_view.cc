@@ -9,7 +9,7 @@
 namespace cleat::control {
 namespace {
 
-// Whether one of these controllers has the disk open now, as one of which that is so.
+// Whether one of these controllers has the disk open, and the disk as the engine knows it satisfies the predicate.
 template <typename Predicate>
 bool AnyOpen(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
              Predicate is_so) {

@@ -32,14 +32,14 @@ struct ControllerView {
 
 struct EngineView {
   EngineInfo info;
-  // Set when the engine holds things that this store can't have made: they are left alone, nothing is asked.
+  // Set when the engine holds things that this store can't have made: they are left alone, and the engine is asked for nothing.
   bool foreign = false;
   std::map<std::string, ControllerView> controllers;
   std::map<std::string, uint64_t> memories;  // disks whose memory it holds, and the size that it knows
   PendingRequests<DiskId> memory_requests;
   PendingRequests<DiskId> resize_requests;
   PendingRequests<DiskId> limit_requests;
-  // What it has of groups, by id; and whether it has the memory in which they count, in this connection.
+  // Groups that the engine has, by id; and whether it was given, in this connection, the memory in which they count.
   std::map<std::string, engine::v1::Group> groups;
   PendingRequests<GroupId> group_requests;
   bool has_group_memory = false;
@@ -58,19 +58,19 @@ struct EngineView {
   const ControllerView* FindController(const std::string& controller) const;
 };
 
-// The id of the group of the controller that is there; empty: none of either.
+// The id of the group of the controller, as the engine has it; empty when there is no controller or no group.
 std::string GroupOf(const ControllerView& view);
-// Owns nothing and connects to nobody, until it is taken.
+// Whether the controller owns nothing and connects to nobody until it is taken.
 bool StandsBy(const ControllerView& view);
-// Owns its disks, and its guest may be there.
+// Whether the controller owns its disks, and its guest may be there.
 bool Serves(const ControllerView& view);
-// A SCSI controller that the engine doesn't serve yet, and none of whose disks is being asked for or has to wait for its
-// last owner's writes: a guest that goes on after an engine's restart would see those as gone that are still to come.
+// Whether this is a SCSI controller that the engine doesn't serve yet, none of whose disks is being asked for or has to wait for its
+// last owner's writes. A guest that goes on after an engine's restart would take disks that are still to come for gone.
 bool IsHeldBack(const ControllerView& view);
 
 // The attachment of that target that is not being detached; null when there is none.
 const AttachmentIntent* FindLive(const ControllerIntent& intent, uint32_t target);
-// A disk that will not come back by itself holds up nobody.
+// Whether the disk will not come back by itself: it holds up no controller.
 bool IsLost(const AttachmentIntent& intent);
 
 // Whether `there` stands by with every disk that it needs to take over from `here`. A disk that `here` has not open is not
@@ -78,7 +78,7 @@ bool IsLost(const AttachmentIntent& intent);
 bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, const ControllerView& there);
 // Whether the engine is being told the size of a disk of the controller.
 bool IsResizing(const ControllerIntent& intent, const EngineView& engine);
-// Whether nothing is being done, or to be done, about the controller where it is served.
+// Whether nothing is being done, or is to be done, about the controller in the engine that serves it.
 bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
 
 // Whether the engine knows a smaller size of the disk than this: behind a guest, or of memory that it holds.
@@ -91,8 +91,8 @@ bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& co
 // Whether a controller of that group is there.
 bool HasControllersOf(const EngineView& engine, const std::string& group);
 
-// The disk that is to be stored as the controller's last one; not known: none is. An engine of before identities gives its guest
-// whichever is attached.
+// The disk that is to be stored as the controller's last one; an unknown identity when none is. An engine from before identities gives
+// its guest whichever disk is attached.
 DiskIdentity NextDiskOf(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
 
 }  // namespace cleat::control

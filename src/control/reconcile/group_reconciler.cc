@@ -20,7 +20,7 @@ uint64_t LimitsKnown(const EngineView& engine, const std::string& group) {
   return known == engine.groups.end() ? 0 : known->second.limits().revision();
 }
 
-// Another group has the slot in that engine, and is to go first.
+// Whether another group has the slot in that engine, and has to be dropped first.
 bool IsSlotTaken(const EngineView& engine, const GroupRow& row) {
   return std::any_of(engine.groups.begin(), engine.groups.end(), [&](const auto& other) {
     return other.first != row.id && other.second.slot() == row.slot;
@@ -96,7 +96,7 @@ void GroupReconciler::OnMemoryShared(EngineView& engine, const Status& status) {
     engine.has_group_memory = true;
     return ReconcileAllOn(engine);
   }
-  // Any group of the engine: all of them wait.
+  // The retry is for any group of the engine, since all of them wait.
   const auto groups = context_.state.GroupsOn(engine.info.id);
   const std::string group = !groups.empty()         ? groups.front()
                             : engine.groups.empty() ? std::string()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups: an engine has those that a controller of it is in, with the present limits. A group comes before its first
-// controller and goes after the last one.
+// Groups: an engine has the groups of its controllers, with their present limits. A group is put before its first controller and dropped
+// after the last one.
 //
-//   no memory given in this connection     ShareGroups, once there is any group
-//   wanted, not there or with old limits   PutGroup, unless its slot is another's that is to go first
-//   there, not wanted, no controller left  DropGroup
+//   the engine was not given the memory in this connection   ShareGroups, once there is any group
+//   the engine needs it and has none, or old limits          PutGroup, unless another group still has the slot
+//   the engine needs it no more, and no controller is left   DropGroup
 //
-// The memory in which groups count is made anew by each cleatd: a group's count of what it has used starts again then, which gives it
-// nothing, for nothing is saved up at the start. The reconciler owns this one. On the link's thread.
+// Each cleatd makes the memory in which groups count anew. A group's count of what it has used starts again then, which gives it nothing,
+// for a count starts with nothing saved up. The reconciler owns the GroupReconciler. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 namespace cleat::control {
 
 enum class GroupStep : uint8_t { kNothing, kShareMemory, kDrop, kPut, kReport };
-// What to do about a group in an engine. Without a row, the engine is not to have it.
+// Decides what to do about a group in an engine. Without a row, the engine is not to have the group.
 GroupStep PlanGroup(const EngineView& engine, const std::string& group, const std::optional<GroupRow>& row,
                     uint64_t now_ns);
 

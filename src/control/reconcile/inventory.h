@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine tells at its hello: pure functions of that message.
+// The inventory, in which an engine tells at its hello what it has: pure functions of that message.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace cleat::control {
 
-// Revisions rise for ever, over restarts too: one that was not handed out yet comes from another store.
-// Tearing down what another store's owner put there would take running guests' disks away.
+// Whether the engine has something from another store. Revisions rise for ever, over restarts too, so that one that was not handed out yet
+// is such a thing. Tearing down what another store's owner put there would take running guests' disks away.
 bool IsForeign(const engine::v1::Inventory& inventory, uint64_t newest_revision);
 
 HeldByEngine HeldIn(const engine::v1::Inventory& inventory);
 
-// What has a name that can't be one of ours is left out.
+// Things whose names can't be resource names are left out.
 void FillView(const engine::v1::Inventory& inventory, EngineView& engine);
 
 }  // namespace cleat::control

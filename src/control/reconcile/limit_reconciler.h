@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disks with other limits: each engine that has one attached with older limits is told. Looked at whenever a disk, an
-// attachment or an engine changes; one request at a time for an engine and a disk. Nothing is detached for it, and nothing
-// asked twice: what an engine knows stands in its inventory and its events. The reconciler owns it. On the link's thread.
+// Limits of disks: each engine that has a disk attached with older limits is told the present ones. Reconciled whenever a disk, an
+// attachment or an engine changes; one request at a time for an engine and a disk. No disk is detached for new limits, and no engine is
+// told twice: its inventory and its events say what it knows. The reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace cleat::control {
 
-// Whether the engine is to be told the disk's limits now. `controllers` are those that have the disk.
+// Decides whether the engine is told the disk's limits now. `controllers` are those that have the disk.
 bool PlanLimits(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row,
                 const DiskIdentity& identity, uint64_t now_ns);
 

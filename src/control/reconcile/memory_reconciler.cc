@@ -23,7 +23,8 @@ MemoryPlan PlanMemory(const EngineView& engine, const std::string& disk, const s
   const bool unknown = held && wanted && !row->reached_engine && restored;
   MemoryPlan plan{.record = row && !unknown};
   if (!held || !engine.memory_requests.Ready(DiskId{disk}, now_ns)) return plan;
-  // Of a restored store that does not know that the disk has content, or of a disk that is made known again: that is the engine's.
+  // The engine's memory is the content of a disk that cleatd does not have, and of one of which a restored store does not know that it
+  // has content.
   if (wanted && (unknown || !here)) {
     plan.step = Step::kFetch;
   } else if (UnclaimedHolderOf(engine, disk) == nullptr) {
@@ -40,7 +41,7 @@ void MemoryReconciler::ReconcileDisk(const std::string& disk) {
   const std::optional<DiskRow> row = context_.state.MemoryDisk(disk);
   for (auto& [peer, engine] : context_.engines.all()) ReconcileOn(engine, disk, row);
   if (row && memory_.Has(disk)) ForgetDead(disk);
-  // What was recorded may have changed it.
+  // Recording who holds the memory may have changed the row.
   if (const std::optional<DiskRow> recorded = context_.state.MemoryDisk(disk)) Report(*recorded);
 }
 
@@ -78,8 +79,8 @@ void MemoryReconciler::ForgetDead(const std::string& disk) {
     context_.requests.RetryLater(context_.state.RecordKept(disk, engine, false), DiskId{disk});
 }
 
-// Held by an engine from which its controllers have gone, while cleatd and the engine that has them hold it too: deleting
-// the disk is not to wait for an engine that may never come back.
+// Whether the engine holds memory of a disk whose controllers have gone to another engine, while cleatd and that engine hold it too.
+// Deleting the disk is not to wait for an engine that may never come back.
 bool MemoryReconciler::IsSpare(const EngineView& engine, const std::string& disk) {
   HostState& state = context_.state;
   if (state.IsDiskFor(disk, engine.info.id)) return false;

@@ -39,8 +39,8 @@ struct MemoryPlan {
   bool record = false;  // first: whether the engine holds it
   Step step = Step::kNothing;
 };
-// What to do about a disk's memory in an engine. Without a row the disk is gone; `identity` is the row's. `here`: cleatd has the memory.
-// `restored`: the store was, so that it may not know that the disk has content.
+// Decides what to do about a disk's memory in an engine. Without a row the disk is gone; `identity` is the row's. `here`: cleatd has the
+// memory. `restored`: the store was restored, so that it may not know that the disk has content.
 MemoryPlan PlanMemory(const EngineView& engine, const std::string& disk, const std::optional<DiskRow>& row,
                       const DiskIdentity& identity, bool here, bool restored, uint64_t now_ns);
 
@@ -50,10 +50,10 @@ class MemoryReconciler {
                    Reconcile& reconcile)
       : context_(context), memory_(memory), upgrades_(upgrades), reconcile_(reconcile) {}
 
-  // Who holds it is written down, and that takes milliseconds in which a guest between two engines would wait as well: while one does,
-  // the disk is put off.
+  // The store is written here, which takes milliseconds. A guest between two engines would wait for that as well, so that the disk is put
+  // off while there is such a guest.
   void ReconcileDisk(const std::string& disk);
-  // The disks that were put off. Moves are limited in time, and so is that.
+  // Reconciles the disks that were put off. They do not wait for ever, since moves are limited in time.
   void ReconcilePutOff();
 
  private:

@@ -26,7 +26,7 @@ MoveStep Stays(std::string why) {
   return Because(Kind::kEnd, std::move(why));
 }
 
-// It is not to be moved any more.
+// The end of a move that nobody wants any more.
 MoveStep NotWanted() {
   return {.kind = Kind::kEnd, .why = {ErrorCode::kNotFound, "it is gone, or elsewhere"}};
 }
@@ -156,7 +156,7 @@ MoveStep PlanCommitting(const Move& move, const MoveSides& sides) {
 
 MoveStep PlanTakingBack(const Move& move, const MoveSides& sides) {
   const bool asked = sides.from != nullptr && move.asked == sides.from->info.peer;
-  // Its answer came late, and nobody else was asked.
+  // The answer of `to` came late, and nobody else was asked.
   if (!asked && sides.to != nullptr && Serves(ViewOf(*sides.to, move.controller)))
     return {.kind = Kind::kCommit};
   if (sides.from == nullptr) {
@@ -167,7 +167,7 @@ MoveStep PlanTakingBack(const Move& move, const MoveSides& sides) {
   const ControllerView& here = ViewOf(*sides.from, move.controller);
   if (here.request.busy()) return {};
   if (StandsBy(here)) return {.kind = Kind::kAskTakeBack};
-  // It serves, or was started anew and gets everything as an ordinary step.
+  // Otherwise `from` serves, or was started anew and gets everything by ordinary steps.
   if (!Serves(here) && MayStillServe(move, sides)) return Because(Kind::kWaitOrReport, move.why);
   return Stays(move.why);
 }

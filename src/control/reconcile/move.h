@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller on its way from one engine to another: what is known of it, and the decision what to do next, a pure function of that, of
-// what both engines have, and of time. MoveCoordinator does it; docs/upgrade.md has the picture.
+// A controller on its way from one engine to another: what is known of the move, and the decision what to do next, a pure function of
+// that, of what both engines have, and of time. MoveCoordinator executes it; docs/upgrade.md has the picture.
 //
 //   PREPARING -> PREPARED -> SETTLING -> YIELDING -> TAKING -> COMMITTING -> (the other engine's)
 //       |            |           |           |          |
@@ -8,10 +8,11 @@
 //       |   it stays: nothing was touched    |
 //       +- its engine has died: TAKING without its help
 //
-// Nothing is taken from an engine that may serve: it has yielded, or its process has ended. A connection's end proves nothing. One that was
-// asked to take may serve until it has said no, died or come back without it (MayStillServe); only an engine that has yielded and still has
-// everything open is asked to take the controller back before that, when the time is over: then the disks' locks decide. What both let go
-// is taken by somebody: by the engine it was meant for, by the one that had it, or, after a restart of cleatd, by the one that its row names.
+// Nothing is taken from an engine that may serve: it has yielded, or its process has ended. A connection's end proves nothing. An
+// engine that was asked to take may serve until it has said no, died or come back without the controller (MayStillServe); only an
+// engine that has yielded and still has everything open is asked to take the controller back before that, when the time is over: then
+// the disks' locks decide. What both let go is taken by somebody: by the engine it was meant for, by the one that had it, or, after a
+// restart of cleatd, by the one that its row names.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +44,12 @@ struct Move {
   Phase phase = Phase::kPreparing;
   uint32_t drain_ms = 0;
   bool crash = false;     // `from` has died: there is nobody to yield, and no way back
-  bool reported = false;  // those who wait for it were told that it has failed
+  bool reported = false;  // MoveEvents heard that it has failed, though it may still end otherwise
   uint64_t deadline_ns = 0;
   uint64_t wake_ns = 0;  // when it is looked at for the deadline; 0: it isn't
   PeerId asked = 0;      // in this phase; the answer comes from that connection or never
-  // `to`, which may have it since, until it has said no, died or come back without it.
+  // The connection of `to` over which it was asked to take: it may serve since. 0: it was not asked, or has said no, died or come back
+  // without the controller.
   PeerId asked_to_take = 0;
   uint64_t pause_from_ns = 0;
   uint64_t pause_ns = 0;
@@ -86,9 +88,9 @@ struct MoveStep {
   bool to_has_not = false;  // `to`, which was asked to take it, is known not to have it
 };
 
-// Whether a request has the controller's guest wait.
+// Whether the controller's guest waits for an answer of an engine.
 bool IsGuestWaiting(const Move& move);
-// Whether `to` was asked to take it and may serve it since.
+// Whether `to` was asked to take the controller and may serve it since.
 bool MayStillServe(const Move& move, const MoveSides& sides);
 
 struct MoveTimes {
@@ -100,7 +102,8 @@ struct MoveTimes {
 // `excluded`: the controller's paths that `to` does not take for listed, for people.
 MoveStep PlanPreparing(const Move& move, const MoveSides& sides, const ControllerIntent& intent,
                        const std::string& excluded, const MoveTimes& times);
-// As long as `to` was not asked. `from` has died: `to` takes it as soon as it has everything, and again when it can't.
+// For a move from an engine that has died, until `to` is asked: `to` takes the controller as soon as it has everything, and is asked again
+// when it can't.
 MoveStep PlanTakeOver(const Move& move, const MoveSides& sides, const ControllerIntent& intent,
                       const MoveTimes& times);
 MoveStep PlanYielding(const Move& move, const MoveSides& sides);

@@ -26,7 +26,7 @@ void MarkStandby(ControllerView& view) {
        engine::v1::ATTACHMENT_STATE_STANDBY);
 }
 
-// Usually events have told already, and more of it.
+// Usually events have told this already, and more.
 void MarkTaken(ControllerView& view) {
   const bool stood_by = StandsBy(view);
   Mark(view, stood_by ? engine::v1::CONTROLLER_STATE_CONNECTING : view.actual->state(),
@@ -83,7 +83,7 @@ bool MoveCoordinator::MayServe(const std::string& controller) {
   return may_serve;
 }
 
-// ---- Beginning, and looking at a move ----
+// ---- Beginning and reconciling a move ----
 
 void MoveCoordinator::Begin(const std::string& controller, const std::string& from, const std::string& to,
                             uint32_t drain_ms) {
@@ -231,7 +231,7 @@ void MoveCoordinator::Yield(Move& move) {
   WakeFor(move);
 }
 
-// Without its move - that was given up - it is taken again as an ordinary step.
+// A controller whose move was given up meanwhile is taken again as an ordinary step.
 void MoveCoordinator::OnYielded(EngineView& from, const std::string& controller,
                                 const engine::v1::Reply& reply) {
   const auto found = moves_.find(controller);
@@ -292,7 +292,7 @@ void MoveCoordinator::OnTaken(EngineView& engine, const std::string& controller,
   }
   Move& move = found->second;
   if (!status.ok() && move.asked_to_take == engine.info.peer) move.asked_to_take = 0;
-  if (move.asked != engine.info.peer) return;  // late: what it has is seen in its view
+  if (move.asked != engine.info.peer) return;  // late: the view says what the engine has
   const std::string failure = status.ok() ? std::string() : status.error().message;
   if (move.phase == Move::Phase::kTaking) {
     if (status.ok()) return Commit(move);
@@ -312,7 +312,7 @@ void MoveCoordinator::Commit(Move& move) {
   Execute(move, Plan(move));
 }
 
-// Those that a death left behind are committed together, by whoever hears OnTakenOver.
+// Moves from a dead engine don't come here: TakeOverCoordinator stores them together.
 void MoveCoordinator::StoreCommit(Move& move) {
   const std::string controller = move.controller;
   const Status status = context_.state.MoveControllers({{.controller = controller, .engine = move.to}});
@@ -340,7 +340,7 @@ void MoveCoordinator::AskTakeBack(Move& move) {
 
 // ---- Limits and the end ----
 
-// Those who wait for the move go on without it. It itself can only end with an answer, or with that engine.
+// An upgrade goes on without a move that is late. The move itself can only end with an answer, or with that engine.
 void MoveCoordinator::ReportIfLate(Move& move, const Error& why) {
   if (move.reported) return;
   if (context_.read_until_ns < move.deadline_ns) return WakeFor(move);

@@ -18,14 +18,14 @@
 
 namespace cleat::control {
 
-// Whoever wants controllers to be moved hears what becomes of that. A move may be gone when a call returns.
+// Told what becomes of moves. The move may be gone when a call returns.
 class MoveEvents {
  public:
   virtual ~MoveEvents() = default;
   virtual void OnPrepared(const std::string& controller) = 0;
-  // OK, or why it stays. NOT_FOUND: nobody wants it to be moved any more.
+  // `status`: OK, or why the controller stays. NOT_FOUND: nobody wants it to be moved any more.
   virtual void OnMoved(const std::string& controller, const Move& move, const Status& status) = 0;
-  // By the engine that had it standing by, from one that has died; or that one is lost as well.
+  // `taken`: the engine that had the controller standing by has it, or need not have it any more. Otherwise that engine is lost as well.
   virtual void OnTakenOver(const std::string& controller, const Move& move, bool taken) = 0;
 };
 
@@ -51,16 +51,16 @@ class MoveCoordinator {
 
   void Begin(const std::string& controller, const std::string& from, const std::string& to,
              uint32_t drain_ms);
-  // It is prepared, and it is its turn.
+  // The controller is prepared, and it is its turn to be moved.
   void Settle(const std::string& controller);
-  // `from` has died: the move goes on without it, or there is one from now on. It is looked at by the caller, later.
+  // `from` has died: the move goes on without it, or begins. The caller reconciles the move later.
   void TakeOver(const std::string& from, const Placement& standby);
-  void NoteTakenOver(const std::string& controller);  // waits for End
+  void NoteTakenOver(const std::string& controller);  // the move waits for End
   void End(const std::string& controller, const Status& status);
   void ReconcileMove(const std::string& controller);
   void ReconcileAll();
 
-  // Asks the engine, which has the controller standing by, to take it. A step of a move, or an ordinary one.
+  // Asks the engine, which has the controller standing by, to take it: a step of a move, or an ordinary step.
   void AskTake(EngineView& engine, const std::string& controller,
                const std::optional<engine::v1::HandOver>& hand_over = std::nullopt, UniqueFd counters = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one kind asks for when a change of it concerns another: that this is reconciled as well, at once. The reconciler implements it, so
-// that no kind includes another's header for that. On the link's thread.
+// How one kind has another reconciled, at once, when a change of the one concerns the other. The Reconciler implements this interface, so
+// that kinds do not include one another's headers. On the link's thread.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ class Reconcile {
  public:
   virtual ~Reconcile() = default;
 
-  // In every engine, and the controller's move, if it has one: time may be over for that, though no engine is connected.
+  // The controller in every engine, and its move, if it has one: the time of that may be over though no engine is connected.
   virtual void Controller(const std::string& controller) = 0;
-  // In that engine, and the controller's move.
+  // The controller in that engine, and its move.
   virtual void ControllerOn(EngineView& engine, const std::string& controller) = 0;
 
   virtual void Disk(const std::string& disk) = 0;  // the following three

@@ -72,11 +72,11 @@ void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventor
   if (engine.foreign) return OnForeignEngine(info);
   state_.ReportEnginePaths(info.id, info.path_lists);  // before anything can be moved there
   reporter_.ReportEngine(info, true, "");
-  // The engine may have read its list before the list was changed.
+  // The engine may have read its list of paths before that was changed.
   if (!state_.PathDifferenceOf(info.id).empty()) path_lists_.AskRead(engine);
   FillView(inventory, engine);
   reporter_.ReportInventory(engine, inventory);
-  // Before anything is asked: what they use stays with them.
+  // Before anything is asked of the engine: unclaimed controllers keep what they use.
   for (const auto& [controller, view] : engine.controllers)
     unclaimed_.LeaveAlone(engine, controller, state_.IntentOf(controller));
   state_.PlaceControllers();
@@ -84,7 +84,7 @@ void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventor
   groups_.ReconcileAllOn(engine);
   clusters_.ReconcileAllOn(engine);
   ReconcileControllersOf(engine);
-  // It may stand by for one that died while it was away.
+  // The engine may stand by for one that died while it was away.
   for (const std::string& dead : std::set<std::string>(engines_.dead())) take_overs_.Begin(dead);
 }
 
@@ -94,7 +94,7 @@ void Reconciler::OnForeignEngine(const EngineInfo& info) {
       "that it had "
       "before, or restart the engine when its disks are not needed any more";
   spdlog::error("{}: {}", EngineName(info.id), message);
-  // Not `connected`: nothing new is placed there.
+  // The status says not `connected`, so that nothing new is placed there.
   reporter_.ReportEngine(info, false, message);
 }
 
@@ -115,7 +115,7 @@ void Reconciler::ReconcileControllersOf(EngineView& engine) {
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
   for (std::string& controller : state_.ControllersFor(name)) controllers.insert(std::move(controller));
   for (std::string& controller : state_.InterruptedFor(name)) controllers.insert(std::move(controller));
-  // What it serves is its own from here on: only then may others be asked for the rest.
+  // First what this engine serves becomes its own; only then may others be asked for the rest.
   for (const std::string& controller : controllers) ControllerOn(engine, controller);
   recovery_.OnEngine(name);
   for (const std::string& controller : controllers) Controller(controller);
@@ -130,7 +130,7 @@ void Reconciler::OnGone(PeerId peer, const std::string& why) {
   for (const std::string& controller : state_.ControllersOn(info.id))
     reporter_.ReportUnknown(info.id, controller);
   ReconcileAllMemory();
-  // What stood by there may do so elsewhere.
+  // Controllers that stood by there may stand by elsewhere.
   if (!info.stands_by_for.empty()) ReconcileControllersOn(info.stands_by_for);
   moves_.ReconcileAll();
   unclaimed_.OnEngineGone(*gone);

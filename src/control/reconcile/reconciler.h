@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings what is to what should be. cleatd owns what should be (HostState), each engine owns what is, and
-// tells it at hello (the inventory) and in status events. The two are compared, and the engine is asked for the difference, never for a
-// blind replay: an engine that serves on while cleatd restarts is not asked for anything.
+// Brings what is to what should be. cleatd owns what should be (HostState); each engine owns what is, and says so at its hello (the
+// inventory) and in status events. The Reconciler compares the two, and asks the engine for the difference, never for a blind replay:
+// an engine that serves on while cleatd restarts is not asked for anything.
 //
-// It is driven by levels, not by events: whatever happens - a changed intent, a reply, an event, a lost
-// connection - what is concerned is looked at anew: a pure function plans (PlanSteps, PlanGroup, PlanMove...), and its class does every step
-// that can be done. One request at a time a target, and none beside one for the whole controller; different controllers at once. What
-// failed is tried again with back-off, and its status says why.
+// Levels drive the Reconciler, not events: whatever happens - a changed intent, a reply, an event, a lost connection - the things
+// concerned are reconciled anew: a pure function plans (PlanSteps, PlanGroup, PlanTaking...), and the class of that kind executes
+// every step that can be done. One request at a time a target, and none beside one for the whole controller; different controllers at
+// once. What failed is tried again with back-off, and its status says why.
 //
 // The Reconciler itself owns one class for each kind and gives them the events. Kinds that concern one another know the narrow interfaces
 // Reconcile and MoveEvents, which it implements, or, further down in the order of its members, one another.
@@ -78,7 +78,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
   void ReconcileControllersOf(EngineView& engine);
   void ReconcileAllMemory();
-  // Of an engine: those that it serves, or that are its by their rows.
+  // The controllers that are the engine's by their rows.
   void ReconcileControllersOn(const std::string& engine);
   void OnPathLists(EngineView& engine, const std::string& text);
   void ReconcileDue();

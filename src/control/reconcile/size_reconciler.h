@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disks that grew: each engine that knows a smaller size - behind a guest, or of memory that it holds - is told. Looked
-// at whenever a disk, an attachment or an engine changes; one request at a time for an engine and a disk. The reconciler owns it. On the
+// Sizes of disks: each engine that knows a smaller size of a disk that grew - for a guest, or of memory that it holds - is told. Reconciled
+// whenever a disk, an attachment or an engine changes; one request at a time for an engine and a disk. The reconciler owns it. On the
 // link's thread.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace cleat::control {
 
-// Whether the engine is to be told the disk's size now. `controllers` are those that have the disk.
+// Decides whether the engine is told the disk's size now. `controllers` are those that have the disk.
 bool PlanSize(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row,
               const DiskIdentity& identity, uint64_t now_ns);
 

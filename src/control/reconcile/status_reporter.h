@@ -21,16 +21,16 @@ class StatusReporter {
   void ReportInventory(const EngineView& engine, const engine::v1::Inventory& inventory);
   // The controller and its attachments, as the engine has them.
   void ReportView(const EngineView& engine, const std::string& controller);
-  // Nobody can say now what that engine does about the controller, or it does nothing any more.
+  // The engine is not connected, so that it is unknown what it does about the controller, or it has died.
   void ReportUnknown(const std::string& engine, const std::string& controller);
   // The disk's open attachments there, with that message.
   void ReportAttachments(const EngineView& engine, const std::string& disk, const std::string& message);
-  // Reports how many controllers stand by on each engine, for people, where that may have changed; not all the time. Returns when
-  // it wants to be called again.
+  // Reports to people how many controllers stand by on each engine, where that may have changed and not more often than every 100 ms.
+  // Returns when to call it again.
   uint64_t CountStandbys(uint64_t now_ns);
 
  private:
-  // Fills in the status, and returns what there is to say of those that the store does not know.
+  // Puts unclaimed controllers into the status, and returns a message about those that the store does not know.
   std::string NoteUnclaimed(const EngineView& engine, v1::EngineStatus& status);
 
   const ReconcileContext& context_;

@@ -15,8 +15,8 @@ namespace {
 
 using google::protobuf::util::TimeUtil;
 
-// Its guest is on its way to or from another controller. An engine that stands by knows neither which of the two has it now nor when
-// that changes; the engine that was told does, when it is back.
+// Whether the controller's guest is on its way to or from another controller. An engine that stands by knows neither which of the two
+// controllers has the guest now nor when that changes; the engine that was told does, when it is back.
 bool IsMigrating(const ControllerIntent& intent) {
   return std::ranges::any_of(intent.attachments, [](const AttachmentIntent& attachment) {
     return attachment.row.spec.mode() != v1::ATTACHMENT_MODE_ACTIVE;
@@ -52,7 +52,7 @@ std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine
     const Move* move = moves_.Find(controller);
     Standby standby{.engine = move == nullptr ? successor : move->to};
     standby.connected = context_.engines.FindByName(standby.engine) != nullptr;
-    // One that was asked to take it may have it, though its connection is lost.
+    // An engine that was asked to take the controller may have it, though its connection is lost.
     standby.may_serve = moves_.MayServe(controller);
     standby.by_move = move != nullptr || upgrading;
     if (MayTakeOver(context_.state.IntentOf(controller), standby))
@@ -85,7 +85,7 @@ void TakeOverCoordinator::Begin(const std::string& engine) {
   *status.mutable_started_time() = TimeUtil::GetCurrentTime();
   const v1::UpgradeStatus shown = status;
   for (const std::string& controller : asked) moves_.ReconcileMove(controller);
-  // After they have been asked: guests are waiting.
+  // Stored after the engines were asked, since guests are waiting.
   Report(engine, shown);
 }
 

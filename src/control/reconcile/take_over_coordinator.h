@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine that died leaves behind is taken by those that have it standing by, side by side, and stored together. The reconciler owns
+// After an engine's death: the engines that have its controllers standing by take them, side by side, and the store is written once for
+// all. The reconciler owns
 // it. On the link's thread.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 namespace cleat::control {
 
-// Of a dead engine's controllers by those that have them standing by.
+// The taking of a dead engine's controllers.
 struct TakeOver {
   uint64_t deadline_ns = 0;    // from then on they are attached the ordinary way
   uint64_t not_before_ns = 0;  // the store is not tried again
@@ -28,7 +29,7 @@ struct TakeOver {
   bool IsDue(uint64_t read_until_ns) const { return waiting.empty() || read_until_ns >= deadline_ns; }
 };
 
-// The engine that might take a controller of a dead one.
+// An engine that might take a controller of a dead one.
 struct Standby {
   std::string engine;  // empty: none
   bool connected = false;
@@ -43,20 +44,20 @@ class TakeOverCoordinator {
   TakeOverCoordinator(const ReconcileContext& context, MoveCoordinator& moves, UpgradeCoordinator& upgrades)
       : context_(context), moves_(moves), upgrades_(upgrades) {}
 
-  // The engine has died. Also while what an earlier process of that name left behind is being taken.
+  // The engine has died. May be called while the controllers of an earlier process of that name are still being taken.
   void Begin(const std::string& engine);
   void OnTakenOver(const std::string& controller, const Move& move, bool taken);
-  // Stores what is taken, or has had its time.
+  // Stores the take-overs that are complete, or whose time is over.
   void ReconcileAll();
   uint64_t next_ns() const;  // when it wants to be called again
 
  private:
-  // Those that are to take each of the engine's controllers that nobody is asked to take yet.
+  // Which engine takes which of the dead engine's controllers, of those that no engine was asked to take yet.
   std::vector<Placement> StandbysOf(const std::string& engine);
   bool IsBegun(const std::string& engine, const std::string& controller) const;
   void Commit(const std::string& engine);
   void ReportDone(const std::string& engine, const TakeOver& take_over);
-  // As the engine's upgrade, unless there is one away from it.
+  // Shown as the engine's upgrade, unless an upgrade away from it is running.
   void Report(const std::string& engine, const v1::UpgradeStatus& status);
 
   const ReconcileContext& context_;

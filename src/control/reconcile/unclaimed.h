@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unclaimed controllers: what a restored store knows nothing of. A controller that an engine has with lost revisions (model.h) - its own,
-// or one of its attachments' - was made or changed after the backup. A guest may be using it, so it is left alone until somebody claims it
-// by name:
+// Unclaimed controllers: those that a restored store knows nothing of. A controller that an engine has with lost revisions (model.h)
+// - its own, or one of its attachments' - was made or changed after the backup. A guest may be using it, so it is left alone until
+// somebody claims it by name:
 //
 //   the store does not know it     until it is made again, or deleted, which then has a row for it (HostState::DeleteLeftAlone)
 //   the store knows it             until its row, or one of its attachments', is newer than what was lost
@@ -22,21 +22,21 @@
 
 namespace cleat::control {
 
-// For people.
+// Shown in the status of such a controller.
 inline constexpr const char* kWhyUnclaimed =
     "it was made or changed after the backup that the store was restored from: it is served as it is, and "
     "left alone "
     "until it is changed, deleted or made again";
 
 // Whether the controller, as an engine has it, was made or changed after the backup from which the store was restored, and nobody has
-// spoken of it by name since. What has just the revision of its row is no stranger, whatever was lost.
+// changed it by name since. A controller that has just the revision of its row is known, whatever was lost.
 bool IsUnclaimed(const std::vector<LostRevisions>& lost, const ControllerIntent& intent,
                  const ControllerView& view);
 
-// Of the controller as the engine has it, with a word of its being left alone.
+// The status of the controller as the engine has it, with a note when it is left alone.
 v1::ControllerStatus StatusOf(const EngineView& engine, const std::string& controller,
                               const ControllerView& view);
-// As far as the engine knows it.
+// The spec, as far as the engine knows it.
 v1::ControllerSpec SpecOf(const ControllerView& view);
 
 // An attachment of the disk, or of another one of its name, to an unclaimed controller there; null when there is none.

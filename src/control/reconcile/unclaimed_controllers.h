@@ -18,11 +18,11 @@ class UnclaimedControllers {
   UnclaimedControllers(const ReconcileContext& context, StatusReporter& reporter, Reconcile& reconcile)
       : context_(context), reporter_(reporter), reconcile_(reconcile) {}
 
-  // Of every engine that says what it has, foreign ones too: a store that is restored may be theirs.
+  // Called for every engine that says what it has, foreign ones too: a store that is restored may be theirs.
   void ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory);
-  // True: the controller is unclaimed in that engine, so nothing is to be done about it.
+  // Returns true when the controller is unclaimed in that engine, so that nothing may be done about it.
   bool LeaveAlone(EngineView& engine, const std::string& controller, const ControllerIntent& intent);
-  // True: an unclaimed controller has the disk, and the attachment has to wait.
+  // Returns true when an unclaimed controller has the disk, so that the attachment has to wait.
   bool MakeWait(const EngineView& engine, const std::string& controller, const AttachmentIntent& intent);
   // The engine has let go of the disk: others may have waited for it, and the engine may not need the cluster any more.
   void OnReleased(EngineView& engine, const std::string& disk);
@@ -33,7 +33,7 @@ class UnclaimedControllers {
   void SetUnclaimed(EngineView& engine, const std::string& controller, bool unclaimed);
   void ReportUnclaimed(const EngineView& engine, const std::string& controller, const ControllerView& view,
                        const ControllerIntent& intent);
-  // The controllers that the store does not know: only their engine can say that they are there.
+  // Reports the controllers that the store does not know: only their engine can say that they are there.
   void ReportUnknownTo(const EngineView& engine);
 
   const ReconcileContext& context_;

@@ -38,10 +38,10 @@ struct UpgradeStep {
   Kind kind = Kind::kNothing;
   std::string controller = {};
 };
-// All are prepared before the first one is moved, so that a guest waits for nothing but its own move.
+// Decides what to do next. All controllers are prepared before the first one is moved, so that a guest waits for nothing but its own move.
 UpgradeStep PlanUpgrade(const Upgrade& upgrade, uint32_t preparing_max, uint32_t moving_max);
 
-// For people.
+// Notes in the status, which is for people, that a controller stays.
 void AddFailure(v1::UpgradeStatus& status, const std::string& controller, const std::string& why);
 v1::UpgradeState EndOf(const v1::UpgradeStatus& status);
 
@@ -50,14 +50,14 @@ class UpgradeCoordinator {
   UpgradeCoordinator(const ReconcileContext& context, MoveCoordinator& moves)
       : context_(context), moves_(moves) {}
 
-  // It is to be done, or was cancelled.
+  // An upgrade is to be done, or the running one was cancelled.
   void OnIntent(UpgradeIntent intent);
-  // At the end of each round of the link's thread: nothing that it does is under way then.
+  // Called at the end of each round of the link's thread, when nothing that this calls is on the stack.
   void ReconcileUpgrade();
 
   void OnPrepared(const std::string& controller);
   void OnMoved(const std::string& controller, const Move& move, const Status& status);
-  // The engine that the controller was to be moved from has died: its move goes on without that.
+  // The engine from which the controller was to be moved has died: its move goes on without that engine.
   void OnTakenOverFrom(const std::string& engine, const std::string& controller);
 
   // The upgrade away from that engine; null when there is none.

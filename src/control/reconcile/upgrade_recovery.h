@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has a controller after cleatd, or an engine, was restarted in the middle of an upgrade. An engine that serves one has it, whatever
-// its row says: the store was not written when cleatd ended, say. And as long as another engine may have it, the one that its row names
-// is not asked to serve it. The reconciler owns it. On the link's thread.
+// Finds out which engine has a controller after cleatd, or an engine, was restarted in the middle of an upgrade. An engine that serves a
+// controller has it, whatever its row says: cleatd may have ended before the store was written. And as long as another engine may have
+// the controller, the engine that its row names is not asked to serve it. The reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ class UpgradeRecovery {
         started_ns_(context.now_ns()),
         started_revision_(context.state.NewestRevision()) {}
 
-  // Makes a controller that the engine serves that engine's. True: nothing else is to be done about it now.
+  // Makes a controller that the engine serves that engine's. Returns true when nothing else is to be done about it now.
   bool Adopt(EngineView& engine, const std::string& controller, const ControllerView& view,
              const ControllerIntent& intent);
-  // Of a controller's own engine: whether another one has it, or may have.
+  // Whether another engine than the controller's own has it, or may have.
   bool MayBeElsewhere(const EngineView& engine, const ControllerRow& row, const ControllerView& view);
-  // The engine has said what it has: it is awaited no more.
+  // The engine has said what it has, and is awaited no more.
   void OnEngine(const std::string& engine) { context_.state.EndReunion(engine); }
-  // Those that are awaited still have had their time.
+  // Ends the wait for the others when its time is over.
   void OnTimer();
 
  private:
