@@ -20,13 +20,13 @@ std::optional<uint32_t> ParseNumber(std::string_view text) {
   return number;
 }
 
-std::optional<uint32_t> UserId(const std::string& user) {
+std::optional<uint32_t> SystemUserId(const std::string& user) {
   if (auto number = ParseNumber(user)) return number;
   const passwd* entry = getpwnam(user.c_str());  // NOLINT(concurrency-mt-unsafe): before the first thread
   return entry == nullptr ? std::nullopt : std::optional<uint32_t>(entry->pw_uid);
 }
 
-std::optional<uint32_t> GroupId(const std::string& group) {
+std::optional<uint32_t> SystemGroupId(const std::string& group) {
   if (auto number = ParseNumber(group)) return number;
   const struct group* entry = getgrnam(group.c_str());  // NOLINT(concurrency-mt-unsafe): as above
   return entry == nullptr ? std::nullopt : std::optional<uint32_t>(entry->gr_gid);
@@ -90,7 +90,7 @@ Status Grants::Add(std::string_view text) {
   if (name.empty()) return wrong("the name is empty");
   Grant grant{.role = *role, .to = Grant::To::kCertificate, .id = 0, .name = name};
   if (kind == "uid" || kind == "gid") {
-    const auto id = kind == "uid" ? UserId(name) : GroupId(name);
+    const auto id = kind == "uid" ? SystemUserId(name) : SystemGroupId(name);
     if (!id) return wrong(kind == "uid" ? "there is no such user" : "there is no such group");
     grant.to = kind == "uid" ? Grant::To::kUser : Grant::To::kGroup;
     grant.id = *id;

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "control/keys_needed.h"
+#include "control/reconcile/reconciler.h"
 #include "keys/kek_file.h"
 
 namespace cleat::control {
@@ -40,10 +41,10 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   CLEAT_TRY(daemon->state_->RewrapKeys());
 
   CLEAT_ASSIGN(daemon->link_, EngineLink::Listen(options.engine_socket, daemon->clock_));
-  daemon->conductor_ = std::make_unique<Conductor>(*daemon->state_, daemon->memory_, *daemon->link_,
-                                                   daemon->clock_, options.conductor, &daemon->counters_);
+  daemon->reconciler_ = std::make_unique<Reconciler>(*daemon->state_, daemon->memory_, *daemon->link_,
+                                                     daemon->clock_, options.reconciler, &daemon->counters_);
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
-  daemon->link_->Start(*daemon->conductor_, &daemon->counters_);
+  daemon->link_->Start(*daemon->reconciler_, &daemon->counters_);
   daemon->slow_watch_.Start();
   daemon->purge_timer_ = std::make_unique<PurgeTimer>(*daemon->state_, daemon->clock_);
   daemon->purge_timer_->Start();
@@ -173,6 +174,8 @@ void Daemon::Reload() {
     spdlog::error("audit records go where they went: {}", status.error().message);
   }
 }
+
+Daemon::Daemon() = default;
 
 Daemon::~Daemon() {
   metrics_server_.reset();

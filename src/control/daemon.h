@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cleatd put together: store, state, link, conductor, API. Used by main and by tests.
+// cleatd put together: store, state, link, reconciler, API. Used by main and by tests.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,7 +12,6 @@
 #include "base/result.h"
 #include "control/access.h"
 #include "control/audit_log.h"
-#include "control/conductor.h"
 #include "control/counters.h"
 #include "control/engine_link.h"
 #include "control/gate.h"
@@ -22,6 +21,7 @@
 #include "control/metrics_server.h"
 #include "control/path_policy.h"
 #include "control/purge_timer.h"
+#include "control/reconcile/reconciler_options.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
 #include "control/store.h"
@@ -30,6 +30,8 @@
 #include "keys/keyring.h"
 
 namespace cleat::control {
+
+class Reconciler;
 
 struct DaemonOptions {
   std::string state_dir;    // exists
@@ -49,7 +51,7 @@ struct DaemonOptions {
   std::vector<std::string> kek_files = {};
   uint32_t keep_deleted_days = kKeepDeletedDaysDefault;  // 0: deleted disks are not kept
   std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
-  ConductorOptions conductor;
+  ReconcilerOptions reconciler;
   size_t watch_queue_max = WatchHub::kQueueMax;
   // Called, on a thread of the API's, when the store was restored: this daemon is to end, and another one to start with the same options.
   std::function<void()> on_restored = {};
@@ -70,7 +72,7 @@ class Daemon {
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
 
  private:
-  Daemon() = default;
+  Daemon();
   Status ReadKeys(const DaemonOptions& options);
   Status MakeFirstKek(const std::string& path);
   Status StartApi(const DaemonOptions& options);
@@ -87,7 +89,7 @@ class Daemon {
   SlowWatch slow_watch_{counters_};
   std::unique_ptr<PurgeTimer> purge_timer_;
   std::unique_ptr<EngineLink> link_;
-  std::unique_ptr<Conductor> conductor_;
+  std::unique_ptr<Reconciler> reconciler_;
   Grants grants_;
   std::unique_ptr<AuditLog> audit_;
   std::shared_ptr<TlsCertificates> certificates_;

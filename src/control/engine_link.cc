@@ -367,7 +367,7 @@ void EngineLink::Send(Peer& peer, Datagram datagram) {
   if (peer.unsent.size() == 1) Flush(peer);
 }
 
-// The queue is bounded by what the conductor asks at once: one request a controller and one a memory disk.
+// The queue is bounded by what the reconciler asks at once: one request a controller and one a memory disk.
 void EngineLink::Flush(Peer& peer) {
   while (!peer.unsent.empty()) {
     auto sent = SendDatagram(peer.socket.get(), peer.unsent.front());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The socket that engines connect to, and the one thread that serves them all (epoll). It checks who
 // connects, agrees on the protocol's version, collects the inventory, matches replies to requests. What to
-// ask for is the conductor's affair: it gets its calls on this thread.
+// ask for is the reconciler's affair: it gets its calls on this thread.
 //
 // proto/cleat/engine/v1/engine.proto has the conversation.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cleatd: the API, the intent, and the conductor of engines.
+// cleatd: the API, the intent, and the reconciler of engines.
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>

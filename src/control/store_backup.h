@@ -18,7 +18,7 @@ struct StoreBackup {
 
 // Makes a copy in the store's folder, where it takes as much room as the store. kDataLoss when the copy does not pass SQLite's check. `newest`: the last
 // revision that was handed out. A cleatd that starts from the copy goes on from there, not from the end of the revisions that are
-// reserved, so that what engines were given since is newer to it, and left alone (Conductor::IsForeign).
+// reserved, so that what engines were given since is newer to it, and left alone (Reconciler::IsForeign).
 Result<StoreBackup> BackUp(Store& store, uint64_t newest);
 
 // Puts a copy of the store beside it, as cleat.db.before-restore-TIME, of mode 0600 and durable when it returns. Returns its path.

@@ -5,7 +5,7 @@
 #include "base/result.h"
 #include "cleat/engine/v1/engine.pb.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/host_state.h"
+#include "control/intent.h"
 #include "control/model.h"
 
 namespace cleat::control {

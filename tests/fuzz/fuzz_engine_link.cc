@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cleatd's side of the engine socket: whatever a process sends that was let in. Link, conductor and host state
+// cleatd's side of the engine socket: whatever a process sends that was let in. Link, reconciler and host state
 // are the real ones, with a disk, a controller and an attachment that the host should have. The input is a
 // list of pieces, each sent as one datagram:
 //   u8 kind (bit 0: a good hello instead, bit 1: a good, empty inventory instead, bit 2: with a descriptor),
@@ -20,10 +20,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "control/conductor.h"
 #include "control/engine_link.h"
 #include "control/host_state.h"
 #include "control/memory_keeper.h"
+#include "control/reconcile/reconciler.h"
 #include "control/seqpacket.h"
 #include "control/store.h"
 #include "tests/fuzz/input.h"
@@ -50,9 +50,9 @@ class Bench {
     state_ = HostState::Load(*store_, memory_).value();
     FillIn();
     link_ = EngineLink::Listen(folder_ + "/engine.sock", clock_).value();
-    conductor_ = std::make_unique<Conductor>(*state_, memory_, *link_, clock_, ConductorOptions{});
+    reconciler_ = std::make_unique<Reconciler>(*state_, memory_, *link_, clock_, ReconcilerOptions{});
     state_->SetWake([this] { link_->Wake(); });
-    link_->Start(*conductor_);
+    link_->Start(*reconciler_);
   }
   ~Bench() {
     link_->Stop();
@@ -177,7 +177,7 @@ class Bench {
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;
-  std::unique_ptr<Conductor> conductor_;
+  std::unique_ptr<Reconciler> reconciler_;
 };
 
 }  // namespace

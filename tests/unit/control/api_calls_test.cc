@@ -11,10 +11,10 @@
 #include <set>
 #include <thread>
 
-#include "control/conductor.h"
 #include "control/daemon.h"
 #include "control/host_applier.h"
 #include "control/reasons.h"
+#include "control/reconcile/reconciler_options.h"
 #include "fake_engine.h"
 #include "open_paths.h"
 #include "requests.h"
@@ -59,8 +59,8 @@ class ApiCallsTest : public ::testing::Test {
     options.paths_file = OpenPaths(dir_ / "paths.conf");
     options.api_socket = dir_ / "api.sock";
     options.engine_socket = dir_ / "engine.sock";
-    options.conductor.retry_min_ns = kNsPerMs;
-    options.conductor.retry_max_ns = 20 * kNsPerMs;
+    options.reconciler.retry_min_ns = kNsPerMs;
+    options.reconciler.retry_max_ns = 20 * kNsPerMs;
     auto daemon = Daemon::Start(options);
     ASSERT_TRUE(daemon.ok()) << daemon.error().message;
     daemon_ = std::move(*daemon);

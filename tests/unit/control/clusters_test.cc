@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "conductor_rig.h"
 #include "control/reasons.h"
 #include "keys/ceph_key.h"
+#include "reconciler_rig.h"
 #include "requests.h"
 
 namespace cleat::control::clusters_test {
@@ -53,7 +53,7 @@ v1::DeleteClusterRequest DeleteCluster(const std::string& id) {
   return request;
 }
 
-class ClustersTest : public ConductorRig {
+class ClustersTest : public ReconcilerRig {
  protected:
   ClustersTest() {
     WriteKek("kek", '1');

@@ -6,14 +6,14 @@
 
 #include <functional>
 
-#include "conductor_rig.h"
 #include "control/sqlite_row.h"
+#include "reconciler_rig.h"
 #include "requests.h"
 
 namespace cleat::control::last_disk_test {
 namespace {
 
-class LastDiskTest : public ConductorRig {
+class LastDiskTest : public ReconcilerRig {
  protected:
   void Attach(const std::string& disk) {
     ASSERT_TRUE(state_->AttachDisk(control::Attach(disk, "c")).ok());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWord = "after the backup";
 
-class LeftAloneTest : public ConductorRig {
+class LeftAloneTest : public ReconcilerRig {
  protected:
   void Attach(const v1::CreateDiskRequest& disk, const std::string& controller) {
     ASSERT_TRUE(state_->CreateDisk(disk).ok());

@@ -4,14 +4,14 @@
 
 #include <functional>
 
-#include "conductor_rig.h"
 #include "control/reasons.h"
+#include "reconciler_rig.h"
 #include "requests.h"
 
 namespace cleat::control::limits_test {
 namespace {
 
-class LimitsTest : public ConductorRig {
+class LimitsTest : public ReconcilerRig {
  protected:
   Result<v1::WaitResponse> WaitFor(const std::string& name, int seconds = 20) {
     v1::WaitRequest request;

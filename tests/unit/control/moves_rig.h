@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "conductor_rig.h"
+#include "reconciler_rig.h"
 #include "requests.h"
 
 namespace cleat::control {
 
-class MovesRig : public ConductorRig {
+class MovesRig : public ReconcilerRig {
  protected:
   static constexpr auto kStandby = engine::v1::CONTROLLER_STATE_STANDBY;
   static constexpr auto kAbsent = engine::v1::CONTROLLER_STATE_UNSPECIFIED;

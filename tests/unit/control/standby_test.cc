@@ -376,9 +376,9 @@ TEST_F(ProcessTest, ARealProcessDeathIsSeen) {
   store_ = std::move(Store::Open(dir_.path()).value());
   state_ = std::move(HostState::Load(*store_, *memory_).value());
   link_ = std::move(EngineLink::Listen(socket_, clock_).value());
-  conductor_ = std::make_unique<Conductor>(*state_, *memory_, *link_, clock_, options_);
+  reconciler_ = std::make_unique<Reconciler>(*state_, *memory_, *link_, clock_, options_);
   state_->SetWake([link = link_.get()] { link->Wake(); });
-  link_->Start(*conductor_);
+  link_->Start(*reconciler_);
   green_.set_stands_by_for("engine-0");
   real.Connect();
   ASSERT_TRUE(green_.Connect());

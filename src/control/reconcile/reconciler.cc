@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/reconcile/reconciler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "control/names.h"
+#include "control/reconcile/inventory.h"
+#include "control/translate.h"
+
+namespace cleat::control {
+namespace {
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+
+}  // namespace
+
+Reconciler::Reconciler(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+                       const ReconcilerOptions& options, Counters* counters)
+    : state_(state),
+      options_(options),
+      requests_(link, clock, engines_, retries_,
+                {.min_ns = options.retry_min_ns, .max_ns = options.retry_max_ns}),
+      context_{.state = state,
+               .clock = clock,
+               .options = options_,
+               .engines = engines_,
+               .requests = requests_,
+               .retries = retries_,
+               .read_until_ns = clock.NowNs()},
+      reporter_(context_),
+      path_lists_(context_),
+      unclaimed_(context_, reporter_, *this),
+      recovery_(context_, reporter_),
+      controller_requests_(context_, *this),
+      attachments_(context_, memory, controller_requests_, unclaimed_, *this),
+      moves_(context_, controller_requests_, reporter_, *this, *this, counters),
+      upgrades_(context_, moves_),
+      take_overs_(context_, moves_, upgrades_),
+      controllers_(context_,
+                   {.memory = memory,
+                    .requests = controller_requests_,
+                    .attachments = attachments_,
+                    .moves = moves_,
+                    .recovery = recovery_,
+                    .unclaimed = unclaimed_},
+                   *this),
+      groups_(context_, *this),
+      clusters_(context_, controller_requests_, *this),
+      limits_(context_, reporter_),
+      sizes_(context_, moves_, reporter_, *this),
+      memories_(context_, memory, upgrades_, *this) {}
+
+// ---- Meeting and parting ----
+
+void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
+  EngineView& engine = engines_.Add(info);
+  engine.foreign = IsForeign(inventory, state_.NewestRevision());
+  unclaimed_.ReportHeld(info.id, inventory);
+  spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
+               EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
+               inventory.memories_size());
+  if (engine.foreign) return OnForeignEngine(info);
+  state_.ReportEnginePaths(info.id, info.path_lists);  // before anything can be moved there
+  reporter_.ReportEngine(info, true, "");
+  // The engine may have read its list of paths before that was changed.
+  if (!state_.PathDifferenceOf(info.id).empty()) path_lists_.AskRead(engine);
+  FillView(inventory, engine);
+  reporter_.ReportInventory(engine, inventory);
+  // Before anything is asked of the engine: unclaimed controllers keep what they use.
+  for (const auto& [controller, view] : engine.controllers)
+    unclaimed_.LeaveAlone(engine, controller, state_.IntentOf(controller));
+  state_.PlaceControllers();
+  ReconcileDisksOf(engine, inventory);
+  groups_.ReconcileAllOn(engine);
+  clusters_.ReconcileAllOn(engine);
+  ReconcileControllersOf(engine);
+  // The engine may stand by for one that died while it was away.
+  for (const std::string& dead : std::set<std::string>(engines_.dead())) take_overs_.Begin(dead);
+}
+
+void Reconciler::OnForeignEngine(const EngineInfo& info) {
+  const std::string message =
+      "it serves disks of another cleatd's store, and is left alone: start cleatd with the --state-dir "
+      "that it had "
+      "before, or restart the engine when its disks are not needed any more";
+  spdlog::error("{}: {}", EngineName(info.id), message);
+  // The status says not `connected`, so that nothing new is placed there.
+  reporter_.ReportEngine(info, false, message);
+}
+
+void Reconciler::ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory) {
+  std::set<std::string> disks;
+  for (const auto& [disk, size_bytes] : engine.memories) disks.insert(disk);
+  for (std::string& disk : state_.MemoryDisks()) disks.insert(std::move(disk));
+  for (const auto& status : inventory.attachments()) {
+    if (auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok())
+      disks.insert(std::move(*disk));
+  }
+  for (const std::string& disk : disks) Disk(disk);
+}
+
+void Reconciler::ReconcileControllersOf(EngineView& engine) {
+  const std::string& name = engine.info.id;
+  std::set<std::string> controllers;
+  for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
+  for (std::string& controller : state_.ControllersFor(name)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.InterruptedFor(name)) controllers.insert(std::move(controller));
+  // First what this engine serves becomes its own; only then may others be asked for the rest.
+  for (const std::string& controller : controllers) ControllerOn(engine, controller);
+  recovery_.OnEngine(name);
+  for (const std::string& controller : controllers) Controller(controller);
+}
+
+void Reconciler::OnGone(PeerId peer, const std::string& why) {
+  const std::optional<EngineView> gone = engines_.Remove(peer);
+  if (!gone) return;
+  const EngineInfo& info = gone->info;
+  reporter_.ReportEngine(
+      info, false, fmt::format("lost: {}. It serves on if it is alive, and connects again by itself", why));
+  for (const std::string& controller : state_.ControllersOn(info.id))
+    reporter_.ReportUnknown(info.id, controller);
+  ReconcileAllMemory();
+  // Controllers that stood by there may stand by elsewhere.
+  if (!info.stands_by_for.empty()) ReconcileControllersOn(info.stands_by_for);
+  moves_.ReconcileAll();
+  unclaimed_.OnEngineGone(*gone);
+}
+
+void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
+  // Its successor is there, and gets everything anew.
+  if (engines_.FindByName(engine) != nullptr) return controllers_.ReconcileStandbys();
+  if (!engines_.NoteDeath(engine, incarnation)) return;  // its successor was there, and may serve
+  // First of all: guests wait.
+  take_overs_.Begin(engine);
+  moves_.ReconcileAll();
+  reporter_.ReportEngine(engines_.LastInfo(engine), false, "its process has ended: start it again");
+  for (const std::string& controller : state_.ControllersOn(engine)) {
+    if (!moves_.Has(controller)) reporter_.ReportUnknown(engine, controller);
+  }
+  ReconcileAllMemory();
+  controllers_.ReconcileStandbys();
+}
+
+void Reconciler::ReconcileAllMemory() {
+  for (const std::string& disk : state_.MemoryDisks()) DiskMemory(disk);
+}
+
+void Reconciler::ReconcileControllersOn(const std::string& engine) {
+  for (const std::string& controller : state_.ControllersOn(engine)) Controller(controller);
+}
+
+// ---- Events ----
+
+void Reconciler::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
+  EngineView* engine = engines_.Find(peer);
+  if (engine == nullptr || engine->foreign) return;
+  switch (event.what_case()) {
+    case engine::v1::StatusEvent::kController:
+      return controllers_.OnStatus(*engine, event.controller());
+    case engine::v1::StatusEvent::kAttachment:
+      return controllers_.OnStatus(*engine, event.attachment());
+    case engine::v1::StatusEvent::kAttachmentGone:
+      return controllers_.OnGone(*engine, event.attachment_gone());
+    case engine::v1::StatusEvent::kControllerGone:
+      return controllers_.OnGone(*engine, event.controller_gone());
+    case engine::v1::StatusEvent::kPathLists:
+      return OnPathLists(*engine, event.path_lists());
+    case engine::v1::StatusEvent::kCeph:
+      engine->ceph = FromEngine(event.ceph());
+      return reporter_.ReportEngine(engine->info, true, "");
+    case engine::v1::StatusEvent::WHAT_NOT_SET:
+      return;
+  }
+}
+
+// Controllers that stand by there may have to go, and others can stand by now.
+void Reconciler::OnPathLists(EngineView& engine, const std::string& text) {
+  state_.ReportEnginePaths(engine.info.id, text);
+  const std::string principal = engine.info.stands_by_for;
+  if (principal.empty()) return;
+  ReconcileControllersOn(principal);
+  if (engines_.IsDead(principal)) take_overs_.Begin(principal);
+}
+
+// ---- Time and intent ----
+
+void Reconciler::OnWake() {
+  const ChangedIntent changed = state_.TakeChanged();
+  for (const std::string& disk : changed.disks) Disk(disk);
+  for (const std::string& group : changed.groups) groups_.ReconcileEverywhere(group);
+  for (const std::string& cluster : changed.clusters) clusters_.ReconcileEverywhere(cluster);
+  for (const std::string& controller : changed.controllers) Controller(controller);
+  if (changed.paths) path_lists_.AskReadEverywhere();
+  if (changed.upgrade) {
+    if (auto intent = state_.RunningUpgrade()) upgrades_.OnIntent(std::move(*intent));
+  }
+}
+
+uint64_t Reconciler::OnTimer(uint64_t read_until_ns) {
+  context_.read_until_ns = read_until_ns;
+  ReconcileDue();
+  memories_.ReconcilePutOff();
+  upgrades_.ReconcileUpgrade();
+  take_overs_.ReconcileAll();
+  const uint64_t recount_ns = reporter_.CountStandbys(read_until_ns);
+  recovery_.OnTimer();
+  return std::min({recount_ns, take_overs_.next_ns(), retries_.next_ns()});
+}
+
+void Reconciler::ReconcileDue() {
+  while (const std::optional<ResourceId> due = retries_.TakeDue(context_.read_until_ns)) {
+    std::visit(Overloaded{[this](const ControllerId& controller) { Controller(controller.id); },
+                          [this](const DiskId& disk) { Disk(disk.id); },
+                          [this](const GroupId& group) { groups_.ReconcileEverywhere(group.id); },
+                          [this](const ClusterId& cluster) { clusters_.ReconcileEverywhere(cluster.id); }},
+               *due);
+  }
+}
+
+// ---- Reconcile ----
+
+void Reconciler::Controller(const std::string& controller) {
+  for (auto& [peer, engine] : engines_.all()) controllers_.ReconcileOn(engine, controller);
+  moves_.ReconcileMove(controller);
+}
+
+void Reconciler::ControllerOn(EngineView& engine, const std::string& controller) {
+  controllers_.ReconcileOn(engine, controller);
+  moves_.ReconcileMove(controller);
+}
+
+void Reconciler::Disk(const std::string& disk) {
+  DiskMemory(disk);
+  DiskSize(disk);
+  DiskLimits(disk);
+}
+
+void Reconciler::DiskMemory(const std::string& disk) {
+  memories_.ReconcileDisk(disk);
+}
+
+void Reconciler::DiskSize(const std::string& disk) {
+  sizes_.ReconcileDisk(disk);
+}
+
+void Reconciler::DiskLimits(const std::string& disk) {
+  limits_.ReconcileDisk(disk);
+}
+
+void Reconciler::GroupOn(EngineView& engine, const std::string& group) {
+  groups_.ReconcileOn(engine, group);
+}
+
+void Reconciler::ClusterOn(EngineView& engine, const std::string& cluster) {
+  clusters_.ReconcileOn(engine, cluster);
+}
+
+void Reconciler::ClustersOn(EngineView& engine) {
+  clusters_.ReconcileAllOn(engine);
+}
+
+// ---- MoveEvents ----
+
+void Reconciler::OnPrepared(const std::string& controller) {
+  upgrades_.OnPrepared(controller);
+}
+
+void Reconciler::OnMoved(const std::string& controller, const Move& move, const Status& status) {
+  upgrades_.OnMoved(controller, move, status);
+}
+
+void Reconciler::OnTakenOver(const std::string& controller, const Move& move, bool taken) {
+  take_overs_.OnTakenOver(controller, move, taken);
+}
+
+}  // namespace cleat::control

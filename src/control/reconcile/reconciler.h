@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings what is to what should be. cleatd owns what should be (HostState); each engine owns what is, and says so at its hello (the
+// inventory) and in status events. The Reconciler compares the two, and asks the engine for the difference, never for a blind replay:
+// an engine that serves on while cleatd restarts is not asked for anything.
+//
+// Levels drive the Reconciler, not events: whatever happens - a changed intent, a reply, an event, a lost connection - the things
+// concerned are reconciled anew: a pure function plans (PlanSteps, PlanGroup, PlanTaking...), and the class of that kind executes
+// every step that can be done. One request at a time a target, and none beside one for the whole controller; different controllers at
+// once. What failed is tried again with back-off, and its status says why.
+//
+// The Reconciler itself owns one class for each kind and gives them the events. Kinds that concern one another know the narrow interfaces
+// Reconcile and MoveEvents, which it implements, or, further down in the order of its members, one another.
+//
+// cleatd owns it. On the link's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "control/counters.h"
+#include "control/engine_link.h"
+#include "control/host_state.h"
+#include "control/memory_keeper.h"
+#include "control/reconcile/attachment_requests.h"
+#include "control/reconcile/cluster_reconciler.h"
+#include "control/reconcile/connected_engines.h"
+#include "control/reconcile/context.h"
+#include "control/reconcile/controller_reconciler.h"
+#include "control/reconcile/controller_requests.h"
+#include "control/reconcile/engine_requests.h"
+#include "control/reconcile/group_reconciler.h"
+#include "control/reconcile/limit_reconciler.h"
+#include "control/reconcile/memory_reconciler.h"
+#include "control/reconcile/move_coordinator.h"
+#include "control/reconcile/path_list_reconciler.h"
+#include "control/reconcile/pending_requests.h"
+#include "control/reconcile/reconcile.h"
+#include "control/reconcile/size_reconciler.h"
+#include "control/reconcile/status_reporter.h"
+#include "control/reconcile/take_over_coordinator.h"
+#include "control/reconcile/unclaimed_controllers.h"
+#include "control/reconcile/upgrade_coordinator.h"
+#include "control/reconcile/upgrade_recovery.h"
+
+namespace cleat::control {
+
+class Reconciler final : public EngineLink::Events, private Reconcile, private MoveEvents {
+ public:
+  // All of them outlive it. Without `counters`, those of a controller begin anew when it was moved.
+  Reconciler(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+             const ReconcilerOptions& options, Counters* counters = nullptr);
+
+  void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;
+  void OnStatus(PeerId peer, const engine::v1::StatusEvent& event) override;
+  void OnGone(PeerId peer, const std::string& why) override;
+  void OnDead(const std::string& engine, uint64_t incarnation) override;
+  void OnWake() override;
+  uint64_t OnTimer(uint64_t read_until_ns) override;
+
+ private:
+  // Reconcile
+  void Controller(const std::string& controller) override;
+  void ControllerOn(EngineView& engine, const std::string& controller) override;
+  void Disk(const std::string& disk) override;
+  void DiskMemory(const std::string& disk) override;
+  void DiskSize(const std::string& disk) override;
+  void DiskLimits(const std::string& disk) override;
+  void GroupOn(EngineView& engine, const std::string& group) override;
+  void ClusterOn(EngineView& engine, const std::string& cluster) override;
+  void ClustersOn(EngineView& engine) override;
+  // MoveEvents
+  void OnPrepared(const std::string& controller) override;
+  void OnMoved(const std::string& controller, const Move& move, const Status& status) override;
+  void OnTakenOver(const std::string& controller, const Move& move, bool taken) override;
+
+  void OnForeignEngine(const EngineInfo& info);
+  void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
+  void ReconcileControllersOf(EngineView& engine);
+  void ReconcileAllMemory();
+  // The controllers that are the engine's by their rows.
+  void ReconcileControllersOn(const std::string& engine);
+  void OnPathLists(EngineView& engine, const std::string& text);
+  void ReconcileDue();
+
+  HostState& state_;
+  const ReconcilerOptions options_;
+  ConnectedEngines engines_;
+  RetryQueue retries_;
+  EngineRequests requests_;
+  ReconcileContext context_;
+  StatusReporter reporter_;
+  PathListReconciler path_lists_;
+  UnclaimedControllers unclaimed_;
+  UpgradeRecovery recovery_;
+  ControllerRequests controller_requests_;
+  AttachmentRequests attachments_;
+  MoveCoordinator moves_;
+  UpgradeCoordinator upgrades_;
+  TakeOverCoordinator take_overs_;
+  ControllerReconciler controllers_;
+  GroupReconciler groups_;
+  ClusterReconciler clusters_;
+  LimitReconciler limits_;
+  SizeReconciler sizes_;
+  MemoryReconciler memories_;
+};
+
+}  // namespace cleat::control
