@@ -50,6 +50,14 @@ ONLY_IN = {
 # A folder's rooms -> those beside them that they may include. "" are the files that lie in the folder itself, which may include
 # every room.
 ROOMS = {
+    "control/reconcile": {
+        "engines": [],
+        "context": ["engines"],
+        "moves": ["context", "engines"],
+        "controllers": ["moves", "context", "engines"],
+        "disks": ["moves", "context", "engines"],
+        "settings": ["context", "engines"],
+    },
     "perf": {
         "vhost_user": [],
         "workload": ["vhost_user"],
@@ -63,6 +71,8 @@ ROOMS = {
         "tool": ["report", "bare_loops", "load"],
     },
 }
+# Folder -> the only files outside of it that may include it.
+ONLY_BY = {"control/reconcile": ("src/control/daemon.cc", "src/control/daemon.h")}
 FILES_MAX = 12
 
 # What other processes need of observe.
@@ -91,14 +101,19 @@ def layer_of_include(include):
 
 def room_of(path):
     """The folder and the room of a file below src, or of an include; None where there are no rooms."""
-    parts = path.removeprefix("src/").split("/")
-    if parts[0] not in ROOMS:
-        return None
-    return parts[0], parts[1] if len(parts) > 2 else ""
+    path = path.removeprefix("src/")
+    for folder in ROOMS:
+        if path.startswith(folder + "/"):
+            room = path.removeprefix(folder + "/").rpartition("/")[0]
+            return folder, room
+    return None
 
 
 def problem_of_rooms(path, include):
     here, there = room_of(path), room_of(include)
+    for folder, by in ONLY_BY.items():
+        if include.startswith(folder + "/") and not path.startswith(f"src/{folder}/") and path not in by:
+            return f"only {' and '.join(by)} may include {folder} ({include})"
     if not here or not there or here[0] != there[0] or here == there or here[1] == "":
         return None
     folder, room = here

@@ -21,7 +21,7 @@
 #include "control/metrics_server.h"
 #include "control/path_policy.h"
 #include "control/purge_timer.h"
-#include "control/reconcile/reconciler_options.h"
+#include "control/reconcile/context/reconciler_options.h"
 #include "control/service.h"
 #include "control/slow_watch.h"
 #include "control/store.h"

@@ -38,7 +38,8 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
       if (entry.row.reached_engine) {
         // The conductor finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
-      } else CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
+      } else
+        CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
     }
     if (const std::string& name = ClusterOf(entry.row.spec); !name.empty()) {
       const auto cluster = ParseClusterName(name);

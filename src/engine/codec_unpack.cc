@@ -189,8 +189,7 @@ Result<Incoming> OneValue(uint64_t id, Result<Value> value) {
 
 Result<Incoming> PutControllerOf(const PbEnvelope& in) {
   CLEAT_ASSIGN(auto controller, ControllerOf(in.put_controller->controller));
-  return Incoming{in.id,
-                  PutControllerMessage{std::move(controller), in.put_controller->standby != 0}};
+  return Incoming{in.id, PutControllerMessage{std::move(controller), in.put_controller->standby != 0}};
 }
 
 // In shape: what the words mean is for the qos of this version to say.
@@ -236,8 +235,7 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_KEEP_MEMORY: {
       if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
       CLEAT_ASSIGN(auto disk, TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk"));
-      return Incoming{in.id,
-                      KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
+      return Incoming{in.id, KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");

@@ -33,7 +33,8 @@ Task<Result<std::unique_ptr<block::Device>>> ModuleDiskFactory::OpenLayers(const
   if (disk.encryption) {
     CLEAT_CO_ASSIGN(key, co_await KeyOf(disk));
   }
-  CLEAT_CO_ASSIGN(std::unique_ptr<block::Device> device, co_await OpenBackend(disk, mode, std::move(events), parts_));
+  CLEAT_CO_ASSIGN(std::unique_ptr<block::Device> device,
+                  co_await OpenBackend(disk, mode, std::move(events), parts_));
   if (disk.fault) {
     const modules::FaultPlan plan(disk.fault->seed, disk.fault->delay_ns_max, disk.fault->fail_per_million);
     block::Device& plain = *device;

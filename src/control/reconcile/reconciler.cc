@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "control/names.h"
-#include "control/reconcile/inventory.h"
+#include "control/reconcile/engines/inventory.h"
 #include "control/translate.h"
 
 namespace cleat::control {

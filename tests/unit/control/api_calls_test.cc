@@ -14,7 +14,7 @@
 #include "control/daemon.h"
 #include "control/host_applier.h"
 #include "control/reasons.h"
-#include "control/reconcile/reconciler_options.h"
+#include "control/reconcile/context/reconciler_options.h"
 #include "fake_engine.h"
 #include "open_paths.h"
 #include "requests.h"

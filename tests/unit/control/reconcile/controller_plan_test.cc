@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is to be done next about a controller, without any engine.
-#include "control/reconcile/controller_plan.h"
+#include "control/reconcile/controllers/controller_plan.h"
 
 #include <gtest/gtest.h>
 

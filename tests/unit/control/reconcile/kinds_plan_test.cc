@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "control/reconcile/cluster_reconciler.h"
-#include "control/reconcile/group_reconciler.h"
-#include "control/reconcile/limit_reconciler.h"
-#include "control/reconcile/memory_reconciler.h"
-#include "control/reconcile/size_reconciler.h"
+#include "control/reconcile/disks/limit_reconciler.h"
+#include "control/reconcile/disks/memory_reconciler.h"
+#include "control/reconcile/disks/size_reconciler.h"
+#include "control/reconcile/settings/cluster_reconciler.h"
+#include "control/reconcile/settings/group_reconciler.h"
 #include "tests/unit/control/reconcile/views.h"
 
 namespace cleat::control::kinds_plan_test {

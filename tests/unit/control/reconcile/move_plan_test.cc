@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "control/reconcile/move.h"
+#include "control/reconcile/moves/move.h"
 #include "tests/unit/control/reconcile/views.h"
 
 namespace cleat::control::move_plan_test {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a request may be made, and when it is made again, in virtual time.
-#include "control/reconcile/pending_requests.h"
+#include "control/reconcile/engines/pending_requests.h"
 
 #include <gtest/gtest.h>
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "control/reconcile/inventory.h"
-#include "control/reconcile/take_over_coordinator.h"
-#include "control/reconcile/unclaimed.h"
-#include "control/reconcile/upgrade_coordinator.h"
-#include "control/reconcile/upgrade_recovery.h"
+#include "control/reconcile/context/unclaimed.h"
+#include "control/reconcile/engines/inventory.h"
+#include "control/reconcile/moves/take_over_coordinator.h"
+#include "control/reconcile/moves/upgrade_coordinator.h"
+#include "control/reconcile/moves/upgrade_recovery.h"
 #include "tests/unit/control/reconcile/views.h"
 
 namespace cleat::control::upgrade_plan_test {

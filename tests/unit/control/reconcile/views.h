@@ -7,7 +7,7 @@
 
 #include "control/intent.h"
 #include "control/names.h"
-#include "control/reconcile/engine_view.h"
+#include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control::views {
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests about a controller or about one of its targets, one at a time for each. A failure leaves a back-off, and its reason in the
+// status. The reconciler owns it. On the link's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "cleat/engine/v1/engine.pb.h"
+#include "control/intent.h"
+#include "control/reconcile/context/context.h"
+#include "control/reconcile/context/reconcile.h"
+
+namespace cleat::control {
+
+class ControllerRequests {
+ public:
+  ControllerRequests(const ReconcileContext& context, Reconcile& reconcile)
+      : context_(context), reconcile_(reconcile) {}
+
+  using Done = std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)>;
+  struct Request {
+    engine::v1::Envelope envelope;
+    UniqueFd fd = {};
+    std::optional<uint32_t> target = std::nullopt;  // nothing: about the controller itself
+  };
+  // `done` is called with the answer, and then the controller is reconciled.
+  void Ask(EngineView& engine, const std::string& controller, Request request, Done done);
+
+  // `what` completes "CONTROLLER can't be ...".
+  void FailController(EngineView& engine, ControllerView& view, const std::string& controller,
+                      const std::string& what, const Status& why);
+  void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);
+
+ private:
+  const ReconcileContext& context_;
+  Reconcile& reconcile_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/reconcile/controllers/attachment_requests.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+namespace cleat::control {
+namespace {
+
+// An engine that knows nothing of migrations would take the disk from the host whose guest has it.
+std::string TooOldForIncoming(const EngineInfo& engine) {
+  return fmt::format(
+      "{} (version {}, protocol {}) can't attach the disk of a VM that migrates here, which takes protocol "
+      "{}: "
+      "stop it and start the new engine under the same name (--name {})",
+      EngineName(engine.id), engine.version, engine.protocol, kProtocolMoves, engine.id);
+}
+
+std::string Describe(const engine::v1::Attachment& attachment) {
+  return fmt::format("{} at target {} of {}", attachment.disk().name(), attachment.target(),
+                     attachment.controller());
+}
+
+}  // namespace
+
+void AttachmentRequests::Attach(EngineView& engine, const std::string& controller,
+                                const AttachmentIntent& intent) {
+  ControllerView& view = engine.controllers[controller];
+  const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  const engine::v1::Attachment attachment = ToEngine(intent, engine.info.protocol);
+  if (attachment.incoming() && engine.info.protocol < kProtocolMoves) {
+    return requests_.FailAttachment(engine, view, key,
+                                    Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine.info)));
+  }
+  if (view.targets.Failures(key.target) == 0)
+    context_.state.ReportAttachment(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
+  ControllerRequests::Request request{.envelope = {}, .target = key.target};
+  *request.envelope.mutable_attach()->mutable_attachment() = attachment;
+  requests_.Ask(
+      engine, controller, std::move(request),
+      [this, key, attachment](EngineView& answered, ControllerView& asked, const engine::v1::Reply& reply) {
+        if (const Status status = FromEngine(reply); status.ok()) {
+          OnAttached(answered, asked, key, attachment);
+        } else {
+          spdlog::warn("{} can't be opened: {}", Describe(attachment), status.error().message);
+          OnNotAttached(answered, asked, key, status);
+        }
+      });
+}
+
+void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                                    const engine::v1::Attachment& attachment) {
+  engine::v1::AttachmentStatus& actual = view.attachments[key.target];
+  // Usually an event has told the attachment's state already. An incoming attachment may be further by now.
+  if (StandsBy(view)) {
+    actual.set_state(engine::v1::ATTACHMENT_STATE_STANDBY);
+  } else if (!IsOpen(actual.state()) || actual.attachment().revision() != attachment.revision()) {
+    actual.set_state(attachment.incoming() ? engine::v1::ATTACHMENT_STATE_INCOMING
+                                           : engine::v1::ATTACHMENT_STATE_ACTIVE);
+  }
+  *actual.mutable_attachment() = attachment;
+  view.targets.Done(key.target);
+  view.unproven.erase(key.target);
+  context_.state.ReportAttachment(engine.info.id, key, ReportOf(actual));
+  spdlog::info("{} is open", Describe(attachment));
+  // The disk may have grown meanwhile, and have other limits.
+  const std::string disk = *ParseDiskName(attachment.disk().name());
+  reconcile_.DiskSize(disk);
+  reconcile_.DiskLimits(disk);
+}
+
+void AttachmentRequests::OnNotAttached(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                                       const Status& why) {
+  view.attachments.erase(key.target);  // an error leaves nothing behind
+  if (why.error().code == ErrorCode::kUnavailable) {
+    view.unproven.insert(key.target);
+  } else {
+    view.unproven.erase(key.target);
+  }
+  requests_.FailAttachment(engine, view, key, why);
+}
+
+void AttachmentRequests::Detach(EngineView& engine, const std::string& controller, uint32_t target) {
+  ControllerRequests::Request request{.envelope = {}, .target = target};
+  request.envelope.mutable_detach()->set_controller(ControllerName(controller));
+  request.envelope.mutable_detach()->set_target(target);
+  requests_.Ask(
+      engine, controller, std::move(request),
+      [this, controller, target](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+        if (const Status status = FromEngine(reply); status.ok()) {
+          OnDetached(answered, view, target);
+        } else {
+          OnNotDetached(answered, view, {controller, target, 0}, status);
+        }
+      });
+}
+
+void AttachmentRequests::OnDetached(EngineView& engine, ControllerView& view, uint32_t target) {
+  const auto disk = ParseDiskName(view.attachments[target].attachment().disk().name());
+  view.attachments.erase(target);
+  if (disk.ok()) reconcile_.DiskMemory(*disk);  // it may not have to be held here any more
+  if (disk.ok()) unclaimed_.OnReleased(engine, *disk);
+  view.targets.RetryNow(target);
+}
+
+void AttachmentRequests::OnNotDetached(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                                       const Status& why) {
+  const double wait_s = context_.requests.Fail(view.targets, key.target, ControllerId{key.controller});
+  spdlog::warn("{}: target {} can't be detached: {}", ControllerName(key.controller), key.target,
+               why.error().message);
+  context_.state.ReportAttachment(
+      engine.info.id, key,
+      {.state = v1::ATTACHMENT_STATE_DETACHING,
+       .message = fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s),
+       .failures = view.targets.Failures(key.target)});
+}
+
+void AttachmentRequests::KeepMemory(EngineView& engine, const std::string& controller,
+                                    const AttachmentIntent& intent) {
+  const std::string& disk = intent.disk.id;
+  const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  ControllerRequests::Request request{.envelope = {}, .fd = memory_.Share(disk), .target = key.target};
+  engine::v1::KeepMemory& keep = *request.envelope.mutable_keep_memory();
+  keep.mutable_memory()->set_disk(DiskName(disk));
+  keep.mutable_memory()->set_size_bytes(intent.disk.spec.size_bytes());
+  engine.memory_requests.Begin(DiskId{disk});
+  requests_.Ask(engine, controller, std::move(request),
+                [this, key, disk, size_bytes = intent.disk.spec.size_bytes()](
+                    EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+                  OnMemoryKept(answered, view, key, disk, size_bytes, FromEngine(reply));
+                });
+}
+
+void AttachmentRequests::OnMemoryKept(EngineView& engine, ControllerView& view, const AttachmentKey& key,
+                                      const std::string& disk, uint64_t size_bytes, const Status& kept) {
+  engine.memory_requests.End(DiskId{disk});
+  const Status status = kept.ok() ? context_.state.RecordKept(disk, engine.info.id, true) : kept;
+  if (status.ok()) {
+    engine.memories[disk] = size_bytes;
+  } else {
+    spdlog::warn("{}: its memory can't be handed over: {}", DiskName(disk), status.error().message);
+    requests_.FailAttachment(engine, view, key, status);
+  }
+  for (const std::string& other : context_.state.ControllersWith(disk)) {
+    if (other != key.controller) reconcile_.Controller(other);
+  }
+}
+
+}  // namespace cleat::control

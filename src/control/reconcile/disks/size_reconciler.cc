@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/reconcile/disks/size_reconciler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+#include "control/reconcile/context/unclaimed.h"
+
+namespace cleat::control {
+namespace {
+
+void NoteSize(EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+  if (const auto held = engine.memories.find(disk); held != engine.memories.end()) held->second = size_bytes;
+  for (auto& [controller, view] : engine.controllers) {
+    for (auto& [target, actual] : view.attachments) {
+      engine::v1::Disk& known = *actual.mutable_attachment()->mutable_disk();
+      if (known.name() == DiskName(disk)) known.set_size_bytes(std::max(known.size_bytes(), size_bytes));
+    }
+  }
+}
+
+}  // namespace
+
+bool PlanSize(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row,
+              const DiskIdentity& identity, uint64_t now_ns) {
+  if (engine.foreign || row.deleting) return false;
+  return engine.resize_requests.Ready(DiskId{row.id}, now_ns) && !HoldsAnother(engine, row.id, identity) &&
+         IsBehind(engine, controllers, row.id, row.spec.size_bytes());
+}
+
+void SizeReconciler::ReconcileDisk(const std::string& disk) {
+  const std::optional<DiskRow> row = context_.state.Disk(disk);
+  if (!row || row->deleting) return;
+  const std::vector<std::string> controllers = context_.state.ControllersWith(disk);
+  if (moves_.IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
+  const DiskIdentity identity = context_.state.IdentityOf(*row);
+  for (auto& [peer, engine] : context_.engines.all()) {
+    if (PlanSize(engine, controllers, *row, identity, context_.now_ns()))
+      AskResize(engine, disk, row->spec.size_bytes());
+  }
+}
+
+void SizeReconciler::AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+  engine::v1::Envelope envelope;
+  envelope.mutable_resize_disk()->set_disk(DiskName(disk));
+  envelope.mutable_resize_disk()->set_size_bytes(size_bytes);
+  context_.requests.AskOnce<DiskId>(
+      engine, &EngineView::resize_requests, DiskId{disk}, std::move(envelope),
+      [this, disk, size_bytes](EngineView& answered, const EngineRequests::Outcome& outcome) {
+        OnAnswer(answered, disk, size_bytes, outcome);
+      });
+}
+
+void SizeReconciler::OnAnswer(EngineView& engine, const std::string& disk, uint64_t size_bytes,
+                              const EngineRequests::Outcome& outcome) {
+  std::string message;
+  if (outcome.status.ok()) {
+    NoteSize(engine, disk, size_bytes);
+    spdlog::info("{}: {} has {} bytes now", EngineName(engine.info.id), DiskName(disk), size_bytes);
+  } else {
+    message = fmt::format("the guest can't be told of {} bytes: {} (tried again in {:.3g} s)", size_bytes,
+                          outcome.status.error().message, outcome.retry_s);
+    spdlog::warn("{}: {}: {}", EngineName(engine.info.id), DiskName(disk), message);
+  }
+  reporter_.ReportAttachments(engine, disk, message);
+  ReconcileDisk(disk);
+  for (const std::string& controller : context_.state.ControllersWith(disk))
+    reconcile_.Controller(controller);
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engines that are connected, and which of the others have died. The reconciler owns it; a view lives from its engine's hello to the
+// end of that connection. On the link's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "control/engine_link.h"
+#include "control/reconcile/engines/engine_view.h"
+
+namespace cleat::control {
+
+class ConnectedEngines {
+ public:
+  // Notes an engine that has said hello, and so is alive.
+  EngineView& Add(const EngineInfo& info);
+  // Takes out the engine whose connection has ended; nothing when it had not said hello.
+  std::optional<EngineView> Remove(PeerId peer);
+
+  EngineView* Find(PeerId peer);
+  const EngineView* Find(PeerId peer) const;
+  EngineView& Get(PeerId peer);  // the engine must be connected
+  EngineView* FindByName(const std::string& engine);
+  const EngineView* FindByName(const std::string& engine) const;
+  std::map<PeerId, EngineView>& all() { return engines_; }
+  const std::map<PeerId, EngineView>& all() const { return engines_; }
+
+  // Whether another engine than this one has the controller's target, open or being opened; without a target, the controller itself.
+  bool IsElsewhere(const EngineView& engine, const std::string& controller,
+                   std::optional<uint32_t> target) const;
+
+  // Notes that the process of an engine that is not connected has ended. False, and nothing is noted, when another process of that name
+  // was connected later: that one may serve.
+  bool NoteDeath(const std::string& engine, uint64_t incarnation);
+  bool IsDead(const std::string& engine) const { return dead_.contains(engine); }
+  const std::set<std::string>& dead() const { return dead_; }  // names of those that have not come back
+  const EngineInfo& LastInfo(const std::string& engine) const { return known_.at(engine); }  // of a dead one
+
+ private:
+  std::map<PeerId, EngineView> engines_;
+  std::map<std::string, EngineInfo> known_;  // as they last connected
+  std::set<std::string> dead_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/reconcile/engines/engine_requests.h"
+
+#include "base/log.h"
+
+namespace cleat::control {
+
+void EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+  const PeerId peer = engine.info.peer;
+  link_.Request(peer, std::move(envelope), std::move(fd),
+                [this, peer, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
+                  done(engines_.Get(peer), reply, std::move(answer_fd));
+                });
+}
+
+double EngineRequests::Enqueue(uint64_t now_ns, uint64_t wait_ns, ResourceId resource) {
+  retries_.Add(now_ns + wait_ns, std::move(resource));
+  return static_cast<double>(wait_ns) / static_cast<double>(kNsPerSecond);
+}
+
+void EngineRequests::RetryLater(const Status& status, ResourceId resource) {
+  if (status.ok()) return;
+  spdlog::error("{}", status.error().message);
+  retries_.Add(clock_.NowNs() + limits_.max_ns, std::move(resource));
+}
+
+}  // namespace cleat::control

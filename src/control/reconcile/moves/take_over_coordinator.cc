@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/reconcile/moves/take_over_coordinator.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+
+namespace cleat::control {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+// Whether the controller's guest is on its way to or from another controller. An engine that stands by knows neither which of the two
+// controllers has the guest now nor when that changes; the engine that was told does, when it is back.
+bool IsMigrating(const ControllerIntent& intent) {
+  return std::ranges::any_of(intent.attachments, [](const AttachmentIntent& attachment) {
+    return attachment.row.spec.mode() != v1::ATTACHMENT_MODE_ACTIVE;
+  });
+}
+
+bool Contains(const std::vector<Placement>& placements, const std::string& controller) {
+  return std::ranges::any_of(placements,
+                             [&](const Placement& placement) { return placement.controller == controller; });
+}
+
+}  // namespace
+
+bool MayTakeOver(const ControllerIntent& intent, const Standby& standby) {
+  if (!standby.may_serve && IsMigrating(intent)) return false;
+  // The standby has not prepared a controller whose paths its lists exclude.
+  if (!standby.by_move && intent.exists && !intent.prepared_on.contains(standby.engine)) return false;
+  return !standby.engine.empty() && (standby.connected || standby.may_serve);
+}
+
+bool TakeOverCoordinator::IsBegun(const std::string& engine, const std::string& controller) const {
+  const auto begun = take_overs_.find(engine);
+  return begun != take_overs_.end() && Contains(begun->second.all, controller);
+}
+
+std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine) {
+  const UpgradeIntent* upgrade = upgrades_.RunningFrom(engine);
+  const bool upgrading = upgrade != nullptr && !upgrade->cancelled;
+  const std::string successor = upgrading ? upgrade->to : context_.state.StandbyFor(engine);
+  std::vector<Placement> standbys;
+  for (const std::string& controller : context_.state.ControllersOn(engine)) {
+    if (IsBegun(engine, controller)) continue;
+    const Move* move = moves_.Find(controller);
+    Standby standby{.engine = move == nullptr ? successor : move->to};
+    standby.connected = context_.engines.FindByName(standby.engine) != nullptr;
+    // An engine that was asked to take the controller may have it, though its connection is lost.
+    standby.may_serve = moves_.MayServe(controller);
+    standby.by_move = move != nullptr || upgrading;
+    if (MayTakeOver(context_.state.IntentOf(controller), standby))
+      standbys.push_back({.controller = controller, .engine = standby.engine});
+  }
+  return standbys;
+}
+
+void TakeOverCoordinator::Begin(const std::string& engine) {
+  const std::vector<Placement> standbys = StandbysOf(engine);
+  if (standbys.empty()) return;
+  spdlog::warn("{} has died: {} controllers are taken by who has them standing by", EngineName(engine),
+               standbys.size());
+  TakeOver& take_over = take_overs_[engine];
+  take_over.deadline_ns = context_.now_ns() + context_.options.take_over_ns;
+  std::vector<std::string> asked;
+  for (const Placement& standby : standbys) {
+    take_over.all.push_back(standby);
+    if (context_.state.IntentOf(standby.controller).row.deleting) continue;
+    moves_.TakeOver(engine, standby);
+    upgrades_.OnTakenOverFrom(engine, standby.controller);
+    take_over.waiting.insert(standby.controller);
+    asked.push_back(standby.controller);
+  }
+  v1::UpgradeStatus& status = take_over.status;
+  status.set_to(EngineName(standbys.front().engine));
+  status.set_state(v1::UPGRADE_STATE_RUNNING);
+  status.set_message(EngineName(engine) + " has died");
+  status.set_total(status.total() + static_cast<uint32_t>(standbys.size()));
+  *status.mutable_started_time() = TimeUtil::GetCurrentTime();
+  const v1::UpgradeStatus shown = status;
+  for (const std::string& controller : asked) moves_.ReconcileMove(controller);
+  // Stored after the engines were asked, since guests are waiting.
+  Report(engine, shown);
+}
+
+void TakeOverCoordinator::OnTakenOver(const std::string& controller, const Move& move, bool taken) {
+  const auto found = take_overs_.find(move.from);
+  if (found == take_overs_.end()) return;  // it is being committed
+  TakeOver& take_over = found->second;
+  take_over.waiting.erase(controller);
+  if (taken) return moves_.NoteTakenOver(controller);
+  std::erase_if(take_over.all,
+                [&](const Placement& placement) { return placement.controller == controller; });
+  const Error why(ErrorCode::kUnavailable, EngineName(move.to) + " was lost as well");
+  AddFailure(take_over.status, controller, why.message);
+  moves_.End(controller, why);
+}
+
+void TakeOverCoordinator::ReconcileAll() {
+  std::vector<std::string> due;
+  for (const auto& [engine, take_over] : take_overs_) {
+    if (take_over.IsDue(context_.read_until_ns)) due.push_back(engine);
+  }
+  for (const std::string& engine : due) Commit(engine);
+}
+
+void TakeOverCoordinator::Commit(const std::string& engine) {
+  TakeOver& take_over = take_overs_.at(engine);
+  if (context_.now_ns() < take_over.not_before_ns) return;
+  if (const Status status = context_.state.MoveControllers(take_over.all); !status.ok()) {
+    spdlog::error("what {} left behind can't be stored as taken yet: {}", EngineName(engine),
+                  status.error().message);
+    take_over.not_before_ns = take_over.deadline_ns = context_.now_ns() + context_.options.retry_min_ns;
+    return;
+  }
+  const TakeOver done = std::move(take_overs_.extract(engine).mapped());
+  ReportDone(engine, done);
+  for (const Placement& placement : done.all) {
+    if (moves_.Has(placement.controller)) moves_.End(placement.controller, Ok{});
+  }
+}
+
+void TakeOverCoordinator::ReportDone(const std::string& engine, const TakeOver& take_over) {
+  v1::UpgradeStatus status = take_over.status;
+  const auto late = static_cast<uint32_t>(take_over.waiting.size());
+  status.set_state(EndOf(status));
+  status.set_moved(static_cast<uint32_t>(take_over.all.size()));
+  status.set_message(fmt::format("{} has died: {} controllers were taken at once, {} are attached anew",
+                                 EngineName(engine), take_over.all.size() - late, late));
+  *status.mutable_ended_time() = TimeUtil::GetCurrentTime();
+  spdlog::warn("{}", status.message());
+  Report(engine, status);
+}
+
+void TakeOverCoordinator::Report(const std::string& engine, const v1::UpgradeStatus& status) {
+  if (upgrades_.RunningFrom(engine) != nullptr) return;
+  context_.state.ReportUpgrade(engine, status, HostState::Keep::kStored);
+}
+
+uint64_t TakeOverCoordinator::next_ns() const {
+  uint64_t due_ns = RetryQueue::kNever;
+  for (const auto& [engine, take_over] : take_overs_) due_ns = std::min(due_ns, take_over.deadline_ns);
+  return due_ns;
+}
+
+}  // namespace cleat::control
