@@ -37,7 +37,7 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   }
   const Status path = CheckConfFile(name, *spec);
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const ClusterEntry* existing = FindCluster(id)) {
     const v1::ClusterSpec present = WithoutKey(existing->row.spec);
     const v1::ClusterSpec wanted = WithoutKey(*spec);
@@ -80,7 +80,7 @@ Status HostState::CheckConfFile(const std::string& name, const v1::ClusterSpec& 
 Result<v1::Cluster> HostState::GetCluster(const v1::GetClusterRequest& request) {
   auto id = ParseClusterName(request.name());
   if (!id.ok()) return std::move(id).error();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(*id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -90,7 +90,7 @@ Result<v1::ListClustersResponse> HostState::ListClusters(const v1::ListClustersR
   auto page = Page::Of(request.page_size());
   if (!page.ok()) return std::move(page).error();
   v1::ListClustersResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = clusters_.upper_bound(request.page_token()); it != clusters_.end(); ++it) {
     v1::Cluster cluster = Show(it->second);
     if (!page->Take(cluster.ByteSizeLong())) {
@@ -106,7 +106,7 @@ Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClust
   auto id = ParseClusterName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterEntry* entry = FindCluster(*id);
   if (entry == nullptr) return v1::DeleteClusterResponse();
   if (auto status = CheckEtag(name, request.etag(), entry->row.intent_revision); !status.ok()) {
@@ -204,19 +204,19 @@ std::string HostState::BehindSpec(const ClusterEntry& entry) const {
 // ---- The conductor's side ----
 
 std::optional<ClusterRow> HostState::ClusterById(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(id);
   return entry == nullptr ? std::nullopt : std::optional(entry->row);
 }
 
 bool HostState::UsesCluster(const std::string& engine, const std::string& cluster_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(cluster_id);
   return entry != nullptr && EnginesOf(*entry, Which::kStandingByToo).contains(engine);
 }
 
 std::vector<std::string> HostState::ClustersOn(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : clusters_) {
     if (EnginesOf(entry, Which::kStandingByToo).contains(engine)) ids.push_back(id);
@@ -225,7 +225,7 @@ std::vector<std::string> HostState::ClustersOn(const std::string& engine) {
 }
 
 std::vector<std::string> HostState::ControllersOfCluster(const std::string& cluster_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> ids;
   if (const ClusterEntry* entry = FindCluster(cluster_id)) {
     for (const std::string& disk : entry->disks) {

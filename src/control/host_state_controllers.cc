@@ -45,7 +45,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   const Status path = paths_->CheckSocket(
       spec->socket_path(), fmt::format("{}: socket '{}'", ControllerName(id), spec->socket_path()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto existing = CheckNewController(id, *spec);
   if (!existing.ok()) return std::move(existing).error();
   if (*existing != nullptr) {
@@ -150,7 +150,7 @@ void HostState::CountController(const std::string& engine, int difference) {
 Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& request) {
   auto id = ParseControllerName(request.name());
   if (!id.ok()) return std::move(id).error();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ControllerEntry* entry = FindController(*id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -160,7 +160,7 @@ Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListCon
   auto page = Page::Of(request.page_size());
   if (!page.ok()) return std::move(page).error();
   v1::ListControllersResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = controllers_.upper_bound(request.page_token()); it != controllers_.end(); ++it) {
     v1::Controller controller = Show(it->second);
     if (!page->Take(controller.ByteSizeLong())) {
@@ -176,8 +176,8 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
   auto id = ParseControllerName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == *id; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([&](const Attaching& other) { return other.row->controller == *id; });
   ControllerEntry* entry = FindController(*id);
   if (entry == nullptr) {
     if (auto status = DeleteLeftAlone(*id); !status.ok()) return std::move(status).error();
@@ -237,7 +237,7 @@ Status HostState::EraseController(ControllerEntry& entry) {
 Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
   auto id = ParseEngineName(request.name());
   if (!id.ok()) return std::move(id).error();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = engines_.find(*id);
   if (it == engines_.end()) return NotThere(request.name());
   return Show(it->first, it->second);
@@ -247,7 +247,7 @@ Result<v1::ListEnginesResponse> HostState::ListEngines(const v1::ListEnginesRequ
   auto page = Page::Of(request.page_size());
   if (!page.ok()) return std::move(page).error();
   v1::ListEnginesResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = engines_.upper_bound(request.page_token()); it != engines_.end(); ++it) {
     v1::Engine engine = Show(it->first, it->second);
     if (!page->Take(engine.ByteSizeLong())) {

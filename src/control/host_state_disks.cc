@@ -67,7 +67,7 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   auto labels = CheckLabels(DiskName(id), request.disk().labels());
   if (!labels.ok()) return std::move(labels).error();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto existing = CheckNewDisk(id, *spec);
     if (!existing.ok()) return std::move(existing).error();
     if (*existing != nullptr) {
@@ -78,7 +78,7 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
     busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(*spec), .wwn = spec->wwn(), .doing = "created"});
   }
   const auto prepared = PrepareBackend(id, *spec);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   busy_.erase(id);
   if (!prepared.ok()) return prepared.error();
   if (auto status = CheckSameStorage(id, *spec, *prepared); !status.ok()) return std::move(status).error();
@@ -253,7 +253,7 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
 Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
   auto id = ParseDiskName(request.name());
   if (!id.ok()) return std::move(id).error();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* entry = FindDisk(*id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -263,8 +263,8 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   auto id = ParseDiskName(request.name());
   if (!id.ok()) return std::move(id).error();
   const std::string& name = request.name();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == *id; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([&](const Attaching& other) { return other.disk == *id; });
   if (const auto busy = busy_.find(*id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
   }

@@ -36,6 +36,7 @@ Status HostState::CheckLoads(Store& store) {
   HostState state(store, memory, WatchHub::kQueueMax, nullptr, {});
   auto rows = store.Load();
   if (!rows.ok()) return rows.error();
+  const MutexLock lock(state.mutex_);
   return state.Fill(std::move(*rows));
 }
 
@@ -85,8 +86,8 @@ Status HostState::CheckRestoredPaths(const Rows& restored) const {
 Result<v1::RestoreStoreResponse> HostState::RestoreStore(StoreUpload& upload,
                                                          const v1::RestoreStoreOptions& options) {
   if (auto status = CheckRestoredPaths(upload.rows()); !status.ok()) return std::move(status).error();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [](const Attaching&) { return true; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([](const Attaching&) { return true; });
   auto present = store_.Load();
   if (!present.ok()) return std::move(present).error();
   v1::RestoreStoreResponse response = PlanRestore(*present, upload.rows());
@@ -150,7 +151,7 @@ Result<LostRevisions> HostState::PrepareRestored(StoreUpload& upload, const Rows
 }
 
 void HostState::ReportHeld(const std::string& engine, HeldByEngine held) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   held.newest_revision = std::max(held.newest_revision, held_[engine].newest_revision);
   held_[engine] = std::move(held);
 }
@@ -159,7 +160,7 @@ void HostState::ReportHeld(const std::string& engine, HeldByEngine held) {
 
 void HostState::ReportLeftAlone(const std::string& engine,
                                 std::map<std::string, v1::ControllerSpec> unknown) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_alone_[engine] = std::move(unknown);
 }
 
@@ -201,7 +202,7 @@ Status HostState::NoteTouched(ControllerEntry& controller) {
 }
 
 Status HostState::LearnLastDisk(const std::string& controller, DiskIdentity disk, const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(controller);
   if (lost_.empty() || entry == nullptr || entry->row.last_disk != DiskIdentity::SomeOf(store_.number()))
     return Ok{};

@@ -59,7 +59,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   auto labels = CheckLabels(name, request.disk().labels());
   if (!labels.ok()) return std::move(labels).error();
 
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   auto found = FindForUpdate(*id, request.disk().etag());
   if (!found.ok()) return std::move(found).error();
   DiskEntry& entry = **found;
@@ -72,7 +72,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   const bool same_storage =
       spec->size_bytes() == entry.row.spec.size_bytes() && SameSpec(spec->limits(), entry.row.spec.limits());
   if (same_storage && *labels == entry.row.labels) return Show(entry);
-  if (auto status = Grow(lock, entry, *spec); !status.ok()) return std::move(status).error();
+  if (auto status = Grow(entry, *spec); !status.ok()) return std::move(status).error();
   if (auto status = CommitUpdate(entry, *spec, std::move(*labels)); !status.ok())
     return std::move(status).error();
   return Show(entry);
@@ -92,7 +92,7 @@ Result<HostState::DiskEntry*> HostState::FindForUpdate(const std::string& id, co
   return entry;
 }
 
-Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec) {
+Status HostState::Grow(const DiskEntry& entry, const v1::DiskSpec& spec) {
   const std::string id = entry.row.id;  // others may write the row meanwhile
   const uint64_t size_before = entry.row.spec.size_bytes();
   if (spec.size_bytes() == size_before) return Ok{};
@@ -107,11 +107,14 @@ Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entr
     return RefuseFor(DiskName(id), v1::REASON_DISK_LOST, entry.status.message());
   }
   busy_.emplace(id, BusyDisk{.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
-  lock.unlock();
-  Status grown = GrowBackend(id, spec);
-  lock.lock();
+  Status grown = GrowBackendUnlocked(id, spec);
   busy_.erase(id);
   return grown;
+}
+
+Status HostState::GrowBackendUnlocked(const std::string& id, const v1::DiskSpec& spec) {
+  const MutexUnlock unlocked(mutex_);
+  return GrowBackend(id, spec);
 }
 
 // Nobody has deleted the disk while it grew; what an engine confirmed meanwhile is in the row.
@@ -160,7 +163,7 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
   }
   const Status path = CheckConfFile(name, spec);
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterEntry* entry = FindCluster(*id);
   if (entry == nullptr) return NotThere(name);
   if (auto status = CheckEtag(name, request.cluster().etag(), entry->row.intent_revision); !status.ok()) {
@@ -206,7 +209,7 @@ Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) 
   auto spec = CompleteGroupSpec(*id, request.group().spec());
   if (!spec.ok()) return std::move(spec).error();
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GroupEntry* entry = FindGroup(*id);
   if (entry == nullptr) return NotThere(name);
   if (auto status = CheckEtag(name, request.group().etag(), entry->row.intent_revision); !status.ok()) {
@@ -246,7 +249,7 @@ Result<v1::Controller> HostState::UpdateController(const v1::UpdateControllerReq
   auto labels = CheckLabels(name, request.controller().labels());
   if (!labels.ok()) return std::move(labels).error();
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(*id);
   if (entry == nullptr) return NotThere(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");

@@ -65,13 +65,13 @@ Status PathPolicy::Reload() {
   if (!read.ok()) return std::move(read).error();
   SayWhatIsOpen(*read);
   auto lists = std::make_shared<const PathLists>(std::move(*read));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
 }
 
 std::shared_ptr<const PathLists> PathPolicy::lists() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lists_;
 }
 

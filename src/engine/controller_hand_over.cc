@@ -57,7 +57,7 @@ void Controller::SetStates(AttachmentState from, AttachmentState to) {
   Changed();
 }
 
-std::optional<Error> Controller::TryLockAll(std::vector<Mutex::Guard>& guards) {
+std::optional<Error> Controller::TryLockAll(std::vector<AsyncMutex::Guard>& guards) {
   for (const auto& target : targets_) {
     auto guard = target->operations.TryLock();
     if (!guard) {
@@ -78,7 +78,7 @@ std::optional<Error> Controller::TryLockAll(std::vector<Mutex::Guard>& guards) {
 }
 
 Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
-  std::vector<Mutex::Guard> guards;
+  std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   HandOver hand_over;
   if (!stands_by_) {
@@ -103,7 +103,7 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
 }
 
 Task<Status> Controller::Take(const HandOver& hand_over) {
-  std::vector<Mutex::Guard> guards;
+  std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   if (!stands_by_) co_return Ok{};
   auto acquire = AcquireAll();

@@ -54,13 +54,13 @@ Status PathGuard::Reload() {
   auto read = PathLists::Read(lists_file_, defaults_);
   if (!read) return std::move(read).error();
   auto lists = std::make_shared<const PathLists>(std::move(read).value());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
 }
 
 std::shared_ptr<const PathLists> PathGuard::lists() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lists_;
 }
 
