@@ -84,9 +84,7 @@ class Controller {
   Task<Status> Show(AttachedDisk& disk);
   Task<void> TakeDown(Target& target);
   Task<Status> AcquireAll();
-  Task<void> AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder inside);
   Task<void> ReleaseAll();
-  Task<void> ReleaseBesides(AttachedDisk& disk, Gate::Holder inside);
   std::optional<Error> TryLockAll(std::vector<AsyncMutex::Guard>& guards);
   void SetStates(AttachmentState from, AttachmentState to);
   Status CheckAttachable(const AttachmentSpec& attachment) const;

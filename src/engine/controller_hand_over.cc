@@ -4,47 +4,44 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "engine/controller.h"
 #include "observe/past.h"
+#include "reactor/for_each_concurrently.h"
 
 namespace cleat::engine {
 
-Task<void> Controller::AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder /*inside*/) {
-  auto acquire = disk.Acquire();
-  Status acquired = co_await std::move(acquire);
-  if (acquired && !disk.fenced().empty()) acquired = Error(ErrorCode::kUnavailable, disk.fenced());
-  if (!acquired && *first_error) *first_error = std::move(acquired);
-}
-
-Task<void> Controller::ReleaseBesides(AttachedDisk& disk, Gate::Holder /*inside*/) {
-  auto release = disk.Release();
-  (void)co_await std::move(release);  // whoever acquires it finds out, and the log has it
-}
-
-// Side by side: with a cluster each takes milliseconds, and a guest waits.
+// With a cluster each takes milliseconds, and a guest waits.
 Task<Status> Controller::AcquireAll() {
-  Status first_error;
-  Gate acquiring(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(AcquireBesides(*target->disk, &first_error, Gate::Holder(acquiring)));
-  }
-  co_await acquiring.Close();
-  if (!first_error) {
+  const auto acquire = [](const std::unique_ptr<Target>& target) -> Task<Status> {
+    if (target->disk == nullptr) co_return Ok{};
+    auto acquiring = target->disk->Acquire();
+    Status acquired = co_await std::move(acquiring);
+    if (acquired && !target->disk->fenced().empty()) {
+      co_return Error(ErrorCode::kUnavailable, target->disk->fenced());
+    }
+    co_return acquired;
+  };
+  auto acquiring = ForEachConcurrently(context_.control, targets_, acquire);
+  Status acquired = co_await std::move(acquiring);
+  if (!acquired) {
     auto release = ReleaseAll();
     co_await std::move(release);
   }
-  co_return first_error;
+  co_return acquired;
 }
 
 Task<void> Controller::ReleaseAll() {
-  Gate releasing(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(ReleaseBesides(*target->disk, Gate::Holder(releasing)));
-  }
-  co_await releasing.Close();
+  const auto release = [](const std::unique_ptr<Target>& target) -> Task<void> {
+    if (target->disk == nullptr) co_return;
+    auto releasing = target->disk->Release();
+    (void)co_await std::move(releasing);  // whoever acquires it finds out, and the log has it
+  };
+  auto releasing = ForEachConcurrently(context_.control, targets_, release);
+  co_await std::move(releasing);
 }
 
 // Those that are not open yet, or not any more, stay as they are. One may have been shut out since it was acquired.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "reactor/for_each_concurrently.h"
+
 namespace cleat::engine {
 namespace {
 
@@ -89,7 +91,7 @@ Task<void> DiskOwnership::Run() {
       auto acquire = AcquireAll();
       co_await std::move(acquire);
     } else if (AnyInVain()) {
-      auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
+      auto release = ForEachAwaited(&DiskOwnership::ReleaseOne);
       (void)co_await std::move(release);
     } else {
       break;
@@ -113,7 +115,7 @@ bool DiskOwnership::AnyInVain() const {
 }
 
 Task<void> DiskOwnership::AcquireAll() {
-  auto acquire = EachSideBySide(&DiskOwnership::AcquireOne);
+  auto acquire = ForEachAwaited(&DiskOwnership::AcquireOne);
   const Status acquired = co_await std::move(acquire);
   if (!begun_) co_return;  // Run releases them again
   if (acquired) {
@@ -125,7 +127,7 @@ Task<void> DiskOwnership::AcquireAll() {
     spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
     on_change_();
   }
-  auto release = EachSideBySide(&DiskOwnership::ReleaseOne);
+  auto release = ForEachAwaited(&DiskOwnership::ReleaseOne);
   (void)co_await std::move(release);
   if (!begun_ || closing_.cancelled()) co_return;
   CancelToken pause;
@@ -147,23 +149,18 @@ void DiskOwnership::TakeAll() {
   if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
 }
 
-Task<Status> DiskOwnership::EachSideBySide(DiskTask task) {
-  Status first_error;
-  Gate working(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(OneOfMany(task, *target, &first_error, Gate::Holder(working)));
-  }
-  co_await working.Close();
-  co_return first_error;
-}
-
-Task<void> DiskOwnership::OneOfMany(DiskTask task, Target& target, Status* first_error,
-                                    Gate::Holder /*working*/) {
-  const auto guard = co_await target.operations.Lock(&closing_);
-  if (!guard || target.disk == nullptr || !IsAwaited(*target.disk)) co_return;
-  auto working_on_it = (this->*task)(target);
-  Status done = co_await std::move(working_on_it);
-  if (!done && *first_error) *first_error = std::move(done);
+Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
+  const auto run = [this, task](const std::unique_ptr<Target>& target) -> Task<Status> {
+    if (target->disk == nullptr) co_return Ok{};
+    const auto guard = co_await target->operations.Lock(&closing_);
+    if (!guard || target->disk == nullptr || !IsAwaited(*target->disk)) co_return Ok{};
+    auto working = (this->*task)(*target);
+    Status done = co_await std::move(working);
+    co_return done;
+  };
+  auto running = ForEachConcurrently(context_.control, targets_, run);
+  Status done = co_await std::move(running);
+  co_return done;
 }
 
 Task<Status> DiskOwnership::AcquireOne(Target& target) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "reactor/for_each_concurrently.h"
 #include "virtio/inflight_log.h"
 #include "virtio/packed_inflight_log.h"
 #include "virtio/ring_format.h"
@@ -424,34 +425,27 @@ Task<void> Session::StopOne(Ring& ring) {
   on_change_();
 }
 
-Task<void> Session::StopBesides(Ring& ring, Gate::Holder /*stopping*/) {
-  auto stop = StopOne(ring);
-  co_await std::move(stop);
-}
-
 Task<void> Session::StopAllRings() {
-  Gate stopping(control_);
-  for (const auto& ring : rings_) {
+  const auto stop = [this](const std::unique_ptr<Ring>& ring) -> Task<void> {
     ring->told.enabled = false;
     ring->told.kick = false;
-    if (ring->running()) Spawn(StopBesides(*ring, Gate::Holder(stopping)));
-  }
-  co_await stopping.Close();
-}
-
-Task<void> Session::YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left,
-                                 Gate::Holder /*stopping*/) {
-  auto stop = ring.StopBy(deadline_ns);
-  *left += co_await std::move(stop);
+    if (!ring->running()) co_return;
+    auto stopping = StopOne(*ring);
+    co_await std::move(stopping);
+  };
+  auto stopping = ForEachConcurrently(control_, rings_, stop);
+  co_await std::move(stopping);
 }
 
 Task<Status> Session::YieldRings(uint64_t deadline_ns) {
   uint32_t left = 0;
-  Gate stopping(control_);
-  for (const auto& ring : rings_) {
-    if (ring->running()) Spawn(YieldBesides(*ring, deadline_ns, &left, Gate::Holder(stopping)));
-  }
-  co_await stopping.Close();
+  const auto stop = [deadline_ns, &left](const std::unique_ptr<Ring>& ring) -> Task<void> {
+    if (!ring->running()) co_return;
+    auto stopping = ring->StopBy(deadline_ns);
+    left += co_await std::move(stopping);
+  };
+  auto stopping = ForEachConcurrently(control_, rings_, stop);
+  co_await std::move(stopping);
   if (!AnyRunning()) co_return Ok{};
   auto start = StartAll();
   Status started = co_await std::move(start);
