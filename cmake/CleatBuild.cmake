@@ -38,6 +38,11 @@ target_compile_options(
   cleat_flags
   INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
             -fno-omit-frame-pointer)
+# What clang alone checks, that the sanitizers' builds are made with: mutexes (base/mutex.h).
+set(CLEAT_CLANG_WARNINGS -Wthread-safety -Wthread-safety-beta)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(cleat_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${CLEAT_CLANG_WARNINGS}>)
+endif()
 target_link_libraries(cleat_flags INTERFACE Threads::Threads)
 if(NOT CLEAT_SIGHT)
   add_compile_definitions(CLEAT_NO_SIGHT)

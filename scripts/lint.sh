@@ -99,6 +99,15 @@ pythons() {
   done
 }
 
+# clang checks the use of base/mutex.h, and knows nothing of the standard library's mutexes.
+mutexes() {
+  local std='std::(recursive_|timed_|shared_)*mutex|std::condition_variable|std::(lock_guard|unique_lock|scoped_lock|shared_lock)'
+  ! git grep --untracked -nE "($std|pthread_(mutex|cond|rwlock)_)" -- src modules ':!src/base/mutex.h' || {
+    echo "use Mutex, MutexLock and CondVar of base/mutex.h"
+    return 1
+  }
+}
+
 tidy() {
   need "clang-tidy-$clang"
   [ -f "$build_dir/compile_commands.json" ] || {
@@ -134,6 +143,7 @@ leave_out() { left_out+=${left_out:+; }$1; }
 check "C++ formatting (clang-format-$clang)" format
 check "SPDX lines" spdx
 check "include directions" /usr/bin/python3 scripts/check_includes.py
+check "mutexes" mutexes
 check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/check_unity.py
 check "idioms that no compiler checks" /usr/bin/python3 -B scripts/check_idioms.py
 check "tests that docs/tests.md names" /usr/bin/python3 -B scripts/check_promises.py

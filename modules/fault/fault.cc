@@ -144,7 +144,7 @@ void FaultDevice::Hold() {
 
 void FaultDevice::LetGo() {
   held_.store(false, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Opened& opened : opened_) {
     if (opened.stage.expired()) continue;
     opened.reactor->PostCall([weak = opened.stage] {
@@ -155,7 +155,7 @@ void FaultDevice::LetGo() {
 
 Result<std::unique_ptr<block::Channel>> FaultDevice::OpenChannel(Reactor& reactor) {
   CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(opened_, [](const Opened& opened) { return opened.stage.expired(); });
   // The same for the same order of openings on each reactor, whatever the order between reactors.
   Random mix(plan_.seed ^ (uint64_t{reactor.index()} << 32) ^ opened_on_[reactor.index()]++);

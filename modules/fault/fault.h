@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "block/filter_device.h"
 
 namespace cleat::modules {
@@ -57,9 +57,10 @@ class FaultDevice final : public block::FilterDevice {
     Reactor* reactor;
     std::weak_ptr<Stage> stage;  // used, and dies, on its reactor alone
   };
-  std::mutex mutex_;  // channels are opened on I/O reactors
-  std::vector<Opened> opened_;
-  std::map<uint32_t, uint64_t> opened_on_;  // how many channels a reactor has opened so far
+  Mutex mutex_;  // channels are opened on I/O reactors
+  std::vector<Opened> opened_ CLEAT_GUARDED_BY(mutex_);
+  std::map<uint32_t, uint64_t> opened_on_
+      CLEAT_GUARDED_BY(mutex_);  // how many channels a reactor has opened so far
 };
 
 }  // namespace cleat::modules

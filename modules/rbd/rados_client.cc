@@ -43,7 +43,7 @@ bool LooksUsable(const keys::Secret& key) {
 }  // namespace
 
 void ControlLink::Post(std::function<void()> call) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (control_ == nullptr) return;
   control_->PostCall([self = shared_from_this(), held = std::move(call)] {
     if (self->control_ != nullptr) held();  // only this thread cuts
@@ -51,7 +51,7 @@ void ControlLink::Post(std::function<void()> call) {
 }
 
 void ControlLink::Cut() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   control_ = nullptr;
 }
 
@@ -61,6 +61,7 @@ struct RadosClient::Core {
       : cluster(std::move(c)), link(std::move(l)), number(n) {}
 
   void Main();
+  Job NextJob();  // waits for one; nullptr: there will be none any more
   void TakePlace() const;
   Result<RadosConnection> Connect();
   std::string SettingText(const std::string& name, const std::string& value) const;
@@ -75,11 +76,12 @@ struct RadosClient::Core {
   const MonotonicClock clock;
   KeyFile key_file;  // the client's as long as that is
 
-  mutable std::mutex mutex;
-  std::condition_variable wake;
-  std::deque<Job> jobs;
-  bool stopping = false;
-  std::optional<Result<RadosConnection>> connection;  // set once
+  mutable Mutex mutex;
+  CondVar wake;
+  std::deque<Job> jobs CLEAT_GUARDED_BY(mutex);
+  bool stopping CLEAT_GUARDED_BY(mutex) = false;
+  std::optional<Result<RadosConnection>>
+      connection;  // set once, under the mutex; the thread alone reads it without
   std::atomic<uint64_t> busy_since_ns{0};
 };
 
@@ -99,15 +101,15 @@ RadosClient::RadosClient(std::shared_ptr<const ClusterOptions> cluster, std::sha
 }
 
 RadosClient::~RadosClient() {
-  const std::lock_guard lock(core_->mutex);
+  const MutexLock lock(core_->mutex);
   core_->stopping = true;
-  core_->wake.notify_one();
+  core_->wake.NotifyOne();
 }
 
 void RadosClient::Submit(Job job) {
-  const std::lock_guard lock(core_->mutex);
+  const MutexLock lock(core_->mutex);
   core_->jobs.push_back(std::move(job));
-  core_->wake.notify_one();
+  core_->wake.NotifyOne();
 }
 
 void RadosClient::Post(std::function<void(const RadosConnection&)> work) {
@@ -117,12 +119,12 @@ void RadosClient::Post(std::function<void(const RadosConnection&)> work) {
 }
 
 std::string RadosClient::id() const {
-  const std::lock_guard lock(core_->mutex);
+  const MutexLock lock(core_->mutex);
   return core_->connection && *core_->connection ? core_->connection->value().id : std::string();
 }
 
 bool RadosClient::failed() const {
-  const std::lock_guard lock(core_->mutex);
+  const MutexLock lock(core_->mutex);
   return core_->connection && !*core_->connection;
 }
 
@@ -135,26 +137,27 @@ uint64_t RadosClient::busy_ns() const {
 void RadosClient::Core::Main() {
   pthread_setname_np(pthread_self(), ("rbd-" + std::to_string(number)).substr(0, 15).c_str());
   TakePlace();
-  std::unique_lock lock(mutex);
-  for (;;) {
-    wake.wait(lock, [this] { return stopping || !jobs.empty(); });
-    if (jobs.empty()) break;
-    Job job = std::move(jobs.front());
-    jobs.pop_front();
-    lock.unlock();
+  while (Job job = NextJob()) {
     busy_since_ns.store(clock.NowNs(), std::memory_order_relaxed);
     if (!connection) {
       auto connected = Connect();
-      const std::lock_guard relock(mutex);
+      const MutexLock lock(mutex);
       connection.emplace(std::move(connected));
     }
     job(*connection);  // set for good, by this thread
     job = nullptr;
     busy_since_ns.store(0, std::memory_order_relaxed);
-    lock.lock();
   }
-  lock.unlock();
   if (connection && *connection) rados_shutdown(connection->value().cluster);
+}
+
+RadosClient::Job RadosClient::Core::NextJob() {
+  const MutexLock lock(mutex);
+  while (!stopping && jobs.empty()) wake.Wait(mutex);
+  if (jobs.empty()) return nullptr;
+  Job job = std::move(jobs.front());
+  jobs.pop_front();
+  return job;
 }
 
 void RadosClient::Core::TakePlace() const {

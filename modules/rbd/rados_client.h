@@ -14,17 +14,16 @@
 #include <rados/librados.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <coroutine>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "modules/rbd/rbd_cluster.h"
 #include "reactor/reactor.h"
@@ -42,8 +41,8 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   std::atomic<uint32_t> threads{0};  // of clients, that have not ended
 
  private:
-  std::mutex mutex_;
-  Reactor* control_;
+  Mutex mutex_;
+  Reactor* control_;  // changed under the mutex, on the control reactor, which alone reads it without
 };
 
 // What a client's thread works with, once it is connected.

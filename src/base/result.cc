@@ -30,6 +30,7 @@ ErrorCode CodeOfErrno(int error_number) {
     case EMFILE:
     case ENFILE:
     case ENOMEM:
+    case ENOBUFS:
       return ErrorCode::kResourceExhausted;
     case EBUSY:
     case ETXTBSY:

@@ -50,24 +50,24 @@ std::vector<Segment> Behind(std::span<const Segment> segments, uint64_t skip_byt
 // ---- ChannelRegistry
 
 void ChannelRegistry::Add(Reactor& reactor, PipelineChannel& channel) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   members_.push_back({&reactor, &channel});
 }
 
 void ChannelRegistry::Remove(PipelineChannel& channel) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(members_, [&channel](const Member& member) { return member.channel == &channel; });
 }
 
 std::vector<ChannelRegistry::Member> ChannelRegistry::Members() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return members_;
 }
 
 // ---- CompareAndWrite
 
 bool CompareAndWrite::Turn::await_suspend(std::coroutine_handle<> awaiting) {
-  const std::lock_guard lock(owner_.mutex_);
+  const MutexLock lock(owner_.mutex_);
   if (!owner_.busy_) {
     owner_.busy_ = true;
     return false;
@@ -77,7 +77,7 @@ bool CompareAndWrite::Turn::await_suspend(std::coroutine_handle<> awaiting) {
 }
 
 void CompareAndWrite::EndTurn() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (waiting_.empty()) {
     busy_ = false;
     return;

@@ -16,9 +16,9 @@
 #include <coroutine>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "block/request.h"
 #include "reactor/reactor.h"
 #include "reactor/task.h"
@@ -43,8 +43,8 @@ class ChannelRegistry {
   std::vector<Member> Members() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<Member> members_;
+  mutable Mutex mutex_;
+  std::vector<Member> members_ CLEAT_GUARDED_BY(mutex_);
 };
 
 class CompareAndWrite {
@@ -55,7 +55,7 @@ class CompareAndWrite {
   void Start(PipelineChannel& origin, Request& request);
 
  private:
-  // First come, first served, over several reactors. A std::mutex guards a flag and a list for some
+  // First come, first served, over several reactors. The mutex guards a flag and a list for some
   // instructions, never across a wait.
   class Turn {
    public:
@@ -77,9 +77,9 @@ class CompareAndWrite {
   void EndTurn();
 
   const ChannelRegistry& channels_;
-  std::mutex mutex_;
-  bool busy_ = false;
-  std::deque<Waiting> waiting_;
+  Mutex mutex_;
+  bool busy_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::deque<Waiting> waiting_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::block

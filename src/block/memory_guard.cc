@@ -9,11 +9,11 @@
 
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace cleat::block {
 namespace {
@@ -42,8 +42,8 @@ std::atomic<int> g_event{-1};
 struct sigaction g_previous {};
 
 // What may block, away from the handler: which slots are free again.
-std::mutex g_mutex;
-std::vector<uint32_t>& FreeSlots() {
+Mutex g_mutex;
+std::vector<uint32_t>& FreeSlots() CLEAT_REQUIRES(g_mutex) {
   static auto* const kFree = new std::vector<uint32_t>;  // outlives every mapping
   return *kFree;
 }
@@ -57,7 +57,7 @@ Range Read(const Slot& slot) {
   }
 }
 
-void Write(Slot& slot, const Range& range) {
+void Write(Slot& slot, const Range& range) CLEAT_REQUIRES(g_mutex) {
   const uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
   slot.sequence.store(sequence + 1, std::memory_order_relaxed);
   slot.begin.store(range.begin, std::memory_order_release);
@@ -114,7 +114,7 @@ void OnSigbus(int signal_number, siginfo_t* info, void* context) {
 }  // namespace
 
 Status MemoryGuard::Install() {
-  const std::lock_guard lock(g_mutex);
+  const MutexLock lock(g_mutex);
   if (event_fd() >= 0) return Ok{};
   const int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event < 0) return ErrnoError(errno, "eventfd of the memory guard");
@@ -133,7 +133,7 @@ int MemoryGuard::event_fd() {
 Result<MemoryGuard> MemoryGuard::Watch(void* base, uint64_t bytes, uint64_t page_bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(base);
   CLEAT_CHECK(page_bytes > 0 && bytes > 0 && bytes % page_bytes == 0);
-  const std::lock_guard lock(g_mutex);
+  const MutexLock lock(g_mutex);
   uint32_t slot = g_slots_used.load(std::memory_order_relaxed);
   if (!FreeSlots().empty()) {
     slot = FreeSlots().back();
@@ -155,7 +155,7 @@ MemoryGuard::MemoryGuard(MemoryGuard&& other) noexcept : slot_(std::exchange(oth
 
 MemoryGuard::~MemoryGuard() {
   if (slot_ < 0) return;
-  const std::lock_guard lock(g_mutex);
+  const MutexLock lock(g_mutex);
   Write(g_slots[slot_], {});
   FreeSlots().push_back(static_cast<uint32_t>(slot_));
 }

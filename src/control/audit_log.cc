@@ -53,7 +53,7 @@ Status AuditLog::Reopen() {
   if (path_.empty()) return Ok{};
   UniqueFd file(open(path_.c_str(), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, kFileMode));
   if (!file.valid()) return ErrnoError(errno, fmt::format("audit log '{}' can't be opened", path_));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   file_ = std::move(file);
   return Ok{};
 }
@@ -63,7 +63,7 @@ void AuditLog::Write(const AuditRecord& record) {
   const std::string line =
       ToJson(record, std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) + "\n";
   spdlog::info("audit: {}", std::string_view(line).substr(0, line.size() - 1));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!file_.valid()) return;
   if (write(file_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     spdlog::error("audit log '{}' can't be written: {}", path_, ErrnoError(errno, "write").message);

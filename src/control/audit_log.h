@@ -4,9 +4,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/access.h"
@@ -38,8 +38,8 @@ class AuditLog {
   explicit AuditLog(std::string path) : path_(std::move(path)) {}
 
   const std::string path_;
-  std::mutex mutex_;
-  UniqueFd file_;
+  Mutex mutex_;
+  UniqueFd file_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::control

@@ -32,7 +32,7 @@ Result<std::unique_ptr<observe::SegmentReader>> OpenFor(const std::string& engin
 }  // namespace
 
 void Counters::OnHello(const std::string& engine, uint64_t incarnation, UniqueFd fd) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry& entry = engines_[engine];
   entry.connected = true;
   // The same process that lost its connection: what was read of its counters stays read.
@@ -54,7 +54,7 @@ void Counters::OnHello(const std::string& engine, uint64_t incarnation, UniqueFd
 }
 
 void Counters::OnGone(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto it = engines_.find(engine); it != engines_.end()) it->second.connected = false;
 }
 
@@ -71,13 +71,13 @@ void Counters::ForgetDead() {
 }
 
 UniqueFd Counters::Share(const std::string& engine) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = engines_.find(engine);
   return found == engines_.end() || !found->second.fd.valid() ? UniqueFd() : found->second.fd.Duplicate();
 }
 
 std::vector<CountersOf> Counters::Open() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<CountersOf> all;
   for (const auto& [engine, entry] : engines_) {
     CountersOf& counters = all.emplace_back();

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cleat/v1/cleat.pb.h"
@@ -56,12 +56,12 @@ class Counters {
     UniqueFd fd;  // invalid: it has none that can be read
     std::string why_none;
   };
-  void ForgetDead();
+  void ForgetDead() CLEAT_REQUIRES(mutex_);
 
   const Clock& clock_;
-  mutable std::mutex mutex_;
-  uint64_t last_serial_ = 0;
-  std::map<std::string, Entry> engines_;
+  mutable Mutex mutex_;
+  uint64_t last_serial_ CLEAT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Entry> engines_ CLEAT_GUARDED_BY(mutex_);
 };
 
 // kInvalidArgument unless it is empty or the name of a disk, controller or engine.

@@ -6,15 +6,14 @@
 // Any thread. Outlives the calls.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace cleat::control {
@@ -31,33 +30,31 @@ class GroupCommit {
   // Returns when the row is durable, or why its commit failed.
   Status Write(const Row& row) {
     Call call{.row = &row};
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.push_back(&call);
-    if (busy_) call.turn.wait(lock, [&] { return call.done || call.leads; });
+    if (busy_) {
+      while (!call.done && !call.leads) call.turn.Wait(mutex_);
+    }
     if (call.done) return std::move(call.status);
     busy_ = true;
     const std::vector<Call*> batch = TakeBatch();
-    lock.unlock();
-    std::vector<const Row*> rows;
-    for (const Call* of : batch) rows.push_back(of->row);
-    Status status = commit_(rows);
-    lock.lock();
+    const Status status = WriteAll(batch);
     for (Call* of : batch) {
       of->status = status;
       of->done = true;
-      of->turn.notify_one();
+      of->turn.NotifyOne();
     }
     busy_ = !queue_.empty();
     if (busy_) {
       queue_.front()->leads = true;
-      queue_.front()->turn.notify_one();
+      queue_.front()->turn.NotifyOne();
     }
     return status;
   }
 
   // How many wait for the next commit.
   size_t waiting() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return queue_.size();
   }
 
@@ -67,11 +64,11 @@ class GroupCommit {
     Status status = {};
     bool done = false;
     bool leads = false;
-    std::condition_variable turn = {};
+    CondVar turn = {};
   };
 
   // With the one who asks: it is the first.
-  std::vector<Call*> TakeBatch() {
+  std::vector<Call*> TakeBatch() CLEAT_REQUIRES(mutex_) {
     std::vector<Call*> batch;
     while (!queue_.empty() && batch.size() < kRowsMax) {
       batch.push_back(queue_.front());
@@ -80,10 +77,18 @@ class GroupCommit {
     return batch;
   }
 
+  // Without the mutex meanwhile: others come and wait.
+  Status WriteAll(const std::vector<Call*>& batch) CLEAT_REQUIRES(mutex_) {
+    const MutexUnlock unlocked(mutex_);
+    std::vector<const Row*> rows;
+    for (const Call* of : batch) rows.push_back(of->row);
+    return commit_(rows);
+  }
+
   const Commit commit_;
-  mutable std::mutex mutex_;
-  std::deque<Call*> queue_;  // without those that are being written
-  bool busy_ = false;        // somebody writes, or was told to
+  mutable Mutex mutex_;
+  std::deque<Call*> queue_ CLEAT_GUARDED_BY(mutex_);  // without those that are being written
+  bool busy_ CLEAT_GUARDED_BY(mutex_) = false;        // somebody writes, or was told to
 };
 
 }  // namespace cleat::control

@@ -24,6 +24,7 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
                                                    keys::Keyring* keyring, KeepDeleted keep) {
   std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring, std::move(keep)));
+  const MutexLock lock(state->mutex_);
   CLEAT_ASSIGN(auto first, store.ReserveRevisions(kRevisionsPerBlock));
   state->revision_ = first - 1;
   state->revisions_until_ = first + kRevisionsPerBlock;
@@ -49,7 +50,7 @@ Status HostState::Fill(Rows rows) {
   hub_.StartHistory(revision_);
   v1::EngineStatus unseen;
   unseen.set_message("has not connected since cleatd started");
-  for (const auto& [id, entry] : engines_) ReportEngine(id, unseen);
+  for (const auto& [id, entry] : engines_) SetEngineStatus(id, unseen);
   for (auto& [id, entry] : disks_) {
     if (entry.status.state() == v1::DISK_STATE_PENDING) DiskChanged(id);
   }
@@ -184,11 +185,36 @@ v1::Engine HostState::Show(const std::string& id, const EngineEntry& entry) cons
 
 namespace {
 
-template <typename Set>
-WatchEvent MakeEvent(uint64_t revision, Set set) {
+std::shared_ptr<v1::WatchResponse> NewEvent(uint64_t revision) {
   auto event = std::make_shared<v1::WatchResponse>();
   event->set_revision(revision);
-  set(*event);
+  return event;
+}
+
+void SetResource(v1::Disk&& disk, v1::WatchResponse& event) {
+  *event.mutable_disk() = std::move(disk);
+}
+void SetResource(v1::Cluster&& cluster, v1::WatchResponse& event) {
+  *event.mutable_cluster() = std::move(cluster);
+}
+void SetResource(v1::Group&& group, v1::WatchResponse& event) {
+  *event.mutable_group() = std::move(group);
+}
+void SetResource(v1::Controller&& controller, v1::WatchResponse& event) {
+  *event.mutable_controller() = std::move(controller);
+}
+void SetResource(v1::Attachment&& attachment, v1::WatchResponse& event) {
+  *event.mutable_attachment() = std::move(attachment);
+}
+void SetResource(v1::Engine&& engine, v1::WatchResponse& event) {
+  *event.mutable_engine() = std::move(engine);
+}
+
+// That the resource is now as shown.
+template <typename Resource>
+WatchEvent EventOf(uint64_t revision, Resource shown) {
+  auto event = NewEvent(revision);
+  SetResource(std::move(shown), *event);
   return event;
 }
 
@@ -196,85 +222,67 @@ WatchEvent MakeEvent(uint64_t revision, Set set) {
 
 void HostState::Tell(const WatchEvent& event) {
   hub_.Publish(event);
-  published_.notify_all();
+  published_.NotifyAll();
 }
 
 void HostState::Publish(DiskEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_disk() = Show(entry); }));
+  Tell(EventOf(revision_, Show(entry)));
 }
 
 void HostState::Publish(ClusterEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_cluster() = Show(entry); }));
+  Tell(EventOf(revision_, Show(entry)));
 }
 
 void HostState::Publish(GroupEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_group() = Show(entry); }));
+  Tell(EventOf(revision_, Show(entry)));
 }
 
 void HostState::Publish(ControllerEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [this, &entry](v1::WatchResponse& e) { *e.mutable_controller() = Show(entry); }));
+  Tell(EventOf(revision_, Show(entry)));
 }
 
 void HostState::Publish(AttachmentEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_, [&](v1::WatchResponse& e) { *e.mutable_attachment() = Show(entry); }));
+  Tell(EventOf(revision_, Show(entry)));
 }
 
 void HostState::Publish(const std::string& id, EngineEntry& entry) {
   entry.revision = NextRevision();
-  Tell(MakeEvent(revision_,
-                 [this, &id, &entry](v1::WatchResponse& e) { *e.mutable_engine() = Show(id, entry); }));
+  Tell(EventOf(revision_, Show(id, entry)));
 }
 
 void HostState::PublishGone(const std::string& name) {
-  NextRevision();
-  Tell(MakeEvent(revision_, [&](v1::WatchResponse& e) { e.set_gone(name); }));
+  auto event = NewEvent(NextRevision());
+  event->set_gone(name);
+  Tell(event);
 }
 
 std::vector<WatchEvent> HostState::Snapshot() const {
   std::vector<WatchEvent> snapshot;
-  for (const auto& element : engines_) {
-    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
-      *e.mutable_engine() = Show(element.first, element.second);
-    }));
-  }
-  for (const auto& element : clusters_) {
-    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
-      *e.mutable_cluster() = Show(element.second);
-    }));
-  }
-  for (const auto& element : disks_) {
-    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
-      *e.mutable_disk() = Show(element.second);
-    }));
-  }
-  for (const auto& element : groups_) {
-    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
-      *e.mutable_group() = Show(element.second);
-    }));
-  }
-  for (const auto& element : controllers_) {
-    snapshot.push_back(MakeEvent(element.second.revision, [this, &element](v1::WatchResponse& e) {
-      *e.mutable_controller() = Show(element.second);
-    }));
-    for (const auto& attachment : element.second.attachments) {
-      snapshot.push_back(MakeEvent(attachment.second.revision, [this, &attachment](v1::WatchResponse& e) {
-        *e.mutable_attachment() = Show(attachment.second);
-      }));
+  for (const auto& [id, entry] : engines_) snapshot.push_back(EventOf(entry.revision, Show(id, entry)));
+  for (const auto& [id, entry] : clusters_) snapshot.push_back(EventOf(entry.revision, Show(entry)));
+  for (const auto& [id, entry] : disks_) snapshot.push_back(EventOf(entry.revision, Show(entry)));
+  for (const auto& [id, entry] : groups_) snapshot.push_back(EventOf(entry.revision, Show(entry)));
+  for (const auto& [id, entry] : controllers_) {
+    snapshot.push_back(EventOf(entry.revision, Show(entry)));
+    for (const auto& [attachment_id, attachment] : entry.attachments) {
+      snapshot.push_back(EventOf(attachment.revision, Show(attachment)));
     }
   }
   return snapshot;
 }
 
 Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_ASSIGN(auto first, start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot())
                                                : hub_.Since(start_revision));
-  first.push_back(MakeEvent(revision_, [](v1::WatchResponse& e) { e.mutable_synced(); }));
+  auto synced = NewEvent(revision_);
+  synced->mutable_synced();
+  first.push_back(std::move(synced));
   return hub_.Subscribe(std::move(first));
 }
 
@@ -309,7 +317,7 @@ HostState::AttachmentEntry* HostState::FindAttachment(const std::string& control
 }
 
 void HostState::SetWake(std::function<void()> wake) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   wake_ = std::move(wake);
 }
 
@@ -334,7 +342,7 @@ void HostState::GroupChanged(const std::string& id) {
 }
 
 ChangedIntent HostState::TakeChanged() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(changed_, {});
 }
 

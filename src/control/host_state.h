@@ -22,13 +22,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -36,6 +34,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/deleted_disks.h"
@@ -305,184 +304,207 @@ class HostState {
         hub_(watch_queue_max),
         commits_([this](std::span<const AttachmentRow* const> rows) { return store_.Put(rows); }) {}
 
-  // All below: under the mutex, unless it says otherwise.
   // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
-  Status Fill(Rows rows);
-  void FillClusters(std::vector<ClusterRow> rows);
-  Status FillDisks(std::vector<DiskRow> rows);
-  Status FillGroups(std::vector<GroupRow> rows);
-  Status FillControllers(std::vector<ControllerRow> rows);
-  Status FillAttachments(std::vector<AttachmentRow> rows);
-  void FillUpgrades(std::vector<UpgradeRow> rows);
-  void LookAtFiles();
-  uint64_t NextRevision();
+  Status Fill(Rows rows) CLEAT_REQUIRES(mutex_);
+  void FillClusters(std::vector<ClusterRow> rows) CLEAT_REQUIRES(mutex_);
+  Status FillDisks(std::vector<DiskRow> rows) CLEAT_REQUIRES(mutex_);
+  Status FillGroups(std::vector<GroupRow> rows) CLEAT_REQUIRES(mutex_);
+  Status FillControllers(std::vector<ControllerRow> rows) CLEAT_REQUIRES(mutex_);
+  Status FillAttachments(std::vector<AttachmentRow> rows) CLEAT_REQUIRES(mutex_);
+  void FillUpgrades(std::vector<UpgradeRow> rows) CLEAT_REQUIRES(mutex_);
+  void LookAtFiles() CLEAT_REQUIRES(mutex_);
+  uint64_t NextRevision() CLEAT_REQUIRES(mutex_);
 
   // Gives the entry a new revision and tells the watchers.
-  void Publish(DiskEntry& entry);
-  void Publish(ClusterEntry& entry);
-  void Publish(GroupEntry& entry);
-  void Publish(ControllerEntry& entry);
-  void Publish(AttachmentEntry& entry);
-  void Publish(const std::string& id, EngineEntry& entry);
-  void PublishGone(const std::string& name);
-  void Tell(const WatchEvent& event);
-  std::vector<WatchEvent> Snapshot() const;
+  void Publish(DiskEntry& entry) CLEAT_REQUIRES(mutex_);
+  void Publish(ClusterEntry& entry) CLEAT_REQUIRES(mutex_);
+  void Publish(GroupEntry& entry) CLEAT_REQUIRES(mutex_);
+  void Publish(ControllerEntry& entry) CLEAT_REQUIRES(mutex_);
+  void Publish(AttachmentEntry& entry) CLEAT_REQUIRES(mutex_);
+  void Publish(const std::string& id, EngineEntry& entry) CLEAT_REQUIRES(mutex_);
+  void PublishGone(const std::string& name) CLEAT_REQUIRES(mutex_);
+  void Tell(const WatchEvent& event) CLEAT_REQUIRES(mutex_);
+  std::vector<WatchEvent> Snapshot() const CLEAT_REQUIRES(mutex_);
 
   // Paths of a controller and of its disks that we list and the engine does not, for people: "file '/srv/a' of disks/a".
-  std::vector<std::string> ExcludedOn(const std::string& engine, const ControllerEntry& entry) const;
-  Status CheckPathsOf(const std::string& from, const std::string& to) const;
+  std::vector<std::string> ExcludedOn(const std::string& engine, const ControllerEntry& entry) const
+      CLEAT_REQUIRES(mutex_);
+  Status CheckPathsOf(const std::string& from, const std::string& to) const CLEAT_REQUIRES(mutex_);
   // For people: how an engine's lists differ from ours, and what it does not stand by for because of that. Empty when they are the same.
-  std::string PathNote(const std::string& id, const EngineEntry& entry) const;
+  std::string PathNote(const std::string& id, const EngineEntry& entry) const CLEAT_REQUIRES(mutex_);
   // Why callers may not name the path in that row; nothing when they may.
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
   std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
-  v1::Disk Show(const DiskEntry& entry) const;
-  v1::Disk Show(const DeletedDiskRow& row) const;
-  v1::Cluster Show(const ClusterEntry& entry) const;
-  v1::Group Show(const GroupEntry& entry) const;
-  v1::Controller Show(const ControllerEntry& entry) const;
-  v1::Attachment Show(const AttachmentEntry& entry) const;
-  v1::Engine Show(const std::string& id, const EngineEntry& entry) const;
+  v1::Disk Show(const DiskEntry& entry) const CLEAT_REQUIRES(mutex_);
+  v1::Disk Show(const DeletedDiskRow& row) const CLEAT_REQUIRES(mutex_);
+  v1::Cluster Show(const ClusterEntry& entry) const CLEAT_REQUIRES(mutex_);
+  v1::Group Show(const GroupEntry& entry) const CLEAT_REQUIRES(mutex_);
+  v1::Controller Show(const ControllerEntry& entry) const CLEAT_REQUIRES(mutex_);
+  v1::Attachment Show(const AttachmentEntry& entry) const CLEAT_REQUIRES(mutex_);
+  v1::Engine Show(const std::string& id, const EngineEntry& entry) const CLEAT_REQUIRES(mutex_);
 
-  DiskEntry* FindDisk(const std::string& id);
-  ClusterEntry* FindCluster(const std::string& id);
-  GroupEntry* FindGroup(const std::string& id);
-  ControllerEntry* FindController(const std::string& id);
-  AttachmentEntry* FindAttachment(const std::string& controller_id, const std::string& id);
+  DiskEntry* FindDisk(const std::string& id) CLEAT_REQUIRES(mutex_);
+  ClusterEntry* FindCluster(const std::string& id) CLEAT_REQUIRES(mutex_);
+  GroupEntry* FindGroup(const std::string& id) CLEAT_REQUIRES(mutex_);
+  ControllerEntry* FindController(const std::string& id) CLEAT_REQUIRES(mutex_);
+  AttachmentEntry* FindAttachment(const std::string& controller_id, const std::string& id)
+      CLEAT_REQUIRES(mutex_);
 
-  // Takes the key out of what was asked for; nothing when there is none. Without the mutex.
-  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::DiskSpec* asked) const;
-  // Puts it there, wrapped; the spec is complete. Checks it. Without the mutex.
-  Status PutKey(const std::string& id, const std::optional<keys::Secret>& key, v1::DiskSpec* spec) const;
+  // Takes the key out of what was asked for; nothing when there is none.
+  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::DiskSpec* asked) const
+      CLEAT_EXCLUDES(mutex_);
+  // Puts it there, wrapped; the spec is complete. Checks it.
+  Status PutKey(const std::string& id, const std::optional<keys::Secret>& key, v1::DiskSpec* spec) const
+      CLEAT_EXCLUDES(mutex_);
   // kAlreadyExists when the disk has another one.
-  Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const;
+  Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const CLEAT_REQUIRES(mutex_);
 
   // The disk that is there already, or why it can't be made; nullptr when it can.
-  Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec);
+  Result<DiskEntry*> CheckNewDisk(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(mutex_);
   // Whether one more disk may be there, and may have that storage.
-  Status CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec);
+  Status CheckRoomForDisk(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(mutex_);
   // What the disk's file is, if it has one. PrepareBackend makes the file or the memory of a new disk; RestoreBackend makes no file, since
-  // that of an undeleted disk has content. Without the mutex.
+  // that of an undeleted disk has content.
   using BackendIdentity = std::optional<StorageIdentity>;
-  Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec);
-  Result<BackendIdentity> RestoreBackend(const std::string& id, const v1::DiskSpec& spec);
-  // Waits a while for other disks' files to be looked at. Without the mutex.
-  void AwaitLooks(const std::string& id, const StorageIdentity& identity);
+  Result<BackendIdentity> PrepareBackend(const std::string& id, const v1::DiskSpec& spec)
+      CLEAT_EXCLUDES(mutex_);
+  Result<BackendIdentity> RestoreBackend(const std::string& id, const v1::DiskSpec& spec)
+      CLEAT_EXCLUDES(mutex_);
+  // As RestoreBackend, from under the mutex, which is let go meanwhile.
+  Result<BackendIdentity> RestoreBackendUnlocked(const std::string& id, const v1::DiskSpec& spec)
+      CLEAT_REQUIRES(mutex_);
+  // Waits a while for other disks' files to be looked at.
+  void AwaitLooks(const std::string& id, const StorageIdentity& identity) CLEAT_EXCLUDES(mutex_);
   // FILE_TAKEN when another disk has that file, by whatever name; otherwise the disk has it from now on.
-  Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity);
-  Status GrowBackend(const std::string& id, const v1::DiskSpec& spec);  // without the mutex
+  Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const BackendIdentity& identity)
+      CLEAT_REQUIRES(mutex_);
+  Status GrowBackend(const std::string& id, const v1::DiskSpec& spec) CLEAT_EXCLUDES(mutex_);
   // The disk that an update is for, or why it can't have one now. (host_state_updates.cc)
-  Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag);
+  Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag) CLEAT_REQUIRES(mutex_);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
-  Status Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec);
-  Status CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels);
-  Result<v1::Disk> CommitDisk(DiskEntry entry);
-  Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const;
-  DiskEntry& AddDisk(DiskEntry entry);
+  Status Grow(const DiskEntry& entry, const v1::DiskSpec& spec) CLEAT_REQUIRES(mutex_);
+  Status GrowBackendUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(mutex_);
+  Status CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels) CLEAT_REQUIRES(mutex_);
+  Result<v1::Disk> CommitDisk(DiskEntry entry) CLEAT_REQUIRES(mutex_);
+  Status CheckUnique(const std::string& id, const v1::DiskSpec& spec) const CLEAT_REQUIRES(mutex_);
+  DiskEntry& AddDisk(DiskEntry entry) CLEAT_REQUIRES(mutex_);
   template <typename Entry, typename Report>
-  void TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report);
+  void TakeReport(Entry* entry, const std::string& engine, const std::optional<Report>& report)
+      CLEAT_REQUIRES(mutex_);
   // An RBD disk whose image was made larger by somebody else: that is its size from now on.
-  void TakeGrownSize(DiskEntry& entry, uint64_t size_bytes);
+  void TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) CLEAT_REQUIRES(mutex_);
   // An RBD disk whose image has that many bytes: the engine that has it READY saw that, or made it so.
-  void TakeImageSize(DiskEntry& entry, uint64_t size_bytes);
-  void TakeMode(DiskEntry& disk, AttachmentEntry& entry, v1::AttachmentState state);
-  void SetMode(AttachmentEntry& entry, v1::AttachmentMode mode);
-  uint64_t KnownSize(const DiskEntry& entry) const;
+  void TakeImageSize(DiskEntry& entry, uint64_t size_bytes) CLEAT_REQUIRES(mutex_);
+  void TakeMode(DiskEntry& disk, AttachmentEntry& entry, v1::AttachmentState state) CLEAT_REQUIRES(mutex_);
+  void SetMode(AttachmentEntry& entry, v1::AttachmentMode mode) CLEAT_REQUIRES(mutex_);
+  uint64_t KnownSize(const DiskEntry& entry) const CLEAT_REQUIRES(mutex_);
   // The attachment whose engine does not know the present limits; empty when there is none.
-  std::string BehindLimits(const DiskEntry& entry) const;
-  Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const;
-  Status EraseDisk(DiskEntry& entry);
+  std::string BehindLimits(const DiskEntry& entry) const CLEAT_REQUIRES(mutex_);
+  Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const CLEAT_REQUIRES(mutex_);
+  Status EraseDisk(DiskEntry& entry) CLEAT_REQUIRES(mutex_);
   // Removes a disk whose row the store has no more.
-  void DropDisk(DiskEntry& entry);
+  void DropDisk(DiskEntry& entry) CLEAT_REQUIRES(mutex_);
 
   // Deleted disks. (host_state_deleted.cc)
-  std::string UidOf(const DiskRow& row) const;
-  Status CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const;
-  std::optional<DeletedDiskRow> WhatIsKept(const DiskRow& row, const v1::DeleteDiskRequest& request);
+  std::string UidOf(const DiskRow& row) const CLEAT_REQUIRES(mutex_);
+  Status CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const
+      CLEAT_REQUIRES(mutex_);
+  std::optional<DeletedDiskRow> WhatIsKept(const DiskRow& row, const v1::DeleteDiskRequest& request)
+      CLEAT_REQUIRES(mutex_);
   // By uid, or (empty) the one that was deleted last; null when it is not kept.
-  Result<const DeletedDiskRow*> FindDeleted(const std::string& id, const std::string& uid) const;
-  Status CheckUndelete(const DeletedDiskRow& row);
-  Result<v1::Disk> CommitUndelete(const std::string& id, uint64_t kept_revision);
+  Result<const DeletedDiskRow*> FindDeleted(const std::string& id, const std::string& uid) const
+      CLEAT_REQUIRES(mutex_);
+  Status CheckUndelete(const DeletedDiskRow& row) CLEAT_REQUIRES(mutex_);
+  Result<v1::Disk> CommitUndelete(const std::string& id, uint64_t kept_revision) CLEAT_REQUIRES(mutex_);
 
   // The cluster's key, taken out of what was asked for, as TakeKey and PutKey do for disks.
   Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;
   Status PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
   // Whether the row's key is that one; true when there is none to compare.
-  Result<bool> HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const;
-  // Whether callers may name its conf file. Without the mutex.
-  Status CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const;
-  Status CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec);
+  Result<bool> HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const
+      CLEAT_REQUIRES(mutex_);
+  // Whether callers may name its conf file.
+  Status CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const CLEAT_EXCLUDES(mutex_);
+  Status CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec) CLEAT_REQUIRES(mutex_);
   // Puts a disk into the cluster that its spec names, or takes it out.
-  void JoinCluster(const DiskRow& row);
-  void LeaveCluster(const DiskRow& row);
+  void JoinCluster(const DiskRow& row) CLEAT_REQUIRES(mutex_);
+  void LeaveCluster(const DiskRow& row) CLEAT_REQUIRES(mutex_);
   // The engines on which the cluster's disks are attached, or are to be; or are to stand by as well.
   enum class Which { kServing, kStandingByToo };
-  std::set<std::string> EnginesOf(const ClusterEntry& entry, Which which) const;
-  std::string BehindSpec(const ClusterEntry& entry) const;
-  Status RewrapClusterKeys(const std::string& current);
+  std::set<std::string> EnginesOf(const ClusterEntry& entry, Which which) const CLEAT_REQUIRES(mutex_);
+  std::string BehindSpec(const ClusterEntry& entry) const CLEAT_REQUIRES(mutex_);
+  Status RewrapClusterKeys(const std::string& current) CLEAT_REQUIRES(mutex_);
   // Wraps the row's key under that key-encryption key. False when that was so already, when there is no key, and when it can't be
   // unwrapped, which is counted in `failed`.
-  bool Rewrap(const std::string& current, DiskRow& row, size_t& failed) const;
+  bool Rewrap(const std::string& current, DiskRow& row, size_t& failed) const CLEAT_REQUIRES(mutex_);
 
-  Result<uint32_t> FreeSlot(const std::string& name);
+  Result<uint32_t> FreeSlot(const std::string& name) CLEAT_REQUIRES(mutex_);
   // Puts a controller in the group that its spec names, or takes it out.
-  void JoinGroup(const ControllerRow& row);
-  void LeaveGroup(const ControllerRow& row);
+  void JoinGroup(const ControllerRow& row) CLEAT_REQUIRES(mutex_);
+  void LeaveGroup(const ControllerRow& row) CLEAT_REQUIRES(mutex_);
   // Which engines don't know the present limits, for people; empty when all do.
-  std::string BehindLimits(const GroupEntry& entry) const;
+  std::string BehindLimits(const GroupEntry& entry) const CLEAT_REQUIRES(mutex_);
 
   // Restoring, and what is left alone since. (host_state_restore.cc)
-  // Whether callers might name what the backup names, or it is stored already. Without the mutex.
-  Status CheckRestoredPaths(const Rows& restored) const;
-  Result<LostRevisions> PrepareRestored(StoreUpload& upload, const Rows& present);
-  std::string EngineThatServes(const std::string& controller) const;  // one that is left alone; empty: none
-  Status DeleteLeftAlone(const std::string& id);
-  Status NoteTouched(ControllerEntry& controller);
+  // Whether callers might name what the backup names, or it is stored already.
+  Status CheckRestoredPaths(const Rows& restored) const CLEAT_EXCLUDES(mutex_);
+  Result<LostRevisions> PrepareRestored(StoreUpload& upload, const Rows& present) CLEAT_REQUIRES(mutex_);
+  // An engine that is left alone; empty: none.
+  std::string EngineThatServes(const std::string& controller) const CLEAT_REQUIRES(mutex_);
+  Status DeleteLeftAlone(const std::string& id) CLEAT_REQUIRES(mutex_);
+  Status NoteTouched(ControllerEntry& controller) CLEAT_REQUIRES(mutex_);
 
-  Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec);
-  std::string ChooseEngine() const;  // empty when there is none
-  void PlaceWaiting();
-  Status CheckChosenEngine(const std::string& controller, const v1::ControllerSpec& spec) const;
+  Result<ControllerEntry*> CheckNewController(const std::string& id, const v1::ControllerSpec& spec)
+      CLEAT_REQUIRES(mutex_);
+  std::string ChooseEngine() const CLEAT_REQUIRES(mutex_);  // empty when there is none
+  void PlaceWaiting() CLEAT_REQUIRES(mutex_);
+  Status CheckChosenEngine(const std::string& controller, const v1::ControllerSpec& spec) const
+      CLEAT_REQUIRES(mutex_);
   // Standing by. (host_state_upgrades.cc)
-  bool StandsBy(const std::string& engine) const;
-  std::string StandbyOf(const std::string& principal) const;
-  std::set<std::string> PreparedOn(const ControllerEntry& entry) const;
-  bool IsFor(const ControllerEntry& entry, const std::string& engine) const;
-  Status CheckUpgrade(const std::string& from, const std::string& to) const;
-  Result<const EngineEntry*> FindForUpgrade(const std::string& id) const;
-  std::string ObstacleOf(const ControllerEntry& entry) const;
-  void CountController(const std::string& engine, int difference);
-  Status EraseController(ControllerEntry& entry);
+  bool StandsBy(const std::string& engine) const CLEAT_REQUIRES(mutex_);
+  std::string StandbyOf(const std::string& principal) const CLEAT_REQUIRES(mutex_);
+  std::set<std::string> PreparedOn(const ControllerEntry& entry) const CLEAT_REQUIRES(mutex_);
+  bool IsFor(const ControllerEntry& entry, const std::string& engine) const CLEAT_REQUIRES(mutex_);
+  Status CheckUpgrade(const std::string& from, const std::string& to) const CLEAT_REQUIRES(mutex_);
+  Result<const EngineEntry*> FindForUpgrade(const std::string& id) const CLEAT_REQUIRES(mutex_);
+  std::string ObstacleOf(const ControllerEntry& entry) const CLEAT_REQUIRES(mutex_);
+  void SetEngineStatus(const std::string& id, const v1::EngineStatus& status) CLEAT_REQUIRES(mutex_);
+  void CountController(const std::string& engine, int difference) CLEAT_REQUIRES(mutex_);
+  Status EraseController(ControllerEntry& entry) CLEAT_REQUIRES(mutex_);
 
   // Waits until none is being written that decides what the caller finds.
   template <typename Decides>
-  void AwaitAttaching(std::unique_lock<std::mutex>& lock, Decides decides) {
-    attached_.wait(lock, [&] { return std::none_of(attaching_.begin(), attaching_.end(), decides); });
+  void AwaitAttaching(Decides decides) CLEAT_REQUIRES(mutex_) {
+    while (std::any_of(attaching_.begin(), attaching_.end(), decides)) attached_.Wait(mutex_);
   }
-  bool IsForManyReaders(const std::string& disk_id);
-  // Writes it, without the mutex meanwhile; neither its controller nor its disk goes.
-  Status CommitAttachment(std::unique_lock<std::mutex>& lock, const AttachmentRow& row,
-                          const std::string& disk_id);
-  Result<uint32_t> FreeTarget(const ControllerEntry& controller, const std::string& name) const;
-  Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row);
-  Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec);
-  Status EraseAttachment(ControllerEntry& controller, const std::string& id);
+  bool IsForManyReaders(const std::string& disk_id) CLEAT_REQUIRES(mutex_);
+  // Writes the row, without the mutex meanwhile; neither its controller nor its disk goes.
+  Status CommitAttachment(const AttachmentRow& row, const std::string& disk_id) CLEAT_REQUIRES(mutex_);
+  Status WriteUnlocked(const AttachmentRow& row) CLEAT_REQUIRES(mutex_);
+  Result<uint32_t> FreeTarget(const ControllerEntry& controller, const std::string& name) const
+      CLEAT_REQUIRES(mutex_);
+  Status CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row)
+      CLEAT_REQUIRES(mutex_);
+  Status CheckDiskForAttachment(const std::string& name, const v1::AttachmentSpec& spec)
+      CLEAT_REQUIRES(mutex_);
+  Status EraseAttachment(ControllerEntry& controller, const std::string& id) CLEAT_REQUIRES(mutex_);
   // Before the blk controller lets go of the disk: its guest has that one under way.
-  Status KeepLastDisk(ControllerEntry& controller, const DiskEntry& disk);
+  Status KeepLastDisk(ControllerEntry& controller, const DiskEntry& disk) CLEAT_REQUIRES(mutex_);
 
-  Finding Find(const v1::WaitRequest& request);
-  Finding FindDiskState(const v1::WaitRequest& request, const std::string& id);
-  Finding FindClusterState(const v1::WaitRequest& request, const std::string& id);
-  Finding FindGroupState(const v1::WaitRequest& request, const std::string& id);
-  Finding FindControllerState(const v1::WaitRequest& request, const std::string& id);
-  Finding FindAttachmentState(const v1::WaitRequest& request, const AttachmentIds& ids);
-  Finding FindEngineState(const v1::WaitRequest& request, const std::string& id);
+  Finding Find(const v1::WaitRequest& request) CLEAT_REQUIRES(mutex_);
+  Finding FindDiskState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(mutex_);
+  Finding FindClusterState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(mutex_);
+  Finding FindGroupState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(mutex_);
+  Finding FindControllerState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(mutex_);
+  Finding FindAttachmentState(const v1::WaitRequest& request, const AttachmentIds& ids)
+      CLEAT_REQUIRES(mutex_);
+  Finding FindEngineState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(mutex_);
 
-  void ControllerChanged(const std::string& id);
-  void DiskChanged(const std::string& id);
-  void ClusterChanged(const std::string& id);
-  void GroupChanged(const std::string& id);
+  void ControllerChanged(const std::string& id) CLEAT_REQUIRES(mutex_);
+  void DiskChanged(const std::string& id) CLEAT_REQUIRES(mutex_);
+  void ClusterChanged(const std::string& id) CLEAT_REQUIRES(mutex_);
+  void GroupChanged(const std::string& id) CLEAT_REQUIRES(mutex_);
 
   Store& store_;
   MemoryKeeper& memory_;
@@ -494,29 +516,31 @@ class HostState {
   KnownStorages storages_;
   WatchHub hub_;
   GroupCommit<AttachmentRow> commits_;
-  std::mutex mutex_;
-  std::function<void()> wake_ = [] {};
-  uint64_t revision_ = 0;         // the last one handed out
-  uint64_t revisions_until_ = 0;  // reserved in the store up to here, exclusive
-  std::map<std::string, DiskEntry> disks_;
-  DeletedDisks deleted_;
-  std::map<std::string, ClusterEntry> clusters_;
-  std::map<std::string, GroupEntry> groups_;
-  std::map<std::string, ControllerEntry> controllers_;
-  std::map<std::string, EngineEntry> engines_;
-  std::vector<LostRevisions> lost_;
-  std::map<std::string, HeldByEngine> held_;                                     // by engine
-  std::map<std::string, std::map<std::string, v1::ControllerSpec>> left_alone_;  // by engine: ReportLeftAlone
-  std::map<std::string, BusyDisk> busy_;                                         // by id
-  std::multimap<std::string, std::string> claims_;  // of storage and world wide names: disks' ids by ClaimsOf
-  uint32_t last_slot_ = 0;                          // given to a group
-  std::list<Attaching> attaching_;
-  std::condition_variable attached_;
-  std::condition_variable published_;
-  size_t waiters_ = 0;
-  bool stopping_ = false;
-  ChangedIntent changed_;
-  std::optional<UpgradeIntent> upgrade_;  // one at a time
+  Mutex mutex_;
+  std::function<void()> wake_ CLEAT_GUARDED_BY(mutex_) = [] {};
+  uint64_t revision_ CLEAT_GUARDED_BY(mutex_) = 0;         // the last one handed out
+  uint64_t revisions_until_ CLEAT_GUARDED_BY(mutex_) = 0;  // reserved in the store up to here, exclusive
+  std::map<std::string, DiskEntry> disks_ CLEAT_GUARDED_BY(mutex_);
+  DeletedDisks deleted_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, ClusterEntry> clusters_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, GroupEntry> groups_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, ControllerEntry> controllers_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, EngineEntry> engines_ CLEAT_GUARDED_BY(mutex_);
+  std::vector<LostRevisions> lost_;                                    // as Load() found them
+  std::map<std::string, HeldByEngine> held_ CLEAT_GUARDED_BY(mutex_);  // by engine
+  // By engine: ReportLeftAlone.
+  std::map<std::string, std::map<std::string, v1::ControllerSpec>> left_alone_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, BusyDisk> busy_ CLEAT_GUARDED_BY(mutex_);  // by id
+  // Of storage and world wide names: disks' ids by ClaimsOf.
+  std::multimap<std::string, std::string> claims_ CLEAT_GUARDED_BY(mutex_);
+  uint32_t last_slot_ CLEAT_GUARDED_BY(mutex_) = 0;  // given to a group
+  std::list<Attaching> attaching_ CLEAT_GUARDED_BY(mutex_);
+  CondVar attached_;
+  CondVar published_;
+  size_t waiters_ CLEAT_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CLEAT_GUARDED_BY(mutex_) = false;
+  ChangedIntent changed_ CLEAT_GUARDED_BY(mutex_);
+  std::optional<UpgradeIntent> upgrade_ CLEAT_GUARDED_BY(mutex_);  // one at a time
 };
 
 }  // namespace cleat::control

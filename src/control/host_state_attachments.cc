@@ -46,8 +46,8 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   const std::string name = AttachmentName(row.controller, row.id);
 
   const v1::AttachmentSpec& asked = request.attachment().spec();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) {
+  const MutexLock lock(mutex_);
+  AwaitAttaching([&](const Attaching& other) CLEAT_REQUIRES(mutex_) {
     if (other.disk == *disk_id && !IsForManyReaders(*disk_id)) return true;
     if (other.row->controller != row.controller) return false;
     return other.row->id == row.id || !asked.has_target() || other.row->spec.target() == asked.target();
@@ -69,7 +69,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   CLEAT_TRY(CheckNewAttachment(*controller, row));
 
   row.revision = row.intent_revision = NextRevision();
-  CLEAT_TRY(CommitAttachment(lock, row, *disk_id));
+  CLEAT_TRY(CommitAttachment(row, *disk_id));
   AttachmentEntry& entry = controller->attachments[row.id];
   entry.row = std::move(row);
   Publish(entry);
@@ -89,15 +89,17 @@ bool HostState::IsForManyReaders(const std::string& disk_id) {
   return disk != nullptr && disk->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
 }
 
-Status HostState::CommitAttachment(std::unique_lock<std::mutex>& lock, const AttachmentRow& row,
-                                   const std::string& disk_id) {
+Status HostState::CommitAttachment(const AttachmentRow& row, const std::string& disk_id) {
   const auto attaching = attaching_.insert(attaching_.end(), {.row = &row, .disk = disk_id});
-  lock.unlock();
-  Status status = commits_.Write(row);
-  lock.lock();
+  Status status = WriteUnlocked(row);
   attaching_.erase(attaching);
-  attached_.notify_all();
+  attached_.NotifyAll();
   return status;
+}
+
+Status HostState::WriteUnlocked(const AttachmentRow& row) {
+  const MutexUnlock unlocked(mutex_);
+  return commits_.Write(row);
 }
 
 Status HostState::CheckNewAttachment(const ControllerEntry& controller, const AttachmentRow& row) {
@@ -199,7 +201,7 @@ Result<uint32_t> HostState::FreeTarget(const ControllerEntry& controller, const 
 
 Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest& request) {
   CLEAT_ASSIGN(auto ids, ParseAttachmentName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   AttachmentEntry* entry = FindAttachment(ids.controller, ids.id);
   if (entry == nullptr || entry->row.deleting) return v1::DetachDiskResponse();
   CLEAT_TRY(CheckEtag(request.name(), request.etag(), entry->row.intent_revision));
@@ -250,7 +252,7 @@ Status HostState::EraseAttachment(ControllerEntry& controller, const std::string
 
 Result<v1::Attachment> HostState::GetAttachment(const v1::GetAttachmentRequest& request) {
   CLEAT_ASSIGN(auto ids, ParseAttachmentName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const AttachmentEntry* entry = FindAttachment(ids.controller, ids.id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -270,7 +272,7 @@ Result<v1::ListAttachmentsResponse> HostState::ListAttachments(const v1::ListAtt
   if (!only.ok()) return Refuse(v1::REASON_INVALID_NAME, "parent: " + only.error().message);
 
   v1::ListAttachmentsResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!all && FindController(*only) == nullptr) return NotThere(request.parent());
   std::string last;
   for (auto it = controllers_.lower_bound(all ? after.controller : *only); it != controllers_.end(); ++it) {

@@ -36,7 +36,7 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   }
   const Status path = CheckConfFile(name, spec);
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const ClusterEntry* existing = FindCluster(id)) {
     const v1::ClusterSpec present = WithoutKey(existing->row.spec);
     const v1::ClusterSpec wanted = WithoutKey(spec);
@@ -77,7 +77,7 @@ Status HostState::CheckConfFile(const std::string& name, const v1::ClusterSpec& 
 
 Result<v1::Cluster> HostState::GetCluster(const v1::GetClusterRequest& request) {
   CLEAT_ASSIGN(auto id, ParseClusterName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -86,7 +86,7 @@ Result<v1::Cluster> HostState::GetCluster(const v1::GetClusterRequest& request) 
 Result<v1::ListClustersResponse> HostState::ListClusters(const v1::ListClustersRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListClustersResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = clusters_.upper_bound(request.page_token()); it != clusters_.end(); ++it) {
     v1::Cluster cluster = Show(it->second);
     if (!page.Take(cluster.ByteSizeLong())) {
@@ -101,7 +101,7 @@ Result<v1::ListClustersResponse> HostState::ListClusters(const v1::ListClustersR
 Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClusterRequest& request) {
   CLEAT_ASSIGN(auto id, ParseClusterName(request.name()));
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return v1::DeleteClusterResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
@@ -199,19 +199,19 @@ std::string HostState::BehindSpec(const ClusterEntry& entry) const {
 // ---- The conductor's side ----
 
 std::optional<ClusterRow> HostState::ClusterById(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(id);
   return entry == nullptr ? std::nullopt : std::optional(entry->row);
 }
 
 bool HostState::UsesCluster(const std::string& engine, const std::string& cluster_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(cluster_id);
   return entry != nullptr && EnginesOf(*entry, Which::kStandingByToo).contains(engine);
 }
 
 std::vector<std::string> HostState::ClustersOn(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : clusters_) {
     if (EnginesOf(entry, Which::kStandingByToo).contains(engine)) ids.push_back(id);
@@ -220,7 +220,7 @@ std::vector<std::string> HostState::ClustersOn(const std::string& engine) {
 }
 
 std::vector<std::string> HostState::ControllersOfCluster(const std::string& cluster_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> ids;
   if (const ClusterEntry* entry = FindCluster(cluster_id)) {
     for (const std::string& disk : entry->disks) {

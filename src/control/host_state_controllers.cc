@@ -43,7 +43,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   const Status path = paths_->CheckSocket(
       spec.socket_path(), fmt::format("{}: socket '{}'", ControllerName(id), spec.socket_path()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_ASSIGN(auto existing, CheckNewController(id, spec));
   if (existing != nullptr) {
     if (existing->row.labels != labels) return TakenByOtherLabels(ControllerName(id));
@@ -146,7 +146,7 @@ void HostState::CountController(const std::string& engine, int difference) {
 
 Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& request) {
   CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ControllerEntry* entry = FindController(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -155,7 +155,7 @@ Result<v1::Controller> HostState::GetController(const v1::GetControllerRequest& 
 Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListControllersRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListControllersResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = controllers_.upper_bound(request.page_token()); it != controllers_.end(); ++it) {
     v1::Controller controller = Show(it->second);
     if (!page.Take(controller.ByteSizeLong())) {
@@ -170,8 +170,8 @@ Result<v1::ListControllersResponse> HostState::ListControllers(const v1::ListCon
 Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::DeleteControllerRequest& request) {
   CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
   const std::string& name = request.name();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.row->controller == id; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([&](const Attaching& other) { return other.row->controller == id; });
   ControllerEntry* entry = FindController(id);
   if (entry == nullptr) {
     CLEAT_TRY(DeleteLeftAlone(id));
@@ -228,7 +228,7 @@ Status HostState::EraseController(ControllerEntry& entry) {
 
 Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
   CLEAT_ASSIGN(auto id, ParseEngineName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = engines_.find(id);
   if (it == engines_.end()) return NotThere(request.name());
   return Show(it->first, it->second);
@@ -237,7 +237,7 @@ Result<v1::Engine> HostState::GetEngine(const v1::GetEngineRequest& request) {
 Result<v1::ListEnginesResponse> HostState::ListEngines(const v1::ListEnginesRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListEnginesResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = engines_.upper_bound(request.page_token()); it != engines_.end(); ++it) {
     v1::Engine engine = Show(it->first, it->second);
     if (!page.Take(engine.ByteSizeLong())) {

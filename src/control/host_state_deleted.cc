@@ -128,7 +128,7 @@ Status HostState::CheckUndelete(const DeletedDiskRow& row) {
 Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_ASSIGN(const auto found, FindDeleted(id, request.uid()));
   if (found == nullptr) {
     const DiskEntry* live = FindDisk(id);
@@ -143,9 +143,7 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   const DeletedDiskRow kept = *found;
   const v1::DiskSpec& spec = kept.disk.spec;
   busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "undeleted"});
-  lock.unlock();
-  const auto ready = RestoreBackend(id, spec);
-  lock.lock();
+  const auto ready = RestoreBackendUnlocked(id, spec);
   busy_.erase(id);
   CLEAT_TRY(ready);
   CLEAT_TRY(CheckSameStorage(id, spec, *ready));
@@ -154,6 +152,12 @@ Result<v1::Disk> HostState::UndeleteDisk(const v1::UndeleteDiskRequest& request)
   memory_.Drop(id);
   storages_.Forget(id);
   return disk;
+}
+
+Result<HostState::BackendIdentity> HostState::RestoreBackendUnlocked(const std::string& id,
+                                                                     const v1::DiskSpec& spec) {
+  const MutexUnlock unlocked(mutex_);
+  return RestoreBackend(id, spec);
 }
 
 Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_revision) {
@@ -187,7 +191,7 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
 Result<v1::PurgeDiskResponse> HostState::PurgeDisk(const v1::PurgeDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_ASSIGN(const auto found, FindDeleted(id, request.uid()));
   v1::PurgeDiskResponse response;
   if (found == nullptr) return response;
@@ -211,7 +215,7 @@ Result<v1::PurgeDiskResponse> HostState::PurgeDisk(const v1::PurgeDiskRequest& r
 }
 
 Status HostState::PurgeExpired() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<uint64_t> revisions;
   const auto expired = deleted_.Expired(keep_.now_s());
   for (const DeletedDiskRow* row : expired) revisions.push_back(row->disk.revision);
@@ -227,7 +231,7 @@ Status HostState::PurgeExpired() {
 }
 
 size_t HostState::DeletedDisksKept() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return deleted_.size();
 }
 
@@ -242,7 +246,7 @@ Result<v1::ListDisksResponse> HostState::ListDisks(const v1::ListDisksRequest& r
   if (slash != std::string::npos) last.second = RevisionOfEtag(std::string_view(token).substr(slash + 1));
 
   v1::ListDisksResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto live = disks_.upper_bound(last.first);
   auto deleted = request.show_deleted() ? deleted_.rows().upper_bound(last) : deleted_.rows().end();
   while (live != disks_.end() || deleted != deleted_.rows().end()) {

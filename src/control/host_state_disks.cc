@@ -63,7 +63,7 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
   CLEAT_TRY(PutKey(id, key, &spec));
   CLEAT_ASSIGN(auto labels, CheckLabels(DiskName(id), request.disk().labels()));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     CLEAT_ASSIGN(auto existing, CheckNewDisk(id, spec));
     if (existing != nullptr) {
       CLEAT_TRY(CompareKey(existing->row, key));
@@ -73,7 +73,7 @@ Result<v1::Disk> HostState::CreateDisk(const v1::CreateDiskRequest& request) {
     busy_.emplace(id, BusyDisk{.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "created"});
   }
   const auto prepared = PrepareBackend(id, spec);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   busy_.erase(id);
   CLEAT_TRY(prepared);
   CLEAT_TRY(CheckSameStorage(id, spec, *prepared));
@@ -243,7 +243,7 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
 
 Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* entry = FindDisk(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -252,8 +252,8 @@ Result<v1::Disk> HostState::GetDisk(const v1::GetDiskRequest& request) {
 Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [&](const Attaching& other) { return other.disk == id; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([&](const Attaching& other) { return other.disk == id; });
   if (const auto busy = busy_.find(id); busy != busy_.end()) {
     return Busy(name, fmt::format("{} is being {}", name, busy->second.doing));
   }

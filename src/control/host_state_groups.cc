@@ -52,7 +52,7 @@ Result<v1::Group> HostState::CreateGroup(const v1::CreateGroupRequest& request) 
   CLEAT_ASSIGN(auto spec, CompleteGroupSpec(id, request.group().spec()));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.group().labels()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const GroupEntry* existing = FindGroup(id)) {
     if (!SameSpec(existing->row.spec, spec)) return TakenByOther(name, existing->row.spec, spec);
     if (existing->row.labels != labels) return TakenByOtherLabels(name);
@@ -75,7 +75,7 @@ Result<v1::Group> HostState::CreateGroup(const v1::CreateGroupRequest& request) 
 
 Result<v1::Group> HostState::GetGroup(const v1::GetGroupRequest& request) {
   CLEAT_ASSIGN(auto id, ParseGroupName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return NotThere(request.name());
   return Show(*entry);
@@ -84,7 +84,7 @@ Result<v1::Group> HostState::GetGroup(const v1::GetGroupRequest& request) {
 Result<v1::ListGroupsResponse> HostState::ListGroups(const v1::ListGroupsRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListGroupsResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = groups_.upper_bound(request.page_token()); it != groups_.end(); ++it) {
     v1::Group group = Show(it->second);
     if (!page.Take(group.ByteSizeLong())) {
@@ -99,7 +99,7 @@ Result<v1::ListGroupsResponse> HostState::ListGroups(const v1::ListGroupsRequest
 Result<v1::DeleteGroupResponse> HostState::DeleteGroup(const v1::DeleteGroupRequest& request) {
   CLEAT_ASSIGN(auto id, ParseGroupName(request.name()));
   const std::string& name = request.name();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return v1::DeleteGroupResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
@@ -163,18 +163,19 @@ std::string HostState::BehindLimits(const GroupEntry& entry) const {
 // ---- The conductor's side ----
 
 std::optional<GroupRow> HostState::GroupOn(const std::string& engine, const std::string& group_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const GroupEntry* entry = FindGroup(group_id);
   if (entry == nullptr) return std::nullopt;
-  const bool used = std::any_of(entry->controllers.begin(), entry->controllers.end(), [&](const auto& id) {
-    const ControllerEntry& controller = *FindController(id);
-    return !controller.row.deleting && IsFor(controller, engine);
-  });
+  const bool used = std::any_of(entry->controllers.begin(), entry->controllers.end(),
+                                [&](const auto& id) CLEAT_REQUIRES(mutex_) {
+                                  const ControllerEntry& controller = *FindController(id);
+                                  return !controller.row.deleting && IsFor(controller, engine);
+                                });
   return used ? std::optional(entry->row) : std::nullopt;
 }
 
 std::vector<std::string> HostState::GroupsOn(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> ids;
   for (const auto& [id, entry] : controllers_) {
     if (entry.row.spec.group().empty() || entry.row.deleting || !IsFor(entry, engine)) continue;
@@ -184,7 +185,7 @@ std::vector<std::string> HostState::GroupsOn(const std::string& engine) {
 }
 
 std::vector<std::string> HostState::ControllersIn(const std::string& group_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const GroupEntry* entry = FindGroup(group_id);
   if (entry == nullptr) return {};
   return {entry->controllers.begin(), entry->controllers.end()};

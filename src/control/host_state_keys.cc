@@ -112,7 +112,7 @@ Status HostState::CompareKey(const DiskRow& row, const std::optional<keys::Secre
 Status HostState::CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec) {
   v1::DiskSpec asked = spec;
   CLEAT_ASSIGN(const auto key, TakeKey(disk_id, &asked));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* entry = FindDisk(disk_id);
   return entry == nullptr ? Status(Ok{}) : CompareKey(entry->row, key);
 }
@@ -180,7 +180,7 @@ Result<bool> HostState::HasKey(const ClusterRow& row, const std::optional<keys::
 Result<bool> HostState::IsSameKey(const std::string& cluster_id, const v1::ClusterSpec& spec) {
   v1::ClusterSpec asked = spec;
   CLEAT_ASSIGN(const auto key, TakeKey(cluster_id, &asked));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClusterEntry* entry = FindCluster(cluster_id);
   return entry == nullptr ? Result<bool>(true) : HasKey(entry->row, key);
 }
@@ -226,7 +226,7 @@ bool HostState::Rewrap(const std::string& current, DiskRow& row, size_t& failed)
 Status HostState::RewrapKeys() {
   if (keyring_ == nullptr) return Ok{};
   const std::string current = keyring_->current_id();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<DiskRow> rows;
   std::vector<DeletedDiskRow> deleted;
   size_t failed = 0;

@@ -49,7 +49,7 @@ std::map<std::string, std::string> HostState::Unlisted() {
   const auto add = [&](std::string name, const auto& row) {
     if (auto why = WhyUnlisted(row)) unlisted.emplace(std::move(name), std::move(*why));
   };
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [id, entry] : disks_) add(DiskName(id), entry.row);
   for (const auto& [id, entry] : controllers_) add(ControllerName(id), entry.row);
   for (const auto& [id, entry] : clusters_) add(ClusterName(id), entry.row);
@@ -59,7 +59,7 @@ std::map<std::string, std::string> HostState::Unlisted() {
 // ---- Engines' lists ----
 
 void HostState::PathsChanged() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   changed_.paths = true;
   for (auto& [id, entry] : engines_) {
     if (entry.paths) Publish(id, entry);
@@ -74,7 +74,7 @@ void HostState::ReportEnginePaths(const std::string& engine, const std::string& 
     if (!parsed.ok()) return spdlog::error("{}: {}", EngineName(engine), parsed.error().message);
     paths = std::move(*parsed);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   EngineEntry& entry = engines_[engine];
   if (entry.paths == paths) return;
   entry.paths = std::move(paths);
@@ -82,7 +82,7 @@ void HostState::ReportEnginePaths(const std::string& engine, const std::string& 
 }
 
 std::string HostState::PathDifferenceOf(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = engines_.find(engine);
   if (found == engines_.end() || !found->second.paths) return {};
   return PathDifference(*paths_->lists(), *found->second.paths);
@@ -113,7 +113,7 @@ std::vector<std::string> HostState::ExcludedOn(const std::string& engine,
 }
 
 std::string HostState::ExcludedFrom(const std::string& engine, const std::string& controller) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ControllerEntry* entry = FindController(controller);
   if (entry == nullptr) return {};
   const std::vector<std::string> excluded = ExcludedOn(engine, *entry);

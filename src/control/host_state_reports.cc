@@ -13,7 +13,7 @@
 namespace cleat::control {
 
 ControllerIntent HostState::IntentOf(const std::string& controller_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerIntent intent;
   const ControllerEntry* entry = FindController(controller_id);
   if (entry == nullptr) return intent;
@@ -38,7 +38,7 @@ ControllerIntent HostState::IntentOf(const std::string& controller_id) {
 }
 
 std::vector<std::string> HostState::ControllersOn(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : controllers_) {
     if (entry.row.engine == engine) ids.push_back(id);
@@ -47,7 +47,7 @@ std::vector<std::string> HostState::ControllersOn(const std::string& engine) {
 }
 
 std::vector<std::string> HostState::ControllersWith(const std::string& disk_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   const DiskEntry* entry = FindDisk(disk_id);
   if (entry == nullptr) return ids;
@@ -56,13 +56,13 @@ std::vector<std::string> HostState::ControllersWith(const std::string& disk_id) 
 }
 
 std::optional<DiskRow> HostState::Disk(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* entry = FindDisk(id);
   return entry == nullptr ? std::nullopt : std::optional<DiskRow>(entry->row);
 }
 
 std::vector<std::string> HostState::MemoryDisks() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : disks_) {
     if (IsKeptMemory(entry.row.spec)) ids.push_back(id);
@@ -71,19 +71,23 @@ std::vector<std::string> HostState::MemoryDisks() {
 }
 
 std::optional<DiskRow> HostState::MemoryDisk(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* entry = FindDisk(id);
   if (entry == nullptr || !IsKeptMemory(entry->row.spec)) return std::nullopt;
   return entry->row;
 }
 
 uint64_t HostState::NewestRevision() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return revision_;
 }
 
 void HostState::ReportEngine(const std::string& id, const v1::EngineStatus& status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
+  SetEngineStatus(id, status);
+}
+
+void HostState::SetEngineStatus(const std::string& id, const v1::EngineStatus& status) {
   EngineEntry& entry = engines_[id];
   v1::EngineStatus complete = status;
   complete.set_controllers(entry.status.controllers());
@@ -93,7 +97,7 @@ void HostState::ReportEngine(const std::string& id, const v1::EngineStatus& stat
 }
 
 void HostState::PlaceControllers() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   PlaceWaiting();
 }
 
@@ -117,7 +121,7 @@ void HostState::PlaceWaiting() {
 
 void HostState::ReportController(const std::string& engine, const std::string& id,
                                  const v1::ControllerStatus& status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(id);
   if (entry == nullptr || entry->row.engine != engine || SameSpec(entry->status, status)) return;
   entry->status = status;
@@ -126,7 +130,7 @@ void HostState::ReportController(const std::string& engine, const std::string& i
 
 Status HostState::ReportNextDisk(const std::string& engine, const std::string& controller,
                                  DiskIdentity disk) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(controller);
   if (entry == nullptr || entry->row.engine != engine || entry->row.last_disk == disk) return Ok{};
   for (const auto& [id, attachment] : entry->attachments) {
@@ -149,7 +153,7 @@ Status HostState::ReportNextDisk(const std::string& engine, const std::string& c
 
 void HostState::ReportAttachment(const std::string& engine, const AttachmentKey& key,
                                  const AttachmentReport& report) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* controller = FindController(key.controller);
   if (controller == nullptr || controller->row.engine != engine) return;
   v1::AttachmentStatus status;
@@ -249,7 +253,7 @@ void HostState::TakeImageSize(DiskEntry& entry, uint64_t size_bytes) {
 }
 
 void HostState::ReportDisk(const std::string& id, v1::DiskState state, const std::string& message) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   DiskEntry* entry = FindDisk(id);
   if (entry == nullptr || (entry->status.state() == state && entry->status.message() == message)) return;
   entry->status.set_state(state);
@@ -274,18 +278,18 @@ void HostState::TakeReport(Entry* entry, const std::string& engine, const std::o
 
 void HostState::ReportGroup(const std::string& engine, const std::string& id,
                             const std::optional<GroupReport>& report) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TakeReport(FindGroup(id), engine, report);
 }
 
 void HostState::ReportCluster(const std::string& engine, const std::string& id,
                               const std::optional<ClusterReport>& report) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TakeReport(FindCluster(id), engine, report);
 }
 
 Status HostState::RecordKept(const std::string& disk_id, const std::string& engine, bool kept) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   DiskEntry* entry = FindDisk(disk_id);
   if (entry == nullptr || entry->row.kept_by.contains(engine) == kept) return Ok{};
   DiskRow row = entry->row;
@@ -302,21 +306,21 @@ Status HostState::RecordKept(const std::string& disk_id, const std::string& engi
 }
 
 Status HostState::ForgetAttachment(const std::string& controller_id, const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const AttachmentEntry* entry = FindAttachment(controller_id, id);
   if (entry == nullptr || !entry->row.deleting) return Ok{};
   return EraseAttachment(*FindController(controller_id), id);
 }
 
 Status HostState::ForgetController(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(id);
   if (entry == nullptr || !entry->row.deleting || !entry->attachments.empty()) return Ok{};
   return EraseController(*entry);
 }
 
 Status HostState::ForgetDisk(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   DiskEntry* entry = FindDisk(id);
   if (entry == nullptr || !entry->row.deleting) return Ok{};
   return EraseDisk(*entry);

@@ -35,6 +35,7 @@ Status HostState::CheckLoads(Store& store) {
   MemoryKeeper memory;
   HostState state(store, memory, WatchHub::kQueueMax, nullptr, {});
   CLEAT_ASSIGN(auto rows, store.Load());
+  const MutexLock lock(state.mutex_);
   return state.Fill(std::move(rows));
 }
 
@@ -82,8 +83,8 @@ Status HostState::CheckRestoredPaths(const Rows& restored) const {
 Result<v1::RestoreStoreResponse> HostState::RestoreStore(StoreUpload& upload,
                                                          const v1::RestoreStoreOptions& options) {
   CLEAT_TRY(CheckRestoredPaths(upload.rows()));
-  std::unique_lock lock(mutex_);
-  AwaitAttaching(lock, [](const Attaching&) { return true; });
+  const MutexLock lock(mutex_);
+  AwaitAttaching([](const Attaching&) { return true; });
   CLEAT_ASSIGN(auto present, store_.Load());
   v1::RestoreStoreResponse response = PlanRestore(present, upload.rows());
   *response.mutable_backup() = upload.Info();
@@ -142,7 +143,7 @@ Result<LostRevisions> HostState::PrepareRestored(StoreUpload& upload, const Rows
 }
 
 void HostState::ReportHeld(const std::string& engine, HeldByEngine held) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   held.newest_revision = std::max(held.newest_revision, held_[engine].newest_revision);
   held_[engine] = std::move(held);
 }
@@ -151,7 +152,7 @@ void HostState::ReportHeld(const std::string& engine, HeldByEngine held) {
 
 void HostState::ReportLeftAlone(const std::string& engine,
                                 std::map<std::string, v1::ControllerSpec> unknown) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_alone_[engine] = std::move(unknown);
 }
 
@@ -193,7 +194,7 @@ Status HostState::NoteTouched(ControllerEntry& controller) {
 }
 
 Status HostState::LearnLastDisk(const std::string& controller, DiskIdentity disk, const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(controller);
   if (lost_.empty() || entry == nullptr || entry->row.last_disk != DiskIdentity::SomeOf(store_.number()))
     return Ok{};

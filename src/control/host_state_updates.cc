@@ -57,7 +57,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
 
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_ASSIGN(auto found, FindForUpdate(id, request.disk().etag()));
   DiskEntry& entry = *found;
   v1::DiskSpec asked = entry.row.spec;
@@ -68,7 +68,7 @@ Result<v1::Disk> HostState::UpdateDisk(const v1::UpdateDiskRequest& request) {
   const bool same_storage =
       spec.size_bytes() == entry.row.spec.size_bytes() && SameSpec(spec.limits(), entry.row.spec.limits());
   if (same_storage && labels == entry.row.labels) return Show(entry);
-  CLEAT_TRY(Grow(lock, entry, spec));
+  CLEAT_TRY(Grow(entry, spec));
   CLEAT_TRY(CommitUpdate(entry, spec, std::move(labels)));
   return Show(entry);
 }
@@ -85,7 +85,7 @@ Result<HostState::DiskEntry*> HostState::FindForUpdate(const std::string& id, co
   return entry;
 }
 
-Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entry, const v1::DiskSpec& spec) {
+Status HostState::Grow(const DiskEntry& entry, const v1::DiskSpec& spec) {
   const std::string id = entry.row.id;  // others may write the row meanwhile
   const uint64_t size_before = entry.row.spec.size_bytes();
   if (spec.size_bytes() == size_before) return Ok{};
@@ -100,11 +100,14 @@ Status HostState::Grow(std::unique_lock<std::mutex>& lock, const DiskEntry& entr
     return RefuseFor(DiskName(id), v1::REASON_DISK_LOST, entry.status.message());
   }
   busy_.emplace(id, BusyDisk{.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
-  lock.unlock();
-  Status grown = GrowBackend(id, spec);
-  lock.lock();
+  Status grown = GrowBackendUnlocked(id, spec);
   busy_.erase(id);
   return grown;
+}
+
+Status HostState::GrowBackendUnlocked(const std::string& id, const v1::DiskSpec& spec) {
+  const MutexUnlock unlocked(mutex_);
+  return GrowBackend(id, spec);
 }
 
 // Nobody has deleted the disk while it grew; what an engine confirmed meanwhile is in the row.
@@ -146,7 +149,7 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
   }
   const Status path = CheckConfFile(name, spec);
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterEntry* entry = FindCluster(id);
   if (entry == nullptr) return NotThere(name);
   CLEAT_TRY(CheckEtag(name, request.cluster().etag(), entry->row.intent_revision));
@@ -184,7 +187,7 @@ Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) 
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.group().labels()));
   CLEAT_ASSIGN(auto spec, CompleteGroupSpec(id, request.group().spec()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GroupEntry* entry = FindGroup(id);
   if (entry == nullptr) return NotThere(name);
   CLEAT_TRY(CheckEtag(name, request.group().etag(), entry->row.intent_revision));
@@ -218,7 +221,7 @@ Result<v1::Controller> HostState::UpdateController(const v1::UpdateControllerReq
   CLEAT_TRY(CheckMask(name, request.update_mask(), {kLabelsPath}));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ControllerEntry* entry = FindController(id);
   if (entry == nullptr) return NotThere(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");

@@ -90,12 +90,12 @@ bool HostState::IsFor(const ControllerEntry& entry, const std::string& engine) c
 }
 
 std::string HostState::StandbyFor(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return StandbyOf(engine);
 }
 
 std::vector<std::string> HostState::ControllersFor(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : controllers_) {
     if (IsFor(entry, engine)) ids.push_back(id);
@@ -167,7 +167,7 @@ Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngi
   CLEAT_ASSIGN(auto to, ParseEngineName(request.to()));
   CLEAT_ASSIGN(const auto drain_ms, DrainMs(request.drain_timeout()));
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_TRY(CheckUpgrade(from, to));
   v1::UpgradeEngineResponse response;
   UpgradeIntent intent{
@@ -204,7 +204,7 @@ Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngi
 
 Result<v1::Engine> HostState::CancelUpgrade(const v1::CancelUpgradeRequest& request) {
   CLEAT_ASSIGN(const auto id, ParseEngineName(request.name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = engines_.find(id);
   if (found == engines_.end()) return NotThere(request.name());
   if (upgrade_ && upgrade_->from == id) {
@@ -219,17 +219,17 @@ Result<v1::Engine> HostState::CancelUpgrade(const v1::CancelUpgradeRequest& requ
 // ---- The conductor's side ----
 
 std::optional<UpgradeIntent> HostState::RunningUpgrade() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return upgrade_;
 }
 
 void HostState::PrepareMove(const std::string& controller, const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ControllerEntry* entry = FindController(controller)) entry->moving_to = engine;
 }
 
 Status HostState::MoveControllers(const std::vector<Placement>& moves) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ControllerRow> rows;
   for (const Placement& move : moves) {
     const ControllerEntry* entry = FindController(move.controller);
@@ -253,7 +253,7 @@ Status HostState::MoveControllers(const std::vector<Placement>& moves) {
 }
 
 void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus& status, Keep keep) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   EngineEntry& entry = engines_[engine];
   entry.upgrade = status;
   entry.interrupted = false;
@@ -268,7 +268,7 @@ void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus
 }
 
 std::string HostState::InterruptedTo(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = engines_.find(engine);
   if (found == engines_.end() || !found->second.interrupted) return {};
   const auto to = ParseEngineName(found->second.upgrade->to());
@@ -276,7 +276,7 @@ std::string HostState::InterruptedTo(const std::string& engine) {
 }
 
 std::vector<std::string> HostState::InterruptedFor(const std::string& to) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : controllers_) {
     const auto engine = engines_.find(entry.row.engine);
@@ -287,7 +287,7 @@ std::vector<std::string> HostState::InterruptedFor(const std::string& to) {
 }
 
 void HostState::EndReunion(const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [id, entry] : engines_) {
     if (!entry.interrupted || (!engine.empty() && entry.upgrade->to() != EngineName(engine))) continue;
     entry.interrupted = false;
@@ -299,14 +299,14 @@ void HostState::EndReunion(const std::string& engine) {
 }
 
 bool HostState::IsDiskFor(const std::string& disk_id, const std::string& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const DiskEntry* disk = FindDisk(disk_id);
-  return disk != nullptr &&
-         std::any_of(disk->attachments.begin(), disk->attachments.end(), [&](const auto& attachment) {
-           const ControllerEntry* controller =
-               FindController(ParseAttachmentName(attachment.first)->controller);
-           return controller != nullptr && IsFor(*controller, engine);
-         });
+  return disk != nullptr && std::any_of(disk->attachments.begin(), disk->attachments.end(),
+                                        [&](const auto& attachment) CLEAT_REQUIRES(mutex_) {
+                                          const ControllerEntry* controller = FindController(
+                                              ParseAttachmentName(attachment.first)->controller);
+                                          return controller != nullptr && IsFor(*controller, engine);
+                                        });
 }
 
 }  // namespace cleat::control

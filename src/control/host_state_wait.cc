@@ -62,7 +62,7 @@ Result<v1::WaitResponse> HostState::Wait(const v1::WaitRequest& given,
   CLEAT_ASSIGN(const auto timeout, CheckTimeout(request.timeout()));
   const steady_clock::time_point deadline = steady_clock::now() + timeout;
 
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (waiters_ >= kWaitersMax) {
     return Refuse(
         v1::REASON_TOO_MANY_WATCHERS,
@@ -89,29 +89,30 @@ Result<v1::WaitResponse> HostState::Wait(const v1::WaitRequest& given,
           {{"state", finding.state}});
       break;
     }
-    published_.wait_until(lock, std::min(deadline, now + kWaitTurn));
+    published_.WaitUntil(mutex_, std::min(deadline, now + kWaitTurn));
   }
   --waiters_;
   return result;
 }
 
 uint64_t HostState::AwaitChange(uint64_t revision, steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  published_.wait_until(lock, deadline, [&] { return revision_ > revision || stopping_; });
+  const MutexLock lock(mutex_);
+  while (revision_ <= revision && !stopping_ && published_.WaitUntil(mutex_, deadline)) {
+  }
   return revision_;
 }
 
 void HostState::StopWatchers() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  published_.notify_all();
+  published_.NotifyAll();
   hub_.Stop();
 }
 
 bool HostState::CheckStore() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (store_.writable()) return true;
   const bool writable = store_.Probe().ok();
   if (writable) PlaceWaiting();  // who could not be while it was not

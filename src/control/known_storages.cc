@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "base/mutex.h"
 #include "control/names.h"
 
 namespace cleat::control {
@@ -32,7 +31,6 @@ void SayInLog(spdlog::level::level_enum level, const std::string& line) {
 
 }  // namespace
 
-// All of it is for holders of the mutex.
 struct KnownStorages::Shared {
   struct Known {
     std::string path;
@@ -46,42 +44,44 @@ struct KnownStorages::Shared {
   };
   using Files = std::map<std::string, std::string>;  // paths by disk
 
-  void Put(const File& file, const StorageIdentity& identity);
-  void Remove(const std::string& disk);
-  void Outdate(const std::string& disk);
+  void Put(const File& file, const StorageIdentity& identity) CLEAT_REQUIRES(mutex);
+  void Remove(const std::string& disk) CLEAT_REQUIRES(mutex);
+  void Outdate(const std::string& disk) CLEAT_REQUIRES(mutex);
 
   // The look that may be answered in time. There is one at most.
-  UnderWay* Current();
-  bool Hangs(const std::string& path) const;
-  size_t HangingIn(std::string_view folder) const;
-  std::vector<std::string> Hanging() const;  // disks' names
+  UnderWay* Current() CLEAT_REQUIRES(mutex);
+  bool Hangs(const std::string& path) const CLEAT_REQUIRES(mutex);
+  size_t HangingIn(std::string_view folder) const CLEAT_REQUIRES(mutex);
+  std::vector<std::string> Hanging() const CLEAT_REQUIRES(mutex);  // disks' names
   // Of `files`, what to look at next; files in folders where nothing hangs come first. files.end(): none, for now.
-  Files::iterator Next();
+  Files::iterator Next() CLEAT_REQUIRES(mutex);
 
-  void Begin(Files::iterator next, size_t thread);
-  void End(size_t thread, const Result<StorageIdentity>& identity);
-  void NoticeHang();
-  void SayWhatWaits();
-  size_t under_way() const {
+  void Begin(Files::iterator next, size_t thread) CLEAT_REQUIRES(mutex);
+  void End(size_t thread, const Result<StorageIdentity>& identity) CLEAT_REQUIRES(mutex);
+  // Without the mutex meanwhile.
+  Result<StorageIdentity> IdentifyUnlocked(const File& file) CLEAT_REQUIRES(mutex);
+  void NoticeHang() CLEAT_REQUIRES(mutex);
+  void SayWhatWaits() CLEAT_REQUIRES(mutex);
+  size_t under_way() const CLEAT_REQUIRES(mutex) {
     return static_cast<size_t>(
         std::ranges::count_if(looks, [](const auto& look) { return look.has_value(); }));
   }
   // Nothing will come of waiting longer.
-  bool Idle() { return Current() == nullptr && Next() == files.end(); }
+  bool Idle() CLEAT_REQUIRES(mutex) { return Current() == nullptr && Next() == files.end(); }
 
   std::chrono::milliseconds patience;
   Identify identify;
   Say say;
 
-  std::mutex mutex;
-  std::condition_variable more;      // for the threads, each of which can do what there is to do
-  std::condition_variable answered;  // for who waits for looks
-  Files files;                       // to be looked at
-  std::array<std::optional<UnderWay>, kThreads> looks;  // by thread
-  bool said_what_waits = false;                         // since a look began or ceased to hang
-  bool stopping = false;
-  std::map<std::string, Known> by_disk;
-  std::multimap<StorageIdentity::Whole, std::string> by_whole;
+  Mutex mutex;
+  CondVar more;                         // for the threads, each of which can do what there is to do
+  CondVar answered;                     // for who waits for looks
+  Files files CLEAT_GUARDED_BY(mutex);  // to be looked at
+  std::array<std::optional<UnderWay>, kThreads> looks CLEAT_GUARDED_BY(mutex);  // by thread
+  bool said_what_waits CLEAT_GUARDED_BY(mutex) = false;  // since a look began or ceased to hang
+  bool stopping CLEAT_GUARDED_BY(mutex) = false;
+  std::map<std::string, Known> by_disk CLEAT_GUARDED_BY(mutex);
+  std::multimap<StorageIdentity::Whole, std::string> by_whole CLEAT_GUARDED_BY(mutex);
 };
 
 // ---- What is known
@@ -109,7 +109,7 @@ void KnownStorages::Shared::Outdate(const std::string& disk) {
     if (look && look->file.disk == disk) look->outdated = true;
   }
   files.erase(disk);
-  answered.notify_all();
+  answered.NotifyAll();
 }
 
 // ---- Looks
@@ -169,12 +169,17 @@ void KnownStorages::Shared::End(size_t thread, const Result<StorageIdentity>& id
   }
 }
 
+Result<StorageIdentity> KnownStorages::Shared::IdentifyUnlocked(const File& file) {
+  const MutexUnlock unlocked(mutex);
+  return identify(file);
+}
+
 void KnownStorages::Shared::NoticeHang() {
   UnderWay* const look = Current();
   if (look == nullptr || Clock::now() < look->until) return;
   look->hangs = true;
   said_what_waits = false;
-  answered.notify_all();
+  answered.NotifyAll();
   say(spdlog::level::warn,
       fmt::format(
           "{}: its file '{}' has not answered for {} ms: until it does, another disk of the same file "
@@ -214,11 +219,13 @@ KnownStorages::KnownStorages(std::chrono::milliseconds patience, Identify identi
 
 KnownStorages::~KnownStorages() {
   {
-    std::unique_lock lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->stopping = true;
     shared_->files.clear();
-    shared_->more.notify_all();
-    shared_->answered.wait_for(lock, shared_->patience, [this] { return shared_->Current() == nullptr; });
+    shared_->more.NotifyAll();
+    const auto until = Clock::now() + shared_->patience;
+    while (shared_->Current() != nullptr && shared_->answered.WaitUntil(shared_->mutex, until)) {
+    }
     for (size_t i = 0; i < kThreads; ++i) {
       const auto& look = shared_->looks[i];
       if (!look) continue;
@@ -235,29 +242,26 @@ KnownStorages::~KnownStorages() {
 
 void KnownStorages::Run(const std::shared_ptr<Shared>& shared, size_t thread) {
   pthread_setname_np(pthread_self(), "disk-files");
-  std::unique_lock lock(shared->mutex);
+  const MutexLock lock(shared->mutex);
   while (!shared->stopping) {
     shared->NoticeHang();
     if (const auto* current = shared->Current()) {
       const auto until = current->until;
-      shared->more.wait_until(lock, until);
+      shared->more.WaitUntil(shared->mutex, until);
       continue;
     }
     const auto next = shared->Next();
     if (next == shared->files.end()) {
       shared->SayWhatWaits();
-      shared->more.wait(lock);
+      shared->more.Wait(shared->mutex);
       continue;
     }
     shared->Begin(next, thread);
     const File file = shared->looks[thread]->file;
     // Another thread has to watch this look's time.
-    shared->more.notify_one();
-    lock.unlock();
-    const auto identity = shared->identify(file);
-    lock.lock();
-    shared->End(thread, identity);
-    shared->answered.notify_all();
+    shared->more.NotifyOne();
+    shared->End(thread, shared->IdentifyUnlocked(file));
+    shared->answered.NotifyAll();
   }
 }
 
@@ -265,25 +269,27 @@ void KnownStorages::Run(const std::shared_ptr<Shared>& shared, size_t thread) {
 
 void KnownStorages::Look(std::vector<File> files) {
   if (files.empty()) return;
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   for (File& file : files) shared_->files.insert_or_assign(std::move(file.disk), std::move(file.path));
-  shared_->more.notify_one();
+  shared_->more.NotifyOne();
 }
 
 bool KnownStorages::AwaitLooks() const {
-  std::unique_lock lock(shared_->mutex);
-  shared_->answered.wait_for(lock, shared_->patience, [this] { return shared_->Idle(); });
+  const MutexLock lock(shared_->mutex);
+  const auto until = Clock::now() + shared_->patience;
+  while (!shared_->Idle() && shared_->answered.WaitUntil(shared_->mutex, until)) {
+  }
   return shared_->files.empty() && shared_->under_way() == 0;
 }
 
 void KnownStorages::Keep(const File& file, const StorageIdentity& identity) {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->Outdate(file.disk);
   shared_->Put(file, identity);
 }
 
 void KnownStorages::Forget(const std::string& disk) {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->Outdate(disk);
   shared_->Remove(disk);
 }
@@ -291,7 +297,7 @@ void KnownStorages::Forget(const std::string& disk) {
 void KnownStorages::LookAtOthersWith(const std::string& disk, const StorageIdentity& identity) {
   std::vector<File> files;
   for (std::string& other : OthersWith(disk, identity)) {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     const auto found = shared_->by_disk.find(other);
     if (found != shared_->by_disk.end()) files.push_back({std::move(other), found->second.path});
   }
@@ -300,7 +306,7 @@ void KnownStorages::LookAtOthersWith(const std::string& disk, const StorageIdent
 
 std::vector<std::string> KnownStorages::OthersWith(const std::string& disk,
                                                    const StorageIdentity& identity) const {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   std::vector<std::string> others;
   const auto [first, last] = shared_->by_whole.equal_range(identity.whole);
   for (auto it = first; it != last; ++it) {

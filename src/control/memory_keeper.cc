@@ -29,7 +29,7 @@ Status MemoryKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   }
   if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
     return ErrnoError(errno, disk + ": memory can't be sealed");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   memories_[disk_id] = std::move(memory);
   return Ok{};
 }
@@ -44,7 +44,7 @@ Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniq
         fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
                     DiskName(disk_id), size_bytes));
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   memories_[disk_id] = std::move(memory);
   return Ok{};
 }
@@ -73,18 +73,18 @@ Status MemoryKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
 }
 
 bool MemoryKeeper::Has(const std::string& disk_id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return memories_.contains(disk_id);
 }
 
 UniqueFd MemoryKeeper::Share(const std::string& disk_id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = memories_.find(disk_id);
   return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
 }
 
 void MemoryKeeper::Drop(const std::string& disk_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   memories_.erase(disk_id);
 }
 

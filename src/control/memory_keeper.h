@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -33,8 +33,8 @@ class MemoryKeeper {
   void Drop(const std::string& disk_id);
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, UniqueFd> memories_;
+  mutable Mutex mutex_;
+  std::map<std::string, UniqueFd> memories_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::control

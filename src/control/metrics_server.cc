@@ -82,7 +82,7 @@ MetricsServer::~MetricsServer() {
 int MetricsServer::OnMetrics(mg_connection* connection, void* self) {
   auto& server = *static_cast<MetricsServer*>(self);
   if (!IsGet(connection)) return RefuseMethod(connection);
-  const std::lock_guard lock(server.scrape_);
+  const MutexLock lock(server.scrape_);
   const std::string text = prometheus::TextSerializer().Serialize(server.metrics_.Collect());
   return Answer(connection, "200 OK", kTextFormat, text);
 }

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "control/metrics.h"
 
@@ -38,7 +38,7 @@ class MetricsServer {
 
   const Metrics& metrics_;
   const std::function<bool()> healthy_;
-  std::mutex scrape_;                  // one at a time: their memory adds up
+  Mutex scrape_;                       // one at a time: their memory adds up
   std::string problem_;                // of the start
   std::atomic<bool> started_ = false;  // from then on problem_ is not written
   mg_context* context_ = nullptr;

@@ -63,13 +63,13 @@ Status PathPolicy::Reload() {
   CLEAT_ASSIGN(auto read, PathLists::Read(lists_file_, defaults_));
   SayWhatIsOpen(read);
   auto lists = std::make_shared<const PathLists>(std::move(read));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
 }
 
 std::shared_ptr<const PathLists> PathPolicy::lists() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lists_;
 }
 

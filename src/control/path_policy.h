@@ -7,10 +7,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/own_files.h"
 #include "base/path_lists.h"
 #include "base/result.h"
@@ -50,8 +50,8 @@ class PathPolicy {
   const std::string lists_file_;  // empty: none to read
   const PathLists defaults_;
   const std::optional<OwnFiles> own_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const PathLists> lists_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const PathLists> lists_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::control

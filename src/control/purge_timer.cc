@@ -13,10 +13,10 @@ void PurgeTimer::Start() {
 
 void PurgeTimer::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  stop_.notify_all();
+  stop_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -29,8 +29,14 @@ void PurgeTimer::Turn() {
 
 void PurgeTimer::Run() {
   pthread_setname_np(pthread_self(), "purge-timer");
-  std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, kTurn, [this] { return stopping_; })) Turn();
+  const MutexLock lock(mutex_);
+  for (;;) {
+    const auto next = std::chrono::steady_clock::now() + kTurn;
+    while (!stopping_ && stop_.WaitUntil(mutex_, next)) {
+    }
+    if (stopping_) return;
+    Turn();
+  }
 }
 
 }  // namespace cleat::control

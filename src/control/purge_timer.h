@@ -4,12 +4,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "control/host_state.h"
 
 namespace cleat::control {
@@ -36,9 +35,9 @@ class PurgeTimer {
   HostState& state_;
   const Clock& clock_;
   const uint64_t started_ns_;
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar stop_;
+  bool stopping_ CLEAT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

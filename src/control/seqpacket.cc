@@ -8,15 +8,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
+#include <cstdint>
 #include <utility>
+
+#include "base/unix_socket.h"
 
 namespace cleat::control {
 namespace {
 
 constexpr int kBacklog = 16;
+static_assert(kDatagramFdsMax <= kMessageFdsMax);
 
 Result<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -29,19 +31,6 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
-void TakeDescriptors(msghdr& header, std::vector<UniqueFd>& fds) {
-  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
-       control = CMSG_NXTHDR(&header, control)) {
-    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(fd));
-      fds.emplace_back(fd);
-    }
-  }
-}
-
 }  // namespace
 
 Result<bool> SendDatagram(int socket, const Datagram& datagram) {
@@ -51,50 +40,23 @@ Result<bool> SendDatagram(int socket, const Datagram& datagram) {
                  fmt::format("a message of {} bytes can't be sent to an engine: {} at most", bytes.size(),
                              kDatagramBytesMax));
   }
-  iovec segment{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  msghdr header{};
-  header.msg_iov = &segment;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDatagramFdsMax * sizeof(int))> space{};
-  if (!datagram.fds.empty()) {
-    header.msg_control = space.data();
-    header.msg_controllen = CMSG_SPACE(datagram.fds.size() * sizeof(int));
-    cmsghdr* control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(datagram.fds.size() * sizeof(int));
-    for (size_t i = 0; i < datagram.fds.size(); ++i) {
-      const int fd = datagram.fds[i].get();
-      std::memcpy(CMSG_DATA(control) + i * sizeof(int), &fd, sizeof(fd));
-    }
-  }
-  if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
-  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return false;
-  return ErrnoError(errno, "send");
+  const iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  const auto sent = SendWithFds(socket, {&part, 1}, datagram.fds);
+  if (!sent.ok() && sent.error().code == ErrorCode::kResourceExhausted) return false;  // later, perhaps
+  if (!sent.ok()) return sent.error();
+  return *sent > 0;
 }
 
 Result<std::optional<Datagram>> ReceiveDatagram(int socket) {
-  std::string bytes(kDatagramBytesMax, '\0');
-  iovec segment{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDatagramFdsMax * sizeof(int))> space{};
-  msghdr header{};
-  header.msg_iov = &segment;
-  header.msg_iovlen = 1;
-  header.msg_control = space.data();
-  header.msg_controllen = space.size();
-  const ssize_t size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (size < 0) {
-    if (errno == EAGAIN || errno == EINTR) return std::optional<Datagram>();
-    return ErrnoError(errno, "receive");
-  }
-  Datagram datagram;
-  TakeDescriptors(header, datagram.fds);
+  std::vector<uint8_t> bytes(kDatagramBytesMax);
+  auto received = ReceiveWithFds(socket, bytes, kDatagramFdsMax);
+  if (!received.ok()) return std::move(received).error();
+  if (!*received) return std::optional<Datagram>();
+  ReceivedMessage& message = **received;
   // An empty datagram can't be told from the end; an envelope is never empty.
-  if (size == 0) return Error(ErrorCode::kUnavailable, "the peer closed the connection");
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Error(ErrorCode::kInvalidArgument, "a message is too large, or has too many descriptors");
-  }
-  if (!datagram.envelope.ParseFromArray(bytes.data(), static_cast<int>(size))) {
+  if (message.bytes == 0) return Error(ErrorCode::kUnavailable, "the peer closed the connection");
+  Datagram datagram{.envelope = {}, .fds = std::move(message.fds)};
+  if (!datagram.envelope.ParseFromArray(bytes.data(), static_cast<int>(message.bytes))) {
     return Error(ErrorCode::kInvalidArgument, "a message can't be parsed");
   }
   return std::optional<Datagram>(std::move(datagram));

@@ -316,10 +316,10 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
       *context, method, request->dry_run() ? "dry run" : "host", reply,
       [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {
         CLEAT_TRY(keys.Check(caller));
-        const std::unique_lock lock(apply_mutex_, std::try_to_lock);
-        if (!lock.owns_lock()) {
+        if (!apply_mutex_.TryLock()) {
           return Refuse(v1::REASON_RESOURCE_BUSY, "another ApplyHost is under way: retry in a moment");
         }
+        const MutexLock lock(apply_mutex_, std::adopt_lock);
         return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
       });
 }
@@ -348,10 +348,10 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
   // Nothing is read of a caller before it is admitted: one that sends nothing would hold a thread.
   grpc::Status status =
       gate_.Pass(*context, kMethod, "store", reply, [&]() -> Result<v1::RestoreStoreResponse> {
-        const std::unique_lock lock(restore_mutex_, std::try_to_lock);
-        if (!lock.owns_lock())
+        if (!restore_mutex_.TryLock())
           return Refuse(v1::REASON_RESOURCE_BUSY,
                         "another RestoreStore is under way: repeat when it has ended");
+        const MutexLock lock(restore_mutex_, std::adopt_lock);
         v1::RestoreStoreRequest first;
         if (!reader->Read(&first) || !first.has_options())
           return Refuse(v1::REASON_INVALID_FIELD, "options: they come first", {{"field", "options"}});

@@ -5,10 +5,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
-#include <mutex>
 #include <semaphore>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cleat/v1/cleat.grpc.pb.h"
 #include "control/counters.h"
 #include "control/gate.h"
@@ -109,8 +109,8 @@ class Service final : public v1::Cleat::Service {
   Gate& gate_;
   const std::function<void()> on_restored_;
   std::counting_semaphore<> backups_{2};  // each takes the room of the store until its caller has read it
-  std::mutex restore_mutex_;              // one RestoreStore at a time
-  std::mutex apply_mutex_;                // one ApplyHost at a time: two would undo each other's work
+  Mutex restore_mutex_;                   // one RestoreStore at a time
+  Mutex apply_mutex_;                     // one ApplyHost at a time: two would undo each other's work
 };
 
 }  // namespace cleat::control

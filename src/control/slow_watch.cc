@@ -48,21 +48,24 @@ void SlowWatch::Start() {
 
 void SlowWatch::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  stop_.notify_all();
+  stop_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void SlowWatch::Run() {
   pthread_setname_np(pthread_self(), "slow-watch");
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!stopping_) {
-    lock.unlock();
-    Turn();
-    lock.lock();
-    stop_.wait_for(lock, std::chrono::nanoseconds(kTurnNs), [this] { return stopping_; });
+    {
+      const MutexUnlock unlocked(mutex_);
+      Turn();
+    }
+    const auto next = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kTurnNs);
+    while (!stopping_ && stop_.WaitUntil(mutex_, next)) {
+    }
   }
 }
 
@@ -77,7 +80,7 @@ void SlowWatch::Turn() {
   TellLeftOut(stuck_lines_, kStuckLines, now_ns);
   size_t stuck = 0;
   for (const auto& [id, engine] : engines_) stuck += engine.stuck.size();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stuck_disks_ = stuck;
 }
 
@@ -111,12 +114,12 @@ void SlowWatch::Collect(Engine& engine, uint64_t now_ns) {
     if (slow.noticed_ns >= started_ns_) {
       Tell(slow_lines_, true, kSlowLines, now_ns, "slow: " + stats::InWords(request));
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     requests_.push_back(std::move(request));
     if (requests_.size() > kRequestsMax) requests_.pop_front();
     ++collected_;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lost_ += lost;
 }
 
@@ -180,7 +183,7 @@ Result<v1::ListSlowRequestsResponse> SlowWatch::List(const v1::ListSlowRequestsR
   }
   const size_t limit = request.limit() == 0 ? kRequestsDefault : static_cast<size_t>(request.limit());
   v1::ListSlowRequestsResponse response;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = requests_.rbegin();
        it != requests_.rend() && response.requests_size() < static_cast<int>(limit); ++it) {
     const std::string& name = request.name();
@@ -194,12 +197,12 @@ Result<v1::ListSlowRequestsResponse> SlowWatch::List(const v1::ListSlowRequestsR
 }
 
 size_t SlowWatch::stuck_disks() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stuck_disks_;
 }
 
 uint64_t SlowWatch::slow_requests() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return collected_ + lost_;
 }
 

@@ -6,16 +6,15 @@
 // A thread of its own; Turn() is what it does each time. The questions: any thread.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/counters.h"
@@ -79,13 +78,13 @@ class SlowWatch {
   Budget slow_lines_;
   Budget stuck_lines_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable stop_;
-  bool stopping_ = false;
-  std::deque<v1::SlowRequest> requests_;
-  uint64_t collected_ = 0;
-  uint64_t lost_ = 0;
-  size_t stuck_disks_ = 0;
+  mutable Mutex mutex_;
+  CondVar stop_;
+  bool stopping_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::deque<v1::SlowRequest> requests_ CLEAT_GUARDED_BY(mutex_);
+  uint64_t collected_ CLEAT_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_ CLEAT_GUARDED_BY(mutex_) = 0;
+  size_t stuck_disks_ CLEAT_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -198,7 +198,11 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   sqlite3* db = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   std::unique_ptr<Store> store(new Store(std::move(lock), db, path));
-  Status status = code == SQLITE_OK ? store->Prepare(expected) : Status(store->Failed("open"));
+  Status status;
+  {
+    const MutexLock held(store->mutex_);
+    status = code == SQLITE_OK ? store->Prepare(expected) : Status(store->Failed("open"));
+  }
   umask(mask);
   CLEAT_TRY(status);
   return store;
@@ -250,15 +254,14 @@ Status Store::CheckApplication() {
 }
 
 Status Store::CopyInto(sqlite3* copy) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   sqlite3_backup* const backup = sqlite3_backup_init(copy, "main", db_, "main");
   if (backup == nullptr) return SqlError(copy, path_, "copying");
   int code = SQLITE_OK;
   // SQLite puts what this connection writes in between into the copy by itself.
   while ((code = sqlite3_backup_step(backup, kCopiedPages)) == SQLITE_OK) {
-    lock.unlock();
+    const MutexUnlock unlocked(mutex_);
     std::this_thread::yield();
-    lock.lock();
   }
   sqlite3_backup_finish(backup);
   return code == SQLITE_DONE ? Status(Ok{}) : Status(SqlError(copy, path_, "copying"));
@@ -310,7 +313,7 @@ Status Store::Noted(Status status) {
   if (status.ok()) {
     writable_.store(true, std::memory_order_relaxed);
   } else if (writable_.exchange(false)) {
-    const std::lock_guard lock(on_failure_mutex_);
+    const MutexLock lock(on_failure_mutex_);
     if (on_failure_) on_failure_();
   }
   return status;
@@ -323,13 +326,13 @@ Status Store::CheckNotReplaced() const {
 }
 
 Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_TRY(CheckNotReplaced());
   return Noted(Step(sql, values));
 }
 
 Status Store::InTransaction(const std::function<Status()>& work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_TRY(CheckNotReplaced());
   Status status = Step(kBegin, {});
   if (status.ok()) status = work();
@@ -344,7 +347,7 @@ Status Store::InTransaction(const std::function<Status()>& work) {
 
 template <typename Row>
 Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
-  return InTransaction([&] {
+  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status;
     for (const Row* row : rows) {
       if (status.ok()) status = Step(sql, WithSum(ValuesOf(*row)));
@@ -391,7 +394,7 @@ Status Store::EraseDisk(const std::string& id) {
 }
 
 Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
-  return InTransaction([&] {
+  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status =
         tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(kPutDisk, WithSum(ValuesOf(*tombstone)));
     if (status.ok() && kept != nullptr) status = Step(kPutDeletedDisk, WithSum(ValuesOf(*kept)));
@@ -400,7 +403,7 @@ Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const 
 }
 
 Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
-  return InTransaction([&] {
+  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status = Step(kEraseDeletedDisk, {kept_revision});
     if (status.ok()) status = Step(kPutDisk, WithSum(ValuesOf(row)));
     return status;
@@ -408,7 +411,7 @@ Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
 }
 
 Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
-  Status status = InTransaction([&] {
+  Status status = InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status erased;
     for (const uint64_t revision : kept_revisions) {
       if (erased.ok()) erased = Step(kEraseDeletedDisk, {revision});
@@ -421,7 +424,7 @@ Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
 
 // A failure is logged and no more: the rows have gone, and the log is overwritten sooner or later.
 void Store::CutLog() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())
     spdlog::warn("what was purged may still be in the store's log: {}", cut.error().message);
 }
@@ -440,7 +443,7 @@ Status Store::EraseAttachment(const std::string& controller, const std::string& 
 }
 
 void Store::SetOnFailure(std::function<void()> on_failure) {
-  const std::lock_guard lock(on_failure_mutex_);
+  const MutexLock lock(on_failure_mutex_);
   on_failure_ = std::move(on_failure);
 }
 
@@ -449,14 +452,14 @@ Status Store::Probe() {
 }
 
 Result<uint64_t> Store::NextRevision() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return Number(kNextRevision);
 }
 
 Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
   auto rows = Load();
   CLEAT_TRY(rows);
-  return InTransaction([&] {
+  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status = Step(kSetNextRevision, {next});
     if (status.ok()) status = Step(kEraseLost, {});
     for (const LostRevisions& range : lost) {
@@ -473,7 +476,9 @@ Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
 }
 
 Status Store::Replace(Store& restored) {
-  const std::scoped_lock lock(mutex_, restored.mutex_);
+  const MutexLock lock(mutex_);
+  const MutexLock restored_lock(
+      restored.mutex_);  // in this order: it is a file of its own, that nobody serves from
   CLEAT_TRY(CheckNotReplaced());
   sqlite3_backup* const copy = sqlite3_backup_init(db_, "main", restored.db_, "main");
   if (copy == nullptr) return Failed("restoring");
@@ -486,7 +491,7 @@ Status Store::Replace(Store& restored) {
 }
 
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CLEAT_TRY(CheckNotReplaced());
   CLEAT_ASSIGN(auto run, Prepared(kReserveRevisions));
   const SqlValue value(count);
@@ -499,7 +504,7 @@ Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
 }
 
 Result<Rows> Store::Load() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Rows rows;
   CLEAT_TRY(LoadDisks(rows.disks));
   CLEAT_TRY(LoadDeletedDisks(rows.deleted_disks));

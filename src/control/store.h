@@ -14,12 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/own_files.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -99,45 +99,46 @@ class Store {
 
  private:
   Store(UniqueFd lock, sqlite3* db, std::string path);
-  Status Prepare(bool expected);
-  Status CheckIntegrity();
-  Status CheckApplication();
-  Result<uint64_t> Number(const char* sql);
-  Status Execute(const char* sql);
+  Status Prepare(bool expected) CLEAT_REQUIRES(mutex_);
+  Status CheckIntegrity() CLEAT_REQUIRES(mutex_);
+  Status CheckApplication() CLEAT_REQUIRES(mutex_);
+  Result<uint64_t> Number(const char* sql) CLEAT_REQUIRES(mutex_);
+  Status Execute(const char* sql) CLEAT_REQUIRES(mutex_);
   // Runs a prepared statement that gives no rows.
   Status Run(const char* sql, const std::vector<SqlValue>& values);
-  // The same, with mutex_ and without a word of what it means for the store.
-  Status Step(const char* sql, const std::vector<SqlValue>& values);
+  // The same, without a word of what it means for the store.
+  Status Step(const char* sql, const std::vector<SqlValue>& values) CLEAT_REQUIRES(mutex_);
   // Runs `work` in one transaction, which is undone if it fails.
   Status InTransaction(const std::function<Status()>& work);
   template <typename Row>
   Status PutTogether(const char* sql, std::span<const Row* const> rows);
   // Of a write: notes whether the store takes them.
   Status Noted(Status status);
-  Result<SqlRun> Prepared(const char* sql);
-  Error Failed(const char* sql);
+  Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);
+  Error Failed(const char* sql) CLEAT_REQUIRES(mutex_);
   // Of the row that was just read: its last column is the checksum of the `columns` before.
   Status CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const;
-  Status LoadDisks(std::vector<DiskRow>& rows);
-  Status LoadDeletedDisks(std::vector<DeletedDiskRow>& rows);
-  Status LoadClusters(std::vector<ClusterRow>& rows);
-  Status LoadGroups(std::vector<GroupRow>& rows);
-  Status LoadControllers(std::vector<ControllerRow>& rows);
-  Status LoadAttachments(std::vector<AttachmentRow>& rows);
-  Status LoadUpgrades(std::vector<UpgradeRow>& rows);
-  Status LoadLost(std::vector<LostRevisions>& rows);
-  Status CheckNotReplaced() const;
+  Status LoadDisks(std::vector<DiskRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadDeletedDisks(std::vector<DeletedDiskRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadClusters(std::vector<ClusterRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadGroups(std::vector<GroupRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadControllers(std::vector<ControllerRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadAttachments(std::vector<AttachmentRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadUpgrades(std::vector<UpgradeRow>& rows) CLEAT_REQUIRES(mutex_);
+  Status LoadLost(std::vector<LostRevisions>& rows) CLEAT_REQUIRES(mutex_);
+  Status CheckNotReplaced() const CLEAT_REQUIRES(mutex_);
 
   UniqueFd lock_;
-  std::mutex mutex_;  // guards the connection and its statements
-  sqlite3* db_;
+  Mutex mutex_;
+  sqlite3* db_ CLEAT_GUARDED_BY(mutex_);
   std::string path_;
   uint64_t number_ = 0;
-  bool replaced_ = false;
-  std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_;  // by the address of their text
+  bool replaced_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_
+      CLEAT_GUARDED_BY(mutex_);  // by the address of their text
   std::atomic<bool> writable_ = true;
-  std::mutex on_failure_mutex_;
-  std::function<void()> on_failure_;
+  Mutex on_failure_mutex_;
+  std::function<void()> on_failure_ CLEAT_GUARDED_BY(on_failure_mutex_);
 };
 
 }  // namespace cleat::control

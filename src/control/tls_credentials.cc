@@ -8,8 +8,9 @@
 
 #include <cerrno>
 #include <fstream>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace cleat::control {
 namespace {
@@ -82,9 +83,9 @@ Result<Pem> ReadAndCheck(const TlsFiles& files) {
 }  // namespace
 
 struct TlsCertificates::State {
-  std::mutex mutex;
-  Pem pem;
-  bool fresh = true;  // gRPC has not taken it yet
+  Mutex mutex;
+  Pem pem CLEAT_GUARDED_BY(mutex);
+  bool fresh CLEAT_GUARDED_BY(mutex) = true;  // gRPC has not taken it yet
 };
 
 // gRPC asks at each handshake whether there is something newer (its C API has that; its C++ API only polls files, and
@@ -109,7 +110,7 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
   static grpc_ssl_certificate_config_reload_status Fetch(void* user_data,
                                                          grpc_ssl_server_certificate_config** config) {
     auto& state = *static_cast<TlsCertificates::State*>(user_data);
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     if (!state.fresh) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair{.private_key = state.pem.key.c_str(),
                                           .cert_chain = state.pem.certificate.c_str()};
@@ -134,7 +135,7 @@ Result<std::shared_ptr<TlsCertificates>> TlsCertificates::Load(const TlsFiles& f
 
 Status TlsCertificates::Reload() {
   CLEAT_ASSIGN(auto pem, ReadAndCheck(files_));
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->pem = std::move(pem);
   state_->fresh = true;
   return Ok{};

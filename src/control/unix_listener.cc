@@ -122,7 +122,7 @@ void UnixListener::Start(grpc::Server& server, const Grants& grants, std::functi
 
 void UnixListener::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   Wake();
@@ -138,7 +138,7 @@ void UnixListener::Run() {
   bool settled = tick_();
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return;
     }
     std::vector<pollfd> polled = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
@@ -190,7 +190,7 @@ void UnixListener::Accept() {
   }
   connections_.push_back(std::move(connection));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     callers_[fd.get()] = std::move(*caller);
   }
   grpc::AddInsecureChannelFromFd(server_, fd.Release());
@@ -202,7 +202,7 @@ Caller UnixListener::CallerOf(const std::string& peer) const {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), fd);
   if (!peer.starts_with(kPeerPrefix) || error != std::errc() || end != number.data() + number.size())
     return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = callers_.find(fd);
   return it == callers_.end() ? Caller() : it->second;
 }

@@ -12,11 +12,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/access.h"
@@ -65,9 +65,9 @@ class UnixListener {
   std::vector<Connection> connections_;  // the thread's
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  std::map<int, Caller> callers_;  // by gRPC's descriptor
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  std::map<int, Caller> callers_ CLEAT_GUARDED_BY(mutex_);  // by gRPC's descriptor
+  bool stop_ CLEAT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cleat::control

@@ -18,8 +18,10 @@ Error StoppedWatching() {
 }  // namespace
 
 Result<WatchEvent> Watcher::Next(std::chrono::milliseconds wait) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, wait, [&] { return !queue_.empty() || !end_.ok(); });
+  const MutexLock lock(mutex_);
+  const auto until = std::chrono::steady_clock::now() + wait;
+  while (queue_.empty() && end_.ok() && changed_.WaitUntil(mutex_, until)) {
+  }
   CLEAT_TRY(end_);
   if (queue_.empty()) return WatchEvent();
   WatchEvent event = std::move(queue_.front());
@@ -29,7 +31,7 @@ Result<WatchEvent> Watcher::Next(std::chrono::milliseconds wait) {
 }
 
 void Watcher::Push(const WatchEvent& event, size_t queue_max) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!end_.ok()) return;
   queue_.push_back(event);
   if (++changes_ > queue_max) {
@@ -41,17 +43,17 @@ void Watcher::Push(const WatchEvent& event, size_t queue_max) {
         {{"limit", std::to_string(queue_max)}});
     queue_.clear();
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void Watcher::End(Error error) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (end_.ok()) end_ = std::move(error);
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 Result<std::shared_ptr<Watcher>> WatchHub::Subscribe(std::vector<WatchEvent> snapshot) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopped_) return StoppedWatching();
   watchers_.remove_if([](const std::weak_ptr<Watcher>& watcher) { return watcher.expired(); });
   if (watchers_.size() >= kWatchersMax) {
@@ -65,7 +67,7 @@ Result<std::shared_ptr<Watcher>> WatchHub::Subscribe(std::vector<WatchEvent> sna
 }
 
 void WatchHub::Publish(const WatchEvent& event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& weak : watchers_) {
     if (const auto watcher = weak.lock()) watcher->Push(event, queue_max_);
   }
@@ -80,12 +82,12 @@ void WatchHub::Publish(const WatchEvent& event) {
 }
 
 void WatchHub::StartHistory(uint64_t revision) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   history_after_ = newest_ = revision;
 }
 
 Result<std::vector<WatchEvent>> WatchHub::Since(uint64_t revision) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (revision < history_after_ || revision > newest_) {
     return Refuse(
         v1::REASON_WATCH_REVISION_GONE,
@@ -101,7 +103,7 @@ Result<std::vector<WatchEvent>> WatchHub::Since(uint64_t revision) {
 }
 
 void WatchHub::Stop() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   for (const auto& weak : watchers_) {
     if (const auto watcher = weak.lock()) watcher->End(StoppedWatching());

@@ -5,14 +5,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 
@@ -32,11 +31,11 @@ class Watcher {
   void Push(const WatchEvent& event, size_t queue_max);
   void End(Error error);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<WatchEvent> queue_;
-  size_t changes_ = 0;  // queued behind the snapshot
-  Status end_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<WatchEvent> queue_ CLEAT_GUARDED_BY(mutex_);
+  size_t changes_ CLEAT_GUARDED_BY(mutex_) = 0;  // queued behind the snapshot
+  Status end_ CLEAT_GUARDED_BY(mutex_);
 };
 
 class WatchHub {
@@ -65,13 +64,13 @@ class WatchHub {
 
  private:
   const size_t queue_max_;
-  std::mutex mutex_;
-  std::list<std::weak_ptr<Watcher>> watchers_;
-  bool stopped_ = false;
-  std::deque<WatchEvent> history_;
-  size_t history_bytes_ = 0;
-  uint64_t history_after_ = 0;  // changes after this revision are in the history
-  uint64_t newest_ = 0;
+  Mutex mutex_;
+  std::list<std::weak_ptr<Watcher>> watchers_ CLEAT_GUARDED_BY(mutex_);
+  bool stopped_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::deque<WatchEvent> history_ CLEAT_GUARDED_BY(mutex_);
+  size_t history_bytes_ CLEAT_GUARDED_BY(mutex_) = 0;
+  uint64_t history_after_ CLEAT_GUARDED_BY(mutex_) = 0;  // changes after this revision are in the history
+  uint64_t newest_ CLEAT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace cleat::control

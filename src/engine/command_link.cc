@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
+#include "base/unix_socket.h"
 #include "engine/requests.h"
 
 namespace cleat::engine {
@@ -20,6 +22,7 @@ constexpr uint64_t kRefusedRetryNs =
     5 * kNsPerSecond;                    // cleatd is there and doesn't want us: another version?
 constexpr size_t kOutgoingMax = 16384;   // messages; a cleatd that reads nothing for so long is hung up on
 constexpr uint32_t kRequestsMax = 8192;  // running at once
+constexpr size_t kFdsMax = 4;            // with one message
 
 // Who listens there must be root or our own user: it may tell us to open files.
 Status CheckPeer(int fd, const std::string& path) {
@@ -150,38 +153,18 @@ void CommandLink::OnReadable() {
 // One datagram. False when there is none.
 bool CommandLink::ReceiveOne() {
   static uint8_t buffer[kMessageBytesMax];  // the control reactor is one thread
-  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
-  iovec part{buffer, sizeof(buffer)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t received = recvmsg(connection_->socket.get(), &message, MSG_CMSG_CLOEXEC);
-  if (received < 0) {
-    if (errno == EAGAIN || errno == EINTR) return errno == EINTR;
-    HangUp(ErrnoError(errno, "receiving").message);
+  auto received = ReceiveWithFds(connection_->socket.get(), buffer, kFdsMax);
+  if (!received) {
+    HangUp(received.error().message);
     return false;
   }
-  std::vector<UniqueFd> fds;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      fds.emplace_back(fd);
-    }
-  }
-  if (received == 0) {
+  if (!*received) return false;
+  ReceivedMessage& message = **received;
+  if (message.bytes == 0) {
     HangUp("cleatd closed it");
     return false;
   }
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    HangUp("a message was larger than the protocol allows");
-    return false;
-  }
-  OnMessage({buffer, static_cast<size_t>(received)}, fds.empty() ? UniqueFd() : std::move(fds.front()));
+  OnMessage({buffer, message.bytes}, message.fds.empty() ? UniqueFd() : std::move(message.fds.front()));
   return true;
 }
 
@@ -307,27 +290,11 @@ void CommandLink::Flush() {
   if (connection_->outgoing.empty()) FlushChanges();
   while (!connection_->outgoing.empty()) {
     const Outgoing& next = connection_->outgoing.front();
-    iovec part{const_cast<uint8_t*>(next.bytes.data()), next.bytes.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    if (next.fd) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      const int fd = next.fd.get();
-      std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    }
-    if (sendmsg(connection_->socket.get(), &message, MSG_NOSIGNAL) < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN) return;  // the watch says when there is room
-      HangUp(ErrnoError(errno, "sending").message);
-      return;
-    }
+    const iovec part{const_cast<uint8_t*>(next.bytes.data()), next.bytes.size()};
+    const std::span<const UniqueFd> fds(&next.fd, next.fd ? 1 : 0);
+    const auto sent = SendWithFds(connection_->socket.get(), {&part, 1}, fds);
+    if (!sent) return HangUp(sent.error().message);
+    if (*sent == 0) return;  // the watch says when there is room
     connection_->outgoing.pop_front();
     if (connection_->outgoing.empty()) FlushChanges();
   }

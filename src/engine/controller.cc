@@ -216,7 +216,7 @@ Task<Status> Controller::Detach(uint32_t number) {
 }
 
 Task<Status> Controller::Close(CloseMode mode) {
-  std::vector<Mutex::Guard> guards;
+  std::vector<AsyncMutex::Guard> guards;
   for (const auto& target : targets_) {
     auto guard = co_await target->operations.Lock();
     guards.push_back(std::move(guard));

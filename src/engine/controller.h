@@ -84,10 +84,8 @@ class Controller {
   Task<Status> Show(AttachedDisk& disk);
   Task<void> TakeDown(Target& target);
   Task<Status> AcquireAll();
-  Task<void> AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder inside);
   Task<void> ReleaseAll();
-  Task<void> ReleaseBesides(AttachedDisk& disk, Gate::Holder inside);
-  std::optional<Error> TryLockAll(std::vector<Mutex::Guard>& guards);
+  std::optional<Error> TryLockAll(std::vector<AsyncMutex::Guard>& guards);
   void SetStates(AttachmentState from, AttachmentState to);
   Status CheckAttachable(const AttachmentSpec& attachment) const;
   Status CheckUntaken(const Target& target, const AttachmentSpec& attachment) const;

@@ -4,44 +4,39 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "engine/controller.h"
 #include "observe/past.h"
+#include "reactor/for_each_concurrently.h"
 
 namespace cleat::engine {
 
-Task<void> Controller::AcquireBesides(AttachedDisk& disk, Status* first_error, Gate::Holder /*inside*/) {
-  Status acquired = co_await disk.Acquire();
-  if (acquired && !disk.fenced().empty()) acquired = Error(ErrorCode::kUnavailable, disk.fenced());
-  if (!acquired && *first_error) *first_error = std::move(acquired);
-}
-
-Task<void> Controller::ReleaseBesides(AttachedDisk& disk, Gate::Holder /*inside*/) {
-  (void)co_await disk.Release();  // whoever acquires it finds out, and the log has it
-}
-
-// Side by side: with a cluster each takes milliseconds, and a guest waits.
+// With a cluster each takes milliseconds, and a guest waits.
 Task<Status> Controller::AcquireAll() {
-  Status first_error;
-  Gate acquiring(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(AcquireBesides(*target->disk, &first_error, Gate::Holder(acquiring)));
-  }
-  co_await acquiring.Close();
-  if (!first_error) {
+  const auto acquire = [](const std::unique_ptr<Target>& target) -> Task<Status> {
+    if (target->disk == nullptr) co_return Ok{};
+    Status acquired = co_await target->disk->Acquire();
+    if (acquired && !target->disk->fenced().empty()) {
+      co_return Error(ErrorCode::kUnavailable, target->disk->fenced());
+    }
+    co_return acquired;
+  };
+  Status acquired = co_await ForEachConcurrently(context_.control, targets_, acquire);
+  if (!acquired) {
     co_await ReleaseAll();
   }
-  co_return first_error;
+  co_return acquired;
 }
 
 Task<void> Controller::ReleaseAll() {
-  Gate releasing(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(ReleaseBesides(*target->disk, Gate::Holder(releasing)));
-  }
-  co_await releasing.Close();
+  const auto release = [](const std::unique_ptr<Target>& target) -> Task<void> {
+    if (target->disk == nullptr) co_return;
+    (void)co_await target->disk->Release();  // whoever acquires it finds out, and the log has it
+  };
+  co_await ForEachConcurrently(context_.control, targets_, release);
 }
 
 // Those that are not open yet, or not any more, stay as they are. One may have been shut out since it was acquired.
@@ -54,7 +49,7 @@ void Controller::SetStates(AttachmentState from, AttachmentState to) {
   Changed();
 }
 
-std::optional<Error> Controller::TryLockAll(std::vector<Mutex::Guard>& guards) {
+std::optional<Error> Controller::TryLockAll(std::vector<AsyncMutex::Guard>& guards) {
   for (const auto& target : targets_) {
     auto guard = target->operations.TryLock();
     if (!guard) {
@@ -75,7 +70,7 @@ std::optional<Error> Controller::TryLockAll(std::vector<Mutex::Guard>& guards) {
 }
 
 Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
-  std::vector<Mutex::Guard> guards;
+  std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   HandOver hand_over;
   if (!stands_by_) {
@@ -98,7 +93,7 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
 }
 
 Task<Status> Controller::Take(const HandOver& hand_over) {
-  std::vector<Mutex::Guard> guards;
+  std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   if (!stands_by_) co_return Ok{};
   Status taken = co_await AcquireAll();

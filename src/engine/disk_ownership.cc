@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "reactor/for_each_concurrently.h"
+
 namespace cleat::engine {
 namespace {
 
@@ -88,7 +90,7 @@ Task<void> DiskOwnership::Run() {
     if (begun_ && !held()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
-      (void)co_await EachSideBySide(&DiskOwnership::ReleaseOne);
+      (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
     } else {
       break;
     }
@@ -111,7 +113,7 @@ bool DiskOwnership::AnyInVain() const {
 }
 
 Task<void> DiskOwnership::AcquireAll() {
-  const Status acquired = co_await EachSideBySide(&DiskOwnership::AcquireOne);
+  const Status acquired = co_await ForEachAwaited(&DiskOwnership::AcquireOne);
   if (!begun_) co_return;  // Run releases them again
   if (acquired) {
     TakeAll();
@@ -122,7 +124,7 @@ Task<void> DiskOwnership::AcquireAll() {
     spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
     on_change_();
   }
-  (void)co_await EachSideBySide(&DiskOwnership::ReleaseOne);
+  (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
   if (!begun_ || closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
@@ -143,22 +145,16 @@ void DiskOwnership::TakeAll() {
   if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
 }
 
-Task<Status> DiskOwnership::EachSideBySide(DiskTask task) {
-  Status first_error;
-  Gate working(context_.control);
-  for (const auto& target : targets_) {
-    if (target->disk != nullptr) Spawn(OneOfMany(task, *target, &first_error, Gate::Holder(working)));
-  }
-  co_await working.Close();
-  co_return first_error;
-}
-
-Task<void> DiskOwnership::OneOfMany(DiskTask task, Target& target, Status* first_error,
-                                    Gate::Holder /*working*/) {
-  const auto guard = co_await target.operations.Lock(&closing_);
-  if (!guard || target.disk == nullptr || !IsAwaited(*target.disk)) co_return;
-  Status done = co_await (this->*task)(target);
-  if (!done && *first_error) *first_error = std::move(done);
+Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
+  const auto run = [this, task](const std::unique_ptr<Target>& target) -> Task<Status> {
+    if (target->disk == nullptr) co_return Ok{};
+    const auto guard = co_await target->operations.Lock(&closing_);
+    if (!guard || target->disk == nullptr || !IsAwaited(*target->disk)) co_return Ok{};
+    Status done = co_await (this->*task)(*target);
+    co_return done;
+  };
+  Status done = co_await ForEachConcurrently(context_.control, targets_, run);
+  co_return done;
 }
 
 Task<Status> DiskOwnership::AcquireOne(Target& target) {

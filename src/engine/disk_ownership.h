@@ -6,8 +6,8 @@
 //
 //   awaited, not owned  --Begin, acquired--> owned, ACTIVE  --GiveUp--> awaited, RELEASED  --Begin...
 //
-// One coroutine does it, when there is something to do: acquires side by side, takes the sizes that the disks have grown
-// to, or releases side by side. What fails is tried again with back-off as long as a front end waits. It holds a
+// One coroutine does it, when there is something to do: acquires all at once, takes the sizes that the disks have grown
+// to, or releases them. What fails is tried again with back-off as long as a front end waits. It holds a
 // target's mutex for each disk it works on, as everybody does; nobody who holds one may wait for it.
 //
 // Of a Controller, which closes it before it goes. On the control reactor.
@@ -59,8 +59,8 @@ class DiskOwnership final : public vhost::Ownership {
 
   void Kick();
   Task<void> Run();
-  Task<Status> EachSideBySide(DiskTask task);
-  Task<void> OneOfMany(DiskTask task, Target& target, Status* first_error, Gate::Holder working);
+  // Of all disks that wait for their owner, each under its target's mutex.
+  Task<Status> ForEachAwaited(DiskTask task);
   Task<Status> AcquireOne(Target& target);
   Task<Status> ReleaseOne(Target& target);
   Task<void> AcquireAll();

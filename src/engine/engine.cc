@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "reactor/for_each_concurrently.h"
+
 namespace cleat::engine {
 namespace {
 
@@ -282,22 +284,17 @@ Status Engine::LimitDisk(const LimitSpec& limit) {
   return Ok{};
 }
 
-Task<void> Engine::CloseForGood(std::shared_ptr<Controller> controller,
-                                [[maybe_unused]] Gate::Holder inside) {
-  const Status closed = co_await controller->Close(Controller::CloseMode::kDetach);
-  CLEAT_CHECK(closed.ok());
-  if (Find(controller->spec().name) == controller) controllers_.erase(controller->spec().name);
-}
-
 Task<void> Engine::Shutdown() {
-  Gate closing(parts_.control);
+  auto no_requests = requests_.Close();
   const auto controllers = controllers_;
-  for (const auto& [name, controller] : controllers) {
-    Gate::Holder inside(closing);
-    Spawn(CloseForGood(controller, std::move(inside)));
-  }
-  co_await requests_.Close();
-  co_await closing.Close();
+  const auto close = [this](const auto& named) -> Task<void> {
+    const std::shared_ptr<Controller> controller = named.second;
+    const Status closed = co_await controller->Close(Controller::CloseMode::kDetach);
+    CLEAT_CHECK(closed.ok());
+    if (Find(named.first) == controller) controllers_.erase(named.first);
+  };
+  co_await ForEachConcurrently(parts_.control, controllers, close);
+  co_await no_requests;
 }
 
 }  // namespace cleat::engine

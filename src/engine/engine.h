@@ -87,7 +87,6 @@ class Engine {
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
   Task<void> TakeGrowth(std::string controller, ResizeSpec resize);
-  Task<void> CloseForGood(std::shared_ptr<Controller> controller, Gate::Holder inside);
 
   Parts parts_;
   Listener* listener_ = nullptr;

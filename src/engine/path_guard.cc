@@ -53,13 +53,13 @@ Status PathGuard::Reload() {
   if (lists_file_.empty()) return Ok{};
   CLEAT_ASSIGN(auto read, PathLists::Read(lists_file_, defaults_));
   auto lists = std::make_shared<const PathLists>(std::move(read));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lists_ = std::move(lists);
   return Ok{};
 }
 
 std::shared_ptr<const PathLists> PathGuard::lists() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lists_;
 }
 

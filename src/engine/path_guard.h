@@ -9,10 +9,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/own_files.h"
 #include "base/path_lists.h"
 #include "base/result.h"
@@ -53,8 +53,8 @@ class PathGuard final : public vhost::SocketPaths {
   const std::string lists_file_;  // empty: none to read
   const PathLists defaults_;
   const std::optional<OwnFiles> own_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const PathLists> lists_;  // never null
+  mutable Mutex mutex_;
+  std::shared_ptr<const PathLists> lists_ CLEAT_GUARDED_BY(mutex_);  // never null
 };
 
 }  // namespace cleat::engine

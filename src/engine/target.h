@@ -13,7 +13,7 @@ namespace cleat::engine {
 
 struct Target {
   explicit Target(Reactor& control) : operations(control) {}
-  Mutex operations;
+  AsyncMutex operations;
   std::unique_ptr<AttachedDisk> disk;
 };
 

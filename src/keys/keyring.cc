@@ -26,7 +26,7 @@ std::string Joined(const std::vector<std::string>& words) {
 }  // namespace
 
 std::shared_ptr<const Keyring::Keks> Keyring::keks() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return keks_;
 }
 
@@ -45,26 +45,26 @@ Status Keyring::SetFiles(std::vector<std::string> paths) {
   }
   CLEAT_ASSIGN(auto keks, LoadAll(paths));
   auto shared = std::make_shared<const Keks>(std::move(keks));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paths_ = std::move(paths);
   keks_ = std::move(shared);
   return Ok{};
 }
 
 void Keyring::SetFilesLater(std::vector<std::string> paths) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paths_ = std::move(paths);
 }
 
 Status Keyring::Reload() {
   std::vector<std::string> paths;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     paths = paths_;
   }
   CLEAT_ASSIGN(auto keks, LoadAll(paths));
   auto shared = std::make_shared<const Keks>(std::move(keks));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (paths_ == paths) keks_ = std::move(shared);  // else there are others by now, just read
   return Ok{};
 }

@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "keys/key_encryption_key.h"
 
@@ -57,9 +57,9 @@ class Keyring {
   std::shared_ptr<const Keks> keks() const;
   static const Kek* Find(const Keks& keks, std::string_view id);
 
-  mutable std::mutex mutex_;  // of the two below; files are read without it
-  std::vector<std::string> paths_;
-  std::shared_ptr<const Keks> keks_ = std::make_shared<const Keks>();
+  mutable Mutex mutex_;  // files are read without it
+  std::vector<std::string> paths_ CLEAT_GUARDED_BY(mutex_);
+  std::shared_ptr<const Keks> keks_ CLEAT_GUARDED_BY(mutex_) = std::make_shared<const Keks>();
 };
 
 }  // namespace cleat::keys

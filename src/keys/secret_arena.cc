@@ -14,12 +14,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 #if defined(CLEAT_ASAN)
 #include <sanitizer/lsan_interface.h>
@@ -68,7 +68,7 @@ class Arena {
   void Free(void* memory);
   static size_t SizeOf(const void* memory) { return HeaderOf(memory)->size_bytes; }
   SecretArenaStats stats() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return stats_;
   }
 
@@ -79,17 +79,17 @@ class Arena {
   static uint64_t CheckValue(const Header* header) {
     return std::bit_cast<uintptr_t>(header) ^ 0x5ec7e7a11b10c4edULL;
   }
-  Status ReserveLocked();
-  Header* TakeRoom(uint32_t size_class, For use);
-  bool Grow(For use);
+  Status ReserveLocked() CLEAT_REQUIRES(mutex_);
+  Header* TakeRoom(uint32_t size_class, For use) CLEAT_REQUIRES(mutex_);
+  bool Grow(For use) CLEAT_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::atomic<uint8_t*> base_{nullptr};
-  size_t carved_bytes_ = 0;  // handed out at some time: from the beginning on
-  std::array<FreeBlock*, kClasses> free_{};
-  SecretArenaStats stats_;
-  bool lock_failed_ = false;
-  bool warned_ = false;
+  size_t carved_bytes_ CLEAT_GUARDED_BY(mutex_) = 0;  // handed out at some time: from the beginning on
+  std::array<FreeBlock*, kClasses> free_ CLEAT_GUARDED_BY(mutex_){};
+  SecretArenaStats stats_ CLEAT_GUARDED_BY(mutex_);
+  bool lock_failed_ CLEAT_GUARDED_BY(mutex_) = false;
+  bool warned_ CLEAT_GUARDED_BY(mutex_) = false;
 };
 
 // Neither made nor destroyed at a time that could be too late or too early for somebody.
@@ -99,7 +99,7 @@ constinit std::atomic<bool> switched_off{false};
 constinit thread_local uint32_t secret_blocks_missed = 0;
 
 Status Arena::Reserve() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return ReserveLocked();
 }
 
@@ -164,7 +164,7 @@ void* Arena::Allocate(size_t bytes, For use) {
   bool warn = false;
   Header* header = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!ReserveLocked()) return nullptr;
     const uint32_t size_class = ClassOf(bytes + sizeof(Header));
     header = TakeRoom(size_class, use);
@@ -187,7 +187,7 @@ void* Arena::Allocate(size_t bytes, For use) {
 
 void Arena::Free(void* memory) {
   Header* header = HeaderOf(memory);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Freed twice, or its end or that of the block before was overrun.
   CLEAT_CHECK(header->check_value == CheckValue(header));
   CLEAT_CHECK(header->size_class < kClasses);

@@ -37,13 +37,13 @@ Allowance::~Allowance() {
 }
 
 void Allowance::Begin(uint64_t now_ns) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::exchange(begun_, true)) return;
   SetPrices(*view_.accounts, view_.limits, UnitsOf(now_ns), nullptr);
 }
 
 void Allowance::Change(const Limits& limits, uint64_t now_ns) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::exchange(begun_, true) && limits == view_.limits) return;
   view_.limits = limits;
   SetPrices(*view_.accounts, limits, UnitsOf(now_ns), nullptr);
@@ -51,7 +51,7 @@ void Allowance::Change(const Limits& limits, uint64_t now_ns) {
 }
 
 void Allowance::Move(std::shared_ptr<Accounts> accounts, uint64_t now_ns) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   begun_ = true;
   SetPrices(*accounts, view_.limits, UnitsOf(now_ns), view_.accounts.get());
   view_.accounts = std::move(accounts);
@@ -59,7 +59,7 @@ void Allowance::Move(std::shared_ptr<Accounts> accounts, uint64_t now_ns) {
 }
 
 Allowance::View Allowance::view() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return view_;
 }
 
@@ -69,13 +69,13 @@ void Allowance::Tell() {
 
 Allowance::Watch::Watch(Allowance& allowance, Reactor& reactor, std::function<void()> changed)
     : allowance_(allowance), courier_(std::make_shared<Courier>(reactor, std::move(changed))) {
-  const std::lock_guard lock(allowance_.mutex_);
+  const MutexLock lock(allowance_.mutex_);
   allowance_.couriers_.push_back(courier_);
 }
 
 Allowance::Watch::~Watch() {
   courier_->changed = nullptr;
-  const std::lock_guard lock(allowance_.mutex_);
+  const MutexLock lock(allowance_.mutex_);
   std::erase(allowance_.couriers_, courier_);
 }
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "qos/accounts.h"
 #include "qos/limits.h"
 #include "reactor/reactor.h"
@@ -55,12 +55,12 @@ class Allowance {
   };
 
  private:
-  void Tell();  // locked
+  void Tell() CLEAT_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  bool begun_ = false;
-  View view_;
-  std::vector<std::shared_ptr<Courier>> couriers_;
+  mutable Mutex mutex_;
+  bool begun_ CLEAT_GUARDED_BY(mutex_) = false;
+  View view_ CLEAT_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Courier>> couriers_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::qos

@@ -36,7 +36,7 @@ Group::~Group() {
 }
 
 std::shared_ptr<GroupPort> Group::PortOn(Reactor& reactor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::weak_ptr<GroupPort>& place = ports_[&reactor];
   std::shared_ptr<GroupPort> port = place.lock();
   if (port == nullptr) {

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "qos/allowance.h"
@@ -43,8 +43,8 @@ class Group {
   friend class Groups;
   GroupSpec spec_;  // control
   Allowance allowance_;
-  std::mutex mutex_;  // channels are opened on I/O reactors
-  std::map<Reactor*, std::weak_ptr<GroupPort>> ports_;
+  Mutex mutex_;  // channels are opened on I/O reactors
+  std::map<Reactor*, std::weak_ptr<GroupPort>> ports_ CLEAT_GUARDED_BY(mutex_);
 };
 
 // On the control reactor. It outlives whoever holds one of its groups.

@@ -13,40 +13,39 @@ BlockingPool::BlockingPool(uint32_t threads_max) : threads_max_(threads_max) {
 
 BlockingPool::~BlockingPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void BlockingPool::Submit(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     CLEAT_CHECK(!stopping_);
     queue_.push_back(std::move(work));
     if (queue_.size() > idle_ && threads_.size() < threads_max_) {
       threads_.emplace_back([this] { ThreadMain(); });
     }
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void BlockingPool::ThreadMain() {
   pthread_setname_np(pthread_self(), "blocking");
   pthread_setaffinity_np(pthread_self(), sizeof cpus_, &cpus_);
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (;;) {
     ++idle_;
-    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    while (!stopping_ && queue_.empty()) wake_.Wait(mutex_);
     --idle_;
     if (queue_.empty()) return;
     std::function<void()> work = std::move(queue_.front());
     queue_.pop_front();
-    lock.unlock();
+    const MutexUnlock unlocked(mutex_);
     work();
     work = nullptr;
-    lock.lock();
   }
 }
 

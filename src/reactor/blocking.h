@@ -6,16 +6,15 @@
 
 #include <sched.h>
 
-#include <condition_variable>
 #include <coroutine>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "reactor/reactor.h"
 
 namespace cleat {
@@ -77,12 +76,12 @@ class BlockingPool {
 
   const uint32_t threads_max_;
   cpu_set_t cpus_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;
-  size_t idle_ = 0;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<std::function<void()>> queue_ CLEAT_GUARDED_BY(mutex_);
+  size_t idle_ CLEAT_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat

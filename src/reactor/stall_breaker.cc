@@ -56,21 +56,25 @@ Status StallBreaker::Start(const std::vector<Watched>& reactors, uint64_t random
 void StallBreaker::Stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
-  stop_wanted_.notify_one();
+  stop_wanted_.NotifyOne();
   thread_.join();
 }
 
 void StallBreaker::Run() {
-  std::unique_lock lock(mutex_);
-  const auto pause = [this] {
-    return std::chrono::nanoseconds(kLookMinNs + random_.Below(kLookMaxNs - kLookMinNs));
-  };
-  while (!stop_wanted_.wait_for(lock, pause(), [this] { return stop_; })) {
+  const MutexLock lock(mutex_);
+  while (!StopsBefore(kLookMinNs + random_.Below(kLookMaxNs - kLookMinNs))) {
     for (const Seen& seen : seen_) Look(seen);
   }
+}
+
+bool StallBreaker::StopsBefore(uint64_t pause_ns) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(pause_ns);
+  while (!stop_ && stop_wanted_.WaitUntil(mutex_, until)) {
+  }
+  return stop_;
 }
 
 void StallBreaker::Look(const Seen& seen) {

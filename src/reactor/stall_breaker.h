@@ -14,13 +14,12 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -58,6 +57,8 @@ class StallBreaker {
     UniqueFd stat;  // of /proc
   };
   void Run();
+  // Waits so long, unless it is to stop: true.
+  bool StopsBefore(uint64_t pause_ns) CLEAT_REQUIRES(mutex_);
   void Look(const Seen& seen);
 
   // The thread's.
@@ -66,9 +67,9 @@ class StallBreaker {
   uint64_t warned_ns_ = 0;
 
   std::atomic<uint64_t> interruptions_{0};
-  std::mutex mutex_;
-  std::condition_variable stop_wanted_;
-  bool stop_ = false;  // by mutex_
+  Mutex mutex_;
+  CondVar stop_wanted_;
+  bool stop_ CLEAT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

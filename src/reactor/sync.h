@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What coroutines of one reactor wait on: Event (with a Deadline), Mutex, Gate. None of it is for two threads; a coroutine
+// What coroutines of one reactor wait on: Event (with a Deadline), AsyncMutex, Gate. None of it is for two threads; a coroutine
 // moves to the object's reactor first (Reactor::Enter). Waiters go on at the reactor's next turn, in the
 // order in which they came.
 #pragma once
@@ -97,14 +97,14 @@ class Deadline {
 };
 
 // One at a time, first come, first served. For one operation at a time on an object.
-class Mutex {
+class AsyncMutex {
  public:
-  explicit Mutex(Reactor& reactor) : reactor_(reactor) {}
-  ~Mutex() { CLEAT_CHECK(!locked_ && waiters_.empty()); }
+  explicit AsyncMutex(Reactor& reactor) : reactor_(reactor) {}
+  ~AsyncMutex() { CLEAT_CHECK(!locked_ && waiters_.empty()); }
 
   class Guard {
    public:
-    explicit Guard(Mutex* mutex) : mutex_(mutex) {}
+    explicit Guard(AsyncMutex* mutex) : mutex_(mutex) {}
     Guard(Guard&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
     Guard& operator=(Guard&&) = delete;
     ~Guard() {
@@ -113,12 +113,12 @@ class Mutex {
     explicit operator bool() const { return mutex_ != nullptr; }  // false: cancelled, nothing is held
 
    private:
-    Mutex* mutex_;
+    AsyncMutex* mutex_;
   };
 
   class Locker : private CancelCallback {
    public:
-    Locker(Mutex& mutex, CancelToken* cancel) : mutex_(mutex), cancel_(cancel) {}
+    Locker(AsyncMutex& mutex, CancelToken* cancel) : mutex_(mutex), cancel_(cancel) {}
     bool await_ready() {
       if (cancel_ != nullptr && cancel_->cancelled()) return true;
       if (mutex_.locked_) return false;
@@ -133,7 +133,7 @@ class Mutex {
     Guard await_resume() const { return Guard(locked_ ? &mutex_ : nullptr); }
 
    private:
-    friend class Mutex;
+    friend class AsyncMutex;
     void Cancelled() override {
       hook_.Unlink();
       mutex_.reactor_.Resume(ready_);
@@ -143,7 +143,7 @@ class Mutex {
       CancelCallback::Remove();
       mutex_.reactor_.Resume(ready_);
     }
-    Mutex& mutex_;
+    AsyncMutex& mutex_;
     CancelToken* cancel_;
     ListHook hook_;
     Ready ready_;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "reactor/for_each_concurrently.h"
 #include "virtio/inflight_log.h"
 #include "virtio/packed_inflight_log.h"
 #include "virtio/ring_format.h"
@@ -384,32 +385,23 @@ Task<void> Session::StopOne(Ring& ring) {
   on_change_();
 }
 
-Task<void> Session::StopBesides(Ring& ring, Gate::Holder /*stopping*/) {
-  co_await StopOne(ring);
-}
-
 Task<void> Session::StopAllRings() {
-  Gate stopping(control_);
-  for (const auto& ring : rings_) {
+  const auto stop = [this](const std::unique_ptr<Ring>& ring) -> Task<void> {
     ring->told.enabled = false;
     ring->told.kick = false;
-    if (ring->running()) Spawn(StopBesides(*ring, Gate::Holder(stopping)));
-  }
-  co_await stopping.Close();
-}
-
-Task<void> Session::YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left,
-                                 Gate::Holder /*stopping*/) {
-  *left += co_await ring.StopBy(deadline_ns);
+    if (!ring->running()) co_return;
+    co_await StopOne(*ring);
+  };
+  co_await ForEachConcurrently(control_, rings_, stop);
 }
 
 Task<Status> Session::YieldRings(uint64_t deadline_ns) {
   uint32_t left = 0;
-  Gate stopping(control_);
-  for (const auto& ring : rings_) {
-    if (ring->running()) Spawn(YieldBesides(*ring, deadline_ns, &left, Gate::Holder(stopping)));
-  }
-  co_await stopping.Close();
+  const auto stop = [deadline_ns, &left](const std::unique_ptr<Ring>& ring) -> Task<void> {
+    if (!ring->running()) co_return;
+    left += co_await ring->StopBy(deadline_ns);
+  };
+  co_await ForEachConcurrently(control_, rings_, stop);
   if (!AnyRunning()) co_return Ok{};
   CLEAT_CO_TRY(co_await StartAll());
   on_change_();

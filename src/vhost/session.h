@@ -139,8 +139,6 @@ class Session {
   Task<Status> StartIfComplete(Ring& ring);
   Task<Status> StartAll();
   Task<void> StopOne(Ring& ring);
-  Task<void> StopBesides(Ring& ring, Gate::Holder stopping);
-  Task<void> YieldBesides(Ring& ring, uint64_t deadline_ns, uint32_t* left, Gate::Holder stopping);
   Task<void> UpdateDirtyLog();
   bool MayStart();
   DriverMemory WhatDriverRemembers() const;

@@ -70,7 +70,10 @@ Status CrashLoad::Start() {
   epoch_ = port_.reconnects();
   reconnects_ = epoch_;
   looked_ns_ = clock_.NowNs();
-  running_ = true;
+  {
+    const MutexLock lock(mutex_);
+    running_ = true;
+  }
   thread_ = std::thread([this] { Run(); });
   return Ok{};
 }
@@ -81,27 +84,29 @@ void CrashLoad::Stop() {
 }
 
 bool CrashLoad::WaitProgress(uint64_t requests, uint64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t goal = counts_.requests + requests;
-  changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                    [&] { return counts_.requests >= goal || !running_; });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  while (counts_.requests < goal && running_ && changed_.WaitUntil(mutex_, until)) {
+  }
   return counts_.requests >= goal;
 }
 
 bool CrashLoad::WaitRecovered(uint64_t mark, uint64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                    [&] { return recovered_ > mark || !running_; });
+  const MutexLock lock(mutex_);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  while (recovered_ <= mark && running_ && changed_.WaitUntil(mutex_, until)) {
+  }
   return recovered_ > mark;
 }
 
 CrashLoad::Counts CrashLoad::counts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_;
 }
 
 std::vector<CrashFinding> CrashLoad::findings() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return findings_;
 }
 
@@ -110,9 +115,9 @@ std::vector<CrashFinding> CrashLoad::findings() const {
 void CrashLoad::Run() {
   while (Step()) {
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   running_ = false;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 bool CrashLoad::Step() {
@@ -311,18 +316,18 @@ bool CrashLoad::Recovered() const {
 }
 
 void CrashLoad::Publish(uint64_t answered) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   counts_.requests += answered;
   counts_.writes = written_;
   counts_.blocks_compared = compared_;
   counts_.reconnects = epoch_;
   counts_.in_flight = in_flight_;
   if (recovered_ != epoch_ && Recovered()) recovered_ = epoch_;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void CrashLoad::Find(CrashFault fault, std::string text) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_.findings;
   if (findings_.size() < kFindingsMax) findings_.push_back({fault, std::move(text)});
 }

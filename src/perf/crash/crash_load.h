@@ -22,13 +22,12 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "perf/driver/disk_port.h"
@@ -145,12 +144,12 @@ class CrashLoad {
   std::atomic<bool> stop_{false};
   std::thread thread_;
 
-  mutable std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  bool running_ = false;
-  uint64_t recovered_ = 0;  // the last reconnect that all is well after
-  Counts counts_;
-  std::vector<CrashFinding> findings_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool running_ CLEAT_GUARDED_BY(mutex_) = false;
+  uint64_t recovered_ CLEAT_GUARDED_BY(mutex_) = 0;  // the last reconnect that all is well after
+  Counts counts_ CLEAT_GUARDED_BY(mutex_);
+  std::vector<CrashFinding> findings_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::perf

@@ -84,7 +84,8 @@ TEST(Event, CancelAfterSetChangesNothing) {
   EXPECT_EQ(lines, Lines{"a happened"});
 }
 
-Task<void> LockAndWork(Reactor& reactor, Mutex& mutex, CancelToken* cancel, std::string name, Lines& lines) {
+Task<void> LockAndWork(Reactor& reactor, AsyncMutex& mutex, CancelToken* cancel, std::string name,
+                       Lines& lines) {
   const auto guard = co_await mutex.Lock(cancel);
   if (!guard) {
     lines.push_back(name + " cancelled");
@@ -95,10 +96,10 @@ Task<void> LockAndWork(Reactor& reactor, Mutex& mutex, CancelToken* cancel, std:
   lines.push_back(name + " out");
 }
 
-TEST(Mutex, OneAtATimeFirstComeFirstServed) {
+TEST(AsyncMutex, OneAtATimeFirstComeFirstServed) {
   VirtualReactors reactors;
   Lines lines;
-  Mutex mutex(reactors[0]);
+  AsyncMutex mutex(reactors[0]);
   CancelToken cancel;
   Spawn(LockAndWork(reactors[0], mutex, nullptr, "a", lines));
   Spawn(LockAndWork(reactors[0], mutex, &cancel, "b", lines));
@@ -108,13 +109,13 @@ TEST(Mutex, OneAtATimeFirstComeFirstServed) {
   EXPECT_EQ(lines, (Lines{"a in", "b cancelled", "a out", "c in", "c out"}));
 }
 
-TEST(Mutex, CancelAfterTheLockWasPassedOnKeepsTheLock) {
+TEST(AsyncMutex, CancelAfterTheLockWasPassedOnKeepsTheLock) {
   VirtualReactors reactors;
   Lines lines;
-  Mutex mutex(reactors[0]);
+  AsyncMutex mutex(reactors[0]);
   CancelToken cancel;
   {
-    auto taking = [](Mutex& m) -> Task<Mutex::Guard> { co_return co_await m.Lock(); };
+    auto taking = [](AsyncMutex& m) -> Task<AsyncMutex::Guard> { co_return co_await m.Lock(); };
     auto guard = reactors.Await(taking(mutex));
     Spawn(LockAndWork(reactors[0], mutex, &cancel, "a", lines));
   }
