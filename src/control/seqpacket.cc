@@ -43,16 +43,15 @@ Result<bool> SendDatagram(int socket, const Datagram& datagram) {
   const iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
   const auto sent = SendWithFds(socket, {&part, 1}, datagram.fds);
   if (!sent.ok() && sent.error().code == ErrorCode::kResourceExhausted) return false;  // later, perhaps
-  if (!sent.ok()) return sent.error();
+  CLEAT_TRY(sent);
   return *sent > 0;
 }
 
 Result<std::optional<Datagram>> ReceiveDatagram(int socket) {
   std::vector<uint8_t> bytes(kDatagramBytesMax);
-  auto received = ReceiveWithFds(socket, bytes, kDatagramFdsMax);
-  if (!received.ok()) return std::move(received).error();
-  if (!*received) return std::optional<Datagram>();
-  ReceivedMessage& message = **received;
+  CLEAT_ASSIGN(auto received, ReceiveWithFds(socket, bytes, kDatagramFdsMax));
+  if (!received) return std::optional<Datagram>();
+  ReceivedMessage& message = *received;
   // An empty datagram can't be told from the end; an envelope is never empty.
   if (message.bytes == 0) return Error(ErrorCode::kUnavailable, "the peer closed the connection");
   Datagram datagram{.envelope = {}, .fds = std::move(message.fds)};
