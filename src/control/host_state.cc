@@ -286,7 +286,7 @@ Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
   return hub_.Subscribe(std::move(first));
 }
 
-// ---- Finding, and telling the conductor ----
+// ---- Finding, and telling the reconciler ----
 
 HostState::DiskEntry* HostState::FindDisk(const std::string& id) {
   const auto it = disks_.find(id);

@@ -6,10 +6,10 @@
 //                        answers. An answer without an error is durable.
 //                        (host_state_{disks,deleted,clusters,groups,controllers,attachments,updates,upgrades}.cc)
 //   the waiting side     Watch and Wait. (host_state_wait.cc)
-//   the conductor's side asks what should be, and reports what is. (host_state_reports.cc)
+//   the reconciler's side asks what should be, and reports what is. (host_state_reports.cc)
 //
 // Deleting: where an engine may still have the thing, its row stays as a tombstone (`deleting`) until that
-// engine has confirmed that it is gone; then the conductor forgets it. Until then the name is taken
+// engine has confirmed that it is gone; then the reconciler forgets it. Until then the name is taken
 // (kAborted).
 //
 // Keys of disks and clusters: kept, and sent to engines, only wrapped. A plain one lives for the length of a call, in
@@ -151,7 +151,7 @@ class HostState {
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();
 
-  // ---- The conductor's questions.
+  // ---- The reconciler's questions.
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first
   // request.
   void SetWake(std::function<void()> wake);
@@ -184,7 +184,7 @@ class HostState {
     return DiskIdentity::Of(store_.number(), row.revision);
   }
 
-  // ---- The conductor's reports. Those about things that are gone meanwhile, or aren't that engine's, are
+  // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are
   // ignored.
   void ReportEngine(const std::string& id,
                     const v1::EngineStatus& status);  // `controllers` is filled in here

@@ -196,7 +196,7 @@ std::string HostState::BehindSpec(const ClusterEntry& entry) const {
   return behind;
 }
 
-// ---- The conductor's side ----
+// ---- The reconciler's side ----
 
 std::optional<ClusterRow> HostState::ClusterById(const std::string& id) {
   const MutexLock lock(mutex_);

@@ -36,7 +36,7 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
     entry.status.set_state(v1::DISK_STATE_READY);
     if (IsKeptMemory(entry.row.spec) && !entry.row.deleting) {
       if (entry.row.reached_engine) {
-        // The conductor finds out at the engines' inventories.
+        // The reconciler finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
       } else
         CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of controllers. One is gone from the store as soon as no controller is in it; engines that still have it are told
-// by the conductor to drop it.
+// by the reconciler to drop it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -160,7 +160,7 @@ std::string HostState::BehindLimits(const GroupEntry& entry) const {
   return behind;
 }
 
-// ---- The conductor's side ----
+// ---- The reconciler's side ----
 
 std::optional<GroupRow> HostState::GroupOn(const std::string& engine, const std::string& group_id) {
   const MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conductor's side: what should be, and what is.
+// The reconciler's side: what should be, and what is.
 #include <fmt/format.h>
 
 #include <utility>

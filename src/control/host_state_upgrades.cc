@@ -216,7 +216,7 @@ Result<v1::Engine> HostState::CancelUpgrade(const v1::CancelUpgradeRequest& requ
   return Show(id, found->second);
 }
 
-// ---- The conductor's side ----
+// ---- The reconciler's side ----
 
 std::optional<UpgradeIntent> HostState::RunningUpgrade() {
   const MutexLock lock(mutex_);
