@@ -165,7 +165,7 @@ Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
 
 Task<Status> DiskOwnership::AcquireOne(Target& target) {
   AttachedDisk& disk = *target.disk;
-  disk.SetAcquirePatience(kPatienceNs);
+  disk.SetAcquireTimeout(kAcquireTimeoutNs);
   auto acquire = disk.Acquire();
   Status acquired = co_await std::move(acquire);
   if (!acquired) co_return acquired;
