@@ -261,16 +261,16 @@ void CryptoChannel::WaitForNextPart(Request& request, const Frame& frame, uint64
   pool_.Wait(BounceSize::kLarge, lines_[static_cast<size_t>(BounceSize::kLarge)], request);
 }
 
-void CryptoChannel::Recall(const Request* only) {
-  block::RequestList recalled;
+void CryptoChannel::AbortQueued(const Request* only) {
+  block::RequestList aborted;
   const auto wanted = [only](Request& request) {
     const bool in_parts = request.top().done == &PartDone;
     return (only == nullptr || only == &request) && !(in_parts && request.top().scratch[kDone] > 0);
   };
-  for (Line& line : lines_) pool_.Withdraw(line, wanted, recalled);
+  for (Line& line : lines_) pool_.Withdraw(line, wanted, aborted);
   // Last: what ends there gives its buffers back, which are not for these any more.
-  FilterChannel::Recall(only);
-  while (Request* request = recalled.PopFront()) {
+  FilterChannel::AbortQueued(only);
+  while (Request* request = aborted.PopFront()) {
     request->top().done = &Recalled;        // it is still as it came, and has no buffer
     request->Complete(IoStatus::kAborted);  // the last one may end the channel
   }

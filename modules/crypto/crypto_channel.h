@@ -24,9 +24,9 @@ class CryptoChannel final : public block::FilterChannel {
   ~CryptoChannel() override { CLEAT_CHECK(in_flight_ == 0); }
 
   void Submit(block::Request& request) override;
-  // Writes that wait for their first buffer. (There is no LetPass: buffers come back when the storage answers, and nothing
+  // Writes that wait for their first buffer. (There is no ThrottleControl: buffers come back when the storage answers, and nothing
   // else could let anything pass here.)
-  void Recall(const block::Request* only) override;
+  void AbortQueued(const block::Request* only) override;
 
  private:
   // A write's frame: what the request was before it went down, and of one in parts how far it is.

@@ -52,8 +52,8 @@ class FaultDevice::Stage : public std::enable_shared_from_this<FaultDevice::Stag
   }
 
   void Resized() { below_->Resized(); }
-  void Recall(const block::Request* only) { below_->Recall(only); }
-  void LetPass(bool all) { below_->LetPass(all); }
+  void AbortQueued(const block::Request* only) { below_->AbortQueued(only); }
+  block::ThrottleControl* throttle() { return below_->throttle(); }
 
  private:
   struct Waiting {
@@ -111,8 +111,8 @@ class FaultDevice::FaultChannel final : public block::Channel {
   explicit FaultChannel(std::shared_ptr<Stage> stage) : stage_(std::move(stage)) {}
   void Submit(block::Request& request) override { stage_->Submit(request); }
   void Resized() override { stage_->Resized(); }
-  void Recall(const block::Request* only) override { stage_->Recall(only); }
-  void LetPass(bool all) override { stage_->LetPass(all); }
+  void AbortQueued(const block::Request* only) override { stage_->AbortQueued(only); }
+  block::ThrottleControl* throttle() override { return stage_->throttle(); }
 
  private:
   const std::shared_ptr<Stage> stage_;

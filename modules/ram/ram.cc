@@ -54,8 +54,8 @@ class RamChannel final : public block::Channel {
 
   // What a copy waits for is its first line, and the address translation that comes with it; then the processor sees the
   // sequence and is ahead of it.
-  bool ForeseesAny() const override { return true; }
-  void Foresee(Op op, uint64_t offset_bytes) override {
+  bool wants_prefetch() const override { return true; }
+  void Prefetch(Op op, uint64_t offset_bytes) override {
     if (op == Op::kRead) {
       __builtin_prefetch(disk_ + offset_bytes);
     } else {

@@ -58,7 +58,7 @@ class RbdDevice final : public block::Device {
   }
 
   Task<Status> Acquire(AccessMode mode) override;
-  void SetAcquirePatience(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
+  void SetAcquireTimeout(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
   Task<Status> Release() override;
   Task<Status> Resize(uint64_t size_bytes) override;
   Task<Status> Close() override;

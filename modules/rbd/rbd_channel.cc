@@ -177,14 +177,14 @@ void RbdChannel::End(Request& request, IoStatus status) {
   request.Complete(status);  // may end this channel
 }
 
-void RbdChannel::Recall(const Request* only) {
-  block::RequestList recalled;
+void RbdChannel::AbortQueued(const Request* only) {
+  block::RequestList aborted;
   block::RequestList staying;
   while (Request* request = waiting_.PopFront()) {
-    (only == nullptr || only == request ? recalled : staying).PushBack(*request);
+    (only == nullptr || only == request ? aborted : staying).PushBack(*request);
   }
   waiting_.Splice(staying);
-  while (Request* request = recalled.PopFront()) request->Complete(IoStatus::kAborted);
+  while (Request* request = aborted.PopFront()) request->Complete(IoStatus::kAborted);
 }
 
 RbdChannel::Iovecs* RbdChannel::TakeIovecs() {

@@ -37,7 +37,7 @@ class RbdChannel final : public block::Channel {
   void Submit(block::Request& request) override;
 
   // Those in line are completed with kAborted.
-  void Recall(const block::Request* only) override;
+  void AbortQueued(const block::Request* only) override;
 
  private:
   // What of a request is the channel's business stands in its frame's scratch.

@@ -81,7 +81,7 @@ class UringDevice final : public block::Device {
     }
   }
 
-  void SetAcquirePatience(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
+  void SetAcquireTimeout(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
 
   Task<Status> Release() override {
     const std::function<Status()> unlock = [this] { return UnlockUringFile(file_, name(), path_); };

@@ -6,7 +6,7 @@
 //   Channel  that disk's state on one I/O reactor: where requests are submitted. Made, used and destroyed on
 //            that reactor, shares nothing with other reactors' channels.
 //
-// A Device outlives its channels; a Channel the requests submitted to it, and calls of its Recall and LetPass.
+// A Device outlives its channels; a Channel the requests submitted to it, and calls of its AbortQueued and of its ThrottleControl.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +61,22 @@ struct DiskShape {
   uint32_t physical_block_bytes;
 };
 
+// The limits that a channel's requests wait for, as far as front ends have to get past them. Of the one layer of a stack that has
+// limits, on its channel's reactor, for as long as the channel.
+class ThrottleControl {
+ public:
+  // While it is on, nothing waits for limits: what does and what comes goes on at once, in order, and the limits are exceeded and
+  // owed for. Requests may be completed before it returns.
+  virtual void SetBypass(bool on) = 0;
+  // When what went past the limits will have been paid for, on the reactor's clock; 0: nothing is owed, or hardly anything. What
+  // others take meanwhile does not put it off, limits that change may. Front ends keep a guest that comes back from starting as
+  // much anew before that.
+  virtual uint64_t DebtUntilNs() const = 0;
+
+ protected:
+  ~ThrottleControl() = default;
+};
+
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -70,26 +86,20 @@ class Channel {
   virtual void Submit(Request& request) = 0;
 
   // A read or write from `offset_bytes` on is about to be submitted, if nothing comes between: the memory that it will
-  // need may be brought into the cache. Called only when ForeseesAny; a filter asks and tells the channel below.
-  virtual bool ForeseesAny() const { return false; }
-  virtual void Foresee(Op /*op*/, uint64_t /*offset_bytes*/) {}
+  // need may be brought into the cache. Called only when wants_prefetch(); a filter asks and tells the channel below.
+  virtual bool wants_prefetch() const { return false; }
+  virtual void Prefetch(Op /*op*/, uint64_t /*offset_bytes*/) {}
 
   // The device has grown (Device::Resize): requests may now reach to its new end. On the channel's reactor.
   // A filter tells the channel below.
   virtual void Resized() {}
 
-  // ---- What waits before the storage (for a limit) must keep nobody from going. A filter does its part and tells the
-  // channel below.
   // Requests that wait here, and that no layer below has seen, are completed with kAborted: they are not wanted any more.
   // `only`: that one, if it is here; nullptr: all. A filter takes its own out, then asks below: what comes then is new.
-  virtual void Recall(const Request* /*only*/) {}
-  // `all`: from now on nothing waits here; what does, and what comes, goes on at once, in order, and the limits are
-  // exceeded and owed for. Until it is called with false.
-  virtual void LetPass(bool /*all*/) {}
-  // When what was let pass will have been paid for, on the reactor's clock; 0: nothing is owed, or hardly anything. What
-  // others take meanwhile does not put it off, limits that change may. Front ends keep a guest that comes back from
-  // starting as much anew before that.
-  virtual uint64_t OwesUntilNs() const { return 0; }
+  virtual void AbortQueued(const Request* /*only*/) {}
+  // The limits before the storage; nullptr: there are none. Asked once, by who opened the channel. A filter has its own or, as
+  // FilterChannel, what is below.
+  virtual ThrottleControl* throttle() { return nullptr; }
 };
 
 class Device {
@@ -117,7 +127,7 @@ class Device {
   virtual Task<Status> Release() { co_return Ok{}; }
   // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own,
   // which is for predecessors that died; who asks again and again wants to hear sooner who has it.
-  virtual void SetAcquirePatience(uint64_t /*wait_ns*/) {}
+  virtual void SetAcquireTimeout(uint64_t /*wait_ns*/) {}
 
   // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A
   // region is removed only when no request uses it any more.

@@ -14,12 +14,11 @@ namespace cleat::block {
 // All but Submit, which is what a filter is for.
 class FilterChannel : public Channel {
  public:
-  bool ForeseesAny() const override { return below_->ForeseesAny(); }
-  void Foresee(Op op, uint64_t offset_bytes) override { below_->Foresee(op, offset_bytes); }
+  bool wants_prefetch() const override { return below_->wants_prefetch(); }
+  void Prefetch(Op op, uint64_t offset_bytes) override { below_->Prefetch(op, offset_bytes); }
   void Resized() override { below_->Resized(); }
-  void Recall(const Request* only) override { below_->Recall(only); }
-  void LetPass(bool all) override { below_->LetPass(all); }
-  uint64_t OwesUntilNs() const override { return below_->OwesUntilNs(); }
+  void AbortQueued(const Request* only) override { below_->AbortQueued(only); }
+  ThrottleControl* throttle() override { return below_->throttle(); }
 
  protected:
   explicit FilterChannel(std::unique_ptr<Channel> below) : below_(std::move(below)) {}
@@ -37,7 +36,7 @@ class FilterDevice : public Device {
     return below_->OpenChannel(reactor);
   }
   Task<Status> Acquire(AccessMode mode) override { return below_->Acquire(mode); }
-  void SetAcquirePatience(uint64_t wait_ns) override { below_->SetAcquirePatience(wait_ns); }
+  void SetAcquireTimeout(uint64_t wait_ns) override { below_->SetAcquireTimeout(wait_ns); }
   Task<Status> Release() override { return below_->Release(); }
   void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
   void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }

@@ -81,8 +81,9 @@ PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std:
     : geometry_(geometry),
       transfer_max_bytes_(std::min(geometry.size_bytes, kTransferBytesMax)),
       mode_(mode),
-      foresees_(top->ForeseesAny()),
+      wants_prefetch_(top->wants_prefetch()),
       top_(std::move(top)),
+      throttle_(top_->throttle()),
       registry_(registry),
       compare_and_write_(compare_and_write) {}
 
@@ -172,13 +173,13 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   request.Complete(request.status);
 }
 
-void PipelineChannel::BeginLetPass() {
-  if (let_pass_++ == 0) top_->LetPass(true);
+void PipelineChannel::BeginBypass() {
+  if (bypass_++ == 0 && throttle_ != nullptr) throttle_->SetBypass(true);
 }
 
-void PipelineChannel::EndLetPass() {
-  CLEAT_CHECK(let_pass_ > 0);
-  if (--let_pass_ == 0) top_->LetPass(false);
+void PipelineChannel::EndBypass() {
+  CLEAT_CHECK(bypass_ > 0);
+  if (--bypass_ == 0 && throttle_ != nullptr) throttle_->SetBypass(false);
 }
 
 // ---- For CompareAndWrite

@@ -31,18 +31,18 @@ class PipelineChannel {
   void Submit(Request& request);
 
   // A hint to the storage, which may take none. The address is the guest's, and anything.
-  bool ForeseesAny() const { return foresees_; }
-  void Foresee(Op op, uint64_t offset_bytes) {
-    if (offset_bytes < geometry_.size_bytes) top_->Foresee(op, offset_bytes);
+  bool wants_prefetch() const { return wants_prefetch_; }
+  void Prefetch(Op op, uint64_t offset_bytes) {
+    if (offset_bytes < geometry_.size_bytes) top_->Prefetch(op, offset_bytes);
   }
 
-  // ---- For those who want what is in flight to end soon (Channel::Recall, LetPass). Requests may be completed before
+  // ---- For those who want what is in flight to end soon (Channel::AbortQueued, ThrottleControl). Requests may be completed before
   // this returns.
-  void Recall(const Request* only) { top_->Recall(only); }
+  void AbortQueued(const Request* only) { top_->AbortQueued(only); }
   // Counted: several queues of a disk may be stopped at a time.
-  void BeginLetPass();
-  void EndLetPass();
-  uint64_t owes_until_ns() const { return top_->OwesUntilNs(); }
+  void BeginBypass();
+  void EndBypass();
+  uint64_t throttle_debt_until_ns() const { return throttle_ == nullptr ? 0 : throttle_->DebtUntilNs(); }
 
   // ---- For CompareAndWrite, one at a time.
   // Holds back what touches the range from now on, until LetGo; returns when nothing that was submitted
@@ -69,19 +69,20 @@ class PipelineChannel {
   Geometry geometry_;
   uint64_t transfer_max_bytes_;  // of this disk: kTransferBytesMax, or its size
   const AccessMode mode_;
-  const bool foresees_;
+  const bool wants_prefetch_;
   // A request is counted in the epoch in which it was submitted. Hold begins a new one; the old one's count
   // can then only fall.
   uint32_t epoch_ = 0;
   bool holding_ = false;
   std::array<uint64_t, 2> in_flight_{};
   uint64_t parked_ = 0;  // held back, or a COMPARE AND WRITE
-  uint32_t let_pass_ = 0;
+  uint32_t bypass_ = 0;
   uint64_t hold_offset_bytes_ = 0;
   uint64_t hold_length_bytes_ = 0;
   RequestList held_;
   Event* drained_ = nullptr;
   std::unique_ptr<Channel> top_;
+  ThrottleControl* const throttle_;  // of the stack; nullptr: nothing limits it
   ChannelRegistry* const registry_;
   CompareAndWrite* const compare_and_write_;
 };

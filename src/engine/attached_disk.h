@@ -38,7 +38,7 @@ class AttachedDisk {
   // OK also when it is owned already.
   Task<Status> Acquire();
   // How long Acquire waits for an owner that seems to be going; as its storage thinks right when it was not told.
-  void SetAcquirePatience(uint64_t wait_ns) { pipeline_->device().SetAcquirePatience(wait_ns); }
+  void SetAcquireTimeout(uint64_t wait_ns) { pipeline_->device().SetAcquireTimeout(wait_ns); }
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
   // Its counters go on from these: of another engine that had it. Owned.

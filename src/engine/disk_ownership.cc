@@ -159,7 +159,7 @@ Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
 
 Task<Status> DiskOwnership::AcquireOne(Target& target) {
   AttachedDisk& disk = *target.disk;
-  disk.SetAcquirePatience(kPatienceNs);
+  disk.SetAcquireTimeout(kAcquireTimeoutNs);
   Status acquired = co_await disk.Acquire();
   CLEAT_CO_TRY(acquired);
   // Before the guest asks for what the last host let it grow to.

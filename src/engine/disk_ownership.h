@@ -33,7 +33,7 @@ namespace cleat::engine {
 class DiskOwnership final : public vhost::Ownership {
  public:
   // A disk's owner that is there is named after this time, and a new attempt made after the next pause.
-  static constexpr uint64_t kPatienceNs = 250 * kNsPerMs;
+  static constexpr uint64_t kAcquireTimeoutNs = 250 * kNsPerMs;
   static constexpr uint64_t kRetryMinNs = 10 * kNsPerMs;
   static constexpr uint64_t kRetryMaxNs = 500 * kNsPerMs;
 

@@ -14,6 +14,7 @@ LimitedChannel::LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel>
       port_holder_(std::move(port)),
       allowance_(allowance),
       watch_(allowance, reactor, [this] { Reload(); }) {
+  CLEAT_CHECK(FilterChannel::throttle() == nullptr);  // of what is below: one layer has limits
   const Allowance::View view = allowance_.view();
   own_.SetLimits(view.limits, view.accounts);
 }
@@ -37,7 +38,7 @@ void LimitedChannel::SubmitSlowly(block::Request& request) {
   if (waits_for_ != WaitsFor::kNothing) return queue_.PushBack(request);
   const Cost cost = Cost::Of(request);
   const uint64_t now = UnitsOf(reactor_.now_ns());
-  if (all_pass_) {
+  if (bypass_) {
     Owe(cost, now, true);
     return below().Submit(request);
   }
@@ -107,18 +108,18 @@ GroupMember::Passed LimitedChannel::PassHead(uint64_t now_ns) {
 // ---- Ways out of waiting
 
 // What waits here is taken out first: a request that comes while those below are told is new, and not meant.
-void LimitedChannel::Recall(const block::Request* only) {
-  block::RequestList recalled;
-  if (waits_for_ != WaitsFor::kNothing) Withdraw(only, recalled);
-  FilterChannel::Recall(only);
-  while (block::Request* request = recalled.PopFront()) request->Complete(block::IoStatus::kAborted);
+void LimitedChannel::AbortQueued(const block::Request* only) {
+  block::RequestList aborted;
+  if (waits_for_ != WaitsFor::kNothing) Withdraw(only, aborted);
+  FilterChannel::AbortQueued(only);
+  while (block::Request* request = aborted.PopFront()) request->Complete(block::IoStatus::kAborted);
 }
 
 // Something waits.
-void LimitedChannel::Withdraw(const block::Request* only, block::RequestList& recalled) {
+void LimitedChannel::Withdraw(const block::Request* only, block::RequestList& aborted) {
   if (only == nullptr) {
-    RecallHead();
-    recalled.Splice(queue_);
+    RefundHead();
+    aborted.Splice(queue_);
     waits_for_ = WaitsFor::kNothing;
     timer_.Cancel();
     return;
@@ -127,9 +128,9 @@ void LimitedChannel::Withdraw(const block::Request* only, block::RequestList& re
   while (found != nullptr && found != only) found = queue_.Next(*found);
   if (found == nullptr) return;
   const bool first = found == queue_.front();
-  if (first) RecallHead();
+  if (first) RefundHead();
   found->link.Unlink();
-  recalled.PushBack(*found);
+  aborted.PushBack(*found);
   if (!first) return;
   // The next one, at the next turn: not from within a call of the front end.
   timer_.Cancel();
@@ -137,7 +138,7 @@ void LimitedChannel::Withdraw(const block::Request* only, block::RequestList& re
 }
 
 // What the first request has taken and not used.
-void LimitedChannel::RecallHead() {
+void LimitedChannel::RefundHead() {
   if (waits_for_ == WaitsFor::kGroup) {
     own_.Return(Cost::Of(*queue_.front()));
     port_->Leave(member_);
@@ -146,11 +147,10 @@ void LimitedChannel::RecallHead() {
   own_.GiveBackAhead(UnitsOf(reactor_.now_ns()));
 }
 
-void LimitedChannel::LetPass(bool all) {
-  FilterChannel::LetPass(all);
-  all_pass_ = all;
-  if (!all && owes_until_ns_ == kNoDeadline) owes_until_ns_ = PaidUntilNs();
-  if (all && waits_for_ != WaitsFor::kNothing) Flush();
+void LimitedChannel::SetBypass(bool on) {
+  bypass_ = on;
+  if (!on && debt_until_ns_ == kNoDeadline) debt_until_ns_ = PaidUntilNs();
+  if (on && waits_for_ != WaitsFor::kNothing) Flush();
 }
 
 // All that waits, and what comes behind it meanwhile, as long as all may pass.
@@ -165,7 +165,7 @@ void LimitedChannel::Flush() {
     own_paid = true;
   }
   waits_for_ = WaitsFor::kOwn;
-  while (all_pass_ && !queue_.empty()) {
+  while (bypass_ && !queue_.empty()) {
     const Cost cost = Cost::Of(*queue_.front());
     Owe(cost, now, !std::exchange(own_paid, false));
     below().Submit(PopHead(now_ns));
@@ -178,7 +178,7 @@ void LimitedChannel::Flush() {
 void LimitedChannel::Owe(const Cost& cost, uint64_t now, bool own) {
   if (own) own_.Owe(cost, now);
   if (port_ != nullptr) port_->Owe(cost, now);
-  owes_until_ns_ = kNoDeadline;
+  debt_until_ns_ = kNoDeadline;
 }
 
 uint64_t LimitedChannel::PaidUntilNs() const {
@@ -190,11 +190,11 @@ uint64_t LimitedChannel::PaidUntilNs() const {
 
 // Others, of the disk and of its group, may be ahead for ever: no later than was known at first. But a limit that was
 // raised or lifted meanwhile has moved the accounts.
-uint64_t LimitedChannel::OwesUntilNs() const {
+uint64_t LimitedChannel::DebtUntilNs() const {
   uint64_t until_ns = 0;
-  if (owes_until_ns_ > reactor_.now_ns() + kOwesNsMin) until_ns = std::min(owes_until_ns_, PaidUntilNs());
-  if (until_ns <= reactor_.now_ns() + kOwesNsMin) until_ns = 0;
-  return std::max(until_ns, FilterChannel::OwesUntilNs());
+  if (debt_until_ns_ > reactor_.now_ns() + kDebtNsMin) until_ns = std::min(debt_until_ns_, PaidUntilNs());
+  if (until_ns <= reactor_.now_ns() + kDebtNsMin) until_ns = 0;
+  return until_ns;
 }
 
 }  // namespace cleat::qos

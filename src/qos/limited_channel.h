@@ -16,9 +16,9 @@
 
 namespace cleat::qos {
 
-class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
+class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, private block::ThrottleControl {
  public:
-  // `port`: nullptr without a group.
+  // `port`: nullptr without a group. Nothing below has limits.
   LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below, Allowance& allowance,
                  std::shared_ptr<GroupPort> port);
   ~LimitedChannel() override;  // nothing waits
@@ -35,12 +35,11 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
     }
     SubmitSlowly(request);
   }
-  void Recall(const block::Request* only) override;
-  void LetPass(bool all) override;
-  uint64_t OwesUntilNs() const override;
+  void AbortQueued(const block::Request* only) override;
+  block::ThrottleControl* throttle() override { return this; }
 
   // Less is not said to be owed: what reactors have taken ahead looks the same.
-  static constexpr uint64_t kOwesNsMin = 5 * kNsPerMs;
+  static constexpr uint64_t kDebtNsMin = 5 * kNsPerMs;
 
  private:
   enum class WaitsFor : uint8_t { kNothing, kOwn, kGroup };
@@ -79,13 +78,15 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
     bool gone_ = false;
   };
 
+  void SetBypass(bool on) override;
+  uint64_t DebtUntilNs() const override;
   void SubmitSlowly(block::Request& request);
   void GoOn();
   bool TakeOwn(const Cost& cost, uint64_t now);
   GroupMember::Passed PassHead(uint64_t now_ns);
   block::Request& PopHead(uint64_t now_ns);
-  void Withdraw(const block::Request* only, block::RequestList& recalled);
-  void RecallHead();
+  void Withdraw(const block::Request* only, block::RequestList& aborted);
+  void RefundHead();
   void Flush();
   void Owe(const Cost& cost, uint64_t now, bool own);
   uint64_t PaidUntilNs() const;
@@ -96,7 +97,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   Reactor& reactor_;
   GroupPort* const port_;
   WaitsFor waits_for_ = WaitsFor::kNothing;
-  bool all_pass_ = false;
+  bool bypass_ = false;
   Meters own_;
   // What waits, and for changes.
   Member member_{*this};
@@ -104,7 +105,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   Scope* scope_ = nullptr;  // innermost
   OwnTimer timer_{*this};
   // For what was let pass: as the accounts were when that ended. kNoDeadline: it goes on. 0: never.
-  uint64_t owes_until_ns_ = 0;
+  uint64_t debt_until_ns_ = 0;
   const std::shared_ptr<GroupPort> port_holder_;
   Allowance& allowance_;
   Allowance::Watch watch_;

@@ -151,7 +151,7 @@ bool UnitChannel::Refuse(Command& command) {
 
 // While what was let pass is still owed for. Of other queues' commands none gets through while any is let pass.
 bool UnitChannel::Postpone(Command& command) {
-  if (!UsesMedium(command.info->action) || (!let_pass_ && commands_.empty()) || !LooksOwing()) return false;
+  if (!UsesMedium(command.info->action) || (!bypass_ && commands_.empty()) || !LooksOwing()) return false;
   command.End(ScsiStatus::kBusy);
   return true;
 }
@@ -330,7 +330,7 @@ Task<void> UnitChannel::Quiesce(Abort why, std::optional<uint64_t> tag) {
   if (!Mark(why, tag)) co_return;
   Wait wait(reactor_, next_sequence_ - 1, tag);
   waits_.PushBack(wait);
-  Recall(tag);
+  AbortQueued(tag);
   co_await wait.over.Wait();
 }
 
@@ -347,10 +347,10 @@ bool UnitChannel::Mark(Abort why, std::optional<uint64_t> tag) {
 
 // A command that waits for a limit need not wait any longer. Of several with the same tag (which SAM-5 4.8.3 forbids)
 // the oldest: what is completed here may end any others.
-void UnitChannel::Recall(std::optional<uint64_t> tag) {
-  if (!tag) return channel_.Recall(nullptr);
+void UnitChannel::AbortQueued(std::optional<uint64_t> tag) {
+  if (!tag) return channel_.AbortQueued(nullptr);
   for (Command* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
-    if (command->tag == *tag) return channel_.Recall(command);
+    if (command->tag == *tag) return channel_.AbortQueued(command);
   }
 }
 
@@ -373,40 +373,40 @@ void UnitChannel::Wake(const Command& ended) {
   }
 }
 
-void UnitChannel::LetPass(bool all) {
-  if (std::exchange(let_pass_, all) == all) return;
-  if (!all) {
-    if (std::exchange(passing_, false)) channel_.EndLetPass();
+void UnitChannel::BypassLimits(bool on) {
+  if (std::exchange(bypass_, on) == on) return;
+  if (!on) {
+    if (std::exchange(bypassing_, false)) channel_.EndBypass();
     LooksOwing();
     return;
   }
   if (LooksOwing()) TakeBack();
   // Whoever wanted it may have got his commands back, and want it no more.
-  if (!let_pass_ || std::exchange(passing_, true)) return;
+  if (!bypass_ || std::exchange(bypassing_, true)) return;
   may_owe_ = true;
-  channel_.BeginLetPass();
+  channel_.BeginBypass();
 }
 
 bool UnitChannel::LooksOwing() {
-  const bool owes = may_owe_ && channel_.owes_until_ns() != 0;
-  may_owe_ = owes || passing_;
+  const bool owes = may_owe_ && channel_.throttle_debt_until_ns() != 0;
+  may_owe_ = owes || bypassing_;
   return owes;
 }
 
 // What waits, and the further steps of what the storage has.
 void UnitChannel::TakeBack() {
-  if (Mark(Abort::kBusy, std::nullopt)) channel_.Recall(nullptr);
+  if (Mark(Abort::kBusy, std::nullopt)) channel_.AbortQueued(nullptr);
 }
 
 Task<void> UnitChannel::Close() {
-  if (Mark(Abort::kRemoved, std::nullopt)) Recall(std::nullopt);
+  if (Mark(Abort::kRemoved, std::nullopt)) AbortQueued(std::nullopt);
   // What is under way may have more steps.
-  channel_.BeginLetPass();
+  channel_.BeginBypass();
   co_await Quiesce(Abort::kRemoved, std::nullopt);
   co_await quiescing_.Close();
   CLEAT_CHECK(commands_.empty());
-  LetPass(false);
-  channel_.EndLetPass();
+  BypassLimits(false);
+  channel_.EndBypass();
 }
 
 }  // namespace cleat::scsi

@@ -51,12 +51,12 @@ class UnitChannel {
   // No command comes any more: those that the storage has not seen yet are aborted. Goes on when all have ended and
   // nobody waits in Quiesce.
   Task<void> Close();
-  // While `all`, commands do not wait for limits (block::Channel::LetPass). Commands may end before it returns. A guest
+  // While `on`, commands do not wait for limits (block::ThrottleControl). Commands may end before it returns. A guest
   // that lets this happen again and again must not get past its limits with it: until what was let pass has been paid
   // for, one command for the medium at a time is accepted and waits for the limits (firmware has no more), further ones
   // are answered BUSY (SAM-5 5.3.1: to be tried again); and when it happens once more before that, what waits is not let
   // pass but taken back with BUSY.
-  void LetPass(bool all);
+  void BypassLimits(bool on);
 
  private:
   struct Wait {  // somebody in Quiesce
@@ -126,7 +126,7 @@ class UnitChannel {
   bool Mark(Abort why, std::optional<uint64_t> tag);
   bool LooksOwing();
   void TakeBack();
-  void Recall(std::optional<uint64_t> tag);
+  void AbortQueued(std::optional<uint64_t> tag);
 
   uint64_t disk_blocks() const { return geometry_.size_bytes >> block_shift_; }
   uint64_t Bytes(uint64_t blocks) const { return blocks << block_shift_; }
@@ -137,9 +137,9 @@ class UnitChannel {
   block::Geometry geometry_;
   const uint32_t block_shift_;
   TransferMemory& memory_;
-  bool let_pass_ = false;
-  bool passing_ = false;  // the channel was told
-  bool may_owe_ = false;  // since commands were let pass, until it is known that they have been paid for
+  bool bypass_ = false;
+  bool bypassing_ = false;  // the channel bypasses its limits for this unit
+  bool may_owe_ = false;    // since commands were let pass, until it is known that they have been paid for
   uint64_t next_sequence_ = 0;
   uint32_t steps_ = 0;                                    // of commands of several
   IntrusiveList<Command, &Command::in_flight> commands_;  // in order of arrival

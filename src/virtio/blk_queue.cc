@@ -91,13 +91,13 @@ void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
   }
 }
 
-void BlkQueue::Foresee(const Chain& chain) const {
+void BlkQueue::Prefetch(const Chain& chain) const {
   Header header;
   if (chain.readable().empty() || chain.readable().front().length_bytes < sizeof(header)) return;
   CopyShared(&header, chain.readable().front().data(), sizeof(header));
   if (header.type > VIRTIO_BLK_T_OUT) return;
-  channel_.Foresee(header.type == VIRTIO_BLK_T_IN ? block::Op::kRead : block::Op::kWrite,
-                   OffsetOf(header.sector));
+  channel_.Prefetch(header.type == VIRTIO_BLK_T_IN ? block::Op::kRead : block::Op::kWrite,
+                    OffsetOf(header.sector));
 }
 
 // ---- Read, write, flush

@@ -37,7 +37,7 @@ class BlkQueue final : public RingQueue {
         tag_(disk.disk.tag()),
         serial_(serial) {
     UseSight(disk.sight);
-    UseForesight(channel_.ForeseesAny());
+    UsePrefetch(channel_.wants_prefetch());
   }
 
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
@@ -52,17 +52,17 @@ class BlkQueue final : public RingQueue {
   void HandleChain(const Chain& chain, Ticket ticket) override;
   void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) override;
   BlkSlot& TakeSlot(const Chain& chain, Ticket ticket);
-  void Foresee(const Chain& chain) const override;
+  void Prefetch(const Chain& chain) const override;
   void Trim() override { slots_.Trim(); }
-  void LetPass(bool all) override {
-    if (all) {
-      channel_.BeginLetPass();
+  void BypassLimits(bool on) override {
+    if (on) {
+      channel_.BeginBypass();
     } else {
-      channel_.EndLetPass();
+      channel_.EndBypass();
     }
   }
 
-  uint64_t HeldUntilNs() const override { return channel_.owes_until_ns(); }
+  uint64_t HeldUntilNs() const override { return channel_.throttle_debt_until_ns(); }
 
   void Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_t sector);
   void Flush(BlkSlot& slot);

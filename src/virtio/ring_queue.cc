@@ -96,7 +96,7 @@ void RingQueue::Resume() {
   state_ = State::kRunning;
   left_behind_ = false;
   on_drained_ = nullptr;
-  if (std::exchange(let_pass_, false)) LetPass(false);
+  if (std::exchange(bypass_, false)) BypassLimits(false);
   Hold();  // what was let pass is paid for first
   reactor_.AddPoller(*this);
 }
@@ -104,13 +104,13 @@ void RingQueue::Resume() {
 // Whoever stops a queue waits for it, and the whole guest with him: not as long as limits may take. Outside of Poll, the
 // queue may be gone afterwards.
 void RingQueue::LetDrain() {
-  let_pass_ = true;
-  LetPass(true);
+  bypass_ = true;
+  BypassLimits(true);
 }
 
 void RingQueue::FinishStop() {
   state_ = State::kStopped;
-  if (std::exchange(let_pass_, false)) LetPass(false);
+  if (std::exchange(bypass_, false)) BypassLimits(false);
   on_broken_ = nullptr;
   notifier_ = nullptr;
   inflight_log_.Detach();
@@ -247,7 +247,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   uint32_t read = 0;
   uint64_t read_bytes = 0;
   uint32_t handled = 0;
-  uint32_t foreseen = 1;  // for the first one it is too late
+  uint32_t prefetched = 1;  // for the first one it is too late
   for (bool more = true;;) {
     while (more && read < count && read - handled < kReadAhead) {
       if (read + kDescriptorAhead < hinted) ring.HintDescriptor(kDescriptorAhead);
@@ -262,9 +262,9 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     }
     // All that were taken are handled, also when one of them breaks or stops the queue.
     if (handled == read) break;
-    if (foresight_) {
-      for (; foreseen < std::min(read, handled + kForeseeAhead); ++foreseen)
-        Foresee(chains[foreseen % kReadAhead]);
+    if (prefetches_) {
+      for (; prefetched < std::min(read, handled + kPrefetchAhead); ++prefetched)
+        Prefetch(chains[prefetched % kReadAhead]);
     }
     HandleRead(chains[handled++ % kReadAhead]);
     if (handled % kReadAhead == 0 && handled < count)

@@ -54,8 +54,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // So many chains are read ahead of the one that is handled, so that what they point to is on its way from the guest's
   // core's cache in the meantime.
   static constexpr uint32_t kReadAhead = 8;
-  // So many chains before it is handled, the storage is told of a request (Foresee).
-  static constexpr uint32_t kForeseeAhead = 4;
+  // So many chains before it is handled, the storage is told of a request (Prefetch).
+  static constexpr uint32_t kPrefetchAhead = 4;
   // So many chains before it is read, a chain's descriptor and then its table come into this core's cache.
   static constexpr uint32_t kTableAhead = 6;
   static constexpr uint32_t kDescriptorAhead = 12;
@@ -128,17 +128,17 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
       inflight_log_.SubmittedTo(head, tag);
     }
   }
-  // For a device whose storage takes hints (UseForesight): the chain will be handled a few chains later, and its header
+  // For a device whose storage takes hints (UsePrefetch): the chain will be handled a few chains later, and its header
   // should be in the cache by now.
-  virtual void Foresee(const Chain& /*chain*/) const {}
-  void UseForesight(bool use) { foresight_ = use; }
+  virtual void Prefetch(const Chain& /*chain*/) const {}
+  void UsePrefetch(bool use) { prefetches_ = use; }
   // No request was in flight or waiting for kTrimAfterNs: memory that was kept for speed may go.
   virtual void Trim() {}
-  // `all`: the queue drains, and its requests must not wait for limits any more (block::Channel::LetPass); false: it has
+  // `on`: the queue drains, and its requests must not wait for limits any more (block::ThrottleControl); false: it has
   // drained. Requests may be completed, and the queue be gone, before it returns.
-  virtual void LetPass(bool /*all*/) {}
+  virtual void BypassLimits(bool /*on*/) {}
   // A queue that is started before what it was let pass has been paid for fetches nothing until then
-  // (block::Channel::OwesUntilNs; 0: at once). Whatever may be let pass is thus paid for before it can be once more.
+  // (block::ThrottleControl; 0: at once). Whatever may be let pass is thus paid for before it can be once more.
   virtual uint64_t HeldUntilNs() const { return 0; }
 
   // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
@@ -217,8 +217,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
-  bool let_pass_ = false;
-  bool foresight_ = false;
+  bool bypass_ = false;
+  bool prefetches_ = false;
   bool hinted_ = false;  // since the last Fetch
   uint32_t in_flight_ = 0;
   uint32_t fetches_allowed_ = kUnlimited;

@@ -44,8 +44,8 @@ class ScsiControlQueue final : public RingQueue {
  private:
   void HandleChain(const Chain& chain, Ticket ticket) override;
   uint64_t HeldUntilNs() const override { return started_ns() + kSettleNs; }
-  void LetPass(bool all) override {
-    if (all) hurry_.Pulse();
+  void BypassLimits(bool on) override {
+    if (on) hurry_.Pulse();
   }
   void AnswerNotification(const Chain& chain, Ticket ticket, const ScsiNotificationRequest& request);
   void StartFunction(Ticket ticket, block::Segment response, const ScsiManagementRequest& request);

@@ -26,7 +26,7 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
   CLEAT_CHECK(units_[target] == nullptr);
   units_[target] =
       std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
-  units_[target]->LetPass(let_pass_ > 0);
+  units_[target]->BypassLimits(bypass_ > 0);
   cells_[target] = disk.cell;
   tags_[target] = disk.disk.tag();
   if (disk.sight == nullptr) return;
@@ -42,15 +42,15 @@ Task<void> ScsiPort::Remove(uint32_t target) {
   cells_[target] = nullptr;
 }
 
-void ScsiPort::LetPass(bool all) {
-  let_pass_ += all ? 1 : -1;
+void ScsiPort::BypassLimits(bool on) {
+  bypass_ += on ? 1 : -1;
   TellUnits();
 }
 
 // What ends meanwhile may change the count again.
 void ScsiPort::TellUnits() {
   for (uint32_t target = 0; target < kScsiTargetsMax; ++target) {
-    if (units_[target] != nullptr) units_[target]->LetPass(let_pass_ > 0);
+    if (units_[target] != nullptr) units_[target]->BypassLimits(bypass_ > 0);
   }
 }
 

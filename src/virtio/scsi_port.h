@@ -55,7 +55,7 @@ class ScsiPort {
 
   // ---- For the queues
   // Counted: while any of them drains, commands do not wait for limits. Commands may end before it returns.
-  void LetPass(bool all);
+  void BypassLimits(bool on);
   void Register(ScsiQueue& queue);
   void Unregister(ScsiQueue& queue);
 
@@ -70,7 +70,7 @@ class ScsiPort {
   std::array<uint32_t, kScsiTargetsMax> tags_{};
   observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
-  uint32_t let_pass_ = 0;
+  uint32_t bypass_ = 0;
 };
 
 }  // namespace cleat::virtio

@@ -54,7 +54,7 @@ class ScsiQueue final : public RingQueue {
   void HandleChain(const Chain& chain, Ticket ticket) override;
   void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) override;
   void Trim() override { slots_.Trim(); }
-  void LetPass(bool all) override { port_.LetPass(all); }
+  void BypassLimits(bool on) override { port_.BypassLimits(on); }
 
   void KeepSegments(ScsiSlot& slot, const Chain& chain);
   template <bool kReplayed>

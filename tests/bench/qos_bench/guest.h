@@ -66,7 +66,7 @@ class Guest final : public Poller {
   ~Guest() override {
     stopped_ = true;
     reactor_.RemovePoller(*this);
-    channel_->Recall(nullptr);
+    channel_->AbortQueued(nullptr);
     channel_.reset();
   }
   Guest(const Guest&) = delete;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "block/filter_device.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
 namespace cleat::block::pipeline_test {
@@ -198,6 +199,46 @@ TEST(Geometry, IsChecked) {
     g.discard = g.write_zeroes = false;
     g.discard_max_bytes = g.write_zeroes_max_bytes = 0;
   }));
+}
+
+// A limited channel, and a filter over it that knows nothing of limits.
+class ThrottledChannel final : public Channel, private ThrottleControl {
+ public:
+  explicit ThrottledChannel(std::vector<bool>& told) : told_(told) {}
+  void Submit(Request& request) override { request.Complete(IoStatus::kOk); }
+  ThrottleControl* throttle() override { return this; }
+
+ private:
+  void SetBypass(bool on) override { told_.push_back(on); }
+  uint64_t DebtUntilNs() const override { return 17; }
+  std::vector<bool>& told_;
+};
+
+class PlainFilter final : public FilterChannel {
+ public:
+  explicit PlainFilter(std::unique_ptr<Channel> below) : FilterChannel(std::move(below)) {}
+  void Submit(Request& request) override { below().Submit(request); }
+};
+
+TEST(Pipeline, LimitsBelowAFilterAreBypassedFromTheFirstWhoWantsItToTheLast) {
+  std::vector<bool> told;
+  PipelineChannel channel(TestGeometry(), AccessMode::kReadWrite,
+                          std::make_unique<PlainFilter>(std::make_unique<ThrottledChannel>(told)));
+  EXPECT_EQ(channel.throttle_debt_until_ns(), 17U);
+  channel.BeginBypass();
+  channel.BeginBypass();
+  channel.EndBypass();
+  EXPECT_EQ(told, std::vector<bool>{true});
+  channel.EndBypass();
+  EXPECT_EQ(told, (std::vector<bool>{true, false}));
+}
+
+TEST(Pipeline, WithoutLimitsThereIsNothingToBypassAndNoDebt) {
+  std::vector<Request*> held;
+  PipelineChannel channel(TestGeometry(), AccessMode::kReadWrite, std::make_unique<HoldingChannel>(held));
+  channel.BeginBypass();
+  channel.EndBypass();
+  EXPECT_EQ(channel.throttle_debt_until_ns(), 0U);
 }
 
 }  // namespace

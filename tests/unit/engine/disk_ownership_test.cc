@@ -41,7 +41,7 @@ class LockDevice final : public block::Device {
     };
     return std::unique_ptr<block::Channel>(std::make_unique<Nothing>());
   }
-  void SetAcquirePatience(uint64_t wait_ns) override { patience_ns_ = wait_ns; }
+  void SetAcquireTimeout(uint64_t wait_ns) override { patience_ns_ = wait_ns; }
   Task<Status> Acquire(block::AccessMode /*mode*/) override {
     Reactor& control = *Reactor::Current();
     for (uint64_t waited_ns = 0;; waited_ns += kNsPerMs) {

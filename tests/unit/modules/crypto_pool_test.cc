@@ -163,13 +163,13 @@ TEST(CryptoPool, WritesThatNothingBelowHasSeenCanBeRecalled) {
   for (int i = 0; i < 2; ++i) write(0, 200 * 1024);
   for (int i = 0; i < 2; ++i) write(1, 4096);
   write(1, 200 * 1024);
-  crowd.disks[0]->channel().Recall(&crowd.ios[2]->request);
+  crowd.disks[0]->channel().AbortQueued(&crowd.ios[2]->request);
   EXPECT_EQ(done, 1U);
   EXPECT_EQ(ends[2], IoStatus::kAborted);
-  crowd.disks[0]->channel().Recall(nullptr);
+  crowd.disks[0]->channel().AbortQueued(nullptr);
   EXPECT_EQ(done, 4U) << "what waits, of that disk, alone";
   crowd.storage.LetGo(1);  // a part of the large one, which now waits for its next
-  crowd.disks[0]->channel().Recall(nullptr);
+  crowd.disks[0]->channel().AbortQueued(nullptr);
   EXPECT_EQ(done, 4U) << "what the storage has seen a part of has to go on";
   while (!crowd.storage.held.empty()) crowd.storage.LetGo();
   EXPECT_EQ(done, 9U);
@@ -184,7 +184,7 @@ TEST(CryptoPool, BuffersThatARecallBelowGivesBackAreNotForWhatIsRecalledHere) {
   for (int i = 0; i < 3; ++i) crowd.Write(0, 0, 100 * 1024);
   for (const auto& io : crowd.ios) io->on_done = nullptr;
   ASSERT_EQ(crowd.storage.seen.size(), 2U);
-  crowd.disks[0]->channel().Recall(nullptr);
+  crowd.disks[0]->channel().AbortQueued(nullptr);
   EXPECT_EQ(crowd.storage.seen.size(), 2U);
   for (const auto& io : crowd.ios) {
     EXPECT_TRUE(io->done);

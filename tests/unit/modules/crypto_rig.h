@@ -33,7 +33,7 @@ struct Storage {
   uint32_t block_bytes;
   std::vector<Seen> seen;
   bool holding = false;              // requests wait until LetGo
-  bool recalls = false;              // what waits is in a line, out of which it may be recalled
+  bool recalls = false;              // what waits is in a line, out of which it may be aborted
   std::deque<block::Request*> held;  // in the order in which they came
   uint64_t fail_from = UINT64_MAX;   // what begins there or later fails
   uint32_t resized = 0;
@@ -43,7 +43,7 @@ struct Storage {
     held.erase(held.begin() + static_cast<ptrdiff_t>(index));
     Serve(*request);
   }
-  void Recall(const block::Request* only) {
+  void AbortQueued(const block::Request* only) {
     std::deque<block::Request*> line = std::exchange(held, {});
     for (block::Request* request : line) {
       if (only != nullptr && only != request) {
@@ -89,8 +89,8 @@ class StorageDevice final : public block::Device {
       storage.Serve(request);
     }
     void Resized() override { ++storage.resized; }
-    void Recall(const block::Request* only) override {
-      if (storage.recalls) storage.Recall(only);
+    void AbortQueued(const block::Request* only) override {
+      if (storage.recalls) storage.AbortQueued(only);
     }
     Storage& storage;
   };

@@ -271,19 +271,19 @@ TEST(Group, OthersDoNotPutOffWhatADiskOwes) {
   RunFor(reactors, kNsPerMs);
   owing.Stop();
   const uint64_t now_ns = reactors.clock().NowNs();
-  owing.channel().LetPass(true);
-  owing.channel().LetPass(false);
-  const uint64_t until_ns = owing.channel().OwesUntilNs();
+  owing.channel().throttle()->SetBypass(true);
+  owing.channel().throttle()->SetBypass(false);
+  const uint64_t until_ns = owing.channel().throttle()->DebtUntilNs();
   EXPECT_NEAR(static_cast<double>(until_ns - now_ns), 1e9, 2e7);
   Guest& other = engine.AddDisk(0, 100, 4096);
   RunFor(reactors, 500 * kNsPerMs);
-  other.channel().LetPass(true);  // and this one owes a second more
-  other.channel().LetPass(false);
-  EXPECT_EQ(owing.channel().OwesUntilNs(), until_ns);
-  EXPECT_GT(other.channel().OwesUntilNs(), until_ns + kNsPerSecond / 2);
+  other.channel().throttle()->SetBypass(true);  // and this one owes a second more
+  other.channel().throttle()->SetBypass(false);
+  EXPECT_EQ(owing.channel().throttle()->DebtUntilNs(), until_ns);
+  EXPECT_GT(other.channel().throttle()->DebtUntilNs(), until_ns + kNsPerSecond / 2);
   RunFor(reactors, 520 * kNsPerMs);
-  EXPECT_EQ(owing.channel().OwesUntilNs(), 0U);
-  EXPECT_NE(other.channel().OwesUntilNs(), 0U);
+  EXPECT_EQ(owing.channel().throttle()->DebtUntilNs(), 0U);
+  EXPECT_NE(other.channel().throttle()->DebtUntilNs(), 0U);
 }
 
 TEST(Groups, AreKeptByNameAndSlot) {

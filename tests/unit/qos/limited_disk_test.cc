@@ -168,14 +168,14 @@ TEST(LimitedDisk, RecallAbortsWhatWaitsInOrder) {
   Guest guest(reactors[0], *disk, 100, 4096);
   RunFor(reactors, kNsPerMs);
   guest.Stop();
-  guest.channel().Recall(nullptr);
+  guest.channel().AbortQueued(nullptr);
   EXPECT_EQ(guest.passed(), 1U);
   EXPECT_EQ(guest.aborted(), 100U);  // that one was submitted again
   EXPECT_TRUE(guest.in_order());
   EXPECT_EQ(guest.in_flight(), 0U);
 }
 
-// Storage at which everything waits until it is recalled.
+// Storage at which everything waits until it is aborted.
 class KeepingDevice final : public block::Device {
  public:
   KeepingDevice()
@@ -188,10 +188,10 @@ class KeepingDevice final : public block::Device {
  private:
   struct Keeper final : block::Channel {
     void Submit(block::Request& request) override { kept.PushBack(request); }
-    void Recall(const block::Request* /*only*/) override {
-      block::RequestList recalled;
-      recalled.Splice(kept);
-      while (block::Request* request = recalled.PopFront()) request->Complete(block::IoStatus::kAborted);
+    void AbortQueued(const block::Request* /*only*/) override {
+      block::RequestList aborted;
+      aborted.Splice(kept);
+      while (block::Request* request = aborted.PopFront()) request->Complete(block::IoStatus::kAborted);
     }
     block::RequestList kept;
   };
@@ -220,9 +220,9 @@ TEST(LimitedDisk, WhatComesWhileOthersAreRecalledIsNew) {
   guest.channel = disk->OpenChannel(reactors[0]).value();
   guest.Submit(0);  // is let pass, and waits below
   guest.Submit(1);  // waits for the limit
-  guest.channel->Recall(nullptr);
+  guest.channel->AbortQueued(nullptr);
   EXPECT_EQ(guest.aborted, (std::vector<size_t>{0, 1})) << "and not the one that was submitted within it";
-  guest.channel->Recall(nullptr);
+  guest.channel->AbortQueued(nullptr);
   EXPECT_EQ(guest.aborted, (std::vector<size_t>{0, 1, 2}));
 }
 
@@ -232,8 +232,8 @@ TEST(LimitedDisk, WhatIsLetPassIsPaidAfterwards) {
   Guest guest(reactors[0], *disk, 101, 4096);
   RunFor(reactors, kNsPerMs);
   guest.Stop();
-  guest.channel().LetPass(true);
-  guest.channel().LetPass(false);
+  guest.channel().throttle()->SetBypass(true);
+  guest.channel().throttle()->SetBypass(false);
   EXPECT_EQ(guest.passed(), 102U);
   EXPECT_TRUE(guest.in_order());
   guest.Start();
@@ -249,13 +249,13 @@ TEST(LimitedDisk, SaysUntilWhenItOwes) {
   const auto disk = MakeDisk(Iops(10));
   Guest guest(reactors[0], *disk, 101, 4096);
   RunFor(reactors, kNsPerMs);
-  EXPECT_EQ(guest.channel().OwesUntilNs(), 0U);  // what waits owes nothing
+  EXPECT_EQ(guest.channel().throttle()->DebtUntilNs(), 0U);  // what waits owes nothing
   guest.Stop();
   const uint64_t now_ns = reactors.clock().NowNs();
-  guest.channel().LetPass(true);
-  guest.channel().LetPass(false);
+  guest.channel().throttle()->SetBypass(true);
+  guest.channel().throttle()->SetBypass(false);
   const auto owes_s = [&] {
-    const uint64_t until_ns = guest.channel().OwesUntilNs();
+    const uint64_t until_ns = guest.channel().throttle()->DebtUntilNs();
     return until_ns == 0 ? 0 : static_cast<double>(until_ns - now_ns) / static_cast<double>(kNsPerSecond);
   };
   EXPECT_NEAR(owes_s(), 10.2, 0.02);
@@ -276,12 +276,12 @@ TEST(LimitedDisk, OwesNothingWithoutALimit) {
   Guest guest(reactors[0], *disk, 10, 4096);
   RunFor(reactors, kNsPerMs);
   guest.Stop();
-  guest.channel().LetPass(true);
-  guest.channel().LetPass(false);
-  EXPECT_NE(guest.channel().OwesUntilNs(), 0U);
+  guest.channel().throttle()->SetBypass(true);
+  guest.channel().throttle()->SetBypass(false);
+  EXPECT_NE(guest.channel().throttle()->DebtUntilNs(), 0U);
   reactors[0].PostCall([&] { disk->SetLimits({}); });
   reactors[0].RunOnce();
-  EXPECT_EQ(guest.channel().OwesUntilNs(), 0U);
+  EXPECT_EQ(guest.channel().throttle()->DebtUntilNs(), 0U);
 }
 
 TEST(LimitedDisk, RefusesBadLimitsAndLeavesTheDiskAlone) {

@@ -79,7 +79,7 @@ class Guest final : public Poller {
   // ... and what waits is taken back.
   void End() {
     Stop();
-    channel_->Recall(nullptr);
+    channel_->AbortQueued(nullptr);
   }
   void Start() {
     stopped_ = false;

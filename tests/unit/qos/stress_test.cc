@@ -60,11 +60,11 @@ class World {
         Put(static_cast<uint32_t>(random_.Below(2)));
         break;
       case 2:
-        channel.Recall(nullptr);
+        channel.AbortQueued(nullptr);
         break;
       case 3:
-        channel.LetPass(true);
-        channel.LetPass(false);
+        channel.throttle()->SetBypass(true);
+        channel.throttle()->SetBypass(false);
         break;
       case 4:
         Close(place);
@@ -106,9 +106,9 @@ class World {
     for (auto& guest : place.guests) {
       guest->Stop();
       if (random_.Chance(1, 2)) {
-        guest->channel().Recall(nullptr);
+        guest->channel().AbortQueued(nullptr);
       } else {
-        guest->channel().LetPass(true);
+        guest->channel().throttle()->SetBypass(true);
       }
       EXPECT_EQ(guest->in_flight(), 0U);
       EXPECT_TRUE(guest->in_order());
@@ -199,7 +199,7 @@ TEST(Stress, AMillionChangesUnderLoadAndTheLastOneHolds) {
   for (size_t i = 0; i < 2; ++i) {
     on(i + 1, [&] {
       guests[i]->Stop();
-      guests[i]->channel().LetPass(true);
+      guests[i]->channel().throttle()->SetBypass(true);
       EXPECT_EQ(guests[i]->in_flight(), 0U);
       EXPECT_TRUE(guests[i]->in_order());
       guests[i].reset();

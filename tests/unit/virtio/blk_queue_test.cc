@@ -54,14 +54,14 @@ TEST_P(BlkQueueTest, StorageIsToldAFewRequestsAhead) {
   rig.Read(8, UINT64_MAX, 512);
   rig.Read(9, 9, 512);
   rig.Turn();
-  using Foreseen = MemoryChannel::Foreseen;
+  using Prefetched = MemoryChannel::Prefetched;
   // Of the batch's second to fourth at its start, then each when the fourth one before it is next. (What is beyond the
   // end or malformed is not submitted, so it does not count.)
-  EXPECT_EQ(rig.storage->foreseen, (std::vector<Foreseen>{{Op::kRead, 512, 0},
-                                                          {Op::kWrite, 1536, 0},
-                                                          {Op::kRead, 2048, 1},
-                                                          {Op::kRead, 2560, 2},
-                                                          {Op::kRead, 4608, 6}}));
+  EXPECT_EQ(rig.storage->prefetched, (std::vector<Prefetched>{{Op::kRead, 512, 0},
+                                                              {Op::kWrite, 1536, 0},
+                                                              {Op::kRead, 2048, 1},
+                                                              {Op::kRead, 2560, 2},
+                                                              {Op::kRead, 4608, 6}}));
   EXPECT_EQ(rig.storage->seen.size(), 7U);
   EXPECT_EQ(rig.TakeAllUsed().size(), 10U);
 }

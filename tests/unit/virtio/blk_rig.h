@@ -34,9 +34,9 @@ class MemoryChannel final : public block::Channel {
 
   explicit MemoryChannel(std::vector<uint8_t>& bytes) : bytes_(bytes) {}
 
-  bool ForeseesAny() const override { return true; }
-  void Foresee(block::Op op, uint64_t offset_bytes) override {
-    foreseen.push_back({op, offset_bytes, seen.size()});
+  bool wants_prefetch() const override { return true; }
+  void Prefetch(block::Op op, uint64_t offset_bytes) override {
+    prefetched.push_back({op, offset_bytes, seen.size()});
   }
   void Submit(block::Request& request) override {
     seen.push_back({request.op, request.offset_bytes, request.length_bytes, request.fua, request.may_unmap});
@@ -61,13 +61,13 @@ class MemoryChannel final : public block::Channel {
   bool hold = false;
   block::IoStatus result = block::IoStatus::kOk;
   std::vector<Seen> seen;
-  struct Foreseen {
+  struct Prefetched {
     block::Op op;
     uint64_t offset;
     size_t after;  // so many requests
-    bool operator==(const Foreseen&) const = default;
+    bool operator==(const Prefetched&) const = default;
   };
-  std::vector<Foreseen> foreseen;
+  std::vector<Prefetched> prefetched;
   block::RequestList held;
 
  private:

@@ -221,25 +221,25 @@ class OwingUnitChannel : public ::testing::Test {
 TEST_F(OwingUnitChannel, LetsNothingNewPassWhileAQueueDrains) {
   for (uint32_t i = 0; i < 3; ++i) Execute(WriteCdb(0, 1));
   EXPECT_EQ(seen(), 1U);
-  rig.unit->LetPass(true);
+  rig.unit->BypassLimits(true);
   EXPECT_EQ(seen(), 3U);
   EXPECT_EQ(Execute(WriteCdb(0, 1)).Outcome(), "busy");
   while (rig.disk.CompleteOne()) {
   }
-  rig.unit->LetPass(false);
+  rig.unit->BypassLimits(false);
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(commands[i].Outcome(), "good");
 }
 
 TEST_F(OwingUnitChannel, TakesNoFurtherStepOfWhatTheStorageHas) {
   for (uint32_t i = 0; i < 2; ++i) Execute(WriteAndVerify());
   const scsi::TestCommand& plain = Execute(WriteCdb(0, 1));
-  rig.unit->LetPass(true);
-  rig.unit->LetPass(false);
+  rig.unit->BypassLimits(true);
+  rig.unit->BypassLimits(false);
   EXPECT_EQ(seen(), 3U);
-  rig.unit->LetPass(true);
+  rig.unit->BypassLimits(true);
   while (rig.disk.CompleteOne()) {
   }
-  rig.unit->LetPass(false);
+  rig.unit->BypassLimits(false);
   for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(commands[i].Outcome(), "busy");
   EXPECT_EQ(plain.Outcome(), "good");  // it was carried out
   EXPECT_EQ(seen(), 3U);
@@ -247,13 +247,13 @@ TEST_F(OwingUnitChannel, TakesNoFurtherStepOfWhatTheStorageHas) {
 
 TEST_F(OwingUnitChannel, AbortsWhatWasToBeTakenBack) {
   for (uint32_t i = 0; i < 2; ++i) Execute(WriteAndVerify());
-  rig.unit->LetPass(true);
-  rig.unit->LetPass(false);
-  rig.unit->LetPass(true);
+  rig.unit->BypassLimits(true);
+  rig.unit->BypassLimits(false);
+  rig.unit->BypassLimits(true);
   Spawn(rig.unit->Quiesce(scsi::Abort::kReset, std::nullopt));
   while (rig.disk.CompleteOne()) {
   }
-  rig.unit->LetPass(false);
+  rig.unit->BypassLimits(false);
   for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(commands[i].Outcome(), "aborted");
 }
 
