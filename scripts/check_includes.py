@@ -58,6 +58,16 @@ ROOMS = {
         "disks": ["moves", "context", "engines"],
         "settings": ["context", "engines"],
     },
+    "engine": {
+        "protocol": [],
+        "stores": ["protocol"],
+        "disks": ["stores", "protocol"],
+        "attached": ["disks", "protocol"],
+        "guest_devices": ["attached", "protocol"],
+        "controller": ["guest_devices", "attached", "protocol"],
+        "link": ["", "disks", "protocol"],
+        "process": ["", "link", "disks", "protocol"],
+    },
     "perf": {
         "vhost_user": [],
         "workload": ["vhost_user"],

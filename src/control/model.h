@@ -115,7 +115,7 @@ struct ControllerRow {
   bool deleting = false;
   std::string engine;  // the engine's id, once chosen
   // Of a blk controller: the disk that its guest's driver may still remember, which another one is not to follow under it
-  // (engine/swap_guard.h). Not known: none but the one that is attached.
+  // (engine/guest_devices/swap_guard.h). Not known: none but the one that is attached.
   DiskIdentity last_disk;
   std::string last_disk_name;  // "disks/ID", as it was then; empty: not known
 };

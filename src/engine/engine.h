@@ -14,11 +14,11 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "engine/cluster_store.h"
-#include "engine/controller.h"
-#include "engine/group_store.h"
-#include "engine/memory_store.h"
-#include "engine/spec.h"
+#include "engine/controller/controller.h"
+#include "engine/protocol/spec.h"
+#include "engine/stores/cluster_store.h"
+#include "engine/stores/group_store.h"
+#include "engine/stores/memory_store.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
 

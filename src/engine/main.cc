@@ -9,9 +9,9 @@
 
 #include "base/log.h"
 #include "block/memory_guard.h"
-#include "engine/process.h"
-#include "engine/settings.h"
-#include "engine/termination.h"
+#include "engine/process/process.h"
+#include "engine/process/settings.h"
+#include "engine/process/termination.h"
 #include "keys/secret_arena.h"
 
 namespace cleat::engine {

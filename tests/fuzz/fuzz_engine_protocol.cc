@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/codec.h"
+#include "engine/protocol/codec.h"
 
 namespace cleat::engine {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "crash_medium.h"
 #include "engine/engine.h"
-#include "engine/memory_store.h"
+#include "engine/stores/memory_store.h"
 #include "kill_switch.h"
 #include "sim_endpoint.h"
 #include "world.h"

@@ -13,8 +13,8 @@
 
 #include "defect.h"
 #include "engine/engine.h"
-#include "engine/group_store.h"
-#include "engine/memory_store.h"
+#include "engine/stores/group_store.h"
+#include "engine/stores/memory_store.h"
 #include "observe/sight.h"
 #include "sim_disk_factory.h"
 #include "sim_endpoint.h"

@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
-#include "engine/ceph_disks.h"
+#include "engine/disks/ceph_disks.h"
+#include "engine/disks/module_disk_factory.h"
 #include "engine/engine.h"
-#include "engine/group_store.h"
-#include "engine/memory_store.h"
-#include "engine/module_disk_factory.h"
+#include "engine/stores/group_store.h"
+#include "engine/stores/memory_store.h"
 #include "keys/keyring.h"
 #include "sim_endpoint.h"
 #include "world.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/disk_factory.h"
+#include "engine/disks/disk_factory.h"
 #include "reactor/sync.h"
 #include "sim_disk.h"
 #include "world.h"

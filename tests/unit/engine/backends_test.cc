@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/build_options.h"
-#include "engine/codec_structs.h"
+#include "engine/protocol/codec_structs.h"
 #include "tests/unit/engine/disk_factory_rig.h"
 
 namespace cleat::engine::backends_test {

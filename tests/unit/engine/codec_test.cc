@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's side of its protocol with cleatd: what is packed can be read by protobuf, what is unpacked is
 // checked.
-#include "engine/codec.h"
+#include "engine/protocol/codec.h"
 
 #include <cleat/engine/v1/engine.pb-c.h>
 #include <gtest/gtest.h>

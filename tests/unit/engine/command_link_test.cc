@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine says of itself when it connects anew, while something that it was asked for earlier is under way. With
 // real sockets and reactors; cleatd is played, and the disk is a lock that somebody else has.
-#include "engine/command_link.h"
+#include "engine/link/command_link.h"
 
 #include <cleat/engine/v1/engine.pb-c.h>
 #include <gtest/gtest.h>

@@ -17,8 +17,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/codec_structs.h"
-#include "engine/module_disk_factory.h"
+#include "engine/disks/module_disk_factory.h"
+#include "engine/protocol/codec_structs.h"
 #include "reactor/reactor.h"
 #include "tests/unit/modules/test_disk.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two controllers with the same two disks, as the engines of a migration's two hosts have them, in virtual time: who owns
 // what, and what the front end is told. The disks are locks with a size, the endpoints what the test makes of them.
-#include "engine/disk_ownership.h"
+#include "engine/controller/disk_ownership.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/controller.h"
+#include "engine/controller/controller.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
 namespace cleat::engine::disk_ownership_test {

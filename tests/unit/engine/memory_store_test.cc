@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/memory_store.h"
+#include "engine/stores/memory_store.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

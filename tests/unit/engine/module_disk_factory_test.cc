@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A description that a layer refuses: the layer below, which was open already, is closed, and the error is told.
-#include "engine/module_disk_factory.h"
+#include "engine/disks/module_disk_factory.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "engine/codec_structs.h"
+#include "engine/protocol/codec_structs.h"
 #include "keys/kek_file.h"
 #include "modules/fault/fault.h"
 #include "tests/unit/engine/disk_factory_rig.h"

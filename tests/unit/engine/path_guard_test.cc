@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What cleatd checked when it was made may lead elsewhere by the time that the engine opens it.
-#include "engine/path_guard.h"
+#include "engine/disks/path_guard.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

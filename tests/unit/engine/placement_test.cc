@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/placement.h"
+#include "engine/attached/placement.h"
 
 #include <gtest/gtest.h>
 

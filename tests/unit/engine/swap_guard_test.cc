@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A blk controller whose disk is exchanged: which rings may start, and what it says of those that may not.
-#include "engine/swap_guard.h"
+#include "engine/guest_devices/swap_guard.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/watchdog.h"
+#include "engine/process/watchdog.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/attached/attached_disk.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace cleat::engine {
+
+AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
+                           const std::vector<Reactor*>& reactors, std::shared_ptr<qos::Group> group)
+    : spec(attachment), context_(context), group_(std::move(group)) {
+  for (Reactor* io : reactors) places_.push_back({io, nullptr, nullptr});
+}
+
+AttachedDisk::~AttachedDisk() {
+  CLEAT_CHECK(pipeline_ == nullptr);
+}
+
+DiskEvents AttachedDisk::Events() {
+  DiskEvents events;
+  events.grew = [this](uint64_t size_bytes) {
+    grown_bytes_ = size_bytes;
+    if (size_bytes > spec.disk.size_bytes) context_.on_disk_grew(spec.controller, spec.disk.name, size_bytes);
+  };
+  events.fenced = [this](const Error& why) {
+    fenced_ = why.message;
+    spdlog::error("{} on {}: {}", spec.disk.name, spec.controller, fenced_);
+    if (state != AttachmentState::kActive) return;
+    state = AttachmentState::kFenced;
+    message = fenced_;
+    context_.on_attachment_changed(spec.controller, spec.target);
+  };
+  return events;
+}
+
+Task<Status> AttachedDisk::Open() {
+  const auto access = spec.read_only ? block::AccessMode::kReadOnly : block::AccessMode::kReadWrite;
+  DiskEvents events = Events();
+  CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
+  pipeline_ = std::move(opened.pipeline);
+  limited_ = opened.limited;
+  // They may have changed meanwhile.
+  if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
+  co_return co_await OpenChannels();
+}
+
+Task<Status> AttachedDisk::Acquire() {
+  if (owned_) co_return Ok{};
+  Status acquired = co_await pipeline_->Acquire();
+  owned_ = acquired.ok();
+  if (owned_) AddCells();
+  co_return acquired;
+}
+
+Task<Status> AttachedDisk::Release() {
+  if (!std::exchange(owned_, false)) co_return Ok{};
+  Status released = co_await pipeline_->Release();
+  if (!released) spdlog::error("releasing {}: {}", spec.disk.name, released.error().message);
+  co_return released;
+}
+
+virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
+  for (const Place& place : places_) {
+    if (place.io == &io) {
+      observe::ReactorSight* sight = context_.sight != nullptr ? context_.sight->On(io) : nullptr;
+      return {place.channel.get(), place.cell.get(), sight, spec.disk.identity};
+    }
+  }
+  return nullptr;
+}
+
+Task<Status> AttachedDisk::OpenChannels() {
+  Status result;
+  for (Place& place : places_) {
+    co_await place.io->Enter();
+    auto channel = pipeline_->OpenChannel(*place.io);
+    if (channel) {
+      place.channel = std::move(channel).value();
+    } else {
+      result = std::move(channel).error();
+    }
+    co_await context_.control.Enter();
+    if (!result) break;
+  }
+  co_return result;
+}
+
+// Only of a disk that is owned: what stands by counts nothing.
+void AttachedDisk::AddCells() {
+  if (context_.sight == nullptr) return;
+  for (Place& place : places_) {
+    if (place.cell != nullptr) continue;
+    place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io,
+                                         context_.control.now_ns());
+  }
+}
+
+std::vector<uint64_t> AttachedDisk::Cells() const {
+  std::vector<uint64_t> cells;
+  for (const Place& place : places_) {
+    if (place.cell != nullptr) cells.push_back(place.cell->index());
+  }
+  return cells;
+}
+
+Task<void> AttachedDisk::GoOnFrom(const observe::Past& past) {
+  if (places_.empty() || places_.front().cell == nullptr || past.disk != spec.disk.name) co_return;
+  Place& place = places_.front();
+  co_await place.io->Enter();
+  past.AddTo(*place.cell);
+  co_await context_.control.Enter();
+}
+
+Task<void> AttachedDisk::CloseChannels() {
+  for (Place& place : places_) {
+    if (place.channel == nullptr) continue;
+    co_await place.io->Enter();
+    place.channel.reset();
+    co_await context_.control.Enter();
+    place.cell.reset();
+  }
+}
+
+Task<void> AttachedDisk::Close() {
+  if (pipeline_ == nullptr) co_return;
+  co_await CloseChannels();
+  (void)co_await Release();
+  const Status closed = co_await pipeline_->Close();
+  if (!closed) spdlog::error("closing {}: {}", spec.disk.name, closed.error().message);
+  pipeline_.reset();
+  limited_ = nullptr;
+}
+
+void AttachedDisk::SetLimits(const LimitsSpec& limits) {
+  spec.disk.limits = limits;
+  if (limited_ != nullptr) limited_->SetLimits(limits.limits);
+}
+
+std::vector<uint64_t> AttachedDisk::SaveUse() const {
+  return limited_ == nullptr ? std::vector<uint64_t>() : limited_->SaveUse();
+}
+
+void AttachedDisk::RestoreUse(std::span<const uint64_t> use) {
+  if (limited_ != nullptr) limited_->RestoreUse(use);
+}
+
+Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {
+  Status resized = co_await pipeline_->Resize(size_bytes);
+  if (resized) spec.disk.size_bytes = size_bytes;
+  co_return resized;
+}
+
+}  // namespace cleat::engine

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the controllers of an engine share. Everything in it outlives them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/attached/placement.h"
+#include "engine/disks/disk_factory.h"
+#include "observe/sight.h"
+#include "reactor/blocking.h"
+#include "reactor/reactor.h"
+#include "vhost/endpoint.h"
+
+namespace cleat::engine {
+
+struct ControllerContext {
+  Reactor& control;
+  Placement& placement;
+  DiskFactory& disks;
+  vhost::EndpointFactory& endpoints;
+  observe::Sight* sight;  // nullptr: nobody looks
+  // After each change of a report. An attachment that is gone is one that is no longer reported.
+  std::function<void(const std::string& controller)> on_controller_changed;
+  std::function<void(const std::string& controller, uint32_t target)> on_attachment_changed;
+  // Its storage is larger now, by somebody else's doing: its guest is still to be told.
+  std::function<void(const std::string& controller, const std::string& disk, uint64_t size_bytes)>
+      on_disk_grew;
+  BlockingPool* reading = nullptr;  // for other engines' counters; nullptr: they are read inline
+};
+
+}  // namespace cleat::engine

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/controller/disk_ownership.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "reactor/for_each_concurrently.h"
+
+namespace cleat::engine {
+namespace {
+
+constexpr const char* kReleasedMessage =
+    "given up to the host that its VM migrates to: taken back if the guest's rings start here again";
+
+// Whether the guest has to wait for it. One that was shut out fails every request, which is no reason to stop the guest.
+bool IsAwaited(const AttachedDisk& disk) {
+  return disk.awaited && disk.state != AttachmentState::kFenced && disk.state != AttachmentState::kClosing;
+}
+
+}  // namespace
+
+DiskOwnership::DiskOwnership(ControllerContext& context, const ControllerSpec& spec,
+                             const std::vector<std::unique_ptr<Target>>& targets,
+                             std::function<void()> on_change)
+    : context_(context),
+      spec_(spec),
+      targets_(targets),
+      on_change_(std::move(on_change)),
+      idle_(context.control) {}
+
+DiskOwnership::~DiskOwnership() {
+  CLEAT_CHECK(!running_);
+}
+
+bool DiskOwnership::held() const {
+  return std::none_of(targets_.begin(), targets_.end(),
+                      [](const auto& target) { return target->disk != nullptr && IsAwaited(*target->disk); });
+}
+
+void DiskOwnership::Begin(std::function<void()> on_held) {
+  begun_ = true;
+  on_held_ = std::move(on_held);
+  waiting_ = !held();
+  if (waiting_) Kick();
+}
+
+void DiskOwnership::End() {
+  begun_ = false;
+  on_held_ = {};
+  Kick();
+}
+
+void DiskOwnership::GiveUp() {
+  begun_ = false;
+  on_held_ = {};
+  for (const auto& target : targets_) {
+    AttachedDisk* disk = target->disk.get();
+    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->awaited = true;
+  }
+  Kick();
+}
+
+std::string DiskOwnership::waiting_for() const {
+  if (held()) return {};
+  if (!failure_.empty()) return failure_ + "; tried again until it is free";
+  std::string disks;
+  for (const auto& target : targets_) {
+    if (target->disk == nullptr || !IsAwaited(*target->disk)) continue;
+    disks += (disks.empty() ? "" : ", ") + target->disk->spec.disk.name;
+  }
+  return disks + " is being taken over";
+}
+
+// ---- The work
+
+void DiskOwnership::Kick() {
+  if (pause_ != nullptr) pause_->Cancel();
+  if (running_ || closing_.cancelled()) return;
+  running_ = true;
+  idle_.Reset();
+  Spawn(Run());
+}
+
+Task<void> DiskOwnership::Run() {
+  retry_ns_ = kRetryMinNs;
+  co_await context_.control.Yield();  // whoever kicked goes on first
+  while (!closing_.cancelled()) {
+    if (begun_ && !held()) {
+      co_await AcquireAll();
+    } else if (AnyInVain()) {
+      (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
+    } else {
+      break;
+    }
+  }
+  failure_.clear();
+  running_ = false;
+  idle_.Set();
+  // Also when the disk that was waited for was detached.
+  if (begun_ && std::exchange(waiting_, false)) {
+    on_change_();
+    on_held_();
+  }
+}
+
+// Disks are owned for whom nobody waits any more.
+bool DiskOwnership::AnyInVain() const {
+  return std::any_of(targets_.begin(), targets_.end(), [](const auto& target) {
+    return target->disk != nullptr && IsAwaited(*target->disk) && target->disk->owned();
+  });
+}
+
+Task<void> DiskOwnership::AcquireAll() {
+  const Status acquired = co_await ForEachAwaited(&DiskOwnership::AcquireOne);
+  if (!begun_) co_return;  // Run releases them again
+  if (acquired) {
+    TakeAll();
+    co_return;
+  }
+  if (failure_ != acquired.error().message) {
+    failure_ = acquired.error().message;
+    spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
+    on_change_();
+  }
+  (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
+  if (!begun_ || closing_.cancelled()) co_return;
+  CancelToken pause;
+  pause_ = &pause;
+  co_await context_.control.SleepFor(retry_ns_, &pause);
+  pause_ = nullptr;
+  retry_ns_ = std::min(2 * retry_ns_, kRetryMaxNs);
+}
+
+// A disk that was attached meanwhile is still to be acquired: then held() isn't true yet.
+void DiskOwnership::TakeAll() {
+  for (const auto& target : targets_) {
+    AttachedDisk* disk = target->disk.get();
+    if (disk == nullptr || !IsAwaited(*disk) || !disk->owned()) continue;
+    disk->awaited = false;
+    const bool fenced = !disk->fenced().empty();  // since it was acquired
+    SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
+  }
+  if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
+}
+
+Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
+  const auto run = [this, task](const std::unique_ptr<Target>& target) -> Task<Status> {
+    if (target->disk == nullptr) co_return Ok{};
+    const auto guard = co_await target->operations.Lock(&closing_);
+    if (!guard || target->disk == nullptr || !IsAwaited(*target->disk)) co_return Ok{};
+    Status done = co_await (this->*task)(*target);
+    co_return done;
+  };
+  Status done = co_await ForEachConcurrently(context_.control, targets_, run);
+  co_return done;
+}
+
+Task<Status> DiskOwnership::AcquireOne(Target& target) {
+  AttachedDisk& disk = *target.disk;
+  disk.SetAcquireTimeout(kAcquireTimeoutNs);
+  Status acquired = co_await disk.Acquire();
+  CLEAT_CO_TRY(acquired);
+  // Before the guest asks for what the last host let it grow to.
+  const uint64_t size_bytes = disk.grown_bytes();
+  if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
+  Status resized = co_await disk.Resize(size_bytes);
+  CLEAT_CO_TRY(resized);
+  co_await front_->Resized(disk);
+  co_return resized;
+}
+
+Task<Status> DiskOwnership::ReleaseOne(Target& target) {
+  AttachedDisk& disk = *target.disk;
+  Status released = co_await disk.Release();
+  if (disk.state == AttachmentState::kActive) {
+    SetState(disk, AttachmentState::kReleased, kReleasedMessage);
+    spdlog::info("{}: {} was given up to the host that its VM migrates to", spec_.name, disk.spec.disk.name);
+  }
+  co_return released;
+}
+
+void DiskOwnership::SetState(AttachedDisk& disk, AttachmentState state, const char* message) {
+  disk.state = state;
+  disk.message = message;
+  context_.on_attachment_changed(spec_.name, disk.spec.target);
+}
+
+Task<void> DiskOwnership::Close() {
+  begun_ = false;
+  on_held_ = {};
+  closing_.Cancel();
+  if (pause_ != nullptr) pause_->Cancel();
+  if (running_) co_await idle_.Wait();
+}
+
+}  // namespace cleat::engine

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kinds of back ends: each a struct that holds what the engine is told of a disk of that kind, and can be
+//   Unpack   made of its message of the protocol; errors are kInvalidArgument and name the field,
+//   Pack     written to that message again: what is needed of it lies in `memory`,
+//   ==       compared: whether it is the same storage,
+//   Open     opened, by its module in modules/.
+// A kind that lacks one of these does not compile, nor does one that is missing in the variant or in UnpackBackend.
+#include <cleat/engine/v1/engine.pb-c.h>
+
+#include <memory_resource>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/build_options.h"
+#include "engine/disks/open_backend.h"
+#include "engine/protocol/backend.h"
+#include "engine/protocol/codec_structs.h"
+#include "modules/example/example.h"
+#include "modules/null/null.h"
+#include "modules/ram/ram.h"
+#include "modules/uring/uring.h"
+
+namespace cleat::engine {
+namespace {
+
+using Memory = std::pmr::memory_resource;
+using Opened = Result<std::unique_ptr<block::Device>>;
+
+// What Open is given; outlives the task that it returns.
+struct Opening {
+  const DiskSpec& disk;
+  block::AccessMode mode;
+  const BackendParts& parts;
+
+  block::DiskShape shape() const {
+    return {disk.name, disk.size_bytes, disk.logical_block_bytes, disk.physical_block_bytes};
+  }
+};
+
+// ---- null: nothing is stored (modules/null)
+
+struct Null {
+  bool skip_reads = false;  // reads leave the buffer as it was
+
+  static Result<Null> Unpack(const Cleat__Engine__V1__NullBackend& in) { return Null{in.skip_reads != 0}; }
+  void Pack(PbDisk& out, Memory& memory) const {
+    auto& null = NewMessage(memory, cleat__engine__v1__null_backend__init);
+    CLEAT_PB_SET(null, skip_reads, skip_reads);
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NULL;
+    out.null = &null;
+  }
+  bool operator==(const Null&) const = default;
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    modules::NullOptions options(opening.shape());
+    options.zero_fill = !skip_reads;
+    return modules::OpenNull(std::move(options));
+  }
+};
+
+// ---- memory: the memory that is kept under the disk's name (modules/ram)
+
+struct KeptMemory {
+  static Result<KeptMemory> Unpack(const Cleat__Engine__V1__MemoryBackend& /*in*/) { return KeptMemory{}; }
+  void Pack(PbDisk& out, Memory& memory) const {
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY;
+    out.memory = &NewMessage(memory, cleat__engine__v1__memory_backend__init);
+  }
+  bool operator==(const KeptMemory&) const = default;
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    CLEAT_CO_ASSIGN(auto memory, opening.parts.memories.Duplicate(opening.disk.name));
+    modules::RamOptions options(opening.shape(), std::move(memory));
+    co_return co_await modules::OpenRam(std::move(options), opening.parts.blocking);
+  }
+};
+
+// ---- file: a regular file or a block device (modules/uring)
+
+struct File {
+  std::string path;
+  bool path_checked = false;  // when the disk was made: PathGuard::Links
+
+  static Result<File> Unpack(const Cleat__Engine__V1__FileBackend& in) {
+    CLEAT_ASSIGN(auto path, TextOf(in.path, "disk.file.path"));
+    return File{std::move(path), in.path_checked != 0};
+  }
+  void Pack(PbDisk& out, Memory& memory) const {
+    auto& file = NewMessage(memory, cleat__engine__v1__file_backend__init);
+    file.path = PbText(path);
+    CLEAT_PB_SET(file, path_checked, path_checked);
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_FILE;
+    out.file = &file;
+  }
+  bool operator==(const File& other) const { return path == other.path; }
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    modules::UringOptions options(opening.shape(), path, opening.mode);
+    const auto links = path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
+    options.find = [&paths = opening.parts.paths, links](const std::string& where, const std::string& what) {
+      return paths.FindDisk(where, what, links);
+    };
+    return modules::OpenUring(std::move(options), opening.parts.uring, opening.parts.blocking);
+  }
+};
+
+// ---- rbd: an image of a Ceph cluster (modules/rbd, by way of ceph_disks.h)
+
+struct Rbd : RbdBackend {
+  static Result<Rbd> Unpack(const Cleat__Engine__V1__RbdBackend& in);
+  void Pack(PbDisk& out, Memory& memory) const {
+    auto& rbd = NewMessage(memory, cleat__engine__v1__rbd_backend__init);
+    rbd.cluster = PbText(cluster);
+    rbd.pool = PbText(pool);
+    if (!name_space.empty()) rbd.name_space = PbText(name_space);
+    rbd.image = PbText(image);
+    if (!snapshot.empty()) rbd.snapshot = PbText(snapshot);
+    if (image_bytes != 0) CLEAT_PB_SET(rbd, image_bytes, image_bytes);
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_RBD;
+    out.rbd = &rbd;
+  }
+  bool operator==(const Rbd& other) const { return RbdBackend::operator==(other); }
+  Task<Opened> Open(const Opening& opening, DiskEvents events) const {
+    return opening.parts.ceph.Open(opening.disk, *this, opening.mode, std::move(events));
+  }
+};
+
+Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
+  CLEAT_ASSIGN(auto cluster, TextOf(in.cluster, "disk.rbd.cluster"));
+  CLEAT_ASSIGN(auto pool, TextOf(in.pool, "disk.rbd.pool"));
+  CLEAT_ASSIGN(auto image, TextOf(in.image, "disk.rbd.image"));
+  Rbd rbd;
+  rbd.cluster = std::move(cluster);
+  rbd.pool = std::move(pool);
+  rbd.image = std::move(image);
+  rbd.name_space = OptionalText(in.name_space);
+  rbd.snapshot = OptionalText(in.snapshot);
+  rbd.image_bytes = in.has_image_bytes ? in.image_bytes : 0;
+  if (rbd.name_space.size() > kTextBytesMax || rbd.snapshot.size() > kTextBytesMax) {
+    return Malformed("the name of a disk's namespace or snapshot is too long");
+  }
+  return rbd;
+}
+
+// ---- example: an array of the engine's, in builds that have it (modules/example)
+
+struct Example {
+  uint8_t fill = 0;
+
+  static Result<Example> Unpack(const Cleat__Engine__V1__ExampleBackend& in) {
+    constexpr uint32_t kFillMax = 255;
+    if (in.fill > kFillMax) return Malformed("disk.example.fill is no byte");
+    return Example{static_cast<uint8_t>(in.fill)};
+  }
+  void Pack(PbDisk& out, Memory& memory) const {
+    auto& example = NewMessage(memory, cleat__engine__v1__example_backend__init);
+    CLEAT_PB_SET(example, fill, fill);
+    out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE;
+    out.example = &example;
+  }
+  bool operator==(const Example&) const = default;
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    if constexpr (kExampleDisks) {
+      modules::ExampleOptions options(opening.shape());
+      options.fill = fill;
+      return modules::OpenExample(std::move(options));
+    } else {
+      return Refuse(opening.disk.name);
+    }
+  }
+
+ private:
+  static Task<Opened> Refuse(std::string disk) {
+    co_return Error(
+        ErrorCode::kUnimplemented,
+        disk + ": it is an example of a disk, and this engine was built without (CLEAT_EXAMPLE=OFF)");
+  }
+};
+
+}  // namespace
+
+struct Backend::Kind {
+  std::variant<Null, KeptMemory, File, Rbd, Example> value;
+};
+
+namespace {
+
+template <typename Struct>
+Result<Backend> BackendOf(Result<Struct> unpacked) {
+  CLEAT_TRY(unpacked);
+  return Backend(std::make_shared<const Backend::Kind>(Backend::Kind{std::move(unpacked).value()}));
+}
+
+}  // namespace
+
+Result<Backend> UnpackBackend(const std::string& disk, const PbDisk& in) {
+  switch (in.backend_case) {  // without a default, so that the compiler names a kind that is missing
+    case CLEAT__ENGINE__V1__DISK__BACKEND_NULL:
+      return BackendOf(Null::Unpack(*in.null));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY:
+      return BackendOf(KeptMemory::Unpack(*in.memory));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_FILE:
+      return BackendOf(File::Unpack(*in.file));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_RBD:
+      return BackendOf(Rbd::Unpack(*in.rbd));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE:
+      return BackendOf(Example::Unpack(*in.example));
+    case CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET:
+    case _CLEAT__ENGINE__V1__DISK__BACKEND__CASE_IS_INT_SIZE:
+      break;
+  }
+  return Error(ErrorCode::kUnimplemented, disk + ": this engine does not know its kind of back end");
+}
+
+void PackBackend(const Backend& backend, PbDisk& out, std::pmr::memory_resource& memory) {
+  std::visit([&](const auto& kind) { kind.Pack(out, memory); }, backend.kind().value);
+}
+
+Task<Opened> OpenBackend(const DiskSpec& disk, block::AccessMode mode, DiskEvents events,
+                         const BackendParts& parts) {
+  const Opening opening{disk, mode, parts};
+  auto open = std::visit([&](const auto& kind) { return kind.Open(opening, std::move(events)); },
+                         disk.backend.kind().value);
+  co_return co_await std::move(open);
+}
+
+Backend::Backend() {
+  static const auto null = std::make_shared<const Kind>();
+  kind_ = null;
+}
+
+Backend::Backend(std::shared_ptr<const Kind> kind) : kind_(std::move(kind)) {}
+
+bool Backend::operator==(const Backend& other) const {
+  return kind_->value == other.kind_->value;
+}
+
+}  // namespace cleat::engine

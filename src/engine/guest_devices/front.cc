@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/guest_devices/front.h"
+
+#include <utility>
+
+#include "engine/guest_devices/blk_front.h"
+#include "engine/guest_devices/scsi_front.h"
+
+namespace cleat::engine {
+
+Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
+                                                       const std::vector<Reactor*>& reactors,
+                                                       virtio::DeviceModel& model,
+                                                       vhost::Ownership& ownership,
+                                                       const std::function<void()>& on_change) {
+  vhost::EndpointOptions options;
+  options.name = spec.name;
+  options.socket_path = spec.socket_path;
+  options.mode =
+      spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
+  options.io_reactors = reactors;
+  options.ownership = &ownership;
+  auto endpoint = context.endpoints.Make(options, model, on_change);
+  CLEAT_TRY(endpoint);
+  CLEAT_TRY((*endpoint)->Start());
+  return endpoint;
+}
+
+Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t deadline_ns) {
+  if (endpoint == nullptr) co_return Ok{};
+  Status yielded = co_await endpoint->Yield(deadline_ns);
+  if (yielded) endpoint.reset();
+  co_return yielded;
+}
+
+uint32_t QueuesOf(const ControllerSpec& spec) {
+  constexpr uint32_t kScsiOwnQueues = 2;  // control and event (virtio 1.2, 5.6.2)
+  return spec.type == ControllerType::kScsi ? spec.queues + kScsiOwnQueues : spec.queues;
+}
+
+std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
+                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                                 std::function<void()> on_change) {
+  if (spec.type == ControllerType::kScsi) {
+    return std::make_unique<ScsiFront>(context, spec, reactors, ownership, std::move(on_change));
+  }
+  return std::make_unique<BlkFront>(context, spec, reactors, ownership, std::move(on_change));
+}
+
+}  // namespace cleat::engine

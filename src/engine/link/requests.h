@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine does for each kind of request of cleatd's. On the control reactor.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "engine/engine.h"
+#include "engine/protocol/codec.h"
+#include "reactor/task.h"
+
+namespace cleat::engine {
+
+struct Answer {
+  // NOLINTNEXTLINE(google-explicit-constructor): most answers are no more than that.
+  Answer(Status outcome) : status(std::move(outcome)) {}
+
+  Status status;
+  UniqueFd fd;                        // of the memory that was fetched
+  std::optional<HandOver> hand_over;  // of the controller that was yielded
+};
+
+// `request`, not a reply to a hello, and `fd`, which came with it, stay until the task has ended; both may be moved from.
+Task<Answer> CarryOut(Engine& engine, Incoming& request, UniqueFd& fd);
+
+}  // namespace cleat::engine

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/process/settings.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/paths.h"
+#include "base/version.h"
+
+namespace cleat::engine {
+namespace {
+
+constexpr int kUsage = 2;  // exit status
+
+void AddPlaces(CLI::App& app, Settings& settings) {
+  app.add_option("--name", settings.name, "this engine's name on the host")->capture_default_str();
+  app.add_option("--control", settings.control_socket,
+                 "cleatd's socket for engines (default: engine.sock in the runtime directory)");
+  app.add_option("--runtime-dir", settings.runtime_dir, "for private sockets; made when it is missing")
+      ->capture_default_str();
+  app.add_option("--paths", settings.paths_file,
+                 "list of the paths that disks, sockets and conf files may have, which cleatd reads as well")
+      ->capture_default_str();
+  app.add_option(
+      "--standby-for", settings.stands_by_for,
+      "stand by for the engine of that name: have its controllers prepared, and take them when it dies");
+}
+
+void AddReactors(CLI::App& app, Settings& settings) {
+  app.add_option("--reactors", settings.reactors, "I/O reactors: one core each while there is work")
+      ->check(CLI::Range(1U, kReactorsMax))
+      ->capture_default_str();
+  app.add_option(
+         "--cpus", settings.cpus,
+         "pin reactor N to the N-th core of this list, e.g. 2,3; all other threads stay off these cores "
+         "(default: not pinned)")
+      ->delimiter(',');
+  app.add_option("--spin-us", settings.spin_us,
+                 "how long a queue is polled without work before its reactor may sleep; shorter where that "
+                 "was in vain")
+      ->check(CLI::Range(0U, 1000000U))
+      ->capture_default_str();
+  app.add_option("--drain-seconds", settings.drain_s,
+                 "how long SIGTERM waits for requests in flight; then they are left to a successor")
+      ->check(CLI::Range(1U, 3600U))
+      ->capture_default_str();
+}
+
+void AddKeys(CLI::App& app, Settings& settings) {
+  app.add_option(
+         "--kek-file", settings.kek_files,
+         "file with the key-encryption key that disks' keys are wrapped under, cleatd's; while it is being "
+         "changed a second time, with the older one (default: the credential cleat-kek, if the service has "
+         "one)")
+      ->expected(1)
+      ->take_all();
+  app.add_option(
+      "--state-dir", settings.state_dir,
+      "cleatd's state folder: the key that cleatd made there is taken when there is neither --kek-file "
+      "nor the credential, and disks may be in its folder disks/");
+  // For the test that must find keys in a core then; in no help text.
+  app.add_flag("!--no-secret-arena", settings.secret_arena)->group("");
+}
+
+}  // namespace
+
+std::optional<int> ParseSettings(int argc, const char* const* argv, Settings* settings) {
+  settings->runtime_dir = DefaultRuntimeDir();
+  CLI::App app(
+      "cleat-engine: serves a host's disks to its guests over vhost-user. Takes its orders from cleatd.");
+  app.set_version_flag("--version", kVersion);
+  AddPlaces(app, *settings);
+  AddReactors(app, *settings);
+  AddKeys(app, *settings);
+  app.add_option("--log-level", settings->log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  if (settings->stands_by_for == settings->name) {
+    std::fprintf(stderr, "cleat-engine: --standby-for %s: an engine can't stand by for itself\n",
+                 settings->name.c_str());
+    return kUsage;
+  }
+  if (settings->control_socket.empty()) settings->control_socket = settings->runtime_dir + "/engine.sock";
+  return std::nullopt;
+}
+
+}  // namespace cleat::engine

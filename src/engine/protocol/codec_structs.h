@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What packing and unpacking of the engine's protocol share: short names of protobuf-c's structs, and how their fields are read and
+// written. For codec_pack.cc, codec_unpack.cc and backends.cc alone.
+#pragma once
+
+#include <cleat/engine/v1/engine.pb-c.h>
+
+#include <cstddef>
+#include <memory_resource>
+#include <string>
+#include <type_traits>
+
+#include "base/result.h"
+#include "engine/protocol/backend.h"
+#include "qos/limits.h"
+
+// protobuf-c's optional scalars come in pairs.
+#define CLEAT_PB_SET(message, field, value) ((message).has_##field = 1, (message).field = (value))
+
+namespace cleat::engine {
+
+using PbEnvelope = Cleat__Engine__V1__Envelope;
+using PbDisk = Cleat__Engine__V1__Disk;
+using PbController = Cleat__Engine__V1__Controller;
+using PbAttachment = Cleat__Engine__V1__Attachment;
+using PbMemory = Cleat__Engine__V1__Memory;
+using PbEncryption = Cleat__Engine__V1__Encryption;
+using PbRate = Cleat__Engine__V1__Rate;
+using PbLimits = Cleat__Engine__V1__Limits;
+using PbGroup = Cleat__Engine__V1__Group;
+using PbCluster = Cleat__Engine__V1__Cluster;
+using PbCephClient = Cleat__Engine__V1__CephClient;
+using PbHandOver = Cleat__Engine__V1__HandOver;
+using PbDiskHandOver = Cleat__Engine__V1__DiskHandOver;
+using PbControllerStatus = Cleat__Engine__V1__ControllerStatus;
+using PbAttachmentStatus = Cleat__Engine__V1__AttachmentStatus;
+
+// In the order of qos::Meter.
+inline constexpr PbRate* PbLimits::*kRates[qos::kMeters] = {&PbLimits::iops,       &PbLimits::read_iops,
+                                                            &PbLimits::write_iops, &PbLimits::bytes,
+                                                            &PbLimits::read_bytes, &PbLimits::write_bytes};
+
+// ---- Reading
+
+inline constexpr size_t kTextBytesMax = 4096;
+
+inline Error Malformed(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "engine protocol: " + what};
+}
+
+// Of a field that must be there: kInvalidArgument, with its name, when it is missing or too long.
+inline Result<std::string> TextOf(const char* text, const char* field) {
+  if (text == nullptr) return Malformed(std::string(field) + " is missing");
+  std::string copy(text);
+  if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
+  return copy;
+}
+
+// Empty when it is missing. Its length is the caller's to check.
+inline std::string OptionalText(const char* text) {
+  return text == nullptr ? std::string() : std::string(text);
+}
+
+// ---- Writing
+
+inline char* PbText(const std::string& text) {
+  return const_cast<char*>(text.c_str());
+}  // protobuf-c does not write to it
+
+// An initialised message that lives as long as `memory`, in which nothing is freed before.
+template <typename Message>
+Message& NewMessage(std::pmr::memory_resource& memory, void (*init)(Message*)) {
+  static_assert(std::is_trivially_destructible_v<Message>);
+  auto* message = std::pmr::polymorphic_allocator<>(&memory).new_object<Message>();
+  init(message);
+  return *message;
+}
+
+// ---- The oneof `backend` of a disk (backends.cc)
+
+// kUnimplemented: `disk` has a kind that this version does not know, or none.
+Result<Backend> UnpackBackend(const std::string& disk, const PbDisk& in);
+// What `out` points to afterwards lies in `memory` and in `backend`.
+void PackBackend(const Backend& backend, PbDisk& out, std::pmr::memory_resource& memory);
+
+}  // namespace cleat::engine

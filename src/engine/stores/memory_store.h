@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memfds of memory disks. cleatd makes them and the engine holds them too, attached or not, so that the
+// content outlives a restart of either process. Control reactor.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "engine/protocol/spec.h"
+
+namespace cleat::engine {
+
+class MemoryStore {
+ public:
+  // The same disk again is OK and keeps the memory that is here already, unless the size differs.
+  Status Keep(const MemoryReport& memory, UniqueFd fd);
+  // Whoever made the memory has let it grow. OK when it is not here.
+  Status Grow(const MemoryReport& memory);
+  void Drop(const std::string& disk);  // OK when it is not here
+  // A descriptor of its own for the caller.
+  Result<UniqueFd> Duplicate(const std::string& disk) const;
+  std::vector<MemoryReport> Report() const;
+
+ private:
+  struct Kept {
+    uint64_t size_bytes;
+    UniqueFd fd;
+  };
+  std::map<std::string, Kept> kept_;
+};
+
+}  // namespace cleat::engine
