@@ -11,12 +11,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// False: somebody has it. Otherwise it is given back by the lock.
+bool TryInScope(Mutex& mutex) {
+  if (!mutex.TryLock()) return false;
+  const MutexLock lock(mutex, std::adopt_lock);
+  return true;
+}
+
 bool HeldByOthers(Mutex& mutex) {
   bool held = false;
-  std::thread([&] {
-    held = !mutex.TryLock();
-    if (!held) mutex.Unlock();
-  }).join();
+  std::thread([&] { held = !TryInScope(mutex); }).join();
   return held;
 }
 
@@ -36,10 +40,13 @@ TEST(Mutex, IsHeldForTheScopeOfALockAndNotForThatOfAnUnlock) {
 
 TEST(Mutex, WhatWasTriedWithSuccessIsGivenBackByItsLock) {
   Mutex mutex;
-  ASSERT_TRUE(mutex.TryLock());
-  EXPECT_TRUE(HeldByOthers(mutex));
-  { const MutexLock lock(mutex, std::adopt_lock); }
+  EXPECT_TRUE(TryInScope(mutex));
   EXPECT_FALSE(HeldByOthers(mutex));
+  {
+    const MutexLock lock(mutex);
+    EXPECT_TRUE(HeldByOthers(mutex));  // a second try fails, and gives nothing back
+    EXPECT_TRUE(HeldByOthers(mutex));
+  }
 }
 
 TEST(CondVar, WaitLetsGoOfTheMutexAndHasItAgain) {
