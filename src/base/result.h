@@ -120,7 +120,7 @@ using Status = Result<void>;
 }  // namespace cleat
 
 // What a function does with a failure of what it calls, when it has nothing to add: it returns the error. The arguments are any
-// expressions of Result<T> or Status; CLEAT_TRY also takes the name of a Result, which keeps its value afterwards.
+// expressions of Result<T> or Status; CLEAT_TRY also takes the name of a Result, which keeps its value or its error.
 //
 //     CLEAT_TRY(store.Put(row));
 //     CLEAT_ASSIGN(auto target, FreeTarget(controller));  // declares `target`, a uint32_t
@@ -139,10 +139,10 @@ using Status = Result<void>;
 #define CLEAT_INTERNAL_NAME(line) CLEAT_INTERNAL_JOIN(cleat_result_, line)
 #define CLEAT_INTERNAL_JOIN(left, right) CLEAT_INTERNAL_JOIN_AGAIN(left, right)
 #define CLEAT_INTERNAL_JOIN_AGAIN(left, right) left##right
-#define CLEAT_INTERNAL_TRY(leave, ...)                             \
-  do {                                                             \
-    auto&& cleat_result = (__VA_ARGS__);                           \
-    if (!cleat_result.ok()) leave std::move(cleat_result).error(); \
+#define CLEAT_INTERNAL_TRY(leave, ...)                                                        \
+  do {                                                                                        \
+    auto&& cleat_result = (__VA_ARGS__);                                                      \
+    if (!cleat_result.ok()) leave std::forward<decltype(cleat_result)>(cleat_result).error(); \
   } while (false)
 #define CLEAT_INTERNAL_ASSIGN(result, leave, target, ...) \
   auto result = (__VA_ARGS__);                            \

@@ -23,7 +23,8 @@ class BackendKind {
   virtual Status Complete(std::string_view disk, v1::DiskSpec* spec) const = 0;
   virtual std::optional<StorageClaim> Claim(const v1::DiskSpec& spec) const = 0;
   virtual const std::string& File(const v1::DiskSpec& spec) const = 0;
-  virtual const std::string& Cluster(const v1::DiskSpec& spec) const = 0;
+  // Null: disks of this kind are in none.
+  virtual const std::string* Cluster(const v1::DiskSpec& spec) const = 0;
   virtual bool IsKeptMemory() const = 0;
   virtual bool GrowsInEngine() const = 0;
   virtual std::string WhyReadOnly(const v1::DiskSpec& spec) const = 0;
@@ -52,7 +53,7 @@ class NoKind final : public BackendKind {
   }
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
-  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
@@ -78,7 +79,7 @@ class NullKind final : public BackendKind {
   Status Complete(std::string_view /*disk*/, v1::DiskSpec* /*spec*/) const override { return Ok{}; }
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
-  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
@@ -95,7 +96,7 @@ class MemoryKind final : public BackendKind {
   Status Complete(std::string_view /*disk*/, v1::DiskSpec* /*spec*/) const override { return Ok{}; }
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
-  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
   bool IsKeptMemory() const override { return true; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
@@ -121,7 +122,7 @@ class FileKind final : public BackendKind {
                         .when_taken = v1::REASON_FILE_TAKEN};
   }
   const std::string& File(const v1::DiskSpec& spec) const override { return spec.file().path(); }
-  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
@@ -147,7 +148,7 @@ class RbdKind final : public BackendKind {
                         .when_taken = v1::REASON_IMAGE_TAKEN};
   }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
-  const std::string& Cluster(const v1::DiskSpec& spec) const override { return spec.rbd().cluster(); }
+  const std::string* Cluster(const v1::DiskSpec& spec) const override { return &spec.rbd().cluster(); }
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return true; }
   std::string WhyReadOnly(const v1::DiskSpec& spec) const override {
@@ -203,7 +204,7 @@ class ExampleKind final : public BackendKind {
   Status Complete(std::string_view disk, v1::DiskSpec* spec) const override;
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
-  const std::string& Cluster(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
@@ -272,8 +273,13 @@ const std::string& FileOf(const v1::DiskSpec& spec) {
   return KindOf(spec).File(spec);
 }
 
+bool IsInCluster(const v1::DiskSpec& spec) {
+  return KindOf(spec).Cluster(spec) != nullptr;
+}
+
 const std::string& ClusterOf(const v1::DiskSpec& spec) {
-  return KindOf(spec).Cluster(spec);
+  const std::string* cluster = KindOf(spec).Cluster(spec);
+  return cluster == nullptr ? Nothing() : *cluster;
 }
 
 const std::string& ClusterOf(const engine::v1::Disk& disk) {

@@ -36,6 +36,8 @@ std::string ClaimOfStorage(const v1::DiskSpec& spec);
 
 // The path of the file or device that it is on this host; empty: it is none.
 const std::string& FileOf(const v1::DiskSpec& spec);
+// Its storage is a cluster's.
+bool IsInCluster(const v1::DiskSpec& spec);
 // The cluster that it is in, "clusters/ID", which engines must know first; empty: in none.
 const std::string& ClusterOf(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const engine::v1::Disk& disk);

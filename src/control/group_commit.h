@@ -38,7 +38,7 @@ class GroupCommit {
     if (call.done) return std::move(call.status);
     busy_ = true;
     const std::vector<Call*> batch = TakeBatch();
-    const Status status = WriteAll(batch);
+    Status status = WriteAll(batch);
     for (Call* of : batch) {
       of->status = status;
       of->done = true;

@@ -38,10 +38,12 @@ Status HostState::FillDisks(std::vector<DiskRow> rows) {
       if (entry.row.reached_engine) {
         // The reconciler finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
-      } else
+      } else {
         CLEAT_TRY(memory_.Make(entry.row.id, entry.row.spec.size_bytes()));
+      }
     }
-    if (const std::string& name = ClusterOf(entry.row.spec); !name.empty()) {
+    if (IsInCluster(entry.row.spec)) {
+      const std::string& name = ClusterOf(entry.row.spec);
       const auto cluster = ParseClusterName(name);
       if (!cluster.ok() || FindCluster(*cluster) == nullptr) {
         return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its cluster {}",

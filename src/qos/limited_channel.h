@@ -16,7 +16,7 @@
 
 namespace cleat::qos {
 
-class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, private block::ThrottleControl {
+class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
  public:
   // `port`: nullptr without a group. Nothing below has limits.
   LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below, Allowance& allowance,
@@ -36,7 +36,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, privat
     SubmitSlowly(request);
   }
   void AbortQueued(const block::Request* only) override;
-  block::ThrottleControl* throttle() override { return this; }
+  block::ThrottleControl* throttle() override { return &throttle_; }
 
   // Less is not said to be owed: what reactors have taken ahead looks the same.
   static constexpr uint64_t kDebtNsMin = 5 * kNsPerMs;
@@ -52,6 +52,14 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, privat
   struct Member final : GroupMember {
     explicit Member(LimitedChannel& c) : channel(c) {}
     Passed PassHead(uint64_t now_ns) override { return channel.PassHead(now_ns); }
+    LimitedChannel& channel;
+  };
+
+  // A member rather than a base, so that Meters begin where they do.
+  struct Throttle final : block::ThrottleControl {
+    explicit Throttle(LimitedChannel& c) : channel(c) {}
+    void SetBypass(bool on) override { channel.SetBypass(on); }
+    uint64_t DebtUntilNs() const override { return channel.DebtUntilNs(); }
     LimitedChannel& channel;
   };
 
@@ -78,8 +86,8 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, privat
     bool gone_ = false;
   };
 
-  void SetBypass(bool on) override;
-  uint64_t DebtUntilNs() const override;
+  void SetBypass(bool on);
+  uint64_t DebtUntilNs() const;
   void SubmitSlowly(block::Request& request);
   void GoOn();
   bool TakeOwn(const Cost& cost, uint64_t now);
@@ -104,6 +112,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel, privat
   block::RequestList queue_;
   Scope* scope_ = nullptr;  // innermost
   OwnTimer timer_{*this};
+  Throttle throttle_{*this};
   // For what was let pass: as the accounts were when that ended. kNoDeadline: it goes on. 0: never.
   uint64_t debt_until_ns_ = 0;
   const std::shared_ptr<GroupPort> port_holder_;

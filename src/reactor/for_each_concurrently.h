@@ -4,8 +4,7 @@
 // failed, so that it does not depend on which was faster.
 //
 //   const auto close = [](std::unique_ptr<Disk>& disk) -> Task<Status> { ... };
-//   auto closing = ForEachConcurrently(reactor, disks_, close);
-//   const Status closed = co_await std::move(closing);
+//   const Status closed = co_await ForEachConcurrently(reactor, disks_, close);
 //
 // Range and function have names, and live until then; the range keeps its elements where they are, but may lose those whose tasks
 // have ended if what it is made of allows that. Function: Task<Status>(element) or Task<void>(element), which is what is returned

@@ -71,10 +71,12 @@ Status Keeps(Result<std::unique_ptr<int>>& named) {
   return Ok{};
 }
 
-TEST(Result, TryLeavesTheValueInANamedResult) {
+TEST(Result, TryLeavesANamedResultAsItIs) {
   auto four = Halve(8);
   EXPECT_TRUE(Keeps(four).ok());
   EXPECT_EQ(**four, 4);
+  auto odd = Halve(3);
+  for (int turn = 0; turn < 2; ++turn) EXPECT_EQ(Keeps(odd).error().message, "odd") << turn;
 }
 
 TEST(Result, StatusIsOkUnlessItHasAnError) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the API promises, without gRPC and without an engine.
 #include "control/host_state.h"
+#include "control/reasons.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -70,6 +71,22 @@ TEST_F(HostStateTest, ADiskGetsDefaultsAndSurvivesARestart) {
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->spec().serial(), made->spec().serial());
   EXPECT_GT(found->revision(), made->revision());
+}
+
+TEST_F(HostStateTest, AStoredDiskWithoutItsClusterIsDamage) {
+  ASSERT_TRUE(state_->CreateDisk(NullDisk("a")).ok());
+  state_.reset();
+  for (const std::string cluster : {"", "clusters/none"}) {
+    SCOPED_TRACE(cluster);
+    auto rows = store_->Load();
+    ASSERT_TRUE(rows.ok());
+    DiskRow& row = rows->disks.front();
+    row.spec.mutable_rbd()->set_cluster(cluster);
+    ASSERT_TRUE(store_->Put(row).ok());
+    const auto loaded = HostState::Load(*store_, *memory_);
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_EQ(ReasonOf(loaded.error()), v1::REASON_STORE_DAMAGED) << loaded.error().message;
+  }
 }
 
 TEST_F(HostStateTest, TheSameDiskAgainIsOkAnotherOneIsNot) {

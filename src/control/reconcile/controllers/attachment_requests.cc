@@ -103,9 +103,10 @@ void AttachmentRequests::Detach(EngineView& engine, const std::string& controlle
 void AttachmentRequests::OnDetached(EngineView& engine, ControllerView& view, uint32_t target) {
   const auto disk = ParseDiskName(view.attachments[target].attachment().disk().name());
   view.attachments.erase(target);
+  view.targets.RetryNow(target);
+  // Either may end the view, if the engine has nothing of the controller any more.
   if (disk.ok()) reconcile_.DiskMemory(*disk);  // it may not have to be held here any more
   if (disk.ok()) unclaimed_.OnReleased(engine, *disk);
-  view.targets.RetryNow(target);
 }
 
 void AttachmentRequests::OnNotDetached(EngineView& engine, ControllerView& view, const AttachmentKey& key,

@@ -33,7 +33,8 @@ void ControllerReconciler::ReconcileOn(EngineView& engine, const std::string& co
   for (const Step& step : PlanSteps(intent, engine, view, parts_.memory, context_.now_ns())) {
     if (!Execute(engine, controller, view, intent, step)) return;
   }
-  if (!ours && !view.actual && view.attachments.empty()) engine.controllers.erase(controller);
+  if (!ours && !view.actual && view.attachments.empty() && !view.targets.AnyBusy())
+    engine.controllers.erase(controller);
 }
 
 void ControllerReconciler::RecordNextDisk(const EngineView& engine, const std::string& controller,

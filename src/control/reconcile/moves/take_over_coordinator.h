@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // After an engine's death: the engines that have its controllers standing by take them, side by side, and the store is written once for
-// all. The reconciler owns
-// it. On the link's thread.
+// all. The reconciler owns the TakeOverCoordinator. On the link's thread.
 #pragma once
 
 #include <cstdint>
