@@ -15,10 +15,10 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "control/migrations.h"
-#include "control/names.h"
 #include "control/reasons.h"
 #include "control/store_backup.h"
 #include "control/store_restore.h"
+#include "control/stored_rows.h"
 
 namespace cleat::control {
 namespace {
@@ -26,39 +26,12 @@ namespace {
 // In the lock file once there is a store.
 constexpr char kMark[] = "A Cleat store is beside this file. Remove both to start with an empty one.\n";
 
-constexpr char kPutDisk[] = "REPLACE INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutDeletedDisk[] =
-    "REPLACE INTO deleted_disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutGroup[] = "REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutCluster[] = "REPLACE INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutController[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutAttachment[] = "REPLACE INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)";
-constexpr char kPutUpgrade[] = "REPLACE INTO upgrades VALUES (?, ?, ?)";
 constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
 constexpr char kEraseDeletedDisk[] = "DELETE FROM deleted_disks WHERE revision = ?";
 constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
 constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
-constexpr char kLoadDisks[] =
-    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
-    "image_bytes, sum FROM disks";
-constexpr char kLoadDeletedDisks[] =
-    "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, limits_revision, "
-    "image_bytes, delete_time, purge_time, sum FROM deleted_disks";
-constexpr char kLoadGroups[] =
-    "SELECT id, spec, revision, slot, labels, intent_revision, limits_revision, sum FROM groups";
-constexpr char kLoadClusters[] =
-    "SELECT id, spec, revision, labels, intent_revision, spec_revision, sum FROM clusters";
-constexpr char kLoadControllers[] =
-    "SELECT id, spec, revision, deleting, engine, labels, intent_revision, last_disk, last_disk_name, sum "
-    "FROM "
-    "controllers";
-constexpr char kLoadAttachments[] =
-    "SELECT controller, id, spec, revision, deleting, intent_revision, sum FROM attachments";
-constexpr char kLoadUpgrades[] = "SELECT engine, status, sum FROM upgrades";
-constexpr char kLoadLost[] = "SELECT first, until, sum FROM lost_revisions ORDER BY first";
-constexpr char kPutLost[] = "INSERT INTO lost_revisions VALUES (?, ?, ?)";
 constexpr char kEraseLost[] = "DELETE FROM lost_revisions";
 constexpr char kNextRevision[] = "SELECT next FROM revisions";
 constexpr char kPathsCheckedFrom[] = "SELECT paths_checked_from FROM revisions";
@@ -75,80 +48,11 @@ constexpr int kCopiedPages = 256;
 // Skips a revision: SQLite writes no page for a row that does not change.
 constexpr char kProbe[] = "UPDATE revisions SET next = next + 1";
 
-// The columns of a row, all but the checksum.
-std::vector<SqlValue> ValuesOf(const DiskRow& row) {
-  return {row.id,
-          row.spec,
-          row.revision,
-          uint64_t{row.deleting},
-          uint64_t{row.reached_engine},
-          JoinIds(row.kept_by),
-          JoinLabels(row.labels),
-          row.intent_revision,
-          row.limits_revision,
-          row.image_bytes};
-}
-
-std::vector<SqlValue> ValuesOf(const DeletedDiskRow& row) {
-  std::vector<SqlValue> values = ValuesOf(row.disk);
-  values.emplace_back(row.delete_time_s);
-  values.emplace_back(row.purge_time_s);
-  return values;
-}
-
-std::vector<SqlValue> ValuesOf(const GroupRow& row) {
-  return {row.id,
-          row.spec,
-          row.revision,
-          uint64_t{row.slot},
-          JoinLabels(row.labels),
-          row.intent_revision,
-          row.limits_revision};
-}
-
-std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
-  return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.spec_revision};
-}
-
-std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
-  return {row.id,
-          row.spec,
-          row.revision,
-          uint64_t{row.deleting},
-          row.engine,
-          JoinLabels(row.labels),
-          row.intent_revision,
-          row.last_disk.value(),
-          row.last_disk_name};
-}
-
-std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
-  return {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}, row.intent_revision};
-}
-
-std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
-  return {row.engine, row.status};
-}
-
-std::vector<SqlValue> ValuesOf(const LostRevisions& lost) {
-  return {lost.first, lost.until};
-}
-
-// Reads the columns that `disks` and `deleted_disks` share. False when they can't be right.
-bool ReadDisk(SqlRun& run, DiskRow& row) {
-  row.id = run.Bytes(0);
-  row.revision = run.Number(2);
-  row.deleting = run.Number(3) != 0;
-  row.reached_engine = run.Number(4) != 0;
-  row.kept_by = SplitIds(run.Bytes(5));
-  row.labels = SplitLabels(run.Bytes(6));
-  row.intent_revision = run.Number(7);
-  row.limits_revision = run.Number(8);
-  row.image_bytes = run.Number(9);
-  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
-}
-
-std::vector<SqlValue> WithSum(std::vector<SqlValue> values) {
+// All columns of the row.
+template <typename Row>
+std::vector<SqlValue> WithSum(const Row& row) {
+  std::vector<SqlValue> values = ValuesOf(row);
+  CLEAT_CHECK(values.size() == StoredAs<Row>::kColumns);
   values.emplace_back(RowSum(values));
   return values;
 }
@@ -346,47 +250,47 @@ Status Store::InTransaction(const std::function<Status()>& work) {
 }
 
 template <typename Row>
-Status Store::PutTogether(const char* sql, std::span<const Row* const> rows) {
+Status Store::PutTogether(std::span<const Row* const> rows) {
   return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status;
     for (const Row* row : rows) {
-      if (status.ok()) status = Step(sql, WithSum(ValuesOf(*row)));
+      if (status.ok()) status = Step(StoredAs<Row>::kPut, WithSum(*row));
     }
     return status;
   });
 }
 
 Status Store::Put(std::span<const AttachmentRow* const> rows) {
-  return PutTogether(kPutAttachment, rows);
+  return PutTogether(rows);
 }
 Status Store::Put(std::span<const DiskRow* const> rows) {
-  return PutTogether(kPutDisk, rows);
+  return PutTogether(rows);
 }
 Status Store::Put(std::span<const DeletedDiskRow* const> rows) {
-  return PutTogether(kPutDeletedDisk, rows);
+  return PutTogether(rows);
 }
 Status Store::Put(std::span<const ControllerRow* const> rows) {
-  return PutTogether(kPutController, rows);
+  return PutTogether(rows);
 }
 
 Status Store::Put(const GroupRow& row) {
-  return Run(kPutGroup, WithSum(ValuesOf(row)));
+  return Run(StoredAs<GroupRow>::kPut, WithSum(row));
 }
 Status Store::Put(const ClusterRow& row) {
-  return Run(kPutCluster, WithSum(ValuesOf(row)));
+  return Run(StoredAs<ClusterRow>::kPut, WithSum(row));
 }
 Status Store::Put(const DiskRow& row) {
-  return Run(kPutDisk, WithSum(ValuesOf(row)));
+  return Run(StoredAs<DiskRow>::kPut, WithSum(row));
 }
 Status Store::Put(const ControllerRow& row) {
-  return Run(kPutController, WithSum(ValuesOf(row)));
+  return Run(StoredAs<ControllerRow>::kPut, WithSum(row));
 }
 Status Store::Put(const AttachmentRow& row) {
-  return Run(kPutAttachment, WithSum(ValuesOf(row)));
+  return Run(StoredAs<AttachmentRow>::kPut, WithSum(row));
 }
 
 Status Store::Put(const UpgradeRow& row) {
-  return Run(kPutUpgrade, WithSum(ValuesOf(row)));
+  return Run(StoredAs<UpgradeRow>::kPut, WithSum(row));
 }
 
 Status Store::EraseDisk(const std::string& id) {
@@ -396,8 +300,8 @@ Status Store::EraseDisk(const std::string& id) {
 Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
   return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status =
-        tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(kPutDisk, WithSum(ValuesOf(*tombstone)));
-    if (status.ok() && kept != nullptr) status = Step(kPutDeletedDisk, WithSum(ValuesOf(*kept)));
+        tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(StoredAs<DiskRow>::kPut, WithSum(*tombstone));
+    if (status.ok() && kept != nullptr) status = Step(StoredAs<DeletedDiskRow>::kPut, WithSum(*kept));
     return status;
   });
 }
@@ -405,7 +309,7 @@ Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const 
 Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
   return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
     Status status = Step(kEraseDeletedDisk, {kept_revision});
-    if (status.ok()) status = Step(kPutDisk, WithSum(ValuesOf(row)));
+    if (status.ok()) status = Step(StoredAs<DiskRow>::kPut, WithSum(row));
     return status;
   });
 }
@@ -463,13 +367,13 @@ Status Store::GoOnFrom(uint64_t next, std::vector<LostRevisions> lost) {
     Status status = Step(kSetNextRevision, {next});
     if (status.ok()) status = Step(kEraseLost, {});
     for (const LostRevisions& range : lost) {
-      if (status.ok()) status = Step(kPutLost, WithSum(ValuesOf(range)));
+      if (status.ok()) status = Step(StoredAs<LostRevisions>::kPut, WithSum(range));
     }
     for (ControllerRow& row : rows->controllers) {
       if (row.spec.type() != v1::CONTROLLER_TYPE_BLK || !status.ok()) continue;
       row.last_disk = DiskIdentity::SomeOf(number_);
       row.last_disk_name.clear();
-      status = Step(kPutController, WithSum(ValuesOf(row)));
+      status = Step(StoredAs<ControllerRow>::kPut, WithSum(row));
     }
     return status;
   });
@@ -503,146 +407,33 @@ Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
   return first;
 }
 
+template <typename Row>
+Status Store::LoadAll(std::vector<Row>& rows) {
+  using Stored = StoredAs<Row>;
+  CLEAT_ASSIGN(auto run, Prepared(Stored::kLoad));
+  int code = SQLITE_OK;
+  while ((code = run.Step()) == SQLITE_ROW) {
+    Row& row = rows.emplace_back();
+    const bool sound = ReadRow(run, row);
+    if (!sound || RowSum(run.Values(Stored::kColumns)) != run.Number(Stored::kColumns))
+      return Damaged(path_, "the row of " + Describe(row) + " is damaged");
+  }
+  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(Stored::kLoad));
+}
+
 Result<Rows> Store::Load() {
   const MutexLock lock(mutex_);
   Rows rows;
-  CLEAT_TRY(LoadDisks(rows.disks));
-  CLEAT_TRY(LoadDeletedDisks(rows.deleted_disks));
-  CLEAT_TRY(LoadGroups(rows.groups));
-  CLEAT_TRY(LoadClusters(rows.clusters));
-  CLEAT_TRY(LoadControllers(rows.controllers));
-  CLEAT_TRY(LoadAttachments(rows.attachments));
-  CLEAT_TRY(LoadUpgrades(rows.upgrades));
-  CLEAT_TRY(LoadLost(rows.lost));
+  CLEAT_TRY(LoadAll(rows.disks));
+  CLEAT_TRY(LoadAll(rows.deleted_disks));
+  CLEAT_TRY(LoadAll(rows.groups));
+  CLEAT_TRY(LoadAll(rows.clusters));
+  CLEAT_TRY(LoadAll(rows.controllers));
+  CLEAT_TRY(LoadAll(rows.attachments));
+  CLEAT_TRY(LoadAll(rows.upgrades));
+  CLEAT_TRY(LoadAll(rows.lost));
   CLEAT_ASSIGN(rows.paths_checked_from, Number(kPathsCheckedFrom));
   return rows;
-}
-
-Status Store::CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const {
-  if (parsed && RowSum(run.Values(columns)) == run.Number(columns)) return Ok{};
-  return Damaged(path_, "the row of " + what + " is damaged");
-}
-
-Status Store::LoadDisks(std::vector<DiskRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadDisks));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    DiskRow& row = rows.emplace_back();
-    const bool parsed = ReadDisk(run, row);
-    const std::string what = fmt::format("disk '{}'", row.id);
-    CLEAT_TRY(CheckRow(run, 10, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDisks));
-}
-
-Status Store::LoadDeletedDisks(std::vector<DeletedDiskRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadDeletedDisks));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    DeletedDiskRow& row = rows.emplace_back();
-    const bool parsed = ReadDisk(run, row.disk);
-    row.delete_time_s = run.Number(10);
-    row.purge_time_s = run.Number(11);
-    const std::string what = fmt::format("deleted disk '{}'", row.disk.id);
-    CLEAT_TRY(CheckRow(run, 12, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadDeletedDisks));
-}
-
-Status Store::LoadGroups(std::vector<GroupRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadGroups));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    GroupRow& row = rows.emplace_back();
-    row.id = run.Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && run.Number(3) < kGroupsMax;
-    row.revision = run.Number(2);
-    row.slot = static_cast<uint32_t>(run.Number(3));
-    row.labels = SplitLabels(run.Bytes(4));
-    row.intent_revision = run.Number(5);
-    row.limits_revision = run.Number(6);
-    const std::string what = fmt::format("group '{}'", row.id);
-    CLEAT_TRY(CheckRow(run, 7, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadGroups));
-}
-
-Status Store::LoadClusters(std::vector<ClusterRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadClusters));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    ClusterRow& row = rows.emplace_back();
-    row.id = run.Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
-    row.revision = run.Number(2);
-    row.labels = SplitLabels(run.Bytes(3));
-    row.intent_revision = run.Number(4);
-    row.spec_revision = run.Number(5);
-    const std::string what = fmt::format("cluster '{}'", row.id);
-    CLEAT_TRY(CheckRow(run, 6, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadClusters));
-}
-
-Status Store::LoadControllers(std::vector<ControllerRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadControllers));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    ControllerRow& row = rows.emplace_back();
-    row.id = run.Bytes(0);
-    const bool parsed = row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
-    row.revision = run.Number(2);
-    row.deleting = run.Number(3) != 0;
-    row.engine = run.Bytes(4);
-    row.labels = SplitLabels(run.Bytes(5));
-    row.intent_revision = run.Number(6);
-    row.last_disk = DiskIdentity(run.Number(7));
-    row.last_disk_name = run.Bytes(8);
-    const std::string what = fmt::format("controller '{}'", row.id);
-    CLEAT_TRY(CheckRow(run, 9, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadControllers));
-}
-
-Status Store::LoadAttachments(std::vector<AttachmentRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadAttachments));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    AttachmentRow& row = rows.emplace_back();
-    row.controller = run.Bytes(0);
-    row.id = run.Bytes(1);
-    const bool parsed = row.spec.ParseFromString(run.Bytes(2)) && IsId(row.id);
-    row.revision = run.Number(3);
-    row.deleting = run.Number(4) != 0;
-    row.intent_revision = run.Number(5);
-    const std::string what = fmt::format("attachment '{}' of controller '{}'", row.id, row.controller);
-    CLEAT_TRY(CheckRow(run, 6, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadAttachments));
-}
-
-Status Store::LoadUpgrades(std::vector<UpgradeRow>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadUpgrades));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    UpgradeRow& row = rows.emplace_back();
-    row.engine = run.Bytes(0);
-    const bool parsed = row.status.ParseFromString(run.Bytes(1)) && IsId(row.engine);
-    const std::string what = fmt::format("the upgrade of engine '{}'", row.engine);
-    CLEAT_TRY(CheckRow(run, 2, parsed, what));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadUpgrades));
-}
-
-Status Store::LoadLost(std::vector<LostRevisions>& rows) {
-  CLEAT_ASSIGN(auto run, Prepared(kLoadLost));
-  int code = SQLITE_OK;
-  while ((code = run.Step()) == SQLITE_ROW) {
-    const LostRevisions& row = rows.emplace_back(LostRevisions{run.Number(0), run.Number(1)});
-    const bool parsed = row.first < row.until;
-    CLEAT_TRY(CheckRow(run, 2, parsed, "lost revisions"));
-  }
-  return code == SQLITE_DONE ? Status(Ok{}) : Status(Failed(kLoadLost));
 }
 
 }  // namespace cleat::control

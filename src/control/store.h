@@ -111,21 +111,14 @@ class Store {
   // Runs `work` in one transaction, which is undone if it fails.
   Status InTransaction(const std::function<Status()>& work);
   template <typename Row>
-  Status PutTogether(const char* sql, std::span<const Row* const> rows);
+  Status PutTogether(std::span<const Row* const> rows);
   // Of a write: notes whether the store takes them.
   Status Noted(Status status);
   Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);
   Error Failed(const char* sql) CLEAT_REQUIRES(mutex_);
-  // Of the row that was just read: its last column is the checksum of the `columns` before.
-  Status CheckRow(SqlRun& run, int columns, bool parsed, const std::string& what) const;
-  Status LoadDisks(std::vector<DiskRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadDeletedDisks(std::vector<DeletedDiskRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadClusters(std::vector<ClusterRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadGroups(std::vector<GroupRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadControllers(std::vector<ControllerRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadAttachments(std::vector<AttachmentRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadUpgrades(std::vector<UpgradeRow>& rows) CLEAT_REQUIRES(mutex_);
-  Status LoadLost(std::vector<LostRevisions>& rows) CLEAT_REQUIRES(mutex_);
+  // All rows of the kind; kDataLoss when one can't be read back.
+  template <typename Row>
+  Status LoadAll(std::vector<Row>& rows) CLEAT_REQUIRES(mutex_);
   Status CheckNotReplaced() const CLEAT_REQUIRES(mutex_);
 
   UniqueFd lock_;
