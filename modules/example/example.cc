@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "block/pipeline.h"
+#include "block/segments.h"
 
 namespace cleat::modules {
 namespace {
@@ -23,19 +24,13 @@ class ExampleChannel final : public block::Channel {
   explicit ExampleChannel(uint8_t* blocks) : blocks_(blocks) {}
 
   void Submit(block::Request& request) override {
-    uint8_t* at = blocks_ + request.offset_bytes;
+    uint8_t* const at = blocks_ + request.offset_bytes;
     switch (request.op) {
       case Op::kRead:
-        for (const block::Segment& segment : request.segments) {
-          std::memcpy(segment.data(), at, segment.length_bytes);
-          at += segment.length_bytes;
-        }
+        block::Scatter(at, request.length_bytes, request.segments, 0);
         return request.Complete(IoStatus::kOk);
       case Op::kWrite:
-        for (const block::Segment& segment : request.segments) {
-          std::memcpy(at, segment.data(), segment.length_bytes);
-          at += segment.length_bytes;
-        }
+        block::Gather(request.segments, 0, at, request.length_bytes);
         return request.Complete(IoStatus::kOk);
       case Op::kWriteZeroes:
         std::memset(at, 0, request.length_bytes);
