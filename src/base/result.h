@@ -122,7 +122,7 @@ using Status = Result<void>;
 // What a function does with a failure of what it calls, when it has nothing to add: it returns the error. The arguments are any
 // expressions of Result<T> or Status; CLEAT_TRY also takes the name of a Result, which keeps its value or its error.
 //
-//     CLEAT_TRY(store.Put(row));
+//     CLEAT_TRY(store.Apply(change));
 //     CLEAT_ASSIGN(auto target, FreeTarget(controller));  // declares `target`, a uint32_t
 //     CLEAT_ASSIGN(row.path, CompletePath(asked));        // or assigns to what is there
 //

@@ -53,11 +53,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   CLEAT_TRY(daemon->StartApi(options));
   if (!options.metrics_address.empty()) {
     auto engines = [state = daemon->state_.get()] {
-      auto listed = state->ListEngines({});  // a page, which is all that a host has
+      auto listed = state->engines().List({});  // a page, which is all that a host has
       return listed.ok() ? std::move(listed).value() : v1::ListEnginesResponse();
     };
     auto host = [state = daemon->state_.get()] {
-      return Metrics::Host{.deleted_disks = state->DeletedDisksKept(),
+      return Metrics::Host{.deleted_disks = state->kept_disks().Count(),
                            .unlisted_paths = state->Unlisted().size()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
@@ -156,7 +156,7 @@ void Daemon::SayWhatIsUnlisted() {
 void Daemon::Reload() {
   if (auto status = paths_->Reload(); status.ok()) {
     SayWhatIsUnlisted();
-    state_->PathsChanged();
+    state_->engines().PathsChanged();
   } else {
     spdlog::error("the paths that callers may name stay as they were: {}", status.error().message);
   }

@@ -110,7 +110,7 @@ auto HostApplier::Patiently(Call call) -> decltype(call()) {
     auto result = call();
     const steady_clock::time_point now = steady_clock::now();
     if (result.ok() || !IsBusy(result.error()) || now >= deadline_ || cancelled_()) return result;
-    state_.AwaitChange(revision, std::min(deadline_, now + kTurn));
+    state_.waits().AwaitChange(revision, std::min(deadline_, now + kTurn));
   }
 }
 
@@ -149,12 +149,12 @@ Result<HostApplier::Host> HostApplier::PresentHost() {
   }
 }
 
-template <auto kMethod, typename Request>
+template <auto kKind, auto kMethod, typename Request>
 Status HostApplier::Remove(HostState& state, const Removal& removal) {
   Request request;
   request.set_name(removal.name);
   request.set_etag(removal.present.etag);
-  CLEAT_TRY((state.*kMethod)(request));
+  CLEAT_TRY(((state.*kKind)().*kMethod)(request));
   return Ok{};
 }
 
@@ -177,12 +177,12 @@ Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::Ap
       if (!kept.contains(name)) removals.push_back({name, present, remove});
     }
   };
-  add_others(host->attachments, wanted.attachments, &Remove<&HostState::DetachDisk, v1::DetachDiskRequest>);
+  add_others(host->attachments, wanted.attachments, &Remove<&HostState::attachments, &Attachments::Detach, v1::DetachDiskRequest>);
   add_others(host->controllers, wanted.controllers,
-             &Remove<&HostState::DeleteController, v1::DeleteControllerRequest>);
-  add_others(host->groups, wanted.groups, &Remove<&HostState::DeleteGroup, v1::DeleteGroupRequest>);
-  add_others(host->disks, wanted.disks, &Remove<&HostState::DeleteDisk, v1::DeleteDiskRequest>);
-  add_others(host->clusters, wanted.clusters, &Remove<&HostState::DeleteCluster, v1::DeleteClusterRequest>);
+             &Remove<&HostState::controllers, &Controllers::Delete, v1::DeleteControllerRequest>);
+  add_others(host->groups, wanted.groups, &Remove<&HostState::groups, &Groups::Delete, v1::DeleteGroupRequest>);
+  add_others(host->disks, wanted.disks, &Remove<&HostState::disks, &Disks::Delete, v1::DeleteDiskRequest>);
+  add_others(host->clusters, wanted.clusters, &Remove<&HostState::clusters, &Clusters::Delete, v1::DeleteClusterRequest>);
   if (wanted.Empty() && !request.allow_empty()) {
     return Refuse(
         v1::REASON_HOST_EMPTIED,
@@ -209,7 +209,7 @@ void HostApplier::RemoveOne(const Removal& removal) {
     if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
   Report(removal.name, v1::APPLY_ACTION_DELETED);
-  const bool kept = ParseDiskName(removal.name).ok() && state_.KeepsDeleted();
+  const bool kept = ParseDiskName(removal.name).ok() && state_.disks().keeps_deleted();
   response_.mutable_results()->rbegin()->set_deletes_key(removal.present.has_key && !kept);
 }
 
@@ -224,14 +224,14 @@ void HostApplier::ApplyGroup(const v1::Group& group) {
     return ReportFailed(name, labels.error());
   v1::GetGroupRequest get;
   get.set_name(name);
-  const auto present = state_.GetGroup(get);
+  const auto present = state_.groups().Get(get);
   if (!present.ok()) {
     made_.insert(name);
     if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
     v1::CreateGroupRequest request;
     request.set_group_id(id);
     *request.mutable_group() = group;
-    const auto made = Patiently([&] { return state_.CreateGroup(request); });
+    const auto made = Patiently([&] { return state_.groups().Create(request); });
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
@@ -244,7 +244,7 @@ void HostApplier::ApplyGroup(const v1::Group& group) {
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
-  const auto updated = Patiently([&] { return state_.UpdateGroup(update); });
+  const auto updated = Patiently([&] { return state_.groups().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
@@ -258,19 +258,19 @@ void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
     return ReportFailed(name, labels.error());
   v1::GetClusterRequest get;
   get.set_name(name);
-  const auto present = state_.GetCluster(get);
+  const auto present = state_.clusters().Get(get);
   if (!present.ok()) {
     made_.insert(name);
     if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
     v1::CreateClusterRequest request;
     request.set_cluster_id(id);
     *request.mutable_cluster() = cluster;
-    const auto made = Patiently([&] { return state_.CreateCluster(request); });
+    const auto made = Patiently([&] { return state_.clusters().Create(request); });
     WipePlainKey(request.mutable_cluster()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
-  const auto same_key = state_.IsSameKey(id, cluster.spec());
+  const auto same_key = state_.clusters().IsSameKey(id, cluster.spec());
   if (!same_key.ok()) return ReportFailed(name, same_key.error());
   v1::UpdateClusterRequest update;
   *update.mutable_cluster() = cluster;
@@ -281,7 +281,7 @@ void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
     update.mutable_update_mask()->add_paths("labels");
   const bool unchanged = update.update_mask().paths().empty();
   if (!unchanged && !dry_run_) {
-    const auto updated = Patiently([&] { return state_.UpdateCluster(update); });
+    const auto updated = Patiently([&] { return state_.clusters().Update(update); });
     WipePlainKey(update.mutable_cluster()->mutable_spec());
     if (!updated.ok()) return ReportFailed(name, updated.error());
   }
@@ -297,14 +297,14 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
   if (auto labels = CheckLabels(name, disk.labels()); !labels.ok()) return ReportFailed(name, labels.error());
   v1::GetDiskRequest get;
   get.set_name(name);
-  const auto present = state_.GetDisk(get);
+  const auto present = state_.disks().Get(get);
   if (!present.ok() || present->status().state() == v1::DISK_STATE_DELETING) {
     made_.insert(name);
     if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
     v1::CreateDiskRequest request;
     request.set_disk_id(id);
     *request.mutable_disk() = disk;
-    const auto made = Patiently([&] { return state_.CreateDisk(request); });
+    const auto made = Patiently([&] { return state_.disks().Create(request); });
     WipePlainKey(request.mutable_disk()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
@@ -319,7 +319,7 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
   as_present.clear_limits();
   if (present->spec().has_limits()) *as_present.mutable_limits() = present->spec().limits();
   if (!SameSpec(present_spec, as_present)) return ReportFailed(name, TakenByOther(name, present_spec, *spec));
-  if (auto status = state_.CheckSameKey(id, disk.spec()); !status.ok())
+  if (auto status = state_.disks().CheckSameKey(id, disk.spec()); !status.ok())
     return ReportFailed(name, status.error());
   if (spec->size_bytes() != present->spec().size_bytes())
     update.mutable_update_mask()->add_paths("spec.size_bytes");
@@ -329,7 +329,7 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
-  const auto updated = Patiently([&] { return state_.UpdateDisk(update); });
+  const auto updated = Patiently([&] { return state_.disks().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
@@ -343,14 +343,14 @@ void HostApplier::ApplyController(const v1::Controller& controller) {
     return ReportFailed(name, labels.error());
   v1::GetControllerRequest get;
   get.set_name(name);
-  const auto present = state_.GetController(get);
+  const auto present = state_.controllers().Get(get);
   if (!present.ok() || present->status().state() == v1::CONTROLLER_STATE_DELETING) {
     made_.insert(name);
     if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
     v1::CreateControllerRequest request;
     request.set_controller_id(id);
     *request.mutable_controller() = controller;
-    const auto made = Patiently([&] { return state_.CreateController(request); });
+    const auto made = Patiently([&] { return state_.controllers().Create(request); });
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
@@ -363,7 +363,7 @@ void HostApplier::ApplyController(const v1::Controller& controller) {
   *update.mutable_controller() = controller;
   update.mutable_controller()->clear_etag();
   update.mutable_update_mask()->add_paths("labels");
-  const auto updated = Patiently([&] { return state_.UpdateController(update); });
+  const auto updated = Patiently([&] { return state_.controllers().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
@@ -373,7 +373,7 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
   const AttachmentIds ids = *ParseAttachmentName(name);
   v1::GetAttachmentRequest get;
   get.set_name(name);
-  const auto present = state_.GetAttachment(get);
+  const auto present = state_.attachments().Get(get);
   const bool there = present.ok() && present->status().state() != v1::ATTACHMENT_STATE_DETACHING;
   if (there) {
     if (IsSameAttachment(present->spec(), attachment.spec())) return Report(name, v1::APPLY_ACTION_UNCHANGED);
@@ -384,8 +384,8 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
     get_controller.set_name(ControllerName(ids.controller));
     v1::GetDiskRequest get_disk;
     get_disk.set_name(attachment.spec().disk());
-    const auto controller = state_.GetController(get_controller);
-    const auto disk = state_.GetDisk(get_disk);
+    const auto controller = state_.controllers().Get(get_controller);
+    const auto disk = state_.disks().Get(get_disk);
     if (!controller.ok() && !made_.contains(get_controller.name()))
       return ReportFailed(name, controller.error());
     if (!disk.ok() && !made_.contains(get_disk.name())) return ReportFailed(name, disk.error());
@@ -395,7 +395,7 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
   request.set_parent(ControllerName(ids.controller));
   request.set_attachment_id(ids.id);
   *request.mutable_attachment() = attachment;
-  const auto made = Patiently([&] { return state_.AttachDisk(request); });
+  const auto made = Patiently([&] { return state_.attachments().Attach(request); });
   if (!made.ok()) return ReportFailed(name, made.error());
   Report(name, v1::APPLY_ACTION_CREATED);
 }

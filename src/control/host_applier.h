@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 
 namespace cleat::control {
 
@@ -60,7 +60,7 @@ class HostApplier {
   // What EXACT has to remove, in an order that works; an error when the request does not allow it.
   Result<std::vector<Removal>> PlanRemovals(const v1::ApplyHostRequest& request, const Names& wanted);
   Result<Host> PresentHost();
-  template <auto kMethod, typename Request>
+  template <auto kKind, auto kMethod, typename Request>
   static Status Remove(HostState& state, const Removal& removal);
   void RemoveOne(const Removal& removal);
 

@@ -98,27 +98,27 @@ grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateD
   return gate_.Pass(*context, kMethod, DiskName(request->disk_id()), reply,
                     [&](const Caller& caller) -> Result<v1::Disk> {
                       CLEAT_TRY(keys.Check(caller));
-                      return state_.CreateDisk(*request);
+                      return state_.disks().Create(*request);
                     });
 }
 
 grpc::Status Service::GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
                               v1::Disk* reply) {
   static constexpr Method kMethod{"GetDisk", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetDisk(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.disks().Get(*request); });
 }
 
 grpc::Status Service::ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
                                 v1::ListDisksResponse* reply) {
   static constexpr Method kMethod{"ListDisks", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "disks", reply, [&] { return state_.ListDisks(*request); });
+  return gate_.Pass(*context, kMethod, "disks", reply, [&] { return state_.disks().List(*request); });
 }
 
 grpc::Status Service::UpdateDisk(grpc::ServerContext* context, const v1::UpdateDiskRequest* request,
                                  v1::Disk* reply) {
   static constexpr Method kMethod{"UpdateDisk", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->disk().name(), reply,
-                    [&] { return state_.UpdateDisk(*request); });
+                    [&] { return state_.disks().Update(*request); });
 }
 
 grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
@@ -126,19 +126,19 @@ grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteD
   static constexpr Method kKeep{"DeleteDisk", Role::kAttach, true};
   static constexpr Method kPurge{"DeleteDisk(purge)", Role::kAdmin, true};
   const Method& method = request->purge() ? kPurge : kKeep;
-  return gate_.Pass(*context, method, request->name(), reply, [&] { return state_.DeleteDisk(*request); });
+  return gate_.Pass(*context, method, request->name(), reply, [&] { return state_.disks().Delete(*request); });
 }
 
 grpc::Status Service::UndeleteDisk(grpc::ServerContext* context, const v1::UndeleteDiskRequest* request,
                                    v1::Disk* reply) {
   static constexpr Method kMethod{"UndeleteDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.UndeleteDisk(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.kept_disks().Undelete(*request); });
 }
 
 grpc::Status Service::PurgeDisk(grpc::ServerContext* context, const v1::PurgeDiskRequest* request,
                                 v1::PurgeDiskResponse* reply) {
   static constexpr Method kMethod{"PurgeDisk", Role::kAdmin, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.PurgeDisk(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.kept_disks().Purge(*request); });
 }
 
 grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
@@ -148,20 +148,20 @@ grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::Crea
   return gate_.Pass(*context, kMethod, ClusterName(request->cluster_id()), reply,
                     [&](const Caller& caller) -> Result<v1::Cluster> {
                       CLEAT_TRY(keys.Check(caller));
-                      return state_.CreateCluster(*request);
+                      return state_.clusters().Create(*request);
                     });
 }
 
 grpc::Status Service::GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,
                                  v1::Cluster* reply) {
   static constexpr Method kMethod{"GetCluster", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetCluster(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.clusters().Get(*request); });
 }
 
 grpc::Status Service::ListClusters(grpc::ServerContext* context, const v1::ListClustersRequest* request,
                                    v1::ListClustersResponse* reply) {
   static constexpr Method kMethod{"ListClusters", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "clusters", reply, [&] { return state_.ListClusters(*request); });
+  return gate_.Pass(*context, kMethod, "clusters", reply, [&] { return state_.clusters().List(*request); });
 }
 
 grpc::Status Service::UpdateCluster(grpc::ServerContext* context, const v1::UpdateClusterRequest* request,
@@ -171,7 +171,7 @@ grpc::Status Service::UpdateCluster(grpc::ServerContext* context, const v1::Upda
   return gate_.Pass(*context, kMethod, request->cluster().name(), reply,
                     [&](const Caller& caller) -> Result<v1::Cluster> {
                       CLEAT_TRY(keys.Check(caller));
-                      return state_.UpdateCluster(*request);
+                      return state_.clusters().Update(*request);
                     });
 }
 
@@ -179,67 +179,67 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
                                     v1::DeleteClusterResponse* reply) {
   static constexpr Method kMethod{"DeleteCluster", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.DeleteCluster(*request); });
+                    [&] { return state_.clusters().Delete(*request); });
 }
 
 grpc::Status Service::CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,
                                   v1::Group* reply) {
   static constexpr Method kMethod{"CreateGroup", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, GroupName(request->group_id()), reply,
-                    [&] { return state_.CreateGroup(*request); });
+                    [&] { return state_.groups().Create(*request); });
 }
 
 grpc::Status Service::GetGroup(grpc::ServerContext* context, const v1::GetGroupRequest* request,
                                v1::Group* reply) {
   static constexpr Method kMethod{"GetGroup", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetGroup(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.groups().Get(*request); });
 }
 
 grpc::Status Service::ListGroups(grpc::ServerContext* context, const v1::ListGroupsRequest* request,
                                  v1::ListGroupsResponse* reply) {
   static constexpr Method kMethod{"ListGroups", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "groups", reply, [&] { return state_.ListGroups(*request); });
+  return gate_.Pass(*context, kMethod, "groups", reply, [&] { return state_.groups().List(*request); });
 }
 
 grpc::Status Service::UpdateGroup(grpc::ServerContext* context, const v1::UpdateGroupRequest* request,
                                   v1::Group* reply) {
   static constexpr Method kMethod{"UpdateGroup", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->group().name(), reply,
-                    [&] { return state_.UpdateGroup(*request); });
+                    [&] { return state_.groups().Update(*request); });
 }
 
 grpc::Status Service::DeleteGroup(grpc::ServerContext* context, const v1::DeleteGroupRequest* request,
                                   v1::DeleteGroupResponse* reply) {
   static constexpr Method kMethod{"DeleteGroup", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DeleteGroup(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.groups().Delete(*request); });
 }
 
 grpc::Status Service::CreateController(grpc::ServerContext* context,
                                        const v1::CreateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"CreateController", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, ControllerName(request->controller_id()), reply,
-                    [&] { return state_.CreateController(*request); });
+                    [&] { return state_.controllers().Create(*request); });
 }
 
 grpc::Status Service::GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,
                                     v1::Controller* reply) {
   static constexpr Method kMethod{"GetController", Role::kRead, false};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.GetController(*request); });
+                    [&] { return state_.controllers().Get(*request); });
 }
 
 grpc::Status Service::ListControllers(grpc::ServerContext* context, const v1::ListControllersRequest* request,
                                       v1::ListControllersResponse* reply) {
   static constexpr Method kMethod{"ListControllers", Role::kRead, false};
   return gate_.Pass(*context, kMethod, "controllers", reply,
-                    [&] { return state_.ListControllers(*request); });
+                    [&] { return state_.controllers().List(*request); });
 }
 
 grpc::Status Service::UpdateController(grpc::ServerContext* context,
                                        const v1::UpdateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"UpdateController", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->controller().name(), reply,
-                    [&] { return state_.UpdateController(*request); });
+                    [&] { return state_.controllers().Update(*request); });
 }
 
 grpc::Status Service::DeleteController(grpc::ServerContext* context,
@@ -247,60 +247,60 @@ grpc::Status Service::DeleteController(grpc::ServerContext* context,
                                        v1::DeleteControllerResponse* reply) {
   static constexpr Method kMethod{"DeleteController", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.DeleteController(*request); });
+                    [&] { return state_.controllers().Delete(*request); });
 }
 
 grpc::Status Service::AttachDisk(grpc::ServerContext* context, const v1::AttachDiskRequest* request,
                                  v1::Attachment* reply) {
   static constexpr Method kMethod{"AttachDisk", Role::kAttach, true};
   return gate_.Pass(*context, kMethod, AttachmentNameOf(*request), reply,
-                    [&] { return state_.AttachDisk(*request); });
+                    [&] { return state_.attachments().Attach(*request); });
 }
 
 grpc::Status Service::DetachDisk(grpc::ServerContext* context, const v1::DetachDiskRequest* request,
                                  v1::DetachDiskResponse* reply) {
   static constexpr Method kMethod{"DetachDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.DetachDisk(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.attachments().Detach(*request); });
 }
 
 grpc::Status Service::GetAttachment(grpc::ServerContext* context, const v1::GetAttachmentRequest* request,
                                     v1::Attachment* reply) {
   static constexpr Method kMethod{"GetAttachment", Role::kRead, false};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.GetAttachment(*request); });
+                    [&] { return state_.attachments().Get(*request); });
 }
 
 grpc::Status Service::ListAttachments(grpc::ServerContext* context, const v1::ListAttachmentsRequest* request,
                                       v1::ListAttachmentsResponse* reply) {
   static constexpr Method kMethod{"ListAttachments", Role::kRead, false};
   return gate_.Pass(*context, kMethod, request->parent(), reply,
-                    [&] { return state_.ListAttachments(*request); });
+                    [&] { return state_.attachments().List(*request); });
 }
 
 grpc::Status Service::GetEngine(grpc::ServerContext* context, const v1::GetEngineRequest* request,
                                 v1::Engine* reply) {
   static constexpr Method kMethod{"GetEngine", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.GetEngine(*request); });
+  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.engines().Get(*request); });
 }
 
 grpc::Status Service::ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
                                   v1::ListEnginesResponse* reply) {
   static constexpr Method kMethod{"ListEngines", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "engines", reply, [&] { return state_.ListEngines(*request); });
+  return gate_.Pass(*context, kMethod, "engines", reply, [&] { return state_.engines().List(*request); });
 }
 
 grpc::Status Service::UpgradeEngine(grpc::ServerContext* context, const v1::UpgradeEngineRequest* request,
                                     v1::UpgradeEngineResponse* reply) {
   static constexpr Method kMethod{"UpgradeEngine", Role::kAdmin, true};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.UpgradeEngine(*request); });
+                    [&] { return state_.upgrades().Begin(*request); });
 }
 
 grpc::Status Service::CancelUpgrade(grpc::ServerContext* context, const v1::CancelUpgradeRequest* request,
                                     v1::Engine* reply) {
   static constexpr Method kMethod{"CancelUpgrade", Role::kAdmin, true};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.CancelUpgrade(*request); });
+                    [&] { return state_.upgrades().Cancel(*request); });
 }
 
 grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
@@ -360,7 +360,7 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
         if (context->IsCancelled())
           return Error(ErrorCode::kCancelled, "the caller has gone: nothing was changed");
         CLEAT_TRY(upload->Finish(state_.keyring()));
-        auto answer = state_.RestoreStore(*upload, first.options());
+        auto answer = state_.restorer().Restore(*upload, first.options());
         restored = answer.ok() && !first.options().dry_run();
         return answer;
       });
@@ -372,7 +372,7 @@ grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* 
                            v1::WaitResponse* reply) {
   static constexpr Method kMethod{"Wait", Role::kRead, false};
   return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.Wait(*request, [context] { return context->IsCancelled(); }); });
+                    [&] { return state_.waits().Wait(*request, [context] { return context->IsCancelled(); }); });
 }
 
 grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
@@ -420,17 +420,17 @@ Status Service::CheckExists(const std::string& name) {
   if (ParseDiskName(name).ok()) {
     v1::GetDiskRequest request;
     request.set_name(name);
-    return status_of(state_.GetDisk(request));
+    return status_of(state_.disks().Get(request));
   }
   if (ParseControllerName(name).ok()) {
     v1::GetControllerRequest request;
     request.set_name(name);
-    return status_of(state_.GetController(request));
+    return status_of(state_.controllers().Get(request));
   }
   if (name.empty()) return Ok{};
   v1::GetEngineRequest request;
   request.set_name(name);
-  return status_of(state_.GetEngine(request));
+  return status_of(state_.engines().Get(request));
 }
 
 }  // namespace cleat::control

@@ -12,7 +12,7 @@
 #include "cleat/v1/cleat.grpc.pb.h"
 #include "control/counters.h"
 #include "control/gate.h"
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/slow_watch.h"
 
 namespace cleat::control {

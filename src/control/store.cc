@@ -250,80 +250,42 @@ Status Store::InTransaction(const std::function<Status()>& work) {
 }
 
 template <typename Row>
-Status Store::PutTogether(std::span<const Row* const> rows) {
-  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
-    Status status;
-    for (const Row* row : rows) {
-      if (status.ok()) status = Step(StoredAs<Row>::kPut, WithSum(*row));
+Status Store::StepChange(const Row& row) {
+  return Step(StoredAs<Row>::kPut, WithSum(row));
+}
+Status Store::StepChange(const EraseDiskRow& erased) {
+  return Step(kEraseDisk, {erased.id});
+}
+Status Store::StepChange(const EraseDeletedDiskRow& erased) {
+  return Step(kEraseDeletedDisk, {erased.revision});
+}
+Status Store::StepChange(const EraseGroupRow& erased) {
+  return Step(kEraseGroup, {erased.id});
+}
+Status Store::StepChange(const EraseClusterRow& erased) {
+  return Step(kEraseCluster, {erased.id});
+}
+Status Store::StepChange(const EraseControllerRow& erased) {
+  return Step(kEraseController, {erased.id});
+}
+Status Store::StepChange(const EraseAttachmentRow& erased) {
+  return Step(kEraseAttachment, {erased.controller, erased.id});
+}
+
+Status Store::Apply(std::span<const StoreChange* const> changes) {
+  return InTransaction([&]() CLEAT_REQUIRES(mutex_) -> Status {
+    for (const StoreChange* change : changes) {
+      for (const RowChange& row : *change) {
+        CLEAT_TRY(std::visit([this](const auto& changed) CLEAT_REQUIRES(mutex_) { return StepChange(changed); }, row));
+      }
     }
-    return status;
+    return Ok{};
   });
 }
 
-Status Store::Put(std::span<const AttachmentRow* const> rows) {
-  return PutTogether(rows);
-}
-Status Store::Put(std::span<const DiskRow* const> rows) {
-  return PutTogether(rows);
-}
-Status Store::Put(std::span<const DeletedDiskRow* const> rows) {
-  return PutTogether(rows);
-}
-Status Store::Put(std::span<const ControllerRow* const> rows) {
-  return PutTogether(rows);
-}
-
-Status Store::Put(const GroupRow& row) {
-  return Run(StoredAs<GroupRow>::kPut, WithSum(row));
-}
-Status Store::Put(const ClusterRow& row) {
-  return Run(StoredAs<ClusterRow>::kPut, WithSum(row));
-}
-Status Store::Put(const DiskRow& row) {
-  return Run(StoredAs<DiskRow>::kPut, WithSum(row));
-}
-Status Store::Put(const ControllerRow& row) {
-  return Run(StoredAs<ControllerRow>::kPut, WithSum(row));
-}
-Status Store::Put(const AttachmentRow& row) {
-  return Run(StoredAs<AttachmentRow>::kPut, WithSum(row));
-}
-
-Status Store::Put(const UpgradeRow& row) {
-  return Run(StoredAs<UpgradeRow>::kPut, WithSum(row));
-}
-
-Status Store::EraseDisk(const std::string& id) {
-  return Run(kEraseDisk, {id});
-}
-
-Status Store::RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept) {
-  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
-    Status status =
-        tombstone == nullptr ? Step(kEraseDisk, {id}) : Step(StoredAs<DiskRow>::kPut, WithSum(*tombstone));
-    if (status.ok() && kept != nullptr) status = Step(StoredAs<DeletedDiskRow>::kPut, WithSum(*kept));
-    return status;
-  });
-}
-
-Status Store::UndeleteDisk(uint64_t kept_revision, const DiskRow& row) {
-  return InTransaction([&]() CLEAT_REQUIRES(mutex_) {
-    Status status = Step(kEraseDeletedDisk, {kept_revision});
-    if (status.ok()) status = Step(StoredAs<DiskRow>::kPut, WithSum(row));
-    return status;
-  });
-}
-
-Status Store::PurgeDisks(std::span<const uint64_t> kept_revisions) {
-  Status status = InTransaction([&]() CLEAT_REQUIRES(mutex_) {
-    Status erased;
-    for (const uint64_t revision : kept_revisions) {
-      if (erased.ok()) erased = Step(kEraseDeletedDisk, {revision});
-    }
-    return erased;
-  });
-  if (status.ok()) CutLog();
-  return status;
+Status Store::Apply(const StoreChange& change) {
+  const StoreChange* const only = &change;
+  return Apply(std::span(&only, 1));
 }
 
 // A failure is logged and no more: the rows have gone, and the log is overwritten sooner or later.
@@ -331,19 +293,6 @@ void Store::CutLog() {
   const MutexLock lock(mutex_);
   if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())
     spdlog::warn("what was purged may still be in the store's log: {}", cut.error().message);
-}
-
-Status Store::EraseGroup(const std::string& id) {
-  return Run(kEraseGroup, {id});
-}
-Status Store::EraseCluster(const std::string& id) {
-  return Run(kEraseCluster, {id});
-}
-Status Store::EraseController(const std::string& id) {
-  return Run(kEraseController, {id});
-}
-Status Store::EraseAttachment(const std::string& controller, const std::string& id) {
-  return Run(kEraseAttachment, {controller, id});
 }
 
 void Store::SetOnFailure(std::function<void()> on_failure) {

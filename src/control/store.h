@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/model.h"
+#include "control/store_change.h"
 #include "control/sqlite_row.h"
 
 namespace cleat::control {
@@ -43,32 +44,11 @@ class Store {
   // Everything; kDataLoss when a row can't be read back.
   Result<Rows> Load();
 
-  // Inserts or replaces.
-  Status Put(const DiskRow& row);
-  Status Put(const GroupRow& row);
-  Status Put(const ClusterRow& row);
-  Status Put(const ControllerRow& row);
-  Status Put(const AttachmentRow& row);
-  Status Put(const UpgradeRow& row);
-  // All of them in one transaction, or none.
-  Status Put(std::span<const AttachmentRow* const> rows);
-  Status Put(std::span<const DiskRow* const> rows);
-  Status Put(std::span<const DeletedDiskRow* const> rows);
-  Status Put(std::span<const ControllerRow* const> rows);
-  // OK too when there is no such row.
-  Status EraseDisk(const std::string& id);
-  // In one transaction: a disk's row goes, or becomes its `tombstone`, and what is kept of it is there. Either may be null.
-  Status RemoveDisk(const std::string& id, const DiskRow* tombstone, const DeletedDiskRow* kept);
-  // In one transaction: what was kept by that revision goes, and the disk is there.
-  Status UndeleteDisk(uint64_t kept_revision, const DiskRow& row);
+  // All of the changes, in their order, in one transaction, or nothing.
+  Status Apply(std::span<const StoreChange* const> changes);
+  Status Apply(const StoreChange& change);
   // Takes erased rows out of the store's log, too. For rows with keys; it costs several syncs.
   void CutLog();
-  // Erases kept rows for good: also from the file's unused pages and from its log.
-  Status PurgeDisks(std::span<const uint64_t> kept_revisions);
-  Status EraseCluster(const std::string& id);
-  Status EraseGroup(const std::string& id);
-  Status EraseController(const std::string& id);
-  Status EraseAttachment(const std::string& controller, const std::string& id);
 
   // Copies the whole store, as it is when this returns, into an empty database; others write meanwhile.
   Status CopyInto(sqlite3* copy);
@@ -111,7 +91,13 @@ class Store {
   // Runs `work` in one transaction, which is undone if it fails.
   Status InTransaction(const std::function<Status()>& work);
   template <typename Row>
-  Status PutTogether(std::span<const Row* const> rows);
+  Status StepChange(const Row& row) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseDiskRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseDeletedDiskRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseGroupRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseClusterRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseControllerRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseAttachmentRow& erased) CLEAT_REQUIRES(mutex_);
   // Of a write: notes whether the store takes them.
   Status Noted(Status status);
   Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);

@@ -15,7 +15,7 @@
 #include <set>
 #include <string_view>
 
-#include "control/deleted_disks.h"
+#include "control/state/tables/deleted_disks.h"
 #include "control/sqlite_row.h"
 
 namespace cleat::control {

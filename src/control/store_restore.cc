@@ -15,7 +15,7 @@
 #include <set>
 #include <utility>
 
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/keys_needed.h"
 #include "control/migrations.h"
 #include "control/names.h"

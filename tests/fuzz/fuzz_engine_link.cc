@@ -21,8 +21,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "control/engine_link.h"
-#include "control/host_state.h"
-#include "control/memory_keeper.h"
+#include "control/state/host_state.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/reconcile/reconciler.h"
 #include "control/seqpacket.h"
 #include "control/store.h"
@@ -75,8 +75,8 @@ class Bench {
     }
     shutdown(socket->get(), SHUT_WR);
     Drain(*socket, 0);
-    CLEAT_CHECK(state_->ListDisks({})->disks_size() == 2);
-    CLEAT_CHECK(state_->ListControllers({})->controllers_size() == 1);
+    CLEAT_CHECK(state_->disks().List({})->disks_size() == 2);
+    CLEAT_CHECK(state_->controllers().List({})->controllers_size() == 1);
   }
 
  private:
@@ -86,19 +86,19 @@ class Bench {
     disk.mutable_disk()->mutable_spec()->mutable_memory();
     for (const char* id : {"a", "b"}) {
       disk.set_disk_id(id);
-      CLEAT_CHECK(state_->CreateDisk(disk).ok());
+      CLEAT_CHECK(state_->disks().Create(disk).ok());
     }
     v1::CreateControllerRequest controller;
     controller.set_controller_id("vm");
     auto* spec = controller.mutable_controller()->mutable_spec();
     spec->set_type(v1::CONTROLLER_TYPE_BLK);
     spec->set_socket_path("/nowhere/vm.sock");
-    CLEAT_CHECK(state_->CreateController(controller).ok());
+    CLEAT_CHECK(state_->controllers().Create(controller).ok());
     v1::AttachDiskRequest attach;
     attach.set_parent("controllers/vm");
     attach.set_attachment_id("a");
     attach.mutable_attachment()->mutable_spec()->set_disk("disks/a");
-    CLEAT_CHECK(state_->AttachDisk(attach).ok());
+    CLEAT_CHECK(state_->attachments().Attach(attach).ok());
   }
 
   static std::string Hello() {

@@ -17,8 +17,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "control/host_state.h"
-#include "control/memory_keeper.h"
+#include "control/state/host_state.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/sqlite_row.h"
 #include "control/store.h"
 #include "tests/fuzz/input.h"
@@ -170,39 +170,39 @@ class Bench {
 
   static void Use(HostState& state) {
     const auto watcher = state.Watch();
-    const auto disks = state.ListDisks({});
-    const auto controllers = state.ListControllers({});
-    const auto groups = state.ListGroups({});
-    const auto clusters = state.ListClusters({});
+    const auto disks = state.disks().List({});
+    const auto controllers = state.controllers().List({});
+    const auto groups = state.groups().List({});
+    const auto clusters = state.clusters().List({});
     CLEAT_CHECK(disks.ok() && controllers.ok() && groups.ok() && clusters.ok());
     for (const auto& controller : controllers->controllers()) {
       v1::ListAttachmentsRequest list;
       list.set_parent(controller.name());
-      const auto attachments = state.ListAttachments(list);
+      const auto attachments = state.attachments().List(list);
       if (!attachments.ok()) continue;
       for (const auto& attachment : attachments->attachments()) {
         v1::DetachDiskRequest detach;
         detach.set_name(attachment.name());
-        (void)state.DetachDisk(detach);
+        (void)state.attachments().Detach(detach);
       }
       v1::DeleteControllerRequest gone;
       gone.set_name(controller.name());
-      (void)state.DeleteController(gone);
+      (void)state.controllers().Delete(gone);
     }
     for (const auto& group : groups->groups()) {
       v1::DeleteGroupRequest gone;
       gone.set_name(group.name());
-      (void)state.DeleteGroup(gone);
+      (void)state.groups().Delete(gone);
     }
     for (const auto& disk : disks->disks()) {
       v1::DeleteDiskRequest gone;
       gone.set_name(disk.name());
-      (void)state.DeleteDisk(gone);
+      (void)state.disks().Delete(gone);
     }
     for (const auto& cluster : clusters->clusters()) {
       v1::DeleteClusterRequest gone;
       gone.set_name(cluster.name());
-      (void)state.DeleteCluster(gone);
+      (void)state.clusters().Delete(gone);
     }
   }
 

@@ -72,16 +72,16 @@ void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventor
                EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
                inventory.memories_size());
   if (engine.foreign) return OnForeignEngine(info);
-  state_.ReportEnginePaths(info.id, info.path_lists);  // before anything can be moved there
+  state_.engines().ReportPaths(info.id, info.path_lists);  // before anything can be moved there
   reporter_.ReportEngine(info, true, "");
   // The engine may have read its list of paths before that was changed.
-  if (!state_.PathDifferenceOf(info.id).empty()) path_lists_.AskRead(engine);
+  if (!state_.engines().PathDifferenceOf(info.id).empty()) path_lists_.AskRead(engine);
   FillView(inventory, engine);
   reporter_.ReportInventory(engine, inventory);
   // Before anything is asked of the engine: unclaimed controllers keep what they use.
   for (const auto& [controller, view] : engine.controllers)
-    unclaimed_.LeaveAlone(engine, controller, state_.IntentOf(controller));
-  state_.PlaceControllers();
+    unclaimed_.LeaveAlone(engine, controller, state_.controllers().IntentOf(controller));
+  state_.controllers().Place();
   ReconcileDisksOf(engine, inventory);
   groups_.ReconcileAllOn(engine);
   clusters_.ReconcileAllOn(engine);
@@ -103,7 +103,7 @@ void Reconciler::OnForeignEngine(const EngineInfo& info) {
 void Reconciler::ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory) {
   std::set<std::string> disks;
   for (const auto& [disk, size_bytes] : engine.memories) disks.insert(disk);
-  for (std::string& disk : state_.MemoryDisks()) disks.insert(std::move(disk));
+  for (std::string& disk : state_.disks().InMemory()) disks.insert(std::move(disk));
   for (const auto& status : inventory.attachments()) {
     if (auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok())
       disks.insert(std::move(*disk));
@@ -115,8 +115,8 @@ void Reconciler::ReconcileControllersOf(EngineView& engine) {
   const std::string& name = engine.info.id;
   std::set<std::string> controllers;
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
-  for (std::string& controller : state_.ControllersFor(name)) controllers.insert(std::move(controller));
-  for (std::string& controller : state_.InterruptedFor(name)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.controllers().For(name)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.upgrades().InterruptedFor(name)) controllers.insert(std::move(controller));
   // First what this engine serves becomes its own; only then may others be asked for the rest.
   for (const std::string& controller : controllers) ControllerOn(engine, controller);
   recovery_.OnEngine(name);
@@ -129,7 +129,7 @@ void Reconciler::OnGone(PeerId peer, const std::string& why) {
   const EngineInfo& info = gone->info;
   reporter_.ReportEngine(
       info, false, fmt::format("lost: {}. It serves on if it is alive, and connects again by itself", why));
-  for (const std::string& controller : state_.ControllersOn(info.id))
+  for (const std::string& controller : state_.controllers().On(info.id))
     reporter_.ReportUnknown(info.id, controller);
   ReconcileAllMemory();
   // Controllers that stood by there may stand by elsewhere.
@@ -146,7 +146,7 @@ void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
   take_overs_.Begin(engine);
   moves_.ReconcileAll();
   reporter_.ReportEngine(engines_.LastInfo(engine), false, "its process has ended: start it again");
-  for (const std::string& controller : state_.ControllersOn(engine)) {
+  for (const std::string& controller : state_.controllers().On(engine)) {
     if (!moves_.Has(controller)) reporter_.ReportUnknown(engine, controller);
   }
   ReconcileAllMemory();
@@ -154,11 +154,11 @@ void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
 }
 
 void Reconciler::ReconcileAllMemory() {
-  for (const std::string& disk : state_.MemoryDisks()) DiskMemory(disk);
+  for (const std::string& disk : state_.disks().InMemory()) DiskMemory(disk);
 }
 
 void Reconciler::ReconcileControllersOn(const std::string& engine) {
-  for (const std::string& controller : state_.ControllersOn(engine)) Controller(controller);
+  for (const std::string& controller : state_.controllers().On(engine)) Controller(controller);
 }
 
 // ---- Events ----
@@ -187,7 +187,7 @@ void Reconciler::OnStatus(PeerId peer, const engine::v1::StatusEvent& event) {
 
 // Controllers that stand by there may have to go, and others can stand by now.
 void Reconciler::OnPathLists(EngineView& engine, const std::string& text) {
-  state_.ReportEnginePaths(engine.info.id, text);
+  state_.engines().ReportPaths(engine.info.id, text);
   const std::string principal = engine.info.stands_by_for;
   if (principal.empty()) return;
   ReconcileControllersOn(principal);
@@ -204,7 +204,7 @@ void Reconciler::OnWake() {
   for (const std::string& controller : changed.controllers) Controller(controller);
   if (changed.paths) path_lists_.AskReadEverywhere();
   if (changed.upgrade) {
-    if (auto intent = state_.RunningUpgrade()) upgrades_.OnIntent(std::move(*intent));
+    if (auto intent = state_.upgrades().Running()) upgrades_.OnIntent(std::move(*intent));
   }
 }
 

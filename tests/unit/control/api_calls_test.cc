@@ -82,84 +82,84 @@ class ApiCallsTest : public ::testing::Test {
 // ---- Names ----
 
 TEST_F(ApiCallsTest, AWwnIsMadeOfTheIdAloneAndIsUnique) {
-  const auto a = state().CreateDisk(NullDisk("a"));
+  const auto a = state().disks().Create(NullDisk("a"));
   ASSERT_TRUE(a.ok());
   EXPECT_EQ(a->spec().wwn().substr(0, 3), "0x3");
   EXPECT_EQ(a->spec().wwn().size(), 18u);
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("a")).ok());
-  EXPECT_EQ(state().CreateDisk(NullDisk("a", 2 * kMiB))->spec().wwn(), a->spec().wwn());
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("a")).ok());
+  EXPECT_EQ(state().disks().Create(NullDisk("a", 2 * kMiB))->spec().wwn(), a->spec().wwn());
   auto b = NullDisk("b");
   b.mutable_disk()->mutable_spec()->set_wwn(a->spec().wwn());
-  ExpectReason(state().CreateDisk(b), v1::REASON_WWN_TAKEN);
+  ExpectReason(state().disks().Create(b), v1::REASON_WWN_TAKEN);
   for (const char* wwn : {"0x123", "3000000000000001", "0x4000000000000001", "0x300000000000000g"}) {
     b.mutable_disk()->mutable_spec()->set_wwn(wwn);
-    ExpectReason(state().CreateDisk(b), v1::REASON_INVALID_FIELD);
+    ExpectReason(state().disks().Create(b), v1::REASON_INVALID_FIELD);
   }
   b.mutable_disk()->mutable_spec()->set_wwn("0x5000C500A1B2C3D4");
-  EXPECT_EQ(state().CreateDisk(b)->spec().wwn(), "0x5000c500a1b2c3d4");
+  EXPECT_EQ(state().disks().Create(b)->spec().wwn(), "0x5000c500a1b2c3d4");
 }
 
 TEST_F(ApiCallsTest, AScsiControllerTakesEightDisksAtTheLowestFreeTargets) {
   ASSERT_TRUE(engine_->Connect());
-  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
-  for (int i = 0; i < 9; ++i) ASSERT_TRUE(state().CreateDisk(NullDisk(fmt::format("d{}", i))).ok());
+  ASSERT_TRUE(state().controllers().Create(NewScsi("c")).ok());
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(state().disks().Create(NullDisk(fmt::format("d{}", i))).ok());
   for (uint32_t i = 0; i < 8; ++i) {
-    const auto attached = state().AttachDisk(Attach(fmt::format("d{}", i), "c"));
+    const auto attached = state().attachments().Attach(Attach(fmt::format("d{}", i), "c"));
     ASSERT_TRUE(attached.ok()) << attached.error().message;
     EXPECT_EQ(attached->spec().target(), i);
-    EXPECT_EQ(state().AttachDisk(Attach(fmt::format("d{}", i), "c"))->spec().target(), i)
+    EXPECT_EQ(state().attachments().Attach(Attach(fmt::format("d{}", i), "c"))->spec().target(), i)
         << "again is the same";
   }
-  ExpectReason(state().AttachDisk(Attach("d8", "c")), v1::REASON_TOO_MANY_RESOURCES);
+  ExpectReason(state().attachments().Attach(Attach("d8", "c")), v1::REASON_TOO_MANY_RESOURCES);
   auto taken = Attach("d8", "c");
   taken.mutable_attachment()->mutable_spec()->set_target(3);
-  ExpectReason(state().AttachDisk(taken), v1::REASON_TARGET_TAKEN);
+  ExpectReason(state().attachments().Attach(taken), v1::REASON_TARGET_TAKEN);
   taken.mutable_attachment()->mutable_spec()->set_target(8);
-  ExpectReason(state().AttachDisk(taken), v1::REASON_INVALID_FIELD);
-  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_READY), Never).ok());
+  ExpectReason(state().attachments().Attach(taken), v1::REASON_INVALID_FIELD);
+  ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_READY), Never).ok());
   EXPECT_EQ(engine_->TypeOf("controllers/c"), engine::v1::CONTROLLER_TYPE_SCSI);
   EXPECT_EQ(engine_->DiskAt("controllers/c", 5).wwn() >> 60, 3u);
-  ASSERT_TRUE(state().DetachDisk(Detach("c", "d5")).ok());
-  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_GONE), Never).ok());
-  EXPECT_EQ(state().AttachDisk(Attach("d8", "c"))->spec().target(), 5u);
+  ASSERT_TRUE(state().attachments().Detach(Detach("c", "d5")).ok());
+  ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", "d5"), v1::WAIT_CONDITION_GONE), Never).ok());
+  EXPECT_EQ(state().attachments().Attach(Attach("d8", "c"))->spec().target(), 5u);
 }
 
 // ---- Updates ----
 
 TEST_F(ApiCallsTest, AnEtagGuardsAgainstChangesNotSeen) {
-  const auto made = state().CreateDisk(NullDisk("a"));
+  const auto made = state().disks().Create(NullDisk("a"));
   ASSERT_TRUE(made.ok());
   v1::UpdateDiskRequest update;
   *update.mutable_disk() = *made;
   (*update.mutable_disk()->mutable_labels())["vm"] = "one";
   update.mutable_update_mask()->add_paths("labels");
-  const auto updated = state().UpdateDisk(update);
+  const auto updated = state().disks().Update(update);
   ASSERT_TRUE(updated.ok()) << updated.error().message;
   EXPECT_EQ(updated->labels().at("vm"), "one");
   EXPECT_NE(updated->etag(), made->etag());
   (*update.mutable_disk()->mutable_labels())["vm"] = "two";
-  ExpectReason(state().UpdateDisk(update), v1::REASON_ETAG_MISMATCH);
+  ExpectReason(state().disks().Update(update), v1::REASON_ETAG_MISMATCH);
   v1::DeleteDiskRequest erase = DeleteDisk("a");
   erase.set_etag(made->etag());
-  ExpectReason(state().DeleteDisk(erase), v1::REASON_ETAG_MISMATCH);
-  state().ReportDisk("a", v1::DISK_STATE_READY, "a status");
-  EXPECT_EQ(state().GetDisk(GetDisk("a"))->etag(), updated->etag()) << "a status is no intent";
+  ExpectReason(state().disks().Delete(erase), v1::REASON_ETAG_MISMATCH);
+  state().disks().Report("a", v1::DISK_STATE_READY, "a status");
+  EXPECT_EQ(state().disks().Get(GetDisk("a"))->etag(), updated->etag()) << "a status is no intent";
   erase.set_etag(updated->etag());
-  EXPECT_TRUE(state().DeleteDisk(erase).ok());
-  EXPECT_TRUE(state().DeleteDisk(erase).ok()) << "gone is gone";
+  EXPECT_TRUE(state().disks().Delete(erase).ok());
+  EXPECT_TRUE(state().disks().Delete(erase).ok()) << "gone is gone";
 }
 
 TEST_F(ApiCallsTest, OnlyKnownPathsAreUpdated) {
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   auto update = Grow("a", 2 * kMiB);
   update.clear_update_mask();
-  ExpectReason(state().UpdateDisk(update), v1::REASON_INVALID_UPDATE_MASK);
+  ExpectReason(state().disks().Update(update), v1::REASON_INVALID_UPDATE_MASK);
   update.mutable_update_mask()->add_paths("spec.serial");
-  ExpectReason(state().UpdateDisk(update), v1::REASON_INVALID_UPDATE_MASK);
-  ExpectReason(state().UpdateDisk(Grow("none", kMiB)), v1::REASON_RESOURCE_NOT_FOUND);
-  ExpectReason(state().UpdateDisk(Grow("a", kMiB / 2)), v1::REASON_DISK_CANNOT_SHRINK);
-  ExpectReason(state().UpdateDisk(Grow("a", kMiB + 1)), v1::REASON_INVALID_FIELD);
-  EXPECT_TRUE(state().UpdateDisk(Grow("a", kMiB)).ok());
+  ExpectReason(state().disks().Update(update), v1::REASON_INVALID_UPDATE_MASK);
+  ExpectReason(state().disks().Update(Grow("none", kMiB)), v1::REASON_RESOURCE_NOT_FOUND);
+  ExpectReason(state().disks().Update(Grow("a", kMiB / 2)), v1::REASON_DISK_CANNOT_SHRINK);
+  ExpectReason(state().disks().Update(Grow("a", kMiB + 1)), v1::REASON_INVALID_FIELD);
+  EXPECT_TRUE(state().disks().Update(Grow("a", kMiB)).ok());
 }
 
 TEST_F(ApiCallsTest, LabelsAreBounded) {
@@ -168,39 +168,39 @@ TEST_F(ApiCallsTest, LabelsAreBounded) {
   for (const char* key : {"", "A", "1", "a-", "a b"}) {
     labels.clear();
     labels[key] = "";
-    ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+    ExpectReason(state().disks().Create(request), v1::REASON_INVALID_FIELD);
   }
   labels.clear();
   labels["a"] = std::string(257, 'x');
-  ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+  ExpectReason(state().disks().Create(request), v1::REASON_INVALID_FIELD);
   labels["a"] = "line\nbreak";
-  ExpectReason(state().CreateDisk(request), v1::REASON_INVALID_FIELD);
+  ExpectReason(state().disks().Create(request), v1::REASON_INVALID_FIELD);
   labels["a"] = "x=y";
-  ASSERT_TRUE(state().CreateDisk(request).ok());
-  EXPECT_TRUE(state().CreateDisk(request).ok());
+  ASSERT_TRUE(state().disks().Create(request).ok());
+  EXPECT_TRUE(state().disks().Create(request).ok());
   labels["a"] = "z";
-  ExpectReason(state().CreateDisk(request), v1::REASON_CONTENT_DIFFERS);
+  ExpectReason(state().disks().Create(request), v1::REASON_CONTENT_DIFFERS);
 }
 
 TEST_F(ApiCallsTest, AFileAndMemoryGrowAndTheGuestIsTold) {
   ASSERT_TRUE(engine_->Connect());
   const test::TempDir files;
   const std::string path = files / "disk.img";
-  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
-  ASSERT_TRUE(state().CreateDisk(FileDisk("f", path, true)).ok());
-  ASSERT_TRUE(state().CreateDisk(MemoryDisk("m")).ok());
+  ASSERT_TRUE(state().controllers().Create(NewScsi("c")).ok());
+  ASSERT_TRUE(state().disks().Create(FileDisk("f", path, true)).ok());
+  ASSERT_TRUE(state().disks().Create(MemoryDisk("m")).ok());
   for (const char* disk : {"f", "m"}) {
-    ASSERT_TRUE(state().AttachDisk(Attach(disk, "c")).ok());
-    ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", disk), v1::WAIT_CONDITION_READY), Never).ok());
+    ASSERT_TRUE(state().attachments().Attach(Attach(disk, "c")).ok());
+    ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", disk), v1::WAIT_CONDITION_READY), Never).ok());
   }
   engine_->FailResizes(1);
-  ASSERT_TRUE(state().UpdateDisk(Grow("f", 2 * kMiB)).ok());
+  ASSERT_TRUE(state().disks().Update(Grow("f", 2 * kMiB)).ok());
   EXPECT_EQ(std::filesystem::file_size(path), 2 * kMiB);
-  ASSERT_TRUE(state().UpdateDisk(Grow("m", 3 * kMiB)).ok());
-  const auto grown = state().Wait(WaitFor(AttachmentName("c", "f"), v1::WAIT_CONDITION_READY), Never);
+  ASSERT_TRUE(state().disks().Update(Grow("m", 3 * kMiB)).ok());
+  const auto grown = state().waits().Wait(WaitFor(AttachmentName("c", "f"), v1::WAIT_CONDITION_READY), Never);
   ASSERT_TRUE(grown.ok()) << grown.error().message;
   EXPECT_EQ(grown->attachment().status().size_bytes(), 2 * kMiB);
-  const auto memory = state().Wait(WaitFor("disks/m", v1::WAIT_CONDITION_READY), Never);
+  const auto memory = state().waits().Wait(WaitFor("disks/m", v1::WAIT_CONDITION_READY), Never);
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ(memory->disk().status().size_bytes(), 3 * kMiB);
   EXPECT_EQ(engine_->DiskAt("controllers/c", 1).size_bytes(), 3 * kMiB);
@@ -211,64 +211,64 @@ TEST_F(ApiCallsTest, AFileAndMemoryGrowAndTheGuestIsTold) {
 
 TEST_F(ApiCallsTest, AnEngineThatWasAwayIsToldOfTheSizeWhenItIsBack) {
   ASSERT_TRUE(engine_->Connect());
-  ASSERT_TRUE(state().CreateController(NewScsi("c")).ok());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("d")).ok());
-  ASSERT_TRUE(state().AttachDisk(Attach("d", "c")).ok());
-  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
+  ASSERT_TRUE(state().controllers().Create(NewScsi("c")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("d")).ok());
+  ASSERT_TRUE(state().attachments().Attach(Attach("d", "c")).ok());
+  ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
   engine_->Disconnect();
-  ASSERT_TRUE(state().UpdateDisk(Grow("d", 4 * kMiB)).ok());
+  ASSERT_TRUE(state().disks().Update(Grow("d", 4 * kMiB)).ok());
   ASSERT_TRUE(engine_->Connect());
-  ASSERT_TRUE(state().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
+  ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY), Never).ok());
   EXPECT_EQ(engine_->DiskAt("controllers/c", 0).size_bytes(), 4 * kMiB);
 }
 
 // ---- Waiting ----
 
 TEST_F(ApiCallsTest, WaitEndsWithAReason) {
-  ExpectReason(state().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_READY), Never),
+  ExpectReason(state().waits().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_READY), Never),
                v1::REASON_RESOURCE_NOT_FOUND);
-  ExpectReason(state().Wait(WaitFor("disk a", v1::WAIT_CONDITION_READY), Never), v1::REASON_INVALID_NAME);
-  EXPECT_EQ(state().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_GONE), Never)->gone(), "disks/a");
-  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
-  const auto late = state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 1), Never);
+  ExpectReason(state().waits().Wait(WaitFor("disk a", v1::WAIT_CONDITION_READY), Never), v1::REASON_INVALID_NAME);
+  EXPECT_EQ(state().waits().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_GONE), Never)->gone(), "disks/a");
+  ASSERT_TRUE(state().controllers().Create(NewController("c")).ok());
+  const auto late = state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 1), Never);
   ExpectReason(late, v1::REASON_WAIT_TIMED_OUT);
   EXPECT_NE(late.error().message.find("PENDING"), std::string::npos) << late.error().message;
   auto endless = WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 3'600'001);
-  ExpectReason(state().Wait(endless, Never), v1::REASON_INVALID_FIELD);
-  EXPECT_FALSE(state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), [] { return true; }).ok());
+  ExpectReason(state().waits().Wait(endless, Never), v1::REASON_INVALID_FIELD);
+  EXPECT_FALSE(state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), [] { return true; }).ok());
 }
 
 TEST_F(ApiCallsTest, WaitDoesNotMissAFailure) {
   ASSERT_TRUE(engine_->Connect());
   engine_->FailAttaches(1'000'000, "io", "the cable is out");
-  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("d")).ok());
-  ASSERT_TRUE(state().AttachDisk(Attach("d", "c")).ok());
+  ASSERT_TRUE(state().controllers().Create(NewController("c")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("d")).ok());
+  ASSERT_TRUE(state().attachments().Attach(Attach("d", "c")).ok());
   auto wait = WaitFor(AttachmentName("c", "d"), v1::WAIT_CONDITION_READY);
   wait.set_fail_fast(true);
-  const auto failed = state().Wait(wait, Never);
+  const auto failed = state().waits().Wait(wait, Never);
   ExpectReason(failed, v1::REASON_WAIT_FAILED);
   EXPECT_NE(failed.error().message.find("the cable is out"), std::string::npos) << failed.error().message;
   engine_->FailAttaches(0, "", "");
   wait.set_fail_fast(false);
-  const auto ready = state().Wait(wait, Never);
+  const auto ready = state().waits().Wait(wait, Never);
   ASSERT_TRUE(ready.ok()) << ready.error().message;
   EXPECT_EQ(ready->attachment().status().failures(), 0u);
 }
 
 TEST_F(ApiCallsTest, StoppingEndsAWait) {
-  ASSERT_TRUE(state().CreateController(NewController("c")).ok());
+  ASSERT_TRUE(state().controllers().Create(NewController("c")).ok());
   std::thread stopper([&] { state().StopWatchers(); });
-  ExpectReason(state().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), Never), v1::REASON_STOPPING);
+  ExpectReason(state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), Never), v1::REASON_STOPPING);
   stopper.join();
 }
 
 // ---- Watching on ----
 
 TEST_F(ApiCallsTest, AWatcherGoesOnWhereItWas) {
-  const uint64_t seen = state().CreateDisk(NullDisk("a"))->revision();
-  const uint64_t later = state().CreateDisk(NullDisk("b"))->revision();
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("a")).ok());
+  const uint64_t seen = state().disks().Create(NullDisk("a"))->revision();
+  const uint64_t later = state().disks().Create(NullDisk("b"))->revision();
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("a")).ok());
   const auto watcher = state().Watch(seen);
   ASSERT_TRUE(watcher.ok()) << watcher.error().message;
   const auto next = [&] { return *(*watcher)->Next(std::chrono::seconds(60)); };
@@ -355,7 +355,7 @@ TEST_F(ApplyTest, AHostIsMadeKeptChangedAndEmptied) {
       "controllers/vm1/attachments/root, "
       "CREATED controllers/vm1/attachments/data";
   EXPECT_EQ(Apply(request), created);
-  EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok()) << "a dry run does nothing";
+  EXPECT_FALSE(state().disks().Get(GetDisk("root")).ok()) << "a dry run does nothing";
   request.set_dry_run(false);
   EXPECT_EQ(Apply(request), created);
   EXPECT_EQ(Apply(request), kAllUnchanged);
@@ -406,7 +406,7 @@ TEST_F(ApplyTest, ClustersComeBeforeTheirDisksAndGoAfterThem) {
   // What an answer shows declares the same.
   v1::GetClusterRequest get;
   get.set_name("clusters/ceph");
-  cluster = *state().GetCluster(get);
+  cluster = *state().clusters().Get(get);
   EXPECT_EQ(Apply(request), "UNCHANGED clusters/ceph, UNCHANGED disks/db");
   EXPECT_EQ(Apply(Empty(2)), "DELETED disks/db, DELETED clusters/ceph");
 }
@@ -422,7 +422,7 @@ TEST_F(ApplyTest, ARequestThatNamesNothingRemovesNothingUnlessThatIsMeant) {
   EXPECT_EQ(Apply(Host()), kAllUnchanged);
   request.set_allow_empty(true);
   Apply(request);
-  EXPECT_FALSE(state().GetDisk(GetDisk("root")).ok());
+  EXPECT_FALSE(state().disks().Get(GetDisk("root")).ok());
 }
 
 TEST_F(ApplyTest, DisksThatExactRemovesAreKept) {
@@ -431,11 +431,11 @@ TEST_F(ApplyTest, DisksThatExactRemovesAreKept) {
   const auto response = HostApplier(state(), Never).Apply(request);
   ASSERT_TRUE(response.ok());
   EXPECT_TRUE(response->complete());
-  EXPECT_EQ(state().DeletedDisksKept(), 2U);
+  EXPECT_EQ(state().kept_disks().Count(), 2U);
   for (const char* name : {"disks/root", "disks/data"}) {
     v1::UndeleteDiskRequest undelete;
     undelete.set_name(name);
-    EXPECT_TRUE(state().UndeleteDisk(undelete).ok()) << name;
+    EXPECT_TRUE(state().kept_disks().Undelete(undelete).ok()) << name;
   }
 }
 
@@ -473,19 +473,19 @@ TEST_F(ApplyTest, APlanHoldsOnlyAsLongAsTheHostStays) {
   };
   std::string etag = plan();
   EXPECT_EQ(plan(), etag);
-  ASSERT_TRUE(state().CreateDisk(NullDisk("another")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("another")).ok());
   EXPECT_TRUE(stale(etag)) << "made since";
   etag = plan();
   v1::UpdateDiskRequest update;
   update.mutable_disk()->set_name("disks/another");
   (*update.mutable_disk()->mutable_labels())["a"] = "b";
   update.mutable_update_mask()->add_paths("labels");
-  ASSERT_TRUE(state().UpdateDisk(update).ok());
+  ASSERT_TRUE(state().disks().Update(update).ok());
   EXPECT_TRUE(stale(etag)) << "changed since";
   etag = plan();
   v1::DeleteDiskRequest remove;
   remove.set_name("disks/another");
-  ASSERT_TRUE(state().DeleteDisk(remove).ok());
+  ASSERT_TRUE(state().disks().Delete(remove).ok());
   EXPECT_TRUE(stale(etag)) << "removed since";
   EXPECT_EQ(Apply(Host()), kAllUnchanged);
   EXPECT_FALSE(stale(plan()));
@@ -501,7 +501,7 @@ TEST_F(ApplyTest, WhatChangesMeanwhileIsNotRemoved) {
       update.mutable_disk()->set_name("disks/root");
       (*update.mutable_disk()->mutable_labels())["a"] = "b";
       update.mutable_update_mask()->add_paths("labels");
-      EXPECT_TRUE(state().UpdateDisk(update).ok());
+      EXPECT_TRUE(state().disks().Update(update).ok());
       engine_->Release();
     }
     return false;
@@ -514,7 +514,7 @@ TEST_F(ApplyTest, WhatChangesMeanwhileIsNotRemoved) {
     if (result.action() == v1::APPLY_ACTION_FAILED) failed += result.name();
   }
   EXPECT_EQ(failed, "disks/root");
-  EXPECT_TRUE(state().GetDisk(GetDisk("root")).ok());
+  EXPECT_TRUE(state().disks().Get(GetDisk("root")).ok());
 }
 
 TEST_F(ApplyTest, ARequestThatMakesNoSenseDoesNothing) {
@@ -524,7 +524,7 @@ TEST_F(ApplyTest, ARequestThatMakesNoSenseDoesNothing) {
   request = Host();
   request.mutable_disks(0)->set_name("controllers/root");
   EXPECT_NE(Apply(request).find("not a name"), std::string::npos);
-  EXPECT_FALSE(state().GetDisk(GetDisk("data")).ok());
+  EXPECT_FALSE(state().disks().Get(GetDisk("data")).ok());
 }
 
 // ---- Reasons ----

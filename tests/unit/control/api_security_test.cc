@@ -356,9 +356,9 @@ TEST_F(TlsTest, PurgingAndBackupsTakeTheRoleAdminAndAreAudited) {
   EXPECT_TRUE(Undelete(*attacher, "a").ok()) << "refused calls have done nothing";
   EXPECT_TRUE(Delete(*attacher, "a", false).ok());
   EXPECT_EQ(ReasonIn(Purge(*attacher, "a")), "ROLE_MISSING");
-  EXPECT_EQ(daemon_->state().DeletedDisksKept(), 1U);
+  EXPECT_EQ(daemon_->state().kept_disks().Count(), 1U);
   EXPECT_TRUE(Purge(*boss, "a").ok());
-  EXPECT_EQ(daemon_->state().DeletedDisksKept(), 0U);
+  EXPECT_EQ(daemon_->state().kept_disks().Count(), 0U);
   ASSERT_TRUE(Create(*attacher, "b").ok());
   EXPECT_TRUE(Delete(*boss, "b", true).ok());
   EXPECT_EQ(ReasonIn(Backup(*attacher)), "ROLE_MISSING");

@@ -129,7 +129,7 @@ TEST_F(ApiTest, AKeyEncryptionKeyThatIsGoneIsNotReplacedInSilence) {
   ASSERT_TRUE(daemon.ok()) << daemon.error().message;
   v1::DeleteDiskRequest remove;
   remove.set_name("disks/secret");
-  ASSERT_TRUE((*daemon)->state().DeleteDisk(remove).ok());
+  ASSERT_TRUE((*daemon)->state().disks().Delete(remove).ok());
   daemon->reset();
   std::filesystem::rename(kek, away);
   const auto refused_again = Daemon::Start(options_);
@@ -141,7 +141,7 @@ TEST_F(ApiTest, AKeyEncryptionKeyThatIsGoneIsNotReplacedInSilence) {
   ASSERT_TRUE(daemon.ok()) << daemon.error().message;
   v1::PurgeDiskRequest purge;
   purge.set_name("disks/secret");
-  ASSERT_TRUE((*daemon)->state().PurgeDisk(purge).ok());
+  ASSERT_TRUE((*daemon)->state().kept_disks().Purge(purge).ok());
   daemon->reset();
   std::filesystem::remove(kek);
   EXPECT_TRUE(Daemon::Start(options_).ok());
@@ -192,7 +192,7 @@ TEST_F(ApiTest, CleatctlDestroysAKeyOnlyWhenThatIsMeant) {
   daemon_.reset();
   options_.keep_deleted_days = 0;
   daemon_ = std::move(Daemon::Start(options_).value());
-  ASSERT_TRUE(daemon_->state().CreateDisk(request).ok());
+  ASSERT_TRUE(daemon_->state().disks().Create(request).ok());
   ExpectCtl("disk delete a </dev/null", 2, {"keeps no deleted disks", "--yes"});
   ExpectCtl("disk delete a --yes", 0);
   ExpectCtl("disk get a", 1);
@@ -230,7 +230,7 @@ TEST_F(ApiTest, AWatcherThatDoesNotReadIsDroppedWithAReason) {
     if (i == 0) {
       ASSERT_TRUE(Create(NullDisk("a")).ok());
     }
-    daemon_->state().ReportDisk("a", state, std::string(1000, 'x'));
+    daemon_->state().disks().Report("a", state, std::string(1000, 'x'));
   }
   int seen = 0;
   while (reader->Read(&event)) ++seen;

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/reasons.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
@@ -36,11 +36,11 @@ class AttachTogetherTest : public ::testing::Test {
     CLEAT_CHECK(state.ok());
     state_ = std::move(*state);
   }
-  void Create(const std::string& disk) { ASSERT_TRUE(state_->CreateDisk(NullDisk(disk)).ok()); }
+  void Create(const std::string& disk) { ASSERT_TRUE(state_->disks().Create(NullDisk(disk)).ok()); }
   void CreateScsi(const std::string& controller) {
     auto request = NewController(controller);
     request.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
-    ASSERT_TRUE(state_->CreateController(request).ok());
+    ASSERT_TRUE(state_->controllers().Create(request).ok());
   }
   // All at once; what each of them was answered.
   template <typename Call>
@@ -61,7 +61,7 @@ class AttachTogetherTest : public ::testing::Test {
     v1::ListAttachmentsRequest request;
     request.set_parent("controllers/-");
     std::set<std::string> names;
-    const auto list = state_->ListAttachments(request);
+    const auto list = state_->attachments().List(request);
     CLEAT_CHECK(list.ok());
     for (const auto& attachment : list->attachments()) {
       names.insert(fmt::format("{} at {}", attachment.name(), attachment.spec().target()));
@@ -84,7 +84,7 @@ TEST_F(AttachTogetherTest, EachGetsATargetOfItsOwnAndAllAreDurable) {
       auto request = Attach(fmt::format("r{}d{}", round, i), controller);
       // Half of them say where to.
       if (i % 2 == 0) request.mutable_attachment()->mutable_spec()->set_target(static_cast<uint32_t>(i));
-      return state_->AttachDisk(request);
+      return state_->attachments().Attach(request);
     });
     std::set<uint32_t> targets;
     for (const auto& answer : answers) {
@@ -111,7 +111,7 @@ TEST_F(AttachTogetherTest, OnlyOneBecomesADisksWriter) {
     const std::string disk = fmt::format("d{}", round);
     Create(disk);
     const auto answers =
-        Together([&](int i) { return state_->AttachDisk(Attach(disk, fmt::format("c{}", i % 2))); });
+        Together([&](int i) { return state_->attachments().Attach(Attach(disk, fmt::format("c{}", i % 2))); });
     // The winner's own repetitions are answered as it was.
     std::set<std::string> winners;
     for (const auto& answer : answers) {
@@ -122,9 +122,9 @@ TEST_F(AttachTogetherTest, OnlyOneBecomesADisksWriter) {
       }
     }
     EXPECT_EQ(winners.size(), 1U);
-    ASSERT_TRUE(state_->DetachDisk(Detach("c0", disk)).ok());
-    ASSERT_TRUE(state_->DetachDisk(Detach("c1", disk)).ok());
-    ASSERT_TRUE(state_->DeleteDisk(DeleteDisk(disk)).ok());
+    ASSERT_TRUE(state_->attachments().Detach(Detach("c0", disk)).ok());
+    ASSERT_TRUE(state_->attachments().Detach(Detach("c1", disk)).ok());
+    ASSERT_TRUE(state_->disks().Delete(DeleteDisk(disk)).ok());
   }
 }
 
@@ -137,15 +137,15 @@ TEST_F(AttachTogetherTest, WhatIsBeingAttachedIsNotDeleted) {
       if (i == 0) {
         v1::DeleteControllerRequest request;
         request.set_name(ControllerName(controller));
-        const auto answer = state_->DeleteController(request);
+        const auto answer = state_->controllers().Delete(request);
         return answer.ok() ? Status(Ok{}) : Status(answer.error());
       }
       const std::string disk = fmt::format("r{}d{}", round, i);
       if (i == 1) {
-        const auto answer = state_->DeleteDisk(DeleteDisk("r" + std::to_string(round) + "d2"));
+        const auto answer = state_->disks().Delete(DeleteDisk("r" + std::to_string(round) + "d2"));
         return answer.ok() ? Status(Ok{}) : Status(answer.error());
       }
-      const auto answer = state_->AttachDisk(Attach(disk, controller));
+      const auto answer = state_->attachments().Attach(Attach(disk, controller));
       return answer.ok() ? Status(Ok{}) : Status(answer.error());
     });
     // Either it went first, and the others find it gone, or one of them did.

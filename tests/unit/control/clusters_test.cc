@@ -79,7 +79,7 @@ class ClustersTest : public ReconcilerRig {
     v1::WaitRequest request;
     request.set_name(name);
     request.mutable_timeout()->set_seconds(60);
-    return state_->Wait(request, [] { return false; });
+    return state_->waits().Wait(request, [] { return false; });
   }
 
   // Until `done` is true of it.
@@ -87,16 +87,16 @@ class ClustersTest : public ReconcilerRig {
   v1::Attachment Await(const std::string& controller, const std::string& id, Done done) {
     for (;;) {
       const uint64_t revision = state_->NewestRevision();
-      const auto attachment = state_->GetAttachment(GetAttachment(controller, id));
+      const auto attachment = state_->attachments().Get(GetAttachment(controller, id));
       if (attachment.ok() && done(*attachment)) return *attachment;
-      state_->AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::seconds(1));
+      state_->waits().AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::seconds(1));
     }
   }
 
   void AttachOne(const std::string& disk, const std::string& controller) {
-    ASSERT_TRUE(state_->CreateDisk(RbdDisk(disk, disk)).ok());
-    ASSERT_TRUE(state_->CreateController(NewController(controller)).ok());
-    ASSERT_TRUE(state_->AttachDisk(Attach(disk, controller)).ok());
+    ASSERT_TRUE(state_->disks().Create(RbdDisk(disk, disk)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController(controller)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach(disk, controller)).ok());
   }
 
   // The binary key that the engine was given.
@@ -118,7 +118,7 @@ TEST_F(ClustersTest, WhatCantBeIsRefusedWithItsField) {
   const auto refused = [&](auto change, std::string_view says) {
     v1::CreateClusterRequest request = NewCluster("ceph");
     change(*request.mutable_cluster()->mutable_spec());
-    const auto made = state_->CreateCluster(request);
+    const auto made = state_->clusters().Create(request);
     ASSERT_FALSE(made.ok()) << says;
     EXPECT_NE(made.error().message.find(says), std::string::npos) << made.error().message;
     EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
@@ -133,11 +133,11 @@ TEST_F(ClustersTest, WhatCantBeIsRefusedWithItsField) {
   refused([](auto& spec) { spec.mutable_connect_timeout()->set_nanos(500); }, "connect_timeout must be");
   refused([](auto& spec) { spec.mutable_connect_timeout()->set_seconds(301); }, "connect_timeout must be");
 
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   const auto no_cluster = [&](auto change, v1::Reason reason) {
     v1::CreateDiskRequest request = RbdDisk("d", "image");
     change(*request.mutable_disk()->mutable_spec()->mutable_rbd());
-    const auto made = state_->CreateDisk(request);
+    const auto made = state_->disks().Create(request);
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(ReasonOf(made.error()), reason) << made.error().message;
   };
@@ -148,7 +148,7 @@ TEST_F(ClustersTest, WhatCantBeIsRefusedWithItsField) {
 }
 
 TEST_F(ClustersTest, TheKeyIsKeptWrappedAndNeverShown) {
-  const auto made = state_->CreateCluster(NewCluster("ceph"));
+  const auto made = state_->clusters().Create(NewCluster("ceph"));
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_FALSE(made->spec().has_plain_key());
   EXPECT_EQ(made->spec().wrapped_key().key_encryption_key(), keyring_->current_id());
@@ -156,10 +156,10 @@ TEST_F(ClustersTest, TheKeyIsKeptWrappedAndNeverShown) {
   EXPECT_EQ(made->spec().images_per_client(), 16U);
   EXPECT_EQ(made->spec().connect_timeout().seconds(), 30);
   // The same again is the same, another key is not.
-  EXPECT_EQ(state_->CreateCluster(NewCluster("ceph"))->revision(), made->revision());
-  EXPECT_EQ(ReasonOf(state_->CreateCluster(NewCluster("ceph", kOtherKey)).error()),
+  EXPECT_EQ(state_->clusters().Create(NewCluster("ceph"))->revision(), made->revision());
+  EXPECT_EQ(ReasonOf(state_->clusters().Create(NewCluster("ceph", kOtherKey)).error()),
             v1::REASON_CONTENT_DIFFERS);
-  EXPECT_TRUE(state_->CreateCluster(NewCluster("ceph", "")).ok()) << "without a key: the present one";
+  EXPECT_TRUE(state_->clusters().Create(NewCluster("ceph", "")).ok()) << "without a key: the present one";
   Restart();
   const std::string raw = [&] {
     std::string all;
@@ -174,51 +174,51 @@ TEST_F(ClustersTest, TheKeyIsKeptWrappedAndNeverShown) {
   EXPECT_EQ(raw.find("QEFCQ0RFRkdI"), std::string::npos);
   v1::GetClusterRequest get;
   get.set_name("clusters/ceph");
-  const auto again = state_->GetCluster(get);
+  const auto again = state_->clusters().Get(get);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->etag(), made->etag());
   EXPECT_TRUE(again->spec().wrapped_key().data().empty());
 }
 
 TEST_F(ClustersTest, AnImageIsOneDisksUnlessBothOnlyRead) {
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
-  ASSERT_TRUE(state_->CreateDisk(RbdDisk("a", "image")).ok());
-  const auto second = state_->CreateDisk(RbdDisk("b", "image"));
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->disks().Create(RbdDisk("a", "image")).ok());
+  const auto second = state_->disks().Create(RbdDisk("b", "image"));
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(ReasonOf(second.error()), v1::REASON_IMAGE_TAKEN) << second.error().message;
-  EXPECT_TRUE(state_->CreateDisk(RbdDisk("b", "image", "then")).ok()) << "its snapshot is another thing";
+  EXPECT_TRUE(state_->disks().Create(RbdDisk("b", "image", "then")).ok()) << "its snapshot is another thing";
   v1::CreateDiskRequest reader = RbdDisk("c", "shared");
   reader.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
-  ASSERT_TRUE(state_->CreateDisk(reader).ok());
+  ASSERT_TRUE(state_->disks().Create(reader).ok());
   reader.set_disk_id("d");
-  EXPECT_TRUE(state_->CreateDisk(reader).ok());
+  EXPECT_TRUE(state_->disks().Create(reader).ok());
 
-  ASSERT_TRUE(state_->CreateController(NewController("vm")).ok());
-  EXPECT_EQ(ReasonOf(state_->AttachDisk(Attach("b", "vm")).error()), v1::REASON_READ_ONLY_REQUIRED);
-  EXPECT_TRUE(state_->AttachDisk(Attach("b", "vm", true)).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("vm")).ok());
+  EXPECT_EQ(ReasonOf(state_->attachments().Attach(Attach("b", "vm")).error()), v1::REASON_READ_ONLY_REQUIRED);
+  EXPECT_TRUE(state_->attachments().Attach(Attach("b", "vm", true)).ok());
 
-  const auto refused = state_->DeleteCluster(DeleteCluster("ceph"));
+  const auto refused = state_->clusters().Delete(DeleteCluster("ceph"));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_CLUSTER_IN_USE);
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
-  EXPECT_TRUE(state_->CreateDisk(RbdDisk("e", "image")).ok()) << "the image is free again";
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
+  EXPECT_TRUE(state_->disks().Create(RbdDisk("e", "image")).ok()) << "the image is free again";
 }
 
 TEST_F(ClustersTest, AKeyIsSparedWhereTheRequestSaysSo) {
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   v1::DeleteClusterRequest sparing = DeleteCluster("ceph");
   sparing.set_spare_key(true);
-  const auto refused = state_->DeleteCluster(sparing);
+  const auto refused = state_->clusters().Delete(sparing);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_KEY_NOT_KEPT);
-  EXPECT_TRUE(state_->DeleteCluster(DeleteCluster("ceph")).ok());
+  EXPECT_TRUE(state_->clusters().Delete(DeleteCluster("ceph")).ok());
 }
 
 // ---- What engines are told ----
 
 TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   AttachOne("a", "vm1");
   ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
   Requests told = engine_.TakeRequests();
@@ -240,42 +240,42 @@ TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
   ASSERT_TRUE(WaitFor("clusters/ceph").ok());
   EXPECT_EQ(engine_.TakeRequests(), Requests{});
 
-  ASSERT_TRUE(state_->UpdateCluster(Update(NewCluster("ceph", kOtherKey))).ok());
+  ASSERT_TRUE(state_->clusters().Update(Update(NewCluster("ceph", kOtherKey))).ok());
   ASSERT_TRUE(WaitFor("clusters/ceph").ok());
   EXPECT_EQ(engine_.TakeRequests(), Requests{"PutCluster clusters/ceph"});
   EXPECT_EQ(KeyAtEngine("clusters/ceph"), kOtherKey);
 
   for (const auto& [disk, controller] : {std::pair("a", "vm1"), std::pair("b", "vm2")}) {
-    ASSERT_TRUE(state_->DetachDisk(Detach(controller, disk)).ok());
+    ASSERT_TRUE(state_->attachments().Detach(Detach(controller, disk)).ok());
     engine_.WaitForRequest("Detach controllers/" + std::string(controller) + " 0");
-    while (!state_->DeleteDisk(DeleteDisk(disk)).ok()) {
-      state_->AwaitChange(state_->NewestRevision(),
+    while (!state_->disks().Delete(DeleteDisk(disk)).ok()) {
+      state_->waits().AwaitChange(state_->NewestRevision(),
                           std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
     }
   }
-  ASSERT_TRUE(state_->DeleteCluster(DeleteCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Delete(DeleteCluster("ceph")).ok());
   engine_.WaitForRequest("DropCluster clusters/ceph");
 }
 
 TEST_F(ClustersTest, AnEngineThatKnowsNoClustersFailsTheirDisksAlone) {
   ASSERT_TRUE(engine_.Connect());
   engine_.FailClusters(1000000);
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   AttachOne("a", "vm1");
   const v1::Attachment failed = Await("vm1", "a", [](const v1::Attachment& one) {
     return one.status().state() == v1::ATTACHMENT_STATE_FAILED && one.status().failures() > 1;
   });
   EXPECT_NE(failed.status().message().find("does not know such a message"), std::string::npos);
-  ASSERT_TRUE(state_->CreateDisk(NullDisk("n")).ok());
-  ASSERT_TRUE(state_->CreateController(NewController("vm2")).ok());
-  ASSERT_TRUE(state_->AttachDisk(Attach("n", "vm2")).ok());
+  ASSERT_TRUE(state_->disks().Create(NullDisk("n")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("vm2")).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("n", "vm2")).ok());
   ASSERT_TRUE(WaitFor("controllers/vm2/attachments/n").ok());
   engine_.FailClusters(0);
   EXPECT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
 }
 
 TEST_F(ClustersTest, ANewKeyEncryptionKeyReachesTheEngineBeforeTheOldOneIsGone) {
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   ASSERT_TRUE(engine_.Connect());
   AttachOne("a", "vm1");
   ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
@@ -284,13 +284,13 @@ TEST_F(ClustersTest, ANewKeyEncryptionKeyReachesTheEngineBeforeTheOldOneIsGone) 
   Restart({"new", "kek"});
   v1::GetClusterRequest get;
   get.set_name("clusters/ceph");
-  const std::string etag = state_->GetCluster(get)->etag();
+  const std::string etag = state_->clusters().Get(get)->etag();
   ASSERT_TRUE(state_->RewrapKeys().ok());
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(WaitFor("clusters/ceph").ok());
   EXPECT_NE(engine_.Clusters().at("clusters/ceph").key_encryption_key(), before);
   EXPECT_EQ(KeyAtEngine("clusters/ceph"), kKey);
-  EXPECT_EQ(state_->GetCluster(get)->etag(), etag) << "the intent is the same";
+  EXPECT_EQ(state_->clusters().Get(get)->etag(), etag) << "the intent is the same";
   Restart({"new"});
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(WaitFor("clusters/ceph").ok());
@@ -300,15 +300,15 @@ TEST_F(ClustersTest, ANewKeyEncryptionKeyReachesTheEngineBeforeTheOldOneIsGone) 
 // ---- What engines tell ----
 
 TEST_F(ClustersTest, AnImageThatGrewIsTheDisksSizeForGood) {
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   ASSERT_TRUE(engine_.Connect());
   AttachOne("a", "vm1");
   ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
   engine_.GrowDisk("controllers/vm1", 0, 3 * kMiB);
   Await("vm1", "a", [](const v1::Attachment& one) { return one.status().size_bytes() == 3 * kMiB; });
-  EXPECT_EQ(state_->GetDisk(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
+  EXPECT_EQ(state_->disks().Get(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
   Restart();
-  EXPECT_EQ(state_->GetDisk(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
+  EXPECT_EQ(state_->disks().Get(GetDisk("a"))->spec().size_bytes(), 3 * kMiB);
 }
 
 // Whoever opens the disk is told how large its image was for certain, until somebody has it as large as the disk.
@@ -318,12 +318,12 @@ TEST_F(ClustersTest, WhatAnImageHadIsToldUntilItHasGrown) {
     request.mutable_disk()->set_name("disks/a");
     request.mutable_disk()->mutable_spec()->set_size_bytes(bytes);
     request.mutable_update_mask()->add_paths("spec.size_bytes");
-    return state_->UpdateDisk(request).ok();
+    return state_->disks().Update(request).ok();
   };
   const auto told = [this] { return engine_.DiskAt("controllers/vm1", 0).rbd(); };
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   AttachOne("a", "vm1");
-  const uint64_t before = state_->GetDisk(GetDisk("a"))->spec().size_bytes();
+  const uint64_t before = state_->disks().Get(GetDisk("a"))->spec().size_bytes();
   ASSERT_TRUE(resize(before + kMiB));
   ASSERT_TRUE(resize(before + 2 * kMiB));
   Restart();
@@ -352,7 +352,7 @@ TEST_F(ClustersTest, WhatAnImageHadIsToldUntilItHasGrown) {
 }
 
 TEST_F(ClustersTest, AFencedDiskIsTouchedByNobodyButWhoDetachesIt) {
-  ASSERT_TRUE(state_->CreateCluster(NewCluster("ceph")).ok());
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   ASSERT_TRUE(engine_.Connect());
   AttachOne("a", "vm1");
   ASSERT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
@@ -371,13 +371,13 @@ TEST_F(ClustersTest, AFencedDiskIsTouchedByNobodyButWhoDetachesIt) {
   ASSERT_TRUE(WaitFor("controllers/vm2/attachments/b").ok());
   const Requests requests = engine_.TakeRequests();
   EXPECT_EQ(std::count(requests.begin(), requests.end(), "Detach controllers/vm1 0"), 0);
-  ASSERT_TRUE(state_->DetachDisk(Detach("vm1", "a")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("vm1", "a")).ok());
   engine_.WaitForRequest("Detach controllers/vm1 0");
   v1::WaitRequest gone;
   gone.set_name("controllers/vm1/attachments/a");
   gone.set_condition(v1::WAIT_CONDITION_GONE);
-  ASSERT_TRUE(state_->Wait(gone, [] { return false; }).ok());
-  ASSERT_TRUE(state_->AttachDisk(Attach("a", "vm1")).ok());
+  ASSERT_TRUE(state_->waits().Wait(gone, [] { return false; }).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("a", "vm1")).ok());
   EXPECT_TRUE(WaitFor("controllers/vm1/attachments/a").ok());
 }
 
@@ -398,20 +398,20 @@ TEST_F(ClustersTest, ConnectionsAreInTheEnginesStatusWhileItIsConnected) {
   v1::EngineStatus shown;
   while (!shown.has_ceph()) {
     const uint64_t revision = state_->NewestRevision();
-    shown = state_->GetEngine(get)->status();
+    shown = state_->engines().Get(get)->status();
     if (!shown.has_ceph()) {
-      state_->AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+      state_->waits().AwaitChange(revision, std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
     }
   }
   EXPECT_EQ(shown.ceph().threads(), 14U);
   EXPECT_EQ(shown.ceph().clients(0).busy().seconds(), 2);
   EXPECT_EQ(shown.ceph().clients(0).images(), 3U);
   engine_.Disconnect();
-  while (state_->GetEngine(get)->status().connected()) {
-    state_->AwaitChange(state_->NewestRevision(),
+  while (state_->engines().Get(get)->status().connected()) {
+    state_->waits().AwaitChange(state_->NewestRevision(),
                         std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
   }
-  EXPECT_FALSE(state_->GetEngine(get)->status().has_ceph());
+  EXPECT_FALSE(state_->engines().Get(get)->status().has_ceph());
 }
 
 }  // namespace

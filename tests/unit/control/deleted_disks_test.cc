@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "base/clock.h"
-#include "control/host_state.h"
-#include "control/purge_timer.h"
+#include "control/state/host_state.h"
+#include "control/state/disks/purge_timer.h"
 #include "control/reasons.h"
 #include "keys/keyring.h"
 #include "requests.h"
@@ -89,14 +89,14 @@ class DeletedDisksTest : public ::testing::Test {
   }
 
   v1::Disk Create(const v1::CreateDiskRequest& request) {
-    const auto disk = state_->CreateDisk(request);
+    const auto disk = state_->disks().Create(request);
     EXPECT_TRUE(disk.ok()) << disk.error().message;
     return disk.ok() ? *disk : v1::Disk();
   }
   // Gives its uid.
   std::string CreateAndDelete(const v1::CreateDiskRequest& request) {
     const std::string uid = Create(request).uid();
-    const auto deleted = state_->DeleteDisk(DeleteDisk(request.disk_id()));
+    const auto deleted = state_->disks().Delete(DeleteDisk(request.disk_id()));
     EXPECT_TRUE(deleted.ok()) << deleted.error().message;
     return uid;
   }
@@ -107,7 +107,7 @@ class DeletedDisksTest : public ::testing::Test {
     request.set_page_size(page_size);
     std::string text;
     do {
-      const auto page = state_->ListDisks(request);
+      const auto page = state_->disks().List(request);
       if (!page.ok()) return page.error().message;
       for (const v1::Disk& disk : page->disks()) {
         text += (text.empty() ? "" : " ") + *ParseDiskName(disk.name());
@@ -149,17 +149,17 @@ TEST_F(DeletedDisksTest, ADeletedDiskComesBackAsItWasWithItsKeyAlsoAfterARestart
   (*request.mutable_disk()->mutable_labels())["vm"] = "one";
   *request.mutable_disk()->mutable_spec()->mutable_limits()->mutable_iops() = Rate(6000);
   const v1::Disk before = Create(request);
-  const auto deleted = state_->DeleteDisk(DeleteDisk("a"));
+  const auto deleted = state_->disks().Delete(DeleteDisk("a"));
   ASSERT_TRUE(deleted.ok());
   EXPECT_EQ(deleted->disk().uid(), before.uid());
   EXPECT_TRUE(deleted->disk().spec().encryption().wrapped_key().data().empty()) << "never shown";
-  EXPECT_EQ(ReasonOfResult(state_->GetDisk(GetDisk("a"))), v1::REASON_RESOURCE_NOT_FOUND);
+  EXPECT_EQ(ReasonOfResult(state_->disks().Get(GetDisk("a"))), v1::REASON_RESOURCE_NOT_FOUND);
   EXPECT_EQ(List(false), "");
   Open();
   EXPECT_EQ(List(true), "a(" + before.uid() + ")");
-  EXPECT_EQ(state_->DeletedDisksKept(), 1U);
+  EXPECT_EQ(state_->kept_disks().Count(), 1U);
   now_s_ += 6 * kDay;
-  const auto back = state_->UndeleteDisk(Undelete("a"));
+  const auto back = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_TRUE(back.ok()) << Why(back);
   EXPECT_EQ(back->uid(), before.uid());
   EXPECT_EQ(back->spec().SerializeAsString(), before.spec().SerializeAsString());
@@ -169,8 +169,8 @@ TEST_F(DeletedDisksTest, ADeletedDiskComesBackAsItWasWithItsKeyAlsoAfterARestart
   EXPECT_FALSE(back->has_delete_time());
   Open();
   EXPECT_EQ(List(true), "a");
-  EXPECT_TRUE(state_->CreateDisk(request).ok()) << "it is the same key";
-  EXPECT_EQ(ReasonOfResult(state_->CreateDisk(Encrypted(request, 'b'))), v1::REASON_CONTENT_DIFFERS);
+  EXPECT_TRUE(state_->disks().Create(request).ok()) << "it is the same key";
+  EXPECT_EQ(ReasonOfResult(state_->disks().Create(Encrypted(request, 'b'))), v1::REASON_CONTENT_DIFFERS);
 }
 
 TEST_F(DeletedDisksTest, TimesAreOfTheDeletionAndOfTheOptionThen) {
@@ -178,7 +178,7 @@ TEST_F(DeletedDisksTest, TimesAreOfTheDeletionAndOfTheOptionThen) {
   Open(kDay);
   v1::ListDisksRequest request;
   request.set_show_deleted(true);
-  const auto disks = state_->ListDisks(request);
+  const auto disks = state_->disks().List(request);
   ASSERT_EQ(disks->disks_size(), 1);
   EXPECT_EQ(disks->disks(0).status().state(), v1::DISK_STATE_DELETED);
   EXPECT_EQ(disks->disks(0).delete_time().seconds(), static_cast<int64_t>(kNow));
@@ -194,11 +194,11 @@ TEST_F(DeletedDisksTest, WatchersSeeItGoAndComeBackAndNoMore) {
   CreateAndDelete(NullDisk("a"));
   EXPECT_EQ(next()->disk().name(), "disks/a");
   EXPECT_EQ(next()->gone(), "disks/a");
-  ASSERT_TRUE(state_->UndeleteDisk(Undelete("a")).ok());
+  ASSERT_TRUE(state_->kept_disks().Undelete(Undelete("a")).ok());
   EXPECT_EQ(next()->disk().name(), "disks/a");
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
   EXPECT_EQ(next()->gone(), "disks/a");
-  ASSERT_TRUE(state_->PurgeDisk(Purge("a")).ok());
+  ASSERT_TRUE(state_->kept_disks().Purge(Purge("a")).ok());
   EXPECT_EQ(next(), nullptr);
 }
 
@@ -206,40 +206,40 @@ TEST_F(DeletedDisksTest, IdAndStorageAreFreeAtOnceAndUndeleteSaysWhoHasThem) {
   const std::string file = dir_ / "a.img";
   const std::string uid = CreateAndDelete(FileDisk("a", file, true));
   Create(FileDisk("a", file, false, kMiB / 2));
-  const auto taken = state_->UndeleteDisk(Undelete("a", uid));
+  const auto taken = state_->kept_disks().Undelete(Undelete("a", uid));
   ASSERT_EQ(ReasonOfResult(taken), v1::REASON_ID_TAKEN);
   EXPECT_EQ(taken.error().code, ErrorCode::kAlreadyExists);
-  ASSERT_TRUE(state_->DeleteDisk(DeleteAndPurge("a")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteAndPurge("a")).ok());
   Create(FileDisk("b", file, false));
-  const auto file_taken = state_->UndeleteDisk(Undelete("a"));
+  const auto file_taken = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_EQ(ReasonOfResult(file_taken), v1::REASON_FILE_TAKEN);
   EXPECT_NE(Why(file_taken).find("disks/b"), std::string::npos) << Why(file_taken);
   EXPECT_EQ(List(true), fmt::format("a({}) b", uid)) << "it is still kept";
-  ASSERT_TRUE(state_->DeleteDisk(DeleteAndPurge("b")).ok());
-  EXPECT_TRUE(state_->UndeleteDisk(Undelete("a")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteAndPurge("b")).ok());
+  EXPECT_TRUE(state_->kept_disks().Undelete(Undelete("a")).ok());
 }
 
 TEST_F(DeletedDisksTest, DisksOfTheSameNameAreToldApartByTheirUid) {
   const std::string first = CreateAndDelete(NullDisk("a", kMiB));
   const std::string second = CreateAndDelete(NullDisk("a", 2 * kMiB));
   ASSERT_NE(first, second);
-  EXPECT_EQ(ReasonOfResult(state_->PurgeDisk(Purge("a"))), v1::REASON_UID_NEEDED);
-  const auto last = state_->UndeleteDisk(Undelete("a"));
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Purge(Purge("a"))), v1::REASON_UID_NEEDED);
+  const auto last = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_TRUE(last.ok());
   EXPECT_EQ(last->uid(), second);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("a"))), v1::REASON_ID_TAKEN);
-  EXPECT_EQ(state_->UndeleteDisk(Undelete("a", second))->revision(), last->revision())
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("a"))), v1::REASON_ID_TAKEN);
+  EXPECT_EQ(state_->kept_disks().Undelete(Undelete("a", second))->revision(), last->revision())
       << "the same call again";
   // The first one is deleted last.
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
-  ASSERT_EQ(state_->UndeleteDisk(Undelete("a", first))->spec().size_bytes(), kMiB);
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
+  ASSERT_EQ(state_->kept_disks().Undelete(Undelete("a", first))->spec().size_bytes(), kMiB);
   now_s_ -= kDay;  // a clock that is set back does not change that
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
-  EXPECT_EQ(state_->UndeleteDisk(Undelete("a"))->uid(), first);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("a", "12"))), v1::REASON_INVALID_FIELD);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("a", std::string(16, '0')))),
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
+  EXPECT_EQ(state_->kept_disks().Undelete(Undelete("a"))->uid(), first);
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("a", "12"))), v1::REASON_INVALID_FIELD);
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("a", std::string(16, '0')))),
             v1::REASON_RESOURCE_NOT_FOUND);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("none"))), v1::REASON_RESOURCE_NOT_FOUND);
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("none"))), v1::REASON_RESOURCE_NOT_FOUND);
 }
 
 TEST_F(DeletedDisksTest, AListShowsThemOnlyWhenAskedAndInPages) {
@@ -257,12 +257,12 @@ TEST_F(DeletedDisksTest, AFileThatIsGoneIsNotMadeAnew) {
   const std::string file = dir_ / "a.img";
   CreateAndDelete(FileDisk("a", file, true));
   std::filesystem::rename(file, dir_ / "away");
-  const auto gone = state_->UndeleteDisk(Undelete("a"));
+  const auto gone = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_EQ(ReasonOfResult(gone), v1::REASON_FILE_UNUSABLE) << Why(gone);
   EXPECT_NE(Why(gone).find(file), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(file)) << "an empty file would pass for the disk's content";
   std::filesystem::rename(dir_ / "away", file);
-  EXPECT_TRUE(state_->UndeleteDisk(Undelete("a")).ok());
+  EXPECT_TRUE(state_->kept_disks().Undelete(Undelete("a")).ok());
 }
 
 TEST_F(DeletedDisksTest, AMemoryDiskComesBackEmptyAndAsAnotherOne) {
@@ -270,17 +270,17 @@ TEST_F(DeletedDisksTest, AMemoryDiskComesBackEmptyAndAsAnotherOne) {
   const UniqueFd content = memory_->Share("m");
   ASSERT_EQ(pwrite(content.get(), "guest", 5, 0), 5);
   // An engine has it: until that lets go, its id is taken.
-  ASSERT_TRUE(state_->RecordKept("m", "engine-0", true).ok());
-  const auto deleted = state_->DeleteDisk(DeleteDisk("m"));
+  ASSERT_TRUE(state_->disks().RecordKept("m", "engine-0", true).ok());
+  const auto deleted = state_->disks().Delete(DeleteDisk("m"));
   ASSERT_TRUE(deleted.ok());
   EXPECT_NE(deleted->disk().status().message().find("its content was freed"), std::string::npos);
-  EXPECT_EQ(state_->GetDisk(GetDisk("m"))->status().state(), v1::DISK_STATE_DELETING);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("m"))), v1::REASON_RESOURCE_BUSY);
+  EXPECT_EQ(state_->disks().Get(GetDisk("m"))->status().state(), v1::DISK_STATE_DELETING);
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("m"))), v1::REASON_RESOURCE_BUSY);
   Open();
-  ASSERT_TRUE(state_->RecordKept("m", "engine-0", false).ok());
-  ASSERT_TRUE(state_->ForgetDisk("m").ok());
+  ASSERT_TRUE(state_->disks().RecordKept("m", "engine-0", false).ok());
+  ASSERT_TRUE(state_->disks().Forget("m").ok());
   EXPECT_EQ(List(true), "m(" + uid + ")");
-  const auto back = state_->UndeleteDisk(Undelete("m"));
+  const auto back = state_->kept_disks().Undelete(Undelete("m"));
   ASSERT_TRUE(back.ok()) << Why(back);
   EXPECT_NE(back->status().message().find("empty"), std::string::npos);
   EXPECT_NE(back->uid(), uid) << "what its guest has under way was for another content";
@@ -288,7 +288,7 @@ TEST_F(DeletedDisksTest, AMemoryDiskComesBackEmptyAndAsAnotherOne) {
   EXPECT_EQ(pread(memory_->Share("m").get(), &byte, 1, 0), 1);
   EXPECT_EQ(byte, '\0');
   Open();
-  EXPECT_EQ(state_->GetDisk(GetDisk("m"))->status().state(), v1::DISK_STATE_READY);
+  EXPECT_EQ(state_->disks().Get(GetDisk("m"))->status().state(), v1::DISK_STATE_READY);
 }
 
 TEST_F(DeletedDisksTest, WithoutItsClusterAnImageDoesNotComeBack) {
@@ -296,7 +296,7 @@ TEST_F(DeletedDisksTest, WithoutItsClusterAnImageDoesNotComeBack) {
   cluster.set_cluster_id("ceph");
   cluster.mutable_cluster()->mutable_spec()->set_conf_file("/etc/ceph/ceph.conf");
   cluster.mutable_cluster()->mutable_spec()->set_user("cleat");
-  ASSERT_TRUE(state_->CreateCluster(cluster).ok());
+  ASSERT_TRUE(state_->clusters().Create(cluster).ok());
   auto request = NullDisk("a");
   v1::RbdBackend& rbd = *request.mutable_disk()->mutable_spec()->mutable_rbd();
   rbd.set_cluster("clusters/ceph");
@@ -305,57 +305,53 @@ TEST_F(DeletedDisksTest, WithoutItsClusterAnImageDoesNotComeBack) {
   CreateAndDelete(request);
   v1::DeleteClusterRequest remove;
   remove.set_name("clusters/ceph");
-  ASSERT_TRUE(state_->DeleteCluster(remove).ok()) << "what is kept does not hold it";
+  ASSERT_TRUE(state_->clusters().Delete(remove).ok()) << "what is kept does not hold it";
   Open();
-  const auto refused = state_->UndeleteDisk(Undelete("a"));
+  const auto refused = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_EQ(ReasonOfResult(refused), v1::REASON_RESOURCE_NOT_FOUND);
   EXPECT_NE(Why(refused).find("clusters/ceph"), std::string::npos) << Why(refused);
-  ASSERT_TRUE(state_->CreateCluster(cluster).ok());
+  ASSERT_TRUE(state_->clusters().Create(cluster).ok());
   request.set_disk_id("b");
   Create(request);
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("a"))), v1::REASON_IMAGE_TAKEN);
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("a"))), v1::REASON_IMAGE_TAKEN);
 }
 
 // ---- Limits
 
 TEST_F(DeletedDisksTest, NoMoreThanTheMostAreKeptAndThenOnlyPurgingDeletes) {
   std::vector<DeletedDiskRow> rows;
-  std::vector<const DeletedDiskRow*> pointers;
   for (size_t i = 0; i + 1 < kDeletedDisksMax; ++i) {
     DeletedDiskRow& row = rows.emplace_back();
     row.disk.id = "old";
     row.disk.revision = row.disk.intent_revision = i + 1;
     row.purge_time_s = kNow + kDay;
   }
-  for (const DeletedDiskRow& row : rows) pointers.push_back(&row);
-  ASSERT_TRUE(store_->Put(std::span<const DeletedDiskRow* const>(pointers)).ok());
+  ASSERT_TRUE(store_->Apply({rows.begin(), rows.end()}).ok());
   Open();
   CreateAndDelete(NullDisk("last"));
   Create(NullDisk("a"));
-  const auto refused = state_->DeleteDisk(DeleteDisk("a"));
+  const auto refused = state_->disks().Delete(DeleteDisk("a"));
   ASSERT_EQ(ReasonOfResult(refused), v1::REASON_TOO_MANY_DELETED);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
   EXPECT_NE(Why(refused).find("--purge"), std::string::npos) << Why(refused);
-  EXPECT_TRUE(state_->GetDisk(GetDisk("a")).ok());
-  EXPECT_TRUE(state_->DeleteDisk(DeleteAndPurge("a")).ok());
-  ASSERT_TRUE(state_->PurgeDisk(Purge("last")).ok());
+  EXPECT_TRUE(state_->disks().Get(GetDisk("a")).ok());
+  EXPECT_TRUE(state_->disks().Delete(DeleteAndPurge("a")).ok());
+  ASSERT_TRUE(state_->kept_disks().Purge(Purge("last")).ok());
   CreateAndDelete(NullDisk("b"));
 }
 
 TEST_F(DeletedDisksTest, AHostThatIsFullTakesNoneBack) {
   CreateAndDelete(NullDisk("a"));
   std::vector<DiskRow> rows;
-  std::vector<const DiskRow*> pointers;
   for (size_t i = 0; i < kDisksMax; ++i) {
     DiskRow& row = rows.emplace_back();
     row.id = fmt::format("d{}", i);
     row.spec.set_wwn(row.id);
     row.revision = i + 1;
   }
-  for (const DiskRow& row : rows) pointers.push_back(&row);
-  ASSERT_TRUE(store_->Put(std::span<const DiskRow* const>(pointers)).ok());
+  ASSERT_TRUE(store_->Apply({rows.begin(), rows.end()}).ok());
   Open();
-  const auto refused = state_->UndeleteDisk(Undelete("a"));
+  const auto refused = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_EQ(ReasonOfResult(refused), v1::REASON_TOO_MANY_RESOURCES);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
 }
@@ -372,13 +368,13 @@ TEST_F(DeletedDisksTest, WhatIsPurgedIsGoneWithItsKey) {
     keys.push_back(row.spec.encryption().wrapped_key().data());
   const auto in_files = [&](const std::string& key) { return RawFiles().find(key) != std::string::npos; };
   for (const std::string& key : keys) EXPECT_TRUE(in_files(key));
-  const auto purged = state_->PurgeDisk(Purge("a"));
+  const auto purged = state_->kept_disks().Purge(Purge("a"));
   ASSERT_TRUE(purged.ok());
   EXPECT_TRUE(purged->has_disk());
   EXPECT_FALSE(in_files(keys[1]));
-  EXPECT_EQ(ReasonOfResult(state_->UndeleteDisk(Undelete("a"))), v1::REASON_RESOURCE_NOT_FOUND);
-  EXPECT_FALSE(state_->PurgeDisk(Purge("a"))->has_disk()) << "the same call again is OK";
-  const auto deleted = state_->DeleteDisk(DeleteAndPurge("b"));
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Undelete(Undelete("a"))), v1::REASON_RESOURCE_NOT_FOUND);
+  EXPECT_FALSE(state_->kept_disks().Purge(Purge("a"))->has_disk()) << "the same call again is OK";
+  const auto deleted = state_->disks().Delete(DeleteAndPurge("b"));
   ASSERT_TRUE(deleted.ok());
   EXPECT_FALSE(deleted->has_disk());
   EXPECT_FALSE(in_files(keys[0]));
@@ -388,9 +384,9 @@ TEST_F(DeletedDisksTest, WhatIsPurgedIsGoneWithItsKey) {
 
 TEST_F(DeletedDisksTest, KeepingNoneIsWhatItWas) {
   Open(0);
-  EXPECT_FALSE(state_->KeepsDeleted());
+  EXPECT_FALSE(state_->disks().keeps_deleted());
   Create(Encrypted(NullDisk("a")));
-  const auto deleted = state_->DeleteDisk(DeleteDisk("a"));
+  const auto deleted = state_->disks().Delete(DeleteDisk("a"));
   ASSERT_TRUE(deleted.ok());
   EXPECT_FALSE(deleted->has_disk());
   EXPECT_EQ(List(true), "");
@@ -406,14 +402,14 @@ TEST_F(DeletedDisksTest, AKeyIsSparedWhereTheRequestSaysSo) {
   purge.set_spare_key(true);
   Create(Encrypted(NullDisk("a")));
   Create(NullDisk("plain"));
-  EXPECT_EQ(ReasonOfResult(state_->DeleteDisk(sparing(DeleteAndPurge("a")))), v1::REASON_KEY_NOT_KEPT);
-  EXPECT_TRUE(state_->DeleteDisk(sparing(DeleteAndPurge("plain"))).ok()) << "it has no key";
-  EXPECT_TRUE(state_->DeleteDisk(sparing(DeleteDisk("a"))).ok()) << "it is kept";
-  EXPECT_EQ(ReasonOfResult(state_->PurgeDisk(purge)), v1::REASON_KEY_NOT_KEPT);
-  ASSERT_TRUE(state_->UndeleteDisk(Undelete("a")).ok());
+  EXPECT_EQ(ReasonOfResult(state_->disks().Delete(sparing(DeleteAndPurge("a")))), v1::REASON_KEY_NOT_KEPT);
+  EXPECT_TRUE(state_->disks().Delete(sparing(DeleteAndPurge("plain"))).ok()) << "it has no key";
+  EXPECT_TRUE(state_->disks().Delete(sparing(DeleteDisk("a"))).ok()) << "it is kept";
+  EXPECT_EQ(ReasonOfResult(state_->kept_disks().Purge(purge)), v1::REASON_KEY_NOT_KEPT);
+  ASSERT_TRUE(state_->kept_disks().Undelete(Undelete("a")).ok());
   Open(0);
-  EXPECT_EQ(ReasonOfResult(state_->DeleteDisk(sparing(DeleteDisk("a")))), v1::REASON_KEY_NOT_KEPT);
-  EXPECT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
+  EXPECT_EQ(ReasonOfResult(state_->disks().Delete(sparing(DeleteDisk("a")))), v1::REASON_KEY_NOT_KEPT);
+  EXPECT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
 }
 
 TEST_F(DeletedDisksTest, TimeThatIsOverPurgesButNotInTheFirstHour) {
@@ -425,11 +421,11 @@ TEST_F(DeletedDisksTest, TimeThatIsOverPurgesButNotInTheFirstHour) {
   now_s_ = kNow + 7 * kDay;
   clock.AdvanceBy(PurgeTimer::kGraceNs - 1);
   timer.Turn();
-  EXPECT_EQ(state_->DeletedDisksKept(), 2U) << "the first hour is not over";
+  EXPECT_EQ(state_->kept_disks().Count(), 2U) << "the first hour is not over";
   now_s_ -= 1;
   clock.AdvanceBy(1);
   timer.Turn();
-  EXPECT_EQ(state_->DeletedDisksKept(), 2U) << "a second is left";
+  EXPECT_EQ(state_->kept_disks().Count(), 2U) << "a second is left";
   now_s_ += 1;
   timer.Turn();
   EXPECT_EQ(List(true), "b(" + later + ")");
@@ -438,7 +434,7 @@ TEST_F(DeletedDisksTest, TimeThatIsOverPurgesButNotInTheFirstHour) {
   PurgeTimer next(*state_, clock);
   now_s_ += 100 * kDay;
   next.Turn();
-  EXPECT_TRUE(state_->UndeleteDisk(Undelete("b")).ok());
+  EXPECT_TRUE(state_->kept_disks().Undelete(Undelete("b")).ok());
 }
 
 // ---- Key-encryption keys
@@ -449,10 +445,10 @@ TEST_F(DeletedDisksTest, ANewKeyEncryptionKeyWrapsTheirKeysToo) {
   WriteKek("new", '2');
   Open(7 * kDay, {"new", "kek"});
   Open(7 * kDay, {"new"});
-  const auto back = state_->UndeleteDisk(Undelete("a"));
+  const auto back = state_->kept_disks().Undelete(Undelete("a"));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->spec().encryption().wrapped_key().key_encryption_key(), keyring_->current_id());
-  const auto same = state_->CreateDisk(request);
+  const auto same = state_->disks().Create(request);
   EXPECT_TRUE(same.ok()) << Why(same);
 }
 
@@ -466,8 +462,8 @@ TEST_F(DeletedDisksTest, AStoreOfBeforeHasNoneAndTakesThem) {
       "deleted_disks; PRAGMA user_version = 7");
   Open();
   EXPECT_EQ(List(true), "a");
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("a")).ok());
-  EXPECT_TRUE(state_->UndeleteDisk(Undelete("a")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
+  EXPECT_TRUE(state_->kept_disks().Undelete(Undelete("a")).ok());
 }
 
 TEST_F(DeletedDisksTest, ADamagedOneIsNotTakenForAnother) {

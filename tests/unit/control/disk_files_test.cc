@@ -53,7 +53,7 @@ class DiskFilesTest : public ::testing::Test {
     return request;
   }
   v1::Reason ReasonOfCreate(const v1::CreateDiskRequest& request) {
-    const auto disk = daemon_->state().CreateDisk(request);
+    const auto disk = daemon_->state().disks().Create(request);
     message_ = disk.ok() ? "" : disk.error().message;
     return disk.ok() ? v1::REASON_UNSPECIFIED : ReasonOf(disk.error());
   }
@@ -86,12 +86,12 @@ TEST_F(DiskFilesTest, AFileIsOneDiskByWhateverName) {
   ExpectTakenByA(dir_ / "hard");
   v1::DeleteDiskRequest remove;
   remove.set_name("disks/a");
-  ASSERT_TRUE(daemon_->state().DeleteDisk(remove).ok());
+  ASSERT_TRUE(daemon_->state().disks().Delete(remove).ok());
   EXPECT_EQ(ReasonOfCreate("b", dir_ / "hard"), v1::REASON_UNSPECIFIED) << message_;
   // The other way round: a deleted disk does not come back to a file that another one has.
   v1::UndeleteDiskRequest undelete;
   undelete.set_name("disks/a");
-  const auto back = daemon_->state().UndeleteDisk(undelete);
+  const auto back = daemon_->state().kept_disks().Undelete(undelete);
   ASSERT_FALSE(back.ok());
   EXPECT_EQ(ReasonOf(back.error()), v1::REASON_FILE_TAKEN) << back.error().message;
 }
@@ -132,7 +132,7 @@ TEST_F(DiskFilesTest, OfManyThatComeAtOnceOneHasTheFile) {
     const std::string name = dir_ / ("name-" + std::to_string(i));
     std::filesystem::create_hard_link(path, name);
     callers.emplace_back([this, &made, name, id = "d" + std::to_string(i)] {
-      if (daemon_->state().CreateDisk(FileDisk(id, name)).ok()) ++made;
+      if (daemon_->state().disks().Create(FileDisk(id, name)).ok()) ++made;
     });
   }
   for (std::thread& caller : callers) caller.join();
@@ -208,7 +208,7 @@ TEST_F(OwnFilesTest, WhatADiskBecomesLaterIsNotMadeLarger) {
   update.mutable_disk()->set_name("disks/a");
   update.mutable_disk()->mutable_spec()->set_size_bytes(8 * kMiB);
   update.mutable_update_mask()->add_paths("spec.size_bytes");
-  const auto grown = daemon_->state().UpdateDisk(update);
+  const auto grown = daemon_->state().disks().Update(update);
   ASSERT_FALSE(grown.ok());
   EXPECT_EQ(ReasonOf(grown.error()), v1::REASON_PATH_NOT_ALLOWED) << grown.error().message;
   EXPECT_EQ(std::filesystem::file_size(state_dir_ + "/cleat.db"), before);
@@ -254,7 +254,7 @@ class ListedPathsTest : public DiskFilesTest {
   v1::Reason ReasonOfController(const std::string& id, const std::string& socket) {
     v1::CreateControllerRequest request = NewController(id);
     request.mutable_controller()->mutable_spec()->set_socket_path(socket);
-    return ReasonOf(daemon_->state().CreateController(request));
+    return ReasonOf(daemon_->state().controllers().Create(request));
   }
   static v1::CreateClusterRequest Cluster(const std::string& id, const std::string& conf_file) {
     v1::CreateClusterRequest request;
@@ -265,7 +265,7 @@ class ListedPathsTest : public DiskFilesTest {
     return request;
   }
   std::string MessageOfDisk(const std::string& id) {
-    const auto disk = daemon_->state().GetDisk(GetDisk(id));
+    const auto disk = daemon_->state().disks().Get(GetDisk(id));
     return disk.ok() ? disk->status().message() : disk.error().message;
   }
 };
@@ -295,21 +295,21 @@ TEST_F(ListedPathsTest, NorSocketsAndConfFiles) {
   std::filesystem::create_directory_symlink("/run", dir_ / "sockets/link");
   EXPECT_EQ(ReasonOfController("b", dir_ / "sockets/link/b.sock"), v1::REASON_PATH_NOT_ALLOWED) << message_;
   const std::string listed = dir_ / "ceph/ceph.conf";
-  EXPECT_EQ(ReasonOf(daemon_->state().CreateCluster(Cluster("a", listed))), v1::REASON_UNSPECIFIED)
+  EXPECT_EQ(ReasonOf(daemon_->state().clusters().Create(Cluster("a", listed))), v1::REASON_UNSPECIFIED)
       << message_;
-  ExpectRefused(ReasonOf(daemon_->state().CreateCluster(Cluster("b", "/etc/shadow"))), "/etc/shadow");
+  ExpectRefused(ReasonOf(daemon_->state().clusters().Create(Cluster("b", "/etc/shadow"))), "/etc/shadow");
   v1::UpdateClusterRequest update;
   *update.mutable_cluster() = Cluster("a", "/etc/shadow").cluster();
   update.mutable_cluster()->set_name("clusters/a");
   update.mutable_update_mask()->add_paths("spec");
-  ExpectRefused(ReasonOf(daemon_->state().UpdateCluster(update)), "/etc/shadow");
+  ExpectRefused(ReasonOf(daemon_->state().clusters().Update(update)), "/etc/shadow");
 }
 
 TEST_F(ListedPathsTest, WhatIsStoredStaysServedAndIsNamed) {
   const std::string path = MakeFile("vms/file");
   ASSERT_EQ(ReasonOfCreate("a", path), v1::REASON_UNSPECIFIED) << message_;
   ASSERT_EQ(ReasonOfController("c", dir_ / "sockets/c"), v1::REASON_UNSPECIFIED) << message_;
-  ASSERT_TRUE(daemon_->state().CreateCluster(Cluster("x", dir_ / "ceph/ceph.conf")).ok());
+  ASSERT_TRUE(daemon_->state().clusters().Create(Cluster("x", dir_ / "ceph/ceph.conf")).ok());
   EXPECT_TRUE(daemon_->state().Unlisted().empty());
   List({"files " + dir_ / "other", "sockets none", "keys none"});
   for (const bool restarted : {false, true}) {
@@ -324,7 +324,7 @@ TEST_F(ListedPathsTest, WhatIsStoredStaysServedAndIsNamed) {
     EXPECT_EQ(ReasonOfCreate("a", path), v1::REASON_UNSPECIFIED) << message_;
     EXPECT_EQ(ReasonOfController("c", dir_ / "sockets/c"), v1::REASON_UNSPECIFIED) << message_;
   }
-  EXPECT_EQ(ReasonOf(daemon_->state().AttachDisk(Attach("a", "c"))), v1::REASON_UNSPECIFIED) << message_;
+  EXPECT_EQ(ReasonOf(daemon_->state().attachments().Attach(Attach("a", "c"))), v1::REASON_UNSPECIFIED) << message_;
   ExpectRefused(ReasonOfCreate("b", MakeFile("vms/second")), dir_ / "vms/second");
   List({"files " + dir_ / "vms", "sockets /", "keys /"});
   daemon_->Reload();

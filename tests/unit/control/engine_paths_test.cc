@@ -89,23 +89,23 @@ class EnginePathsTest : public MovesRig {
     AwaitEngines();
   }
   void CreateAt(const std::string& id, const std::string& socket) {
-    ASSERT_TRUE(state_->CreateDisk(NullDisk("d" + id)).ok());
+    ASSERT_TRUE(state_->disks().Create(NullDisk("d" + id)).ok());
     auto request = NewController(id);
     request.mutable_controller()->mutable_spec()->set_socket_path(socket);
     request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-    const auto made = state_->CreateController(request);
+    const auto made = state_->controllers().Create(request);
     ASSERT_TRUE(made.ok()) << made.error().message;
-    ASSERT_TRUE(state_->AttachDisk(Attach("d" + id, id)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach("d" + id, id)).ok());
     AwaitServed(id, "engine-0");
   }
   v1::EngineStatus StatusOf(const std::string& engine) {
-    return state_->GetEngine(GetEngine(engine))->status();
+    return state_->engines().Get(GetEngine(engine))->status();
   }
   // As SIGHUP.
   void Reload(const std::string& lists) {
     std::ofstream(File()) << lists;
     ASSERT_TRUE(paths_->Reload().ok());
-    state_->PathsChanged();
+    state_->engines().PathsChanged();
   }
 };
 
@@ -145,7 +145,7 @@ TEST_F(EnginePathsTest, AnUpgradeToOneThatExcludesWhatIsServedIsRefusedBeforeAny
 
   // The same lists do.
   green_.set_path_lists(paths_->lists()->Text());
-  state_->PathsChanged();
+  state_->engines().PathsChanged();
   Await("it has read them", [&] { return StatusOf("engine-1").path_difference().empty(); });
   ASSERT_TRUE(Upgrade().ok());
   EXPECT_EQ(AwaitUpgrade().state(), v1::UPGRADE_STATE_DONE);
@@ -214,10 +214,10 @@ TEST_F(EnginePathsTest, AStandbyThatReadsOtherListsGivesUpWhatTheyExclude) {
   ConnectGreen(paths_->lists()->Text());
   AwaitStandby(green_, "a");
   green_.set_path_lists(Lists("files /srv\n").Text());
-  state_->PathsChanged();
+  state_->engines().PathsChanged();
   Await("it is gone from there", [&] { return green_.StateOf("controllers/a") == kAbsent; });
   green_.set_path_lists(paths_->lists()->Text());
-  state_->PathsChanged();
+  state_->engines().PathsChanged();
   AwaitStandby(green_, "a");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that come together share a commit, and each hears what became of its own.
-#include "control/group_commit.h"
+#include "control/state/writes/group_commit.h"
 
 #include <gtest/gtest.h>
 

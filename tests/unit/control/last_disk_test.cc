@@ -16,26 +16,26 @@ namespace {
 class LastDiskTest : public ReconcilerRig {
  protected:
   void Attach(const std::string& disk) {
-    ASSERT_TRUE(state_->AttachDisk(control::Attach(disk, "c")).ok());
+    ASSERT_TRUE(state_->attachments().Attach(control::Attach(disk, "c")).ok());
     Await(disk + " is attached", [&] {
-      const auto attachment = state_->GetAttachment(GetAttachment("c", disk));
+      const auto attachment = state_->attachments().Get(GetAttachment("c", disk));
       return attachment.ok() && attachment->status().state() == v1::ATTACHMENT_STATE_READY;
     });
   }
   void Detach(const std::string& disk) {
-    ASSERT_TRUE(state_->DetachDisk(control::Detach("c", disk)).ok());
-    Await(disk + " is detached", [&] { return !state_->GetAttachment(GetAttachment("c", disk)).ok(); });
+    ASSERT_TRUE(state_->attachments().Detach(control::Detach("c", disk)).ok());
+    Await(disk + " is detached", [&] { return !state_->attachments().Get(GetAttachment("c", disk)).ok(); });
   }
   // A blk controller that has served the disk a, and has none now; the engine is there.
   void ServeA() {
     ASSERT_TRUE(engine_.Connect());
-    ASSERT_TRUE(state_->CreateController(NewController("c")).ok());
-    for (const char* disk : {"a", "b"}) ASSERT_TRUE(state_->CreateDisk(NullDisk(disk)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController("c")).ok());
+    for (const char* disk : {"a", "b"}) ASSERT_TRUE(state_->disks().Create(NullDisk(disk)).ok());
     Attach("a");
     EXPECT_EQ(LastDisk(), "");
     Detach("a");
   }
-  std::string LastDisk() { return state_->GetController(GetController("c"))->status().last_disk(); }
+  std::string LastDisk() { return state_->controllers().Get(GetController("c"))->status().last_disk(); }
   std::string LastDiskToldToEngine() { return engine_.ControllerAt("controllers/c").last_disk_name(); }
   DiskIdentity AttachedIdentity() { return DiskIdentity(engine_.DiskAt("controllers/c", 0).identity()); }
 };
@@ -78,9 +78,9 @@ TEST_F(LastDiskTest, WhatTheGuestHasForgottenIsStoredBeforeTheEngineIsTold) {
 TEST_F(LastDiskTest, AReportAboutADiskThatIsGoneMeanwhileChangesNothing) {
   ServeA();
   Attach("b");
-  EXPECT_TRUE(state_->ReportNextDisk("engine-0", "c", DiskIdentity::Of(store_->number(), 1'000'000)).ok());
-  EXPECT_TRUE(state_->ReportNextDisk("another", "c", AttachedIdentity()).ok());
-  EXPECT_TRUE(state_->ReportNextDisk("engine-0", "none", AttachedIdentity()).ok());
+  EXPECT_TRUE(state_->controllers().ReportNextDisk("engine-0", "c", DiskIdentity::Of(store_->number(), 1'000'000)).ok());
+  EXPECT_TRUE(state_->controllers().ReportNextDisk("another", "c", AttachedIdentity()).ok());
+  EXPECT_TRUE(state_->controllers().ReportNextDisk("engine-0", "none", AttachedIdentity()).ok());
   EXPECT_EQ(LastDisk(), "disks/a");
 }
 
@@ -89,8 +89,8 @@ TEST_F(LastDiskTest, AScsiControllerHasNone) {
   ASSERT_TRUE(engine_.Connect());
   auto request = NewController("c");
   request.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
-  ASSERT_TRUE(state_->CreateController(request).ok());
-  ASSERT_TRUE(state_->CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state_->controllers().Create(request).ok());
+  ASSERT_TRUE(state_->disks().Create(NullDisk("a")).ok());
   Attach("a");
   Detach("a");
   EXPECT_EQ(LastDisk(), "");
@@ -104,7 +104,7 @@ TEST_F(LastDiskTest, AnEngineThatKnowsOfNoneIsLeftAlone) {
   engine_.Disconnect();
   engine_.TakeRequests();
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("probe")).ok());
   engine_.WaitForRequest("PutController controllers/probe");
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/probe"}));
 }
@@ -151,15 +151,15 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
     MemoryKeeper memory;
     const auto store = std::move(Store::Open(dir.path()).value());
     const auto state = std::move(HostState::Load(*store, memory).value());
-    ASSERT_TRUE(state->CreateDisk(NullDisk("a")).ok());
+    ASSERT_TRUE(state->disks().Create(NullDisk("a")).ok());
     for (const char* id : {"idle", "serving", "scsi"}) {
       auto request = NewController(id);
       request.mutable_controller()->mutable_spec()->set_engine("engines/e");
       if (id == std::string("scsi"))
         request.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
-      ASSERT_TRUE(state->CreateController(request).ok());
+      ASSERT_TRUE(state->controllers().Create(request).ok());
     }
-    ASSERT_TRUE(state->AttachDisk(control::Attach("a", "serving")).ok());
+    ASSERT_TRUE(state->attachments().Attach(control::Attach("a", "serving")).ok());
     before = store->Load()->controllers;
   }
   sqlite3* db = nullptr;

@@ -19,14 +19,14 @@ constexpr const char* kWord = "after the backup";
 class LeftAloneTest : public ReconcilerRig {
  protected:
   void Attach(const v1::CreateDiskRequest& disk, const std::string& controller) {
-    ASSERT_TRUE(state_->CreateDisk(disk).ok());
+    ASSERT_TRUE(state_->disks().Create(disk).ok());
     AttachThere(disk.disk_id(), controller);
   }
   void AttachThere(const std::string& disk, const std::string& controller) {
-    if (!state_->GetController(GetController(controller)).ok()) {
-      ASSERT_TRUE(state_->CreateController(Scsi(controller)).ok());
+    if (!state_->controllers().Get(GetController(controller)).ok()) {
+      ASSERT_TRUE(state_->controllers().Create(Scsi(controller)).ok());
     }
-    ASSERT_TRUE(state_->AttachDisk(control::Attach(disk, controller)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(control::Attach(disk, controller)).ok());
     AwaitReady(controller, disk);
   }
   static v1::CreateControllerRequest Scsi(const std::string& id) {
@@ -36,7 +36,7 @@ class LeftAloneTest : public ReconcilerRig {
   }
   void AwaitReady(const std::string& controller, const std::string& disk) {
     Await(disk + " is attached", [&] {
-      const auto attachment = state_->GetAttachment(GetAttachment(controller, disk));
+      const auto attachment = state_->attachments().Get(GetAttachment(controller, disk));
       return attachment.ok() && attachment->status().state() == v1::ATTACHMENT_STATE_READY;
     });
   }
@@ -59,9 +59,9 @@ class LeftAloneTest : public ReconcilerRig {
   // Whatever was asked before this is in the engine's list of requests afterwards.
   void AwaitProbe() {
     const std::string id = "probe" + std::to_string(++probes_);
-    ASSERT_TRUE(state_->CreateController(NewController(id)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController(id)).ok());
     Await(id + " is there", [&] {
-      return state_->GetController(GetController(id))->status().state() == v1::CONTROLLER_STATE_IDLE;
+      return state_->controllers().Get(GetController(id))->status().state() == v1::CONTROLLER_STATE_IDLE;
     });
   }
   // All that the engine was asked for, without probes.
@@ -71,15 +71,15 @@ class LeftAloneTest : public ReconcilerRig {
     std::erase_if(requests, [](const std::string& r) { return r.find("/probe") != std::string::npos; });
     return requests;
   }
-  v1::EngineStatus EngineStatus() { return state_->GetEngine(GetEngine("engine-0"))->status(); }
+  v1::EngineStatus EngineStatus() { return state_->engines().Get(GetEngine("engine-0"))->status(); }
   void AwaitAlone(uint32_t count) {
     Await("so many are left alone", [&] {
-      const auto engine = state_->GetEngine(GetEngine("engine-0"));
+      const auto engine = state_->engines().Get(GetEngine("engine-0"));
       return engine.ok() && engine->status().left_alone_total() == count;
     });
   }
   std::string MessageOf(const std::string& controller) {
-    return state_->GetController(GetController(controller))->status().message();
+    return state_->controllers().Get(GetController(controller))->status().message();
   }
   int probes_ = 0;
 };
@@ -125,12 +125,12 @@ TEST_F(LeftAloneTest, ItGoesWhenItIsDeletedByName) {
   Attach(NullDisk("dc"), "c");
   RestoreAndConnect(backup);
   AwaitAlone(2);
-  ASSERT_TRUE(state_->DeleteController(DeleteController("b")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("b")).ok());
   AwaitAlone(1);
-  Await("b is gone", [&] { return !state_->GetController(GetController("b")).ok(); });
+  Await("b is gone", [&] { return !state_->controllers().Get(GetController("b")).ok(); });
   EXPECT_EQ(Asked(), (Requests{"Detach controllers/b 0", "DeleteController controllers/b"}));
   EXPECT_TRUE(engine_.Has("controllers/c", 0));
-  EXPECT_TRUE(state_->DeleteController(DeleteController("nobody")).ok());
+  EXPECT_TRUE(state_->controllers().Delete(DeleteController("nobody")).ok());
 }
 
 TEST_F(LeftAloneTest, ItIsServedByWhatIsMadeAgain) {
@@ -139,7 +139,7 @@ TEST_F(LeftAloneTest, ItIsServedByWhatIsMadeAgain) {
   Attach(NullDisk("db"), "b");
   RestoreAndConnect(backup);
   AwaitAlone(1);
-  ASSERT_TRUE(state_->CreateDisk(NullDisk("db")).ok());
+  ASSERT_TRUE(state_->disks().Create(NullDisk("db")).ok());
   EXPECT_EQ(Asked(), Requests()) << "nobody has spoken of the controller";
   AttachThere("db", "b");
   AwaitAlone(0);
@@ -156,20 +156,20 @@ TEST_F(LeftAloneTest, OneThatTheStoreKnowsIsLeftAloneUntilItIsChanged) {
   Attach(NullDisk("d2"), "a");
   const std::string backup = BytesOfBackup(*state_);
   Attach(NullDisk("later"), "a");
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d1")).ok());
-  Await("d1 is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "d1")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d1")).ok());
+  Await("d1 is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "d1")).ok(); });
   RestoreAndConnect(backup);
   AwaitAlone(1);
   EXPECT_EQ(Asked(), Requests()) << "neither is d1 attached nor the later one detached";
   EXPECT_NE(MessageOf("a").find(kWord), std::string::npos) << MessageOf("a");
   EXPECT_EQ(EngineStatus().message(), "") << "the store knows it";
-  const auto waits = state_->GetAttachment(GetAttachment("a", "d1"));
+  const auto waits = state_->attachments().Get(GetAttachment("a", "d1"));
   EXPECT_EQ(waits->status().state(), v1::ATTACHMENT_STATE_PENDING);
   EXPECT_NE(waits->status().message().find("left alone"), std::string::npos) << waits->status().message();
   // Also when the attachment by which it is spoken of goes at once, while another one is slow to.
   engine_.Hold("Detach controllers/a 3");
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d2")).ok());
-  Await("d2 is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "d2")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d2")).ok());
+  Await("d2 is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "d2")).ok(); });
   engine_.Release();
   AwaitReady("a", "d1");
   Await("the later one is detached", [&] { return !engine_.Has("controllers/a", 3); });
@@ -182,32 +182,32 @@ TEST_F(LeftAloneTest, ADiskThatItHasIsNotGivenToAnotherOne) {
   Attach(NullDisk("d"), "a");
   Attach(NullDisk("other"), "a");
   const std::string backup = BytesOfBackup(*state_);
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d")).ok());
-  Await("d is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "d")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok());
+  Await("d is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "d")).ok(); });
   AttachThere("d", "b");
   RestoreAndConnect(backup);
   AwaitReady("a", "other");
   AwaitAlone(1);
   EXPECT_EQ(Asked(), Requests());
-  const auto waits = state_->GetAttachment(GetAttachment("a", "d"));
+  const auto waits = state_->attachments().Get(GetAttachment("a", "d"));
   EXPECT_NE(waits->status().message().find("controllers/b"), std::string::npos) << waits->status().message();
-  ASSERT_TRUE(state_->DeleteController(DeleteController("b")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("b")).ok());
   AwaitReady("a", "d");
 }
 
 TEST_F(LeftAloneTest, ItsGroupClusterAndMemoryStay) {
   ASSERT_TRUE(engine_.Connect());
   const std::string backup = BytesOfBackup(*state_);
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("g", 1000)).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("g", 1000)).ok());
   v1::CreateClusterRequest cluster;
   cluster.set_cluster_id("ceph");
   cluster.mutable_cluster()->mutable_spec()->set_monitors("127.0.0.1");
   cluster.mutable_cluster()->mutable_spec()->set_user("cleat");
   cluster.mutable_cluster()->mutable_spec()->set_conf_file("/etc/ceph/ceph.conf");
-  ASSERT_TRUE(state_->CreateCluster(cluster).ok());
+  ASSERT_TRUE(state_->clusters().Create(cluster).ok());
   v1::CreateControllerRequest in_group = Scsi("b");
   in_group.mutable_controller()->mutable_spec()->set_group("groups/g");
-  ASSERT_TRUE(state_->CreateController(in_group).ok());
+  ASSERT_TRUE(state_->controllers().Create(in_group).ok());
   Attach(MemoryDisk("mem"), "b");
   v1::CreateDiskRequest image = NullDisk("image");
   image.mutable_disk()->mutable_spec()->mutable_rbd()->set_cluster("clusters/ceph");
@@ -220,7 +220,7 @@ TEST_F(LeftAloneTest, ItsGroupClusterAndMemoryStay) {
   std::erase_if(asked, [](const std::string& r) { return r.starts_with("ShareGroups"); });
   EXPECT_EQ(asked, Requests());
   EXPECT_TRUE(engine_.MemoryOf("disks/mem").valid());
-  ASSERT_TRUE(state_->DeleteController(DeleteController("b")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("b")).ok());
   engine_.WaitForRequest("DropMemory disks/mem");
   engine_.WaitForRequest("DropGroup groups/g");
   engine_.WaitForRequest("DropCluster clusters/ceph");
@@ -248,24 +248,24 @@ TEST_F(LeftAloneTest, MemoryThatIsMadeKnownAgainIsTheEngines) {
 
 TEST_F(LeftAloneTest, AGuestsLastDiskIsTheOneThatItsEngineSays) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateController(NewController("c")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("c")).ok());
   Attach(NullDisk("x"), "c");
   const std::string backup = BytesOfBackup(*state_);
-  ASSERT_TRUE(state_->DetachDisk(Detach("c", "x")).ok());
-  Await("x is detached", [&] { return !state_->GetAttachment(GetAttachment("c", "x")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("c", "x")).ok());
+  Await("x is detached", [&] { return !state_->attachments().Get(GetAttachment("c", "x")).ok(); });
   Attach(NullDisk("y"), "c");
   engine_.ForgetLastDisk("controllers/c");
   Await("y is its last disk", [&] {
-    return state_->GetController(GetController("c"))->status().last_disk() == "disks/y" &&
+    return state_->controllers().Get(GetController("c"))->status().last_disk() == "disks/y" &&
            engine_.ControllerAt("controllers/c").last_disk_name() == "disks/y";
   });
   RestoreAndConnect(backup);
   AwaitAlone(1);
   EXPECT_EQ(Asked(), Requests());
-  EXPECT_EQ(state_->GetController(GetController("c"))->status().last_disk(), "disks/y");
-  ASSERT_TRUE(state_->DetachDisk(Detach("c", "x")).ok());
+  EXPECT_EQ(state_->controllers().Get(GetController("c"))->status().last_disk(), "disks/y");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("c", "x")).ok());
   Await("y is detached, and x forgotten", [&] {
-    return !engine_.Has("controllers/c", 0) && !state_->GetAttachment(GetAttachment("c", "x")).ok();
+    return !engine_.Has("controllers/c", 0) && !state_->attachments().Get(GetAttachment("c", "x")).ok();
   });
   AttachThere("x", "c");
   EXPECT_EQ(engine_.ControllerAt("controllers/c").last_disk_name(), "disks/y")
@@ -286,7 +286,7 @@ TEST_F(LeftAloneTest, AfterANewStoreTheBackupsEngineIsItsOwnAgain) {
   engine_.TakeRequests();
   ASSERT_TRUE(engine_.Connect());
   Await("it is another store's", [&] {
-    const auto engine = state_->GetEngine(GetEngine("engine-0"));
+    const auto engine = state_->engines().Get(GetEngine("engine-0"));
     return engine.ok() && engine->status().message().find("another cleatd's") != std::string::npos;
   });
   RestoreAndConnect(backup);
@@ -300,7 +300,7 @@ TEST_F(LeftAloneTest, AfterANewStoreTheBackupsEngineIsItsOwnAgain) {
 // Revisions of the store of between say nothing of the restored one's.
 TEST_F(LeftAloneTest, WhatAStoreOfBetweenMadeIsLeftAloneAsWell) {
   ASSERT_TRUE(engine_.Connect());
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(state_->CreateDisk(NullDisk("d" + std::to_string(i))).ok());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(state_->disks().Create(NullDisk("d" + std::to_string(i))).ok());
   Attach(NullDisk("da"), "a");
   const std::string backup = BytesOfBackup(*state_);
   Stop();

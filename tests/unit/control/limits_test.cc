@@ -18,21 +18,21 @@ class LimitsTest : public ReconcilerRig {
     request.set_name(name);
     if (seconds == 0) request.mutable_timeout()->set_nanos(1);
     if (seconds != 0) request.mutable_timeout()->set_seconds(seconds);
-    return state_->Wait(request, [] { return false; });
+    return state_->waits().Wait(request, [] { return false; });
   }
   bool IsReady(const std::string& name) { return WaitFor(name, 0).ok(); }
 
   void Create(const std::string& disk, const std::string& controller) {
-    ASSERT_TRUE(state_->CreateDisk(NullDisk(disk)).ok());
-    ASSERT_TRUE(state_->CreateController(NewController(controller)).ok());
-    ASSERT_TRUE(state_->AttachDisk(Attach(disk, controller)).ok());
+    ASSERT_TRUE(state_->disks().Create(NullDisk(disk)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController(controller)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach(disk, controller)).ok());
     ASSERT_TRUE(WaitFor(AttachmentName(controller, disk)).ok());
   }
 
   void ExpectRefused(const v1::Limits& limits, const std::string& says) {
     auto request = NullDisk("refused");
     *request.mutable_disk()->mutable_spec()->mutable_limits() = limits;
-    const auto made = state_->CreateDisk(request);
+    const auto made = state_->disks().Create(request);
     ASSERT_FALSE(made.ok()) << says;
     EXPECT_EQ(ReasonOf(made.error()), v1::REASON_INVALID_FIELD);
     EXPECT_NE(made.error().message.find(says), std::string::npos) << made.error().message;
@@ -70,73 +70,73 @@ TEST_F(LimitsTest, WrongLimitsAreRefusedWithTheFieldAndItsRange) {
 TEST_F(LimitsTest, LimitsThatSayNothingAreNone) {
   auto request = NullDisk("d");
   request.mutable_disk()->mutable_spec()->mutable_limits()->mutable_iops()->mutable_burst_duration();
-  const auto made = state_->CreateDisk(request);
+  const auto made = state_->disks().Create(request);
   ASSERT_TRUE(made.ok());
   EXPECT_FALSE(made->spec().has_limits());
-  EXPECT_TRUE(state_->CreateDisk(NullDisk("d")).ok()) << "the same, said in another way";
+  EXPECT_TRUE(state_->disks().Create(NullDisk("d")).ok()) << "the same, said in another way";
 }
 
 // ---- Groups ----
 
 TEST_F(LimitsTest, AGroupIsMadeOnceChangedAndSurvivesARestart) {
-  const auto made = state_->CreateGroup(NewGroup("vm1", 5000));
+  const auto made = state_->groups().Create(NewGroup("vm1", 5000));
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_EQ(made->spec().limits().iops().per_second(), 5000U);
-  EXPECT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
-  EXPECT_EQ(ReasonOf(state_->CreateGroup(NewGroup("vm1", 6000)).error()), v1::REASON_CONTENT_DIFFERS);
+  EXPECT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
+  EXPECT_EQ(ReasonOf(state_->groups().Create(NewGroup("vm1", 6000)).error()), v1::REASON_CONTENT_DIFFERS);
   auto update = LimitGroup("vm1", 7000);
   update.mutable_group()->set_etag("0");
-  EXPECT_EQ(ReasonOf(state_->UpdateGroup(update).error()), v1::REASON_ETAG_MISMATCH);
+  EXPECT_EQ(ReasonOf(state_->groups().Update(update).error()), v1::REASON_ETAG_MISMATCH);
   update.mutable_group()->set_etag(made->etag());
-  const auto updated = state_->UpdateGroup(update);
+  const auto updated = state_->groups().Update(update);
   ASSERT_TRUE(updated.ok()) << updated.error().message;
   EXPECT_NE(updated->etag(), made->etag());
   update.mutable_update_mask()->add_paths("spec.size_bytes");
-  EXPECT_EQ(ReasonOf(state_->UpdateGroup(update).error()), v1::REASON_INVALID_UPDATE_MASK);
+  EXPECT_EQ(ReasonOf(state_->groups().Update(update).error()), v1::REASON_INVALID_UPDATE_MASK);
   Stop();
   Start();
-  EXPECT_EQ(state_->GetGroup(GetGroup("vm1"))->spec().limits().iops().per_second(), 7000U);
-  EXPECT_EQ(state_->ListGroups({})->groups_size(), 1);
-  EXPECT_TRUE(state_->DeleteGroup(DeleteGroup("vm1")).ok());
-  EXPECT_TRUE(state_->DeleteGroup(DeleteGroup("vm1")).ok());
-  EXPECT_EQ(ReasonOf(state_->GetGroup(GetGroup("vm1")).error()), v1::REASON_RESOURCE_NOT_FOUND);
+  EXPECT_EQ(state_->groups().Get(GetGroup("vm1"))->spec().limits().iops().per_second(), 7000U);
+  EXPECT_EQ(state_->groups().List({})->groups_size(), 1);
+  EXPECT_TRUE(state_->groups().Delete(DeleteGroup("vm1")).ok());
+  EXPECT_TRUE(state_->groups().Delete(DeleteGroup("vm1")).ok());
+  EXPECT_EQ(ReasonOf(state_->groups().Get(GetGroup("vm1")).error()), v1::REASON_RESOURCE_NOT_FOUND);
 }
 
 TEST_F(LimitsTest, AGroupStaysWhileItHasControllers) {
-  EXPECT_EQ(ReasonOf(state_->CreateController(ControllerIn("a", "vm1")).error()),
+  EXPECT_EQ(ReasonOf(state_->controllers().Create(ControllerIn("a", "vm1")).error()),
             v1::REASON_RESOURCE_NOT_FOUND);
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1")).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
-  EXPECT_EQ(state_->GetGroup(GetGroup("vm1"))->status().controllers(0), "controllers/a");
-  EXPECT_EQ(ReasonOf(state_->DeleteGroup(DeleteGroup("vm1")).error()), v1::REASON_GROUP_IN_USE);
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1")).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
+  EXPECT_EQ(state_->groups().Get(GetGroup("vm1"))->status().controllers(0), "controllers/a");
+  EXPECT_EQ(ReasonOf(state_->groups().Delete(DeleteGroup("vm1")).error()), v1::REASON_GROUP_IN_USE);
   Stop();
   Start();
-  EXPECT_EQ(ReasonOf(state_->DeleteGroup(DeleteGroup("vm1")).error()), v1::REASON_GROUP_IN_USE);
-  ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
-  EXPECT_TRUE(state_->DeleteGroup(DeleteGroup("vm1")).ok());
+  EXPECT_EQ(ReasonOf(state_->groups().Delete(DeleteGroup("vm1")).error()), v1::REASON_GROUP_IN_USE);
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
+  EXPECT_TRUE(state_->groups().Delete(DeleteGroup("vm1")).ok());
 }
 
 TEST_F(LimitsTest, ThereAreSoManyGroupsAndNoMore) {
   for (size_t i = 0; i < kGroupsMax; ++i) {
-    ASSERT_TRUE(state_->CreateGroup(NewGroup("g" + std::to_string(i))).ok());
+    ASSERT_TRUE(state_->groups().Create(NewGroup("g" + std::to_string(i))).ok());
   }
-  EXPECT_EQ(ReasonOf(state_->CreateGroup(NewGroup("more")).error()), v1::REASON_TOO_MANY_RESOURCES);
-  ASSERT_TRUE(state_->DeleteGroup(DeleteGroup("g77")).ok());
-  EXPECT_TRUE(state_->CreateGroup(NewGroup("more")).ok()) << "in the slot of the one that went";
+  EXPECT_EQ(ReasonOf(state_->groups().Create(NewGroup("more")).error()), v1::REASON_TOO_MANY_RESOURCES);
+  ASSERT_TRUE(state_->groups().Delete(DeleteGroup("g77")).ok());
+  EXPECT_TRUE(state_->groups().Create(NewGroup("more")).ok()) << "in the slot of the one that went";
 }
 
 TEST_F(LimitsTest, AnEngineGetsAGroupBeforeItsControllersAndDropsItAfterThem) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
   ASSERT_TRUE(WaitFor("controllers/a").ok());
   EXPECT_EQ(engine_.TakeRequests(),
             (Requests{"ShareGroups", "PutGroup groups/vm1 5000", "PutController controllers/a"}));
-  ASSERT_TRUE(state_->CreateController(ControllerIn("b", "vm1")).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("b", "vm1")).ok());
   ASSERT_TRUE(WaitFor("controllers/b").ok());
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/b"}));
-  ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
-  ASSERT_TRUE(state_->DeleteController(DeleteController("b")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("b")).ok());
   engine_.WaitForRequest("DropGroup groups/vm1");
   const auto dropped = engine_.TakeRequests();
   EXPECT_EQ(std::count(dropped.begin(), dropped.end(), "DropGroup groups/vm1"), 1);
@@ -146,31 +146,31 @@ TEST_F(LimitsTest, NewLimitsOfAGroupGoToEachEngineThatHasIt) {
   FakeEngine other(socket_, "engine-1");
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(other.Connect());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
   for (const auto& [id, engine] : std::map<std::string, std::string>{{"a", "engine-0"}, {"b", "engine-1"}}) {
     auto request = ControllerIn(id, "vm1");
     request.mutable_controller()->mutable_spec()->set_engine(EngineName(engine));
-    ASSERT_TRUE(state_->CreateController(request).ok());
+    ASSERT_TRUE(state_->controllers().Create(request).ok());
     ASSERT_TRUE(WaitFor(ControllerName(id)).ok());
   }
   ASSERT_TRUE(WaitFor("groups/vm1").ok());
   EXPECT_EQ(engine_.Groups().at("groups/vm1").slot(), other.Groups().at("groups/vm1").slot());
   other.Hold();
-  ASSERT_TRUE(state_->UpdateGroup(LimitGroup("vm1", 9000)).ok());
+  ASSERT_TRUE(state_->groups().Update(LimitGroup("vm1", 9000)).ok());
   other.WaitForRequest("PutGroup groups/vm1 9000");
   EXPECT_FALSE(IsReady("groups/vm1"));
-  EXPECT_NE(state_->GetGroup(GetGroup("vm1"))->status().message().find("engine-1"), std::string::npos);
+  EXPECT_NE(state_->groups().Get(GetGroup("vm1"))->status().message().find("engine-1"), std::string::npos);
   other.Release();
   ASSERT_TRUE(WaitFor("groups/vm1").ok());
   EXPECT_EQ(engine_.Groups().at("groups/vm1").limits().iops().per_second(), 9000U);
   EXPECT_EQ(other.Groups().at("groups/vm1").limits().iops().per_second(), 9000U);
-  EXPECT_EQ(state_->GetGroup(GetGroup("vm1"))->status().message(), "");
+  EXPECT_EQ(state_->groups().Get(GetGroup("vm1"))->status().message(), "");
 }
 
 TEST_F(LimitsTest, AfterARestartOfCleatdAnEngineGetsTheMemoryAndNothingElse) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
   ASSERT_TRUE(WaitFor("controllers/a").ok());
   RestartCleatd();
   (void)engine_.TakeRequests();
@@ -183,8 +183,8 @@ TEST_F(LimitsTest, AfterARestartOfCleatdAnEngineGetsTheMemoryAndNothingElse) {
 
 TEST_F(LimitsTest, AnEngineThatLostItsGroupsGetsThemAnew) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
   ASSERT_TRUE(WaitFor("controllers/a").ok());
   ASSERT_TRUE(WaitFor("groups/vm1").ok());
   (void)engine_.TakeRequests();
@@ -196,20 +196,20 @@ TEST_F(LimitsTest, AnEngineThatLostItsGroupsGetsThemAnew) {
 
 TEST_F(LimitsTest, AGroupThatWasMadeAnewWhileItsEngineWasAwayReplacesTheOldOne) {
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 5000)).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 5000)).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
   ASSERT_TRUE(WaitFor("controllers/a").ok());
   ASSERT_TRUE(WaitFor("groups/vm1").ok());
   const uint32_t slot = engine_.Groups().at("groups/vm1").slot();
-  ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
   v1::WaitRequest gone;
   gone.set_name("controllers/a");
   gone.set_condition(v1::WAIT_CONDITION_GONE);
-  ASSERT_TRUE(state_->Wait(gone, [] { return false; }).ok());
+  ASSERT_TRUE(state_->waits().Wait(gone, [] { return false; }).ok());
   engine_.Hold();  // it does not get to dropping the group
-  ASSERT_TRUE(state_->DeleteGroup(DeleteGroup("vm1")).ok());
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("vm1", 6000)).ok());
-  ASSERT_TRUE(state_->CreateController(ControllerIn("a", "vm1")).ok());
+  ASSERT_TRUE(state_->groups().Delete(DeleteGroup("vm1")).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("vm1", 6000)).ok());
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "vm1")).ok());
   engine_.Release();
   ASSERT_TRUE(WaitFor("controllers/a").ok());
   ASSERT_TRUE(WaitFor("groups/vm1").ok());
@@ -223,27 +223,27 @@ TEST_F(LimitsTest, NewLimitsReachADiskWhereItIsAttachedAndNothingIsDetached) {
   ASSERT_TRUE(engine_.Connect());
   Create("d", "a");
   (void)engine_.TakeRequests();
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", 700)).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("d", 700)).ok());
   ASSERT_TRUE(WaitFor("disks/d").ok());
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"LimitDisk disks/d 700"}));
   EXPECT_EQ(engine_.DiskAt("controllers/a", 0).limits().iops().per_second(), 700U);
   auto labels = LimitDisk("d", 700);
   labels.mutable_update_mask()->add_paths("labels");
   (*labels.mutable_disk()->mutable_labels())["k"] = "v";
-  ASSERT_TRUE(state_->UpdateDisk(labels).ok());
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", 0)).ok());
+  ASSERT_TRUE(state_->disks().Update(labels).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("d", 0)).ok());
   ASSERT_TRUE(WaitFor("disks/d").ok());
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"LimitDisk disks/d 0"})) << "labels are none of its business";
-  EXPECT_FALSE(state_->GetDisk(GetDisk("d"))->spec().has_limits());
+  EXPECT_FALSE(state_->disks().Get(GetDisk("d"))->spec().has_limits());
 }
 
 TEST_F(LimitsTest, LimitsComeWithTheAttachAndARestartedCleatdAsksForNothing) {
   ASSERT_TRUE(engine_.Connect());
   auto disk = NullDisk("d");
   *disk.mutable_disk()->mutable_spec()->mutable_limits()->mutable_read_bytes() = Rate(1 << 20, 2 << 20, 30);
-  ASSERT_TRUE(state_->CreateDisk(disk).ok());
-  ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
-  ASSERT_TRUE(state_->AttachDisk(Attach("d", "a")).ok());
+  ASSERT_TRUE(state_->disks().Create(disk).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
   ASSERT_TRUE(WaitFor("controllers/a/attachments/d").ok());
   EXPECT_EQ(engine_.DiskAt("controllers/a", 0).limits().read_bytes().burst_ms(), 30'000U);
   RestartCleatd();
@@ -258,14 +258,14 @@ TEST_F(LimitsTest, ADiskIsReadyOnlyWhenItsLimitsHoldAndAFailureIsTriedAgain) {
   ASSERT_TRUE(engine_.Connect());
   Create("d", "a");
   engine_.Hold();
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", 700)).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("d", 700)).ok());
   engine_.WaitForRequest("LimitDisk disks/d 700");
   EXPECT_FALSE(IsReady("disks/d"));
   engine_.FailLimits(2);
   engine_.Release();
   ASSERT_TRUE(WaitFor("disks/d").ok());
   EXPECT_EQ(engine_.DiskAt("controllers/a", 0).limits().iops().per_second(), 700U);
-  const auto attachment = state_->GetAttachment(GetAttachment("a", "d"));
+  const auto attachment = state_->attachments().Get(GetAttachment("a", "d"));
   EXPECT_EQ(attachment->status().message(), "") << "what failed is over";
 }
 
@@ -273,7 +273,7 @@ TEST_F(LimitsTest, LimitsThatChangeWhileTheyAreBeingSetArriveInTheEnd) {
   ASSERT_TRUE(engine_.Connect());
   Create("d", "a");
   engine_.Hold();
-  for (uint64_t iops = 1; iops <= 50; ++iops) ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", iops)).ok());
+  for (uint64_t iops = 1; iops <= 50; ++iops) ASSERT_TRUE(state_->disks().Update(LimitDisk("d", iops)).ok());
   engine_.Release();
   ASSERT_TRUE(WaitFor("disks/d").ok());
   EXPECT_EQ(engine_.DiskAt("controllers/a", 0).limits().iops().per_second(), 50U);

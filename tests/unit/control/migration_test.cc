@@ -3,7 +3,7 @@
 // in whatever order their news comes, and over restarts.
 #include <gtest/gtest.h>
 
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/reasons.h"
 #include "control/translate.h"
 #include "requests.h"
@@ -21,11 +21,11 @@ class MigrationTest : public ::testing::Test {
  protected:
   void SetUp() override {
     Open();
-    ASSERT_TRUE(state_->CreateDisk(NullDisk("d")).ok());
+    ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());
     for (const char* id : {"a", "b", "c"}) {
       auto request = NewController(id);
       request.mutable_controller()->mutable_spec()->set_engine(std::string("engines/e") + id);
-      ASSERT_TRUE(state_->CreateController(request).ok());
+      ASSERT_TRUE(state_->controllers().Create(request).ok());
     }
     ASSERT_TRUE(AttachAs("a", v1::ATTACHMENT_MODE_UNSPECIFIED).ok());
     Say("a", v1::ATTACHMENT_STATE_READY);
@@ -39,24 +39,24 @@ class MigrationTest : public ::testing::Test {
   Result<v1::Attachment> AttachAs(const std::string& controller, v1::AttachmentMode mode) {
     auto request = Attach("d", controller);
     request.mutable_attachment()->mutable_spec()->set_mode(mode);
-    return state_->AttachDisk(request);
+    return state_->attachments().Attach(request);
   }
   void Say(const std::string& controller, v1::AttachmentState state) {
-    state_->ReportAttachment("e" + controller, {controller, 0, 0}, {.state = state, .size_bytes = kMiB});
+    state_->attachments().Report("e" + controller, {controller, 0, 0}, {.state = state, .size_bytes = kMiB});
   }
   v1::AttachmentMode ModeOf(const std::string& controller) {
-    return state_->GetAttachment(GetAttachment(controller, "d"))->spec().mode();
+    return state_->attachments().Get(GetAttachment(controller, "d"))->spec().mode();
   }
   // What its engine would be told when it is started anew.
   bool ComesUnowned(const std::string& controller) {
-    return ToEngine(state_->IntentOf(controller).attachments.at(0), kProtocolIdentities).incoming();
+    return ToEngine(state_->controllers().IntentOf(controller).attachments.at(0), kProtocolIdentities).incoming();
   }
   bool IsReady(const std::string& controller, v1::WaitCondition condition = v1::WAIT_CONDITION_READY) {
     v1::WaitRequest request;
     request.set_name(AttachmentName(controller, "d"));
     request.set_condition(condition);
     request.mutable_timeout()->set_nanos(1);
-    return state_->Wait(request, [] { return false; }).ok();
+    return state_->waits().Wait(request, [] { return false; }).ok();
   }
   // Both sides' news of a migration from a to b that went well.
   void Migrate() {
@@ -107,7 +107,7 @@ TEST_F(MigrationTest, WaitingForReadyIsForTheDestinationToBeOpen) {
   EXPECT_TRUE(IsReady("b"));
   v1::ControllerStatus ready;
   ready.set_state(v1::CONTROLLER_STATE_READY);
-  state_->ReportController("eb", "b", ready);
+  state_->controllers().Report("eb", "b", ready);
   EXPECT_FALSE(IsReady("b", v1::WAIT_CONDITION_IN_USE));
   Say("a", v1::ATTACHMENT_STATE_RELEASED);
   EXPECT_FALSE(IsReady("a"));

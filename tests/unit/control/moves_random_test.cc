@@ -72,18 +72,18 @@ class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<ui
         return;
       case 10: {
         const std::string disk = id + "-" + std::to_string(Draw(3));
-        (void)state_->AttachDisk(Attach(disk, id));
+        (void)state_->attachments().Attach(Attach(disk, id));
         return;
       }
       case 11: {
         v1::CancelUpgradeRequest request;
         request.set_name(Draw(2) == 0 ? "engines/engine-0" : "engines/engine-1");
-        (void)state_->CancelUpgrade(request);
+        (void)state_->upgrades().Cancel(request);
         return;
       }
       default: {
         const std::string disk = id + "-" + std::to_string(1 + Draw(2));
-        (void)state_->DetachDisk(Detach(id, disk));
+        (void)state_->attachments().Detach(Detach(id, disk));
         return;
       }
     }
@@ -113,7 +113,7 @@ TEST_P(RandomMovesTest, AtMostOneServesAndInTheEndExactlyOne) {
     const std::string id = "c" + std::to_string(i);
     const bool scsi = i % 2 == 0;
     Create(NullDisk(id + "-0"), id, scsi ? v1::CONTROLLER_TYPE_SCSI : v1::CONTROLLER_TYPE_BLK);
-    for (const char* more : {"-1", "-2"}) ASSERT_TRUE(state_->CreateDisk(NullDisk(id + more)).ok());
+    for (const char* more : {"-1", "-2"}) ASSERT_TRUE(state_->disks().Create(NullDisk(id + more)).ok());
   }
   for (int turn = 0; turn < 60; ++turn) {
     Do();

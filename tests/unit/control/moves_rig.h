@@ -62,7 +62,7 @@ class MovesRig : public ReconcilerRig {
   // For people who look for what went wrong.
   std::string Picture() {
     std::string text;
-    const auto controllers = state_->ListControllers({});
+    const auto controllers = state_->controllers().List({});
     for (const v1::Controller& controller : controllers->controllers()) {
       const std::string& name = controller.name();
       text +=
@@ -71,22 +71,22 @@ class MovesRig : public ReconcilerRig {
                       host_.ServerOf(name), engine::v1::ControllerState_Name(blue_.StateOf(name)),
                       engine::v1::ControllerState_Name(green_.StateOf(name)));
     }
-    const auto engines = state_->ListEngines({});
+    const auto engines = state_->engines().List({});
     for (const v1::Engine& engine : engines->engines()) text += engine.ShortDebugString() + "\n";
     return text;
   }
 
   void Create(const v1::CreateDiskRequest& disk, const std::string& controller,
               v1::ControllerType type = v1::CONTROLLER_TYPE_BLK) {
-    ASSERT_TRUE(state_->CreateDisk(disk).ok());
-    if (!state_->GetController(GetController(controller)).ok()) {
+    ASSERT_TRUE(state_->disks().Create(disk).ok());
+    if (!state_->controllers().Get(GetController(controller)).ok()) {
       auto request = NewController(controller);
       request.mutable_controller()->mutable_spec()->set_type(type);
       request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-      const auto made = state_->CreateController(request);
+      const auto made = state_->controllers().Create(request);
       ASSERT_TRUE(made.ok()) << made.error().message;
     }
-    ASSERT_TRUE(state_->AttachDisk(Attach(disk.disk_id(), controller)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach(disk.disk_id(), controller)).ok());
   }
   // On blue, with a null disk each.
   void CreateSome(const std::vector<std::string>& controllers) {
@@ -95,13 +95,13 @@ class MovesRig : public ReconcilerRig {
   }
 
   std::string EngineOf(const std::string& controller) {
-    return state_->GetController(GetController(controller))->status().engine();
+    return state_->controllers().Get(GetController(controller))->status().engine();
   }
   void AwaitServed(const std::string& controller, const std::string& engine) {
     Await(controller + " is served by " + engine, [&] {
       return host_.ServerOf(ControllerName(controller)) == engine &&
              EngineOf(controller) == EngineName(engine) &&
-             state_->GetController(GetController(controller))->status().state() ==
+             state_->controllers().Get(GetController(controller))->status().state() ==
                  v1::CONTROLLER_STATE_CONNECTING;
     });
   }
@@ -110,14 +110,14 @@ class MovesRig : public ReconcilerRig {
   }
   // Time for what must not happen: another controller is made, and its engine has it.
   void AwaitProbe() {
-    ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController("probe")).ok());
     Await("it goes on", [&] { return IsProbed(); });
   }
   bool IsProbed() {
-    return state_->GetController(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
+    return state_->controllers().Get(GetController("probe"))->status().state() == v1::CONTROLLER_STATE_IDLE;
   }
   bool IsConnected(const std::string& engine) {
-    const auto found = state_->GetEngine(GetEngine(engine));
+    const auto found = state_->engines().Get(GetEngine(engine));
     return found.ok() && found->status().connected();
   }
 
@@ -127,10 +127,10 @@ class MovesRig : public ReconcilerRig {
     request.set_name(EngineName(from));
     request.set_to(EngineName(to));
     request.set_dry_run(dry_run);
-    return state_->UpgradeEngine(request);
+    return state_->upgrades().Begin(request);
   }
   v1::UpgradeStatus UpgradeOf(const std::string& engine = "engine-0") {
-    return state_->GetEngine(GetEngine(engine))->status().upgrade();
+    return state_->engines().Get(GetEngine(engine))->status().upgrade();
   }
   v1::UpgradeStatus AwaitUpgrade(const std::string& engine = "engine-0") {
     Await("the upgrade has ended", [&] { return IsUpgradeOver(engine); });

@@ -34,23 +34,23 @@ class OldEngineTest : public MovesRig {
 };
 
 TEST_F(OldEngineTest, ItServesAttachesDetachesAndGrowsAsBefore) {
-  EXPECT_EQ(state_->GetEngine(GetEngine("engine-0"))->status().protocol(), 1u);
-  EXPECT_EQ(state_->GetEngine(GetEngine("engine-1"))->status().protocol(), 4u);
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("g", 100)).ok());
+  EXPECT_EQ(state_->engines().Get(GetEngine("engine-0"))->status().protocol(), 1u);
+  EXPECT_EQ(state_->engines().Get(GetEngine("engine-1"))->status().protocol(), 4u);
+  ASSERT_TRUE(state_->groups().Create(NewGroup("g", 100)).ok());
   auto request = ControllerIn("a", "g");
   request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-  ASSERT_TRUE(state_->CreateController(request).ok());
+  ASSERT_TRUE(state_->controllers().Create(request).ok());
   Create(NullDisk("d"), "a");
   AwaitServed("a", "engine-0");
   Create(MemoryDisk("m"), "s", v1::CONTROLLER_TYPE_SCSI);
   AwaitServed("s", "engine-0");
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("m", 50)).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("m", 50)).ok());
   Await("it has the limits",
         [&] { return blue_.DiskAt("controllers/s", 0).limits().iops().per_second() == 50; });
-  ASSERT_TRUE(state_->DetachDisk(Detach("s", "m")).ok());
-  Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("s", "m")).ok(); });
-  ASSERT_TRUE(state_->DeleteController(DeleteController("s")).ok());
-  Await("it is gone", [&] { return !state_->GetController(GetController("s")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("s", "m")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("s", "m")).ok(); });
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("s")).ok());
+  Await("it is gone", [&] { return !state_->controllers().Get(GetController("s")).ok(); });
   RestartCleatd();
   ASSERT_TRUE(blue_.Connect());
   AwaitServed("a", "engine-0");
@@ -71,16 +71,16 @@ TEST_F(OldEngineTest, ItCanNotBeUpgradedAndTheErrorSaysWhatToDo) {
 
 // It would take the disk at once, from the host whose guest has it.
 TEST_F(OldEngineTest, ADiskWhoseVmMigratesHereIsNotAskedOfItAndTheErrorNamesIt) {
-  ASSERT_TRUE(state_->CreateDisk(NullDisk("d")).ok());
+  ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());
   auto request = NewController("a");
   request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-  ASSERT_TRUE(state_->CreateController(request).ok());
+  ASSERT_TRUE(state_->controllers().Create(request).ok());
   auto attach = Attach("d", "a");
   attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
-  ASSERT_TRUE(state_->AttachDisk(attach).ok());
+  ASSERT_TRUE(state_->attachments().Attach(attach).ok());
   std::string message;
   Await("it has failed", [&] {
-    const auto attachment = state_->GetAttachment(GetAttachment("a", "d"));
+    const auto attachment = state_->attachments().Get(GetAttachment("a", "d"));
     message = attachment->status().message();
     return attachment->status().state() == v1::ATTACHMENT_STATE_FAILED;
   });

@@ -18,35 +18,35 @@ namespace {
 class ReconcilerTest : public ReconcilerRig {
  protected:
   v1::AttachmentState StateOf(const std::string& controller, const std::string& id) {
-    const auto attachment = state_->GetAttachment(GetAttachment(controller, id));
+    const auto attachment = state_->attachments().Get(GetAttachment(controller, id));
     return attachment.ok() ? attachment->status().state() : v1::ATTACHMENT_STATE_UNSPECIFIED;
   }
   v1::ControllerState StateOf(const std::string& controller) {
-    const auto found = state_->GetController(GetController(controller));
+    const auto found = state_->controllers().Get(GetController(controller));
     return found.ok() ? found->status().state() : v1::CONTROLLER_STATE_UNSPECIFIED;
   }
   std::string MessageOf(const std::string& controller, const std::string& id) {
-    return state_->GetAttachment(GetAttachment(controller, id))->status().message();
+    return state_->attachments().Get(GetAttachment(controller, id))->status().message();
   }
   void AwaitReady(const std::string& controller, const std::string& id) {
     Await(controller + "/" + id + " is READY",
           [&] { return StateOf(controller, id) == v1::ATTACHMENT_STATE_READY; });
   }
   void AwaitGone(const std::string& controller) {
-    Await(controller + " is gone", [&] { return !state_->GetController(GetController(controller)).ok(); });
+    Await(controller + " is gone", [&] { return !state_->controllers().Get(GetController(controller)).ok(); });
   }
   // Whatever was asked before this is in the engine's list of requests afterwards.
   void AwaitProbe(const std::string& id) {
-    ASSERT_TRUE(state_->CreateController(NewController(id)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController(id)).ok());
     Await(id + " is there", [&] { return StateOf(id) == v1::CONTROLLER_STATE_IDLE; });
   }
 
   void Create(const v1::CreateDiskRequest& disk, const std::string& controller) {
-    ASSERT_TRUE(state_->CreateDisk(disk).ok());
-    if (!state_->GetController(GetController(controller)).ok()) {
-      ASSERT_TRUE(state_->CreateController(NewController(controller)).ok());
+    ASSERT_TRUE(state_->disks().Create(disk).ok());
+    if (!state_->controllers().Get(GetController(controller)).ok()) {
+      ASSERT_TRUE(state_->controllers().Create(NewController(controller)).ok());
     }
-    ASSERT_TRUE(state_->AttachDisk(Attach(disk.disk_id(), controller)).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach(disk.disk_id(), controller)).ok());
   }
 };
 
@@ -59,7 +59,7 @@ TEST_F(ReconcilerTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {
   EXPECT_EQ(engine_.TakeRequests(),
             (Requests{"PutController controllers/a", "Attach controllers/a 0 disks/d"}));
   EXPECT_EQ(StateOf("a"), v1::CONTROLLER_STATE_IDLE);
-  const auto engine = state_->GetEngine(GetEngine("engine-0"));
+  const auto engine = state_->engines().Get(GetEngine("engine-0"));
   ASSERT_TRUE(engine.ok());
   EXPECT_TRUE(engine->status().connected());
   EXPECT_EQ(engine->status().controllers(), 1u);
@@ -71,14 +71,14 @@ TEST_F(ReconcilerTest, DetachComesBeforeDelete) {
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
   engine_.TakeRequests();
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d")).ok());
-  ASSERT_TRUE(state_->DeleteController(DeleteController("a")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
   AwaitGone("a");
   Requests requests = engine_.TakeRequests();
   // The engine may be told the controller's last disk in between.
   std::erase(requests, "PutController controllers/a");
   EXPECT_EQ(requests, (Requests{"Detach controllers/a 0", "DeleteController controllers/a"}));
-  EXPECT_TRUE(state_->DeleteDisk(DeleteDisk("d")).ok());
+  EXPECT_TRUE(state_->disks().Delete(DeleteDisk("d")).ok());
 }
 
 TEST_F(ReconcilerTest, ARestartOfCleatdAsksNothingOfAnEngineThatHasEverything) {
@@ -98,16 +98,16 @@ TEST_F(ReconcilerTest, AtHelloOnlyTheDifferenceIsAsked) {
   ASSERT_TRUE(engine_.Connect());
   Create(NullDisk("kept"), "a");
   Create(NullDisk("dropped"), "b");
-  ASSERT_TRUE(state_->CreateController(NewController("c")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("c")).ok());
   AwaitReady("a", "kept");
   AwaitReady("b", "dropped");
   Await("c is there", [&] { return StateOf("c") == v1::CONTROLLER_STATE_IDLE; });
   engine_.Disconnect();
   engine_.TakeRequests();
   Await("the loss is noticed", [&] { return StateOf("a") == v1::CONTROLLER_STATE_PENDING; });
-  ASSERT_TRUE(state_->DetachDisk(Detach("b", "dropped")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("b", "dropped")).ok());
   EXPECT_EQ(StateOf("b", "dropped"), v1::ATTACHMENT_STATE_DETACHING) << "the engine still serves it";
-  ASSERT_TRUE(state_->DeleteController(DeleteController("b")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("b")).ok());
   Create(NullDisk("new"), "c");
   ASSERT_TRUE(engine_.Connect());
   AwaitReady("c", "new");
@@ -126,7 +126,7 @@ TEST_F(ReconcilerTest, AnEngineThatRestartedGetsEverythingAnew) {
   engine_.Disconnect();
   Await("the loss is noticed", [&] { return StateOf("a", "d") == v1::ATTACHMENT_STATE_PENDING; });
   EXPECT_NE(MessageOf("a", "d").find("engines/engine-0 is not connected"), std::string::npos);
-  EXPECT_FALSE(state_->GetEngine(GetEngine("engine-0"))->status().connected());
+  EXPECT_FALSE(state_->engines().Get(GetEngine("engine-0"))->status().connected());
   engine_.TakeRequests();
   engine_.Restart();
   AwaitReady("a", "d");
@@ -159,7 +159,7 @@ TEST_F(ReconcilerTest, AFailedAttachSaysWhyAndIsTriedAgain) {
 TEST_F(ReconcilerTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) {
   auto scsi = NewController("s");
   scsi.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
-  ASSERT_TRUE(state_->CreateController(scsi).ok());
+  ASSERT_TRUE(state_->controllers().Create(scsi).ok());
   Create(NullDisk("d"), "s");
   Create(NullDisk("e"), "s");
   engine_.FailAttaches(1000000, "unavailable", "disks/d: locked by no process that can be seen");
@@ -171,7 +171,7 @@ TEST_F(ReconcilerTest, AScsiControllerWaitsForDisksWhoseLastOwnerMayStillWrite) 
   }
   // What is known to be impossible holds nobody up, and what is not wanted any more neither.
   engine_.FailAttaches(1000000, "not_found", "no such file");
-  ASSERT_TRUE(state_->DetachDisk(Detach("s", "e")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("s", "e")).ok());
   engine_.WaitForRequest("ServeController controllers/s");
   EXPECT_EQ(StateOf("s", "d"), v1::ATTACHMENT_STATE_FAILED);
 }
@@ -181,8 +181,8 @@ TEST_F(ReconcilerTest, AFailedAttachCanBeDetached) {
   engine_.FailAttaches(1000000, "io", "broken");
   Create(NullDisk("d"), "a");
   Await("it failed", [&] { return StateOf("a", "d") == v1::ATTACHMENT_STATE_FAILED; });
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d")).ok());
-  Await("it is gone", [&] { return !state_->GetAttachment(GetAttachment("a", "d")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok());
+  Await("it is gone", [&] { return !state_->attachments().Get(GetAttachment("a", "d")).ok(); });
 }
 
 TEST_F(ReconcilerTest, AnAttachmentThatBreaksIsOpenedAnew) {
@@ -203,10 +203,10 @@ TEST_F(ReconcilerTest, ADetachDuringAnAttachWaitsForIt) {
   engine_.Hold();
   Create(NullDisk("d"), "a");
   engine_.WaitForRequest("Attach controllers/a 0 disks/d");
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "d")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok());
   EXPECT_EQ(StateOf("a", "d"), v1::ATTACHMENT_STATE_DETACHING);
   engine_.Release();
-  Await("it is gone", [&] { return !state_->GetAttachment(GetAttachment("a", "d")).ok(); });
+  Await("it is gone", [&] { return !state_->attachments().Get(GetAttachment("a", "d")).ok(); });
   EXPECT_FALSE(engine_.Has("controllers/a", 0));
   // In between it is told which disk the guest has under way.
   EXPECT_EQ(engine_.TakeRequests(), (Requests{"Attach controllers/a 0 disks/d", "PutController controllers/a",
@@ -216,7 +216,7 @@ TEST_F(ReconcilerTest, ADetachDuringAnAttachWaitsForIt) {
 TEST_F(ReconcilerTest, ASlowControllerHoldsUpNoOther) {
   ASSERT_TRUE(engine_.Connect());
   engine_.Hold();
-  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(state_->CreateController(NewController(id)).ok());
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(state_->controllers().Create(NewController(id)).ok());
   for (const char* id : {"a", "b", "c"})
     engine_.WaitForRequest(std::string("PutController controllers/") + id);
   engine_.Release();
@@ -238,7 +238,7 @@ class MemoryTest : public ReconcilerTest {
     std::string text(5, '\0');
     return memory.valid() && pread(memory.get(), text.data(), 5, 4096) == 5 ? text : "";
   }
-  v1::DiskState DiskState() { return state_->GetDisk(GetDisk("m"))->status().state(); }
+  v1::DiskState DiskState() { return state_->disks().Get(GetDisk("m"))->status().state(); }
 };
 
 TEST_F(MemoryTest, ItIsHandedOverBeforeTheAttach) {
@@ -280,13 +280,13 @@ TEST_F(MemoryTest, WithoutBothItIsLostAndSaysSo) {
   Await("it is lost", [&] { return DiskState() == v1::DISK_STATE_LOST; });
   Await("the attachment failed", [&] { return StateOf("a", "m") == v1::ATTACHMENT_STATE_FAILED; });
   EXPECT_NE(MessageOf("a", "m").find("do not outlive both"), std::string::npos);
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "m")).ok());
-  Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "m")).ok(); });
-  const auto again = state_->AttachDisk(Attach("m", "a"));
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "m")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "m")).ok(); });
+  const auto again = state_->attachments().Attach(Attach("m", "a"));
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kFailedPrecondition);
   EXPECT_NE(again.error().message.find("create it anew"), std::string::npos);
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("m")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("m")).ok());
   Create(MemoryDisk("m"), "a");
   AwaitReady("a", "m");
   EXPECT_EQ(Content(engine_.MemoryOf("disks/m")), std::string(5, '\0'));
@@ -296,7 +296,7 @@ TEST_F(MemoryTest, WithoutBothItIsLostAndSaysSo) {
 TEST_F(MemoryTest, ALostOneHoldsUpNoController) {
   auto scsi = NewController("s");
   scsi.mutable_controller()->mutable_spec()->set_type(v1::CONTROLLER_TYPE_SCSI);
-  ASSERT_TRUE(state_->CreateController(scsi).ok());
+  ASSERT_TRUE(state_->controllers().Create(scsi).ok());
   Create(NullDisk("d"), "s");
   Create(MemoryDisk("n"), "s");
   AwaitReady("s", "d");
@@ -309,25 +309,25 @@ TEST_F(MemoryTest, ALostOneHoldsUpNoController) {
 }
 
 TEST_F(MemoryTest, DeletingItFreesItInTheEngineToo) {
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "m")).ok());
-  Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "m")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "m")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "m")).ok(); });
   EXPECT_EQ(Content(engine_.MemoryOf("disks/m")), "guest") << "a detached disk keeps its content";
   engine_.TakeRequests();
   engine_.Hold();
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("m")).ok());
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("m")).ok());
   EXPECT_EQ(DiskState(), v1::DISK_STATE_DELETING);
-  const auto early = state_->CreateDisk(MemoryDisk("m"));
+  const auto early = state_->disks().Create(MemoryDisk("m"));
   ASSERT_FALSE(early.ok());
   EXPECT_EQ(early.error().code, ErrorCode::kAborted);
   engine_.WaitForRequest("DropMemory disks/m");
   engine_.Release();
-  Await("it is gone", [&] { return !state_->GetDisk(GetDisk("m")).ok(); });
+  Await("it is gone", [&] { return !state_->disks().Get(GetDisk("m")).ok(); });
   EXPECT_FALSE(engine_.MemoryOf("disks/m").valid());
 }
 
 TEST_F(MemoryTest, ADetachedOneOutlivesCleatdToo) {
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "m")).ok());
-  Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "m")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "m")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "m")).ok(); });
   RestartCleatd();
   ASSERT_TRUE(engine_.Connect());
   Await("it is fetched back", [&] { return DiskState() == v1::DISK_STATE_READY; });
@@ -340,9 +340,9 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
     const FullDisk full;
     engine_.Die();
     Await("it can't be written down", [&] { return !store_->writable(); });
-    EXPECT_FALSE(state_->MemoryDisk("m")->kept_by.empty());
+    EXPECT_FALSE(state_->disks().MemoryRow("m")->kept_by.empty());
   }
-  Await("it is forgotten", [&] { return state_->MemoryDisk("m")->kept_by.empty(); });
+  Await("it is forgotten", [&] { return state_->disks().MemoryRow("m")->kept_by.empty(); });
   EXPECT_EQ(DiskState(), v1::DISK_STATE_READY);
 }
 
@@ -372,11 +372,11 @@ TEST_F(ReconcilerTest, ThingsOfAnotherStoreAreLeftAlone) {
   theirs.set_revision(123'456'789);
   engine_.Plant(theirs);
   ASSERT_TRUE(engine_.Connect());
-  Await("the engine is known", [&] { return state_->GetEngine(GetEngine("engine-0")).ok(); });
-  const auto engine = state_->GetEngine(GetEngine("engine-0"));
+  Await("the engine is known", [&] { return state_->engines().Get(GetEngine("engine-0")).ok(); });
+  const auto engine = state_->engines().Get(GetEngine("engine-0"));
   EXPECT_FALSE(engine->status().connected());
   EXPECT_NE(engine->status().message().find("--state-dir"), std::string::npos);
-  ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
   EXPECT_EQ(StateOf("a"), v1::CONTROLLER_STATE_PENDING);
   EXPECT_EQ(engine_.TakeRequests(), Requests{});
 }
@@ -386,8 +386,8 @@ TEST_F(ReconcilerTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(other.Connect());
   Await("both are there", [&] {
-    const auto second = state_->GetEngine(GetEngine("engine-1"));
-    return second.ok() && state_->GetEngine(GetEngine("engine-0")).ok();
+    const auto second = state_->engines().Get(GetEngine("engine-1"));
+    return second.ok() && state_->engines().Get(GetEngine("engine-0")).ok();
   });
   AwaitProbe("a");
   AwaitProbe("b");
@@ -396,12 +396,12 @@ TEST_F(ReconcilerTest, ControllersGoToTheLeastLoadedOfSeveralEngines) {
 }
 
 TEST_F(ReconcilerTest, WhoWaitsForAnEngineGetsOneAsSoonAsTheStoreTakesIt) {
-  ASSERT_TRUE(state_->CreateController(NewController("a")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
   {
     const FullDisk full;
     ASSERT_TRUE(engine_.Connect());
     Await("its place can't be written down", [&] { return !store_->writable(); });
-    EXPECT_EQ(state_->GetController(GetController("a"))->status().engine(), "");
+    EXPECT_EQ(state_->controllers().Get(GetController("a"))->status().engine(), "");
   }
   EXPECT_TRUE(state_->CheckStore());  // which cleatd does again and again
   Await("it is there", [&] { return StateOf("a") == v1::CONTROLLER_STATE_IDLE; });

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/store_restore.h"
 
 namespace cleat::control {
@@ -31,7 +31,7 @@ inline Result<v1::RestoreStoreResponse> Restore(HostState& state, const std::str
   v1::RestoreStoreOptions options;
   options.set_dry_run(dry_run);
   options.set_etag(etag);
-  return state.RestoreStore(**upload, options);
+  return state.restorer().Restore(**upload, options);
 }
 
 }  // namespace cleat::control

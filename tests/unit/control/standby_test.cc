@@ -26,30 +26,30 @@ TEST_F(StandbyTest, ItHasReadyWhatTheOtherServesWhateverComesAndGoes) {
   Create(MemoryDisk("m"), "s");
   AwaitServed("s", "engine-0");
   AwaitStandby(green_, "s", 2);
-  EXPECT_EQ(state_->GetEngine(GetEngine("engine-1"))->status().stands_by_for(), "engines/engine-0");
+  EXPECT_EQ(state_->engines().Get(GetEngine("engine-1"))->status().stands_by_for(), "engines/engine-0");
   Await("it is counted",
-        [&] { return state_->GetEngine(GetEngine("engine-1"))->status().standing_by() == 1; });
+        [&] { return state_->engines().Get(GetEngine("engine-1"))->status().standing_by() == 1; });
 
   v1::UpdateDiskRequest grow;
   grow.mutable_disk()->set_name("disks/d");
   grow.mutable_disk()->mutable_spec()->set_size_bytes(2 * kMiB);
   grow.mutable_update_mask()->add_paths("spec.size_bytes");
-  ASSERT_TRUE(state_->UpdateDisk(grow).ok());
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", 77)).ok());
+  ASSERT_TRUE(state_->disks().Update(grow).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("d", 77)).ok());
   Await("both know it", [&] {
     return green_.DiskAt("controllers/s", 0).size_bytes() == 2 * kMiB &&
            green_.DiskAt("controllers/s", 0).limits().iops().per_second() == 77;
   });
 
-  ASSERT_TRUE(state_->DetachDisk(Detach("s", "m")).ok());
-  Await("it is gone from both", [&] { return !state_->GetAttachment(GetAttachment("s", "m")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("s", "m")).ok());
+  Await("it is gone from both", [&] { return !state_->attachments().Get(GetAttachment("s", "m")).ok(); });
   EXPECT_FALSE(green_.Has("controllers/s", 1)) << "what is gone is open nowhere";
   EXPECT_FALSE(blue_.Has("controllers/s", 1));
 
-  ASSERT_TRUE(state_->DetachDisk(Detach("s", "d")).ok());
-  Await("it is gone", [&] { return !state_->GetAttachment(GetAttachment("s", "d")).ok(); });
-  ASSERT_TRUE(state_->DeleteController(DeleteController("s")).ok());
-  Await("it is gone", [&] { return !state_->GetController(GetController("s")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("s", "d")).ok());
+  Await("it is gone", [&] { return !state_->attachments().Get(GetAttachment("s", "d")).ok(); });
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("s")).ok());
+  Await("it is gone", [&] { return !state_->controllers().Get(GetController("s")).ok(); });
   EXPECT_EQ(green_.StateOf("controllers/s"), kAbsent);
 }
 
@@ -66,7 +66,7 @@ TEST_F(StandbyTest, ItTakesEverythingWhenTheOtherDies) {
   EXPECT_NE(UpgradeOf().message().find("3 controllers were taken at once, 0"), std::string::npos);
 
   // It is an ordinary engine now, and what comes back under the old name has nothing.
-  ASSERT_TRUE(state_->CreateController(NewController("new")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("new")).ok());
   EXPECT_EQ(EngineOf("new"), "engines/engine-1");
   ASSERT_TRUE(blue_.Connect());
   AwaitEngines();
@@ -82,13 +82,13 @@ TEST_F(StandbyTest, ItTakesEverythingWhenTheOtherDies) {
 // Which of two controllers has the guest of a migration now, it does not know.
 TEST_F(StandbyTest, ItDoesNotTakeWhatIsBeingMigrated) {
   CreateSome({"a"});
-  ASSERT_TRUE(state_->CreateDisk(NullDisk("m")).ok());
+  ASSERT_TRUE(state_->disks().Create(NullDisk("m")).ok());
   auto controller = NewController("m");
   controller.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-  ASSERT_TRUE(state_->CreateController(controller).ok());
+  ASSERT_TRUE(state_->controllers().Create(controller).ok());
   auto attach = Attach("m", "m");
   attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
-  ASSERT_TRUE(state_->AttachDisk(attach).ok());
+  ASSERT_TRUE(state_->attachments().Attach(attach).ok());
   for (const char* id : {"a", "m"}) AwaitStandby(green_, id);
   green_.TakeRequests();
   blue_.Die();
@@ -386,7 +386,7 @@ TEST_F(ProcessTest, ARealProcessDeathIsSeen) {
   Create(NullDisk("d"), "a");
   AwaitStandby(green_, "a");
   Await("it is open", [&] {
-    return state_->GetAttachment(GetAttachment("a", "d"))->status().state() == v1::ATTACHMENT_STATE_READY;
+    return state_->attachments().Get(GetAttachment("a", "d"))->status().state() == v1::ATTACHMENT_STATE_READY;
   });
   real.Kill();
   AwaitServed("a", "engine-1");

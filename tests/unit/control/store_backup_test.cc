@@ -52,10 +52,10 @@ TEST_F(StoreBackupTest, ABackupHasAllThatWasAcknowledgedAndCleatdStartsFromIt) {
   std::string key;
   for (char c = 0; c < 64; ++c) key += c;
   request.mutable_disk()->mutable_spec()->mutable_encryption()->set_plain_key(key);
-  const auto made = state().CreateDisk(request);
+  const auto made = state().disks().Create(request);
   ASSERT_TRUE(made.ok());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("deleted")).ok());
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("deleted")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("deleted")).ok());
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("deleted")).ok());
   const auto before = FilesOfState();
   const std::string file = dir_ / "backup.db";
   ASSERT_EQ(Ctl("store backup " + file), 0) << said_;
@@ -71,21 +71,21 @@ TEST_F(StoreBackupTest, ABackupHasAllThatWasAcknowledgedAndCleatdStartsFromIt) {
   EXPECT_EQ(bytes.find(kek_text), std::string::npos);
   EXPECT_EQ(bytes.find(key), std::string::npos);
 
-  ASSERT_TRUE(state().CreateDisk(NullDisk("later")).ok());
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("secret")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("later")).ok());
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("secret")).ok());
   PutInPlace(file);
-  EXPECT_TRUE(state().CreateDisk(request).ok()) << "it is there, with its key";
-  EXPECT_FALSE(state().GetDisk(GetDisk("later")).ok());
-  EXPECT_EQ(state().DeletedDisksKept(), 1U);
+  EXPECT_TRUE(state().disks().Create(request).ok()) << "it is there, with its key";
+  EXPECT_FALSE(state().disks().Get(GetDisk("later")).ok());
+  EXPECT_EQ(state().kept_disks().Count(), 1U);
 }
 
 TEST_F(StoreBackupTest, WhatWasMadeSinceIsNewerToACleatdThatStartsFromABackup) {
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const std::string file = dir_ / "backup.db";
   ASSERT_EQ(Ctl("store backup " + file), 0) << said_;
   const uint64_t then = state().NewestRevision();
   uint64_t later = 0;
-  for (int i = 0; i < 50; ++i) later = state().CreateDisk(NullDisk(fmt::format("d{}", i)))->revision();
+  for (int i = 0; i < 50; ++i) later = state().disks().Create(NullDisk(fmt::format("d{}", i)))->revision();
   PutInPlace(file);
   EXPECT_LT(state().NewestRevision(), later) << "else it would have engines give away what it does not know";
   EXPECT_GT(state().NewestRevision(), then);
@@ -113,14 +113,12 @@ TEST_F(StoreBackupTest, ABackupUnderWritesIsOneMomentsStore) {
   constexpr size_t kRows = 200;
   std::vector<DiskRow> rows(kRows);
   const auto put = [&](uint64_t round) {
-    std::vector<const DiskRow*> pointers;
-    for (size_t i = 0; i < kRows; ++i) {
+      for (size_t i = 0; i < kRows; ++i) {
       rows[i].id = fmt::format("d{}", i);
       rows[i].intent_revision = round;
       rows[i].labels["padding"] = std::string(8192, 'x');
-      pointers.push_back(&rows[i]);
     }
-    return (*store)->Put(std::span<const DiskRow* const>(pointers)).ok();
+    return (*store)->Apply({rows.begin(), rows.end()}).ok();
   };
   ASSERT_TRUE(put(1));
   std::atomic<bool> stop = false;

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/reasons.h"
 #include "control/spec_rules.h"
 #include "control/store.h"
@@ -52,29 +52,29 @@ TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
 
-    const auto root = (*state)->GetDisk(GetDisk("root"));
+    const auto root = (*state)->disks().Get(GetDisk("root"));
     ASSERT_TRUE(root.ok());
     EXPECT_EQ(root->spec().file().path(), "/tmp/vms/root.img");
     EXPECT_EQ(root->spec().wwn(), DefaultWwn("root"));
     EXPECT_EQ(root->status().attachments(0), "controllers/vm1/attachments/root");
-    EXPECT_EQ((*state)->GetDisk(GetDisk("scratch"))->spec().serial(), "SN-1");
-    EXPECT_EQ((*state)->GetDisk(GetDisk("dvd"))->spec().access_mode(), v1::ACCESS_MODE_MANY_READERS);
-    EXPECT_TRUE((*state)->GetDisk(GetDisk("a-disk-with-a-name-longer-than-a-serial"))->spec().has_memory());
-    EXPECT_EQ((*state)->GetController(GetController("vm1"))->spec().queues(), 4u);
-    EXPECT_EQ((*state)->GetController(GetController("vm2"))->status().engine(), "engines/engine-0");
-    EXPECT_EQ((*state)->GetController(GetController("vm3"))->status().state(), v1::CONTROLLER_STATE_DELETING);
-    const auto attachment = (*state)->GetAttachment(GetAttachment("vm2", "dvd"));
+    EXPECT_EQ((*state)->disks().Get(GetDisk("scratch"))->spec().serial(), "SN-1");
+    EXPECT_EQ((*state)->disks().Get(GetDisk("dvd"))->spec().access_mode(), v1::ACCESS_MODE_MANY_READERS);
+    EXPECT_TRUE((*state)->disks().Get(GetDisk("a-disk-with-a-name-longer-than-a-serial"))->spec().has_memory());
+    EXPECT_EQ((*state)->controllers().Get(GetController("vm1"))->spec().queues(), 4u);
+    EXPECT_EQ((*state)->controllers().Get(GetController("vm2"))->status().engine(), "engines/engine-0");
+    EXPECT_EQ((*state)->controllers().Get(GetController("vm3"))->status().state(), v1::CONTROLLER_STATE_DELETING);
+    const auto attachment = (*state)->attachments().Get(GetAttachment("vm2", "dvd"));
     ASSERT_TRUE(attachment.ok());
     EXPECT_TRUE(attachment->spec().has_target());
     EXPECT_TRUE(attachment->spec().read_only());
-    EXPECT_EQ((*state)->GetAttachment(GetAttachment("vm3", "dvd"))->status().state(),
+    EXPECT_EQ((*state)->attachments().Get(GetAttachment("vm3", "dvd"))->status().state(),
               v1::ATTACHMENT_STATE_DETACHING);
 
     // What made them makes nothing new.
-    EXPECT_TRUE((*state)->AttachDisk(Attach("root", "vm1")).ok());
+    EXPECT_TRUE((*state)->attachments().Attach(Attach("root", "vm1")).ok());
     auto scratch = NullDisk("scratch", 2 * kMiB);
     scratch.mutable_disk()->mutable_spec()->set_serial("SN-1");
-    EXPECT_TRUE((*state)->CreateDisk(scratch).ok());
+    EXPECT_TRUE((*state)->disks().Create(scratch).ok());
   }
 }
 
@@ -93,17 +93,17 @@ TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
     MemoryKeeper memory;
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
-    const auto root = (*state)->GetDisk(GetDisk("root"));
+    const auto root = (*state)->disks().Get(GetDisk("root"));
     ASSERT_TRUE(root.ok());
     EXPECT_EQ(root->labels().at("os"), "debian");
     EXPECT_EQ(root->status().attachments(0), "controllers/vm1/attachments/root");
-    EXPECT_EQ((*state)->GetController(GetController("vm1"))->spec().queues(), 2u);
+    EXPECT_EQ((*state)->controllers().Get(GetController("vm1"))->spec().queues(), 2u);
     // And what is new works.
     if (i == 0) {
-      ASSERT_TRUE((*state)->CreateGroup(NewGroup("vms", 100)).ok());
+      ASSERT_TRUE((*state)->groups().Create(NewGroup("vms", 100)).ok());
     }
-    ASSERT_TRUE((*state)->UpdateDisk(LimitDisk("scratch", 77)).ok());
-    EXPECT_EQ((*state)->GetGroup(GetGroup("vms"))->spec().limits().iops().per_second(), 100u);
+    ASSERT_TRUE((*state)->disks().Update(LimitDisk("scratch", 77)).ok());
+    EXPECT_EQ((*state)->groups().Get(GetGroup("vms"))->spec().limits().iops().per_second(), 100u);
   }
   std::filesystem::remove(dir / "lock");
   copy();
@@ -124,20 +124,20 @@ TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
     MemoryKeeper memory;
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
-    const auto root = (*state)->GetDisk(GetDisk("root"));
+    const auto root = (*state)->disks().Get(GetDisk("root"));
     ASSERT_TRUE(root.ok());
     EXPECT_EQ(root->spec().limits().bytes().per_second(), 1U << 20);
     EXPECT_EQ(root->labels().at("os"), "debian");
-    EXPECT_TRUE((*state)->GetDisk(GetDisk("secret"))->spec().has_encryption());
-    EXPECT_EQ((*state)->GetGroup(GetGroup("vms"))->status().controllers(0), "controllers/vm1");
+    EXPECT_TRUE((*state)->disks().Get(GetDisk("secret"))->spec().has_encryption());
+    EXPECT_EQ((*state)->groups().Get(GetGroup("vms"))->status().controllers(0), "controllers/vm1");
     // And what is new works.
     v1::CreateClusterRequest request;
     request.set_cluster_id("ceph");
     request.mutable_cluster()->mutable_spec()->set_conf_file("/etc/ceph/ceph.conf");
     request.mutable_cluster()->mutable_spec()->set_user("cleat");
-    const auto made = (*state)->CreateCluster(request);
+    const auto made = (*state)->clusters().Create(request);
     ASSERT_TRUE(made.ok()) << made.error().message;
-    EXPECT_EQ((*state)->ListClusters({})->clusters_size(), 1);
+    EXPECT_EQ((*state)->clusters().List({})->clusters_size(), 1);
   }
 }
 
@@ -153,13 +153,13 @@ TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
     (*store)->SetOnFailure([&] { told = true; });
     for (int i = 0; i < 20; ++i) {
       const std::string id = fmt::format("d{}", i);
-      ASSERT_TRUE((*store)->Put(Disk(id)).ok());
+      ASSERT_TRUE((*store)->Apply({Disk(id)}).ok());
       acknowledged.insert(id);
     }
     Status refused;
     {
       const FullDisk full;
-      refused = (*store)->Put(Disk("refused"));
+      refused = (*store)->Apply({Disk("refused")});
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(ReasonName(ReasonOf(refused.error())), "STORE_FULL") << refused.error().message;
       EXPECT_NE(refused.error().message.find("cleat.db"), std::string::npos);
@@ -169,7 +169,7 @@ TEST(FullStoreTest, AFullDiskRefusesAndLosesNothingThatWasAcknowledged) {
     }
     EXPECT_TRUE((*store)->Probe().ok());
     EXPECT_TRUE((*store)->writable());
-    ASSERT_TRUE((*store)->Put(Disk("again")).ok()) << "works when there is room";
+    ASSERT_TRUE((*store)->Apply({Disk("again")}).ok()) << "works when there is room";
     acknowledged.insert("again");
   }
   auto store = Store::Open(dir.path());
@@ -188,17 +188,17 @@ TEST(FullStoreTest, AFullDiskRefusesAllRowsOfATransactionAndTakesTheNextOne) {
   a.id = "a";
   AttachmentRow b = a;
   b.id = "b";
-  const std::vector<const AttachmentRow*> both{&a, &b};
+  const StoreChange both{a, b};
   {
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok());
     {
       const FullDisk full;
-      EXPECT_FALSE((*store)->Put(both).ok());
+      EXPECT_FALSE((*store)->Apply(both).ok());
       EXPECT_FALSE((*store)->writable());
     }
     EXPECT_TRUE((*store)->Load()->attachments.empty());
-    EXPECT_TRUE((*store)->Put(both).ok()) << "no transaction was left open";
+    EXPECT_TRUE((*store)->Apply(both).ok()) << "no transaction was left open";
     EXPECT_TRUE((*store)->writable());
   }
   auto store = Store::Open(dir.path());
@@ -213,7 +213,7 @@ class DamagedStoreTest : public ::testing::Test {
   void SetUp() override {
     auto store = Store::Open(dir_.path());
     ASSERT_TRUE(store.ok());
-    for (int i = 0; i < 100; ++i) ASSERT_TRUE((*store)->Put(Disk(fmt::format("d{}", i))).ok());
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE((*store)->Apply({Disk(fmt::format("d{}", i))}).ok());
     store->reset();
     std::ifstream file(path_, std::ios::binary);
     good_.assign(std::istreambuf_iterator<char>(file), {});

@@ -91,7 +91,7 @@ class StoreRestoreTest : public DaemonRig {
     }
     return {};
   }
-  bool Has(const std::string& disk) { return state().GetDisk(GetDisk(disk)).ok(); }
+  bool Has(const std::string& disk) { return state().disks().Get(GetDisk(disk)).ok(); }
 
   std::mutex mutex_;
   std::condition_variable told_;
@@ -101,14 +101,14 @@ class StoreRestoreTest : public DaemonRig {
 };
 
 TEST_F(StoreRestoreTest, WhatWentComesBackAndWhatCameGoes) {
-  ASSERT_TRUE(state().CreateDisk(NullDisk("went")).ok());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("stays")).ok());
-  ASSERT_TRUE(state().CreateController(NewController("vm")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("went")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("stays")).ok());
+  ASSERT_TRUE(state().controllers().Create(NewController("vm")).ok());
   const std::string file = WriteBackup();
-  const uint64_t stayed = state().GetDisk(GetDisk("stays"))->revision();
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("went")).ok());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("came")).ok());
-  ASSERT_TRUE(state().AttachDisk(Attach("stays", "vm")).ok());
+  const uint64_t stayed = state().disks().Get(GetDisk("stays"))->revision();
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("went")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("came")).ok());
+  ASSERT_TRUE(state().attachments().Attach(Attach("stays", "vm")).ok());
 
   const auto before = FilesOfState();
   ASSERT_EQ(Ctl("store restore --dry-run " + file), 0) << said_;
@@ -125,14 +125,14 @@ TEST_F(StoreRestoreTest, WhatWentComesBackAndWhatCameGoes) {
   EXPECT_TRUE(Has("went"));
   EXPECT_TRUE(Has("stays"));
   EXPECT_FALSE(Has("came"));
-  EXPECT_EQ(state().DeletedDisksKept(), 0U) << "it is not deleted any more";
+  EXPECT_EQ(state().kept_disks().Count(), 0U) << "it is not deleted any more";
   ASSERT_NE(Kept(), "");
   EXPECT_THAT(said_, HasSubstr(Kept()));
   struct stat info {};
   ASSERT_EQ(stat(Kept().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600U);
   EXPECT_LT(stayed, state().NewestRevision());
-  EXPECT_TRUE(state().CreateDisk(NullDisk("more")).ok()) << "it takes changes";
+  EXPECT_TRUE(state().disks().Create(NullDisk("more")).ok()) << "it takes changes";
 
   // The store of before is a backup as any other.
   ASSERT_EQ(Ctl("store restore --yes --output json " + Kept()), 0) << said_;
@@ -148,12 +148,12 @@ TEST_F(StoreRestoreTest, NoRevisionAndNoIdentityIsGivenTwice) {
   uint64_t newest = state().NewestRevision();
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 10; ++i) {
-      const auto made = state().CreateDisk(NullDisk(fmt::format("d{}", i)));
+      const auto made = state().disks().Create(NullDisk(fmt::format("d{}", i)));
       ASSERT_TRUE(made.ok());
       EXPECT_GT(made->revision(), newest);
       newest = made->revision();
     }
-    state().ReportHeld("engine-0", {.newest_revision = newest += 5'000'000, .serves = {}});
+    state().unclaimed().ReportHeld("engine-0", {.newest_revision = newest += 5'000'000, .serves = {}});
     ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
     EXPECT_GT(state().NewestRevision(), newest + kRevisionsSkipped)
         << "also of what only an engine was seen to have";
@@ -165,18 +165,18 @@ TEST_F(StoreRestoreTest, NoRevisionAndNoIdentityIsGivenTwice) {
 
 TEST_F(StoreRestoreTest, NothingIsWrittenBetweenTheRestoreAndTheNextStart) {
   const std::string backup = BytesOfBackup(state());
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   ASSERT_TRUE(Restore(state(), backup).ok());
-  const auto refused = state().CreateDisk(NullDisk("b"));
+  const auto refused = state().disks().Create(NullDisk("b"));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_STORE_RESTORED);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
-  EXPECT_FALSE(state().DeleteDisk(DeleteDisk("a")).ok());
+  EXPECT_FALSE(state().disks().Delete(DeleteDisk("a")).ok());
   EXPECT_FALSE(Restore(state(), backup).ok());
   EXPECT_TRUE(Has("a")) << "what was loaded is shown on";
   Start();
   EXPECT_FALSE(Has("a"));
-  EXPECT_TRUE(state().CreateDisk(NullDisk("b")).ok());
+  EXPECT_TRUE(state().disks().Create(NullDisk("b")).ok());
 }
 
 TEST_F(StoreRestoreTest, AnEtagOfAPlanHoldsUntilTheHostIsChanged) {
@@ -185,11 +185,11 @@ TEST_F(StoreRestoreTest, AnEtagOfAPlanHoldsUntilTheHostIsChanged) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->kept_file(), "");
   EXPECT_EQ(Kept(), "");
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const auto refused = Restore(state(), backup, false, plan->etag());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_ETAG_MISMATCH);
-  EXPECT_TRUE(state().CreateDisk(NullDisk("b")).ok());
+  EXPECT_TRUE(state().disks().Create(NullDisk("b")).ok());
   const auto again = Restore(state(), backup, true);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->goes(), 2U);
@@ -201,9 +201,9 @@ TEST_F(StoreRestoreTest, AnEtagOfAPlanHoldsUntilTheHostIsChanged) {
 class StoreRestoreRefusals : public StoreRestoreTest {
  protected:
   StoreRestoreRefusals() {
-    CLEAT_CHECK(state().CreateDisk(NullDisk("a")).ok());
+    CLEAT_CHECK(state().disks().Create(NullDisk("a")).ok());
     backup_ = BytesOfBackup(state());
-    CLEAT_CHECK(state().CreateDisk(NullDisk("b")).ok());
+    CLEAT_CHECK(state().disks().Create(NullDisk("b")).ok());
   }
   std::string Edited(const std::string& sql) {
     WriteAll(dir_ / "edited.db", backup_);
@@ -254,8 +254,8 @@ TEST_F(StoreRestoreRefusals, WhatIsDamaged) {
 }
 
 TEST_F(StoreRestoreRefusals, WhatNamesThingsThatAreNotThere) {
-  ASSERT_TRUE(state().CreateController(NewController("vm")).ok());
-  ASSERT_TRUE(state().AttachDisk(Attach("a", "vm")).ok());
+  ASSERT_TRUE(state().controllers().Create(NewController("vm")).ok());
+  ASSERT_TRUE(state().attachments().Attach(Attach("a", "vm")).ok());
   backup_ = BytesOfBackup(state());
   Refused(Edited("DELETE FROM controllers"), v1::REASON_BACKUP_UNUSABLE, "not its controller");
 }
@@ -263,19 +263,19 @@ TEST_F(StoreRestoreRefusals, WhatNamesThingsThatAreNotThere) {
 // A backup that somebody has made up is no way round the lists, nor to cleatd's own files.
 TEST_F(StoreRestoreRefusals, WhatNamesPathsThatNobodyMayName) {
   const std::string image = dir_ / "disk.img";
-  ASSERT_TRUE(state().CreateDisk(FileDisk("file", image, true)).ok());
+  ASSERT_TRUE(state().disks().Create(FileDisk("file", image, true)).ok());
   backup_ = BytesOfBackup(state());
   daemon_.reset();
   WriteAll(dir_ / "closed.conf", "# what is there without a word\n");
   options_.paths_file = dir_ / "closed.conf";
   Start();
   EXPECT_TRUE(Restore(state(), backup_, true).ok()) << "it is stored";
-  ASSERT_TRUE(state().DeleteDisk(DeleteDisk("file")).ok());
-  EXPECT_EQ(state().DeletedDisksKept(), 1U);
+  ASSERT_TRUE(state().disks().Delete(DeleteDisk("file")).ok());
+  EXPECT_EQ(state().kept_disks().Count(), 1U);
   EXPECT_TRUE(Restore(state(), backup_, true).ok()) << "it is still";
   v1::PurgeDiskRequest purge;
   purge.set_name("disks/file");
-  ASSERT_TRUE(state().PurgeDisk(purge).ok());
+  ASSERT_TRUE(state().kept_disks().Purge(purge).ok());
   Refused(backup_, v1::REASON_PATH_NOT_ALLOWED, "disks/file");
 }
 
@@ -296,7 +296,7 @@ TEST_F(StoreRestoreRefusals, WhoseKeysNobodyCanOpen) {
   std::string key;
   for (char c = 0; c < 64; ++c) key += c;
   request.mutable_disk()->mutable_spec()->mutable_encryption()->set_plain_key(key);
-  const auto made = state().CreateDisk(request);
+  const auto made = state().disks().Create(request);
   ASSERT_TRUE(made.ok());
   const std::string kek = made->spec().encryption().wrapped_key().key_encryption_key();
   backup_ = BytesOfBackup(state());
@@ -305,26 +305,26 @@ TEST_F(StoreRestoreRefusals, WhoseKeysNobodyCanOpen) {
   for (const char* name : {"/cleat.db", "/cleat.db-wal", "/lock"})
     std::filesystem::remove(options_.state_dir + name);
   Start();
-  ASSERT_TRUE(state().CreateDisk(NullDisk("b")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("b")).ok());
   Refused(backup_, v1::REASON_KEY_UNKNOWN, kek);
   Refused(backup_, v1::REASON_KEY_UNKNOWN, "disks/secret");
 }
 
 TEST_F(StoreRestoreTest, AnOlderStoreIsMigratedOnTheWay) {
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const std::string file = WriteBackup();
   Execute(file,
           "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
           "deleted_disks; "
           "PRAGMA user_version = 7");
-  ASSERT_TRUE(state().CreateDisk(NullDisk("b")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("b")).ok());
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
   EXPECT_TRUE(Has("a"));
   EXPECT_FALSE(Has("b"));
 }
 
 TEST_F(StoreRestoreTest, AStoreOfBeforeHasLostNothing) {
-  ASSERT_TRUE(state().CreateDisk(NullDisk("a")).ok());
+  ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const std::string backup = BytesOfBackup(state());
   daemon_.reset();
   Execute(options_.state_dir + "/cleat.db",
@@ -344,13 +344,13 @@ TEST_F(StoreRestoreTest, AKeyThatTheBackupHasNotIsNamedAndKept) {
   std::string key;
   for (char c = 0; c < 64; ++c) key += c;
   request.mutable_disk()->mutable_spec()->mutable_encryption()->set_plain_key(key);
-  ASSERT_TRUE(state().CreateDisk(request).ok());
+  ASSERT_TRUE(state().disks().Create(request).ok());
   ASSERT_EQ(Ctl("store restore --dry-run " + file), 0) << said_;
   EXPECT_THAT(said_, HasSubstr("GOES    disks/secret  its key is not in the backup"));
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
   EXPECT_FALSE(Has("secret"));
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(Kept()));
-  EXPECT_TRUE(state().CreateDisk(request).ok()) << "it is there again, with its key";
+  EXPECT_TRUE(state().disks().Create(request).ok()) << "it is there again, with its key";
 }
 
 TEST_F(StoreRestoreTest, WhatIsLeftOfAnUploadGoesAtTheNextStart) {
@@ -369,12 +369,12 @@ TEST_F(StoreRestoreTest, ACrashLeavesTheOldOrTheNewStore) {
   for (int i = 0; i < 40; ++i) {
     auto disk = NullDisk(fmt::format("old{}", i));
     (*disk.mutable_disk()->mutable_labels())["padding"] = std::string(200, 'x');
-    ASSERT_TRUE(state().CreateDisk(disk).ok());
+    ASSERT_TRUE(state().disks().Create(disk).ok());
   }
   const std::string backup = BytesOfBackup(state());
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(state().DeleteDisk(DeleteDisk(fmt::format("old{}", i))).ok());
-    ASSERT_TRUE(state().CreateDisk(NullDisk(fmt::format("new{}", i))).ok());
+    ASSERT_TRUE(state().disks().Delete(DeleteDisk(fmt::format("old{}", i))).ok());
+    ASSERT_TRUE(state().disks().Create(NullDisk(fmt::format("new{}", i))).ok());
   }
   daemon_.reset();
   auto store = Store::Open(options_.state_dir);

@@ -31,7 +31,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
   {
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
-    ASSERT_TRUE((*store)->Put(StoredDisk("a")).ok());
+    ASSERT_TRUE((*store)->Apply({StoredDisk("a")}).ok());
     ControllerRow controller;
     controller.id = "c";
     controller.revision = 8;
@@ -39,15 +39,15 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
     controller.engine = "engine-0";
     controller.labels = {{"vm", "1"}, {"zone", ""}};
     controller.spec.set_socket_path("/run/c");
-    ASSERT_TRUE((*store)->Put(controller).ok());
+    ASSERT_TRUE((*store)->Apply({controller}).ok());
     AttachmentRow attachment;
     attachment.controller = "c";
     attachment.id = "a";
     attachment.revision = 9;
     attachment.spec.set_disk("disks/a");
-    ASSERT_TRUE((*store)->Put(attachment).ok());
-    ASSERT_TRUE((*store)->Put(StoredDisk("b")).ok());
-    ASSERT_TRUE((*store)->EraseDisk("b").ok());
+    ASSERT_TRUE((*store)->Apply({attachment}).ok());
+    ASSERT_TRUE((*store)->Apply({StoredDisk("b")}).ok());
+    ASSERT_TRUE((*store)->Apply({EraseDiskRow{"b"}}).ok());
   }
   auto store = Store::Open(dir.path());
   ASSERT_TRUE(store.ok());
@@ -115,8 +115,8 @@ TEST(StoreTest, WhatWasAcknowledgedSurvivesKillMinusNine) {
     close(pipe_fds[0]);
     auto store = Store::Open(dir.path());
     for (uint32_t i = 0; store.ok(); ++i) {
-      if (!(*store)->Put(StoredDisk("d" + std::to_string(i))).ok()) break;
-      if (i > 0 && i % 3 == 0 && !(*store)->EraseDisk("d" + std::to_string(i - 1)).ok()) break;
+      if (!(*store)->Apply({StoredDisk("d" + std::to_string(i))}).ok()) break;
+      if (i > 0 && i % 3 == 0 && !(*store)->Apply({EraseDiskRow{"d" + std::to_string(i - 1)}}).ok()) break;
       if (write(pipe_fds[1], &i, sizeof(i)) != sizeof(i)) break;
     }
     _exit(1);

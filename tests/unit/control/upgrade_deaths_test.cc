@@ -72,7 +72,7 @@ TEST_F(UpgradeDeathsTest, GreenDiesWhenNobodyWaitsForItsTakeAnyMore) {
     PassLimits();
     auto request = NewController(probe);
     request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-    ASSERT_TRUE(state_->CreateController(request).ok());
+    ASSERT_TRUE(state_->controllers().Create(request).ok());
     blue_.WaitForRequest(std::string("PutController ") + ControllerName(probe));
   }
   EXPECT_EQ(blue_.TakeRequests(), (Requests{"PutController controllers/p1", "PutController controllers/p2"}));
@@ -151,9 +151,9 @@ TEST_F(UpgradeDeathsTest, GreenIsNotHeardOfWhileItTakesAndBlueDies) {
   blue_.Die();
   ASSERT_TRUE(blue_.Connect());
   // Once the upgrade is over, for nothing is placed on an engine that is being left.
-  ASSERT_TRUE(state_->CreateController(NewController("probe")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("probe")).ok());
   AwaitPassingLimits("it goes on", [&] { return IsProbed(); });
-  const auto shown = state_->GetController(GetController("a"));
+  const auto shown = state_->controllers().Get(GetController("a"));
   EXPECT_NE(shown->status().message().find("engines/engine-1 is not connected"), std::string::npos)
       << shown->status().ShortDebugString();
   ASSERT_TRUE(green_.Connect());

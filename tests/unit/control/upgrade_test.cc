@@ -57,7 +57,7 @@ TEST_F(UpgradeTest, EachControllerIsPreparedThenYieldedThenTaken) {
   const Requests blue = blue_.TakeRequests();
   const auto yielded = std::find(blue.begin(), blue.end(), "YieldController controllers/a");
   EXPECT_EQ(std::count(yielded, blue.end(), "YieldController controllers/s"), 1);
-  EXPECT_EQ(state_->GetEngine(GetEngine("engine-1"))->status().controllers(), 2u);
+  EXPECT_EQ(state_->engines().Get(GetEngine("engine-1"))->status().controllers(), 2u);
 }
 
 TEST_F(UpgradeTest, TheWayBackIsTheSame) {
@@ -93,17 +93,17 @@ TEST_F(UpgradeTest, MemoryIsHeldByBothAndThenByTheOther) {
   EXPECT_TRUE(green_.MemoryOf("disks/m").valid());
   Await("blue has let go of it", [&] { return !blue_.MemoryOf("disks/m").valid(); });
   blue_.Die();  // and is never seen again
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "m")).ok());
-  Await("it is detached", [&] { return !state_->GetAttachment(GetAttachment("a", "m")).ok(); });
-  ASSERT_TRUE(state_->DeleteDisk(DeleteDisk("m")).ok());
-  Await("it is deleted", [&] { return !state_->GetDisk(GetDisk("m")).ok(); });
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "m")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("a", "m")).ok(); });
+  ASSERT_TRUE(state_->disks().Delete(DeleteDisk("m")).ok());
+  Await("it is deleted", [&] { return !state_->disks().Get(GetDisk("m")).ok(); });
 }
 
 TEST_F(UpgradeTest, GroupsGoFirstAndLimitsFollow) {
-  ASSERT_TRUE(state_->CreateGroup(NewGroup("g", 100)).ok());
+  ASSERT_TRUE(state_->groups().Create(NewGroup("g", 100)).ok());
   auto request = ControllerIn("a", "g");
   request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
-  ASSERT_TRUE(state_->CreateController(request).ok());
+  ASSERT_TRUE(state_->controllers().Create(request).ok());
   Create(NullDisk("d"), "a");
   AwaitServed("a", "engine-0");
   green_.Hold("YieldController");
@@ -111,8 +111,8 @@ TEST_F(UpgradeTest, GroupsGoFirstAndLimitsFollow) {
   ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");
   EXPECT_TRUE(green_.Groups().contains("groups/g"));
-  ASSERT_TRUE(state_->UpdateGroup(LimitGroup("g", 200)).ok());
-  ASSERT_TRUE(state_->UpdateDisk(LimitDisk("d", 50)).ok());
+  ASSERT_TRUE(state_->groups().Update(LimitGroup("g", 200)).ok());
+  ASSERT_TRUE(state_->disks().Update(LimitDisk("d", 50)).ok());
   Await("both know the limits", [&] {
     return green_.Groups()["groups/g"].limits().iops().per_second() == 200 &&
            green_.DiskAt("controllers/a", 0).limits().iops().per_second() == 50;
@@ -130,9 +130,9 @@ TEST_F(UpgradeTest, WhatIsAttachedAndDetachedMeanwhileIsSoAfterwards) {
   blue_.Hold("YieldController");
   ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");  // s is prepared and waits
-  ASSERT_TRUE(state_->DetachDisk(Detach("s", "d")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("s", "d")).ok());
   Create(NullDisk("f"), "s");
-  Await("it is detached on both", [&] { return !state_->GetAttachment(GetAttachment("s", "d")).ok(); });
+  Await("it is detached on both", [&] { return !state_->attachments().Get(GetAttachment("s", "d")).ok(); });
   const auto has_f = [](FakeEngine& engine) {
     return std::ranges::any_of(std::array{0U, 2U}, [&](uint32_t target) {
       return engine.Has("controllers/s", target) &&
@@ -141,10 +141,10 @@ TEST_F(UpgradeTest, WhatIsAttachedAndDetachedMeanwhileIsSoAfterwards) {
   };
   Await("it is attached on both", [&] { return has_f(green_) && has_f(blue_); });
   // And what comes while it is under way is done when it is there.
-  ASSERT_TRUE(state_->DetachDisk(Detach("a", "da")).ok());
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "da")).ok());
   blue_.Release();
   EXPECT_EQ(AwaitUpgrade().moved(), 2u);
-  Await("a has no disk", [&] { return !state_->GetAttachment(GetAttachment("a", "da")).ok(); });
+  Await("a has no disk", [&] { return !state_->attachments().Get(GetAttachment("a", "da")).ok(); });
   EXPECT_FALSE(green_.Has("controllers/a", 0));
   AwaitServed("s", "engine-1");
 }
@@ -152,7 +152,7 @@ TEST_F(UpgradeTest, WhatIsAttachedAndDetachedMeanwhileIsSoAfterwards) {
 TEST_F(UpgradeTest, AControllerThatIsDeletedMeanwhileIsNoFailure) {
   CreateSome({"a"});
   ASSERT_TRUE(state_
-                  ->CreateController([] {
+                  ->controllers().Create([] {
                     auto request = NewController("z");
                     request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
                     return request;
@@ -161,8 +161,8 @@ TEST_F(UpgradeTest, AControllerThatIsDeletedMeanwhileIsNoFailure) {
   blue_.Hold("YieldController");
   ASSERT_TRUE(Upgrade().ok());
   blue_.WaitForRequest("YieldController controllers/a");
-  ASSERT_TRUE(state_->DeleteController(DeleteController("z")).ok());
-  Await("it is gone", [&] { return !state_->GetController(GetController("z")).ok(); });
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("z")).ok());
+  Await("it is gone", [&] { return !state_->controllers().Get(GetController("z")).ok(); });
   EXPECT_EQ(green_.StateOf("controllers/z"), kAbsent);
   blue_.Release();
   const v1::UpgradeStatus status = AwaitUpgrade();
@@ -232,13 +232,13 @@ TEST_F(UpgradeTest, ADiskThatIsShutOutOfItsStorageKeepsItsControllerWhereItIs) {
   CreateSome({"a"});
   blue_.FenceAttachment("controllers/a", 0, "its client was blocklisted");
   Await("that is known", [&] {
-    return state_->GetAttachment(GetAttachment("a", "da"))->status().state() == v1::ATTACHMENT_STATE_FAILED;
+    return state_->attachments().Get(GetAttachment("a", "da"))->status().state() == v1::ATTACHMENT_STATE_FAILED;
   });
   const auto dry = Upgrade("engine-0", "engine-1", true);
   ASSERT_TRUE(dry.ok());
   ASSERT_EQ(dry->obstacles_size(), 1);
   EXPECT_NE(dry->obstacles(0).reason().find("cleatctl detach a da"), std::string::npos);
-  EXPECT_FALSE(state_->GetEngine(GetEngine("engine-0"))->status().has_upgrade())
+  EXPECT_FALSE(state_->engines().Get(GetEngine("engine-0"))->status().has_upgrade())
       << "a dry run changes nothing";
   ASSERT_TRUE(Upgrade().ok());
   EXPECT_EQ(AwaitUpgrade().failed_size(), 1);
@@ -313,14 +313,14 @@ TEST_F(UpgradeTest, ItCanBeCancelled) {
                 "cleatctl engine cancel-upgrade engine-0");
   v1::CancelUpgradeRequest request;
   request.set_name("engines/engine-0");
-  ASSERT_TRUE(state_->CancelUpgrade(request).ok());
+  ASSERT_TRUE(state_->upgrades().Cancel(request).ok());
   blue_.Release();
   const v1::UpgradeStatus status = AwaitUpgrade();
   EXPECT_EQ(status.state(), v1::UPGRADE_STATE_CANCELLED);
   EXPECT_EQ(status.moved(), 1u) << "what is under way is brought to its end";
   AwaitServed("b", "engine-0");
   Await("green has closed the others", [&] { return green_.StateOf("controllers/c") == kAbsent; });
-  EXPECT_TRUE(state_->CancelUpgrade(request).ok());
+  EXPECT_TRUE(state_->upgrades().Cancel(request).ok());
 }
 
 // ---- Refusals ----
@@ -342,7 +342,7 @@ TEST_F(UpgradeTest, WhatCanNotBeIsRefusedBeforeAnythingMoves) {
   green_.Disconnect();
   Await("it is lost", [&] { return !IsConnected("engine-1"); });
   ExpectRefused("engine-0", "engine-1", v1::REASON_ENGINE_NOT_CONNECTED, "not connected");
-  EXPECT_FALSE(state_->GetEngine(GetEngine("engine-0"))->status().has_upgrade());
+  EXPECT_FALSE(state_->engines().Get(GetEngine("engine-0"))->status().has_upgrade());
 }
 
 TEST_F(UpgradeTest, NothingIsPlacedOnAnEngineThatIsBeingLeftNorOnOneThatStandsBy) {
@@ -354,12 +354,12 @@ TEST_F(UpgradeTest, NothingIsPlacedOnAnEngineThatIsBeingLeftNorOnOneThatStandsBy
   blue_.Hold("YieldController");
   ASSERT_TRUE(Upgrade().ok());
   for (const char* id : {"x", "y", "z"}) {
-    ASSERT_TRUE(state_->CreateController(NewController(id)).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController(id)).ok());
     EXPECT_EQ(EngineOf(id), "engines/engine-1");
   }
   auto chosen = NewController("w");
   chosen.mutable_controller()->mutable_spec()->set_engine("engines/e-standby");
-  const auto refused = state_->CreateController(chosen);
+  const auto refused = state_->controllers().Create(chosen);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_ENGINE_STANDS_BY);
   blue_.Release();

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "control/host_state.h"
+#include "control/state/host_state.h"
 #include "control/reconcile/context/reconciler_options.h"
 #include "control/reconcile/engines/connected_engines.h"
 #include "control/reconcile/engines/engine_requests.h"

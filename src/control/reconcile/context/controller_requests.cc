@@ -48,13 +48,13 @@ void ControllerRequests::FailController(EngineView& engine, ControllerView& view
   report.set_state(v1::CONTROLLER_STATE_FAILED);
   report.set_failures(view.request.failures());
   report.set_message(fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s));
-  context_.state.ReportController(engine.info.id, controller, report);
+  context_.state.controllers().Report(engine.info.id, controller, report);
 }
 
 void ControllerRequests::FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key,
                                         const Status& why) {
   const double wait_s = context_.requests.Fail(view.targets, key.target, ControllerId{key.controller});
-  context_.state.ReportAttachment(
+  context_.state.attachments().Report(
       engine.info.id, key,
       {.state = v1::ATTACHMENT_STATE_FAILED,
        .message = fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s),

@@ -37,7 +37,7 @@ void StatusReporter::ReportEngine(const EngineInfo& info, bool connected, const 
     std::string unknown = NoteUnclaimed(*engine, status);
     if (message.empty()) status.set_message(std::move(unknown));
   }
-  context_.state.ReportEngine(info.id, status);
+  context_.state.engines().Report(info.id, status);
 }
 
 std::string StatusReporter::NoteUnclaimed(const EngineView& engine, v1::EngineStatus& status) {
@@ -45,7 +45,7 @@ std::string StatusReporter::NoteUnclaimed(const EngineView& engine, v1::EngineSt
   std::vector<std::string> unknown;
   for (const std::string& controller : engine.unclaimed) {
     if (status.left_alone_size() < kUnclaimedListMax) status.add_left_alone(ControllerName(controller));
-    if (!context_.state.IntentOf(controller).exists) unknown.push_back(ControllerName(controller));
+    if (!context_.state.controllers().IntentOf(controller).exists) unknown.push_back(ControllerName(controller));
   }
   if (unknown.empty()) return {};
   const size_t total = unknown.size();
@@ -62,25 +62,25 @@ void StatusReporter::ReportInventory(const EngineView& engine, const engine::v1:
   const std::string& name = engine.info.id;
   for (const auto& status : inventory.controllers()) {
     if (const auto id = ParseControllerName(status.controller().name()); id.ok())
-      state.ReportController(name, *id, FromEngine(status));
+      state.controllers().Report(name, *id, FromEngine(status));
   }
   for (const auto& status : inventory.attachments()) {
     const engine::v1::Attachment& attachment = status.attachment();
     if (const auto id = ParseControllerName(attachment.controller()); id.ok())
-      state.ReportAttachment(name, {*id, attachment.target(), attachment.revision()}, ReportOf(status));
+      state.attachments().Report(name, {*id, attachment.target(), attachment.revision()}, ReportOf(status));
   }
-  for (const std::string& id : state.ClustersOn(name)) {
+  for (const std::string& id : state.clusters().On(name)) {
     const auto known = engine.clusters.find(id);
     std::optional<ClusterReport> report;
     if (known != engine.clusters.end()) report = ClusterReport{.spec_revision = known->second};
-    state.ReportCluster(name, id, report);
+    state.clusters().Report(name, id, report);
   }
-  for (const std::string& id : state.GroupsOn(name)) {
+  for (const std::string& id : state.groups().On(name)) {
     const auto known = engine.groups.find(id);
     std::optional<GroupReport> report;
     if (known != engine.groups.end())
       report = GroupReport{.limits_revision = known->second.limits().revision()};
-    state.ReportGroup(name, id, report);
+    state.groups().Report(name, id, report);
   }
 }
 
@@ -88,9 +88,9 @@ void StatusReporter::ReportView(const EngineView& engine, const std::string& con
   const ControllerView* view = engine.FindController(controller);
   if (view == nullptr) return;
   if (view->actual)
-    context_.state.ReportController(engine.info.id, controller, StatusOf(engine, controller, *view));
+    context_.state.controllers().Report(engine.info.id, controller, StatusOf(engine, controller, *view));
   for (const auto& [target, status] : view->attachments) {
-    context_.state.ReportAttachment(engine.info.id, {controller, target, status.attachment().revision()},
+    context_.state.attachments().Report(engine.info.id, {controller, target, status.attachment().revision()},
                                     ReportOf(status));
   }
 }
@@ -101,9 +101,9 @@ void StatusReporter::ReportUnknown(const std::string& engine, const std::string&
   status.set_message(context_.engines.IsDead(engine)
                          ? fmt::format("{} has ended: start it again", EngineName(engine))
                          : fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
-  context_.state.ReportController(engine, controller, status);
-  for (const AttachmentIntent& attachment : context_.state.IntentOf(controller).attachments) {
-    context_.state.ReportAttachment(engine, {controller, attachment.row.spec.target(), 0},
+  context_.state.controllers().Report(engine, controller, status);
+  for (const AttachmentIntent& attachment : context_.state.controllers().IntentOf(controller).attachments) {
+    context_.state.attachments().Report(engine, {controller, attachment.row.spec.target(), 0},
                                     {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
   }
 }
@@ -116,7 +116,7 @@ void StatusReporter::ReportAttachments(const EngineView& engine, const std::stri
       if (!IsOpen(actual.state()) || attachment.disk().name() != DiskName(disk)) continue;
       AttachmentReport report = ReportOf(actual);
       report.message = message;
-      context_.state.ReportAttachment(engine.info.id, {controller, target, attachment.revision()}, report);
+      context_.state.attachments().Report(engine.info.id, {controller, target, attachment.revision()}, report);
     }
   }
 }

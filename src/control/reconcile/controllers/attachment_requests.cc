@@ -38,7 +38,7 @@ void AttachmentRequests::Attach(EngineView& engine, const std::string& controlle
                                     Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine.info)));
   }
   if (view.targets.Failures(key.target) == 0)
-    context_.state.ReportAttachment(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
+    context_.state.attachments().Report(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
   ControllerRequests::Request request{.envelope = {}, .target = key.target};
   *request.envelope.mutable_attach()->mutable_attachment() = attachment;
   requests_.Ask(
@@ -66,7 +66,7 @@ void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, co
   *actual.mutable_attachment() = attachment;
   view.targets.Done(key.target);
   view.unproven.erase(key.target);
-  context_.state.ReportAttachment(engine.info.id, key, ReportOf(actual));
+  context_.state.attachments().Report(engine.info.id, key, ReportOf(actual));
   spdlog::info("{} is open", Describe(attachment));
   // The disk may have grown meanwhile, and have other limits.
   const std::string disk = *ParseDiskName(attachment.disk().name());
@@ -114,7 +114,7 @@ void AttachmentRequests::OnNotDetached(EngineView& engine, ControllerView& view,
   const double wait_s = context_.requests.Fail(view.targets, key.target, ControllerId{key.controller});
   spdlog::warn("{}: target {} can't be detached: {}", ControllerName(key.controller), key.target,
                why.error().message);
-  context_.state.ReportAttachment(
+  context_.state.attachments().Report(
       engine.info.id, key,
       {.state = v1::ATTACHMENT_STATE_DETACHING,
        .message = fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s),
@@ -140,14 +140,14 @@ void AttachmentRequests::KeepMemory(EngineView& engine, const std::string& contr
 void AttachmentRequests::OnMemoryKept(EngineView& engine, ControllerView& view, const AttachmentKey& key,
                                       const std::string& disk, uint64_t size_bytes, const Status& kept) {
   engine.memory_requests.End(DiskId{disk});
-  const Status status = kept.ok() ? context_.state.RecordKept(disk, engine.info.id, true) : kept;
+  const Status status = kept.ok() ? context_.state.disks().RecordKept(disk, engine.info.id, true) : kept;
   if (status.ok()) {
     engine.memories[disk] = size_bytes;
   } else {
     spdlog::warn("{}: its memory can't be handed over: {}", DiskName(disk), status.error().message);
     requests_.FailAttachment(engine, view, key, status);
   }
-  for (const std::string& other : context_.state.ControllersWith(disk)) {
+  for (const std::string& other : context_.state.disks().ControllersWith(disk)) {
     if (other != key.controller) reconcile_.Controller(other);
   }
 }

@@ -7,7 +7,7 @@
 
 #include "cleat/engine/v1/engine.pb.h"
 #include "control/intent.h"
-#include "control/memory_keeper.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"

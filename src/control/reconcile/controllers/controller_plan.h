@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "control/intent.h"
-#include "control/memory_keeper.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control {

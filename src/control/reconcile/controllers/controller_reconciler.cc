@@ -19,7 +19,7 @@ namespace cleat::control {
 
 void ControllerReconciler::ReconcileOn(EngineView& engine, const std::string& controller) {
   if (engine.foreign || parts_.moves.Holds(engine, controller)) return;
-  ControllerIntent intent = context_.state.IntentOf(controller);
+  ControllerIntent intent = context_.state.controllers().IntentOf(controller);
   if (parts_.unclaimed.LeaveAlone(engine, controller, intent)) return;
   RecordNextDisk(engine, controller, intent);
   const bool ours =
@@ -43,16 +43,16 @@ void ControllerReconciler::RecordNextDisk(const EngineView& engine, const std::s
   if (known == nullptr) return;
   const DiskIdentity next = NextDiskOf(intent, engine, *known);
   if (!next.known()) return;
-  context_.requests.RetryLater(context_.state.ReportNextDisk(engine.info.id, controller, next),
+  context_.requests.RetryLater(context_.state.controllers().ReportNextDisk(engine.info.id, controller, next),
                                ControllerId{controller});
-  intent = context_.state.IntentOf(controller);
+  intent = context_.state.controllers().IntentOf(controller);
 }
 
 void ControllerReconciler::ReconcileStandbys() {
   std::vector<std::string> waiting;
   for (const auto& [peer, engine] : context_.engines.all()) {
     for (const auto& [controller, view] : engine.controllers) {
-      if (StandsBy(view) && context_.state.IntentOf(controller).row.engine == engine.info.id)
+      if (StandsBy(view) && context_.state.controllers().IntentOf(controller).row.engine == engine.info.id)
         waiting.push_back(controller);
     }
   }
@@ -69,7 +69,7 @@ void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::Contro
   engine.recount = true;
   // During a move the status stays as it was: a pause of some milliseconds is not to be seen.
   if (!parts_.moves.Has(*id))
-    context_.state.ReportController(engine.info.id, *id, StatusOf(engine, *id, view));
+    context_.state.controllers().Report(engine.info.id, *id, StatusOf(engine, *id, view));
   reconcile_.Controller(*id);
 }
 
@@ -88,7 +88,7 @@ void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::Attach
   if (!moving && (!retrying || IsOpen(status.state()))) {
     AttachmentReport report = ReportOf(status);
     if (failed) report.failures = std::max(view.targets.Failures(target), 1U);
-    context_.state.ReportAttachment(engine.info.id, {*id, target, status.attachment().revision()}, report);
+    context_.state.attachments().Report(engine.info.id, {*id, target, status.attachment().revision()}, report);
   }
   reconcile_.ControllerOn(engine, *id);
   if (const auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok()) {
@@ -162,13 +162,13 @@ void ControllerReconciler::ForgetAttachment(const EngineView& engine, Controller
   if (context_.engines.IsElsewhere(engine, controller, step.target)) return;
   view.targets.Done(step.target);
   view.unproven.erase(step.target);
-  context_.requests.RetryLater(context_.state.ForgetAttachment(controller, step.intent->row.id),
+  context_.requests.RetryLater(context_.state.attachments().Forget(controller, step.intent->row.id),
                                ControllerId{controller});
 }
 
 void ControllerReconciler::ForgetController(EngineView& engine, const std::string& controller) {
   if (context_.engines.IsElsewhere(engine, controller, std::nullopt)) return;
-  const Status status = context_.state.ForgetController(controller);
+  const Status status = context_.state.controllers().Forget(controller);
   context_.requests.RetryLater(status, ControllerId{controller});
   if (status.ok()) engine.controllers.erase(controller);
 }
@@ -177,7 +177,7 @@ void ControllerReconciler::WaitForCluster(EngineView& engine, const ControllerVi
                                           const std::string& controller, const Step& step) {
   const std::string& cluster = ClusterOf(step.intent->disk.spec);
   if (view.targets.Failures(step.target) == 0) {
-    context_.state.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
+    context_.state.attachments().Report(engine.info.id, {controller, step.target, step.intent->row.revision},
                                     {.state = v1::ATTACHMENT_STATE_PENDING,
                                      .message = fmt::format("waits until its engine knows {}", cluster)});
   }
@@ -187,7 +187,7 @@ void ControllerReconciler::WaitForCluster(EngineView& engine, const ControllerVi
 void ControllerReconciler::WaitForDisk(const EngineView& engine, const std::string& controller,
                                        const Step& step) {
   const bool lost = IsLost(*step.intent);
-  context_.state.ReportAttachment(engine.info.id, {controller, step.target, step.intent->row.revision},
+  context_.state.attachments().Report(engine.info.id, {controller, step.target, step.intent->row.revision},
                                   {.state = lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
                                    .message = step.intent->disk_status.message(),
                                    .failures = lost ? 1U : 0U});
@@ -231,7 +231,7 @@ void ControllerReconciler::OnPut(EngineView& engine, ControllerView& view, const
                                             : engine::v1::CONTROLLER_STATE_IDLE);
   }
   *view.actual->mutable_controller() = ToEngine(row, engine.info.protocol);
-  context_.state.ReportController(engine.info.id, row.id, FromEngine(*view.actual));
+  context_.state.controllers().Report(engine.info.id, row.id, FromEngine(*view.actual));
 }
 
 void ControllerReconciler::AskServe(EngineView& engine, const std::string& controller) {
@@ -279,7 +279,7 @@ void ControllerReconciler::OnNotDeleted(EngineView& engine, ControllerView& view
   v1::ControllerStatus report;
   report.set_state(v1::CONTROLLER_STATE_DELETING);
   report.set_message(fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s));
-  context_.state.ReportController(engine.info.id, controller, report);
+  context_.state.controllers().Report(engine.info.id, controller, report);
 }
 
 }  // namespace cleat::control

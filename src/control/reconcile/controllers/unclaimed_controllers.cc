@@ -14,7 +14,7 @@
 namespace cleat::control {
 
 void UnclaimedControllers::ReportHeld(const std::string& engine, const engine::v1::Inventory& inventory) {
-  context_.state.ReportHeld(engine, HeldIn(inventory));
+  context_.state.unclaimed().ReportHeld(engine, HeldIn(inventory));
   if (!context_.IsRestored()) return;
   for (const auto& status : inventory.controllers()) {
     const auto id = ParseControllerName(status.controller().name());
@@ -22,7 +22,7 @@ void UnclaimedControllers::ReportHeld(const std::string& engine, const engine::v
     if (!id.ok() || !owns || !status.controller().has_last_disk()) continue;
     const engine::v1::Controller& known = status.controller();
     context_.requests.RetryLater(
-        context_.state.LearnLastDisk(*id, DiskIdentity(known.last_disk()), known.last_disk_name()),
+        context_.state.controllers().LearnLastDisk(*id, DiskIdentity(known.last_disk()), known.last_disk_name()),
         ControllerId{*id});
   }
 }
@@ -52,13 +52,13 @@ void UnclaimedControllers::SetUnclaimed(EngineView& engine, const std::string& c
 void UnclaimedControllers::ReportUnclaimed(const EngineView& engine, const std::string& controller,
                                            const ControllerView& view, const ControllerIntent& intent) {
   if (view.actual)
-    context_.state.ReportController(engine.info.id, controller, StatusOf(engine, controller, view));
+    context_.state.controllers().Report(engine.info.id, controller, StatusOf(engine, controller, view));
   for (const AttachmentIntent& attachment : intent.attachments) {
     const uint32_t target = attachment.row.spec.target();
     const auto there = view.attachments.find(target);
     if (there != view.attachments.end() && there->second.attachment().revision() == attachment.row.revision)
       continue;
-    context_.state.ReportAttachment(
+    context_.state.attachments().Report(
         engine.info.id, {controller, target, attachment.row.revision},
         {.state = v1::ATTACHMENT_STATE_PENDING,
          .message = fmt::format("{} is left alone: see its status", ControllerName(controller))});
@@ -69,9 +69,9 @@ void UnclaimedControllers::ReportUnknownTo(const EngineView& engine) {
   std::map<std::string, v1::ControllerSpec> unknown;
   for (const std::string& controller : engine.unclaimed) {
     const ControllerView* view = engine.FindController(controller);
-    if (view != nullptr && !context_.state.IntentOf(controller).exists) unknown[controller] = SpecOf(*view);
+    if (view != nullptr && !context_.state.controllers().IntentOf(controller).exists) unknown[controller] = SpecOf(*view);
   }
-  context_.state.ReportLeftAlone(engine.info.id, std::move(unknown));
+  context_.state.unclaimed().Report(engine.info.id, std::move(unknown));
 }
 
 bool UnclaimedControllers::MakeWait(const EngineView& engine, const std::string& controller,
@@ -80,7 +80,7 @@ bool UnclaimedControllers::MakeWait(const EngineView& engine, const std::string&
   for (const auto& [peer, other] : context_.engines.all()) {
     const engine::v1::Attachment* held = UnclaimedHolderOf(other, intent.disk.id);
     if (held == nullptr || (held->read_only() && intent.row.spec.read_only())) continue;
-    context_.state.ReportAttachment(
+    context_.state.attachments().Report(
         engine.info.id, {controller, intent.row.spec.target(), intent.row.revision},
         {.state = v1::ATTACHMENT_STATE_PENDING,
          .message =
@@ -94,21 +94,21 @@ bool UnclaimedControllers::MakeWait(const EngineView& engine, const std::string&
 
 void UnclaimedControllers::OnReleased(EngineView& engine, const std::string& disk) {
   if (!context_.IsRestored()) return;
-  for (const std::string& controller : context_.state.ControllersWith(disk))
+  for (const std::string& controller : context_.state.disks().ControllersWith(disk))
     reconcile_.Controller(controller);
   reconcile_.ClustersOn(engine);
 }
 
 void UnclaimedControllers::OnEngineGone(const EngineView& engine) {
   if (engine.unclaimed.empty()) return;
-  context_.state.ReportLeftAlone(engine.info.id, {});
+  context_.state.unclaimed().Report(engine.info.id, {});
   for (const std::string& controller : engine.unclaimed) {
     const ControllerView* view = engine.FindController(controller);
     if (view == nullptr) continue;
     for (const auto& [target, status] : view->attachments) {
       const auto disk = ParseDiskName(status.attachment().disk().name());
       if (!disk.ok()) continue;
-      for (const std::string& waiting : context_.state.ControllersWith(*disk)) reconcile_.Controller(waiting);
+      for (const std::string& waiting : context_.state.disks().ControllersWith(*disk)) reconcile_.Controller(waiting);
     }
   }
 }

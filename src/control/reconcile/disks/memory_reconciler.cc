@@ -38,11 +38,11 @@ void MemoryReconciler::ReconcileDisk(const std::string& disk) {
     put_off_.insert(disk);
     return;
   }
-  const std::optional<DiskRow> row = context_.state.MemoryDisk(disk);
+  const std::optional<DiskRow> row = context_.state.disks().MemoryRow(disk);
   for (auto& [peer, engine] : context_.engines.all()) ReconcileOn(engine, disk, row);
   if (row && memory_.Has(disk)) ForgetDead(disk);
   // Recording who holds the memory may have changed the row.
-  if (const std::optional<DiskRow> recorded = context_.state.MemoryDisk(disk)) Report(*recorded);
+  if (const std::optional<DiskRow> recorded = context_.state.disks().MemoryRow(disk)) Report(*recorded);
 }
 
 void MemoryReconciler::ReconcilePutOff() {
@@ -57,7 +57,7 @@ void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
       PlanMemory(engine, disk, row, identity, memory_.Has(disk), context_.IsRestored(), context_.now_ns());
   if (plan.record) {
     const bool held = engine.memories.contains(disk);
-    if (auto status = context_.state.RecordKept(disk, engine.info.id, held); !status.ok())
+    if (auto status = context_.state.disks().RecordKept(disk, engine.info.id, held); !status.ok())
       return context_.requests.RetryLater(status, DiskId{disk});
   }
   switch (plan.step) {
@@ -76,15 +76,15 @@ void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
 // Copies of engines that have died are gone for certain.
 void MemoryReconciler::ForgetDead(const std::string& disk) {
   for (const std::string& engine : context_.engines.dead())
-    context_.requests.RetryLater(context_.state.RecordKept(disk, engine, false), DiskId{disk});
+    context_.requests.RetryLater(context_.state.disks().RecordKept(disk, engine, false), DiskId{disk});
 }
 
 // Whether the engine holds memory of a disk whose controllers have gone to another engine, while cleatd and that engine hold it too.
 // Deleting the disk is not to wait for an engine that may never come back.
 bool MemoryReconciler::IsSpare(const EngineView& engine, const std::string& disk) {
   HostState& state = context_.state;
-  if (state.IsDiskFor(disk, engine.info.id)) return false;
-  for (const std::string& controller : state.ControllersWith(disk)) {
+  if (state.disks().IsFor(disk, engine.info.id)) return false;
+  for (const std::string& controller : state.disks().ControllersWith(disk)) {
     const ControllerView* view = engine.FindController(controller);
     if (view == nullptr) continue;
     if (view->targets.AnyBusy()) return false;
@@ -94,28 +94,28 @@ bool MemoryReconciler::IsSpare(const EngineView& engine, const std::string& disk
   }
   const auto& engines = context_.engines.all();
   return std::any_of(engines.begin(), engines.end(), [&](const auto& other) {
-    return other.second.memories.contains(disk) && state.IsDiskFor(disk, other.second.info.id);
+    return other.second.memories.contains(disk) && state.disks().IsFor(disk, other.second.info.id);
   });
 }
 
 void MemoryReconciler::Report(const DiskRow& row) {
   HostState& state = context_.state;
   if (row.deleting) {
-    if (row.kept_by.empty()) context_.requests.RetryLater(state.ForgetDisk(row.id), DiskId{row.id});
+    if (row.kept_by.empty()) context_.requests.RetryLater(state.disks().Forget(row.id), DiskId{row.id});
     return;
   }
-  if (memory_.Has(row.id)) return state.ReportDisk(row.id, v1::DISK_STATE_READY, "");
+  if (memory_.Has(row.id)) return state.disks().Report(row.id, v1::DISK_STATE_READY, "");
   if (!row.kept_by.empty()) {
-    return state.ReportDisk(
+    return state.disks().Report(
         row.id, v1::DISK_STATE_PENDING,
         fmt::format("its content is held by {}, which is waited for", EngineName(*row.kept_by.begin())));
   }
-  state.ReportDisk(
+  state.disks().Report(
       row.id, v1::DISK_STATE_LOST,
       fmt::format("the content of {} is lost: memory disks do not outlive both cleatd and the engine. "
                   "Detach it, delete it and create it anew (cleatctl disk delete {})",
                   DiskName(row.id), row.id));
-  for (const std::string& controller : state.ControllersWith(row.id)) reconcile_.Controller(controller);
+  for (const std::string& controller : state.disks().ControllersWith(row.id)) reconcile_.Controller(controller);
 }
 
 void MemoryReconciler::Ask(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,
@@ -133,7 +133,7 @@ void MemoryReconciler::Ask(EngineView& engine, const std::string& disk, engine::
                             spdlog::warn("{}: {}", EngineName(answered.info.id), status.error().message);
                           }
                           reconcile_.Disk(disk);
-                          for (const std::string& controller : context_.state.ControllersWith(disk))
+                          for (const std::string& controller : context_.state.disks().ControllersWith(disk))
                             reconcile_.Controller(controller);
                         });
 }
@@ -155,7 +155,7 @@ void MemoryReconciler::AskFetch(EngineView& engine, const DiskRow& row) {
                                                                 UniqueFd fd) {
         if (!status.ok()) return status;
         auto adopted = memory_.Adopt(disk, size_bytes, std::move(fd));
-        if (adopted.ok()) adopted = context_.state.RecordKept(disk, answered.info.id, true);
+        if (adopted.ok()) adopted = context_.state.disks().RecordKept(disk, answered.info.id, true);
         return adopted;
       });
 }

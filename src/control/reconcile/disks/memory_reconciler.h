@@ -21,7 +21,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "control/memory_keeper.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"

@@ -34,9 +34,9 @@ bool PlanSize(const EngineView& engine, const std::vector<std::string>& controll
 }
 
 void SizeReconciler::ReconcileDisk(const std::string& disk) {
-  const std::optional<DiskRow> row = context_.state.Disk(disk);
+  const std::optional<DiskRow> row = context_.state.disks().Row(disk);
   if (!row || row->deleting) return;
-  const std::vector<std::string> controllers = context_.state.ControllersWith(disk);
+  const std::vector<std::string> controllers = context_.state.disks().ControllersWith(disk);
   if (moves_.IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
   const DiskIdentity identity = context_.state.IdentityOf(*row);
   for (auto& [peer, engine] : context_.engines.all()) {
@@ -69,7 +69,7 @@ void SizeReconciler::OnAnswer(EngineView& engine, const std::string& disk, uint6
   }
   reporter_.ReportAttachments(engine, disk, message);
   ReconcileDisk(disk);
-  for (const std::string& controller : context_.state.ControllersWith(disk))
+  for (const std::string& controller : context_.state.disks().ControllersWith(disk))
     reconcile_.Controller(controller);
 }
 

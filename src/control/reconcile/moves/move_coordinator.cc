@@ -93,7 +93,7 @@ void MoveCoordinator::Begin(const std::string& controller, const std::string& fr
   move.to = to;
   move.drain_ms = drain_ms;
   move.deadline_ns = context_.now_ns() + context_.options.prepare_ns;
-  context_.state.PrepareMove(controller, to);
+  context_.state.controllers().PrepareMove(controller, to);
   reconcile_.Controller(controller);
 }
 
@@ -116,7 +116,7 @@ void MoveCoordinator::TakeOver(const std::string& from, const Placement& standby
     move.phase = MayServe(controller) ? Move::Phase::kTaking : Move::Phase::kPreparing;
     move.asked = move.asked_to_take;
   }
-  context_.state.PrepareMove(controller, standby.engine);
+  context_.state.controllers().PrepareMove(controller, standby.engine);
 }
 
 void MoveCoordinator::NoteTakenOver(const std::string& controller) {
@@ -154,9 +154,9 @@ MoveStep MoveCoordinator::Plan(const Move& move) const {
     case Move::Phase::kPreparing:
     case Move::Phase::kPrepared:
     case Move::Phase::kSettling: {
-      const ControllerIntent intent = context_.state.IntentOf(move.controller);
+      const ControllerIntent intent = context_.state.controllers().IntentOf(move.controller);
       if (move.crash) return PlanTakeOver(move, sides, intent, times);
-      return PlanPreparing(move, sides, intent, context_.state.ExcludedFrom(move.to, move.controller), times);
+      return PlanPreparing(move, sides, intent, context_.state.engines().ExcludedFrom(move.to, move.controller), times);
     }
     case Move::Phase::kYielding:
       return PlanYielding(move, sides);
@@ -315,7 +315,7 @@ void MoveCoordinator::Commit(Move& move) {
 // Moves from a dead engine don't come here: TakeOverCoordinator stores them together.
 void MoveCoordinator::StoreCommit(Move& move) {
   const std::string controller = move.controller;
-  const Status status = context_.state.MoveControllers({{.controller = controller, .engine = move.to}});
+  const Status status = context_.state.controllers().Move({{.controller = controller, .engine = move.to}});
   if (status.ok()) return End(controller, Ok{});
   spdlog::error("{} is served by {}, which can't be stored yet: {}", ControllerName(controller),
                 EngineName(move.to), status.error().message);
@@ -359,7 +359,7 @@ void MoveCoordinator::End(const std::string& controller, const Status& status) {
   const auto node = moves_.extract(controller);
   const Move& move = node.mapped();
   const std::string& id = move.controller;
-  context_.state.PrepareMove(id, "");
+  context_.state.controllers().PrepareMove(id, "");
   LogEnd(move, status);
   const std::string& place = status.ok() ? move.to : move.from;
   if (const EngineView* engine = context_.engines.FindByName(place)) {
@@ -369,7 +369,7 @@ void MoveCoordinator::End(const std::string& controller, const Status& status) {
   }
   if (!move.reported) events_.OnMoved(id, move, status);
   reconcile_.Controller(id);
-  for (const AttachmentIntent& attachment : context_.state.IntentOf(id).attachments)
+  for (const AttachmentIntent& attachment : context_.state.controllers().IntentOf(id).attachments)
     reconcile_.Disk(attachment.disk.id);
 }
 

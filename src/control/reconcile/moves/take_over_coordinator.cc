@@ -45,9 +45,9 @@ bool TakeOverCoordinator::IsBegun(const std::string& engine, const std::string& 
 std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine) {
   const UpgradeIntent* upgrade = upgrades_.RunningFrom(engine);
   const bool upgrading = upgrade != nullptr && !upgrade->cancelled;
-  const std::string successor = upgrading ? upgrade->to : context_.state.StandbyFor(engine);
+  const std::string successor = upgrading ? upgrade->to : context_.state.engines().StandbyFor(engine);
   std::vector<Placement> standbys;
-  for (const std::string& controller : context_.state.ControllersOn(engine)) {
+  for (const std::string& controller : context_.state.controllers().On(engine)) {
     if (IsBegun(engine, controller)) continue;
     const Move* move = moves_.Find(controller);
     Standby standby{.engine = move == nullptr ? successor : move->to};
@@ -55,7 +55,7 @@ std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine
     // An engine that was asked to take the controller may have it, though its connection is lost.
     standby.may_serve = moves_.MayServe(controller);
     standby.by_move = move != nullptr || upgrading;
-    if (MayTakeOver(context_.state.IntentOf(controller), standby))
+    if (MayTakeOver(context_.state.controllers().IntentOf(controller), standby))
       standbys.push_back({.controller = controller, .engine = standby.engine});
   }
   return standbys;
@@ -71,7 +71,7 @@ void TakeOverCoordinator::Begin(const std::string& engine) {
   std::vector<std::string> asked;
   for (const Placement& standby : standbys) {
     take_over.all.push_back(standby);
-    if (context_.state.IntentOf(standby.controller).row.deleting) continue;
+    if (context_.state.controllers().IntentOf(standby.controller).row.deleting) continue;
     moves_.TakeOver(engine, standby);
     upgrades_.OnTakenOverFrom(engine, standby.controller);
     take_over.waiting.insert(standby.controller);
@@ -113,7 +113,7 @@ void TakeOverCoordinator::ReconcileAll() {
 void TakeOverCoordinator::Commit(const std::string& engine) {
   TakeOver& take_over = take_overs_.at(engine);
   if (context_.now_ns() < take_over.not_before_ns) return;
-  if (const Status status = context_.state.MoveControllers(take_over.all); !status.ok()) {
+  if (const Status status = context_.state.controllers().Move(take_over.all); !status.ok()) {
     spdlog::error("what {} left behind can't be stored as taken yet: {}", EngineName(engine),
                   status.error().message);
     take_over.not_before_ns = take_over.deadline_ns = context_.now_ns() + context_.options.retry_min_ns;
@@ -140,7 +140,7 @@ void TakeOverCoordinator::ReportDone(const std::string& engine, const TakeOver& 
 
 void TakeOverCoordinator::Report(const std::string& engine, const v1::UpgradeStatus& status) {
   if (upgrades_.RunningFrom(engine) != nullptr) return;
-  context_.state.ReportUpgrade(engine, status, HostState::Keep::kStored);
+  context_.state.upgrades().Report(engine, status, Upgrades::Keep::kStored);
 }
 
 uint64_t TakeOverCoordinator::next_ns() const {

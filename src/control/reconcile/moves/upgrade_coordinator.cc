@@ -116,7 +116,7 @@ void UpgradeCoordinator::End() {
   status.set_message(fmt::format("{} of {} controllers were moved", status.moved(), status.total()));
   spdlog::info("upgrade of {} to {}: {}, {}", EngineName(intent.from), status.to(),
                v1::UpgradeState_Name(status.state()), status.message());
-  context_.state.ReportUpgrade(intent.from, status, HostState::Keep::kStored);
+  context_.state.upgrades().Report(intent.from, status, Upgrades::Keep::kStored);
   upgrade_.reset();
 }
 
@@ -168,7 +168,7 @@ bool UpgradeCoordinator::GuestWaits() const {
 }
 
 void UpgradeCoordinator::Report() {
-  context_.state.ReportUpgrade(upgrade_->intent.from, upgrade_->status, HostState::Keep::kShown);
+  context_.state.upgrades().Report(upgrade_->intent.from, upgrade_->status, Upgrades::Keep::kShown);
 }
 
 }  // namespace cleat::control

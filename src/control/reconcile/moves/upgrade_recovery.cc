@@ -46,7 +46,7 @@ bool UpgradeRecovery::Adopt(EngineView& engine, const std::string& controller, c
     if (there != nullptr && there->request.busy()) return true;
   }
   const Status status =
-      context_.state.MoveControllers({{.controller = controller, .engine = engine.info.id}});
+      context_.state.controllers().Move({{.controller = controller, .engine = engine.info.id}});
   context_.requests.RetryLater(status, ControllerId{controller});
   if (!status.ok()) return true;
   spdlog::info("{} is served by {}: it is that one's now, was {}'s", ControllerName(controller),
@@ -60,7 +60,7 @@ bool UpgradeRecovery::MayBeElsewhere(const EngineView& engine, const ControllerR
   if (Serves(view)) return false;
   if (IsServedElsewhere(context_.engines, engine, row.id)) return true;
   if (row.revision > started_revision_) return false;
-  const std::string other = context_.state.InterruptedTo(engine.info.id);
+  const std::string other = context_.state.upgrades().InterruptedTo(engine.info.id);
   if (other.empty() || context_.read_until_ns >= until_ns()) return false;
   context_.retries.Add(until_ns(), ControllerId{row.id});
   return true;
@@ -69,7 +69,7 @@ bool UpgradeRecovery::MayBeElsewhere(const EngineView& engine, const ControllerR
 void UpgradeRecovery::OnTimer() {
   if (over_ || context_.read_until_ns < until_ns()) return;
   over_ = true;
-  context_.state.EndReunion("");
+  context_.state.upgrades().EndRecovery("");
 }
 
 }  // namespace cleat::control

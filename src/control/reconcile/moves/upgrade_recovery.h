@@ -34,7 +34,7 @@ class UpgradeRecovery {
   // Whether another engine than the controller's own has it, or may have.
   bool MayBeElsewhere(const EngineView& engine, const ControllerRow& row, const ControllerView& view);
   // The engine has said what it has, and is awaited no more.
-  void OnEngine(const std::string& engine) { context_.state.EndReunion(engine); }
+  void OnEngine(const std::string& engine) { context_.state.upgrades().EndRecovery(engine); }
   // Ends the wait for the others when its time is over.
   void OnTimer();
 

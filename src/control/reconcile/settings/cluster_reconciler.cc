@@ -48,14 +48,14 @@ void ClusterReconciler::ReconcileEverywhere(const std::string& cluster) {
 void ClusterReconciler::ReconcileAllOn(EngineView& engine) {
   std::set<std::string> clusters;
   for (const auto& [cluster, revision] : engine.clusters) clusters.insert(cluster);
-  for (std::string& cluster : context_.state.ClustersOn(engine.info.id)) clusters.insert(std::move(cluster));
+  for (std::string& cluster : context_.state.clusters().On(engine.info.id)) clusters.insert(std::move(cluster));
   for (const std::string& cluster : clusters) ReconcileOn(engine, cluster);
 }
 
 void ClusterReconciler::ReconcileOn(EngineView& engine, const std::string& cluster) {
   HostState& state = context_.state;
-  const std::optional<ClusterRow> row = state.ClusterById(cluster);
-  const bool used = engine.clusters.contains(cluster) || (row && state.UsesCluster(engine.info.id, cluster));
+  const std::optional<ClusterRow> row = state.clusters().Row(cluster);
+  const bool used = engine.clusters.contains(cluster) || (row && state.clusters().IsUsedOn(engine.info.id, cluster));
   switch (PlanCluster(engine, cluster, row, used, context_.now_ns())) {
     case ClusterStep::kNothing:
       return;
@@ -64,7 +64,7 @@ void ClusterReconciler::ReconcileOn(EngineView& engine, const std::string& clust
     case ClusterStep::kPut:
       return AskPut(engine, *row);
     case ClusterStep::kReport:
-      return state.ReportCluster(engine.info.id, cluster,
+      return state.clusters().Report(engine.info.id, cluster,
                                  ClusterReport{.spec_revision = RevisionKnown(engine, cluster)});
   }
 }
@@ -75,8 +75,8 @@ void ClusterReconciler::AskPut(EngineView& engine, const ClusterRow& row) {
   Ask(engine, row.id, std::move(envelope),
       [this, id = row.id, revision = row.spec_revision](EngineView& answered) {
         answered.clusters[id] = revision;
-        context_.state.ReportCluster(answered.info.id, id, ClusterReport{.spec_revision = revision});
-        for (const std::string& controller : context_.state.ControllersOfCluster(id))
+        context_.state.clusters().Report(answered.info.id, id, ClusterReport{.spec_revision = revision});
+        for (const std::string& controller : context_.state.clusters().Controllers(id))
           reconcile_.ControllerOn(answered, controller);
       });
 }
@@ -86,7 +86,7 @@ void ClusterReconciler::AskDrop(EngineView& engine, const std::string& cluster) 
   envelope.mutable_drop_cluster()->set_name(ClusterName(cluster));
   Ask(engine, cluster, std::move(envelope), [this, cluster](EngineView& answered) {
     answered.clusters.erase(cluster);
-    context_.state.ReportCluster(answered.info.id, cluster, std::nullopt);
+    context_.state.clusters().Report(answered.info.id, cluster, std::nullopt);
   });
 }
 
@@ -108,7 +108,7 @@ void ClusterReconciler::OnFailed(EngineView& engine, const std::string& cluster,
                                  const EngineRequests::Outcome& outcome) {
   const std::string& why = outcome.status.error().message;
   spdlog::warn("{}: {}: {}", EngineName(engine.info.id), ClusterName(cluster), why);
-  context_.state.ReportCluster(
+  context_.state.clusters().Report(
       engine.info.id, cluster,
       ClusterReport{.spec_revision = RevisionKnown(engine, cluster),
                     .message = fmt::format("{} (tried again in {:.3g} s)", why, outcome.retry_s)});
@@ -116,11 +116,11 @@ void ClusterReconciler::OnFailed(EngineView& engine, const std::string& cluster,
 }
 
 void ClusterReconciler::FailWaiting(EngineView& engine, const std::string& cluster, const Status& why) {
-  for (const std::string& controller : context_.state.ControllersOfCluster(cluster)) {
+  for (const std::string& controller : context_.state.clusters().Controllers(cluster)) {
     const auto found = engine.controllers.find(controller);
     if (found == engine.controllers.end()) continue;
     ControllerView& view = found->second;
-    const ControllerIntent intent = context_.state.IntentOf(controller);
+    const ControllerIntent intent = context_.state.controllers().IntentOf(controller);
     for (const AttachmentIntent& attachment : intent.attachments) {
       if (!WaitsFor(attachment, cluster, view)) continue;
       controllers_.FailAttachment(engine, view,

@@ -54,12 +54,12 @@ void GroupReconciler::ReconcileEverywhere(const std::string& group) {
 void GroupReconciler::ReconcileAllOn(EngineView& engine) {
   std::set<std::string> groups;
   for (const auto& [group, known] : engine.groups) groups.insert(group);
-  for (std::string& group : context_.state.GroupsOn(engine.info.id)) groups.insert(std::move(group));
+  for (std::string& group : context_.state.groups().On(engine.info.id)) groups.insert(std::move(group));
   for (const std::string& group : groups) ReconcileOn(engine, group);
 }
 
 void GroupReconciler::ReconcileOn(EngineView& engine, const std::string& group) {
-  const std::optional<GroupRow> row = context_.state.GroupOn(engine.info.id, group);
+  const std::optional<GroupRow> row = context_.state.groups().RowOn(engine.info.id, group);
   switch (PlanGroup(engine, group, row, context_.now_ns())) {
     case GroupStep::kNothing:
       return;
@@ -70,7 +70,7 @@ void GroupReconciler::ReconcileOn(EngineView& engine, const std::string& group) 
     case GroupStep::kPut:
       return AskPut(engine, *row);
     case GroupStep::kReport:
-      return context_.state.ReportGroup(engine.info.id, group,
+      return context_.state.groups().Report(engine.info.id, group,
                                         GroupReport{.limits_revision = LimitsKnown(engine, group)});
   }
 }
@@ -97,14 +97,14 @@ void GroupReconciler::OnMemoryShared(EngineView& engine, const Status& status) {
     return ReconcileAllOn(engine);
   }
   // The retry is for any group of the engine, since all of them wait.
-  const auto groups = context_.state.GroupsOn(engine.info.id);
+  const auto groups = context_.state.groups().On(engine.info.id);
   const std::string group = !groups.empty()         ? groups.front()
                             : engine.groups.empty() ? std::string()
                                                     : engine.groups.begin()->first;
   context_.requests.Fail(engine.group_memory_request, GroupId{group});
   spdlog::warn("{}: groups can't be shared with it: {}", EngineName(engine.info.id), status.error().message);
   for (const std::string& id : groups)
-    context_.state.ReportGroup(engine.info.id, id, GroupReport{.message = status.error().message});
+    context_.state.groups().Report(engine.info.id, id, GroupReport{.message = status.error().message});
 }
 
 void GroupReconciler::AskPut(EngineView& engine, const GroupRow& row) {
@@ -112,9 +112,9 @@ void GroupReconciler::AskPut(EngineView& engine, const GroupRow& row) {
   *envelope.mutable_put_group()->mutable_group() = ToEngine(row);
   Ask(engine, row.id, std::move(envelope), [this, id = row.id, group = ToEngine(row)](EngineView& answered) {
     answered.groups[id] = group;
-    context_.state.ReportGroup(answered.info.id, id,
+    context_.state.groups().Report(answered.info.id, id,
                                GroupReport{.limits_revision = group.limits().revision()});
-    for (const std::string& controller : context_.state.ControllersIn(id))
+    for (const std::string& controller : context_.state.groups().Controllers(id))
       reconcile_.ControllerOn(answered, controller);
   });
 }
@@ -124,7 +124,7 @@ void GroupReconciler::AskDrop(EngineView& engine, const std::string& group) {
   envelope.mutable_drop_group()->set_name(GroupName(group));
   Ask(engine, group, std::move(envelope), [this, group](EngineView& answered) {
     answered.groups.erase(group);
-    context_.state.ReportGroup(answered.info.id, group, std::nullopt);
+    context_.state.groups().Report(answered.info.id, group, std::nullopt);
     ReconcileAllOn(answered);  // its slot is free for another one
   });
 }
@@ -139,7 +139,7 @@ void GroupReconciler::Ask(EngineView& engine, const std::string& group, engine::
         } else {
           const std::string& why = outcome.status.error().message;
           spdlog::warn("{}: {}: {}", EngineName(answered.info.id), GroupName(group), why);
-          context_.state.ReportGroup(
+          context_.state.groups().Report(
               answered.info.id, group,
               GroupReport{.limits_revision = LimitsKnown(answered, group),
                           .message = fmt::format("{} (tried again in {:.3g} s)", why, outcome.retry_s)});

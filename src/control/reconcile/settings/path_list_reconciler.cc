@@ -19,7 +19,7 @@ void PathListReconciler::AskRead(EngineView& engine) {
                           if (!reply.ok())
                             spdlog::error("{}: its list of paths stays as it was: {}", EngineName(id),
                                           reply.message());
-                          const std::string difference = context_.state.PathDifferenceOf(id);
+                          const std::string difference = context_.state.engines().PathDifferenceOf(id);
                           if (!difference.empty()) spdlog::warn("{}: {}", EngineName(id), difference);
                         });
 }

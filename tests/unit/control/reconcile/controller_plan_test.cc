@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "control/memory_keeper.h"
+#include "control/state/disks/memory_keeper.h"
 #include "control/names.h"
 #include "tests/unit/control/reconcile/views.h"
 

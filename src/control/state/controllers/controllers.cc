@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/controllers/controllers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/backends.h"
+#include "control/names.h"
+#include "control/page.h"
+#include "control/refusals.h"
+#include "control/spec_rules.h"
+#include "control/update_mask.h"
+
+namespace cleat::control {
+
+Status Controllers::Fill(std::vector<ControllerRow> rows) {
+  for (ControllerRow& row : rows) {
+    const std::string id = row.id;
+    if (!row.engine.empty()) {
+      core_.tables.EngineOf(row.engine).revision = core_.publisher.newest() + 1;
+      engines_.Count(row.engine, 1);
+    }
+    if (!row.spec.group().empty()) {
+      const auto group = ParseGroupName(row.spec.group());
+      if (!group.ok() || core_.tables.groups.Find(*group) == nullptr) {
+        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its group {}",
+                                                            ControllerName(id), row.spec.group()));
+      }
+      core_.tables.groups.At(*group).controllers.insert(id);
+    }
+    core_.tables.controllers.Insert(
+        id,
+        ControllerEntry{.row = std::move(row), .status = {}, .attachments = {}, .revision = core_.publisher.newest() + 1});
+  }
+  return Ok{};
+}
+
+// ---- Creating
+
+Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& request) {
+  const std::string& id = request.controller_id();
+  CLEAT_TRY(CheckId("controller_id", id));
+  const std::string name = ControllerName(id);
+  CLEAT_ASSIGN(auto spec, CompleteControllerSpec(id, request.controller().spec()));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
+  const std::string socket = fmt::format("socket '{}'", spec.socket_path());
+  const Status path = core_.paths->CheckSocket(spec.socket_path(), fmt::format("{}: {}", name, socket));
+
+  const StateLock lock(core_.mutex);
+  WriteNames names{.changes = {name, socket}, .needs = {kPlacing}};
+  if (!spec.group().empty()) names.needs.insert(spec.group());
+  core_.writes.Await(names);
+  CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
+  if (existing != nullptr) {
+    if (existing->row.labels != labels) return TakenByOtherLabels(name);
+    return core_.view.Show(*existing);
+  }
+
+  CLEAT_TRY(path);
+  CLEAT_TRY(engines_.CheckChosen(id, spec));
+  ControllerEntry entry;
+  entry.row.id = id;
+  entry.row.spec = spec;
+  entry.row.labels = std::move(labels);
+  entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
+  entry.row.engine =
+      spec.engine().empty() ? unclaimed_.EngineThatServes(id) : *ParseEngineName(spec.engine());
+  if (entry.row.engine.empty()) entry.row.engine = engines_.Choose();
+  CLEAT_TRY(Commit(std::move(entry), names));
+  const ControllerEntry& kept = core_.tables.controllers.At(id);
+  spdlog::info("created {} on socket '{}', engine '{}'", name, spec.socket_path(), kept.row.engine);
+  v1::Controller made = core_.view.Show(kept);
+  // An engine that came while the controller was written did not find it.
+  if (kept.row.engine.empty()) PlaceWaiting();
+  return made;
+}
+
+Status Controllers::Commit(ControllerEntry entry, const WriteNames& names) {
+  const std::string id = entry.row.id;
+  const std::string engine = entry.row.engine;
+  ++creating_;
+  engines_.CountPlacing(engine, 1);
+  Status written = core_.writes.Write(names, {entry.row});
+  engines_.CountPlacing(engine, -1);
+  --creating_;
+  CLEAT_TRY(written);
+  ControllerEntry& kept = core_.tables.controllers.Insert(id, std::move(entry));
+  if (!engine.empty()) engines_.Count(engine, 1);
+  groups_.Join(kept.row);
+  core_.publisher.Publish(kept);
+  core_.publisher.ControllerChanged(id);
+  return Ok{};
+}
+
+Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::ControllerSpec& spec) {
+  const std::string name = ControllerName(id);
+  if (ControllerEntry* existing = core_.tables.controllers.Find(id)) {
+    if (existing->row.deleting) {
+      return Busy(name, name + " is still being removed");
+    }
+    if (SameSpec(existing->row.spec, spec)) return existing;
+    return TakenByOther(name, existing->row.spec, spec);
+  }
+  if (core_.tables.controllers.size() + creating_ >= kControllersMax) {
+    return RefuseFor(
+        name, v1::REASON_TOO_MANY_RESOURCES,
+        fmt::format("{}: there are {} controllers, which is the most: delete one", name, kControllersMax),
+        {{"limit", std::to_string(kControllersMax)}});
+  }
+  if (!spec.group().empty() && !core_.tables.groups.Has(*ParseGroupName(spec.group())))
+    return NotThere(spec.group());
+  CLEAT_TRY(CheckSocketFree(name, spec));
+  return nullptr;
+}
+
+Status Controllers::CheckSocketFree(const std::string& name, const v1::ControllerSpec& spec) const {
+  for (const auto& [other_id, other] : core_.tables.controllers) {
+    if (other.row.spec.socket_path() != spec.socket_path()) continue;
+    const std::string other_name = ControllerName(other_id);
+    if (other.row.deleting) {
+      return Busy(name,
+                  fmt::format("{}: socket '{}' is still used by {}, which is being removed", name,
+                              spec.socket_path(), other_name),
+                  other_name);
+    }
+    return RefuseFor(
+        name, v1::REASON_SOCKET_TAKEN,
+        fmt::format(
+            "{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
+            "path, or delete that controller (cleatctl controller delete {})",
+            name, spec.socket_path(), other_name, other_id),
+        {{"conflict", other_name}});
+  }
+  return Ok{};
+}
+
+// ---- Reading and updating
+
+Result<v1::Controller> Controllers::Get(const v1::GetControllerRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
+  const StateLock lock(core_.mutex);
+  const ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr) return NotThere(request.name());
+  return core_.view.Show(*entry);
+}
+
+Result<v1::ListControllersResponse> Controllers::List(const v1::ListControllersRequest& request) {
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
+  v1::ListControllersResponse response;
+  const StateLock lock(core_.mutex);
+  for (auto it = core_.tables.controllers.After(request.page_token()); it != core_.tables.controllers.end(); ++it) {
+    v1::Controller controller = core_.view.Show(it->second);
+    if (!page.Take(controller.ByteSizeLong())) {
+      response.set_next_page_token(std::prev(it)->first);
+      break;
+    }
+    *response.add_controllers() = std::move(controller);
+  }
+  return response;
+}
+
+Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& request) {
+  const std::string& name = request.controller().name();
+  CLEAT_ASSIGN(auto id, ParseControllerName(name));
+  CLEAT_TRY(CheckMask(name, request.update_mask(), {kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
+
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name}};
+  core_.writes.Await(names);
+  ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr) return NotThere(name);
+  if (entry->row.deleting) return Busy(name, name + " is being removed");
+  CLEAT_TRY(CheckEtag(name, request.controller().etag(), entry->row.intent_revision));
+  if (labels == entry->row.labels) return core_.view.Show(*entry);
+  ControllerRow row = entry->row;
+  row.labels = std::move(labels);
+  row.intent_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  core_.publisher.Publish(*entry);
+  return core_.view.Show(*entry);
+}
+
+// ---- Deleting
+
+Result<v1::DeleteControllerResponse> Controllers::Delete(const v1::DeleteControllerRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
+  const std::string& name = request.name();
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name}};
+  core_.writes.Await(names);
+  ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr) {
+    CLEAT_TRY(DeleteUnclaimed(id, names));
+    return v1::DeleteControllerResponse();
+  }
+  if (entry->row.deleting) return v1::DeleteControllerResponse();
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
+  CLEAT_TRY(CheckNoDisks(name, *entry));
+  if (entry->row.engine.empty()) {
+    CLEAT_TRY(Erase(id, names));
+  } else {
+    CLEAT_TRY(MakeTombstone(*entry, names));
+  }
+  spdlog::info("deleted {}", name);
+  return v1::DeleteControllerResponse();
+}
+
+Status Controllers::CheckNoDisks(const std::string& name, const ControllerEntry& entry) const {
+  std::vector<std::string> live;
+  for (const auto& [attachment_id, attachment] : entry.attachments) {
+    if (!attachment.row.deleting) live.push_back(AttachmentName(entry.row.id, attachment_id));
+  }
+  if (live.empty()) return Ok{};
+  const AttachmentsShown shown = ShowAttachments(live);
+  return RefuseFor(
+      name, v1::REASON_CONTROLLER_IN_USE,
+      fmt::format("{} has disks attached ({}): detach them first ({})", name, shown.names, shown.commands),
+      {{"conflict", live.front()}});
+}
+
+Status Controllers::MakeTombstone(ControllerEntry& entry, const WriteNames& names) {
+  ControllerRow row = entry.row;
+  row.deleting = true;
+  row.intent_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry.row = std::move(row);
+  core_.publisher.Publish(entry);
+  core_.publisher.ControllerChanged(entry.row.id);
+  groups_.MarkGroupOf(entry.row);
+  return Ok{};
+}
+
+Status Controllers::Erase(const std::string& id, const WriteNames& names) {
+  CLEAT_TRY(core_.writes.Write(names, {EraseControllerRow{id}}));
+  const ControllerRow row = core_.tables.controllers.At(id).row;
+  groups_.Leave(row);
+  core_.tables.controllers.Erase(id);
+  core_.publisher.PublishGone(ControllerName(id));
+  if (row.engine.empty()) return Ok{};
+  engines_.Count(row.engine, -1);
+  PlaceWaiting();
+  return Ok{};
+}
+
+Status Controllers::DeleteUnclaimed(const std::string& id, const WriteNames& names) {
+  const std::string engine = unclaimed_.EngineThatServes(id);
+  if (engine.empty()) return Ok{};
+  ControllerEntry entry;
+  entry.row.id = id;
+  entry.row.spec = unclaimed_.SpecOn(engine, id);
+  entry.row.engine = engine;
+  entry.row.deleting = true;
+  entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {entry.row}));
+  ControllerEntry& kept = core_.tables.controllers.Insert(id, std::move(entry));
+  engines_.Count(engine, 1);
+  core_.publisher.Publish(kept);
+  core_.publisher.ControllerChanged(id);
+  spdlog::info("deleted {}, which was left alone since the store was restored", ControllerName(id));
+  return Ok{};
+}
+
+Status Controllers::Forget(const std::string& id) {
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {ControllerName(id)}};
+  core_.writes.Await(names);
+  const ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr || !entry->row.deleting || !entry->attachments.empty()) return Ok{};
+  return Erase(id, names);
+}
+
+// ---- The reconciler's side
+
+ControllerIntent Controllers::IntentOf(const std::string& controller_id) {
+  const StateLock lock(core_.mutex);
+  ControllerIntent intent;
+  const ControllerEntry* entry = core_.tables.controllers.Find(controller_id);
+  if (entry == nullptr) return intent;
+  intent.exists = true;
+  intent.row = entry->row;
+  if (!entry->row.spec.group().empty()) {
+    intent.group_slot = core_.tables.groups.Find(*ParseGroupName(entry->row.spec.group()))->row.slot;
+  }
+  intent.prepared_on = core_.roles.PreparedOn(*entry);
+  for (const auto& [id, attachment] : entry->attachments) {
+    const DiskEntry* disk = core_.tables.disks.Find(*ParseDiskName(attachment.row.spec.disk()));
+    AttachmentIntent& one = intent.attachments.emplace_back();
+    one = {.row = attachment.row,
+           .disk = disk->row,
+           .disk_identity = core_.view.IdentityOf(disk->row),
+           .path_checked = disk->row.revision >= core_.tables.paths_checked_from,
+           .disk_status = disk->status};
+    if (const std::string& cluster = ClusterOf(disk->row.spec); !cluster.empty())
+      one.cluster_revision = core_.tables.clusters.At(*ParseClusterName(cluster)).row.spec_revision;
+  }
+  return intent;
+}
+
+std::vector<std::string> Controllers::On(const std::string& engine) {
+  const StateLock lock(core_.mutex);
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (entry.row.engine == engine) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<std::string> Controllers::For(const std::string& engine) {
+  const StateLock lock(core_.mutex);
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (core_.roles.IsFor(entry, engine)) ids.push_back(id);
+  }
+  return ids;
+}
+
+void Controllers::Report(const std::string& engine, const std::string& id,
+                                 const v1::ControllerStatus& status) {
+  const StateLock lock(core_.mutex);
+  ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr || entry->row.engine != engine || SameSpec(entry->status, status)) return;
+  entry->status = status;
+  core_.publisher.Publish(*entry);
+}
+
+Status Controllers::ReportNextDisk(const std::string& engine, const std::string& id, DiskIdentity disk) {
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {ControllerName(id)}};
+  core_.writes.Await(names);
+  ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr || entry->row.engine != engine || entry->row.last_disk == disk) return Ok{};
+  for (const auto& [attachment_id, attachment] : entry->attachments) {
+    const DiskEntry& attached = core_.tables.DiskOf(attachment.row);
+    if (attachment.row.deleting || core_.view.IdentityOf(attached.row) != disk) continue;
+    ControllerRow row = entry->row;
+    row.last_disk = disk;
+    row.last_disk_name = DiskName(attached.row.id);
+    CLEAT_TRY(core_.writes.Write(names, {row}));
+    spdlog::info("{}: its guest has forgotten {}: {} is its disk from now on", ControllerName(id),
+                 entry->row.last_disk_name.empty() ? "the last disk" : entry->row.last_disk_name,
+                 row.last_disk_name);
+    entry->row = std::move(row);
+    core_.publisher.Publish(*entry);
+    core_.publisher.ControllerChanged(id);
+    return Ok{};
+  }
+  return Ok{};
+}
+
+Status Controllers::LearnLastDisk(const std::string& id, DiskIdentity disk, const std::string& name) {
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {ControllerName(id)}};
+  core_.writes.Await(names);
+  ControllerEntry* entry = core_.tables.controllers.Find(id);
+  if (core_.tables.lost.empty() || entry == nullptr ||
+      entry->row.last_disk != DiskIdentity::SomeOf(core_.store.number()))
+    return Ok{};
+  ControllerRow row = entry->row;
+  row.last_disk = disk;
+  row.last_disk_name = name;
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  return Ok{};
+}
+
+// ---- Placing
+
+void Controllers::Place() {
+  const StateLock lock(core_.mutex);
+  PlaceWaiting();
+}
+
+void Controllers::PlaceWaiting() {
+  WriteNames names{.changes = {}, .needs = {kPlacing}};
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (entry.row.engine.empty()) names.changes.insert(ControllerName(id));
+  }
+  core_.writes.Await(names);
+  std::vector<ControllerRow> rows;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (!entry.row.engine.empty() || !names.changes.contains(ControllerName(id))) continue;
+    ControllerRow row = entry.row;
+    row.engine = engines_.Choose();
+    if (row.engine.empty()) break;
+    engines_.CountPlacing(row.engine, 1);
+    rows.push_back(std::move(row));
+  }
+  if (rows.empty()) return;
+  const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
+  for (const ControllerRow& row : rows) engines_.CountPlacing(row.engine, -1);
+  if (!written.ok()) {
+    spdlog::error("{} can't be placed: {}", ControllerName(rows.front().id), written.error().message);
+    return;
+  }
+  for (ControllerRow& row : rows) {
+    groups_.MarkGroupOf(row);
+    MoveTo(std::move(row));
+  }
+}
+
+void Controllers::PrepareMove(const std::string& id, const std::string& engine) {
+  const StateLock lock(core_.mutex);
+  if (ControllerEntry* entry = core_.tables.controllers.Find(id)) entry->moving_to = engine;
+}
+
+Status Controllers::Move(const std::vector<Placement>& moves) {
+  const StateLock lock(core_.mutex);
+  WriteNames names;
+  for (const Placement& move : moves) names.changes.insert(ControllerName(move.controller));
+  core_.writes.Await(names);
+  std::vector<ControllerRow> rows;
+  for (const Placement& move : moves) {
+    const ControllerEntry* entry = core_.tables.controllers.Find(move.controller);
+    if (entry == nullptr || entry->row.engine == move.engine) continue;
+    rows.push_back(entry->row);
+    rows.back().engine = move.engine;
+  }
+  if (rows.empty()) return Ok{};
+  CLEAT_TRY(core_.writes.Write(names, {rows.begin(), rows.end()}));
+  for (ControllerRow& row : rows) MoveTo(std::move(row));
+  return Ok{};
+}
+
+// The row is durable.
+void Controllers::MoveTo(ControllerRow row) {
+  ControllerEntry& entry = core_.tables.controllers.At(row.id);
+  const std::string old = std::exchange(entry.row, std::move(row)).engine;
+  if (!old.empty()) engines_.Count(old, -1);
+  engines_.Count(entry.row.engine, 1);
+  core_.publisher.Publish(entry);
+  core_.publisher.ControllerChanged(entry.row.id);
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Controllers: made on an engine that has room, moved, and deleted. Where an engine may still have a deleted one its row stays as a tombstone
+// until the engine has confirmed that it is gone. Any thread; what needs the state's mutex says so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/disk_identity.h"
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/intent.h"
+#include "control/model.h"
+#include "control/state/controllers/unclaimed.h"
+#include "control/state/engines/engines.h"
+#include "control/state/publish/state_core.h"
+#include "control/state/settings/groups.h"
+
+namespace cleat::control {
+
+class Controllers {
+ public:
+  // All outlive it.
+  Controllers(StateCore& core, Groups& groups, Engines& engines, Unclaimed& unclaimed)
+      : core_(core), groups_(groups), engines_(engines), unclaimed_(unclaimed) {}
+
+  // From the store, after the groups.
+  Status Fill(std::vector<ControllerRow> rows) CLEAT_REQUIRES(holds_state);
+
+  // ---- The API
+  Result<v1::Controller> Create(const v1::CreateControllerRequest& request);
+  Result<v1::Controller> Get(const v1::GetControllerRequest& request);
+  Result<v1::ListControllersResponse> List(const v1::ListControllersRequest& request);
+  Result<v1::Controller> Update(const v1::UpdateControllerRequest& request);
+  Result<v1::DeleteControllerResponse> Delete(const v1::DeleteControllerRequest& request);
+
+  // ---- The reconciler's questions
+  ControllerIntent IntentOf(const std::string& id);
+  std::vector<std::string> On(const std::string& engine);
+  // Those too that are to stand by there.
+  std::vector<std::string> For(const std::string& engine);
+
+  // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.
+  void Report(const std::string& engine, const std::string& id, const v1::ControllerStatus& status);
+  // Removes a tombstone. kUnavailable when the store can't be written: try again.
+  Status Forget(const std::string& id);
+  // A blk controller's guest has forgotten its last disk: the one that is attached now becomes that, durably, before it is served.
+  Status ReportNextDisk(const std::string& engine, const std::string& id, DiskIdentity disk);
+  // After a restore: the engine says which disk the blk controller's guest had last, if the store can't know.
+  Status LearnLastDisk(const std::string& id, DiskIdentity disk, const std::string& name);
+
+  // ---- Placing
+  // Chooses an engine for each controller that has none, as far as there are any. After the end of an upgrade and of a
+  // controller, which make room, it happens by itself.
+  void Place();
+  void PlaceWaiting() CLEAT_REQUIRES(holds_state);
+  // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
+  void PrepareMove(const std::string& id, const std::string& engine);
+  // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
+  Status Move(const std::vector<Placement>& moves);
+
+ private:
+  // The controller that is there already, or why it can't be made; nullptr when it can.
+  Result<ControllerEntry*> CheckNew(const std::string& id, const v1::ControllerSpec& spec)
+      CLEAT_REQUIRES(holds_state);
+  Status CheckSocketFree(const std::string& name, const v1::ControllerSpec& spec) const
+      CLEAT_REQUIRES(holds_state);
+  Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);
+  Status Commit(ControllerEntry entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  Status MakeTombstone(ControllerEntry& entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  Status Erase(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  // Of a controller that the restored store does not know: its row is there only until the engine has let it go.
+  Status DeleteUnclaimed(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  void MoveTo(ControllerRow row) CLEAT_REQUIRES(holds_state);
+
+  StateCore& core_;
+  Groups& groups_;
+  Engines& engines_;
+  Unclaimed& unclaimed_;
+  size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;  // being written
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/disks/disks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/backends.h"
+#include "control/names.h"
+#include "control/page.h"
+#include "control/refusals.h"
+#include "control/spec_rules.h"
+#include "control/state/disks/kept_disks.h"
+#include "control/update_mask.h"
+
+namespace cleat::control {
+namespace {
+
+// Of a new disk: its cluster stays.
+WriteNames NamesOf(const DiskRow& row) {
+  WriteNames names{.changes = {DiskName(row.id)}};
+  if (const std::string& cluster = ClusterOf(row.spec); !cluster.empty()) names.needs.insert(cluster);
+  return names;
+}
+
+}  // namespace
+
+// ---- From the store
+
+Status Disks::Fill(std::vector<DiskRow> rows) {
+  for (DiskRow& row : rows) {
+    DiskEntry entry{
+        .row = std::move(row), .status = {}, .attachments = {}, .revision = core_.publisher.newest() + 1};
+    entry.status.set_state(v1::DISK_STATE_READY);
+    if (IsKeptMemory(entry.row.spec) && !entry.row.deleting) {
+      if (entry.row.reached_engine) {
+        // The reconciler finds out at the engines' inventories.
+        entry.status.set_state(v1::DISK_STATE_PENDING);
+        core_.publisher.DiskChanged(entry.row.id);
+      } else {
+        CLEAT_TRY(storages_.MakeMemory(entry.row));
+      }
+    }
+    if (IsInCluster(entry.row.spec)) {
+      const std::string& name = ClusterOf(entry.row.spec);
+      const auto cluster = ParseClusterName(name);
+      if (!cluster.ok() || !core_.tables.clusters.Has(*cluster)) {
+        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its cluster {}",
+                                                            DiskName(entry.row.id), name));
+      }
+      core_.tables.clusters.At(*cluster).disks.insert(entry.row.id);
+    }
+    Insert(std::move(entry));
+  }
+  return Ok{};
+}
+
+DiskEntry& Disks::Insert(DiskEntry entry) {
+  const std::string id = entry.row.id;
+  DiskEntry& kept = core_.tables.disks.Insert(id, std::move(entry));
+  storages_.Claim(kept.row);
+  return kept;
+}
+
+DiskEntry& Disks::Add(DiskEntry entry) {
+  DiskEntry& kept = Insert(std::move(entry));
+  clusters_.Join(kept.row);
+  core_.publisher.Publish(kept);
+  return kept;
+}
+
+// ---- Creating
+
+Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
+  const std::string& id = request.disk_id();
+  CLEAT_TRY(CheckId("disk_id", id));
+  v1::DiskSpec asked = request.disk().spec();
+  CLEAT_ASSIGN(const auto key, keys_.TakeKey(id, &asked));
+  CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, std::move(asked)));
+  CLEAT_TRY(keys_.PutKey(id, key, &spec));
+  CLEAT_ASSIGN(auto labels, CheckLabels(DiskName(id), request.disk().labels()));
+  {
+    const StateLock lock(core_.mutex);
+    core_.writes.Await({.changes = {DiskName(id)}});
+    CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
+    if (existing != nullptr) {
+      CLEAT_TRY(keys_.CompareKey(existing->row, key));
+      if (existing->row.labels != labels) return TakenByOtherLabels(DiskName(id));
+      return core_.view.Show(*existing);
+    }
+    storages_.SetBusy(id, {.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "created"});
+  }
+  const auto prepared = storages_.Prepare(id, spec);
+  DiskEntry entry;
+  entry.row.id = id;
+  entry.row.spec = std::move(spec);
+  entry.row.labels = std::move(labels);
+  const StateLock lock(core_.mutex);
+  auto made = Commit(std::move(entry), prepared);
+  storages_.EndBusy(id);
+  return made;
+}
+
+Result<DiskEntry*> Disks::CheckNew(const std::string& id, const v1::DiskSpec& spec) {
+  const std::string name = DiskName(id);
+  CLEAT_TRY(storages_.CheckNotBusy(id));
+  if (DiskEntry* existing = core_.tables.disks.Find(id)) {
+    if (existing->row.deleting) return Busy(name, name + " is still being removed");
+    const v1::DiskSpec present = WithoutKey(existing->row.spec);
+    const v1::DiskSpec wanted = WithoutKey(spec);
+    if (SameSpec(present, wanted)) return existing;
+    return TakenByOther(name, present, wanted);
+  }
+  CLEAT_TRY(CheckRoom(id, spec));
+  return nullptr;
+}
+
+Status Disks::CheckRoom(const std::string& id, const v1::DiskSpec& spec) {
+  const std::string name = DiskName(id);
+  if (core_.tables.disks.size() + storages_.busy() >= kDisksMax) {
+    return RefuseFor(name, v1::REASON_TOO_MANY_RESOURCES,
+                     fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
+                     {{"limit", std::to_string(kDisksMax)}});
+  }
+  CLEAT_TRY(clusters_.CheckClusterOf(id, spec));
+  return storages_.CheckUnique(id, spec);
+}
+
+// The disk is busy, so that nobody else makes it.
+Result<v1::Disk> Disks::Commit(DiskEntry entry, const Result<DiskStorages::Identity>& prepared) {
+  const std::string id = entry.row.id;
+  CLEAT_TRY(prepared);
+  CLEAT_TRY(storages_.CheckSameStorage(id, entry.row.spec, *prepared));
+  const WriteNames names = NamesOf(entry.row);
+  core_.writes.Await(names);
+  // The cluster may have gone while the mutex was let go.
+  CLEAT_TRY(clusters_.CheckClusterOf(id, entry.row.spec));
+  entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
+  if (entry.row.spec.has_limits()) entry.row.limits_revision = entry.row.revision;
+  entry.status.set_state(v1::DISK_STATE_READY);
+  if (auto status = core_.writes.Write(names, {entry.row}); !status.ok()) {
+    storages_.Drop(id);
+    return std::move(status).error();
+  }
+  const DiskEntry& kept = Add(std::move(entry));
+  spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
+  return core_.view.Show(kept);
+}
+
+// ---- Reading
+
+Result<v1::Disk> Disks::Get(const v1::GetDiskRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
+  const StateLock lock(core_.mutex);
+  const DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr) return NotThere(request.name());
+  return core_.view.Show(*entry);
+}
+
+Result<v1::ListDisksResponse> Disks::List(const v1::ListDisksRequest& request) {
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
+  // "ID" after a disk that is there, "ID/REVISION" after one that is deleted; the former comes first.
+  const std::string& token = request.page_token();
+  const size_t slash = token.find('/');
+  std::pair<std::string, uint64_t> last(token.substr(0, slash), 0);
+  if (slash != std::string::npos) last.second = RevisionOfEtag(std::string_view(token).substr(slash + 1));
+
+  v1::ListDisksResponse response;
+  const StateLock lock(core_.mutex);
+  const ResourceTable<DiskEntry>& disks = core_.tables.disks;
+  const DeletedDisks::Rows& rows = core_.tables.deleted.rows();
+  auto live = disks.After(last.first);
+  auto deleted = request.show_deleted() ? rows.upper_bound(last) : rows.end();
+  while (live != disks.end() || deleted != rows.end()) {
+    const bool take_live =
+        live != disks.end() && (deleted == rows.end() || live->first <= deleted->first.first);
+    v1::Disk disk = take_live ? core_.view.Show(live->second) : core_.view.Show(deleted->second);
+    if (!page.Take(disk.ByteSizeLong())) {
+      response.set_next_page_token(last.second == 0 ? last.first
+                                                    : fmt::format("{}/{:x}", last.first, last.second));
+      break;
+    }
+    *response.add_disks() = std::move(disk);
+    if (take_live) {
+      last = {(live++)->first, 0};
+    } else {
+      last = (deleted++)->first;
+    }
+  }
+  return response;
+}
+
+// ---- Updating: labels, limits, and disks that grow
+
+Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
+  const std::string& name = request.disk().name();
+  CLEAT_ASSIGN(auto id, ParseDiskName(name));
+  const auto& mask = request.update_mask();
+  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
+
+  const StateLock lock(core_.mutex);
+  core_.writes.Await({.changes = {name}});
+  CLEAT_ASSIGN(auto found, FindForUpdate(id, request.disk().etag()));
+  DiskEntry& entry = *found;
+  v1::DiskSpec asked = entry.row.spec;
+  if (Names(mask, kSizePath)) asked.set_size_bytes(request.disk().spec().size_bytes());
+  if (Names(mask, kLimitsPath)) *asked.mutable_limits() = request.disk().spec().limits();
+  CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, asked));
+  if (!Names(mask, kLabelsPath)) labels = entry.row.labels;
+  const bool grows = spec.size_bytes() != entry.row.spec.size_bytes();
+  if (!grows && SameSpec(spec.limits(), entry.row.spec.limits()) && labels == entry.row.labels)
+    return core_.view.Show(entry);
+  if (!grows) {
+    CLEAT_TRY(CommitUpdate(entry, spec, std::move(labels)));
+    return core_.view.Show(entry);
+  }
+  CLEAT_TRY(CheckGrows(entry, spec));
+  storages_.SetBusy(id, {.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
+  Status status = GrowUnlocked(id, spec);
+  if (status.ok()) status = CommitUpdate(entry, spec, std::move(labels));
+  storages_.EndBusy(id);
+  CLEAT_TRY(status);
+  return core_.view.Show(entry);
+}
+
+Result<DiskEntry*> Disks::FindForUpdate(const std::string& id, const std::string& etag) {
+  const std::string name = DiskName(id);
+  CLEAT_TRY(storages_.CheckNotBusy(id));
+  DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr) return NotThere(name);
+  if (entry->row.deleting) return Busy(name, name + " is being removed");
+  CLEAT_TRY(CheckEtag(name, etag, entry->row.intent_revision));
+  return entry;
+}
+
+Status Disks::CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const {
+  const std::string name = DiskName(entry.row.id);
+  const uint64_t size_before = entry.row.spec.size_bytes();
+  if (spec.size_bytes() < size_before) {
+    return RefuseFor(name, v1::REASON_DISK_CANNOT_SHRINK,
+                     fmt::format("{} has {} bytes, and can't shrink to {}: disks only grow", name,
+                                 size_before, spec.size_bytes()),
+                     {{"field", kSizePath}});
+  }
+  if (entry.status.state() == v1::DISK_STATE_LOST)
+    return RefuseFor(name, v1::REASON_DISK_LOST, entry.status.message());
+  return Ok{};
+}
+
+Status Disks::GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) {
+  const StateUnlock unlocked(core_.mutex);
+  return storages_.Grow(id, spec);
+}
+
+// The disk stays: it is busy, or the mutex was held since nothing of it was being written.
+Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels) {
+  const WriteNames names{.changes = {DiskName(entry.row.id)}};
+  core_.writes.Await(names);
+  DiskRow row = entry.row;
+  const uint64_t size_before = row.spec.size_bytes();
+  const bool grown = spec.size_bytes() != size_before;
+  const bool limited = !SameSpec(spec.limits(), row.spec.limits());
+  // Whoever owns it next, or does already, makes the image larger.
+  if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
+  row.spec.set_size_bytes(spec.size_bytes());
+  row.labels = std::move(labels);
+  row.intent_revision = core_.publisher.NextRevision();
+  if (limited) SetLimits(spec, row);
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry.row = std::move(row);
+  core_.publisher.Publish(entry);
+  const std::string name = DiskName(entry.row.id);
+  if (limited || grown) core_.publisher.DiskChanged(entry.row.id);
+  if (limited) spdlog::info("{} has other limits", name);
+  if (grown) spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  return Ok{};
+}
+
+// ---- Deleting
+
+Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
+  const std::string& name = request.name();
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name, KeptName(id)}};
+  core_.writes.Await(names);
+  CLEAT_TRY(storages_.CheckNotBusy(id));
+  DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr || entry->row.deleting) return v1::DeleteDiskResponse();
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
+  CLEAT_TRY(CheckNotAttached(name, *entry));
+  CLEAT_TRY(CheckKeepDeleted(entry->row, request));
+
+  std::optional<DeletedDiskRow> kept = WhatIsKept(entry->row, request);
+  std::optional<DiskRow> tombstone = TombstoneOf(entry->row);
+  CLEAT_TRY(WriteDeletion(names, entry->row, tombstone, kept));
+  v1::DeleteDiskResponse response;
+  if (kept) {
+    *response.mutable_disk() = core_.view.Show(*kept);
+    core_.tables.deleted.Put(std::move(*kept));
+  }
+  if (tombstone) {
+    entry->row = std::move(*tombstone);
+    storages_.DropMemory(id);
+    core_.publisher.Publish(*entry);
+    core_.publisher.DiskChanged(id);
+  } else {
+    Drop(id);
+  }
+  spdlog::info("deleted {}{}", name,
+               response.has_disk() ? fmt::format(", which is kept (uid {})", response.disk().uid()) : "");
+  return response;
+}
+
+// An engine may hold the disk's memory.
+std::optional<DiskRow> Disks::TombstoneOf(const DiskRow& row) {
+  if (row.kept_by.empty()) return std::nullopt;
+  DiskRow tombstone = row;
+  tombstone.deleting = true;
+  tombstone.intent_revision = core_.publisher.NextRevision();
+  return tombstone;
+}
+
+Status Disks::WriteDeletion(const WriteNames& names, const DiskRow& row, const std::optional<DiskRow>& tombstone,
+                            const std::optional<DeletedDiskRow>& kept) {
+  StoreChange change;
+  if (tombstone) {
+    change.emplace_back(*tombstone);
+  } else {
+    change.emplace_back(EraseDiskRow{row.id});
+  }
+  if (!kept)
+    return row.spec.has_encryption() ? core_.writes.WriteAndCutLog(names, change)
+                                     : core_.writes.Write(names, change);
+  change.emplace_back(*kept);
+  ++keeping_;
+  Status status = core_.writes.Write(names, change);
+  --keeping_;
+  return status;
+}
+
+Status Disks::CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const {
+  const std::string& name = request.name();
+  const bool kept = keeps_deleted() && !request.purge();
+  if (request.spare_key() && row.spec.has_encryption() && !kept) {
+    return KeyNotKept(name, request.purge() ? "the request purges it" : "this cleatd keeps no deleted disks");
+  }
+  if (!kept || core_.tables.deleted.size() + keeping_ < kDeletedDisksMax) return Ok{};
+  return RefuseFor(
+      name, v1::REASON_TOO_MANY_DELETED,
+      fmt::format("{}: {} deleted disks are kept, which is the most: purge some (cleatctl disk list "
+                  "--deleted, disk purge), or delete it with purge (disk delete --purge)",
+                  name, kDeletedDisksMax),
+      {{"limit", std::to_string(kDeletedDisksMax)}});
+}
+
+std::optional<DeletedDiskRow> Disks::WhatIsKept(const DiskRow& row,
+                                                    const v1::DeleteDiskRequest& request) {
+  if (!keeps_deleted() || request.purge()) return std::nullopt;
+  DeletedDiskRow kept{.disk = row, .delete_time_s = keep_.now_s(), .purge_time_s = 0};
+  kept.purge_time_s = kept.delete_time_s + keep_.time_s;
+  kept.disk.intent_revision = core_.publisher.NextRevision();
+  // No engine and no process holds the memory of a deleted disk.
+  kept.disk.reached_engine = false;
+  kept.disk.kept_by.clear();
+  return kept;
+}
+
+Status Disks::CheckNotAttached(const std::string& name, const DiskEntry& entry) const {
+  std::vector<std::string> live;
+  for (const auto& [attachment, use] : entry.attachments) {
+    if (!use.detaching) live.push_back(attachment);
+  }
+  if (!live.empty()) {
+    const AttachmentsShown shown = ShowAttachments(live);
+    return RefuseFor(
+        name, v1::REASON_DISK_IN_USE,
+        fmt::format("{} is in use by {}: detach it first ({})", name, shown.names, shown.commands),
+        {{"conflict", live.front()}});
+  }
+  if (entry.attachments.empty()) return Ok{};
+  const std::string& conflict = entry.attachments.begin()->first;
+  return Busy(name, fmt::format("{} is still being detached from {}", name, conflict), conflict);
+}
+
+void Disks::Drop(const std::string& id) {
+  const DiskRow row = core_.tables.disks.At(id).row;
+  storages_.Release(row);
+  clusters_.Leave(row);
+  core_.tables.disks.Erase(id);
+  core_.publisher.PublishGone(DiskName(id));
+}
+
+// ---- Keys
+
+Status Disks::CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec) {
+  v1::DiskSpec asked = spec;
+  CLEAT_ASSIGN(const auto key, keys_.TakeKey(disk_id, &asked));
+  const StateLock lock(core_.mutex);
+  const DiskEntry* entry = core_.tables.disks.Find(disk_id);
+  return entry == nullptr ? Status(Ok{}) : keys_.CompareKey(entry->row, key);
+}
+
+Status Disks::RewrapKeys() {
+  const StateLock lock(core_.mutex);
+  WriteNames names;
+  for (const auto& [id, entry] : core_.tables.disks) {
+    if (entry.row.spec.has_encryption()) names.changes.insert(DiskName(id));
+  }
+  for (const auto& [key, kept] : core_.tables.deleted.rows()) names.changes.insert(KeptName(key.first));
+  core_.writes.Await(names);
+  StoreChange change;
+  size_t failed = 0;
+  for (const auto& [id, entry] : core_.tables.disks) {
+    DiskRow row = entry.row;
+    if (names.changes.contains(DiskName(id)) && keys_.Rewrap(row, failed)) change.emplace_back(std::move(row));
+  }
+  for (const auto& [key, kept] : core_.tables.deleted.rows()) {
+    DeletedDiskRow row = kept;
+    if (names.changes.contains(KeptName(key.first)) && keys_.Rewrap(row.disk, failed))
+      change.emplace_back(std::move(row));
+  }
+  if (failed > 0) {
+    spdlog::error(
+        "the keys of {} disk(s), deleted ones that are kept among them, can't be unwrapped: they stay as "
+        "they are, and "
+        "those disks can't be attached",
+        failed);
+  }
+  if (change.empty()) return Ok{};
+  CLEAT_TRY(core_.writes.Write(names, change));
+  for (RowChange& changed : change) SetRewrapped(changed);
+  spdlog::info("{} disk key(s) wrapped under the key-encryption key {} now", change.size(),
+               keys_.keyring()->current_id());
+  return Ok{};
+}
+
+void Disks::SetRewrapped(RowChange& changed) {
+  if (auto* const deleted = std::get_if<DeletedDiskRow>(&changed)) {
+    core_.tables.deleted.Put(std::move(*deleted));
+    return;
+  }
+  auto& row = std::get<DiskRow>(changed);
+  DiskEntry& entry = core_.tables.disks.At(row.id);
+  entry.row = std::move(row);
+  core_.publisher.Publish(entry);
+}
+
+// ---- The reconciler's side
+
+std::optional<DiskRow> Disks::Row(const std::string& id) {
+  const StateLock lock(core_.mutex);
+  const DiskEntry* entry = core_.tables.disks.Find(id);
+  return entry == nullptr ? std::nullopt : std::optional<DiskRow>(entry->row);
+}
+
+std::vector<std::string> Disks::InMemory() {
+  const StateLock lock(core_.mutex);
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.disks) {
+    if (IsKeptMemory(entry.row.spec)) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::optional<DiskRow> Disks::MemoryRow(const std::string& id) {
+  const StateLock lock(core_.mutex);
+  const DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr || !IsKeptMemory(entry->row.spec)) return std::nullopt;
+  return entry->row;
+}
+
+bool Disks::IsFor(const std::string& disk_id, const std::string& engine) {
+  const StateLock lock(core_.mutex);
+  const DiskEntry* disk = core_.tables.disks.Find(disk_id);
+  return disk != nullptr && std::any_of(disk->attachments.begin(), disk->attachments.end(),
+                                        [&](const auto& attachment) CLEAT_REQUIRES(holds_state) {
+                                          const ControllerEntry* controller = core_.tables.controllers.Find(
+                                              ParseAttachmentName(attachment.first)->controller);
+                                          return controller != nullptr && core_.roles.IsFor(*controller, engine);
+                                        });
+}
+
+std::vector<std::string> Disks::ControllersWith(const std::string& disk_id) {
+  const StateLock lock(core_.mutex);
+  std::vector<std::string> ids;
+  const DiskEntry* entry = core_.tables.disks.Find(disk_id);
+  if (entry == nullptr) return ids;
+  for (const auto& [name, use] : entry->attachments) ids.push_back(ParseAttachmentName(name)->controller);
+  return ids;
+}
+
+void Disks::Report(const std::string& id, v1::DiskState state, const std::string& message) {
+  const StateLock lock(core_.mutex);
+  DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr || (entry->status.state() == state && entry->status.message() == message)) return;
+  entry->status.set_state(state);
+  entry->status.set_message(message);
+  core_.publisher.Publish(*entry);
+}
+
+Status Disks::RecordKept(const std::string& disk_id, const std::string& engine, bool kept) {
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {DiskName(disk_id)}};
+  core_.writes.Await(names);
+  DiskEntry* entry = core_.tables.disks.Find(disk_id);
+  if (entry == nullptr || entry->row.kept_by.contains(engine) == kept) return Ok{};
+  DiskRow row = entry->row;
+  if (kept) {
+    row.kept_by.insert(engine);
+    row.reached_engine = true;
+  } else {
+    row.kept_by.erase(engine);
+  }
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  if (entry->row.deleting) core_.publisher.Publish(*entry);
+  return Ok{};
+}
+
+Status Disks::Forget(const std::string& id) {
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {DiskName(id)}};
+  core_.writes.Await(names);
+  const DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry == nullptr || !entry->row.deleting) return Ok{};
+  CLEAT_TRY(core_.writes.Write(names, {EraseDiskRow{id}}));
+  Drop(id);
+  return Ok{};
+}
+
+void Disks::AdoptGrownSize(const std::string& id, uint64_t size_bytes) {
+  const auto is_news = [&](const DiskEntry* entry) {
+    return entry != nullptr && GrowsInEngine(entry->row.spec) && size_bytes > entry->row.spec.size_bytes() &&
+           size_bytes <= kDiskBytesMax;
+  };
+  if (!is_news(core_.tables.disks.Find(id))) return;
+  const WriteNames names{.changes = {DiskName(id)}};
+  core_.writes.Await(names);
+  DiskEntry* const entry = core_.tables.disks.Find(id);
+  if (!is_news(entry)) return;
+  DiskRow row = entry->row;
+  row.spec.set_size_bytes(size_bytes);
+  row.intent_revision = core_.publisher.NextRevision();
+  if (auto status = core_.writes.Write(names, {row}); !status.ok()) {
+    spdlog::error("{} was made larger, to {} bytes, which can't be stored: {}", DiskName(id), size_bytes,
+                  status.error().message);
+    return;
+  }
+  spdlog::info("{} was made larger by somebody else: it has {} bytes, had {}", DiskName(id), size_bytes,
+               entry->row.spec.size_bytes());
+  entry->row = std::move(row);
+  core_.publisher.Publish(*entry);
+  core_.publisher.DiskChanged(id);
+}
+
+void Disks::AdoptImageSize(const std::string& id, uint64_t size_bytes) {
+  const auto is_news = [&](const DiskEntry* entry) {
+    return entry != nullptr && entry->row.image_bytes != 0 && size_bytes > entry->row.image_bytes;
+  };
+  if (!is_news(core_.tables.disks.Find(id))) return;
+  const WriteNames names{.changes = {DiskName(id)}};
+  core_.writes.Await(names);
+  DiskEntry* const entry = core_.tables.disks.Find(id);
+  if (!is_news(entry)) return;
+  DiskRow row = entry->row;
+  row.image_bytes = size_bytes < row.spec.size_bytes() ? size_bytes : 0;
+  // Not stored, it is taken for smaller than it is: then nobody is told should somebody cut it off.
+  if (auto status = core_.writes.Write(names, {row}); !status.ok()) {
+    spdlog::warn("{}: its image has {} bytes, which can't be stored: {}", DiskName(id), size_bytes,
+                 status.error().message);
+    return;
+  }
+  entry->row = std::move(row);
+}
+
+}  // namespace cleat::control

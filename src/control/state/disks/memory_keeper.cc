@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/disks/memory_keeper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "control/names.h"
+#include "control/reasons.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK;
+
+}  // namespace
+
+Status MemoryKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
+  const std::string disk = DiskName(disk_id);
+  UniqueFd memory(memfd_create(("cleat:" + disk).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory.valid()) return ErrnoError(errno, disk + ": memory can't be had");
+  if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0) {
+    return ErrnoError(errno, fmt::format("{}: {} bytes of memory can't be had", disk, size_bytes));
+  }
+  if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
+    return ErrnoError(errno, disk + ": memory can't be sealed");
+  const MutexLock lock(mutex_);
+  memories_[disk_id] = std::move(memory);
+  return Ok{};
+}
+
+Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory) {
+  struct stat info {};
+  const int seals = memory.valid() ? fcntl(memory.get(), F_GET_SEALS) : -1;
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &info) != 0 ||
+      static_cast<uint64_t>(info.st_size) < size_bytes) {
+    return Error(
+        ErrorCode::kDataLoss,
+        fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
+                    DiskName(disk_id), size_bytes));
+  }
+  const MutexLock lock(mutex_);
+  memories_[disk_id] = std::move(memory);
+  return Ok{};
+}
+
+Status MemoryKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
+  const std::string disk = DiskName(disk_id);
+  const UniqueFd memory = Share(disk_id);
+  if (!memory.valid()) {
+    return RefuseFor(
+        disk, v1::REASON_MEMORY_NOT_HERE,
+        fmt::format("{} can't grow now: its memory is held by an engine that is not connected", disk));
+  }
+  struct stat info {};
+  if (fstat(memory.get(), &info) == 0 && static_cast<uint64_t>(info.st_size) >= size_bytes) return Ok{};
+  if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) == 0) return Ok{};
+  if (errno == EPERM) {
+    return RefuseFor(
+        disk, v1::REASON_MEMORY_FIXED,
+        fmt::format("{} can't grow: it was made by a version of cleatd that sealed its size. Make a larger "
+                    "disk and copy",
+                    disk));
+  }
+  return RefuseFor(
+      disk, v1::REASON_HOST_OUT_OF_SPACE,
+      ErrnoError(errno, fmt::format("{}: {} bytes of memory can't be had", disk, size_bytes)).message);
+}
+
+bool MemoryKeeper::Has(const std::string& disk_id) const {
+  const MutexLock lock(mutex_);
+  return memories_.contains(disk_id);
+}
+
+UniqueFd MemoryKeeper::Share(const std::string& disk_id) const {
+  const MutexLock lock(mutex_);
+  const auto it = memories_.find(disk_id);
+  return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
+}
+
+void MemoryKeeper::Drop(const std::string& disk_id) {
+  const MutexLock lock(mutex_);
+  memories_.erase(disk_id);
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/host_state.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/names.h"
+#include "control/state/tables/invariants.h"
+
+namespace cleat::control {
+
+HostState::HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
+                     KeepDeleted keep)
+    : core_(store, watch_queue_max), keep_(std::move(keep)), keys_(keyring), storages_(core_, memory) {}
+
+Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
+                                                   keys::Keyring* keyring, KeepDeleted keep) {
+  std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring, std::move(keep)));
+  const StateLock lock(state->core_.mutex);
+  CLEAT_TRY(state->core_.publisher.Start());
+  CLEAT_ASSIGN(auto rows, store.Load());
+  CLEAT_TRY(state->Fill(std::move(rows)));
+  state->storages_.LookAtAll();
+  return state;
+}
+
+Status HostState::CheckLoads(Store& store) {
+  MemoryKeeper memory;
+  HostState state(store, memory, WatchHub::kQueueMax, nullptr, {});
+  CLEAT_ASSIGN(auto rows, store.Load());
+  const StateLock lock(state.core_.mutex);
+  return state.Fill(std::move(rows));
+}
+
+Status HostState::Fill(Rows rows) {
+  core_.tables.paths_checked_from = rows.paths_checked_from;
+  core_.tables.lost = std::move(rows.lost);
+  // What is named comes before what names it.
+  clusters_.Fill(std::move(rows.clusters));
+  CLEAT_TRY(disks_.Fill(std::move(rows.disks)));
+  for (DeletedDiskRow& row : rows.deleted_disks) core_.tables.deleted.Put(std::move(row));
+  CLEAT_TRY(groups_.Fill(std::move(rows.groups)));
+  CLEAT_TRY(controllers_.Fill(std::move(rows.controllers)));
+  CLEAT_TRY(attachments_.Fill(std::move(rows.attachments)));
+  upgrades_.Fill(std::move(rows.upgrades));
+  core_.publisher.StartHistory();
+  engines_.SetUnseen();
+  return CheckInvariants();
+}
+
+Status HostState::CheckInvariants() {
+  CLEAT_TRY(CheckTables(core_.tables));
+  return storages_.CheckClaims();
+}
+
+void HostState::CheckAlways() {
+  core_.mutex.SetCheck([this]() CLEAT_NO_THREAD_SAFETY_ANALYSIS {
+    const Status status = CheckInvariants();
+    if (!status.ok()) spdlog::critical("the state contradicts itself: {}", status.error().message);
+    CLEAT_CHECK(status.ok());
+  });
+}
+
+// ---- Changes
+
+Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
+  const StateLock lock(core_.mutex);
+  return core_.publisher.Watch(start_revision);
+}
+
+void HostState::StopWatchers() {
+  waits_.Stop();
+  core_.publisher.Stop();
+}
+
+void HostState::SetWake(std::function<void()> wake) {
+  const StateLock lock(core_.mutex);
+  core_.publisher.SetWake(std::move(wake));
+}
+
+ChangedIntent HostState::TakeChanged() {
+  const StateLock lock(core_.mutex);
+  return core_.publisher.TakeChanged();
+}
+
+uint64_t HostState::NewestRevision() {
+  const StateLock lock(core_.mutex);
+  return core_.publisher.newest();
+}
+
+// ---- The store
+
+bool HostState::CheckStore() {
+  if (core_.store.writable()) return true;
+  if (!core_.store.Probe().ok()) return false;
+  controllers_.Place();  // those that could not be placed while it was not
+  return true;
+}
+
+// ---- Keys and paths
+
+Status HostState::RewrapKeys() {
+  if (keys_.keyring() == nullptr) return Ok{};
+  CLEAT_TRY(clusters_.RewrapKeys());
+  return disks_.RewrapKeys();
+}
+
+std::map<std::string, std::string> HostState::Unlisted() {
+  std::map<std::string, std::string> unlisted;
+  const auto add = [&](std::string name, const auto& row) {
+    if (auto why = core_.view.WhyUnlisted(row)) unlisted.emplace(std::move(name), std::move(*why));
+  };
+  const StateLock lock(core_.mutex);
+  for (const auto& [id, entry] : core_.tables.disks) add(DiskName(id), entry.row);
+  for (const auto& [id, entry] : core_.tables.controllers) add(ControllerName(id), entry.row);
+  for (const auto& [id, entry] : core_.tables.clusters) add(ClusterName(id), entry.row);
+  return unlisted;
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host as cleatd knows it: all resources, what should be and what is, in memory behind one mutex. Each kind is a class of its own, with
+// three sides:
+//
+//   the API         checks a request, has the change stored, then changes the tables, publishes and answers. An answer without an error
+//                   is durable, and what Get shows is durable (writes/store_writes.h).
+//   questions       of the reconciler: what should be.
+//   reports         of the reconciler: what is. Those about things that are gone meanwhile are ignored.
+//
+// Every change gets the next revision and goes to the watchers (publish/publisher.h). Where an engine may still have something that was
+// deleted, its row stays as a tombstone (`deleting`) until the engine has confirmed that it is gone; until then the name is taken.
+//
+// Any thread. Nothing blocks under the mutex: files are looked at and the store is written without it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/intent.h"
+#include "control/path_policy.h"
+#include "control/state/controllers/attachments.h"
+#include "control/state/controllers/controllers.h"
+#include "control/state/controllers/unclaimed.h"
+#include "control/state/disks/disks.h"
+#include "control/state/disks/kept_disks.h"
+#include "control/state/disks/memory_keeper.h"
+#include "control/state/engines/engines.h"
+#include "control/state/keys/spec_keys.h"
+#include "control/state/moves/upgrades.h"
+#include "control/state/publish/state_core.h"
+#include "control/state/restorer.h"
+#include "control/state/settings/clusters.h"
+#include "control/state/settings/groups.h"
+#include "control/state/waits.h"
+#include "control/store.h"
+#include "control/store_backup.h"
+#include "keys/keyring.h"
+
+namespace cleat::control {
+
+class HostState {
+ public:
+  // All outlive it. Reads everything from the store. Without a keyring it takes no encrypted disks; deleted disks are kept as
+  // `keep` says.
+  static Result<std::unique_ptr<HostState>> Load(Store& store, MemoryKeeper& memory,
+                                                 size_t watch_queue_max = WatchHub::kQueueMax,
+                                                 keys::Keyring* keyring = nullptr, KeepDeleted keep = {});
+  // Whether cleatd would load that store.
+  static Status CheckLoads(Store& store);
+
+  // ---- The kinds. Meanings and errors of what is the API's as proto/cleat/v1/cleat.proto says.
+  Disks& disks() { return disks_; }
+  KeptDisks& kept_disks() { return kept_disks_; }
+  Clusters& clusters() { return clusters_; }
+  Groups& groups() { return groups_; }
+  Controllers& controllers() { return controllers_; }
+  Attachments& attachments() { return attachments_; }
+  Engines& engines() { return engines_; }
+  Upgrades& upgrades() { return upgrades_; }
+  Unclaimed& unclaimed() { return unclaimed_; }
+  Waits& waits() { return waits_; }
+  Restorer& restorer() { return restorer_; }
+
+  // ---- Changes
+  Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
+  // Ends every Watch and Wait, those to come too.
+  void StopWatchers();
+  // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
+  void SetWake(std::function<void()> wake);
+  ChangedIntent TakeChanged();
+  uint64_t NewestRevision();
+
+  // ---- The store
+  Result<StoreBackup> BackUpStore() { return BackUp(core_.store, NewestRevision()); }
+  // Whether the store takes writes; tries, when the last one failed.
+  bool CheckStore();
+  std::string store_folder() const { return core_.store.folder(); }
+  // Of deleted and restored stores, in order. They stay as they are.
+  const std::vector<LostRevisions>& lost() const CLEAT_NO_THREAD_SAFETY_ANALYSIS { return core_.tables.lost; }
+  DiskIdentity IdentityOf(const DiskRow& row) const { return core_.view.IdentityOf(row); }
+
+  // ---- Keys and paths
+  const keys::Keyring* keyring() const { return keys_.keyring(); }
+  // Wraps all keys that are under another key-encryption key under the current one.
+  Status RewrapKeys();
+  // Which paths callers may name; all, until it is set. Set once, before the first request.
+  void SetPaths(const PathPolicy* paths) { core_.paths = paths; }
+  // Stored disks, controllers and clusters whose paths callers may not name any more, though they are served: what is wrong, by the
+  // resource's name.
+  std::map<std::string, std::string> Unlisted();
+
+  // For tests: from now on, what invariants.h says is checked each time that the mutex is given back; before the first request.
+  void CheckAlways();
+
+ private:
+  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
+            KeepDeleted keep);
+  // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
+  Status Fill(Rows rows) CLEAT_REQUIRES(holds_state);
+  Status CheckInvariants() CLEAT_REQUIRES(holds_state);
+
+  StateCore core_;
+  const KeepDeleted keep_;
+  SpecKeys keys_;
+  Clusters clusters_{core_, keys_};
+  Groups groups_{core_};
+  Engines engines_{core_};
+  Unclaimed unclaimed_{core_};
+  DiskStorages storages_;
+  Disks disks_{core_, keys_, clusters_, storages_, keep_};
+  KeptDisks kept_disks_{core_, clusters_, storages_, disks_, keep_};
+  Controllers controllers_{core_, groups_, engines_, unclaimed_};
+  Attachments attachments_{core_, storages_, disks_};
+  Upgrades upgrades_{core_, controllers_};
+  Waits waits_{core_};
+  Restorer restorer_{core_, unclaimed_};
+};
+
+}  // namespace cleat::control

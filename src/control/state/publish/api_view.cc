@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/publish/api_view.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "control/backends.h"
+#include "control/names.h"
+#include "control/refusals.h"
+
+namespace cleat::control {
+namespace {
+
+google::protobuf::Timestamp TimestampOf(uint64_t seconds) {
+  google::protobuf::Timestamp time;
+  time.set_seconds(static_cast<int64_t>(seconds));
+  return time;
+}
+
+}  // namespace
+
+v1::Disk ApiView::Show(const DiskEntry& entry) const {
+  v1::Disk disk;
+  disk.set_name(DiskName(entry.row.id));
+  disk.set_uid(UidOf(entry.row));
+  *disk.mutable_spec() = entry.row.spec;
+  if (disk.spec().has_encryption())
+    disk.mutable_spec()->mutable_encryption()->mutable_wrapped_key()->clear_data();
+  *disk.mutable_status() = entry.status;
+  if (entry.row.deleting) {
+    disk.mutable_status()->set_state(v1::DISK_STATE_DELETING);
+    disk.mutable_status()->set_message(
+        fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.kept_by, ", ")));
+  }
+  for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
+  disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));
+  AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());
+  disk.set_revision(entry.revision);
+  disk.set_etag(EtagOf(entry.row.intent_revision));
+  disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return disk;
+}
+
+v1::Disk ApiView::Show(const DeletedDiskRow& row) const {
+  DiskEntry entry;
+  entry.row = row.disk;
+  entry.revision = row.disk.intent_revision;
+  entry.status.set_state(v1::DISK_STATE_DELETED);
+  if (IsKeptMemory(row.disk.spec)) {
+    entry.status.set_message(
+        "its content was freed when it was deleted: undeleted, it is another disk, and empty");
+  }
+  v1::Disk disk = Show(entry);
+  *disk.mutable_delete_time() = TimestampOf(row.delete_time_s);
+  *disk.mutable_purge_time() = TimestampOf(row.purge_time_s);
+  return disk;
+}
+
+v1::Cluster ApiView::Show(const ClusterEntry& entry) const {
+  v1::Cluster cluster;
+  cluster.set_name(ClusterName(entry.row.id));
+  *cluster.mutable_spec() = entry.row.spec;
+  if (cluster.spec().has_wrapped_key()) cluster.mutable_spec()->mutable_wrapped_key()->clear_data();
+  cluster.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
+  cluster.mutable_status()->set_message(propagation_.BehindSpec(entry));
+  AddNote(WhyUnlisted(entry.row), *cluster.mutable_status()->mutable_message());
+  cluster.set_revision(entry.revision);
+  cluster.set_etag(EtagOf(entry.row.intent_revision));
+  cluster.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return cluster;
+}
+
+v1::Group ApiView::Show(const GroupEntry& entry) const {
+  v1::Group group;
+  group.set_name(GroupName(entry.row.id));
+  *group.mutable_spec() = entry.row.spec;
+  for (const std::string& id : entry.controllers) {
+    group.mutable_status()->add_controllers(ControllerName(id));
+  }
+  group.mutable_status()->set_message(propagation_.BehindLimits(entry));
+  group.set_revision(entry.revision);
+  group.set_etag(EtagOf(entry.row.intent_revision));
+  group.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return group;
+}
+
+v1::Controller ApiView::Show(const ControllerEntry& entry) const {
+  v1::Controller controller;
+  controller.set_name(ControllerName(entry.row.id));
+  *controller.mutable_spec() = entry.row.spec;
+  v1::ControllerStatus& status = *controller.mutable_status();
+  status = entry.status;
+  if (!entry.row.engine.empty()) status.set_engine(EngineName(entry.row.engine));
+  status.set_last_disk(entry.row.last_disk_name);
+  if (status.state() == v1::CONTROLLER_STATE_UNSPECIFIED) {
+    status.set_state(v1::CONTROLLER_STATE_PENDING);
+    if (status.message().empty()) {
+      status.set_message(entry.row.engine.empty()
+                             ? "no engine has room for it: start cleat-engine"
+                             : fmt::format("waits for {}", EngineName(entry.row.engine)));
+    }
+  }
+  if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
+  AddNote(WhyUnlisted(entry.row), *status.mutable_message());
+  controller.set_revision(entry.revision);
+  controller.set_etag(EtagOf(entry.row.intent_revision));
+  controller.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return controller;
+}
+
+v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
+  v1::Attachment attachment;
+  attachment.set_name(AttachmentName(entry.row.controller, entry.row.id));
+  *attachment.mutable_spec() = entry.row.spec;
+  v1::AttachmentStatus& status = *attachment.mutable_status();
+  status = entry.status;
+  if (status.state() == v1::ATTACHMENT_STATE_UNSPECIFIED) {
+    const ControllerEntry* const controller = tables_.controllers.Find(entry.row.controller);
+    const bool placed = controller != nullptr && !controller->row.engine.empty();
+    status.set_state(v1::ATTACHMENT_STATE_PENDING);
+    status.set_message(placed ? fmt::format("waits for {}", EngineName(controller->row.engine))
+                              : "waits until its controller has an engine");
+  }
+  if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
+  attachment.set_revision(entry.revision);
+  attachment.set_etag(EtagOf(entry.row.intent_revision));
+  return attachment;
+}
+
+v1::Engine ApiView::Show(const EngineEntry& entry) const {
+  v1::Engine engine;
+  engine.set_name(EngineName(entry.id));
+  *engine.mutable_status() = entry.status;
+  if (entry.upgrade) *engine.mutable_status()->mutable_upgrade() = *entry.upgrade;
+  if (std::string note = roles_.PathNote(entry); !note.empty()) {
+    AddNote(note, *engine.mutable_status()->mutable_message());
+    engine.mutable_status()->set_path_difference(std::move(note));
+  }
+  engine.set_revision(entry.revision);
+  return engine;
+}
+
+std::string ApiView::UidOf(const DiskRow& row) const {
+  return fmt::format("{:016x}", IdentityOf(row).value());
+}
+
+std::optional<std::string> ApiView::WhyUnlisted(const DiskRow& row) const {
+  const std::string& file = FileOf(row.spec);
+  if (file.empty()) return std::nullopt;
+  return paths_->WhyUnlisted(PathKind::kFile, file);
+}
+
+std::optional<std::string> ApiView::WhyUnlisted(const ControllerRow& row) const {
+  return paths_->WhyUnlisted(PathKind::kSocket, row.spec.socket_path());
+}
+
+std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {
+  if (row.spec.conf_file().empty()) return std::nullopt;
+  return paths_->WhyUnlisted(PathKind::kKey, row.spec.conf_file());
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Resources as the API shows them: spec and status from the tables, without keys, and with notes of what is amiss. Under the state's mutex.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/disk_identity.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/path_policy.h"
+#include "control/state/publish/engine_roles.h"
+#include "control/state/publish/propagation.h"
+#include "control/state/tables/state_lock.h"
+#include "control/state/tables/tables.h"
+
+namespace cleat::control {
+
+class ApiView {
+ public:
+  // All outlive it. `store_number`: Store::number().
+  ApiView(const Tables& tables, const EngineRoles& roles, const Propagation& propagation,
+          const PathPolicy* const& paths, uint64_t store_number)
+      : tables_(tables),
+        roles_(roles),
+        propagation_(propagation),
+        paths_(paths),
+        store_number_(store_number) {}
+
+  v1::Disk Show(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Disk Show(const DeletedDiskRow& row) const CLEAT_REQUIRES(holds_state);
+  v1::Cluster Show(const ClusterEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Group Show(const GroupEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Controller Show(const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Attachment Show(const AttachmentEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Engine Show(const EngineEntry& entry) const CLEAT_REQUIRES(holds_state);
+
+  DiskIdentity IdentityOf(const DiskRow& row) const { return DiskIdentity::Of(store_number_, row.revision); }
+  std::string UidOf(const DiskRow& row) const;
+
+  // Why callers may not name the path in that row, though it is served; nothing when they may.
+  std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
+  std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;
+  std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
+
+ private:
+  const Tables& tables_;
+  const EngineRoles& roles_;
+  const Propagation& propagation_;
+  const PathPolicy* const& paths_;
+  const uint64_t store_number_;
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every change of a resource gets the next revision and goes to the watchers, in one order; what the reconciler has to look at is marked.
+// Under the state's mutex.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "control/intent.h"
+#include "control/state/publish/api_view.h"
+#include "control/state/publish/watch_hub.h"
+#include "control/state/tables/state_lock.h"
+#include "control/state/tables/tables.h"
+#include "control/store.h"
+
+namespace cleat::control {
+
+class Publisher {
+ public:
+  // All outlive it.
+  Publisher(Store& store, const Tables& tables, const ApiView& view, size_t watch_queue_max)
+      : store_(store), tables_(tables), view_(view), hub_(watch_queue_max) {}
+
+  // ---- Revisions
+  // Reserves the first ones in the store.
+  Status Start() CLEAT_REQUIRES(holds_state);
+  // The tables were filled as they are at revision newest() + 1: no change before was published.
+  void StartHistory() CLEAT_REQUIRES(holds_state);
+  uint64_t NextRevision() CLEAT_REQUIRES(holds_state);
+  uint64_t newest() const CLEAT_REQUIRES(holds_state) { return revision_; }  // the last one handed out
+
+  // ---- Watchers
+  // Gives the entry a new revision and tells the watchers.
+  template <typename Entry>
+  void Publish(Entry& entry) CLEAT_REQUIRES(holds_state) {
+    entry.revision = NextRevision();
+    Tell(EventOf(entry.revision, view_.Show(entry)));
+  }
+  void PublishGone(const std::string& name) CLEAT_REQUIRES(holds_state);
+  // All resources as they are, or (a revision) what was published since; then every change.
+  Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision) CLEAT_REQUIRES(holds_state);
+  // Returns when something was published, at that time, or earlier without cause.
+  bool AwaitPublished(StateMutex& mutex, std::chrono::steady_clock::time_point until)
+      CLEAT_REQUIRES(holds_state) {
+    return mutex.WaitUntil(published_, until);
+  }
+  // Ends every watcher, those to come too, and wakes AwaitPublished.
+  void Stop();
+
+  // ---- The reconciler
+  // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
+  void SetWake(std::function<void()> wake) CLEAT_REQUIRES(holds_state) { wake_ = std::move(wake); }
+  ChangedIntent TakeChanged() CLEAT_REQUIRES(holds_state) { return std::exchange(changed_, {}); }
+  void ControllerChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.controllers, id); }
+  void DiskChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.disks, id); }
+  void ClusterChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.clusters, id); }
+  void GroupChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.groups, id); }
+  void UpgradeChanged() CLEAT_REQUIRES(holds_state);
+  void PathsChanged() CLEAT_REQUIRES(holds_state);
+
+ private:
+  static WatchEvent EventOf(uint64_t revision, v1::Disk shown);
+  static WatchEvent EventOf(uint64_t revision, v1::Cluster shown);
+  static WatchEvent EventOf(uint64_t revision, v1::Group shown);
+  static WatchEvent EventOf(uint64_t revision, v1::Controller shown);
+  static WatchEvent EventOf(uint64_t revision, v1::Attachment shown);
+  static WatchEvent EventOf(uint64_t revision, v1::Engine shown);
+  void Tell(const WatchEvent& event);
+  std::vector<WatchEvent> Snapshot() const CLEAT_REQUIRES(holds_state);
+  void Mark(std::set<std::string>& ids, const std::string& id) CLEAT_REQUIRES(holds_state);
+
+  Store& store_;
+  const Tables& tables_;
+  const ApiView& view_;
+  WatchHub hub_;
+  CondVar published_;
+  uint64_t revision_ CLEAT_GUARDED_BY(holds_state) = 0;
+  uint64_t revisions_until_ CLEAT_GUARDED_BY(holds_state) = 0;  // reserved in the store up to here, exclusive
+  std::function<void()> wake_ CLEAT_GUARDED_BY(holds_state) = [] {};
+  ChangedIntent changed_ CLEAT_GUARDED_BY(holds_state);
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of each resource: its row, which is durable, and what was reported of it since cleatd started. `revision` is the one that
+// the API shows; `status` what was reported last: a tombstone is shown as DELETING or DETACHING whatever that says. Plain values, under the
+// state's mutex.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "cleat/v1/cleat.pb.h"
+#include "control/engine_paths.h"
+#include "control/intent.h"
+#include "control/model.h"
+
+namespace cleat::control {
+
+// What a disk knows of an attachment of it.
+struct DiskUse {
+  bool detaching = false;
+  uint64_t size_bytes = 0;  // as AttachmentStatus.size_bytes
+  uint64_t limits_revision = 0;
+};
+
+struct DiskEntry {
+  DiskRow row;
+  v1::DiskStatus status;
+  std::map<std::string, DiskUse> attachments;  // by name
+  uint64_t revision = 0;
+};
+
+struct AttachmentEntry {
+  AttachmentRow row;
+  v1::AttachmentStatus status;
+  uint64_t revision = 0;
+  bool fenced = false;
+};
+
+struct ControllerEntry {
+  ControllerRow row;
+  v1::ControllerStatus status;
+  std::map<std::string, AttachmentEntry> attachments;
+  uint64_t revision = 0;
+  std::string moving_to = {};  // the engine on which it is to stand by for a move; empty: it is not being moved
+};
+
+struct GroupEntry {
+  GroupRow row;
+  std::set<std::string> controllers;           // ids, tombstones too
+  std::map<std::string, GroupReport> engines;  // that have it, or should and can't
+  uint64_t revision = 0;
+};
+
+struct ClusterEntry {
+  ClusterRow row;
+  std::set<std::string> disks;                   // ids
+  std::map<std::string, ClusterReport> engines;  // that have it, or should and can't
+  uint64_t revision = 0;
+};
+
+// An engine has no row: it is known since it connected, or since a row named it.
+struct EngineEntry {
+  std::string id;
+  v1::EngineStatus status;
+  uint64_t revision = 0;
+  std::optional<v1::UpgradeStatus> upgrade = std::nullopt;  // the last one away from it
+  bool interrupted = false;  // by the end of the cleatd before this one; until EndRecovery
+  std::optional<PathLists> paths = std::nullopt;  // that it takes for listed; nothing: it is of before
+};
+
+}  // namespace cleat::control

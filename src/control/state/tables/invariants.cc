@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/tables/invariants.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "control/backends.h"
+#include "control/names.h"
+
+namespace cleat::control {
+namespace {
+
+Error Broken(const std::string& name, const std::string& what) {
+  return {ErrorCode::kInternal, fmt::format("{}: {}", name, what)};
+}
+
+Status CheckClusters(const Tables& tables) {
+  size_t listed = 0;
+  size_t members = 0;
+  for (const auto& [id, cluster] : tables.clusters) listed += cluster.disks.size();
+  for (const auto& [id, disk] : tables.disks) {
+    const std::string& name = ClusterOf(disk.row.spec);
+    if (name.empty()) continue;
+    ++members;
+    const ClusterEntry* const cluster = tables.clusters.Find(*ParseClusterName(name));
+    if (cluster == nullptr || !cluster->disks.contains(id))
+      return Broken(DiskName(id), name + " does not list it");
+  }
+  if (listed != members) return Broken("clusters", fmt::format("list {} disks, not {}", listed, members));
+  return Ok{};
+}
+
+Status CheckGroups(const Tables& tables) {
+  std::set<uint32_t> slots;
+  size_t listed = 0;
+  size_t members = 0;
+  for (const auto& [id, group] : tables.groups) {
+    listed += group.controllers.size();
+    if (!slots.insert(group.row.slot).second) return Broken(GroupName(id), "has the slot of another group");
+  }
+  for (const auto& [id, controller] : tables.controllers) {
+    const std::string& name = controller.row.spec.group();
+    // One that is there only until its engine has let it go has joined none.
+    const GroupEntry* const group = name.empty() ? nullptr : tables.groups.Find(*ParseGroupName(name));
+    if (group != nullptr && group->controllers.contains(id)) {
+      ++members;
+    } else if (!name.empty() && !controller.row.deleting) {
+      return Broken(ControllerName(id), name + " does not list it");
+    }
+  }
+  if (listed != members) return Broken("groups", fmt::format("list {} controllers, not {}", listed, members));
+  return Ok{};
+}
+
+Status CheckAttachments(const Tables& tables) {
+  size_t attachments = 0;
+  size_t uses = 0;
+  for (const auto& [id, disk] : tables.disks) uses += disk.attachments.size();
+  for (const auto& [controller_id, controller] : tables.controllers) {
+    std::set<uint32_t> targets;
+    for (const auto& [id, attachment] : controller.attachments) {
+      ++attachments;
+      const std::string name = AttachmentName(controller_id, id);
+      if (attachment.row.controller != controller_id || attachment.row.id != id)
+        return Broken(name, "its row is another one's");
+      if (!targets.insert(attachment.row.spec.target()).second)
+        return Broken(name, "has the target of another attachment");
+      const DiskEntry* const disk = tables.disks.Find(*ParseDiskName(attachment.row.spec.disk()));
+      if (disk == nullptr) return Broken(name, "its disk is not there");
+      const auto use = disk->attachments.find(name);
+      if (use == disk->attachments.end()) return Broken(name, "its disk does not know of it");
+      if (use->second.detaching != attachment.row.deleting)
+        return Broken(name, "its disk does not know whether it is being detached");
+    }
+  }
+  if (attachments != uses)
+    return Broken("disks", fmt::format("know of {} attachments, not {}", uses, attachments));
+  return Ok{};
+}
+
+Status CheckEngines(const Tables& tables) {
+  std::map<std::string, uint32_t> controllers;
+  for (const auto& [id, controller] : tables.controllers) {
+    if (!controller.row.engine.empty()) ++controllers[controller.row.engine];
+  }
+  for (const auto& [id, engine] : tables.engines) {
+    if (engine.id != id) return Broken(EngineName(id), "is called " + engine.id);
+    if (engine.status.controllers() == controllers[id]) continue;
+    return Broken(EngineName(id), fmt::format("counts {} controllers, not {}", engine.status.controllers(),
+                                              controllers[id]));
+  }
+  for (const auto& [id, count] : controllers) {
+    if (!tables.engines.Has(id)) return Broken(EngineName(id), "has controllers and is not known");
+  }
+  if (tables.upgrade && !tables.engines.Has(tables.upgrade->from))
+    return Broken(EngineName(tables.upgrade->from), "is being upgraded and is not known");
+  return Ok{};
+}
+
+}  // namespace
+
+Status CheckTables(const Tables& tables) {
+  CLEAT_TRY(CheckClusters(tables));
+  CLEAT_TRY(CheckGroups(tables));
+  CLEAT_TRY(CheckAttachments(tables));
+  return CheckEngines(tables);
+}
+
+}  // namespace cleat::control

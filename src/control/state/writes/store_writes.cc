@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/writes/store_writes.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cleat::control {
+namespace {
+
+bool Meet(const std::set<std::string>& a, const std::set<std::string>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const std::string& name) { return b.contains(name); });
+}
+
+}  // namespace
+
+bool WriteNames::ConflictsWith(const WriteNames& other) const {
+  return Meet(changes, other.changes) || Meet(changes, other.needs) || Meet(needs, other.changes);
+}
+
+StoreWrites::StoreWrites(Store& store, StateMutex& mutex)
+    : store_(store), mutex_(mutex), commits_([this](std::span<const StoreChange* const> changes) {
+        return store_.Apply(changes);
+      }) {}
+
+bool StoreWrites::IsFree(const WriteNames& names) const {
+  return std::none_of(under_way_.begin(), under_way_.end(),
+                      [&](const WriteNames* other) { return names.ConflictsWith(*other); });
+}
+
+void StoreWrites::Await(const WriteNames& names) {
+  while (!IsFree(names)) mutex_.Wait(ended_);
+}
+
+void StoreWrites::AwaitAll() {
+  while (!under_way_.empty()) mutex_.Wait(ended_);
+}
+
+template <typename Work>
+Status StoreWrites::Unlocked(const WriteNames& names, Work work) {
+  CLEAT_CHECK(IsFree(names));
+  const auto place = under_way_.insert(under_way_.end(), &names);
+  Status status;
+  {
+    const StateUnlock unlocked(mutex_);
+    status = work();
+  }
+  under_way_.erase(place);
+  ended_.NotifyAll();
+  return status;
+}
+
+Status StoreWrites::Write(const WriteNames& names, const StoreChange& change) {
+  return Unlocked(names, [&] { return commits_.Write(change); });
+}
+
+Status StoreWrites::WriteAndCutLog(const WriteNames& names, const StoreChange& change) {
+  return Unlocked(names, [&] {
+    Status status = commits_.Write(change);
+    if (status.ok()) store_.CutLog();
+    return status;
+  });
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a change becomes durable. It is checked under the state's mutex, written without it, and then shown: the tables have what is durable
+// and nothing else, while a slow disk under the store holds up nobody who only reads. Writes of several threads share a commit.
+//
+// Meanwhile nobody may change what the change was checked against. A write names what it changes and what it needs; Await returns when no
+// write under way is in the way of those names, so the order in which one object is changed is that in which its writes begin:
+//
+//   const StateLock lock(core_.mutex);
+//   const WriteNames names{.changes = {DiskName(id)}, .needs = {cluster}};
+//   core_.writes.Await(names);
+//   ... look at the tables, decide ...
+//   CLEAT_TRY(core_.writes.Write(names, {row}));  // others run; the disk and its cluster stay as they are
+//   ... change the tables, publish ...
+//
+// Under the state's mutex.
+#pragma once
+
+#include <list>
+#include <set>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "control/state/tables/state_lock.h"
+#include "control/state/writes/group_commit.h"
+#include "control/store.h"
+#include "control/store_change.h"
+
+namespace cleat::control {
+
+// Names of resources, and of what else two changes may contend for ("socket '/run/a'").
+struct WriteNames {
+  std::set<std::string> changes;     // nobody else changes them or needs them meanwhile
+  std::set<std::string> needs = {};  // nobody changes them meanwhile
+
+  bool ConflictsWith(const WriteNames& other) const;
+};
+
+class StoreWrites {
+ public:
+  // Both outlive it.
+  StoreWrites(Store& store, StateMutex& mutex);
+
+  // Until no write under way conflicts with these names, so that a Write of them may begin. Lets go of the mutex meanwhile.
+  void Await(const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  // Until none is under way at all.
+  void AwaitAll() CLEAT_REQUIRES(holds_state);
+
+  // OK: `change` is durable. An error: nothing of it is there. Lets go of the mutex meanwhile; nothing under way may conflict with `names`
+  // when it is called: the mutex was held since Await.
+  Status Write(const WriteNames& names, const StoreChange& change) CLEAT_REQUIRES(holds_state);
+  // The same, and what `change` erases leaves the store's log as well, which costs several syncs.
+  Status WriteAndCutLog(const WriteNames& names, const StoreChange& change) CLEAT_REQUIRES(holds_state);
+
+ private:
+  bool IsFree(const WriteNames& names) const CLEAT_REQUIRES(holds_state);
+  template <typename Work>
+  Status Unlocked(const WriteNames& names, Work work) CLEAT_REQUIRES(holds_state);
+
+  Store& store_;
+  StateMutex& mutex_;
+  GroupCommit<StoreChange> commits_;
+  std::list<const WriteNames*> under_way_ CLEAT_GUARDED_BY(holds_state);
+  CondVar ended_;
+};
+
+}  // namespace cleat::control
