@@ -50,6 +50,30 @@ ONLY_IN = {
 # A folder's rooms -> those beside them that they may include. "" are the files that lie in the folder itself, which may include
 # every room.
 ROOMS = {
+    "control": {
+        "model": [],
+        "validate": ["model"],
+        "paths": ["validate", "model"],
+        "store": ["validate", "model"],
+        "backup": ["store", "validate", "model"],
+        "state": ["backup", "store", "paths", "validate", "model"],
+        "observe": ["state", "validate", "model"],
+        "link": ["observe", "validate", "model"],
+        "reconcile": ["link", "observe", "state", "validate", "model"],
+        "callers": ["model"],
+        "api": ["callers", "observe", "backup", "state", "validate", "model"],
+    },
+    "control/state": {
+        "tables": [],
+        "writes": ["tables"],
+        "publish": ["writes", "tables"],
+        "keys": [],
+        "settings": ["keys", "publish", "writes", "tables"],
+        "engines": ["publish", "writes", "tables"],
+        "disks": ["settings", "keys", "publish", "writes", "tables"],
+        "controllers": ["disks", "engines", "settings", "publish", "writes", "tables"],
+        "moves": ["controllers", "engines", "publish", "writes", "tables"],
+    },
     "control/reconcile": {
         "engines": [],
         "context": ["engines"],
@@ -109,33 +133,30 @@ def layer_of_include(include):
     return head if head in MAY_INCLUDE else None
 
 
-def room_of(path):
-    """The folder and the room of a file below src, or of an include; None where there are no rooms."""
+def room_in(folder, path):
+    """The room of `folder` in which a file below src lies, "" for the folder itself; None where it lies elsewhere."""
     path = path.removeprefix("src/")
-    for folder in ROOMS:
-        if path.startswith(folder + "/"):
-            room = path.removeprefix(folder + "/").rpartition("/")[0]
-            return folder, room
-    return None
+    if not path.startswith(folder + "/"):
+        return None
+    return path.removeprefix(folder + "/").partition("/")[0] if "/" in path.removeprefix(folder + "/") else ""
 
 
 def problem_of_rooms(path, include):
-    here, there = room_of(path), room_of(include)
     for folder, by in ONLY_BY.items():
         if include.startswith(folder + "/") and not path.startswith(f"src/{folder}/") and path not in by:
             return f"only {' and '.join(by)} may include {folder} ({include})"
-    if not here or not there or here[0] != there[0] or here == there or here[1] == "":
-        return None
-    folder, room = here
-    if there[1] in ROOMS[folder].get(room, []):
-        return None
-    return f"{folder}/{room} must not include {folder}/{there[1]} ({include})"
+    for folder, rooms in ROOMS.items():
+        here, there = room_in(folder, path), room_in(folder, include)
+        if not here or there is None or here == there or there in rooms.get(here, []):
+            continue
+        return f"{folder}/{here} must not include {folder}/{there} ({include})"
+    return None
 
 
 def problems_of_rooms():
     for folder, rooms in ROOMS.items():
         for path, _, files in sorted(os.walk(os.path.join(ROOT, "src", folder))):
-            room = os.path.relpath(path, os.path.join(ROOT, "src", folder))
+            room = os.path.relpath(path, os.path.join(ROOT, "src", folder)).partition(os.sep)[0]
             if room not in [*rooms, "."]:
                 yield f"src/{folder}/{room} has no place in the order: add it to ROOMS"
             if len(files) > FILES_MAX:

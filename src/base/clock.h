@@ -39,4 +39,7 @@ class ManualClock final : public Clock {
   uint64_t now_ns_;
 };
 
+// The wall clock's time, for people and for what lasts longer than a process.
+uint64_t SecondsSince1970();
+
 }  // namespace cleat

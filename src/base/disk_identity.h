@@ -4,7 +4,7 @@
 // runs on another. A value; any thread.
 //
 //   bits 63..40  the host's store. A store that was made anew counts from the beginning: its numbers say nothing of the old one's
-//   bits 39..0   the disk's revision in it (control/model.h)
+//   bits 39..0   the disk's revision in it (control/model/model.h)
 #pragma once
 
 #include <cstdint>

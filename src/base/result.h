@@ -36,7 +36,7 @@ enum class ErrorCode : uint8_t {
 // A stable lower-case name for logs and for the engine protocol ("not_found").
 std::string_view ErrorCodeName(ErrorCode code);
 
-// More about an error, for programs; defined by who gives it (control/reasons.h).
+// More about an error, for programs; defined by who gives it (control/model/reasons.h).
 struct ErrorDetail;
 
 struct [[nodiscard]] Error {

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/keys_needed.h"
+#include "control/backup/keys_needed.h"
+#include "control/backup/store_backup.h"
+#include "control/backup/store_restore.h"
 #include "control/reconcile/reconciler.h"
 #include "keys/kek_file.h"
 
@@ -31,6 +33,8 @@ constexpr uint64_t kSecondsPerDay = 86'400;
 Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   std::unique_ptr<Daemon> daemon(new Daemon);
   CLEAT_ASSIGN(daemon->store_, Store::Open(options.state_dir));
+  RemoveUnfinishedBackups(options.state_dir);
+  RemoveUnfinishedUploads(options.state_dir);
   CLEAT_TRY(daemon->ReadKeys(options));
   const KeepDeleted keep{.time_s = options.keep_deleted_days * kSecondsPerDay};
   CLEAT_ASSIGN(daemon->state_, HostState::Load(*daemon->store_, daemon->memory_, options.watch_queue_max,
@@ -46,7 +50,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->state_->SetWake([link = daemon->link_.get()] { link->Wake(); });
   daemon->link_->Start(*daemon->reconciler_, &daemon->counters_);
   daemon->slow_watch_.Start();
-  daemon->purge_timer_ = std::make_unique<PurgeTimer>(*daemon->state_, daemon->clock_);
+  daemon->purge_timer_ = std::make_unique<PurgeTimer>(daemon->state_->kept_disks(), daemon->clock_);
   daemon->purge_timer_->Start();
   daemon->link_->Wake();  // for what was loaded
 

@@ -20,12 +20,12 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "control/engine_link.h"
-#include "control/state/host_state.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/link/engine_link.h"
+#include "control/link/seqpacket.h"
 #include "control/reconcile/reconciler.h"
-#include "control/seqpacket.h"
-#include "control/store.h"
+#include "control/state/disks/memory_keeper.h"
+#include "control/state/host_state.h"
+#include "control/store/store.h"
 #include "tests/fuzz/input.h"
 
 namespace cleat::control {

@@ -17,10 +17,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "control/state/host_state.h"
 #include "control/state/disks/memory_keeper.h"
-#include "control/sqlite_row.h"
-#include "control/store.h"
+#include "control/state/host_state.h"
+#include "control/store/sqlite_row.h"
+#include "control/store/store.h"
 #include "tests/fuzz/input.h"
 
 namespace cleat::control {

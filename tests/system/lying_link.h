@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "base/unique_fd.h"
-#include "control/seqpacket.h"
+#include "control/link/seqpacket.h"
 
 namespace cleat::system_test {
 

@@ -21,8 +21,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "control/engine_link.h"
-#include "control/migrations.h"
+#include "control/link/engine_link.h"
+#include "control/store/migrations.h"
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"

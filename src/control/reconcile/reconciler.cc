@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/engines/inventory.h"
-#include "control/translate.h"
 
 namespace cleat::control {
 namespace {
@@ -116,7 +116,8 @@ void Reconciler::ReconcileControllersOf(EngineView& engine) {
   std::set<std::string> controllers;
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
   for (std::string& controller : state_.controllers().For(name)) controllers.insert(std::move(controller));
-  for (std::string& controller : state_.upgrades().InterruptedFor(name)) controllers.insert(std::move(controller));
+  for (std::string& controller : state_.upgrades().InterruptedFor(name))
+    controllers.insert(std::move(controller));
   // First what this engine serves becomes its own; only then may others be asked for the rest.
   for (const std::string& controller : controllers) ControllerOn(engine, controller);
   recovery_.OnEngine(name);

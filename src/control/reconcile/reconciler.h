@@ -18,10 +18,8 @@
 #include <string>
 
 #include "base/clock.h"
-#include "control/counters.h"
-#include "control/engine_link.h"
-#include "control/state/host_state.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/link/engine_link.h"
+#include "control/observe/counters.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"
@@ -42,6 +40,8 @@
 #include "control/reconcile/settings/cluster_reconciler.h"
 #include "control/reconcile/settings/group_reconciler.h"
 #include "control/reconcile/settings/path_list_reconciler.h"
+#include "control/state/disks/memory_keeper.h"
+#include "control/state/host_state.h"
 
 namespace cleat::control {
 

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/state/host_state.h"
 
+#include <atomic>
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 #include "control/state/tables/invariants.h"
 
 namespace cleat::control {
+namespace {
+
+std::atomic<bool> check_always = false;
+
+}  // namespace
 
 HostState::HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
                      KeepDeleted keep)
@@ -21,6 +27,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
   CLEAT_ASSIGN(auto rows, store.Load());
   CLEAT_TRY(state->Fill(std::move(rows)));
   state->storages_.LookAtAll();
+  if (check_always) state->core_.mutex.SetCheck([&loaded = *state] { loaded.StopIfBroken(); });
   return state;
 }
 
@@ -54,11 +61,13 @@ Status HostState::CheckInvariants() {
 }
 
 void HostState::CheckAlways() {
-  core_.mutex.SetCheck([this]() CLEAT_NO_THREAD_SAFETY_ANALYSIS {
-    const Status status = CheckInvariants();
-    if (!status.ok()) spdlog::critical("the state contradicts itself: {}", status.error().message);
-    CLEAT_CHECK(status.ok());
-  });
+  check_always = true;
+}
+
+void HostState::StopIfBroken() {
+  const Status status = CheckInvariants();
+  if (!status.ok()) spdlog::critical("the state contradicts itself: {}", status.error().message);
+  CLEAT_CHECK(status.ok());
 }
 
 // ---- Changes

@@ -23,8 +23,9 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/path_policy.h"
+#include "control/backup/store_backup.h"
+#include "control/model/intent.h"
+#include "control/paths/path_policy.h"
 #include "control/state/controllers/attachments.h"
 #include "control/state/controllers/controllers.h"
 #include "control/state/controllers/unclaimed.h"
@@ -39,8 +40,7 @@
 #include "control/state/settings/clusters.h"
 #include "control/state/settings/groups.h"
 #include "control/state/waits.h"
-#include "control/store.h"
-#include "control/store_backup.h"
+#include "control/store/store.h"
 #include "keys/keyring.h"
 
 namespace cleat::control {
@@ -96,8 +96,8 @@ class HostState {
   // resource's name.
   std::map<std::string, std::string> Unlisted();
 
-  // For tests: from now on, what invariants.h says is checked each time that the mutex is given back; before the first request.
-  void CheckAlways();
+  // For tests: in all states that are loaded from now on, what invariants.h says is checked each time that the mutex is given back.
+  static void CheckAlways();
 
  private:
   HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
@@ -105,6 +105,7 @@ class HostState {
   // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
   Status Fill(Rows rows) CLEAT_REQUIRES(holds_state);
   Status CheckInvariants() CLEAT_REQUIRES(holds_state);
+  void StopIfBroken() CLEAT_NO_THREAD_SAFETY_ANALYSIS;  // called with the mutex held
 
   StateCore core_;
   const KeepDeleted keep_;

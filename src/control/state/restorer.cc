@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/refusals.h"
-#include "control/store_backup.h"
-#include "control/store_restore.h"
+#include "control/backup/store_backup.h"
+#include "control/backup/store_restore.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -75,7 +75,7 @@ Status Restorer::CheckPaths(const Rows& restored) const {
 }
 
 Result<v1::RestoreStoreResponse> Restorer::Restore(StoreUpload& upload,
-                                                         const v1::RestoreStoreOptions& options) {
+                                                   const v1::RestoreStoreOptions& options) {
   CLEAT_TRY(CheckPaths(upload.rows()));
   const StateLock lock(core_.mutex);
   core_.writes.AwaitAll();

@@ -4,7 +4,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/state/controllers/unclaimed.h"
 #include "control/state/publish/state_core.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "control/refusals.h"
+#include "control/model/refusals.h"
 
 namespace cleat::control {
 namespace {
@@ -54,8 +54,7 @@ Result<std::chrono::nanoseconds> CheckTimeout(const google::protobuf::Duration& 
                 {{"field", "timeout"}});
 }
 
-Result<v1::WaitResponse> Waits::Wait(const v1::WaitRequest& given,
-                                         const std::function<bool()>& cancelled) {
+Result<v1::WaitResponse> Waits::Wait(const v1::WaitRequest& given, const std::function<bool()>& cancelled) {
   v1::WaitRequest request = given;
   if (request.condition() == v1::WAIT_CONDITION_UNSPECIFIED) request.set_condition(v1::WAIT_CONDITION_READY);
   if (!v1::WaitCondition_IsValid(request.condition())) return BadCondition(request);

@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/names.h"
+#include "control/model/names.h"
 #include "control/state/publish/state_core.h"
 
 namespace cleat::control {
@@ -45,7 +45,8 @@ class Waits {
   Finding FindDiskState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindClusterState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindGroupState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
-  Finding FindControllerState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
+  Finding FindControllerState(const v1::WaitRequest& request, const std::string& id)
+      CLEAT_REQUIRES(holds_state);
   Finding FindAttachmentState(const v1::WaitRequest& request, const AttachmentIds& ids)
       CLEAT_REQUIRES(holds_state);
   Finding FindEngineState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);

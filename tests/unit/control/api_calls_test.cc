@@ -11,9 +11,9 @@
 #include <set>
 #include <thread>
 
+#include "control/api/host_applier.h"
 #include "control/daemon.h"
-#include "control/host_applier.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "control/reconcile/context/reconciler_options.h"
 #include "fake_engine.h"
 #include "open_paths.h"
@@ -191,7 +191,8 @@ TEST_F(ApiCallsTest, AFileAndMemoryGrowAndTheGuestIsTold) {
   ASSERT_TRUE(state().disks().Create(MemoryDisk("m")).ok());
   for (const char* disk : {"f", "m"}) {
     ASSERT_TRUE(state().attachments().Attach(Attach(disk, "c")).ok());
-    ASSERT_TRUE(state().waits().Wait(WaitFor(AttachmentName("c", disk), v1::WAIT_CONDITION_READY), Never).ok());
+    ASSERT_TRUE(
+        state().waits().Wait(WaitFor(AttachmentName("c", disk), v1::WAIT_CONDITION_READY), Never).ok());
   }
   engine_->FailResizes(1);
   ASSERT_TRUE(state().disks().Update(Grow("f", 2 * kMiB)).ok());
@@ -227,7 +228,8 @@ TEST_F(ApiCallsTest, AnEngineThatWasAwayIsToldOfTheSizeWhenItIsBack) {
 TEST_F(ApiCallsTest, WaitEndsWithAReason) {
   ExpectReason(state().waits().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_READY), Never),
                v1::REASON_RESOURCE_NOT_FOUND);
-  ExpectReason(state().waits().Wait(WaitFor("disk a", v1::WAIT_CONDITION_READY), Never), v1::REASON_INVALID_NAME);
+  ExpectReason(state().waits().Wait(WaitFor("disk a", v1::WAIT_CONDITION_READY), Never),
+               v1::REASON_INVALID_NAME);
   EXPECT_EQ(state().waits().Wait(WaitFor("disks/a", v1::WAIT_CONDITION_GONE), Never)->gone(), "disks/a");
   ASSERT_TRUE(state().controllers().Create(NewController("c")).ok());
   const auto late = state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 1), Never);
@@ -235,7 +237,8 @@ TEST_F(ApiCallsTest, WaitEndsWithAReason) {
   EXPECT_NE(late.error().message.find("PENDING"), std::string::npos) << late.error().message;
   auto endless = WaitFor("controllers/c", v1::WAIT_CONDITION_READY, 3'600'001);
   ExpectReason(state().waits().Wait(endless, Never), v1::REASON_INVALID_FIELD);
-  EXPECT_FALSE(state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), [] { return true; }).ok());
+  EXPECT_FALSE(
+      state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), [] { return true; }).ok());
 }
 
 TEST_F(ApiCallsTest, WaitDoesNotMissAFailure) {
@@ -259,7 +262,8 @@ TEST_F(ApiCallsTest, WaitDoesNotMissAFailure) {
 TEST_F(ApiCallsTest, StoppingEndsAWait) {
   ASSERT_TRUE(state().controllers().Create(NewController("c")).ok());
   std::thread stopper([&] { state().StopWatchers(); });
-  ExpectReason(state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), Never), v1::REASON_STOPPING);
+  ExpectReason(state().waits().Wait(WaitFor("controllers/c", v1::WAIT_CONDITION_READY), Never),
+               v1::REASON_STOPPING);
   stopper.join();
 }
 

@@ -15,7 +15,7 @@
 #include <fstream>
 
 #include "control/daemon.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "open_paths.h"

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "control/model/reasons.h"
 #include "control/state/host_state.h"
-#include "control/reasons.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -110,8 +110,8 @@ TEST_F(AttachTogetherTest, OnlyOneBecomesADisksWriter) {
   for (int round = 0; round < kRounds; ++round) {
     const std::string disk = fmt::format("d{}", round);
     Create(disk);
-    const auto answers =
-        Together([&](int i) { return state_->attachments().Attach(Attach(disk, fmt::format("c{}", i % 2))); });
+    const auto answers = Together(
+        [&](int i) { return state_->attachments().Attach(Attach(disk, fmt::format("c{}", i % 2))); });
     // The winner's own repetitions are answered as it was.
     std::set<std::string> winners;
     for (const auto& answer : answers) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kind of back end that the API has, and those that it will have: an engine is told of the same kind, and what cleatd knows of
 // the storage is what the engine is told.
-#include "control/backends.h"
+#include "control/validate/backends.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/build_options.h"
-#include "control/reasons.h"
-#include "control/spec_rules.h"
+#include "control/model/reasons.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control::backends_test {
 namespace {

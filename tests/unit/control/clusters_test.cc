@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "keys/ceph_key.h"
 #include "reconciler_rig.h"
 #include "requests.h"
@@ -250,7 +250,7 @@ TEST_F(ClustersTest, TheClusterComesBeforeItsFirstDiskAndGoesWhenItIsDeleted) {
     engine_.WaitForRequest("Detach controllers/" + std::string(controller) + " 0");
     while (!state_->disks().Delete(DeleteDisk(disk)).ok()) {
       state_->waits().AwaitChange(state_->NewestRevision(),
-                          std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+                                  std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
     }
   }
   ASSERT_TRUE(state_->clusters().Delete(DeleteCluster("ceph")).ok());
@@ -409,7 +409,7 @@ TEST_F(ClustersTest, ConnectionsAreInTheEnginesStatusWhileItIsConnected) {
   engine_.Disconnect();
   while (state_->engines().Get(get)->status().connected()) {
     state_->waits().AwaitChange(state_->NewestRevision(),
-                        std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+                                std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
   }
   EXPECT_FALSE(state_->engines().Get(get)->status().has_ceph());
 }

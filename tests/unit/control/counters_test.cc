@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What cleatd makes of an engine's counters: what the engine wrote is what GetStats says, whatever the engine does.
-#include "control/counters.h"
+#include "control/observe/counters.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -9,9 +9,9 @@
 #include <functional>
 
 #include "base/clock.h"
-#include "control/state/host_state.h"
+#include "control/model/reasons.h"
 #include "control/state/disks/purge_timer.h"
-#include "control/reasons.h"
+#include "control/state/host_state.h"
 #include "keys/keyring.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
@@ -414,7 +414,7 @@ TEST_F(DeletedDisksTest, AKeyIsSparedWhereTheRequestSaysSo) {
 
 TEST_F(DeletedDisksTest, TimeThatIsOverPurgesButNotInTheFirstHour) {
   ManualClock clock;
-  PurgeTimer timer(*state_, clock);
+  PurgeTimer timer(state_->kept_disks(), clock);
   CreateAndDelete(NullDisk("a"));
   now_s_ += kDay;
   const std::string later = CreateAndDelete(NullDisk("b"));
@@ -431,7 +431,7 @@ TEST_F(DeletedDisksTest, TimeThatIsOverPurgesButNotInTheFirstHour) {
   EXPECT_EQ(List(true), "b(" + later + ")");
   // And again an hour after the next start.
   Open();
-  PurgeTimer next(*state_, clock);
+  PurgeTimer next(state_->kept_disks(), clock);
   now_s_ += 100 * kDay;
   next.Turn();
   EXPECT_TRUE(state_->kept_disks().Undelete(Undelete("b")).ok());

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "control/daemon.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "open_paths.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
@@ -324,7 +324,8 @@ TEST_F(ListedPathsTest, WhatIsStoredStaysServedAndIsNamed) {
     EXPECT_EQ(ReasonOfCreate("a", path), v1::REASON_UNSPECIFIED) << message_;
     EXPECT_EQ(ReasonOfController("c", dir_ / "sockets/c"), v1::REASON_UNSPECIFIED) << message_;
   }
-  EXPECT_EQ(ReasonOf(daemon_->state().attachments().Attach(Attach("a", "c"))), v1::REASON_UNSPECIFIED) << message_;
+  EXPECT_EQ(ReasonOf(daemon_->state().attachments().Attach(Attach("a", "c"))), v1::REASON_UNSPECIFIED)
+      << message_;
   ExpectRefused(ReasonOfCreate("b", MakeFile("vms/second")), dir_ / "vms/second");
   List({"files " + dir_ / "vms", "sockets /", "keys /"});
   daemon_->Reload();

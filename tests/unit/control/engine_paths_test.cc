@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines whose lists of paths are not cleatd's: that is shown, and nothing is moved to one that excludes what is served.
-#include "control/engine_paths.h"
+#include "control/paths/engine_paths.h"
 
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
 #include <fstream>
 
-#include "control/path_policy.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
+#include "control/paths/path_policy.h"
 #include "moves_rig.h"
 
 namespace cleat::control::engine_paths_test {

@@ -15,7 +15,7 @@
 
 #include "base/unique_fd.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/seqpacket.h"
+#include "control/link/seqpacket.h"
 #include "fake_host.h"
 
 namespace cleat::control {

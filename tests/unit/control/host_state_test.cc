@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the API promises, without gRPC and without an engine.
 #include "control/state/host_state.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -133,8 +133,8 @@ TEST_F(HostStateTest, AMissingFileIsNamedOrMade) {
   EXPECT_EQ(info.st_blocks, 0) << "sparse";
   ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());
   EXPECT_TRUE(std::filesystem::exists(path)) << "deleting a disk keeps its file";
-  ExpectError(state_->disks().Create(FileDisk("b", dir_ / "none/disk.img", true)), ErrorCode::kFailedPrecondition,
-              {"none"});
+  ExpectError(state_->disks().Create(FileDisk("b", dir_ / "none/disk.img", true)),
+              ErrorCode::kFailedPrecondition, {"none"});
 }
 
 TEST_F(HostStateTest, ATooSmallFileIsNamedWithBothSizes) {
@@ -167,8 +167,8 @@ TEST_F(HostStateTest, AnUnwritableFileIsNamed) {
 TEST_F(HostStateTest, TwoDisksDontShareAFileUnlessBothOnlyRead) {
   const std::string path = dir_ / "disk.img";
   ASSERT_TRUE(state_->disks().Create(FileDisk("a", path, true)).ok());
-  ExpectError(state_->disks().Create(FileDisk("b", dir_ / "./disk.img", false)), ErrorCode::kFailedPrecondition,
-              {path, "disks/a"});
+  ExpectError(state_->disks().Create(FileDisk("b", dir_ / "./disk.img", false)),
+              ErrorCode::kFailedPrecondition, {path, "disks/a"});
   const auto reader = [&](const std::string& id) {
     auto request = FileDisk(id, dir_ / "dvd.img", true);
     request.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
@@ -295,7 +295,8 @@ TEST_F(HostStateTest, ADiskInUseCantBeDeletedAndSaysHowToFreeIt) {
   ExpectError(state_->controllers().Delete(DeleteController("c")), ErrorCode::kFailedPrecondition,
               {"controllers/c/attachments/d", "cleatctl detach c d"});
   Open();
-  ExpectError(state_->disks().Delete(DeleteDisk("d")), ErrorCode::kFailedPrecondition, {"cleatctl detach c d"});
+  ExpectError(state_->disks().Delete(DeleteDisk("d")), ErrorCode::kFailedPrecondition,
+              {"cleatctl detach c d"});
   // No engine ever had it: it is gone at once.
   ASSERT_TRUE(state_->attachments().Detach(Detach("c", "d")).ok());
   EXPECT_TRUE(state_->controllers().Delete(DeleteController("c")).ok());
@@ -312,12 +313,14 @@ TEST_F(HostStateTest, ADiskHasOneWriterOrManyReaders) {
   ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
   ExpectError(state_->attachments().Attach(Attach("d", "b")), ErrorCode::kFailedPrecondition,
               {"has a writer, controllers/a/attachments/d", "cleatctl detach a d"});
-  ExpectError(state_->attachments().Attach(Attach("dvd", "b")), ErrorCode::kFailedPrecondition, {"read-only"});
+  ExpectError(state_->attachments().Attach(Attach("dvd", "b")), ErrorCode::kFailedPrecondition,
+              {"read-only"});
   ExpectError(state_->attachments().Attach(Attach("dvd", "a", true)), ErrorCode::kFailedPrecondition,
               {"target 0 is taken by controllers/a/attachments/d"});
   EXPECT_TRUE(state_->attachments().Attach(Attach("dvd", "b", true)).ok());
   EXPECT_TRUE(state_->attachments().Attach(Attach("dvd", "c", true)).ok());
-  ExpectError(state_->attachments().Attach(Attach("none", "c")), ErrorCode::kFailedPrecondition, {"target 0"});
+  ExpectError(state_->attachments().Attach(Attach("none", "c")), ErrorCode::kFailedPrecondition,
+              {"target 0"});
   ExpectError(state_->attachments().Attach(Attach("d", "none")), ErrorCode::kNotFound, {"controllers/none"});
   v1::ListAttachmentsRequest list;
   list.set_parent("controllers/-");
@@ -360,7 +363,8 @@ TEST_F(HostStateTest, WhatAnEngineMayHaveStaysUntilItIsForgotten) {
   ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
   ASSERT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok());
   EXPECT_TRUE(state_->attachments().Detach(Detach("a", "d")).ok()) << "again";
-  EXPECT_EQ(state_->attachments().Get(GetAttachment("a", "d"))->status().state(), v1::ATTACHMENT_STATE_DETACHING);
+  EXPECT_EQ(state_->attachments().Get(GetAttachment("a", "d"))->status().state(),
+            v1::ATTACHMENT_STATE_DETACHING);
   ExpectError(state_->attachments().Attach(Attach("d", "a")), ErrorCode::kAborted, {"still being detached"});
   ExpectError(state_->attachments().Attach(Attach("d", "b")), ErrorCode::kAborted, {"still being detached"});
   ExpectError(state_->disks().Delete(DeleteDisk("d")), ErrorCode::kAborted, {"still being detached"});

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "control/sqlite_row.h"
+#include "control/store/sqlite_row.h"
 #include "reconciler_rig.h"
 #include "requests.h"
 
@@ -78,7 +78,9 @@ TEST_F(LastDiskTest, WhatTheGuestHasForgottenIsStoredBeforeTheEngineIsTold) {
 TEST_F(LastDiskTest, AReportAboutADiskThatIsGoneMeanwhileChangesNothing) {
   ServeA();
   Attach("b");
-  EXPECT_TRUE(state_->controllers().ReportNextDisk("engine-0", "c", DiskIdentity::Of(store_->number(), 1'000'000)).ok());
+  EXPECT_TRUE(state_->controllers()
+                  .ReportNextDisk("engine-0", "c", DiskIdentity::Of(store_->number(), 1'000'000))
+                  .ok());
   EXPECT_TRUE(state_->controllers().ReportNextDisk("another", "c", AttachedIdentity()).ok());
   EXPECT_TRUE(state_->controllers().ReportNextDisk("engine-0", "none", AttachedIdentity()).ok());
   EXPECT_EQ(LastDisk(), "disks/a");

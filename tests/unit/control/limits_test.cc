@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "reconciler_rig.h"
 #include "requests.h"
 

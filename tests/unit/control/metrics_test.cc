@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What /metrics says of connections to Ceph: sums for each cluster, however many connections there are.
-#include "control/metrics.h"
+#include "control/observe/metrics.h"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,9 @@
 // in whatever order their news comes, and over restarts.
 #include <gtest/gtest.h>
 
+#include "control/link/translate.h"
+#include "control/model/reasons.h"
 #include "control/state/host_state.h"
-#include "control/reasons.h"
-#include "control/translate.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -49,7 +49,8 @@ class MigrationTest : public ::testing::Test {
   }
   // What its engine would be told when it is started anew.
   bool ComesUnowned(const std::string& controller) {
-    return ToEngine(state_->controllers().IntentOf(controller).attachments.at(0), kProtocolIdentities).incoming();
+    return ToEngine(state_->controllers().IntentOf(controller).attachments.at(0), kProtocolIdentities)
+        .incoming();
   }
   bool IsReady(const std::string& controller, v1::WaitCondition condition = v1::WAIT_CONDITION_READY) {
     v1::WaitRequest request;

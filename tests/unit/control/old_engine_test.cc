@@ -3,7 +3,7 @@
 // (tests/data/engine_v1.proto, which never changes), and it sends nothing else.
 #include <gtest/gtest.h>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "engine_v1_frozen.pb.h"
 #include "moves_rig.h"
 

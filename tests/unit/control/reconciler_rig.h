@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "control/path_policy.h"
+#include "control/paths/path_policy.h"
 #include "control/reconcile/reconciler.h"
 #include "fake_engine.h"
 #include "keys/keyring.h"

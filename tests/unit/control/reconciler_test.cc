@@ -33,7 +33,8 @@ class ReconcilerTest : public ReconcilerRig {
           [&] { return StateOf(controller, id) == v1::ATTACHMENT_STATE_READY; });
   }
   void AwaitGone(const std::string& controller) {
-    Await(controller + " is gone", [&] { return !state_->controllers().Get(GetController(controller)).ok(); });
+    Await(controller + " is gone",
+          [&] { return !state_->controllers().Get(GetController(controller)).ok(); });
   }
   // Whatever was asked before this is in the engine's list of requests afterwards.
   void AwaitProbe(const std::string& id) {

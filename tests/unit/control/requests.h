@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cleat/v1/cleat.pb.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 

@@ -7,8 +7,8 @@
 
 #include <string>
 
+#include "control/backup/store_restore.h"
 #include "control/state/host_state.h"
-#include "control/store_restore.h"
 
 namespace cleat::control {
 
@@ -27,7 +27,8 @@ inline Result<v1::RestoreStoreResponse> Restore(HostState& state, const std::str
   auto upload = StoreUpload::Make(state.store_folder(), bytes.size());
   if (!upload.ok()) return std::move(upload).error();
   if (auto status = (*upload)->Write(bytes); !status.ok()) return std::move(status).error();
-  if (auto status = (*upload)->Finish(state.keyring()); !status.ok()) return std::move(status).error();
+  if (auto status = (*upload)->Finish(state.keyring(), HostState::CheckLoads); !status.ok())
+    return std::move(status).error();
   v1::RestoreStoreOptions options;
   options.set_dry_run(dry_run);
   options.set_etag(etag);

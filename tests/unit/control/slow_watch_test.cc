@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is slow is collected, and told in the log: each stuck disk once, whatever there is.
-#include "control/slow_watch.h"
+#include "control/observe/slow_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever name leads to a file or device, it is the same one.
-#include "control/storage_identity.h"
+#include "control/paths/storage_identity.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "control/known_storages.h"
+#include "control/paths/known_storages.h"
 #include "tests/support/temp_dir.h"
 
 namespace cleat::control::storage_identity_test {

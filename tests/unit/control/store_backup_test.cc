@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backups of the store while cleatd runs: what is in them, and that cleatd starts from one.
-#include "control/store_backup.h"
+#include "control/backup/store_backup.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <fstream>
 #include <thread>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "daemon_rig.h"
 #include "requests.h"
 #include "tests/support/paths.h"
@@ -113,7 +113,7 @@ TEST_F(StoreBackupTest, ABackupUnderWritesIsOneMomentsStore) {
   constexpr size_t kRows = 200;
   std::vector<DiskRow> rows(kRows);
   const auto put = [&](uint64_t round) {
-      for (size_t i = 0; i < kRows; ++i) {
+    for (size_t i = 0; i < kRows; ++i) {
       rows[i].id = fmt::format("d{}", i);
       rows[i].intent_revision = round;
       rows[i].labels["padding"] = std::string(8192, 'x');

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "control/model/reasons.h"
 #include "control/state/host_state.h"
-#include "control/reasons.h"
-#include "control/spec_rules.h"
-#include "control/store.h"
+#include "control/store/store.h"
+#include "control/validate/spec_rules.h"
 #include "full_disk.h"
 #include "requests.h"
 #include "tests/support/paths.h"
@@ -59,10 +59,12 @@ TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
     EXPECT_EQ(root->status().attachments(0), "controllers/vm1/attachments/root");
     EXPECT_EQ((*state)->disks().Get(GetDisk("scratch"))->spec().serial(), "SN-1");
     EXPECT_EQ((*state)->disks().Get(GetDisk("dvd"))->spec().access_mode(), v1::ACCESS_MODE_MANY_READERS);
-    EXPECT_TRUE((*state)->disks().Get(GetDisk("a-disk-with-a-name-longer-than-a-serial"))->spec().has_memory());
+    EXPECT_TRUE(
+        (*state)->disks().Get(GetDisk("a-disk-with-a-name-longer-than-a-serial"))->spec().has_memory());
     EXPECT_EQ((*state)->controllers().Get(GetController("vm1"))->spec().queues(), 4u);
     EXPECT_EQ((*state)->controllers().Get(GetController("vm2"))->status().engine(), "engines/engine-0");
-    EXPECT_EQ((*state)->controllers().Get(GetController("vm3"))->status().state(), v1::CONTROLLER_STATE_DELETING);
+    EXPECT_EQ((*state)->controllers().Get(GetController("vm3"))->status().state(),
+              v1::CONTROLLER_STATE_DELETING);
     const auto attachment = (*state)->attachments().Get(GetAttachment("vm2", "dvd"));
     ASSERT_TRUE(attachment.ok());
     EXPECT_TRUE(attachment->spec().has_target());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going back to a backup while cleatd runs: what it says, what it refuses, what is left of what was before, and that no number is given twice.
-#include "control/store_restore.h"
+#include "control/backup/store_restore.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@
 #include <mutex>
 #include <thread>
 
-#include "control/migrations.h"
-#include "control/reasons.h"
+#include "control/model/reasons.h"
+#include "control/store/migrations.h"
 #include "daemon_rig.h"
 #include "open_paths.h"
 #include "requests.h"
@@ -283,7 +283,7 @@ TEST_F(StoreRestoreRefusals, WhatIsNotWhole) {
   const auto upload = StoreUpload::Make(options_.state_dir, backup_.size());
   ASSERT_TRUE(upload.ok());
   ASSERT_TRUE((*upload)->Write(backup_.substr(1)).ok());
-  const Status early = (*upload)->Finish(nullptr);
+  const Status early = (*upload)->Finish(nullptr, HostState::CheckLoads);
   ASSERT_FALSE(early.ok());
   EXPECT_EQ(ReasonOf(early.error()), v1::REASON_BACKUP_UNUSABLE);
   EXPECT_FALSE((*upload)->Write("xx").ok()) << "more than was announced";
@@ -382,7 +382,7 @@ TEST_F(StoreRestoreTest, ACrashLeavesTheOldOrTheNewStore) {
   const auto upload = StoreUpload::Make(options_.state_dir, backup.size());
   ASSERT_TRUE(upload.ok());
   ASSERT_TRUE((*upload)->Write(backup).ok());
-  ASSERT_TRUE((*upload)->Finish(nullptr).ok());
+  ASSERT_TRUE((*upload)->Finish(nullptr, HostState::CheckLoads).ok());
   ASSERT_TRUE((*store)->Replace((*upload)->store()).ok());
   const std::string file = ReadAll(options_.state_dir + "/cleat.db");
   const std::string log = ReadAll(options_.state_dir + "/cleat.db-wal");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/store.h"
+#include "control/store/store.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 #include "moves_rig.h"
 
 namespace cleat::control::upgrade_test {
@@ -151,8 +151,8 @@ TEST_F(UpgradeTest, WhatIsAttachedAndDetachedMeanwhileIsSoAfterwards) {
 
 TEST_F(UpgradeTest, AControllerThatIsDeletedMeanwhileIsNoFailure) {
   CreateSome({"a"});
-  ASSERT_TRUE(state_
-                  ->controllers().Create([] {
+  ASSERT_TRUE(state_->controllers()
+                  .Create([] {
                     auto request = NewController("z");
                     request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
                     return request;
@@ -232,7 +232,8 @@ TEST_F(UpgradeTest, ADiskThatIsShutOutOfItsStorageKeepsItsControllerWhereItIs) {
   CreateSome({"a"});
   blue_.FenceAttachment("controllers/a", 0, "its client was blocklisted");
   Await("that is known", [&] {
-    return state_->attachments().Get(GetAttachment("a", "da"))->status().state() == v1::ATTACHMENT_STATE_FAILED;
+    return state_->attachments().Get(GetAttachment("a", "da"))->status().state() ==
+           v1::ATTACHMENT_STATE_FAILED;
   });
   const auto dry = Upgrade("engine-0", "engine-1", true);
   ASSERT_TRUE(dry.ok());

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "control/state/host_state.h"
 #include "control/reconcile/context/reconciler_options.h"
 #include "control/reconcile/engines/connected_engines.h"
 #include "control/reconcile/engines/engine_requests.h"
 #include "control/reconcile/engines/pending_requests.h"
+#include "control/state/host_state.h"
 
 namespace cleat::control {
 

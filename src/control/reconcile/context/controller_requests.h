@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 

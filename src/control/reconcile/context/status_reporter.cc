@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
-#include "control/translate.h"
 
 namespace cleat::control {
 namespace {
@@ -45,7 +45,8 @@ std::string StatusReporter::NoteUnclaimed(const EngineView& engine, v1::EngineSt
   std::vector<std::string> unknown;
   for (const std::string& controller : engine.unclaimed) {
     if (status.left_alone_size() < kUnclaimedListMax) status.add_left_alone(ControllerName(controller));
-    if (!context_.state.controllers().IntentOf(controller).exists) unknown.push_back(ControllerName(controller));
+    if (!context_.state.controllers().IntentOf(controller).exists)
+      unknown.push_back(ControllerName(controller));
   }
   if (unknown.empty()) return {};
   const size_t total = unknown.size();
@@ -91,7 +92,7 @@ void StatusReporter::ReportView(const EngineView& engine, const std::string& con
     context_.state.controllers().Report(engine.info.id, controller, StatusOf(engine, controller, *view));
   for (const auto& [target, status] : view->attachments) {
     context_.state.attachments().Report(engine.info.id, {controller, target, status.attachment().revision()},
-                                    ReportOf(status));
+                                        ReportOf(status));
   }
 }
 
@@ -104,7 +105,7 @@ void StatusReporter::ReportUnknown(const std::string& engine, const std::string&
   context_.state.controllers().Report(engine, controller, status);
   for (const AttachmentIntent& attachment : context_.state.controllers().IntentOf(controller).attachments) {
     context_.state.attachments().Report(engine, {controller, attachment.row.spec.target(), 0},
-                                    {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
+                                        {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
   }
 }
 
@@ -116,7 +117,8 @@ void StatusReporter::ReportAttachments(const EngineView& engine, const std::stri
       if (!IsOpen(actual.state()) || attachment.disk().name() != DiskName(disk)) continue;
       AttachmentReport report = ReportOf(actual);
       report.message = message;
-      context_.state.attachments().Report(engine.info.id, {controller, target, attachment.revision()}, report);
+      context_.state.attachments().Report(engine.info.id, {controller, target, attachment.revision()},
+                                          report);
     }
   }
 }

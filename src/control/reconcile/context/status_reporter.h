@@ -7,7 +7,7 @@
 
 #include "cleat/engine/v1/engine.pb.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/engine_link.h"
+#include "control/link/engine_link.h"
 #include "control/reconcile/context/context.h"
 
 namespace cleat::control {

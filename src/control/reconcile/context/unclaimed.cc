@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/refusals.h"
-#include "control/translate.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 

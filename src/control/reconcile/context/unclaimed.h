@@ -16,8 +16,8 @@
 #include "base/disk_identity.h"
 #include "cleat/engine/v1/engine.pb.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/intent.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/model/intent.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/controllers/unclaimed_controllers.h"
+#include "control/state/disks/memory_keeper.h"
 
 namespace cleat::control {
 

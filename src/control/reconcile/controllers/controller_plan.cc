@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "control/backends.h"
-#include "control/names.h"
+#include "control/model/names.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "control/intent.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/model/intent.h"
 #include "control/reconcile/engines/engine_view.h"
+#include "control/state/disks/memory_keeper.h"
 
 namespace cleat::control {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
-#include "control/translate.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 
@@ -88,7 +88,8 @@ void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::Attach
   if (!moving && (!retrying || IsOpen(status.state()))) {
     AttachmentReport report = ReportOf(status);
     if (failed) report.failures = std::max(view.targets.Failures(target), 1U);
-    context_.state.attachments().Report(engine.info.id, {*id, target, status.attachment().revision()}, report);
+    context_.state.attachments().Report(engine.info.id, {*id, target, status.attachment().revision()},
+                                        report);
   }
   reconcile_.ControllerOn(engine, *id);
   if (const auto disk = ParseDiskName(status.attachment().disk().name()); disk.ok()) {
@@ -178,8 +179,8 @@ void ControllerReconciler::WaitForCluster(EngineView& engine, const ControllerVi
   const std::string& cluster = ClusterOf(step.intent->disk.spec);
   if (view.targets.Failures(step.target) == 0) {
     context_.state.attachments().Report(engine.info.id, {controller, step.target, step.intent->row.revision},
-                                    {.state = v1::ATTACHMENT_STATE_PENDING,
-                                     .message = fmt::format("waits until its engine knows {}", cluster)});
+                                        {.state = v1::ATTACHMENT_STATE_PENDING,
+                                         .message = fmt::format("waits until its engine knows {}", cluster)});
   }
   reconcile_.ClusterOn(engine, *ParseClusterName(cluster));
 }
@@ -187,10 +188,11 @@ void ControllerReconciler::WaitForCluster(EngineView& engine, const ControllerVi
 void ControllerReconciler::WaitForDisk(const EngineView& engine, const std::string& controller,
                                        const Step& step) {
   const bool lost = IsLost(*step.intent);
-  context_.state.attachments().Report(engine.info.id, {controller, step.target, step.intent->row.revision},
-                                  {.state = lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
-                                   .message = step.intent->disk_status.message(),
-                                   .failures = lost ? 1U : 0U});
+  context_.state.attachments().Report(
+      engine.info.id, {controller, step.target, step.intent->row.revision},
+      {.state = lost ? v1::ATTACHMENT_STATE_FAILED : v1::ATTACHMENT_STATE_PENDING,
+       .message = step.intent->disk_status.message(),
+       .failures = lost ? 1U : 0U});
 }
 
 void ControllerReconciler::AttachOrWait(EngineView& engine, const std::string& controller, const Step& step) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
 #include "control/reconcile/engines/inventory.h"
 
@@ -21,9 +21,9 @@ void UnclaimedControllers::ReportHeld(const std::string& engine, const engine::v
     const bool owns = status.state() != engine::v1::CONTROLLER_STATE_STANDBY;
     if (!id.ok() || !owns || !status.controller().has_last_disk()) continue;
     const engine::v1::Controller& known = status.controller();
-    context_.requests.RetryLater(
-        context_.state.controllers().LearnLastDisk(*id, DiskIdentity(known.last_disk()), known.last_disk_name()),
-        ControllerId{*id});
+    context_.requests.RetryLater(context_.state.controllers().LearnLastDisk(
+                                     *id, DiskIdentity(known.last_disk()), known.last_disk_name()),
+                                 ControllerId{*id});
   }
 }
 
@@ -69,7 +69,8 @@ void UnclaimedControllers::ReportUnknownTo(const EngineView& engine) {
   std::map<std::string, v1::ControllerSpec> unknown;
   for (const std::string& controller : engine.unclaimed) {
     const ControllerView* view = engine.FindController(controller);
-    if (view != nullptr && !context_.state.controllers().IntentOf(controller).exists) unknown[controller] = SpecOf(*view);
+    if (view != nullptr && !context_.state.controllers().IntentOf(controller).exists)
+      unknown[controller] = SpecOf(*view);
   }
   context_.state.unclaimed().Report(engine.info.id, std::move(unknown));
 }
@@ -108,7 +109,8 @@ void UnclaimedControllers::OnEngineGone(const EngineView& engine) {
     for (const auto& [target, status] : view->attachments) {
       const auto disk = ParseDiskName(status.attachment().disk().name());
       if (!disk.ok()) continue;
-      for (const std::string& waiting : context_.state.disks().ControllersWith(*disk)) reconcile_.Controller(waiting);
+      for (const std::string& waiting : context_.state.disks().ControllersWith(*disk))
+        reconcile_.Controller(waiting);
     }
   }
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/context/status_reporter.h"

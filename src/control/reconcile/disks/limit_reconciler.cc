@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
-#include "control/translate.h"
 
 namespace cleat::control {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/disk_identity.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/status_reporter.h"
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
-#include "control/translate.h"
 
 namespace cleat::control {
 
@@ -115,7 +115,8 @@ void MemoryReconciler::Report(const DiskRow& row) {
       fmt::format("the content of {} is lost: memory disks do not outlive both cleatd and the engine. "
                   "Detach it, delete it and create it anew (cleatctl disk delete {})",
                   DiskName(row.id), row.id));
-  for (const std::string& controller : state.disks().ControllersWith(row.id)) reconcile_.Controller(controller);
+  for (const std::string& controller : state.disks().ControllersWith(row.id))
+    reconcile_.Controller(controller);
 }
 
 void MemoryReconciler::Ask(EngineView& engine, const std::string& disk, engine::v1::Envelope envelope,

@@ -21,11 +21,11 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "control/state/disks/memory_keeper.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/moves/upgrade_coordinator.h"
+#include "control/state/disks/memory_keeper.h"
 
 namespace cleat::control {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/disk_identity.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/context/status_reporter.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "control/engine_link.h"
+#include "control/link/engine_link.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control {

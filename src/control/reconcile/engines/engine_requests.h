@@ -11,11 +11,11 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/engine_link.h"
+#include "control/link/engine_link.h"
+#include "control/link/translate.h"
 #include "control/reconcile/engines/connected_engines.h"
 #include "control/reconcile/engines/engine_view.h"
 #include "control/reconcile/engines/pending_requests.h"
-#include "control/translate.h"
 
 namespace cleat::control {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

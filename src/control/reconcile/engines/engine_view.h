@@ -12,8 +12,8 @@
 
 #include "cleat/engine/v1/engine.pb.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/engine_link.h"
-#include "control/intent.h"
+#include "control/link/engine_link.h"
+#include "control/model/intent.h"
 #include "control/reconcile/engines/pending_requests.h"
 
 namespace cleat::control {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

@@ -21,8 +21,8 @@
 
 #include "base/result.h"
 #include "cleat/engine/v1/engine.pb.h"
-#include "control/engine_link.h"
-#include "control/intent.h"
+#include "control/link/engine_link.h"
+#include "control/model/intent.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {
@@ -156,7 +156,8 @@ MoveStep MoveCoordinator::Plan(const Move& move) const {
     case Move::Phase::kSettling: {
       const ControllerIntent intent = context_.state.controllers().IntentOf(move.controller);
       if (move.crash) return PlanTakeOver(move, sides, intent, times);
-      return PlanPreparing(move, sides, intent, context_.state.engines().ExcludedFrom(move.to, move.controller), times);
+      return PlanPreparing(move, sides, intent,
+                           context_.state.engines().ExcludedFrom(move.to, move.controller), times);
     }
     case Move::Phase::kYielding:
       return PlanYielding(move, sides);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "control/counters.h"
+#include "control/observe/counters.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"

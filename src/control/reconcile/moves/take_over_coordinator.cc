@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

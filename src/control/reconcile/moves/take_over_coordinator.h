@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/moves/move_coordinator.h"
 #include "control/reconcile/moves/upgrade_coordinator.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {

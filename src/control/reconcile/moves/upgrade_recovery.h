@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/status_reporter.h"
 

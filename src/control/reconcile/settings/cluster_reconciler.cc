@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
-#include "control/translate.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -48,14 +48,16 @@ void ClusterReconciler::ReconcileEverywhere(const std::string& cluster) {
 void ClusterReconciler::ReconcileAllOn(EngineView& engine) {
   std::set<std::string> clusters;
   for (const auto& [cluster, revision] : engine.clusters) clusters.insert(cluster);
-  for (std::string& cluster : context_.state.clusters().On(engine.info.id)) clusters.insert(std::move(cluster));
+  for (std::string& cluster : context_.state.clusters().On(engine.info.id))
+    clusters.insert(std::move(cluster));
   for (const std::string& cluster : clusters) ReconcileOn(engine, cluster);
 }
 
 void ClusterReconciler::ReconcileOn(EngineView& engine, const std::string& cluster) {
   HostState& state = context_.state;
   const std::optional<ClusterRow> row = state.clusters().Row(cluster);
-  const bool used = engine.clusters.contains(cluster) || (row && state.clusters().IsUsedOn(engine.info.id, cluster));
+  const bool used =
+      engine.clusters.contains(cluster) || (row && state.clusters().IsUsedOn(engine.info.id, cluster));
   switch (PlanCluster(engine, cluster, row, used, context_.now_ns())) {
     case ClusterStep::kNothing:
       return;
@@ -65,7 +67,7 @@ void ClusterReconciler::ReconcileOn(EngineView& engine, const std::string& clust
       return AskPut(engine, *row);
     case ClusterStep::kReport:
       return state.clusters().Report(engine.info.id, cluster,
-                                 ClusterReport{.spec_revision = RevisionKnown(engine, cluster)});
+                                     ClusterReport{.spec_revision = RevisionKnown(engine, cluster)});
   }
 }
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"

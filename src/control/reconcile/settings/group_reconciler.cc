@@ -9,8 +9,8 @@
 
 #include "base/group_memory.h"
 #include "base/log.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/link/translate.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 namespace {
@@ -71,7 +71,7 @@ void GroupReconciler::ReconcileOn(EngineView& engine, const std::string& group) 
       return AskPut(engine, *row);
     case GroupStep::kReport:
       return context_.state.groups().Report(engine.info.id, group,
-                                        GroupReport{.limits_revision = LimitsKnown(engine, group)});
+                                            GroupReport{.limits_revision = LimitsKnown(engine, group)});
   }
 }
 
@@ -113,7 +113,7 @@ void GroupReconciler::AskPut(EngineView& engine, const GroupRow& row) {
   Ask(engine, row.id, std::move(envelope), [this, id = row.id, group = ToEngine(row)](EngineView& answered) {
     answered.groups[id] = group;
     context_.state.groups().Report(answered.info.id, id,
-                               GroupReport{.limits_revision = group.limits().revision()});
+                                   GroupReport{.limits_revision = group.limits().revision()});
     for (const std::string& controller : context_.state.groups().Controllers(id))
       reconcile_.ControllerOn(answered, controller);
   });

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 

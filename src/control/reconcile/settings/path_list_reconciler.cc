@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 
@@ -30,8 +30,7 @@ Status Attachments::Fill(std::vector<AttachmentRow> rows) {
     disk->attachments[AttachmentName(row.controller, row.id)] = {.detaching = row.deleting, .size_bytes = 0};
     const std::string id = row.id;
     controller->attachments.emplace(
-        id,
-        AttachmentEntry{.row = std::move(row), .status = {}, .revision = core_.publisher.newest() + 1});
+        id, AttachmentEntry{.row = std::move(row), .status = {}, .revision = core_.publisher.newest() + 1});
   }
   return Ok{};
 }
@@ -169,7 +168,8 @@ Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec&
     }
     const auto other = ParseAttachmentName(other_name);
     // One that owns the disk, and one that is to take it over.
-    const v1::AttachmentMode other_mode = core_.tables.FindAttachment(other->controller, other->id)->row.spec.mode();
+    const v1::AttachmentMode other_mode =
+        core_.tables.FindAttachment(other->controller, other->id)->row.spec.mode();
     if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && other_mode == v1::ATTACHMENT_MODE_ACTIVE &&
         entry->attachments.size() == 1) {
       continue;
@@ -233,8 +233,8 @@ Status Attachments::MakeTombstone(const AttachmentIds& ids, const WriteNames& na
   AttachmentRow row = entry.row;
   row.deleting = true;
   row.intent_revision = core_.publisher.NextRevision();
-  std::optional<ControllerRow> controller = WithLastDisk(core_.tables.controllers.At(ids.controller).row,
-                                                         core_.tables.DiskOf(row).row);
+  std::optional<ControllerRow> controller =
+      WithLastDisk(core_.tables.controllers.At(ids.controller).row, core_.tables.DiskOf(row).row);
   StoreChange change;
   if (controller) change.emplace_back(*controller);
   change.emplace_back(row);
@@ -247,7 +247,8 @@ Status Attachments::MakeTombstone(const AttachmentIds& ids, const WriteNames& na
   return Ok{};
 }
 
-std::optional<ControllerRow> Attachments::WithLastDisk(const ControllerRow& controller, const DiskRow& disk) const {
+std::optional<ControllerRow> Attachments::WithLastDisk(const ControllerRow& controller,
+                                                       const DiskRow& disk) const {
   if (controller.spec.type() != v1::CONTROLLER_TYPE_BLK || controller.last_disk.known()) return std::nullopt;
   ControllerRow row = controller;
   row.last_disk = core_.view.IdentityOf(disk);
@@ -344,7 +345,8 @@ Result<v1::ListAttachmentsResponse> Attachments::List(const v1::ListAttachmentsR
 
 // ---- The reconciler's reports
 
-void Attachments::Report(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report) {
+void Attachments::Report(const std::string& engine, const AttachmentKey& key,
+                         const AttachmentReport& report) {
   const StateLock lock(core_.mutex);
   AttachmentEntry* entry = FindReported(engine, key);
   if (entry == nullptr) return;

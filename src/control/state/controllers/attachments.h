@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/state/disks/disks.h"
 #include "control/state/publish/state_core.h"
 
@@ -38,8 +38,8 @@ class Attachments {
 
  private:
   // What an attachment contends for. Attachments of different disks to different targets are written side by side.
-  WriteNames NamesOf(const AttachmentRow& row, const v1::AttachmentSpec& asked, const std::string& disk_id) const
-      CLEAT_REQUIRES(holds_state);
+  WriteNames NamesOf(const AttachmentRow& row, const v1::AttachmentSpec& asked,
+                     const std::string& disk_id) const CLEAT_REQUIRES(holds_state);
   // The attachment that is there already; nullptr, and `row` is complete, when it can be made.
   Result<const AttachmentEntry*> CheckNew(AttachmentRow& row, const v1::AttachmentSpec& asked)
       CLEAT_REQUIRES(holds_state);
@@ -60,7 +60,8 @@ class Attachments {
   std::optional<ControllerRow> Touched(const ControllerRow& controller) CLEAT_REQUIRES(holds_state);
   void SetController(ControllerRow row) CLEAT_REQUIRES(holds_state);
 
-  AttachmentEntry* FindReported(const std::string& engine, const AttachmentKey& key) CLEAT_REQUIRES(holds_state);
+  AttachmentEntry* FindReported(const std::string& engine, const AttachmentKey& key)
+      CLEAT_REQUIRES(holds_state);
   void ReportTo(AttachmentEntry& entry, const AttachmentReport& report) CLEAT_REQUIRES(holds_state);
   // A migration moves the ownership of a disk: the intent follows what engines report, `state` after `before`.
   void AdoptMode(const AttachmentRow& row, v1::AttachmentState before, v1::AttachmentState state)

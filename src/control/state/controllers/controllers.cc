@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
-#include "control/update_mask.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
+#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 
@@ -30,9 +30,10 @@ Status Controllers::Fill(std::vector<ControllerRow> rows) {
       }
       core_.tables.groups.At(*group).controllers.insert(id);
     }
-    core_.tables.controllers.Insert(
-        id,
-        ControllerEntry{.row = std::move(row), .status = {}, .attachments = {}, .revision = core_.publisher.newest() + 1});
+    core_.tables.controllers.Insert(id, ControllerEntry{.row = std::move(row),
+                                                        .status = {},
+                                                        .attachments = {},
+                                                        .revision = core_.publisher.newest() + 1});
   }
   return Ok{};
 }
@@ -150,7 +151,8 @@ Result<v1::ListControllersResponse> Controllers::List(const v1::ListControllersR
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   v1::ListControllersResponse response;
   const StateLock lock(core_.mutex);
-  for (auto it = core_.tables.controllers.After(request.page_token()); it != core_.tables.controllers.end(); ++it) {
+  for (auto it = core_.tables.controllers.After(request.page_token()); it != core_.tables.controllers.end();
+       ++it) {
     v1::Controller controller = core_.view.Show(it->second);
     if (!page.Take(controller.ByteSizeLong())) {
       response.set_next_page_token(std::prev(it)->first);
@@ -319,7 +321,7 @@ std::vector<std::string> Controllers::For(const std::string& engine) {
 }
 
 void Controllers::Report(const std::string& engine, const std::string& id,
-                                 const v1::ControllerStatus& status) {
+                         const v1::ControllerStatus& status) {
   const StateLock lock(core_.mutex);
   ControllerEntry* entry = core_.tables.controllers.Find(id);
   if (entry == nullptr || entry->row.engine != engine || SameSpec(entry->status, status)) return;

@@ -9,8 +9,8 @@
 #include "base/disk_identity.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/state/controllers/unclaimed.h"
 #include "control/state/engines/engines.h"
 #include "control/state/publish/state_core.h"
@@ -65,7 +65,8 @@ class Controllers {
       CLEAT_REQUIRES(holds_state);
   Status CheckSocketFree(const std::string& name, const v1::ControllerSpec& spec) const
       CLEAT_REQUIRES(holds_state);
-  Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);
+  Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const
+      CLEAT_REQUIRES(holds_state);
   Status Commit(ControllerEntry entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status MakeTombstone(ControllerEntry& entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status Erase(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);

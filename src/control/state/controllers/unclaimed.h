@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/state/publish/state_core.h"
 
 namespace cleat::control {
@@ -32,8 +32,9 @@ class Unclaimed {
 
  private:
   StateCore& core_;
-  std::map<std::string, HeldByEngine> held_ CLEAT_GUARDED_BY(holds_state);                              // by engine
-  std::map<std::string, std::map<std::string, v1::ControllerSpec>> unknown_ CLEAT_GUARDED_BY(holds_state);  // by engine
+  std::map<std::string, HeldByEngine> held_ CLEAT_GUARDED_BY(holds_state);  // by engine
+  std::map<std::string, std::map<std::string, v1::ControllerSpec>> unknown_
+      CLEAT_GUARDED_BY(holds_state);  // by engine
 };
 
 }  // namespace cleat::control

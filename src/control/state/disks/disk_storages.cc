@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/disk_file.h"
-#include "control/names.h"
-#include "control/refusals.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
+#include "control/paths/disk_file.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -61,9 +61,10 @@ Status DiskStorages::CheckUnique(const std::string& id, const v1::DiskSpec& spec
   const std::string storage = ClaimOfStorage(spec);
   for (const auto& [other_id, other] : busy_) {
     if ((storage.empty() || other.storage != storage) && other.wwn != spec.wwn()) continue;
-    return Busy(DiskName(id),
-                fmt::format("{}: {} or the wwn is being looked at for {}", DiskName(id), storage, DiskName(other_id)),
-                DiskName(other_id));
+    return Busy(
+        DiskName(id),
+        fmt::format("{}: {} or the wwn is being looked at for {}", DiskName(id), storage, DiskName(other_id)),
+        DiskName(other_id));
   }
   return Ok{};
 }
@@ -78,9 +79,10 @@ Status DiskStorages::CheckAgainst(const std::string& id, const v1::DiskSpec& spe
   const std::string name = DiskName(id);
   const std::string other_name = DiskName(other_id);
   if ((same_storage || same_wwn) && other.row.deleting) {
-    return Busy(name,
-                fmt::format("{}: its file or wwn is still used by {}, which is being removed", name, other_name),
-                other_name);
+    return Busy(
+        name,
+        fmt::format("{}: its file or wwn is still used by {}, which is being removed", name, other_name),
+        other_name);
   }
   if (same_storage) {
     return RefuseFor(
@@ -91,10 +93,10 @@ Status DiskStorages::CheckAgainst(const std::string& id, const v1::DiskSpec& spe
         {{"conflict", other_name}});
   }
   if (!same_wwn) return Ok{};
-  return RefuseFor(name, v1::REASON_WWN_TAKEN,
-                   fmt::format("{}: wwn {} is the one of {}: leave it out, or give another", name, spec.wwn(),
-                               other_name),
-                   {{"conflict", other_name}});
+  return RefuseFor(
+      name, v1::REASON_WWN_TAKEN,
+      fmt::format("{}: wwn {} is the one of {}: leave it out, or give another", name, spec.wwn(), other_name),
+      {{"conflict", other_name}});
 }
 
 Status DiskStorages::CheckClaims() const {
@@ -120,8 +122,7 @@ Status DiskStorages::CheckNotBusy(const std::string& id) const {
 
 // ---- Files and memory
 
-Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id,
-                                                             const v1::DiskSpec& spec) {
+Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id, const v1::DiskSpec& spec) {
   if (IsKeptMemory(spec)) {
     CLEAT_TRY(memory_.Make(id, spec.size_bytes()));
   }
@@ -131,8 +132,7 @@ Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id,
   return Identity(identity);
 }
 
-Result<DiskStorages::Identity> DiskStorages::Restore(const std::string& id,
-                                                             const v1::DiskSpec& spec) {
+Result<DiskStorages::Identity> DiskStorages::Restore(const std::string& id, const v1::DiskSpec& spec) {
   if (FileOf(spec).empty()) return Prepare(id, spec);
   CLEAT_ASSIGN(auto identity, CheckDiskFile(DiskName(id), spec, *core_.paths));
   AwaitLooks(id, identity);
@@ -157,14 +157,15 @@ void DiskStorages::AwaitLooks(const std::string& id, const StorageIdentity& iden
 }
 
 Status DiskStorages::CheckSameStorage(const std::string& id, const v1::DiskSpec& spec,
-                                   const Identity& identity) {
+                                      const Identity& identity) {
   if (!identity) return Ok{};
   for (const std::string& other_id : known_.OthersWith(id, *identity)) {
     const DiskEntry* other = core_.tables.disks.Find(other_id);
     const std::string name = DiskName(id);
     const std::string other_name = DiskName(other_id);
     if (other == nullptr && busy_.contains(other_id)) {
-      return Busy(name, fmt::format("{}: file '{}' is being looked at for {}", name, FileOf(spec), other_name),
+      return Busy(name,
+                  fmt::format("{}: file '{}' is being looked at for {}", name, FileOf(spec), other_name),
                   other_name);
     }
     if (other == nullptr || CanShareStorage(other->row.spec, spec)) continue;

@@ -10,10 +10,10 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/known_storages.h"
+#include "control/paths/known_storages.h"
+#include "control/paths/storage_identity.h"
 #include "control/state/disks/memory_keeper.h"
 #include "control/state/publish/state_core.h"
-#include "control/storage_identity.h"
 
 namespace cleat::control {
 
@@ -41,7 +41,9 @@ class DiskStorages {
   // ---- Busy disks
   // RESOURCE_BUSY when it is.
   Status CheckNotBusy(const std::string& id) const CLEAT_REQUIRES(holds_state);
-  void SetBusy(const std::string& id, BusyDisk busy) CLEAT_REQUIRES(holds_state) { busy_.emplace(id, std::move(busy)); }
+  void SetBusy(const std::string& id, BusyDisk busy) CLEAT_REQUIRES(holds_state) {
+    busy_.emplace(id, std::move(busy));
+  }
   void EndBusy(const std::string& id) CLEAT_REQUIRES(holds_state) { busy_.erase(id); }
   size_t busy() const CLEAT_REQUIRES(holds_state) { return busy_.size(); }
 

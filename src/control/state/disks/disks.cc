@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
 #include "control/state/disks/kept_disks.h"
-#include "control/update_mask.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
+#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 namespace {
@@ -324,7 +324,8 @@ std::optional<DiskRow> Disks::TombstoneOf(const DiskRow& row) {
   return tombstone;
 }
 
-Status Disks::WriteDeletion(const WriteNames& names, const DiskRow& row, const std::optional<DiskRow>& tombstone,
+Status Disks::WriteDeletion(const WriteNames& names, const DiskRow& row,
+                            const std::optional<DiskRow>& tombstone,
                             const std::optional<DeletedDiskRow>& kept) {
   StoreChange change;
   if (tombstone) {
@@ -357,8 +358,7 @@ Status Disks::CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& 
       {{"limit", std::to_string(kDeletedDisksMax)}});
 }
 
-std::optional<DeletedDiskRow> Disks::WhatIsKept(const DiskRow& row,
-                                                    const v1::DeleteDiskRequest& request) {
+std::optional<DeletedDiskRow> Disks::WhatIsKept(const DiskRow& row, const v1::DeleteDiskRequest& request) {
   if (!keeps_deleted() || request.purge()) return std::nullopt;
   DeletedDiskRow kept{.disk = row, .delete_time_s = keep_.now_s(), .purge_time_s = 0};
   kept.purge_time_s = kept.delete_time_s + keep_.time_s;
@@ -416,7 +416,8 @@ Status Disks::RewrapKeys() {
   size_t failed = 0;
   for (const auto& [id, entry] : core_.tables.disks) {
     DiskRow row = entry.row;
-    if (names.changes.contains(DiskName(id)) && keys_.Rewrap(row, failed)) change.emplace_back(std::move(row));
+    if (names.changes.contains(DiskName(id)) && keys_.Rewrap(row, failed))
+      change.emplace_back(std::move(row));
   }
   for (const auto& [key, kept] : core_.tables.deleted.rows()) {
     DeletedDiskRow row = kept;
@@ -476,12 +477,13 @@ std::optional<DiskRow> Disks::MemoryRow(const std::string& id) {
 bool Disks::IsFor(const std::string& disk_id, const std::string& engine) {
   const StateLock lock(core_.mutex);
   const DiskEntry* disk = core_.tables.disks.Find(disk_id);
-  return disk != nullptr && std::any_of(disk->attachments.begin(), disk->attachments.end(),
-                                        [&](const auto& attachment) CLEAT_REQUIRES(holds_state) {
-                                          const ControllerEntry* controller = core_.tables.controllers.Find(
-                                              ParseAttachmentName(attachment.first)->controller);
-                                          return controller != nullptr && core_.roles.IsFor(*controller, engine);
-                                        });
+  return disk != nullptr &&
+         std::any_of(disk->attachments.begin(), disk->attachments.end(),
+                     [&](const auto& attachment) CLEAT_REQUIRES(holds_state) {
+                       const ControllerEntry* controller =
+                           core_.tables.controllers.Find(ParseAttachmentName(attachment.first)->controller);
+                       return controller != nullptr && core_.roles.IsFor(*controller, engine);
+                     });
 }
 
 std::vector<std::string> Disks::ControllersWith(const std::string& disk_id) {

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "control/state/disks/disk_storages.h"
 #include "control/state/keys/spec_keys.h"
 #include "control/state/publish/state_core.h"
@@ -78,7 +78,8 @@ class Disks {
       CLEAT_REQUIRES(holds_state);
   DiskEntry& Insert(DiskEntry entry) CLEAT_REQUIRES(holds_state);
   // The disk that an update is for, or why it can't have one now.
-  Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag) CLEAT_REQUIRES(holds_state);
+  Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag)
+      CLEAT_REQUIRES(holds_state);
   Status CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
   Status GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 namespace {
@@ -107,8 +107,7 @@ Result<v1::Disk> KeptDisks::UndeleteBusy(const DeletedDiskRow& kept) {
   return disk;
 }
 
-Result<DiskStorages::Identity> KeptDisks::RestoreUnlocked(const std::string& id,
-                                                                     const v1::DiskSpec& spec) {
+Result<DiskStorages::Identity> KeptDisks::RestoreUnlocked(const std::string& id, const v1::DiskSpec& spec) {
   const StateUnlock unlocked(core_.mutex);
   return storages_.Restore(id, spec);
 }

@@ -18,7 +18,8 @@ Error KeyNotKept(const std::string& name, std::string_view why);
 class KeptDisks {
  public:
   // All outlive it.
-  KeptDisks(StateCore& core, Clusters& clusters, DiskStorages& storages, Disks& disks, const KeepDeleted& keep)
+  KeptDisks(StateCore& core, Clusters& clusters, DiskStorages& storages, Disks& disks,
+            const KeepDeleted& keep)
       : core_(core), clusters_(clusters), storages_(storages), disks_(disks), keep_(keep) {}
 
   Result<v1::Disk> Undelete(const v1::UndeleteDiskRequest& request);

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "control/names.h"
-#include "control/reasons.h"
+#include "control/model/names.h"
+#include "control/model/reasons.h"
 
 namespace cleat::control {
 namespace {

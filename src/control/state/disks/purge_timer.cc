@@ -23,7 +23,7 @@ void PurgeTimer::Stop() {
 void PurgeTimer::Turn() {
   if (clock_.NowNs() - started_ns_ < kGraceNs) return;
   // A purge that fails is tried again in the next turn.
-  if (auto status = state_.kept_disks().PurgeExpired(); !status.ok())
+  if (auto status = disks_.PurgeExpired(); !status.ok())
     spdlog::warn("deleted disks whose time is over stay for now: {}", status.error().message);
 }
 

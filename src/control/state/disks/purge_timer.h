@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "control/state/host_state.h"
+#include "control/state/disks/kept_disks.h"
 
 namespace cleat::control {
 
@@ -19,8 +19,8 @@ class PurgeTimer {
   static constexpr std::chrono::seconds kTurn{60};
 
   // Both outlive it. The hour begins here.
-  PurgeTimer(HostState& state, const Clock& clock)
-      : state_(state), clock_(clock), started_ns_(clock.NowNs()) {}
+  PurgeTimer(KeptDisks& disks, const Clock& clock)
+      : disks_(disks), clock_(clock), started_ns_(clock.NowNs()) {}
   ~PurgeTimer() { Stop(); }
   PurgeTimer(const PurgeTimer&) = delete;
   PurgeTimer& operator=(const PurgeTimer&) = delete;
@@ -32,7 +32,7 @@ class PurgeTimer {
  private:
   void Run();
 
-  HostState& state_;
+  KeptDisks& disks_;
   const Clock& clock_;
   const uint64_t started_ns_;
   Mutex mutex_;

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/engine_paths.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
+#include "control/paths/engine_paths.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 

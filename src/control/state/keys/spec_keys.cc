@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
-#include "control/reasons.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/reasons.h"
+#include "control/validate/spec_rules.h"
 #include "keys/ceph_key.h"
 #include "keys/data_key.h"
 
@@ -77,7 +77,7 @@ Result<std::optional<keys::Secret>> SpecKeys::TakeKey(const std::string& id, v1:
 }
 
 Status SpecKeys::PutKey(const std::string& id, const std::optional<keys::Secret>& key,
-                         v1::DiskSpec* spec) const {
+                        v1::DiskSpec* spec) const {
   if (!spec->has_encryption()) return Ok{};
   const std::string name = DiskName(id);
   if (!key) {

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/model.h"
+#include "control/model/model.h"
 #include "keys/keyring.h"
 
 namespace cleat::control {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
-#include "control/refusals.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
 
 namespace cleat::control {
 namespace {
@@ -105,7 +105,8 @@ Status Upgrades::Check(const std::string& from, const std::string& to) const {
       EngineName(from), v1::REASON_UPGRADE_RUNNING,
       fmt::format("the upgrade of {} to {} is under way: wait for its end (cleatctl engine get {}), or "
                   "cancel it (cleatctl engine cancel-upgrade {})",
-                  EngineName(core_.tables.upgrade->from), EngineName(core_.tables.upgrade->to), core_.tables.upgrade->from, core_.tables.upgrade->from),
+                  EngineName(core_.tables.upgrade->from), EngineName(core_.tables.upgrade->to),
+                  core_.tables.upgrade->from, core_.tables.upgrade->from),
       {{"conflict", EngineName(core_.tables.upgrade->from)}});
 }
 
@@ -116,11 +117,11 @@ Status Upgrades::CheckPaths(const std::string& from, const std::string& to) cons
     for (std::string& path : core_.roles.ExcludedOn(to, entry)) excluded.push_back(std::move(path));
   }
   if (excluded.empty()) return Ok{};
-  return RefuseFor(
-      EngineName(to), v1::REASON_PATH_NOT_ALLOWED,
-      fmt::format("{} can't get the controllers of {}: it does not take for listed: {}. Correct "
-                  "{} and reload cleatd, or start {} with cleatd's --paths and --state-dir",
-                  EngineName(to), EngineName(from), EngineRoles::Shown(excluded), PathLists::kDefaultPath, to));
+  return RefuseFor(EngineName(to), v1::REASON_PATH_NOT_ALLOWED,
+                   fmt::format("{} can't get the controllers of {}: it does not take for listed: {}. Correct "
+                               "{} and reload cleatd, or start {} with cleatd's --paths and --state-dir",
+                               EngineName(to), EngineName(from), EngineRoles::Shown(excluded),
+                               PathLists::kDefaultPath, to));
 }
 
 std::string Upgrades::ObstacleOf(const ControllerEntry& entry) const {
@@ -170,7 +171,8 @@ Result<v1::UpgradeEngineResponse> Upgrades::Begin(const v1::UpgradeEngineRequest
   status.set_total(static_cast<uint32_t>(response.controllers_size()));
   UpgradeIntent intent{
       .from = from, .to = to, .drain_ms = drain_ms, .cancelled = false, .controllers = {}, .status = status};
-  for (const std::string& name : response.controllers()) intent.controllers.push_back(*ParseControllerName(name));
+  for (const std::string& name : response.controllers())
+    intent.controllers.push_back(*ParseControllerName(name));
   core_.tables.upgrade = std::move(intent);
   SetStatus(from, status);
   core_.publisher.UpgradeChanged();

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/refusals.h"
+#include "control/model/names.h"
+#include "control/model/refusals.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {

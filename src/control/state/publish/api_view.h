@@ -8,7 +8,7 @@
 
 #include "base/disk_identity.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/path_policy.h"
+#include "control/paths/path_policy.h"
 #include "control/state/publish/engine_roles.h"
 #include "control/state/publish/propagation.h"
 #include "control/state/tables/state_lock.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "control/backends.h"
-#include "control/names.h"
+#include "control/model/names.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -49,7 +49,7 @@ bool EngineRoles::IsFor(const ControllerEntry& entry, const std::string& engine)
 }
 
 std::vector<std::string> EngineRoles::ExcludedOn(const std::string& engine,
-                                               const ControllerEntry& entry) const {
+                                                 const ControllerEntry& entry) const {
   std::vector<std::string> excluded;
   const EngineEntry* const found = tables_.engines.Find(engine);
   if (found == nullptr || !found->paths) return excluded;
@@ -67,7 +67,8 @@ std::vector<std::string> EngineRoles::ExcludedOn(const std::string& engine,
     look(PathKind::kFile, FileOf(disk), "file", name);
     const std::string& cluster = ClusterOf(disk);
     if (cluster.empty()) continue;
-    look(PathKind::kKey, tables_.clusters.At(*ParseClusterName(cluster)).row.spec.conf_file(), "conf file", cluster);
+    look(PathKind::kKey, tables_.clusters.At(*ParseClusterName(cluster)).row.spec.conf_file(), "conf file",
+         cluster);
   }
   return excluded;
 }

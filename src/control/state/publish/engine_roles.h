@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "control/path_policy.h"
+#include "control/paths/path_policy.h"
 #include "control/state/tables/state_lock.h"
 #include "control/state/tables/tables.h"
 

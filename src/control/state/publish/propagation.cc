@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "control/names.h"
+#include "control/model/names.h"
 
 namespace cleat::control {
 
@@ -29,8 +29,7 @@ std::string Propagation::BehindLimits(const GroupEntry& entry) const {
   std::set<std::string> engines;
   for (const std::string& id : entry.controllers) {
     const ControllerEntry* const found = tables_.controllers.Find(id);
-    if (found == nullptr || found->row.deleting || found->row.engine.empty())
-      continue;
+    if (found == nullptr || found->row.deleting || found->row.engine.empty()) continue;
     engines.insert(found->row.engine);
   }
   std::string behind;
@@ -52,7 +51,8 @@ std::set<std::string> Propagation::EnginesOf(const ClusterEntry& entry, Which wh
     if (disk == nullptr) continue;
     for (const auto& [name, use] : disk->attachments) {
       if (use.detaching) continue;
-      const ControllerEntry* const controller = tables_.controllers.Find(ParseAttachmentName(name)->controller);
+      const ControllerEntry* const controller =
+          tables_.controllers.Find(ParseAttachmentName(name)->controller);
       if (controller == nullptr || controller->row.engine.empty()) continue;
       engines.insert(controller->row.engine);
       if (which == Which::kStandingByToo) engines.merge(roles_.PreparedOn(*controller));

@@ -12,12 +12,12 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "control/intent.h"
+#include "control/model/intent.h"
 #include "control/state/publish/api_view.h"
 #include "control/state/publish/watch_hub.h"
 #include "control/state/tables/state_lock.h"
 #include "control/state/tables/tables.h"
-#include "control/store.h"
+#include "control/store/store.h"
 
 namespace cleat::control {
 
@@ -57,7 +57,9 @@ class Publisher {
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
   void SetWake(std::function<void()> wake) CLEAT_REQUIRES(holds_state) { wake_ = std::move(wake); }
   ChangedIntent TakeChanged() CLEAT_REQUIRES(holds_state) { return std::exchange(changed_, {}); }
-  void ControllerChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.controllers, id); }
+  void ControllerChanged(const std::string& id) CLEAT_REQUIRES(holds_state) {
+    Mark(changed_.controllers, id);
+  }
   void DiskChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.disks, id); }
   void ClusterChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.clusters, id); }
   void GroupChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.groups, id); }

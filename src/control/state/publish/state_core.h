@@ -4,15 +4,15 @@
 
 #include <cstdint>
 
-#include "control/path_policy.h"
+#include "control/paths/path_policy.h"
 #include "control/state/publish/api_view.h"
 #include "control/state/publish/engine_roles.h"
 #include "control/state/publish/propagation.h"
 #include "control/state/publish/publisher.h"
-#include "control/state/writes/store_writes.h"
 #include "control/state/tables/state_lock.h"
 #include "control/state/tables/tables.h"
-#include "control/store.h"
+#include "control/state/writes/store_writes.h"
+#include "control/store/store.h"
 
 namespace cleat::control {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "control/reasons.h"
+#include "control/model/reasons.h"
 
 namespace cleat::control {
 namespace {

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/backends.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
 #include "control/state/settings/adopt_report.h"
-#include "control/update_mask.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
+#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 namespace {
@@ -272,14 +272,16 @@ std::optional<ClusterRow> Clusters::Row(const std::string& id) {
 bool Clusters::IsUsedOn(const std::string& engine, const std::string& cluster_id) {
   const StateLock lock(core_.mutex);
   const ClusterEntry* entry = core_.tables.clusters.Find(cluster_id);
-  return entry != nullptr && core_.propagation.EnginesOf(*entry, Propagation::Which::kStandingByToo).contains(engine);
+  return entry != nullptr &&
+         core_.propagation.EnginesOf(*entry, Propagation::Which::kStandingByToo).contains(engine);
 }
 
 std::vector<std::string> Clusters::On(const std::string& engine) {
   const StateLock lock(core_.mutex);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : core_.tables.clusters) {
-    if (core_.propagation.EnginesOf(entry, Propagation::Which::kStandingByToo).contains(engine)) ids.push_back(id);
+    if (core_.propagation.EnginesOf(entry, Propagation::Which::kStandingByToo).contains(engine))
+      ids.push_back(id);
   }
   return ids;
 }

@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/state/keys/spec_keys.h"
 #include "control/state/publish/state_core.h"
 
@@ -52,10 +52,12 @@ class Clusters {
 
  private:
   // Whether callers may name its conf file.
-  Status CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const CLEAT_EXCLUDES(holds_state);
+  Status CheckConfFile(const std::string& name, const v1::ClusterSpec& spec) const
+      CLEAT_EXCLUDES(holds_state);
   // The cluster that is there already, as it is asked for; nullptr when there is none.
   Result<const ClusterEntry*> CheckExisting(const std::string& id, const v1::ClusterSpec& spec,
-                                       const std::optional<keys::Secret>& key) const CLEAT_REQUIRES(holds_state);
+                                            const std::optional<keys::Secret>& key) const
+      CLEAT_REQUIRES(holds_state);
   Status RewrapKey(const std::string& id) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;

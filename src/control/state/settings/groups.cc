@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/names.h"
-#include "control/page.h"
-#include "control/refusals.h"
-#include "control/spec_rules.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/model/refusals.h"
 #include "control/state/settings/adopt_report.h"
-#include "control/update_mask.h"
+#include "control/validate/spec_rules.h"
+#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 namespace {
@@ -32,7 +32,8 @@ Status Groups::Fill(std::vector<GroupRow> rows) {
     }
     last_slot_ = std::max(last_slot_, row.slot);
     const std::string id = row.id;
-    GroupEntry entry{.row = std::move(row), .controllers = {}, .engines = {}, .revision = core_.publisher.newest() + 1};
+    GroupEntry entry{
+        .row = std::move(row), .controllers = {}, .engines = {}, .revision = core_.publisher.newest() + 1};
     core_.tables.groups.Insert(id, std::move(entry));
   }
   return Ok{};
@@ -220,7 +221,8 @@ std::vector<std::string> Groups::Controllers(const std::string& group_id) {
   return {entry->controllers.begin(), entry->controllers.end()};
 }
 
-void Groups::Report(const std::string& engine, const std::string& id, const std::optional<GroupReport>& report) {
+void Groups::Report(const std::string& engine, const std::string& id,
+                    const std::optional<GroupReport>& report) {
   const StateLock lock(core_.mutex);
   GroupEntry* const entry = core_.tables.groups.Find(id);
   if (entry != nullptr && AdoptReport(entry->engines, engine, report)) core_.publisher.Publish(*entry);

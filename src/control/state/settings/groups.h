@@ -10,8 +10,8 @@
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
 #include "control/state/publish/state_core.h"
 
 namespace cleat::control {

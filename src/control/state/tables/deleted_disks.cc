@@ -2,14 +2,8 @@
 #include "control/state/tables/deleted_disks.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace cleat::control {
-
-uint64_t SecondsSince1970() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(since).count());
-}
 
 void DeletedDisks::Put(DeletedDiskRow row) {
   const std::pair key(row.disk.id, row.disk.revision);

@@ -10,11 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "control/model.h"
+#include "base/clock.h"
+#include "control/model/model.h"
 
 namespace cleat::control {
-
-uint64_t SecondsSince1970();
 
 // How long deleted disks are kept, and by which clock. What is kept already keeps its own time when that changes.
 struct KeepDeleted {

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "cleat/v1/cleat.pb.h"
-#include "control/engine_paths.h"
-#include "control/intent.h"
-#include "control/model.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
+#include "control/paths/engine_paths.h"
 
 namespace cleat::control {
 
@@ -43,7 +43,8 @@ struct ControllerEntry {
   v1::ControllerStatus status;
   std::map<std::string, AttachmentEntry> attachments;
   uint64_t revision = 0;
-  std::string moving_to = {};  // the engine on which it is to stand by for a move; empty: it is not being moved
+  std::string moving_to =
+      {};  // the engine on which it is to stand by for a move; empty: it is not being moved
 };
 
 struct GroupEntry {

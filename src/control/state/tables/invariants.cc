@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "control/backends.h"
-#include "control/names.h"
+#include "control/model/names.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -89,8 +89,8 @@ Status CheckEngines(const Tables& tables) {
   for (const auto& [id, engine] : tables.engines) {
     if (engine.id != id) return Broken(EngineName(id), "is called " + engine.id);
     if (engine.status.controllers() == controllers[id]) continue;
-    return Broken(EngineName(id), fmt::format("counts {} controllers, not {}", engine.status.controllers(),
-                                              controllers[id]));
+    return Broken(EngineName(id),
+                  fmt::format("counts {} controllers, not {}", engine.status.controllers(), controllers[id]));
   }
   for (const auto& [id, count] : controllers) {
     if (!tables.engines.Has(id)) return Broken(EngineName(id), "has controllers and is not known");

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "control/intent.h"
-#include "control/model.h"
-#include "control/names.h"
+#include "control/model/intent.h"
+#include "control/model/model.h"
+#include "control/model/names.h"
 #include "control/state/tables/deleted_disks.h"
 #include "control/state/tables/entries.h"
 #include "control/state/tables/resource_table.h"

@@ -19,9 +19,9 @@ bool WriteNames::ConflictsWith(const WriteNames& other) const {
 }
 
 StoreWrites::StoreWrites(Store& store, StateMutex& mutex)
-    : store_(store), mutex_(mutex), commits_([this](std::span<const StoreChange* const> changes) {
-        return store_.Apply(changes);
-      }) {}
+    : store_(store),
+      mutex_(mutex),
+      commits_([this](std::span<const StoreChange* const> changes) { return store_.Apply(changes); }) {}
 
 bool StoreWrites::IsFree(const WriteNames& names) const {
   return std::none_of(under_way_.begin(), under_way_.end(),

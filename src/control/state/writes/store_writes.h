@@ -23,8 +23,8 @@
 #include "base/result.h"
 #include "control/state/tables/state_lock.h"
 #include "control/state/writes/group_commit.h"
-#include "control/store.h"
-#include "control/store_change.h"
+#include "control/store/store.h"
+#include "control/store/store_change.h"
 
 namespace cleat::control {
 

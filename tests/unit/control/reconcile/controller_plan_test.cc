@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "control/model/names.h"
 #include "control/state/disks/memory_keeper.h"
-#include "control/names.h"
 #include "tests/unit/control/reconcile/views.h"
 
 namespace cleat::control::controller_plan_test {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "control/intent.h"
-#include "control/names.h"
+#include "control/model/intent.h"
+#include "control/model/names.h"
 #include "control/reconcile/engines/engine_view.h"
 
 namespace cleat::control::views {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/link/translate.h"
+
+#include "control/model/names.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
+
+namespace cleat::control {
+namespace {
+
+constexpr int64_t kNsPerMillisecond = 1'000'000;
+
+void Put(const v1::RateLimit& limit, engine::v1::Rate* rate) {
+  rate->set_per_second(limit.per_second());
+  rate->set_burst_per_second(limit.burst_per_second());
+  rate->set_burst_ms(static_cast<uint32_t>(limit.burst_duration().seconds() * 1000 +
+                                           limit.burst_duration().nanos() / kNsPerMillisecond));
+}
+
+}  // namespace
+
+engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision) {
+  engine::v1::Limits told;
+  if (limits.has_iops()) Put(limits.iops(), told.mutable_iops());
+  if (limits.has_read_iops()) Put(limits.read_iops(), told.mutable_read_iops());
+  if (limits.has_write_iops()) Put(limits.write_iops(), told.mutable_write_iops());
+  if (limits.has_bytes()) Put(limits.bytes(), told.mutable_bytes());
+  if (limits.has_read_bytes()) Put(limits.read_bytes(), told.mutable_read_bytes());
+  if (limits.has_write_bytes()) Put(limits.write_bytes(), told.mutable_write_bytes());
+  told.set_revision(revision);
+  return told;
+}
+
+engine::v1::Group ToEngine(const GroupRow& row) {
+  engine::v1::Group group;
+  group.set_name(GroupName(row.id));
+  group.set_slot(row.slot);
+  *group.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
+  return group;
+}
+
+engine::v1::Cluster ToEngine(const ClusterRow& row) {
+  const v1::ClusterSpec& spec = row.spec;
+  engine::v1::Cluster cluster;
+  cluster.set_name(ClusterName(row.id));
+  if (!spec.monitors().empty()) cluster.set_monitors(spec.monitors());
+  if (!spec.conf_file().empty()) cluster.set_conf_file(spec.conf_file());
+  cluster.set_user(spec.user());
+  if (spec.has_wrapped_key()) {
+    cluster.set_key_encryption_key(spec.wrapped_key().key_encryption_key());
+    cluster.set_wrapped_key(spec.wrapped_key().data());
+  }
+  cluster.set_images_per_client(spec.images_per_client());
+  cluster.set_connect_timeout_ms(static_cast<uint32_t>(spec.connect_timeout().seconds() * 1000 +
+                                                       spec.connect_timeout().nanos() / kNsPerMillisecond));
+  cluster.set_revision(row.spec_revision);
+  return cluster;
+}
+
+engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked) {
+  engine::v1::Disk disk;
+  disk.set_name(DiskName(row.id));
+  disk.set_size_bytes(row.spec.size_bytes());
+  disk.set_logical_block_bytes(row.spec.logical_block_bytes());
+  disk.set_physical_block_bytes(row.spec.physical_block_bytes());
+  disk.set_serial(row.spec.serial());
+  disk.set_wwn(WwnNumber(row.spec.wwn()));
+  PutBackend(row, path_checked, &disk);
+  if (row.spec.has_fault()) {
+    disk.mutable_fault()->set_seed(row.spec.fault().seed());
+    disk.mutable_fault()->set_delay_ns_max(row.spec.fault().delay_ns_max());
+    disk.mutable_fault()->set_fail_per_million(row.spec.fault().fail_per_million());
+  }
+  if (row.spec.has_encryption()) {
+    const v1::Encryption& encryption = row.spec.encryption();
+    disk.mutable_encryption()->set_cipher(encryption.cipher() == v1::CIPHER_AES_128_XTS
+                                              ? engine::v1::CIPHER_AES_128_XTS
+                                              : engine::v1::CIPHER_AES_256_XTS);
+    disk.mutable_encryption()->set_data_unit_bytes(encryption.data_unit_bytes());
+    disk.mutable_encryption()->set_key_encryption_key(encryption.wrapped_key().key_encryption_key());
+    disk.mutable_encryption()->set_wrapped_key(encryption.wrapped_key().data());
+  }
+  if (row.limits_revision != 0) *disk.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
+  return disk;
+}
+
+engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
+  engine::v1::Controller controller;
+  controller.set_name(ControllerName(row.id));
+  controller.set_type(row.spec.type() == v1::CONTROLLER_TYPE_SCSI ? engine::v1::CONTROLLER_TYPE_SCSI
+                                                                  : engine::v1::CONTROLLER_TYPE_BLK);
+  controller.set_socket_path(row.spec.socket_path());
+  controller.set_socket_mode(row.spec.socket_mode() == v1::SOCKET_MODE_SERVER
+                                 ? engine::v1::SOCKET_MODE_SERVER
+                                 : engine::v1::SOCKET_MODE_CLIENT);
+  controller.set_queues(row.spec.queues());
+  controller.set_revision(row.revision);
+  if (!row.spec.group().empty()) controller.set_group(row.spec.group());
+  if (protocol < kProtocolIdentities) return controller;
+  controller.set_last_disk(row.last_disk.value());
+  if (!row.last_disk_name.empty()) controller.set_last_disk_name(row.last_disk_name);
+  return controller;
+}
+
+engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol) {
+  engine::v1::Attachment attachment;
+  attachment.set_controller(ControllerName(intent.row.controller));
+  attachment.set_target(intent.row.spec.target());
+  *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
+  if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
+  attachment.set_read_only(intent.row.spec.read_only());
+  attachment.set_revision(intent.row.revision);
+  const v1::AttachmentMode mode = intent.row.spec.mode();
+  if (mode == v1::ATTACHMENT_MODE_INCOMING || mode == v1::ATTACHMENT_MODE_OUTGOING)
+    attachment.set_incoming(true);
+  return attachment;
+}
+
+Status FromEngine(const engine::v1::Reply& reply) {
+  if (reply.ok()) return Ok{};
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kInternal); ++code) {
+    if (ErrorCodeName(static_cast<ErrorCode>(code)) == reply.code()) {
+      return Error(static_cast<ErrorCode>(code), reply.message());
+    }
+  }
+  return Error(ErrorCode::kInternal, reply.message());
+}
+
+v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status) {
+  v1::ControllerStatus result;
+  result.set_message(status.message());
+  result.set_rings_up(status.rings_up());
+  result.set_connections(status.connections());
+  switch (status.state()) {
+    case engine::v1::CONTROLLER_STATE_IDLE:
+      result.set_state(v1::CONTROLLER_STATE_IDLE);
+      break;
+    case engine::v1::CONTROLLER_STATE_CONNECTING:
+      result.set_state(v1::CONTROLLER_STATE_CONNECTING);
+      break;
+    case engine::v1::CONTROLLER_STATE_HANDSHAKE:
+      result.set_state(v1::CONTROLLER_STATE_HANDSHAKE);
+      break;
+    case engine::v1::CONTROLLER_STATE_READY:
+      result.set_state(v1::CONTROLLER_STATE_READY);
+      break;
+    case engine::v1::CONTROLLER_STATE_BROKEN:
+      result.set_state(v1::CONTROLLER_STATE_BROKEN);
+      break;
+    case engine::v1::CONTROLLER_STATE_CLOSING:
+      result.set_state(v1::CONTROLLER_STATE_DELETING);
+      break;
+    case engine::v1::CONTROLLER_STATE_STANDBY:
+    case engine::v1::CONTROLLER_STATE_UNSPECIFIED:
+      result.set_state(v1::CONTROLLER_STATE_PENDING);
+      break;
+  }
+  return result;
+}
+
+v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
+  switch (state) {
+    case engine::v1::ATTACHMENT_STATE_OPENING:
+      return v1::ATTACHMENT_STATE_OPENING;
+    case engine::v1::ATTACHMENT_STATE_ACTIVE:
+      return v1::ATTACHMENT_STATE_READY;
+    case engine::v1::ATTACHMENT_STATE_FAILED:
+    case engine::v1::ATTACHMENT_STATE_FENCED:
+      return v1::ATTACHMENT_STATE_FAILED;
+    case engine::v1::ATTACHMENT_STATE_CLOSING:
+      return v1::ATTACHMENT_STATE_DETACHING;
+    case engine::v1::ATTACHMENT_STATE_INCOMING:
+      return v1::ATTACHMENT_STATE_INCOMING;
+    case engine::v1::ATTACHMENT_STATE_RELEASED:
+      return v1::ATTACHMENT_STATE_RELEASED;
+    case engine::v1::ATTACHMENT_STATE_STANDBY:
+    case engine::v1::ATTACHMENT_STATE_UNSPECIFIED:
+      break;
+  }
+  return v1::ATTACHMENT_STATE_PENDING;
+}
+
+v1::CephStatus FromEngine(const engine::v1::CephStatus& status) {
+  constexpr uint64_t kNsInSecond = 1'000'000'000;
+  v1::CephStatus result;
+  result.set_threads(status.threads());
+  result.set_clients_total(status.clients_total());
+  for (const engine::v1::CephClient& client : status.clients()) {
+    v1::CephClient& shown = *result.add_clients();
+    shown.set_cluster(client.cluster());
+    shown.set_id(client.id());
+    shown.set_images(client.images());
+    if (client.busy_ns() != 0)
+      shown.mutable_busy()->set_seconds(static_cast<int64_t>(client.busy_ns() / kNsInSecond));
+    shown.set_blocklisted(client.blocklisted());
+  }
+  return result;
+}
+
+bool IsOpen(engine::v1::AttachmentState state) {
+  return state == engine::v1::ATTACHMENT_STATE_ACTIVE || state == engine::v1::ATTACHMENT_STATE_INCOMING ||
+         state == engine::v1::ATTACHMENT_STATE_RELEASED;
+}
+
+AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
+  const bool open = IsOpen(status.state());
+  return {.state = FromEngine(status.state()),
+          .message = status.message(),
+          .size_bytes = open ? status.attachment().disk().size_bytes() : 0,
+          .failures = status.state() == engine::v1::ATTACHMENT_STATE_FENCED ? 1U : 0U,
+          .limits_revision = status.attachment().disk().limits().revision(),
+          .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED};
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/observe/metrics.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/version.h"
+#include "observe/histogram.h"
+#include "stats/disk_stats.h"
+
+namespace cleat::control {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using MetricLabels = std::vector<ClientMetric::Label>;
+
+constexpr uint64_t kFirstEndNs = kNsPerUs;
+constexpr uint64_t kLastEndNs = 10 * kNsPerSecond;
+
+double Seconds(double ns) {
+  return ns / static_cast<double>(kNsPerSecond);
+}
+
+std::string IdOf(std::string_view name) {
+  return std::string(name.substr(name.find_last_of('/') + 1));
+}
+
+MetricFamily Family(const char* name, MetricType type, const char* help) {
+  return {.name = name, .help = help, .type = type, .metric = {}};
+}
+
+void Add(MetricFamily& family, MetricLabels labels, double value) {
+  ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  if (family.type == MetricType::Counter) {
+    metric.counter.value = value;
+  } else {
+    metric.gauge.value = value;
+  }
+}
+
+MetricLabels With(MetricLabels labels, const char* name, const std::string& value) {
+  labels.push_back({name, value});
+  return labels;
+}
+
+void AddHistogram(MetricFamily& family, MetricLabels labels, const observe::Histogram& histogram) {
+  static const std::vector<uint64_t> kEndsNs = HistogramEndsNs();
+  ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  metric.histogram.sample_count = histogram.count();
+  metric.histogram.sample_sum = Seconds(histogram.SumNs());
+  for (const uint64_t end_ns : kEndsNs) {
+    metric.histogram.bucket.push_back({.cumulative_count = histogram.CountUpTo(end_ns),
+                                       .upper_bound = Seconds(static_cast<double>(end_ns))});
+  }
+}
+
+// All that is told of disks.
+struct DiskFamilies {
+  MetricFamily operations = Family("cleat_disk_operations_total", MetricType::Counter,
+                                   "Requests of the guest that were answered, with those that failed");
+  MetricFamily bytes =
+      Family("cleat_disk_bytes_total", MetricType::Counter, "Data of requests, without those that failed");
+  MetricFamily errors = Family("cleat_disk_errors_total", MetricType::Counter, "Requests that failed");
+  MetricFamily in_flight =
+      Family("cleat_disk_in_flight", MetricType::Gauge,
+             "Requests in flight at the engine's last look, a quarter of a second ago at most");
+  MetricFamily oldest = Family("cleat_disk_oldest_request_seconds", MetricType::Gauge,
+                               "Age of the oldest one of those; 0: none");
+  MetricFamily stages = Family("cleat_disk_stage_seconds", MetricType::Histogram,
+                               "How long requests took from the stage before to this one; total: all of it");
+  uint64_t without_histograms = 0;
+
+  void Add(const observe::SegmentReader& reader, const stats::DiskSeen& disk, bool histograms);
+  bool AddStages(const observe::SegmentReader& reader, const stats::DiskSeen& disk,
+                 const MetricLabels& labels);
+};
+
+void DiskFamilies::Add(const observe::SegmentReader& reader, const stats::DiskSeen& disk, bool histograms) {
+  const MetricLabels labels{{"engine", reader.engine()},
+                            {"controller", IdOf(disk.controller)},
+                            {"target", std::to_string(disk.target)},
+                            {"disk", IdOf(disk.disk)}};
+  for (size_t op = 0; op < disk.ops.size(); ++op) {
+    const observe::OpCount& count = disk.ops[op];
+    const std::string& name = reader.op_names()[op];
+    // Rates need to see where these begin; the others are rare, and many.
+    if (count.requests == 0 && name != "read" && name != "write") continue;
+    const MetricLabels with_op = With(labels, "op", name);
+    control::Add(operations, with_op, static_cast<double>(count.requests));
+    control::Add(bytes, with_op, static_cast<double>(count.bytes));
+    control::Add(errors, with_op, static_cast<double>(count.errors));
+  }
+  control::Add(in_flight, labels, static_cast<double>(disk.in_flight));
+  control::Add(oldest, labels, Seconds(static_cast<double>(disk.age_ns)));
+  if (histograms && !AddStages(reader, disk, labels)) ++without_histograms;
+}
+
+bool DiskFamilies::AddStages(const observe::SegmentReader& reader, const stats::DiskSeen& disk,
+                             const MetricLabels& labels) {
+  if (stages.metric.size() >= Metrics::kHistogramsMax) return false;
+  const auto histograms = stats::HistogramsOf(reader, disk);
+  for (size_t op = 0; op < histograms.size(); ++op) {
+    for (size_t stage = 0; stage < histograms[op].size(); ++stage) {
+      if (histograms[op][stage].count() == 0) continue;
+      AddHistogram(stages,
+                   With(With(labels, "op", reader.op_names()[op]), "stage", reader.stage_names()[stage]),
+                   histograms[op][stage]);
+    }
+  }
+  return true;
+}
+
+// What is told of an engine's connections to Ceph: for each cluster, since connections come and go.
+struct CephFamilies {
+  MetricFamily threads =
+      Family("cleat_ceph_threads", MetricType::Gauge, "Threads of Ceph's libraries in the engine");
+  MetricFamily unlisted = Family("cleat_ceph_clients_unlisted", MetricType::Gauge,
+                                 "Clients that the engine did not report one by one: the others count below");
+  MetricFamily clients =
+      Family("cleat_ceph_clients", MetricType::Gauge, "Clients: connections that images share");
+  MetricFamily images =
+      Family("cleat_ceph_images", MetricType::Gauge, "Images that are open, or being opened or closed");
+  MetricFamily blocklisted =
+      Family("cleat_ceph_clients_blocklisted", MetricType::Gauge,
+             "Clients that were shut out: their disks fail until they are attached again");
+  MetricFamily busy =
+      Family("cleat_ceph_clients_busy", MetricType::Gauge,
+             "Clients whose thread has been at the same call to the cluster for a second or more");
+  MetricFamily longest = Family("cleat_ceph_busy_seconds", MetricType::Gauge,
+                                "How long the longest of these has been waiting for the cluster; 0: none");
+
+  void Add(const std::string& engine, const v1::CephStatus& status);
+};
+
+struct CephClusterUse {
+  uint64_t clients = 0;
+  uint64_t images = 0;
+  uint64_t blocklisted = 0;
+  uint64_t busy = 0;
+  double longest_seconds = 0;
+};
+
+void CephFamilies::Add(const std::string& engine, const v1::CephStatus& status) {
+  std::map<std::string, CephClusterUse> clusters;
+  for (const v1::CephClient& client : status.clients()) {
+    CephClusterUse& use = clusters[client.cluster()];
+    ++use.clients;
+    use.images += client.images();
+    use.blocklisted += client.blocklisted() ? 1 : 0;
+    use.busy += client.has_busy() ? 1 : 0;
+    const double seconds = static_cast<double>(client.busy().seconds()) +
+                           static_cast<double>(client.busy().nanos()) / static_cast<double>(kNsPerSecond);
+    use.longest_seconds = std::max(use.longest_seconds, seconds);
+  }
+  const MetricLabels of_engine{{"engine", engine}};
+  const auto listed = static_cast<uint32_t>(status.clients_size());
+  control::Add(threads, of_engine, status.threads());
+  control::Add(unlisted, of_engine, status.clients_total() - std::min(listed, status.clients_total()));
+  for (const auto& [name, use] : clusters) {
+    const MetricLabels labels = With(of_engine, "cluster", IdOf(name));
+    control::Add(clients, labels, static_cast<double>(use.clients));
+    control::Add(images, labels, static_cast<double>(use.images));
+    control::Add(blocklisted, labels, static_cast<double>(use.blocklisted));
+    control::Add(busy, labels, static_cast<double>(use.busy));
+    control::Add(longest, labels, use.longest_seconds);
+  }
+}
+
+void AddCeph(std::vector<MetricFamily>& families, const v1::ListEnginesResponse& engines) {
+  CephFamilies ceph;
+  for (const v1::Engine& engine : engines.engines()) {
+    if (engine.status().has_ceph()) ceph.Add(IdOf(engine.name()), engine.status().ceph());
+  }
+  for (MetricFamily* family : {&ceph.threads, &ceph.unlisted, &ceph.clients, &ceph.images, &ceph.blocklisted,
+                               &ceph.busy, &ceph.longest}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+}
+
+void AddProcess(std::vector<MetricFamily>& families) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  families.push_back(
+      Family("process_cpu_seconds_total", MetricType::Counter, "User and system time that cleatd has taken"));
+  Add(families.back(), {}, seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  uint64_t resident_pages = 0;
+  if (FILE* file = fopen("/proc/self/statm", "re"); file != nullptr) {
+    if (fscanf(file, "%*u %lu", &resident_pages) != 1) resident_pages = 0;
+    fclose(file);
+  }
+  families.push_back(Family("process_resident_memory_bytes", MetricType::Gauge, "Memory that cleatd has"));
+  Add(families.back(), {}, static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+}
+
+void AddEngines(std::vector<MetricFamily>& families, const v1::ListEnginesResponse& engines) {
+  MetricFamily differ = Family("cleat_engine_path_lists_differ", MetricType::Gauge,
+                               "Whether the engine takes other paths for listed than cleatd does");
+  MetricFamily alone = Family("cleat_left_alone_controllers", MetricType::Gauge,
+                              "Controllers that are left alone since the store was restored");
+  for (const v1::Engine& engine : engines.engines()) {
+    Add(differ, {{"engine", IdOf(engine.name())}}, engine.status().path_difference().empty() ? 0 : 1);
+    Add(alone, {{"engine", IdOf(engine.name())}}, engine.status().left_alone_total());
+  }
+  families.push_back(std::move(differ));
+  families.push_back(std::move(alone));
+}
+
+}  // namespace
+
+std::vector<uint64_t> HistogramEndsNs() {
+  std::vector<uint64_t> ends;
+  for (uint64_t decade_ns = kFirstEndNs; decade_ns <= kLastEndNs; decade_ns *= 10) {
+    for (const uint64_t factor : {1, 2, 5}) {
+      if (decade_ns * factor > kLastEndNs) break;
+      ends.push_back(observe::BucketHighestNs(observe::BucketOf(decade_ns * factor)));
+    }
+  }
+  return ends;
+}
+
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> families;
+  families.push_back(Family("cleat_build_info", MetricType::Gauge, "Always 1; the label says which version"));
+  Add(families.back(), {{"version", kVersion}}, 1);
+  MetricFamily connected =
+      Family("cleat_engine_connected", MetricType::Gauge, "Whether the engine is connected to cleatd");
+  DiskFamilies disks;
+  for (const CountersOf& engine : counters_.Open()) {
+    Add(connected, {{"engine", engine.engine}}, engine.connected ? 1 : 0);
+    if (!engine.reader) continue;
+    for (const stats::DiskSeen& disk : stats::DisksOf(*engine.reader, counters_.NowNs())) {
+      disks.Add(*engine.reader, disk, options_.histograms);
+    }
+  }
+  families.push_back(std::move(connected));
+  for (MetricFamily* family :
+       {&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+  const v1::ListEnginesResponse engines = engines_();
+  AddCeph(families, engines);
+  AddEngines(families, engines);
+  families.push_back(
+      Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
+  const Host host = host_();
+  Add(families.back(), {}, static_cast<double>(host.deleted_disks));
+  families.push_back(Family(
+      "cleat_unlisted_paths", MetricType::Gauge,
+      "Disks, controllers and clusters that are served though callers may not name their paths any more"));
+  Add(families.back(), {}, static_cast<double>(host.unlisted_paths));
+  families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
+                            "Disks whose oldest request is older than the engine's threshold"));
+  Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));
+  families.push_back(
+      Family("cleat_slow_requests_total", MetricType::Counter,
+             "Slow requests noticed since cleatd started: when they became slow, and when they ended"));
+  Add(families.back(), {}, static_cast<double>(slow_.slow_requests()));
+  families.push_back(Family("cleat_metrics_disks_without_histograms", MetricType::Gauge,
+                            "Disks that have none here because there would be too many"));
+  Add(families.back(), {}, static_cast<double>(disks.without_histograms));
+  AddProcess(families);
+  return families;
+}
+
+}  // namespace cleat::control

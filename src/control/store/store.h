@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The durable intent: one SQLite file (WAL, synchronous=FULL), one table a kind of resource. A call that
+// returned OK is on disk: it survives kill -9 and a power cut. Each call is one transaction.
+//
+// A store that can't be read back whole is refused with kDataLoss, never taken for an empty one: SQLite's own check of
+// the file, a checksum in each row, and a mark in the lock file that says that there is a store.
+//
+// One process a file (held by a lock beside it). Any thread; one at a time writes.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/own_files.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "control/model/model.h"
+#include "control/store/sqlite_row.h"
+#include "control/store/store_change.h"
+
+namespace cleat::control {
+
+class Store {
+ public:
+  static constexpr const char* kFileName = OwnFiles::kStoreName;
+  static constexpr uint64_t kApplicationId = OwnFiles::kStoreApplicationId;
+
+  // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
+  // it is of a newer version; kDataLoss when it is damaged or missing though it was there.
+  static Result<std::unique_ptr<Store>> Open(const std::string& folder);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // Everything; kDataLoss when a row can't be read back.
+  Result<Rows> Load();
+
+  // All of the changes, in their order, in one transaction, or nothing.
+  Status Apply(std::span<const StoreChange* const> changes);
+  Status Apply(const StoreChange& change);
+  // Takes erased rows out of the store's log, too. For rows with keys; it costs several syncs.
+  void CutLog();
+
+  // Copies the whole store, as it is when this returns, into an empty database; others write meanwhile.
+  Status CopyInto(sqlite3* copy);
+  std::string folder() const { return path_.substr(0, path_.rfind('/')); }
+
+  // ---- Restoring. (store_restore.cc has the whole way.)
+  // The first revision that no process has reserved.
+  Result<uint64_t> NextRevision();
+  // Of a store that nobody serves from: goes on with that revision, and takes those for lost. Which disk a blk controller's guest had last
+  // is not known then: its engine knows, or it is another one than any.
+  Status GoOnFrom(uint64_t next, std::vector<LostRevisions> lost);
+  // All of `restored` takes the place of what is here, in one transaction: a crash leaves the one or the other. From then on nothing is
+  // written any more (STORE_RESTORED): who serves from this has to load everything anew. `restored` is of the same schema.
+  Status Replace(Store& restored);
+
+  // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
+  uint64_t number() const { return number_; }
+  // The first of `count` revisions that no process has handed out before and none will hand out again.
+  Result<uint64_t> ReserveRevisions(uint64_t count);
+
+  // Whether the last write succeeded.
+  bool writable() const { return writable_.load(std::memory_order_relaxed); }
+  // Called, on the thread of the write, when one fails after one that did not. Set before other threads write, or with
+  // none that does.
+  void SetOnFailure(std::function<void()> on_failure);
+  // Writes something that changes nothing.
+  Status Probe();
+
+ private:
+  Store(UniqueFd lock, sqlite3* db, std::string path);
+  Status Prepare(bool expected) CLEAT_REQUIRES(mutex_);
+  Status CheckIntegrity() CLEAT_REQUIRES(mutex_);
+  Status CheckApplication() CLEAT_REQUIRES(mutex_);
+  Result<uint64_t> Number(const char* sql) CLEAT_REQUIRES(mutex_);
+  Status Execute(const char* sql) CLEAT_REQUIRES(mutex_);
+  // Runs a prepared statement that gives no rows.
+  Status Run(const char* sql, const std::vector<SqlValue>& values);
+  // The same, without a word of what it means for the store.
+  Status Step(const char* sql, const std::vector<SqlValue>& values) CLEAT_REQUIRES(mutex_);
+  // Runs `work` in one transaction, which is undone if it fails.
+  Status InTransaction(const std::function<Status()>& work);
+  template <typename Row>
+  Status StepChange(const Row& row) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseDiskRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseDeletedDiskRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseGroupRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseClusterRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseControllerRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseAttachmentRow& erased) CLEAT_REQUIRES(mutex_);
+  // Of a write: notes whether the store takes them.
+  Status Noted(Status status);
+  Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);
+  Error Failed(const char* sql) CLEAT_REQUIRES(mutex_);
+  // All rows of the kind; kDataLoss when one can't be read back.
+  template <typename Row>
+  Status LoadAll(std::vector<Row>& rows) CLEAT_REQUIRES(mutex_);
+  Status CheckNotReplaced() const CLEAT_REQUIRES(mutex_);
+
+  UniqueFd lock_;
+  Mutex mutex_;
+  sqlite3* db_ CLEAT_GUARDED_BY(mutex_);
+  std::string path_;
+  uint64_t number_ = 0;
+  bool replaced_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_
+      CLEAT_GUARDED_BY(mutex_);  // by the address of their text
+  std::atomic<bool> writable_ = true;
+  Mutex on_failure_mutex_;
+  std::function<void()> on_failure_ CLEAT_GUARDED_BY(on_failure_mutex_);
+};
+
+}  // namespace cleat::control

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/store/stored_rows.h"
+
+#include <fmt/format.h>
+
+#include "control/model/names.h"
+
+namespace cleat::control {
+
+// ---- Writing ----
+
+std::vector<SqlValue> ValuesOf(const DiskRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.deleting},
+          uint64_t{row.reached_engine},
+          JoinIds(row.kept_by),
+          JoinLabels(row.labels),
+          row.intent_revision,
+          row.limits_revision,
+          row.image_bytes};
+}
+
+std::vector<SqlValue> ValuesOf(const DeletedDiskRow& row) {
+  std::vector<SqlValue> values = ValuesOf(row.disk);
+  values.emplace_back(row.delete_time_s);
+  values.emplace_back(row.purge_time_s);
+  return values;
+}
+
+std::vector<SqlValue> ValuesOf(const GroupRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.slot},
+          JoinLabels(row.labels),
+          row.intent_revision,
+          row.limits_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
+  return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.spec_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          uint64_t{row.deleting},
+          row.engine,
+          JoinLabels(row.labels),
+          row.intent_revision,
+          row.last_disk.value(),
+          row.last_disk_name};
+}
+
+std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
+  return {row.controller, row.id, row.spec, row.revision, uint64_t{row.deleting}, row.intent_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const UpgradeRow& row) {
+  return {row.engine, row.status};
+}
+
+std::vector<SqlValue> ValuesOf(const LostRevisions& row) {
+  return {row.first, row.until};
+}
+
+// ---- Reading ----
+
+bool ReadRow(SqlRun& run, DiskRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.deleting = run.Number(3) != 0;
+  row.reached_engine = run.Number(4) != 0;
+  row.kept_by = SplitIds(run.Bytes(5));
+  row.labels = SplitLabels(run.Bytes(6));
+  row.intent_revision = run.Number(7);
+  row.limits_revision = run.Number(8);
+  row.image_bytes = run.Number(9);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+}
+
+bool ReadRow(SqlRun& run, DeletedDiskRow& row) {
+  row.delete_time_s = run.Number(10);
+  row.purge_time_s = run.Number(11);
+  return ReadRow(run, row.disk);  // the columns before are those of a disk
+}
+
+bool ReadRow(SqlRun& run, GroupRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.slot = static_cast<uint32_t>(run.Number(3));
+  row.labels = SplitLabels(run.Bytes(4));
+  row.intent_revision = run.Number(5);
+  row.limits_revision = run.Number(6);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && run.Number(3) < kGroupsMax;
+}
+
+bool ReadRow(SqlRun& run, ClusterRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.labels = SplitLabels(run.Bytes(3));
+  row.intent_revision = run.Number(4);
+  row.spec_revision = run.Number(5);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+}
+
+bool ReadRow(SqlRun& run, ControllerRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.deleting = run.Number(3) != 0;
+  row.engine = run.Bytes(4);
+  row.labels = SplitLabels(run.Bytes(5));
+  row.intent_revision = run.Number(6);
+  row.last_disk = DiskIdentity(run.Number(7));
+  row.last_disk_name = run.Bytes(8);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+}
+
+bool ReadRow(SqlRun& run, AttachmentRow& row) {
+  row.controller = run.Bytes(0);
+  row.id = run.Bytes(1);
+  row.revision = run.Number(3);
+  row.deleting = run.Number(4) != 0;
+  row.intent_revision = run.Number(5);
+  return row.spec.ParseFromString(run.Bytes(2)) && IsId(row.id);
+}
+
+bool ReadRow(SqlRun& run, UpgradeRow& row) {
+  row.engine = run.Bytes(0);
+  return row.status.ParseFromString(run.Bytes(1)) && IsId(row.engine);
+}
+
+bool ReadRow(SqlRun& run, LostRevisions& row) {
+  row.first = run.Number(0);
+  row.until = run.Number(1);
+  return row.first < row.until;
+}
+
+// ---- For people ----
+
+std::string Describe(const DiskRow& row) {
+  return fmt::format("disk '{}'", row.id);
+}
+std::string Describe(const DeletedDiskRow& row) {
+  return fmt::format("deleted disk '{}'", row.disk.id);
+}
+std::string Describe(const GroupRow& row) {
+  return fmt::format("group '{}'", row.id);
+}
+std::string Describe(const ClusterRow& row) {
+  return fmt::format("cluster '{}'", row.id);
+}
+std::string Describe(const ControllerRow& row) {
+  return fmt::format("controller '{}'", row.id);
+}
+std::string Describe(const AttachmentRow& row) {
+  return fmt::format("attachment '{}' of controller '{}'", row.id, row.controller);
+}
+std::string Describe(const UpgradeRow& row) {
+  return fmt::format("the upgrade of engine '{}'", row.engine);
+}
+std::string Describe(const LostRevisions& /*row*/) {
+  return "lost revisions";
+}
+
+}  // namespace cleat::control

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a spec may say, whatever the state of the host: fills in the defaults and refuses what can't be. Pure
+// functions. Errors are kInvalidArgument and name the resource, the field, the value and the range.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/model/model.h"
+
+namespace cleat::control {
+
+Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
+Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
+// Whether it can log in: with monitors alone there must be a key.
+Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
+Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
+Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
+Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
+                                                  v1::ControllerType type);
+// Whether that was asked for before. What a migration has made of its mode since is no difference: one that was INCOMING
+// may be ACTIVE by now, and an ACTIVE one OUTGOING. `present` is complete.
+bool IsSameAttachment(const v1::AttachmentSpec& present, v1::AttachmentSpec asked);
+Result<Labels> CheckLabels(std::string_view resource,
+                           const google::protobuf::Map<std::string, std::string>& labels);
+
+// The limits of a disk or group. What is said without limiting anything (an empty message) is taken out, so that there is
+// one way to say the same.
+Status CompleteLimits(std::string_view resource, v1::Limits* limits);
+
+// Without anything of its disk key: to be shown, and compared.
+v1::DiskSpec WithoutKey(v1::DiskSpec spec);
+v1::ClusterSpec WithoutKey(v1::ClusterSpec spec);
+// Overwrites a plain key in it, if there is one, and takes it out.
+void WipePlainKey(v1::DiskSpec* spec);
+void WipePlainKey(v1::ClusterSpec* spec);
+
+// A locally assigned NAA name (SPC-5, 7.7.6.6.5) made from a disk's id alone: "0x3...".
+std::string DefaultWwn(std::string_view disk_id);
+// The number in a WWN that CompleteDiskSpec let pass.
+uint64_t WwnNumber(std::string_view wwn);
+
+// Whether two complete specs say the same.
+bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b);
+
+// kAlreadyExists: `name` is taken by something else; says what differs.
+Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
+                   const google::protobuf::Message& wanted);
+Error TakenByOtherLabels(std::string_view name);
+
+// Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
+Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,
+                                 size_t bytes_max);
+
+}  // namespace cleat::control
