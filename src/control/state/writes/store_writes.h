@@ -52,6 +52,9 @@ class StoreWrites {
   // The same, and what `change` erases leaves the store's log as well, which costs several syncs.
   Status WriteAndCutLog(const WriteNames& names, const StoreChange& change) CLEAT_REQUIRES(holds_state);
 
+  // How many wait for the next commit.
+  size_t waiting() const { return commits_.waiting(); }
+
  private:
   bool IsFree(const WriteNames& names) const CLEAT_REQUIRES(holds_state);
   template <typename Work>
