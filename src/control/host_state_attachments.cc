@@ -78,7 +78,7 @@ Result<v1::Attachment> HostState::AttachDisk(const v1::AttachDiskRequest& reques
   if (const std::string& file = FileOf(disk->row.spec); !file.empty()) storages_.Look({{*disk_id, file}});
   Publish(*disk);
   ControllerChanged(*controller_id);
-  spdlog::info("attached {} as {}{}{}", DiskName(*disk_id), name,
+  spdlog::info("{}: attach requested: {}{}{}", name, DiskName(*disk_id),
                entry.row.spec.read_only() ? ", read-only" : "",
                entry.row.spec.mode() == v1::ATTACHMENT_MODE_INCOMING ? ", incoming" : "");
   return Show(entry);
@@ -220,7 +220,7 @@ Result<v1::DetachDiskResponse> HostState::DetachDisk(const v1::DetachDiskRequest
     FindDisk(*ParseDiskName(entry->row.spec.disk()))->attachments[request.name()].detaching = true;
     ControllerChanged(ids.controller);
   }
-  spdlog::info("detached {}", request.name());
+  spdlog::info("{}: detach requested", request.name());
   return v1::DetachDiskResponse();
 }
 

@@ -66,7 +66,7 @@ Result<v1::Cluster> HostState::CreateCluster(const v1::CreateClusterRequest& req
   CLEAT_TRY(store_.Put(entry.row));
   ClusterEntry& kept = clusters_.emplace(id, std::move(entry)).first->second;
   Publish(kept);
-  spdlog::info("created {}", name);
+  spdlog::info("{}: created", name);
   return Show(kept);
 }
 
@@ -124,7 +124,7 @@ Result<v1::DeleteClusterResponse> HostState::DeleteCluster(const v1::DeleteClust
   clusters_.erase(id);
   PublishGone(name);
   ClusterChanged(id);
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteClusterResponse();
 }
 

@@ -65,7 +65,7 @@ Result<v1::Controller> HostState::CreateController(const v1::CreateControllerReq
   JoinGroup(kept.row);
   Publish(kept);
   ControllerChanged(id);
-  spdlog::info("created {} on socket '{}', engine '{}'", ControllerName(id), spec.socket_path(),
+  spdlog::info("{}: created: socket '{}', engine '{}'", ControllerName(id), spec.socket_path(),
                kept.row.engine);
   return Show(kept);
 }
@@ -207,7 +207,7 @@ Result<v1::DeleteControllerResponse> HostState::DeleteController(const v1::Delet
     }
   }
   CLEAT_TRY(status);
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteControllerResponse();
 }
 

@@ -178,8 +178,8 @@ Result<v1::Disk> HostState::CommitUndelete(const std::string& id, uint64_t kept_
   DiskEntry& added = AddDisk(std::move(entry));
   JoinCluster(added.row);
   Publish(added);
-  spdlog::info("undeleted {} (uid {}){}", name, UidOf(added.row),
-               IsKeptMemory(kept.spec) ? ": its content was freed when it was deleted, so it is empty" : "");
+  spdlog::info("{}: undeleted: uid {}{}", name, UidOf(added.row),
+               IsKeptMemory(kept.spec) ? ", empty: its content was freed when it was deleted" : "");
   v1::Disk shown = Show(added);
   if (IsKeptMemory(kept.spec))
     shown.mutable_status()->set_message("it is empty: its content was freed when it was deleted");
@@ -209,7 +209,7 @@ Result<v1::PurgeDiskResponse> HostState::PurgeDisk(const v1::PurgeDiskRequest& r
   *response.mutable_disk() = Show(*found);
   const uint64_t revision = row.revision;
   CLEAT_TRY(store_.PurgeDisks({&revision, 1}));
-  spdlog::info("purged {} (uid {})", name, response.disk().uid());
+  spdlog::info("{}: purged: uid {}", name, response.disk().uid());
   deleted_.Erase(id, revision);
   return response;
 }
@@ -223,7 +223,7 @@ Status HostState::PurgeExpired() {
   CLEAT_TRY(store_.PurgeDisks(revisions));
   for (const DeletedDiskRow* row : expired) {
     const DiskRow disk = row->disk;
-    spdlog::info("purged {} (uid {}): it was deleted {} s ago", DiskName(disk.id), UidOf(disk),
+    spdlog::info("{}: purged: uid {}, deleted {} s ago", DiskName(disk.id), UidOf(disk),
                  keep_.now_s() - row->delete_time_s);
     deleted_.Erase(disk.id, disk.revision);
   }

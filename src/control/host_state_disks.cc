@@ -200,8 +200,10 @@ void HostState::AwaitLooks(const std::string& id, const StorageIdentity& identit
   storages_.AwaitLooks();
   storages_.LookAtOthersWith(id, identity);
   if (storages_.AwaitLooks()) return;
-  spdlog::warn("{}: another disk's file does not answer: whether it is the same one is not known",
-               DiskName(id));
+  spdlog::warn(
+      "{}: storage not compared with every disk's: a file does not answer; until it does, only the engines' "
+      "locks keep two disks of one file apart",
+      DiskName(id));
 }
 
 Status HostState::CheckSameStorage(const std::string& id, const v1::DiskSpec& spec,
@@ -239,7 +241,7 @@ Result<v1::Disk> HostState::CommitDisk(DiskEntry entry) {
   DiskEntry& kept = AddDisk(std::move(entry));
   JoinCluster(kept.row);
   Publish(kept);
-  spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
+  spdlog::info("{}: created: {} bytes", DiskName(id), kept.row.spec.size_bytes());
   return Show(kept);
 }
 
@@ -288,8 +290,8 @@ Result<v1::DeleteDiskResponse> HostState::DeleteDisk(const v1::DeleteDiskRequest
   } else {
     DropDisk(*entry);
   }
-  spdlog::info("deleted {}{}", name,
-               response.has_disk() ? fmt::format(", which is kept (uid {})", response.disk().uid()) : "");
+  spdlog::info("{}: deleted{}", name,
+               response.has_disk() ? fmt::format(", kept as uid {}", response.disk().uid()) : "");
   return response;
 }
 

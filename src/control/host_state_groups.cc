@@ -69,7 +69,7 @@ Result<v1::Group> HostState::CreateGroup(const v1::CreateGroupRequest& request) 
   last_slot_ = slot;
   GroupEntry& kept = groups_.emplace(id, std::move(entry)).first->second;
   Publish(kept);
-  spdlog::info("created {}", name);
+  spdlog::info("{}: created", name);
   return Show(kept);
 }
 
@@ -120,7 +120,7 @@ Result<v1::DeleteGroupResponse> HostState::DeleteGroup(const v1::DeleteGroupRequ
   groups_.erase(id);
   PublishGone(name);
   GroupChanged(id);
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteGroupResponse();
 }
 

@@ -193,7 +193,7 @@ Status HostState::RewrapClusterKeys(const std::string& current) {
     const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), ClusterName(id),
                                           keys::Wrapping::kPadded);
     if (!wrapped.ok()) {
-      spdlog::error("{}: it stays as it is", wrapped.error().message);
+      spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
       continue;
     }
     ClusterRow row = entry.row;
@@ -204,7 +204,7 @@ Status HostState::RewrapClusterKeys(const std::string& current) {
     entry.row = std::move(row);
     Publish(entry);
     ClusterChanged(id);
-    spdlog::info("the key of {} is wrapped under the key-encryption key {} now", ClusterName(id), current);
+    spdlog::info("{}: key wrapped anew: under key-encryption key {}", ClusterName(id), current);
   }
   return Ok{};
 }
@@ -214,7 +214,7 @@ bool HostState::Rewrap(const std::string& current, DiskRow& row, size_t& failed)
   if (!row.spec.has_encryption() || kept.key_encryption_key() == current) return false;
   const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), DiskName(row.id));
   if (!wrapped.ok()) {
-    if (failed++ == 0) spdlog::error("{}", wrapped.error().message);
+    if (failed++ == 0) spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
     return false;
   }
   v1::WrappedKey& anew = *row.spec.mutable_encryption()->mutable_wrapped_key();
@@ -239,9 +239,9 @@ Status HostState::RewrapKeys() {
   CLEAT_TRY(RewrapClusterKeys(current));
   if (failed > 0) {
     spdlog::error(
-        "the keys of {} disk(s), deleted ones that are kept among them, can't be unwrapped: they stay as "
-        "they are, and "
-        "those disks can't be attached",
+        "disk keys: {} not unwrapped, those of deleted disks among them; they stay wrapped as they are, and "
+        "their disks can't be attached: give cleatd the key-encryption key that the line above names, then "
+        "reload it",
         failed);
   }
   if (rows.empty() && deleted.empty()) return Ok{};
@@ -258,7 +258,7 @@ Status HostState::RewrapKeys() {
     Publish(entry);
   }
   for (DeletedDiskRow& row : deleted) deleted_.Put(std::move(row));
-  spdlog::info("{} disk key(s) wrapped under the key-encryption key {} now", count, current);
+  spdlog::info("disk keys: {} wrapped anew: under key-encryption key {}", count, current);
   return Ok{};
 }
 

@@ -108,7 +108,8 @@ void HostState::PlaceWaiting() {
     row.engine = ChooseEngine();
     if (row.engine.empty()) return;
     if (auto status = store_.Put(row); !status.ok()) {
-      spdlog::error("{} can't be placed: {}", ControllerName(id), status.error().message);
+      spdlog::error("{}: not placed on an engine: {}; see to the store's file system", ControllerName(id),
+                    status.error().message);
       return;
     }
     entry.row = std::move(row);
@@ -140,8 +141,9 @@ Status HostState::ReportNextDisk(const std::string& engine, const std::string& c
     row.last_disk = disk;
     row.last_disk_name = DiskName(attached.row.id);
     CLEAT_TRY(store_.Put(row));
-    spdlog::info("{}: its guest has forgotten {}: {} is its disk from now on", ControllerName(controller),
-                 entry->row.last_disk_name.empty() ? "the last disk" : entry->row.last_disk_name,
+    spdlog::info("{}: last disk changed: the guest has forgotten {}, and gets {} from now on",
+                 ControllerName(controller),
+                 entry->row.last_disk_name.empty() ? "the former disk" : entry->row.last_disk_name,
                  row.last_disk_name);
     entry->row = std::move(row);
     Publish(*entry);
@@ -209,13 +211,14 @@ void HostState::SetMode(AttachmentEntry& entry, v1::AttachmentMode mode) {
   row.intent_revision = NextRevision();
   const std::string name = AttachmentName(row.controller, row.id);
   if (auto status = store_.Put(row); !status.ok()) {
-    spdlog::error("{} is {} now, which can't be stored: {}", name, v1::AttachmentMode_Name(mode),
-                  status.error().message);
+    spdlog::error("{}: mode {} not stored: {}; see to the store's file system", name,
+                  v1::AttachmentMode_Name(mode), status.error().message);
     return;
   }
-  spdlog::info("{}: {}", name,
-               mode == v1::ATTACHMENT_MODE_ACTIVE ? "its VM is here: it owns the disk"
-                                                  : "its VM migrates away: it has given the disk up");
+  spdlog::info("{}: mode changed: {}", name,
+               mode == v1::ATTACHMENT_MODE_ACTIVE
+                   ? "its VM is here, and this host owns the disk"
+                   : "its VM migrates away, and this host has given the disk up");
   entry.row = std::move(row);
   Publish(entry);
 }
@@ -228,11 +231,11 @@ void HostState::TakeGrownSize(DiskEntry& entry, uint64_t size_bytes) {
   row.spec.set_size_bytes(size_bytes);
   row.intent_revision = NextRevision();
   if (auto status = store_.Put(row); !status.ok()) {
-    spdlog::error("{} was made larger, to {} bytes, which can't be stored: {}", DiskName(row.id), size_bytes,
-                  status.error().message);
+    spdlog::error("{}: growth to {} bytes not stored: {}; see to the store's file system", DiskName(row.id),
+                  size_bytes, status.error().message);
     return;
   }
-  spdlog::info("{} was made larger by somebody else: it has {} bytes, had {}", DiskName(row.id), size_bytes,
+  spdlog::info("{}: storage grew by itself: {} bytes, had {}", DiskName(row.id), size_bytes,
                entry.row.spec.size_bytes());
   entry.row = std::move(row);
   Publish(entry);
@@ -245,8 +248,8 @@ void HostState::TakeImageSize(DiskEntry& entry, uint64_t size_bytes) {
   row.image_bytes = size_bytes < row.spec.size_bytes() ? size_bytes : 0;
   // Not stored, it is taken for smaller than it is: then nobody is told should somebody cut it off.
   if (auto status = store_.Put(row); !status.ok()) {
-    spdlog::warn("{}: its image has {} bytes, which can't be stored: {}", DiskName(row.id), size_bytes,
-                 status.error().message);
+    spdlog::warn("{}: image's size of {} bytes not stored: {}; see to the store's file system",
+                 DiskName(row.id), size_bytes, status.error().message);
     return;
   }
   entry.row = std::move(row);

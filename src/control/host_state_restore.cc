@@ -104,8 +104,8 @@ Result<v1::RestoreStoreResponse> HostState::RestoreStore(StoreUpload& upload,
   response.set_first_revision(lost->until);
   CLEAT_TRY(store_.Replace(upload.store()));
   spdlog::warn(
-      "the store was restored from a backup: {} come back, {} go, {} change; revisions from {} to {} "
-      "are lost; the store of before is '{}'",
+      "store: restored from a backup: {} come back, {} go, {} change; revisions from {} to {} are lost; the "
+      "former store is '{}'",
       response.comes_back(), response.goes(), response.changes(), lost->first, lost->until - 1, kept);
   return response;
 }
@@ -178,7 +178,7 @@ Status HostState::DeleteLeftAlone(const std::string& id) {
   CountController(engine, 1);
   Publish(kept);
   ControllerChanged(id);
-  spdlog::info("deleted {}, which was left alone since the store was restored", ControllerName(id));
+  spdlog::info("{}: deleted: the restored store did not know it", ControllerName(id));
   return Ok{};
 }
 

@@ -127,8 +127,8 @@ Status HostState::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Label
   Publish(entry);
   const std::string name = DiskName(entry.row.id);
   if (limited || grown) DiskChanged(entry.row.id);
-  if (limited) spdlog::info("{} has other limits", name);
-  if (grown) spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  if (limited) spdlog::info("{}: limits changed", name);
+  if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, spec.size_bytes(), size_before);
   return Ok{};
 }
 
@@ -174,7 +174,7 @@ Result<v1::Cluster> HostState::UpdateCluster(const v1::UpdateClusterRequest& req
   Publish(*entry);
   if (changed) {
     ClusterChanged(id);
-    spdlog::info("{} is reached in another way by what connects from now on", name);
+    spdlog::info("{}: settings changed; new connections use them", name);
   }
   return Show(*entry);
 }
@@ -203,7 +203,7 @@ Result<v1::Group> HostState::UpdateGroup(const v1::UpdateGroupRequest& request) 
   Publish(*entry);
   if (limited) {
     GroupChanged(id);
-    spdlog::info("{} has other limits", name);
+    spdlog::info("{}: limits changed", name);
   }
   return Show(*entry);
 }

@@ -197,8 +197,8 @@ Result<v1::UpgradeEngineResponse> HostState::UpgradeEngine(const v1::UpgradeEngi
   changed_.upgrade = true;
   Publish(from, entry);
   wake_();
-  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(from), EngineName(to),
-               response.controllers_size());
+  spdlog::info("{}: upgrade began: {} controllers go to {}", EngineName(from), response.controllers_size(),
+               EngineName(to));
   return response;
 }
 
@@ -211,7 +211,8 @@ Result<v1::Engine> HostState::CancelUpgrade(const v1::CancelUpgradeRequest& requ
     upgrade_->cancelled = true;
     changed_.upgrade = true;
     wake_();
-    spdlog::info("upgrade of {} to {}: cancelled", EngineName(id), EngineName(upgrade_->to));
+    spdlog::info("{}: upgrade cancelled: what has not been moved to {} stays", EngineName(id),
+                 EngineName(upgrade_->to));
   }
   return Show(id, found->second);
 }
@@ -260,8 +261,8 @@ void HostState::ReportUpgrade(const std::string& engine, const v1::UpgradeStatus
   if (upgrade_ && upgrade_->from == engine && status.state() != v1::UPGRADE_STATE_RUNNING) upgrade_.reset();
   if (keep == Keep::kStored) {
     if (auto stored = store_.Put(UpgradeRow{.engine = engine, .status = status}); !stored.ok())
-      spdlog::error("the end of the upgrade of {} can't be stored: {}", EngineName(engine),
-                    stored.error().message);
+      spdlog::error("{}: end of its upgrade not stored: {}; see to the store's file system",
+                    EngineName(engine), stored.error().message);
   }
   Publish(engine, entry);
   if (status.state() != v1::UPGRADE_STATE_RUNNING) PlaceWaiting();  // its engine takes new ones again
@@ -292,7 +293,7 @@ void HostState::EndReunion(const std::string& engine) {
     if (!entry.interrupted || (!engine.empty() && entry.upgrade->to() != EngineName(engine))) continue;
     entry.interrupted = false;
     if (auto stored = store_.Put(UpgradeRow{.engine = id, .status = *entry.upgrade}); !stored.ok()) {
-      spdlog::error("the end of the upgrade of {} can't be stored: {}", EngineName(id),
+      spdlog::error("{}: end of its upgrade not stored: {}; see to the store's file system", EngineName(id),
                     stored.error().message);
     }
   }
