@@ -147,6 +147,7 @@ check "mutexes" mutexes
 check "names of helpers that are compiled together" /usr/bin/python3 -B scripts/check_unity.py
 check "idioms that no compiler checks" /usr/bin/python3 -B scripts/check_idioms.py
 check "tests that docs/tests.md names" /usr/bin/python3 -B scripts/check_promises.py
+check "log lines that docs/logs.md has" /usr/bin/python3 -B scripts/check_logs.py
 check "shell scripts" shells
 check "Python files" pythons
 [ $with_tidy = no ] || check "clang-tidy-$clang (minutes)" tidy

@@ -82,9 +82,8 @@ class OpenSslContext final : public XtsContext {
     const std::string reason = TakeReason();
     if (std::exchange(reported_, true)) return;
     spdlog::error(
-        "a cipher that had passed its self-test fails: {}: {}; its disk answers with I/O errors: check "
-        "libcrypto "
-        "and this host's processor, and attach the disk anew",
+        "crypto: a cipher fails that had passed its self-test: {}: {}; its disk's requests fail: check "
+        "libcrypto and this host's processor, then detach the disk and attach it again",
         OpenSSL_version(OPENSSL_VERSION), reason);
   }
 

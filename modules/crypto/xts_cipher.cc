@@ -69,7 +69,8 @@ Result<const XtsImplementation*> ChooseXts(std::span<const XtsImplementation* co
   for (const XtsImplementation* candidate : candidates) {
     const Status tested = TestXts(*candidate);
     if (tested) return candidate;
-    spdlog::error("crypto: {}: not used", tested.error().message);
+    spdlog::error("crypto: implementation not used: {}; check libcrypto and this host's processor",
+                  tested.error().message);
   }
   return Error(
       ErrorCode::kInternal,

@@ -47,7 +47,7 @@ void ClientPool::Blocklisted(RadosClient& client) {
   client.SetBlocklisted();
   blocklisted_ids_.insert(client.id());
   spdlog::error(
-      "{}: our client {} was blocklisted: its disks fail until they are detached and attached again",
+      "{}: client blocklisted: {} of this engine; its disks fail until they are detached and attached again",
       client.cluster().name, client.id());
 }
 
@@ -76,7 +76,7 @@ Task<Status> ClientPool::ShutOut(std::shared_ptr<RadosClient> by, std::string ad
   made->done_ns = control_.now_ns();
   if (made->status) {
     ++shut_out_count_;
-    spdlog::info("{}: blocklisted {}, whose process is dead", by->cluster().name, address);
+    spdlog::info("{}: dead owner blocklisted: {}", by->cluster().name, address);
   } else {
     shut_out_.erase(key);  // tried again by who comes next
   }

@@ -163,7 +163,8 @@ RadosClient::Job RadosClient::Core::NextJob() {
 void RadosClient::Core::TakePlace() const {
   if (const Status placed = StayOn(cluster->cpus.empty() ? maker_cpus : cluster->cpus); !placed.ok()) {
     spdlog::warn(
-        "{}: its client's threads can't run on the CPUs that were given for them, and run anywhere: {}",
+        "{}: client's threads run on any CPU: {}; guests' latency may suffer, see to this service's CPU "
+        "affinity",
         cluster->name, placed.error().message);
   }
 }
@@ -245,7 +246,7 @@ Result<RadosConnection> RadosClient::Core::Connect() {
   char* address = nullptr;
   if (rados_getaddrs(made.cluster, &address) == 0) made.address = address;
   rados_buffer_free(address);
-  spdlog::info("{}: connected as client.{} ({}, {})", cluster->name, cluster->user, made.id, made.address);
+  spdlog::info("{}: connected as client.{}: {}, {}", cluster->name, cluster->user, made.id, made.address);
   return made;
 }
 

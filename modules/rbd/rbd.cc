@@ -128,7 +128,8 @@ Task<Status> RbdDevice::GrowOrUnlock() {
     co_return Ok{};
   }
   const Status released = co_await Release();
-  if (!released) spdlog::warn("{}", released.error().message);
+  if (!released)
+    spdlog::warn("{}; the image stays locked until this engine's client ends", released.error().message);
   co_return grown;
 }
 
@@ -161,7 +162,7 @@ Task<Status> RbdDevice::TakeOver(LockOwner owner) {
   };
   const Status broken = co_await client_->Run(release);
   if (broken) {
-    spdlog::info("{}: took {} over from {}, {}", name(), image_->where(), owner.client,
+    spdlog::info("{}: lock of {} taken over from {}, {}", name(), image_->where(), owner.client,
                  owner.record ? DescribeOwner(*owner.record, clients_.self().value()) : owner.address);
   }
   co_return broken;
@@ -295,7 +296,9 @@ Result<Opened> OpenAndWatch(const RadosConnection& at, const RbdOptions& options
   if (done) return Opened{image, *bytes};
   *shut_out = image->shut_out();
   const Status closed = image->Close();
-  if (!closed) spdlog::warn("{}", closed.error().message);
+  if (!closed)
+    spdlog::warn("{}; the image was closed all the same after its opening had failed",
+                 closed.error().message);
   return done.error();
 }
 

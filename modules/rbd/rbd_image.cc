@@ -78,14 +78,17 @@ Result<std::shared_ptr<RbdImage>> RbdImage::Open(const RadosConnection& at, cons
   if (!opened) {
     *shut_out = image->shut_out();
     const Status closed = image->Close();
-    if (!closed) spdlog::warn("{}", closed.error().message);
+    if (!closed)
+      spdlog::warn("{}; the image was closed all the same after its opening had failed",
+                   closed.error().message);
     return opened.error();
   }
   return image;
 }
 
 RbdImage::~RbdImage() {
-  if (image_ != nullptr) spdlog::warn("{}: {} is left open", who_, where_);
+  if (image_ != nullptr)
+    spdlog::warn("{}: image left open: {}; it is closed when this engine's process ends", who_, where_);
 }
 
 Status RbdImage::OpenImage(const RadosConnection& at, const RbdOptions& options) {

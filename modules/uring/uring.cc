@@ -62,7 +62,7 @@ class UringDevice final : public block::Device {
     for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
       Status locked = co_await blocking_.Run(lock);
       if (locked) {
-        if (said) spdlog::info("{}: {} is free now", name(), path_);
+        if (said) spdlog::info("{}: lock free again: {}", name(), path_);
         co_return locked;
       }
       const ErrorCode code = locked.error().code;
@@ -74,7 +74,7 @@ class UringDevice final : public block::Device {
         if (holder) locked = HeldBy(*holder);
         // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
         if (waited_ns >= lock_wait_ns_) co_return locked;
-        if (!std::exchange(said, true)) spdlog::info("{}; waiting for it", locked.error().message);
+        if (!std::exchange(said, true)) spdlog::info("{}; waiting for the lock", locked.error().message);
         look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + lock_wait_ns_);
       }
       co_await reactor.SleepFor(wait_ns);

@@ -133,7 +133,7 @@ Status ChooseDirect(const UringOptions& options, const std::string& what, UringF
   }
   if (fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError(errno, what + ": setting its flags");
   if (options.direct_io) {
-    spdlog::info("{}: no O_DIRECT with {}-byte blocks: using the page cache", what,
+    spdlog::info("{}: page cache in use: no O_DIRECT with blocks of {} bytes", what,
                  options.shape.logical_block_bytes);
   }
   return Ok{};

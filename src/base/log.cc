@@ -24,4 +24,8 @@ Status Init(std::string_view program, std::string_view level) {
   return Ok{};
 }
 
+void Write(spdlog::level::level_enum level, std::string_view line) {
+  spdlog::log(level, "{}", line);
+}
+
 }  // namespace cleat::log

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one logger: spdlog, to standard error (which systemd's journal takes), one line an event:
-//   2026-01-31T12:00:00.123 info cleat-engine: attached disks/a to controllers/vm1
+//   2026-01-31T12:00:00.123 info cleat-engine: disks/a: attached to controllers/vm1: target 0
+// object: event: reason; next step. docs/logs.md has every line (scripts/check_logs.py).
 // Never on the hot path. Never a key, never a guest's data.
 #pragma once
 
@@ -16,5 +17,8 @@ namespace cleat::log {
 // Once, before the first thread. `program` stands in each line. `level` is one of trace, debug, info, warn,
 // error, off.
 Status Init(std::string_view program, std::string_view level);
+
+// A line that is whole already. Any thread.
+void Write(spdlog::level::level_enum level, std::string_view line);
 
 }  // namespace cleat::log

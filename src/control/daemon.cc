@@ -84,7 +84,8 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
     CLEAT_TRY(MakeFirstKek(files.front()));
   }
   CLEAT_TRY(keyring_.SetFiles(files));
-  spdlog::info("key-encryption keys: {} (from {})", fmt::join(keyring_.ids(), ", "), fmt::join(files, ", "));
+  spdlog::info("key-encryption keys: loaded: {} (from {})", fmt::join(keyring_.ids(), ", "),
+               fmt::join(files, ", "));
   return Ok{};
 }
 
@@ -154,7 +155,7 @@ bool Daemon::CheckHealth() {
 }
 
 void Daemon::SayWhatIsUnlisted() {
-  for (const auto& [name, why] : state_->Unlisted()) spdlog::warn("{}: {}", name, why);
+  for (const auto& [name, why] : state_->Unlisted()) spdlog::warn("{}: {}; it is served on", name, why);
 }
 
 void Daemon::Reload() {
@@ -162,20 +163,30 @@ void Daemon::Reload() {
     SayWhatIsUnlisted();
     state_->engines().PathsChanged();
   } else {
-    spdlog::error("the paths that callers may name stay as they were: {}", status.error().message);
+    spdlog::error(
+        "path lists: not read again: {}; the former ones stay in force: correct the file, then reload cleatd",
+        status.error().message);
   }
   if (certificates_ != nullptr) {
     if (auto status = certificates_->Reload(); status.ok()) {
-      spdlog::info("TLS certificates read again: new connections use them");
+      spdlog::info("TLS certificates: read again; new connections use them");
     } else {
-      spdlog::error("TLS certificates stay as they were: {}", status.error().message);
+      spdlog::error(
+          "TLS certificates: not read again: {}; the former ones stay in use: correct the files, then reload "
+          "cleatd",
+          status.error().message);
     }
   }
   Status keys = keyring_.Reload();
   if (keys.ok()) keys = state_->RewrapKeys();
-  if (!keys.ok()) spdlog::error("key-encryption keys: {}", keys.error().message);
+  if (!keys.ok())
+    spdlog::error("key-encryption keys: reload incomplete: {}; correct the cause, then reload cleatd",
+                  keys.error().message);
   if (auto status = audit_->Reopen(); !status.ok()) {
-    spdlog::error("audit records go where they went: {}", status.error().message);
+    spdlog::error(
+        "audit log: not opened again: {}; records go on to the former file: correct the cause, then reload "
+        "cleatd",
+        status.error().message);
   }
 }
 

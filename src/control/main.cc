@@ -44,10 +44,10 @@ sigset_t BlockSignals() {
 }
 
 void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
-  spdlog::info("cleatd {} serves on unix:{}; engines connect to {}; state in {}", kVersion,
+  spdlog::info("cleatd: version {} serves on unix:{}, engines connect to {}, state in {}", kVersion,
                options.api_socket, options.engine_socket, options.state_dir);
   if (const int port = daemon.metrics_port(); port != 0) {
-    spdlog::info("metrics on http://{}{}/metrics",
+    spdlog::info("metrics: served on http://{}{}/metrics",
                  options.metrics_address.substr(0, options.metrics_address.rfind(':') + 1), port);
   }
 }
@@ -57,7 +57,9 @@ Status Serve(const Arguments& arguments) {
   const sigset_t signals = BlockSignals();
   RaiseDescriptorLimit();
   if (const auto asked = HoldCoresFor(kShortTurnNs); !asked.ok())
-    spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
+    spdlog::warn(
+        "scheduling: no short turns on busy cores: {}; guests may wait longer while engines are exchanged",
+        asked.error().message);
   CLEAT_ASSIGN(auto manager, ServiceNotifier::FromEnvironment());
 
   options.on_restored = [main = pthread_self()] { pthread_kill(main, kRestored); };
@@ -69,12 +71,11 @@ Status Serve(const Arguments& arguments) {
       CLEAT_TRY(manager.Ready("API on unix:" + options.api_socket));
     }
     while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) daemon->Reload();
-    if (signal == kRestored)
-      spdlog::warn("the store was restored: everything is loaded anew; engines serve on");
+    if (signal == kRestored) spdlog::warn("store: restored: cleatd loads everything anew; engines serve on");
   }
-  spdlog::info("stopping (signal {}); engines serve on", signal);
+  spdlog::info("cleatd: stopping on signal {}; engines serve on", signal);
   if (const auto told = manager.Stopping("engines serve on"); !told.ok())
-    spdlog::warn("{}", told.error().message);
+    spdlog::warn("service manager: not notified: {}", told.error().message);
   return Ok{};
 }
 
@@ -93,7 +94,7 @@ int Main(int argc, char** argv) {
                                                                 : keys::SecretArenaMode::kOff);
   if (status.ok()) status = Serve(arguments);
   if (status.ok()) return 0;
-  spdlog::critical("{}", status.error().message);
+  spdlog::critical("cleatd: exiting: {}", status.error().message);
   return 1;
 }
 

@@ -240,7 +240,8 @@ Task<void> Engine::TakeGrowth(std::string controller_name, ResizeSpec resize) {
   if (!holder || controller == nullptr) co_return;
   const Status grown = co_await controller->Resize(resize);
   if (!grown)
-    spdlog::warn("{} is larger, but can't be for its guest: {}", resize.disk, grown.error().message);
+    spdlog::warn("{}: resize not propagated to the guest of {}: {}", resize.disk, controller_name,
+                 grown.error().message);
 }
 
 // ---- Clusters

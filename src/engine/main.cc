@@ -23,7 +23,7 @@ void RaiseFileLimit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < 32768) {
-    spdlog::warn("only {} descriptors may be open: enough for about {} disks (raise RLIMIT_NOFILE to 32768)",
+    spdlog::warn("descriptors: only {} may be open: enough for about {} disks; raise RLIMIT_NOFILE to 32768",
                  limit.rlim_max, limit.rlim_max / 16);
   }
 }
@@ -51,7 +51,7 @@ int Main(int argc, char** argv) {
   Status served = SetUpProcess(settings);
   if (served) served = Serve(settings);
   if (served) return 0;
-  spdlog::error("{}", served.error().message);
+  spdlog::error("cleat-engine: exiting: {}", served.error().message);
   return 1;
 }
 

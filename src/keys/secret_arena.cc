@@ -177,9 +177,8 @@ void* Arena::Allocate(size_t bytes, For use) {
   }
   if (warn) {
     spdlog::warn(
-        "keys: memory for keys can't be locked, so the host may swap it out: raise RLIMIT_MEMLOCK "
-        "(LimitMEMLOCK= "
-        "of the service) to {} MiB",
+        "keys: memory not locked: the host may swap it out; raise RLIMIT_MEMLOCK (LimitMEMLOCK= of the "
+        "service) to {} MiB",
         kSecretArenaBytesMax >> 20);
   }
   return header == nullptr ? nullptr : header + 1;
@@ -276,9 +275,8 @@ SecretAllocations::SecretAllocations() {
 SecretAllocations::~SecretAllocations() {
   if (--internal::secret_allocations != 0 || secret_blocks_missed == 0) return;
   spdlog::error(
-      "keys: {} blocks of a library that was given a key are in ordinary memory, where a core dump would "
-      "show "
-      "them: the {} MiB for keys are used up",
+      "keys: {} blocks in ordinary memory, where a core dump would show them: the {} MiB for keys are used "
+      "up; serve fewer encrypted disks with one engine",
       std::exchange(secret_blocks_missed, 0), kSecretArenaBytesMax >> 20);
 }
 

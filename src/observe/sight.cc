@@ -40,7 +40,7 @@ std::unique_ptr<Cell> Sight::AddCell(const std::string& controller, const std::s
   CLEAT_CHECK(sight != nullptr);
   auto cell = segment_->Add(controller, disk, target, sight->index(), now_ns);
   if (cell) return std::move(cell).value();
-  spdlog::warn("{}", cell.error().message);
+  spdlog::warn("{}; move disks to another engine to have counters for all", cell.error().message);
   return nullptr;
 }
 

@@ -89,7 +89,8 @@ void StallBreaker::Look(const Seen& seen) {
   if (warned_ns_ != 0 && now_ns - warned_ns_ < kWarnNs) return;
   warned_ns_ = now_ns;
   spdlog::warn(
-      "{} was interrupted in a system call that should not wait: a descriptor of some QEMU's may block",
+      "{}: interrupted in a system call that should not wait; a QEMU may have made its descriptor blocking: "
+      "see the controllers' statuses",
       reactor.name());
 }
 

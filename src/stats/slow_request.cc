@@ -81,7 +81,7 @@ std::string InWords(const v1::SlowRequest& request) {
     stages +=
         fmt::format("{}{} {}", stages.empty() ? "" : ", ", stage.stage(), TimeInWords(stage.duration_ns()));
   }
-  return fmt::format("{} of {}: {} {} {}{} ({})", request.disk(), request.controller(),
+  return fmt::format("{} {} {}{} ({})",
                      RequestInWords(request.operation(), request.length_bytes(), request.offset_bytes()),
                      request.ended() ? (request.failed() ? "failed after" : "took") : "is in flight for",
                      TimeInWords(request.age_ns()), request.ended() ? "" : ", still", stages);

@@ -15,7 +15,7 @@ namespace cleat::stats {
 v1::SlowRequest ToApi(const observe::SegmentReader& reader, const observe::SlowSeen& slow, uint64_t now_ns,
                       int64_t now_unix_ns);
 
-// "disks/a of controllers/vm1: a read of 4096 bytes at 8192 took 0.71 s (fetched 2 us, submitted 1 us, done 0.71 s)"
+// "a read of 4096 bytes at 8192 took 0.71 s (fetched 2 us, submitted 1 us, done 0.71 s)"
 std::string InWords(const v1::SlowRequest& request);
 // "a read of 4096 bytes at 8192"
 std::string RequestInWords(std::string_view operation, uint64_t length_bytes, uint64_t offset_bytes);

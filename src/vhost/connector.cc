@@ -140,7 +140,9 @@ Result<UniqueFd> AnySocketPaths::FindFolder(const std::string& path) {
 
 SocketPathWatcher::SocketPathWatcher(Reactor& control) : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
   if (inotify_ && !watch_.Start(control, inotify_.get(), EPOLLIN)) inotify_.Reset();
-  if (!inotify_) spdlog::warn("no inotify: sockets that appear are noticed up to a second late");
+  if (!inotify_)
+    spdlog::warn(
+        "sockets: no inotify: new ones are noticed up to a second late; raise fs.inotify.max_user_instances");
 }
 
 SocketPathWatcher::~SocketPathWatcher() {
@@ -324,7 +326,7 @@ Status ServerConnector::TakeOver() {
     case ENOENT:
       return Ok{};
     case ECONNREFUSED:
-      spdlog::info("socket {}: nobody answers on it, taking it over", path_);
+      spdlog::info("socket {}: taken over: nobody answers on it", path_);
       if (unlinkat(folder_.get(), NameOf(path_).c_str(), 0) == 0 || errno == ENOENT) return Ok{};
       return ErrnoError(errno, "socket " + path_ + ": removing what a former process left");
     case 0:
@@ -397,7 +399,7 @@ void ServerConnector::RefuseOthers() {
     const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!other) return;
     ++refused_;
-    spdlog::warn("socket {}: refused a second peer ({}) while one is connected", path_, Listener(other));
+    spdlog::warn("socket {}: second peer refused: {} while one is connected", path_, Listener(other));
   }
 }
 
@@ -416,7 +418,7 @@ Task<Result<UniqueFd>> ServerConnector::Next(CancelToken& cancel) {
       continue;
     }
     // Out of descriptors or memory: the peer stays in the queue.
-    spdlog::warn("socket {}: accepting a peer: {}", path_, std::strerror(errno));
+    spdlog::warn("socket {}: peer not accepted: {}; tried again", path_, std::strerror(errno));
     co_await control_.SleepFor(kAcceptRetryNs, &cancel);
   }
   co_return Error(ErrorCode::kCancelled, "stopped");

@@ -148,7 +148,7 @@ Task<void> SocketEndpoint::Run() {
     Status served = co_await Serve(std::move(peer).value());
     if (!served && !cancel_->cancelled()) {
       last_error_ = served.error().message;
-      spdlog::warn("{}: disconnected from {}: {}", options_.name, options_.socket_path, last_error_);
+      spdlog::warn("{}: front end disconnected: {}: {}", options_.name, options_.socket_path, last_error_);
     }
     if (error_delay_ns_ == 0) continue;
     // The peer would have us back, or be back, at once, and do the same again.
@@ -180,7 +180,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
     Changed();
   });
   relay_ = std::make_unique<Relay>(control, *session_, model_);
-  spdlog::info("{}: connected on {}", options_.name, options_.socket_path);
+  spdlog::info("{}: front end connected: {}", options_.name, options_.socket_path);
   Changed();
   control.AddTimer(silence_timer_, control.now_ns() + kSilentPeerNs);
 
@@ -231,7 +231,7 @@ void SocketEndpoint::SilenceTimer::Fire(Timer& timer) {
   SocketEndpoint& endpoint = static_cast<SilenceTimer&>(timer).endpoint;
   if (endpoint.relay_ == nullptr || endpoint.relay_->messages() > 0) return;
   endpoint.silent_ = true;
-  spdlog::warn("{}: {}", endpoint.options_.name, endpoint.status().message);
+  spdlog::warn("{}: front end is silent: {}", endpoint.options_.name, endpoint.status().message);
   endpoint.Changed();
 }
 

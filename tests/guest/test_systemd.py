@@ -271,7 +271,7 @@ class SystemdTest(PackageTest):
         """Under load, which waits for the engine to be started again."""
         self.run_in_guest("systemctl stop cleat-engine@green")
         self.assertEqual(self.property("cleat-engine@green", "Result"), "success")
-        self.assertIn("drained, bye", self.journal())
+        self.assertIn("cleat-engine: drained", self.journal())
         self.run_in_guest("systemctl start cleat-engine@green")
         self.in_use()
 

@@ -205,10 +205,10 @@ TEST(EncryptionTest, TheKeyEncryptionKeyChangesUnderRunningIo) {
     return model.disks.at("disks/d").spec().encryption().wrapped_key().key_encryption_key() ==
            files.next_id();
   }));
-  EXPECT_TRUE(host.WaitCleatdLog("1 disk key(s) wrapped"));
+  EXPECT_TRUE(host.WaitCleatdLog("disk keys: 1 wrapped anew"));
   EXPECT_EQ(host.api().GetDisk("d").value.etag(), before.value.etag()) << "the intent is the same";
   ASSERT_TRUE(load.WaitProgress(100));
-  EXPECT_EQ(host.CountInEngineLog("attached disks/d"), 1U) << "nothing was attached anew";
+  EXPECT_EQ(host.CountInEngineLog("disks/d: attached to"), 1U) << "nothing was attached anew";
   EXPECT_OK(load.Stop());
   EXPECT_OK(load.Verify());
 

@@ -134,7 +134,7 @@ class HandOverControl : public testing::TestWithParam<Lock> {
     ASSERT_EQ(upgrades_->Begin(), "");
     const perf::Deadline deadline(kWaitTimeoutNs);
     const auto waits = [this] {
-      return ReadTextFile(host_->Path(std::string(kGreen) + ".log")).find("waiting for it") !=
+      return ReadTextFile(host_->Path(std::string(kGreen) + ".log")).find("waiting for the lock") !=
              std::string::npos;
     };
     // A guest that has found its rings broken asks for nothing more.

@@ -179,7 +179,7 @@ TEST_F(HostileCaller, OfAnotherUserIsNoEngine) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0) << "10, 11: could not become nobody; 12: not let in; 13: served";
-  EXPECT_TRUE(host_.WaitCleatdLog("turned away process"));
+  EXPECT_TRUE(host_.WaitCleatdLog("engine socket: connection refused: process"));
   ExpectApiServes();
 }
 

@@ -50,7 +50,7 @@ inline HttpReply HttpGet(int port, const std::string& path, const std::string& m
 
 // From the line in which cleatd says where it is.
 inline int MetricsPort(const Host& host) {
-  constexpr std::string_view kBefore = "metrics on http://127.0.0.1:";
+  constexpr std::string_view kBefore = "metrics: served on http://127.0.0.1:";
   const std::string log = host.cleatd_log();
   const size_t at = log.find(kBefore);
   return at == std::string::npos ? 0 : std::atoi(log.c_str() + at + kBefore.size());

@@ -291,14 +291,14 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
   const uint64_t submitted_ns = MonotonicClock().NowNs();
   ASSERT_NO_FATAL_FAILURE(SubmitHanging(driver, *buffer));
   uint32_t ended = 0;
-  const std::string said = "disks/hangs of controllers/hangs is stuck: a read of 4096 bytes at ";
+  const std::string said = "disks/hangs of controllers/hangs: stuck: a read of 4096 bytes at ";
   ASSERT_NO_FATAL_FAILURE(LookWhileReadsHang(driver, *buffer, &ended, [&] {
     return host.cleatd_log().find(said) != std::string::npos;
   })) << host.cleatd_log();
   fmt::print("named after {} ms\n", (MonotonicClock().NowNs() - submitted_ns) / kNsPerMs);
   EXPECT_NE(host.cleatd_log().find("in stage submitted (for the storage)"), std::string::npos)
       << host.cleatd_log();
-  EXPECT_EQ(host.cleatd_log().find("disks/runs of controllers/runs is stuck"), std::string::npos);
+  EXPECT_EQ(host.cleatd_log().find("disks/runs of controllers/runs: stuck"), std::string::npos);
   EXPECT_TRUE(load.WaitProgress(1000));
 
   SeenHanging seen;
@@ -321,7 +321,7 @@ TEST(Observe, ADiskThatHangsIsNamedWhileOthersGoOn) {
     ended += CountEnded(driver);
   }
   EXPECT_TRUE(Eventually([&] {
-    return host.cleatd_log().find("disks/hangs of controllers/hangs is not stuck any more") !=
+    return host.cleatd_log().find("disks/hangs of controllers/hangs: not stuck any more") !=
            std::string::npos;
   })) << host.cleatd_log();
   EXPECT_EQ(Stats(host, "disks/hangs").disks(0).in_flight(), 0U);

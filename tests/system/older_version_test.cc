@@ -148,7 +148,7 @@ std::string WaitEngines(Host& host, std::initializer_list<std::string> engines) 
 // The schema from which a cleatd that wrote this log has migrated its store; none: it did not.
 std::optional<uint64_t> MigratedFrom(const std::string& log) {
   std::smatch found;
-  const std::regex migrated(fmt::format("schema {}, was ([0-9]+)", control::kSchemaVersion));
+  const std::regex migrated(fmt::format("schema migrated: {}, was ([0-9]+)", control::kSchemaVersion));
   if (!std::regex_search(log, found, migrated)) return std::nullopt;
   return std::stoull(found[1]);
 }

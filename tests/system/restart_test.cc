@@ -48,7 +48,7 @@ TEST(CleatdRestart, UnderIoNothingIsAttachedAgain) {
     vms[id] = std::make_unique<LoadedVm>(std::move(*peer), kDiskBytes, vms.size() + 1);
     ASSERT_TRUE(host.WaitController(id, v1::CONTROLLER_STATE_READY));
   }
-  const size_t attached = host.CountInEngineLog("attached disks/");
+  const size_t attached = host.CountInEngineLog(": attached to");
   ASSERT_EQ(attached, disks.size());
   uint64_t seed = 1;
   for (auto& [id, vm] : vms) vm->StartLoad(seed++);
@@ -66,8 +66,8 @@ TEST(CleatdRestart, UnderIoNothingIsAttachedAgain) {
     EXPECT_OK(vm->load->Verify());
     EXPECT_FALSE(vm->peer->frontend().PeerGone());
   }
-  EXPECT_EQ(host.CountInEngineLog("attached disks/"), attached);
-  EXPECT_EQ(host.CountInEngineLog("detached disks/"), 0U);
+  EXPECT_EQ(host.CountInEngineLog(": attached to"), attached);
+  EXPECT_EQ(host.CountInEngineLog(": detached from"), 0U);
 }
 
 // An engine that nobody commands goes on serving, also a guest that comes meanwhile.
@@ -166,14 +166,14 @@ void OpenWhatIsLocked(Host& host, const std::string& path) {
   ASSERT_TRUE(host.api().WaitUntil(
       [](const Model& model) { return model.AttachmentStateOf("a", "a") == v1::ATTACHMENT_STATE_OPENING; }));
   // cleatd says OPENING as soon as it has asked; the engine is to be in the middle of it.
-  ASSERT_TRUE(host.WaitEngineLog("waiting for it"));
+  ASSERT_TRUE(host.WaitEngineLog("waiting for the lock"));
 }
 
 // It left with what it had not finished, and a successor goes on when it can.
 void ExpectItLeft(Host& host, const Result<int>& ended, const std::string& why, test::LockOfNobody& lock) {
   ASSERT_OK(ended);
   EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
-  EXPECT_EQ(host.CountInEngineLog(why + ": leaving 1 disk(s) (disks/a on controllers/a)"), 1U);
+  EXPECT_EQ(host.CountInEngineLog("not drained: " + why + "; 1 disk(s) (disks/a on controllers/a) left"), 1U);
   lock.End();
   host.StartEngine();
   EXPECT_TRUE(host.api().WaitUntil(
@@ -186,7 +186,7 @@ TEST(EngineEnd, IsNotHeldUpByStorage) {
   const std::string path = host.MakeFile("disk.img", kDiskBytes);
   test::LockOfNobody lock(path);
   ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
-  ExpectItLeft(host, host.engine().Terminate(kWaitTimeoutNs), "not drained after 1 s", lock);
+  ExpectItLeft(host, host.engine().Terminate(kWaitTimeoutNs), "1 s have passed", lock);
 }
 
 // Nobody wants to wait for it any more.
@@ -196,7 +196,7 @@ TEST(EngineEnd, ASecondSignalLeavesAtOnce) {
   test::LockOfNobody lock(path);
   ASSERT_NO_FATAL_FAILURE(OpenWhatIsLocked(host, path));
   ASSERT_EQ(kill(host.engine().pid(), SIGTERM), 0);
-  ASSERT_TRUE(host.WaitEngineLog("draining, for 600 s at most"));
+  ASSERT_TRUE(host.WaitEngineLog(": for 600 s at most"));
   ExpectItLeft(host, host.engine().Terminate(kWaitTimeoutNs), "second signal", lock);
 }
 

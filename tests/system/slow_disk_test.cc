@@ -86,7 +86,7 @@ class SlowRig {
     CrashGuest& guest = *rig_.guests().front();
     EXPECT_OK(disk_.Hold(host_.engine().pid()));
     if (!rig_.WaitAllInFlight(guest, kInFlight)) return "the disk does not stand still";
-    const auto waiting = [this] { return host_.CountInEngineLog("waiting for it"); };
+    const auto waiting = [this] { return host_.CountInEngineLog("waiting for the lock"); };
     const size_t waiting_before = waiting();
     host_.KillEngine();
     const uint64_t answered = guest.load().counts().requests;

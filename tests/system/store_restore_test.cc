@@ -75,12 +75,12 @@ TEST_F(StoreRestore, UnderIoNoGuestNoticesIt) {
     EXPECT_OK(vm->load->Verify());
     EXPECT_FALSE(vm->peer->frontend().PeerGone());
   }
-  EXPECT_EQ(host_.CountInEngineLog("detached disks/"), 0U);
+  EXPECT_EQ(host_.CountInEngineLog(": detached from"), 0U);
 
   // What was left alone goes by its name.
   Ctl(host_, "controller delete later");
-  EXPECT_TRUE(host_.WaitEngineLog("detached disks/later"));
-  EXPECT_EQ(host_.CountInEngineLog("detached disks/memory"), 0U);
+  EXPECT_TRUE(host_.WaitEngineLog("disks/later: detached from"));
+  EXPECT_EQ(host_.CountInEngineLog("disks/memory: detached from"), 0U);
   // Or is the store's again, with what the guest has written.
   EXPECT_OK(host_.api().CreateDisk("memory", MemoryDisk(kDiskBytes)));
   EXPECT_OK(host_.api().CreateController("memory", BlkController(host_.SocketPath("memory"))));

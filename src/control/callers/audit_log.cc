@@ -66,7 +66,8 @@ void AuditLog::Write(const AuditRecord& record) {
   const MutexLock lock(mutex_);
   if (!file_.valid()) return;
   if (write(file_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    spdlog::error("audit log '{}' can't be written: {}", path_, ErrnoError(errno, "write").message);
+    spdlog::error("audit log '{}': record not written: {}; the line above has it: see to the file system",
+                  path_, ErrnoError(errno, "write").message);
   }
 }
 

@@ -178,14 +178,16 @@ void UnixListener::Accept() {
   if (!fd.valid()) return;
   auto caller = IdentityOf(fd.get());
   if (!caller.ok()) {
-    spdlog::warn("a connection to the API is refused: {}", caller.error().message);
+    spdlog::warn("API socket: connection refused: {}", caller.error().message);
     return;
   }
   Connection connection{
       .watch = fd.Duplicate(), .uid = caller->uid, .has_role = grants_->RoleOf(*caller) != Role::kNone};
   if (!connection.watch.valid() || !HasRoom(connection)) {
-    spdlog::warn("a connection to the API is refused: there are too many ({}, this one's {})",
-                 connections_.size(), caller->ToString());
+    spdlog::warn(
+        "API socket: connection refused: {} are open already (of {} this one); end callers that keep theirs "
+        "open",
+        connections_.size(), caller->ToString());
     return;
   }
   connections_.push_back(std::move(connection));

@@ -160,13 +160,17 @@ void EngineLink::Accept() {
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return;
   if (credentials.uid != geteuid() && credentials.uid != 0) {
-    spdlog::warn("engine socket: turned away process {} of user {}: an engine runs as user {} or root",
-                 credentials.pid, credentials.uid, geteuid());
+    spdlog::warn(
+        "engine socket: connection refused: process {} runs as user {}, an engine as user {} or root; start "
+        "engines as cleatd's user",
+        credentials.pid, credentials.uid, geteuid());
     return;
   }
   if (peers_.size() >= kPeersMax) {
-    spdlog::warn("engine socket: turned away process {}: {} connections are the most", credentials.pid,
-                 kPeersMax);
+    spdlog::warn(
+        "engine socket: connection refused: process {} is one more than the {} that may connect; end those "
+        "that are not needed",
+        credentials.pid, kPeersMax);
     return;
   }
   auto peer = std::make_unique<Peer>();
@@ -252,8 +256,10 @@ void EngineLink::TellGone(Peer& peer, bool lives) {
 // A process is waited for as long as it lives: an engine that only lost its connection serves on.
 void EngineLink::AwaitDeath(Peer& peer) {
   if (!peer.process.valid()) {
-    spdlog::error("{}: whether process {} has ended can't be seen: nothing is taken from it until it is back",
-                  EngineName(peer.info.id), peer.pid);
+    spdlog::error(
+        "{}: end of process {} can't be noticed: it has no pidfd; its controllers stay with it until it "
+        "connects again",
+        EngineName(peer.info.id), peer.pid);
     return;
   }
   if (!IsReadable(peer.process)) {
@@ -261,7 +267,10 @@ void EngineLink::AwaitDeath(Peer& peer) {
     const bool watched =
         processes_.size() < kProcessesMax && Watch(epoll_, EPOLL_CTL_ADD, peer.process.get(), token, EPOLLIN);
     if (!watched) {
-      spdlog::error("{}: the end of process {} will not be noticed", EngineName(peer.info.id), peer.pid);
+      spdlog::error(
+          "{}: end of process {} can't be noticed: {} are watched already, or epoll refuses it; its "
+          "controllers stay with it until it connects again",
+          EngineName(peer.info.id), peer.pid, kProcessesMax);
       return;
     }
     processes_.emplace(
@@ -291,7 +300,9 @@ void EngineLink::ServeDeath(uint64_t token) {
   if (node.empty()) return;
   const Process& process = node.mapped();
   Watch(epoll_, EPOLL_CTL_DEL, process.fd.get(), token, 0);
-  spdlog::warn("{}: its process has ended", EngineName(process.engine));
+  spdlog::warn(
+      "{}: process ended; its guests wait for its next start, or for a standby that takes their controllers",
+      EngineName(process.engine));
   events_->OnDead(process.engine, process.incarnation);
 }
 
@@ -395,8 +406,8 @@ bool EngineLink::CloseDoomed() {
       continue;
     }
     const bool told = peer.stage == Peer::Stage::kServing;
-    spdlog::warn("engine socket: connection to {} (process {}) ended: {}",
-                 peer.info.id.empty() ? "an engine" : EngineName(peer.info.id), peer.pid, peer.why);
+    spdlog::warn("{}: connection to cleatd ended: {} (process {})",
+                 peer.info.id.empty() ? "engine socket" : EngineName(peer.info.id), peer.why, peer.pid);
     const std::unique_ptr<Peer> gone = std::move(it->second);
     it = peers_.erase(it);
     gone->socket.Reset();

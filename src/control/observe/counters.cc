@@ -46,7 +46,7 @@ void Counters::OnHello(const std::string& engine, uint64_t incarnation, UniqueFd
     entry.fd.Reset();
     entry.why_none = reader.error().message;
     if (entry.why_none != told) {
-      spdlog::warn("engines/{} has no counters: {}. Its disks are served all the same", engine,
+      spdlog::warn("{}: no counters: {}; its disks are served without statistics", EngineName(engine),
                    entry.why_none);
     }
   }

@@ -25,10 +25,6 @@ int64_t UnixNs() {
       .count();
 }
 
-void SayToLog(bool warning, const std::string& line) {
-  spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", line);
-}
-
 std::string NameOf(const stats::DiskSeen& disk) {
   return fmt::format("{} of {}", disk.disk, disk.controller);
 }
@@ -36,7 +32,7 @@ std::string NameOf(const stats::DiskSeen& disk) {
 }  // namespace
 
 SlowWatch::SlowWatch(const Counters& counters, Say say)
-    : counters_(counters), say_(say ? std::move(say) : Say(SayToLog)), started_ns_(counters.NowNs()) {}
+    : counters_(counters), say_(say ? std::move(say) : Say(log::Write)), started_ns_(counters.NowNs()) {}
 
 SlowWatch::~SlowWatch() {
   Stop();
@@ -112,7 +108,9 @@ void SlowWatch::Collect(Engine& engine, uint64_t now_ns) {
     v1::SlowRequest request = stats::ToApi(*engine.reader, slow, now_ns, unix_ns);
     // Those that a cleatd of before has seen are listed, not told again.
     if (slow.noticed_ns >= started_ns_) {
-      Tell(slow_lines_, true, kSlowLines, now_ns, "slow: " + stats::InWords(request));
+      Tell(slow_lines_, spdlog::level::warn, kSlowLines, now_ns,
+           fmt::format("{} of {}: slow request: {}", request.disk(), request.controller(),
+                       stats::InWords(request)));
     }
     const MutexLock lock(mutex_);
     requests_.push_back(std::move(request));
@@ -136,8 +134,8 @@ void SlowWatch::LookAtDisks(Engine& engine, uint64_t now_ns) {
   std::erase_if(engine.stuck, [&](const auto& entry) {
     const auto& [name, stuck] = entry;
     if (now_ns - stuck.last_old_ns < kCalmNs) return false;
-    Tell(stuck_lines_, false, kStuckLines, now_ns,
-         fmt::format("{} is not stuck any more, after {}", name,
+    Tell(stuck_lines_, spdlog::level::info, kStuckLines, now_ns,
+         fmt::format("{}: not stuck any more, after {}", name,
                      stats::TimeInWords(stuck.last_old_ns - std::min(stuck.last_old_ns, stuck.since_ns))));
     return true;
   });
@@ -150,8 +148,8 @@ void SlowWatch::LookAtDisk(Engine& engine, const stats::DiskSeen& disk, uint64_t
   if (!fresh) return;
   it->second.since_ns = disk.oldest.seen_ns;
   const std::string& stage = engine.reader->stage_names()[disk.oldest.stage];
-  Tell(stuck_lines_, true, kStuckLines, now_ns,
-       fmt::format("{} is stuck: {} waits for {} in stage {} ({}); {} in flight", it->first,
+  Tell(stuck_lines_, spdlog::level::warn, kStuckLines, now_ns,
+       fmt::format("{}: stuck: {} waits for {} in stage {} ({}); {} in flight", it->first,
                    stats::RequestInWords(engine.reader->op_names()[disk.oldest.op], disk.oldest.length_bytes,
                                          disk.oldest.offset_bytes),
                    stats::TimeInWords(disk.age_ns), stage, stats::WaitsFor(stage), disk.in_flight));
@@ -160,18 +158,19 @@ void SlowWatch::LookAtDisk(Engine& engine, const stats::DiskSeen& disk, uint64_t
 void SlowWatch::TellLeftOut(Budget& budget, const char* what, uint64_t now_ns) {
   const uint64_t second = now_ns / kNsPerSecond;
   if (second == budget.second) return;
-  if (budget.left_out > 0) say_(true, fmt::format("and {} more {}", budget.left_out, what));
+  if (budget.left_out > 0)
+    say_(spdlog::level::warn, fmt::format("log: {} more lines left out: {}", budget.left_out, what));
   budget = {.second = second};
 }
 
-void SlowWatch::Tell(Budget& budget, bool warning, const char* what, uint64_t now_ns,
+void SlowWatch::Tell(Budget& budget, spdlog::level::level_enum level, const char* what, uint64_t now_ns,
                      const std::string& line) {
   TellLeftOut(budget, what, now_ns);
   if (budget.lines == kLinesPerSecondMax) {
     ++budget.left_out;
   } else {
     ++budget.lines;
-    say_(warning, line);
+    say_(level, line);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
@@ -31,7 +32,7 @@ class SlowWatch {
   // A disk with one slow request after another is stuck throughout: not before so long without it is no more.
   static constexpr uint64_t kCalmNs = 1000 * kNsPerMs;
 
-  using Say = std::function<void(bool warning, const std::string& line)>;
+  using Say = std::function<void(spdlog::level::level_enum level, const std::string& line)>;
   // `counters` outlives it. `say`: cleatd's log, if it is empty.
   explicit SlowWatch(const Counters& counters, Say say = {});
   ~SlowWatch();  // Stop()
@@ -68,7 +69,8 @@ class SlowWatch {
   void LookAtDisks(Engine& engine, uint64_t now_ns);
   void LookAtDisk(Engine& engine, const stats::DiskSeen& disk, uint64_t now_ns);
   // `what`: what the line is one of.
-  void Tell(Budget& budget, bool warning, const char* what, uint64_t now_ns, const std::string& line);
+  void Tell(Budget& budget, spdlog::level::level_enum level, const char* what, uint64_t now_ns,
+            const std::string& line);
   void TellLeftOut(Budget& budget, const char* what, uint64_t now_ns);
 
   const Counters& counters_;

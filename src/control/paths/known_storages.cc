@@ -25,10 +25,6 @@ std::string_view FolderOf(std::string_view path) {
   return path.substr(0, path.rfind('/'));
 }
 
-void SayInLog(spdlog::level::level_enum level, const std::string& line) {
-  spdlog::log(level, "{}", line);
-}
-
 }  // namespace
 
 struct KnownStorages::Shared {
@@ -165,7 +161,7 @@ void KnownStorages::Shared::End(size_t thread, const Result<StorageIdentity>& id
   // A look that hung beyond cleatd's end may come back when the log is gone already.
   if (!stopping) {
     say(spdlog::level::info,
-        fmt::format("{}: its file '{}' answers again", DiskName(look.file.disk), look.file.path));
+        fmt::format("{}: file answers again: '{}'", DiskName(look.file.disk), look.file.path));
   }
 }
 
@@ -181,10 +177,9 @@ void KnownStorages::Shared::NoticeHang() {
   said_what_waits = false;
   answered.NotifyAll();
   say(spdlog::level::warn,
-      fmt::format(
-          "{}: its file '{}' has not answered for {} ms: until it does, another disk of the same file "
-          "may not be noticed. See to what it lies on, a network file system or a FUSE server perhaps",
-          DiskName(look->file.disk), look->file.path, patience.count()));
+      fmt::format("{}: file does not answer: '{}', for {} ms; another disk of the same file may not be "
+                  "noticed: see to what it lies on, a network file system or a FUSE server perhaps",
+                  DiskName(look->file.disk), look->file.path, patience.count()));
 }
 
 void KnownStorages::Shared::SayWhatWaits() {
@@ -195,9 +190,8 @@ void KnownStorages::Shared::SayWhatWaits() {
   if (waiting.empty() || std::exchange(said_what_waits, true)) return;
   say(spdlog::level::err,
       fmt::format(
-          "{} disks' files, that of {} the first, are not looked at for now, since as many looks hang as "
-          "may, at those of {}: two disks of one file are not noticed, and only the engines' locks keep them "
-          "apart. See to what the files that hang lie on; when one answers, the others are looked at",
+          "disks' files: {} wait to be examined, that of {} the first: those of {} do not answer; only the "
+          "engines' locks keep two disks of one file apart: see to what the files that do not answer lie on",
           waiting.size(), DiskName(waiting.front()), fmt::join(Hanging(), ", ")));
 }
 
@@ -213,7 +207,7 @@ KnownStorages::KnownStorages(std::chrono::milliseconds patience, Identify identi
     : shared_(std::make_shared<Shared>()) {
   shared_->patience = patience;
   shared_->identify = std::move(identify);
-  shared_->say = say ? std::move(say) : SayInLog;
+  shared_->say = say ? std::move(say) : log::Write;
   for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([shared = shared_, i] { Run(shared, i); });
 }
 
@@ -230,7 +224,7 @@ KnownStorages::~KnownStorages() {
       const auto& look = shared_->looks[i];
       if (!look) continue;
       shared_->say(spdlog::level::warn,
-                   fmt::format("{}: its file '{}' does not answer, and is not waited for",
+                   fmt::format("{}: file not waited for: '{}' does not answer, and cleatd stops",
                                DiskName(look->file.disk), look->file.path));
       threads_[i].detach();
     }

@@ -32,8 +32,8 @@ void SayWhatIsOpen(const PathLists& lists) {
   for (const PathKind kind : kKinds) {
     if (!lists.IsOpen(kind)) continue;
     spdlog::warn(
-        "{}: every path is allowed ('/'): whoever may make disks reaches all that cleatd and the engines can "
-        "open",
+        "{}: every path is allowed ('/'): callers that may create disks reach all that cleatd and the "
+        "engines can open; list folders instead",
         PathLists::NameOf(kind));
   }
 }

@@ -68,7 +68,7 @@ void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventor
   EngineView& engine = engines_.Add(info);
   engine.foreign = IsForeign(inventory, state_.NewestRevision());
   unclaimed_.ReportHeld(info.id, inventory);
-  spdlog::info("{} connected: version {}, {} controllers, {} attachments, {} memory disks",
+  spdlog::info("{}: connected to cleatd: version {}, {} controllers, {} attachments, {} memory disks",
                EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),
                inventory.memories_size());
   if (engine.foreign) return OnForeignEngine(info);
@@ -95,7 +95,7 @@ void Reconciler::OnForeignEngine(const EngineInfo& info) {
       "it serves disks of another cleatd's store, and is left alone: start cleatd with the --state-dir "
       "that it had "
       "before, or restart the engine when its disks are not needed any more";
-  spdlog::error("{}: {}", EngineName(info.id), message);
+  spdlog::error("{}: not reconciled: {}", EngineName(info.id), message);
   // The status says not `connected`, so that nothing new is placed there.
   reporter_.ReportEngine(info, false, message);
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/state/host_state.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
+#include <cstdio>
 #include <utility>
 
-#include "base/log.h"
+#include "base/check.h"
 #include "control/model/names.h"
 #include "control/state/tables/invariants.h"
 
@@ -66,7 +69,7 @@ void HostState::CheckAlways() {
 
 void HostState::StopIfBroken() {
   const Status status = CheckInvariants();
-  if (!status.ok()) spdlog::critical("the state contradicts itself: {}", status.error().message);
+  if (!status.ok()) fmt::print(stderr, "the tables contradict one another: {}\n", status.error().message);
   CLEAT_CHECK(status.ok());
 }
 

@@ -98,8 +98,8 @@ Result<v1::RestoreStoreResponse> Restorer::Restore(StoreUpload& upload,
   response.set_first_revision(lost->until);
   CLEAT_TRY(core_.store.Replace(upload.store()));
   spdlog::warn(
-      "the store was restored from a backup: {} come back, {} go, {} change; revisions from {} to {} "
-      "are lost; the store of before is '{}'",
+      "store: restored from a backup: {} come back, {} go, {} change; revisions from {} to {} are lost; the "
+      "former store is '{}'",
       response.comes_back(), response.goes(), response.changes(), lost->first, lost->until - 1, kept);
   return response;
 }

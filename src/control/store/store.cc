@@ -130,7 +130,7 @@ Status Store::Prepare(bool expected) {
   CLEAT_TRY(CheckApplication());
   if (*version < kSchemaVersion) {
     CLEAT_TRY(MigrateSchema(db_, *version, path_));
-    spdlog::info("store '{}': schema {}, was {}", path_, kSchemaVersion, *version);
+    spdlog::info("store '{}': schema migrated: {}, was {}", path_, kSchemaVersion, *version);
     // The schema itself is in the file from now on, not in the log beside it.
     CLEAT_TRY(Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
   }
@@ -289,7 +289,8 @@ Status Store::Apply(const StoreChange& change) {
 void Store::CutLog() {
   const MutexLock lock(mutex_);
   if (auto cut = Execute("PRAGMA wal_checkpoint(TRUNCATE)"); !cut.ok())
-    spdlog::warn("what was purged may still be in the store's log: {}", cut.error().message);
+    spdlog::warn("store: log not cut after a purge: {}; it may have what was purged until it is overwritten",
+                 cut.error().message);
 }
 
 void Store::SetOnFailure(std::function<void()> on_failure) {

@@ -25,7 +25,7 @@ DiskEvents AttachedDisk::Events() {
   };
   events.fenced = [this](const Error& why) {
     fenced_ = why.message;
-    spdlog::error("{} on {}: {}", spec.disk.name, spec.controller, fenced_);
+    spdlog::error("{}; fenced on {} until then", fenced_, spec.controller);
     if (state != AttachmentState::kActive) return;
     state = AttachmentState::kFenced;
     message = fenced_;
@@ -56,7 +56,8 @@ Task<Status> AttachedDisk::Acquire() {
 Task<Status> AttachedDisk::Release() {
   if (!std::exchange(owned_, false)) co_return Ok{};
   Status released = co_await pipeline_->Release();
-  if (!released) spdlog::error("releasing {}: {}", spec.disk.name, released.error().message);
+  if (!released)
+    spdlog::error("{}; the storage may take it for owned by this engine", released.error().message);
   co_return released;
 }
 
@@ -127,7 +128,7 @@ Task<void> AttachedDisk::Close() {
   co_await CloseChannels();
   (void)co_await Release();
   const Status closed = co_await pipeline_->Close();
-  if (!closed) spdlog::error("closing {}: {}", spec.disk.name, closed.error().message);
+  if (!closed) spdlog::error("{}; it is detached all the same", closed.error().message);
   pipeline_.reset();
   limited_ = nullptr;
 }

@@ -153,7 +153,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
 
   Status shown = co_await Show(*target.disk);
   if (!shown) {
-    spdlog::warn("attaching {} to {} failed: {}", attachment.disk.name, spec_.name, shown.error().message);
+    spdlog::warn("{}: not attached to {}: {}", attachment.disk.name, spec_.name, shown.error().message);
     co_await TakeDown(target);
     co_return shown;
   }
@@ -165,8 +165,12 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     SetState(*target.disk, AttachmentState::kActive, "");
   }
   Changed();
-  spdlog::info("{} {} to {}, target {}{}", stands_by_ ? "prepared" : "attached", attachment.disk.name,
-               spec_.name, attachment.target, target.disk->awaited ? ", incoming" : "");
+  if (stands_by_) {
+    spdlog::info("{}: prepared on {}: target {}", attachment.disk.name, spec_.name, attachment.target);
+  } else {
+    spdlog::info("{}: attached to {}: target {}{}", attachment.disk.name, spec_.name, attachment.target,
+                 target.disk->awaited ? ", incoming" : "");
+  }
   co_return Ok{};
 }
 
@@ -211,7 +215,7 @@ Task<Status> Controller::Detach(uint32_t number) {
   const std::string name = target.disk->spec.disk.name;
   SetState(*target.disk, AttachmentState::kClosing, "waiting for requests in flight");
   co_await TakeDown(target);
-  spdlog::info("detached {} from {}", name, spec_.name);
+  spdlog::info("{}: detached from {}", name, spec_.name);
   co_return Ok{};
 }
 
@@ -260,7 +264,7 @@ Task<Status> Controller::Resize(const ResizeSpec& resize) {
     CLEAT_CO_TRY(co_await disk->Resize(resize.size_bytes));
     co_await front_->Resized(*disk);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
-    spdlog::info("{} on {} has {} bytes now", resize.disk, spec_.name, resize.size_bytes);
+    spdlog::info("{}: size changed on {}: {} bytes", resize.disk, spec_.name, resize.size_bytes);
   }
   co_return Ok{};
 }

@@ -83,7 +83,7 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
     stands_by_ = true;
     co_await ReleaseAll();
     SetStates(AttachmentState::kActive, AttachmentState::kStandby);
-    spdlog::info("{}: yielded, stands by", spec_.name);
+    spdlog::info("{}: yielded; it stands by", spec_.name);
   }
   for (const auto& target : targets_) {
     if (target->disk != nullptr)
@@ -109,7 +109,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   }
   stands_by_ = false;
   SetStates(AttachmentState::kStandby, AttachmentState::kActive);
-  spdlog::info("{}: taken, serves", spec_.name);
+  spdlog::info("{}: taken; it is served here", spec_.name);
   co_return Ok{};
 }
 
@@ -132,7 +132,7 @@ Task<void> Controller::GoOnFrom(UniqueFd counters, const HandOver& hand_over) {
     pasts = co_await call;
   }
   if (!pasts) {
-    spdlog::warn("{}: its counters begin anew: {}", spec_.name, pasts.error().message);
+    spdlog::warn("{}: counters begin anew: {}", spec_.name, pasts.error().message);
     co_return;
   }
   for (const auto& [number, past] : *pasts) {

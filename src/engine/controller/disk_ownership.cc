@@ -121,7 +121,7 @@ Task<void> DiskOwnership::AcquireAll() {
   }
   if (failure_ != acquired.error().message) {
     failure_ = acquired.error().message;
-    spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
+    spdlog::warn("{}: rings wait for the disks' ownership: {}; tried again", spec_.name, failure_);
     on_change_();
   }
   (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
@@ -142,7 +142,7 @@ void DiskOwnership::TakeAll() {
     const bool fenced = !disk->fenced().empty();  // since it was acquired
     SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
-  if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
+  if (held()) spdlog::info("{}: disks acquired: this engine owns them", spec_.name);
 }
 
 Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
@@ -176,7 +176,7 @@ Task<Status> DiskOwnership::ReleaseOne(Target& target) {
   Status released = co_await disk.Release();
   if (disk.state == AttachmentState::kActive) {
     SetState(disk, AttachmentState::kReleased, kReleasedMessage);
-    spdlog::info("{}: {} was given up to the host that its VM migrates to", spec_.name, disk.spec.disk.name);
+    spdlog::info("{}: released by {}: its VM migrates to another host", disk.spec.disk.name, spec_.name);
   }
   co_return released;
 }

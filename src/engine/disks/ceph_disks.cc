@@ -110,7 +110,7 @@ Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& dis
   options.image_bytes_min = rbd.image_bytes;
   options.events.resized = [grew = std::move(events.grew), block_bytes = disk.logical_block_bytes,
                             name = disk.name](uint64_t size_bytes) {
-    spdlog::info("{}: its image has {} bytes now", name, size_bytes);
+    spdlog::info("{}: image's size changed: {} bytes", name, size_bytes);
     if (grew) grew(size_bytes - size_bytes % block_bytes);
   };
   options.events.fenced = std::move(events.fenced);

@@ -43,7 +43,7 @@ PathGuard::PathGuard(std::string lists_file, const std::string& state_dir, const
       lists_(std::make_shared<const PathLists>()) {
   if (const Status read = Reload(); !read) {
     spdlog::error(
-        "{}: nothing is taken for listed; what cleatd has attached is served all the same. Correct the file, "
+        "path lists: not read: {}; no path is allowed, and what is attached is served on: correct the file, "
         "then reload cleatd",
         read.error().message);
   }

@@ -42,7 +42,8 @@ void SwapGuard::Learn(const vhost::DriverMemory& memory) {
 void SwapGuard::Begin(std::function<void()> on_held) {
   on_held_ = std::move(on_held);
   if (allowed()) return BeginBehind();
-  if (!next_disk().known()) spdlog::warn("{}: its guest's rings wait: {}", controller_.name, waiting_for());
+  if (!next_disk().known())
+    spdlog::warn("{}: rings wait for the guest to forget another disk: {}", controller_.name, waiting_for());
   on_change_();
 }
 
@@ -53,7 +54,7 @@ void SwapGuard::BeginBehind() {
 
 void SwapGuard::LastDiskChanged() {
   if (on_held_ == nullptr || begun_behind_ || !allowed()) return;
-  spdlog::info("{}: its guest has forgotten its last disk, and gets {}", controller_.name, disk_.name);
+  spdlog::info("{}: guest has forgotten its last disk: {} is served now", controller_.name, disk_.name);
   BeginBehind();
   if (behind_.held()) on_held_();
 }

@@ -108,8 +108,9 @@ Task<void> CommandLink::KeepConnected() {
       connection_.reset();
     } else if (!told_unreachable_) {
       told_unreachable_ = true;
-      spdlog::warn("cleatd is not reachable ({}): serving what is attached, trying again every {} ms",
-                   connection.error().message, kRetryNs / kNsPerMs);
+      spdlog::warn(
+          "cleatd: not reachable: {}; what is attached is served on, and cleatd tried again every {} ms",
+          connection.error().message, kRetryNs / kNsPerMs);
     }
     co_await control_.SleepFor(retry_ns, &stopping_);
     if (takes_ == 0) continue;
@@ -139,7 +140,7 @@ Result<std::unique_ptr<CommandLink::Connection>> CommandLink::Connect() {
 
 void CommandLink::HangUp(const std::string& why) {
   if (connection_ == nullptr || connection_->broken) return;
-  spdlog::info("the connection to cleatd ended: {}", why);
+  spdlog::info("cleatd: connection ended: {}", why);
   connection_->broken = true;
   connection_->watch.Stop();
   hung_up_.Set();
@@ -172,7 +173,7 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
   auto incoming = Decode(bytes);
   if (!incoming) {
     const uint64_t id = DecodeId(bytes);
-    spdlog::warn("cleatd sent what this engine refuses: {}", incoming.error().message);
+    spdlog::warn("cleatd: message refused: {}", incoming.error().message);
     if (id == 0) {
       HangUp("it sent a message that can't be read");
     } else {
@@ -198,7 +199,7 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
 
 void CommandLink::Welcome(const HelloReplyMessage& reply) {
   if (!reply.refusal.empty()) {
-    spdlog::error("cleatd refuses this engine: {}", reply.refusal);
+    spdlog::error("cleatd: refuses this engine: {}", reply.refusal);
     connection_->refused = true;
     HangUp("refused");
     return;
@@ -215,7 +216,7 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
     Send(std::move(message));
   }
   if (ceph_ != CephReport{}) Send(EncodeCeph(ceph_));
-  spdlog::info("connected to cleatd, protocol version {}", reply.protocol);
+  spdlog::info("cleatd: connected: protocol version {}", reply.protocol);
 }
 
 Task<Status> CommandLink::ReadPathLists() {

@@ -15,9 +15,9 @@ Result<std::unique_ptr<IoReactors>> IoReactors::Make(const Settings& settings, u
   CLEAT_TRY(io->MakeThreads(settings, incarnation));
   for (Reactor* reactor : io->reactors_) {
     if (const Status added = io->uring_.AddReactor(*reactor); !added)
-      spdlog::warn("{}: disks on files can't be opened", added.error().message);
+      spdlog::warn("{}: no disks on files: {}", reactor->name(), added.error().message);
     if (const Status added = io->crypto_.AddReactor(*reactor); !added)
-      spdlog::warn("{}: encrypted disks can't be opened", added.error().message);
+      spdlog::warn("{}: no encrypted disks: {}", reactor->name(), added.error().message);
   }
   CLEAT_ASSIGN(io->sight_, observe::Sight::Make(settings.name, incarnation, io->reactors_));
   return io;

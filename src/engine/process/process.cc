@@ -53,12 +53,14 @@ Result<std::unique_ptr<keys::Keyring>> MakeKeyring(const Settings& settings) {
   Status read = keyring->SetFiles(files);
   if (!read && read.error().code == ErrorCode::kNotFound) {
     // cleatd, which makes it, may start after us.
-    spdlog::warn("{}: looked for again when an encrypted disk comes", read.error().message);
+    spdlog::warn(
+        "key-encryption keys: not there yet: {}; they are looked for again when an encrypted disk comes",
+        read.error().message);
     keyring->SetFilesLater(files);
     return keyring;
   }
   CLEAT_TRY(read);
-  spdlog::info("key-encryption keys: {}", fmt::join(keyring->ids(), ", "));
+  spdlog::info("key-encryption keys: loaded: {}", fmt::join(keyring->ids(), ", "));
   return keyring;
 }
 
@@ -74,13 +76,15 @@ Result<std::unique_ptr<Reactor>> MakeControl(const MonotonicClock& clock) {
 std::vector<uint32_t> OtherCpus(const std::vector<uint32_t>& reactors) {
   if (reactors.empty()) return {};
   std::vector<uint32_t> others = CpusBeside(reactors);
-  if (others.empty()) spdlog::warn("reactors have every core: this engine's other threads share them");
+  if (others.empty())
+    spdlog::warn(
+        "reactors: every core is theirs: this engine's other threads share them; leave a core out of --cpus");
   return others;
 }
 
 // What it has to say is lost at worst; a manager that hears nothing acts on that.
 void Tell(const Status& told) {
-  if (!told) spdlog::warn("{}", told.error().message);
+  if (!told) spdlog::warn("service manager: not notified: {}", told.error().message);
 }
 
 // What may fail to be made. The rest of the process stands on it.
@@ -100,7 +104,9 @@ Status Prepare(const Settings& settings, Ground* ground) {
   CLEAT_ASSIGN(ground->manager, ServiceNotifier::FromEnvironment());
   CLEAT_TRY(MakeDirectory(settings.runtime_dir));
   if (Status asked = HoldCoresFor(kShortTurnNs); !asked)
-    spdlog::warn("{}: guests may wait longer while engines are exchanged", asked.error().message);
+    spdlog::warn(
+        "scheduling: no short turns on busy cores: {}; guests may wait longer while engines are exchanged",
+        asked.error().message);
   ground->other_cpus = OtherCpus(settings.cpus);
   return StayOn(ground->other_cpus);
 }
@@ -214,18 +220,20 @@ Status Process::Run() {
   CLEAT_TRY(stall_breaker_.Start(reactors, ground_.incarnation));
   ceph_.SetOnReport([this](const CephReport& report) { link_.ReportCeph(report); });
   link_.Start();
-  spdlog::info("cleat-engine {} '{}' with {} reactor(s), orders from {}", kVersion, settings_.name,
-               settings_.reactors, settings_.control_socket);
+  spdlog::info("cleat-engine: version {} serves as '{}' with {} reactors, cleatd's socket is {}", kVersion,
+               settings_.name, settings_.reactors, settings_.control_socket);
   control_.PostCall([this] { watchdog_.Start(); });
   Tell(ground_.manager.Ready("orders from " + settings_.control_socket));
   control_.Run();
   if (!ceph_ended_) {
     // Nothing is open any more, but what Ceph's threads use must not be destroyed under them.
-    spdlog::warn("drained; threads are stuck in Ceph, whose cluster does not answer: leaving without them");
+    spdlog::warn(
+        "cleat-engine: drained, but for Ceph's threads: the cluster that they wait for does not answer; the "
+        "process ends without them");
     spdlog::default_logger()->flush();
     _exit(0);
   }
-  spdlog::info("drained, bye");
+  spdlog::info("cleat-engine: drained");
   return Ok{};
 }
 

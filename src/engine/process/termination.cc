@@ -43,8 +43,8 @@ void Termination::OnSignal() {
   signalfd_siginfo info{};
   while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (std::exchange(terminating_, true)) Leave("second signal");
-    spdlog::info("signal {}: draining, for {} s at most (a second signal leaves at once)", info.ssi_signo,
-                 drain_s_);
+    spdlog::info("cleat-engine: draining on signal {}: for {} s at most; a second signal ends it at once",
+                 info.ssi_signo, drain_s_);
     control_.AddTimer(limit_, control_.now_ns() + drain_s_ * kNsPerSecond);
     drain_();
   }
@@ -52,11 +52,12 @@ void Termination::OnSignal() {
 
 void Termination::Limit::Fire(Timer& timer) {
   Termination& termination = static_cast<Limit&>(timer).termination;
-  termination.Leave(fmt::format("not drained after {} s", termination.drain_s_));
+  termination.Leave(fmt::format("{} s have passed", termination.drain_s_));
 }
 
 void Termination::Leave(const std::string& why) {
-  spdlog::warn("{}: leaving {} to a successor, which runs again what is in flight", why, left_());
+  spdlog::warn("cleat-engine: not drained: {}; {} left to a successor, which runs again what is in flight",
+               why, left_());
   spdlog::default_logger()->flush();
   _exit(kNotDrained);
 }

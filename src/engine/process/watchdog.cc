@@ -34,8 +34,8 @@ Task<void> Watchdog::Run() {
 void Watchdog::Late::Fire(Timer& timer) {
   const Watchdog& watchdog = static_cast<Late&>(timer).watchdog;
   spdlog::error(
-      "{} has not answered for {} s: guests' disks that it serves stand still; the service manager "
-      "is not told that this engine works until it answers",
+      "{}: no answer for {} s: its guests' disks stand still; the service manager restarts this engine "
+      "unless it answers",
       watchdog.asked_->name(), watchdog.interval_ns_ / kNsPerSecond);
 }
 

@@ -35,7 +35,8 @@ class SlowWatchTest : public testing::Test {
   ManualClock clock_{100 * kNsPerSecond};
   Counters counters_{clock_};
   std::vector<std::string> lines_;
-  SlowWatch watch_{counters_, [this](bool, const std::string& line) { lines_.push_back(line); }};
+  SlowWatch watch_{counters_,
+                   [this](spdlog::level::level_enum, const std::string& line) { lines_.push_back(line); }};
 };
 
 TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
@@ -53,7 +54,7 @@ TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
   }
   ASSERT_EQ(lines_.size(), 1U);
   EXPECT_EQ(lines_[0],
-            "disks/x of controllers/a is stuck: a read of 4096 bytes at 8192 waits for 0.50 s in stage "
+            "disks/x of controllers/a: stuck: a read of 4096 bytes at 8192 waits for 0.50 s in stage "
             "submitted (for "
             "the storage); 3 in flight");
   EXPECT_EQ(watch_.stuck_disks(), 1U);
@@ -64,7 +65,7 @@ TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
     watch_.Turn();
   }
   ASSERT_EQ(lines_.size(), 2U);
-  EXPECT_EQ(lines_[1], "disks/x of controllers/a is not stuck any more, after 5.00 s");
+  EXPECT_EQ(lines_[1], "disks/x of controllers/a: not stuck any more, after 5.00 s");
   EXPECT_EQ(watch_.stuck_disks(), 0U);
 }
 
@@ -83,7 +84,7 @@ TEST_F(SlowWatchTest, DisksAreReadOnlyIfTheirReactorSaysThatOneMayBeStuck) {
   }
   engine.SetOldestOf(0, 0);  // an engine of before, that does not say
   watch_.Turn();
-  EXPECT_EQ(LinesWith("disks/x of controllers/a is stuck"), 1U);
+  EXPECT_EQ(LinesWith("disks/x of controllers/a: stuck"), 1U);
 }
 
 // The request was young at the reactor's last look, and there has been none since: it waits with the reactor.
@@ -95,7 +96,7 @@ TEST_F(SlowWatchTest, ADiskOfAReactorThatHangsIsStuck) {
   Turns(1);
   EXPECT_EQ(lines_.size(), 0U);
   Turns(8);
-  EXPECT_EQ(LinesWith("disks/x of controllers/a is stuck"), 1U);
+  EXPECT_EQ(LinesWith("disks/x of controllers/a: stuck"), 1U);
 }
 
 TEST_F(SlowWatchTest, SlowRequestsAreCollectedWithEveryStage) {
@@ -130,11 +131,11 @@ TEST_F(SlowWatchTest, SlowRequestsAreCollectedWithEveryStage) {
   ASSERT_EQ(List("disks/x").requests_size(), 1);
   ASSERT_EQ(List("", 1).requests_size(), 1);
   EXPECT_EQ(List("", 1).requests(0).disk(), "disks/y");  // the last one
-  EXPECT_EQ(
-      LinesWith(
-          "slow: disks/x of controllers/a: a write of 512 bytes at 1024 is in flight for 0.60 s, still"),
-      1U);
-  EXPECT_EQ(LinesWith("slow: disks/y of controllers/a: a write of 512 bytes at 1024 took 0.90 s"), 1U);
+  EXPECT_EQ(LinesWith("disks/x of controllers/a: slow request: a write of 512 bytes at 1024 is in flight for "
+                      "0.60 s, still"),
+            1U);
+  EXPECT_EQ(LinesWith("disks/y of controllers/a: slow request: a write of 512 bytes at 1024 took 0.90 s"),
+            1U);
 }
 
 TEST_F(SlowWatchTest, TheLastOnesOfADeadEngineAreCollectedToo) {
@@ -175,7 +176,7 @@ TEST_F(SlowWatchTest, TheListAndTheLogAreBounded) {
   clock_.AdvanceBy(kNsPerSecond);
   watch_.Turn();
   ASSERT_EQ(lines_.size(), SlowWatch::kLinesPerSecondMax + 1);
-  EXPECT_EQ(lines_.back(), "and 1260 more slow requests (cleatctl slow)");
+  EXPECT_EQ(lines_.back(), "log: 1260 more lines left out: slow requests (cleatctl slow)");
   // More than a ring holds between two turns: counted, not had.
   for (uint64_t i = 0; i < observe::kSlowRingCount + 5; ++i) {
     engine.AddSlow("controllers/a", "disks/x", 600 * kNsPerMs, true);

@@ -291,12 +291,11 @@ TEST_F(HangingFilesTest, OneStopsNoOther) {
 TEST_F(HangingFilesTest, OneThatAnswersLaterIsKnown) {
   const std::string hangs = Hang(MakeFile("hangs"));
   known_->Look({{"a", hangs}});
-  Await("it is told of",
-        [&] { return LinesWith("disks/a: its file '" + hangs + "' has not answered") == 1; });
+  Await("it is told of", [&] { return LinesWith("disks/a: file does not answer: '" + hangs) == 1; });
   EXPECT_FALSE(known_->AwaitLooks());
   calls_->Answer(hangs);
   AwaitKnown(hangs, {"a"});
-  Await("that is told of", [&] { return LinesWith("disks/a: its file '" + hangs + "' answers again") == 1; });
+  Await("that is told of", [&] { return LinesWith("disks/a: file answers again: '" + hangs) == 1; });
   EXPECT_TRUE(known_->AwaitLooks());
   EXPECT_EQ(LinesWith(hangs), 2u);
 }
@@ -334,14 +333,15 @@ TEST_F(HangingFilesTest, NoMoreThanTheLimitHangAndOthersWait) {
     files.push_back({"disk-" + std::to_string(i), Hang(MakeFile(folder + "/hangs"))});
   }
   known_->Look(files);
-  Await("it is told that others wait", [&] { return LinesWith("are not looked at for now") > 0; });
-  Await("as many hang as may", [&] { return LinesWith("has not answered") == KnownStorages::kLooksMax; });
+  Await("it is told that others wait", [&] { return LinesWith("wait to be examined") > 0; });
+  Await("as many hang as may",
+        [&] { return LinesWith(": file does not answer:") == KnownStorages::kLooksMax; });
   for (int i = 0; i < 10; ++i) {
     known_->Look({{"last", MakeFile("last")}});
     EXPECT_FALSE(known_->AwaitLooks());
   }
   EXPECT_EQ(calls_->calls(dir_ / "last"), 0);
-  EXPECT_EQ(LinesWith("are not looked at for now"), 1u);
+  EXPECT_EQ(LinesWith("wait to be examined"), 1u);
   calls_->AnswerAll();
   AwaitKnown(dir_ / "last", {"last"});
   for (const KnownStorages::File& file : files) AwaitKnown(file.path, {file.disk});
@@ -354,7 +354,7 @@ TEST_F(HangingFilesTest, AFolderOfThemLeavesLooksToOthers) {
   for (size_t i = 0; i < 4 * KnownStorages::kLooksMax; ++i)
     files.push_back({"disk-" + std::to_string(i), Hang("/mount/" + std::to_string(i))});
   known_->Look(files);
-  Await("it is told that others wait", [&] { return LinesWith("are not looked at for now") > 0; });
+  Await("it is told that others wait", [&] { return LinesWith("wait to be examined") > 0; });
   known_->Look({{"z", MakeFile("z")}});
   AwaitKnown(dir_ / "z", {"z"});
   EXPECT_EQ(calls_->most(), KnownStorages::kHangingInFolderMax + 1);
@@ -363,7 +363,7 @@ TEST_F(HangingFilesTest, AFolderOfThemLeavesLooksToOthers) {
 TEST_F(HangingFilesTest, NobodyWaitsForOneThatIsKnownToHang) {
   Start(std::chrono::milliseconds(200));
   known_->Look({{"a", Hang(MakeFile("hangs"))}});
-  Await("it is told of", [&] { return LinesWith("has not answered") == 1; });
+  Await("it is told of", [&] { return LinesWith(": file does not answer:") == 1; });
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(known_->AwaitLooks());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong);
@@ -374,7 +374,7 @@ TEST_F(HangingFilesTest, TheEndWaitsForNone) {
   known_->Look({{"a", hangs}, {"b", Hang(MakeFile("too"))}});
   Await("one hangs", [&] { return calls_->calls(hangs) == 1; });
   known_.reset();
-  EXPECT_GE(LinesWith("is not waited for"), 1u);
+  EXPECT_GE(LinesWith(": file not waited for:"), 1u);
   EXPECT_GE(calls_->under_way(), 1u);
 }
 

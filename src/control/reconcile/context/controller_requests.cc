@@ -40,10 +40,11 @@ void ControllerRequests::Ask(EngineView& engine, const std::string& controller, 
 }
 
 void ControllerRequests::FailController(EngineView& engine, ControllerView& view,
-                                        const std::string& controller, const std::string& what,
+                                        const std::string& controller, const std::string& request,
                                         const Status& why) {
   const double wait_s = context_.requests.Fail(view.request, ControllerId{controller});
-  spdlog::warn("{} can't be {}: {}", ControllerName(controller), what, why.error().message);
+  spdlog::warn("{}: {} failed on {}: {}; tried again in {:.3g} s", ControllerName(controller), request,
+               EngineName(engine.info.id), why.error().message, wait_s);
   v1::ControllerStatus report;
   report.set_state(v1::CONTROLLER_STATE_FAILED);
   report.set_failures(view.request.failures());

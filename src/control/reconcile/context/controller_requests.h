@@ -33,7 +33,7 @@ class ControllerRequests {
 
   // `what` completes "CONTROLLER can't be ...".
   void FailController(EngineView& engine, ControllerView& view, const std::string& controller,
-                      const std::string& what, const Status& why);
+                      const std::string& request, const Status& why);
   void FailAttachment(EngineView& engine, ControllerView& view, const AttachmentKey& key, const Status& why);
 
  private:

@@ -21,11 +21,6 @@ std::string TooOldForIncoming(const EngineInfo& engine) {
       EngineName(engine.id), engine.version, engine.protocol, kProtocolMoves, engine.id);
 }
 
-std::string Describe(const engine::v1::Attachment& attachment) {
-  return fmt::format("{} at target {} of {}", attachment.disk().name(), attachment.target(),
-                     attachment.controller());
-}
-
 }  // namespace
 
 void AttachmentRequests::Attach(EngineView& engine, const std::string& controller,
@@ -47,7 +42,8 @@ void AttachmentRequests::Attach(EngineView& engine, const std::string& controlle
         if (const Status status = FromEngine(reply); status.ok()) {
           OnAttached(answered, asked, key, attachment);
         } else {
-          spdlog::warn("{} can't be opened: {}", Describe(attachment), status.error().message);
+          spdlog::warn("{}: not opened: target {} of {}: {}; tried again", attachment.disk().name(),
+                       attachment.target(), attachment.controller(), status.error().message);
           OnNotAttached(answered, asked, key, status);
         }
       });
@@ -67,7 +63,8 @@ void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, co
   view.targets.Done(key.target);
   view.unproven.erase(key.target);
   context_.state.attachments().Report(engine.info.id, key, ReportOf(actual));
-  spdlog::info("{} is open", Describe(attachment));
+  spdlog::info("{}: opened: target {} of {}", attachment.disk().name(), attachment.target(),
+               attachment.controller());
   // The disk may have grown meanwhile, and have other limits.
   const std::string disk = *ParseDiskName(attachment.disk().name());
   reconcile_.DiskSize(disk);
@@ -112,8 +109,8 @@ void AttachmentRequests::OnDetached(EngineView& engine, ControllerView& view, ui
 void AttachmentRequests::OnNotDetached(EngineView& engine, ControllerView& view, const AttachmentKey& key,
                                        const Status& why) {
   const double wait_s = context_.requests.Fail(view.targets, key.target, ControllerId{key.controller});
-  spdlog::warn("{}: target {} can't be detached: {}", ControllerName(key.controller), key.target,
-               why.error().message);
+  spdlog::warn("{}: target {} not detached: {}; tried again in {:.3g} s", ControllerName(key.controller),
+               key.target, why.error().message, wait_s);
   context_.state.attachments().Report(
       engine.info.id, key,
       {.state = v1::ATTACHMENT_STATE_DETACHING,
@@ -144,7 +141,8 @@ void AttachmentRequests::OnMemoryKept(EngineView& engine, ControllerView& view, 
   if (status.ok()) {
     engine.memories[disk] = size_bytes;
   } else {
-    spdlog::warn("{}: its memory can't be handed over: {}", DiskName(disk), status.error().message);
+    spdlog::warn("{}: memory not shared with {}: {}; tried again", DiskName(disk), EngineName(engine.info.id),
+                 status.error().message);
     requests_.FailAttachment(engine, view, key, status);
   }
   for (const std::string& other : context_.state.disks().ControllersWith(disk)) {

@@ -219,8 +219,7 @@ void ControllerReconciler::AskPut(EngineView& engine, const std::string& control
                         if (status.ok()) return OnPut(answered, view, row, standby);
                         // A controller that the engine already had stays as it was: the request only told it its last disk.
                         if (!existed) view.actual.reset();
-                        parts_.requests.FailController(answered, view, row.id,
-                                                       existed ? "told its last disk" : "made", status);
+                        parts_.requests.FailController(answered, view, row.id, "PutController", status);
                       });
 }
 
@@ -243,7 +242,8 @@ void ControllerReconciler::AskServe(EngineView& engine, const std::string& contr
       engine, controller, std::move(request),
       [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
         const Status status = FromEngine(reply);
-        if (!status.ok()) return parts_.requests.FailController(answered, view, controller, "served", status);
+        if (!status.ok())
+          return parts_.requests.FailController(answered, view, controller, "ServeController", status);
         view.request.Done();
         // Usually an event has told the controller's state already.
         if (view.actual && view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE)
@@ -277,7 +277,8 @@ void ControllerReconciler::OnDeleted(EngineView& engine, ControllerView& view) {
 void ControllerReconciler::OnNotDeleted(EngineView& engine, ControllerView& view,
                                         const std::string& controller, const Status& why) {
   const double wait_s = context_.requests.Fail(view.request, ControllerId{controller});
-  spdlog::warn("{} can't be deleted: {}", ControllerName(controller), why.error().message);
+  spdlog::warn("{}: DeleteController failed on {}: {}; tried again in {:.3g} s", ControllerName(controller),
+               EngineName(engine.info.id), why.error().message, wait_s);
   v1::ControllerStatus report;
   report.set_state(v1::CONTROLLER_STATE_DELETING);
   report.set_message(fmt::format("{} (tried again in {:.3g} s)", why.error().message, wait_s));

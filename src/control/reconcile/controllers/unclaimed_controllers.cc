@@ -40,7 +40,8 @@ bool UnclaimedControllers::LeaveAlone(EngineView& engine, const std::string& con
 void UnclaimedControllers::SetUnclaimed(EngineView& engine, const std::string& controller, bool unclaimed) {
   if (unclaimed) {
     engine.unclaimed.insert(controller);
-    spdlog::warn("{}: {}: {}", EngineName(engine.info.id), ControllerName(controller), kWhyUnclaimed);
+    spdlog::warn("{}: not in the restored store: {} serves it: {}", ControllerName(controller),
+                 EngineName(engine.info.id), kWhyUnclaimed);
   } else {
     engine.unclaimed.erase(controller);
     reporter_.ReportView(engine, controller);

@@ -63,7 +63,8 @@ void LimitReconciler::OnAnswer(EngineView& engine, const std::string& disk, cons
   } else {
     message = fmt::format("the present limits can't be set: {} (tried again in {:.3g} s)",
                           outcome.status.error().message, outcome.retry_s);
-    spdlog::warn("{}: {}: {}", EngineName(engine.info.id), DiskName(disk), message);
+    spdlog::warn("{}: limits not set on {}: {}; tried again in {:.3g} s", DiskName(disk),
+                 EngineName(engine.info.id), outcome.status.error().message, outcome.retry_s);
   }
   reporter_.ReportAttachments(engine, disk, message);
   ReconcileDisk(disk);

@@ -131,7 +131,8 @@ void MemoryReconciler::Ask(EngineView& engine, const std::string& disk, engine::
                             answered.memory_requests.Done(DiskId{disk});
                           } else {
                             context_.requests.Fail(answered.memory_requests, DiskId{disk}, DiskId{disk});
-                            spdlog::warn("{}: {}", EngineName(answered.info.id), status.error().message);
+                            spdlog::warn("{}: memory not exchanged with {}: {}; tried again", DiskName(disk),
+                                         EngineName(answered.info.id), status.error().message);
                           }
                           reconcile_.Disk(disk);
                           for (const std::string& controller : context_.state.disks().ControllersWith(disk))

@@ -61,11 +61,12 @@ void SizeReconciler::OnAnswer(EngineView& engine, const std::string& disk, uint6
   std::string message;
   if (outcome.status.ok()) {
     NoteSize(engine, disk, size_bytes);
-    spdlog::info("{}: {} has {} bytes now", EngineName(engine.info.id), DiskName(disk), size_bytes);
+    spdlog::info("{}: size set on {}: {} bytes", DiskName(disk), EngineName(engine.info.id), size_bytes);
   } else {
     message = fmt::format("the guest can't be told of {} bytes: {} (tried again in {:.3g} s)", size_bytes,
                           outcome.status.error().message, outcome.retry_s);
-    spdlog::warn("{}: {}: {}", EngineName(engine.info.id), DiskName(disk), message);
+    spdlog::warn("{}: size not set on {}: {} bytes: {}; tried again in {:.3g} s", DiskName(disk),
+                 EngineName(engine.info.id), size_bytes, outcome.status.error().message, outcome.retry_s);
   }
   reporter_.ReportAttachments(engine, disk, message);
   ReconcileDisk(disk);

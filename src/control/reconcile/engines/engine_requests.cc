@@ -20,7 +20,8 @@ double EngineRequests::Enqueue(uint64_t now_ns, uint64_t wait_ns, ResourceId res
 
 void EngineRequests::RetryLater(const Status& status, ResourceId resource) {
   if (status.ok()) return;
-  spdlog::error("{}", status.error().message);
+  spdlog::error("{}; the reconciler tries again in {:.3g} s", status.error().message,
+                static_cast<double>(limits_.max_ns) / static_cast<double>(kNsPerSecond));
   retries_.Add(clock_.NowNs() + limits_.max_ns, std::move(resource));
 }
 

@@ -40,14 +40,14 @@ Status StaysBecause(const std::string& why) {
 void LogEnd(const Move& move, const Status& status) {
   if (!status.ok()) {
     if (status.error().code == ErrorCode::kNotFound) return;
-    return spdlog::warn("{} stays on {}: {}", ControllerName(move.controller), EngineName(move.from),
-                        status.error().message);
+    return spdlog::warn("{}: not moved from {} to {}: {}", ControllerName(move.controller),
+                        EngineName(move.from), EngineName(move.to), status.error().message);
   }
   const std::string how =
-      move.crash ? std::string(", which was prepared for that")
-                 : fmt::format(": its guest waited for {:.3g} ms",
+      move.crash ? std::string("it had been prepared there for the death of the other")
+                 : fmt::format("its guest waited for {:.3g} ms",
                                static_cast<double>(move.pause_ns) / static_cast<double>(kNsPerMs));
-  spdlog::info("{} was moved from {} to {}{}", ControllerName(move.controller), EngineName(move.from),
+  spdlog::info("{}: moved from {} to {}: {}", ControllerName(move.controller), EngineName(move.from),
                EngineName(move.to), how);
 }
 
@@ -280,7 +280,7 @@ void MoveCoordinator::OnTakeAnswer(EngineView& engine, ControllerView& view, con
     const uint64_t now_ns = context_.now_ns();
     if (view.take_failed_since_ns == 0) view.take_failed_since_ns = now_ns;
     view.take_given_up = now_ns - view.take_failed_since_ns >= context_.options.take_over_ns;
-    requests_.FailController(engine, view, controller, "taken", status);
+    requests_.FailController(engine, view, controller, "TakeController", status);
   }
   OnTaken(engine, controller, status);
 }
@@ -318,8 +318,9 @@ void MoveCoordinator::StoreCommit(Move& move) {
   const std::string controller = move.controller;
   const Status status = context_.state.controllers().Move({{.controller = controller, .engine = move.to}});
   if (status.ok()) return End(controller, Ok{});
-  spdlog::error("{} is served by {}, which can't be stored yet: {}", ControllerName(controller),
-                EngineName(move.to), status.error().message);
+  spdlog::error("{}: move to {} not stored: {}; tried again in {:.3g} s", ControllerName(controller),
+                EngineName(move.to), status.error().message,
+                static_cast<double>(context_.options.retry_max_ns) / static_cast<double>(kNsPerSecond));
   move.deadline_ns = context_.now_ns() + context_.options.retry_max_ns;
   WakeFor(move);
 }

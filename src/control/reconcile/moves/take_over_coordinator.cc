@@ -64,8 +64,8 @@ std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine
 void TakeOverCoordinator::Begin(const std::string& engine) {
   const std::vector<Placement> standbys = StandbysOf(engine);
   if (standbys.empty()) return;
-  spdlog::warn("{} has died: {} controllers are taken by who has them standing by", EngineName(engine),
-               standbys.size());
+  spdlog::warn("{}: take-over began: it has died, and {} controllers go to their standby engines",
+               EngineName(engine), standbys.size());
   TakeOver& take_over = take_overs_[engine];
   take_over.deadline_ns = context_.now_ns() + context_.options.take_over_ns;
   std::vector<std::string> asked;
@@ -114,8 +114,9 @@ void TakeOverCoordinator::Commit(const std::string& engine) {
   TakeOver& take_over = take_overs_.at(engine);
   if (context_.now_ns() < take_over.not_before_ns) return;
   if (const Status status = context_.state.controllers().Move(take_over.all); !status.ok()) {
-    spdlog::error("what {} left behind can't be stored as taken yet: {}", EngineName(engine),
-                  status.error().message);
+    spdlog::error("{}: take-over not stored: {}; tried again in {:.3g} s", EngineName(engine),
+                  status.error().message,
+                  static_cast<double>(context_.options.retry_min_ns) / static_cast<double>(kNsPerSecond));
     take_over.not_before_ns = take_over.deadline_ns = context_.now_ns() + context_.options.retry_min_ns;
     return;
   }
@@ -134,7 +135,8 @@ void TakeOverCoordinator::ReportDone(const std::string& engine, const TakeOver& 
   status.set_message(fmt::format("{} has died: {} controllers were taken at once, {} are attached anew",
                                  EngineName(engine), take_over.all.size() - late, late));
   *status.mutable_ended_time() = TimeUtil::GetCurrentTime();
-  spdlog::warn("{}", status.message());
+  spdlog::warn("{}: take-over ended: {} controllers were taken at once, {} are attached anew",
+               EngineName(engine), take_over.all.size() - late, late);
   Report(engine, status);
 }
 

@@ -114,7 +114,7 @@ void UpgradeCoordinator::End() {
   *status.mutable_ended_time() = TimeUtil::GetCurrentTime();
   status.set_state(intent.cancelled ? v1::UPGRADE_STATE_CANCELLED : EndOf(status));
   status.set_message(fmt::format("{} of {} controllers were moved", status.moved(), status.total()));
-  spdlog::info("upgrade of {} to {}: {}, {}", EngineName(intent.from), status.to(),
+  spdlog::info("{}: upgrade to {} ended: {}, {}", EngineName(intent.from), status.to(),
                v1::UpgradeState_Name(status.state()), status.message());
   context_.state.upgrades().Report(intent.from, status, Upgrades::Keep::kStored);
   upgrade_.reset();

@@ -49,7 +49,7 @@ bool UpgradeRecovery::Adopt(EngineView& engine, const std::string& controller, c
       context_.state.controllers().Move({{.controller = controller, .engine = engine.info.id}});
   context_.requests.RetryLater(status, ControllerId{controller});
   if (!status.ok()) return true;
-  spdlog::info("{} is served by {}: it is that one's now, was {}'s", ControllerName(controller),
+  spdlog::info("{}: assigned to {}, which serves it: was {}'s", ControllerName(controller),
                EngineName(engine.info.id), EngineName(intent.row.engine));
   reporter_.ReportView(engine, controller);
   return true;

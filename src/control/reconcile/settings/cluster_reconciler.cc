@@ -109,7 +109,8 @@ void ClusterReconciler::Ask(EngineView& engine, const std::string& cluster, engi
 void ClusterReconciler::OnFailed(EngineView& engine, const std::string& cluster,
                                  const EngineRequests::Outcome& outcome) {
   const std::string& why = outcome.status.error().message;
-  spdlog::warn("{}: {}: {}", EngineName(engine.info.id), ClusterName(cluster), why);
+  spdlog::warn("{}: settings not applied on {}: {}; tried again in {:.3g} s", ClusterName(cluster),
+               EngineName(engine.info.id), why, outcome.retry_s);
   context_.state.clusters().Report(
       engine.info.id, cluster,
       ClusterReport{.spec_revision = RevisionKnown(engine, cluster),

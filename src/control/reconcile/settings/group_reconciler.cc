@@ -79,7 +79,10 @@ void GroupReconciler::AskShareMemory(EngineView& engine) {
   if (!memory_.valid()) {
     auto memory = MakeGroupMemory();
     if (memory.ok()) memory_ = std::move(*memory);
-    if (!memory.ok()) spdlog::error("{}", memory.error().message);
+    if (!memory.ok())
+      spdlog::error(
+          "groups: no memory for their counts: {}; controllers with a group wait: see to this host's memory",
+          memory.error().message);
   }
   engine::v1::Envelope envelope;
   envelope.mutable_share_groups();
@@ -102,7 +105,8 @@ void GroupReconciler::OnMemoryShared(EngineView& engine, const Status& status) {
                             : engine.groups.empty() ? std::string()
                                                     : engine.groups.begin()->first;
   context_.requests.Fail(engine.group_memory_request, GroupId{group});
-  spdlog::warn("{}: groups can't be shared with it: {}", EngineName(engine.info.id), status.error().message);
+  spdlog::warn("{}: memory of groups not shared with it: {}; tried again", EngineName(engine.info.id),
+               status.error().message);
   for (const std::string& id : groups)
     context_.state.groups().Report(engine.info.id, id, GroupReport{.message = status.error().message});
 }
@@ -138,7 +142,8 @@ void GroupReconciler::Ask(EngineView& engine, const std::string& group, engine::
           done(answered);
         } else {
           const std::string& why = outcome.status.error().message;
-          spdlog::warn("{}: {}: {}", EngineName(answered.info.id), GroupName(group), why);
+          spdlog::warn("{}: limits not applied on {}: {}; tried again in {:.3g} s", GroupName(group),
+                       EngineName(answered.info.id), why, outcome.retry_s);
           context_.state.groups().Report(
               answered.info.id, group,
               GroupReport{.limits_revision = LimitsKnown(answered, group),

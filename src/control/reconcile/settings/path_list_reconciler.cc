@@ -17,10 +17,12 @@ void PathListReconciler::AskRead(EngineView& engine) {
                         [this](EngineView& answered, const engine::v1::Reply& reply, const UniqueFd&) {
                           const std::string& id = answered.info.id;
                           if (!reply.ok())
-                            spdlog::error("{}: its list of paths stays as it was: {}", EngineName(id),
-                                          reply.message());
+                            spdlog::error(
+                                "{}: path lists not read again: {}; the former ones stay in force there",
+                                EngineName(id), reply.message());
                           const std::string difference = context_.state.engines().PathDifferenceOf(id);
-                          if (!difference.empty()) spdlog::warn("{}: {}", EngineName(id), difference);
+                          if (!difference.empty())
+                            spdlog::warn("{}: path lists differ: {}", EngineName(id), difference);
                         });
 }
 

@@ -55,8 +55,8 @@ Result<v1::Attachment> Attachments::Attach(const v1::AttachDiskRequest& request)
   row.revision = row.intent_revision = core_.publisher.NextRevision();
   CLEAT_TRY(core_.writes.Write(names, {row}));
   const AttachmentEntry& entry = Add(std::move(row), *disk_id);
-  spdlog::info("attached {} as {}{}{}", DiskName(*disk_id), AttachmentName(*controller_id, entry.row.id),
-               entry.row.spec.read_only() ? ", read-only" : "",
+  spdlog::info("{}: attach requested: {}{}{}", AttachmentName(*controller_id, entry.row.id),
+               DiskName(*disk_id), entry.row.spec.read_only() ? ", read-only" : "",
                entry.row.spec.mode() == v1::ATTACHMENT_MODE_INCOMING ? ", incoming" : "");
   return core_.view.Show(entry);
 }
@@ -224,7 +224,7 @@ Result<v1::DetachDiskResponse> Attachments::Detach(const v1::DetachDiskRequest& 
   } else {
     CLEAT_TRY(MakeTombstone(ids, names));
   }
-  spdlog::info("detached {}", request.name());
+  spdlog::info("{}: detach requested", request.name());
   return v1::DetachDiskResponse();
 }
 
@@ -427,13 +427,14 @@ void Attachments::SetMode(const AttachmentIds& ids, v1::AttachmentMode mode) {
   row.spec.set_mode(mode);
   row.intent_revision = core_.publisher.NextRevision();
   if (auto status = core_.writes.Write(names, {row}); !status.ok()) {
-    spdlog::error("{} is {} now, which can't be stored: {}", name, v1::AttachmentMode_Name(mode),
-                  status.error().message);
+    spdlog::error("{}: mode {} not stored: {}; see to the store's file system", name,
+                  v1::AttachmentMode_Name(mode), status.error().message);
     return;
   }
-  spdlog::info("{}: {}", name,
-               mode == v1::ATTACHMENT_MODE_ACTIVE ? "its VM is here: it owns the disk"
-                                                  : "its VM migrates away: it has given the disk up");
+  spdlog::info("{}: mode changed: {}", name,
+               mode == v1::ATTACHMENT_MODE_ACTIVE
+                   ? "its VM is here, and this host owns the disk"
+                   : "its VM migrates away, and this host has given the disk up");
   entry->row = std::move(row);
   core_.publisher.Publish(*entry);
 }

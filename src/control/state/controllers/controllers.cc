@@ -71,7 +71,7 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   if (entry.row.engine.empty()) entry.row.engine = engines_.Choose();
   CLEAT_TRY(Commit(std::move(entry), names));
   const ControllerEntry& kept = core_.tables.controllers.At(id);
-  spdlog::info("created {} on socket '{}', engine '{}'", name, spec.socket_path(), kept.row.engine);
+  spdlog::info("{}: created: socket '{}', engine '{}'", name, spec.socket_path(), kept.row.engine);
   v1::Controller made = core_.view.Show(kept);
   // An engine that came while the controller was written did not find it.
   if (kept.row.engine.empty()) PlaceWaiting();
@@ -207,7 +207,7 @@ Result<v1::DeleteControllerResponse> Controllers::Delete(const v1::DeleteControl
   } else {
     CLEAT_TRY(MakeTombstone(*entry, names));
   }
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteControllerResponse();
 }
 
@@ -262,7 +262,7 @@ Status Controllers::DeleteUnclaimed(const std::string& id, const WriteNames& nam
   engines_.Count(engine, 1);
   core_.publisher.Publish(kept);
   core_.publisher.ControllerChanged(id);
-  spdlog::info("deleted {}, which was left alone since the store was restored", ControllerName(id));
+  spdlog::info("{}: deleted: the restored store did not know it", ControllerName(id));
   return Ok{};
 }
 
@@ -342,8 +342,9 @@ Status Controllers::ReportNextDisk(const std::string& engine, const std::string&
     row.last_disk = disk;
     row.last_disk_name = DiskName(attached.row.id);
     CLEAT_TRY(core_.writes.Write(names, {row}));
-    spdlog::info("{}: its guest has forgotten {}: {} is its disk from now on", ControllerName(id),
-                 entry->row.last_disk_name.empty() ? "the last disk" : entry->row.last_disk_name,
+    spdlog::info("{}: last disk changed: the guest has forgotten {}, and gets {} from now on",
+                 ControllerName(id),
+                 entry->row.last_disk_name.empty() ? "the former disk" : entry->row.last_disk_name,
                  row.last_disk_name);
     entry->row = std::move(row);
     core_.publisher.Publish(*entry);
@@ -395,7 +396,8 @@ void Controllers::PlaceWaiting() {
   const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
   for (const ControllerRow& row : rows) engines_.CountPlacing(row.engine, -1);
   if (!written.ok()) {
-    spdlog::error("{} can't be placed: {}", ControllerName(rows.front().id), written.error().message);
+    spdlog::error("{}: not placed on an engine: {}; see to the store's file system",
+                  ControllerName(rows.front().id), written.error().message);
     return;
   }
   for (ControllerRow& row : rows) {

@@ -152,8 +152,10 @@ void DiskStorages::AwaitLooks(const std::string& id, const StorageIdentity& iden
   known_.AwaitLooks();
   known_.LookAtOthersWith(id, identity);
   if (known_.AwaitLooks()) return;
-  spdlog::warn("{}: another disk's file does not answer: whether it is the same one is not known",
-               DiskName(id));
+  spdlog::warn(
+      "{}: storage not compared with every disk's: a file does not answer; until it does, only the engines' "
+      "locks keep two disks of one file apart",
+      DiskName(id));
 }
 
 Status DiskStorages::CheckSameStorage(const std::string& id, const v1::DiskSpec& spec,

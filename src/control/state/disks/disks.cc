@@ -145,7 +145,7 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const Result<DiskStorages::Ident
     return std::move(status).error();
   }
   const DiskEntry& kept = Add(std::move(entry));
-  spdlog::info("created {}, {} bytes", DiskName(id), kept.row.spec.size_bytes());
+  spdlog::info("{}: created: {} bytes", DiskName(id), kept.row.spec.size_bytes());
   return core_.view.Show(kept);
 }
 
@@ -274,8 +274,8 @@ Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels la
   core_.publisher.Publish(entry);
   const std::string name = DiskName(entry.row.id);
   if (limited || grown) core_.publisher.DiskChanged(entry.row.id);
-  if (limited) spdlog::info("{} has other limits", name);
-  if (grown) spdlog::info("{} has {} bytes, had {}", name, spec.size_bytes(), size_before);
+  if (limited) spdlog::info("{}: limits changed", name);
+  if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, spec.size_bytes(), size_before);
   return Ok{};
 }
 
@@ -310,8 +310,8 @@ Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& reques
   } else {
     Drop(id);
   }
-  spdlog::info("deleted {}{}", name,
-               response.has_disk() ? fmt::format(", which is kept (uid {})", response.disk().uid()) : "");
+  spdlog::info("{}: deleted{}", name,
+               response.has_disk() ? fmt::format(", kept as uid {}", response.disk().uid()) : "");
   return response;
 }
 
@@ -426,15 +426,15 @@ Status Disks::RewrapKeys() {
   }
   if (failed > 0) {
     spdlog::error(
-        "the keys of {} disk(s), deleted ones that are kept among them, can't be unwrapped: they stay as "
-        "they are, and "
-        "those disks can't be attached",
+        "disk keys: {} not unwrapped, those of deleted disks among them; they stay wrapped as they are, and "
+        "their disks can't be attached: give cleatd the key-encryption key that the line above names, then "
+        "reload it",
         failed);
   }
   if (change.empty()) return Ok{};
   CLEAT_TRY(core_.writes.Write(names, change));
   for (RowChange& changed : change) SetRewrapped(changed);
-  spdlog::info("{} disk key(s) wrapped under the key-encryption key {} now", change.size(),
+  spdlog::info("disk keys: {} wrapped anew: under key-encryption key {}", change.size(),
                keys_.keyring()->current_id());
   return Ok{};
 }
@@ -548,11 +548,11 @@ void Disks::AdoptGrownSize(const std::string& id, uint64_t size_bytes) {
   row.spec.set_size_bytes(size_bytes);
   row.intent_revision = core_.publisher.NextRevision();
   if (auto status = core_.writes.Write(names, {row}); !status.ok()) {
-    spdlog::error("{} was made larger, to {} bytes, which can't be stored: {}", DiskName(id), size_bytes,
-                  status.error().message);
+    spdlog::error("{}: growth to {} bytes not stored: {}; see to the store's file system", DiskName(id),
+                  size_bytes, status.error().message);
     return;
   }
-  spdlog::info("{} was made larger by somebody else: it has {} bytes, had {}", DiskName(id), size_bytes,
+  spdlog::info("{}: storage grew by itself: {} bytes, had {}", DiskName(id), size_bytes,
                entry->row.spec.size_bytes());
   entry->row = std::move(row);
   core_.publisher.Publish(*entry);
@@ -572,8 +572,8 @@ void Disks::AdoptImageSize(const std::string& id, uint64_t size_bytes) {
   row.image_bytes = size_bytes < row.spec.size_bytes() ? size_bytes : 0;
   // Not stored, it is taken for smaller than it is: then nobody is told should somebody cut it off.
   if (auto status = core_.writes.Write(names, {row}); !status.ok()) {
-    spdlog::warn("{}: its image has {} bytes, which can't be stored: {}", DiskName(id), size_bytes,
-                 status.error().message);
+    spdlog::warn("{}: image's size of {} bytes not stored: {}; see to the store's file system", DiskName(id),
+                 size_bytes, status.error().message);
     return;
   }
   entry->row = std::move(row);

@@ -133,8 +133,8 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   CLEAT_TRY(core_.writes.Write(names, {EraseDeletedDiskRow{kept.revision}, entry.row}));
   core_.tables.deleted.Erase(kept.id, kept.revision);
   const DiskEntry& added = disks_.Add(std::move(entry));
-  spdlog::info("undeleted {} (uid {}){}", name, core_.view.UidOf(added.row),
-               IsKeptMemory(kept.spec) ? ": its content was freed when it was deleted, so it is empty" : "");
+  spdlog::info("{}: undeleted: uid {}{}", name, core_.view.UidOf(added.row),
+               IsKeptMemory(kept.spec) ? ", empty: its content was freed when it was deleted" : "");
   v1::Disk shown = core_.view.Show(added);
   if (IsKeptMemory(kept.spec))
     shown.mutable_status()->set_message("it is empty: its content was freed when it was deleted");
@@ -166,7 +166,7 @@ Result<v1::PurgeDiskResponse> KeptDisks::Purge(const v1::PurgeDiskRequest& reque
   *response.mutable_disk() = core_.view.Show(*found);
   const uint64_t revision = row.revision;
   CLEAT_TRY(core_.writes.WriteAndCutLog(names, {EraseDeletedDiskRow{revision}}));
-  spdlog::info("purged {} (uid {})", name, response.disk().uid());
+  spdlog::info("{}: purged: uid {}", name, response.disk().uid());
   core_.tables.deleted.Erase(id, revision);
   return response;
 }
@@ -187,8 +187,8 @@ Status KeptDisks::PurgeExpired() {
   if (change.empty()) return Ok{};
   CLEAT_TRY(core_.writes.WriteAndCutLog(names, change));
   for (const DeletedDiskRow& row : expired) {
-    spdlog::info("purged {} (uid {}): it was deleted {} s ago", DiskName(row.disk.id),
-                 core_.view.UidOf(row.disk), keep_.now_s() - row.delete_time_s);
+    spdlog::info("{}: purged: uid {}, deleted {} s ago", DiskName(row.disk.id), core_.view.UidOf(row.disk),
+                 keep_.now_s() - row.delete_time_s);
     core_.tables.deleted.Erase(row.disk.id, row.disk.revision);
   }
   return Ok{};

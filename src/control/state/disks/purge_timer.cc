@@ -24,7 +24,7 @@ void PurgeTimer::Turn() {
   if (clock_.NowNs() - started_ns_ < kGraceNs) return;
   // A purge that fails is tried again in the next turn.
   if (auto status = disks_.PurgeExpired(); !status.ok())
-    spdlog::warn("deleted disks whose time is over stay for now: {}", status.error().message);
+    spdlog::warn("deleted disks: not purged yet: {}; see to the store's file system", status.error().message);
 }
 
 void PurgeTimer::Run() {

@@ -130,7 +130,10 @@ void Engines::ReportPaths(const std::string& engine, const std::string& text) {
   std::optional<PathLists> paths;
   if (!text.empty()) {
     auto parsed = ParseEnginePaths(text);
-    if (!parsed.ok()) return spdlog::error("{}: {}", EngineName(engine), parsed.error().message);
+    if (!parsed.ok())
+      return spdlog::error(
+          "{}: path lists of its hello can't be read: {}; restart the engine with a correct list",
+          EngineName(engine), parsed.error().message);
     paths = std::move(*parsed);
   }
   const StateLock lock(core_.mutex);

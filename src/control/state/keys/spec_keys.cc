@@ -123,7 +123,7 @@ bool SpecKeys::Rewrap(DiskRow& row, size_t& failed) const {
   if (kept.key_encryption_key() == keyring_->current_id()) return false;
   const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), DiskName(row.id));
   if (!wrapped.ok()) {
-    if (failed++ == 0) spdlog::error("{}", wrapped.error().message);
+    if (failed++ == 0) spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
     return false;
   }
   SetWrapped(*wrapped, kept);
@@ -199,7 +199,7 @@ bool SpecKeys::Rewrap(ClusterRow& row) const {
   const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), ClusterName(row.id),
                                         keys::Wrapping::kPadded);
   if (!wrapped.ok()) {
-    spdlog::error("{}: it stays as it is", wrapped.error().message);
+    spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
     return false;
   }
   SetWrapped(*wrapped, kept);

@@ -176,8 +176,8 @@ Result<v1::UpgradeEngineResponse> Upgrades::Begin(const v1::UpgradeEngineRequest
   core_.tables.upgrade = std::move(intent);
   SetStatus(from, status);
   core_.publisher.UpgradeChanged();
-  spdlog::info("upgrade of {} to {}: {} controllers", EngineName(from), EngineName(to),
-               response.controllers_size());
+  spdlog::info("{}: upgrade began: {} controllers go to {}", EngineName(from), response.controllers_size(),
+               EngineName(to));
   return response;
 }
 
@@ -197,7 +197,8 @@ Result<v1::Engine> Upgrades::Cancel(const v1::CancelUpgradeRequest& request) {
   if (upgrade && upgrade->from == id) {
     upgrade->cancelled = true;
     core_.publisher.UpgradeChanged();
-    spdlog::info("upgrade of {} to {}: cancelled", EngineName(id), EngineName(upgrade->to));
+    spdlog::info("{}: upgrade cancelled: what has not been moved to {} stays", EngineName(id),
+                 EngineName(upgrade->to));
   }
   return core_.view.Show(*found);
 }
@@ -227,8 +228,8 @@ void Upgrades::Store(const std::vector<UpgradeRow>& rows) {
   const Status stored = core_.writes.Write(names, {rows.begin(), rows.end()});
   if (stored.ok()) return;
   for (const UpgradeRow& row : rows)
-    spdlog::error("the end of the upgrade of {} can't be stored: {}", EngineName(row.engine),
-                  stored.error().message);
+    spdlog::error("{}: end of its upgrade not stored: {}; see to the store's file system",
+                  EngineName(row.engine), stored.error().message);
 }
 
 std::string Upgrades::InterruptedTo(const std::string& engine) {

@@ -41,7 +41,10 @@ uint64_t Publisher::NextRevision() {
   } else {
     // Going on is better than stopping: the store's next successful write reserves again, and no other
     // process hands out revisions meanwhile.
-    spdlog::error("no revisions left: {}", first.error().message);
+    spdlog::error(
+        "revisions: none reserved: {}; the next write that succeeds reserves some: see to the store's file "
+        "system",
+        first.error().message);
   }
   return revision_;
 }

@@ -69,7 +69,7 @@ Result<v1::Cluster> Clusters::Create(const v1::CreateClusterRequest& request) {
   CLEAT_TRY(core_.writes.Write(names, {entry.row}));
   ClusterEntry& kept = core_.tables.clusters.Insert(id, std::move(entry));
   core_.publisher.Publish(kept);
-  spdlog::info("created {}", name);
+  spdlog::info("{}: created", name);
   return core_.view.Show(kept);
 }
 
@@ -160,7 +160,7 @@ Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   core_.publisher.Publish(*entry);
   if (changed) {
     core_.publisher.ClusterChanged(id);
-    spdlog::info("{} is reached in another way by what connects from now on", name);
+    spdlog::info("{}: settings changed; new connections use them", name);
   }
   return core_.view.Show(*entry);
 }
@@ -193,7 +193,7 @@ Result<v1::DeleteClusterResponse> Clusters::Delete(const v1::DeleteClusterReques
   core_.tables.clusters.Erase(id);
   core_.publisher.PublishGone(name);
   core_.publisher.ClusterChanged(id);
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteClusterResponse();
 }
 
@@ -229,7 +229,7 @@ Status Clusters::RewrapKey(const std::string& id) {
   entry->row = std::move(row);
   core_.publisher.Publish(*entry);
   core_.publisher.ClusterChanged(id);
-  spdlog::info("the key of {} is wrapped under the key-encryption key {} now", ClusterName(id),
+  spdlog::info("{}: key wrapped anew: under key-encryption key {}", ClusterName(id),
                keys_.keyring()->current_id());
   return Ok{};
 }

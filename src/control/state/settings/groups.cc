@@ -80,7 +80,7 @@ Result<v1::Group> Groups::Create(const v1::CreateGroupRequest& request) {
   last_slot_ = slot;
   GroupEntry& kept = core_.tables.groups.Insert(id, std::move(entry));
   core_.publisher.Publish(kept);
-  spdlog::info("created {}", name);
+  spdlog::info("{}: created", name);
   return core_.view.Show(kept);
 }
 
@@ -133,7 +133,7 @@ Result<v1::Group> Groups::Update(const v1::UpdateGroupRequest& request) {
   core_.publisher.Publish(*entry);
   if (limited) {
     core_.publisher.GroupChanged(id);
-    spdlog::info("{} has other limits", name);
+    spdlog::info("{}: limits changed", name);
   }
   return core_.view.Show(*entry);
 }
@@ -164,7 +164,7 @@ Result<v1::DeleteGroupResponse> Groups::Delete(const v1::DeleteGroupRequest& req
   core_.tables.groups.Erase(id);
   core_.publisher.PublishGone(name);
   core_.publisher.GroupChanged(id);
-  spdlog::info("deleted {}", name);
+  spdlog::info("{}: deleted", name);
   return v1::DeleteGroupResponse();
 }
 
