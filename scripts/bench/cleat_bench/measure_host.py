@@ -8,7 +8,7 @@ from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
 BARS = ("active_64_of_3072_ratio", "idle_3072_cpu_percent", "idle_disk_kib", "idle_wake_us_p50", "attach_3072_serial_s",
-        "attach_3072_parallel_s")
+        "attach_3072_parallel_s", "get_p99_ms_while_creating")
 SECONDS, QUICK_SECONDS = 90.0, 8.0  # about
 TIMEOUT_S = 600
 

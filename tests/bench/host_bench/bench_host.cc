@@ -87,6 +87,7 @@ Result<std::unique_ptr<system_test::Process>> BenchHost::Spawn(const std::string
   options.arguments = arguments;
   options.log_path = folder_ + "/" + log + ".log";
   options.directory = folder_;
+  if (program == "cleatd") options.preload = options_.cleatd_preload;
   return system_test::Process::Start(options);
 }
 

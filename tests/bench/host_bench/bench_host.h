@@ -17,6 +17,7 @@ struct HostOptions {
   std::string bin_dir;
   std::string parent_dir;  // of its folder
   int engine_core = 0;     // the reactors'
+  std::string cleatd_preload = {};  // LD_PRELOAD of cleatd
   bool with_keys = false;  // engines know the key-encryption key that cleatd makes
 };
 

@@ -37,6 +37,9 @@ void Phases::Say(const std::string& what) const {
 Status Phases::Run() {
   if (Status status = Disk(); !status) return status;
   if (plan_.serial) {
+    CLEAT_TRY(SlowStore());
+  }
+  if (plan_.serial) {
     if (Status status = Serial(); !status) return status;
   }
   if (!plan_.parallel) return Ok{};

@@ -28,6 +28,7 @@ struct Plan {
   uint32_t load_pairs = 31;  // short ones, so that what else runs on the machine meets both of a pair
   uint32_t load_ms = 250;
   uint32_t depth = 4;
+  uint32_t get_ms = 5000;  // of each run of Gets
   int generator_core = 1;
   HostOptions host;
 };
@@ -55,12 +56,15 @@ class Phases {
  private:
   // Each ends the hosts that it is done with.
   Status Disk();
+  Status SlowStore();
   Status Serial();
   Status Parallel(Populated* crowded);
   Status Active(Populated& crowded);
 
   Result<Populated> Populate(const HostShape& shape, uint32_t in_flight);
   Status PopulateOn(Populated& made, const HostShape& shape, uint32_t in_flight);
+  // A Get each millisecond, for a while: how long each took, in milliseconds.
+  Result<std::vector<double>> GetTimes(v1::Cleat::Stub& stub) const;
   Status Idle(const Populated& made);
   Status Wake(const Populated& made, const std::string& figure);
   Status BareWake();
