@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crash_guest.h"
+#include "perf/wire/vhost_user.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtio_scsi.h"
+#include "perf/wire/virtqueue.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,8 +14,6 @@
 #include <array>
 #include <cstring>
 #include <utility>
-
-#include "perf/vhost_user/vhost_user_wire.h"
 
 namespace cleat::sim {
 namespace wire = perf::wire;

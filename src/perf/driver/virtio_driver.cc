@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "perf/wire/virtqueue.h"
+
 namespace cleat::perf {
 namespace {
 

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "host.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 #include "ring_guest.h"
 #include "vhost/session.h"
 
