@@ -37,7 +37,7 @@ uint64_t OffsetOf(uint64_t sector) {
 // Of a chain with a writable byte.
 inline BlkSlot& BlkQueue::TakeSlot(const Chain& chain, Ticket ticket) {
   BlkSlot& slot = slots_.Take();
-  Began(slot);
+  accounting().Began(slot);
   slot.column = observe::OpColumn::kOther;
   slot.counted_bytes = 0;
   slot.epoch = ticket.epoch;
@@ -231,7 +231,7 @@ void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   *slot.status_byte.data() = status;
   MarkWritten(ticket, {&slot.status_byte, 1});
   const bool failed = status != VIRTIO_BLK_S_OK;
-  Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
+  accounting().Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
   slots_.Give(slot);
   Give(ticket, written_bytes);  // the queue may be gone now
 }

@@ -36,7 +36,7 @@ class BlkQueue final : public RingQueue {
         cell_(disk.cell),
         tag_(disk.disk.tag()),
         serial_(serial) {
-    UseSight(disk.sight);
+    accounting().UseSight(disk.sight);
     UsePrefetch(channel_.wants_prefetch());
   }
 

@@ -20,7 +20,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   left_behind_ = false;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
-  backlog_ = 0;
+  accounting_.ForgetBacklog();
   features_ = setup.features;
   started_ns_ = now_ns();
   notifier_ = setup.notifier;
@@ -120,7 +120,7 @@ void RingQueue::FinishStop() {
   dirty_log_.Attach({});
   epochs_.Clear();
   trim_timer_.Cancel();
-  recorder_.reset();
+  accounting_.ForgetRecorder();
   Trim();
   std::function<void()> on_drained = std::exchange(on_drained_, nullptr);
   if (in_poll_) {
@@ -190,8 +190,7 @@ void RingQueue::Hint(bool near) {
 
 // The next batch of what is to be run again.
 uint32_t RingQueue::Replay() {
-  fetched_ns_ = seen_ns_ = now_ns();
-  ++batch_;
+  accounting_.BeginReplay(now_ns());
   uint32_t count = 0;
   uint64_t bytes = 0;
   Chain chain;
@@ -201,7 +200,7 @@ uint32_t RingQueue::Replay() {
           " that were in flight when this ring was last served can't be run again: " + fault());
   }
   if (!replaying() && !broken_) usual_ = !held();
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  if (in_flight_ > 0) accounting_.Watch(*this);
   return count;
 }
 
@@ -235,9 +234,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   if (available == 0) return 0;
   uint32_t count = std::min(available, kFetchBatchMax);
   const block::MemoryMap& map = *epochs_.current()->map;
-  fetched_ns_ = now_ns();
-  seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
-  ++batch_;
+  accounting_.BeginBatch(now_ns());
   // Alone, the queue has its lines in the cache as far as the guest lets it, and hints cost more than they save.
   const uint32_t hinted = std::exchange(hinted_, false) ? count : 0;
   for (uint32_t ahead = 0; ahead < std::min(hinted, kDescriptorAhead); ++ahead) ring.HintDescriptor(ahead);
@@ -271,8 +268,8 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
       Show();  // a guest that polls need not wait for the rest
   }
   // Fewer than were looked for: there are no more, whatever a packed ring's Available() thought possible.
-  NoteBacklog(read < count ? 0 : available - read);
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  accounting_.EndBatch(read < count ? 0 : available - read);
+  if (in_flight_ > 0) accounting_.Watch(*this);
   return read;
 }
 
@@ -301,16 +298,7 @@ inline bool RingQueue::ReadOne(Ring& ring, Chain& chain) {
 
 inline void RingQueue::HandleRead(const Chain& chain) {
   HandleChain(chain, Ticket{epochs_.Enter(), chain.head()});
-  if (backlog_ > 0 && --backlog_ == 0) [[unlikely]] {
-    seen_ns_ = fetched_ns_;
-    ++batch_;
-  }
-}
-
-// What was left has been seen by now; what comes to it is seen when it is looked at again.
-void RingQueue::NoteBacklog(uint32_t left) {
-  if (backlog_ == 0) backlog_seen_ns_ = fetched_ns_;
-  backlog_ = backlog_ == 0 ? left : std::min(backlog_, left);
+  accounting_.Handled();
 }
 
 void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
@@ -361,7 +349,7 @@ bool RingQueue::Publish() {
 
 // Notifies, and counts what was published.
 void RingQueue::Record(bool call) {
-  const bool record = recorder_ != nullptr && !recorder_->empty();
+  const bool record = accounting_.has_ended();
   if (record) reactor_.RefreshNow();
   const uint64_t used_ns = now_ns();
   uint64_t called_ns = 0;
@@ -370,7 +358,7 @@ void RingQueue::Record(bool call) {
     if (record) reactor_.RefreshNow();
     called_ns = now_ns();
   }
-  if (record) recorder_->Flush(used_ns, called_ns);
+  if (record) accounting_.Flush(used_ns, called_ns);
 }
 
 void RingQueue::Break(std::string reason) {
@@ -410,7 +398,7 @@ void RingQueue::TrimTimer::Fire(Timer& timer) {
   if (queue.in_flight_ > 0 || queue.armed_ns_ == kNoDeadline) return;  // the next Arm sets it again
   const uint64_t due_ns = queue.armed_ns_ + kTrimAfterNs;
   if (queue.now_ns() < due_ns) return queue.reactor_.AddTimer(timer, due_ns);
-  queue.recorder_.reset();
+  queue.accounting_.ForgetRecorder();
   queue.Trim();
 }
 

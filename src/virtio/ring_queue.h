@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "observe/recorder.h"
+#include "observe/reactor_sight.h"
 #include "reactor/reactor.h"
 #include "virtio/chain.h"
 #include "virtio/device_queue.h"
@@ -38,6 +38,7 @@
 #include "virtio/memory_epochs.h"
 #include "virtio/packed_inflight_log.h"
 #include "virtio/packed_ring.h"
+#include "virtio/request_accounting.h"
 #include "virtio/split_ring.h"
 
 namespace cleat::virtio {
@@ -92,24 +93,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   explicit RingQueue(Reactor& reactor) : reactor_(reactor) {}
 
-  // The reactor's, which outlives the queue. Without: nobody looks at what is in flight, and nothing is counted.
-  void UseSight(observe::ReactorSight* sight) {
-    if (sight != nullptr) sight_ = sight;
-  }
-  // ---- Counting. A chain's request begins within HandleChain, and ends before its Give; `cell`: nullptr or one that
-  // outlives Publish, see FlushSight.
-  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_, batch_); }
-  void Ended(observe::Cell* cell, const block::Request& request, observe::OpColumn op, uint64_t bytes,
-             bool failed) {
-    if (!block::kSight || cell == nullptr) return;
-    if (recorder_ == nullptr) [[unlikely]]
-      recorder_ = std::make_unique<observe::Recorder>(*sight_);
-    recorder_->Ended(*cell, request, op, bytes, failed);
-  }
-  // A cell that requests ended for is about to go.
-  void FlushSight() {
-    if (recorder_ != nullptr) recorder_->Flush(now_ns(), 0);
-  }
+  // For the device: which requests have begun and ended, and who looks at what is in flight.
+  RequestAccounting& accounting() { return accounting_; }
 
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
@@ -201,7 +186,6 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void Show();
   bool Publish();
   void Record(bool call);
-  void NoteBacklog(uint32_t left);
   void Break(std::string reason);
   void ReportBroken();
   void Hold();
@@ -209,7 +193,6 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void FinishStop();
 
   Reactor& reactor_;
-  observe::ReactorSight* sight_ = nullptr;
   State state_ = State::kStopped;
   bool in_poll_ = false;
   bool packed_ = false;  // which of the rings
@@ -225,13 +208,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint64_t features_ = 0;
   uint64_t started_ns_ = 0;
   uint64_t armed_ns_ = kNoDeadline;  // since when it sleeps
-  // Of the chain being handled. Those that did not fit into the last batch had been seen then.
-  uint64_t seen_ns_ = 0;
-  uint64_t fetched_ns_ = 0;
-  uint64_t batch_ = 0;  // counts how often the two have changed
-  uint64_t backlog_seen_ns_ = 0;
-  uint32_t backlog_ = 0;
-  std::unique_ptr<observe::Recorder> recorder_;  // since the last Trim
+  RequestAccounting accounting_;
   TrimTimer trim_timer_{*this};
   HoldTimer hold_timer_{*this};
   uint64_t held_until_ns_ = 0;  // 0: it is not

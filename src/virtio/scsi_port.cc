@@ -31,14 +31,15 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
   tags_[target] = disk.disk.tag();
   if (disk.sight == nullptr) return;
   sight_ = disk.sight;
-  for (ScsiQueue* queue : queues_) queue->UseSight(sight_);
+  for (ScsiQueue* queue : queues_) queue->accounting().UseSight(sight_);
 }
 
 Task<void> ScsiPort::Remove(uint32_t target) {
   const std::unique_ptr<scsi::UnitChannel> unit = std::move(units_[target]);
   if (unit == nullptr) co_return;
   co_await unit->Close();
-  for (ScsiQueue* queue : queues_) queue->FlushSight();
+  // What has ended for the cell is counted while it is the disk's.
+  for (ScsiQueue* queue : queues_) queue->accounting().Flush(reactor_.now_ns(), 0);
   cells_[target] = nullptr;
 }
 
@@ -56,7 +57,7 @@ void ScsiPort::TellUnits() {
 
 void ScsiPort::Register(ScsiQueue& queue) {
   queues_.push_back(&queue);
-  queue.UseSight(sight_);
+  queue.accounting().UseSight(sight_);
 }
 
 void ScsiPort::Unregister(ScsiQueue& queue) {

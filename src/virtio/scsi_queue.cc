@@ -69,7 +69,7 @@ inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket, uint32_t tag) {
     return;
   }
   ScsiSlot& slot = slots_.Take();
-  Began(slot);
+  accounting().Began(slot);
   slot.queue = this;
   slot.cell = nullptr;
   slot.info = nullptr;
@@ -168,7 +168,7 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
   MarkWritten(ticket, slot.response);
   if (!slot.data_in.empty()) MarkWritten(ticket, slot.data_in);
   const bool failed = reply.response != VIRTIO_SCSI_S_OK || reply.status != 0;
-  Ended(slot.cell, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
+  accounting().Ended(slot.cell, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
   const uint64_t written = kResponseBytes + (slot.data_in_bytes > 0 ? transferred : 0);
   slots_.Give(slot);
   Give(ticket, static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now

@@ -42,8 +42,7 @@ class ScsiQueue final : public RingQueue {
   using RingQueue::left_behind;
   using RingQueue::offered;
   // ---- For the port
-  using RingQueue::FlushSight;
-  using RingQueue::UseSight;
+  using RingQueue::accounting;
 
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
