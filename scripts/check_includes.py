@@ -5,7 +5,7 @@
 Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
 counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
 every include that breaks this. Large folders have rooms (ROOMS) whose includes go one way too, and of which none holds more
-than FILES_MAX files: more are two concepts."""
+than FILES_MAX files: more are two concepts. So are longer files than LINES_MAX."""
 
 import os
 import re
@@ -85,6 +85,9 @@ ROOMS = {
 # Folder -> the only files outside of it that may include it.
 ONLY_BY = {"control/reconcile": ("src/control/daemon.cc", "src/control/daemon.h")}
 FILES_MAX = 12
+LINES_MAX = {".h": 250, ".cc": 600, ".c": 600}
+# Longer ones that wait to be split.
+LONGER = ("src/control/host_state.h",)
 
 # What other processes need of observe.
 READER = re.compile(r"observe/(reader|layout|histogram)\.")
@@ -143,6 +146,17 @@ def problems_of_rooms():
                 yield f"{os.path.relpath(path, ROOT)} has {len(files)} files, {FILES_MAX} may be: more are two concepts"
 
 
+def problem_of_length(path):
+    most = LINES_MAX[os.path.splitext(path)[1]]
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        lines = sum(1 for _ in file)
+    if lines > most and path not in LONGER:
+        return f"{lines} lines, {most} may be: more are two concepts"
+    if lines <= most and path in LONGER:
+        return f"{lines} lines, as it should be: take it out of LONGER"
+    return None
+
+
 def problems_of(path):
     layer = layer_of_file(path)
     if layer not in MAY_INCLUDE:
@@ -176,8 +190,14 @@ def main():
         for folder, folders, files in os.walk(os.path.join(ROOT, top)):
             folders.sort()
             for name in sorted(files):
-                if name.endswith((".h", ".cc", ".c")) and not name.endswith("_test.cc"):  # tests may include anything
-                    path = os.path.relpath(os.path.join(folder, name), ROOT)
+                if not name.endswith(tuple(LINES_MAX)):
+                    continue
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                problem = problem_of_length(path)
+                if problem:
+                    print(f"{path}: {problem}")
+                    found += 1
+                if not name.endswith("_test.cc"):  # tests may include anything
                     for number, problem in problems_of(path):
                         print(f"{path}:{number}: {problem}")
                         found += 1
