@@ -153,7 +153,7 @@ void RbdChannel::Finished(Request& request, int64_t result) {
     if (result == -ESHUTDOWN) shut_out_();
     return End(request, StatusOfCeph(static_cast<int>(result), image_->read_only()));
   }
-  // Somebody has made the image shorter.
+  // Another client has made the image shorter.
   if (request.op == Op::kRead && static_cast<uint64_t>(result) != request.length_bytes) {
     return End(request, IoStatus::kIoError);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One I/O on its way through a disk's pipeline. It knows nothing of virtio.
 //
-// Who owns it: the front end takes it from its queue's pool, fills it in and pushes the first frame;
+// Ownership: the front end takes a request from its queue's pool, fills it in and pushes the first frame;
 // Channel::Submit lends it to the pipeline; Complete() gives it back, once, on the same reactor. Until then
 // the request, its segments and their memory stay where they are, whatever happens to the guest.
 //

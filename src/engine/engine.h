@@ -38,7 +38,7 @@ class Engine {
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
   };
 
-  // Who wants to hear of changes (the command link). It asks for the present report by name.
+  // Hears of changes (the command link), and asks for the present report by name.
   class Listener {
    public:
     virtual ~Listener() = default;

@@ -58,7 +58,7 @@ class Cell {
     const uint32_t column = static_cast<uint32_t>(op) * kStageCount + static_cast<uint32_t>(stage);
     Increase(histograms_[(at.group * (kOpCount * kStageCount) + column) * kGroupBuckets + at.bucket], count);
   }
-  // It goes on from what others have counted since then.
+  // Since when the cell counts, or the engines before this one whose counters it continues.
   void SetSince(uint64_t since_ns) { Store(head_->since_ns, since_ns); }
   void SetOldest(const OldestRequest& oldest);  // `sequence` is set here
   const CellHead& head() const { return *head_; }

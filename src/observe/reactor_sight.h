@@ -63,7 +63,7 @@ class ReactorSight {
   uint64_t slow_after_ns() const { return slow_after_ns_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
 
-  // It has something in flight from now on; again and again is fine. It is let go of at a scan that finds nothing.
+  // `source` has something in flight from now on; may be called again and again. A scan that finds nothing ends the watch.
   void Watch(InFlightSource& source) {
     if (source.watched_.linked()) [[likely]]
       return;

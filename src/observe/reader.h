@@ -108,7 +108,7 @@ class SegmentReader {
   // The cells in use, with their counters; or only those with requests in flight at their reactor's last look, which
   // takes a fraction of the time where most are idle. One that is being changed just now is left out.
   std::vector<CellSeen> Cells(Which which = Which::kAll) const;
-  // Those of one controller's disks: of these (indices), or without any, of all.
+  // The cells of one controller's disks: among these (indices), or without any, among all.
   std::vector<CellSeen> CellsOf(const std::string& controller, std::span<const uint64_t> among = {}) const;
   // One cell's, [op][stage]; empty when the cell is no longer the one that was seen.
   std::vector<std::vector<Histogram>> Histograms(const CellSeen& cell) const;

@@ -11,7 +11,7 @@ namespace cleat::qos {
 struct Allowance::Courier : Mail {
   Courier(Reactor& r, std::function<void()> f) : Mail(&Deliver), reactor(r), changed(std::move(f)) {}
 
-  // Whoever finds it on its way already can rely on it: it looks at the limits only after it has arrived.
+  // A courier that is on its way already will do: it looks at the limits only after it has arrived.
   static void Send(const std::shared_ptr<Courier>& courier) {
     if (courier->under_way.exchange(true)) return;
     courier->self = courier;

@@ -136,7 +136,7 @@ void GroupPort::Serve() {
     if (!HasTurn(*member)) continue;
     const auto kind = static_cast<size_t>(member->head_.kind);
     const uint64_t turn_bytes = accounts_->turn_bytes.load(std::memory_order_relaxed);
-    // Those who wait for a limit of one kind are of that kind.
+    // The disks that wait for a limit of one kind are those with a request of that kind.
     const Meters::Wait wait = meters_.Take(member->head_, Turn{waiting_[kind], waiting(), turn_bytes}, now);
     if (wait) {
       closed_until_[kind] = wait.at;
@@ -157,7 +157,7 @@ void GroupPort::Pass(GroupMember& member, uint64_t now) {
   member.ring_.Unlink();
   --waiting_[kind];
   if (passed.stays) {
-    // It goes on with its turn.
+    // The member goes on with its turn.
     const auto next_kind = static_cast<size_t>(passed.head.kind);
     member.head_ = passed.head;
     rings_[next_kind].PushFront(member);

@@ -62,7 +62,7 @@ class alignas(64) GroupPort : public std::enable_shared_from_this<GroupPort> {
 
   // The hot path: nobody waits, and no limit asks to wait. If so, it is counted.
   bool TryUse(const Cost& cost, uint64_t now) { return waiting() == 0 && meters_.TryUse(cost, now); }
-  // Likewise, but takes more from the shared accounts if it must.
+  // As TryUse, but takes more from the shared accounts if it must.
   bool Take(const Cost& cost, uint64_t now);
   void Owe(const Cost& cost, uint64_t now) { meters_.Owe(cost, now); }
   uint64_t PaidUntil(uint64_t now) const { return meters_.PaidUntil(now); }

@@ -156,7 +156,7 @@ struct Lease {
       Lengthen(account, cost, share, now, behind_others);
     } else if (behind_others && Before(now, paid) &&
                Before(account.paid_until.load(std::memory_order_relaxed), end)) {
-      // Somebody gave back a stretch that may be before this one: to the end of the line, which is nearer now.
+      // Another reactor gave back a stretch that may be before this one: to the end of the line, which is nearer now.
       const uint64_t length = end - paid;
       account.GiveBack(length);
       const Account::Stretch stretch = account.Reserve(length, 0, tolerance, now);

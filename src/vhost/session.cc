@@ -187,7 +187,7 @@ virtio::InflightMemory Session::InflightOf(uint32_t index) const {
   virtio::InflightMemory memory;
   memory.size_bytes = InflightBytes(inflight_description_.queue_size, packed());
   const uint64_t offset_bytes = index * memory.size_bytes;
-  // It may have been made before the features were known: the log refuses what is too small.
+  // The region may have been made before the features were known: the log refuses one that is too small.
   if (offset_bytes + memory.size_bytes > inflight_->size_bytes()) memory.size_bytes = 0;
   memory.base = inflight_->base() + (memory.size_bytes > 0 ? offset_bytes : 0);
   memory.disk = log_disk_;

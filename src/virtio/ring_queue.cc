@@ -101,7 +101,7 @@ void RingQueue::Resume() {
   reactor_.AddPoller(*this);
 }
 
-// Whoever stops a queue waits for it, and the whole guest with him: not as long as limits may take. Outside of Poll, the
+// The guest stands still while its queue is stopped, so requests in flight no longer wait for limits. Outside of Poll, the
 // queue may be gone afterwards.
 void RingQueue::LetDrain() {
   bypass_ = true;
@@ -204,7 +204,7 @@ uint32_t RingQueue::Replay() {
   return count;
 }
 
-// It was taken already: the ring counts it, and the log has it.
+// A replayed chain was taken by a predecessor: the ring counts it already, and the log has it.
 template <typename Ring>
 bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   const uint16_t head = replays_[replayed_++];
@@ -239,7 +239,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   const uint32_t hinted = std::exchange(hinted_, false) ? count : 0;
   for (uint32_t ahead = 0; ahead < std::min(hinted, kDescriptorAhead); ++ahead) ring.HintDescriptor(ahead);
   for (uint32_t ahead = 0; ahead < std::min(hinted, kTableAhead); ++ahead) ring.HintTable(ahead, map);
-  // Those that were read and are still to be handled, around and around.
+  // A ring of the chains that were read and are still to be handled.
   std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
   uint64_t read_bytes = 0;

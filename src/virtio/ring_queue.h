@@ -99,8 +99,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
   // segments' memory is not. A device that has no way to answer it calls Drop instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
-  // Likewise for a chain that was taken by a predecessor, who did not live to give it back: what it asks for may have
-  // been done, in part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
+  // A chain that was taken by a predecessor which did not live to give it back: what it asks for may have been done, in
+  // part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
   // goes to now; 0: it was not yet, or nobody knows.
   virtual void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t /*tag*/) {
     HandleChain(chain, ticket);

@@ -11,7 +11,7 @@
 // reactor (ScsiPort), changed only there. Lives as long as its controller: with or without disks, with or without a
 // connection, and longer than its queues. Events that nobody has taken yet wait for the guest's next buffers.
 //
-// It has no configuration space: for a vhost-user-scsi device the front end answers that itself (with num_queues,
+// The model has no configuration space: for a vhost-user-scsi device the front end answers that itself (with num_queues,
 // sense_size 96 and cdb_size 32, which are the sizes used here).
 #pragma once
 

@@ -50,7 +50,7 @@ class ScsiPort {
     kNoUnit,   // the target went away
   };
   Task<Quiesced> Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag);
-  // Likewise, but only looks.
+  // Whether Quiesce would find a command to end.
   bool Has(uint32_t target, std::optional<uint64_t> tag);
 
   // ---- For the queues

@@ -40,7 +40,7 @@ Task<Status> AttachedDisk::Open() {
   CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
   pipeline_ = std::move(opened.pipeline);
   limited_ = opened.limited;
-  // They may have changed meanwhile.
+  // The limits may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
   co_return co_await OpenChannels();
 }

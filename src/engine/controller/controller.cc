@@ -192,8 +192,8 @@ Task<void> Controller::TakeDown(Target& target) {
   AttachedDisk& disk = *target.disk;
   const uint32_t number = disk.spec.target;
   if (disk.shown) {
-    // One that is awaited and not asked for has its guest on another host: gone there, or still to come. The next guest whose
-    // rings start here may come with a disk at this target, and is not to let go of that.
+    // The guest of a disk that is awaited and not asked for is on another host: gone there, or still to come. The next guest
+    // whose rings start here may come with a disk at this target, which this removal must not take from it.
     const bool guest_is_here = !disk.awaited || ownership_.begun();
     co_await front_->Remove(disk, guest_is_here);
   }

@@ -8,7 +8,7 @@
 //   yield:   the front stops and disconnects -> all disks released: it stands by
 //   take:    all disks acquired -> the front connects
 //
-// One that stands by connects to nobody and owns nothing: what is attached to it is opened, so that to take it is quick.
+// A controller on standby connects to nobody and owns nothing: its disks are opened, so that to take it is quick.
 //
 // On the control reactor, one operation at a time on a target (a mutex each), so that a disk that hangs holds
 // up no other; I/O goes on beside them. Every step of an attach that fails takes the earlier ones back. Kept

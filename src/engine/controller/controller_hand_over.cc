@@ -39,7 +39,8 @@ Task<void> Controller::ReleaseAll() {
   co_await ForEachConcurrently(context_.control, targets_, release);
 }
 
-// Those that are not open yet, or not any more, stay as they are. One may have been shut out since it was acquired.
+// Attachments in another state than `from` - not open yet, or not any more - stay as they are. A disk may have been fenced
+// since it was acquired.
 void Controller::SetStates(AttachmentState from, AttachmentState to) {
   for (const auto& target : targets_) {
     if (target->disk == nullptr || target->disk->state != from) continue;

@@ -6,7 +6,7 @@
 //   blk   one disk, which is the device: the endpoint lives while the disk is attached
 //   scsi  eight targets: the endpoint lives from Serve on, disks come and go under it
 //
-// One that stands by has its disks and no endpoint, until Serve.
+// A controller on standby has its disks and no endpoint, until Serve.
 //
 // On the control reactor. Calls for one target come one after the other, for several side by side.
 #pragma once
