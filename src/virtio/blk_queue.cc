@@ -58,8 +58,8 @@ void BlkQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) {
 
 void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
   if (chain.writable_bytes() == 0) [[unlikely]] {
-    Drop(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
-                     std::to_string(chain.head()) + " is device-writable");
+    Abandon(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
+                        std::to_string(chain.head()) + " is device-writable");
     return;
   }
   BlkSlot& slot = TakeSlot(chain, ticket);
@@ -233,7 +233,7 @@ void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   const bool failed = status != VIRTIO_BLK_S_OK;
   accounting().Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
   slots_.Give(slot);
-  Give(ticket, written_bytes);  // the queue may be gone now
+  Complete(ticket, written_bytes);  // the queue may be gone now
 }
 
 void BlkQueue::VisitInFlight(observe::InFlightVisitor& visitor) {

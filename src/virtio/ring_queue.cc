@@ -59,12 +59,12 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
 
 void RingQueue::Hold() {
   held_until_ns_ = kNoDeadline;
-  LookAtHold();
+  CheckHold();
 }
 
 // The time that it was told first holds, or an earlier one: others may go on to use what it shares with them.
-void RingQueue::LookAtHold() {
-  const uint64_t until_ns = std::min(held_until_ns_, HeldUntilNs());
+void RingQueue::CheckHold() {
+  const uint64_t until_ns = std::min(held_until_ns_, hold_until_ns());
   if (until_ns <= now_ns()) {
     held_until_ns_ = 0;
     usual_ = !broken_ && !replaying();
@@ -73,7 +73,7 @@ void RingQueue::LookAtHold() {
   }
   held_until_ns_ = until_ns;
   usual_ = false;
-  reactor_.AddTimer(hold_timer_, std::min(until_ns, now_ns() + kHoldLookNs));
+  reactor_.AddTimer(hold_timer_, std::min(until_ns, now_ns() + kHoldPollNs));
 }
 
 void RingQueue::Stop(std::function<void()> on_drained) {
@@ -209,7 +209,7 @@ template <typename Ring>
 bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   const uint16_t head = replays_[replayed_++];
   if constexpr (std::is_same_v<Ring, PackedRing>) {
-    if (!ring.Retake(head)) return false;
+    if (!ring.Refetch(head)) return false;
   }
   if (!ring.Read(head, *epochs_.current()->map, chain)) return false;
   bytes += chain.bytes();
@@ -265,7 +265,7 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     }
     HandleRead(chains[handled++ % kReadAhead]);
     if (handled % kReadAhead == 0 && handled < count)
-      Show();  // a guest that polls need not wait for the rest
+      PublishUsed();  // a guest that polls need not wait for the rest
   }
   // Fewer than were looked for: there are no more, whatever a packed ring's Available() thought possible.
   accounting_.EndBatch(read < count ? 0 : available - read);
@@ -301,7 +301,7 @@ inline void RingQueue::HandleRead(const Chain& chain) {
   accounting_.Handled();
 }
 
-void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
+void RingQueue::Complete(Ticket ticket, uint32_t written_bytes) {
   if (packed_) {
     packed_ring_.Push(ticket.head, written_bytes);
   } else {
@@ -320,24 +320,24 @@ void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
   }
 }
 
-void RingQueue::Drop(const Ticket& ticket, std::string reason) {
+void RingQueue::Abandon(const Ticket& ticket, std::string reason) {
   epochs_.Leave(ticket.epoch);
   --in_flight_;
   Break(std::move(reason));
 }
 
-void RingQueue::Show() {
+void RingQueue::PublishUsed() {
   if (packed_) {
-    packed_ring_.Show();
+    packed_ring_.PublishUsed();
   } else {
-    split_ring_.Show();
+    split_ring_.PublishUsed();
     inflight_log_.Published(split_ring_.shown_index());
   }
 }
 
 bool RingQueue::Publish() {
   if (unpublished() == 0) return false;
-  Show();
+  PublishUsed();
   const bool call = packed_ ? packed_ring_.Publish() : split_ring_.Publish();
   Record(call);
   if (dirty_log_.overrun()) [[unlikely]] {

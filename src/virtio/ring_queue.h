@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the queues of all devices have in common: serving a ring. It fetches chains in batches and hands them
-// to the device (HandleChain), gives them back (Give), publishes and notifies once a batch, keeps the
+// to the device (HandleChain), gives them back (Complete), publishes and notifies once a batch, keeps the
 // in-flight log and the dirty log, holds guest memory for what is in flight, starts, stops and drains.
 //
 // A ring that starts with an in-flight log in which requests are in flight runs these again (HandleReplayed), in the
@@ -9,7 +9,7 @@
 //
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
 //          draining --Resume--> running
-//          running, but held: fetches nothing yet (HeldUntilNs)
+//          running, but held: fetches nothing yet (hold_until_ns)
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
 // When used chains are shown to the guest:
@@ -47,7 +47,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
  public:
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // A held queue looks so often whether it still has to be: limits may have been lifted.
-  static constexpr uint64_t kHoldLookNs = 100 * kNsPerMs;
+  static constexpr uint64_t kHoldPollNs = 100 * kNsPerMs;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
   // ... and when what it has fetched is so much, it fetches no more: storage that answers at once copies it all.
@@ -96,8 +96,8 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // For the device: which requests have begun and ended, and who looks at what is in flight.
   RequestAccounting& accounting() { return accounting_; }
 
-  // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
-  // segments' memory is not. A device that has no way to answer it calls Drop instead.
+  // Takes the chain until Complete(ticket), possibly called before this returns. `chain` is gone afterwards, its
+  // segments' memory is not. A device that has no way to answer it calls Abandon instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
   // A chain that was taken by a predecessor which did not live to give it back: what it asks for may have been done, in
   // part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
@@ -124,17 +124,17 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   virtual void BypassLimits(bool /*on*/) {}
   // A queue that is started before what it was let pass has been paid for fetches nothing until then
   // (block::ThrottleControl; 0: at once). Whatever may be let pass is thus paid for before it can be once more.
-  virtual uint64_t HeldUntilNs() const { return 0; }
+  virtual uint64_t hold_until_ns() const { return 0; }
 
   // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
-  void Give(Ticket ticket, uint32_t written_bytes);
-  // For the dirty log: the device wrote these segments, which are of the ticket's chain. Before Give.
+  void Complete(Ticket ticket, uint32_t written_bytes);
+  // For the dirty log: the device wrote these segments, which are of the ticket's chain. Before Complete.
   void MarkWritten(const Ticket& ticket, std::span<const block::Segment> segments) {
     dirty_log_.Mark(*ticket.epoch->map, segments);
   }
   // The guest broke the rules of the device in a way that has no answer: the chain is not given back, the
   // queue is broken. Within HandleChain.
-  void Drop(const Ticket& ticket, std::string reason);
+  void Abandon(const Ticket& ticket, std::string reason);
 
   // How many chains may be taken from now on, for a device that answers a chain only when it has something to say
   // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down
@@ -162,11 +162,11 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   };
   struct HoldTimer : Timer {
     explicit HoldTimer(RingQueue& q)
-        : Timer([](Timer& timer) { static_cast<HoldTimer&>(timer).queue.LookAtHold(); }), queue(q) {}
+        : Timer([](Timer& timer) { static_cast<HoldTimer&>(timer).queue.CheckHold(); }), queue(q) {}
     RingQueue& queue;
   };
 
-  void LookAtHold();
+  void CheckHold();
   bool held() const { return held_until_ns_ != 0; }
   Status StartRing(const QueueSetup& setup);
   uint32_t Available() { return packed_ ? packed_ring_.Available() : split_ring_.Available(); }
@@ -183,7 +183,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   template <typename Ring>
   bool ReadOne(Ring& ring, Chain& chain);
   void HandleRead(const Chain& chain);
-  void Show();
+  void PublishUsed();
   bool Publish();
   void Record(bool call);
   void Break(std::string reason);

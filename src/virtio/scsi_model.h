@@ -30,7 +30,7 @@
 #include "reactor/task.h"
 #include "scsi/identity.h"
 #include "virtio/device_model.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 
 namespace cleat::scsi {
 class LogicalUnit;
@@ -50,8 +50,8 @@ struct ScsiDisk {
   scsi::Identity identity;
   block::Geometry geometry;
   block::AccessMode mode = block::AccessMode::kReadWrite;
-  // The disk's entrance on an I/O reactor, asked there; without a channel when it has none. It outlives Remove.
-  std::function<DiskEntrance(Reactor&)> entrance;
+  // The disk's channel on an I/O reactor, asked there; without a channel when it has none. It outlives Remove.
+  std::function<DiskChannelRef(Reactor&)> channel_on;
 };
 
 class ScsiModel final : public DeviceModel {

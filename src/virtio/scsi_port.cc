@@ -21,7 +21,7 @@ uint32_t ScsiPort::ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const {
   return count;
 }
 
-void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
+void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskChannelRef& disk,
                    const block::Geometry& geometry) {
   CLEAT_CHECK(units_[target] == nullptr);
   units_[target] =

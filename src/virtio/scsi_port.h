@@ -14,7 +14,7 @@
 #include "reactor/reactor.h"
 #include "reactor/task.h"
 #include "scsi/unit_channel.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 #include "virtio/scsi_format.h"
 
 namespace cleat::virtio {
@@ -38,7 +38,7 @@ class ScsiPort {
     return tags_[target];
   }  // its disk's, for in-flight logs (DiskIdentity)
   // `disk` has a channel.
-  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
+  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskChannelRef& disk,
            const block::Geometry& geometry);
   // New commands find nobody; goes on when those in flight have ended, and have been counted.
   Task<void> Remove(uint32_t target);

@@ -63,9 +63,10 @@ template <bool kReplayed>
 inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket, uint32_t tag) {
   ++fetched_;
   if (chain.writable_bytes() < kResponseBytes) [[unlikely]] {
-    Drop(ticket, "virtio-scsi request without room for a response: " +
-                     std::to_string(chain.writable_bytes()) + " of " + std::to_string(kResponseBytes) +
-                     " bytes are device-writable in the chain of descriptor " + std::to_string(chain.head()));
+    Abandon(ticket,
+            "virtio-scsi request without room for a response: " + std::to_string(chain.writable_bytes()) +
+                " of " + std::to_string(kResponseBytes) +
+                " bytes are device-writable in the chain of descriptor " + std::to_string(chain.head()));
     return;
   }
   ScsiSlot& slot = slots_.Take();
@@ -171,7 +172,8 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
   accounting().Ended(slot.cell, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
   const uint64_t written = kResponseBytes + (slot.data_in_bytes > 0 ? transferred : 0);
   slots_.Give(slot);
-  Give(ticket, static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
+  Complete(ticket,
+           static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
 }
 
 void ScsiQueue::VisitInFlight(observe::InFlightVisitor& visitor) {

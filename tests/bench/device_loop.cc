@@ -127,12 +127,12 @@ class Bench {
     sight_ = observe::Sight::Make("bench", 1, {reactor_.get()}).value();
     cell_ = sight_->AddCell("controllers/bench", "disks/null", 0, *reactor_, clock_.NowNs());
   }
-  virtio::DiskEntrance Entrance() {
+  virtio::DiskChannelRef ChannelRef() {
     return {channel_.get(), cell_.get(), sight_ != nullptr ? sight_->On(*reactor_) : nullptr};
   }
   void OpenBlk() {
     blk_ = std::make_unique<virtio::BlkModel>(pipeline_->geometry(), block::AccessMode::kReadWrite, "bench",
-                                              1, [this](Reactor&) { return Entrance(); });
+                                              1, [this](Reactor&) { return ChannelRef(); });
     model_ = blk_.get();
     queue_ = blk_->OpenQueue(*reactor_, 0).value();
   }
@@ -142,7 +142,7 @@ class Bench {
     virtio::ScsiDisk disk;
     disk.name = "disks/null";
     disk.geometry = pipeline_->geometry();
-    disk.entrance = [this](Reactor&) { return Entrance(); };
+    disk.channel_on = [this](Reactor&) { return ChannelRef(); };
     RunTask(scsi_->Add(0, std::move(disk)));
     model_ = scsi_.get();
     queue_ = scsi_->OpenQueue(*reactor_, kFirstRequestQueue).value();

@@ -60,7 +60,7 @@ Task<Status> AttachedDisk::Release() {
   co_return released;
 }
 
-virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
+virtio::DiskChannelRef AttachedDisk::ChannelOn(Reactor& io) const {
   for (const Place& place : places_) {
     if (place.io == &io) {
       observe::ReactorSight* sight = context_.sight != nullptr ? context_.sight->On(io) : nullptr;

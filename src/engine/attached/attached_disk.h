@@ -22,7 +22,7 @@
 #include "observe/cell.h"
 #include "observe/past.h"
 #include "reactor/task.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 
 namespace cleat::engine {
 
@@ -61,7 +61,7 @@ class AttachedDisk {
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; without a channel when the disk has none there.
-  virtio::DiskEntrance EntranceOn(Reactor& io) const;
+  virtio::DiskChannelRef ChannelOn(Reactor& io) const;
 
   // Why its storage has shut it out, if it has; for people.
   const std::string& fenced() const { return fenced_; }

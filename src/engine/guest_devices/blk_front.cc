@@ -38,9 +38,9 @@ Task<Status> BlkFront::Yield(uint64_t deadline_ns) {
 }
 
 Task<Status> BlkFront::Add(AttachedDisk& disk) {
-  const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
+  const auto channel_on = [&disk](Reactor& io) { return disk.ChannelOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
-                                              spec_.queues, entrance, disk.spec.disk.identity);
+                                              spec_.queues, channel_on, disk.spec.disk.identity);
   guard_ = std::make_unique<SwapGuard>(spec_, disk.spec, ownership_, on_change_);
   co_return stands_by_ ? Status(Ok{}) : Connect();
 }

@@ -47,7 +47,7 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
   scsi.identity.wwn = disk.spec.disk.wwn;
   scsi.geometry = disk.geometry();
   scsi.mode = disk.mode();
-  scsi.entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
+  scsi.channel_on = [&disk](Reactor& io) { return disk.ChannelOn(io); };
   co_return co_await model_.Add(disk.spec.target, std::move(scsi));
 }
 

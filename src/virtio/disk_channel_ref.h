@@ -15,9 +15,9 @@ class ReactorSight;
 
 namespace cleat::virtio {
 
-struct DiskEntrance {
+struct DiskChannelRef {
   // nullptr: the disk has no channel here.
-  DiskEntrance(
+  DiskChannelRef(
       block::PipelineChannel* pipeline_channel,  // NOLINT(google-explicit-constructor): often all there is
       observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr,
       DiskIdentity identity = {})
