@@ -174,7 +174,7 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   CLEAT_CO_TRY(co_await disk.Open());
   if (stands_by_) {
     // Take acquires it.
-  } else if (disk.spec.incoming && !ownership_.begun()) {
+  } else if (disk.spec.incoming && !ownership_.wanted()) {
     disk.awaited = true;
   } else {
     CLEAT_CO_TRY(co_await disk.Acquire());
@@ -194,7 +194,7 @@ Task<void> Controller::TakeDown(Target& target) {
   if (disk.shown) {
     // The guest of a disk that is awaited and not asked for is on another host: gone there, or still to come. The next guest
     // whose rings start here may come with a disk at this target, which this removal must not take from it.
-    const bool guest_is_here = !disk.awaited || ownership_.begun();
+    const bool guest_is_here = !disk.awaited || ownership_.wanted();
     co_await front_->Remove(disk, guest_is_here);
   }
   co_await disk.Close();

@@ -34,27 +34,27 @@ DiskOwnership::~DiskOwnership() {
   CLEAT_CHECK(!running_);
 }
 
-bool DiskOwnership::held() const {
+bool DiskOwnership::owned() const {
   return std::none_of(targets_.begin(), targets_.end(),
                       [](const auto& target) { return target->disk != nullptr && IsAwaited(*target->disk); });
 }
 
-void DiskOwnership::Begin(std::function<void()> on_held) {
-  begun_ = true;
-  on_held_ = std::move(on_held);
-  waiting_ = !held();
+void DiskOwnership::AcquireAsync(std::function<void()> on_owned) {
+  wanted_ = true;
+  on_owned_ = std::move(on_owned);
+  waiting_ = !owned();
   if (waiting_) Kick();
 }
 
-void DiskOwnership::End() {
-  begun_ = false;
-  on_held_ = {};
+void DiskOwnership::CancelAcquire() {
+  wanted_ = false;
+  on_owned_ = {};
   Kick();
 }
 
-void DiskOwnership::GiveUp() {
-  begun_ = false;
-  on_held_ = {};
+void DiskOwnership::HandOff() {
+  wanted_ = false;
+  on_owned_ = {};
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
     if (disk != nullptr && disk->state == AttachmentState::kActive) disk->awaited = true;
@@ -62,8 +62,8 @@ void DiskOwnership::GiveUp() {
   Kick();
 }
 
-std::string DiskOwnership::waiting_for() const {
-  if (held()) return {};
+std::string DiskOwnership::pending_reason() const {
+  if (owned()) return {};
   if (!failure_.empty()) return failure_ + "; tried again until it is free";
   std::string disks;
   for (const auto& target : targets_) {
@@ -87,7 +87,7 @@ Task<void> DiskOwnership::Run() {
   retry_ns_ = kRetryMinNs;
   co_await context_.control.Yield();  // whoever kicked goes on first
   while (!closing_.cancelled()) {
-    if (begun_ && !held()) {
+    if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
       (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
@@ -99,9 +99,9 @@ Task<void> DiskOwnership::Run() {
   running_ = false;
   idle_.Set();
   // Also when the disk that was waited for was detached.
-  if (begun_ && std::exchange(waiting_, false)) {
+  if (wanted_ && std::exchange(waiting_, false)) {
     on_change_();
-    on_held_();
+    on_owned_();
   }
 }
 
@@ -114,7 +114,7 @@ bool DiskOwnership::AnyInVain() const {
 
 Task<void> DiskOwnership::AcquireAll() {
   const Status acquired = co_await ForEachAwaited(&DiskOwnership::AcquireOne);
-  if (!begun_) co_return;  // Run releases them again
+  if (!wanted_) co_return;  // Run releases them again
   if (acquired) {
     TakeAll();
     co_return;
@@ -125,7 +125,7 @@ Task<void> DiskOwnership::AcquireAll() {
     on_change_();
   }
   (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
-  if (!begun_ || closing_.cancelled()) co_return;
+  if (!wanted_ || closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
   co_await context_.control.SleepFor(retry_ns_, &pause);
@@ -133,7 +133,7 @@ Task<void> DiskOwnership::AcquireAll() {
   retry_ns_ = std::min(2 * retry_ns_, kRetryMaxNs);
 }
 
-// A disk that was attached meanwhile is still to be acquired: then held() isn't true yet.
+// A disk that was attached meanwhile is still to be acquired: then owned() isn't true yet.
 void DiskOwnership::TakeAll() {
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
@@ -142,7 +142,7 @@ void DiskOwnership::TakeAll() {
     const bool fenced = !disk->fenced().empty();  // since it was acquired
     SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
-  if (held()) spdlog::info("{}: its disks are this engine's now", spec_.name);
+  if (owned()) spdlog::info("{}: its disks are this engine's now", spec_.name);
 }
 
 Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
@@ -188,8 +188,8 @@ void DiskOwnership::SetState(AttachedDisk& disk, AttachmentState state, const ch
 }
 
 Task<void> DiskOwnership::Close() {
-  begun_ = false;
-  on_held_ = {};
+  wanted_ = false;
+  on_owned_ = {};
   closing_.Cancel();
   if (pause_ != nullptr) pause_->Cancel();
   if (running_) co_await idle_.Wait();
