@@ -58,7 +58,7 @@ Engine::Engine(const Parts& parts)
                placement_,
                parts.disks,
                parts.endpoints,
-               parts.sight,
+               parts.counters,
                [this](const std::string& controller) {
                  if (listener_ != nullptr) listener_->ControllerChanged(controller);
                },
@@ -168,7 +168,7 @@ Task<Status> Engine::TakeController(std::string name, HandOver hand_over, Unique
   const bool stood_by = controller->stands_by();
   Status taken = co_await controller->Take(hand_over);
   if (taken && stood_by && counters) {
-    co_await controller->GoOnFrom(std::move(counters), hand_over);
+    co_await controller->ImportCounters(std::move(counters), hand_over);
   }
   co_return taken;
 }

@@ -34,7 +34,7 @@ class Engine {
     MemoryStore& memories;
     GroupStore& groups;
     ClusterStore& clusters;
-    observe::Sight* sight = nullptr;  // where requests are counted, if anywhere
+    observe::EngineCounters* counters = nullptr;  // where requests are counted, if anywhere
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
   };
 

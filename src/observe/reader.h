@@ -30,7 +30,7 @@ struct OldestSeen {
   uint64_t seen_ns = 0;  // 0: there was none
   uint64_t stage_ns = 0;
   uint32_t op = 0;     // index into op_names()
-  uint32_t stage = 0;  // index into stage_names(): the last moment that it has reached
+  uint32_t stage = 0;  // index into stage_names(): the last one that it has reached
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
 };
@@ -89,7 +89,7 @@ struct SlowSeen {
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
   uint64_t noticed_ns = 0;
-  std::vector<uint64_t> moments_ns;  // by Stage; 0: did not come there
+  std::vector<uint64_t> moments_ns;  // by RequestStage; 0: did not come there
 };
 
 class SegmentReader {

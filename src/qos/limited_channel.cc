@@ -64,7 +64,7 @@ bool LimitedChannel::TakeOwn(const Cost& cost, uint64_t now) {
 
 block::Request& LimitedChannel::PopHead(uint64_t now_ns) {
   block::Request& request = *queue_.PopFront();
-  request.moments.Stamp(block::Moment::kQosOut, now_ns);
+  request.stamps.Stamp(RequestStage::kQosOut, now_ns);
   return request;
 }
 

@@ -231,14 +231,14 @@ void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   *slot.status_byte.data() = status;
   MarkWritten(ticket, {&slot.status_byte, 1});
   const bool failed = status != VIRTIO_BLK_S_OK;
-  accounting().Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
+  accounting().Ended(counters_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
   slots_.Give(slot);
   Complete(ticket, written_bytes);  // the queue may be gone now
 }
 
 void BlkQueue::VisitInFlight(observe::InFlightVisitor& visitor) {
-  if (cell_ == nullptr) return;
-  slots_.ForEachInUse([&](BlkSlot& slot) { visitor.Visit(*cell_, slot.column, slot); });
+  if (counters_ == nullptr) return;
+  slots_.ForEachInUse([&](BlkSlot& slot) { visitor.Visit(*counters_, slot.column, slot); });
 }
 
 }  // namespace cleat::virtio

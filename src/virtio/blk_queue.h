@@ -33,10 +33,10 @@ class BlkQueue final : public RingQueue {
   BlkQueue(Reactor& reactor, const DiskChannelRef& disk, const std::string& serial)
       : RingQueue(reactor),
         channel_(*disk.channel),
-        cell_(disk.cell),
+        counters_(disk.counters),
         tag_(disk.disk.tag()),
         serial_(serial) {
-    accounting().UseSight(disk.sight);
+    accounting().UseCounters(disk.reactor_counters);
     UsePrefetch(channel_.wants_prefetch());
   }
 
@@ -82,7 +82,7 @@ class BlkQueue final : public RingQueue {
   static void RangeDone(block::Request& request, const block::Frame& frame);
 
   block::PipelineChannel& channel_;
-  observe::Cell* const cell_;
+  observe::DiskCounters* const counters_;
   const uint32_t tag_;  // the disk's, as in-flight logs have it (DiskIdentity)
   const std::string& serial_;
   BlkSlots slots_;

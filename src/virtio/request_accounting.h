@@ -18,21 +18,21 @@ namespace cleat::virtio {
 class RequestAccounting {
  public:
   // The reactor's, which outlives the queue. Without: nobody looks at what is in flight, and nothing is counted.
-  void UseSight(observe::ReactorSight* sight) {
-    if (sight != nullptr) sight_ = sight;
+  void UseCounters(observe::ReactorCounters* counters) {
+    if (counters != nullptr) counters_ = counters;
   }
 
-  // ---- For the device. A chain's request begins within HandleChain, and ends before the chain is given back; `cell`:
+  // ---- For the device. A chain's request begins within HandleChain, and ends before the chain is given back; `disk`:
   // nullptr or one that outlives the queue's Publish, see Flush.
-  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_, batch_); }
-  void Ended(observe::Cell* cell, const block::Request& request, observe::OpColumn op, uint64_t bytes,
+  void Began(block::Request& request) const { request.stamps.Seen(seen_ns_, fetched_ns_, batch_); }
+  void Ended(observe::DiskCounters* disk, const block::Request& request, observe::OpColumn op, uint64_t bytes,
              bool failed) {
-    if (!block::kSight || cell == nullptr) return;
+    if (!block::kCountersOn || disk == nullptr) return;
     if (recorder_ == nullptr) [[unlikely]]
-      recorder_ = std::make_unique<observe::Recorder>(*sight_);
-    recorder_->Ended(*cell, request, op, bytes, failed);
+      recorder_ = std::make_unique<observe::Recorder>(*counters_);
+    recorder_->Ended(*disk, request, op, bytes, failed);
   }
-  // What has ended is counted now: its answers were shown to the guest at `used_ns`, or the cell of some is about to go.
+  // What has ended is counted now: its answers were shown to the guest at `used_ns`, or the counters of some disk are about to go.
   void Flush(uint64_t used_ns, uint64_t called_ns) {
     if (recorder_ != nullptr) recorder_->Flush(used_ns, called_ns);
   }
@@ -63,14 +63,14 @@ class RequestAccounting {
   }
   void ForgetBacklog() { backlog_ = 0; }
   void Watch(observe::InFlightSource& source) {
-    if (sight_ != nullptr) sight_->Watch(source);
+    if (counters_ != nullptr) counters_->Watch(source);
   }
   // Whether requests have ended that Flush would count.
   bool has_ended() const { return recorder_ != nullptr && !recorder_->empty(); }
   void ForgetRecorder() { recorder_.reset(); }
 
  private:
-  observe::ReactorSight* sight_ = nullptr;
+  observe::ReactorCounters* counters_ = nullptr;
   // Of the chain being handled. Those that did not fit into the last batch had been seen then.
   uint64_t seen_ns_ = 0;
   uint64_t fetched_ns_ = 0;

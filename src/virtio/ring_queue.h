@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "observe/reactor_sight.h"
+#include "observe/reactor_counters.h"
 #include "reactor/reactor.h"
 #include "virtio/chain.h"
 #include "virtio/device_queue.h"

@@ -27,20 +27,20 @@ void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, con
   units_[target] =
       std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
   units_[target]->BypassLimits(bypass_ > 0);
-  cells_[target] = disk.cell;
+  counters_[target] = disk.counters;
   tags_[target] = disk.disk.tag();
-  if (disk.sight == nullptr) return;
-  sight_ = disk.sight;
-  for (ScsiQueue* queue : queues_) queue->accounting().UseSight(sight_);
+  if (disk.reactor_counters == nullptr) return;
+  reactor_counters_ = disk.reactor_counters;
+  for (ScsiQueue* queue : queues_) queue->accounting().UseCounters(reactor_counters_);
 }
 
 Task<void> ScsiPort::Remove(uint32_t target) {
   const std::unique_ptr<scsi::UnitChannel> unit = std::move(units_[target]);
   if (unit == nullptr) co_return;
   co_await unit->Close();
-  // What has ended for the cell is counted while it is the disk's.
+  // What has ended for the disk is counted while the counters are its own.
   for (ScsiQueue* queue : queues_) queue->accounting().Flush(reactor_.now_ns(), 0);
-  cells_[target] = nullptr;
+  counters_[target] = nullptr;
 }
 
 void ScsiPort::BypassLimits(bool on) {
@@ -57,7 +57,7 @@ void ScsiPort::TellUnits() {
 
 void ScsiPort::Register(ScsiQueue& queue) {
   queues_.push_back(&queue);
-  queue.accounting().UseSight(sight_);
+  queue.accounting().UseCounters(reactor_counters_);
 }
 
 void ScsiPort::Unregister(ScsiQueue& queue) {

@@ -33,7 +33,7 @@ class ScsiPort {
   // The addresses of the logical units, for the device's REPORT LUNS unit.
   uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
 
-  observe::Cell* cell(uint32_t target) { return cells_[target]; }
+  observe::DiskCounters* counters(uint32_t target) { return counters_[target]; }
   uint32_t tag(uint32_t target) const {
     return tags_[target];
   }  // its disk's, for in-flight logs (DiskIdentity)
@@ -66,9 +66,9 @@ class ScsiPort {
   Reactor& reactor_;
   scsi::TransferMemory memory_;
   std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
-  std::array<observe::Cell*, kScsiTargetsMax> cells_{};
+  std::array<observe::DiskCounters*, kScsiTargetsMax> counters_{};
   std::array<uint32_t, kScsiTargetsMax> tags_{};
-  observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
+  observe::ReactorCounters* reactor_counters_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
   uint32_t bypass_ = 0;
 };

@@ -27,7 +27,7 @@ struct ScsiSlot : scsi::Command, PooledSlot {
   class ScsiQueue* queue = nullptr;
   MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
   uint16_t head = 0;
-  observe::Cell* cell = nullptr;  // of the disk that it is for
+  observe::DiskCounters* counters = nullptr;  // of the disk that it is for
   std::span<const block::Segment> response;
 };
 

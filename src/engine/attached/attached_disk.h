@@ -19,8 +19,8 @@
 #include "block/pipeline.h"
 #include "engine/attached/controller_context.h"
 #include "engine/protocol/spec.h"
-#include "observe/cell.h"
-#include "observe/past.h"
+#include "observe/carried_counters.h"
+#include "observe/disk_counters.h"
 #include "reactor/task.h"
 #include "virtio/disk_channel_ref.h"
 
@@ -42,7 +42,7 @@ class AttachedDisk {
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
   // Its counters go on from these: of another engine that had it. Owned.
-  Task<void> GoOnFrom(const observe::Past& past);
+  Task<void> ImportCounters(const observe::CarriedCounters& carried);
   // The front has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
@@ -76,7 +76,7 @@ class AttachedDisk {
  private:
   DiskEvents Events();
   Task<Status> OpenChannels();
-  void AddCells();
+  void AddCounters();
   Task<void> CloseChannels();
 
   ControllerContext& context_;
@@ -89,7 +89,7 @@ class AttachedDisk {
   struct Place {
     Reactor* io;
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
-    std::unique_ptr<observe::Cell> cell;              // on control; nullptr: there was none to be had
+    std::unique_ptr<observe::DiskCounters> counters;  // on control; nullptr: there was none to be had
   };
   std::vector<Place> places_;  // set before the front knows the disk, and until it has let go
 };

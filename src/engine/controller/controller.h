@@ -71,9 +71,9 @@ class Controller {
   // Acquires all disks and serves. An error leaves it standing by; one that serves is OK. `hand_over` lives until the
   // task is over.
   Task<Status> Take(const HandOver& hand_over);
-  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/past.h;
+  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/carried_counters.h;
   // `hand_over` is that engine's, and says where to look. It lives until the task is over.
-  Task<void> GoOnFrom(UniqueFd counters, const HandOver& hand_over);
+  Task<void> ImportCounters(UniqueFd counters, const HandOver& hand_over);
 
   // For good: detaches what is left; refuses everything afterwards. kRefuseIfAttached: failed_precondition
   // while a disk is attached.

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/controller/controller.h"
-#include "observe/past.h"
+#include "observe/carried_counters.h"
 #include "reactor/for_each_concurrently.h"
 
 namespace cleat::engine {
@@ -116,32 +116,32 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
 
 // Read on a thread of its own: it takes a while where there are thousands of disks and nobody says where to look, and the
 // guest, which connects just now, needs this one.
-Task<void> Controller::GoOnFrom(UniqueFd counters, const HandOver& hand_over) {
-  using Pasts = Result<std::map<uint32_t, observe::Past>>;
+Task<void> Controller::ImportCounters(UniqueFd counters, const HandOver& hand_over) {
+  using Carried = Result<std::map<uint32_t, observe::CarriedCounters>>;
   const std::string name = spec_.name;
   std::vector<uint64_t> cells;
   for (const DiskHandOver& disk : hand_over.disks)
     cells.insert(cells.end(), disk.cells.begin(), disk.cells.end());
-  const std::function<Pasts()> read = [&counters, &name, &cells] {
-    return observe::ReadPast(std::move(counters), name, cells);
+  const std::function<Carried()> read = [&counters, &name, &cells] {
+    return observe::ReadCarriedCounters(std::move(counters), name, cells);
   };
-  Pasts pasts = Error(ErrorCode::kUnavailable, "they were not read");
+  Carried carried = Error(ErrorCode::kUnavailable, "they were not read");
   if (context_.reading == nullptr) {
-    pasts = read();
+    carried = read();
   } else {
     auto call = context_.reading->Run(read);
-    pasts = co_await call;
+    carried = co_await call;
   }
-  if (!pasts) {
-    spdlog::warn("{}: its counters begin anew: {}", spec_.name, pasts.error().message);
+  if (!carried) {
+    spdlog::warn("{}: its counters begin anew: {}", spec_.name, carried.error().message);
     co_return;
   }
-  for (const auto& [number, past] : *pasts) {
+  for (const auto& [number, counted] : *carried) {
     if (number >= targets_.size()) continue;
     Target& target = *targets_[number];
     const auto guard = co_await target.operations.Lock();
     if (target.disk == nullptr) continue;
-    co_await target.disk->GoOnFrom(past);
+    co_await target.disk->ImportCounters(counted);
   }
 }
 

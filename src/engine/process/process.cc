@@ -111,7 +111,7 @@ Result<Ground> Lay(const Settings& settings, const MonotonicClock& clock) {
   ground.incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
   CLEAT_ASSIGN(ground.library, vhost::VhostLibrary::Start(settings.name, settings.runtime_dir));
   CLEAT_ASSIGN(ground.io, IoReactors::Make(settings, ground.incarnation));
-  CLEAT_ASSIGN(ground.counters, ground.io->sight().OpenForReaders());
+  CLEAT_ASSIGN(ground.counters, ground.io->counters().OpenForReaders());
   CLEAT_ASSIGN(ground.keyring, MakeKeyring(settings));
   CLEAT_TRY(ground.io->Start(settings));
   CLEAT_ASSIGN(ground.control, MakeControl(clock));
@@ -171,7 +171,7 @@ class Process {
       memories_, ground_.io->uring(), ground_.io->crypto(), *ground_.keyring, storage_, ceph_, paths_};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *ground_.library, &paths_};
   Engine engine_{Engine::Parts{control_, ground_.io->reactors(), disks_, endpoints_, memories_, groups_,
-                               clusters_, &ground_.io->sight(), &reading_}};
+                               clusters_, &ground_.io->counters(), &reading_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, ground_, paths_, reading_)};
   Watchdog watchdog_{control_, ground_.io->reactors(), ground_.manager.watchdog_ns(),
                      [this] { Tell(ground_.manager.Alive()); }};
