@@ -12,8 +12,8 @@ constexpr size_t kWrite = static_cast<size_t>(Kind::kWrite);
 
 }  // namespace
 
-GroupPort::GroupPort(Allowance& allowance, Reactor& reactor)
-    : reactor_(reactor), allowance_(allowance), watch_(allowance, reactor, [this] { Reload(); }) {
+GroupPort::GroupPort(LimitSource& limit_source, Reactor& reactor)
+    : reactor_(reactor), limit_source_(limit_source), watch_(limit_source, reactor, [this] { Reload(); }) {
   Reload();
 }
 
@@ -23,7 +23,7 @@ GroupPort::~GroupPort() {
 }
 
 void GroupPort::Reload() {
-  const Allowance::View view = allowance_.view();
+  const LimitSource::View view = limit_source_.view();
   accounts_ = view.accounts;
   meters_.SetLimits(view.limits, view.accounts);
   const uint64_t now = UnitsOf(reactor_.now_ns());
@@ -40,7 +40,7 @@ void GroupPort::Reload() {
 }
 
 bool GroupPort::Take(const Cost& cost, uint64_t now) {
-  return waiting() == 0 && !meters_.Take(cost, Turn{}, now);
+  return waiting() == 0 && !meters_.Take(cost, LeaseDemand{}, now);
 }
 
 // ---- Who waits
@@ -137,7 +137,8 @@ void GroupPort::Serve() {
     const auto kind = static_cast<size_t>(member->head_.kind);
     const uint64_t turn_bytes = accounts_->turn_bytes.load(std::memory_order_relaxed);
     // The disks that wait for a limit of one kind are those with a request of that kind.
-    const Meters::Wait wait = meters_.Take(member->head_, Turn{waiting_[kind], waiting(), turn_bytes}, now);
+    const Meters::Wait wait =
+        meters_.Take(member->head_, LeaseDemand{waiting_[kind], waiting(), turn_bytes}, now);
     if (wait) {
       closed_until_[kind] = wait.at;
       if (wait.shared) closed_until_ = {wait.at, wait.at};

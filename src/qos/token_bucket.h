@@ -103,7 +103,7 @@ struct alignas(16) Account {
   void GiveBack(uint64_t units) { paid_until.fetch_sub(units, std::memory_order_relaxed); }
 
   // Work that was not asked for: done at once, paid later.
-  void Owe(uint64_t units, uint64_t tolerance, uint64_t now) {
+  void ChargeDebt(uint64_t units, uint64_t tolerance, uint64_t now) {
     uint64_t paid = paid_until.load(std::memory_order_relaxed);
     for (;;) {
       uint64_t end = Later(paid, now - tolerance) + units;
