@@ -86,7 +86,7 @@ class Engine {
 
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
-  Task<void> TakeGrowth(std::string controller, ResizeSpec resize);
+  Task<void> OnDiskGrew(std::string controller, ResizeSpec resize);
 
   Parts parts_;
   Listener* listener_ = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk behind a controller, from the storage's side: open, with a channel on each I/O reactor that the controller's
-// queues run on, and owned or not (block::Device::Acquire). What the guest sees of it is the front's business
-// (front.h).
+// queues run on, and owned or not (block::Device::Acquire). What the guest sees of it is the guest device's business
+// (guest_device.h).
 //
 //   made --Open--> open --Acquire--> owned --Release--> open ... --Close--> destroyed
 //
@@ -43,7 +43,7 @@ class AttachedDisk {
   Task<Status> Release();
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
-  // The front has let go of it: nothing is in flight.
+  // The guest device has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
@@ -70,8 +70,8 @@ class AttachedDisk {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
-  bool shown = false;    // the front has it
-  bool awaited = false;  // to be acquired before rings start (DiskOwnership)
+  bool shown = false;            // the guest device has it
+  bool acquire_pending = false;  // to be acquired before rings start (DiskOwnership)
 
  private:
   DiskEvents Events();
@@ -91,7 +91,7 @@ class AttachedDisk {
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
     std::unique_ptr<observe::DiskCounters> counters;  // on control; nullptr: there was none to be had
   };
-  std::vector<Place> places_;  // set before the front knows the disk, and until it has let go
+  std::vector<Place> places_;  // set before the guest device knows the disk, and until it has let go
 };
 
 }  // namespace cleat::engine

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A controller: the device that a guest sees on one vhost-user socket, and the disks behind it.
 //
-//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the front shows it to the guest
+//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the guest device shows it to the guest
 //            (an incoming one is acquired when the guest's rings start: engine/controller/disk_ownership.h)
-//   resize:  the storage -> the channels -> the front tells the guest
-//   detach:  the front takes it from the guest, its requests end -> channels closed -> released -> closed
-//   yield:   the front stops and disconnects -> all disks released: it stands by
-//   take:    all disks acquired -> the front connects
+//   resize:  the storage -> the channels -> the guest device tells the guest
+//   detach:  the guest device takes it from the guest, its requests end -> channels closed -> released -> closed
+//   yield:   the guest device stops and disconnects -> all disks released: it stands by
+//   take:    all disks acquired -> the guest device connects
 //
 // A controller on standby connects to nobody and owns nothing: its disks are opened, so that to take it is quick.
 //
@@ -26,7 +26,7 @@
 #include "engine/attached/controller_context.h"
 #include "engine/attached/target.h"
 #include "engine/controller/disk_ownership.h"
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "engine/protocol/spec.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
@@ -82,7 +82,7 @@ class Controller {
 
  private:
   Task<Status> Show(AttachedDisk& disk);
-  Task<void> TakeDown(Target& target);
+  Task<void> Teardown(Target& target);
   Task<Status> AcquireAll();
   Task<void> ReleaseAll();
   std::optional<Error> TryLockAll(std::vector<AsyncMutex::Guard>& guards);
@@ -98,7 +98,7 @@ class Controller {
   const std::vector<Reactor*> reactors_;  // that its queues run on
   std::vector<std::unique_ptr<Target>> targets_;
   DiskOwnership ownership_;
-  std::unique_ptr<Front> front_;
+  std::unique_ptr<GuestDevice> guest_device_;
   bool stands_by_ = false;
   bool closed_ = false;
 };

@@ -62,7 +62,7 @@ std::optional<Error> Controller::TryLockAll(std::vector<AsyncMutex::Guard>& guar
   }
   if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
   for (const auto& target : targets_) {
-    if (target->disk == nullptr || !target->disk->awaited) continue;
+    if (target->disk == nullptr || !target->disk->acquire_pending) continue;
     return Error(ErrorCode::kFailedPrecondition,
                  spec_.name + ": " + target->disk->spec.disk.name +
                      " is being migrated: try again when its VM runs here, or the disk was detached");
@@ -75,12 +75,12 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   HandOver hand_over;
   if (!stands_by_) {
-    Status yielded = co_await front_->Yield(deadline_ns);
+    Status yielded = co_await guest_device_->Yield(deadline_ns);
     if (!yielded) {
       co_return Error(yielded.error().code,
                       spec_.name + " can't be handed over now: " + yielded.error().message);
     }
-    front_->StandBy();
+    guest_device_->StandBy();
     stands_by_ = true;
     co_await ReleaseAll();
     SetStates(AttachmentState::kActive, AttachmentState::kStandby);
@@ -103,7 +103,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
     if (used.target < targets_.size() && targets_[used.target]->disk != nullptr)
       targets_[used.target]->disk->RestoreUse(used.use);
   }
-  taken = front_->Serve();
+  taken = guest_device_->Serve();
   if (!taken) {
     co_await ReleaseAll();
     co_return taken;

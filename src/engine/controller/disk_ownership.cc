@@ -15,8 +15,9 @@ constexpr const char* kReleasedMessage =
     "given up to the host that its VM migrates to: taken back if the guest's rings start here again";
 
 // Whether the guest has to wait for it. One that was shut out fails every request, which is no reason to stop the guest.
-bool IsAwaited(const AttachedDisk& disk) {
-  return disk.awaited && disk.state != AttachmentState::kFenced && disk.state != AttachmentState::kClosing;
+bool IsAcquirePending(const AttachedDisk& disk) {
+  return disk.acquire_pending && disk.state != AttachmentState::kFenced &&
+         disk.state != AttachmentState::kClosing;
 }
 
 }  // namespace
@@ -35,8 +36,9 @@ DiskOwnership::~DiskOwnership() {
 }
 
 bool DiskOwnership::owned() const {
-  return std::none_of(targets_.begin(), targets_.end(),
-                      [](const auto& target) { return target->disk != nullptr && IsAwaited(*target->disk); });
+  return std::none_of(targets_.begin(), targets_.end(), [](const auto& target) {
+    return target->disk != nullptr && IsAcquirePending(*target->disk);
+  });
 }
 
 void DiskOwnership::AcquireAsync(std::function<void()> on_owned) {
@@ -57,7 +59,7 @@ void DiskOwnership::HandOff() {
   on_owned_ = {};
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
-    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->awaited = true;
+    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->acquire_pending = true;
   }
   Kick();
 }
@@ -67,7 +69,7 @@ std::string DiskOwnership::pending_reason() const {
   if (!failure_.empty()) return failure_ + "; tried again until it is free";
   std::string disks;
   for (const auto& target : targets_) {
-    if (target->disk == nullptr || !IsAwaited(*target->disk)) continue;
+    if (target->disk == nullptr || !IsAcquirePending(*target->disk)) continue;
     disks += (disks.empty() ? "" : ", ") + target->disk->spec.disk.name;
   }
   return disks + " is being taken over";
@@ -90,7 +92,7 @@ Task<void> DiskOwnership::Run() {
     if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
-      (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
+      (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
     } else {
       break;
     }
@@ -108,12 +110,12 @@ Task<void> DiskOwnership::Run() {
 // Disks are owned for whom nobody waits any more.
 bool DiskOwnership::AnyInVain() const {
   return std::any_of(targets_.begin(), targets_.end(), [](const auto& target) {
-    return target->disk != nullptr && IsAwaited(*target->disk) && target->disk->owned();
+    return target->disk != nullptr && IsAcquirePending(*target->disk) && target->disk->owned();
   });
 }
 
 Task<void> DiskOwnership::AcquireAll() {
-  const Status acquired = co_await ForEachAwaited(&DiskOwnership::AcquireOne);
+  const Status acquired = co_await ForEachPending(&DiskOwnership::AcquireOne);
   if (!wanted_) co_return;  // Run releases them again
   if (acquired) {
     TakeAll();
@@ -124,7 +126,7 @@ Task<void> DiskOwnership::AcquireAll() {
     spdlog::warn("{}: its guest's rings wait: {}", spec_.name, failure_);
     on_change_();
   }
-  (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
+  (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
   if (!wanted_ || closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
@@ -137,19 +139,19 @@ Task<void> DiskOwnership::AcquireAll() {
 void DiskOwnership::TakeAll() {
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
-    if (disk == nullptr || !IsAwaited(*disk) || !disk->owned()) continue;
-    disk->awaited = false;
+    if (disk == nullptr || !IsAcquirePending(*disk) || !disk->owned()) continue;
+    disk->acquire_pending = false;
     const bool fenced = !disk->fenced().empty();  // since it was acquired
     SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
   if (owned()) spdlog::info("{}: its disks are this engine's now", spec_.name);
 }
 
-Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
+Task<Status> DiskOwnership::ForEachPending(DiskTask task) {
   const auto run = [this, task](const std::unique_ptr<Target>& target) -> Task<Status> {
     if (target->disk == nullptr) co_return Ok{};
     const auto guard = co_await target->operations.Lock(&closing_);
-    if (!guard || target->disk == nullptr || !IsAwaited(*target->disk)) co_return Ok{};
+    if (!guard || target->disk == nullptr || !IsAcquirePending(*target->disk)) co_return Ok{};
     Status done = co_await (this->*task)(*target);
     co_return done;
   };
@@ -167,7 +169,7 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
   Status resized = co_await disk.Resize(size_bytes);
   CLEAT_CO_TRY(resized);
-  co_await front_->Resized(disk);
+  co_await guest_device_->Resized(disk);
   co_return resized;
 }
 

@@ -4,7 +4,7 @@
 // only with all its disks, and what was acquired in vain is released before it is tried again, so that two sides can't
 // each hold half.
 //
-//   awaited, not owned  --AcquireAsync, acquired--> owned, ACTIVE  --HandOff--> awaited, RELEASED  --AcquireAsync...
+//   acquire_pending, not owned  --AcquireAsync, acquired--> owned, ACTIVE  --HandOff--> acquire_pending, RELEASED ...
 //
 // One coroutine does it, when there is something to do: acquires all at once, takes the sizes that the disks have grown
 // to, or releases them. What fails is tried again with back-off as long as a front end waits. It holds a
@@ -21,7 +21,7 @@
 #include "base/result.h"
 #include "engine/attached/controller_context.h"
 #include "engine/attached/target.h"
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "engine/protocol/spec.h"
 #include "reactor/cancel.h"
 #include "reactor/sync.h"
@@ -41,7 +41,7 @@ class DiskOwnership final : public vhost::Ownership {
   DiskOwnership(ControllerContext& context, const ControllerSpec& spec,
                 const std::vector<std::unique_ptr<Target>>& targets, std::function<void()> on_change);
   ~DiskOwnership() override;  // closed, or never used
-  void SetFront(Front& front) { front_ = &front; }
+  void SetGuestDevice(GuestDevice& device) { guest_device_ = &device; }
 
   bool owned() const override;
   void AcquireAsync(std::function<void()> on_owned) override;
@@ -60,7 +60,7 @@ class DiskOwnership final : public vhost::Ownership {
   void Kick();
   Task<void> Run();
   // Of all disks that wait for their owner, each under its target's mutex.
-  Task<Status> ForEachAwaited(DiskTask task);
+  Task<Status> ForEachPending(DiskTask task);
   Task<Status> AcquireOne(Target& target);
   Task<Status> ReleaseOne(Target& target);
   Task<void> AcquireAll();
@@ -72,7 +72,7 @@ class DiskOwnership final : public vhost::Ownership {
   const ControllerSpec& spec_;
   const std::vector<std::unique_ptr<Target>>& targets_;
   const std::function<void()> on_change_;
-  Front* front_ = nullptr;
+  GuestDevice* guest_device_ = nullptr;
   std::function<void()> on_owned_;
   bool wanted_ = false;
   bool running_ = false;  // Run

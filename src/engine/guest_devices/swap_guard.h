@@ -13,8 +13,8 @@
 // notes the disk before its first request, so that whatever dies in between, one of the two knows. The VM of an incoming attachment
 // has been elsewhere, and its rings begin where they were there: it is proof enough when its QEMU has a region that was never used.
 //
-// A DiskOwnership stands behind it, which hears of the rings when they may start. Belongs to the front, made for one disk. On the control
-// reactor.
+// A DiskOwnership stands behind it, which hears of the rings when they may start. Belongs to the guest device, made for one
+// disk. On the control reactor.
 #pragma once
 
 #include <functional>
