@@ -128,9 +128,9 @@ soak: setup build-asan ## ten minutes of each fuzz target and of the random test
 
 bench: setup-bench ## measure against the bars and the peers, in 15 minutes: docs/benchmarks.md, build/bench/results.json
 	$(call build,release,product benchmarks,ALL)
-	@[ -f build-nosight/build.ninja ] || cmake -S . -B build-nosight -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DCLEAT_SIGHT=OFF -DCLEAT_GRPC=OFF >/dev/null
-	@cmake --build build-nosight --parallel $(JOBS) --target cleat-engine
+	@[ -f build-uncounted/build.ninja ] || cmake -S . -B build-uncounted -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCLEAT_COUNTERS=OFF -DCLEAT_GRPC=OFF >/dev/null
+	@cmake --build build-uncounted --parallel $(JOBS) --target cleat-engine
 	@/usr/bin/python3 -B scripts/bench/run.py $(BENCH_ARGS)
 
 demo: setup-demo ## a guest that uses two disks: installs and builds only what that needs
@@ -157,4 +157,4 @@ format: ## format the C++ files in place
 	@scripts/lint.sh --format
 
 clean: ## remove everything that make has made; installed packages stay
-	rm -rf build build-debug build-asan build-tsan build-coverage build-nosight
+	rm -rf build build-debug build-asan build-tsan build-coverage build-uncounted

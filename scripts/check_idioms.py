@@ -6,7 +6,8 @@ Checks what CONTRIBUTING ("Style") asks of C++ and what neither the compiler nor
 FOLDERs:
 
 - no braced aggregate within a co_await expression, which GCC 12 destroys twice (tests/unit/reactor/task_test.cc);
-- errors are returned by CLEAT_TRY and CLEAT_ASSIGN; by hand only where something is to be done first, ERROR_RETURNS_MAX times."""
+- errors are returned by CLEAT_TRY and CLEAT_ASSIGN; by hand only where something is to be done first, ERROR_RETURNS_MAX times;
+- a line of a comment names its subject: PRONOUNS_MAX begin with a word of PRONOUN."""
 
 import os
 import re
@@ -15,10 +16,14 @@ import sys
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 FOLDERS = ("src", "modules")
 ERROR_RETURNS_MAX = 20
+PRONOUNS_MAX = 10
 
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 AWAIT = re.compile(r"\bco_await\b")
 ERROR_RETURN = re.compile(r"\breturn\s+(?:std::move\(\w+\)|\w+)\.error\(\);")
+PRONOUN = re.compile(
+    r"^\s*// (?:It|They|Those|Who|Whoever|That one|One that|Nobody|Somebody|Likewise|Less)\b", re.M
+)
 # Where the macros are defined.
 MACROS = "src/base/result.h"
 
@@ -62,11 +67,21 @@ def line_of(code, position):
     return code.count("\n", 0, position) + 1
 
 
+def too_many(places, most, what, instead):
+    """The findings when more than `most` places are like that."""
+    if len(places) <= most:
+        return []
+    return [f"{place}: {what}" for place in places] + [f"{len(places)} of them, {most} may be: {instead}"]
+
+
 def main():
-    findings, by_hand = [], []
+    findings, by_hand, pronouns = [], [], []
     for path in sources(sys.argv[1:] or FOLDERS):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-            code = code_of(file.read())
+            text = file.read()
+        code = code_of(text)
+        # The blanks that a match begins with may be empty lines before its own.
+        pronouns += [f"{path}:{line_of(text, text.index('//', match.start()))}" for match in PRONOUN.finditer(text)]
         for match in AWAIT.finditer(code):
             position = braced_aggregate(code, match.end())
             if position is not None:
@@ -76,12 +91,10 @@ def main():
                 )
         if path != MACROS:
             by_hand += [f"{path}:{line_of(code, match.start())}" for match in ERROR_RETURN.finditer(code)]
-    if len(by_hand) > ERROR_RETURNS_MAX:
-        findings += [f"{place}: an error is returned by hand" for place in by_hand]
-        findings.append(
-            f"{len(by_hand)} errors are returned by hand, {ERROR_RETURNS_MAX} may be: use CLEAT_TRY or CLEAT_ASSIGN of "
-            f"{MACROS}"
-        )
+    findings += too_many(
+        by_hand, ERROR_RETURNS_MAX, "an error is returned by hand", f"use CLEAT_TRY or CLEAT_ASSIGN of {MACROS}"
+    )
+    findings += too_many(pronouns, PRONOUNS_MAX, "a comment without a subject", "name what it is about")
     print("\n".join(findings), end="\n" if findings else "")
     return 1 if findings else 0
 

@@ -5,7 +5,7 @@
 Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
 counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
 every include that breaks this. Large folders have rooms (ROOMS) whose includes go one way too, and of which none holds more
-than FILES_MAX files: more are two concepts."""
+than FILES_MAX files: more are two concepts. So are longer files than LINES_MAX."""
 
 import os
 import re
@@ -93,21 +93,23 @@ ROOMS = {
         "process": ["", "link", "disks", "protocol"],
     },
     "perf": {
-        "vhost_user": [],
-        "workload": ["vhost_user"],
-        "ring": ["vhost_user"],
-        "driver": ["ring", "vhost_user"],
-        "hostile": ["driver", "ring", "vhost_user"],
-        "crash": ["driver", "workload"],
-        "load": ["driver", "ring", "vhost_user", "workload"],
-        "bare_loops": ["load", "vhost_user"],
+        "wire": [],
+        "vhost_user": ["wire"],
+        "workload": ["vhost_user", "wire"],
+        "ring": ["vhost_user", "wire"],
+        "driver": ["ring", "vhost_user", "wire"],
+        "hostile": ["driver", "ring", "vhost_user", "wire"],
+        "crash": ["driver", "workload", "wire"],
+        "load": ["driver", "ring", "vhost_user", "wire", "workload"],
+        "bare_loops": ["load", "vhost_user", "wire"],
         "report": ["load", "workload"],
-        "tool": ["report", "bare_loops", "load"],
+        "tool": ["report", "bare_loops", "load", "wire"],
     },
 }
 # Folder -> the only files outside of it that may include it.
 ONLY_BY = {"control/reconcile": ("src/control/daemon.cc", "src/control/daemon.h")}
 FILES_MAX = 12
+LINES_MAX = {".h": 250, ".cc": 600, ".c": 600}
 
 # What other processes need of observe.
 READER = re.compile(r"observe/(reader|layout|histogram)\.")
@@ -163,6 +165,13 @@ def problems_of_rooms():
                 yield f"{os.path.relpath(path, ROOT)} has {len(files)} files, {FILES_MAX} may be: more are two concepts"
 
 
+def problem_of_length(path):
+    most = LINES_MAX[os.path.splitext(path)[1]]
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        lines = sum(1 for _ in file)
+    return f"{lines} lines, {most} may be: more are two concepts" if lines > most else None
+
+
 def problems_of(path):
     layer = layer_of_file(path)
     if layer not in MAY_INCLUDE:
@@ -196,8 +205,14 @@ def main():
         for folder, folders, files in os.walk(os.path.join(ROOT, top)):
             folders.sort()
             for name in sorted(files):
-                if name.endswith((".h", ".cc", ".c")) and not name.endswith("_test.cc"):  # tests may include anything
-                    path = os.path.relpath(os.path.join(folder, name), ROOT)
+                if not name.endswith(tuple(LINES_MAX)):
+                    continue
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                problem = problem_of_length(path)
+                if problem:
+                    print(f"{path}: {problem}")
+                    found += 1
+                if not name.endswith("_test.cc"):  # tests may include anything
                     for number, problem in problems_of(path):
                         print(f"{path}:{number}: {problem}")
                         found += 1

@@ -47,7 +47,7 @@ struct alignas(64) Bounce {
 class BounceLine {
  public:
   virtual ~BounceLine() = default;
-  // It is the turn of `request`, the first one in line, and a buffer is free: takes some with Whose::kTurn.
+  // `request`, the first one in line, has its turn, and a buffer is free: takes some with Whose::kTurn.
   virtual void Turn(block::Request& request) = 0;
 
  private:

@@ -13,7 +13,6 @@ namespace {
 
 using block::Frame;
 using block::IoStatus;
-using block::Moment;
 using block::Op;
 using block::Request;
 using block::Segment;
@@ -108,13 +107,13 @@ void CryptoChannel::Submit(Request& request) {
 }
 
 // So that a queue's batch is stamped with a few times, none much too early.
-inline void CryptoChannel::Stamp(Request& request, Moment moment, uint64_t bytes) {
+inline void CryptoChannel::Stamp(Request& request, RequestStage stage, uint64_t bytes) {
   bytes_unstamped_ += bytes;
   if (bytes_unstamped_ >= kStampEveryBytes) {
     bytes_unstamped_ = 0;
     reactor_.RefreshNow();
   }
-  request.moments.Stamp(moment, reactor_.now_ns());
+  request.stamps.Stamp(stage, reactor_.now_ns());
 }
 
 // ---- Writes
@@ -139,7 +138,7 @@ void CryptoChannel::SubmitSmall(Request& request, BouncePool::Whose whose) {
   request.segments = {bounce->segments.data(), 1};
   if (!good) [[unlikely]]
     return request.Complete(IoStatus::kIoError);
-  Stamp(request, Moment::kCryptoOut, bytes);
+  Stamp(request, RequestStage::kCryptoOut, bytes);
   below().Submit(request);
 }
 
@@ -174,7 +173,7 @@ void CryptoChannel::SubmitPart(Request& request, BouncePool::Whose whose) {
   scratch[kBounces] = FromPointer(bounces);
   if (!EncryptPart(request, *bounces)) [[unlikely]]
     return request.Complete(IoStatus::kIoError);
-  Stamp(request, Moment::kCryptoOut, request.length_bytes);
+  Stamp(request, RequestStage::kCryptoOut, request.length_bytes);
   below().Submit(request);
 }
 
@@ -289,7 +288,7 @@ void CryptoChannel::ReadDone(Request& request, const Frame& frame) {
   if (request.status == IoStatus::kOk) [[likely]] {
     if (!channel.Decrypt(request.segments, request.offset_bytes, request.length_bytes)) [[unlikely]]
       request.status = IoStatus::kIoError;
-    channel.Stamp(request, Moment::kCryptoIn, request.length_bytes);
+    channel.Stamp(request, RequestStage::kCryptoIn, request.length_bytes);
   }
   request.Complete(request.status);
 }

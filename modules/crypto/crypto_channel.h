@@ -63,7 +63,7 @@ class CryptoChannel final : public block::FilterChannel {
   static void PartDone(block::Request& request, const block::Frame& frame);
   static void Recalled(block::Request& request, const block::Frame& frame);
   static void ReadDone(block::Request& request, const block::Frame& frame);
-  void Stamp(block::Request& request, block::Moment moment, uint64_t bytes);
+  void Stamp(block::Request& request, RequestStage stage, uint64_t bytes);
 
   Reactor& reactor_;
   BouncePool& pool_;

@@ -20,7 +20,7 @@ class FaultDevice::Stage : public std::enable_shared_from_this<FaultDevice::Stag
 
   void Submit(block::Request& request) {
     ++in_flight_;
-    request.moments.Stamp(block::Moment::kSubmitted, reactor_.now_ns());
+    request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
     // Always as many draws, so that one request's fate does not depend on another's.
     const FaultPlan& plan = device_.plan_;
     const uint64_t delay_ns = random_.Below(plan.delay_ns_max + 1);
@@ -84,7 +84,7 @@ class FaultDevice::Stage : public std::enable_shared_from_this<FaultDevice::Stag
       return;
     }
     --in_flight_;
-    request.moments.Stamp(block::Moment::kDone, reactor_.now_ns());
+    request.stamps.Stamp(RequestStage::kDone, reactor_.now_ns());
     request.Complete(waiting.fails ? IoStatus::kIoError : waiting.status);
   }
 

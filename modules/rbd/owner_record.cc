@@ -130,7 +130,7 @@ OwnerState JudgeOwner(const OwnerRecord& owner, const OwnerRecord& self, bool sa
     return kill(owner.pid, 0) != 0 && errno == ESRCH ? OwnerState::kDead : OwnerState::kAlive;
   }
   if (stat->start_ticks != owner.start_ticks) return OwnerState::kDead;
-  // One that nobody has waited for yet. Its threads may outlive the first of them.
+  // A zombie has ended, and its parent has not waited for it yet. Its threads may outlive the first of them.
   const bool ended = stat->state == 'Z' || stat->state == 'X';
   return ended && !HasOtherThreads(owner.pid) ? OwnerState::kDead : OwnerState::kAlive;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a lock on an image belongs to, written beside it in the image's metadata, so that whoever comes after a crash can
+// The owner of a lock on an image, written beside it in the image's metadata, so that the next one after a crash can
 // prove that the owner is dead. Read it with `rbd image-meta list`. Plain values; any thread.
 #pragma once
 

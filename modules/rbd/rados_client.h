@@ -116,7 +116,7 @@ class RadosClient {
   // How long the work under way has been; 0: none.
   uint64_t busy_ns() const;
 
-  // It was shut out of the cluster: nothing of it works any more, for good.
+  // The client was shut out of the cluster: nothing of it works any more, for good.
   bool blocklisted() const { return blocklisted_.load(std::memory_order_relaxed); }
   void SetBlocklisted() { blocklisted_.store(true, std::memory_order_relaxed); }
 

@@ -55,7 +55,7 @@ bool RbdChannel::HasRoom(const Request& request) const {
 void RbdChannel::Start(Request& request) {
   ++in_flight_;
   bytes_ += request.top().scratch[kBytes];
-  request.moments.Stamp(block::Moment::kSubmitted, reactor_.now_ns());
+  request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
   Issue(request);
 }
 
@@ -153,7 +153,7 @@ void RbdChannel::Finished(Request& request, int64_t result) {
     if (result == -ESHUTDOWN) shut_out_();
     return End(request, StatusOfCeph(static_cast<int>(result), image_->read_only()));
   }
-  // Somebody has made the image shorter.
+  // Another client has made the image shorter.
   if (request.op == Op::kRead && static_cast<uint64_t>(result) != request.length_bytes) {
     return End(request, IoStatus::kIoError);
   }
@@ -166,7 +166,7 @@ void RbdChannel::Finished(Request& request, int64_t result) {
 }
 
 void RbdChannel::End(Request& request, IoStatus status) {
-  request.moments.Stamp(block::Moment::kDone, reactor_.now_ns());
+  request.stamps.Stamp(RequestStage::kDone, reactor_.now_ns());
   const auto& scratch = request.top().scratch;
   if (scratch[kIovecs] != 0) {
     iovecs_free_.push_back(std::bit_cast<Iovecs*>(static_cast<uintptr_t>(scratch[kIovecs])));

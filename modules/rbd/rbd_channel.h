@@ -2,8 +2,9 @@
 // An RBD disk on one I/O reactor: submits to librbd, which never waits there (microseconds, and a copy of what is
 // written), and collects what librbd's threads report.
 //
-// Those threads push finished requests on a list without a lock; who finds it empty posts the channel's mail, so that
-// a batch of completions wakes the reactor once, and a reactor that has nothing else to do sleeps in between.
+// librbd's threads push finished requests on a list without a lock; a thread that finds the list empty posts the
+// channel's mail, so that a batch of completions wakes the reactor once, and a reactor that has nothing else to do sleeps
+// in between.
 //
 // A request in flight can't be called back, and librbd writes into its memory until it ends: a channel of a cluster that
 // hangs stays until the cluster goes on.
@@ -36,7 +37,7 @@ class RbdChannel final : public block::Channel {
 
   void Submit(block::Request& request) override;
 
-  // Those in line are completed with kAborted.
+  // Requests in line are completed with kAborted.
   void AbortQueued(const block::Request* only) override;
 
  private:

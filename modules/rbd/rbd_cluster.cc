@@ -45,7 +45,7 @@ const Settings& DemandedOfClient() {
     all["rados_osd_op_timeout"] = "0";
     // A lock that librbd takes from an owner whose watch has ended is safe only with that owner shut out.
     all["rbd_blocklist_on_break_lock"] = "true";
-    // Nobody writes without having been given the lock.
+    // No client writes without having been given the lock.
     all["rbd_auto_exclusive_lock_until_manual_request"] = "false";
     return all;
   }();

@@ -70,7 +70,7 @@ Status CheckCluster(const ClusterOptions& cluster);
 // what must be so.
 std::vector<std::pair<std::string, std::string>> ClusterSettings(const ClusterOptions& cluster);
 
-// Those of ClusterSettings that must be so when connected (a cluster's own configuration database may want them
+// The settings of ClusterSettings that must be so when connected (a cluster's own configuration database may want them
 // otherwise) and on every image (whose metadata may).
 const std::map<std::string, std::string>& DemandedOfClient();
 const std::map<std::string, std::string>& DemandedOfImage();

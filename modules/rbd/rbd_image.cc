@@ -218,7 +218,7 @@ Result<std::optional<LockOwner>> RbdImage::TryLock(const OwnerRecord& self) {
   // that decides.
   auto owner = FindOwner(self);
   if (!owner || *owner) return owner;
-  // Somebody else may have shut the last owner out, and got no further. With the latest map our requests carry that to
+  // Another process may have shut the last owner out, and got no further. With the latest map our requests carry that to
   // wherever they go, as they do when we are the ones (BreakLock).
   result = rados_wait_for_latest_osdmap(at_.cluster);
   if (result < 0) return Failed(result, unlockable);
@@ -293,7 +293,7 @@ Status RbdImage::PutRecord(const std::string& client, const std::string& text) {
   return Ok{};
 }
 
-// One that stays says who was there once, and decides nothing.
+// A record that stays behind says who the owner was once, and decides nothing.
 void RbdImage::RemoveRecord(const std::string& client) {
   if (client == at_.id && !std::exchange(record_put_, false)) return;
   RemoveImageMetadata(io_, header_, OwnerRecordKey(client));

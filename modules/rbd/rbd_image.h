@@ -22,7 +22,7 @@ namespace cleat::modules {
 
 struct RbdOptions;
 
-// Who has the exclusive lock.
+// The client that has the exclusive lock.
 struct LockOwner {
   std::string client;   // "client.4123"
   std::string cookie;   // which of that client's

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds the lock on a file. OFD locks belong to open files, not to processes, and F_OFD_GETLK names nobody; what
+// The holder of the lock on a file. OFD locks belong to open files, not to processes, and F_OFD_GETLK names nobody; what
 // tells is /proc/PID/fdinfo (proc_pid_fdinfo(5), "lock:"), for processes that this one may look into: those of the same
 // user, or all for root.
 #pragma once
@@ -18,7 +18,7 @@ struct LockHolder {
 };
 
 // The process with a lock on the file, or on the block device under any of its names, that keeps `fd` from getting one.
-// Nobody: no process that can be seen has it, so it is another user's, or nobody's any more - a killed process is gone
+// nullopt: no process that can be seen has it, so it is another user's, or nobody's any more - a killed process is gone
 // before its last I/O has ended, and until then its locks stay. Walks all processes' open files: takes milliseconds, and
 // never waits for a file system; on a BlockingPool's thread.
 std::optional<LockHolder> FindLockHolder(int fd);

@@ -117,7 +117,7 @@ bool UringRing::TryIssue(block::Request& request) {
   ClientOf(request).Prepare(request, *sqe, {iovecs_.data() + iovecs_used_, iovecs_wanted});
   iovecs_used_ += iovecs_wanted;
   io_uring_sqe_set_data(sqe, &request);
-  request.moments.Stamp(block::Moment::kSubmitted, reactor_.now_ns());
+  request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
   ++under_way_;
   return true;
 }
@@ -171,7 +171,7 @@ bool UringRing::Reap() {
     io_uring_cq_advance(&ring_, count);
     under_way_ -= count;
     for (uint32_t i = 0; i < count; ++i) {
-      batch[i].request->moments.Stamp(block::Moment::kDone, reactor_.now_ns());
+      batch[i].request->stamps.Stamp(RequestStage::kDone, reactor_.now_ns());
       ClientOf(*batch[i].request).Finished(*batch[i].request, batch[i].result);
     }
     reaped += count;

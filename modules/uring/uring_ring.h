@@ -31,7 +31,7 @@ class UringClient {
   virtual ~UringClient() = default;
   // Fills in the request's next operation. `iovecs` is good until the ring has submitted it.
   virtual void Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) = 0;
-  // It is over: `result` as the system call would have it, -errno for an error.
+  // The operation is over: `result` as the system call would have it, -errno for an error.
   virtual void Finished(block::Request& request, int32_t result) = 0;
   // A bounce buffer has come free for a request that waited for one.
   virtual void BounceReady(block::Request& request, uint8_t* buffer) = 0;

@@ -33,7 +33,7 @@ WORST_SHOWN = 3
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="of the release preset")
-    parser.add_argument("--nosight-build", type=Path, default=ROOT / "build-nosight",
+    parser.add_argument("--uncounted-build", type=Path, default=ROOT / "build-uncounted",
                         help="whose engine has counters and stamps compiled out")
     parser.add_argument("--out", type=Path, help="folder for the results (default: bench in the build directory)")
     parser.add_argument("--only", metavar="NAMES", help="measurements, or parts of their or their bars' names: null,qsd")
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     described["in use by others at the start"] = f"{busy:.0f} % of all cores"
     if busy > machine.BUSY_PERCENT_MAX:
         print(f"bench: warning: others use {busy:.0f} % of the cores: figures will be too high and spread", file=sys.stderr)
-    lab = Lab(bin_dir=bin_dir, nosight_bin_dir=str(arguments.nosight_build / "bin"),
+    lab = Lab(bin_dir=bin_dir, uncounted_bin_dir=str(arguments.uncounted_build / "bin"),
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
               file_dir=out, pace=pace_of(arguments), quick=arguments.quick)
     with lab:

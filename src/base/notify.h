@@ -33,9 +33,9 @@ class ServiceNotifier {
 
   // The service serves from now on. Waits for room in the manager's queue. `status` is one line for people, as below.
   Status Ready(std::string_view status);
-  // It is ending.
+  // The service is ending.
   Status Stopping(std::string_view status);
-  // Neither waits; one that finds no room is lost, and true is the next one.
+  // Neither of these two waits; a message that finds no room is lost, and the next one is true again.
   Status Report(std::string_view status);
   Status Alive();
 

@@ -125,7 +125,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   read.length_bytes = bytes;
   read.segments = {&whole, 1};
   const Reactor& reactor = *Reactor::Current();  // also afterwards: a channel completes where it was asked
-  request.moments.Stamp(Moment::kSubmitted, reactor.now_ns());
+  request.stamps.Stamp(RequestStage::kSubmitted, reactor.now_ns());
   const IoStatus seen = co_await SubmitAndWait(origin.below(), read);
   if (seen != IoStatus::kOk) co_return seen;
 
@@ -140,7 +140,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.length_bytes = bytes;
   write.segments = data;
   const IoStatus written = co_await SubmitAndWait(origin.below(), write);
-  request.moments.Stamp(Moment::kDone, reactor.now_ns());
+  request.stamps.Stamp(RequestStage::kDone, reactor.now_ns());
   co_return written;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One I/O on its way through a disk's pipeline. It knows nothing of virtio.
 //
-// Who owns it: the front end takes it from its queue's pool, fills it in and pushes the first frame;
+// Ownership: the front end takes a request from its queue's pool, fills it in and pushes the first frame;
 // Channel::Submit lends it to the pipeline; Complete() gives it back, once, on the same reactor. Until then
 // the request, its segments and their memory stay where they are, whatever happens to the guest.
 //
@@ -18,7 +18,7 @@
 #include "base/check.h"
 #include "base/intrusive_list.h"
 #include "block/memory.h"
-#include "block/stage.h"
+#include "block/stage_stamps.h"
 
 namespace cleat::block {
 
@@ -73,8 +73,8 @@ class Request {
   // Read and write: where the data is. Memory of the front end's; a filter may point it at its own and must
   // put it back when its frame is done.
   std::span<const Segment> segments;
-  Moments moments;  // when it passed which point of its way
-  ListHook link;    // for whoever holds it at present: a waiting QoS bucket, a back end's queue
+  StageStamps stamps;  // when it reached which stage of its way
+  ListHook link;       // for whoever holds it at present: a waiting QoS bucket, a back end's queue
 
   Frame& Push(Frame::DoneFn done, void* layer) {
     CLEAT_CHECK(depth_ < kFramesMax);

@@ -63,7 +63,7 @@ class Walk {
     return nullptr;
   }
 
-  // Those of the command, of its option groups, and of the commands above it.
+  // The options of the command, of its option groups, and of the commands above it.
   template <typename Visit>
   void AllOptions(Visit visit) const {
     for (const CLI::App* app = command_; app != nullptr; app = app->get_parent()) {

@@ -58,7 +58,7 @@ Engine::Engine(const Parts& parts)
                placement_,
                parts.disks,
                parts.endpoints,
-               parts.sight,
+               parts.counters,
                [this](const std::string& controller) {
                  if (listener_ != nullptr) listener_->ControllerChanged(controller);
                },
@@ -66,7 +66,7 @@ Engine::Engine(const Parts& parts)
                  if (listener_ != nullptr) listener_->AttachmentChanged(controller, target);
                },
                [this](const std::string& controller, const std::string& disk, uint64_t size_bytes) {
-                 Spawn(TakeGrowth(controller, {disk, size_bytes}));
+                 Spawn(OnDiskGrew(controller, {disk, size_bytes}));
                },
                parts.reading},
       requests_(parts.control) {}
@@ -168,7 +168,7 @@ Task<Status> Engine::TakeController(std::string name, HandOver hand_over, Unique
   const bool stood_by = controller->stands_by();
   Status taken = co_await controller->Take(hand_over);
   if (taken && stood_by && counters) {
-    co_await controller->GoOnFrom(std::move(counters), hand_over);
+    co_await controller->ImportCounters(std::move(counters), hand_over);
   }
   co_return taken;
 }
@@ -234,7 +234,7 @@ Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
   co_return Ok{};
 }
 
-Task<void> Engine::TakeGrowth(std::string controller_name, ResizeSpec resize) {
+Task<void> Engine::OnDiskGrew(std::string controller_name, ResizeSpec resize) {
   const Gate::Holder holder(requests_);
   const auto controller = Find(controller_name);
   if (!holder || controller == nullptr) co_return;

@@ -34,11 +34,11 @@ class Engine {
     MemoryStore& memories;
     GroupStore& groups;
     ClusterStore& clusters;
-    observe::Sight* sight = nullptr;  // where requests are counted, if anywhere
+    observe::EngineCounters* counters = nullptr;  // where requests are counted, if anywhere
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
   };
 
-  // Who wants to hear of changes (the command link). It asks for the present report by name.
+  // Hears of changes (the command link), and asks for the present report by name.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -86,7 +86,7 @@ class Engine {
 
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
-  Task<void> TakeGrowth(std::string controller, ResizeSpec resize);
+  Task<void> OnDiskGrew(std::string controller, ResizeSpec resize);
 
   Parts parts_;
   Listener* listener_ = nullptr;

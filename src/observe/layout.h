@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine shows of its work: a segment of shared memory that its reactors write and that anybody who has its
-// descriptor reads, without asking and without being noticed. This header is the format; it depends on nothing, since
-// readers live in other processes and may be of another version.
+// descriptor reads, without asking and without being noticed. This header is the format; it depends on nothing but the
+// order of the stages, since readers live in other processes and may be of another version.
 //
 //   SegmentHeader | reactors: ReactorHead each | slow requests: a ring for each reactor | cells
 //
@@ -18,6 +18,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "base/request_stage.h"
 
 namespace cleat::observe {
 
@@ -66,22 +68,10 @@ struct SegmentHeader {
   char stage_names[kStagesMax][kLabelBytes];
 };
 
-// The moments of a request's life, as a vector of times; 0: it did not come there. The histograms are of the time
-// between a moment and the last one before it that there was; kTotal is from the first to kUsed.
-enum class Stage : uint32_t {
-  kSeen,       // the engine noticed that the guest had offered it
-  kFetched,    // taken from the ring
-  kQosOut,     // limits let it pass
-  kCryptoOut,  // encrypted
-  kSubmitted,  // given to the storage
-  kDone,  // the storage has answered; one that answers at once has neither of these two, its time is in kUsed
-  kCryptoIn,  // decrypted
-  kUsed,      // the answer is in the used ring
-  kCalled,    // the guest was notified; many are not, it polls or has been notified already
-  kTotal,     // no moment: the column of the whole
-};
-inline constexpr uint32_t kMoments = 9;
+// A stage (RequestStage) is a place in stage_names, in each row of the histograms, and in the times of a slow request.
+inline constexpr uint32_t kMoments = 9;  // all stages but kTotal have a time
 inline constexpr uint32_t kStageCount = 10;
+static_assert(kMoments == static_cast<uint32_t>(RequestStage::kTotal) && kStageCount == kMoments + 1);
 inline constexpr char kStageNames[kStageCount][kLabelBytes] = {
     "seen", "fetched", "qos_out", "crypto_out", "submitted", "done", "crypto_in", "used", "called", "total"};
 
@@ -116,7 +106,7 @@ struct OldestRequest {
   uint64_t seen_ns;
   uint64_t in_flight;
   uint32_t op;
-  uint32_t stage;  // the last moment that it has reached
+  uint32_t stage;  // the last one that it has reached
   uint64_t offset_bytes;
   uint64_t length_bytes;
   uint64_t stage_ns;  // since when it is there
@@ -144,7 +134,7 @@ struct SlowEntry {
   uint64_t offset_bytes;
   uint64_t length_bytes;
   uint64_t noticed_ns;
-  uint64_t moments_ns[kMoments];
+  uint64_t moments_ns[kMoments];  // by RequestStage; 0: it did not come there
 };
 
 }  // namespace cleat::observe

@@ -218,7 +218,7 @@ bool SegmentReader::IsOf(uint64_t index, const std::string& controller) const {
          TextOf(name.data(), name.size()) == controller;
 }
 
-// Nobody's, or without anything in flight when its reactor last looked.
+// An idle cell is nobody's, or had nothing in flight when its reactor last looked.
 bool SegmentReader::IsIdle(uint64_t index, const std::vector<ReactorSeen>& reactors) const {
   const uint64_t at = header_.cells.offset_bytes + index * header_.cells.stride_bytes;
   CellHead head;

@@ -30,7 +30,7 @@ struct OldestSeen {
   uint64_t seen_ns = 0;  // 0: there was none
   uint64_t stage_ns = 0;
   uint32_t op = 0;     // index into op_names()
-  uint32_t stage = 0;  // index into stage_names(): the last moment that it has reached
+  uint32_t stage = 0;  // index into stage_names(): the last one that it has reached
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
 };
@@ -89,7 +89,7 @@ struct SlowSeen {
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
   uint64_t noticed_ns = 0;
-  std::vector<uint64_t> moments_ns;  // by Stage; 0: did not come there
+  std::vector<uint64_t> moments_ns;  // by RequestStage; 0: did not come there
 };
 
 class SegmentReader {
@@ -108,7 +108,7 @@ class SegmentReader {
   // The cells in use, with their counters; or only those with requests in flight at their reactor's last look, which
   // takes a fraction of the time where most are idle. One that is being changed just now is left out.
   std::vector<CellSeen> Cells(Which which = Which::kAll) const;
-  // Those of one controller's disks: of these (indices), or without any, of all.
+  // The cells of one controller's disks: among these (indices), or without any, among all.
   std::vector<CellSeen> CellsOf(const std::string& controller, std::span<const uint64_t> among = {}) const;
   // One cell's, [op][stage]; empty when the cell is no longer the one that was seen.
   std::vector<std::vector<Histogram>> Histograms(const CellSeen& cell) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a queue's requests are counted: each as it is answered (Ended), all together when the answers have been shown to
 // the guest (Flush), for only then is known when that was. Requests that ended alike - same disk, operation, outcome and
-// moments, as those of a batch do that the storage answers at once - are one run and cost one look at it.
+// stamps, as those of a batch do that the storage answers at once - are one run and cost one look at it.
 //
 // Belongs to a queue, on its reactor.
 #pragma once
@@ -10,26 +10,25 @@
 #include <cstdint>
 
 #include "block/request.h"
-#include "observe/cell.h"
-#include "observe/reactor_sight.h"
+#include "observe/disk_counters.h"
+#include "observe/reactor_counters.h"
 
 namespace cleat::observe {
 
 class Recorder {
  public:
-  explicit Recorder(ReactorSight& sight) : sight_(sight) {}
+  explicit Recorder(ReactorCounters& counters) : counters_(counters) {}
 
   // `bytes`: of data, 0 when it failed.
-  void Ended(Cell& cell, const block::Request& request, OpColumn op, uint64_t bytes, bool failed) {
-    if constexpr (!block::kSight) return;
+  void Ended(DiskCounters& disk, const block::Request& request, OpColumn op, uint64_t bytes, bool failed) {
+    if constexpr (!block::kCountersOn) return;
     Run& run = *last_;
-    if (run.cell == &cell && run.kind == KindOf(op, failed) && run.moments.SameAs(request.moments))
-        [[likely]] {
+    if (run.disk == &disk && run.kind == KindOf(op, failed) && run.stamps.SameAs(request.stamps)) [[likely]] {
       ++run.count;
       run.bytes += bytes;
       return;
     }
-    Begin({&cell, KindOf(op, failed), 1, bytes, request.offset_bytes, request.length_bytes, request.moments});
+    Begin({&disk, KindOf(op, failed), 1, bytes, request.offset_bytes, request.length_bytes, request.stamps});
   }
 
   // The answers of all that has ended are in the used ring since `used_ns`; `called_ns`: when the guest was notified, 0 if
@@ -47,13 +46,13 @@ class Recorder {
     return static_cast<uint32_t>(op) << 1 | (failed ? 1 : 0);
   }
   struct Run {
-    Cell* cell = nullptr;
+    DiskCounters* disk = nullptr;
     uint32_t kind = 0;
     uint64_t count = 0;
     uint64_t bytes = 0;
     uint64_t offset_bytes = 0;  // of its first request
     uint64_t length_bytes = 0;
-    block::Moments moments;
+    block::StageStamps stamps;
 
     OpColumn op() const { return static_cast<OpColumn>(kind >> 1); }
     bool failed() const { return (kind & 1) != 0; }
@@ -61,7 +60,7 @@ class Recorder {
   void Begin(const Run& run);
   void Write(const Run& run, uint64_t used_ns, uint64_t called_ns);
 
-  ReactorSight& sight_;
+  ReactorCounters& counters_;
   std::array<Run, 1 + kRunsMax> runs_;  // the first is nobody's: no request ended as it did
   Run* last_ = runs_.data();
 };

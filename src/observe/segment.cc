@@ -118,8 +118,8 @@ uint8_t* Segment::CellAt(uint64_t index) {
   return base_ + header().cells.offset_bytes + index * kCellStride;
 }
 
-Result<std::unique_ptr<Cell>> Segment::Add(const std::string& controller, const std::string& disk,
-                                           uint32_t target, uint32_t reactor, uint64_t now_ns) {
+Result<std::unique_ptr<DiskCounters>> Segment::Add(const std::string& controller, const std::string& disk,
+                                                   uint32_t target, uint32_t reactor, uint64_t now_ns) {
   auto& used = reinterpret_cast<SegmentHeader*>(base_)->cells_used;
   uint64_t index = used;
   if (!free_.empty()) {
@@ -144,7 +144,7 @@ Result<std::unique_ptr<Cell>> Segment::Add(const std::string& controller, const 
   generation.store(next, std::memory_order_release);
   if (index == used) std::atomic_ref(used).store(used + 1, std::memory_order_release);
   ++in_use_;
-  return std::unique_ptr<Cell>(new Cell(*this, index, at));
+  return std::unique_ptr<DiskCounters>(new DiskCounters(*this, index, at));
 }
 
 void Segment::GiveBack(uint64_t index) {
@@ -164,7 +164,7 @@ void Segment::GiveBack(uint64_t index) {
   --in_use_;
 }
 
-Cell::Cell(Segment& segment, uint64_t index, uint8_t* at)
+DiskCounters::DiskCounters(Segment& segment, uint64_t index, uint8_t* at)
     : segment_(segment),
       index_(index),
       head_(reinterpret_cast<CellHead*>(at)),
@@ -173,11 +173,11 @@ Cell::Cell(Segment& segment, uint64_t index, uint8_t* at)
   static_assert(offsetof(CellHead, generation) == 0);
 }
 
-Cell::~Cell() {
+DiskCounters::~DiskCounters() {
   segment_.GiveBack(index_);
 }
 
-void Cell::SetOldest(const OldestRequest& oldest) {
+void DiskCounters::SetOldest(const OldestRequest& oldest) {
   OldestRequest& at = head_->oldest;
   std::atomic_ref sequence(at.sequence);
   const uint64_t before = sequence.load(std::memory_order_relaxed);

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "observe/cell.h"
+#include "observe/disk_counters.h"
 #include "observe/layout.h"
 
 namespace cleat::observe {
@@ -40,11 +40,11 @@ class Segment {
   SlowEntry* slow_ring(uint32_t reactor);  // kSlowRingCount of them
 
   // resource_exhausted: all cells are taken; the disk can be served without.
-  Result<std::unique_ptr<Cell>> Add(const std::string& controller, const std::string& disk, uint32_t target,
-                                    uint32_t reactor, uint64_t now_ns);
+  Result<std::unique_ptr<DiskCounters>> Add(const std::string& controller, const std::string& disk,
+                                            uint32_t target, uint32_t reactor, uint64_t now_ns);
 
  private:
-  friend class Cell;
+  friend class DiskCounters;
   Segment(UniqueFd fd, uint8_t* base, uint64_t bytes) : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
   uint8_t* CellAt(uint64_t index);
   void GiveBack(uint64_t index);

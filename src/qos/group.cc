@@ -27,8 +27,8 @@ void Claim(Accounts& accounts, const std::string& name, uint64_t now) {
 // ---- Group
 
 Group::Group(GroupSpec spec, std::shared_ptr<Accounts> accounts, uint64_t now_ns)
-    : spec_(std::move(spec)), allowance_(spec_.limits, std::move(accounts)) {
-  allowance_.Begin(now_ns);
+    : spec_(std::move(spec)), limit_source_(spec_.limits, std::move(accounts)) {
+  limit_source_.Begin(now_ns);
 }
 
 Group::~Group() {
@@ -40,7 +40,7 @@ std::shared_ptr<GroupPort> Group::PortOn(Reactor& reactor) {
   std::weak_ptr<GroupPort>& place = ports_[&reactor];
   std::shared_ptr<GroupPort> port = place.lock();
   if (port == nullptr) {
-    port = std::make_shared<GroupPort>(allowance_, reactor);
+    port = std::make_shared<GroupPort>(limit_source_, reactor);
     place = port;
   }
   return port;
@@ -57,7 +57,7 @@ Status Groups::UseTable(UniqueFd fd) {
   for (const auto& [name, group] : groups_) {
     auto accounts = table_->Slot(group->spec_.slot);
     Claim(*accounts, name, UnitsOf(control_.now_ns()));
-    group->allowance_.Move(std::move(accounts), control_.now_ns());
+    group->limit_source_.Move(std::move(accounts), control_.now_ns());
   }
   return Ok{};
 }
@@ -87,7 +87,7 @@ Status Groups::Put(const GroupSpec& spec) {
   }
   if (const auto found = groups_.find(spec.name); found != groups_.end()) {
     found->second->spec_ = spec;
-    found->second->allowance_.Change(spec.limits, control_.now_ns());
+    found->second->limit_source_.Change(spec.limits, control_.now_ns());
     return Ok{};
   }
   CLEAT_ASSIGN(auto accounts, SlotOf(spec));

@@ -12,9 +12,9 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "qos/allowance.h"
 #include "qos/group_port.h"
 #include "qos/group_table.h"
+#include "qos/limit_source.h"
 #include "qos/limits.h"
 #include "reactor/reactor.h"
 
@@ -42,7 +42,7 @@ class Group {
  private:
   friend class Groups;
   GroupSpec spec_;  // control
-  Allowance allowance_;
+  LimitSource limit_source_;
   Mutex mutex_;  // channels are opened on I/O reactors
   std::map<Reactor*, std::weak_ptr<GroupPort>> ports_ CLEAT_GUARDED_BY(mutex_);
 };

@@ -12,8 +12,8 @@ constexpr size_t kWrite = static_cast<size_t>(Kind::kWrite);
 
 }  // namespace
 
-GroupPort::GroupPort(Allowance& allowance, Reactor& reactor)
-    : reactor_(reactor), allowance_(allowance), watch_(allowance, reactor, [this] { Reload(); }) {
+GroupPort::GroupPort(LimitSource& limit_source, Reactor& reactor)
+    : reactor_(reactor), limit_source_(limit_source), watch_(limit_source, reactor, [this] { Reload(); }) {
   Reload();
 }
 
@@ -23,7 +23,7 @@ GroupPort::~GroupPort() {
 }
 
 void GroupPort::Reload() {
-  const Allowance::View view = allowance_.view();
+  const LimitSource::View view = limit_source_.view();
   accounts_ = view.accounts;
   meters_.SetLimits(view.limits, view.accounts);
   const uint64_t now = UnitsOf(reactor_.now_ns());
@@ -40,7 +40,7 @@ void GroupPort::Reload() {
 }
 
 bool GroupPort::Take(const Cost& cost, uint64_t now) {
-  return waiting() == 0 && !meters_.Take(cost, Turn{}, now);
+  return waiting() == 0 && !meters_.Take(cost, LeaseDemand{}, now);
 }
 
 // ---- Who waits
@@ -136,8 +136,9 @@ void GroupPort::Serve() {
     if (!HasTurn(*member)) continue;
     const auto kind = static_cast<size_t>(member->head_.kind);
     const uint64_t turn_bytes = accounts_->turn_bytes.load(std::memory_order_relaxed);
-    // Those who wait for a limit of one kind are of that kind.
-    const Meters::Wait wait = meters_.Take(member->head_, Turn{waiting_[kind], waiting(), turn_bytes}, now);
+    // The disks that wait for a limit of one kind are those with a request of that kind.
+    const Meters::Wait wait =
+        meters_.Take(member->head_, LeaseDemand{waiting_[kind], waiting(), turn_bytes}, now);
     if (wait) {
       closed_until_[kind] = wait.at;
       if (wait.shared) closed_until_ = {wait.at, wait.at};
@@ -157,7 +158,7 @@ void GroupPort::Pass(GroupMember& member, uint64_t now) {
   member.ring_.Unlink();
   --waiting_[kind];
   if (passed.stays) {
-    // It goes on with its turn.
+    // The member goes on with its turn.
     const auto next_kind = static_cast<size_t>(passed.head.kind);
     member.head_ = passed.head;
     rings_[next_kind].PushFront(member);

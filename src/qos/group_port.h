@@ -20,7 +20,7 @@
 
 #include "base/intrusive_list.h"
 #include "block/device.h"
-#include "qos/allowance.h"
+#include "qos/limit_source.h"
 #include "qos/meters.h"
 #include "reactor/reactor.h"
 
@@ -57,14 +57,14 @@ class alignas(64) GroupPort : public std::enable_shared_from_this<GroupPort> {
   // tolerance makes up for it.
   static constexpr uint64_t kWaitNsMin = 10 * kNsPerUs;
 
-  GroupPort(Allowance& allowance, Reactor& reactor);
+  GroupPort(LimitSource& limit_source, Reactor& reactor);
   ~GroupPort();  // nobody waits
 
   // The hot path: nobody waits, and no limit asks to wait. If so, it is counted.
   bool TryUse(const Cost& cost, uint64_t now) { return waiting() == 0 && meters_.TryUse(cost, now); }
-  // Likewise, but takes more from the shared accounts if it must.
+  // As TryUse, but takes more from the shared accounts if it must.
   bool Take(const Cost& cost, uint64_t now);
-  void Owe(const Cost& cost, uint64_t now) { meters_.Owe(cost, now); }
+  void ChargeDebt(const Cost& cost, uint64_t now) { meters_.ChargeDebt(cost, now); }
   uint64_t PaidUntil(uint64_t now) const { return meters_.PaidUntil(now); }
 
   // The member's first request waits here. It may pass before this returns, and the member be gone.
@@ -93,7 +93,7 @@ class alignas(64) GroupPort : public std::enable_shared_from_this<GroupPort> {
   std::array<uint32_t, 2> waiting_{};  // by Kind; with the meters, all that the hot path looks at
   Meters meters_;
   Reactor& reactor_;
-  Allowance& allowance_;
+  LimitSource& limit_source_;
   std::array<Ring, 2> rings_;               // by Kind, in the order of rounds
   std::array<uint64_t, 2> closed_until_{};  // units; by Kind: no limit lets it pass before
   bool serving_ = false;
@@ -104,7 +104,7 @@ class alignas(64) GroupPort : public std::enable_shared_from_this<GroupPort> {
   uint64_t largest_bytes_ = 0;  // likewise
   std::shared_ptr<Accounts> accounts_;
   ServeTimer timer_{*this};
-  Allowance::Watch watch_;
+  LimitSource::Watch watch_;
 };
 
 }  // namespace cleat::qos

@@ -6,16 +6,16 @@
 
 namespace cleat::qos {
 
-LimitedChannel::LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below, Allowance& allowance,
-                               std::shared_ptr<GroupPort> port)
+LimitedChannel::LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below,
+                               LimitSource& limit_source, std::shared_ptr<GroupPort> port)
     : FilterChannel(std::move(below)),
       reactor_(reactor),
       port_(port.get()),
       port_holder_(std::move(port)),
-      allowance_(allowance),
-      watch_(allowance, reactor, [this] { Reload(); }) {
+      limit_source_(limit_source),
+      watch_(limit_source, reactor, [this] { Reload(); }) {
   CLEAT_CHECK(FilterChannel::throttle() == nullptr);  // of what is below: one layer has limits
-  const Allowance::View view = allowance_.view();
+  const LimitSource::View view = limit_source_.view();
   own_.SetLimits(view.limits, view.accounts);
 }
 
@@ -26,7 +26,7 @@ LimitedChannel::~LimitedChannel() {
 }
 
 void LimitedChannel::Reload() {
-  const Allowance::View view = allowance_.view();
+  const LimitSource::View view = limit_source_.view();
   own_.SetLimits(view.limits, view.accounts);
   if (waits_for_ == WaitsFor::kOwn) GoOn();
 }
@@ -39,7 +39,7 @@ void LimitedChannel::SubmitSlowly(block::Request& request) {
   const Cost cost = Cost::Of(request);
   const uint64_t now = UnitsOf(reactor_.now_ns());
   if (bypass_) {
-    Owe(cost, now, true);
+    ChargeDebt(cost, now, true);
     return below().Submit(request);
   }
   if (!TakeOwn(cost, now)) return queue_.PushBack(request);
@@ -51,7 +51,7 @@ void LimitedChannel::SubmitSlowly(block::Request& request) {
 
 // False: the first request waits for the disk's limits from now on.
 bool LimitedChannel::TakeOwn(const Cost& cost, uint64_t now) {
-  const Meters::Wait wait = own_.Take(cost, Turn{}, now);
+  const Meters::Wait wait = own_.Take(cost, LeaseDemand{}, now);
   if (!wait) return true;
   waits_for_ = WaitsFor::kOwn;
   timer_.Cancel();
@@ -64,7 +64,7 @@ bool LimitedChannel::TakeOwn(const Cost& cost, uint64_t now) {
 
 block::Request& LimitedChannel::PopHead(uint64_t now_ns) {
   block::Request& request = *queue_.PopFront();
-  request.moments.Stamp(block::Moment::kQosOut, now_ns);
+  request.stamps.Stamp(RequestStage::kQosOut, now_ns);
   return request;
 }
 
@@ -167,7 +167,7 @@ void LimitedChannel::Flush() {
   waits_for_ = WaitsFor::kOwn;
   while (bypass_ && !queue_.empty()) {
     const Cost cost = Cost::Of(*queue_.front());
-    Owe(cost, now, !std::exchange(own_paid, false));
+    ChargeDebt(cost, now, !std::exchange(own_paid, false));
     below().Submit(PopHead(now_ns));
     if (scope.gone()) return;
   }
@@ -175,9 +175,9 @@ void LimitedChannel::Flush() {
 }
 
 // `own`: of the disk's limits too, not of the group's alone.
-void LimitedChannel::Owe(const Cost& cost, uint64_t now, bool own) {
-  if (own) own_.Owe(cost, now);
-  if (port_ != nullptr) port_->Owe(cost, now);
+void LimitedChannel::ChargeDebt(const Cost& cost, uint64_t now, bool own) {
+  if (own) own_.ChargeDebt(cost, now);
+  if (port_ != nullptr) port_->ChargeDebt(cost, now);
   debt_until_ns_ = kNoDeadline;
 }
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "block/filter_device.h"
-#include "qos/allowance.h"
 #include "qos/group_port.h"
+#include "qos/limit_source.h"
 #include "qos/meters.h"
 
 namespace cleat::qos {
@@ -19,7 +19,7 @@ namespace cleat::qos {
 class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
  public:
   // `port`: nullptr without a group. Nothing below has limits.
-  LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below, Allowance& allowance,
+  LimitedChannel(Reactor& reactor, std::unique_ptr<block::Channel> below, LimitSource& limit_source,
                  std::shared_ptr<GroupPort> port);
   ~LimitedChannel() override;  // nothing waits
 
@@ -38,7 +38,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   void AbortQueued(const block::Request* only) override;
   block::ThrottleControl* throttle() override { return &throttle_; }
 
-  // Less is not said to be owed: what reactors have taken ahead looks the same.
+  // A smaller debt is not reported: what reactors have taken ahead looks the same.
   static constexpr uint64_t kDebtNsMin = 5 * kNsPerMs;
 
  private:
@@ -96,7 +96,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   void Withdraw(const block::Request* only, block::RequestList& aborted);
   void RefundHead();
   void Flush();
-  void Owe(const Cost& cost, uint64_t now, bool own);
+  void ChargeDebt(const Cost& cost, uint64_t now, bool own);
   uint64_t PaidUntilNs() const;
   void Reload();
 
@@ -116,8 +116,8 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   // For what was let pass: as the accounts were when that ended. kNoDeadline: it goes on. 0: never.
   uint64_t debt_until_ns_ = 0;
   const std::shared_ptr<GroupPort> port_holder_;
-  Allowance& allowance_;
-  Allowance::Watch watch_;
+  LimitSource& limit_source_;
+  LimitSource::Watch watch_;
 };
 
 }  // namespace cleat::qos

@@ -18,26 +18,26 @@ LimitedDevice::LimitedDevice(std::unique_ptr<block::Device> below, const Limits&
                              std::shared_ptr<Group> group)
     : FilterDevice(std::move(below)),
       group_(std::move(group)),
-      allowance_(limits, std::make_shared<Accounts>()) {}
+      limit_source_(limits, std::make_shared<Accounts>()) {}
 
 LimitedDevice::~LimitedDevice() = default;
 
 void LimitedDevice::SetLimits(const Limits& limits) {
   CLEAT_CHECK(Reactor::Current() != nullptr);
-  allowance_.Change(limits, Reactor::Current()->now_ns());
+  limit_source_.Change(limits, Reactor::Current()->now_ns());
 }
 
 void LimitedDevice::RestoreUse(std::span<const uint64_t> words) {
   CLEAT_CHECK(Reactor::Current() != nullptr);
-  RestoreAccounts(*allowance_.view().accounts, words, UnitsOf(Reactor::Current()->now_ns()));
+  RestoreAccounts(*limit_source_.view().accounts, words, UnitsOf(Reactor::Current()->now_ns()));
 }
 
 Result<std::unique_ptr<block::Channel>> LimitedDevice::OpenChannel(Reactor& reactor) {
   CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
-  allowance_.Begin(reactor.now_ns());
+  limit_source_.Begin(reactor.now_ns());
   std::shared_ptr<GroupPort> port = group_ != nullptr ? group_->PortOn(reactor) : nullptr;
   return std::unique_ptr<block::Channel>(
-      std::make_unique<LimitedChannel>(reactor, std::move(channel), allowance_, std::move(port)));
+      std::make_unique<LimitedChannel>(reactor, std::move(channel), limit_source_, std::move(port)));
 }
 
 }  // namespace cleat::qos

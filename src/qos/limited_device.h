@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "block/filter_device.h"
-#include "qos/allowance.h"
 #include "qos/group.h"
+#include "qos/limit_source.h"
 #include "qos/limits.h"
 
 namespace cleat::qos {
@@ -30,11 +30,11 @@ class LimitedDevice final : public block::FilterDevice {
   // On the control reactor, at any time, as often as one likes: what waits goes on by the new limits, at the next turn
   // of each reactor. They have passed CheckLimits.
   void SetLimits(const Limits& limits);
-  Limits limits() const { return allowance_.view().limits; }
+  Limits limits() const { return limit_source_.view().limits; }
 
   // What was saved and what is owed by now, for the device that stands for this disk in another process: words that only
   // RestoreUse reads. Nothing is in flight here, and nothing was there. Others' words, of another version, are left alone.
-  std::vector<uint64_t> SaveUse() const { return SaveAccounts(*allowance_.view().accounts); }
+  std::vector<uint64_t> SaveUse() const { return SaveAccounts(*limit_source_.view().accounts); }
   void RestoreUse(std::span<const uint64_t> words);
 
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
@@ -43,7 +43,7 @@ class LimitedDevice final : public block::FilterDevice {
   LimitedDevice(std::unique_ptr<block::Device> below, const Limits& limits, std::shared_ptr<Group> group);
 
   const std::shared_ptr<Group> group_;
-  Allowance allowance_;
+  LimitSource limit_source_;
 };
 
 }  // namespace cleat::qos

@@ -55,25 +55,25 @@ void Meters::SetLimits(const Limits& limits, std::shared_ptr<Accounts> accounts)
   ranges_[static_cast<size_t>(Kind::kWrite)] = {shared_.begin, count_};
 }
 
-uint64_t Meters::TakeOne(uint32_t i, const Cost& cost, const Turn& turn, uint64_t now) {
+uint64_t Meters::TakeOne(uint32_t i, const Cost& cost, const LeaseDemand& demand, uint64_t now) {
   Lease& lease = leases_[i];
   const uint64_t units = CostOn(i, cost);
   if (lease.Covers(units, now)) return 0;
   uint64_t share = kLeaseUnits;
-  if (turn.waiting > 0) {
-    const uint64_t one = std::max(kTurnUnitsMin, CostOn(i, Cost{turn.bytes}));
-    const uint64_t waiting = IsShared(i) ? turn.waiting : turn.waiting_of_kind;
+  if (demand.waiting > 0) {
+    const uint64_t one = std::max(kTurnUnitsMin, CostOn(i, Cost{demand.bytes}));
+    const uint64_t waiting = IsShared(i) ? demand.waiting : demand.waiting_of_kind;
     share = one < kCostUnitsMax / waiting ? one * waiting : kCostUnitsMax;
   }
   return lease.Extend(accounts_->accounts[index_[i]], units, share, now, behind_others_[i]);
 }
 
-Meters::Wait Meters::Take(const Cost& cost, const Turn& turn, uint64_t now) {
+Meters::Wait Meters::Take(const Cost& cost, const LeaseDemand& demand, uint64_t now) {
   const Range range = ranges_[static_cast<size_t>(cost.kind)];
   for (uint32_t n = 0; n < uint32_t{range.end} - range.begin; ++n) {
     // Reads have their own limits at the beginning, writes at the end.
     const uint32_t i = cost.kind == Kind::kRead ? range.begin + n : range.end - 1 - n;
-    const uint64_t at = TakeOne(i, cost, turn, now);
+    const uint64_t at = TakeOne(i, cost, demand, now);
     if (at != 0) return {at, IsShared(i)};
   }
   for (uint32_t i = range.begin; i < range.end; ++i) leases_[i].Use(CostOn(i, cost));
@@ -85,10 +85,10 @@ void Meters::Return(const Cost& cost) {
   for (uint32_t i = range.begin; i < range.end; ++i) leases_[i].Return(CostOn(i, cost));
 }
 
-void Meters::Owe(const Cost& cost, uint64_t now) {
+void Meters::ChargeDebt(const Cost& cost, uint64_t now) {
   const Range range = ranges_[static_cast<size_t>(cost.kind)];
   for (uint32_t i = range.begin; i < range.end; ++i) {
-    accounts_->accounts[index_[i]].Owe(CostOn(i, cost), leases_[i].tolerance, now);
+    accounts_->accounts[index_[i]].ChargeDebt(CostOn(i, cost), leases_[i].tolerance, now);
   }
 }
 

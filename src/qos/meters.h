@@ -15,10 +15,10 @@
 
 namespace cleat::qos {
 
-// How much is taken from the accounts at a time.
-struct Turn {
-  // Disks that wait, each for a turn as large as the largest request: with a request of this kind, and all. 0: nobody,
-  // and kLeaseUnits are taken.
+// Decides how much a lease takes from the accounts at a time.
+struct LeaseDemand {
+  // Disks that wait, each for a turn as large as the largest request: with a request of this kind, and all. 0: none, and
+  // kLeaseUnits are taken.
   uint64_t waiting_of_kind = 0;
   uint64_t waiting = 0;
   uint64_t bytes = 0;  // of the largest request
@@ -54,10 +54,10 @@ class Meters {
 
   // Takes more from the accounts where it must. A limit of reads or writes alone is asked first: while it lets nothing
   // pass, nothing is taken from those that others share.
-  Wait Take(const Cost& cost, const Turn& turn, uint64_t now);
-  void Return(const Cost& cost);             // it was used, and then was not needed
-  void Owe(const Cost& cost, uint64_t now);  // passes without asking, and is paid later
-  void GiveBackAhead(uint64_t now);          // nothing waits any more
+  Wait Take(const Cost& cost, const LeaseDemand& demand, uint64_t now);
+  void Return(const Cost& cost);                    // it was used, and then was not needed
+  void ChargeDebt(const Cost& cost, uint64_t now);  // passes without asking, and is paid later
+  void GiveBackAhead(uint64_t now);                 // nothing waits any more
   // When all that anybody has taken of these limits so far will have been paid for; not before `now`.
   uint64_t PaidUntil(uint64_t now) const;
   void Close() { SetLimits({}, nullptr); }
@@ -73,7 +73,7 @@ class Meters {
   uint64_t CostOn(uint32_t i, const Cost& cost) const {
     return CostOf((in_bytes_ >> i & 1) != 0 ? cost.bytes : 1, leases_[i].price);
   }
-  uint64_t TakeOne(uint32_t i, const Cost& cost, const Turn& turn, uint64_t now);
+  uint64_t TakeOne(uint32_t i, const Cost& cost, const LeaseDemand& demand, uint64_t now);
   bool IsShared(uint32_t i) const { return i >= shared_.begin && i < shared_.end; }
   void Add(Meter meter, const Limits& limits);
 

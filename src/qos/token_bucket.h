@@ -103,7 +103,7 @@ struct alignas(16) Account {
   void GiveBack(uint64_t units) { paid_until.fetch_sub(units, std::memory_order_relaxed); }
 
   // Work that was not asked for: done at once, paid later.
-  void Owe(uint64_t units, uint64_t tolerance, uint64_t now) {
+  void ChargeDebt(uint64_t units, uint64_t tolerance, uint64_t now) {
     uint64_t paid = paid_until.load(std::memory_order_relaxed);
     for (;;) {
       uint64_t end = Later(paid, now - tolerance) + units;
@@ -156,7 +156,7 @@ struct Lease {
       Lengthen(account, cost, share, now, behind_others);
     } else if (behind_others && Before(now, paid) &&
                Before(account.paid_until.load(std::memory_order_relaxed), end)) {
-      // Somebody gave back a stretch that may be before this one: to the end of the line, which is nearer now.
+      // Another reactor gave back a stretch that may be before this one: to the end of the line, which is nearer now.
       const uint64_t length = end - paid;
       account.GiveBack(length);
       const Account::Stretch stretch = account.Reserve(length, 0, tolerance, now);

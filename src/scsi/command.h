@@ -2,7 +2,7 @@
 // One SCSI command on its way through a logical unit: what the transport received, and what became of it. It is the
 // block request too, so that the I/O path allocates nothing and a completion finds its way back.
 //
-// Who owns it: the transport fills it in and lends it to UnitChannel::Execute (or scsi/target.h); `on_done` gives it
+// Ownership: the transport fills a command in and lends it to UnitChannel::Execute (or scsi/target.h); `on_done` gives it
 // back, once, on the same reactor, perhaps before Execute returns.
 #pragma once
 

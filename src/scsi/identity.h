@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a logical unit is, for good: what INQUIRY and its vital product data say (SPC-4 6.4.2, 7.8), and what a guest
-// builds its /dev/disk/by-id names from. Plain data.
+// A logical unit's identity, which never changes: what INQUIRY and its vital product data say (SPC-4 6.4.2, 7.8), and
+// what a guest builds its /dev/disk/by-id names from. Plain data.
 #pragma once
 
 #include <cstddef>

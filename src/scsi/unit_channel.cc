@@ -381,7 +381,7 @@ void UnitChannel::BypassLimits(bool on) {
     return;
   }
   if (LooksOwing()) TakeBack();
-  // Whoever wanted it may have got his commands back, and want it no more.
+  // The caller may have got its commands back within TakeBack, and have called again with false.
   if (!bypass_ || std::exchange(bypassing_, true)) return;
   may_owe_ = true;
   channel_.BeginBypass();

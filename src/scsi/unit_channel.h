@@ -37,8 +37,7 @@ class UnitChannel {
 
   // Carries the command out and calls its on_done, perhaps before it returns.
   void Execute(Command& command);
-  // Likewise for a command that may have been carried out before, wholly or in part, by somebody who did not live to
-  // say so.
+  // As Execute, for a command that a predecessor may have carried out, wholly or in part, without living to say so.
   void ExecuteReplayed(Command& command);
 
   // ---- Task management (SAM-5 7)

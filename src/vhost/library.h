@@ -7,7 +7,7 @@
 // call into the library - none that blocks, none that must be undone. Sockets lie in a private directory
 // (mode 0700).
 //
-// It never touches a ring: the relay keeps kick, call and in-flight descriptors from it, nothing of its data
+// The library never touches a ring: the relay keeps kick, call and in-flight descriptors from it, nothing of its data
 // path is called, and what it maps of the guest's memory is a mapping of its own.
 #pragma once
 

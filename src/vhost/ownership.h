@@ -3,12 +3,12 @@
 // disks on two hosts, and one of them at a time may serve. The session says when its rings want to run and when they
 // are gone; what is behind the gate is not the transport's business.
 //
-//   Begin      the first ring of a connection is complete. It, and those after it, start once held() is true
-//   End        no ring is left, and none waits
-//   GiveUp     the same, by GET_VRING_BASE with the dirty log on: the VM goes to another host
+//   AcquireAsync   the first ring of a connection is complete. It, and those after it, start once owned() is true
+//   CancelAcquire  no ring is left, and none waits
+//   HandOff        the same, by GET_VRING_BASE with the dirty log on: the VM goes to another host
 //
-// The source of a migration gives up, its destination begins; if the migration is aborted, the source begins again.
-// Without a migration held() is true all the time. On the control reactor; nothing here waits. Outlives the endpoints
+// The source of a migration hands off, its destination acquires; if the migration is aborted, the source acquires again.
+// Without a migration owned() is true all the time. On the control reactor; nothing here waits. Outlives the endpoints
 // that use it.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace cleat::vhost {
 
-// What a connection shows of what its guest's driver still has under way, as far as the rings have been told of by now.
+// What a connection shows of what its guest's driver still has under way, as far as the rings have been configured by now.
 struct DriverMemory {
   bool of_this_disk =
       false;  // an in-flight log has requests to the device's disk (virtio::DeviceModel::log_disk)
@@ -34,20 +34,20 @@ class Ownership {
  public:
   virtual ~Ownership() = default;
 
-  // Told before each question whether rings may start.
+  // Called before each question whether rings may start.
   virtual void Learn(const DriverMemory& /*memory*/) {}
 
   // Rings may start.
-  virtual bool held() const = 0;
-  // `on_held` is called, on a later turn, each time that held() has become true; until End or GiveUp. What can't be
+  virtual bool owned() const = 0;
+  // `on_owned` is called, on a later turn, each time that owned() has become true; until CancelAcquire or HandOff. What can't be
   // acquired is tried again for as long.
-  virtual void Begin(std::function<void()> on_held) = 0;
-  // What was acquired stays so; what is just being acquired is let go of.
-  virtual void End() = 0;
-  // No request is in flight: others may acquire the disks from now on. held() is false when it returns.
-  virtual void GiveUp() = 0;
+  virtual void AcquireAsync(std::function<void()> on_owned) = 0;
+  // What was acquired stays so; what is just being acquired is released.
+  virtual void CancelAcquire() = 0;
+  // No request is in flight: others may acquire the disks from now on. owned() is false when it returns.
+  virtual void HandOff() = 0;
   // For people: what is waited for, and who has it; empty when nothing is.
-  virtual std::string waiting_for() const = 0;
+  virtual std::string pending_reason() const = 0;
 };
 
 }  // namespace cleat::vhost

@@ -58,7 +58,7 @@ void Relay::TellConfigChanged() {
   MessageHeader header;
   header.request = static_cast<uint32_t>(BackendRequest::kConfigChange);
   header.flags = kVersion;
-  // It reads this channel whenever it isn't busy with a request of its own. One that has left so many
+  // The front end reads this channel whenever it isn't busy with a request of its own. A front end that has left so many
   // unread that the socket is full has been told often enough.
   if (send(backend_requests_.get(), &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
       errno != EAGAIN) {

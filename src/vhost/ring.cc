@@ -138,7 +138,7 @@ Task<uint32_t> Ring::StopBy(uint64_t deadline_ns) {
   }
   const uint32_t next = queue_->next_available();
   co_await control_.Enter();
-  told.base = next;
+  config.base = next;
   running_ = false;
   broken_.clear();
   co_return 0;
@@ -199,7 +199,7 @@ void Ring::DropDescriptors() {
   CLEAT_CHECK(!running_);
   kick_.Reset();
   notifier_.reset();
-  told.kick = false;
+  config.kick = false;
 }
 
 Task<void> Ring::SetMemory(std::shared_ptr<const block::MemoryMap> memory, const virtio::RingMemory* ring) {

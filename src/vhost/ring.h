@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One virtqueue of a session: what the front end has told about it (on the control reactor), and the device
+// One virtqueue of a session: its configuration by the front end (on the control reactor), and the device
 // queue that serves it on its I/O reactor, with the watch on the kick descriptor and the notifier that writes
 // the call descriptor. Owned by the Session. Every Task is called on control, returns on control when the
 // change has taken effect on the I/O reactor, and is awaited before the next one begins.
@@ -22,6 +22,17 @@
 
 namespace cleat::vhost {
 
+// What the front end has set of a ring. The session checks values before it sets them.
+struct RingConfig {
+  uint16_t size = 0;  // 0: not yet
+  std::optional<VringAddresses> addresses;
+  std::optional<uint32_t> base;  // virtio::DeviceQueue::next_available
+  bool kick = false;         // a kick descriptor came, or the word that there is none (the queue is polled)
+  bool enabled = false;      // only with protocol features negotiated
+  bool served = false;       // since the last GET_VRING_BASE
+  bool ever_served = false;  // in this session
+};
+
 class Ring {
  public:
   // On the control reactor.
@@ -35,17 +46,7 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // ---- What the front end told. The session checks values before it sets them.
-  struct Told {
-    uint16_t size = 0;  // 0: not yet
-    std::optional<VringAddresses> addresses;
-    std::optional<uint32_t> base;  // virtio::DeviceQueue::next_available
-    bool kick = false;         // a kick descriptor came, or the word that there is none (the queue is polled)
-    bool enabled = false;      // only with protocol features negotiated
-    bool served = false;       // since the last GET_VRING_BASE
-    bool ever_served = false;  // in this session
-  };
-  Told told;
+  RingConfig config;
 
   uint32_t index() const { return index_; }
   bool running() const { return running_; }
@@ -57,7 +58,7 @@ class Ring {
   // may have died with whoever served the ring before. The queue starts active, so the ring is looked at
   // without a kick.
   Task<Status> Start(virtio::QueueSetup* setup);
-  // Returns when every request in flight has been completed to the ring; told.base is where to go on from.
+  // Returns when every request in flight has been completed to the ring; config.base is where to go on from.
   Task<void> Stop();
   // The same, if it is done by then (on the I/O reactor's clock). Otherwise the ring runs on, and how many requests were
   // in flight is the result.

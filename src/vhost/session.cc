@@ -187,7 +187,7 @@ virtio::InflightMemory Session::InflightOf(uint32_t index) const {
   virtio::InflightMemory memory;
   memory.size_bytes = InflightBytes(inflight_description_.queue_size, packed());
   const uint64_t offset_bytes = index * memory.size_bytes;
-  // It may have been made before the features were known: the log refuses what is too small.
+  // The region may have been made before the features were known: the log refuses one that is too small.
   if (offset_bytes + memory.size_bytes > inflight_->size_bytes()) memory.size_bytes = 0;
   memory.base = inflight_->base() + (memory.size_bytes > 0 ? offset_bytes : 0);
   memory.disk = log_disk_;
@@ -230,7 +230,7 @@ Task<Status> Session::SetRingSize(uint32_t index, uint32_t size) {
   CLEAT_CO_ASSIGN(auto ring, FindRing(index));
   if (ring->running()) co_return RingError(index, "its size changed while it is running");
   CLEAT_CO_TRY(CheckRingSize(index, size));
-  ring->told.size = static_cast<uint16_t>(size);
+  ring->config.size = static_cast<uint16_t>(size);
   co_return co_await StartIfComplete(*ring);
 }
 
@@ -246,14 +246,14 @@ Task<Status> Session::SetRingBase(uint32_t index, uint32_t base) {
   CLEAT_CO_ASSIGN(auto ring, FindRing(index));
   if (ring->running()) co_return RingError(index, "its base changed while it is running");
   if (!packed() && base > UINT16_MAX) co_return RingError(index, "a base of " + std::to_string(base));
-  ring->told.base = base;
+  ring->config.base = base;
   co_return co_await StartIfComplete(*ring);
 }
 
 // When the ring starts: what is right depends on its size and format.
 Status Session::CheckRingBase(const Ring& ring) const {
-  const uint32_t base = *ring.told.base;
-  const uint16_t size = ring.told.size;
+  const uint32_t base = *ring.config.base;
+  const uint16_t size = ring.config.size;
   const bool fits =
       packed() ? virtio::PackedPosition::FromWord(base).InUse(size) <= size : base <= UINT16_MAX;
   if (fits) return Ok{};
@@ -263,7 +263,7 @@ Status Session::CheckRingBase(const Ring& ring) const {
 
 Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
   CLEAT_CO_ASSIGN(auto ring, FindRing(addresses.index));
-  const auto before = std::exchange(ring->told.addresses, addresses);
+  const auto before = std::exchange(ring->config.addresses, addresses);
   if (!ring->running()) {
     co_return co_await StartIfComplete(*ring);
   }
@@ -278,9 +278,9 @@ Task<Status> Session::SetRingAddresses(VringAddresses addresses) {
 }
 
 Result<virtio::RingMemory> Session::RingMemoryOf(const Ring& ring, const MemoryTable& table) const {
-  const VringAddresses& addresses = *ring.told.addresses;
-  const uint16_t size = ring.told.size;
-  // The features may have changed since the size was told.
+  const VringAddresses& addresses = *ring.config.addresses;
+  const uint16_t size = ring.config.size;
+  // The features may have changed since the size was set.
   CLEAT_TRY(CheckRingSize(ring.index(), size));
   const auto refuse = [&](const char* part, const Error& error) {
     return RingError(ring.index(), part + (": " + error.message));
@@ -311,7 +311,7 @@ Task<Status> Session::SetRingKick(uint32_t index, UniqueFd kick) {
   CLEAT_CO_ASSIGN(auto ring, FindRing(index));
   Status taken = co_await ring->SetKick(std::move(kick));
   if (!taken) co_return RingError(index, "kick: " + taken.error().message);
-  ring->told.kick = true;
+  ring->config.kick = true;
   co_return co_await StartIfComplete(*ring);
 }
 
@@ -330,14 +330,14 @@ Status Session::SetRingError(uint32_t index, UniqueFd error) {
 
 Task<Status> Session::EnableRing(uint32_t index, bool enable) {
   CLEAT_CO_ASSIGN(auto ring, FindRing(index));
-  ring->told.enabled = enable;
+  ring->config.enabled = enable;
   if (enable) {
     co_return co_await StartIfComplete(*ring);
   }
   if (ring->running()) {
     co_await StopOne(*ring);
   }
-  NoticeRingsGone(false);
+  OnRingsStopped(false);
   co_return Ok{};
 }
 
@@ -349,17 +349,17 @@ Task<Result<uint32_t>> Session::StopRing(uint32_t index) {
   }
   (*ring)->DropDescriptors();
   // Not of a ring that never ran here: what a predecessor left in its log is still to be run again.
-  if (std::exchange((*ring)->told.served, false)) virtio::ForgetInflight(InflightOf(index));
-  const uint32_t base = (*ring)->told.base.value_or(packed() ? virtio::kPackedStart : 0);
-  (*ring)->told.base.reset();
-  NoticeRingsGone((features_ & kFeatureLogAll) != 0);
+  if (std::exchange((*ring)->config.served, false)) virtio::ForgetInflight(InflightOf(index));
+  const uint32_t base = (*ring)->config.base.value_or(packed() ? virtio::kPackedStart : 0);
+  (*ring)->config.base.reset();
+  OnRingsStopped((features_ & kFeatureLogAll) != 0);
   co_return base;
 }
 
 bool Session::Complete(const Ring& ring) const {
-  const Ring::Told& told = ring.told;
-  const bool enabled = told.enabled || (features_ & kFeatureProtocolFeatures) == 0;
-  return memory_ != nullptr && told.size != 0 && told.addresses && told.base && told.kick && enabled;
+  const RingConfig& config = ring.config;
+  const bool enabled = config.enabled || (features_ & kFeatureProtocolFeatures) == 0;
+  return memory_ != nullptr && config.size != 0 && config.addresses && config.base && config.kick && enabled;
 }
 
 Task<Status> Session::StartIfComplete(Ring& ring) {
@@ -370,12 +370,12 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
   setup.features = features_;
   setup.memory = memory_->map();
   setup.ring = memory;
-  setup.next_available = *ring.told.base;
+  setup.next_available = *ring.config.base;
   setup.inflight = InflightOf(ring.index());
   if (logging()) setup.dirty_log = log_;
   Status started = co_await ring.Start(&setup);
   if (!started) co_return RingError(ring.index(), started.error().message);
-  ring.told.served = ring.told.ever_served = true;
+  ring.config.served = ring.config.ever_served = true;
   on_change_();
   co_return Ok{};
 }
@@ -387,8 +387,8 @@ Task<void> Session::StopOne(Ring& ring) {
 
 Task<void> Session::StopAllRings() {
   const auto stop = [this](const std::unique_ptr<Ring>& ring) -> Task<void> {
-    ring->told.enabled = false;
-    ring->told.kick = false;
+    ring->config.enabled = false;
+    ring->config.kick = false;
     if (!ring->running()) co_return;
     co_await StopOne(*ring);
   };
@@ -421,7 +421,8 @@ DriverMemory Session::WhatDriverRemembers() const {
   DriverMemory memory;
   const uint32_t start = packed() ? virtio::kPackedStart : 0;
   for (const auto& ring : rings_) {
-    if (!ring->told.ever_served && ring->told.base && *ring->told.base != start) memory.at_start = false;
+    if (!ring->config.ever_served && ring->config.base && *ring->config.base != start)
+      memory.at_start = false;
     const virtio::InflightMemory log = InflightOf(ring->index());
     if (log.size_bytes < virtio::InflightLog::kHeaderBytes) continue;
     if (reinterpret_cast<uintptr_t>(log.base) % alignof(uint64_t) != 0) continue;  // the ring will refuse it
@@ -440,14 +441,14 @@ DriverMemory Session::WhatDriverRemembers() const {
 bool Session::MayStart() {
   if (options_.ownership == nullptr) return true;
   options_.ownership->Learn(WhatDriverRemembers());
-  if (!began_) {
-    began_ = true;
-    options_.ownership->Begin([this] {
+  if (!acquire_requested_) {
+    acquire_requested_ = true;
+    options_.ownership->AcquireAsync([this] {
       may_start_ = true;
       wake_();
     });
   }
-  if (options_.ownership->held()) return true;
+  if (options_.ownership->owned()) return true;
   on_change_();
   return false;
 }
@@ -457,24 +458,25 @@ Task<Status> Session::StartWaiting() {
   co_return co_await StartAll();
 }
 
-// A ring is one to reckon with from when it is complete until its GET_VRING_BASE: one that is only disabled goes on.
-void Session::NoticeRingsGone(bool migrating) {
-  if (!began_) return;
+// Nothing, unless it was the last one that counts: a ring counts from when it is complete until its GET_VRING_BASE, also
+// while it is disabled.
+void Session::OnRingsStopped(bool migrating) {
+  if (!acquire_requested_) return;
   for (const auto& ring : rings_) {
-    if (ring->running() || ring->told.served || Complete(*ring)) return;
+    if (ring->running() || ring->config.served || Complete(*ring)) return;
   }
-  began_ = may_start_ = false;
+  acquire_requested_ = may_start_ = false;
   if (migrating) {
-    options_.ownership->GiveUp();
+    options_.ownership->HandOff();
   } else {
-    options_.ownership->End();
+    options_.ownership->CancelAcquire();
   }
 }
 
 Task<void> Session::End() {
   CLEAT_CHECK(!ended_);
   co_await StopAllRings();
-  if (std::exchange(began_, false)) options_.ownership->End();
+  if (std::exchange(acquire_requested_, false)) options_.ownership->CancelAcquire();
   may_start_ = false;
   for (const auto& ring : rings_) {
     co_await ring->Close();

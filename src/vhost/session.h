@@ -94,9 +94,9 @@ class Session {
   Status SetRingError(uint32_t index, UniqueFd error);
   Task<Status> EnableRing(uint32_t index, bool enable);
   Task<Result<uint32_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
-  Task<void> StopAllRings();                        // side by side; told.enabled goes
-  // For another back end to go on with the rings: stops all of them side by side, and forgets nothing, neither what was
-  // told nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.
+  Task<void> StopAllRings();                        // side by side; config.enabled goes
+  // For another back end to go on with the rings: stops all of them side by side, and forgets nothing, neither their
+  // configuration nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.
   Task<Status> YieldRings(uint64_t deadline_ns);
 
   // ---- Ownership. Rings that are complete wait until the disks are theirs (Options::ownership); `wake` is called then,
@@ -118,8 +118,10 @@ class Session {
   // what it has written since.
   bool untracked() const;
   // Rings are complete and wait for their disks; what for, for people.
-  bool waits() const { return began_ && !options_.ownership->held(); }
-  std::string waiting_for() const { return waits() ? options_.ownership->waiting_for() : std::string(); }
+  bool waits() const { return acquire_requested_ && !options_.ownership->owned(); }
+  std::string pending_reason() const {
+    return waits() ? options_.ownership->pending_reason() : std::string();
+  }
   std::string broken_memory()
       const;  // whose pages the peer has taken away (see block/memory_guard.h), or empty
   uint64_t features() const { return features_; }
@@ -142,7 +144,7 @@ class Session {
   Task<void> UpdateDirtyLog();
   bool MayStart();
   DriverMemory WhatDriverRemembers() const;
-  void NoticeRingsGone(bool migrating);
+  void OnRingsStopped(bool migrating);  // a ring was stopped or disabled
   Task<Result<std::shared_ptr<block::MemoryRegion>>> MapFile(const UniqueFd& file, uint64_t offset_bytes,
                                                              uint64_t size_bytes);
 
@@ -162,8 +164,8 @@ class Session {
   std::atomic<bool> blocked_{false};  // set by the rings, on any reactor
   std::vector<std::unique_ptr<Ring>> rings_;
   std::function<void()> wake_ = [] {};
-  bool began_ = false;      // told the ownership: a ring wants to run, or runs
-  bool may_start_ = false;  // what was waited for is there
+  bool acquire_requested_ = false;  // by AcquireAsync: a ring wants to run, or runs
+  bool may_start_ = false;          // what was waited for is there
   bool ended_ = false;
 };
 

@@ -276,7 +276,7 @@ EndpointStatus SocketEndpoint::status() const {
           status.message = kUntracked;
         }
       } else if (session_->waits()) {
-        status.message = "the guest's rings wait: " + session_->waiting_for();
+        status.message = "the guest's rings wait: " + session_->pending_reason();
       } else if (relay_->messages() > 0) {
         status.message = "connected, no ring is up (last message: " + relay_->last_request() +
                          "): waiting for the guest's driver" + before;

@@ -65,10 +65,10 @@ virtio_blk_config Config(const block::Geometry& geometry, uint32_t queues) {
 }  // namespace
 
 BlkModel::BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial,
-                   uint32_t queues, EntranceFn entrance, DiskIdentity disk)
+                   uint32_t queues, ChannelFn channel_on, DiskIdentity disk)
     : serial_(std::move(serial)),
       queues_(queues),
-      entrance_(std::move(entrance)),
+      channel_on_(std::move(channel_on)),
       disk_(disk),
       features_(Features(geometry, mode, queues)),
       config_(Config(geometry, queues)) {
@@ -97,7 +97,7 @@ Result<std::unique_ptr<DeviceQueue>> BlkModel::OpenQueue(Reactor& reactor, uint3
   if (index >= queues_) {
     return Error(ErrorCode::kInvalidArgument, name() + ": it has " + std::to_string(queues_) + " queues");
   }
-  const DiskEntrance disk = entrance_(reactor);
+  const DiskChannelRef disk = channel_on_(reactor);
   if (disk.channel == nullptr) {
     return Error(ErrorCode::kFailedPrecondition, name() + ": the disk is not open on " + reactor.name());
   }

@@ -20,7 +20,7 @@
 #include "block/device.h"
 #include "block/pipeline.h"
 #include "virtio/device_model.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 
 namespace cleat::virtio {
 
@@ -28,9 +28,9 @@ inline constexpr uint32_t kBlkQueuesMax = 128;
 
 class BlkModel final : public DeviceModel {
  public:
-  // The disk's entrance on an I/O reactor, shared by its queues there; without a channel when there is none. Called on
+  // The disk's channel on an I/O reactor, shared by its queues there; without a channel when there is none. Called on
   // that reactor. It outlives the queues.
-  using EntranceFn = std::function<DiskEntrance(Reactor&)>;
+  using ChannelFn = std::function<DiskChannelRef(Reactor&)>;
 
   // The disk has grown; the transport tells the guest. On control.
   void SetGeometry(const block::Geometry& geometry);
@@ -38,7 +38,7 @@ class BlkModel final : public DeviceModel {
   // `serial`: what the guest shows as the disk's identity; the first 20 bytes are used. `queues`: 1 to
   // kBlkQueuesMax.
   BlkModel(const block::Geometry& geometry, block::AccessMode mode, std::string serial, uint32_t queues,
-           EntranceFn entrance, DiskIdentity disk = {});
+           ChannelFn channel_on, DiskIdentity disk = {});
 
   uint32_t queues() const override { return queues_; }
   uint64_t features() const override { return features_; }
@@ -51,7 +51,7 @@ class BlkModel final : public DeviceModel {
  private:
   const std::string serial_;
   const uint32_t queues_;
-  const EntranceFn entrance_;
+  const ChannelFn channel_on_;
   const DiskIdentity disk_;
   const uint64_t features_;
   virtio_blk_config config_;

@@ -37,7 +37,7 @@ uint64_t OffsetOf(uint64_t sector) {
 // Of a chain with a writable byte.
 inline BlkSlot& BlkQueue::TakeSlot(const Chain& chain, Ticket ticket) {
   BlkSlot& slot = slots_.Take();
-  Began(slot);
+  accounting().Began(slot);
   slot.column = observe::OpColumn::kOther;
   slot.counted_bytes = 0;
   slot.epoch = ticket.epoch;
@@ -58,8 +58,8 @@ void BlkQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) {
 
 void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
   if (chain.writable_bytes() == 0) [[unlikely]] {
-    Drop(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
-                     std::to_string(chain.head()) + " is device-writable");
+    Abandon(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
+                        std::to_string(chain.head()) + " is device-writable");
     return;
   }
   BlkSlot& slot = TakeSlot(chain, ticket);
@@ -231,14 +231,14 @@ void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   *slot.status_byte.data() = status;
   MarkWritten(ticket, {&slot.status_byte, 1});
   const bool failed = status != VIRTIO_BLK_S_OK;
-  Ended(cell_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
+  accounting().Ended(counters_, slot, slot.column, failed ? 0 : slot.counted_bytes, failed);
   slots_.Give(slot);
-  Give(ticket, written_bytes);  // the queue may be gone now
+  Complete(ticket, written_bytes);  // the queue may be gone now
 }
 
 void BlkQueue::VisitInFlight(observe::InFlightVisitor& visitor) {
-  if (cell_ == nullptr) return;
-  slots_.ForEachInUse([&](BlkSlot& slot) { visitor.Visit(*cell_, slot.column, slot); });
+  if (counters_ == nullptr) return;
+  slots_.ForEachInUse([&](BlkSlot& slot) { visitor.Visit(*counters_, slot.column, slot); });
 }
 
 }  // namespace cleat::virtio

@@ -17,7 +17,7 @@
 
 #include "block/pipeline.h"
 #include "virtio/blk_slots.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 #include "virtio/ring_queue.h"
 
 namespace cleat::virtio {
@@ -30,13 +30,13 @@ inline constexpr uint32_t kBlkSectorBytes =
 class BlkQueue final : public RingQueue {
  public:
   // `disk`, the reactor's and with a channel, and `serial` outlive the queue.
-  BlkQueue(Reactor& reactor, const DiskEntrance& disk, const std::string& serial)
+  BlkQueue(Reactor& reactor, const DiskChannelRef& disk, const std::string& serial)
       : RingQueue(reactor),
         channel_(*disk.channel),
-        cell_(disk.cell),
+        counters_(disk.counters),
         tag_(disk.disk.tag()),
         serial_(serial) {
-    UseSight(disk.sight);
+    accounting().UseCounters(disk.reactor_counters);
     UsePrefetch(channel_.wants_prefetch());
   }
 
@@ -62,7 +62,7 @@ class BlkQueue final : public RingQueue {
     }
   }
 
-  uint64_t HeldUntilNs() const override { return channel_.throttle_debt_until_ns(); }
+  uint64_t hold_until_ns() const override { return channel_.throttle_debt_until_ns(); }
 
   void Transfer(BlkSlot& slot, const Chain& chain, block::Op op, uint64_t sector);
   void Flush(BlkSlot& slot);
@@ -82,7 +82,7 @@ class BlkQueue final : public RingQueue {
   static void RangeDone(block::Request& request, const block::Frame& frame);
 
   block::PipelineChannel& channel_;
-  observe::Cell* const cell_;
+  observe::DiskCounters* const counters_;
   const uint32_t tag_;  // the disk's, as in-flight logs have it (DiskIdentity)
   const std::string& serial_;
   BlkSlots slots_;

@@ -59,9 +59,9 @@ class InflightLog {
   // Takes the log of a queue whose ring has `used_index`; prepares a fresh one (all zeroes), repairs one that
   // a killed predecessor left. Fails when it is too small or made for a smaller queue. Without memory: no
   // log.
-  // Also when it is another disk's of the same store. What one without a disk, or of another store, says of disks is dropped.
-  // One that another ring left - its used index can't have become this ring's - has nothing in flight: nobody waits
-  // for that any more.
+  // A log of another disk of the same store is taken as well. What a log without a disk, or of another store, says of disks is
+  // dropped. A log that another ring left - its used index can't have become this ring's - has nothing in flight: no driver
+  // waits for that any more.
   Status Attach(const InflightMemory& memory, uint16_t queue_size, uint16_t used_index);
   void Detach();
   bool enabled() const { return base_ != nullptr; }

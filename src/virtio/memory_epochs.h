@@ -24,7 +24,7 @@ struct MemoryEpoch {
 
 class MemoryEpochs {
  public:
-  // Those that are fetched from now on belong to `map`.
+  // Requests that are fetched from now on belong to `map`.
   void Begin(std::shared_ptr<const block::MemoryMap> map) {
     MemoryEpoch* before = current();
     epochs_.emplace_back(std::move(map));

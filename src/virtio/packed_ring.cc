@@ -84,7 +84,7 @@ bool PackedRing::TakeHead(uint16_t& id) {
   return true;
 }
 
-bool PackedRing::Retake(uint16_t id) {
+bool PackedRing::Refetch(uint16_t id) {
   const uint32_t count = id < size_ && lengths_[id] == 0 ? inflight_log_->CopyChain(id, taken_) : 0;
   if (count == 0) {
     return Break("in-flight log: its request with buffer id " + std::to_string(id) +
@@ -167,7 +167,7 @@ bool PackedRing::ReadAny(uint16_t id, const block::MemoryMap& map, Chain& chain)
   return true;
 }
 
-void PackedRing::Show() {
+void PackedRing::PublishUsed() {
   uint32_t descriptors = 0;
   for (const Pushed& pushed : std::span(pushed_.data(), pushed_count_)) {
     const uint16_t length = std::exchange(lengths_[pushed.id], uint16_t{0});
@@ -190,7 +190,7 @@ void PackedRing::Show() {
 }
 
 bool PackedRing::Publish() {
-  Show();
+  PublishUsed();
   unpublished_ = 0;
   return WantsCall(std::exchange(shown_descriptors_, 0));
 }

@@ -61,21 +61,21 @@ class PackedRing {
     __builtin_prefetch(map.Hint(LoadShared<uint64_t>(SlotAhead(ahead), std::memory_order_relaxed)));
   }
   // Takes a chain again that a predecessor took, as the in-flight log has it; `position` counted it. False: fault().
-  bool Retake(uint16_t id);
+  bool Refetch(uint16_t id);
   // The descriptors of the chain that was taken last, as they stood in the ring.
   std::span<const Descriptor> taken() const { return {taken_.data(), taken_count_}; }
   // Checks and translates the chain that was taken last. False: fault(); `chain` is of no use then.
   bool Read(uint16_t id, const block::MemoryMap& map, Chain& chain);
 
   // ---- Giving back
-  // The guest sees it at the next Show or Publish. `written_bytes`: 2.8.4.
+  // The guest sees it at the next PublishUsed or Publish. `written_bytes`: 2.8.4.
   void Push(uint16_t id, uint32_t written_bytes) {
     pushed_[pushed_count_++] = {written_bytes, id};
     ++unpublished_;
   }
   // Shows the guest what was pushed, one after the other, each with its steps in the in-flight log around it: a guest
   // that polls goes on with it. A Publish has to follow.
-  void Show();
+  void PublishUsed();
   // Shows the guest what was pushed. True when it wants to be notified of what was shown since the last Publish (2.8.10).
   bool Publish();
   uint32_t unpublished() const { return unpublished_; }
@@ -124,7 +124,7 @@ class PackedRing {
   uint16_t size_ = 0;
   uint16_t in_use_ = 0;            // descriptors taken and not shown
   std::vector<uint16_t> lengths_;  // of the chain with that buffer id, in descriptors; 0: not in use
-  std::vector<Pushed> pushed_;     // since the last Show
+  std::vector<Pushed> pushed_;     // since the last PublishUsed
   std::vector<Descriptor> taken_;
   uint32_t pushed_count_ = 0;
   uint32_t unpublished_ = 0;        // chains pushed since the last Publish

@@ -20,7 +20,7 @@ void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   left_behind_ = false;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
-  backlog_ = 0;
+  accounting_.ForgetBacklog();
   features_ = setup.features;
   started_ns_ = now_ns();
   notifier_ = setup.notifier;
@@ -59,12 +59,12 @@ Status RingQueue::StartRing(const QueueSetup& setup) {
 
 void RingQueue::Hold() {
   held_until_ns_ = kNoDeadline;
-  LookAtHold();
+  CheckHold();
 }
 
 // The time that it was told first holds, or an earlier one: others may go on to use what it shares with them.
-void RingQueue::LookAtHold() {
-  const uint64_t until_ns = std::min(held_until_ns_, HeldUntilNs());
+void RingQueue::CheckHold() {
+  const uint64_t until_ns = std::min(held_until_ns_, hold_until_ns());
   if (until_ns <= now_ns()) {
     held_until_ns_ = 0;
     usual_ = !broken_ && !replaying();
@@ -73,7 +73,7 @@ void RingQueue::LookAtHold() {
   }
   held_until_ns_ = until_ns;
   usual_ = false;
-  reactor_.AddTimer(hold_timer_, std::min(until_ns, now_ns() + kHoldLookNs));
+  reactor_.AddTimer(hold_timer_, std::min(until_ns, now_ns() + kHoldPollNs));
 }
 
 void RingQueue::Stop(std::function<void()> on_drained) {
@@ -101,7 +101,7 @@ void RingQueue::Resume() {
   reactor_.AddPoller(*this);
 }
 
-// Whoever stops a queue waits for it, and the whole guest with him: not as long as limits may take. Outside of Poll, the
+// The guest stands still while its queue is stopped, so requests in flight no longer wait for limits. Outside of Poll, the
 // queue may be gone afterwards.
 void RingQueue::LetDrain() {
   bypass_ = true;
@@ -120,7 +120,7 @@ void RingQueue::FinishStop() {
   dirty_log_.Attach({});
   epochs_.Clear();
   trim_timer_.Cancel();
-  recorder_.reset();
+  accounting_.ForgetRecorder();
   Trim();
   std::function<void()> on_drained = std::exchange(on_drained_, nullptr);
   if (in_poll_) {
@@ -190,8 +190,7 @@ void RingQueue::Hint(bool near) {
 
 // The next batch of what is to be run again.
 uint32_t RingQueue::Replay() {
-  fetched_ns_ = seen_ns_ = now_ns();
-  ++batch_;
+  accounting_.BeginReplay(now_ns());
   uint32_t count = 0;
   uint64_t bytes = 0;
   Chain chain;
@@ -201,16 +200,16 @@ uint32_t RingQueue::Replay() {
           " that were in flight when this ring was last served can't be run again: " + fault());
   }
   if (!replaying() && !broken_) usual_ = !held();
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  if (in_flight_ > 0) accounting_.Watch(*this);
   return count;
 }
 
-// It was taken already: the ring counts it, and the log has it.
+// A replayed chain was taken by a predecessor: the ring counts it already, and the log has it.
 template <typename Ring>
 bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   const uint16_t head = replays_[replayed_++];
   if constexpr (std::is_same_v<Ring, PackedRing>) {
-    if (!ring.Retake(head)) return false;
+    if (!ring.Refetch(head)) return false;
   }
   if (!ring.Read(head, *epochs_.current()->map, chain)) return false;
   bytes += chain.bytes();
@@ -235,14 +234,12 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
   if (available == 0) return 0;
   uint32_t count = std::min(available, kFetchBatchMax);
   const block::MemoryMap& map = *epochs_.current()->map;
-  fetched_ns_ = now_ns();
-  seen_ns_ = backlog_ > 0 ? backlog_seen_ns_ : fetched_ns_;
-  ++batch_;
+  accounting_.BeginBatch(now_ns());
   // Alone, the queue has its lines in the cache as far as the guest lets it, and hints cost more than they save.
   const uint32_t hinted = std::exchange(hinted_, false) ? count : 0;
   for (uint32_t ahead = 0; ahead < std::min(hinted, kDescriptorAhead); ++ahead) ring.HintDescriptor(ahead);
   for (uint32_t ahead = 0; ahead < std::min(hinted, kTableAhead); ++ahead) ring.HintTable(ahead, map);
-  // Those that were read and are still to be handled, around and around.
+  // A ring of the chains that were read and are still to be handled.
   std::array<Chain, kReadAhead> chains;
   uint32_t read = 0;
   uint64_t read_bytes = 0;
@@ -268,11 +265,11 @@ uint32_t RingQueue::FetchFrom(Ring& ring) {
     }
     HandleRead(chains[handled++ % kReadAhead]);
     if (handled % kReadAhead == 0 && handled < count)
-      Show();  // a guest that polls need not wait for the rest
+      PublishUsed();  // a guest that polls need not wait for the rest
   }
   // Fewer than were looked for: there are no more, whatever a packed ring's Available() thought possible.
-  NoteBacklog(read < count ? 0 : available - read);
-  if (in_flight_ > 0 && sight_ != nullptr) sight_->Watch(*this);
+  accounting_.EndBatch(read < count ? 0 : available - read);
+  if (in_flight_ > 0) accounting_.Watch(*this);
   return read;
 }
 
@@ -301,19 +298,10 @@ inline bool RingQueue::ReadOne(Ring& ring, Chain& chain) {
 
 inline void RingQueue::HandleRead(const Chain& chain) {
   HandleChain(chain, Ticket{epochs_.Enter(), chain.head()});
-  if (backlog_ > 0 && --backlog_ == 0) [[unlikely]] {
-    seen_ns_ = fetched_ns_;
-    ++batch_;
-  }
+  accounting_.Handled();
 }
 
-// What was left has been seen by now; what comes to it is seen when it is looked at again.
-void RingQueue::NoteBacklog(uint32_t left) {
-  if (backlog_ == 0) backlog_seen_ns_ = fetched_ns_;
-  backlog_ = backlog_ == 0 ? left : std::min(backlog_, left);
-}
-
-void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
+void RingQueue::Complete(Ticket ticket, uint32_t written_bytes) {
   if (packed_) {
     packed_ring_.Push(ticket.head, written_bytes);
   } else {
@@ -332,24 +320,24 @@ void RingQueue::Give(Ticket ticket, uint32_t written_bytes) {
   }
 }
 
-void RingQueue::Drop(const Ticket& ticket, std::string reason) {
+void RingQueue::Abandon(const Ticket& ticket, std::string reason) {
   epochs_.Leave(ticket.epoch);
   --in_flight_;
   Break(std::move(reason));
 }
 
-void RingQueue::Show() {
+void RingQueue::PublishUsed() {
   if (packed_) {
-    packed_ring_.Show();
+    packed_ring_.PublishUsed();
   } else {
-    split_ring_.Show();
+    split_ring_.PublishUsed();
     inflight_log_.Published(split_ring_.shown_index());
   }
 }
 
 bool RingQueue::Publish() {
   if (unpublished() == 0) return false;
-  Show();
+  PublishUsed();
   const bool call = packed_ ? packed_ring_.Publish() : split_ring_.Publish();
   Record(call);
   if (dirty_log_.overrun()) [[unlikely]] {
@@ -361,7 +349,7 @@ bool RingQueue::Publish() {
 
 // Notifies, and counts what was published.
 void RingQueue::Record(bool call) {
-  const bool record = recorder_ != nullptr && !recorder_->empty();
+  const bool record = accounting_.has_ended();
   if (record) reactor_.RefreshNow();
   const uint64_t used_ns = now_ns();
   uint64_t called_ns = 0;
@@ -370,7 +358,7 @@ void RingQueue::Record(bool call) {
     if (record) reactor_.RefreshNow();
     called_ns = now_ns();
   }
-  if (record) recorder_->Flush(used_ns, called_ns);
+  if (record) accounting_.Flush(used_ns, called_ns);
 }
 
 void RingQueue::Break(std::string reason) {
@@ -410,7 +398,7 @@ void RingQueue::TrimTimer::Fire(Timer& timer) {
   if (queue.in_flight_ > 0 || queue.armed_ns_ == kNoDeadline) return;  // the next Arm sets it again
   const uint64_t due_ns = queue.armed_ns_ + kTrimAfterNs;
   if (queue.now_ns() < due_ns) return queue.reactor_.AddTimer(timer, due_ns);
-  queue.recorder_.reset();
+  queue.accounting_.ForgetRecorder();
   queue.Trim();
 }
 

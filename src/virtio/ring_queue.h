@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the queues of all devices have in common: serving a ring. It fetches chains in batches and hands them
-// to the device (HandleChain), gives them back (Give), publishes and notifies once a batch, keeps the
+// to the device (HandleChain), gives them back (Complete), publishes and notifies once a batch, keeps the
 // in-flight log and the dirty log, holds guest memory for what is in flight, starts, stops and drains.
 //
 // A ring that starts with an in-flight log in which requests are in flight runs these again (HandleReplayed), in the
@@ -9,7 +9,7 @@
 //
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
 //          draining --Resume--> running
-//          running, but held: fetches nothing yet (HeldUntilNs)
+//          running, but held: fetches nothing yet (hold_until_ns)
 //          running, but broken: fetches nothing more, still gives back; Stop and Start make it whole.
 //
 // When used chains are shown to the guest:
@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "observe/recorder.h"
+#include "observe/reactor_counters.h"
 #include "reactor/reactor.h"
 #include "virtio/chain.h"
 #include "virtio/device_queue.h"
@@ -38,6 +38,7 @@
 #include "virtio/memory_epochs.h"
 #include "virtio/packed_inflight_log.h"
 #include "virtio/packed_ring.h"
+#include "virtio/request_accounting.h"
 #include "virtio/split_ring.h"
 
 namespace cleat::virtio {
@@ -46,7 +47,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
  public:
   static constexpr uint64_t kTrimAfterNs = kNsPerSecond;
   // A held queue looks so often whether it still has to be: limits may have been lifted.
-  static constexpr uint64_t kHoldLookNs = 100 * kNsPerMs;
+  static constexpr uint64_t kHoldPollNs = 100 * kNsPerMs;
   // Chains that one Poll fetches at most, so that a busy queue lets others have their turn.
   static constexpr uint32_t kFetchBatchMax = 64;
   // ... and when what it has fetched is so much, it fetches no more: storage that answers at once copies it all.
@@ -92,30 +93,14 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   explicit RingQueue(Reactor& reactor) : reactor_(reactor) {}
 
-  // The reactor's, which outlives the queue. Without: nobody looks at what is in flight, and nothing is counted.
-  void UseSight(observe::ReactorSight* sight) {
-    if (sight != nullptr) sight_ = sight;
-  }
-  // ---- Counting. A chain's request begins within HandleChain, and ends before its Give; `cell`: nullptr or one that
-  // outlives Publish, see FlushSight.
-  void Began(block::Request& request) const { request.moments.Seen(seen_ns_, fetched_ns_, batch_); }
-  void Ended(observe::Cell* cell, const block::Request& request, observe::OpColumn op, uint64_t bytes,
-             bool failed) {
-    if (!block::kSight || cell == nullptr) return;
-    if (recorder_ == nullptr) [[unlikely]]
-      recorder_ = std::make_unique<observe::Recorder>(*sight_);
-    recorder_->Ended(*cell, request, op, bytes, failed);
-  }
-  // A cell that requests ended for is about to go.
-  void FlushSight() {
-    if (recorder_ != nullptr) recorder_->Flush(now_ns(), 0);
-  }
+  // For the device: which requests have begun and ended, and who looks at what is in flight.
+  RequestAccounting& accounting() { return accounting_; }
 
-  // Takes the chain until Give(ticket), possibly called before this returns. `chain` is gone afterwards, its
-  // segments' memory is not. A device that has no way to answer it calls Drop instead.
+  // Takes the chain until Complete(ticket), possibly called before this returns. `chain` is gone afterwards, its
+  // segments' memory is not. A device that has no way to answer it calls Abandon instead.
   virtual void HandleChain(const Chain& chain, Ticket ticket) = 0;
-  // Likewise for a chain that was taken by a predecessor, who did not live to give it back: what it asks for may have
-  // been done, in part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
+  // A chain that was taken by a predecessor which did not live to give it back: what it asks for may have been done, in
+  // part, or not at all. `tag`: of the disk that it was submitted to (DiskIdentity), which has to be the disk that it
   // goes to now; 0: it was not yet, or nobody knows.
   virtual void HandleReplayed(const Chain& chain, Ticket ticket, uint32_t /*tag*/) {
     HandleChain(chain, ticket);
@@ -139,17 +124,17 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   virtual void BypassLimits(bool /*on*/) {}
   // A queue that is started before what it was let pass has been paid for fetches nothing until then
   // (block::ThrottleControl; 0: at once). Whatever may be let pass is thus paid for before it can be once more.
-  virtual uint64_t HeldUntilNs() const { return 0; }
+  virtual uint64_t hold_until_ns() const { return 0; }
 
   // `written_bytes`: of the chain's writable ones (2.7.8). When draining, the queue may be gone afterwards.
-  void Give(Ticket ticket, uint32_t written_bytes);
-  // For the dirty log: the device wrote these segments, which are of the ticket's chain. Before Give.
+  void Complete(Ticket ticket, uint32_t written_bytes);
+  // For the dirty log: the device wrote these segments, which are of the ticket's chain. Before Complete.
   void MarkWritten(const Ticket& ticket, std::span<const block::Segment> segments) {
     dirty_log_.Mark(*ticket.epoch->map, segments);
   }
   // The guest broke the rules of the device in a way that has no answer: the chain is not given back, the
   // queue is broken. Within HandleChain.
-  void Drop(const Ticket& ticket, std::string reason);
+  void Abandon(const Ticket& ticket, std::string reason);
 
   // How many chains may be taken from now on, for a device that answers a chain only when it has something to say
   // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down
@@ -177,11 +162,11 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   };
   struct HoldTimer : Timer {
     explicit HoldTimer(RingQueue& q)
-        : Timer([](Timer& timer) { static_cast<HoldTimer&>(timer).queue.LookAtHold(); }), queue(q) {}
+        : Timer([](Timer& timer) { static_cast<HoldTimer&>(timer).queue.CheckHold(); }), queue(q) {}
     RingQueue& queue;
   };
 
-  void LookAtHold();
+  void CheckHold();
   bool held() const { return held_until_ns_ != 0; }
   Status StartRing(const QueueSetup& setup);
   uint32_t Available() { return packed_ ? packed_ring_.Available() : split_ring_.Available(); }
@@ -198,10 +183,9 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   template <typename Ring>
   bool ReadOne(Ring& ring, Chain& chain);
   void HandleRead(const Chain& chain);
-  void Show();
+  void PublishUsed();
   bool Publish();
   void Record(bool call);
-  void NoteBacklog(uint32_t left);
   void Break(std::string reason);
   void ReportBroken();
   void Hold();
@@ -209,7 +193,6 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void FinishStop();
 
   Reactor& reactor_;
-  observe::ReactorSight* sight_ = nullptr;
   State state_ = State::kStopped;
   bool in_poll_ = false;
   bool packed_ = false;  // which of the rings
@@ -225,13 +208,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   uint64_t features_ = 0;
   uint64_t started_ns_ = 0;
   uint64_t armed_ns_ = kNoDeadline;  // since when it sleeps
-  // Of the chain being handled. Those that did not fit into the last batch had been seen then.
-  uint64_t seen_ns_ = 0;
-  uint64_t fetched_ns_ = 0;
-  uint64_t batch_ = 0;  // counts how often the two have changed
-  uint64_t backlog_seen_ns_ = 0;
-  uint32_t backlog_ = 0;
-  std::unique_ptr<observe::Recorder> recorder_;  // since the last Trim
+  RequestAccounting accounting_;
   TrimTimer trim_timer_{*this};
   HoldTimer hold_timer_{*this};
   uint64_t held_until_ns_ = 0;  // 0: it is not

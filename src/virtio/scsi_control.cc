@@ -31,9 +31,9 @@ void ScsiControlQueue::HandleChain(const Chain& chain, Ticket ticket) {
   } request{};
   const uint64_t bytes = std::min<uint64_t>(chain.readable_bytes(), sizeof(request));
   if (chain.writable_bytes() == 0 || bytes < sizeof(request.type)) {
-    Drop(ticket, "virtio-scsi control request of " + std::to_string(chain.readable_bytes()) + " bytes with " +
-                     std::to_string(chain.writable_bytes()) +
-                     " for the response, in the chain of descriptor " + std::to_string(chain.head()));
+    Abandon(ticket, "virtio-scsi control request of " + std::to_string(chain.readable_bytes()) +
+                        " bytes with " + std::to_string(chain.writable_bytes()) +
+                        " for the response, in the chain of descriptor " + std::to_string(chain.head()));
     return;
   }
   Gather(chain.readable(), 0, &request, bytes);
@@ -57,8 +57,9 @@ void ScsiControlQueue::HandleChain(const Chain& chain, Ticket ticket) {
 void ScsiControlQueue::AnswerNotification(const Chain& chain, Ticket ticket,
                                           const ScsiNotificationRequest& request) {
   if (chain.writable_bytes() < sizeof(ScsiNotificationResponse)) {
-    return Drop(ticket, "virtio-scsi notification request with " + std::to_string(chain.writable_bytes()) +
-                            " bytes for a response of " + std::to_string(sizeof(ScsiNotificationResponse)));
+    return Abandon(ticket, "virtio-scsi notification request with " + std::to_string(chain.writable_bytes()) +
+                               " bytes for a response of " +
+                               std::to_string(sizeof(ScsiNotificationResponse)));
   }
   ScsiNotificationResponse reply{};
   const ScsiAddress address = ScsiAddress::Parse(request.lun);
@@ -67,7 +68,7 @@ void ScsiControlQueue::AnswerNotification(const Chain& chain, Ticket ticket,
   const uint32_t count = Cut(chain.writable(), 0, sizeof(reply), pieces.data());
   block::Scatter(&reply, sizeof(reply), {pieces.data(), count}, 0);
   MarkWritten(ticket, {pieces.data(), count});
-  Give(ticket, sizeof(reply));
+  Complete(ticket, sizeof(reply));
 }
 
 void ScsiControlQueue::StartFunction(Ticket ticket, block::Segment response,
@@ -152,7 +153,7 @@ Task<uint8_t> ScsiControlQueue::Query(uint32_t target, std::optional<uint64_t> t
 void ScsiControlQueue::Answer(Ticket ticket, const block::Segment& response, uint8_t result) {
   *response.data() = result;
   MarkWritten(ticket, {&response, 1});
-  Give(ticket, 1);
+  Complete(ticket, 1);
 }
 
 }  // namespace cleat::virtio

@@ -43,7 +43,7 @@ class ScsiControlQueue final : public RingQueue {
 
  private:
   void HandleChain(const Chain& chain, Ticket ticket) override;
-  uint64_t HeldUntilNs() const override { return started_ns() + kSettleNs; }
+  uint64_t hold_until_ns() const override { return started_ns() + kSettleNs; }
   void BypassLimits(bool on) override {
     if (on) hurry_.Pulse();
   }

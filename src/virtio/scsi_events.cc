@@ -50,8 +50,8 @@ ScsiEvent ScsiEvents::Take(uint64_t features) {
 
 void ScsiEventQueue::HandleChain(const Chain& chain, Ticket ticket) {
   if (chain.writable_bytes() < sizeof(ScsiEvent)) {
-    Drop(ticket, "virtio-scsi event buffer of " + std::to_string(chain.writable_bytes()) +
-                     " bytes: an event has " + std::to_string(sizeof(ScsiEvent)));
+    Abandon(ticket, "virtio-scsi event buffer of " + std::to_string(chain.writable_bytes()) +
+                        " bytes: an event has " + std::to_string(sizeof(ScsiEvent)));
     return;
   }
   const ScsiEvent event = events_.Take(features());
@@ -67,7 +67,7 @@ void ScsiEventQueue::HandleChain(const Chain& chain, Ticket ticket) {
   }
   block::Scatter(&event, sizeof(event), {pieces.data(), count}, 0);
   MarkWritten(ticket, {pieces.data(), count});
-  Give(ticket, sizeof(event));
+  Complete(ticket, sizeof(event));
 }
 
 // This one was not counted down: what waits now is what may be fetched.

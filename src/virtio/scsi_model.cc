@@ -69,10 +69,10 @@ Task<Status> ScsiModel::Add(uint32_t target, ScsiDisk disk) {
   for (size_t i = 0; i < ports_.size(); ++i) {
     Reactor& io = *io_reactors_[i];
     co_await io.Enter();
-    const DiskEntrance entrance = disk.entrance(io);
-    if (entrance.channel != nullptr) ports_[i]->Add(target, unit, entrance, disk.geometry);
+    const DiskChannelRef ref = disk.channel_on(io);
+    if (ref.channel != nullptr) ports_[i]->Add(target, unit, ref, disk.geometry);
     co_await control_.Enter();
-    if (entrance.channel == nullptr && RunsRequests(i)) {
+    if (ref.channel == nullptr && RunsRequests(i)) {
       co_await RemoveParts(target, i);
       co_return Error(ErrorCode::kFailedPrecondition, name_ + ": " + disk.name + " is not open on " +
                                                           io.name() + ", which runs request queues");

@@ -11,7 +11,7 @@
 // reactor (ScsiPort), changed only there. Lives as long as its controller: with or without disks, with or without a
 // connection, and longer than its queues. Events that nobody has taken yet wait for the guest's next buffers.
 //
-// It has no configuration space: for a vhost-user-scsi device the front end answers that itself (with num_queues,
+// The model has no configuration space: for a vhost-user-scsi device the front end answers that itself (with num_queues,
 // sense_size 96 and cdb_size 32, which are the sizes used here).
 #pragma once
 
@@ -30,7 +30,7 @@
 #include "reactor/task.h"
 #include "scsi/identity.h"
 #include "virtio/device_model.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 
 namespace cleat::scsi {
 class LogicalUnit;
@@ -50,8 +50,8 @@ struct ScsiDisk {
   scsi::Identity identity;
   block::Geometry geometry;
   block::AccessMode mode = block::AccessMode::kReadWrite;
-  // The disk's entrance on an I/O reactor, asked there; without a channel when it has none. It outlives Remove.
-  std::function<DiskEntrance(Reactor&)> entrance;
+  // The disk's channel on an I/O reactor, asked there; without a channel when it has none. It outlives Remove.
+  std::function<DiskChannelRef(Reactor&)> channel_on;
 };
 
 class ScsiModel final : public DeviceModel {

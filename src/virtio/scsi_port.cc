@@ -21,25 +21,26 @@ uint32_t ScsiPort::ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const {
   return count;
 }
 
-void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
+void ScsiPort::Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskChannelRef& disk,
                    const block::Geometry& geometry) {
   CLEAT_CHECK(units_[target] == nullptr);
   units_[target] =
       std::make_unique<scsi::UnitChannel>(reactor_, std::move(unit), *disk.channel, geometry, memory_);
   units_[target]->BypassLimits(bypass_ > 0);
-  cells_[target] = disk.cell;
+  counters_[target] = disk.counters;
   tags_[target] = disk.disk.tag();
-  if (disk.sight == nullptr) return;
-  sight_ = disk.sight;
-  for (ScsiQueue* queue : queues_) queue->UseSight(sight_);
+  if (disk.reactor_counters == nullptr) return;
+  reactor_counters_ = disk.reactor_counters;
+  for (ScsiQueue* queue : queues_) queue->accounting().UseCounters(reactor_counters_);
 }
 
 Task<void> ScsiPort::Remove(uint32_t target) {
   const std::unique_ptr<scsi::UnitChannel> unit = std::move(units_[target]);
   if (unit == nullptr) co_return;
   co_await unit->Close();
-  for (ScsiQueue* queue : queues_) queue->FlushSight();
-  cells_[target] = nullptr;
+  // What has ended for the disk is counted while the counters are its own.
+  for (ScsiQueue* queue : queues_) queue->accounting().Flush(reactor_.now_ns(), 0);
+  counters_[target] = nullptr;
 }
 
 void ScsiPort::BypassLimits(bool on) {
@@ -56,7 +57,7 @@ void ScsiPort::TellUnits() {
 
 void ScsiPort::Register(ScsiQueue& queue) {
   queues_.push_back(&queue);
-  queue.UseSight(sight_);
+  queue.accounting().UseCounters(reactor_counters_);
 }
 
 void ScsiPort::Unregister(ScsiQueue& queue) {

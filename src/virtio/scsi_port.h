@@ -14,7 +14,7 @@
 #include "reactor/reactor.h"
 #include "reactor/task.h"
 #include "scsi/unit_channel.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 #include "virtio/scsi_format.h"
 
 namespace cleat::virtio {
@@ -33,12 +33,12 @@ class ScsiPort {
   // The addresses of the logical units, for the device's REPORT LUNS unit.
   uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
 
-  observe::Cell* cell(uint32_t target) { return cells_[target]; }
+  observe::DiskCounters* counters(uint32_t target) { return counters_[target]; }
   uint32_t tag(uint32_t target) const {
     return tags_[target];
   }  // its disk's, for in-flight logs (DiskIdentity)
   // `disk` has a channel.
-  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskEntrance& disk,
+  void Add(uint32_t target, std::shared_ptr<scsi::LogicalUnit> unit, const DiskChannelRef& disk,
            const block::Geometry& geometry);
   // New commands find nobody; goes on when those in flight have ended, and have been counted.
   Task<void> Remove(uint32_t target);
@@ -50,7 +50,7 @@ class ScsiPort {
     kNoUnit,   // the target went away
   };
   Task<Quiesced> Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag);
-  // Likewise, but only looks.
+  // Whether Quiesce would find a command to end.
   bool Has(uint32_t target, std::optional<uint64_t> tag);
 
   // ---- For the queues
@@ -66,9 +66,9 @@ class ScsiPort {
   Reactor& reactor_;
   scsi::TransferMemory memory_;
   std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
-  std::array<observe::Cell*, kScsiTargetsMax> cells_{};
+  std::array<observe::DiskCounters*, kScsiTargetsMax> counters_{};
   std::array<uint32_t, kScsiTargetsMax> tags_{};
-  observe::ReactorSight* sight_ = nullptr;  // since the first disk that came with it
+  observe::ReactorCounters* reactor_counters_ = nullptr;  // since the first disk that came with it
   std::vector<ScsiQueue*> queues_;
   uint32_t bypass_ = 0;
 };

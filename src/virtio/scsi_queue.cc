@@ -63,15 +63,16 @@ template <bool kReplayed>
 inline void ScsiQueue::Handle(const Chain& chain, Ticket ticket, uint32_t tag) {
   ++fetched_;
   if (chain.writable_bytes() < kResponseBytes) [[unlikely]] {
-    Drop(ticket, "virtio-scsi request without room for a response: " +
-                     std::to_string(chain.writable_bytes()) + " of " + std::to_string(kResponseBytes) +
-                     " bytes are device-writable in the chain of descriptor " + std::to_string(chain.head()));
+    Abandon(ticket,
+            "virtio-scsi request without room for a response: " + std::to_string(chain.writable_bytes()) +
+                " of " + std::to_string(kResponseBytes) +
+                " bytes are device-writable in the chain of descriptor " + std::to_string(chain.head()));
     return;
   }
   ScsiSlot& slot = slots_.Take();
-  Began(slot);
+  accounting().Began(slot);
   slot.queue = this;
-  slot.cell = nullptr;
+  slot.counters = nullptr;
   slot.info = nullptr;
   slot.on_done = &CommandDone;
   slot.epoch = ticket.epoch;
@@ -120,7 +121,7 @@ void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag
     if (kReplayed && tag != 0 && present != 0 && tag != present)
       return Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
     NoteDisk(slot.head, present);
-    slot.cell = port_.cell(address.target);
+    slot.counters = port_.counters(address.target);
     return kReplayed ? unit->ExecuteReplayed(slot) : unit->Execute(slot);
   }
   if (address.unit == Unit::kReportLuns && address.target == kScsiTargetsMax) {
@@ -168,15 +169,16 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
   MarkWritten(ticket, slot.response);
   if (!slot.data_in.empty()) MarkWritten(ticket, slot.data_in);
   const bool failed = reply.response != VIRTIO_SCSI_S_OK || reply.status != 0;
-  Ended(slot.cell, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
+  accounting().Ended(slot.counters, slot, ColumnOf(slot), failed ? 0 : transferred, failed);
   const uint64_t written = kResponseBytes + (slot.data_in_bytes > 0 ? transferred : 0);
   slots_.Give(slot);
-  Give(ticket, static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
+  Complete(ticket,
+           static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
 }
 
 void ScsiQueue::VisitInFlight(observe::InFlightVisitor& visitor) {
   slots_.ForEachInUse([&](ScsiSlot& slot) {
-    if (slot.cell != nullptr) visitor.Visit(*slot.cell, ColumnOf(slot), slot);
+    if (slot.counters != nullptr) visitor.Visit(*slot.counters, ColumnOf(slot), slot);
   });
 }
 

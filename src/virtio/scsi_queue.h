@@ -27,7 +27,7 @@ struct ScsiSlot : scsi::Command, PooledSlot {
   class ScsiQueue* queue = nullptr;
   MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
   uint16_t head = 0;
-  observe::Cell* cell = nullptr;  // of the disk that it is for
+  observe::DiskCounters* counters = nullptr;  // of the disk that it is for
   std::span<const block::Segment> response;
 };
 
@@ -42,8 +42,7 @@ class ScsiQueue final : public RingQueue {
   using RingQueue::left_behind;
   using RingQueue::offered;
   // ---- For the port
-  using RingQueue::FlushSight;
-  using RingQueue::UseSight;
+  using RingQueue::accounting;
 
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 

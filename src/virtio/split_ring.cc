@@ -160,7 +160,7 @@ bool SplitRing::RefuseIndirect(const Descriptor& descriptor, bool nested) {
   return Break("indirect descriptor with the next flag" + Where());
 }
 
-void SplitRing::Show() {
+void SplitRing::PublishUsed() {
   const uint16_t old_index = shown_;
   if (old_index == used_index_) return;
   StoreShared<uint16_t>(used_ + kRingIndexAt, used_index_, std::memory_order_release);  // 2.7.8
@@ -171,7 +171,7 @@ void SplitRing::Show() {
 }
 
 bool SplitRing::Publish() {
-  Show();
+  PublishUsed();
   const uint16_t old_index = published_;
   published_ = used_index_;
   return WantsCall(old_index, published_);

@@ -75,7 +75,7 @@ class SplitRing {
   bool Read(uint16_t head, const block::MemoryMap& map, Chain& chain);
 
   // ---- Giving back
-  // Writes the used element; the guest sees it at the next Show or Publish. `written_bytes`: 2.7.8.
+  // Writes the used element; the guest sees it at the next PublishUsed or Publish. `written_bytes`: 2.7.8.
   void Push(uint16_t head, uint32_t written_bytes) {
     uint8_t* element = used_ + kRingElementsAt + kUsedElementBytes * (used_index_ & mask_);
     StoreShared<uint32_t>(element, head, std::memory_order_relaxed);
@@ -83,7 +83,7 @@ class SplitRing {
     ++used_index_;
   }
   // Shows the guest what was pushed: a guest that polls goes on with it. A Publish has to follow.
-  void Show();
+  void PublishUsed();
   // Shows the guest what was pushed. True when it wants to be notified of what was shown since the last Publish (2.7.7,
   // 2.7.10).
   bool Publish();

@@ -127,7 +127,7 @@ class Bench {
         request.offset_bytes = uint64_t{i} * kRequestBytes;
         request.length_bytes = kRequestBytes;
         request.segments = {&segments_[i], 1};
-        request.moments.Seen(reactor_->now_ns(), reactor_->now_ns(), batch);
+        request.stamps.Seen(reactor_->now_ns(), reactor_->now_ns(), batch);
         request.Push(&Done, this);
         channel.Submit(request);
       }

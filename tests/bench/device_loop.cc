@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "block/pipeline.h"
 #include "modules/null/null.h"
-#include "observe/sight.h"
+#include "observe/engine_counters.h"
 #include "perf/ring/driver_ring.h"
 #include "perf/vhost_user/guest_memory.h"
 #include "virtio/blk_model.h"
@@ -70,7 +70,7 @@ class Bench {
     scsi_.reset();
     blk_.reset();
     channel_.reset();
-    cell_.reset();
+    disk_counters_.reset();
     RunTask(pipeline_->Close());
   }
   Bench(const Bench&) = delete;
@@ -124,15 +124,15 @@ class Bench {
     RunTask(OpenNull());
     channel_ = pipeline_->OpenChannel(*reactor_).value();
     if (arguments_.uncounted) return;
-    sight_ = observe::Sight::Make("bench", 1, {reactor_.get()}).value();
-    cell_ = sight_->AddCell("controllers/bench", "disks/null", 0, *reactor_, clock_.NowNs());
+    counters_ = observe::EngineCounters::Make("bench", 1, {reactor_.get()}).value();
+    disk_counters_ = counters_->AddDisk("controllers/bench", "disks/null", 0, *reactor_, clock_.NowNs());
   }
-  virtio::DiskEntrance Entrance() {
-    return {channel_.get(), cell_.get(), sight_ != nullptr ? sight_->On(*reactor_) : nullptr};
+  virtio::DiskChannelRef ChannelRef() {
+    return {channel_.get(), disk_counters_.get(), counters_ != nullptr ? counters_->On(*reactor_) : nullptr};
   }
   void OpenBlk() {
     blk_ = std::make_unique<virtio::BlkModel>(pipeline_->geometry(), block::AccessMode::kReadWrite, "bench",
-                                              1, [this](Reactor&) { return Entrance(); });
+                                              1, [this](Reactor&) { return ChannelRef(); });
     model_ = blk_.get();
     queue_ = blk_->OpenQueue(*reactor_, 0).value();
   }
@@ -142,7 +142,7 @@ class Bench {
     virtio::ScsiDisk disk;
     disk.name = "disks/null";
     disk.geometry = pipeline_->geometry();
-    disk.entrance = [this](Reactor&) { return Entrance(); };
+    disk.channel_on = [this](Reactor&) { return ChannelRef(); };
     RunTask(scsi_->Add(0, std::move(disk)));
     model_ = scsi_.get();
     queue_ = scsi_->OpenQueue(*reactor_, kFirstRequestQueue).value();
@@ -203,9 +203,9 @@ class Bench {
   const Arguments& arguments_;
   ManualClock clock_;
   std::unique_ptr<Reactor> reactor_;
-  std::unique_ptr<observe::Sight> sight_;
+  std::unique_ptr<observe::EngineCounters> counters_;
   std::unique_ptr<block::Pipeline> pipeline_;
-  std::unique_ptr<observe::Cell> cell_;
+  std::unique_ptr<observe::DiskCounters> disk_counters_;
   std::unique_ptr<block::PipelineChannel> channel_;
   std::unique_ptr<virtio::BlkModel> blk_;
   std::unique_ptr<virtio::ScsiModel> scsi_;

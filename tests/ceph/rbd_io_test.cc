@@ -102,10 +102,10 @@ TEST_F(RbdDisk, StampsWhenRequestsGoAndCome) {
     Io io;
     io.segments = {{&arena.region(), 0, 4096}};
     ASSERT_EQ(disk->Start(io, op, 0, 4096).get(), IoStatus::kOk);
-    const uint64_t submitted_ns = io.request.moments.at_ns(block::Moment::kSubmitted);
+    const uint64_t submitted_ns = io.request.stamps.at_ns(RequestStage::kSubmitted);
     EXPECT_GT(submitted_ns, 0U);
     // A turn of the reactor has one time: what librbd answers within the turn is done when it was submitted.
-    EXPECT_GE(io.request.moments.at_ns(block::Moment::kDone), submitted_ns);
+    EXPECT_GE(io.request.stamps.at_ns(RequestStage::kDone), submitted_ns);
   }
 }
 

@@ -199,7 +199,7 @@ class Rig {
     disk.identity.serial = "fuzz";
     disk.geometry = geometry_;
     disk.mode = mode_;
-    disk.entrance = [this](Reactor&) { return channel_.get(); };
+    disk.channel_on = [this](Reactor&) { return channel_.get(); };
     const auto add = [](ScsiModel& model, ScsiDisk what) -> Task<void> {
       auto task = model.Add(0, std::move(what));
       const Status added = co_await std::move(task);

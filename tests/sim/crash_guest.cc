@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crash_guest.h"
+#include "perf/wire/vhost_user.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtio_scsi.h"
+#include "perf/wire/virtqueue.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,8 +14,6 @@
 #include <array>
 #include <cstring>
 #include <utility>
-
-#include "perf/vhost_user/vhost_user_wire.h"
 
 namespace cleat::sim {
 namespace wire = perf::wire;
@@ -170,7 +172,7 @@ bool CrashGuest::Step() {
 // Also while nobody serves the rings.
 void CrashGuest::Burst() {
   const uint64_t before = budget_;
-  const uint64_t first = options_.device == GuestDevice::kScsi ? wire::kScsiFirstRequestQueue : 0;
+  const uint64_t first = options_.device == GuestDeviceType::kScsi ? wire::kScsiFirstRequestQueue : 0;
   for (uint64_t left = random_.Between(1, options_.burst_max); left > 0 && budget_ > 0; --left) {
     if (queues_[random_.Between(first, queues_.size() - 1)]->Issue(disk_, random_)) --budget_;
   }
@@ -317,7 +319,7 @@ Task<Status> CrashGuest::Negotiate(Connection& connection) {
   const vhost::Offer& offer = connection.session.offer();
   if (!made_ && features_ == 0) {
     features_ = wire::kFeatureVersion1 | wire::kFeatureProtocolFeatures;
-    if (options_.device == GuestDevice::kBlk) features_ |= offer.features & kBlkFeatures;
+    if (options_.device == GuestDeviceType::kBlk) features_ |= offer.features & kBlkFeatures;
     if (random_.Chance(1, 2)) features_ |= wire::kFeatureIndirectDesc;
     if (random_.Chance(2, 3)) features_ |= wire::kFeatureEventIdx;
     if (options_.packed) features_ |= wire::kFeatureRingPacked;

@@ -28,7 +28,7 @@ class CrashGuest final : public SimPeer, public Actor {
     std::string name;
     uint64_t seed = 1;
     bool packed = false;
-    GuestDevice device = GuestDevice::kBlk;
+    GuestDeviceType device = GuestDeviceType::kBlk;
     Defect defect = Defect::kNone;
     uint64_t think_ns_max = 50 * kNsPerUs;
     uint32_t burst_max = 6;
@@ -93,7 +93,7 @@ class CrashGuest final : public SimPeer, public Actor {
   Task<Status> Reset(Connection& connection);
   void MakeQueues(Connection& connection);
   void DropQueues();
-  bool scsi() const { return options_.device == GuestDevice::kScsi; }
+  bool scsi() const { return options_.device == GuestDeviceType::kScsi; }
   bool wants_more() const { return made_ && !resetting_ && budget_ > 0 && !(scsi() && replacing()); }
   bool ToBeReset() const {
     return replacing() && !scsi() && !resetting_ && connection_ != nullptr && next_->may_reset();

@@ -114,7 +114,7 @@ void CrashRun::AddVm(uint32_t index) {
   options.packed = config_.packed.value_or(random_.Chance(1, 2));
   if (OfStoreOrder(config_.defect)) options.packed = OfPackedRings(config_.defect);
   const bool scsi = config_.scsi.value_or(random_.Chance(1, 3));
-  if (scsi) options.device = GuestDevice::kScsi;
+  if (scsi) options.device = GuestDeviceType::kScsi;
   if (scsi && config_.defect == Defect::kNone && random_.Chance(1, 3)) options.unit_resets_per_thousand = 20;
   options.defect = config_.defect;
   if (config_.defect == Defect::kNone && random_.Chance(1, 3)) options.resets_per_thousand = 20;

@@ -66,7 +66,7 @@ OpenIo GuestQueue::Draw(const GuestDisk& disk, Random& random) const {
       random.Between(1, std::min<uint64_t>(units, options_.io_blocks_max / disk.logical_blocks));
   io.count = count * disk.logical_blocks;
   io.block = random.Below(units - count + 1) * disk.logical_blocks;
-  if (options_.device != GuestDevice::kScsi || io.op != Op::kWrite || !random.Chance(1, 4)) return io;
+  if (options_.device != GuestDeviceType::kScsi || io.op != Op::kWrite || !random.Chance(1, 4)) return io;
   // Compared with what is there, if that is known.
   if (const auto holds = disk.model->OnlyContent(io.block)) {
     io.op = Op::kCompareAndWrite;

@@ -35,7 +35,7 @@ class GuestQueue {
  public:
   struct Options {
     perf::RingOptions ring;
-    GuestDevice device = GuestDevice::kBlk;
+    GuestDeviceType device = GuestDeviceType::kBlk;
     bool interrupts = false;  // looks at the ring only when it was called
     uint32_t slots = 16;
     uint32_t io_blocks_max = kIoBlocksMax;

@@ -88,11 +88,11 @@ void OpenIo::Abandon(DiskModel::Fate fate) const {
 }
 
 uint64_t GuestRequest::area_bytes() const {
-  return device_ == GuestDevice::kBlk ? sizeof(perf::RequestArea) : sizeof(perf::ScsiArea);
+  return device_ == GuestDeviceType::kBlk ? sizeof(perf::RequestArea) : sizeof(perf::ScsiArea);
 }
 
 uint32_t GuestRequest::answer_bytes() const {
-  return device_ == GuestDevice::kBlk ? 1 : sizeof(wire::ScsiAnswer);
+  return device_ == GuestDeviceType::kBlk ? 1 : sizeof(wire::ScsiAnswer);
 }
 
 std::vector<perf::Segment> GuestRequest::PutData(const OpenIo& io, uint64_t buffer_gpa) const {
@@ -126,7 +126,7 @@ std::vector<perf::Segment> GuestRequest::PutData(const OpenIo& io, uint64_t buff
 }
 
 std::vector<perf::Segment> GuestRequest::PutRange(const OpenIo& io, uint64_t buffer_gpa) const {
-  if (device_ == GuestDevice::kBlk) {
+  if (device_ == GuestDeviceType::kBlk) {
     const wire::BlkRange range{io.block, static_cast<uint32_t>(io.count), 0};
     std::memcpy(memory_.Span(buffer_gpa, sizeof(range)).data(), &range, sizeof(range));
     return {{buffer_gpa, sizeof(range), false}};
@@ -142,7 +142,7 @@ std::vector<perf::Segment> GuestRequest::PutRange(const OpenIo& io, uint64_t buf
 }
 
 void GuestRequest::PutHeader(const OpenIo& io, uint64_t area_gpa, uint64_t tag) const {
-  if (device_ == GuestDevice::kBlk) {
+  if (device_ == GuestDeviceType::kBlk) {
     const bool transfer = io.op == Op::kRead || io.op == Op::kWrite;
     memory_.At<perf::RequestArea>(area_gpa)->header = {BlkTypeOf(io.op), 0, transfer ? io.block : 0};
   } else {
@@ -170,19 +170,19 @@ std::vector<perf::Segment> GuestRequest::PutReset(uint64_t area_gpa) const {
 
 bool GuestRequest::Plan(perf::LayoutPlanner& planner, uint64_t area_gpa, std::span<const perf::Segment> data,
                         perf::RequestLayout* layout) const {
-  if (device_ == GuestDevice::kBlk) return planner.Plan(memory_, area_gpa, data, layout);
+  if (device_ == GuestDeviceType::kBlk) return planner.Plan(memory_, area_gpa, data, layout);
   const bool in = !data.empty() && data[0].writable;
   const std::span<const perf::Segment> none;
   return planner.Plan(memory_, area_gpa, perf::kScsiShape, in ? none : data, in ? data : none, layout);
 }
 
 uint8_t& GuestRequest::AnswerByte(uint64_t area_gpa) const {
-  return device_ == GuestDevice::kBlk ? memory_.At<perf::RequestArea>(area_gpa)->status
-                                      : memory_.At<perf::ScsiArea>(area_gpa)->answer.response;
+  return device_ == GuestDeviceType::kBlk ? memory_.At<perf::RequestArea>(area_gpa)->status
+                                          : memory_.At<perf::ScsiArea>(area_gpa)->answer.response;
 }
 
 GuestRequest::Outcome GuestRequest::Read(uint64_t area_gpa) const {
-  if (device_ == GuestDevice::kBlk) {
+  if (device_ == GuestDeviceType::kBlk) {
     const uint8_t status = AnswerByte(area_gpa);
     return status == wire::kBlkOk        ? Outcome::kOk
            : status == wire::kBlkIoError ? Outcome::kFailed
@@ -210,7 +210,7 @@ GuestRequest::Outcome GuestRequest::Read(uint64_t area_gpa) const {
 }
 
 std::string GuestRequest::Describe(uint64_t area_gpa) const {
-  if (device_ == GuestDevice::kBlk) return "status " + std::to_string(AnswerByte(area_gpa));
+  if (device_ == GuestDeviceType::kBlk) return "status " + std::to_string(AnswerByte(area_gpa));
   const wire::ScsiAnswer& answer = memory_.At<perf::ScsiArea>(area_gpa)->answer;
   std::string text =
       "response " + std::to_string(answer.response) + ", status " + std::to_string(answer.status);

@@ -42,7 +42,7 @@ struct OpenIo {
   void Abandon(DiskModel::Fate fate) const;
 };
 
-enum class GuestDevice : uint8_t { kBlk, kScsi };
+enum class GuestDeviceType : uint8_t { kBlk, kScsi };
 
 // The area of a request, its header and its answer.
 class GuestRequest {
@@ -59,7 +59,7 @@ class GuestRequest {
     kNonsense
   };
 
-  GuestRequest(perf::GuestMemory& memory, GuestDevice device) : memory_(memory), device_(device) {}
+  GuestRequest(perf::GuestMemory& memory, GuestDeviceType device) : memory_(memory), device_(device) {}
 
   uint64_t area_bytes() const;
   uint32_t answer_bytes() const;
@@ -79,7 +79,7 @@ class GuestRequest {
   std::vector<perf::Segment> PutRange(const OpenIo& io, uint64_t buffer_gpa) const;
 
   perf::GuestMemory& memory_;
-  const GuestDevice device_;
+  const GuestDeviceType device_;
 };
 
 }  // namespace cleat::sim

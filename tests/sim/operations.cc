@@ -36,9 +36,9 @@ Operations::Operations(const OperationsConfig& config)
       disks_(world_, Storage(), config.defect),
       network_(world_, kNetwork, config.defect),
       groups_(world_.control()),
-      sight_(observe::Sight::Make("sim", config.seed, world_.io_reactors()).value()),
+      counters_(observe::EngineCounters::Make("sim", config.seed, world_.io_reactors()).value()),
       engine_({world_.control(), world_.io_reactors(), disks_, network_, memories_, groups_, clusters_,
-               sight_.get()}) {
+               counters_.get()}) {
   world_.set_trace(config.trace);
   engine_.SetListener(this);
   for (uint32_t i = 0; i < kDisks; ++i) disks_.AddMedium("disks/d" + std::to_string(i), kDiskBlocks);

@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "engine/stores/group_store.h"
 #include "engine/stores/memory_store.h"
-#include "observe/sight.h"
+#include "observe/engine_counters.h"
 #include "sim_disk_factory.h"
 #include "sim_endpoint.h"
 #include "sim_guest.h"
@@ -100,7 +100,7 @@ class Operations final : private engine::Engine::Listener {
   engine::MemoryStore memories_;
   engine::GroupStore groups_;
   engine::ClusterStore clusters_;
-  const std::unique_ptr<observe::Sight> sight_;  // refuses to die while a disk is still counted
+  const std::unique_ptr<observe::EngineCounters> counters_;  // refuses to die while a disk is still counted
   engine::Engine engine_;
   std::vector<std::unique_ptr<SimGuest>> guests_;
   std::map<std::string, ModelController> model_;

@@ -169,7 +169,7 @@ vhost::EndpointStatus SimEndpoint::status() const {
   } else if (status.rings_up > 0) {
     status.state = EndpointState::kReady;
   } else if (session_->waits()) {
-    status.message = session_->waiting_for();
+    status.message = session_->pending_reason();
   }
   return status;
 }

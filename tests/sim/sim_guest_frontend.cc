@@ -7,7 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/vhost_user.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 #include "sim_guest.h"
 
 namespace cleat::sim {

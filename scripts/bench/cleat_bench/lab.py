@@ -42,7 +42,7 @@ class Lab:
     """Lives as long as the suite runs; removes its folder at the end. One thread."""
 
     bin_dir: str
-    nosight_bin_dir: str
+    uncounted_bin_dir: str
     log_dir: str
     engine_core: int
     generator_core: int

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What counting and timing every request costs: the engine as it is, against one that has counters and stage stamps
-compiled out (CMake's CLEAT_SIGHT=OFF), on the same null disk, the engine being the bottleneck."""
+compiled out (CMake's CLEAT_COUNTERS=OFF), on the same null disk, the engine being the bottleneck."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def runs(pace: Pace) -> float:
 
 
 def measure(lab: Lab) -> dict[str, Figure]:
-    if not os.path.exists(os.path.join(lab.nosight_bin_dir, "cleat-engine")):
-        raise BenchError(f"{lab.nosight_bin_dir}/cleat-engine is missing: 'make bench' builds it")
+    if not os.path.exists(os.path.join(lab.uncounted_bin_dir, "cleat-engine")):
+        raise BenchError(f"{lab.uncounted_bin_dir}/cleat-engine is missing: 'make bench' builds it")
     with ExitStack() as stack:
         engines = {"on": stack.enter_context(Engine(lab, "sight-on")),
-                   "off": stack.enter_context(Engine(lab, "sight-off", engine_bin_dir=lab.nosight_bin_dir))}
+                   "off": stack.enter_context(Engine(lab, "sight-off", engine_bin_dir=lab.uncounted_bin_dir))}
         for engine in engines.values():
             engine.add(["d"], "blk", NULL)
 

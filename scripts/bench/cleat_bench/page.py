@@ -121,7 +121,7 @@ def list_section(title: str, text: str, figures: Figures, names: dict[str, str])
 def sight_section(figures: Figures) -> str:
     return list_section(
         "What counting and timing costs",
-        "The engine against one that has counters and stage stamps compiled out (`-DCLEAT_SIGHT=OFF`), in turns.", figures,
+        "The engine against one that has counters and stage stamps compiled out (`-DCLEAT_COUNTERS=OFF`), in turns.", figures,
         {"sight_cost_percent": "32 in flight", "sight_cost_qd1_percent": "one in flight",
          "blk_null_nosight_qd32_ns": "without, 32 in flight", "blk_null_nosight_qd1_ns": "without, one in flight"})
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may do what: callers, the roles that are granted to them, and the role that each method takes. Plain values; set
+// Access rights: callers, the roles that are granted to them, and the role that each method takes. Plain values; set
 // up before the API serves, then read by any thread.
 #pragma once
 

@@ -56,7 +56,7 @@ Status SetGroup(const std::string& path, const std::string& group) {
   return ErrnoError(errno, fmt::format("API socket '{}' can't be given to group '{}'", path, group));
 }
 
-// Who connected, at that moment.
+// The caller at the other end, as of the moment it connected.
 Result<Caller> IdentityOf(int fd) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
@@ -96,7 +96,7 @@ Result<std::unique_ptr<UnixListener>> UnixListener::Open(const std::string& path
   if (IsSocket(path)) unlink(path.c_str());
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = AddressOf(path);
-  // Nobody connects before the mode is right: that takes listen().
+  // A connection takes listen(), which comes after the mode is right.
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), mode) != 0) {
     return ErrnoError(errno, what + " can't be made: is its folder there, and writable?");

@@ -281,7 +281,7 @@ void EngineLink::AwaitDeath(Peer& peer) {
   events_->OnDead(peer.info.id, peer.info.incarnation);
 }
 
-// It lives: its death is told by its new connection's end.
+// The process lives and has connected anew: from now on the end of that connection tells of its death.
 void EngineLink::ForgetProcess(const engine::v1::Hello& hello) {
   for (auto it = processes_.begin(); it != processes_.end();) {
     const Process& process = it->second;

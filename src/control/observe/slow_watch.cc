@@ -106,7 +106,7 @@ void SlowWatch::Collect(Engine& engine, uint64_t now_ns) {
   const int64_t unix_ns = UnixNs();
   for (const observe::SlowSeen& slow : fresh) {
     v1::SlowRequest request = stats::ToApi(*engine.reader, slow, now_ns, unix_ns);
-    // Those that a cleatd of before has seen are listed, not told again.
+    // Requests that an earlier cleatd has seen are listed, not logged again.
     if (slow.noticed_ns >= started_ns_) {
       Tell(slow_lines_, spdlog::level::warn, kSlowLines, now_ns,
            fmt::format("{} of {}: slow request: {}", request.disk(), request.controller(),

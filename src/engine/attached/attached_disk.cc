@@ -40,7 +40,7 @@ Task<Status> AttachedDisk::Open() {
   CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
   pipeline_ = std::move(opened.pipeline);
   limited_ = opened.limited;
-  // They may have changed meanwhile.
+  // The limits may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
   co_return co_await OpenChannels();
 }
@@ -49,7 +49,7 @@ Task<Status> AttachedDisk::Acquire() {
   if (owned_) co_return Ok{};
   Status acquired = co_await pipeline_->Acquire();
   owned_ = acquired.ok();
-  if (owned_) AddCells();
+  if (owned_) AddCounters();
   co_return acquired;
 }
 
@@ -61,11 +61,11 @@ Task<Status> AttachedDisk::Release() {
   co_return released;
 }
 
-virtio::DiskEntrance AttachedDisk::EntranceOn(Reactor& io) const {
+virtio::DiskChannelRef AttachedDisk::ChannelOn(Reactor& io) const {
   for (const Place& place : places_) {
     if (place.io == &io) {
-      observe::ReactorSight* sight = context_.sight != nullptr ? context_.sight->On(io) : nullptr;
-      return {place.channel.get(), place.cell.get(), sight, spec.disk.identity};
+      observe::ReactorCounters* counters = context_.counters != nullptr ? context_.counters->On(io) : nullptr;
+      return {place.channel.get(), place.counters.get(), counters, spec.disk.identity};
     }
   }
   return nullptr;
@@ -88,28 +88,28 @@ Task<Status> AttachedDisk::OpenChannels() {
 }
 
 // Only of a disk that is owned: what stands by counts nothing.
-void AttachedDisk::AddCells() {
-  if (context_.sight == nullptr) return;
+void AttachedDisk::AddCounters() {
+  if (context_.counters == nullptr) return;
   for (Place& place : places_) {
-    if (place.cell != nullptr) continue;
-    place.cell = context_.sight->AddCell(spec.controller, spec.disk.name, spec.target, *place.io,
-                                         context_.control.now_ns());
+    if (place.counters != nullptr) continue;
+    place.counters = context_.counters->AddDisk(spec.controller, spec.disk.name, spec.target, *place.io,
+                                                context_.control.now_ns());
   }
 }
 
 std::vector<uint64_t> AttachedDisk::Cells() const {
   std::vector<uint64_t> cells;
   for (const Place& place : places_) {
-    if (place.cell != nullptr) cells.push_back(place.cell->index());
+    if (place.counters != nullptr) cells.push_back(place.counters->index());
   }
   return cells;
 }
 
-Task<void> AttachedDisk::GoOnFrom(const observe::Past& past) {
-  if (places_.empty() || places_.front().cell == nullptr || past.disk != spec.disk.name) co_return;
+Task<void> AttachedDisk::ImportCounters(const observe::CarriedCounters& carried) {
+  if (places_.empty() || places_.front().counters == nullptr || carried.disk != spec.disk.name) co_return;
   Place& place = places_.front();
   co_await place.io->Enter();
-  past.AddTo(*place.cell);
+  carried.AddTo(*place.counters);
   co_await context_.control.Enter();
 }
 
@@ -119,7 +119,7 @@ Task<void> AttachedDisk::CloseChannels() {
     co_await place.io->Enter();
     place.channel.reset();
     co_await context_.control.Enter();
-    place.cell.reset();
+    place.counters.reset();
   }
 }
 

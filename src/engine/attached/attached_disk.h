@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk behind a controller, from the storage's side: open, with a channel on each I/O reactor that the controller's
-// queues run on, and owned or not (block::Device::Acquire). What the guest sees of it is the front's business
-// (front.h).
+// queues run on, and owned or not (block::Device::Acquire). What the guest sees of it is the guest device's business
+// (guest_device.h).
 //
 //   made --Open--> open --Acquire--> owned --Release--> open ... --Close--> destroyed
 //
@@ -19,10 +19,10 @@
 #include "block/pipeline.h"
 #include "engine/attached/controller_context.h"
 #include "engine/protocol/spec.h"
-#include "observe/cell.h"
-#include "observe/past.h"
+#include "observe/carried_counters.h"
+#include "observe/disk_counters.h"
 #include "reactor/task.h"
-#include "virtio/disk_entrance.h"
+#include "virtio/disk_channel_ref.h"
 
 namespace cleat::engine {
 
@@ -42,8 +42,8 @@ class AttachedDisk {
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
   // Its counters go on from these: of another engine that had it. Owned.
-  Task<void> GoOnFrom(const observe::Past& past);
-  // The front has let go of it: nothing is in flight.
+  Task<void> ImportCounters(const observe::CarriedCounters& carried);
+  // The guest device has let go of it: nothing is in flight.
   Task<void> Close();
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
@@ -61,7 +61,7 @@ class AttachedDisk {
   const block::Geometry& geometry() const { return pipeline_->geometry(); }
   block::AccessMode mode() const { return pipeline_->mode(); }
   // On `io`, the reactor that asks; without a channel when the disk has none there.
-  virtio::DiskEntrance EntranceOn(Reactor& io) const;
+  virtio::DiskChannelRef ChannelOn(Reactor& io) const;
 
   // Why its storage has shut it out, if it has; for people.
   const std::string& fenced() const { return fenced_; }
@@ -70,13 +70,13 @@ class AttachedDisk {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
-  bool shown = false;    // the front has it
-  bool awaited = false;  // to be acquired before rings start (DiskOwnership)
+  bool shown = false;            // the guest device has it
+  bool acquire_pending = false;  // to be acquired before rings start (DiskOwnership)
 
  private:
   DiskEvents Events();
   Task<Status> OpenChannels();
-  void AddCells();
+  void AddCounters();
   Task<void> CloseChannels();
 
   ControllerContext& context_;
@@ -89,9 +89,9 @@ class AttachedDisk {
   struct Place {
     Reactor* io;
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
-    std::unique_ptr<observe::Cell> cell;              // on control; nullptr: there was none to be had
+    std::unique_ptr<observe::DiskCounters> counters;  // on control; nullptr: there was none to be had
   };
-  std::vector<Place> places_;  // set before the front knows the disk, and until it has let go
+  std::vector<Place> places_;  // set before the guest device knows the disk, and until it has let go
 };
 
 }  // namespace cleat::engine

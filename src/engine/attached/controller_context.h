@@ -7,7 +7,7 @@
 
 #include "engine/attached/placement.h"
 #include "engine/disks/disk_factory.h"
-#include "observe/sight.h"
+#include "observe/engine_counters.h"
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
 #include "vhost/endpoint.h"
@@ -19,7 +19,7 @@ struct ControllerContext {
   Placement& placement;
   DiskFactory& disks;
   vhost::EndpointFactory& endpoints;
-  observe::Sight* sight;  // nullptr: nobody looks
+  observe::EngineCounters* counters;  // nullptr: nobody looks
   // After each change of a report. An attachment that is gone is one that is no longer reported.
   std::function<void(const std::string& controller)> on_controller_changed;
   std::function<void(const std::string& controller, uint32_t target)> on_attachment_changed;

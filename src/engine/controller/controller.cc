@@ -36,11 +36,11 @@ Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
       group_(std::move(group)),
       reactors_(context.placement.Take(QueuesOf(spec))),
       ownership_(context, spec_, targets_, [this] { Changed(); }),
-      front_(MakeFront(context, spec_, reactors_, ownership_, [this] { Changed(); })),
+      guest_device_(MakeGuestDevice(context, spec_, reactors_, ownership_, [this] { Changed(); })),
       stands_by_(role == Role::kStandBy) {
-  ownership_.SetFront(*front_);
-  if (stands_by_) front_->StandBy();
-  for (uint32_t i = 0; i < front_->targets(); ++i)
+  ownership_.SetGuestDevice(*guest_device_);
+  if (stands_by_) guest_device_->StandBy();
+  for (uint32_t i = 0; i < guest_device_->targets(); ++i)
     targets_.push_back(std::make_unique<Target>(context.control));
 }
 
@@ -54,7 +54,7 @@ Controller::~Controller() {
 ControllerReport Controller::Report() const {
   ControllerReport report;
   report.spec = spec_;
-  if (const auto status = front_->status()) {
+  if (const auto status = guest_device_->status()) {
     report.state = StateOf(status->state);
     report.message = status->message;
     report.rings_up = status->rings_up;
@@ -63,9 +63,9 @@ ControllerReport Controller::Report() const {
     report.state = ControllerState::kStandby;
     report.message = "stands by: another engine serves it";
   } else {
-    report.message = front_->idle_because();
+    report.message = guest_device_->idle_reason();
   }
-  report.next_disk = front_->next_disk();
+  report.next_disk = guest_device_->next_disk();
   if (closed_) report.state = ControllerState::kClosing;
   return report;
 }
@@ -101,7 +101,7 @@ void Controller::Update(const ControllerSpec& spec) {
   if (spec_.last_disk == spec.last_disk) return;
   spec_.last_disk = spec.last_disk;
   spec_.last_disk_name = spec.last_disk_name;
-  front_->LastDiskChanged();
+  guest_device_->LastDiskChanged();
   Changed();
 }
 
@@ -110,7 +110,7 @@ Status Controller::Serve() {
   if (stands_by_) {
     return Error(ErrorCode::kFailedPrecondition, spec_.name + " stands by: it has to be taken to be served");
   }
-  Status served = front_->Serve();
+  Status served = guest_device_->Serve();
   if (served) Changed();
   return served;
 }
@@ -154,12 +154,12 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   Status shown = co_await Show(*target.disk);
   if (!shown) {
     spdlog::warn("{}: not attached to {}: {}", attachment.disk.name, spec_.name, shown.error().message);
-    co_await TakeDown(target);
+    co_await Teardown(target);
     co_return shown;
   }
   if (stands_by_) {
     SetState(*target.disk, AttachmentState::kStandby, "");
-  } else if (target.disk->awaited) {
+  } else if (target.disk->acquire_pending) {
     SetState(*target.disk, AttachmentState::kIncoming, kIncomingMessage);
   } else {
     SetState(*target.disk, AttachmentState::kActive, "");
@@ -169,7 +169,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     spdlog::info("{}: prepared on {}: target {}", attachment.disk.name, spec_.name, attachment.target);
   } else {
     spdlog::info("{}: attached to {}: target {}{}", attachment.disk.name, spec_.name, attachment.target,
-                 target.disk->awaited ? ", incoming" : "");
+                 target.disk->acquire_pending ? ", incoming" : "");
   }
   co_return Ok{};
 }
@@ -178,13 +178,13 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
   CLEAT_CO_TRY(co_await disk.Open());
   if (stands_by_) {
     // Take acquires it.
-  } else if (disk.spec.incoming && !ownership_.begun()) {
-    disk.awaited = true;
+  } else if (disk.spec.incoming && !ownership_.wanted()) {
+    disk.acquire_pending = true;
   } else {
     CLEAT_CO_TRY(co_await disk.Acquire());
   }
   disk.shown = true;  // also if that fails half-way
-  Status added = co_await front_->Add(disk);
+  Status added = co_await guest_device_->Add(disk);
   if (added && !disk.fenced().empty()) added = Error(ErrorCode::kUnavailable, disk.fenced());
   co_return added;
 }
@@ -192,14 +192,15 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
 // ---- Detach, close
 
 // Takes back whatever part of an attach was done, in the opposite order.
-Task<void> Controller::TakeDown(Target& target) {
+Task<void> Controller::Teardown(Target& target) {
   AttachedDisk& disk = *target.disk;
   const uint32_t number = disk.spec.target;
   if (disk.shown) {
-    // One that is awaited and not asked for has its guest on another host: gone there, or still to come. The next guest whose
-    // rings start here may come with a disk at this target, and is not to let go of that.
-    const bool guest_is_here = !disk.awaited || ownership_.begun();
-    co_await front_->Remove(disk, guest_is_here);
+    // A disk that is still to be acquired, and that no ring has asked for, has its guest on another host: gone there, or
+    // still to come. The next guest whose rings start here may come with a disk at this target, which this removal must
+    // not take from it.
+    const bool guest_is_here = !disk.acquire_pending || ownership_.wanted();
+    co_await guest_device_->Remove(disk, guest_is_here);
   }
   co_await disk.Close();
   target.disk.reset();
@@ -214,7 +215,7 @@ Task<Status> Controller::Detach(uint32_t number) {
   if (target.disk == nullptr) co_return Ok{};
   const std::string name = target.disk->spec.disk.name;
   SetState(*target.disk, AttachmentState::kClosing, "waiting for requests in flight");
-  co_await TakeDown(target);
+  co_await Teardown(target);
   spdlog::info("{}: detached from {}", name, spec_.name);
   co_return Ok{};
 }
@@ -238,11 +239,11 @@ Task<Status> Controller::Close(CloseMode mode) {
     }
   }
   Changed();
-  co_await front_->Close();
+  co_await guest_device_->Close();
   co_await ownership_.Close();
   for (const auto& target : targets_) {
     if (target->disk == nullptr) continue;
-    co_await TakeDown(*target);
+    co_await Teardown(*target);
   }
   co_return Ok{};
 }
@@ -262,7 +263,7 @@ Task<Status> Controller::Resize(const ResizeSpec& resize) {
     // Larger: its storage has grown by itself since this was asked for.
     if (disk->spec.disk.size_bytes >= resize.size_bytes) continue;
     CLEAT_CO_TRY(co_await disk->Resize(resize.size_bytes));
-    co_await front_->Resized(*disk);
+    co_await guest_device_->Resized(*disk);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
     spdlog::info("{}: size changed on {}: {} bytes", resize.disk, spec_.name, resize.size_bytes);
   }

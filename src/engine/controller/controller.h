@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A controller: the device that a guest sees on one vhost-user socket, and the disks behind it.
 //
-//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the front shows it to the guest
+//   attach:  open the disk -> acquire it -> a channel on each I/O reactor -> the guest device shows it to the guest
 //            (an incoming one is acquired when the guest's rings start: engine/controller/disk_ownership.h)
-//   resize:  the storage -> the channels -> the front tells the guest
-//   detach:  the front takes it from the guest, its requests end -> channels closed -> released -> closed
-//   yield:   the front stops and disconnects -> all disks released: it stands by
-//   take:    all disks acquired -> the front connects
+//   resize:  the storage -> the channels -> the guest device tells the guest
+//   detach:  the guest device takes it from the guest, its requests end -> channels closed -> released -> closed
+//   yield:   the guest device stops and disconnects -> all disks released: it stands by
+//   take:    all disks acquired -> the guest device connects
 //
-// One that stands by connects to nobody and owns nothing: what is attached to it is opened, so that to take it is quick.
+// A controller on standby connects to nobody and owns nothing: its disks are opened, so that to take it is quick.
 //
 // On the control reactor, one operation at a time on a target (a mutex each), so that a disk that hangs holds
 // up no other; I/O goes on beside them. Every step of an attach that fails takes the earlier ones back. Kept
@@ -26,7 +26,7 @@
 #include "engine/attached/controller_context.h"
 #include "engine/attached/target.h"
 #include "engine/controller/disk_ownership.h"
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "engine/protocol/spec.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
@@ -71,9 +71,9 @@ class Controller {
   // Acquires all disks and serves. An error leaves it standing by; one that serves is OK. `hand_over` lives until the
   // task is over.
   Task<Status> Take(const HandOver& hand_over);
-  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/past.h;
+  // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/carried_counters.h;
   // `hand_over` is that engine's, and says where to look. It lives until the task is over.
-  Task<void> GoOnFrom(UniqueFd counters, const HandOver& hand_over);
+  Task<void> ImportCounters(UniqueFd counters, const HandOver& hand_over);
 
   // For good: detaches what is left; refuses everything afterwards. kRefuseIfAttached: failed_precondition
   // while a disk is attached.
@@ -82,7 +82,7 @@ class Controller {
 
  private:
   Task<Status> Show(AttachedDisk& disk);
-  Task<void> TakeDown(Target& target);
+  Task<void> Teardown(Target& target);
   Task<Status> AcquireAll();
   Task<void> ReleaseAll();
   std::optional<Error> TryLockAll(std::vector<AsyncMutex::Guard>& guards);
@@ -98,7 +98,7 @@ class Controller {
   const std::vector<Reactor*> reactors_;  // that its queues run on
   std::vector<std::unique_ptr<Target>> targets_;
   DiskOwnership ownership_;
-  std::unique_ptr<Front> front_;
+  std::unique_ptr<GuestDevice> guest_device_;
   bool stands_by_ = false;
   bool closed_ = false;
 };

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/controller/controller.h"
-#include "observe/past.h"
+#include "observe/carried_counters.h"
 #include "reactor/for_each_concurrently.h"
 
 namespace cleat::engine {
@@ -39,7 +39,8 @@ Task<void> Controller::ReleaseAll() {
   co_await ForEachConcurrently(context_.control, targets_, release);
 }
 
-// Those that are not open yet, or not any more, stay as they are. One may have been shut out since it was acquired.
+// Attachments in another state than `from` - not open yet, or not any more - stay as they are. A disk may have been fenced
+// since it was acquired.
 void Controller::SetStates(AttachmentState from, AttachmentState to) {
   for (const auto& target : targets_) {
     if (target->disk == nullptr || target->disk->state != from) continue;
@@ -61,7 +62,7 @@ std::optional<Error> Controller::TryLockAll(std::vector<AsyncMutex::Guard>& guar
   }
   if (closed_) return Error(ErrorCode::kNotFound, spec_.name + " was deleted");
   for (const auto& target : targets_) {
-    if (target->disk == nullptr || !target->disk->awaited) continue;
+    if (target->disk == nullptr || !target->disk->acquire_pending) continue;
     return Error(ErrorCode::kFailedPrecondition,
                  spec_.name + ": " + target->disk->spec.disk.name +
                      " is being migrated: try again when its VM runs here, or the disk was detached");
@@ -74,12 +75,12 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   HandOver hand_over;
   if (!stands_by_) {
-    Status yielded = co_await front_->Yield(deadline_ns);
+    Status yielded = co_await guest_device_->Yield(deadline_ns);
     if (!yielded) {
       co_return Error(yielded.error().code,
                       spec_.name + " can't be handed over now: " + yielded.error().message);
     }
-    front_->StandBy();
+    guest_device_->StandBy();
     stands_by_ = true;
     co_await ReleaseAll();
     SetStates(AttachmentState::kActive, AttachmentState::kStandby);
@@ -102,7 +103,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
     if (used.target < targets_.size() && targets_[used.target]->disk != nullptr)
       targets_[used.target]->disk->RestoreUse(used.use);
   }
-  taken = front_->Serve();
+  taken = guest_device_->Serve();
   if (!taken) {
     co_await ReleaseAll();
     co_return taken;
@@ -115,32 +116,32 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
 
 // Read on a thread of its own: it takes a while where there are thousands of disks and nobody says where to look, and the
 // guest, which connects just now, needs this one.
-Task<void> Controller::GoOnFrom(UniqueFd counters, const HandOver& hand_over) {
-  using Pasts = Result<std::map<uint32_t, observe::Past>>;
+Task<void> Controller::ImportCounters(UniqueFd counters, const HandOver& hand_over) {
+  using Carried = Result<std::map<uint32_t, observe::CarriedCounters>>;
   const std::string name = spec_.name;
   std::vector<uint64_t> cells;
   for (const DiskHandOver& disk : hand_over.disks)
     cells.insert(cells.end(), disk.cells.begin(), disk.cells.end());
-  const std::function<Pasts()> read = [&counters, &name, &cells] {
-    return observe::ReadPast(std::move(counters), name, cells);
+  const std::function<Carried()> read = [&counters, &name, &cells] {
+    return observe::ReadCarriedCounters(std::move(counters), name, cells);
   };
-  Pasts pasts = Error(ErrorCode::kUnavailable, "they were not read");
+  Carried carried = Error(ErrorCode::kUnavailable, "they were not read");
   if (context_.reading == nullptr) {
-    pasts = read();
+    carried = read();
   } else {
     auto call = context_.reading->Run(read);
-    pasts = co_await call;
+    carried = co_await call;
   }
-  if (!pasts) {
-    spdlog::warn("{}: counters begin anew: {}", spec_.name, pasts.error().message);
+  if (!carried) {
+    spdlog::warn("{}: counters begin anew: {}", spec_.name, carried.error().message);
     co_return;
   }
-  for (const auto& [number, past] : *pasts) {
+  for (const auto& [number, counted] : *carried) {
     if (number >= targets_.size()) continue;
     Target& target = *targets_[number];
     const auto guard = co_await target.operations.Lock();
     if (target.disk == nullptr) continue;
-    co_await target.disk->GoOnFrom(past);
+    co_await target.disk->ImportCounters(counted);
   }
 }
 

@@ -15,8 +15,9 @@ constexpr const char* kReleasedMessage =
     "given up to the host that its VM migrates to: taken back if the guest's rings start here again";
 
 // Whether the guest has to wait for it. One that was shut out fails every request, which is no reason to stop the guest.
-bool IsAwaited(const AttachedDisk& disk) {
-  return disk.awaited && disk.state != AttachmentState::kFenced && disk.state != AttachmentState::kClosing;
+bool IsAcquirePending(const AttachedDisk& disk) {
+  return disk.acquire_pending && disk.state != AttachmentState::kFenced &&
+         disk.state != AttachmentState::kClosing;
 }
 
 }  // namespace
@@ -34,40 +35,41 @@ DiskOwnership::~DiskOwnership() {
   CLEAT_CHECK(!running_);
 }
 
-bool DiskOwnership::held() const {
-  return std::none_of(targets_.begin(), targets_.end(),
-                      [](const auto& target) { return target->disk != nullptr && IsAwaited(*target->disk); });
+bool DiskOwnership::owned() const {
+  return std::none_of(targets_.begin(), targets_.end(), [](const auto& target) {
+    return target->disk != nullptr && IsAcquirePending(*target->disk);
+  });
 }
 
-void DiskOwnership::Begin(std::function<void()> on_held) {
-  begun_ = true;
-  on_held_ = std::move(on_held);
-  waiting_ = !held();
+void DiskOwnership::AcquireAsync(std::function<void()> on_owned) {
+  wanted_ = true;
+  on_owned_ = std::move(on_owned);
+  waiting_ = !owned();
   if (waiting_) Kick();
 }
 
-void DiskOwnership::End() {
-  begun_ = false;
-  on_held_ = {};
+void DiskOwnership::CancelAcquire() {
+  wanted_ = false;
+  on_owned_ = {};
   Kick();
 }
 
-void DiskOwnership::GiveUp() {
-  begun_ = false;
-  on_held_ = {};
+void DiskOwnership::HandOff() {
+  wanted_ = false;
+  on_owned_ = {};
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
-    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->awaited = true;
+    if (disk != nullptr && disk->state == AttachmentState::kActive) disk->acquire_pending = true;
   }
   Kick();
 }
 
-std::string DiskOwnership::waiting_for() const {
-  if (held()) return {};
+std::string DiskOwnership::pending_reason() const {
+  if (owned()) return {};
   if (!failure_.empty()) return failure_ + "; tried again until it is free";
   std::string disks;
   for (const auto& target : targets_) {
-    if (target->disk == nullptr || !IsAwaited(*target->disk)) continue;
+    if (target->disk == nullptr || !IsAcquirePending(*target->disk)) continue;
     disks += (disks.empty() ? "" : ", ") + target->disk->spec.disk.name;
   }
   return disks + " is being taken over";
@@ -87,10 +89,10 @@ Task<void> DiskOwnership::Run() {
   retry_ns_ = kRetryMinNs;
   co_await context_.control.Yield();  // whoever kicked goes on first
   while (!closing_.cancelled()) {
-    if (begun_ && !held()) {
+    if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
-      (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
+      (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
     } else {
       break;
     }
@@ -99,22 +101,22 @@ Task<void> DiskOwnership::Run() {
   running_ = false;
   idle_.Set();
   // Also when the disk that was waited for was detached.
-  if (begun_ && std::exchange(waiting_, false)) {
+  if (wanted_ && std::exchange(waiting_, false)) {
     on_change_();
-    on_held_();
+    on_owned_();
   }
 }
 
 // Disks are owned for whom nobody waits any more.
 bool DiskOwnership::AnyInVain() const {
   return std::any_of(targets_.begin(), targets_.end(), [](const auto& target) {
-    return target->disk != nullptr && IsAwaited(*target->disk) && target->disk->owned();
+    return target->disk != nullptr && IsAcquirePending(*target->disk) && target->disk->owned();
   });
 }
 
 Task<void> DiskOwnership::AcquireAll() {
-  const Status acquired = co_await ForEachAwaited(&DiskOwnership::AcquireOne);
-  if (!begun_) co_return;  // Run releases them again
+  const Status acquired = co_await ForEachPending(&DiskOwnership::AcquireOne);
+  if (!wanted_) co_return;  // Run releases them again
   if (acquired) {
     TakeAll();
     co_return;
@@ -124,8 +126,8 @@ Task<void> DiskOwnership::AcquireAll() {
     spdlog::warn("{}: rings wait for the disks' ownership: {}; tried again", spec_.name, failure_);
     on_change_();
   }
-  (void)co_await ForEachAwaited(&DiskOwnership::ReleaseOne);
-  if (!begun_ || closing_.cancelled()) co_return;
+  (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
+  if (!wanted_ || closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
   co_await context_.control.SleepFor(retry_ns_, &pause);
@@ -133,23 +135,23 @@ Task<void> DiskOwnership::AcquireAll() {
   retry_ns_ = std::min(2 * retry_ns_, kRetryMaxNs);
 }
 
-// A disk that was attached meanwhile is still to be acquired: then held() isn't true yet.
+// A disk that was attached meanwhile is still to be acquired: then owned() isn't true yet.
 void DiskOwnership::TakeAll() {
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
-    if (disk == nullptr || !IsAwaited(*disk) || !disk->owned()) continue;
-    disk->awaited = false;
+    if (disk == nullptr || !IsAcquirePending(*disk) || !disk->owned()) continue;
+    disk->acquire_pending = false;
     const bool fenced = !disk->fenced().empty();  // since it was acquired
     SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
-  if (held()) spdlog::info("{}: disks acquired: this engine owns them", spec_.name);
+  if (owned()) spdlog::info("{}: disks acquired: this engine owns them", spec_.name);
 }
 
-Task<Status> DiskOwnership::ForEachAwaited(DiskTask task) {
+Task<Status> DiskOwnership::ForEachPending(DiskTask task) {
   const auto run = [this, task](const std::unique_ptr<Target>& target) -> Task<Status> {
     if (target->disk == nullptr) co_return Ok{};
     const auto guard = co_await target->operations.Lock(&closing_);
-    if (!guard || target->disk == nullptr || !IsAwaited(*target->disk)) co_return Ok{};
+    if (!guard || target->disk == nullptr || !IsAcquirePending(*target->disk)) co_return Ok{};
     Status done = co_await (this->*task)(*target);
     co_return done;
   };
@@ -167,7 +169,7 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
   Status resized = co_await disk.Resize(size_bytes);
   CLEAT_CO_TRY(resized);
-  co_await front_->Resized(disk);
+  co_await guest_device_->Resized(disk);
   co_return resized;
 }
 
@@ -188,8 +190,8 @@ void DiskOwnership::SetState(AttachedDisk& disk, AttachmentState state, const ch
 }
 
 Task<void> DiskOwnership::Close() {
-  begun_ = false;
-  on_held_ = {};
+  wanted_ = false;
+  on_owned_ = {};
   closing_.Cancel();
   if (pause_ != nullptr) pause_->Cancel();
   if (running_) co_await idle_.Wait();

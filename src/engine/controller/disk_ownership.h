@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of a controller's disks are still to be acquired before its guest may run: those of a VM that migrates here
-// (AttachmentSpec::incoming), and those that were given up when it migrated away. All of them or none: a guest is let in
+// (AttachmentSpec::incoming), and those that were handed off when it migrated away. All of them or none: a guest is let in
 // only with all its disks, and what was acquired in vain is released before it is tried again, so that two sides can't
 // each hold half.
 //
-//   awaited, not owned  --Begin, acquired--> owned, ACTIVE  --GiveUp--> awaited, RELEASED  --Begin...
+//   acquire_pending, not owned  --AcquireAsync, acquired--> owned, ACTIVE  --HandOff--> acquire_pending, RELEASED ...
 //
 // One coroutine does it, when there is something to do: acquires all at once, takes the sizes that the disks have grown
 // to, or releases them. What fails is tried again with back-off as long as a front end waits. It holds a
@@ -21,7 +21,7 @@
 #include "base/result.h"
 #include "engine/attached/controller_context.h"
 #include "engine/attached/target.h"
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "engine/protocol/spec.h"
 #include "reactor/cancel.h"
 #include "reactor/sync.h"
@@ -37,20 +37,20 @@ class DiskOwnership final : public vhost::Ownership {
   static constexpr uint64_t kRetryMinNs = 10 * kNsPerMs;
   static constexpr uint64_t kRetryMaxNs = 500 * kNsPerMs;
 
-  // All outlive it. `on_change` is called after each change of waiting_for().
+  // All outlive it. `on_change` is called after each change of pending_reason().
   DiskOwnership(ControllerContext& context, const ControllerSpec& spec,
                 const std::vector<std::unique_ptr<Target>>& targets, std::function<void()> on_change);
   ~DiskOwnership() override;  // closed, or never used
-  void SetFront(Front& front) { front_ = &front; }
+  void SetGuestDevice(GuestDevice& device) { guest_device_ = &device; }
 
-  bool held() const override;
-  void Begin(std::function<void()> on_held) override;
-  void End() override;
-  void GiveUp() override;
-  std::string waiting_for() const override;
+  bool owned() const override;
+  void AcquireAsync(std::function<void()> on_owned) override;
+  void CancelAcquire() override;
+  void HandOff() override;
+  std::string pending_reason() const override;
 
   // Rings run, or want to: a disk that comes now has to be acquired before the guest sees it.
-  bool begun() const { return begun_; }
+  bool wanted() const { return wanted_; }
   // Returns when nothing is being acquired or released any more. No front end is left, and every target's mutex is held.
   Task<void> Close();
 
@@ -60,7 +60,7 @@ class DiskOwnership final : public vhost::Ownership {
   void Kick();
   Task<void> Run();
   // Of all disks that wait for their owner, each under its target's mutex.
-  Task<Status> ForEachAwaited(DiskTask task);
+  Task<Status> ForEachPending(DiskTask task);
   Task<Status> AcquireOne(Target& target);
   Task<Status> ReleaseOne(Target& target);
   Task<void> AcquireAll();
@@ -72,11 +72,11 @@ class DiskOwnership final : public vhost::Ownership {
   const ControllerSpec& spec_;
   const std::vector<std::unique_ptr<Target>>& targets_;
   const std::function<void()> on_change_;
-  Front* front_ = nullptr;
-  std::function<void()> on_held_;
-  bool begun_ = false;
+  GuestDevice* guest_device_ = nullptr;
+  std::function<void()> on_owned_;
+  bool wanted_ = false;
   bool running_ = false;  // Run
-  bool waiting_ = false;  // for on_held_
+  bool waiting_ = false;  // for on_owned_
   Event idle_;
   CancelToken* pause_ = nullptr;  // Run's, between two attempts
   CancelToken closing_;

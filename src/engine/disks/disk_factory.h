@@ -28,9 +28,10 @@ Result<OpenDisk> MakeLimitedPipeline(std::unique_ptr<block::Device>& device, con
 
 // What a disk's storage tells of its own accord, between Open's return and the pipeline's Close. On the control reactor.
 struct DiskEvents {
-  // It is larger: by somebody else, or by Pipeline::Resize, perhaps before that has ended. A multiple of the block size.
+  // The storage has grown: by another client, or by Pipeline::Resize, perhaps before that has ended. The size is a multiple
+  // of the block size.
   std::function<void(uint64_t size_bytes)> grew;
-  // It has shut this process out: every request fails, for good. Once.
+  // The storage has shut this process out: every request fails, for good. Called once.
   std::function<void(const Error& why)> fenced;
 };
 

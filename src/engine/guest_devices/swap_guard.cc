@@ -28,7 +28,7 @@ bool SwapGuard::allowed() const {
 
 DiskIdentity SwapGuard::next_disk() const {
   if (!disk_.identity.known() || is_last() || memory_.of_another_disk) return {};
-  const bool shown = memory_.of_this_disk || (on_held_ != nullptr && forgotten());
+  const bool shown = memory_.of_this_disk || (on_owned_ != nullptr && forgotten());
   return shown ? disk_.identity : DiskIdentity();
 }
 
@@ -36,48 +36,49 @@ void SwapGuard::Learn(const vhost::DriverMemory& memory) {
   if (disk_.identity.known() && !is_last()) swaps_ = true;
   const bool changed = memory_ != memory;
   memory_ = memory;
-  if (changed && on_held_ != nullptr) on_change_();
+  if (changed && on_owned_ != nullptr) on_change_();
 }
 
-void SwapGuard::Begin(std::function<void()> on_held) {
-  on_held_ = std::move(on_held);
-  if (allowed()) return BeginBehind();
+void SwapGuard::AcquireAsync(std::function<void()> on_owned) {
+  on_owned_ = std::move(on_owned);
+  if (allowed()) return AcquireBehind();
   if (!next_disk().known())
-    spdlog::warn("{}: rings wait for the guest to forget another disk: {}", controller_.name, waiting_for());
+    spdlog::warn("{}: rings wait for the guest to forget another disk: {}", controller_.name,
+                 pending_reason());
   on_change_();
 }
 
-void SwapGuard::BeginBehind() {
-  begun_behind_ = true;
-  behind_.Begin(on_held_);
+void SwapGuard::AcquireBehind() {
+  acquiring_behind_ = true;
+  behind_.AcquireAsync(on_owned_);
 }
 
 void SwapGuard::LastDiskChanged() {
-  if (on_held_ == nullptr || begun_behind_ || !allowed()) return;
+  if (on_owned_ == nullptr || acquiring_behind_ || !allowed()) return;
   spdlog::info("{}: guest has forgotten its last disk: {} is served now", controller_.name, disk_.name);
-  BeginBehind();
-  if (behind_.held()) on_held_();
+  AcquireBehind();
+  if (behind_.owned()) on_owned_();
 }
 
 void SwapGuard::Forget() {
   if (allowed()) swaps_ = false;
-  on_held_ = nullptr;
+  on_owned_ = nullptr;
   memory_ = {};
 }
 
-void SwapGuard::End() {
+void SwapGuard::CancelAcquire() {
   Forget();
-  if (std::exchange(begun_behind_, false)) behind_.End();
+  if (std::exchange(acquiring_behind_, false)) behind_.CancelAcquire();
 }
 
-void SwapGuard::GiveUp() {
+void SwapGuard::HandOff() {
   Forget();
-  begun_behind_ = false;
-  behind_.GiveUp();
+  acquiring_behind_ = false;
+  behind_.HandOff();
 }
 
-std::string SwapGuard::waiting_for() const {
-  if (allowed()) return behind_.waiting_for();
+std::string SwapGuard::pending_reason() const {
+  if (allowed()) return behind_.pending_reason();
   if (next_disk().known()) return "cleatd is to note that its guest has " + disk_.name + " from now on";
   const bool named = !is_last() && !controller_.last_disk_name.empty();
   const std::string last = named ? controller_.last_disk_name : "another disk";

@@ -13,8 +13,8 @@
 // notes the disk before its first request, so that whatever dies in between, one of the two knows. The VM of an incoming attachment
 // has been elsewhere, and its rings begin where they were there: it is proof enough when its QEMU has a region that was never used.
 //
-// A DiskOwnership stands behind it, which hears of the rings when they may start. Belongs to the front, made for one disk. On the control
-// reactor.
+// A DiskOwnership stands behind it, which hears of the rings when they may start. Belongs to the guest device, made for one
+// disk. On the control reactor.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ namespace cleat::engine {
 
 class SwapGuard final : public vhost::Ownership {
  public:
-  // All outlive it. `on_change` is called after each change of waiting_for() and next_disk().
+  // All outlive it. `on_change` is called after each change of pending_reason() and next_disk().
   SwapGuard(const ControllerSpec& controller, const AttachmentSpec& attachment, vhost::Ownership& behind,
             std::function<void()> on_change);
 
@@ -37,17 +37,17 @@ class SwapGuard final : public vhost::Ownership {
   DiskIdentity next_disk() const;
 
   void Learn(const vhost::DriverMemory& memory) override;
-  bool held() const override { return allowed() && behind_.held(); }
-  void Begin(std::function<void()> on_held) override;
-  void End() override;
-  void GiveUp() override;
-  std::string waiting_for() const override;
+  bool owned() const override { return allowed() && behind_.owned(); }
+  void AcquireAsync(std::function<void()> on_owned) override;
+  void CancelAcquire() override;
+  void HandOff() override;
+  std::string pending_reason() const override;
 
  private:
   bool is_last() const { return !controller_.last_disk.known() || controller_.last_disk == disk_.identity; }
   bool forgotten() const;
   bool allowed() const;
-  void BeginBehind();
+  void AcquireBehind();
   void Forget();
 
   const ControllerSpec& controller_;
@@ -59,8 +59,8 @@ class SwapGuard final : public vhost::Ownership {
   // Another disk was the last one when these rings came, or those of a connection before that took its proof back: each ring has to
   // show that it is forgotten.
   bool swaps_ = false;
-  std::function<void()> on_held_;  // since Begin
-  bool begun_behind_ = false;
+  std::function<void()> on_owned_;  // since AcquireAsync
+  bool acquiring_behind_ = false;
 };
 
 }  // namespace cleat::engine

@@ -24,7 +24,7 @@ constexpr size_t kOutgoingMax = 16384;   // messages; a cleatd that reads nothin
 constexpr uint32_t kRequestsMax = 8192;  // running at once
 constexpr size_t kFdsMax = 4;            // with one message
 
-// Who listens there must be root or our own user: it may tell us to open files.
+// The process that listens there must be root's or our own user's: it may tell us to open files.
 Status CheckPeer(int fd, const std::string& path) {
   ucred peer{};
   socklen_t length = sizeof(peer);

@@ -34,8 +34,9 @@ class CommandLink : private Engine::Listener {
     // everything may.
     PathGuard* paths = nullptr;
     BlockingPool* reading = nullptr;
-    // Who hears that a controller stands by here has it taken elsewhere: before a new connection, what was asked to be taken
-    // over an earlier one is decided, unless its storage hangs for so long. A lock is waited for 10 s.
+    // How long a new connection waits for takes that were asked for over an earlier one: a cleatd that hears of a controller
+    // on standby has another engine take it, so each take is decided first, unless its storage hangs for so long. A lock is
+    // waited for 10 s.
     uint64_t takes_wait_ns = 15 * kNsPerSecond;
   };
   CommandLink(Reactor& control, Engine& engine, Options options);

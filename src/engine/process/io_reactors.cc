@@ -19,7 +19,7 @@ Result<std::unique_ptr<IoReactors>> IoReactors::Make(const Settings& settings, u
     if (const Status added = io->crypto_.AddReactor(*reactor); !added)
       spdlog::warn("{}: no encrypted disks: {}", reactor->name(), added.error().message);
   }
-  CLEAT_ASSIGN(io->sight_, observe::Sight::Make(settings.name, incarnation, io->reactors_));
+  CLEAT_ASSIGN(io->counters_, observe::EngineCounters::Make(settings.name, incarnation, io->reactors_));
   return io;
 }
 

@@ -12,7 +12,7 @@
 #include "engine/process/settings.h"
 #include "modules/crypto/crypto_hub.h"
 #include "modules/uring/uring_hub.h"
-#include "observe/sight.h"
+#include "observe/engine_counters.h"
 #include "reactor/reactor.h"
 #include "reactor/stall_breaker.h"
 
@@ -33,7 +33,7 @@ class IoReactors {
   std::vector<StallBreaker::Watched> Threads() const;  // started
   modules::UringHub& uring() { return uring_; }
   const modules::CryptoHub& crypto() const { return crypto_; }
-  observe::Sight& sight() { return *sight_; }
+  observe::EngineCounters& counters() { return *counters_; }
 
  private:
   IoReactors() = default;
@@ -43,7 +43,7 @@ class IoReactors {
   std::vector<Reactor*> reactors_;
   modules::UringHub uring_;
   modules::CryptoHub crypto_;
-  std::unique_ptr<observe::Sight> sight_;
+  std::unique_ptr<observe::EngineCounters> counters_;
 };
 
 }  // namespace cleat::engine

@@ -88,7 +88,7 @@ void Tell(const Status& told) {
 }
 
 // What may fail to be made. The rest of the process stands on it.
-struct Ground {
+struct ProcessParts {
   ServiceNotifier manager;
   std::vector<uint32_t> other_cpus;  // for all threads but the reactors' own; empty: any
   uint64_t incarnation = 0;  // another one at each start, for cleatd to tell a restart from a reconnect
@@ -100,28 +100,28 @@ struct Ground {
 };
 
 // The manager, the folder, and where this process' threads run: before the first of them.
-Status Prepare(const Settings& settings, Ground* ground) {
-  CLEAT_ASSIGN(ground->manager, ServiceNotifier::FromEnvironment());
+Status Prepare(const Settings& settings, ProcessParts* parts) {
+  CLEAT_ASSIGN(parts->manager, ServiceNotifier::FromEnvironment());
   CLEAT_TRY(MakeDirectory(settings.runtime_dir));
   if (Status asked = HoldCoresFor(kShortTurnNs); !asked)
     spdlog::warn(
         "scheduling: no short turns on busy cores: {}; guests may wait longer while engines are exchanged",
         asked.error().message);
-  ground->other_cpus = OtherCpus(settings.cpus);
-  return StayOn(ground->other_cpus);
+  parts->other_cpus = OtherCpus(settings.cpus);
+  return StayOn(parts->other_cpus);
 }
 
-Result<Ground> Lay(const Settings& settings, const MonotonicClock& clock) {
-  Ground ground;
-  CLEAT_TRY(Prepare(settings, &ground));
-  ground.incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
-  CLEAT_ASSIGN(ground.library, vhost::VhostLibrary::Start(settings.name, settings.runtime_dir));
-  CLEAT_ASSIGN(ground.io, IoReactors::Make(settings, ground.incarnation));
-  CLEAT_ASSIGN(ground.counters, ground.io->sight().OpenForReaders());
-  CLEAT_ASSIGN(ground.keyring, MakeKeyring(settings));
-  CLEAT_TRY(ground.io->Start(settings));
-  CLEAT_ASSIGN(ground.control, MakeControl(clock));
-  return ground;
+Result<ProcessParts> Build(const Settings& settings, const MonotonicClock& clock) {
+  ProcessParts parts;
+  CLEAT_TRY(Prepare(settings, &parts));
+  parts.incarnation = clock.NowNs() ^ (static_cast<uint64_t>(getpid()) << 48);
+  CLEAT_ASSIGN(parts.library, vhost::VhostLibrary::Start(settings.name, settings.runtime_dir));
+  CLEAT_ASSIGN(parts.io, IoReactors::Make(settings, parts.incarnation));
+  CLEAT_ASSIGN(parts.counters, parts.io->counters().OpenForReaders());
+  CLEAT_ASSIGN(parts.keyring, MakeKeyring(settings));
+  CLEAT_TRY(parts.io->Start(settings));
+  CLEAT_ASSIGN(parts.control, MakeControl(clock));
+  return parts;
 }
 
 // As cleatd finds them: PathLists compares paths as text.
@@ -134,16 +134,16 @@ std::string FolderOfSocket(const std::string& path) {
   return std::filesystem::path(path).parent_path();
 }
 
-CommandLink::Options LinkOptions(const Settings& settings, Ground& ground, PathGuard& paths,
+CommandLink::Options LinkOptions(const Settings& settings, ProcessParts& parts, PathGuard& paths,
                                  BlockingPool& reading) {
   CommandLink::Options options;
   options.socket_path = settings.control_socket;
   options.hello.engine = settings.name;
   options.hello.version = kVersion;
-  options.hello.incarnation = ground.incarnation;
+  options.hello.incarnation = parts.incarnation;
   options.hello.reactors = settings.reactors;
   options.hello.stands_by_for = settings.stands_by_for;
-  options.counters = std::move(ground.counters);
+  options.counters = std::move(parts.counters);
   options.paths = &paths;
   options.reading = &reading;
   return options;
@@ -152,7 +152,7 @@ CommandLink::Options LinkOptions(const Settings& settings, Ground& ground, PathG
 // Members in the order in which they use each other; they go in the other one, the reactors' threads last.
 class Process {
  public:
-  Process(const Settings& settings, Ground ground) : settings_(settings), ground_(std::move(ground)) {}
+  Process(const Settings& settings, ProcessParts parts) : settings_(settings), parts_(std::move(parts)) {}
 
   // Until it has drained.
   Status Run();
@@ -162,8 +162,8 @@ class Process {
   std::string WhatIsLeft() const;
 
   const Settings& settings_;
-  Ground ground_;
-  Reactor& control_ = *ground_.control;
+  ProcessParts parts_;
+  Reactor& control_ = *parts_.control;
   BlockingPool storage_{kStorageThreadsMax};
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
@@ -172,18 +172,18 @@ class Process {
   ClusterStore clusters_;
   PathGuard paths_{settings_.paths_file, StateDir(settings_), FolderOfSocket(settings_.control_socket)};
   CephDisks ceph_{
-      {control_, clusters_, *ground_.keyring, storage_, paths_}, settings_.name, ground_.other_cpus};
+      {control_, clusters_, *parts_.keyring, storage_, paths_}, settings_.name, parts_.other_cpus};
   ModuleDiskFactory disks_{
-      memories_, ground_.io->uring(), ground_.io->crypto(), *ground_.keyring, storage_, ceph_, paths_};
-  vhost::SocketEndpointFactory endpoints_{control_, mapping_, *ground_.library, &paths_};
-  Engine engine_{Engine::Parts{control_, ground_.io->reactors(), disks_, endpoints_, memories_, groups_,
-                               clusters_, &ground_.io->sight(), &reading_}};
-  CommandLink link_{control_, engine_, LinkOptions(settings_, ground_, paths_, reading_)};
-  Watchdog watchdog_{control_, ground_.io->reactors(), ground_.manager.watchdog_ns(),
-                     [this] { Tell(ground_.manager.Alive()); }};
+      memories_, parts_.io->uring(), parts_.io->crypto(), *parts_.keyring, storage_, ceph_, paths_};
+  vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
+  Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
+                               clusters_, &parts_.io->counters(), &reading_}};
+  CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
+  Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
+                     [this] { Tell(parts_.manager.Alive()); }};
   Termination termination_{control_, settings_.drain_s,
                            [this] {
-                             Tell(ground_.manager.Stopping("draining " + WhatIsLeft()));
+                             Tell(parts_.manager.Stopping("draining " + WhatIsLeft()));
                              Spawn(ShutDown());
                            },
                            [this] { return WhatIsLeft(); }};
@@ -215,15 +215,15 @@ Task<void> Process::ShutDown() {
 
 Status Process::Run() {
   CLEAT_TRY(termination_.Start());
-  std::vector<StallBreaker::Watched> reactors = ground_.io->Threads();
+  std::vector<StallBreaker::Watched> reactors = parts_.io->Threads();
   reactors.push_back({&control_, gettid()});
-  CLEAT_TRY(stall_breaker_.Start(reactors, ground_.incarnation));
+  CLEAT_TRY(stall_breaker_.Start(reactors, parts_.incarnation));
   ceph_.SetOnReport([this](const CephReport& report) { link_.ReportCeph(report); });
   link_.Start();
   spdlog::info("cleat-engine: version {} serves as '{}' with {} reactors, cleatd's socket is {}", kVersion,
                settings_.name, settings_.reactors, settings_.control_socket);
   control_.PostCall([this] { watchdog_.Start(); });
-  Tell(ground_.manager.Ready("orders from " + settings_.control_socket));
+  Tell(parts_.manager.Ready("orders from " + settings_.control_socket));
   control_.Run();
   if (!ceph_ended_) {
     // Nothing is open any more, but what Ceph's threads use must not be destroyed under them.
@@ -241,8 +241,8 @@ Status Process::Run() {
 
 Status Serve(const Settings& settings) {
   const MonotonicClock clock;
-  CLEAT_ASSIGN(auto ground, Lay(settings, clock));
-  const auto process = std::make_unique<Process>(settings, std::move(ground));
+  CLEAT_ASSIGN(auto parts, Build(settings, clock));
+  const auto process = std::make_unique<Process>(settings, std::move(parts));
   return process->Run();
 }
 

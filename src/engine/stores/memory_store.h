@@ -17,7 +17,7 @@ class MemoryStore {
  public:
   // The same disk again is OK and keeps the memory that is here already, unless the size differs.
   Status Keep(const MemoryReport& memory, UniqueFd fd);
-  // Whoever made the memory has let it grow. OK when it is not here.
+  // The disk's memory was made larger where it was created. OK when it is not here.
   Status Grow(const MemoryReport& memory);
   void Drop(const std::string& disk);  // OK when it is not here
   // A descriptor of its own for the caller.

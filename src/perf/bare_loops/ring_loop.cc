@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "perf/load/load_thread.h"
 #include "perf/vhost_user/deadline.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 namespace {

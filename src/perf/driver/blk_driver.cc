@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "perf/wire/vhost_user.h"
+
 namespace cleat::perf {
 
 Result<std::unique_ptr<BlkDriver>> BlkDriver::Start(Frontend& frontend, GuestMemory& memory,

@@ -10,7 +10,9 @@
 #include <string>
 
 #include "base/result.h"
-#include "perf/driver/virtio_driver.h"
+#include "perf/driver/request_driver.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 

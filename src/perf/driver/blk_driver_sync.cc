@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "perf/driver/blk_driver.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 namespace {

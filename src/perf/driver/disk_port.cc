@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "perf/wire/virtio_blk.h"
+
 namespace cleat::perf {
 namespace {
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "perf/driver/blk_driver.h"
 #include "perf/driver/scsi_driver.h"
+#include "perf/wire/virtio_scsi.h"
 
 namespace cleat::perf {
 

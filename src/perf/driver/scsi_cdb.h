@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/virtio_scsi.h"
 
 namespace cleat::perf::scsi {
 

@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "perf/driver/request_driver.h"
 #include "perf/driver/scsi_cdb.h"
-#include "perf/driver/virtio_driver.h"
+#include "perf/wire/virtio_scsi.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 

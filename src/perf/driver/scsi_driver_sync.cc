@@ -7,6 +7,7 @@
 
 #include "perf/driver/scsi_driver.h"
 #include "perf/vhost_user/deadline.h"
+#include "perf/wire/virtio_scsi.h"
 
 namespace cleat::perf {
 namespace {

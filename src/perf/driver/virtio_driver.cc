@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "perf/wire/virtqueue.h"
+
 namespace cleat::perf {
 namespace {
 
@@ -190,7 +192,7 @@ Status VirtioDriver::WaitRings(uint64_t timeout_ns) {
     if (found) return Ok{};
     if (gone) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
-      // It may be gone again before all is set up: then the next one is waited for, by the next call if need be.
+      // The new back end may be gone again before all is set up: then the next one is waited for, by the next call if need be.
       Status status = Reconnect();
       if (!status && status.error().code != ErrorCode::kUnavailable) return status;
       if (!status && late) return Error(ErrorCode::kDeadlineExceeded, "no back end came to stay in time");
@@ -240,7 +242,7 @@ Status VirtioDriver::WaitCalls(uint16_t first_ring, uint64_t timeout_ns) {
       if (!auto_reconnect_) return Error(ErrorCode::kUnavailable, "the back end closed the connection");
       Status status = Reconnect();
       if (!status && status.error().code != ErrorCode::kUnavailable) return status;
-      // One that comes and goes for ever is no answer either; the next call waits for another.
+      // A back end that comes and goes for ever is no answer either; the next call waits for another.
       if (!status && deadline.passed())
         return Error(ErrorCode::kDeadlineExceeded, "no back end came to stay in time");
     } else if (deadline.passed()) {

@@ -7,6 +7,8 @@
 #include "perf/driver/blk_driver.h"
 #include "perf/hostile/hostile.h"
 #include "perf/ring/packed_driver_ring.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 namespace {

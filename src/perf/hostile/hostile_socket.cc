@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "perf/hostile/hostile.h"
+#include "perf/wire/vhost_user.h"
 
 namespace cleat::perf {
 namespace {

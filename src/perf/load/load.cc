@@ -14,6 +14,7 @@
 
 #include "base/random.h"
 #include "perf/load/load_thread.h"
+#include "perf/wire/virtio_scsi.h"
 
 namespace cleat::perf {
 namespace {

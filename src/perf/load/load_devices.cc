@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "perf/vhost_user/deadline.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 namespace {

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <numeric>
 
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/virtio_blk.h"
 #include "perf/workload/zipf.h"
 
 namespace cleat::perf {

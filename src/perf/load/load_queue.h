@@ -20,6 +20,7 @@
 #include "perf/load/load_stats.h"
 #include "perf/ring/driver_ring.h"
 #include "perf/vhost_user/guest_memory.h"
+#include "perf/wire/virtio_blk.h"
 #include "perf/workload/verify.h"
 
 namespace cleat::perf {

@@ -16,7 +16,8 @@
 #include "perf/driver/scsi_cdb.h"
 #include "perf/load/load_options.h"
 #include "perf/load/load_queue.h"
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtio_scsi.h"
 
 namespace cleat::perf {
 

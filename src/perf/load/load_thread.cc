@@ -210,7 +210,7 @@ Status LoadThread::LeftBy(Watched& device) {
                  fmt::format("{}: the back end closed the connection with {} requests in flight", device.name,
                              in_flight));
   }
-  // It may be gone again before all is set up: then the next one is waited for.
+  // The new back end may be gone again before all is set up: then the next one is waited for.
   Status status = device.driver->Reconnect();
   while (!status && status.error().code == ErrorCode::kUnavailable) status = device.driver->Reconnect();
   if (!status) return status;

@@ -23,7 +23,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "perf/vhost_user/guest_memory.h"
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 

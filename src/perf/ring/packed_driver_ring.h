@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "perf/ring/driver_ring.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "perf/ring/driver_ring.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "perf/ring/driver_ring.h"
+#include "perf/wire/virtqueue.h"
 
 namespace cleat::perf {
 

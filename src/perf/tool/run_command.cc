@@ -14,6 +14,7 @@
 #include "perf/load/load_devices.h"
 #include "perf/report/report.h"
 #include "perf/tool/command_line.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 namespace {

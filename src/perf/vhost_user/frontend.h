@@ -23,7 +23,8 @@
 #include "base/unique_fd.h"
 #include "perf/vhost_user/guest_memory.h"
 #include "perf/vhost_user/message_socket.h"
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/vhost_user.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 

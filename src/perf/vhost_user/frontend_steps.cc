@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "perf/vhost_user/frontend.h"
+#include "perf/wire/vhost_user.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 

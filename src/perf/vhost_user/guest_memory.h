@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/vhost_user.h"
 
 namespace cleat::perf {
 

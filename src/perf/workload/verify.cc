@@ -12,6 +12,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "perf/wire/virtio_blk.h"
+
 namespace cleat::perf {
 namespace {
 

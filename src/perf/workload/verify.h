@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "perf/vhost_user/vhost_user_wire.h"
 
 namespace cleat::perf {
 

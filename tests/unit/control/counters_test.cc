@@ -12,7 +12,6 @@ namespace cleat::control::counters_test {
 namespace {
 
 using observe::OpColumn;
-using observe::Stage;
 
 class CountersTest : public testing::Test {
  protected:
@@ -31,8 +30,8 @@ class CountersTest : public testing::Test {
 
 TEST_F(CountersTest, AddsUpADisksReactors) {
   SegmentRig engine(clock_);
-  observe::Cell& first = engine.Add("controllers/a", "disks/x", 0, 2);
-  observe::Cell& second = engine.Add("controllers/a", "disks/x", 1, 2);
+  observe::DiskCounters& first = engine.Add("controllers/a", "disks/x", 0, 2);
+  observe::DiskCounters& second = engine.Add("controllers/a", "disks/x", 1, 2);
   engine.Add("controllers/b", "disks/x", 1);
   first.Count(OpColumn::kRead, 10, 40960, 0);
   second.Count(OpColumn::kRead, 5, 20480, 1);
@@ -64,10 +63,10 @@ TEST_F(CountersTest, AddsUpADisksReactors) {
 
 TEST_F(CountersTest, HistogramsBecomePercentiles) {
   SegmentRig engine(clock_);
-  observe::Cell& cell = engine.Add("controllers/a", "disks/x");
+  observe::DiskCounters& cell = engine.Add("controllers/a", "disks/x");
   cell.Count(OpColumn::kWrite, 100, 51200, 0);
-  cell.Record(OpColumn::kWrite, Stage::kDone, 10'000, 99);
-  cell.Record(OpColumn::kWrite, Stage::kDone, 5'000'000, 1);
+  cell.Record(OpColumn::kWrite, RequestStage::kDone, 10'000, 99);
+  cell.Record(OpColumn::kWrite, RequestStage::kDone, 5'000'000, 1);
   counters_.OnHello("engine-0", 1, engine.Fd());
 
   EXPECT_EQ(Stats().disks(0).operations(0).stages_size(), 0);  // not asked for
@@ -88,8 +87,8 @@ TEST_F(CountersTest, HistogramsBecomePercentiles) {
 
 TEST_F(CountersTest, TheOldestRequestOfAnyReactorIsNamedWithItsStage) {
   SegmentRig engine(clock_);
-  observe::Cell& young = engine.Add("controllers/a", "disks/x", 0);
-  observe::Cell& old = engine.Add("controllers/a", "disks/x", 1);
+  observe::DiskCounters& young = engine.Add("controllers/a", "disks/x", 0);
+  observe::DiskCounters& old = engine.Add("controllers/a", "disks/x", 1);
   counters_.OnHello("engine-0", 1, engine.Fd());
   const uint64_t start_ns = clock_.NowNs();
   clock_.AdvanceBy(600 * kNsPerMs);
@@ -115,7 +114,7 @@ TEST_F(CountersTest, TheOldestRequestOfAnyReactorIsNamedWithItsStage) {
 
 TEST_F(CountersTest, WhatIsInFlightAgesWhileItsReactorHangs) {
   SegmentRig engine(clock_);
-  observe::Cell& cell = engine.Add("controllers/a", "disks/x");
+  observe::DiskCounters& cell = engine.Add("controllers/a", "disks/x");
   counters_.OnHello("engine-0", 1, engine.Fd());
   engine.Look(0, &cell, clock_.NowNs() - kNsPerMs);
   EXPECT_FALSE(Stats().disks(0).stuck());

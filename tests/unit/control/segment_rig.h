@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "observe/cell.h"
+#include "observe/disk_counters.h"
 #include "observe/segment.h"
 
 namespace cleat::control {
@@ -35,22 +35,22 @@ class SegmentRig {
     CLEAT_CHECK(fd.ok());
     return std::move(*fd);
   }
-  observe::Cell& Add(const std::string& controller, const std::string& disk, uint32_t reactor = 0,
-                     uint32_t target = 0) {
+  observe::DiskCounters& Add(const std::string& controller, const std::string& disk, uint32_t reactor = 0,
+                             uint32_t target = 0) {
     auto cell = segment_->Add(controller, disk, target, reactor, clock_.NowNs());
     CLEAT_CHECK(cell.ok());
     cells_.push_back(std::move(*cell));
     return *cells_.back();
   }
   // The reactor's look at what is in flight, now: of this cell one request, seen then; of the others nothing.
-  void Look(uint32_t reactor, observe::Cell* cell = nullptr, uint64_t seen_ns = 0) {
+  void Look(uint32_t reactor, observe::DiskCounters* cell = nullptr, uint64_t seen_ns = 0) {
     if (cell != nullptr) {
       observe::OldestRequest oldest{};
       oldest.scanned_ns = clock_.NowNs();
       oldest.seen_ns = seen_ns;
       oldest.in_flight = 3;
       oldest.op = static_cast<uint32_t>(observe::OpColumn::kRead);
-      oldest.stage = static_cast<uint32_t>(observe::Stage::kSubmitted);
+      oldest.stage = static_cast<uint32_t>(RequestStage::kSubmitted);
       oldest.offset_bytes = 8192;
       oldest.length_bytes = 4096;
       oldest.stage_ns = seen_ns + 1000;
@@ -73,15 +73,15 @@ class SegmentRig {
     entry.length_bytes = 512;
     entry.noticed_ns = clock_.NowNs();
     const uint64_t seen_ns = entry.noticed_ns - duration_ns;
-    const auto moment = [&](observe::Stage stage) -> uint64_t& {
+    const auto moment = [&](RequestStage stage) -> uint64_t& {
       return entry.moments_ns[static_cast<uint32_t>(stage)];
     };
-    moment(observe::Stage::kSeen) = seen_ns;
-    moment(observe::Stage::kFetched) = seen_ns + 1000;
-    moment(observe::Stage::kSubmitted) = seen_ns + 2000;
+    moment(RequestStage::kSeen) = seen_ns;
+    moment(RequestStage::kFetched) = seen_ns + 1000;
+    moment(RequestStage::kSubmitted) = seen_ns + 2000;
     if (ended) {
-      moment(observe::Stage::kDone) = entry.noticed_ns;
-      moment(observe::Stage::kUsed) = entry.noticed_ns;
+      moment(RequestStage::kDone) = entry.noticed_ns;
+      moment(RequestStage::kUsed) = entry.noticed_ns;
     }
     entry.sequence = 2 * head.slow_written + 2;
     ++head.slow_written;
@@ -95,7 +95,7 @@ class SegmentRig {
  private:
   const Clock& clock_;
   std::unique_ptr<observe::Segment> segment_;
-  std::vector<std::unique_ptr<observe::Cell>> cells_;  // go first
+  std::vector<std::unique_ptr<observe::DiskCounters>> cells_;  // go first
 };
 
 }  // namespace cleat::control

@@ -41,8 +41,8 @@ class SlowWatchTest : public testing::Test {
 
 TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
   SegmentRig engine(clock_);
-  observe::Cell& stuck = engine.Add("controllers/a", "disks/x", 0);
-  observe::Cell& fine = engine.Add("controllers/b", "disks/y", 1);
+  observe::DiskCounters& stuck = engine.Add("controllers/a", "disks/x", 0);
+  observe::DiskCounters& fine = engine.Add("controllers/b", "disks/y", 1);
   counters_.OnHello("engine-0", 1, engine.Fd());
   const uint64_t seen_ns = clock_.NowNs();
   for (int i = 0; i < 20; ++i) {
@@ -72,7 +72,7 @@ TEST_F(SlowWatchTest, AStuckDiskIsToldOnceAndOnceWhenItIsNoMore) {
 // Reading thousands of disks four times a second is what a host with many of them would notice.
 TEST_F(SlowWatchTest, DisksAreReadOnlyIfTheirReactorSaysThatOneMayBeStuck) {
   SegmentRig engine(clock_);
-  observe::Cell& old = engine.Add("controllers/a", "disks/x", 0);
+  observe::DiskCounters& old = engine.Add("controllers/a", "disks/x", 0);
   counters_.OnHello("engine-0", 1, engine.Fd());
   const uint64_t seen_ns = clock_.NowNs();
   clock_.AdvanceBy(kNsPerSecond);
@@ -90,7 +90,7 @@ TEST_F(SlowWatchTest, DisksAreReadOnlyIfTheirReactorSaysThatOneMayBeStuck) {
 // The request was young at the reactor's last look, and there has been none since: it waits with the reactor.
 TEST_F(SlowWatchTest, ADiskOfAReactorThatHangsIsStuck) {
   SegmentRig engine(clock_);
-  observe::Cell& cell = engine.Add("controllers/a", "disks/x", 0);
+  observe::DiskCounters& cell = engine.Add("controllers/a", "disks/x", 0);
   counters_.OnHello("engine-0", 1, engine.Fd());
   engine.Look(0, &cell, clock_.NowNs() - kNsPerMs);
   Turns(1);
@@ -187,7 +187,7 @@ TEST_F(SlowWatchTest, TheListAndTheLogAreBounded) {
 
 TEST_F(SlowWatchTest, ADeadEnginesDisksAreNotCalledStuck) {
   SegmentRig engine(clock_);
-  observe::Cell& cell = engine.Add("controllers/a", "disks/x");
+  observe::DiskCounters& cell = engine.Add("controllers/a", "disks/x");
   counters_.OnHello("engine-0", 1, engine.Fd());
   engine.Look(0, &cell, clock_.NowNs() - kNsPerMs);
   Turns(1);

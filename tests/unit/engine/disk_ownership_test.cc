@@ -143,20 +143,20 @@ class Side {
   Status Detach(uint32_t target) { return reactors_.Await(controller_.Detach(target)); }
 
   // The front end's part, on control.
-  void Begin() {
-    Tell([&] { endpoints_.ownership->Begin([this] { ++told; }); });
+  void AcquireAsync() {
+    Tell([&] { endpoints_.ownership->AcquireAsync([this] { ++told; }); });
   }
-  void End() {
-    Tell([&] { endpoints_.ownership->End(); });
+  void CancelAcquire() {
+    Tell([&] { endpoints_.ownership->CancelAcquire(); });
   }
-  void GiveUp() {
+  void HandOff() {
     Tell([&] {
-      endpoints_.ownership->GiveUp();
-      EXPECT_FALSE(held());
+      endpoints_.ownership->HandOff();
+      EXPECT_FALSE(owned());
     });
   }
-  bool held() const { return endpoints_.ownership->held(); }
-  std::string waiting_for() const { return endpoints_.ownership->waiting_for(); }
+  bool owned() const { return endpoints_.ownership->owned(); }
+  std::string pending_reason() const { return endpoints_.ownership->pending_reason(); }
 
   std::vector<AttachmentState> states() const {
     std::vector<AttachmentState> states;
@@ -214,27 +214,27 @@ class DiskOwnershipTest : public testing::Test {
 
 TEST_F(DiskOwnershipTest, ThereAndBack) {
   source.AttachBoth(false);
-  EXPECT_TRUE(source.held());
-  source.Begin();
+  EXPECT_TRUE(source.owned());
+  source.AcquireAsync();
   target.AttachBoth(true);
-  EXPECT_FALSE(target.held());
+  EXPECT_FALSE(target.owned());
   EXPECT_EQ(target.states(), States({kIncoming, kIncoming}));
   EXPECT_EQ(OwnerOf("x"), "source");
 
-  source.GiveUp();
+  source.HandOff();
   EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty() && OwnerOf("y").empty(); }));
   EXPECT_EQ(source.states(), States({kReleased, kReleased}));
-  target.Begin();
+  target.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
-  EXPECT_TRUE(target.held());
+  EXPECT_TRUE(target.owned());
   EXPECT_EQ(target.states(), States({kActive, kActive}));
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "targettarget");
-  target.End();  // its guest reboots
-  target.Begin();
-  EXPECT_TRUE(target.held());
+  target.CancelAcquire();  // its guest reboots
+  target.AcquireAsync();
+  EXPECT_TRUE(target.owned());
 
-  target.GiveUp();
-  source.Begin();
+  target.HandOff();
+  source.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
   EXPECT_EQ(source.states(), States({kActive, kActive}));
   EXPECT_EQ(target.states(), States({kReleased, kReleased}));
@@ -242,29 +242,30 @@ TEST_F(DiskOwnershipTest, ThereAndBack) {
 
 TEST_F(DiskOwnershipTest, WhoIsTooEarlyWaitsAndSaysForWhom) {
   source.AttachBoth(false);
-  source.Begin();
+  source.AcquireAsync();
   target.AttachBoth(true);
-  target.Begin();
+  target.AcquireAsync();
   RunFor(5 * kNsPerSecond);
   EXPECT_EQ(target.told, 0);
-  EXPECT_FALSE(target.held());
-  EXPECT_NE(target.waiting_for().find("is owned by source"), std::string::npos) << target.waiting_for();
+  EXPECT_FALSE(target.owned());
+  EXPECT_NE(target.pending_reason().find("is owned by source"), std::string::npos) << target.pending_reason();
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
-  source.GiveUp();
+  source.HandOff();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
-  EXPECT_EQ(target.waiting_for(), "");
+  EXPECT_EQ(target.pending_reason(), "");
 }
 
 TEST_F(DiskOwnershipTest, AllOrNone) {
   target.AttachBoth(true);
   storage.broken["disks/y"] = "out of reach";
-  target.Begin();
+  target.AcquireAsync();
   for (int i = 0; i < 20; ++i) {
     RunFor(100 * kNsPerMs);
     EXPECT_EQ(target.told, 0);
     EXPECT_EQ(target.states(), States({kIncoming, kIncoming}));
   }
-  EXPECT_NE(target.waiting_for().find("disks/y is out of reach"), std::string::npos) << target.waiting_for();
+  EXPECT_NE(target.pending_reason().find("disks/y is out of reach"), std::string::npos)
+      << target.pending_reason();
   // Between two attempts it has nothing.
   EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty(); }));
   storage.broken.clear();
@@ -276,9 +277,9 @@ TEST_F(DiskOwnershipTest, WhoGoesGivesBackWhatItHasAndAsksForNothingMore) {
   source.AttachBoth(false);
   EXPECT_TRUE(source.Detach(0).ok());
   target.AttachBoth(true);
-  target.Begin();
+  target.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x") == "target"; }));
-  target.End();
+  target.CancelAcquire();
   EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty(); }));
   EXPECT_TRUE(source.Detach(1).ok());
   RunFor(5 * kNsPerSecond);
@@ -288,9 +289,9 @@ TEST_F(DiskOwnershipTest, WhoGoesGivesBackWhatItHasAndAsksForNothingMore) {
 
 TEST_F(DiskOwnershipTest, AbortedBeforeTheReleaseIsDone) {
   source.AttachBoth(false);
-  source.Begin();
-  source.GiveUp();
-  source.Begin();
+  source.AcquireAsync();
+  source.HandOff();
+  source.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
   EXPECT_EQ(source.states(), States({kActive, kActive}));
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
@@ -299,7 +300,7 @@ TEST_F(DiskOwnershipTest, AbortedBeforeTheReleaseIsDone) {
 TEST_F(DiskOwnershipTest, TheGuestGoesOnWhenWhatItWaitedForIsDetached) {
   EXPECT_TRUE(source.Attach(1, "disks/y", false).ok());
   target.AttachBoth(true);
-  target.Begin();
+  target.AcquireAsync();
   RunFor(kNsPerSecond);
   EXPECT_EQ(target.told, 0);
   EXPECT_TRUE(target.Detach(1).ok());
@@ -309,20 +310,20 @@ TEST_F(DiskOwnershipTest, TheGuestGoesOnWhenWhatItWaitedForIsDetached) {
 
 TEST_F(DiskOwnershipTest, OneThatComesToARunningGuestIsOwnedFirst) {
   EXPECT_TRUE(target.Attach(0, "disks/x", true).ok());
-  target.Begin();
+  target.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
   EXPECT_TRUE(target.Attach(1, "disks/y", true).ok());
   EXPECT_EQ(target.states(), States({kActive, kActive}));
   EXPECT_EQ(OwnerOf("y"), "target");
   EXPECT_TRUE(source.Attach(0, "disks/z", false).ok());
   EXPECT_FALSE(target.Attach(2, "disks/z", true).ok()) << "its owner is another";
-  EXPECT_TRUE(target.held());
+  EXPECT_TRUE(target.owned());
 }
 
 TEST_F(DiskOwnershipTest, WhatHasGrownMeanwhileIsSeenBeforeTheGuestRuns) {
   target.AttachBoth(true);
   storage.bytes["disks/y"] = 2 * kBytes;
-  target.Begin();
+  target.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
   EXPECT_EQ(target.bytes(0), kBytes);
   EXPECT_EQ(target.bytes(1), 2 * kBytes);

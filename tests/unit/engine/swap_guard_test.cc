@@ -14,12 +14,12 @@ constexpr DiskIdentity kA = DiskIdentity::Of(3, 10);
 constexpr DiskIdentity kB = DiskIdentity::Of(3, 11);
 
 struct Behind final : vhost::Ownership {
-  bool held() const override { return is_held; }
-  void Begin(std::function<void()> /*on_held*/) override { calls += "begin "; }
-  void End() override { calls += "end "; }
-  void GiveUp() override { calls += "give up "; }
-  std::string waiting_for() const override { return is_held ? "" : "another host has it"; }
-  bool is_held = true;
+  bool owned() const override { return is_owned; }
+  void AcquireAsync(std::function<void()> /*on_owned*/) override { calls += "acquire "; }
+  void CancelAcquire() override { calls += "cancel "; }
+  void HandOff() override { calls += "hand off "; }
+  std::string pending_reason() const override { return is_owned ? "" : "another host has it"; }
+  bool is_owned = true;
   std::string calls;
 };
 
@@ -55,8 +55,8 @@ class SwapGuardTest : public ::testing::Test {
   // A connection's first ring is complete.
   bool MayStart(const vhost::DriverMemory& memory) {
     guard->Learn(memory);
-    guard->Begin([this] { ++woken; });
-    return guard->held();
+    guard->AcquireAsync([this] { ++woken; });
+    return guard->owned();
   }
 
   ControllerSpec controller_;
@@ -69,12 +69,12 @@ class SwapGuardTest : public ::testing::Test {
 
 TEST_F(SwapGuardTest, TheFirstDiskAndTheSameAgainMayStart) {
   EXPECT_TRUE(MayStart(InTheMiddle()));
-  guard->End();
+  guard->CancelAcquire();
   LastIs(kB, "disks/b");
   EXPECT_TRUE(MayStart(InTheMiddle()));
-  guard->End();
+  guard->CancelAcquire();
   EXPECT_TRUE(MayStart(WithLogOf(kB, kB)));
-  EXPECT_EQ(behind.calls, "begin end begin end begin ");
+  EXPECT_EQ(behind.calls, "acquire cancel acquire cancel acquire ");
 }
 
 TEST_F(SwapGuardTest, AnotherDiskWaitsUntilTheDriverHasForgottenTheFirst) {
@@ -82,11 +82,11 @@ TEST_F(SwapGuardTest, AnotherDiskWaitsUntilTheDriverHasForgottenTheFirst) {
   for (const auto& memory : {InTheMiddle(), WithOldEnginesLog(), WithLogOf(kA, kB)}) {
     EXPECT_FALSE(MayStart(memory));
     EXPECT_FALSE(guard->next_disk().known());
-    EXPECT_EQ(guard->waiting_for(),
+    EXPECT_EQ(guard->pending_reason(),
               "the guest's driver still has what it did to disks/a under way, which is not to be written to "
               "disks/b: detach "
               "disks/b and attach disks/a again, or reset the VM");
-    guard->End();
+    guard->CancelAcquire();
   }
   EXPECT_EQ(behind.calls, "");
   EXPECT_EQ(woken, 0);
@@ -98,9 +98,9 @@ TEST_F(SwapGuardTest, OneThatIsForgottenMakesWayOnceCleatdHasNotedIt) {
   EXPECT_EQ(guard->next_disk(), kB);
   EXPECT_EQ(behind.calls, "");
   LastIs(kB, "disks/b");
-  EXPECT_TRUE(guard->held());
+  EXPECT_TRUE(guard->owned());
   EXPECT_EQ(woken, 1);
-  EXPECT_EQ(behind.calls, "begin ");
+  EXPECT_EQ(behind.calls, "acquire ");
   EXPECT_FALSE(guard->next_disk().known());
 }
 
@@ -109,14 +109,14 @@ TEST_F(SwapGuardTest, ARingThatComesLaterCanTakeTheProofBack) {
   LastIs(kA, "disks/a");
   EXPECT_FALSE(MayStart(JustBooted()));
   LastIs(kB, "disks/b");
-  EXPECT_TRUE(guard->held());
+  EXPECT_TRUE(guard->owned());
   guard->Learn({.new_log = true, .at_start = false});
-  EXPECT_FALSE(guard->held());
-  guard->End();
+  EXPECT_FALSE(guard->owned());
+  guard->CancelAcquire();
   EXPECT_FALSE(MayStart(InTheMiddle())) << "nor does the next connection show it";
-  guard->End();
+  guard->CancelAcquire();
   EXPECT_TRUE(MayStart(WithLogOf(kB, kB))) << "these requests are disks/b's";
-  guard->End();
+  guard->CancelAcquire();
   EXPECT_TRUE(MayStart(InTheMiddle()));
 }
 
@@ -124,11 +124,11 @@ TEST_F(SwapGuardTest, ARingThatComesLaterCanTakeTheProofBack) {
 TEST_F(SwapGuardTest, TheLogIsBelievedBeforeCleatd) {
   LastIs(kB, "disks/b");
   EXPECT_FALSE(MayStart(WithLogOf(kA, kB)));
-  guard->End();
+  guard->CancelAcquire();
   LastIs({}, "");
   EXPECT_FALSE(MayStart(WithLogOf(kA, kB))) << "a controller that was made anew on the same socket";
-  EXPECT_NE(guard->waiting_for().find("another disk"), std::string::npos);
-  guard->End();
+  EXPECT_NE(guard->pending_reason().find("another disk"), std::string::npos);
+  guard->CancelAcquire();
   LastIs(kA, "disks/a");
   EXPECT_TRUE(MayStart(WithLogOf(kB, kB)));
   EXPECT_EQ(guard->next_disk(), kB) << "cleatd is told";
@@ -139,18 +139,18 @@ TEST_F(SwapGuardTest, TheVmOfAnIncomingAttachmentWasElsewhere) {
   LastIs(kA, "disks/a");
   EXPECT_FALSE(MayStart({.new_log = true, .at_start = false}));
   EXPECT_EQ(guard->next_disk(), kB);
-  guard->End();
+  guard->CancelAcquire();
   EXPECT_FALSE(MayStart(WithOldEnginesLog()));
   EXPECT_FALSE(guard->next_disk().known()) << "this QEMU has served its guest another disk";
 }
 
 TEST_F(SwapGuardTest, WhatIsBehindIsAskedLast) {
-  behind.is_held = false;
+  behind.is_owned = false;
   EXPECT_FALSE(MayStart(JustBooted()));
-  EXPECT_EQ(guard->waiting_for(), "another host has it");
+  EXPECT_EQ(guard->pending_reason(), "another host has it");
   LastIs(kA, "disks/a");
-  guard->GiveUp();
-  EXPECT_EQ(behind.calls, "begin give up ");
+  guard->HandOff();
+  EXPECT_EQ(behind.calls, "acquire hand off ");
 }
 
 TEST_F(SwapGuardTest, ACleatdThatTellsNoIdentitiesIsServedAsEver) {

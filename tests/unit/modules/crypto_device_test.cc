@@ -196,8 +196,8 @@ TEST(Crypto, StampsWhenItHasEncryptedAndDecrypted) {
     io.segments = {{&arena.region(), 0, 4096}};
     rig.disk->Start(io, op, 0, 4096);
     ASSERT_EQ(rig.disk->Wait(io), IoStatus::kOk);
-    EXPECT_EQ(io.request.moments.at_ns(block::Moment::kCryptoOut) != 0, block::kSight && op == Op::kWrite);
-    EXPECT_EQ(io.request.moments.at_ns(block::Moment::kCryptoIn) != 0, block::kSight && op == Op::kRead);
+    EXPECT_EQ(io.request.stamps.at_ns(RequestStage::kCryptoOut) != 0, block::kCountersOn && op == Op::kWrite);
+    EXPECT_EQ(io.request.stamps.at_ns(RequestStage::kCryptoIn) != 0, block::kCountersOn && op == Op::kRead);
   }
 }
 

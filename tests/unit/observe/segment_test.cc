@@ -30,7 +30,7 @@ class SegmentTest : public testing::Test {
   std::unique_ptr<SegmentReader> Reader() {
     return SegmentReader::Open(segment_->OpenForReaders().value()).value();
   }
-  std::unique_ptr<Cell> Add(const std::string& disk, uint32_t reactor = 0) {
+  std::unique_ptr<DiskCounters> Add(const std::string& disk, uint32_t reactor = 0) {
     return segment_->Add("controllers/vm", disk, 3, reactor, 1000).value();
   }
   uint64_t AllocatedBytes() {
@@ -57,7 +57,7 @@ TEST_F(SegmentTest, TellsWhoseItIs) {
   EXPECT_EQ(reader->incarnation(), 77U);
   EXPECT_EQ(reader->process(), static_cast<uint64_t>(getpid()));
   EXPECT_EQ(reader->op_names().at(1), "write");
-  EXPECT_EQ(reader->stage_names().at(static_cast<size_t>(Stage::kSubmitted)), "submitted");
+  EXPECT_EQ(reader->stage_names().at(static_cast<size_t>(RequestStage::kSubmitted)), "submitted");
   ASSERT_EQ(reader->Reactors().size(), 2U);
   EXPECT_EQ(reader->Reactors()[1].name, "reactor-1");
   EXPECT_TRUE(reader->Cells().empty());
@@ -68,7 +68,7 @@ TEST_F(SegmentTest, CountersAndHistogramsComeOut) {
   const auto second = Add("disks/b", 1);
   second->Count(OpColumn::kWrite, 5, 20480, 1);
   second->Count(OpColumn::kWrite, 2, 8192, 0);
-  second->Record(OpColumn::kWrite, Stage::kDone, 1'000'000, 7);
+  second->Record(OpColumn::kWrite, RequestStage::kDone, 1'000'000, 7);
   const auto reader = Reader();
   const auto cells = reader->Cells();
   ASSERT_EQ(cells.size(), 2U);
@@ -85,7 +85,7 @@ TEST_F(SegmentTest, CountersAndHistogramsComeOut) {
   for (size_t op = 0; op < histograms.size(); ++op) {
     for (size_t stage = 0; stage < histograms[op].size(); ++stage) {
       const bool this_one =
-          op == static_cast<size_t>(OpColumn::kWrite) && stage == static_cast<size_t>(Stage::kDone);
+          op == static_cast<size_t>(OpColumn::kWrite) && stage == static_cast<size_t>(RequestStage::kDone);
       EXPECT_EQ(histograms[op][stage].count(), this_one ? 7U : 0U) << op << " " << stage;
       if (this_one) {
         EXPECT_NEAR(static_cast<double>(histograms[op][stage].PercentileNs(0.5)), 1e6, 16e3);
@@ -97,7 +97,7 @@ TEST_F(SegmentTest, CountersAndHistogramsComeOut) {
 TEST_F(SegmentTest, ACellThatIsGivenBackBeginsAnew) {
   auto cell = Add("disks/a");
   cell->Count(OpColumn::kRead, 1, 512, 0);
-  cell->Record(OpColumn::kRead, Stage::kTotal, 5'000'000, 1);
+  cell->Record(OpColumn::kRead, RequestStage::kTotal, 5'000'000, 1);
   const auto reader = Reader();
   const auto before = reader->Cells();
   cell.reset();
@@ -109,25 +109,25 @@ TEST_F(SegmentTest, ACellThatIsGivenBackBeginsAnew) {
   EXPECT_EQ(after[0].index, before[0].index);
   EXPECT_NE(after[0].generation, before[0].generation);
   EXPECT_EQ(after[0].ops.at(0).requests, 0U);
-  EXPECT_EQ(reader->Histograms(after[0]).at(0).at(static_cast<size_t>(Stage::kTotal)).count(), 0U);
+  EXPECT_EQ(reader->Histograms(after[0]).at(0).at(static_cast<size_t>(RequestStage::kTotal)).count(), 0U);
 }
 
 // The price of a disk that is there: a page, whatever the cell has room for. Looking costs nothing.
 TEST_F(SegmentTest, WhatIsNotUsedTakesNoMemory) {
   const uint64_t empty = AllocatedBytes();
-  std::vector<std::unique_ptr<Cell>> cells;
+  std::vector<std::unique_ptr<DiskCounters>> cells;
   for (int i = 0; i < 100; ++i) cells.push_back(Add("disks/" + std::to_string(i)));
   const auto reader = Reader();
   for (const CellSeen& cell : reader->Cells()) EXPECT_EQ(reader->Histograms(cell).size(), size_t{kOpCount});
   EXPECT_LE(AllocatedBytes(), empty + 100 * 4096 + 4096);
-  for (const auto& cell : cells) cell->Record(OpColumn::kRead, Stage::kTotal, 1'000'000, 1);
+  for (const auto& cell : cells) cell->Record(OpColumn::kRead, RequestStage::kTotal, 1'000'000, 1);
   EXPECT_GT(AllocatedBytes(), empty + 100 * 4096);
   cells.clear();
   EXPECT_LE(AllocatedBytes(), empty + 100 * 4096 + 4096) << "histograms are given back";
 }
 
 TEST_F(SegmentTest, ThereIsALimit) {
-  std::vector<std::unique_ptr<Cell>> cells;
+  std::vector<std::unique_ptr<DiskCounters>> cells;
   for (uint64_t i = 0; i < kCellsMax; ++i) cells.push_back(Add("disks/a"));
   const auto one_more = segment_->Add("controllers/vm", "disks/more", 0, 0, 0);
   ASSERT_FALSE(one_more.ok());

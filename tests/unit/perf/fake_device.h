@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "perf/vhost_user/guest_memory.h"
-#include "perf/vhost_user/vhost_user_wire.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::perf {
 

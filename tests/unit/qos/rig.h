@@ -119,7 +119,7 @@ class Guest final : public Poller {
     auto& frame = request.Push(&Done, this);
     frame.scratch[0] = next_sequence_++;
     frame.scratch[1] = reactor_.now_ns();
-    request.moments.Seen(reactor_.now_ns(), reactor_.now_ns(), 0);
+    request.stamps.Seen(reactor_.now_ns(), reactor_.now_ns(), 0);
     ++in_flight_;
     channel_->Submit(request);
   }
@@ -134,7 +134,7 @@ class Guest final : public Poller {
     } else {
       ++guest.aborted_;
     }
-    if (request.moments.at_ns(block::Moment::kQosOut) != 0) ++guest.stamped_;
+    if (request.stamps.at_ns(RequestStage::kQosOut) != 0) ++guest.stamped_;
     guest.ready_.PushBack(request);
     guest.reactor_.Activate(guest);
   }

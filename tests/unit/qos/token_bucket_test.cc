@@ -108,7 +108,7 @@ TEST(TokenBucket, AChangeOfPriceKeepsTheWorkThatIsOwedOrSaved) {
   Account account;
   const uint64_t now = UnitsOf(100 * kNsPerSecond);
   account.SetPrice(PriceOf(10), now);
-  account.Owe(CostOf(100, PriceOf(10)), kToleranceUnits, now);
+  account.ChargeDebt(CostOf(100, PriceOf(10)), kToleranceUnits, now);
   EXPECT_EQ(account.paid_until.load() - now, UnitsOf(10 * kNsPerSecond));
   account.SetPrice(PriceOf(1000), now);
   EXPECT_NEAR(static_cast<double>(account.paid_until.load() - now),
@@ -126,7 +126,7 @@ TEST(TokenBucket, APriceIsChangedOnceByManyWhoSayTheSame) {
     Account account;
     const uint64_t now = UnitsOf(100 * kNsPerSecond);
     account.SetPrice(PriceOf(1000), now);
-    account.Owe(UnitsOf(kNsPerSecond), kToleranceUnits, now);
+    account.ChargeDebt(UnitsOf(kNsPerSecond), kToleranceUnits, now);
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] { account.SetPrice(PriceOf(2000), now); });
@@ -194,7 +194,7 @@ TEST(TokenBucket, AProcessThatDiesTakesAtMostItsLeaseAlong) {
 TEST(GroupTable, IsTheSameForAllWhoMapIt) {
   const auto table = GroupTable::Make().value();
   const auto other = GroupTable::Map(table->Duplicate().value()).value();
-  table->Slot(1023)->accounts[3].Owe(5, kToleranceUnits, UnitsOf(kNsPerSecond));
+  table->Slot(1023)->accounts[3].ChargeDebt(5, kToleranceUnits, UnitsOf(kNsPerSecond));
   EXPECT_EQ(other->Slot(1023)->accounts[3].paid_until.load(),
             table->Slot(1023)->accounts[3].paid_until.load());
   EXPECT_NE(other->Slot(1023)->accounts[3].paid_until.load(), 0U);
@@ -224,7 +224,7 @@ TEST(Accounts, GoOnInAnotherProcess) {
   Accounts before;
   SetPrices(before, limits, kNow, nullptr);
   Account& iops = before.accounts[AccountOf(Meter::kIops)];
-  iops.Owe(CostOf(300, PriceOf(100)), kToleranceUnits, kNow);
+  iops.ChargeDebt(CostOf(300, PriceOf(100)), kToleranceUnits, kNow);
   const std::vector<uint64_t> words = SaveAccounts(before);
 
   Accounts after;

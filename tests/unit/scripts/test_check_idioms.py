@@ -55,6 +55,17 @@ class Idioms(unittest.TestCase):
         self.assertEqual(self.check(one * 20), (0, []))
         self.assertEqual(self.check(one * 21), (1, list(range(1, 22))))
 
+    def test_a_few_comments_may_begin_with_a_pronoun(self):
+        one = "  // It has grown.\n"
+        self.assertEqual(self.check(one * 10), (0, []))
+        self.assertEqual(self.check(one * 11), (1, list(range(1, 12))))
+        for word in ("They", "Those", "Who", "Whoever", "That one", "One that", "Nobody", "Somebody", "Likewise", "Less"):
+            with self.subTest(word):
+                self.assertEqual(self.check(f"\n\n// {word} waits.\n" * 11), (1, list(range(3, 34, 3))))
+        for good in ("// The disk has grown.\n", "int x = 1;  // It has grown.\n", "// Thosewords\n", '"// It"\n'):
+            with self.subTest(good):
+                self.assertEqual(self.check(good * 11), (0, []))
+
 
 if __name__ == "__main__":
     unittest.main()

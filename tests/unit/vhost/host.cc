@@ -150,7 +150,7 @@ virtio::BlkModel& Host::AddModel(uint32_t queues, DiskIdentity disk) {
   models_.push_back(std::make_unique<virtio::BlkModel>(
       pipeline_->geometry(), block::AccessMode::kReadWrite, "serial", queues,
       [this, disk](Reactor& reactor) {
-        return virtio::DiskEntrance(channels_.at(&reactor).get(), nullptr, nullptr, disk);
+        return virtio::DiskChannelRef(channels_.at(&reactor).get(), nullptr, nullptr, disk);
       },
       disk));
   return *models_.back();

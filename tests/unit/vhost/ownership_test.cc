@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session whose disks are somebody else's for now: no ring starts before they are its own, and they are given up when
+// A session whose disks are somebody else's for now: no ring starts before they are its own, and they are handed off when
 // the last ring was stopped in a migration, and then only.
 #include "vhost/ownership.h"
 
@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "host.h"
+#include "perf/wire/virtio_blk.h"
+#include "perf/wire/virtqueue.h"
 #include "ring_guest.h"
 #include "vhost/session.h"
 
@@ -25,35 +27,35 @@ constexpr uint64_t kLogBytes = 1 << 18;
 // Keeps what it was told, in order; on control.
 class FakeOwnership final : public Ownership {
  public:
-  bool held() const override { return held_; }
+  bool owned() const override { return owned_; }
   void Learn(const DriverMemory& memory) override { learnt = memory; }
-  void Begin(std::function<void()> on_held) override {
-    calls += "begin ";
-    on_held_ = std::move(on_held);
+  void AcquireAsync(std::function<void()> on_owned) override {
+    calls += "acquire ";
+    on_owned_ = std::move(on_owned);
   }
-  void End() override {
-    calls += "end ";
-    on_held_ = {};
+  void CancelAcquire() override {
+    calls += "cancel ";
+    on_owned_ = {};
   }
-  void GiveUp() override {
-    calls += "give up ";
-    on_held_ = {};
-    held_ = false;
+  void HandOff() override {
+    calls += "hand off ";
+    on_owned_ = {};
+    owned_ = false;
   }
-  std::string waiting_for() const override { return "another host has it"; }
+  std::string pending_reason() const override { return "another host has it"; }
 
   void Own() {
-    held_ = true;
-    if (on_held_) on_held_();
+    owned_ = true;
+    if (on_owned_) on_owned_();
   }
-  void Hold() { held_ = true; }
+  void Hold() { owned_ = true; }
 
   std::string calls;
   DriverMemory learnt;
 
  private:
-  bool held_ = false;
-  std::function<void()> on_held_;
+  bool owned_ = false;
+  std::function<void()> on_owned_;
 };
 
 class OwnershipTest : public testing::Test {
@@ -149,7 +151,7 @@ TEST_F(OwnershipTest, NoRingStartsBeforeTheDisksAreOwned) {
   for (uint32_t i = 0; i < kRings; ++i) StartRing(i);
   EXPECT_EQ(Up(), 0U);
   EXPECT_TRUE(Waits());
-  EXPECT_EQ(ownership.calls, "begin ");
+  EXPECT_EQ(ownership.calls, "acquire ");
   const uint64_t buffer = guest.Allocate(1ULL << 32, kBlockBytes);
   guest.Submit(0, perf::wire::kBlkIn, 0, buffer);
 
@@ -159,7 +161,7 @@ TEST_F(OwnershipTest, NoRingStartsBeforeTheDisksAreOwned) {
   EXPECT_EQ(Up(), kRings);
   EXPECT_FALSE(Waits());
   EXPECT_EQ(guest.Complete(0), 0) << "what was offered meanwhile is served";
-  EXPECT_EQ(ownership.calls, "begin ");
+  EXPECT_EQ(ownership.calls, "acquire ");
 }
 
 // ---- What the connection shows of what the driver still has under way
@@ -214,7 +216,7 @@ TEST_F(DriverMemoryTest, ARegionThatWasUsedSaysWhoseRequestsItHas) {
               !Learnt().forgotten());
   Reconnect(DiskIdentity::Of(1, 8));
   HandIn();
-  host.control_thread().Call([&] { ownership.GiveUp(); });  // it would be refused by the ring
+  host.control_thread().Call([&] { ownership.HandOff(); });  // it would be refused by the ring
   StartRing(0);
   EXPECT_TRUE(Learnt().of_another_disk && !Learnt().of_this_disk && !Learnt().forgotten());
   Reconnect(DiskIdentity::Of(2, 8));
@@ -229,7 +231,7 @@ TEST_F(DriverMemoryTest, ARegionSaysWhoseGuestItWasMadeForBeforeAnyRingIsServed)
   HandIn();
   Reconnect(DiskIdentity::Of(1, 8));
   HandIn();
-  host.control_thread().Call([&] { ownership.GiveUp(); });
+  host.control_thread().Call([&] { ownership.HandOff(); });
   StartRing(0);
   EXPECT_EQ(Learnt(), (DriverMemory{.of_another_disk = true, .new_log = true}));
 }
@@ -241,7 +243,7 @@ TEST_F(DriverMemoryTest, AStoppedRingsRegionIsUsedStill) {
   StopRing(0);
   Reconnect(DiskIdentity::Of(1, 8));
   HandIn();
-  host.control_thread().Call([&] { ownership.GiveUp(); });
+  host.control_thread().Call([&] { ownership.HandOff(); });
   StartRing(0);
   EXPECT_TRUE(Learnt().of_another_disk);
 }
@@ -266,18 +268,18 @@ TEST_F(OwnershipTest, TheLastRingOfAMigrationGivesUpAndNoneBefore) {
   for (uint32_t i = 0; i < kRings; ++i) StartRing(i);
   BeginLog();
   for (uint32_t i = 0; i < kRings; ++i) EXPECT_TRUE(Do([&] { return session->EnableRing(i, false); }).ok());
-  EXPECT_EQ(ownership.calls, "begin ") << "a ring that is only disabled goes on";
+  EXPECT_EQ(ownership.calls, "acquire ") << "a ring that is only disabled goes on";
   std::vector<uint32_t> bases;
   for (uint32_t i = 0; i < kRings; ++i) {
-    EXPECT_EQ(ownership.calls, "begin ");
+    EXPECT_EQ(ownership.calls, "acquire ");
     bases.push_back(StopRing(i));
   }
-  EXPECT_EQ(ownership.calls, "begin give up ");
+  EXPECT_EQ(ownership.calls, "acquire hand off ");
 
   // Aborted: nothing runs before it is owned again.
   for (uint32_t i = 0; i < kRings; ++i) StartRing(i, bases[i]);
   EXPECT_EQ(Up(), 0U);
-  EXPECT_EQ(ownership.calls, "begin give up begin ");
+  EXPECT_EQ(ownership.calls, "acquire hand off acquire ");
   Own();
   EXPECT_TRUE(Do([&] { return session->StartWaiting(); }).ok());
   EXPECT_EQ(Up(), kRings);
@@ -287,7 +289,7 @@ TEST_F(OwnershipTest, RingsThatStopWithoutAMigrationKeepTheDisks) {
   host.control_thread().Call([&] { ownership.Hold(); });
   StartRing(0);
   StopRing(0);
-  EXPECT_EQ(ownership.calls, "begin end ");
+  EXPECT_EQ(ownership.calls, "acquire cancel ");
   StartRing(0);
   EXPECT_EQ(Up(), 1U);
 }
@@ -297,16 +299,16 @@ TEST_F(OwnershipTest, ALostConnectionIsNoMigration) {
   StartRing(0);
   BeginLog();
   EndSession();
-  EXPECT_EQ(ownership.calls, "begin end ");
+  EXPECT_EQ(ownership.calls, "acquire cancel ");
 }
 
 TEST_F(OwnershipTest, WhoGoesBeforeItsTurnIsNotStarted) {
   StartRing(0);
   EXPECT_TRUE(Do([&] { return session->EnableRing(0, false); }).ok());
-  EXPECT_EQ(ownership.calls, "begin end ");
+  EXPECT_EQ(ownership.calls, "acquire cancel ");
   EXPECT_TRUE(Do([&] { return session->EnableRing(0, true); }).ok());
   StopRing(0);
-  EXPECT_EQ(ownership.calls, "begin end begin end ");
+  EXPECT_EQ(ownership.calls, "acquire cancel acquire cancel ");
   Own();
   EXPECT_EQ(woken, 0);
   EXPECT_TRUE(Do([&] { return session->StartWaiting(); }).ok());

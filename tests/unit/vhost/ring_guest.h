@@ -14,6 +14,7 @@
 #include "host.h"
 #include "perf/ring/driver_ring.h"
 #include "perf/vhost_user/guest_memory.h"
+#include "perf/wire/virtio_blk.h"
 
 namespace cleat::vhost::test {
 

@@ -129,7 +129,7 @@ class BlkRig {
     storage = top.get();
     channel = std::make_unique<block::PipelineChannel>(geometry, mode, std::move(top));
     model = std::make_unique<BlkModel>(geometry, mode, "serial-0123456789-too-long", 1, [this](Reactor&) {
-      return DiskEntrance(channel.get(), nullptr, nullptr, identity);
+      return DiskChannelRef(channel.get(), nullptr, nullptr, identity);
     });
     queue = model->OpenQueue(*reactor, 0).value();
   }

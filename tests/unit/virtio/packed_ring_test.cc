@@ -119,7 +119,7 @@ TEST_F(PackedRingTest, ShowingPartOfABatchLosesNoCall) {
           guest.Offer({{kLow, 1}}, 3);
           ASSERT_EQ(TakeOne(), 3);
           ring.Push(3, i);
-          if (i + 1 < chains) ring.Show();
+          if (i + 1 < chains) ring.PublishUsed();
           ASSERT_EQ(guest.TakeAllUsed().size(), i + 1 < chains ? 1U : 0U);
         }
         EXPECT_EQ(ring.unpublished(), chains);

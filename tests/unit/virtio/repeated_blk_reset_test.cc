@@ -119,7 +119,7 @@ TEST(HeldBlkQueue, GoesOnSoonWhenItsLimitIsLifted) {
   rig.Turn();
   EXPECT_EQ(rig.queue->in_flight(), 0U);
   limited.SetLimits({});
-  rig.clock.AdvanceBy(RingQueue::kHoldLookNs);
+  rig.clock.AdvanceBy(RingQueue::kHoldPollNs);
   rig.Turn();
   EXPECT_EQ(rig.storage->seen.size(), 2 * BlkRig::kSlots);
 }
@@ -133,7 +133,7 @@ TEST(HeldBlkQueue, GoesOnWhenItIsPaid) {
   rig.SleepNow();
   for (uint32_t step = 0; step < 199; ++step) {
     EXPECT_EQ(rig.queue->in_flight(), 0U);
-    EXPECT_LE(rig.reactor->NextTimerNs(), rig.clock.NowNs() + RingQueue::kHoldLookNs);
+    EXPECT_LE(rig.reactor->NextTimerNs(), rig.clock.NowNs() + RingQueue::kHoldPollNs);
     rig.clock.AdvanceBy(100 * kNsPerMs);
     rig.reactor->RunOnce();
   }

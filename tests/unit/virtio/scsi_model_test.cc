@@ -120,7 +120,7 @@ TEST(ScsiHotplugTest, WhatCannotBeAdded) {
   bad.identity.serial = std::string(21, 'x');
   EXPECT_EQ(rig.Add(2, bad), "invalid_argument");
   ScsiDisk half = rig.DiskOf(2);
-  half.entrance = [&rig](Reactor& reactor) -> block::PipelineChannel* {
+  half.channel_on = [&rig](Reactor& reactor) -> block::PipelineChannel* {
     return &reactor == rig.io[0].get() ? rig.disks[2].channels[0].get() : nullptr;
   };
   EXPECT_EQ(rig.Add(2, half), "failed_precondition");

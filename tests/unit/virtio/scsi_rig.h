@@ -207,9 +207,9 @@ class ScsiRig {
     made.identity.serial = "serial-" + std::to_string(target);
     made.geometry = disk.geometry;
     made.mode = mode;
-    made.entrance = [&disk, this](Reactor& reactor) {
-      return DiskEntrance(disk.channels[&reactor == io[0].get() ? 0 : 1].get(), nullptr, nullptr,
-                          disk.identity);
+    made.channel_on = [&disk, this](Reactor& reactor) {
+      return DiskChannelRef(disk.channels[&reactor == io[0].get() ? 0 : 1].get(), nullptr, nullptr,
+                            disk.identity);
     };
     return made;
   }

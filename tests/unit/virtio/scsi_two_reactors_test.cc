@@ -99,7 +99,7 @@ TEST(ScsiTwoReactorsTest, ATargetComesAndGoesUnderLoad) {
     ScsiDisk disk;
     disk.name = "disks/0";
     disk.geometry = scsi::TestGeometry();
-    disk.entrance = [&io](Reactor& reactor) {
+    disk.channel_on = [&io](Reactor& reactor) {
       return io[&reactor == io[0].reactor.get() ? 0 : 1].channel.get();
     };
     RunOn(*control, attach(model, std::move(disk)));

@@ -196,10 +196,10 @@ TEST_F(SplitRingTest, ShowingPartOfABatchLosesNoCall) {
       ASSERT_TRUE(ring.TakeHead(head));
       ring.Push(head, i);
       if (i == 2) break;
-      ring.Show();
+      ring.PublishUsed();
       EXPECT_EQ(guest.TakeAllUsed(), (std::vector<Used>{{0, i}}));
       EXPECT_EQ(ring.unpublished(), i + 1);
-      ring.Show();
+      ring.PublishUsed();
       EXPECT_TRUE(guest.TakeAllUsed().empty());
     }
     EXPECT_EQ(ring.Publish(), event != 13);
@@ -217,7 +217,7 @@ TEST_F(SplitRingTest, WhatWasShownMakesRoom) {
   uint16_t head = 0;
   for (uint32_t i = 0; i < size; ++i) ASSERT_TRUE(ring.TakeHead(head));
   ring.Push(head, 0);
-  ring.Show();
+  ring.PublishUsed();
   guest.PutAvailable(0);
   guest.Expose();
   EXPECT_EQ(ring.Available(), 1U) << ring.fault();

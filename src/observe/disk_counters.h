@@ -41,11 +41,11 @@ constexpr OpColumn ColumnOf(block::Op op) {
 
 class Segment;
 
-class Cell {
+class DiskCounters {
  public:
-  ~Cell();
-  Cell(const Cell&) = delete;
-  Cell& operator=(const Cell&) = delete;
+  ~DiskCounters();
+  DiskCounters(const DiskCounters&) = delete;
+  DiskCounters& operator=(const DiskCounters&) = delete;
 
   void Count(OpColumn op, uint64_t requests, uint64_t bytes, uint64_t errors) {
     OpCounters& counters = counters_[static_cast<uint32_t>(op)];
@@ -53,23 +53,23 @@ class Cell {
     Increase(counters.bytes, bytes);
     if (errors > 0) Increase(counters.errors, errors);
   }
-  void Record(OpColumn op, Stage stage, uint64_t duration_ns, uint64_t count) {
+  void Record(OpColumn op, RequestStage stage, uint64_t duration_ns, uint64_t count) {
     const BucketAt at = BucketOf(duration_ns);
     const uint32_t column = static_cast<uint32_t>(op) * kStageCount + static_cast<uint32_t>(stage);
     Increase(histograms_[(at.group * (kOpCount * kStageCount) + column) * kGroupBuckets + at.bucket], count);
   }
-  // It goes on from what others have counted since then.
+  // Since when the cell counts, or the engines before this one whose counters it continues.
   void SetSince(uint64_t since_ns) { Store(head_->since_ns, since_ns); }
   void SetOldest(const OldestRequest& oldest);  // `sequence` is set here
   const CellHead& head() const { return *head_; }
   uint64_t index() const { return index_; }  // in its segment's table
 
-  // A scan's notes (reactor_sight.h).
+  // A scan's notes (reactor_counters.h).
   OldestRequest scan{};
 
  private:
   friend class Segment;
-  Cell(Segment& segment, uint64_t index, uint8_t* at);
+  DiskCounters(Segment& segment, uint64_t index, uint8_t* at);
 
   Segment& segment_;
   const uint64_t index_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A virtio-scsi controller's front: the device is there as long as its controller, and connected from Serve on;
+// The guest device of a virtio-scsi controller: it is there as long as its controller, and connected from Serve on;
 // disks come and go at its targets.
 #pragma once
 
@@ -8,15 +8,16 @@
 #include <optional>
 #include <vector>
 
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "virtio/scsi_model.h"
 
 namespace cleat::engine {
 
-class ScsiFront final : public Front {
+class ScsiGuestDevice final : public GuestDevice {
  public:
-  ScsiFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
-            vhost::Ownership& ownership, std::function<void()> on_change);
+  ScsiGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                  const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                  std::function<void()> on_change);
 
   uint32_t targets() const override { return kTargetsMax; }
   void StandBy() override {}  // nobody is let in before Serve
@@ -27,7 +28,7 @@ class ScsiFront final : public Front {
   Task<void> Remove(AttachedDisk& disk, bool tell) override;
   Task<void> Resized(AttachedDisk& disk) override;
   std::optional<vhost::EndpointStatus> status() const override;
-  const char* idle_because() const override { return "its disks are attached first"; }
+  const char* idle_reason() const override { return "its disks are attached first"; }
 
  private:
   ControllerContext& context_;

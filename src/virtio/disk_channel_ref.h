@@ -9,24 +9,27 @@ namespace cleat::block {
 class PipelineChannel;
 }
 namespace cleat::observe {
-class Cell;
-class ReactorSight;
+class DiskCounters;
+class ReactorCounters;
 }  // namespace cleat::observe
 
 namespace cleat::virtio {
 
-struct DiskEntrance {
+struct DiskChannelRef {
   // nullptr: the disk has no channel here.
-  DiskEntrance(
+  DiskChannelRef(
       block::PipelineChannel* pipeline_channel,  // NOLINT(google-explicit-constructor): often all there is
-      observe::Cell* counters = nullptr, observe::ReactorSight* reactor_sight = nullptr,
+      observe::DiskCounters* disk_counters = nullptr, observe::ReactorCounters* those_of_reactor = nullptr,
       DiskIdentity identity = {})
-      : channel(pipeline_channel), cell(counters), sight(reactor_sight), disk(identity) {}
+      : channel(pipeline_channel),
+        counters(disk_counters),
+        reactor_counters(those_of_reactor),
+        disk(identity) {}
 
   block::PipelineChannel* channel;
-  observe::Cell* cell;           // nullptr: nobody counts
-  observe::ReactorSight* sight;  // likewise
-  DiskIdentity disk;             // for in-flight logs
+  observe::DiskCounters* counters;             // nullptr: nobody counts
+  observe::ReactorCounters* reactor_counters;  // likewise
+  DiskIdentity disk;                           // for in-flight logs
 };
 
 }  // namespace cleat::virtio

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/guest_devices/scsi_front.h"
+#include "engine/guest_devices/scsi_guest_device.h"
 
 #include <utility>
 
@@ -12,9 +12,9 @@ constexpr char kProduct[] = "Cleat disk";
 
 }  // namespace
 
-ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
-                     const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
-                     std::function<void()> on_change)
+ScsiGuestDevice::ScsiGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                                 std::function<void()> on_change)
     : context_(context),
       spec_(spec),
       reactors_(reactors),
@@ -22,23 +22,23 @@ ScsiFront::ScsiFront(ControllerContext& context, const ControllerSpec& spec,
       on_change_(std::move(on_change)),
       model_(spec.name, context.control, reactors, spec.queues) {}
 
-Status ScsiFront::Serve() {
+Status ScsiGuestDevice::Serve() {
   if (endpoint_ != nullptr) return Ok{};
   CLEAT_ASSIGN(endpoint_, StartEndpoint(context_, spec_, reactors_, model_, ownership_, on_change_));
   return Ok{};
 }
 
-Task<Status> ScsiFront::Yield(uint64_t deadline_ns) {
+Task<Status> ScsiGuestDevice::Yield(uint64_t deadline_ns) {
   co_return co_await YieldEndpoint(endpoint_, deadline_ns);
 }
 
-Task<void> ScsiFront::Close() {
+Task<void> ScsiGuestDevice::Close() {
   if (endpoint_ == nullptr) co_return;
   co_await endpoint_->Stop();
   endpoint_.reset();
 }
 
-Task<Status> ScsiFront::Add(AttachedDisk& disk) {
+Task<Status> ScsiGuestDevice::Add(AttachedDisk& disk) {
   virtio::ScsiDisk scsi;
   scsi.name = disk.spec.disk.name;
   scsi.identity.vendor = kVendor;
@@ -47,19 +47,19 @@ Task<Status> ScsiFront::Add(AttachedDisk& disk) {
   scsi.identity.wwn = disk.spec.disk.wwn;
   scsi.geometry = disk.geometry();
   scsi.mode = disk.mode();
-  scsi.entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
+  scsi.channel_on = [&disk](Reactor& io) { return disk.ChannelOn(io); };
   co_return co_await model_.Add(disk.spec.target, std::move(scsi));
 }
 
-Task<void> ScsiFront::Remove(AttachedDisk& disk, bool tell) {
+Task<void> ScsiGuestDevice::Remove(AttachedDisk& disk, bool tell) {
   co_await model_.Remove(disk.spec.target, tell);
 }
 
-Task<void> ScsiFront::Resized(AttachedDisk& disk) {
+Task<void> ScsiGuestDevice::Resized(AttachedDisk& disk) {
   co_await model_.SetGeometry(disk.spec.target, disk.geometry());
 }
 
-std::optional<vhost::EndpointStatus> ScsiFront::status() const {
+std::optional<vhost::EndpointStatus> ScsiGuestDevice::status() const {
   if (endpoint_ == nullptr) return std::nullopt;
   return endpoint_->status();
 }

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/guest_devices/blk_front.h"
+#include "engine/guest_devices/blk_guest_device.h"
 
 #include <utility>
 
 namespace cleat::engine {
 
-BlkFront::BlkFront(ControllerContext& context, const ControllerSpec& spec,
-                   const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
-                   std::function<void()> on_change)
+BlkGuestDevice::BlkGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                               const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                               std::function<void()> on_change)
     : context_(context),
       spec_(spec),
       reactors_(reactors),
       ownership_(ownership),
       on_change_(std::move(on_change)) {}
 
-Task<void> BlkFront::Close() {
+Task<void> BlkGuestDevice::Close() {
   if (endpoint_ == nullptr) co_return;
   co_await endpoint_->Stop();
   endpoint_.reset();
 }
 
-Status BlkFront::Serve() {
+Status BlkGuestDevice::Serve() {
   if (endpoint_ == nullptr && model_ != nullptr) {
     CLEAT_TRY(Connect());
   }
@@ -28,44 +28,44 @@ Status BlkFront::Serve() {
   return Ok{};
 }
 
-Status BlkFront::Connect() {
+Status BlkGuestDevice::Connect() {
   CLEAT_ASSIGN(endpoint_, StartEndpoint(context_, spec_, reactors_, *model_, *guard_, on_change_));
   return Ok{};
 }
 
-Task<Status> BlkFront::Yield(uint64_t deadline_ns) {
+Task<Status> BlkGuestDevice::Yield(uint64_t deadline_ns) {
   co_return co_await YieldEndpoint(endpoint_, deadline_ns);
 }
 
-Task<Status> BlkFront::Add(AttachedDisk& disk) {
-  const auto entrance = [&disk](Reactor& io) { return disk.EntranceOn(io); };
+Task<Status> BlkGuestDevice::Add(AttachedDisk& disk) {
+  const auto channel_on = [&disk](Reactor& io) { return disk.ChannelOn(io); };
   model_ = std::make_unique<virtio::BlkModel>(disk.geometry(), disk.mode(), disk.spec.disk.serial,
-                                              spec_.queues, entrance, disk.spec.disk.identity);
+                                              spec_.queues, channel_on, disk.spec.disk.identity);
   guard_ = std::make_unique<SwapGuard>(spec_, disk.spec, ownership_, on_change_);
   co_return stands_by_ ? Status(Ok{}) : Connect();
 }
 
-Task<void> BlkFront::Remove(AttachedDisk& /*disk*/, bool /*tell*/) {
+Task<void> BlkGuestDevice::Remove(AttachedDisk& /*disk*/, bool /*tell*/) {
   co_await Close();
   guard_.reset();
   model_.reset();
 }
 
-Task<void> BlkFront::Resized(AttachedDisk& disk) {
+Task<void> BlkGuestDevice::Resized(AttachedDisk& disk) {
   model_->SetGeometry(disk.geometry());
   if (endpoint_ != nullptr) endpoint_->ConfigChanged();
   co_return;
 }
 
-void BlkFront::LastDiskChanged() {
+void BlkGuestDevice::LastDiskChanged() {
   if (guard_ != nullptr) guard_->LastDiskChanged();
 }
 
-DiskIdentity BlkFront::next_disk() const {
+DiskIdentity BlkGuestDevice::next_disk() const {
   return guard_ != nullptr ? guard_->next_disk() : DiskIdentity();
 }
 
-std::optional<vhost::EndpointStatus> BlkFront::status() const {
+std::optional<vhost::EndpointStatus> BlkGuestDevice::status() const {
   if (endpoint_ == nullptr) return std::nullopt;
   return endpoint_->status();
 }

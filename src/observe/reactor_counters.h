@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a reactor shows of itself, and its look at what is in flight: every quarter of a second, while there is anything,
-// it goes through the requests of the queues that have some, writes each disk's oldest one to its cell, and logs those
+// it goes through the requests of the queues that have some, writes each disk's oldest one to its DiskCounters, and logs those
 // that have become slow. An idle reactor does not look and is not woken.
 //
 // Belongs to one reactor; made and destroyed on any thread while the reactor does not run or by the reactor itself.
@@ -12,7 +12,7 @@
 
 #include "base/intrusive_list.h"
 #include "block/request.h"
-#include "observe/cell.h"
+#include "observe/disk_counters.h"
 #include "observe/segment.h"
 #include "reactor/reactor.h"
 
@@ -24,7 +24,7 @@ struct SlowRequest {
   bool failed = false;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
-  block::Moments moments{};
+  block::StageStamps stamps{};
   uint64_t used_ns = 0;
   uint64_t called_ns = 0;
 };
@@ -32,7 +32,7 @@ struct SlowRequest {
 class InFlightVisitor {
  public:
   // `op`: what it is to the guest, whatever step the storage has now.
-  virtual void Visit(Cell& cell, OpColumn op, const block::Request& request) = 0;
+  virtual void Visit(DiskCounters& disk, OpColumn op, const block::Request& request) = 0;
 
  protected:
   ~InFlightVisitor() = default;
@@ -46,40 +46,40 @@ class InFlightSource {
   virtual void VisitInFlight(InFlightVisitor& visitor) = 0;
 
  private:
-  friend class ReactorSight;
+  friend class ReactorCounters;
   ListHook watched_;
 };
 
-class ReactorSight {
+class ReactorCounters {
  public:
   static constexpr uint64_t kScanNs = 250 * kNsPerMs;
 
   // `segment` and `reactor` outlive it; `index` is the reactor's in the segment.
-  ReactorSight(Segment& segment, Reactor& reactor, uint32_t index);
-  ReactorSight(const ReactorSight&) = delete;
-  ReactorSight& operator=(const ReactorSight&) = delete;
+  ReactorCounters(Segment& segment, Reactor& reactor, uint32_t index);
+  ReactorCounters(const ReactorCounters&) = delete;
+  ReactorCounters& operator=(const ReactorCounters&) = delete;
 
   uint32_t index() const { return index_; }
   uint64_t slow_after_ns() const { return slow_after_ns_; }
   uint64_t now_ns() const { return reactor_.now_ns(); }
 
-  // It has something in flight from now on; again and again is fine. It is let go of at a scan that finds nothing.
+  // `source` has something in flight from now on; may be called again and again. A scan that finds nothing ends the watch.
   void Watch(InFlightSource& source) {
     if (source.watched_.linked()) [[likely]]
       return;
     StartWatching(source);
   }
-  void LogSlow(Cell& cell, const SlowRequest& slow);
+  void LogSlow(DiskCounters& disk, const SlowRequest& slow);
 
  private:
   struct ScanTimer : Timer {
-    explicit ScanTimer(ReactorSight& s)
-        : Timer([](Timer& timer) { static_cast<ScanTimer&>(timer).sight.Scan(); }), sight(s) {}
-    ReactorSight& sight;
+    explicit ScanTimer(ReactorCounters& s)
+        : Timer([](Timer& timer) { static_cast<ScanTimer&>(timer).counters.Scan(); }), counters(s) {}
+    ReactorCounters& counters;
   };
   void StartWatching(InFlightSource& source);
   void Scan();
-  void Note(Cell& cell, OpColumn op, const block::Request& request);
+  void Note(DiskCounters& disk, OpColumn op, const block::Request& request);
 
   Reactor& reactor_;
   ReactorHead& head_;
@@ -87,7 +87,7 @@ class ReactorSight {
   const uint32_t index_;
   const uint64_t slow_after_ns_;
   uint64_t scanned_ns_ = 0;
-  std::vector<Cell*> scanned_;  // cells with requests in flight, while it scans
+  std::vector<DiskCounters*> scanned_;  // with requests in flight, while it scans
   IntrusiveList<InFlightSource, &InFlightSource::watched_> watched_;
   ScanTimer timer_{*this};
 };

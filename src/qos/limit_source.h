@@ -19,9 +19,9 @@
 
 namespace cleat::qos {
 
-class Allowance {
+class LimitSource {
  private:
-  struct Courier;
+  struct ChangeNotifier;
 
  public:
   struct View {
@@ -30,10 +30,10 @@ class Allowance {
   };
 
   // The limits are in force from the first Begin or Change on: with nothing saved.
-  Allowance(const Limits& limits, std::shared_ptr<Accounts> accounts);
-  ~Allowance();  // no watch
-  Allowance(const Allowance&) = delete;
-  Allowance& operator=(const Allowance&) = delete;
+  LimitSource(const Limits& limits, std::shared_ptr<Accounts> accounts);
+  ~LimitSource();  // no watch
+  LimitSource(const LimitSource&) = delete;
+  LimitSource& operator=(const LimitSource&) = delete;
 
   void Begin(uint64_t now_ns);  // again: nothing
   void Change(const Limits& limits, uint64_t now_ns);
@@ -44,14 +44,14 @@ class Allowance {
   // A reactor that uses the limits; made and destroyed on it. `changed` is called there, never after the destructor.
   class Watch {
    public:
-    Watch(Allowance& allowance, Reactor& reactor, std::function<void()> changed);
+    Watch(LimitSource& limit_source, Reactor& reactor, std::function<void()> changed);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
 
    private:
-    Allowance& allowance_;
-    std::shared_ptr<Courier> courier_;
+    LimitSource& limit_source_;
+    std::shared_ptr<ChangeNotifier> notifier_;
   };
 
  private:
@@ -60,7 +60,7 @@ class Allowance {
   mutable Mutex mutex_;
   bool begun_ CLEAT_GUARDED_BY(mutex_) = false;
   View view_ CLEAT_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Courier>> couriers_ CLEAT_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ChangeNotifier>> notifiers_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::qos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A virtio-blk controller's front: its one disk is the device, so there is nothing to connect for without it.
+// The guest device of a virtio-blk controller: its one disk is the device, so there is nothing to connect for without it.
 #pragma once
 
 #include <functional>
@@ -7,16 +7,17 @@
 #include <optional>
 #include <vector>
 
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 #include "engine/guest_devices/swap_guard.h"
 #include "virtio/blk_model.h"
 
 namespace cleat::engine {
 
-class BlkFront final : public Front {
+class BlkGuestDevice final : public GuestDevice {
  public:
-  BlkFront(ControllerContext& context, const ControllerSpec& spec, const std::vector<Reactor*>& reactors,
-           vhost::Ownership& ownership, std::function<void()> on_change);
+  BlkGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
+                 std::function<void()> on_change);
 
   uint32_t targets() const override { return 1; }
   void StandBy() override { stands_by_ = true; }
@@ -29,7 +30,7 @@ class BlkFront final : public Front {
   void LastDiskChanged() override;
   DiskIdentity next_disk() const override;
   std::optional<vhost::EndpointStatus> status() const override;
-  const char* idle_because() const override {
+  const char* idle_reason() const override {
     return "no disk attached: a blk controller connects to its peer once it has one";
   }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/guest_devices/front.h"
+#include "engine/guest_devices/guest_device.h"
 
 #include <utility>
 
-#include "engine/guest_devices/blk_front.h"
-#include "engine/guest_devices/scsi_front.h"
+#include "engine/guest_devices/blk_guest_device.h"
+#include "engine/guest_devices/scsi_guest_device.h"
 
 namespace cleat::engine {
 
@@ -38,13 +38,13 @@ uint32_t QueuesOf(const ControllerSpec& spec) {
   return spec.type == ControllerType::kScsi ? spec.queues + kScsiOwnQueues : spec.queues;
 }
 
-std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
-                                 std::function<void()> on_change) {
+std::unique_ptr<GuestDevice> MakeGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                                             const std::vector<Reactor*>& reactors,
+                                             vhost::Ownership& ownership, std::function<void()> on_change) {
   if (spec.type == ControllerType::kScsi) {
-    return std::make_unique<ScsiFront>(context, spec, reactors, ownership, std::move(on_change));
+    return std::make_unique<ScsiGuestDevice>(context, spec, reactors, ownership, std::move(on_change));
   }
-  return std::make_unique<BlkFront>(context, spec, reactors, ownership, std::move(on_change));
+  return std::make_unique<BlkGuestDevice>(context, spec, reactors, ownership, std::move(on_change));
 }
 
 }  // namespace cleat::engine

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a controller shows its guest: the virtio device of its type, and the endpoint that connects it. The
-// controller knows disks and states; a front knows what a guest has to be told when a disk comes, grows or
+// controller knows disks and states; a guest device knows what a guest has to be told when a disk comes, grows or
 // goes.
 //
 //   blk   one disk, which is the device: the endpoint lives while the disk is attached
 //   scsi  eight targets: the endpoint lives from Serve on, disks come and go under it
 //
-// One that stands by has its disks and no endpoint, until Serve.
+// A controller on standby has its disks and no endpoint, until Serve.
 //
 // On the control reactor. Calls for one target come one after the other, for several side by side.
 #pragma once
@@ -26,9 +26,9 @@
 
 namespace cleat::engine {
 
-class Front {
+class GuestDevice {
  public:
-  virtual ~Front() = default;  // closed
+  virtual ~GuestDevice() = default;  // closed
 
   virtual uint32_t targets() const = 0;  // disks go to targets below this
 
@@ -56,10 +56,10 @@ class Front {
   virtual DiskIdentity next_disk() const { return {}; }
 
   virtual std::optional<vhost::EndpointStatus> status() const = 0;  // nothing: it has no endpoint now
-  virtual const char* idle_because() const = 0;                     // then
+  virtual const char* idle_reason() const = 0;                      // then
 };
 
-// For fronts: an endpoint for `model` that has begun to connect.
+// For guest devices: an endpoint for `model` that has begun to connect.
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
                                                        const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,
@@ -72,10 +72,10 @@ Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t 
 // Virtqueues of such a controller, the device's own with them.
 uint32_t QueuesOf(const ControllerSpec& spec);
 
-// `spec`, `reactors`, on whose [q % size] queue q runs, and `ownership` outlive the front; `on_change` is called after
+// `spec`, `reactors`, on whose [q % size] queue q runs, and `ownership` outlive the device; `on_change` is called after
 // each change of status().
-std::unique_ptr<Front> MakeFront(ControllerContext& context, const ControllerSpec& spec,
-                                 const std::vector<Reactor*>& reactors, vhost::Ownership& ownership,
-                                 std::function<void()> on_change);
+std::unique_ptr<GuestDevice> MakeGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                                             const std::vector<Reactor*>& reactors,
+                                             vhost::Ownership& ownership, std::function<void()> on_change);
 
 }  // namespace cleat::engine
