@@ -176,7 +176,8 @@ void RemoveUnfinishedBackups(const std::string& folder) {
   std::filesystem::directory_iterator file(folder, failed);
   for (; !failed && file != std::filesystem::directory_iterator(); file.increment(failed)) {
     std::error_code ignored;
-    if (file->path().filename().string().starts_with(kCopyPrefix)) std::filesystem::remove(file->path(), ignored);
+    if (file->path().filename().string().starts_with(kCopyPrefix))
+      std::filesystem::remove(file->path(), ignored);
   }
 }
 

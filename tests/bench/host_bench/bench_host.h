@@ -15,10 +15,10 @@ namespace cleat::bench {
 
 struct HostOptions {
   std::string bin_dir;
-  std::string parent_dir;  // of its folder
-  int engine_core = 0;     // the reactors'
+  std::string parent_dir;           // of its folder
+  int engine_core = 0;              // the reactors'
   std::string cleatd_preload = {};  // LD_PRELOAD of cleatd
-  bool with_keys = false;  // engines know the key-encryption key that cleatd makes
+  bool with_keys = false;           // engines know the key-encryption key that cleatd makes
 };
 
 // Of the API: "engine-0" is the one that there always is.
