@@ -130,7 +130,7 @@ std::string HostApplier::Host::Etag() const {
 
 Result<HostApplier::Host> HostApplier::PresentHost() {
   Host host;
-  CLEAT_ASSIGN(const auto watcher, state_.Watch());
+  CLEAT_ASSIGN(const auto watcher, state_.WatchSettled());
   for (;;) {
     CLEAT_ASSIGN(const auto event, watcher->Next(std::chrono::milliseconds(0)));
     CLEAT_CHECK(event != nullptr);  // the snapshot is there as a whole

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "control/model/names.h"
+#include "control/model/reasons.h"
 #include "control/state/tables/invariants.h"
 
 namespace cleat::control {
@@ -55,7 +56,9 @@ Status HostState::Fill(Rows rows) {
   upgrades_.Fill(std::move(rows.upgrades));
   core_.publisher.StartHistory();
   engines_.SetUnseen();
-  return CheckInvariants();
+  const Status sound = CheckInvariants();
+  if (sound.ok()) return Ok{};
+  return Refuse(v1::REASON_STORE_DAMAGED, "store: " + sound.error().message);
 }
 
 Status HostState::CheckInvariants() {
@@ -78,6 +81,12 @@ void HostState::StopIfBroken() {
 Result<std::shared_ptr<Watcher>> HostState::Watch(uint64_t start_revision) {
   const StateLock lock(core_.mutex);
   return core_.publisher.Watch(start_revision);
+}
+
+Result<std::shared_ptr<Watcher>> HostState::WatchSettled() {
+  const StateLock lock(core_.mutex);
+  core_.writes.AwaitAll();
+  return core_.publisher.Watch(0);
 }
 
 void HostState::StopWatchers() {
@@ -103,9 +112,8 @@ uint64_t HostState::NewestRevision() {
 // ---- The store
 
 bool HostState::CheckStore() {
-  if (core_.store.writable()) return true;
-  if (!core_.store.Probe().ok()) return false;
-  controllers_.Place();  // those that could not be placed while it was not
+  if (!core_.store.writable() && !core_.store.Probe().ok()) return false;
+  controllers_.PlaceAgain();
   return true;
 }
 

@@ -10,7 +10,8 @@
 // Every change gets the next revision and goes to the watchers (publish/publisher.h). Where an engine may still have something that was
 // deleted, its row stays as a tombstone (`deleting`) until the engine has confirmed that it is gone; until then the name is taken.
 //
-// Any thread. Nothing blocks under the mutex: files are looked at and the store is written without it.
+// Any thread. Files are looked at and the store is written without the mutex; but for a restored store, which takes the place of the present
+// one under it, and for revisions, of which a million are reserved at a time.
 #pragma once
 
 #include <cstddef>
@@ -70,6 +71,8 @@ class HostState {
 
   // ---- Changes
   Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
+  // All resources as they are when nothing is being written: whatever is changed later has a newer revision than all of them.
+  Result<std::shared_ptr<Watcher>> WatchSettled();
   // Ends every Watch and Wait, those to come too.
   void StopWatchers();
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
@@ -83,9 +86,8 @@ class HostState {
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();
   std::string store_folder() const { return core_.store.folder(); }
-  // Of deleted and restored stores, in order. They stay as they are.
+  // What restoring backups has lost, in order. It stays as it is.
   const std::vector<LostRevisions>& lost() const CLEAT_NO_THREAD_SAFETY_ANALYSIS { return core_.tables.lost; }
-  DiskIdentity IdentityOf(const DiskRow& row) const { return core_.view.IdentityOf(row); }
 
   // ---- Keys and paths
   const keys::Keyring* keyring() const { return keys_.keyring(); }

@@ -96,10 +96,10 @@ Result<v1::WaitResponse> Waits::Wait(const v1::WaitRequest& given, const std::fu
 
 uint64_t Waits::AwaitChange(uint64_t revision, steady_clock::time_point deadline) {
   const StateLock lock(core_.mutex);
-  while (core_.publisher.newest() <= revision && !stopping_ &&
+  while (core_.publisher.published() <= revision && !stopping_ &&
          core_.publisher.AwaitPublished(core_.mutex, deadline)) {
   }
-  return core_.publisher.newest();
+  return core_.publisher.published();
 }
 
 void Waits::Stop() {

@@ -337,6 +337,43 @@ TEST(SlowStoreOrder, WhatAChangeWasCheckedAgainstStays) {
   EXPECT_EQ(ReasonOf(deleted.error()), v1::REASON_GROUP_IN_USE);
 }
 
+// One that names much does not starve behind those that come later and name little.
+TEST(StoreWritesTest, WhoeverCameFirstIsServedFirst) {
+  const test::TempDir dir;
+  auto store = Store::Open(dir.path());
+  ASSERT_TRUE(store.ok());
+  StateMutex mutex;
+  StoreWrites writes(**store, mutex);
+  std::vector<std::string> order;
+  const auto await = [&](const WriteNames& names, const std::string& name, bool write) {
+    const StateLock lock(mutex);
+    writes.Await(names);
+    order.push_back(name);
+    DiskRow row;
+    row.id = name;
+    if (!write) return;
+    EXPECT_TRUE(writes.Write(names, {row}).ok());
+  };
+  const auto await_waiting = [&](size_t count) {
+    for (;;) {
+      const StateLock lock(mutex);
+      if (writes.awaiting() == count || order.size() > 1) return;
+      const StateUnlock unlocked(mutex);
+      std::this_thread::yield();
+    }
+  };
+  HeldSyncs syncs;
+  std::thread first(await, WriteNames{.changes = {"a"}}, "a", true);
+  ASSERT_TRUE(HeldSyncs::AwaitHeld());
+  std::thread all(await, WriteNames{.changes = {}, .needs = {}, .everything = true}, "all", false);
+  await_waiting(1);
+  std::thread later(await, WriteNames{.changes = {"b"}}, "b", true);
+  await_waiting(2);
+  HeldSyncs::Release();
+  for (std::thread* thread : {&first, &all, &later}) thread->join();
+  EXPECT_EQ(order, (std::vector<std::string>{"a", "all", "b"}));
+}
+
 TEST(WriteNamesTest, WhatIsChangedIsNeitherChangedNorNeededByAnother) {
   const WriteNames disk{.changes = {"disks/a"}, .needs = {"clusters/k"}};
   EXPECT_TRUE(disk.ConflictsWith({.changes = {"disks/a"}}));

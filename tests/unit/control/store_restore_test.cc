@@ -144,7 +144,7 @@ TEST_F(StoreRestoreTest, WhatWentComesBackAndWhatCameGoes) {
 
 TEST_F(StoreRestoreTest, NoRevisionAndNoIdentityIsGivenTwice) {
   const std::string file = WriteBackup();
-  const uint64_t store = state().IdentityOf({}).store();
+  const uint64_t store = state().disks().IdentityOf({}).store();
   uint64_t newest = state().NewestRevision();
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 10; ++i) {
@@ -160,7 +160,7 @@ TEST_F(StoreRestoreTest, NoRevisionAndNoIdentityIsGivenTwice) {
   }
   ASSERT_EQ(state().lost().size(), 1U) << "they are the same backup's";
   EXPECT_LE(state().lost()[0].until, state().NewestRevision());
-  EXPECT_EQ(state().IdentityOf({}).store(), store) << "what its disks are known by does not change";
+  EXPECT_EQ(state().disks().IdentityOf({}).store(), store) << "what its disks are known by does not change";
 }
 
 TEST_F(StoreRestoreTest, NothingIsWrittenBetweenTheRestoreAndTheNextStart) {

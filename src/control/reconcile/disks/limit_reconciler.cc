@@ -37,7 +37,7 @@ void LimitReconciler::ReconcileDisk(const std::string& disk) {
   const std::optional<DiskRow> row = context_.state.disks().Row(disk);
   if (!row || row->limits_revision == 0) return;
   const std::vector<std::string> controllers = context_.state.disks().ControllersWith(disk);
-  const DiskIdentity identity = context_.state.IdentityOf(*row);
+  const DiskIdentity identity = context_.state.disks().IdentityOf(*row);
   for (auto& [peer, engine] : context_.engines.all()) {
     if (PlanLimits(engine, controllers, *row, identity, context_.now_ns())) AskLimit(engine, *row);
   }

@@ -52,7 +52,7 @@ void MemoryReconciler::ReconcilePutOff() {
 
 void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
                                    const std::optional<DiskRow>& row) {
-  const DiskIdentity identity = row ? context_.state.IdentityOf(*row) : DiskIdentity();
+  const DiskIdentity identity = row ? context_.state.disks().IdentityOf(*row) : DiskIdentity();
   const MemoryPlan plan =
       PlanMemory(engine, disk, row, identity, memory_.Has(disk), context_.IsRestored(), context_.now_ns());
   if (plan.record) {

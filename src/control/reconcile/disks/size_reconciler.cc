@@ -38,7 +38,7 @@ void SizeReconciler::ReconcileDisk(const std::string& disk) {
   if (!row || row->deleting) return;
   const std::vector<std::string> controllers = context_.state.disks().ControllersWith(disk);
   if (moves_.IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
-  const DiskIdentity identity = context_.state.IdentityOf(*row);
+  const DiskIdentity identity = context_.state.disks().IdentityOf(*row);
   for (auto& [peer, engine] : context_.engines.all()) {
     if (PlanSize(engine, controllers, *row, identity, context_.now_ns()))
       AskResize(engine, disk, row->spec.size_bytes());

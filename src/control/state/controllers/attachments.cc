@@ -48,8 +48,7 @@ Result<v1::Attachment> Attachments::Attach(const v1::AttachDiskRequest& request)
   CLEAT_TRY(CheckId("attachment_id", row.id));
 
   const StateLock lock(core_.mutex);
-  const WriteNames names = NamesOf(row, request.attachment().spec(), *disk_id);
-  core_.writes.Await(names);
+  const WriteNames names = AwaitNames(row, request.attachment().spec(), *disk_id);
   CLEAT_ASSIGN(const auto existing, CheckNew(row, request.attachment().spec()));
   if (existing != nullptr) return core_.view.Show(*existing);
   row.revision = row.intent_revision = core_.publisher.NextRevision();
@@ -59,6 +58,18 @@ Result<v1::Attachment> Attachments::Attach(const v1::AttachDiskRequest& request)
                DiskName(*disk_id), entry.row.spec.read_only() ? ", read-only" : "",
                entry.row.spec.mode() == v1::ATTACHMENT_MODE_INCOMING ? ", incoming" : "");
   return core_.view.Show(entry);
+}
+
+// Who may share a disk can change while that is waited for: it may be deleted, and another one of that name be made.
+WriteNames Attachments::AwaitNames(const AttachmentRow& row, const v1::AttachmentSpec& asked,
+                                   const std::string& disk_id) {
+  WriteNames names = NamesOf(row, asked, disk_id);
+  for (;;) {
+    core_.writes.Await(names);
+    WriteNames now = NamesOf(row, asked, disk_id);
+    if (now == names) return names;
+    names = std::move(now);
+  }
 }
 
 WriteNames Attachments::NamesOf(const AttachmentRow& row, const v1::AttachmentSpec& asked,
@@ -345,6 +356,7 @@ Result<v1::ListAttachmentsResponse> Attachments::List(const v1::ListAttachmentsR
 
 // ---- The reconciler's reports
 
+// On the reconciler's thread, as Forget: the attachment may become a tombstone meanwhile, and does not go.
 void Attachments::Report(const std::string& engine, const AttachmentKey& key,
                          const AttachmentReport& report) {
   const StateLock lock(core_.mutex);
@@ -400,11 +412,11 @@ void Attachments::AdoptMode(const AttachmentRow& row, v1::AttachmentState before
   const v1::AttachmentMode mode = row.spec.mode();
   const AttachmentIds ids{.controller = row.controller, .id = row.id};
   if (state == v1::ATTACHMENT_STATE_RELEASED && mode == v1::ATTACHMENT_MODE_ACTIVE)
-    return SetMode(ids, v1::ATTACHMENT_MODE_OUTGOING);
+    return SetMode(ids, row.revision, v1::ATTACHMENT_MODE_OUTGOING);
   if (state != v1::ATTACHMENT_STATE_READY || mode == v1::ATTACHMENT_MODE_ACTIVE) return;
   // What another engine said before this one's news is no news: it stays as the news left it.
   if (mode == v1::ATTACHMENT_MODE_OUTGOING && before == v1::ATTACHMENT_STATE_READY) return;
-  SetMode(ids, v1::ATTACHMENT_MODE_ACTIVE);
+  SetMode(ids, row.revision, v1::ATTACHMENT_MODE_ACTIVE);
   const std::string own = AttachmentName(row.controller, row.id);
   std::vector<AttachmentIds> others;
   for (const auto& [name, use] : core_.tables.DiskOf(row).attachments) {
@@ -413,16 +425,18 @@ void Attachments::AdoptMode(const AttachmentRow& row, v1::AttachmentState before
   for (const AttachmentIds& other : others) {
     const AttachmentEntry* const entry = core_.tables.FindAttachment(other.controller, other.id);
     if (entry != nullptr && !entry->row.deleting && entry->row.spec.mode() == v1::ATTACHMENT_MODE_ACTIVE)
-      SetMode(other, v1::ATTACHMENT_MODE_OUTGOING);
+      SetMode(other, entry->row.revision, v1::ATTACHMENT_MODE_OUTGOING);
   }
 }
 
-void Attachments::SetMode(const AttachmentIds& ids, v1::AttachmentMode mode) {
+void Attachments::SetMode(const AttachmentIds& ids, uint64_t revision, v1::AttachmentMode mode) {
   const std::string name = AttachmentName(ids.controller, ids.id);
   const WriteNames names{.changes = {name}, .needs = {ControllerName(ids.controller)}};
   core_.writes.Await(names);
   AttachmentEntry* const entry = core_.tables.FindAttachment(ids.controller, ids.id);
-  if (entry == nullptr || entry->row.spec.mode() == mode) return;
+  if (entry == nullptr || entry->row.revision != revision || entry->row.deleting ||
+      entry->row.spec.mode() == mode)
+    return;
   AttachmentRow row = entry->row;
   row.spec.set_mode(mode);
   row.intent_revision = core_.publisher.NextRevision();

@@ -40,6 +40,9 @@ class Attachments {
   // What an attachment contends for. Attachments of different disks to different targets are written side by side.
   WriteNames NamesOf(const AttachmentRow& row, const v1::AttachmentSpec& asked,
                      const std::string& disk_id) const CLEAT_REQUIRES(holds_state);
+  // Awaits them.
+  WriteNames AwaitNames(const AttachmentRow& row, const v1::AttachmentSpec& asked, const std::string& disk_id)
+      CLEAT_REQUIRES(holds_state);
   // The attachment that is there already; nullptr, and `row` is complete, when it can be made.
   Result<const AttachmentEntry*> CheckNew(AttachmentRow& row, const v1::AttachmentSpec& asked)
       CLEAT_REQUIRES(holds_state);
@@ -51,6 +54,7 @@ class Attachments {
   // An attachment that the store has; shows it to everybody.
   AttachmentEntry& Add(AttachmentRow row, const std::string& disk_id) CLEAT_REQUIRES(holds_state);
 
+  // What follows lets go of the mutex meanwhile.
   Status MakeTombstone(const AttachmentIds& ids, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status Erase(const AttachmentIds& ids, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // Before the blk controller lets go of the disk: its guest has that one under way. Nothing when the controller knows already.
@@ -66,7 +70,9 @@ class Attachments {
   // A migration moves the ownership of a disk: the intent follows what engines report, `state` after `before`.
   void AdoptMode(const AttachmentRow& row, v1::AttachmentState before, v1::AttachmentState state)
       CLEAT_REQUIRES(holds_state);
-  void SetMode(const AttachmentIds& ids, v1::AttachmentMode mode) CLEAT_REQUIRES(holds_state);
+  // Of the attachment of that revision, unless it is being detached.
+  void SetMode(const AttachmentIds& ids, uint64_t revision, v1::AttachmentMode mode)
+      CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   DiskStorages& storages_;

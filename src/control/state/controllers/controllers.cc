@@ -377,11 +377,18 @@ void Controllers::Place() {
   PlaceWaiting();
 }
 
+void Controllers::PlaceAgain() {
+  const StateLock lock(core_.mutex);
+  if (place_failed_) PlaceWaiting();
+}
+
 void Controllers::PlaceWaiting() {
   WriteNames names{.changes = {}, .needs = {kPlacing}};
   for (const auto& [id, entry] : core_.tables.controllers) {
     if (entry.row.engine.empty()) names.changes.insert(ControllerName(id));
   }
+  // Whoever makes room calls again.
+  if (names.changes.empty() || engines_.Choose().empty()) return;
   core_.writes.Await(names);
   std::vector<ControllerRow> rows;
   for (const auto& [id, entry] : core_.tables.controllers) {
@@ -395,6 +402,7 @@ void Controllers::PlaceWaiting() {
   if (rows.empty()) return;
   const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
   for (const ControllerRow& row : rows) engines_.CountPlacing(row.engine, -1);
+  place_failed_ = !written.ok();
   if (!written.ok()) {
     spdlog::error("{}: not placed on an engine: {}; see to the store's file system",
                   ControllerName(rows.front().id), written.error().message);

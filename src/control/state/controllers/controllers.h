@@ -53,7 +53,8 @@ class Controllers {
   // Chooses an engine for each controller that has none, as far as there are any. After the end of an upgrade and of a
   // controller, which make room, it happens by itself.
   void Place();
-  void PlaceWaiting() CLEAT_REQUIRES(holds_state);
+  void PlaceWaiting() CLEAT_REQUIRES(holds_state);  // lets go of the mutex meanwhile
+  void PlaceAgain();                                // if that could not be stored
   // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
   void PrepareMove(const std::string& id, const std::string& engine);
   // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
@@ -67,11 +68,13 @@ class Controllers {
       CLEAT_REQUIRES(holds_state);
   Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const
       CLEAT_REQUIRES(holds_state);
+  // What follows lets go of the mutex meanwhile.
   Status Commit(ControllerEntry entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status MakeTombstone(ControllerEntry& entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status Erase(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // Of a controller that the restored store does not know: its row is there only until the engine has let it go.
   Status DeleteUnclaimed(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+
   void MoveTo(ControllerRow row) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
@@ -79,6 +82,7 @@ class Controllers {
   Engines& engines_;
   Unclaimed& unclaimed_;
   size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;  // being written
+  bool place_failed_ CLEAT_GUARDED_BY(holds_state) = false;
 };
 
 }  // namespace cleat::control

@@ -261,11 +261,13 @@ Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels la
   core_.writes.Await(names);
   DiskRow row = entry.row;
   const uint64_t size_before = row.spec.size_bytes();
-  const bool grown = spec.size_bytes() != size_before;
+  // Its image may have grown further meanwhile.
+  const uint64_t size_bytes = std::max(spec.size_bytes(), size_before);
+  const bool grown = size_bytes != size_before;
   const bool limited = !SameSpec(spec.limits(), row.spec.limits());
   // Whoever owns it next, or does already, makes the image larger.
   if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
-  row.spec.set_size_bytes(spec.size_bytes());
+  row.spec.set_size_bytes(size_bytes);
   row.labels = std::move(labels);
   row.intent_revision = core_.publisher.NextRevision();
   if (limited) SetLimits(spec, row);
@@ -275,7 +277,7 @@ Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels la
   const std::string name = DiskName(entry.row.id);
   if (limited || grown) core_.publisher.DiskChanged(entry.row.id);
   if (limited) spdlog::info("{}: limits changed", name);
-  if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, spec.size_bytes(), size_before);
+  if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);
   return Ok{};
 }
 

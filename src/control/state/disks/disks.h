@@ -52,6 +52,7 @@ class Disks {
   std::optional<DiskRow> MemoryRow(const std::string& id);
   // Whether the disk is attached on that engine, or to be, or is to stand by there.
   bool IsFor(const std::string& id, const std::string& engine);
+  DiskIdentity IdentityOf(const DiskRow& row) const { return core_.view.IdentityOf(row); }
   std::vector<std::string> ControllersWith(const std::string& id);
 
   // ---- The reconciler's reports
@@ -60,6 +61,7 @@ class Disks {
   Status RecordKept(const std::string& id, const std::string& engine, bool kept);
   // Removes a tombstone. kUnavailable when the store can't be written: try again.
   Status Forget(const std::string& id);
+  // Both let go of the mutex when there is something to store.
   // An RBD disk whose image was made larger by somebody else has that size from now on. `size_bytes` is what a guest was told.
   void AdoptGrownSize(const std::string& id, uint64_t size_bytes) CLEAT_REQUIRES(holds_state);
   // An RBD disk whose image has that many bytes: the engine that has it READY saw that, or made it so.
@@ -74,6 +76,7 @@ class Disks {
  private:
   // The disk that is there already, or why it can't be made; nullptr when it can.
   Result<DiskEntry*> CheckNew(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
+  // Lets go of the mutex meanwhile; so do CommitUpdate and WriteDeletion.
   Result<v1::Disk> Commit(DiskEntry entry, const Result<DiskStorages::Identity>& prepared)
       CLEAT_REQUIRES(holds_state);
   DiskEntry& Insert(DiskEntry entry) CLEAT_REQUIRES(holds_state);

@@ -166,7 +166,7 @@ Result<v1::UpgradeEngineResponse> Upgrades::Begin(const v1::UpgradeEngineRequest
   *status.mutable_started_time() = google::protobuf::util::TimeUtil::GetCurrentTime();
   CLEAT_TRY(core_.writes.Write(names, {UpgradeRow{.engine = from, .status = status}}));
 
-  // Controllers were deleted meanwhile, or engines' reports have changed them.
+  // Controllers were deleted meanwhile, or engines' reports have changed them. Should the other engine have gone, the moves find that out.
   response = Plan(from);
   status.set_total(static_cast<uint32_t>(response.controllers_size()));
   UpgradeIntent intent{
@@ -212,7 +212,11 @@ std::optional<UpgradeIntent> Upgrades::Running() {
 
 void Upgrades::Report(const std::string& engine, const v1::UpgradeStatus& status, Keep keep) {
   const StateLock lock(core_.mutex);
-  if (keep == Keep::kStored) Store({UpgradeRow{.engine = engine, .status = status}});
+  if (keep == Keep::kStored) {
+    const WriteNames names{.changes = {UpgradeName(engine)}};
+    core_.writes.Await(names);
+    WriteRows(names, {UpgradeRow{.engine = engine, .status = status}});
+  }
   std::optional<UpgradeIntent>& upgrade = core_.tables.upgrade;
   const bool ended = status.state() != v1::UPGRADE_STATE_RUNNING;
   if (upgrade && upgrade->from == engine && ended) upgrade.reset();
@@ -221,10 +225,7 @@ void Upgrades::Report(const std::string& engine, const v1::UpgradeStatus& status
 }
 
 // As far as the store can be written: what can't be is logged.
-void Upgrades::Store(const std::vector<UpgradeRow>& rows) {
-  WriteNames names;
-  for (const UpgradeRow& row : rows) names.changes.insert(UpgradeName(row.engine));
-  core_.writes.Await(names);
+void Upgrades::WriteRows(const WriteNames& names, const std::vector<UpgradeRow>& rows) {
   const Status stored = core_.writes.Write(names, {rows.begin(), rows.end()});
   if (stored.ok()) return;
   for (const UpgradeRow& row : rows)
@@ -253,13 +254,21 @@ std::vector<std::string> Upgrades::InterruptedFor(const std::string& to) {
 
 void Upgrades::EndRecovery(const std::string& engine) {
   const StateLock lock(core_.mutex);
+  WriteNames names;
+  for (const auto& [id, entry] : core_.tables.engines) {
+    if (entry.interrupted) names.changes.insert(UpgradeName(id));
+  }
+  if (names.changes.empty()) return;
+  core_.writes.Await(names);
+  // Another upgrade may have begun meanwhile: then it is not interrupted any more.
   std::vector<UpgradeRow> rows;
   for (auto& [id, entry] : core_.tables.engines) {
-    if (!entry.interrupted || (!engine.empty() && entry.upgrade->to() != EngineName(engine))) continue;
+    if (!entry.interrupted || !names.changes.contains(UpgradeName(id))) continue;
+    if (!engine.empty() && entry.upgrade->to() != EngineName(engine)) continue;
     entry.interrupted = false;
     rows.push_back({.engine = id, .status = *entry.upgrade});
   }
-  if (!rows.empty()) Store(rows);
+  if (!rows.empty()) WriteRows(names, rows);
 }
 
 }  // namespace cleat::control

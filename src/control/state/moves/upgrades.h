@@ -49,7 +49,8 @@ class Upgrades {
   // What would be moved, and what stands in the way.
   v1::UpgradeEngineResponse Plan(const std::string& from) const CLEAT_REQUIRES(holds_state);
   void SetStatus(const std::string& engine, const v1::UpgradeStatus& status) CLEAT_REQUIRES(holds_state);
-  void Store(const std::vector<UpgradeRow>& rows) CLEAT_REQUIRES(holds_state);
+  // Lets go of the mutex meanwhile.
+  void WriteRows(const WriteNames& names, const std::vector<UpgradeRow>& rows) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   Controllers& controllers_;

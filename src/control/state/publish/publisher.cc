@@ -29,6 +29,7 @@ Status Publisher::Start() {
 
 void Publisher::StartHistory() {
   ++revision_;
+  published_revision_ = revision_;
   hub_.StartHistory(revision_);
 }
 
@@ -86,6 +87,7 @@ WatchEvent Publisher::EventOf(uint64_t revision, v1::Engine shown) {
 }
 
 void Publisher::Tell(const WatchEvent& event) {
+  published_revision_ = event->revision();
   hub_.Publish(event);
   published_.NotifyAll();
 }
@@ -115,7 +117,7 @@ std::vector<WatchEvent> Publisher::Snapshot() const {
 Result<std::shared_ptr<Watcher>> Publisher::Watch(uint64_t start_revision) {
   CLEAT_ASSIGN(auto first, start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot())
                                                : hub_.Since(start_revision));
-  auto synced = NewEvent(revision_);
+  auto synced = NewEvent(published_revision_);
   synced->mutable_synced();
   first.push_back(std::move(synced));
   return hub_.Subscribe(std::move(first));

@@ -34,6 +34,8 @@ class Publisher {
   void StartHistory() CLEAT_REQUIRES(holds_state);
   uint64_t NextRevision() CLEAT_REQUIRES(holds_state);
   uint64_t newest() const CLEAT_REQUIRES(holds_state) { return revision_; }  // the last one handed out
+  // The last one at which something was published: later ones are of changes that are not durable yet, or came to nothing.
+  uint64_t published() const CLEAT_REQUIRES(holds_state) { return published_revision_; }
 
   // ---- Watchers
   // Gives the entry a new revision and tells the watchers.
@@ -73,7 +75,7 @@ class Publisher {
   static WatchEvent EventOf(uint64_t revision, v1::Controller shown);
   static WatchEvent EventOf(uint64_t revision, v1::Attachment shown);
   static WatchEvent EventOf(uint64_t revision, v1::Engine shown);
-  void Tell(const WatchEvent& event);
+  void Tell(const WatchEvent& event) CLEAT_REQUIRES(holds_state);
   std::vector<WatchEvent> Snapshot() const CLEAT_REQUIRES(holds_state);
   void Mark(std::set<std::string>& ids, const std::string& id) CLEAT_REQUIRES(holds_state);
 
@@ -83,6 +85,7 @@ class Publisher {
   WatchHub hub_;
   CondVar published_;
   uint64_t revision_ CLEAT_GUARDED_BY(holds_state) = 0;
+  uint64_t published_revision_ CLEAT_GUARDED_BY(holds_state) = 0;
   uint64_t revisions_until_ CLEAT_GUARDED_BY(holds_state) = 0;  // reserved in the store up to here, exclusive
   std::function<void()> wake_ CLEAT_GUARDED_BY(holds_state) = [] {};
   ChangedIntent changed_ CLEAT_GUARDED_BY(holds_state);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands every change to every watcher. Publishing never waits: a watcher has a bounded queue, and one that
-// falls that far behind is dropped and told so. Any thread; the publisher (HostState) holds its own lock, so
+// falls that far behind is dropped and told so. Any thread; the publisher (Publisher) holds its own lock, so
 // that all watchers see one order.
 #pragma once
 

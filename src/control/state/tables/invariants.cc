@@ -43,13 +43,11 @@ Status CheckGroups(const Tables& tables) {
   }
   for (const auto& [id, controller] : tables.controllers) {
     const std::string& name = controller.row.spec.group();
-    // One that is there only until its engine has let it go has joined none.
-    const GroupEntry* const group = name.empty() ? nullptr : tables.groups.Find(*ParseGroupName(name));
-    if (group != nullptr && group->controllers.contains(id)) {
-      ++members;
-    } else if (!name.empty() && !controller.row.deleting) {
+    if (name.empty()) continue;
+    ++members;
+    const GroupEntry* const group = tables.groups.Find(*ParseGroupName(name));
+    if (group == nullptr || !group->controllers.contains(id))
       return Broken(ControllerName(id), name + " does not list it");
-    }
   }
   if (listed != members) return Broken("groups", fmt::format("list {} controllers, not {}", listed, members));
   return Ok{};

@@ -23,13 +23,15 @@ class StateMutex {
   }
   // Without the mutex meanwhile, as CondVar's.
   void Wait(CondVar& condition) CLEAT_REQUIRES(holds_state) CLEAT_NO_THREAD_SAFETY_ANALYSIS {
+    if (check_) check_();
     condition.Wait(mutex_);
   }
   bool WaitUntil(CondVar& condition, std::chrono::steady_clock::time_point until)
       CLEAT_REQUIRES(holds_state) CLEAT_NO_THREAD_SAFETY_ANALYSIS {
+    if (check_) check_();
     return condition.WaitUntil(mutex_, until);
   }
-  // For tests: called each time that the mutex is given back. Set before the first lock.
+  // For tests: called each time that the mutex is given back. Set while the mutex is held.
   void SetCheck(std::function<void()> check) { check_ = std::move(check); }
 
  private:

@@ -21,9 +21,9 @@ namespace cleat::control {
 template <typename Row>
 class GroupCommit {
  public:
-  static constexpr size_t kRowsMax = 256;  // of one commit
+  static constexpr size_t kCallsMax = 256;  // of one commit
 
-  // All rows are durable when it returns OK, none is there otherwise. Called by one thread at a time.
+  // A row is what one call writes, however much that is. All rows are durable when it returns OK, none is there otherwise. Called by one thread at a time.
   using Commit = std::function<Status(std::span<const Row* const> rows)>;
   explicit GroupCommit(Commit commit) : commit_(std::move(commit)) {}
 
@@ -38,9 +38,8 @@ class GroupCommit {
     if (call.done) return std::move(call.status);
     busy_ = true;
     const std::vector<Call*> batch = TakeBatch();
-    Status status = WriteAll(batch);
+    CommitBatch(batch);
     for (Call* of : batch) {
-      of->status = status;
       of->done = true;
       of->turn.NotifyOne();
     }
@@ -49,7 +48,7 @@ class GroupCommit {
       queue_.front()->leads = true;
       queue_.front()->turn.NotifyOne();
     }
-    return status;
+    return std::move(call.status);
   }
 
   // How many wait for the next commit.
@@ -70,19 +69,23 @@ class GroupCommit {
   // With the one who asks: it is the first.
   std::vector<Call*> TakeBatch() CLEAT_REQUIRES(mutex_) {
     std::vector<Call*> batch;
-    while (!queue_.empty() && batch.size() < kRowsMax) {
+    while (!queue_.empty() && batch.size() < kCallsMax) {
       batch.push_back(queue_.front());
       queue_.pop_front();
     }
     return batch;
   }
 
-  // Without the mutex meanwhile: others come and wait.
-  Status WriteAll(const std::vector<Call*>& batch) CLEAT_REQUIRES(mutex_) {
+  // Without the mutex meanwhile: others come and wait. One that can't be written, for it is large and the disk almost full, takes none of the
+  // others with it.
+  void CommitBatch(const std::vector<Call*>& batch) CLEAT_REQUIRES(mutex_) {
     const MutexUnlock unlocked(mutex_);
     std::vector<const Row*> rows;
     for (const Call* of : batch) rows.push_back(of->row);
-    return commit_(rows);
+    Status together = commit_(rows);
+    const bool alone = !together.ok() && batch.size() > 1;
+    for (size_t i = 0; i < batch.size(); ++i)
+      batch[i]->status = alone ? commit_(std::span(&rows[i], 1)) : together;
   }
 
   const Commit commit_;

@@ -15,6 +15,7 @@ bool Meet(const std::set<std::string>& a, const std::set<std::string>& b) {
 }  // namespace
 
 bool WriteNames::ConflictsWith(const WriteNames& other) const {
+  if (everything || other.everything) return true;
   return Meet(changes, other.changes) || Meet(changes, other.needs) || Meet(needs, other.changes);
 }
 
@@ -29,11 +30,16 @@ bool StoreWrites::IsFree(const WriteNames& names) const {
 }
 
 void StoreWrites::Await(const WriteNames& names) {
-  while (!IsFree(names)) mutex_.Wait(ended_);
-}
-
-void StoreWrites::AwaitAll() {
-  while (!under_way_.empty()) mutex_.Wait(ended_);
+  const auto place = waiting_.insert(waiting_.end(), &names);
+  const auto is_turn = [&]() CLEAT_REQUIRES(holds_state) {
+    return IsFree(names) && std::none_of(waiting_.begin(), place, [&](const WriteNames* other) {
+             return names.ConflictsWith(*other);
+           });
+  };
+  while (!is_turn()) mutex_.Wait(changed_);
+  waiting_.erase(place);
+  // Those behind may go on if nothing is written after all.
+  if (!waiting_.empty()) changed_.NotifyAll();
 }
 
 template <typename Work>
@@ -46,7 +52,7 @@ Status StoreWrites::Unlocked(const WriteNames& names, Work work) {
     status = work();
   }
   under_way_.erase(place);
-  ended_.NotifyAll();
+  changed_.NotifyAll();
   return status;
 }
 

@@ -2,8 +2,9 @@
 // How a change becomes durable. It is checked under the state's mutex, written without it, and then shown: the tables have what is durable
 // and nothing else, while a slow disk under the store holds up nobody who only reads. Writes of several threads share a commit.
 //
-// Meanwhile nobody may change what the change was checked against. A write names what it changes and what it needs; Await returns when no
-// write under way is in the way of those names, so the order in which one object is changed is that in which its writes begin:
+// Meanwhile nobody may change what the change was checked against. A write names what it changes and what it needs. Await returns when
+// nothing under way is in the way of those names. Whoever comes first is served first, so that one who names much does not starve, and
+// changes of one object keep the order in which they came:
 //
 //   const StateLock lock(core_.mutex);
 //   const WriteNames names{.changes = {DiskName(id)}, .needs = {cluster}};
@@ -33,7 +34,10 @@ struct WriteNames {
   std::set<std::string> changes;     // nobody else changes them or needs them meanwhile
   std::set<std::string> needs = {};  // nobody changes them meanwhile
 
+  bool everything = false;  // conflicts with all others
+
   bool ConflictsWith(const WriteNames& other) const;
+  bool operator==(const WriteNames&) const = default;
 };
 
 class StoreWrites {
@@ -41,10 +45,11 @@ class StoreWrites {
   // Both outlive it.
   StoreWrites(Store& store, StateMutex& mutex);
 
-  // Until no write under way conflicts with these names, so that a Write of them may begin. Lets go of the mutex meanwhile.
+  // Until no write under way conflicts with these names, and nobody who came before waits for such names, so that a Write of them may
+  // begin. Lets go of the mutex meanwhile.
   void Await(const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // Until none is under way at all.
-  void AwaitAll() CLEAT_REQUIRES(holds_state);
+  void AwaitAll() CLEAT_REQUIRES(holds_state) { Await({.changes = {}, .needs = {}, .everything = true}); }
 
   // OK: `change` is durable. An error: nothing of it is there. Lets go of the mutex meanwhile; nothing under way may conflict with `names`
   // when it is called: the mutex was held since Await.
@@ -52,7 +57,8 @@ class StoreWrites {
   // The same, and what `change` erases leaves the store's log as well, which costs several syncs.
   Status WriteAndCutLog(const WriteNames& names, const StoreChange& change) CLEAT_REQUIRES(holds_state);
 
-  // How many wait for the next commit.
+  // How many are in Await; how many wait for the next commit.
+  size_t awaiting() const CLEAT_REQUIRES(holds_state) { return waiting_.size(); }
   size_t waiting() const { return commits_.waiting(); }
 
  private:
@@ -64,7 +70,9 @@ class StoreWrites {
   StateMutex& mutex_;
   GroupCommit<StoreChange> commits_;
   std::list<const WriteNames*> under_way_ CLEAT_GUARDED_BY(holds_state);
-  CondVar ended_;
+  std::list<const WriteNames*> waiting_
+      CLEAT_GUARDED_BY(holds_state);  // in Await, in the order in which they came
+  CondVar changed_;                   // one of the lists
 };
 
 }  // namespace cleat::control
