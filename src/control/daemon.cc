@@ -41,7 +41,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
                                                &daemon->keyring_, keep));
   CLEAT_ASSIGN(daemon->paths_, PathPolicy::Read(options.paths_file, options.state_dir, options.runtime_dir));
   daemon->state_->SetPaths(daemon->paths_.get());
-  daemon->SayWhatIsUnlisted();
+  daemon->LogUnlisted();
   CLEAT_TRY(daemon->state_->RewrapKeys());
 
   CLEAT_ASSIGN(daemon->link_, EngineLink::Listen(options.engine_socket, daemon->clock_));
@@ -114,8 +114,8 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   grants_ = options.grants;
   CLEAT_ASSIGN(audit_, AuditLog::Open(options.audit_log));
   CLEAT_ASSIGN(listener_, UnixListener::Open(options.api_socket, options.api_socket_mode, options.api_group));
-  gate_ = std::make_unique<Gate>(grants_, *listener_, *audit_);
-  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *gate_, options.on_restored);
+  guard_ = std::make_unique<CallGuard>(grants_, *listener_, *audit_);
+  service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *guard_, options.on_restored);
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -154,13 +154,13 @@ bool Daemon::CheckHealth() {
   return writable;
 }
 
-void Daemon::SayWhatIsUnlisted() {
+void Daemon::LogUnlisted() {
   for (const auto& [name, why] : state_->Unlisted()) spdlog::warn("{}: {}; it is served on", name, why);
 }
 
 void Daemon::Reload() {
   if (auto status = paths_->Reload(); status.ok()) {
-    SayWhatIsUnlisted();
+    LogUnlisted();
     state_->engines().PathsChanged();
   } else {
     spdlog::error(

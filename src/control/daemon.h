@@ -13,7 +13,7 @@
 #include "control/api/service.h"
 #include "control/callers/access.h"
 #include "control/callers/audit_log.h"
-#include "control/callers/gate.h"
+#include "control/callers/call_guard.h"
 #include "control/callers/tls_credentials.h"
 #include "control/callers/unix_listener.h"
 #include "control/link/engine_link.h"
@@ -23,7 +23,7 @@
 #include "control/observe/slow_watch.h"
 #include "control/paths/path_policy.h"
 #include "control/reconcile/context/reconciler_options.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/disks/purge_timer.h"
 #include "control/state/host_state.h"
 #include "control/store/store.h"
@@ -77,10 +77,10 @@ class Daemon {
   Status MakeFirstKek(const std::string& path);
   Status StartApi(const DaemonOptions& options);
   bool CheckHealth();
-  void SayWhatIsUnlisted();
+  void LogUnlisted();
 
   MonotonicClock clock_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
   keys::Keyring keyring_;
   std::unique_ptr<PathPolicy> paths_;
   std::unique_ptr<Store> store_;
@@ -94,7 +94,7 @@ class Daemon {
   std::unique_ptr<AuditLog> audit_;
   std::shared_ptr<TlsCertificates> certificates_;
   std::unique_ptr<UnixListener> listener_;
-  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<CallGuard> guard_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;

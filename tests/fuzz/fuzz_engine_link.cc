@@ -23,7 +23,7 @@
 #include "control/link/engine_link.h"
 #include "control/link/seqpacket.h"
 #include "control/reconcile/reconciler.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/host_state.h"
 #include "control/store/store.h"
 #include "tests/fuzz/input.h"
@@ -173,7 +173,7 @@ class Bench {
 
   MonotonicClock clock_;
   std::string folder_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;

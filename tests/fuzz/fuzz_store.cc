@@ -17,7 +17,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/host_state.h"
 #include "control/store/sqlite_row.h"
 #include "control/store/store.h"
@@ -159,7 +159,7 @@ class Bench {
       CLEAT_CHECK(!store.error().message.empty());
       return;
     }
-    MemoryKeeper memory;
+    MemfdKeeper memory;
     auto state = HostState::Load(**store, memory);
     if (!state.ok()) {
       CLEAT_CHECK(!state.error().message.empty());

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <memory>
 
-#include "control/api/host_applier.h"
+#include "control/api/apply_host.h"
 #include "control/backup/store_restore.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
@@ -95,30 +95,31 @@ grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateD
                                  v1::Disk* reply) {
   static constexpr Method kMethod{"CreateDisk", Role::kAttach, true};
   const PlainKeys keys(const_cast<v1::CreateDiskRequest*>(request)->mutable_disk());
-  return gate_.Pass(*context, kMethod, DiskName(request->disk_id()), reply,
-                    [&](const Caller& caller) -> Result<v1::Disk> {
-                      CLEAT_TRY(keys.Check(caller));
-                      return state_.disks().Create(*request);
-                    });
+  return guard_.Handle(*context, kMethod, DiskName(request->disk_id()), reply,
+                       [&](const Caller& caller) -> Result<v1::Disk> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.disks().Create(*request);
+                       });
 }
 
 grpc::Status Service::GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
                               v1::Disk* reply) {
   static constexpr Method kMethod{"GetDisk", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.disks().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.disks().Get(*request); });
 }
 
 grpc::Status Service::ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
                                 v1::ListDisksResponse* reply) {
   static constexpr Method kMethod{"ListDisks", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "disks", reply, [&] { return state_.disks().List(*request); });
+  return guard_.Handle(*context, kMethod, "disks", reply, [&] { return state_.disks().List(*request); });
 }
 
 grpc::Status Service::UpdateDisk(grpc::ServerContext* context, const v1::UpdateDiskRequest* request,
                                  v1::Disk* reply) {
   static constexpr Method kMethod{"UpdateDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->disk().name(), reply,
-                    [&] { return state_.disks().Update(*request); });
+  return guard_.Handle(*context, kMethod, request->disk().name(), reply,
+                       [&] { return state_.disks().Update(*request); });
 }
 
 grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteDiskRequest* request,
@@ -126,188 +127,190 @@ grpc::Status Service::DeleteDisk(grpc::ServerContext* context, const v1::DeleteD
   static constexpr Method kKeep{"DeleteDisk", Role::kAttach, true};
   static constexpr Method kPurge{"DeleteDisk(purge)", Role::kAdmin, true};
   const Method& method = request->purge() ? kPurge : kKeep;
-  return gate_.Pass(*context, method, request->name(), reply,
-                    [&] { return state_.disks().Delete(*request); });
+  return guard_.Handle(*context, method, request->name(), reply,
+                       [&] { return state_.disks().Delete(*request); });
 }
 
 grpc::Status Service::UndeleteDisk(grpc::ServerContext* context, const v1::UndeleteDiskRequest* request,
                                    v1::Disk* reply) {
   static constexpr Method kMethod{"UndeleteDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.kept_disks().Undelete(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.kept_disks().Undelete(*request); });
 }
 
 grpc::Status Service::PurgeDisk(grpc::ServerContext* context, const v1::PurgeDiskRequest* request,
                                 v1::PurgeDiskResponse* reply) {
   static constexpr Method kMethod{"PurgeDisk", Role::kAdmin, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.kept_disks().Purge(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.kept_disks().Purge(*request); });
 }
 
 grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
                                     v1::Cluster* reply) {
   static constexpr Method kMethod{"CreateCluster", Role::kAttach, true};
   const PlainKeys keys(const_cast<v1::CreateClusterRequest*>(request)->mutable_cluster());
-  return gate_.Pass(*context, kMethod, ClusterName(request->cluster_id()), reply,
-                    [&](const Caller& caller) -> Result<v1::Cluster> {
-                      CLEAT_TRY(keys.Check(caller));
-                      return state_.clusters().Create(*request);
-                    });
+  return guard_.Handle(*context, kMethod, ClusterName(request->cluster_id()), reply,
+                       [&](const Caller& caller) -> Result<v1::Cluster> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.clusters().Create(*request);
+                       });
 }
 
 grpc::Status Service::GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,
                                  v1::Cluster* reply) {
   static constexpr Method kMethod{"GetCluster", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.clusters().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.clusters().Get(*request); });
 }
 
 grpc::Status Service::ListClusters(grpc::ServerContext* context, const v1::ListClustersRequest* request,
                                    v1::ListClustersResponse* reply) {
   static constexpr Method kMethod{"ListClusters", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "clusters", reply, [&] { return state_.clusters().List(*request); });
+  return guard_.Handle(*context, kMethod, "clusters", reply,
+                       [&] { return state_.clusters().List(*request); });
 }
 
 grpc::Status Service::UpdateCluster(grpc::ServerContext* context, const v1::UpdateClusterRequest* request,
                                     v1::Cluster* reply) {
   static constexpr Method kMethod{"UpdateCluster", Role::kAttach, true};
   const PlainKeys keys(const_cast<v1::UpdateClusterRequest*>(request)->mutable_cluster());
-  return gate_.Pass(*context, kMethod, request->cluster().name(), reply,
-                    [&](const Caller& caller) -> Result<v1::Cluster> {
-                      CLEAT_TRY(keys.Check(caller));
-                      return state_.clusters().Update(*request);
-                    });
+  return guard_.Handle(*context, kMethod, request->cluster().name(), reply,
+                       [&](const Caller& caller) -> Result<v1::Cluster> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.clusters().Update(*request);
+                       });
 }
 
 grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::DeleteClusterRequest* request,
                                     v1::DeleteClusterResponse* reply) {
   static constexpr Method kMethod{"DeleteCluster", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.clusters().Delete(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.clusters().Delete(*request); });
 }
 
 grpc::Status Service::CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,
                                   v1::Group* reply) {
   static constexpr Method kMethod{"CreateGroup", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, GroupName(request->group_id()), reply,
-                    [&] { return state_.groups().Create(*request); });
+  return guard_.Handle(*context, kMethod, GroupName(request->group_id()), reply,
+                       [&] { return state_.groups().Create(*request); });
 }
 
 grpc::Status Service::GetGroup(grpc::ServerContext* context, const v1::GetGroupRequest* request,
                                v1::Group* reply) {
   static constexpr Method kMethod{"GetGroup", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] { return state_.groups().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.groups().Get(*request); });
 }
 
 grpc::Status Service::ListGroups(grpc::ServerContext* context, const v1::ListGroupsRequest* request,
                                  v1::ListGroupsResponse* reply) {
   static constexpr Method kMethod{"ListGroups", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "groups", reply, [&] { return state_.groups().List(*request); });
+  return guard_.Handle(*context, kMethod, "groups", reply, [&] { return state_.groups().List(*request); });
 }
 
 grpc::Status Service::UpdateGroup(grpc::ServerContext* context, const v1::UpdateGroupRequest* request,
                                   v1::Group* reply) {
   static constexpr Method kMethod{"UpdateGroup", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->group().name(), reply,
-                    [&] { return state_.groups().Update(*request); });
+  return guard_.Handle(*context, kMethod, request->group().name(), reply,
+                       [&] { return state_.groups().Update(*request); });
 }
 
 grpc::Status Service::DeleteGroup(grpc::ServerContext* context, const v1::DeleteGroupRequest* request,
                                   v1::DeleteGroupResponse* reply) {
   static constexpr Method kMethod{"DeleteGroup", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.groups().Delete(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.groups().Delete(*request); });
 }
 
 grpc::Status Service::CreateController(grpc::ServerContext* context,
                                        const v1::CreateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"CreateController", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, ControllerName(request->controller_id()), reply,
-                    [&] { return state_.controllers().Create(*request); });
+  return guard_.Handle(*context, kMethod, ControllerName(request->controller_id()), reply,
+                       [&] { return state_.controllers().Create(*request); });
 }
 
 grpc::Status Service::GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,
                                     v1::Controller* reply) {
   static constexpr Method kMethod{"GetController", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.controllers().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.controllers().Get(*request); });
 }
 
 grpc::Status Service::ListControllers(grpc::ServerContext* context, const v1::ListControllersRequest* request,
                                       v1::ListControllersResponse* reply) {
   static constexpr Method kMethod{"ListControllers", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "controllers", reply,
-                    [&] { return state_.controllers().List(*request); });
+  return guard_.Handle(*context, kMethod, "controllers", reply,
+                       [&] { return state_.controllers().List(*request); });
 }
 
 grpc::Status Service::UpdateController(grpc::ServerContext* context,
                                        const v1::UpdateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"UpdateController", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->controller().name(), reply,
-                    [&] { return state_.controllers().Update(*request); });
+  return guard_.Handle(*context, kMethod, request->controller().name(), reply,
+                       [&] { return state_.controllers().Update(*request); });
 }
 
 grpc::Status Service::DeleteController(grpc::ServerContext* context,
                                        const v1::DeleteControllerRequest* request,
                                        v1::DeleteControllerResponse* reply) {
   static constexpr Method kMethod{"DeleteController", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.controllers().Delete(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.controllers().Delete(*request); });
 }
 
 grpc::Status Service::AttachDisk(grpc::ServerContext* context, const v1::AttachDiskRequest* request,
                                  v1::Attachment* reply) {
   static constexpr Method kMethod{"AttachDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, AttachmentNameOf(*request), reply,
-                    [&] { return state_.attachments().Attach(*request); });
+  return guard_.Handle(*context, kMethod, AttachmentNameOf(*request), reply,
+                       [&] { return state_.attachments().Attach(*request); });
 }
 
 grpc::Status Service::DetachDisk(grpc::ServerContext* context, const v1::DetachDiskRequest* request,
                                  v1::DetachDiskResponse* reply) {
   static constexpr Method kMethod{"DetachDisk", Role::kAttach, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.attachments().Detach(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.attachments().Detach(*request); });
 }
 
 grpc::Status Service::GetAttachment(grpc::ServerContext* context, const v1::GetAttachmentRequest* request,
                                     v1::Attachment* reply) {
   static constexpr Method kMethod{"GetAttachment", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.attachments().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.attachments().Get(*request); });
 }
 
 grpc::Status Service::ListAttachments(grpc::ServerContext* context, const v1::ListAttachmentsRequest* request,
                                       v1::ListAttachmentsResponse* reply) {
   static constexpr Method kMethod{"ListAttachments", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->parent(), reply,
-                    [&] { return state_.attachments().List(*request); });
+  return guard_.Handle(*context, kMethod, request->parent(), reply,
+                       [&] { return state_.attachments().List(*request); });
 }
 
 grpc::Status Service::GetEngine(grpc::ServerContext* context, const v1::GetEngineRequest* request,
                                 v1::Engine* reply) {
   static constexpr Method kMethod{"GetEngine", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.engines().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.engines().Get(*request); });
 }
 
 grpc::Status Service::ListEngines(grpc::ServerContext* context, const v1::ListEnginesRequest* request,
                                   v1::ListEnginesResponse* reply) {
   static constexpr Method kMethod{"ListEngines", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, "engines", reply, [&] { return state_.engines().List(*request); });
+  return guard_.Handle(*context, kMethod, "engines", reply, [&] { return state_.engines().List(*request); });
 }
 
 grpc::Status Service::UpgradeEngine(grpc::ServerContext* context, const v1::UpgradeEngineRequest* request,
                                     v1::UpgradeEngineResponse* reply) {
   static constexpr Method kMethod{"UpgradeEngine", Role::kAdmin, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.upgrades().Begin(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.upgrades().Begin(*request); });
 }
 
 grpc::Status Service::CancelUpgrade(grpc::ServerContext* context, const v1::CancelUpgradeRequest* request,
                                     v1::Engine* reply) {
   static constexpr Method kMethod{"CancelUpgrade", Role::kAdmin, true};
-  return gate_.Pass(*context, kMethod, request->name(), reply,
-                    [&] { return state_.upgrades().Cancel(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.upgrades().Cancel(*request); });
 }
 
 grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
@@ -319,7 +322,7 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   for (v1::Disk& disk : *const_cast<v1::ApplyHostRequest*>(request)->mutable_disks()) keys.Add(&disk);
   for (v1::Cluster& cluster : *const_cast<v1::ApplyHostRequest*>(request)->mutable_clusters())
     keys.Add(&cluster);
-  return gate_.Pass(
+  return guard_.Handle(
       *context, method, request->dry_run() ? "dry run" : "host", reply,
       [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {
         CLEAT_TRY(keys.Check(caller));
@@ -327,7 +330,7 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
           return Refuse(v1::REASON_RESOURCE_BUSY, "another ApplyHost is under way: retry in a moment");
         }
         const MutexLock lock(apply_mutex_, std::adopt_lock);
-        return HostApplier(state_, [context] { return context->IsCancelled(); }).Apply(*request);
+        return ApplyHostCall(state_, [context] { return context->IsCancelled(); }).Apply(*request);
       });
 }
 
@@ -336,7 +339,7 @@ grpc::Status Service::BackupStore(grpc::ServerContext* context, const v1::Backup
   static constexpr Method kMethod{"BackupStore", Role::kAdmin, true};
   StoreBackup backup;
   bool admitted = false;
-  grpc::Status status = gate_.Pass(*context, kMethod, "store", &backup, [&]() -> Result<StoreBackup> {
+  grpc::Status status = guard_.Handle(*context, kMethod, "store", &backup, [&]() -> Result<StoreBackup> {
     admitted = backups_.try_acquire();
     if (!admitted)
       return Refuse(v1::REASON_RESOURCE_BUSY, "two backups are under way: repeat when one has ended");
@@ -354,7 +357,7 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
   bool restored = false;
   // Nothing is read of a caller before it is admitted: one that sends nothing would hold a thread.
   grpc::Status status =
-      gate_.Pass(*context, kMethod, "store", reply, [&]() -> Result<v1::RestoreStoreResponse> {
+      guard_.Handle(*context, kMethod, "store", reply, [&]() -> Result<v1::RestoreStoreResponse> {
         if (!restore_mutex_.TryLock())
           return Refuse(v1::REASON_RESOURCE_BUSY,
                         "another RestoreStore is under way: repeat when it has ended");
@@ -378,7 +381,7 @@ grpc::Status Service::RestoreStore(grpc::ServerContext* context,
 grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
                            v1::WaitResponse* reply) {
   static constexpr Method kMethod{"Wait", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&] {
+  return guard_.Handle(*context, kMethod, request->name(), reply, [&] {
     return state_.waits().Wait(*request, [context] { return context->IsCancelled(); });
   });
 }
@@ -386,7 +389,7 @@ grpc::Status Service::Wait(grpc::ServerContext* context, const v1::WaitRequest* 
 grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                             grpc::ServerWriter<v1::WatchResponse>* writer) {
   static constexpr Method kMethod{"Watch", Role::kRead, false};
-  if (const auto admission = gate_.Admit(*context, kMethod); !admission.status.ok()) {
+  if (const auto admission = guard_.Admit(*context, kMethod); !admission.status.ok()) {
     return ToGrpc(admission.status.error());
   }
   const auto watcher = state_.Watch(request->start_revision());
@@ -402,7 +405,7 @@ grpc::Status Service::Watch(grpc::ServerContext* context, const v1::WatchRequest
 grpc::Status Service::GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
                                v1::GetStatsResponse* reply) {
   static constexpr Method kMethod{"GetStats", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::GetStatsResponse> {
+  return guard_.Handle(*context, kMethod, request->name(), reply, [&]() -> Result<v1::GetStatsResponse> {
     auto stats = counters_.Stats(*request);
     if (!stats.ok() || stats->disks_size() > 0) return stats;
     CLEAT_TRY(CheckExists(request->name()));
@@ -414,12 +417,13 @@ grpc::Status Service::ListSlowRequests(grpc::ServerContext* context,
                                        const v1::ListSlowRequestsRequest* request,
                                        v1::ListSlowRequestsResponse* reply) {
   static constexpr Method kMethod{"ListSlowRequests", Role::kRead, false};
-  return gate_.Pass(*context, kMethod, request->name(), reply, [&]() -> Result<v1::ListSlowRequestsResponse> {
-    auto slow = slow_.List(*request);
-    if (!slow.ok() || slow->requests_size() > 0) return slow;
-    CLEAT_TRY(CheckExists(request->name()));
-    return slow;
-  });
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&]() -> Result<v1::ListSlowRequestsResponse> {
+                         auto slow = slow_.List(*request);
+                         if (!slow.ok() || slow->requests_size() > 0) return slow;
+                         CLEAT_TRY(CheckExists(request->name()));
+                         return slow;
+                       });
 }
 
 // Of the name of a disk, controller or engine, or none.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC service: each method passes the gate and hands the request to HostState, or to the counters. gRPC's threads.
+// The gRPC service: each method passes the call guard and hands the request to HostState, or to the counters. gRPC's threads.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,7 +10,7 @@
 
 #include "base/mutex.h"
 #include "cleat/v1/cleat.grpc.pb.h"
-#include "control/callers/gate.h"
+#include "control/callers/call_guard.h"
 #include "control/observe/counters.h"
 #include "control/observe/slow_watch.h"
 #include "control/state/host_state.h"
@@ -21,9 +21,13 @@ class Service final : public v1::Cleat::Service {
  public:
   // All outlive it. `on_restored` is called, on gRPC's thread, when the store was restored: everything is to be loaded anew, and the call is
   // answered when this has returned.
-  Service(HostState& state, const Counters& counters, const SlowWatch& slow, Gate& gate,
+  Service(HostState& state, const Counters& counters, const SlowWatch& slow, CallGuard& guard,
           std::function<void()> on_restored)
-      : state_(state), counters_(counters), slow_(slow), gate_(gate), on_restored_(std::move(on_restored)) {}
+      : state_(state),
+        counters_(counters),
+        slow_(slow),
+        guard_(guard),
+        on_restored_(std::move(on_restored)) {}
 
   grpc::Status CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
                           v1::Disk* reply) override;
@@ -106,7 +110,7 @@ class Service final : public v1::Cleat::Service {
   HostState& state_;
   const Counters& counters_;
   const SlowWatch& slow_;
-  Gate& gate_;
+  CallGuard& guard_;
   const std::function<void()> on_restored_;
   std::counting_semaphore<> backups_{2};  // each takes the room of the store until its caller has read it
   Mutex restore_mutex_;                   // one RestoreStore at a time

@@ -85,7 +85,7 @@ struct Host {
   std::map<std::string, std::string> keys_of;  // names with a '+' before those of kept disks
 };
 
-void TakeKey(Host& host, const std::string& name, const std::string& key) {
+void ExtractKey(Host& host, const std::string& name, const std::string& key) {
   if (key.empty()) return;
   host.keys.insert(key);
   host.keys_of[name] = key;
@@ -107,7 +107,7 @@ Host HostOf(const Rows& rows) {
     v1::ClusterSpec spec = row.spec;
     spec.clear_wrapped_key();
     host.clusters[ClusterName(row.id)] = Bytes(spec, row.labels, row.spec_revision);
-    TakeKey(host, ClusterName(row.id), WrappedKeyOf(row));
+    ExtractKey(host, ClusterName(row.id), WrappedKeyOf(row));
   }
   for (const GroupRow& row : rows.groups)
     host.groups[GroupName(row.id)] = Bytes(row.spec, row.labels, row.revision);
@@ -116,12 +116,12 @@ Host HostOf(const Rows& rows) {
     v1::DiskSpec spec = row.spec;
     spec.clear_encryption();
     host.disks[DiskName(row.id)] = Bytes(spec, row.labels, row.revision);
-    TakeKey(host, DiskName(row.id), WrappedKeyOf(row));
+    ExtractKey(host, DiskName(row.id), WrappedKeyOf(row));
   }
   for (const DeletedDiskRow& row : rows.deleted_disks) {
     const std::string name = fmt::format("+{} {}", DiskName(row.disk.id), row.disk.revision);
     host.kept[name] = "";
-    TakeKey(host, name, WrappedKeyOf(row.disk));
+    ExtractKey(host, name, WrappedKeyOf(row.disk));
   }
   for (const ControllerRow& row : rows.controllers) {
     if (!row.deleting) host.controllers[ControllerName(row.id)] = Bytes(row.spec, row.labels, row.revision);
@@ -181,7 +181,7 @@ class Planner {
   v1::RestoreStoreResponse plan_;
 };
 
-// How much there is, and the newest revision of its intent: as HostApplier's, and of what is on its way out, and of deleted disks, too.
+// How much there is, and the newest revision of its intent: as ApplyHostCall's, and of what is on its way out, and of deleted disks, too.
 std::string EtagOfHost(const Rows& rows) {
   uint64_t newest = 0;
   const auto look = [&newest](const auto& all) {

@@ -70,9 +70,9 @@ struct DiskRow {
   uint64_t intent_revision = 0;
   bool deleting = false;  // a tombstone: acknowledged as deleted, an engine may still hold its memory
   // Memory disks. `reached_engine` is set, durably, before the first Attach that can write to it: from then
-  // on the content can't be replaced by zeroes. `kept_by`: the engines that hold the memory too.
+  // on the content can't be replaced by zeroes. `held_by`: the engines that hold the memory too.
   bool reached_engine = false;
-  std::set<std::string> kept_by;
+  std::set<std::string> held_by;
   uint64_t limits_revision = 0;
   // RBD disks that have become larger: what an owner has last seen its image have. 0: as much as the spec says.
   uint64_t image_bytes = 0;

@@ -27,7 +27,7 @@ Error Wrong(std::string message) {
 }
 
 // NOT_FOUND is for resources; a path that leads nowhere is a state of the host.
-Error NotThere(const Error& error) {
+Error NotFound(const Error& error) {
   if (error.code != ErrorCode::kNotFound) return error;
   return {ErrorCode::kFailedPrecondition, error.message};
 }
@@ -100,11 +100,11 @@ Result<StorageIdentity> PrepareDiskFile(std::string_view disk_name, const v1::Di
   const std::string what = fmt::format("{}: file '{}'", disk_name, path);
   auto found = paths.FindDisk(path, what);
   if (!found.ok() && found.error().code == ErrorCode::kNotFound && spec.file().create()) {
-    if (auto status = MakeFile(what, spec, paths); !status.ok()) return NotThere(status.error());
+    if (auto status = MakeFile(what, spec, paths); !status.ok()) return NotFound(status.error());
     found = paths.FindDisk(path, what);
   }
   if (found.ok()) return CheckFile(what, spec, *found);
-  if (found.error().code != ErrorCode::kNotFound) return NotThere(found.error());
+  if (found.error().code != ErrorCode::kNotFound) return NotFound(found.error());
   return Wrong(
       fmt::format("{} does not exist: make it (truncate -s {} '{}') or ask for it to be made "
                   "(file.create; cleatctl disk create --create)",
@@ -116,20 +116,20 @@ Result<StorageIdentity> CheckDiskFile(std::string_view disk_name, const v1::Disk
   const std::string what = fmt::format("{}: file '{}'", disk_name, FileOf(spec));
   const auto found = paths.FindDisk(FileOf(spec), what);
   if (found.ok()) return CheckFile(what, spec, *found);
-  if (found.error().code != ErrorCode::kNotFound) return NotThere(found.error());
+  if (found.error().code != ErrorCode::kNotFound) return NotFound(found.error());
   return Wrong(what + " is gone, and the disk's content with it: put it back, then repeat");
 }
 
 Status GrowDiskFile(std::string_view disk_name, const v1::DiskSpec& spec, const PathPolicy& paths) {
   const std::string what = fmt::format("{}: file '{}'", disk_name, FileOf(spec));
   const auto found = paths.FindStoredDisk(FileOf(spec), what);
-  if (!found.ok()) return NotThere(found.error());
+  if (!found.ok()) return NotFound(found.error());
   struct stat info {};
   if (fstat(found->get(), &info) != 0) return ErrnoError(errno, what + " can't be looked at");
   const bool ours = spec.file().create() && S_ISREG(info.st_mode);
   if (ours && static_cast<uint64_t>(info.st_size) < spec.size_bytes()) {
     const UniqueFd fd = ReopenAs(*found, O_RDWR | O_NONBLOCK);
-    if (!fd.valid()) return NotThere(ErrnoError(errno, what + " can't be opened to make it larger"));
+    if (!fd.valid()) return NotFound(ErrnoError(errno, what + " can't be opened to make it larger"));
     if (ftruncate(fd.get(), static_cast<off_t>(spec.size_bytes())) != 0 || fsync(fd.get()) != 0) {
       return RefuseFor(
           disk_name, v1::REASON_HOST_OUT_OF_SPACE,

@@ -26,7 +26,7 @@ Overloaded(Functions...) -> Overloaded<Functions...>;  // for clang 16
 
 }  // namespace
 
-Reconciler::Reconciler(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, const Clock& clock,
                        const ReconcilerOptions& options, Counters* counters)
     : state_(state),
       options_(options),

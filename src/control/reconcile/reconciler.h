@@ -40,7 +40,7 @@
 #include "control/reconcile/settings/cluster_reconciler.h"
 #include "control/reconcile/settings/group_reconciler.h"
 #include "control/reconcile/settings/path_list_reconciler.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/host_state.h"
 
 namespace cleat::control {
@@ -48,7 +48,7 @@ namespace cleat::control {
 class Reconciler final : public EngineLink::Events, private Reconcile, private MoveEvents {
  public:
   // All of them outlive it. Without `counters`, those of a controller begin anew when it was moved.
-  Reconciler(HostState& state, MemoryKeeper& memory, EngineLink& link, const Clock& clock,
+  Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, const Clock& clock,
              const ReconcilerOptions& options, Counters* counters = nullptr);
 
   void OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) override;

@@ -19,11 +19,11 @@ std::atomic<bool> check_always = false;
 
 }  // namespace
 
-HostState::HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
+HostState::HostState(Store& store, MemfdKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
                      KeepDeleted keep)
     : core_(store, watch_queue_max), keep_(std::move(keep)), keys_(keyring), storages_(core_, memory) {}
 
-Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& memory, size_t watch_queue_max,
+Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemfdKeeper& memory, size_t watch_queue_max,
                                                    keys::Keyring* keyring, KeepDeleted keep) {
   std::unique_ptr<HostState> state(new HostState(store, memory, watch_queue_max, keyring, std::move(keep)));
   const StateLock lock(state->core_.mutex);
@@ -36,7 +36,7 @@ Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemoryKeeper& m
 }
 
 Status HostState::CheckLoads(Store& store) {
-  MemoryKeeper memory;
+  MemfdKeeper memory;
   HostState state(store, memory, WatchHub::kQueueMax, nullptr, {});
   CLEAT_ASSIGN(auto rows, store.Load());
   const StateLock lock(state.core_.mutex);

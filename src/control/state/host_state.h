@@ -32,7 +32,7 @@
 #include "control/state/controllers/unclaimed.h"
 #include "control/state/disks/disks.h"
 #include "control/state/disks/kept_disks.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/engines/engines.h"
 #include "control/state/keys/spec_keys.h"
 #include "control/state/moves/upgrades.h"
@@ -50,7 +50,7 @@ class HostState {
  public:
   // All outlive it. Reads everything from the store. Without a keyring it takes no encrypted disks; deleted disks are kept as
   // `keep` says.
-  static Result<std::unique_ptr<HostState>> Load(Store& store, MemoryKeeper& memory,
+  static Result<std::unique_ptr<HostState>> Load(Store& store, MemfdKeeper& memory,
                                                  size_t watch_queue_max = WatchHub::kQueueMax,
                                                  keys::Keyring* keyring = nullptr, KeepDeleted keep = {});
   // Whether cleatd would load that store.
@@ -103,7 +103,7 @@ class HostState {
   static void CheckAlways();
 
  private:
-  HostState(Store& store, MemoryKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
+  HostState(Store& store, MemfdKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
             KeepDeleted keep);
   // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
   Status Fill(Rows rows) CLEAT_REQUIRES(holds_state);

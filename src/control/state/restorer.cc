@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "control/backup/store_backup.h"
 #include "control/backup/store_restore.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 
 namespace cleat::control {

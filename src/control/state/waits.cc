@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "control/model/refusals.h"
+#include "control/model/errors.h"
 
 namespace cleat::control {
 namespace {
@@ -133,7 +133,7 @@ std::optional<Waits::Finding> Waits::FindAbsence(const v1::WaitRequest& request,
                                                  const std::string& state) {
   const bool gone = request.condition() == v1::WAIT_CONDITION_GONE;
   if (!exists) {
-    if (!gone) return Finding{.failed = NotThere(request.name())};
+    if (!gone) return Finding{.failed = NotFound(request.name())};
     v1::WaitResponse response;
     response.set_gone(request.name());
     return Finding{.done = std::move(response)};

@@ -15,7 +15,7 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row) {
           row.revision,
           uint64_t{row.deleting},
           uint64_t{row.reached_engine},
-          JoinIds(row.kept_by),
+          JoinIds(row.held_by),
           JoinLabels(row.labels),
           row.intent_revision,
           row.limits_revision,
@@ -74,7 +74,7 @@ bool ReadRow(SqlRun& run, DiskRow& row) {
   row.revision = run.Number(2);
   row.deleting = run.Number(3) != 0;
   row.reached_engine = run.Number(4) != 0;
-  row.kept_by = SplitIds(run.Bytes(5));
+  row.held_by = SplitIds(run.Bytes(5));
   row.labels = SplitLabels(run.Bytes(6));
   row.intent_revision = run.Number(7);
   row.limits_revision = run.Number(8);

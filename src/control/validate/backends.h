@@ -42,7 +42,7 @@ bool IsInCluster(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const engine::v1::Disk& disk);
 
-// Its content is memory that cleatd makes (memory_keeper.h) and holds together with the engines.
+// Its content is memory that cleatd makes (memfd_keeper.h) and holds together with the engines.
 bool IsKeptMemory(const v1::DiskSpec& spec);
 // Engines let its storage grow, and hear of it when somebody else did; cleatd takes over the size that they report. Otherwise
 // cleatd sees to the size before an engine hears of it.

@@ -294,8 +294,8 @@ uint64_t WwnNumber(std::string_view wwn) {
   return std::strtoull(std::string(wwn).c_str(), nullptr, 16);
 }
 
-Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
-                   const google::protobuf::Message& wanted) {
+Error AlreadyExists(std::string_view name, const google::protobuf::Message& existing,
+                    const google::protobuf::Message& wanted) {
   std::string difference;
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&difference);
@@ -308,7 +308,7 @@ Error TakenByOther(std::string_view name, const google::protobuf::Message& exist
                    {{"difference", difference}});
 }
 
-Error TakenByOtherLabels(std::string_view name) {
+Error AlreadyExistsWithOtherLabels(std::string_view name) {
   return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
                    fmt::format("{} exists with other labels: choose another id, or update its labels", name),
                    {{"difference", "labels"}});

@@ -47,9 +47,9 @@ uint64_t WwnNumber(std::string_view wwn);
 bool SameSpec(const google::protobuf::Message& a, const google::protobuf::Message& b);
 
 // kAlreadyExists: `name` is taken by something else; says what differs.
-Error TakenByOther(std::string_view name, const google::protobuf::Message& existing,
-                   const google::protobuf::Message& wanted);
-Error TakenByOtherLabels(std::string_view name);
+Error AlreadyExists(std::string_view name, const google::protobuf::Message& existing,
+                    const google::protobuf::Message& wanted);
+Error AlreadyExistsWithOtherLabels(std::string_view name);
 
 // Absolute, of at most `bytes_max`, without a zero byte; returned without "//", "/./" and "/../".
 Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,

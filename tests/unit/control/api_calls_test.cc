@@ -11,7 +11,7 @@
 #include <set>
 #include <thread>
 
-#include "control/api/host_applier.h"
+#include "control/api/apply_host.h"
 #include "control/daemon.h"
 #include "control/model/reasons.h"
 #include "control/reconcile/context/reconciler_options.h"
@@ -332,7 +332,7 @@ class ApplyTest : public ApiCallsTest {
     return request;
   }
   v1::Reason ReasonOfApply(const v1::ApplyHostRequest& request) {
-    const auto response = HostApplier(state(), Never).Apply(request);
+    const auto response = ApplyHostCall(state(), Never).Apply(request);
     return response.ok() ? v1::REASON_UNSPECIFIED : ReasonOf(response.error());
   }
   static constexpr const char* kAllUnchanged =
@@ -340,7 +340,7 @@ class ApplyTest : public ApiCallsTest {
       "controllers/vm1/attachments/root, UNCHANGED controllers/vm1/attachments/data";
   // "CREATED disks/root, ..."
   std::string Apply(const v1::ApplyHostRequest& request) {
-    const auto response = HostApplier(state(), Never).Apply(request);
+    const auto response = ApplyHostCall(state(), Never).Apply(request);
     if (!response.ok()) return response.error().message;
     std::string text;
     for (const v1::ApplyResult& result : response->results()) {
@@ -432,7 +432,7 @@ TEST_F(ApplyTest, ARequestThatNamesNothingRemovesNothingUnlessThatIsMeant) {
 TEST_F(ApplyTest, DisksThatExactRemovesAreKept) {
   Apply(Host());
   v1::ApplyHostRequest request = Empty(100);
-  const auto response = HostApplier(state(), Never).Apply(request);
+  const auto response = ApplyHostCall(state(), Never).Apply(request);
   ASSERT_TRUE(response.ok());
   EXPECT_TRUE(response->complete());
   EXPECT_EQ(state().kept_disks().Count(), 2U);
@@ -469,7 +469,7 @@ TEST_F(ApplyTest, APlanHoldsOnlyAsLongAsTheHostStays) {
   Apply(Host());
   v1::ApplyHostRequest request = Empty(100);
   request.set_dry_run(true);
-  const auto plan = [&] { return HostApplier(state(), Never).Apply(request)->etag(); };
+  const auto plan = [&] { return ApplyHostCall(state(), Never).Apply(request)->etag(); };
   const auto stale = [&](const std::string& etag) {
     v1::ApplyHostRequest again = Empty(100);
     again.set_etag(etag);
@@ -499,7 +499,7 @@ TEST_F(ApplyTest, WhatChangesMeanwhileIsNotRemoved) {
   Apply(Host());
   engine_->Hold("Detach");
   bool changed = false;
-  HostApplier applier(state(), [&] {
+  ApplyHostCall applier(state(), [&] {
     if (!std::exchange(changed, true)) {
       v1::UpdateDiskRequest update;
       update.mutable_disk()->set_name("disks/root");

@@ -70,7 +70,7 @@ class AttachTogetherTest : public ::testing::Test {
   }
 
   test::TempDir dir_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
 };

@@ -77,7 +77,7 @@ class DeletedDisksTest : public ::testing::Test {
     for (std::string& path : keks) path = dir_ / path;
     keyring_ = std::make_unique<keys::Keyring>();
     CLEAT_CHECK(keyring_->SetFiles(keks).ok());
-    memory_ = std::make_unique<MemoryKeeper>();
+    memory_ = std::make_unique<MemfdKeeper>();
     store_ = std::move(Store::Open(dir_.path()).value());
     const KeepDeleted keep{.time_s = keep_s, .now_s = [this] { return now_s_; }};
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get(), keep).value());
@@ -137,7 +137,7 @@ class DeletedDisksTest : public ::testing::Test {
   test::TempDir dir_;
   uint64_t now_s_ = kNow;
   std::unique_ptr<keys::Keyring> keyring_;
-  std::unique_ptr<MemoryKeeper> memory_;
+  std::unique_ptr<MemfdKeeper> memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
 };

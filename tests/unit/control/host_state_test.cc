@@ -25,7 +25,7 @@ class HostStateTest : public ::testing::Test {
   void Open() {
     state_.reset();
     store_.reset();
-    memory_ = std::make_unique<MemoryKeeper>();
+    memory_ = std::make_unique<MemfdKeeper>();
     auto store = Store::Open(dir_.path());
     CLEAT_CHECK(store.ok());
     store_ = std::move(*store);
@@ -52,7 +52,7 @@ class HostStateTest : public ::testing::Test {
 
   test::TempDir dir_;
   std::unique_ptr<Store> store_;
-  std::unique_ptr<MemoryKeeper> memory_;
+  std::unique_ptr<MemfdKeeper> memory_;
   std::unique_ptr<HostState> state_;
 };
 

@@ -150,7 +150,7 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
   const test::TempDir dir;
   std::vector<ControllerRow> before;
   {
-    MemoryKeeper memory;
+    MemfdKeeper memory;
     const auto store = std::move(Store::Open(dir.path()).value());
     const auto state = std::move(HostState::Load(*store, memory).value());
     ASSERT_TRUE(state->disks().Create(NullDisk("a")).ok());

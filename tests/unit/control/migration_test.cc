@@ -68,7 +68,7 @@ class MigrationTest : public ::testing::Test {
   }
 
   test::TempDir dir_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
 };

@@ -31,7 +31,7 @@ class ReconcilerRig : public ::testing::Test {
   // Without a keyring it takes no keys.
   void Start(std::unique_ptr<keys::Keyring> keyring = nullptr) {
     keyring_ = std::move(keyring);
-    memory_ = std::make_unique<MemoryKeeper>();
+    memory_ = std::make_unique<MemfdKeeper>();
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
     if (paths_) state_->SetPaths(paths_.get());  // before the reconciler's thread, which reads them
@@ -111,7 +111,7 @@ class ReconcilerRig : public ::testing::Test {
   LeapingClock clock_;
   std::unique_ptr<PathPolicy> paths_;  // all, until it is set and cleatd started anew
   std::unique_ptr<keys::Keyring> keyring_;
-  std::unique_ptr<MemoryKeeper> memory_;
+  std::unique_ptr<MemfdKeeper> memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
   std::unique_ptr<EngineLink> link_;

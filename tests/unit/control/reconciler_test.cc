@@ -341,9 +341,9 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
     const FullDisk full;
     engine_.Die();
     Await("it can't be written down", [&] { return !store_->writable(); });
-    EXPECT_FALSE(state_->disks().MemoryRow("m")->kept_by.empty());
+    EXPECT_FALSE(state_->disks().MemoryRow("m")->held_by.empty());
   }
-  Await("it is forgotten", [&] { return state_->disks().MemoryRow("m")->kept_by.empty(); });
+  Await("it is forgotten", [&] { return state_->disks().MemoryRow("m")->held_by.empty(); });
   EXPECT_EQ(DiskState(), v1::DISK_STATE_READY);
 }
 

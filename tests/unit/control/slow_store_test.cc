@@ -76,7 +76,7 @@ class SlowStore {
 
  private:
   test::TempDir dir_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;
 };

@@ -372,7 +372,7 @@ TEST_F(ProcessTest, ARealProcessDeathIsSeen) {
   Stop();
   RealProcess real(socket_);
   // Not as the other tests: pidfds.
-  memory_ = std::make_unique<MemoryKeeper>();
+  memory_ = std::make_unique<MemfdKeeper>();
   store_ = std::move(Store::Open(dir_.path()).value());
   state_ = std::move(HostState::Load(*store_, *memory_).value());
   link_ = std::move(EngineLink::Listen(socket_, clock_).value());

@@ -48,7 +48,7 @@ TEST(OldStoreTest, SchemaOneIsMigratedAndLoadsWithEverything) {
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
-    MemoryKeeper memory;
+    MemfdKeeper memory;
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
 
@@ -92,7 +92,7 @@ TEST(OldStoreTest, SchemaTwoIsMigratedAndDamageIsNotTakenOver) {
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
-    MemoryKeeper memory;
+    MemfdKeeper memory;
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
     const auto root = (*state)->disks().Get(GetDisk("root"));
@@ -123,7 +123,7 @@ TEST(OldStoreTest, SchemaThreeIsMigratedAndLoadsWithEverything) {
   for (int i = 0; i < 2; ++i) {  // migrated, then as it is
     auto store = Store::Open(dir.path());
     ASSERT_TRUE(store.ok()) << store.error().message;
-    MemoryKeeper memory;
+    MemfdKeeper memory;
     auto state = HostState::Load(**store, memory);
     ASSERT_TRUE(state.ok()) << state.error().message;
     const auto root = (*state)->disks().Get(GetDisk("root"));

@@ -21,7 +21,7 @@ DiskRow StoredDisk(const std::string& id) {
   row.spec.mutable_memory();
   row.revision = 7;
   row.reached_engine = true;
-  row.kept_by = {"engine-0", "engine-1"};
+  row.held_by = {"engine-0", "engine-1"};
   row.image_bytes = 2048;
   return row;
 }
@@ -59,7 +59,7 @@ TEST(StoreTest, EverythingIsReadBackAfterReopening) {
   EXPECT_EQ(rows->disks[0].revision, 7u);
   EXPECT_TRUE(rows->disks[0].reached_engine);
   EXPECT_EQ(rows->disks[0].image_bytes, 2048u);
-  EXPECT_EQ(rows->disks[0].kept_by, (std::set<std::string>{"engine-0", "engine-1"}));
+  EXPECT_EQ(rows->disks[0].held_by, (std::set<std::string>{"engine-0", "engine-1"}));
   ASSERT_EQ(rows->controllers.size(), 1u);
   EXPECT_EQ(rows->controllers[0].spec.socket_path(), "/run/c");
   EXPECT_TRUE(rows->controllers[0].deleting);

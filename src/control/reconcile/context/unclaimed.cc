@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "control/link/translate.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 
 namespace cleat::control {

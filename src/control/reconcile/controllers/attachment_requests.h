@@ -11,13 +11,13 @@
 #include "control/reconcile/context/controller_requests.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/controllers/unclaimed_controllers.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 
 namespace cleat::control {
 
 class AttachmentRequests {
  public:
-  AttachmentRequests(const ReconcileContext& context, MemoryKeeper& memory, ControllerRequests& requests,
+  AttachmentRequests(const ReconcileContext& context, MemfdKeeper& memory, ControllerRequests& requests,
                      UnclaimedControllers& unclaimed, Reconcile& reconcile)
       : context_(context),
         memory_(memory),
@@ -40,7 +40,7 @@ class AttachmentRequests {
                     const std::string& disk, uint64_t size_bytes, const Status& kept);
 
   const ReconcileContext& context_;
-  MemoryKeeper& memory_;
+  MemfdKeeper& memory_;
   ControllerRequests& requests_;
   UnclaimedControllers& unclaimed_;
   Reconcile& reconcile_;

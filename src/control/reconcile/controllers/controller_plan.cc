@@ -92,7 +92,7 @@ void PlanReplacement(const ControllerIntent& intent, const EngineView& engine, c
 }
 
 // Returns false when the disk has to wait for a request about it that is on its way.
-bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const MemoryKeeper& memory,
+bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const MemfdKeeper& memory,
                 std::vector<Step>& steps) {
   const DiskId disk{intent.disk.id};
   // The size of memory that the engine holds comes first.
@@ -110,7 +110,7 @@ bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const 
 
 // Returns whether no disk is still to come, lost ones aside.
 bool PlanAttaches(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view,
-                  const MemoryKeeper& memory, uint64_t now_ns, std::vector<Step>& steps) {
+                  const MemfdKeeper& memory, uint64_t now_ns, std::vector<Step>& steps) {
   bool later = false;
   for (const AttachmentIntent& attachment : intent.attachments) {
     const uint32_t target = attachment.row.spec.target();
@@ -126,7 +126,7 @@ bool PlanAttaches(const ControllerIntent& intent, const EngineView& engine, cons
 }  // namespace
 
 std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& engine,
-                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns) {
+                            const ControllerView& view, const MemfdKeeper& memory, uint64_t now_ns) {
   const Wanted wanted = WantedOf(intent, engine, view);
   std::vector<Step> steps;
   PlanDetaches(intent, view, wanted.right, now_ns, steps);

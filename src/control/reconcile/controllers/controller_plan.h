@@ -8,7 +8,7 @@
 
 #include "control/model/intent.h"
 #include "control/reconcile/engines/engine_view.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 
 namespace cleat::control {
 
@@ -40,6 +40,6 @@ struct Step {
 //
 // What the engine has is right when it has the intent's revision and has not failed.
 std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& engine,
-                            const ControllerView& view, const MemoryKeeper& memory, uint64_t now_ns);
+                            const ControllerView& view, const MemfdKeeper& memory, uint64_t now_ns);
 
 }  // namespace cleat::control

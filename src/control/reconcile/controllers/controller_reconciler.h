@@ -16,7 +16,7 @@
 #include "control/reconcile/controllers/unclaimed_controllers.h"
 #include "control/reconcile/moves/move_coordinator.h"
 #include "control/reconcile/moves/upgrade_recovery.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 
 namespace cleat::control {
 
@@ -24,7 +24,7 @@ class ControllerReconciler {
  public:
   // The other kinds that a controller depends on.
   struct Parts {
-    const MemoryKeeper& memory;
+    const MemfdKeeper& memory;
     ControllerRequests& requests;
     AttachmentRequests& attachments;
     MoveCoordinator& moves;

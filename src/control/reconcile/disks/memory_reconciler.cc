@@ -101,14 +101,14 @@ bool MemoryReconciler::IsSpare(const EngineView& engine, const std::string& disk
 void MemoryReconciler::Report(const DiskRow& row) {
   HostState& state = context_.state;
   if (row.deleting) {
-    if (row.kept_by.empty()) context_.requests.RetryLater(state.disks().Forget(row.id), DiskId{row.id});
+    if (row.held_by.empty()) context_.requests.RetryLater(state.disks().Forget(row.id), DiskId{row.id});
     return;
   }
   if (memory_.Has(row.id)) return state.disks().Report(row.id, v1::DISK_STATE_READY, "");
-  if (!row.kept_by.empty()) {
+  if (!row.held_by.empty()) {
     return state.disks().Report(
         row.id, v1::DISK_STATE_PENDING,
-        fmt::format("its content is held by {}, which is waited for", EngineName(*row.kept_by.begin())));
+        fmt::format("its content is held by {}, which is waited for", EngineName(*row.held_by.begin())));
   }
   state.disks().Report(
       row.id, v1::DISK_STATE_LOST,

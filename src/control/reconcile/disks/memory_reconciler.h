@@ -2,7 +2,7 @@
 // Memory disks: which engines hold their memory, handing it out (AttachmentRequests), getting it back.
 //
 //   reached_engine  durable, before the first Attach: from then on a guest may have written to it
-//   kept_by         durable: the engines that hold it, as they confirmed and as their inventories say
+//   held_by         durable: the engines that hold it, as they confirmed and as their inventories say
 //
 //   cleatd has it                              READY
 //   else a connected engine has it             fetched back, then READY
@@ -25,7 +25,7 @@
 #include "control/reconcile/context/context.h"
 #include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/moves/upgrade_coordinator.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 
 namespace cleat::control {
 
@@ -46,7 +46,7 @@ MemoryPlan PlanMemory(const EngineView& engine, const std::string& disk, const s
 
 class MemoryReconciler {
  public:
-  MemoryReconciler(const ReconcileContext& context, MemoryKeeper& memory, const UpgradeCoordinator& upgrades,
+  MemoryReconciler(const ReconcileContext& context, MemfdKeeper& memory, const UpgradeCoordinator& upgrades,
                    Reconcile& reconcile)
       : context_(context), memory_(memory), upgrades_(upgrades), reconcile_(reconcile) {}
 
@@ -67,7 +67,7 @@ class MemoryReconciler {
            std::function<Status(EngineView&, const Status&, UniqueFd)> done);
 
   const ReconcileContext& context_;
-  MemoryKeeper& memory_;
+  MemfdKeeper& memory_;
   const UpgradeCoordinator& upgrades_;
   Reconcile& reconcile_;
   std::set<std::string> put_off_;  // until no guest waits for a move

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
 
@@ -60,7 +60,7 @@ Result<v1::Attachment> Attachments::Attach(const v1::AttachDiskRequest& request)
   return core_.view.Show(entry);
 }
 
-// Who may share a disk can change while that is waited for: it may be deleted, and another one of that name be made.
+// Whether a disk is shared can change during the wait: the disk may be deleted, and another one of that name be made.
 WriteNames Attachments::AwaitNames(const AttachmentRow& row, const v1::AttachmentSpec& asked,
                                    const std::string& disk_id) {
   WriteNames names = NamesOf(row, asked, disk_id);
@@ -76,7 +76,7 @@ WriteNames Attachments::NamesOf(const AttachmentRow& row, const v1::AttachmentSp
                                 const std::string& disk_id) const {
   const std::string controller = ControllerName(row.controller);
   WriteNames names{.changes = {AttachmentName(row.controller, row.id)}, .needs = {controller}};
-  // Whoever does not say which target it takes contends with everybody for them.
+  // A request that does not say which target it takes contends with all others for them.
   const std::string targets = controller + " targets";
   (asked.has_target() ? names.needs : names.changes).insert(targets);
   if (asked.has_target()) names.changes.insert(fmt::format("{} target {}", controller, asked.target()));
@@ -90,14 +90,14 @@ Result<const AttachmentEntry*> Attachments::CheckNew(AttachmentRow& row, const v
   const std::string name = AttachmentName(row.controller, row.id);
   const std::string parent = ControllerName(row.controller);
   const ControllerEntry* controller = core_.tables.controllers.Find(row.controller);
-  if (controller == nullptr) return NotThere(parent);
+  if (controller == nullptr) return NotFound(parent);
   if (controller->row.deleting) return Busy(parent, parent + " is being removed");
   CLEAT_ASSIGN(row.spec, CompleteAttachmentSpec(name, asked, controller->row.spec.type()));
   if (const AttachmentEntry* existing = core_.tables.FindAttachment(row.controller, row.id)) {
     if (existing->row.deleting) return Busy(name, name + " is still being detached");
     if (!row.spec.has_target()) row.spec.set_target(existing->row.spec.target());
     if (IsSameAttachment(existing->row.spec, row.spec)) return existing;
-    return TakenByOther(name, existing->row.spec, row.spec);
+    return AlreadyExists(name, existing->row.spec, row.spec);
   }
   if (!row.spec.has_target()) {
     CLEAT_ASSIGN(auto target, FreeTarget(*controller, name));
@@ -144,7 +144,7 @@ Status Attachments::CheckTarget(const ControllerEntry& controller, const Attachm
 Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec& spec) {
   const std::string& disk = spec.disk();
   const DiskEntry* entry = core_.tables.disks.Find(*ParseDiskName(disk));
-  if (entry == nullptr) return NotThere(disk);
+  if (entry == nullptr) return NotFound(disk);
   if (entry->row.deleting) return Busy(name, disk + " is being removed", disk);
   if (entry->status.state() == v1::DISK_STATE_LOST) {
     return RefuseFor(name, v1::REASON_DISK_LOST, fmt::format("{}: {}", name, entry->status.message()),
@@ -178,7 +178,7 @@ Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec&
                   other_name);
     }
     const auto other = ParseAttachmentName(other_name);
-    // One that owns the disk, and one that is to take it over.
+    // Two attachments: the one that owns the disk, and the one that is to take it over.
     const v1::AttachmentMode other_mode =
         core_.tables.FindAttachment(other->controller, other->id)->row.spec.mode();
     if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && other_mode == v1::ATTACHMENT_MODE_ACTIVE &&
@@ -314,7 +314,7 @@ Result<v1::Attachment> Attachments::Get(const v1::GetAttachmentRequest& request)
   CLEAT_ASSIGN(auto ids, ParseAttachmentName(request.name()));
   const StateLock lock(core_.mutex);
   const AttachmentEntry* entry = core_.tables.FindAttachment(ids.controller, ids.id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 
@@ -333,7 +333,7 @@ Result<v1::ListAttachmentsResponse> Attachments::List(const v1::ListAttachmentsR
 
   v1::ListAttachmentsResponse response;
   const StateLock lock(core_.mutex);
-  if (!all && !core_.tables.controllers.Has(*only)) return NotThere(request.parent());
+  if (!all && !core_.tables.controllers.Has(*only)) return NotFound(request.parent());
   std::string last;
   const ResourceTable<ControllerEntry>& controllers = core_.tables.controllers;
   for (auto it = controllers.From(all ? after.controller : *only); it != controllers.end(); ++it) {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
 #include "control/validate/update_mask.h"
@@ -55,7 +55,7 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   core_.writes.Await(names);
   CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
   if (existing != nullptr) {
-    if (existing->row.labels != labels) return TakenByOtherLabels(name);
+    if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
     return core_.view.Show(*existing);
   }
 
@@ -102,7 +102,7 @@ Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::
       return Busy(name, name + " is still being removed");
     }
     if (SameSpec(existing->row.spec, spec)) return existing;
-    return TakenByOther(name, existing->row.spec, spec);
+    return AlreadyExists(name, existing->row.spec, spec);
   }
   if (core_.tables.controllers.size() + creating_ >= kControllersMax) {
     return RefuseFor(
@@ -111,7 +111,7 @@ Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::
         {{"limit", std::to_string(kControllersMax)}});
   }
   if (!spec.group().empty() && !core_.tables.groups.Has(*ParseGroupName(spec.group())))
-    return NotThere(spec.group());
+    return NotFound(spec.group());
   CLEAT_TRY(CheckSocketFree(name, spec));
   return nullptr;
 }
@@ -143,7 +143,7 @@ Result<v1::Controller> Controllers::Get(const v1::GetControllerRequest& request)
   CLEAT_ASSIGN(auto id, ParseControllerName(request.name()));
   const StateLock lock(core_.mutex);
   const ControllerEntry* entry = core_.tables.controllers.Find(id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 
@@ -173,7 +173,7 @@ Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& re
   const WriteNames names{.changes = {name}};
   core_.writes.Await(names);
   ControllerEntry* entry = core_.tables.controllers.Find(id);
-  if (entry == nullptr) return NotThere(name);
+  if (entry == nullptr) return NotFound(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
   CLEAT_TRY(CheckEtag(name, request.controller().etag(), entry->row.intent_revision));
   if (labels == entry->row.labels) return core_.view.Show(*entry);
@@ -387,7 +387,7 @@ void Controllers::PlaceWaiting() {
   for (const auto& [id, entry] : core_.tables.controllers) {
     if (entry.row.engine.empty()) names.changes.insert(ControllerName(id));
   }
-  // Whoever makes room calls again.
+  // What makes room calls this again.
   if (names.changes.empty() || engines_.Choose().empty()) return;
   core_.writes.Await(names);
   std::vector<ControllerRow> rows;

@@ -37,7 +37,7 @@ class Controllers {
   // ---- The reconciler's questions
   ControllerIntent IntentOf(const std::string& id);
   std::vector<std::string> On(const std::string& engine);
-  // Those too that are to stand by there.
+  // The engine's own, and those that are to stand by there.
   std::vector<std::string> For(const std::string& engine);
 
   // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.

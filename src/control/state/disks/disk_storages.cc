@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 #include "control/paths/disk_file.h"
 #include "control/validate/backends.h"
 

@@ -12,7 +12,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/paths/known_storages.h"
 #include "control/paths/storage_identity.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "control/state/publish/state_core.h"
 
 namespace cleat::control {
@@ -27,7 +27,7 @@ struct BusyDisk {
 class DiskStorages {
  public:
   // Both outlive it.
-  DiskStorages(StateCore& core, MemoryKeeper& memory) : core_(core), memory_(memory) {}
+  DiskStorages(StateCore& core, MemfdKeeper& memory) : core_(core), memory_(memory) {}
 
   // ---- Who has what
   void Claim(const DiskRow& row) CLEAT_REQUIRES(holds_state);
@@ -76,7 +76,7 @@ class DiskStorages {
       CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
-  MemoryKeeper& memory_;
+  MemfdKeeper& memory_;
   KnownStorages known_;
   std::map<std::string, BusyDisk> busy_ CLEAT_GUARDED_BY(holds_state);  // by id
   // Of storage and world wide names: disks' ids by ClaimsOf.

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/state/disks/kept_disks.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
@@ -77,9 +77,9 @@ Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
   const std::string& id = request.disk_id();
   CLEAT_TRY(CheckId("disk_id", id));
   v1::DiskSpec asked = request.disk().spec();
-  CLEAT_ASSIGN(const auto key, keys_.TakeKey(id, &asked));
+  CLEAT_ASSIGN(const auto key, keys_.ExtractKey(id, &asked));
   CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, std::move(asked)));
-  CLEAT_TRY(keys_.PutKey(id, key, &spec));
+  CLEAT_TRY(keys_.SetWrappedKey(id, key, &spec));
   CLEAT_ASSIGN(auto labels, CheckLabels(DiskName(id), request.disk().labels()));
   {
     const StateLock lock(core_.mutex);
@@ -87,7 +87,7 @@ Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
     CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
     if (existing != nullptr) {
       CLEAT_TRY(keys_.CompareKey(existing->row, key));
-      if (existing->row.labels != labels) return TakenByOtherLabels(DiskName(id));
+      if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(DiskName(id));
       return core_.view.Show(*existing);
     }
     storages_.SetBusy(id, {.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "created"});
@@ -111,7 +111,7 @@ Result<DiskEntry*> Disks::CheckNew(const std::string& id, const v1::DiskSpec& sp
     const v1::DiskSpec present = WithoutKey(existing->row.spec);
     const v1::DiskSpec wanted = WithoutKey(spec);
     if (SameSpec(present, wanted)) return existing;
-    return TakenByOther(name, present, wanted);
+    return AlreadyExists(name, present, wanted);
   }
   CLEAT_TRY(CheckRoom(id, spec));
   return nullptr;
@@ -155,7 +155,7 @@ Result<v1::Disk> Disks::Get(const v1::GetDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const StateLock lock(core_.mutex);
   const DiskEntry* entry = core_.tables.disks.Find(id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 
@@ -230,7 +230,7 @@ Result<DiskEntry*> Disks::FindForUpdate(const std::string& id, const std::string
   const std::string name = DiskName(id);
   CLEAT_TRY(storages_.CheckNotBusy(id));
   DiskEntry* entry = core_.tables.disks.Find(id);
-  if (entry == nullptr) return NotThere(name);
+  if (entry == nullptr) return NotFound(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
   CLEAT_TRY(CheckEtag(name, etag, entry->row.intent_revision));
   return entry;
@@ -265,7 +265,7 @@ Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels la
   const uint64_t size_bytes = std::max(spec.size_bytes(), size_before);
   const bool grown = size_bytes != size_before;
   const bool limited = !SameSpec(spec.limits(), row.spec.limits());
-  // Whoever owns it next, or does already, makes the image larger.
+  // The engine that owns the disk, or will, makes the image larger.
   if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
   row.spec.set_size_bytes(size_bytes);
   row.labels = std::move(labels);
@@ -319,7 +319,7 @@ Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& reques
 
 // An engine may hold the disk's memory.
 std::optional<DiskRow> Disks::TombstoneOf(const DiskRow& row) {
-  if (row.kept_by.empty()) return std::nullopt;
+  if (row.held_by.empty()) return std::nullopt;
   DiskRow tombstone = row;
   tombstone.deleting = true;
   tombstone.intent_revision = core_.publisher.NextRevision();
@@ -367,7 +367,7 @@ std::optional<DeletedDiskRow> Disks::WhatIsKept(const DiskRow& row, const v1::De
   kept.disk.intent_revision = core_.publisher.NextRevision();
   // No engine and no process holds the memory of a deleted disk.
   kept.disk.reached_engine = false;
-  kept.disk.kept_by.clear();
+  kept.disk.held_by.clear();
   return kept;
 }
 
@@ -400,7 +400,7 @@ void Disks::Drop(const std::string& id) {
 
 Status Disks::CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec) {
   v1::DiskSpec asked = spec;
-  CLEAT_ASSIGN(const auto key, keys_.TakeKey(disk_id, &asked));
+  CLEAT_ASSIGN(const auto key, keys_.ExtractKey(disk_id, &asked));
   const StateLock lock(core_.mutex);
   const DiskEntry* entry = core_.tables.disks.Find(disk_id);
   return entry == nullptr ? Status(Ok{}) : keys_.CompareKey(entry->row, key);
@@ -511,13 +511,13 @@ Status Disks::RecordKept(const std::string& disk_id, const std::string& engine, 
   const WriteNames names{.changes = {DiskName(disk_id)}};
   core_.writes.Await(names);
   DiskEntry* entry = core_.tables.disks.Find(disk_id);
-  if (entry == nullptr || entry->row.kept_by.contains(engine) == kept) return Ok{};
+  if (entry == nullptr || entry->row.held_by.contains(engine) == kept) return Ok{};
   DiskRow row = entry->row;
   if (kept) {
-    row.kept_by.insert(engine);
+    row.held_by.insert(engine);
     row.reached_engine = true;
   } else {
-    row.kept_by.erase(engine);
+    row.held_by.erase(engine);
   }
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);

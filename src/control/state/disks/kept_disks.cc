@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
 
@@ -117,11 +117,11 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   WriteNames names{.changes = {name, KeptName(id)}};
   // While the mutex was let go, the kept row and the cluster may have gone, and the key may have been wrapped anew.
   const DeletedDiskRow* found = core_.tables.deleted.Find(id, kept_revision);
-  if (found == nullptr) return NotThere(name);
+  if (found == nullptr) return NotFound(name);
   if (const std::string& cluster = ClusterOf(found->disk.spec); !cluster.empty()) names.needs.insert(cluster);
   core_.writes.Await(names);
   found = core_.tables.deleted.Find(id, kept_revision);
-  if (found == nullptr) return NotThere(name);
+  if (found == nullptr) return NotFound(name);
   const DiskRow kept = found->disk;
   CLEAT_TRY(clusters_.CheckClusterOf(kept.id, kept.spec));
   DiskEntry entry;

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/paths/engine_paths.h"
 #include "control/validate/spec_rules.h"
 
@@ -25,7 +25,7 @@ Result<v1::Engine> Engines::Get(const v1::GetEngineRequest& request) {
   CLEAT_ASSIGN(auto id, ParseEngineName(request.name()));
   const StateLock lock(core_.mutex);
   const EngineEntry* const entry = core_.tables.engines.Find(id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 

@@ -41,7 +41,7 @@ void SetWrapped(const keys::WrappedKey& wrapped, v1::WrappedKey& kept) {
 
 // ---- Disks
 
-Result<std::optional<keys::Secret>> SpecKeys::TakeKey(const std::string& id, v1::DiskSpec* asked) const {
+Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id, v1::DiskSpec* asked) const {
   const std::string name = DiskName(id);
   std::optional<keys::Secret> key;
   if (!asked->has_encryption()) return key;
@@ -76,8 +76,8 @@ Result<std::optional<keys::Secret>> SpecKeys::TakeKey(const std::string& id, v1:
   return key;
 }
 
-Status SpecKeys::PutKey(const std::string& id, const std::optional<keys::Secret>& key,
-                        v1::DiskSpec* spec) const {
+Status SpecKeys::SetWrappedKey(const std::string& id, const std::optional<keys::Secret>& key,
+                               v1::DiskSpec* spec) const {
   if (!spec->has_encryption()) return Ok{};
   const std::string name = DiskName(id);
   if (!key) {
@@ -132,7 +132,8 @@ bool SpecKeys::Rewrap(DiskRow& row, size_t& failed) const {
 
 // ---- Clusters
 
-Result<std::optional<keys::Secret>> SpecKeys::TakeKey(const std::string& id, v1::ClusterSpec* asked) const {
+Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id,
+                                                         v1::ClusterSpec* asked) const {
   const std::string name = ClusterName(id);
   std::optional<keys::Secret> key;
   if (asked->has_plain_key()) {
@@ -165,7 +166,7 @@ Result<std::optional<keys::Secret>> SpecKeys::TakeKey(const std::string& id, v1:
   return key;
 }
 
-Status SpecKeys::PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const {
+Status SpecKeys::SetWrappedKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const {
   const std::string name = ClusterName(id);
   if (keyring_ == nullptr) {
     return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
@@ -188,7 +189,7 @@ Result<bool> SpecKeys::HasKey(const ClusterRow& row, const std::optional<keys::S
   const v1::WrappedKey& kept = row.spec.wrapped_key();
   const auto present =
       keyring_->Unwrap(kept.key_encryption_key(), BytesOf(kept.data()), name, keys::Wrapping::kPadded);
-  // One that can't be unwrapped any more is mended by another one.
+  // A key that can't be unwrapped any more is mended by another one.
   return present.ok() && *present == *key;
 }
 

@@ -20,11 +20,12 @@ class SpecKeys {
   explicit SpecKeys(keys::Keyring* keyring) : keyring_(keyring) {}
 
   // Takes the key out of what was asked for; nothing when there is none.
-  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::DiskSpec* asked) const;
-  Result<std::optional<keys::Secret>> TakeKey(const std::string& id, v1::ClusterSpec* asked) const;
+  Result<std::optional<keys::Secret>> ExtractKey(const std::string& id, v1::DiskSpec* asked) const;
+  Result<std::optional<keys::Secret>> ExtractKey(const std::string& id, v1::ClusterSpec* asked) const;
   // Puts it there, wrapped; the spec is complete. Checks it.
-  Status PutKey(const std::string& id, const std::optional<keys::Secret>& key, v1::DiskSpec* spec) const;
-  Status PutKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
+  Status SetWrappedKey(const std::string& id, const std::optional<keys::Secret>& key,
+                       v1::DiskSpec* spec) const;
+  Status SetWrappedKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
 
   // kAlreadyExists when the disk has another one.
   Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const;

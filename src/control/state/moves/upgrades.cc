@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 
 namespace cleat::control {
 namespace {
@@ -63,7 +63,7 @@ void Upgrades::Fill(std::vector<UpgradeRow> rows) {
 
 Result<const EngineEntry*> Upgrades::FindForUpgrade(const std::string& id) const {
   const EngineEntry* const found = core_.tables.engines.Find(id);
-  if (found == nullptr) return NotThere(EngineName(id));
+  if (found == nullptr) return NotFound(EngineName(id));
   const v1::EngineStatus& status = found->status;
   if (!status.connected()) {
     return RefuseFor(EngineName(id), v1::REASON_ENGINE_NOT_CONNECTED,
@@ -153,7 +153,7 @@ Result<v1::UpgradeEngineResponse> Upgrades::Begin(const v1::UpgradeEngineRequest
   CLEAT_ASSIGN(const auto drain_ms, DrainMs(request.drain_timeout()));
 
   const StateLock lock(core_.mutex);
-  // Nobody is placed on the engine while that is decided.
+  // No controller is placed on the engine while that is decided.
   const WriteNames names{.changes = {UpgradeName(from), kPlacing}};
   core_.writes.Await(names);
   CLEAT_TRY(Check(from, to));
@@ -192,7 +192,7 @@ Result<v1::Engine> Upgrades::Cancel(const v1::CancelUpgradeRequest& request) {
   CLEAT_ASSIGN(const auto id, ParseEngineName(request.name()));
   const StateLock lock(core_.mutex);
   const EngineEntry* const found = core_.tables.engines.Find(id);
-  if (found == nullptr) return NotThere(request.name());
+  if (found == nullptr) return NotFound(request.name());
   std::optional<UpgradeIntent>& upgrade = core_.tables.upgrade;
   if (upgrade && upgrade->from == id) {
     upgrade->cancelled = true;

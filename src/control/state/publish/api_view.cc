@@ -5,8 +5,8 @@
 
 #include <utility>
 
+#include "control/model/errors.h"
 #include "control/model/names.h"
-#include "control/model/refusals.h"
 #include "control/validate/backends.h"
 
 namespace cleat::control {
@@ -31,7 +31,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
   if (entry.row.deleting) {
     disk.mutable_status()->set_state(v1::DISK_STATE_DELETING);
     disk.mutable_status()->set_message(
-        fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.kept_by, ", ")));
+        fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.held_by, ", ")));
   }
   for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
   disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));

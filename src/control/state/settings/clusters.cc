@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/state/settings/adopt_report.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
@@ -18,7 +18,7 @@
 namespace cleat::control {
 namespace {
 
-// Whoever makes a cluster counts those that are there.
+// Among the names of a new cluster's write: the clusters that are there are counted.
 constexpr char kCount[] = "number of clusters";
 
 }  // namespace
@@ -36,12 +36,12 @@ Result<v1::Cluster> Clusters::Create(const v1::CreateClusterRequest& request) {
   CLEAT_TRY(CheckId("cluster_id", id));
   const std::string name = ClusterName(id);
   v1::ClusterSpec asked = request.cluster().spec();
-  const auto key = keys_.TakeKey(id, &asked);
+  const auto key = keys_.ExtractKey(id, &asked);
   CLEAT_TRY(key);
   CLEAT_ASSIGN(auto spec, CompleteClusterSpec(id, std::move(asked)));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.cluster().labels()));
   if (*key) {
-    CLEAT_TRY(keys_.PutKey(id, **key, &spec));
+    CLEAT_TRY(keys_.SetWrappedKey(id, **key, &spec));
   }
   const Status path = CheckConfFile(name, spec);
 
@@ -50,7 +50,7 @@ Result<v1::Cluster> Clusters::Create(const v1::CreateClusterRequest& request) {
   core_.writes.Await(names);
   CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, *key));
   if (existing != nullptr) {
-    if (existing->row.labels != labels) return TakenByOtherLabels(name);
+    if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
     return core_.view.Show(*existing);
   }
   CLEAT_TRY(path);
@@ -80,7 +80,7 @@ Result<const ClusterEntry*> Clusters::CheckExisting(const std::string& id, const
   const std::string name = ClusterName(id);
   const v1::ClusterSpec present = WithoutKey(existing->row.spec);
   const v1::ClusterSpec wanted = WithoutKey(spec);
-  if (!SameSpec(present, wanted)) return TakenByOther(name, present, wanted);
+  if (!SameSpec(present, wanted)) return AlreadyExists(name, present, wanted);
   CLEAT_ASSIGN(const auto same_key, keys_.HasKey(existing->row, key));
   if (same_key) return existing;
   return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
@@ -97,7 +97,7 @@ Result<v1::Cluster> Clusters::Get(const v1::GetClusterRequest& request) {
   CLEAT_ASSIGN(auto id, ParseClusterName(request.name()));
   const StateLock lock(core_.mutex);
   const ClusterEntry* entry = core_.tables.clusters.Find(id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 
@@ -124,11 +124,11 @@ Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.cluster().labels()));
   const bool respecified = Names(mask, kSpecPath);
   v1::ClusterSpec spec = request.cluster().spec();
-  CLEAT_ASSIGN(const auto key, keys_.TakeKey(id, &spec));
+  CLEAT_ASSIGN(const auto key, keys_.ExtractKey(id, &spec));
   if (respecified) {
     CLEAT_ASSIGN(spec, CompleteClusterSpec(id, std::move(spec)));
     if (key) {
-      CLEAT_TRY(keys_.PutKey(id, *key, &spec));
+      CLEAT_TRY(keys_.SetWrappedKey(id, *key, &spec));
     }
   }
   const Status path = CheckConfFile(name, spec);
@@ -137,7 +137,7 @@ Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   const WriteNames names{.changes = {name}};
   core_.writes.Await(names);
   ClusterEntry* entry = core_.tables.clusters.Find(id);
-  if (entry == nullptr) return NotThere(name);
+  if (entry == nullptr) return NotFound(name);
   CLEAT_TRY(CheckEtag(name, request.cluster().etag(), entry->row.intent_revision));
   ClusterRow row = entry->row;
   if (respecified) {
@@ -201,7 +201,7 @@ Result<v1::DeleteClusterResponse> Clusters::Delete(const v1::DeleteClusterReques
 
 Result<bool> Clusters::IsSameKey(const std::string& cluster_id, const v1::ClusterSpec& spec) {
   v1::ClusterSpec asked = spec;
-  CLEAT_ASSIGN(const auto key, keys_.TakeKey(cluster_id, &asked));
+  CLEAT_ASSIGN(const auto key, keys_.ExtractKey(cluster_id, &asked));
   const StateLock lock(core_.mutex);
   const ClusterEntry* entry = core_.tables.clusters.Find(cluster_id);
   return entry == nullptr ? Result<bool>(true) : keys_.HasKey(entry->row, key);

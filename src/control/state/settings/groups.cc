@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
-#include "control/model/refusals.h"
 #include "control/state/settings/adopt_report.h"
 #include "control/validate/spec_rules.h"
 #include "control/validate/update_mask.h"
@@ -18,7 +18,7 @@
 namespace cleat::control {
 namespace {
 
-// Whoever makes a group counts those that are there, and takes a slot.
+// Among the names of a new group's write: the groups that are there are counted, and a slot is taken.
 constexpr char kSlots[] = "slots of groups";
 
 }  // namespace
@@ -65,8 +65,8 @@ Result<v1::Group> Groups::Create(const v1::CreateGroupRequest& request) {
   const WriteNames names{.changes = {name, kSlots}};
   core_.writes.Await(names);
   if (const GroupEntry* existing = core_.tables.groups.Find(id)) {
-    if (!SameSpec(existing->row.spec, spec)) return TakenByOther(name, existing->row.spec, spec);
-    if (existing->row.labels != labels) return TakenByOtherLabels(name);
+    if (!SameSpec(existing->row.spec, spec)) return AlreadyExists(name, existing->row.spec, spec);
+    if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
     return core_.view.Show(*existing);
   }
   CLEAT_ASSIGN(auto slot, FreeSlot(name));
@@ -88,7 +88,7 @@ Result<v1::Group> Groups::Get(const v1::GetGroupRequest& request) {
   CLEAT_ASSIGN(auto id, ParseGroupName(request.name()));
   const StateLock lock(core_.mutex);
   const GroupEntry* entry = core_.tables.groups.Find(id);
-  if (entry == nullptr) return NotThere(request.name());
+  if (entry == nullptr) return NotFound(request.name());
   return core_.view.Show(*entry);
 }
 
@@ -119,7 +119,7 @@ Result<v1::Group> Groups::Update(const v1::UpdateGroupRequest& request) {
   const WriteNames names{.changes = {name}};
   core_.writes.Await(names);
   GroupEntry* entry = core_.tables.groups.Find(id);
-  if (entry == nullptr) return NotThere(name);
+  if (entry == nullptr) return NotFound(name);
   CLEAT_TRY(CheckEtag(name, request.group().etag(), entry->row.intent_revision));
   const bool limited = Names(mask, kLimitsPath) && !SameSpec(spec.limits(), entry->row.spec.limits());
   const bool labelled = Names(mask, kLabelsPath) && labels != entry->row.labels;

@@ -38,7 +38,7 @@ void StoreWrites::Await(const WriteNames& names) {
   };
   while (!is_turn()) mutex_.Wait(changed_);
   waiting_.erase(place);
-  // Those behind may go on if nothing is written after all.
+  // Waiters behind this one may go on if nothing is written after all.
   if (!waiting_.empty()) changed_.NotifyAll();
 }
 

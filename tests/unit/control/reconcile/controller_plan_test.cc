@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "control/model/names.h"
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 #include "tests/unit/control/reconcile/views.h"
 
 namespace cleat::control::controller_plan_test {
@@ -64,7 +64,7 @@ class HeldBackTest : public testing::Test {
   ControllerIntent intent_;
   EngineView engine_;
   ControllerView view_;
-  MemoryKeeper memory_;
+  MemfdKeeper memory_;
 };
 
 // Its guest would see a SCSI bus without that disk.
@@ -109,7 +109,7 @@ TEST_P(ControllerPlan, IsAsTheTableSays) {
   PlanCase::Given given;
   given.intent.attachments[0].disk.spec.mutable_null();
   GetParam().arrange(given);
-  const MemoryKeeper memory;
+  const MemfdKeeper memory;
   Kinds kinds;
   for (const Step& step : PlanSteps(given.intent, given.engine, given.view, memory, kNow))
     kinds.push_back(step.kind);

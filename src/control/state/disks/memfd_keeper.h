@@ -14,7 +14,7 @@
 
 namespace cleat::control {
 
-class MemoryKeeper {
+class MemfdKeeper {
  public:
   // Makes zeroed memory for a disk; nothing is taken from the host until it is written.
   Status Make(const std::string& disk_id, uint64_t size_bytes);

@@ -17,10 +17,10 @@
 
 namespace cleat::control {
 
-class HostApplier {
+class ApplyHostCall {
  public:
   // Both outlive it. `cancelled` is asked now and then while it waits.
-  HostApplier(HostState& state, std::function<bool()> cancelled)
+  ApplyHostCall(HostState& state, std::function<bool()> cancelled)
       : state_(state), cancelled_(std::move(cancelled)) {}
 
   // An error only when the request as a whole makes no sense: nothing was done then.
@@ -71,7 +71,7 @@ class HostApplier {
   void ApplyAttachment(const v1::Attachment& attachment);
   // Runs `call` until it does not answer RESOURCE_BUSY any more, or the time is over.
   template <typename Call>
-  auto Patiently(Call call) -> decltype(call());
+  auto RetryWhileBusy(Call call) -> decltype(call());
 
   void Report(const std::string& name, v1::ApplyAction action);
   void ReportFailed(const std::string& name, const Error& error);

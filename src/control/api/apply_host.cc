@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/api/host_applier.h"
+#include "control/api/apply_host.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "control/callers/gate.h"
+#include "control/callers/call_guard.h"
+#include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
-#include "control/model/refusals.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
@@ -48,11 +48,11 @@ Labels LabelsOf(const google::protobuf::Map<std::string, std::string>& labels) {
 
 }  // namespace
 
-bool HostApplier::Names::Empty() const {
+bool ApplyHostCall::Names::Empty() const {
   return disks.empty() && groups.empty() && clusters.empty() && controllers.empty() && attachments.empty();
 }
 
-Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& request) const {
+Result<ApplyHostCall::Names> ApplyHostCall::NamesOf(const v1::ApplyHostRequest& request) const {
   Names names;
   CLEAT_TRY(Collect(request.disks(), &names.disks, [](auto name) { return ParseDiskName(name).ok(); }));
   CLEAT_TRY(Collect(request.groups(), &names.groups, [](auto name) { return ParseGroupName(name).ok(); }));
@@ -65,7 +65,7 @@ Result<HostApplier::Names> HostApplier::NamesOf(const v1::ApplyHostRequest& requ
   return names;
 }
 
-Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& request) {
+Result<v1::ApplyHostResponse> ApplyHostCall::Apply(const v1::ApplyHostRequest& request) {
   if (!v1::ApplyMode_IsValid(request.mode())) {
     return Refuse(v1::REASON_INVALID_FIELD, "mode is none that this version knows", {{"field", "mode"}});
   }
@@ -87,13 +87,13 @@ Result<v1::ApplyHostResponse> HostApplier::Apply(const v1::ApplyHostRequest& req
   return std::move(response_);
 }
 
-void HostApplier::Report(const std::string& name, v1::ApplyAction action) {
+void ApplyHostCall::Report(const std::string& name, v1::ApplyAction action) {
   v1::ApplyResult& result = *response_.add_results();
   result.set_name(name);
   result.set_action(action);
 }
 
-void HostApplier::ReportFailed(const std::string& name, const Error& error) {
+void ApplyHostCall::ReportFailed(const std::string& name, const Error& error) {
   Report(name, v1::APPLY_ACTION_FAILED);
   google::rpc::Status& status = *response_.mutable_results()->rbegin()->mutable_error();
   status = ToRpcStatus(error);
@@ -104,7 +104,7 @@ void HostApplier::ReportFailed(const std::string& name, const Error& error) {
 }
 
 template <typename Call>
-auto HostApplier::Patiently(Call call) -> decltype(call()) {
+auto ApplyHostCall::RetryWhileBusy(Call call) -> decltype(call()) {
   for (;;) {
     const uint64_t revision = state_.NewestRevision();
     auto result = call();
@@ -118,7 +118,7 @@ auto HostApplier::Patiently(Call call) -> decltype(call()) {
 
 // How many there are, and the newest revision of their intent: one that was made or changed has a newer one, and one that was
 // removed is missing.
-std::string HostApplier::Host::Etag() const {
+std::string ApplyHostCall::Host::Etag() const {
   size_t count = 0;
   uint64_t newest = 0;
   for (const PresentByName* kind : {&disks, &groups, &clusters, &controllers, &attachments}) {
@@ -128,7 +128,7 @@ std::string HostApplier::Host::Etag() const {
   return fmt::format("{:x}-{:x}", newest, count);
 }
 
-Result<HostApplier::Host> HostApplier::PresentHost() {
+Result<ApplyHostCall::Host> ApplyHostCall::PresentHost() {
   Host host;
   CLEAT_ASSIGN(const auto watcher, state_.WatchSettled());
   for (;;) {
@@ -150,7 +150,7 @@ Result<HostApplier::Host> HostApplier::PresentHost() {
 }
 
 template <auto kKind, auto kMethod, typename Request>
-Status HostApplier::Remove(HostState& state, const Removal& removal) {
+Status ApplyHostCall::Remove(HostState& state, const Removal& removal) {
   Request request;
   request.set_name(removal.name);
   request.set_etag(removal.present.etag);
@@ -158,8 +158,8 @@ Status HostApplier::Remove(HostState& state, const Removal& removal) {
   return Ok{};
 }
 
-Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::ApplyHostRequest& request,
-                                                                    const Names& wanted) {
+Result<std::vector<ApplyHostCall::Removal>> ApplyHostCall::PlanRemovals(const v1::ApplyHostRequest& request,
+                                                                        const Names& wanted) {
   auto host = PresentHost();
   CLEAT_TRY(host);
   response_.set_etag(host->Etag());
@@ -206,9 +206,9 @@ Result<std::vector<HostApplier::Removal>> HostApplier::PlanRemovals(const v1::Ap
   return removals;
 }
 
-void HostApplier::RemoveOne(const Removal& removal) {
+void ApplyHostCall::RemoveOne(const Removal& removal) {
   if (!dry_run_) {
-    const Status removed = Patiently([&] { return removal.remove(state_, removal); });
+    const Status removed = RetryWhileBusy([&] { return removal.remove(state_, removal); });
     if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
   Report(removal.name, v1::APPLY_ACTION_DELETED);
@@ -218,7 +218,7 @@ void HostApplier::RemoveOne(const Removal& removal) {
 
 // ---- Making and changing ----
 
-void HostApplier::ApplyGroup(const v1::Group& group) {
+void ApplyHostCall::ApplyGroup(const v1::Group& group) {
   const std::string& name = group.name();
   const std::string id = *ParseGroupName(name);
   auto spec = CompleteGroupSpec(id, group.spec());
@@ -234,7 +234,7 @@ void HostApplier::ApplyGroup(const v1::Group& group) {
     v1::CreateGroupRequest request;
     request.set_group_id(id);
     *request.mutable_group() = group;
-    const auto made = Patiently([&] { return state_.groups().Create(request); });
+    const auto made = RetryWhileBusy([&] { return state_.groups().Create(request); });
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
@@ -247,12 +247,12 @@ void HostApplier::ApplyGroup(const v1::Group& group) {
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
-  const auto updated = Patiently([&] { return state_.groups().Update(update); });
+  const auto updated = RetryWhileBusy([&] { return state_.groups().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
 
-void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
+void ApplyHostCall::ApplyCluster(const v1::Cluster& cluster) {
   const std::string& name = cluster.name();
   const std::string id = *ParseClusterName(name);
   auto spec = CompleteClusterSpec(id, WithoutKey(cluster.spec()));
@@ -268,7 +268,7 @@ void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
     v1::CreateClusterRequest request;
     request.set_cluster_id(id);
     *request.mutable_cluster() = cluster;
-    const auto made = Patiently([&] { return state_.clusters().Create(request); });
+    const auto made = RetryWhileBusy([&] { return state_.clusters().Create(request); });
     WipePlainKey(request.mutable_cluster()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
@@ -284,7 +284,7 @@ void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
     update.mutable_update_mask()->add_paths("labels");
   const bool unchanged = update.update_mask().paths().empty();
   if (!unchanged && !dry_run_) {
-    const auto updated = Patiently([&] { return state_.clusters().Update(update); });
+    const auto updated = RetryWhileBusy([&] { return state_.clusters().Update(update); });
     WipePlainKey(update.mutable_cluster()->mutable_spec());
     if (!updated.ok()) return ReportFailed(name, updated.error());
   }
@@ -292,7 +292,7 @@ void HostApplier::ApplyCluster(const v1::Cluster& cluster) {
   Report(name, unchanged ? v1::APPLY_ACTION_UNCHANGED : v1::APPLY_ACTION_UPDATED);
 }
 
-void HostApplier::ApplyDisk(const v1::Disk& disk) {
+void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
   const std::string& name = disk.name();
   const std::string id = *ParseDiskName(name);
   auto spec = CompleteDiskSpec(id, WithoutKey(disk.spec()));
@@ -307,7 +307,7 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
     v1::CreateDiskRequest request;
     request.set_disk_id(id);
     *request.mutable_disk() = disk;
-    const auto made = Patiently([&] { return state_.disks().Create(request); });
+    const auto made = RetryWhileBusy([&] { return state_.disks().Create(request); });
     WipePlainKey(request.mutable_disk()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
@@ -321,7 +321,8 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
   as_present.set_size_bytes(present->spec().size_bytes());
   as_present.clear_limits();
   if (present->spec().has_limits()) *as_present.mutable_limits() = present->spec().limits();
-  if (!SameSpec(present_spec, as_present)) return ReportFailed(name, TakenByOther(name, present_spec, *spec));
+  if (!SameSpec(present_spec, as_present))
+    return ReportFailed(name, AlreadyExists(name, present_spec, *spec));
   if (auto status = state_.disks().CheckSameKey(id, disk.spec()); !status.ok())
     return ReportFailed(name, status.error());
   if (spec->size_bytes() != present->spec().size_bytes())
@@ -332,12 +333,12 @@ void HostApplier::ApplyDisk(const v1::Disk& disk) {
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
-  const auto updated = Patiently([&] { return state_.disks().Update(update); });
+  const auto updated = RetryWhileBusy([&] { return state_.disks().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
 
-void HostApplier::ApplyController(const v1::Controller& controller) {
+void ApplyHostCall::ApplyController(const v1::Controller& controller) {
   const std::string& name = controller.name();
   const std::string id = *ParseControllerName(name);
   auto spec = CompleteControllerSpec(id, controller.spec());
@@ -353,12 +354,12 @@ void HostApplier::ApplyController(const v1::Controller& controller) {
     v1::CreateControllerRequest request;
     request.set_controller_id(id);
     *request.mutable_controller() = controller;
-    const auto made = Patiently([&] { return state_.controllers().Create(request); });
+    const auto made = RetryWhileBusy([&] { return state_.controllers().Create(request); });
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
   if (!SameSpec(present->spec(), *spec))
-    return ReportFailed(name, TakenByOther(name, present->spec(), *spec));
+    return ReportFailed(name, AlreadyExists(name, present->spec(), *spec));
   if (LabelsOf(controller.labels()) == LabelsOf(present->labels()))
     return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
@@ -366,12 +367,12 @@ void HostApplier::ApplyController(const v1::Controller& controller) {
   *update.mutable_controller() = controller;
   update.mutable_controller()->clear_etag();
   update.mutable_update_mask()->add_paths("labels");
-  const auto updated = Patiently([&] { return state_.controllers().Update(update); });
+  const auto updated = RetryWhileBusy([&] { return state_.controllers().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);
 }
 
-void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
+void ApplyHostCall::ApplyAttachment(const v1::Attachment& attachment) {
   const std::string& name = attachment.name();
   const AttachmentIds ids = *ParseAttachmentName(name);
   v1::GetAttachmentRequest get;
@@ -380,7 +381,7 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
   const bool there = present.ok() && present->status().state() != v1::ATTACHMENT_STATE_DETACHING;
   if (there) {
     if (IsSameAttachment(present->spec(), attachment.spec())) return Report(name, v1::APPLY_ACTION_UNCHANGED);
-    return ReportFailed(name, TakenByOther(name, present->spec(), attachment.spec()));
+    return ReportFailed(name, AlreadyExists(name, present->spec(), attachment.spec()));
   }
   if (dry_run_) {
     v1::GetControllerRequest get_controller;
@@ -398,7 +399,7 @@ void HostApplier::ApplyAttachment(const v1::Attachment& attachment) {
   request.set_parent(ControllerName(ids.controller));
   request.set_attachment_id(ids.id);
   *request.mutable_attachment() = attachment;
-  const auto made = Patiently([&] { return state_.attachments().Attach(request); });
+  const auto made = RetryWhileBusy([&] { return state_.attachments().Attach(request); });
   if (!made.ok()) return ReportFailed(name, made.error());
   Report(name, v1::APPLY_ACTION_CREATED);
 }

@@ -32,7 +32,7 @@ inline Error Busy(std::string_view resource, std::string message, std::string_vi
                    std::move(metadata));
 }
 
-inline Error NotThere(std::string_view resource) {
+inline Error NotFound(std::string_view resource) {
   return RefuseFor(resource, v1::REASON_RESOURCE_NOT_FOUND, fmt::format("{} does not exist", resource));
 }
 

@@ -28,16 +28,16 @@ struct Method {
 google::rpc::Status ToRpcStatus(const Error& error);
 grpc::Status ToGrpc(const Error& error);
 
-class Gate {
+class CallGuard {
  public:
   // All outlive it.
-  Gate(const Grants& grants, const UnixListener& listener, AuditLog& audit)
+  CallGuard(const Grants& grants, const UnixListener& listener, AuditLog& audit)
       : grants_(grants), listener_(listener), audit_(audit) {}
 
   // Calls `serve` (which returns Result<Reply>, and may want to know the caller) if the caller may.
   template <typename Reply, typename Serve>
-  grpc::Status Pass(const grpc::ServerContext& context, const Method& method, const std::string& resource,
-                    Reply* reply, Serve serve) {
+  grpc::Status Handle(const grpc::ServerContext& context, const Method& method, const std::string& resource,
+                      Reply* reply, Serve serve) {
     const auto started = std::chrono::steady_clock::now();
     const Admission admission = Admit(context, method);
     Result<Reply> result = [&]() -> Result<Reply> {

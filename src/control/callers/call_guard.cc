@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/callers/gate.h"
+#include "control/callers/call_guard.h"
 
 #include <fmt/format.h>
 
@@ -83,7 +83,7 @@ grpc::Status ToGrpc(const Error& error) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message(), status.SerializeAsString()};
 }
 
-Gate::Admission Gate::Admit(const grpc::ServerContext& context, const Method& method) const {
+CallGuard::Admission CallGuard::Admit(const grpc::ServerContext& context, const Method& method) const {
   Admission admission;
   admission.caller = listener_.CallerOf(context.peer());
   const auto auth = context.auth_context();
@@ -108,8 +108,8 @@ Gate::Admission Gate::Admit(const grpc::ServerContext& context, const Method& me
   return admission;
 }
 
-void Gate::Record(const Admission& admission, const Method& method, const std::string& resource,
-                  const Error* error, std::chrono::steady_clock::time_point started) {
+void CallGuard::Record(const Admission& admission, const Method& method, const std::string& resource,
+                       const Error* error, std::chrono::steady_clock::time_point started) {
   AuditRecord record;
   record.caller = admission.caller.ToString();
   record.role = admission.role;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/state/disks/memory_keeper.h"
+#include "control/state/disks/memfd_keeper.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr int kSeals = F_SEAL_SHRINK;
 
 }  // namespace
 
-Status MemoryKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
+Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   const std::string disk = DiskName(disk_id);
   UniqueFd memory(memfd_create(("cleat:" + disk).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) return ErrnoError(errno, disk + ": memory can't be had");
@@ -34,7 +34,7 @@ Status MemoryKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   return Ok{};
 }
 
-Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory) {
+Status MemfdKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory) {
   struct stat info {};
   const int seals = memory.valid() ? fcntl(memory.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &info) != 0 ||
@@ -49,7 +49,7 @@ Status MemoryKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniq
   return Ok{};
 }
 
-Status MemoryKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
+Status MemfdKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
   const std::string disk = DiskName(disk_id);
   const UniqueFd memory = Share(disk_id);
   if (!memory.valid()) {
@@ -72,18 +72,18 @@ Status MemoryKeeper::Grow(const std::string& disk_id, uint64_t size_bytes) {
       ErrnoError(errno, fmt::format("{}: {} bytes of memory can't be had", disk, size_bytes)).message);
 }
 
-bool MemoryKeeper::Has(const std::string& disk_id) const {
+bool MemfdKeeper::Has(const std::string& disk_id) const {
   const MutexLock lock(mutex_);
   return memories_.contains(disk_id);
 }
 
-UniqueFd MemoryKeeper::Share(const std::string& disk_id) const {
+UniqueFd MemfdKeeper::Share(const std::string& disk_id) const {
   const MutexLock lock(mutex_);
   const auto it = memories_.find(disk_id);
   return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
 }
 
-void MemoryKeeper::Drop(const std::string& disk_id) {
+void MemfdKeeper::Drop(const std::string& disk_id) {
   const MutexLock lock(mutex_);
   memories_.erase(disk_id);
 }
