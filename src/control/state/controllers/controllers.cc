@@ -379,7 +379,7 @@ void Controllers::Place() {
 
 void Controllers::PlaceAgain() {
   const StateLock lock(core_.mutex);
-  if (place_failed_) PlaceWaiting();
+  if (placing_unstored_) PlaceWaiting();
 }
 
 void Controllers::PlaceWaiting() {
@@ -400,9 +400,10 @@ void Controllers::PlaceWaiting() {
     rows.push_back(std::move(row));
   }
   if (rows.empty()) return;
+  placing_unstored_ = true;
   const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
+  placing_unstored_ = !written.ok();
   for (const ControllerRow& row : rows) engines_.CountPlacing(row.engine, -1);
-  place_failed_ = !written.ok();
   if (!written.ok()) {
     spdlog::error("{}: not placed on an engine: {}; see to the store's file system",
                   ControllerName(rows.front().id), written.error().message);

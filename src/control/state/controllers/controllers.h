@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Controllers: made on an engine that has room, moved, and deleted. Where an engine may still have a deleted one its row stays as a tombstone
-// until the engine has confirmed that it is gone. Any thread; what needs the state's mutex says so.
+// Controllers: made on an engine that has room, moved, and deleted. Where an engine may still have a deleted one, its row stays as a
+// tombstone until the engine has confirmed that it is gone. Any thread; what needs the state's mutex says so.
 #pragma once
 
 #include <string>
@@ -54,7 +54,8 @@ class Controllers {
   // controller, which make room, it happens by itself.
   void Place();
   void PlaceWaiting() CLEAT_REQUIRES(holds_state);  // lets go of the mutex meanwhile
-  void PlaceAgain();                                // if that could not be stored
+  // The same, if an earlier one could not be stored, or is about to fail: the store takes writes again.
+  void PlaceAgain();
   // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
   void PrepareMove(const std::string& id, const std::string& engine);
   // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
@@ -81,8 +82,8 @@ class Controllers {
   Groups& groups_;
   Engines& engines_;
   Unclaimed& unclaimed_;
-  size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;  // being written
-  bool place_failed_ CLEAT_GUARDED_BY(holds_state) = false;
+  size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;            // being written
+  bool placing_unstored_ CLEAT_GUARDED_BY(holds_state) = false;  // it is being written, or could not be
 };
 
 }  // namespace cleat::control
