@@ -96,10 +96,10 @@ Result<v1::WaitResponse> Waits::Wait(const v1::WaitRequest& given, const std::fu
 
 uint64_t Waits::AwaitChange(uint64_t revision, steady_clock::time_point deadline) {
   const StateLock lock(core_.mutex);
-  while (core_.publisher.published() <= revision && !stopping_ &&
+  while (core_.publisher.newest_published() <= revision && !stopping_ &&
          core_.publisher.AwaitPublished(core_.mutex, deadline)) {
   }
-  return core_.publisher.published();
+  return core_.publisher.newest_published();
 }
 
 void Waits::Stop() {
@@ -168,28 +168,33 @@ Waits::Finding Waits::FindDiskState(const v1::WaitRequest& request, const std::s
   return {.state = std::move(state)};
 }
 
-Waits::Finding Waits::FindClusterState(const v1::WaitRequest& request, const std::string& id) {
-  const ClusterEntry* entry = core_.tables.clusters.Find(id);
-  const std::string behind = entry == nullptr ? std::string() : core_.propagation.BehindSpec(*entry);
+// A cluster or a group is READY when all of its engines know its present settings; `behind`: which do not.
+template <typename Entry, typename Show>
+Waits::Finding Waits::FindSettings(const v1::WaitRequest& request, const Entry* entry,
+                                   const std::string& behind, Show show) {
   std::string state = behind.empty() ? "READY" : fmt::format("waited for: {}", behind);
   if (auto absence = FindAbsence(request, entry != nullptr, false, state)) return *absence;
   if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
   if (!behind.empty()) return {.state = std::move(state)};
   v1::WaitResponse response;
-  *response.mutable_cluster() = core_.view.Show(*entry);
+  show(*entry, response);
   return {.done = std::move(response)};
+}
+
+Waits::Finding Waits::FindClusterState(const v1::WaitRequest& request, const std::string& id) {
+  const ClusterEntry* entry = core_.tables.clusters.Find(id);
+  const std::string behind = entry == nullptr ? std::string() : core_.propagation.BehindSpec(*entry);
+  return FindSettings(request, entry, behind,
+                      [this](const ClusterEntry& cluster, v1::WaitResponse& response) CLEAT_REQUIRES(
+                          holds_state) { *response.mutable_cluster() = core_.view.Show(cluster); });
 }
 
 Waits::Finding Waits::FindGroupState(const v1::WaitRequest& request, const std::string& id) {
   const GroupEntry* entry = core_.tables.groups.Find(id);
   const std::string behind = entry == nullptr ? std::string() : core_.propagation.BehindLimits(*entry);
-  std::string state = behind.empty() ? "READY" : fmt::format("waited for: {}", behind);
-  if (auto absence = FindAbsence(request, entry != nullptr, false, state)) return *absence;
-  if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
-  if (!behind.empty()) return {.state = std::move(state)};
-  v1::WaitResponse response;
-  *response.mutable_group() = core_.view.Show(*entry);
-  return {.done = std::move(response)};
+  return FindSettings(request, entry, behind,
+                      [this](const GroupEntry& group, v1::WaitResponse& response) CLEAT_REQUIRES(
+                          holds_state) { *response.mutable_group() = core_.view.Show(group); });
 }
 
 Waits::Finding Waits::FindControllerState(const v1::WaitRequest& request, const std::string& id) {

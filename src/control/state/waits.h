@@ -41,6 +41,9 @@ class Waits {
 
   static std::optional<Finding> FindAbsence(const v1::WaitRequest& request, bool exists, bool leaving,
                                             const std::string& state);
+  template <typename Entry, typename Show>
+  static Finding FindSettings(const v1::WaitRequest& request, const Entry* entry, const std::string& behind,
+                              Show show) CLEAT_REQUIRES(holds_state);
   Finding Find(const v1::WaitRequest& request) CLEAT_REQUIRES(holds_state);
   Finding FindDiskState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindClusterState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);

@@ -12,12 +12,6 @@ namespace {
 // goes on with the next block.
 constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 
-std::shared_ptr<v1::WatchResponse> NewEvent(uint64_t revision) {
-  auto event = std::make_shared<v1::WatchResponse>();
-  event->set_revision(revision);
-  return event;
-}
-
 }  // namespace
 
 Status Publisher::Start() {
@@ -29,7 +23,7 @@ Status Publisher::Start() {
 
 void Publisher::StartHistory() {
   ++revision_;
-  published_revision_ = revision_;
+  newest_published_ = revision_;
   hub_.StartHistory(revision_);
 }
 
@@ -50,44 +44,14 @@ uint64_t Publisher::NextRevision() {
   return revision_;
 }
 
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Disk shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_disk() = std::move(shown);
-  return event;
-}
-
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Cluster shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_cluster() = std::move(shown);
-  return event;
-}
-
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Group shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_group() = std::move(shown);
-  return event;
-}
-
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Controller shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_controller() = std::move(shown);
-  return event;
-}
-
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Attachment shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_attachment() = std::move(shown);
-  return event;
-}
-
-WatchEvent Publisher::EventOf(uint64_t revision, v1::Engine shown) {
-  auto event = NewEvent(revision);
-  *event->mutable_engine() = std::move(shown);
+std::shared_ptr<v1::WatchResponse> Publisher::NewEvent(uint64_t revision) {
+  auto event = std::make_shared<Event>();
+  event->set_revision(revision);
   return event;
 }
 
 void Publisher::Tell(const WatchEvent& event) {
-  published_revision_ = event->revision();
+  newest_published_ = event->revision();
   hub_.Publish(event);
   published_.NotifyAll();
 }
@@ -100,9 +64,7 @@ void Publisher::PublishGone(const std::string& name) {
 
 std::vector<WatchEvent> Publisher::Snapshot() const {
   std::vector<WatchEvent> snapshot;
-  const auto add = [&](const auto& entry) CLEAT_REQUIRES(holds_state) {
-    snapshot.push_back(EventOf(entry.revision, view_.Show(entry)));
-  };
+  const auto add = [&](const auto& entry) CLEAT_REQUIRES(holds_state) { snapshot.push_back(EventOf(entry)); };
   for (const auto& [id, entry] : tables_.engines) add(entry);
   for (const auto& [id, entry] : tables_.clusters) add(entry);
   for (const auto& [id, entry] : tables_.disks) add(entry);
@@ -117,7 +79,7 @@ std::vector<WatchEvent> Publisher::Snapshot() const {
 Result<std::shared_ptr<Watcher>> Publisher::Watch(uint64_t start_revision) {
   CLEAT_ASSIGN(auto first, start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot())
                                                : hub_.Since(start_revision));
-  auto synced = NewEvent(published_revision_);
+  auto synced = NewEvent(newest_published_);
   synced->mutable_synced();
   first.push_back(std::move(synced));
   return hub_.Subscribe(std::move(first));

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,14 +37,14 @@ class Publisher {
   uint64_t NextRevision() CLEAT_REQUIRES(holds_state);
   uint64_t newest() const CLEAT_REQUIRES(holds_state) { return revision_; }  // the last one handed out
   // The last one at which something was published: later ones are of changes that are not durable yet, or came to nothing.
-  uint64_t published() const CLEAT_REQUIRES(holds_state) { return published_revision_; }
+  uint64_t newest_published() const CLEAT_REQUIRES(holds_state) { return newest_published_; }
 
   // ---- Watchers
   // Gives the entry a new revision and tells the watchers.
   template <typename Entry>
   void Publish(Entry& entry) CLEAT_REQUIRES(holds_state) {
     entry.revision = NextRevision();
-    Tell(EventOf(entry.revision, view_.Show(entry)));
+    Tell(EventOf(entry));
   }
   void PublishGone(const std::string& name) CLEAT_REQUIRES(holds_state);
   // All resources as they are, or (a revision) what was published since; then every change.
@@ -69,12 +71,21 @@ class Publisher {
   void PathsChanged() CLEAT_REQUIRES(holds_state);
 
  private:
-  static WatchEvent EventOf(uint64_t revision, v1::Disk shown);
-  static WatchEvent EventOf(uint64_t revision, v1::Cluster shown);
-  static WatchEvent EventOf(uint64_t revision, v1::Group shown);
-  static WatchEvent EventOf(uint64_t revision, v1::Controller shown);
-  static WatchEvent EventOf(uint64_t revision, v1::Attachment shown);
-  static WatchEvent EventOf(uint64_t revision, v1::Engine shown);
+  using Event = v1::WatchResponse;
+  static std::shared_ptr<Event> NewEvent(uint64_t revision);
+  static void Set(v1::Disk&& shown, Event& event) { *event.mutable_disk() = std::move(shown); }
+  static void Set(v1::Cluster&& shown, Event& event) { *event.mutable_cluster() = std::move(shown); }
+  static void Set(v1::Group&& shown, Event& event) { *event.mutable_group() = std::move(shown); }
+  static void Set(v1::Controller&& shown, Event& event) { *event.mutable_controller() = std::move(shown); }
+  static void Set(v1::Attachment&& shown, Event& event) { *event.mutable_attachment() = std::move(shown); }
+  static void Set(v1::Engine&& shown, Event& event) { *event.mutable_engine() = std::move(shown); }
+  // That the resource is as its entry says, which has its revision.
+  template <typename Entry>
+  WatchEvent EventOf(const Entry& entry) const CLEAT_REQUIRES(holds_state) {
+    auto event = NewEvent(entry.revision);
+    Set(view_.Show(entry), *event);
+    return event;
+  }
   void Tell(const WatchEvent& event) CLEAT_REQUIRES(holds_state);
   std::vector<WatchEvent> Snapshot() const CLEAT_REQUIRES(holds_state);
   void Mark(std::set<std::string>& ids, const std::string& id) CLEAT_REQUIRES(holds_state);
@@ -85,7 +96,7 @@ class Publisher {
   WatchHub hub_;
   CondVar published_;
   uint64_t revision_ CLEAT_GUARDED_BY(holds_state) = 0;
-  uint64_t published_revision_ CLEAT_GUARDED_BY(holds_state) = 0;
+  uint64_t newest_published_ CLEAT_GUARDED_BY(holds_state) = 0;
   uint64_t revisions_until_ CLEAT_GUARDED_BY(holds_state) = 0;  // reserved in the store up to here, exclusive
   std::function<void()> wake_ CLEAT_GUARDED_BY(holds_state) = [] {};
   ChangedIntent changed_ CLEAT_GUARDED_BY(holds_state);
