@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's side of the segment (layout.h): makes it, gives out its cells. On the control reactor, or before there
-// is one; outlives all that it gives out. The memory is a memfd that can't shrink; pages that were never written take no memory, and those of a cell that is given back are freed.
+// is one; outlives all that it gives out. The memory is a memfd that can't shrink; pages that were never written take no memory, and
+// those of a cell that is given back are freed.
 #pragma once
 
 #include <cstdint>

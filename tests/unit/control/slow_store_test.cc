@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a slow disk under the store does: nobody who only reads waits for it, nothing is shown to anybody before it is durable, and changes of
-// one object keep their order. Costs 2 s.
+// What a slow disk under the store does: nobody who only reads waits for it, nothing is shown to anybody before it is durable, and
+// changes of one object keep their order. Costs 2 s.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -357,7 +357,7 @@ TEST(StoreWritesTest, WhoeverCameFirstIsServedFirst) {
   const auto await_waiting = [&](size_t count) {
     for (;;) {
       const StateLock lock(mutex);
-      if (writes.awaiting() == count || order.size() > 1) return;
+      if (writes.waiting_for_names() == count || order.size() > 1) return;
       const StateUnlock unlocked(mutex);
       std::this_thread::yield();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What engines have beyond what the store knows, after it was restored from a backup: controllers that are left alone until somebody says what
-// is to become of them. Any thread; what needs the state's mutex says so.
+// What engines have beyond what the store knows, after it was restored from a backup: controllers that are left alone until a caller says
+// what is to become of them. Any thread; what needs the state's mutex says so.
 #pragma once
 
 #include <map>

@@ -23,7 +23,8 @@ class GroupCommit {
  public:
   static constexpr size_t kCallsMax = 256;  // of one commit
 
-  // A row is what one call writes, however much that is. All rows are durable when it returns OK, none is there otherwise. Called by one thread at a time.
+  // A row is what one call writes, however much that is. All rows are durable when it returns OK, none is there otherwise. Called by one
+  // thread at a time.
   using Commit = std::function<Status(std::span<const Row* const> rows)>;
   explicit GroupCommit(Commit commit) : commit_(std::move(commit)) {}
 
@@ -76,8 +77,8 @@ class GroupCommit {
     return batch;
   }
 
-  // Without the mutex meanwhile: others come and wait. One that can't be written, for it is large and the disk almost full, takes none of the
-  // others with it.
+  // Without the mutex meanwhile: others come and wait. A row that can't be written, for it is large and the disk almost full, takes none
+  // of the others with it.
   void CommitBatch(const std::vector<Call*>& batch) CLEAT_REQUIRES(mutex_) {
     const MutexUnlock unlocked(mutex_);
     std::vector<const Row*> rows;

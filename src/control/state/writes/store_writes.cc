@@ -43,7 +43,7 @@ void StoreWrites::Await(const WriteNames& names) {
 }
 
 template <typename Work>
-Status StoreWrites::Unlocked(const WriteNames& names, Work work) {
+Status StoreWrites::RunUnlocked(const WriteNames& names, Work work) {
   CLEAT_CHECK(IsFree(names));
   const auto place = under_way_.insert(under_way_.end(), &names);
   Status status;
@@ -57,11 +57,11 @@ Status StoreWrites::Unlocked(const WriteNames& names, Work work) {
 }
 
 Status StoreWrites::Write(const WriteNames& names, const StoreChange& change) {
-  return Unlocked(names, [&] { return commits_.Write(change); });
+  return RunUnlocked(names, [&] { return commits_.Write(change); });
 }
 
 Status StoreWrites::WriteAndCutLog(const WriteNames& names, const StoreChange& change) {
-  return Unlocked(names, [&] {
+  return RunUnlocked(names, [&] {
     Status status = commits_.Write(change);
     if (status.ok()) store_.CutLog();
     return status;

@@ -33,8 +33,7 @@ namespace cleat::control {
 struct WriteNames {
   std::set<std::string> changes;     // nobody else changes them or needs them meanwhile
   std::set<std::string> needs = {};  // nobody changes them meanwhile
-
-  bool everything = false;  // conflicts with all others
+  bool everything = false;           // conflicts with all others
 
   bool ConflictsWith(const WriteNames& other) const;
   bool operator==(const WriteNames&) const = default;
@@ -57,14 +56,15 @@ class StoreWrites {
   // The same, and what `change` erases leaves the store's log as well, which costs several syncs.
   Status WriteAndCutLog(const WriteNames& names, const StoreChange& change) CLEAT_REQUIRES(holds_state);
 
-  // How many are in Await; how many wait for the next commit.
-  size_t awaiting() const CLEAT_REQUIRES(holds_state) { return waiting_.size(); }
-  size_t waiting() const { return commits_.waiting(); }
+  // How many calls of Await have not returned; how many writes wait for the next commit.
+  size_t waiting_for_names() const CLEAT_REQUIRES(holds_state) { return waiting_.size(); }
+  size_t waiting_for_commit() const { return commits_.waiting(); }
 
  private:
   bool IsFree(const WriteNames& names) const CLEAT_REQUIRES(holds_state);
+  // Runs `work` without the mutex, as a write of those names.
   template <typename Work>
-  Status Unlocked(const WriteNames& names, Work work) CLEAT_REQUIRES(holds_state);
+  Status RunUnlocked(const WriteNames& names, Work work) CLEAT_REQUIRES(holds_state);
 
   Store& store_;
   StateMutex& mutex_;
