@@ -202,7 +202,8 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
 
   const StateLock lock(core_.mutex);
-  core_.writes.Await({.changes = {name}});
+  const WriteNames names{.changes = {name}};
+  core_.writes.Await(names);
   CLEAT_ASSIGN(auto found, FindForUpdate(id, request.disk().etag()));
   DiskEntry& entry = *found;
   v1::DiskSpec asked = entry.row.spec;
@@ -214,13 +215,14 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   if (!grows && SameSpec(spec.limits(), entry.row.spec.limits()) && labels == entry.row.labels)
     return core_.view.Show(entry);
   if (!grows) {
-    CLEAT_TRY(CommitUpdate(entry, spec, std::move(labels)));
+    CLEAT_TRY(CommitUpdate(entry, names, spec, std::move(labels)));
     return core_.view.Show(entry);
   }
   CLEAT_TRY(CheckGrows(entry, spec));
   storages_.SetBusy(id, {.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
   Status status = GrowUnlocked(id, spec);
-  if (status.ok()) status = CommitUpdate(entry, spec, std::move(labels));
+  core_.writes.Await(names);  // meanwhile others may have begun to; a busy disk stays
+  if (status.ok()) status = CommitUpdate(entry, names, spec, std::move(labels));
   storages_.EndBusy(id);
   CLEAT_TRY(status);
   return core_.view.Show(entry);
@@ -255,10 +257,8 @@ Status Disks::GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) {
   return storages_.Grow(id, spec);
 }
 
-// The disk stays: it is busy, or the mutex was held since nothing of it was being written.
-Status Disks::CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels) {
-  const WriteNames names{.changes = {DiskName(entry.row.id)}};
-  core_.writes.Await(names);
+Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::DiskSpec& spec,
+                           Labels labels) {
   DiskRow row = entry.row;
   const uint64_t size_before = row.spec.size_bytes();
   // Its image may have grown further meanwhile.

@@ -86,7 +86,8 @@ class Disks {
   Status CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
   Status GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
-  Status CommitUpdate(DiskEntry& entry, const v1::DiskSpec& spec, Labels labels) CLEAT_REQUIRES(holds_state);
+  Status CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::DiskSpec& spec, Labels labels)
+      CLEAT_REQUIRES(holds_state);
   Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   Status CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const
       CLEAT_REQUIRES(holds_state);
