@@ -108,6 +108,12 @@ bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const 
   return true;
 }
 
+// Whether the guest may have the controller without waiting for the step: a lost disk does not come, and what is forgotten is gone.
+bool MayServeBefore(const Step& step) {
+  return step.kind == Step::Kind::kForgetAttachment ||
+         (step.kind == Step::Kind::kWaitForDisk && IsLost(*step.intent));
+}
+
 // Returns whether no disk is still to come, lost ones aside.
 bool PlanAttaches(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view,
                   const MemfdKeeper& memory, uint64_t now_ns, std::vector<Step>& steps) {
@@ -118,9 +124,7 @@ bool PlanAttaches(const ControllerIntent& intent, const EngineView& engine, cons
     if (!view.targets.Ready(target, now_ns)) continue;
     later |= !PlanAttach(attachment, engine, memory, steps);
   }
-  return !later && std::all_of(steps.begin(), steps.end(), [](const Step& step) {
-    return step.kind == Step::Kind::kWaitForDisk && IsLost(*step.intent);
-  });
+  return !later && std::ranges::all_of(steps, MayServeBefore);
 }
 
 }  // namespace

@@ -202,6 +202,13 @@ const PlanCase kPlanCases[] = {
        given.intent.prepared_on = {"e"};
        given.view = views::StandingBy();
      }},
+    {"StandsByAndIsToServeWithoutADiskThatIsDetached",
+     {Kind::kForgetAttachment, Kind::kTakeController},
+     [](auto& given) {
+       given.view = views::StandingBy();
+       given.intent.attachments.push_back(views::Attached("gone", 1));
+       given.intent.attachments.back().row.deleting = true;
+     }},
     {"StandsByAndIsToServe", {Kind::kTakeController}, [](auto& given) { given.view = views::StandingBy(); }},
     {"StandsByAndIsToServeButCanNotForLong",
      {Kind::kDetach},
