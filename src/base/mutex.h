@@ -27,11 +27,16 @@
 // `[&](int x) CLEAT_REQUIRES(mutex_) { ... }`; a wait is a loop rather than a predicate.
 //
 // For threads: coroutines of one reactor have AsyncMutex (reactor/sync.h), which suspends instead of blocking.
+//
+// In a simulation the threads that have a scheduler (base/thread_scheduler.h) run one at a time, and it says which goes on.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+
+#include "base/thread_scheduler.h"
 
 // clang's attributes: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #if defined(__clang__)
@@ -63,13 +68,33 @@ class CLEAT_CAPABILITY("mutex") Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() CLEAT_ACQUIRE() { mutex_.lock(); }
-  void Unlock() CLEAT_RELEASE() { mutex_.unlock(); }
+  void Lock() CLEAT_ACQUIRE() {
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
+      return LockScheduled(*scheduler);
+    mutex_.lock();
+  }
+  void Unlock() CLEAT_RELEASE() {
+    mutex_.unlock();
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
+      scheduler->OnUnlocked(this);
+  }
   // True: it is held from now on, and MutexLock(mutex, std::adopt_lock) gives it back.
-  [[nodiscard]] bool TryLock() CLEAT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  [[nodiscard]] bool TryLock() CLEAT_TRY_ACQUIRE(true) {
+    if (!mutex_.try_lock()) return false;
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
+      scheduler->OnLocked(this);
+    return true;
+  }
 
  private:
   friend class CondVar;
+  // NOLINTNEXTLINE(readability-make-member-function-const): it takes the mutex.
+  void LockScheduled(ThreadScheduler& scheduler) CLEAT_ACQUIRE() CLEAT_NO_THREAD_SAFETY_ANALYSIS {
+    scheduler.BeforeLock();
+    while (!mutex_.try_lock()) scheduler.AwaitUnlocked(this);
+    scheduler.OnLocked(this);
+  }
+
   std::mutex mutex_;
 };
 
@@ -106,16 +131,29 @@ class CondVar {
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
-  void NotifyOne() { condition_.notify_one(); }
-  void NotifyAll() { condition_.notify_all(); }
+  void NotifyOne() {
+    condition_.notify_one();
+    TellScheduler();
+  }
+  void NotifyAll() {
+    condition_.notify_all();
+    TellScheduler();
+  }
 
   void Wait(Mutex& mutex) CLEAT_REQUIRES(mutex) {
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr)
+        [[unlikely]] {
+      WaitScheduled(*scheduler, mutex, std::nullopt);
+      return;
+    }
     std::unique_lock<std::mutex> held(mutex.mutex_, std::adopt_lock);
     condition_.wait(held);
     held.release();  // the caller's still
   }
   // False: that time has come.
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point until) CLEAT_REQUIRES(mutex) {
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
+      return WaitScheduled(*scheduler, mutex, until);
     std::unique_lock<std::mutex> held(mutex.mutex_, std::adopt_lock);
     const std::cv_status status = condition_.wait_until(held, until);
     held.release();
@@ -123,6 +161,18 @@ class CondVar {
   }
 
  private:
+  void TellScheduler() {
+    if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
+      scheduler->OnNotified(this);
+  }
+  bool WaitScheduled(ThreadScheduler& scheduler, Mutex& mutex,
+                     std::optional<std::chrono::steady_clock::time_point> until) CLEAT_REQUIRES(mutex) {
+    mutex.Unlock();
+    const bool notified = scheduler.AwaitNotified(this, until);
+    mutex.Lock();
+    return notified;
+  }
+
   std::condition_variable condition_;
 };
 

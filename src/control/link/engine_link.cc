@@ -98,9 +98,13 @@ EngineLink::~EngineLink() {
 }
 
 void EngineLink::Start(Events& events, Counters* counters) {
+  Begin(events, counters);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void EngineLink::Begin(Events& events, Counters* counters) {
   events_ = &events;
   counters_ = counters;
-  thread_ = std::thread([this] { Run(); });
 }
 
 void EngineLink::Stop() {
@@ -117,19 +121,30 @@ void EngineLink::Wake() {
 
 void EngineLink::Run() {
   while (!stopping_) {
-    // What has come by now is in time, also when this thread did not run for a while: it is read before the timer is told
-    // how late it is.
-    const uint64_t read_until_ns = clock_.NowNs();
-    while (!stopping_ && ServeReady(0) && clock_.NowNs() - read_until_ns < kReadNsMax) {
-    }
+    const uint64_t due_ns = ServeRound();
     if (stopping_) break;
-    const uint64_t due_ns = events_->OnTimer(read_until_ns);
-    if (CloseDoomed()) continue;  // which may have begun something with a time of its own
     const uint64_t now_ns = clock_.NowNs();
     const uint64_t wait_ms = due_ns > now_ns ? (due_ns - now_ns) / kNsPerMs + 1 : 0;
     ServeReady(static_cast<int>(std::min<uint64_t>(wait_ms, kWaitMsMax)));
   }
   peers_.clear();
+}
+
+uint64_t EngineLink::ServeRound() {
+  // What has come by now is in time, also when this thread did not run for a while: it is read before the timer is told
+  // how late it is.
+  const uint64_t read_until_ns = clock_.NowNs();
+  while (!stopping_ && ServeReady(0) && clock_.NowNs() - read_until_ns < kReadNsMax) {
+  }
+  if (stopping_) return read_until_ns;
+  const uint64_t due_ns = events_->OnTimer(read_until_ns);
+  return CloseDoomed() ? read_until_ns : due_ns;  // which may have begun something with a time of its own
+}
+
+void EngineLink::Cut() {
+  stopping_ = true;
+  shutdown(listener_.get(), SHUT_RDWR);
+  for (const auto& [id, peer] : peers_) shutdown(peer->socket.get(), SHUT_RDWR);
 }
 
 bool EngineLink::ServeReady(int wait_ms) {

@@ -80,6 +80,15 @@ class EngineLink {
   void Start(Events& events, Counters* counters = nullptr);
   void Stop();  // idempotent; from any other thread
 
+  // ---- For a simulation, in place of Start and Stop: what is called below is the link's thread.
+  void Begin(Events& events, Counters* counters = nullptr);
+  // Serves all that has come, then the timer. Gives the time at which it wants to be called again at the latest: earlier when wait_fd() is
+  // readable.
+  uint64_t ServeRound();
+  int wait_fd() const { return epoll_.get(); }
+  // As the kernel does when the process dies: engines find their connections ended, and nothing is sent or accepted any more.
+  void Cut();
+
   void Wake();  // any thread
   // On the link's thread. Dropped without a call of `done` when the peer is gone or goes.
   void Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);

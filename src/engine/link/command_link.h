@@ -49,7 +49,8 @@ class CommandLink : private Engine::Listener {
   void HangUp();
   // Hangs up, and returns when they have ended.
   Task<void> Stop();
-  uint32_t takes() const { return takes_; }  // requests to take a controller that run
+  uint32_t takes() const { return takes_; }              // requests to take a controller that run
+  uint64_t connections() const { return connections_; }  // so far
 
  private:
   struct Outgoing {
