@@ -65,7 +65,8 @@ endif()
 set(CLEAT_TOGETHER 8) # sources in one compilation: larger ones leave a processor alone at the end
 
 # cleat_compile_together(out name source...): files that include these sources, several at a time, which takes a third of what they
-# take alone where they read much longer than they compile. Paths are relative to the top, so that every clone has the same files.
+# take alone where they read much longer than they compile. Paths are relative to the top, so that every clone has the same files. A source
+# with the property SKIP_UNITY_BUILD_INCLUSION stays an object of its own.
 function(cleat_compile_together out name)
   if(NOT CLEAT_UNITY)
     set(${out} ${ARGN} PARENT_SCOPE)
@@ -76,6 +77,13 @@ function(cleat_compile_together out name)
   list(FILTER together INCLUDE REGEX "\\.cc$")
   set(alone ${ARGN})
   list(FILTER alone EXCLUDE REGEX "\\.cc$") # objects and C
+  foreach(source ${together})
+    get_source_file_property(skipped "${source}" SKIP_UNITY_BUILD_INCLUSION)
+    if(skipped)
+      list(REMOVE_ITEM together "${source}")
+      list(APPEND alone "${source}")
+    endif()
+  endforeach()
   list(LENGTH together count)
   # Batches of nearly the same size.
   math(EXPR batches "(${count} + ${CLEAT_TOGETHER} - 1) / ${CLEAT_TOGETHER}")

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// cleatd and engines together, whoever dies and whatever takes long.
+#include <gtest/gtest.h>
+
+#include "host_run.h"
+#include "host_seeds.h"
+
+namespace cleat::sim::host_test {
+namespace {
+
+// 500 seeds: 10 s.
+TEST(HostTest, AnySeed) {
+  constexpr uint64_t kSeeds = 500;
+  HostResult sum;
+  EXPECT_EQ(RunHostSeeds(1, kSeeds, sum), "");
+  PrintSum(sum);
+  // It was about something.
+  EXPECT_GT(sum.acknowledged, kSeeds * 10);
+  EXPECT_GT(sum.cleatd_deaths, kSeeds);
+  EXPECT_GT(sum.engine_processes, kSeeds * 2);
+}
+
+TEST(HostTest, TheSameSeedGivesTheSameRun) {
+  const HostResult first = RunHost({.seed = 7});
+  const HostResult second = RunHost({.seed = 7});
+  EXPECT_EQ(first.violated, "");
+  EXPECT_EQ(first.digest, second.digest);
+  EXPECT_EQ(first.points, second.points);
+}
+
+}  // namespace
+}  // namespace cleat::sim::host_test

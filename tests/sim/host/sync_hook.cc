@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sync_hook.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "base/thread_scheduler.h"
+
+namespace cleat::sim {
+namespace {
+
+std::function<bool()> hook;
+
+}  // namespace
+
+void SetSyncHook(std::function<bool()> sync) {
+  hook = std::move(sync);
+}
+
+static int Sync() {
+  if (hook == nullptr || ThreadScheduler::of_this_thread == nullptr || hook()) return 0;
+  errno = EIO;
+  return -1;
+}
+
+}  // namespace cleat::sim
+
+// They take the place of the C library's, for this program and the libraries that it uses.
+extern "C" int fdatasync(int /*fd*/) {
+  return cleat::sim::Sync();
+}
+extern "C" int fsync(int /*fd*/) {
+  return cleat::sim::Sync();
+}
