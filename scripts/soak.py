@@ -231,9 +231,12 @@ def main():
     operations = str(max(2000, 100 * arguments.seconds))
     # 100,000 in the ten minutes, and what is left of them for more.
     crashes = max(1000, arguments.seconds * 100_000 // 600)
+    # Those of a whole host take ten times as long.
+    hosts = max(100, crashes // 10)
     tests = {
         "sim_operations": ({}, ["--seed", "{seed}", "--ops", operations], 1),
         "sim_crashes": ({}, ["--seed", "{seed}", "--seeds", str(crashes)], crashes),
+        "sim_host": ({}, ["--seed", "{seed}", "--seeds", str(hosts)], hosts),
         "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
     ceph = {"CLEAT_CEPH_SEED": "{seed}",
