@@ -51,7 +51,8 @@ class EngineHost::Process {
   UniqueFd TakeHandle() { return std::move(handle_); }
 
   bool Turn(bool control_first) {
-    const bool worked = TurnOf(control_first ? *control_ : *io_) | TurnOf(control_first ? *io_ : *control_);
+    bool worked = TurnOf(control_first ? *control_ : *io_);
+    worked |= TurnOf(control_first ? *io_ : *control_);
     if (link_.connections() > connections_) {
       connections_ = link_.connections();
       parts_.connecting.push_back(handle_.Duplicate());
