@@ -23,10 +23,16 @@ class SlowStore {
  public:
   SlowStore() {
     Open();
+    ReportEngines(0);
+  }
+
+  // Two are connected, which take so many controllers each; 0: any number.
+  void ReportEngines(uint32_t controllers_max) {
     for (const char* engine : {"e0", "e1"}) {
       v1::EngineStatus status;
       status.set_connected(true);
       status.set_protocol(kProtocolMoves);
+      status.set_controllers_max(controllers_max);
       state().engines().Report(engine, status);
     }
   }
@@ -42,6 +48,16 @@ class SlowStore {
         HostState::Load(*store_, memory_, WatchHub::kQueueMax, nullptr, KeepDeleted{.time_s = 86'400});
     CLEAT_CHECK(state.ok());
     state_ = std::move(*state);
+  }
+
+  // Straight into the store, as if they had been there when it was opened.
+  void Put(const StoreChange& rows) {
+    CLEAT_CHECK(store_->Apply(rows).ok());
+    Open();
+  }
+
+  std::string EngineOf(const std::string& controller) {
+    return state().controllers().Get(GetController(controller))->status().engine();
   }
 
   // All that callers see, or (`stored`) that of it which is in the store.
@@ -335,6 +351,71 @@ TEST(SlowStoreOrder, WhatAChangeWasCheckedAgainstStays) {
   deleter.join();
   ASSERT_FALSE(deleted.ok());
   EXPECT_EQ(ReasonOf(deleted.error()), v1::REASON_GROUP_IN_USE);
+}
+
+// Three controllers at once, and two engines with a place each.
+TEST(SlowStoreLimits, AControllerThatIsBeingWrittenHasItsPlaceOnAnEngine) {
+  SlowStore host;
+  host.ReportEngines(1);
+  HeldSyncs syncs;
+  std::vector<std::thread> callers;
+  const auto create = [&](const std::string& id) {
+    callers.emplace_back(
+        [&host, id] { EXPECT_TRUE(host.state().controllers().Create(NewController(id)).ok()); });
+  };
+  create("c0");
+  ASSERT_TRUE(HeldSyncs::AwaitHeld());
+  create("c1");
+  while (host.state().waiting_writes() < 1) std::this_thread::yield();
+  create("c2");
+  while (host.state().waiting_writes() < 2) std::this_thread::yield();
+  HeldSyncs::Release();
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(host.EngineOf("c0"), "engines/e0");
+  EXPECT_EQ(host.EngineOf("c1"), "engines/e1");
+  EXPECT_EQ(host.EngineOf("c2"), "");
+}
+
+TEST(SlowStoreLimits, AControllerThatIsBeingWrittenCountsAgainstTheLimit) {
+  SlowStore host;
+  StoreChange rows;
+  for (size_t i = 1; i < kControllersMax; ++i) {
+    ControllerRow row;
+    row.id = fmt::format("c{}", i);
+    row.spec.set_socket_path("/run/" + row.id);
+    rows.emplace_back(row);
+  }
+  host.Put(rows);
+  HeldSyncs syncs;
+  std::thread last([&] { EXPECT_TRUE(host.state().controllers().Create(NewController("x")).ok()); });
+  ASSERT_TRUE(HeldSyncs::AwaitHeld());
+  const auto refused = host.state().controllers().Create(NewController("y"));  // returns while the sync hangs
+  HeldSyncs::Release();
+  last.join();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_TOO_MANY_RESOURCES);
+}
+
+TEST(SlowStoreLimits, ADeletedDiskThatIsBeingWrittenCountsAgainstTheLimit) {
+  SlowStore host;
+  StoreChange rows;
+  for (size_t i = 1; i < kDeletedDisksMax; ++i) {
+    DeletedDiskRow row;
+    row.disk.id = "old";
+    row.disk.revision = row.disk.intent_revision = i;
+    row.purge_time_s = 86'400;
+    rows.emplace_back(row);
+  }
+  host.Put(rows);
+  for (const char* id : {"x", "y"}) ASSERT_TRUE(host.state().disks().Create(NullDisk(id)).ok());
+  HeldSyncs syncs;
+  std::thread last([&] { EXPECT_TRUE(host.state().disks().Delete(DeleteDisk("x")).ok()); });
+  ASSERT_TRUE(HeldSyncs::AwaitHeld());
+  const auto refused = host.state().disks().Delete(DeleteDisk("y"));  // returns while the sync hangs
+  HeldSyncs::Release();
+  last.join();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_TOO_MANY_DELETED);
 }
 
 // One that names much does not starve behind those that come later and name little.

@@ -81,12 +81,11 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
 Status Controllers::Commit(ControllerEntry entry, const WriteNames& names) {
   const std::string id = entry.row.id;
   const std::string engine = entry.row.engine;
-  ++creating_;
-  engines_.CountPlacing(engine, 1);
-  Status written = core_.writes.Write(names, {entry.row});
-  engines_.CountPlacing(engine, -1);
-  --creating_;
-  CLEAT_TRY(written);
+  {
+    const RowUnderWay creating(creating_);
+    const RowUnderWay placing = engines_.HoldPlace(engine);
+    CLEAT_TRY(core_.writes.Write(names, {entry.row}));
+  }
   ControllerEntry& kept = core_.tables.controllers.Insert(id, std::move(entry));
   if (!engine.empty()) engines_.Count(engine, 1);
   groups_.Join(kept.row);
@@ -391,19 +390,20 @@ void Controllers::PlaceWaiting() {
   if (names.changes.empty() || engines_.Choose().empty()) return;
   core_.writes.Await(names);
   std::vector<ControllerRow> rows;
+  std::vector<RowUnderWay> placing;
   for (const auto& [id, entry] : core_.tables.controllers) {
     if (!entry.row.engine.empty() || !names.changes.contains(ControllerName(id))) continue;
     ControllerRow row = entry.row;
     row.engine = engines_.Choose();
     if (row.engine.empty()) break;
-    engines_.CountPlacing(row.engine, 1);
+    placing.push_back(engines_.HoldPlace(row.engine));
     rows.push_back(std::move(row));
   }
   if (rows.empty()) return;
   placing_unstored_ = true;
   const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
   placing_unstored_ = !written.ok();
-  for (const ControllerRow& row : rows) engines_.CountPlacing(row.engine, -1);
+  placing.clear();
   if (!written.ok()) {
     spdlog::error("{}: not placed on an engine: {}; see to the store's file system",
                   ControllerName(rows.front().id), written.error().message);

@@ -15,6 +15,7 @@
 #include "control/state/engines/engines.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/settings/groups.h"
+#include "control/state/writes/row_under_way.h"
 
 namespace cleat::control {
 
@@ -82,7 +83,7 @@ class Controllers {
   Groups& groups_;
   Engines& engines_;
   Unclaimed& unclaimed_;
-  size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;            // being written
+  size_t creating_ CLEAT_GUARDED_BY(holds_state) = 0;            // rows under way
   bool placing_unstored_ CLEAT_GUARDED_BY(holds_state) = false;  // it is being written, or could not be
 };
 

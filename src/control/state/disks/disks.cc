@@ -339,10 +339,8 @@ Status Disks::WriteDeletion(const WriteNames& names, const DiskRow& row,
     return row.spec.has_encryption() ? core_.writes.WriteAndCutLog(names, change)
                                      : core_.writes.Write(names, change);
   change.emplace_back(*kept);
-  ++keeping_;
-  Status status = core_.writes.Write(names, change);
-  --keeping_;
-  return status;
+  const RowUnderWay keeping(keeping_);
+  return core_.writes.Write(names, change);
 }
 
 Status Disks::CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const {

@@ -16,6 +16,7 @@
 #include "control/state/publish/state_core.h"
 #include "control/state/settings/clusters.h"
 #include "control/state/tables/deleted_disks.h"
+#include "control/state/writes/row_under_way.h"
 
 namespace cleat::control {
 
@@ -105,7 +106,7 @@ class Disks {
   Clusters& clusters_;
   DiskStorages& storages_;
   const KeepDeleted& keep_;
-  size_t keeping_ CLEAT_GUARDED_BY(holds_state) = 0;  // deleted disks that are being written
+  size_t keeping_ CLEAT_GUARDED_BY(holds_state) = 0;  // rows under way, of deleted disks
 };
 
 }  // namespace cleat::control

@@ -48,7 +48,7 @@ Result<v1::ListEnginesResponse> Engines::List(const v1::ListEnginesRequest& requ
 
 uint32_t Engines::ControllersOn(const EngineEntry& entry) const {
   const auto placing = placing_.find(entry.id);
-  const int more = placing == placing_.end() ? 0 : placing->second;
+  const size_t more = placing == placing_.end() ? 0 : placing->second;
   return entry.status.controllers() + static_cast<uint32_t>(more);
 }
 
@@ -88,12 +88,10 @@ void Engines::Count(const std::string& engine, int difference) {
   core_.publisher.Publish(entry);
 }
 
-void Engines::CountPlacing(const std::string& engine, int difference) {
-  if (engine.empty()) return;
-  int& count = placing_[engine];
-  count += difference;
-  CLEAT_CHECK(count >= 0);
-  if (count == 0) placing_.erase(engine);
+RowUnderWay Engines::HoldPlace(const std::string& engine) {
+  // Writes that have ended left a zero, and callers may name engines without end.
+  std::erase_if(placing_, [](const auto& held) { return held.second == 0; });
+  return RowUnderWay(placing_[engine]);
 }
 
 // ---- The reconciler's side

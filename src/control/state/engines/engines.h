@@ -3,12 +3,14 @@
 // state's mutex says so.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <string>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/state/publish/state_core.h"
+#include "control/state/writes/row_under_way.h"
 
 namespace cleat::control {
 
@@ -34,8 +36,8 @@ class Engines {
       CLEAT_REQUIRES(holds_state);
   // The engine has so many more controllers.
   void Count(const std::string& engine, int difference) CLEAT_REQUIRES(holds_state);
-  // The same, of one that is being written and may come to nothing: Choose counts it, nobody sees it.
-  void CountPlacing(const std::string& engine, int difference) CLEAT_REQUIRES(holds_state);
+  // Holds a place for one that is being written and may come to nothing: Choose counts it, nobody sees it.
+  RowUnderWay HoldPlace(const std::string& engine) CLEAT_REQUIRES(holds_state);
 
   // ---- The reconciler's questions and reports
   // The engine that has that one's controllers standing by; empty when there is none.
@@ -55,7 +57,8 @@ class Engines {
   uint32_t ControllersOn(const EngineEntry& entry) const CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
-  std::map<std::string, int> placing_ CLEAT_GUARDED_BY(holds_state);  // by engine
+  std::map<std::string, size_t> placing_
+      CLEAT_GUARDED_BY(holds_state);  // by engine: rows under way, of controllers
 };
 
 }  // namespace cleat::control
