@@ -258,6 +258,16 @@ void FakeEngine::FenceAttachment(const std::string& controller, uint32_t target,
   Send(event);
 }
 
+void FakeEngine::DropController(const std::string& controller) {
+  const std::lock_guard lock(mutex_);
+  controllers_.erase(controller);
+  std::erase_if(attachments_, [&](const auto& attachment) { return attachment.first.first == controller; });
+  if (host_ != nullptr) host_->Release(controller, name_);
+  engine::v1::Envelope event;
+  event.mutable_status_event()->set_controller_gone(controller);
+  Send(event);
+}
+
 void FakeEngine::ReportCeph(const engine::v1::CephStatus& status) {
   const std::lock_guard lock(mutex_);
   engine::v1::Envelope event;

@@ -85,6 +85,8 @@ class FakeEngine {
   // Of its own accord, and tells cleatd: the disk is larger; it is shut out of its storage.
   void GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes);
   void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
+  // Of its own accord, as no engine should: it has nothing of the controller any more, and says that and no word of its disks.
+  void DropController(const std::string& controller);
   void ReportCeph(const engine::v1::CephStatus& status);
   engine::v1::ControllerType TypeOf(const std::string& controller);
   bool Has(const std::string& controller, uint32_t target);
