@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client of a Ceph cluster with a thread of its own ("rbd-N"), on which happens all that may block: connecting,
-// opening and closing images, locks, sizes. One after the other, so a cluster that hangs holds up the callers of its
-// own clients and nobody else. I/O is submitted elsewhere (rbd_channel.h) and never waits.
+// opening images, locks, sizes. Closing begins there, and goes on beside the others. One after the other, so a cluster
+// that hangs holds up the callers of its own clients and nobody else. I/O is submitted elsewhere (rbd_channel.h) and never
+// waits.
 //
 // The thread takes its place (ClusterOptions::cpus) before librados is made, so that librados' and librbd's threads,
 // which all descend from it, stay off the reactors' cores.

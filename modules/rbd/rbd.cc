@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "block/pipeline.h"
 #include "modules/rbd/rbd_channel.h"
 #include "modules/rbd/rbd_image.h"
+#include "reactor/sync.h"
 
 namespace cleat::modules {
 namespace {
@@ -26,6 +28,13 @@ struct RbdListener {
   RbdEvents events;                  // control; nothing in it any more after Close
   std::atomic<bool> looking{false};  // the size is being looked at, or about to be
   uint64_t size_bytes = 0;           // as last seen; control
+};
+
+// The end of an image, of which librbd tells on a thread of its own. Control.
+struct Closing {
+  explicit Closing(Reactor& control) : done(control) {}
+  Event done;
+  Status status;
 };
 
 class RbdDevice final : public block::Device {
@@ -201,12 +210,21 @@ Task<Status> RbdDevice::Resize(uint64_t size_bytes) {
 Task<Status> RbdDevice::Close() {
   if (image_ == nullptr) co_return Ok{};
   listener_->events = {};
-  const RadosClient::Work<void> close = [image = std::move(image_)](const RadosConnection&) {
-    return image->Close();
+  const auto closing = std::make_shared<Closing>(*Reactor::Current());
+  const RadosClient::Work<void> begin = [image = std::move(image_), link = client_->link(),
+                                         closing](const RadosConnection&) {
+    RbdImage::CloseAside(image, [link, closing](const Status& closed) {
+      link->Post([closing, closed] {
+        closing->status = closed;
+        closing->done.Set();
+      });
+    });
+    return Status(Ok{});
   };
-  const Status closed = co_await client_->Run(close);
+  const Status begun = co_await client_->Run(begin);
+  if (begun) co_await closing->done.Wait();
   clients_.Return(client_);
-  co_return closed;
+  co_return begun ? closing->status : begun;
 }
 
 // Passes on what came of a call on the client's thread, having looked whether it failed because the client was shut out.

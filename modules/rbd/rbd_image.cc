@@ -310,16 +310,45 @@ Status RbdImage::Watch(std::function<void()> changed) {
 }
 
 Status RbdImage::Close() {
-  int result = 0;
-  if (image_ != nullptr) {
-    if (watching_) rbd_update_unwatch(image_, watch_);  // waits for a call that is under way
-    watching_ = false;
-    changed_ = nullptr;
-    if (record_put_) rbd_lock_release(image_);  // else closing does, and the record would go too early
-    RemoveRecord(at_.id);
-    result = rbd_close(image_);
-    image_ = nullptr;
+  if (image_ == nullptr) return Finish(0);
+  LetGo();
+  return Finish(rbd_close(std::exchange(image_, nullptr)));
+}
+
+void RbdImage::CloseAside(std::shared_ptr<RbdImage> image, Closed closed) {
+  struct Closing {
+    std::shared_ptr<RbdImage> image;
+    Closed closed;
+    void End(int result) const { closed(image->Finish(result)); }
+  };
+  auto closing = std::make_unique<Closing>(std::move(image), std::move(closed));
+  RbdImage& self = *closing->image;
+  self.LetGo();
+  const auto done = [](rbd_completion_t completion, void* of) {
+    const std::unique_ptr<Closing> ended(static_cast<Closing*>(of));
+    const auto result = static_cast<int>(rbd_aio_get_return_value(completion));
+    rbd_aio_release(completion);
+    ended->End(result);
+  };
+  rbd_completion_t completion = nullptr;
+  int result = rbd_aio_create_completion(closing.get(), done, &completion);
+  if (result >= 0) {
+    result = rbd_aio_close(std::exchange(self.image_, nullptr), completion);
+    if (result >= 0) return static_cast<void>(closing.release());  // `done` has it
+    rbd_aio_release(completion);
   }
+  closing->End(result);
+}
+
+void RbdImage::LetGo() {
+  if (watching_) rbd_update_unwatch(image_, watch_);  // waits for a call that is under way
+  watching_ = false;
+  changed_ = nullptr;
+  if (record_put_) rbd_lock_release(image_);  // else closing does, and the record would go too early
+  RemoveRecord(at_.id);
+}
+
+Status RbdImage::Finish(int result) {
   if (io_ != nullptr) rados_ioctx_destroy(io_);
   io_ = nullptr;
   if (result < 0) return Failed(result, who_ + ": " + where_ + " did not close well");

@@ -62,6 +62,10 @@ class RbdImage {
   Status Watch(std::function<void()> changed);
 
   Status Close();
+  // The same for an image that is in no hurry: librbd closes it beside the client's thread, and calls `closed` on one of its own. It asks
+  // all who watch the image for an answer first, for five seconds when one of them has died and the cluster has not noticed yet.
+  using Closed = std::function<void(const Status&)>;
+  static void CloseAside(std::shared_ptr<RbdImage> image, Closed closed);
 
   // A call failed because this client was blocklisted. Any thread.
   bool shut_out() const { return shut_out_.load(std::memory_order_relaxed); }
@@ -76,6 +80,8 @@ class RbdImage {
   Status CheckSettings();
   Error UnsafeSetting(const std::string& name, const std::string& value, const std::string& safe) const;
   Result<std::optional<LockOwner>> FindOwner(const OwnerRecord& self) const;
+  void LetGo();               // of all but the image
+  Status Finish(int result);  // when that is closed
   Status PutRecord(const std::string& client, const std::string& text);
   void RemoveRecord(const std::string& client);
   Error Failed(int result, const std::string& what) const;

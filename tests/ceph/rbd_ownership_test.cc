@@ -9,7 +9,9 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "modules/rbd/rbd_image.h"
@@ -20,6 +22,7 @@ namespace cleat::modules::rbd_ownership_test {
 namespace {
 
 constexpr uint64_t kBytes = 4 * kMiB;
+constexpr int kTries = 5;
 
 // An engine in a process of its own (rbd_writer), that owns images and writes to them without end.
 class Writer {
@@ -69,6 +72,22 @@ class Writer {
  private:
   pid_t pid_ = 0;
   FILE* output_ = nullptr;
+};
+
+// The watch of a client that died with the image open, until the cluster notices that: librbd waits for its answer, which never comes.
+class DeadWatch {
+ public:
+  DeadWatch(const MiniCeph& ceph, const std::string& header) : io_(ceph.io()) {
+    const auto say_nothing = [](void*, uint64_t, uint64_t, uint64_t, void*, size_t) {};
+    CLEAT_CHECK(rados_watch2(io_, header.c_str(), &watch_, say_nothing, nullptr, nullptr) == 0);
+  }
+  ~DeadWatch() { rados_unwatch2(io_, watch_); }
+  DeadWatch(const DeadWatch&) = delete;
+  DeadWatch& operator=(const DeadWatch&) = delete;
+
+ private:
+  rados_ioctx_t io_;
+  uint64_t watch_ = 0;
 };
 
 class RbdOwnership : public testing::Test {
@@ -186,6 +205,32 @@ TEST_F(RbdOwnership, AKilledOwnerIsSucceededAtOnce) {
   EXPECT_EQ(host_.control().Call<uint64_t>([&] { return host_.pool().shut_out_count(); }), 1U);
   EXPECT_EQ(ceph_.MetadataKeys("k3").size(), 1U);
   ceph_.SetOfOsd("osd_client_watch_timeout", "30");
+}
+
+// As in an upgrade after the death of an engine that had opened the images: all of them have a watch that does not answer, and each guest
+// would wait until the image of the one before is closed.
+TEST_F(RbdOwnership, ADeadClientsWatchHoldsUpNoOtherImage) {
+  for (const char* image : {"watched", "beside"}) ceph_.CreateImage(image, kBytes);
+  const auto beside = host_.OpenDisk(Options("beside"));
+  ASSERT_NE(beside, nullptr);
+  // A machine that is busy for as long as librbd waits tells nothing: then once more.
+  bool released_first = false;
+  for (int i = 0; i < kTries && !released_first; ++i) {
+    auto watched = host_.Open(Options("watched"));
+    ASSERT_TRUE(watched.ok()) << watched.error().message;
+    block::Device& device = **watched;
+    ASSERT_TRUE(AcquireOf(host_, device).ok());
+    ASSERT_EQ(host_.ClientStatus().size(), 1U) << "both are of one client";
+    std::optional<DeadWatch> watch(std::in_place, ceph_, ceph_.HeaderOf("watched"));
+    ASSERT_TRUE(host_.control().Await<Status>([&] { return device.Release(); }).ok());
+    auto closing = host_.control().Begin<Status>([&] { return device.Close(); });
+    EXPECT_TRUE(beside->Release().ok());
+    released_first = closing.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+    watch.reset();
+    EXPECT_TRUE(closing.get().ok());
+    EXPECT_TRUE(beside->Acquire().ok());
+  }
+  EXPECT_TRUE(released_first) << "an image waited for another one's end";
 }
 
 // What a dead engine's client still had on its way does not land: here the engine is not dead at all but frozen, which
