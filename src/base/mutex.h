@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutexes between threads, as types that clang checks: which mutex guards a member and which one a function needs stands in
 // its declaration, and the builds with clang (the sanitizers') refuse code that does not keep to it (-Wthread-safety). GCC
-// sees std::mutex and nothing else; neither compiler's code is larger for it.
+// sees std::mutex and nothing else.
 //
 //   class Counter {
 //    public:
@@ -28,7 +28,8 @@
 //
 // For threads: coroutines of one reactor have AsyncMutex (reactor/sync.h), which suspends instead of blocking.
 //
-// In a simulation the threads that have a scheduler (base/thread_scheduler.h) run one at a time, and it says which goes on.
+// In a simulation the threads that have a scheduler (base/thread_scheduler.h) run one at a time, and it says which goes on. That costs all
+// others a load of a thread's variable and a branch, each time that they take or give back a mutex, or notify.
 #pragma once
 
 #include <chrono>
@@ -133,11 +134,11 @@ class CondVar {
 
   void NotifyOne() {
     condition_.notify_one();
-    TellScheduler();
+    TellScheduler(false);
   }
   void NotifyAll() {
     condition_.notify_all();
-    TellScheduler();
+    TellScheduler(true);
   }
 
   void Wait(Mutex& mutex) CLEAT_REQUIRES(mutex) {
@@ -161,9 +162,9 @@ class CondVar {
   }
 
  private:
-  void TellScheduler() {
+  void TellScheduler(bool all) {
     if (ThreadScheduler* const scheduler = ThreadScheduler::of_this_thread; scheduler != nullptr) [[unlikely]]
-      scheduler->OnNotified(this);
+      scheduler->OnNotified(this, all);
   }
   bool WaitScheduled(ThreadScheduler& scheduler, Mutex& mutex,
                      std::optional<std::chrono::steady_clock::time_point> until) CLEAT_REQUIRES(mutex) {

@@ -25,7 +25,7 @@ class ThreadScheduler {
   // Returns when the condition variable was notified, or without cause. False: it was not, and that time has come.
   virtual bool AwaitNotified(const void* condition,
                              std::optional<std::chrono::steady_clock::time_point> until) = 0;
-  virtual void OnNotified(const void* condition) = 0;
+  virtual void OnNotified(const void* condition, bool all) = 0;
 
  protected:
   ~ThreadScheduler() = default;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "sync_hook.h"
 
@@ -25,7 +26,7 @@ CleatdProcess::CleatdProcess(Parts parts)
       world_(parts_.world),
       threads_(parts_.threads),
       random_(world_.random().Next()) {
-  SetSyncHook([this] { return Sync(); });
+  SetSyncHook([this](int fd) { return Sync(fd); });
 }
 
 CleatdProcess::~CleatdProcess() {
@@ -38,7 +39,9 @@ void CleatdProcess::Start() {
   CLEAT_CHECK(!running());
   life_ = std::make_unique<Life>();
   life_->folder = dir_ / std::to_string(++lives_);
+  life_->synced = dir_ / (std::to_string(lives_) + "-synced");
   std::filesystem::create_directories(life_->folder);
+  std::filesystem::copy(life_->folder, life_->synced);
   world_.Note("cleatd begins life " + std::to_string(lives_));
   threads_.Start("cleatd", [this, life = life_.get()] { Run(*life); });
 }
@@ -100,22 +103,24 @@ void CleatdProcess::Call(const std::string& name, std::function<void(control::Ho
 // ---- Death
 
 void CleatdProcess::DieAt(uint64_t point) {
-  threads_.DieAt(point, [this] { Die(); });
+  threads_.DieAt(point, [this] { Die(End::kKilled); });
 }
 
-void CleatdProcess::DieNow() {
-  Die();
+void CleatdProcess::DieNow(End end) {
+  Die(end);
 }
 
-void CleatdProcess::Die() {
+void CleatdProcess::Die(End end) {
   ++deaths_;
-  world_.Note("cleatd dies at point " + std::to_string(threads_.points()));
-  const std::string next = dir_ / std::to_string(lives_ + 1);
-  std::filesystem::copy(life_->folder, next);
+  const bool synced_only = end == End::kPowerFailed;
+  world_.Note((synced_only ? "power fails at point " : "cleatd dies at point ") +
+              std::to_string(threads_.points()));
+  std::filesystem::copy(synced_only ? life_->synced : life_->folder, dir_ / std::to_string(lives_ + 1));
   if (life_->link != nullptr) life_->link->Cut();
   threads_.RunOut();
   parts_.connecting.clear();
   std::filesystem::remove_all(life_->folder);
+  std::filesystem::remove_all(life_->synced);
   life_.reset();
   parts_.on_dead();
 }
@@ -127,12 +132,28 @@ void CleatdProcess::SetSyncs(uint64_t ns_max, uint32_t fail_percent) {
   sync_fail_percent_ = fail_percent;
 }
 
-bool CleatdProcess::Sync() {
+// What a power failure leaves of the folder. Files that were removed before a sync are gone with it, as file systems with a journal of their
+// own have it.
+void CleatdProcess::KeepSynced(const std::filesystem::path& file) {
+  const std::filesystem::path synced = life_->synced;
+  if (std::filesystem::is_regular_file(file))
+    std::filesystem::copy_file(file, synced / file.filename(),
+                               std::filesystem::copy_options::overwrite_existing);
+  std::vector<std::filesystem::path> removed;
+  for (const auto& kept : std::filesystem::directory_iterator(synced)) {
+    if (!std::filesystem::exists(life_->folder / kept.path().filename())) removed.push_back(kept.path());
+  }
+  for (const auto& kept : removed) std::filesystem::remove(kept);
+}
+
+bool CleatdProcess::Sync(int fd) {
   ++syncs_;
   const bool fails = random_.Chance(sync_fail_percent_, 100);
   life_->sync_failed |= fails;
   threads_.SleepFor(sync_ns_max_ == 0 ? 0 : random_.Below(sync_ns_max_));
-  return !dead() && !fails;
+  if (dead() || fails) return false;
+  if (!disk_lies_) KeepSynced(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
+  return true;
 }
 
 }  // namespace cleat::sim

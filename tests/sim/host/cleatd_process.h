@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// cleatd in the simulated world: its store on a real file, its state, its link on a real socket and its reconciler, with each call of the
-// API, the link and the watch over the store's health on a thread of their own (sim_threads.h). One life after the other: a life ends at any point at which a thread takes a
-// mutex or waits, in the middle of a write too, and the next one finds the store's files as they were then.
+// cleatd in the simulated world: its store on real files, its state, its link on a real socket and its reconciler, with each call of the
+// API, the link and the watch over the store's health on a thread of their own (sim_threads.h). One life after the other: a life ends at
+// any point at which a thread takes a mutex, waits or syncs, and the next one finds the store's files as they were then, or, after a power
+// failure, as they were last synced.
 //
 // Its syncs (sync_hook.h) take their time, and may fail. Owned by the test; one in a program.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -49,16 +51,21 @@ class CleatdProcess {
   bool dead() const { return threads_.dead(); }
   // At its point of that number from now.
   void DieAt(uint64_t point);
-  void DieNow();
+  // What was written and not synced is lost if the host's power fails. Its engines die as well, which is the caller's to see to.
+  enum class End : uint8_t { kKilled, kPowerFailed };
+  void DieNow(End end = End::kKilled);
   uint64_t deaths() const { return deaths_; }
 
   // ---- The disk under the store
   void SetSyncs(uint64_t ns_max, uint32_t fail_percent);
+  // It says that all is synced, and has synced nothing.
+  void LetDiskLie() { disk_lies_ = true; }
   uint64_t syncs() const { return syncs_; }
 
  private:
   struct Life {
-    std::string folder;
+    std::filesystem::path folder;
+    std::filesystem::path synced;  // a folder with its files as they were last synced
     control::MemfdKeeper memory;
     std::unique_ptr<control::Store> store;
     std::unique_ptr<control::HostState> state;
@@ -70,11 +77,12 @@ class CleatdProcess {
     bool sync_failed = false;
   };
 
-  bool Sync();
+  bool Sync(int fd);
+  void KeepSynced(const std::filesystem::path& file);
   void Run(Life& life);
   Status Open(Life& life);
   void WatchHealth(Life& life);
-  void Die();
+  void Die(End end);
   UniqueFd TakeConnecting();
 
   const Parts parts_;
@@ -88,6 +96,7 @@ class CleatdProcess {
   uint64_t syncs_ = 0;
   uint64_t sync_ns_max_ = 0;
   uint32_t sync_fail_percent_ = 0;
+  bool disk_lies_ = false;
 };
 
 }  // namespace cleat::sim

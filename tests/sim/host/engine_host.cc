@@ -14,12 +14,24 @@ constexpr uint32_t kIoReactors = 1;
 // From the end of a process' connection to its end.
 constexpr uint64_t kDeathToldNsMax = 20 * kNsPerMs;
 
-std::unique_ptr<Reactor> MakeReactor(World& world, const std::string& name, uint64_t seed) {
+// The world's time, until the process dies: what is left of it then has a time of its own.
+class ProcessClock final : public Clock {
+ public:
+  explicit ProcessClock(const World& world) : world_(world) {}
+  uint64_t NowNs() const override { return world_.now_ns() + ahead_ns_; }
+  void AdvanceTo(uint64_t now_ns) { ahead_ns_ = std::max(now_ns, NowNs()) - world_.now_ns(); }
+
+ private:
+  const World& world_;
+  uint64_t ahead_ns_ = 0;
+};
+
+std::unique_ptr<Reactor> MakeReactor(const Clock& clock, const std::string& name, uint64_t seed) {
   Reactor::Options options;
   options.name = name;
   options.spin_ns = 0;
   options.random_seed = seed;
-  auto reactor = Reactor::Make(world.clock(), options);
+  auto reactor = Reactor::Make(clock, options);
   CLEAT_CHECK(reactor.ok());
   return std::move(*reactor);
 }
@@ -33,8 +45,9 @@ class EngineHost::Process {
       : parts_(host.parts_),
         number_(number),
         handle_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        control_(MakeReactor(parts_.world, "control", host.random_.Next())),
-        io_(MakeReactor(parts_.world, "io0", host.random_.Next())),
+        clock_(parts_.world),
+        control_(MakeReactor(clock_, "control", host.random_.Next())),
+        io_(MakeReactor(clock_, "io0", host.random_.Next())),
         disks_(parts_.storage, *control_, number),
         endpoints_(parts_.storage, *control_, number),
         groups_(*control_),
@@ -55,24 +68,27 @@ class EngineHost::Process {
     worked |= TurnOf(control_first ? *io_ : *control_);
     if (link_.connections() > connections_) {
       connections_ = link_.connections();
+      connected_ns_ = parts_.world.now_ns();
       parts_.connecting.push_back(handle_.Duplicate());
     }
     return worked;
   }
+  uint64_t connected_ns() const { return connected_ns_; }
   uint64_t NextNs() const { return std::min(control_->NextTimerNs(), io_->NextTimerNs()); }
 
   void Terminate() {
     if (std::exchange(terminating_, true)) return;
     control_->PostCall([this] { Spawn(ShutDown()); });
   }
-  // Nothing that it does from now on has an effect; it has to come to its end.
+  // What it does from now on has no effect, and it has to come to its end.
   void RunOut() {
+    link_.HangUp();
     Terminate();
     uint64_t idle_turns = 0;
     while (!ended_) {
       if (Turn(true)) continue;
       CLEAT_CHECK(NextNs() != kNoDeadline && ++idle_turns < World::kStepsWithoutTimeMax);
-      parts_.world.clock().AdvanceTo(std::max(NextNs(), parts_.world.now_ns()));
+      clock_.AdvanceTo(NextNs());
     }
   }
 
@@ -102,6 +118,7 @@ class EngineHost::Process {
   const Parts& parts_;
   const uint64_t number_;
   UniqueFd handle_;
+  ProcessClock clock_;
   std::unique_ptr<Reactor> control_;
   std::unique_ptr<Reactor> io_;
   const std::vector<Reactor*> io_reactors_{io_.get()};
@@ -113,6 +130,7 @@ class EngineHost::Process {
   engine::Engine engine_;
   engine::CommandLink link_;
   uint64_t connections_ = 0;
+  uint64_t connected_ns_ = 0;  // the last time
   bool terminating_ = false;
   bool ended_ = false;
 };
@@ -132,6 +150,10 @@ EngineHost::~EngineHost() {
 
 uint64_t EngineHost::process() const {
   return process_ == nullptr ? 0 : process_->number();
+}
+
+uint64_t EngineHost::connected_ns() const {
+  return process_ == nullptr ? 0 : process_->connected_ns();
 }
 
 const engine::Engine& EngineHost::engine() const {
@@ -186,7 +208,8 @@ void EngineHost::TellOfDeaths() {
 bool EngineHost::Step() {
   TellOfDeaths();
   if (!running() || parts_.world.now_ns() < stalled_until_ns_) return false;
-  if (!process_->Turn(random_.Chance(1, 2))) return false;
+  const bool control_first = random_.Chance(1, 2);
+  if (!process_->Turn(control_first)) return false;
   if (process_->ended()) {
     parts_.storage.Die(process_->number());
     End();

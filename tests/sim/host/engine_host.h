@@ -38,6 +38,7 @@ class EngineHost final : public Actor {
   const std::string& name() const { return name_; }
   bool running() const { return process_ != nullptr; }
   uint64_t process() const;                            // the number of the one that runs; 0: none does
+  uint64_t connected_ns() const;                       // when the one that runs last connected to cleatd
   uint64_t ended() const { return ended_processes_; }  // how many processes have
   const engine::Engine& engine() const;
   bool Has(const std::string& controller) const;     // it runs, and serves it or stands by

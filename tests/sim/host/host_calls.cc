@@ -13,30 +13,99 @@
 namespace cleat::sim {
 namespace {
 
+using control::kMiB;
+using Values = Intents::Values;
+
 constexpr uint64_t kDisks = 5;
 constexpr uint64_t kControllers = 4;
 constexpr uint64_t kGroups = 2;
 constexpr uint64_t kIops = 1000;  // limits are multiples
 
+// ---- What an object is, as values
+
 std::string LimitsOf(const std::string& name) {
   return name + " limits";
 }
-std::string LimitText(const v1::Limits& limits) {
-  return std::to_string(limits.iops().per_second());
+std::string SizeOf(const std::string& name) {
+  return name + " size";
 }
-std::string DiskValue(const v1::DiskSpec& spec) {
-  return fmt::format("{} of {}", spec.has_memory() ? "memory" : "null",
-                     spec.access_mode() == v1::ACCESS_MODE_MANY_READERS ? "many" : "one");
+
+Values ValuesOf(const v1::Disk& disk) {
+  const v1::DiskSpec& spec = disk.spec();
+  const bool many = spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
+  return {
+      {disk.name(), fmt::format("{} of {}", spec.has_memory() ? "memory" : "null", many ? "many" : "one")},
+      {LimitsOf(disk.name()), std::to_string(spec.limits().iops().per_second())},
+      {SizeOf(disk.name()), std::to_string(spec.size_bytes())}};
 }
-std::string ControllerValue(const v1::ControllerSpec& spec) {
-  return fmt::format("{} {}", static_cast<int>(spec.type()), spec.group());
+Values ValuesOf(const v1::Group& group) {
+  return {{group.name(), "there"},
+          {LimitsOf(group.name()), std::to_string(group.spec().limits().iops().per_second())}};
 }
-std::string AttachmentValue(const v1::AttachmentSpec& spec) {
-  return fmt::format("{} {}", spec.disk(), spec.read_only());
+Values ValuesOf(const v1::Controller& controller) {
+  const v1::ControllerSpec& spec = controller.spec();
+  return {{controller.name(), fmt::format("{} {}", static_cast<int>(spec.type()), spec.group())}};
+}
+Values ValuesOf(const v1::Attachment& attachment) {
+  const v1::AttachmentSpec& spec = attachment.spec();
+  return {{attachment.name(), fmt::format("{} {}", spec.disk(), spec.read_only())}};
+}
+
+bool IsLeaving(const v1::Disk& disk) {
+  return disk.status().state() == v1::DISK_STATE_DELETING;
+}
+bool IsLeaving(const v1::Group& /*group*/) {
+  return false;
+}
+bool IsLeaving(const v1::Controller& controller) {
+  return controller.status().state() == v1::CONTROLLER_STATE_DELETING;
+}
+bool IsLeaving(const v1::Attachment& attachment) {
+  return attachment.status().state() == v1::ATTACHMENT_STATE_DETACHING;
+}
+
+// Calls `each` with every resource that is shown and stays.
+template <typename Each>
+void ForEachThere(const Shown& shown, Each each) {
+  const auto of_kind = [&](const auto& resources) {
+    for (const auto& resource : resources) {
+      if (!IsLeaving(resource)) each(resource);
+    }
+  };
+  of_kind(shown.disks.disks());
+  of_kind(shown.groups.groups());
+  of_kind(shown.controllers.controllers());
+  of_kind(shown.attachments.attachments());
+}
+
+// The same object as a request or a row has it.
+template <typename Resource, typename Spec>
+Values ValuesOf(const std::string& name, const Spec& spec) {
+  Resource resource;
+  resource.set_name(name);
+  *resource.mutable_spec() = spec;
+  return ValuesOf(resource);
+}
+
+// What an answer shows; that to a deletion or a detach shows nothing.
+template <typename Response>
+Values ShownBy(const Response& response) {
+  if constexpr (requires { response.revision(); }) return ValuesOf(response);
+  return {};
+}
+template <typename Response>
+uint64_t RevisionOf(const Response& response) {
+  if constexpr (requires { response.revision(); }) return response.revision();
+  return 0;
+}
+template <typename Response>
+uint64_t IntentRevisionOf(const Response& response) {
+  if constexpr (requires { response.etag(); }) return control::RevisionOfEtag(response.etag());
+  return 0;
 }
 
 // A disk for many readers is attached to be read alone, any other one is attached once: the first attachment of which that is not so.
-std::string WhatMayNotBe(const Intents::Values& found) {
+std::string WhatMayNotBe(const Values& found) {
   std::set<std::string> attached;
   for (const auto& [name, value] : found) {
     if (name.find("/attachments/") == std::string::npos) continue;
@@ -49,8 +118,8 @@ std::string WhatMayNotBe(const Intents::Values& found) {
   return {};
 }
 
-// Of an error: whether the store may have taken the change all the same.
-bool MayBeDone(const Error& error) {
+// Of an error: whether the store could not be written. All others refuse.
+bool IsOfStore(const Error& error) {
   switch (error.code) {
     case ErrorCode::kUnavailable:
     case ErrorCode::kIo:
@@ -75,11 +144,11 @@ void HostCalls::Draw() {
     void (HostCalls::*make)();
   };
   static constexpr Choice kChoices[] = {
-      {10, &HostCalls::CreateDisk},   {8, &HostCalls::LimitDisk},         {4, &HostCalls::DeleteDisk},
-      {4, &HostCalls::ReplaceDisk},   {10, &HostCalls::CreateController}, {4, &HostCalls::DeleteController},
-      {3, &HostCalls::CreateGroup},   {3, &HostCalls::LimitGroup},        {2, &HostCalls::DeleteGroup},
-      {20, &HostCalls::AttachDisk},   {10, &HostCalls::DetachDisk},       {8, &HostCalls::Upgrade},
-      {2, &HostCalls::CancelUpgrade},
+      {10, &HostCalls::CreateDisk},      {8, &HostCalls::LimitDisk},     {3, &HostCalls::GrowDisk},
+      {4, &HostCalls::DeleteDisk},       {4, &HostCalls::ReplaceDisk},   {10, &HostCalls::CreateController},
+      {3, &HostCalls::DeleteController}, {3, &HostCalls::CreateGroup},   {3, &HostCalls::LimitGroup},
+      {2, &HostCalls::DeleteGroup},      {20, &HostCalls::AttachDisk},   {10, &HostCalls::DetachDisk},
+      {8, &HostCalls::Upgrade},          {2, &HostCalls::CancelUpgrade}, {6, &HostCalls::LookAtAll},
   };
   uint32_t sum = 0;
   for (const Choice& choice : kChoices) sum += choice.weight;
@@ -99,41 +168,63 @@ std::string HostCalls::DrawController() {
 std::string HostCalls::DrawGroup() {
   return "g" + std::to_string(random_.Below(kGroups));
 }
+std::string HostCalls::DrawFrom(const std::vector<std::string>& names) {
+  return names.empty() ? std::string() : names[random_.Below(names.size())];
+}
 
 // ---- One call
 
-void HostCalls::Call(const std::string& name, Answer call) {
+void HostCalls::Call(const std::string& name, Run run) {
   ++under_way_;
-  cleatd_.Call(name, [this, name, call = std::move(call)](control::HostState& state) {
+  cleatd_.Call(name, [this, name, run = std::move(run)](control::HostState& state) {
+    if (cleatd_.dead()) return;
     world_.Note("asked: " + name);
-    call(state);
+    run(state);
     if (cleatd_.dead()) return;
     world_.Note("answered: " + name);
     --under_way_;
   });
 }
 
-template <typename Response>
-void HostCalls::Note(const Intents::Attempt& attempt, const Result<Response>& response,
-                     const std::string& value, uint64_t revision) {
-  if ((before_answer_ && !before_answer_()) || cleatd_.dead()) return;
+template <typename Ask>
+void HostCalls::Change(control::HostState& state, const Values& values, Ask ask) {
+  if (cleatd_.dead()) return;
+  std::vector<std::pair<Intents::Change, std::string>> changes;
+  for (const auto& [name, value] : values) changes.emplace_back(intents_.Begin(name, value), value);
+  const auto response = ask(state);
+  if (!IsAnswered()) return;
   if (response.ok()) {
     ++acknowledged_;
-    intents_.Done(attempt, value, revision);
-  } else if (!MayBeDone(response.error())) {
-    intents_.Refused(attempt);
+    durable_.insert(IntentRevisionOf(*response));
+  }
+  const Values shown = response.ok() ? ShownBy(*response) : Values();
+  auto asked = values.begin();
+  for (const auto& [change, value] : changes) {
+    const auto now = shown.find((asked++)->first);
+    if (response.ok()) {
+      intents_.Acknowledged(change, now == shown.end() ? value : now->second, RevisionOf(*response));
+    } else if (IsOfStore(response.error())) {
+      intents_.Failed(change);
+    } else {
+      intents_.Refused(change);
+    }
   }
 }
 
-// A change of an object's being there or, with another name, of a value of its; the answer shows the object.
-template <typename Request, typename Ask, typename ValueOf>
-void HostCalls::Change(control::HostState& state, const std::string& name, const std::string& value,
-                       const Request& request, Ask ask, ValueOf value_of) {
-  const Intents::Attempt attempt = intents_.Begin(name, value);
-  const auto response = ask(state, request);
-  Note(attempt, response, response.ok() ? value_of(*response) : value,
-       response.ok() ? response->revision() : 0);
-  if (response.ok() && !cleatd_.dead()) durable_.insert(control::RevisionOfEtag(response->etag()));
+// What anybody has seen stays.
+void HostCalls::Look(control::HostState& state) {
+  const uint64_t since = intents_.Now();
+  const Shown shown(state);
+  if (!IsAnswered()) return;
+  ForEachThere(shown, [&](const auto& resource) {
+    durable_.insert(IntentRevisionOf(resource));
+    for (const auto& [name, value] : ValuesOf(resource))
+      intents_.Seen(name, value, resource.revision(), since);
+  });
+}
+
+void HostCalls::LookAtAll() {
+  Call("look at all", [this](control::HostState& state) { Look(state); });
 }
 
 // ---- Disks
@@ -144,14 +235,8 @@ void HostCalls::CreateDisk() {
   v1::CreateDiskRequest request = id == "d0" ? control::MemoryDisk(id) : control::NullDisk(id);
   if (id == "d4") request.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
   Call("create " + id, [this, request](control::HostState& state) {
-    const std::string name = control::DiskName(request.disk_id());
-    const v1::DiskSpec& spec = request.disk().spec();
-    const Intents::Attempt limits = intents_.Begin(LimitsOf(name), LimitText(spec.limits()));
-    const Intents::Attempt there = intents_.Begin(name, DiskValue(spec));
-    const Result<v1::Disk> made = state.disks().Create(request);
-    const v1::Disk& shown = made.ok() ? *made : request.disk();
-    Note(limits, made, LimitText(shown.spec().limits()), shown.revision());
-    Note(there, made, made.ok() ? DiskValue(shown.spec()) : DiskValue(spec), shown.revision());
+    Change(state, ValuesOf<v1::Disk>(control::DiskName(request.disk_id()), request.disk().spec()),
+           [&](control::HostState& of) { return of.disks().Create(request); });
   });
 }
 
@@ -159,18 +244,32 @@ void HostCalls::LimitDisk() {
   const std::string id = DrawDisk();
   const auto request = control::LimitDisk(id, kIops * random_.Between(1, 9));
   Call("limit " + id, [this, request](control::HostState& state) {
-    Change(
-        state, LimitsOf(request.disk().name()), LimitText(request.disk().spec().limits()), request,
-        [](control::HostState& of, const auto& asked) { return of.disks().Update(asked); },
-        [](const v1::Disk& disk) { return LimitText(disk.spec().limits()); });
+    const std::string& name = request.disk().name();
+    const Values all = ValuesOf<v1::Disk>(name, request.disk().spec());
+    Change(state, {{LimitsOf(name), all.at(LimitsOf(name))}},
+           [&](control::HostState& of) { return of.disks().Update(request); });
+  });
+}
+
+void HostCalls::GrowDisk() {
+  const std::string id = DrawDisk();
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(control::DiskName(id));
+  request.mutable_disk()->mutable_spec()->set_size_bytes(kMiB * random_.Between(1, 9));
+  request.mutable_update_mask()->add_paths("spec.size_bytes");
+  Call("grow " + id, [this, request](control::HostState& state) {
+    const std::string& name = request.disk().name();
+    const Values all = ValuesOf<v1::Disk>(name, request.disk().spec());
+    Change(state, {{SizeOf(name), all.at(SizeOf(name))}},
+           [&](control::HostState& of) { return of.disks().Update(request); });
   });
 }
 
 void HostCalls::DeleteDisk() {
   const auto request = control::DeleteDisk(DrawDisk());
   Call("delete " + request.name(), [this, request](control::HostState& state) {
-    const Intents::Attempt attempt = intents_.Begin(request.name(), kAbsent);
-    Note(attempt, state.disks().Delete(request), kAbsent, 0);
+    Change(state, {{request.name(), kAbsent}},
+           [&](control::HostState& of) { return of.disks().Delete(request); });
   });
 }
 
@@ -182,17 +281,10 @@ void HostCalls::ReplaceDisk() {
     request.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
   Call("replace " + id, [this, request](control::HostState& state) {
     const std::string name = control::DiskName(request.disk_id());
-    const Intents::Attempt gone = intents_.Begin(name, kAbsent);
-    const auto deleted = state.disks().Delete(control::DeleteDisk(request.disk_id()));
-    Note(gone, deleted, kAbsent, 0);
-    if (!deleted.ok() || cleatd_.dead()) return;
-    const v1::DiskSpec& spec = request.disk().spec();
-    const Intents::Attempt limits = intents_.Begin(LimitsOf(name), LimitText(spec.limits()));
-    const Intents::Attempt there = intents_.Begin(name, DiskValue(spec));
-    const Result<v1::Disk> made = state.disks().Create(request);
-    const v1::Disk& shown = made.ok() ? *made : request.disk();
-    Note(limits, made, LimitText(shown.spec().limits()), shown.revision());
-    Note(there, made, DiskValue(shown.spec()), shown.revision());
+    Change(state, {{name, kAbsent}},
+           [&](control::HostState& of) { return of.disks().Delete(control::DeleteDisk(request.disk_id())); });
+    Change(state, ValuesOf<v1::Disk>(name, request.disk().spec()),
+           [&](control::HostState& of) { return of.disks().Create(request); });
   });
   if (under_way_ < kCallsMax && random_.Chance(1, 2)) AttachDisk();
 }
@@ -208,19 +300,24 @@ void HostCalls::CreateController() {
   spec.set_type(id == "c0" || id == "c2" ? v1::CONTROLLER_TYPE_SCSI : v1::CONTROLLER_TYPE_BLK);
   if (id == "c0") spec.set_engine("engines/engine-0");
   Call("create " + id, [this, request](control::HostState& state) {
-    Change(
-        state, control::ControllerName(request.controller_id()), ControllerValue(request.controller().spec()),
-        request, [](control::HostState& of, const auto& asked) { return of.controllers().Create(asked); },
-        [](const v1::Controller& controller) { return ControllerValue(controller.spec()); });
+    Change(state,
+           ValuesOf<v1::Controller>(control::ControllerName(request.controller_id()),
+                                    request.controller().spec()),
+           [&](control::HostState& of) { return of.controllers().Create(request); });
   });
 }
 
+// Here and at detaching: what is not known to be durable is not taken away, so that CheckTold of the run knows what was.
 void HostCalls::DeleteController() {
-  const auto request = control::DeleteController(DrawController());
-  if (!intents_.IsThere(request.name())) return;
+  std::vector<std::string> names = intents_.There("controllers/");
+  std::erase_if(names,
+                [](const std::string& name) { return name.find("/attachments/") != std::string::npos; });
+  v1::DeleteControllerRequest request;
+  request.set_name(DrawFrom(names));
+  if (names.empty()) return;
   Call("delete " + request.name(), [this, request](control::HostState& state) {
-    const Intents::Attempt attempt = intents_.Begin(request.name(), kAbsent);
-    Note(attempt, state.controllers().Delete(request), kAbsent, 0);
+    Change(state, {{request.name(), kAbsent}},
+           [&](control::HostState& of) { return of.controllers().Delete(request); });
   });
 }
 
@@ -229,32 +326,27 @@ void HostCalls::DeleteController() {
 void HostCalls::CreateGroup() {
   const auto request = control::NewGroup(DrawGroup(), kIops);
   Call("create " + request.group_id(), [this, request](control::HostState& state) {
-    const std::string name = control::GroupName(request.group_id());
-    const Intents::Attempt limits =
-        intents_.Begin(LimitsOf(name), LimitText(request.group().spec().limits()));
-    const Intents::Attempt there = intents_.Begin(name, "there");
-    const Result<v1::Group> made = state.groups().Create(request);
-    const v1::Group& shown = made.ok() ? *made : request.group();
-    Note(limits, made, LimitText(shown.spec().limits()), shown.revision());
-    Note(there, made, "there", shown.revision());
+    Change(state, ValuesOf<v1::Group>(control::GroupName(request.group_id()), request.group().spec()),
+           [&](control::HostState& of) { return of.groups().Create(request); });
   });
 }
 
 void HostCalls::LimitGroup() {
-  const auto request = control::LimitGroup(DrawGroup(), kIops * random_.Between(1, 9));
-  Call("limit " + request.group().name(), [this, request](control::HostState& state) {
-    Change(
-        state, LimitsOf(request.group().name()), LimitText(request.group().spec().limits()), request,
-        [](control::HostState& of, const auto& asked) { return of.groups().Update(asked); },
-        [](const v1::Group& group) { return LimitText(group.spec().limits()); });
+  const std::string id = DrawGroup();
+  const auto request = control::LimitGroup(id, kIops * random_.Between(1, 9));
+  Call("limit " + id, [this, request](control::HostState& state) {
+    const std::string& name = request.group().name();
+    const Values all = ValuesOf<v1::Group>(name, request.group().spec());
+    Change(state, {{LimitsOf(name), all.at(LimitsOf(name))}},
+           [&](control::HostState& of) { return of.groups().Update(request); });
   });
 }
 
 void HostCalls::DeleteGroup() {
   const auto request = control::DeleteGroup(DrawGroup());
   Call("delete " + request.name(), [this, request](control::HostState& state) {
-    const Intents::Attempt attempt = intents_.Begin(request.name(), kAbsent);
-    Note(attempt, state.groups().Delete(request), kAbsent, 0);
+    Change(state, {{request.name(), kAbsent}},
+           [&](control::HostState& of) { return of.groups().Delete(request); });
   });
 }
 
@@ -265,20 +357,20 @@ void HostCalls::AttachDisk() {
   const std::string controller = DrawController();
   const auto request = control::Attach(disk, controller, disk == "d4" || random_.Chance(1, 8));
   Call("attach " + disk + " " + controller, [this, request, disk, controller](control::HostState& state) {
-    Change(
-        state, control::AttachmentName(controller, disk), AttachmentValue(request.attachment().spec()),
-        request, [](control::HostState& of, const auto& asked) { return of.attachments().Attach(asked); },
-        [](const v1::Attachment& attachment) { return AttachmentValue(attachment.spec()); });
+    Change(state,
+           ValuesOf<v1::Attachment>(control::AttachmentName(controller, disk), request.attachment().spec()),
+           [&](control::HostState& of) { return of.attachments().Attach(request); });
   });
 }
 
 void HostCalls::DetachDisk() {
-  const auto request = control::Detach(DrawController(), DrawDisk());
-  // So that each attachment that was durable was seen to be so: Restart, or its answer.
-  if (!intents_.IsThere(request.name())) return;
+  const std::vector<std::string> names = intents_.There("/attachments/");
+  if (names.empty()) return;
+  v1::DetachDiskRequest request;
+  request.set_name(DrawFrom(names));
   Call("detach " + request.name(), [this, request](control::HostState& state) {
-    const Intents::Attempt attempt = intents_.Begin(request.name(), kAbsent);
-    Note(attempt, state.attachments().Detach(request), kAbsent, 0);
+    Change(state, {{request.name(), kAbsent}},
+           [&](control::HostState& of) { return of.attachments().Detach(request); });
   });
 }
 
@@ -303,50 +395,30 @@ void HostCalls::CancelUpgrade() {
 // ---- What was promised
 
 std::string HostCalls::Restart(const control::Rows& rows) {
-  Intents::Values found;
+  Values found;
   for (const control::DiskRow& row : rows.disks) {
-    if (row.deleting) continue;
-    found[control::DiskName(row.id)] = DiskValue(row.spec);
-    found[LimitsOf(control::DiskName(row.id))] = LimitText(row.spec.limits());
+    if (!row.deleting) found.merge(ValuesOf<v1::Disk>(control::DiskName(row.id), row.spec));
   }
-  for (const control::GroupRow& row : rows.groups) {
-    found[control::GroupName(row.id)] = "there";
-    found[LimitsOf(control::GroupName(row.id))] = LimitText(row.spec.limits());
-  }
+  for (const control::GroupRow& row : rows.groups)
+    found.merge(ValuesOf<v1::Group>(control::GroupName(row.id), row.spec));
   for (const control::ControllerRow& row : rows.controllers) {
     durable_.insert(row.revision);
-    if (!row.deleting) found[control::ControllerName(row.id)] = ControllerValue(row.spec);
+    if (!row.deleting) found.merge(ValuesOf<v1::Controller>(control::ControllerName(row.id), row.spec));
   }
   for (const control::AttachmentRow& row : rows.attachments) {
     durable_.insert(row.revision);
-    if (!row.deleting) found[control::AttachmentName(row.controller, row.id)] = AttachmentValue(row.spec);
+    if (!row.deleting)
+      found.merge(ValuesOf<v1::Attachment>(control::AttachmentName(row.controller, row.id), row.spec));
   }
   if (std::string wrong = WhatMayNotBe(found); !wrong.empty()) return wrong;
   return intents_.Restart(found);
 }
 
 std::string HostCalls::CheckShown(control::HostState& state) const {
-  const Shown shown(state);
-  Intents::Values found;
-  for (const v1::Disk& disk : shown.disks.disks()) {
-    if (disk.status().state() == v1::DISK_STATE_DELETING) continue;
-    found[disk.name()] = DiskValue(disk.spec());
-    found[LimitsOf(disk.name())] = LimitText(disk.spec().limits());
-  }
-  for (const v1::Group& group : shown.groups.groups()) {
-    found[group.name()] = "there";
-    found[LimitsOf(group.name())] = LimitText(group.spec().limits());
-  }
-  for (const v1::Controller& controller : shown.controllers.controllers()) {
-    if (controller.status().state() != v1::CONTROLLER_STATE_DELETING)
-      found[controller.name()] = ControllerValue(controller.spec());
-  }
-  for (const v1::Attachment& attachment : shown.attachments.attachments()) {
-    if (attachment.status().state() != v1::ATTACHMENT_STATE_DETACHING)
-      found[attachment.name()] = AttachmentValue(attachment.spec());
-  }
+  Values found;
+  ForEachThere(Shown(state), [&](const auto& resource) { found.merge(ValuesOf(resource)); });
   if (std::string wrong = WhatMayNotBe(found); !wrong.empty()) return wrong;
-  return intents_.Check(found, "");
+  return intents_.CheckShown(found);
 }
 
 }  // namespace cleat::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers of cleatd's API: what they ask for is drawn from a seed, several at once, often about the same objects. Whatever is acknowledged,
-// or may have been done, goes to Intents. Owned by the test.
+// Callers of cleatd's API: what they ask for is drawn from a seed, several at once, often about the same objects. Whatever is acknowledged
+// or shown, or may have been done, goes to Intents. Owned by the test.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +36,19 @@ class HostCalls {
   bool WasDurable(uint64_t revision) const { return durable_.contains(revision); }
 
  private:
-  using Answer = std::function<void(control::HostState&)>;
-  void Call(const std::string& name, Answer call);
-  template <typename Request, typename Ask, typename ValueOf>
-  void Change(control::HostState& state, const std::string& name, const std::string& value,
-              const Request& request, Ask ask, ValueOf value_of);
-  template <typename Response>
-  void Note(const Intents::Attempt& attempt, const Result<Response>& response, const std::string& value,
-            uint64_t revision);
+  using Run = std::function<void(control::HostState&)>;
+
+  void Call(const std::string& name, Run run);
+  // Asks for a change that gives objects these values, of which the answer shows those that it has.
+  template <typename Ask>
+  void Change(control::HostState& state, const Intents::Values& values, Ask ask);
+  // Whether the call is answered; that of a dead cleatd is not.
+  bool IsAnswered() { return (!before_answer_ || before_answer_()) && !cleatd_.dead(); }
+  void Look(control::HostState& state);
 
   void CreateDisk();
   void LimitDisk();
+  void GrowDisk();
   void DeleteDisk();
   void ReplaceDisk();
   void CreateController();
@@ -58,10 +60,12 @@ class HostCalls {
   void DetachDisk();
   void Upgrade();
   void CancelUpgrade();
+  void LookAtAll();
 
   std::string DrawDisk();
   std::string DrawController();
   std::string DrawGroup();
+  std::string DrawFrom(const std::vector<std::string>& names);
 
   World& world_;
   CleatdProcess& cleatd_;

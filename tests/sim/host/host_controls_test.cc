@@ -46,6 +46,16 @@ INSTANTIATE_TEST_SUITE_P(
                             "which nobody asked for last"}),
     [](const auto& test) { return std::string(test.param.name); });
 
+// A store that does not wait for its syncs would lose what was acknowledged: that is found when the power fails.
+TEST(HostControlTest, ADiskThatLiesIsFound) {
+  constexpr uint64_t kSeeds = 100;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const std::string found = RunHost({.seed = seed, .disk_lies = true}).violated;
+    if (found.find("though it was promised") != std::string::npos) return;
+  }
+  FAIL() << "no seed up to " << kSeeds << " shows it";
+}
+
 // The same sources without a defect: what is found is the defects'.
 TEST(HostControlTest, WithoutADefectNothingIsFound) {
   for (uint64_t seed = 1; seed <= 20; ++seed) EXPECT_EQ(RunHost({.seed = seed}).violated, "");

@@ -21,10 +21,14 @@
 namespace cleat::sim {
 namespace {
 
+uint64_t seed_under_way = 0;
+
 constexpr uint64_t kLookNs = 200 * kNsPerMs;
 constexpr uint64_t kLooksMax = 3000;  // of a host that is left in peace
 constexpr uint64_t kStartNsMax = 10 * kNsPerSecond;
-constexpr uint64_t kPointsMax = 3000;  // that a life has before it, at most, when its death is drawn
+constexpr uint64_t kPointsMax =
+    400;  // that a life has before it, at most, when its death is drawn: a run has a thousand
+constexpr uint64_t kToldNs = 100 * kNsPerMs;  // in which cleatd hears from an engine that has connected
 
 class HostRun {
  public:
@@ -36,10 +40,12 @@ class HostRun {
   void Turn();
   void Disturb();
   void DisturbEngine(EngineHost& engine);
+  void FailPower();
   void OnLoaded(const control::Rows& rows);
   void CheckTold();
   std::set<std::string> TakenUnstored(const control::Rows& rows);
   std::map<std::string, uint64_t> EndedNow() const;
+  bool AllHaveTold() const;
   void Settle();
   void Look();
   std::string Picture() const;
@@ -57,6 +63,7 @@ class HostRun {
   CleatdProcess cleatd_;
   HostCalls calls_;
   uint64_t cleatd_starts_ns_ = 0;
+  uint64_t loaded_ns_ = 0;                         // when the last life began
   std::map<std::string, uint64_t> ended_at_load_;  // processes, by engine; when the last life began
   bool looking_ = false;
   bool settled_ = false;
@@ -89,6 +96,7 @@ HostRun::HostRun(const HostConfig& config)
   engines_.push_back(std::make_unique<EngineHost>(parts, "engine-0", ""));
   engines_.push_back(std::make_unique<EngineHost>(parts, "engine-1", stands_by_for));
   cleatd_.SetSyncs(random_.Chance(1, 2) ? 0 : 20 * kNsPerMs, 0);
+  if (config.disk_lies) cleatd_.LetDiskLie();
 }
 
 // ---- While it goes on
@@ -103,6 +111,7 @@ void HostRun::StartWhatIsDown() {
 
 void HostRun::Turn() {
   StartWhatIsDown();
+  if (AllHaveTold()) storage_.SetUndecided({});
   const uint64_t calls = random_.Below(4);
   for (uint64_t i = 0; i < calls; ++i) calls_.Draw();
   if (random_.Chance(1, 5)) Disturb();
@@ -111,22 +120,37 @@ void HostRun::Turn() {
     }
     return;
   }
-  constexpr uint64_t kFor[] = {0, kNsPerMs, 20 * kNsPerMs, 300 * kNsPerMs};
-  world_.RunFor(random_.Below(kFor[random_.Below(std::size(kFor))] + 1));
+  // Long enough, at times, for what waits 30 s.
+  constexpr uint64_t kFor[] = {
+      0, kNsPerMs, kNsPerMs, 20 * kNsPerMs, 20 * kNsPerMs, 300 * kNsPerMs, 300 * kNsPerMs, 40 * kNsPerSecond};
+  const uint64_t longest_ns = kFor[random_.Below(std::size(kFor))];
+  world_.RunFor(random_.Below(longest_ns + 1));
 }
 
 void HostRun::Disturb() {
-  switch (random_.Below(8)) {
+  const bool soon = random_.Chance(1, 2);
+  const bool fail = random_.Chance(1, 2);
+  switch (random_.Below(9)) {
     case 0:
     case 1:
-      if (cleatd_.running()) cleatd_.DieAt(random_.Between(1, random_.Chance(1, 2) ? 100 : kPointsMax));
+      if (cleatd_.running()) cleatd_.DieAt(random_.Between(1, soon ? 100 : kPointsMax));
       return;
     case 2:
-      return cleatd_.SetSyncs(20 * kNsPerMs, static_cast<uint32_t>(random_.Below(2) * random_.Below(60)));
+      return cleatd_.SetSyncs(20 * kNsPerMs, fail ? static_cast<uint32_t>(random_.Below(60)) : 0);
     case 3:
       return cleatd_.SetSyncs(0, 0);
+    case 4:
+      if (random_.Chance(1, 3)) FailPower();
+      return;
     default:
       return DisturbEngine(*engines_[random_.Below(engines_.size())]);
+  }
+}
+
+void HostRun::FailPower() {
+  if (cleatd_.running()) cleatd_.DieNow(CleatdProcess::End::kPowerFailed);
+  for (const auto& engine : engines_) {
+    if (engine->running()) engine->Die();
   }
 }
 
@@ -152,6 +176,7 @@ void HostRun::OnLoaded(const control::Rows& rows) {
   if (const std::string wrong = calls_.Restart(rows); !wrong.empty())
     world_.Violation("cleatd finds after its restart: " + wrong);
   CheckTold();
+  loaded_ns_ = world_.now_ns();
   storage_.SetUndecided(TakenUnstored(rows));
 }
 
@@ -177,6 +202,14 @@ std::set<std::string> HostRun::TakenUnstored(const control::Rows& rows) {
     }
   }
   return taken;
+}
+
+// What they serve, to this life of cleatd.
+bool HostRun::AllHaveTold() const {
+  return std::ranges::all_of(engines_, [&](const auto& engine) {
+    return !engine->running() ||
+           (engine->connected_ns() > loaded_ns_ && world_.now_ns() > engine->connected_ns() + kToldNs);
+  });
 }
 
 std::map<std::string, uint64_t> HostRun::EndedNow() const {
@@ -218,6 +251,7 @@ void HostRun::Settle() {
   for (uint64_t looks = 0; !settled_ && !world_.failed(); ++looks) {
     if (looks == kLooksMax) return world_.Violation("hang: " + unsettled_ + "\n" + Picture());
     StartWhatIsDown();
+    if (AllHaveTold()) storage_.SetUndecided({});
     if (cleatd_.up() && !looking_ && calls_.under_way() == 0) Look();
     world_.RunFor(kLookNs);
   }
@@ -257,6 +291,8 @@ HostResult HostRun::Run() {
   }
   if (!world_.failed()) Settle();
   HostResult result;
+  result.cleatd_deaths = cleatd_.deaths();
+  result.engine_deaths = engines_[0]->ended() + engines_[1]->ended();
   End();
   if (!world_.failed()) {
     cleatd_.Start();  // once more: all is still there
@@ -265,8 +301,6 @@ HostResult HostRun::Run() {
   }
   for (const std::string& violation : world_.violations()) result.violated += violation + "\n";
   result.acknowledged = calls_.acknowledged();
-  result.cleatd_deaths = cleatd_.deaths();
-  result.engine_processes = processes_;
   result.syncs = cleatd_.syncs();
   result.points = threads_.points();
   result.digest = world_.digest();
@@ -275,7 +309,12 @@ HostResult HostRun::Run() {
 
 }  // namespace
 
+uint64_t SeedUnderWay() {
+  return seed_under_way;
+}
+
 HostResult RunHost(const HostConfig& config) {
+  seed_under_way = config.seed;
   HostRun run(config);
   return run.Run();
 }

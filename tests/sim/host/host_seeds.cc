@@ -6,23 +6,12 @@
 #include <cstdio>
 
 namespace cleat::sim {
-namespace {
-
-uint64_t seed_under_way = 0;
-
-}  // namespace
-
-uint64_t SeedUnderWay() {
-  return seed_under_way;
-}
-
 std::string RunHostSeeds(uint64_t first, uint64_t count, HostResult& sum) {
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    seed_under_way = seed;
     const HostResult result = RunHost({.seed = seed});
     sum.acknowledged += result.acknowledged;
     sum.cleatd_deaths += result.cleatd_deaths;
-    sum.engine_processes += result.engine_processes;
+    sum.engine_deaths += result.engine_deaths;
     sum.syncs += result.syncs;
     sum.points += result.points;
     if (!result.violated.empty())
@@ -32,8 +21,8 @@ std::string RunHostSeeds(uint64_t first, uint64_t count, HostResult& sum) {
 }
 
 void PrintSum(const HostResult& sum) {
-  fmt::print("{} changes acknowledged, cleatd died {} times, {} engine processes, {} syncs, {} points\n",
-             sum.acknowledged, sum.cleatd_deaths, sum.engine_processes, sum.syncs, sum.points);
+  fmt::print("{} changes acknowledged, cleatd died {} times, engines {} times, {} syncs, {} points\n",
+             sum.acknowledged, sum.cleatd_deaths, sum.engine_deaths, sum.syncs, sum.points);
   std::fflush(stdout);
 }
 

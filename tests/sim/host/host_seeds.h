@@ -13,7 +13,4 @@ namespace cleat::sim {
 std::string RunHostSeeds(uint64_t first, uint64_t count, HostResult& sum);
 void PrintSum(const HostResult& sum);
 
-// For whoever stops the process, by a failed check say.
-uint64_t SeedUnderWay();
-
 }  // namespace cleat::sim

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_storage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "block/filter_device.h"
@@ -112,9 +113,8 @@ HostStorage::~HostStorage() {
 void HostStorage::Die(uint64_t process) {
   living_.erase(process);
   to_free_.emplace(world_.now_ns() + random_.Below(kLockKeptNsMax), process);
-  for (auto& [controller, server] : servers_) {
-    if (server == process) server = 0;
-  }
+  const std::map<std::string, uint64_t> servers = servers_;
+  for (const auto& [controller, server] : servers) LetGo(process, controller);
 }
 
 void HostStorage::Free(uint64_t process) {
@@ -140,9 +140,12 @@ Task<Status> HostStorage::Lock(Reactor& control, uint64_t process, std::string d
     const bool others_read = locks.readers.size() > (locks.readers.contains(process) ? 1U : 0U);
     const bool others_write = locks.writer != 0 && locks.writer != process;
     if (!others_write && (mode == block::AccessMode::kReadOnly || !others_read)) break;
-    if (others_write && IsAlive(locks.writer)) {
+    const auto reader = std::ranges::find_if(
+        locks.readers, [&](uint64_t other) { return other != process && IsAlive(other); });
+    const uint64_t other = others_write ? locks.writer : reader != locks.readers.end() ? *reader : 0;
+    if (IsAlive(other)) {
       if (!undecided_.contains(disk))
-        world_.Violation(Numbered(process) + " is to serve " + disk + ", which " + Numbered(locks.writer) +
+        world_.Violation(Numbered(process) + " is to serve " + disk + ", which " + Numbered(other) +
                          " serves");
       co_return Error(ErrorCode::kFailedPrecondition, disk + " is in use");
     }
@@ -193,16 +196,24 @@ Task<Result<engine::OpenDisk>> HostDisks::Open(const engine::DiskSpec& disk, blo
 
 void HostStorage::LetIn(uint64_t process, const std::string& controller) {
   if (!IsAlive(process)) return;
-  uint64_t& server = servers_[controller];
-  const bool meets = server != 0 && server != process;
-  if (meets && undecided_.contains(controller)) return;  // the guest goes on with the one that it has
-  if (meets)
+  const uint64_t server = ServerOf(controller);
+  if (server != 0 && server != process && !undecided_.contains(controller))
     world_.Violation(Numbered(process) + " serves " + controller + ", which " + Numbered(server) + " serves");
-  server = process;
+  waiting_[controller].insert(process);
+  if (server == 0) LetNextIn(controller);
 }
 
 void HostStorage::LetGo(uint64_t process, const std::string& controller) {
-  if (servers_[controller] == process) servers_[controller] = 0;
+  waiting_[controller].erase(process);
+  if (ServerOf(controller) != process) return;
+  servers_[controller] = 0;
+  LetNextIn(controller);
+}
+
+// The guest listens on, and goes on with whoever has connected meanwhile.
+void HostStorage::LetNextIn(const std::string& controller) {
+  std::set<uint64_t>& waiting = waiting_[controller];
+  if (!waiting.empty()) servers_[controller] = waiting.extract(waiting.begin()).value();
 }
 
 uint64_t HostStorage::ServerOf(const std::string& controller) const {

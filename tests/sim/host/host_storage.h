@@ -62,13 +62,16 @@ class HostStorage final : public Actor {
     std::set<uint64_t> readers;
   };
   void Free(uint64_t process);
+  void LetNextIn(const std::string& controller);
 
   World& world_;
   Random random_;
   bool disturbed_ = true;
   std::set<uint64_t> living_;
   std::set<std::string> undecided_;
-  std::map<std::string, Locks> locks_;         // by disk
+  std::map<std::string, Locks> locks_;  // by disk
+  std::map<std::string, std::set<uint64_t>>
+      waiting_;                                // by controller: processes that its guest has not let in yet
   std::map<std::string, uint64_t> servers_;    // by controller
   std::multimap<uint64_t, uint64_t> to_free_;  // dead processes, by the time when their locks are free
 };

@@ -3,78 +3,102 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace cleat::sim {
 
-Intents::Attempt Intents::Begin(const std::string& name, const std::string& value) {
-  std::vector<Try>& tries = tries_[name];
-  if (tries.empty()) tries.push_back({.value = kAbsent, .state = State::kDone, .ended = 0});
-  Attempt attempt;
-  attempt.name = name;
-  attempt.number = ++last_number_;
-  tries.push_back({.value = value, .number = attempt.number});
-  return attempt;
+Intents::Change Intents::Begin(const std::string& name, const std::string& value) {
+  std::vector<Made>& changes = changes_[name];
+  if (changes.empty()) changes.push_back({.value = kAbsent, .state = State::kAcknowledged, .ended = 0});
+  Change change;
+  change.name = name;
+  change.number = ++last_number_;
+  changes.push_back({.value = value, .number = change.number});
+  return change;
 }
 
-void Intents::Done(const Attempt& attempt, const std::string& value, uint64_t revision) {
-  for (Try& made : tries_[attempt.name]) {
-    if (made.number != attempt.number) continue;
-    made.value = value;
-    made.state = State::kDone;
-    made.ended = ++last_number_;
-    made.revision = revision;
-    return;
+// Null when a new life began meanwhile: what that found counts.
+Intents::Made* Intents::Find(const Change& change) {
+  for (Made& made : changes_[change.name]) {
+    if (made.number == change.number) return &made;
   }
-  // A new life began meanwhile: what it found counts.
+  return nullptr;
 }
 
-void Intents::Refused(const Attempt& attempt) {
-  std::erase_if(tries_[attempt.name], [&](const Try& made) { return made.number == attempt.number; });
+void Intents::Acknowledged(const Change& change, const std::string& value, uint64_t revision) {
+  Made* const made = Find(change);
+  if (made == nullptr) return;
+  made->value = value;
+  made->state = State::kAcknowledged;
+  made->ended = ++last_number_;
+  made->revision = revision;
 }
 
-bool Intents::IsThere(const std::string& name) const {
-  const auto found = tries_.find(name);
-  if (found == tries_.end()) return false;
-  return std::all_of(found->second.begin(), found->second.end(), [&](const Try& made) {
-    return made.value != kAbsent || !MayBeLast(found->second, made);
+void Intents::Refused(const Change& change) {
+  std::erase_if(changes_[change.name], [&](const Made& made) { return made.number == change.number; });
+}
+
+void Intents::Failed(const Change& change) {
+  Made* const made = Find(change);
+  if (made == nullptr) return;
+  made->state = State::kFailed;
+  made->ended = ++last_number_;
+}
+
+void Intents::Seen(const std::string& name, const std::string& value, uint64_t revision, uint64_t since) {
+  changes_[name].push_back({.value = value,
+                            .state = State::kSeen,
+                            .number = since,
+                            .ended = ++last_number_,
+                            .revision = revision});
+}
+
+std::vector<std::string> Intents::There(const std::string& part) const {
+  std::vector<std::string> names;
+  for (const auto& [name, changes] : changes_) {
+    if (name.find(part) != std::string::npos && !IsAllowed(name, kAbsent, true)) names.push_back(name);
+  }
+  return names;
+}
+
+bool Intents::MayBeLast(const std::vector<Made>& changes, const Made& change) const {
+  return std::none_of(changes.begin(), changes.end(), [&](const Made& other) {
+    const bool written = other.state == State::kAcknowledged;
+    const bool counts = written || (other.state == State::kSeen && change.state != State::kFailed);
+    const bool older = change.revision != 0 && other.revision > change.revision;
+    return counts && (other.number > change.ended || older);
   });
 }
 
-bool Intents::MayBeLast(const std::vector<Try>& tries, const Try& attempt) const {
-  return std::none_of(tries.begin(), tries.end(), [&](const Try& other) {
-    if (other.state != State::kDone) return false;
-    const bool newer =
-        attempt.state == State::kDone && attempt.revision != 0 && other.revision > attempt.revision;
-    return other.number > attempt.ended || newer;
+bool Intents::IsAllowed(const std::string& name, const std::string& value, bool in_life) const {
+  const auto found = changes_.find(name);
+  if (found == changes_.end()) return value == kAbsent;
+  return std::any_of(found->second.begin(), found->second.end(), [&](const Made& made) {
+    if (in_life && made.state == State::kFailed) return false;
+    return made.value == value && MayBeLast(found->second, made);
   });
 }
 
-bool Intents::IsAllowed(const std::string& name, const std::string& value) const {
-  const auto found = tries_.find(name);
-  if (found == tries_.end()) return value == kAbsent;
-  return std::any_of(found->second.begin(), found->second.end(),
-                     [&](const Try& made) { return made.value == value && MayBeLast(found->second, made); });
-}
-
-std::string Intents::Check(const Values& found, const std::string& prefix) const {
+std::string Intents::Check(const Values& found, bool in_life) const {
   for (const auto& [name, value] : found) {
-    if (!IsAllowed(name, value)) return name + " is '" + value + "', which nobody asked for last";
+    if (!IsAllowed(name, value, in_life)) return name + " is '" + value + "', which nobody asked for last";
   }
-  for (const auto& [name, tries] : tries_) {
-    const bool of_absent =
-        name.find(' ') != std::string::npos && !found.contains(name.substr(0, name.find(' ')));
-    if (name.starts_with(prefix) && !of_absent && !found.contains(name) && !IsAllowed(name, kAbsent))
+  for (const auto& [name, changes] : changes_) {
+    const size_t space = name.find(' ');
+    const bool of_absent = space != std::string::npos && !found.contains(name.substr(0, space));
+    if (!of_absent && !found.contains(name) && !IsAllowed(name, kAbsent, in_life))
       return name + " is not there, though it was promised";
   }
   return {};
 }
 
+std::string Intents::CheckShown(const Values& found) const {
+  return Check(found, true);
+}
+
 std::string Intents::Restart(const Values& found) {
-  std::string wrong = Check(found, "");
-  tries_.clear();
+  std::string wrong = Check(found, false);
+  changes_.clear();
   for (const auto& [name, value] : found)
-    tries_[name] = {{.value = value, .state = State::kDone, .ended = 0}};
+    changes_[name] = {{.value = value, .state = State::kAcknowledged, .ended = last_number_}};
   return wrong;
 }
 

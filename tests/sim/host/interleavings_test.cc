@@ -28,7 +28,7 @@ using Call = std::function<void(HostState&)>;
 class SimState {
  public:
   explicit SimState(uint64_t seed) : world_(seed, 0), random_(seed) {
-    SetSyncHook([this] { return Sync(); });
+    SetSyncHook([this](int /*fd*/) { return Sync(); });
     Open();
   }
   ~SimState() { SetSyncHook({}); }

@@ -52,8 +52,12 @@ std::string OfController(const v1::Controller& shown, const Engines& engines, co
       return engine->name() + (serves ? " serves " : " does not serve ") + name + ", which is " +
              server->name() + "'s: " + shown.status().message();
   }
-  const uint64_t let_in = storage.ServerOf(name);
-  if (let_in != 0 && let_in != server->process()) return name + "'s guest has another engine";
+  if (shown.status().state() == v1::CONTROLLER_STATE_FAILED)
+    return name + " failed: " + shown.status().message();
+  const bool connects = server->engine().ControllerByName(name)->state != engine::ControllerState::kIdle;
+  if (storage.ServerOf(name) != (connects ? server->process() : 0))
+    return name + "'s guest has process " + std::to_string(storage.ServerOf(name)) + " instead of " +
+           std::to_string(server->process());
   return {};
 }
 
@@ -70,6 +74,8 @@ std::string OfAttachment(const v1::Attachment& shown, const v1::Controller& cont
   if (report->state != engine::AttachmentState::kActive)
     return server->name() + " has " + name + " not active";
   if (report->spec.disk.name != shown.spec().disk()) return server->name() + " has another disk than " + name;
+  if (report->spec.read_only != shown.spec().read_only()) return name + " may write there, or may not";
+  if (report->spec.disk.size_bytes != disk.spec().size_bytes()) return name + " has another size";
   const uint64_t iops = report->spec.disk.limits.limits[qos::Meter::kIops].per_second;
   if (iops != disk.spec().limits().iops().per_second()) return name + " has other limits";
   return {};
@@ -90,14 +96,22 @@ std::string OfStrangers(const std::set<std::pair<std::string, uint32_t>>& attach
   return {};
 }
 
+// An engine has the groups of its controllers, with their limits, and no others.
 std::string OfGroups(const Shown& shown, const Engines& engines) {
-  for (const v1::Group& group : shown.groups.groups()) {
-    for (const auto& engine : engines) {
-      for (const auto& spec : engine->engine().Groups()) {
-        const uint64_t iops = spec.limits.limits[qos::Meter::kIops].per_second;
-        if (spec.name == group.name() && iops != group.spec().limits().iops().per_second())
-          return engine->name() + " has other limits of " + group.name();
-      }
+  std::map<std::string, uint64_t> limits;
+  for (const v1::Group& group : shown.groups.groups())
+    limits[group.name()] = group.spec().limits().iops().per_second();
+  for (const auto& engine : engines) {
+    std::map<std::string, uint64_t> there;
+    for (const auto& spec : engine->engine().Groups())
+      there[spec.name] = spec.limits.limits[qos::Meter::kIops].per_second;
+    for (const auto& [name, iops] : there) {
+      if (!limits.contains(name)) return engine->name() + " still has " + name;
+      if (limits.at(name) != iops) return engine->name() + " has other limits of " + name;
+    }
+    for (const auto& controller : engine->engine().Controllers()) {
+      const std::string& group = controller.spec.group;
+      if (!group.empty() && !there.contains(group)) return engine->name() + " lacks " + group;
     }
   }
   return {};

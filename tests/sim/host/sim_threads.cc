@@ -134,16 +134,25 @@ bool SimThreads::AwaitNotified(const void* condition,
   return worker.notified || !until || std::chrono::steady_clock::now() < *until;
 }
 
-void SimThreads::OnNotified(const void* condition) {
-  Release(condition);
+// One of those who wait is drawn, as the kernel may choose any.
+void SimThreads::OnNotified(const void* condition, bool all) {
+  if (all) return Release(condition);
+  std::vector<Worker*> waiting;
+  for (const auto& worker : workers_) {
+    if (worker->waiting.object == condition) waiting.push_back(worker.get());
+  }
+  if (!waiting.empty()) Wake(*waiting[random_.Below(waiting.size())]);
 }
 
 void SimThreads::Release(const void* object) {
   for (const auto& worker : workers_) {
-    if (worker->waiting.object != object) continue;
-    worker->waiting = {};
-    worker->notified = true;
+    if (worker->waiting.object == object) Wake(*worker);
   }
+}
+
+void SimThreads::Wake(Worker& worker) {
+  worker.waiting = {};
+  worker.notified = true;
 }
 
 // ---- Death

@@ -83,11 +83,12 @@ class SimThreads final : public Actor, private ThreadScheduler {
   void OnUnlocked(const void* mutex) override;
   bool AwaitNotified(const void* condition,
                      std::optional<std::chrono::steady_clock::time_point> until) override;
-  void OnNotified(const void* condition) override;
+  void OnNotified(const void* condition, bool all) override;
 
   void RunWorker(Worker& worker);
   void GiveTurnBack(Waiting waiting);
   void Release(const void* object);
+  void Wake(Worker& worker);
   bool MayGo(const Worker& worker) const;
   bool CountPoint();
   void Die();

@@ -9,16 +9,16 @@
 namespace cleat::sim {
 namespace {
 
-std::function<bool()> hook;
+std::function<bool(int fd)> hook;
 
 }  // namespace
 
-void SetSyncHook(std::function<bool()> sync) {
+void SetSyncHook(std::function<bool(int fd)> sync) {
   hook = std::move(sync);
 }
 
-static int Sync() {
-  if (hook == nullptr || ThreadScheduler::of_this_thread == nullptr || hook()) return 0;
+static int Sync(int fd) {
+  if (hook == nullptr || ThreadScheduler::of_this_thread == nullptr || hook(fd)) return 0;
   errno = EIO;
   return -1;
 }
@@ -26,9 +26,9 @@ static int Sync() {
 }  // namespace cleat::sim
 
 // They take the place of the C library's, for this program and the libraries that it uses.
-extern "C" int fdatasync(int /*fd*/) {
-  return cleat::sim::Sync();
+extern "C" int fdatasync(int fd) {
+  return cleat::sim::Sync(fd);
 }
-extern "C" int fsync(int /*fd*/) {
-  return cleat::sim::Sync();
+extern "C" int fsync(int fd) {
+  return cleat::sim::Sync(fd);
 }

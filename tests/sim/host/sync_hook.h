@@ -7,7 +7,8 @@
 
 namespace cleat::sim {
 
-// Called on the simulated thread that syncs; false: the sync fails. Empty: all succeed at once. Set while no simulated thread runs.
-void SetSyncHook(std::function<bool()> sync);
+// Called on the simulated thread that syncs that descriptor; false: the sync fails. Empty: all succeed at once. Set while no simulated
+// thread runs.
+void SetSyncHook(std::function<bool(int fd)> sync);
 
 }  // namespace cleat::sim

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of src/control/reconcile/engines/engine_requests.cc: forgets a request now and then.
 #include "control/reconcile/engines/engine_requests.h"
+
+#include <utility>
+
+#include "../host_run.h"
 #include "host_defect.h"
 
 namespace cleat::control {
 namespace {
 
 constexpr uint64_t kForgottenOf = 40;  // one of so many
-uint64_t asked = 0;
+uint64_t asked = 0;                    // in the run with that seed
+uint64_t asked_in = 0;
 
 }  // namespace
 
 void EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
   const PeerId peer = engine.info.peer;
+  if (std::exchange(asked_in, sim::SeedUnderWay()) != sim::SeedUnderWay()) asked = 0;
   const bool forgotten = sim::planted == sim::HostDefect::kForgetRequest && ++asked % kForgottenOf == 0;
   link_.Request(
       peer, std::move(envelope), std::move(fd),
