@@ -2,6 +2,8 @@
 // A folder that goes with its owner. Short, since socket paths are.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -10,10 +12,16 @@
 
 namespace cleat::test {
 
+// Where files are made and removed in no time, if there is such a place.
+inline std::filesystem::path FolderInMemory() {
+  const std::filesystem::path memory = "/dev/shm";
+  return access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
+}
+
 class TempDir {
  public:
-  TempDir() {
-    std::string path = std::filesystem::temp_directory_path() / "cleat-XXXXXX";
+  explicit TempDir(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string path = parent / "cleat-XXXXXX";
     CLEAT_CHECK(mkdtemp(path.data()) != nullptr);
     path_ = path;
   }

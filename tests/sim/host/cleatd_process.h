@@ -89,7 +89,7 @@ class CleatdProcess {
   World& world_;
   SimThreads& threads_;
   Random random_;
-  test::TempDir dir_;
+  test::TempDir dir_{test::FolderInMemory()};
   std::unique_ptr<Life> life_;
   uint64_t lives_ = 0;
   uint64_t deaths_ = 0;

@@ -52,7 +52,7 @@ class HostRun {
   void End();
 
   const HostConfig config_;
-  test::TempDir dir_;
+  test::TempDir dir_{test::FolderInMemory()};
   World world_;
   Random random_;
   SimThreads threads_{world_};

@@ -68,7 +68,7 @@ class SimState {
     return false;
   }
 
-  test::TempDir dir_;
+  test::TempDir dir_{test::FolderInMemory()};
   World world_;
   Random random_;
   SimThreads threads_{world_};
