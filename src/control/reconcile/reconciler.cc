@@ -113,7 +113,8 @@ void Reconciler::ReconcileDisksOf(const EngineView& engine, const engine::v1::In
 
 void Reconciler::ReconcileControllersOf(EngineView& engine) {
   const std::string& name = engine.info.id;
-  std::set<std::string> controllers;
+  // Others may have waited for what it had before its connection was lost, and has no more.
+  std::set<std::string> controllers = engines_.TakeLeftBehind(name, engine.info.incarnation);
   for (const auto& [controller, view] : engine.controllers) controllers.insert(controller);
   for (std::string& controller : state_.controllers().For(name)) controllers.insert(std::move(controller));
   for (std::string& controller : state_.upgrades().InterruptedFor(name))
@@ -124,6 +125,8 @@ void Reconciler::ReconcileControllersOf(EngineView& engine) {
   for (const std::string& controller : controllers) Controller(controller);
 }
 
+// The end of a connection proves nothing: the engine may serve on. Controllers that wait until it lets them go are reconciled when it has
+// died or is back (ConnectedEngines::TakeLeftBehind).
 void Reconciler::OnGone(PeerId peer, const std::string& why) {
   const std::optional<EngineView> gone = engines_.Remove(peer);
   if (!gone) return;
@@ -140,9 +143,15 @@ void Reconciler::OnGone(PeerId peer, const std::string& why) {
 }
 
 void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
-  // Its successor is there, and gets everything anew.
-  if (engines_.FindByName(engine) != nullptr) return controllers_.ReconcileStandbys();
-  if (!engines_.NoteDeath(engine, incarnation)) return;  // its successor was there, and may serve
+  if (engines_.FindByName(engine) != nullptr) {
+    controllers_.ReconcileStandbys();  // its successor is there, and gets everything anew
+  } else if (engines_.NoteDeath(engine, incarnation)) {
+    OnLastDead(engine);
+  }  // else its successor was there, and may serve
+  for (const std::string& controller : engines_.TakeLeftBehind(engine, incarnation)) Controller(controller);
+}
+
+void Reconciler::OnLastDead(const std::string& engine) {
   // First of all: guests wait.
   take_overs_.Begin(engine);
   moves_.ReconcileAll();

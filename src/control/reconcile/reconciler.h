@@ -75,6 +75,8 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void OnTakenOver(const std::string& controller, const Move& move, bool taken) override;
 
   void OnForeignEngine(const EngineInfo& info);
+  // The process of that name that was connected last has ended.
+  void OnLastDead(const std::string& engine);
   void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
   void ReconcileControllersOf(EngineView& engine);
   void ReconcileAllMemory();

@@ -175,6 +175,82 @@ TEST_F(UpgradeDeathsTest, AnEngineThatOnlyLosesItsConnectionIsNotTakenFrom) {
   AwaitServed("a", "engine-0");
 }
 
+// ---- What another engine waits for, and the death of the one that has it ----
+
+class LeftoverTest : public UpgradeDeathsTest {
+ protected:
+  // Green serves "a", and blue does not answer that request about what is left of it there.
+  void MoveAndHold(const std::string& request) {
+    CreateSome({"a"});
+    blue_.Hold(request);
+    ASSERT_TRUE(Upgrade().ok());
+    AwaitUpgrade();
+    AwaitServed("a", "engine-1");
+    blue_.WaitForRequest(request);
+    green_.TakeRequests();
+  }
+  // When this returns cleatd has read whatever that engine had answered before, and has done what follows.
+  void AwaitRead(const std::string& engine, const std::string& probe) {
+    auto request = NewController(probe);
+    request.mutable_controller()->mutable_spec()->set_engine(EngineName(engine));
+    ASSERT_TRUE(state_->controllers().Create(request).ok());
+    Await(probe + " is there", [&] {
+      return state_->controllers().Get(GetController(probe))->status().state() == v1::CONTROLLER_STATE_IDLE;
+    });
+  }
+  bool IsAttached() { return state_->attachments().Get(GetAttachment("a", "da")).ok(); }
+  bool IsThere() { return state_->controllers().Get(GetController("a")).ok(); }
+};
+
+TEST_F(LeftoverTest, ADetachEndsWhenTheLastEngineThatHasTheDiskDies) {
+  MoveAndHold("Detach controllers/a 0");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "da")).ok());
+  green_.WaitForRequest("Detach controllers/a 0");
+  AwaitRead("engine-1", "probe1");
+  EXPECT_TRUE(IsAttached()) << "blue has the disk";
+  blue_.Disconnect();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  AwaitRead("engine-1", "probe2");
+  EXPECT_TRUE(IsAttached()) << "blue may have the disk";
+  blue_.Die();
+  Await("it is detached", [&] { return !IsAttached(); });
+}
+
+TEST_F(LeftoverTest, ADeletionEndsWhenTheLastEngineThatHadTheControllerIsBackWithoutIt) {
+  MoveAndHold("DeleteController controllers/a");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("a", "da")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
+  AwaitRead("engine-1", "probe1");
+  EXPECT_TRUE(IsThere()) << "blue has the controller";
+  blue_.DisconnectBeforeAnswers();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  AwaitRead("engine-1", "probe2");
+  EXPECT_TRUE(IsThere()) << "blue may have the controller";
+  ASSERT_TRUE(blue_.Connect());
+  Await("it is gone", [&] { return !IsThere(); });
+}
+
+// Of an earlier controller of that name.
+TEST_F(LeftoverTest, AControllerIsPutWhenTheEngineThatServesAnOldOneDies) {
+  green_.Disconnect();
+  engine::v1::Controller old;
+  old.set_name("controllers/a");
+  green_.Plant(old);
+  green_.SetControllerState("controllers/a", kConnecting);
+  green_.Hold("DeleteController controllers/a");
+  ASSERT_TRUE(green_.Connect());
+  green_.WaitForRequest("DeleteController controllers/a");
+  Create(NullDisk("da"), "a");
+  AwaitRead("engine-0", "probe1");
+  EXPECT_EQ(blue_.TakeRequests(), Requests{"PutController controllers/probe1"});
+  green_.Disconnect();
+  Await("that is noticed", [&] { return !IsConnected("engine-1"); });
+  AwaitRead("engine-0", "probe2");
+  EXPECT_EQ(blue_.TakeRequests(), Requests{"PutController controllers/probe2"}) << "green may serve";
+  green_.Die();
+  AwaitServed("a", "engine-0");
+}
+
 // ---- cleatd's restart, at each step, and whoever comes back first ----
 
 struct Step {

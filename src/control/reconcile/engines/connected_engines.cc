@@ -19,7 +19,17 @@ EngineView& ConnectedEngines::Add(const EngineInfo& info) {
 std::optional<EngineView> ConnectedEngines::Remove(PeerId peer) {
   auto node = engines_.extract(peer);
   if (node.empty()) return std::nullopt;
-  return std::move(node.mapped());
+  EngineView& gone = node.mapped();
+  LeftBehind& left = left_behind_[gone.info.id];
+  left.incarnation = gone.info.incarnation;
+  for (const auto& [controller, view] : gone.controllers) left.controllers.insert(controller);
+  return std::move(gone);
+}
+
+std::set<std::string> ConnectedEngines::TakeLeftBehind(const std::string& engine, uint64_t incarnation) {
+  const auto found = left_behind_.find(engine);
+  if (found == left_behind_.end() || found->second.incarnation != incarnation) return {};
+  return std::move(left_behind_.extract(found).mapped().controllers);
 }
 
 EngineView* ConnectedEngines::Find(PeerId peer) {

@@ -20,6 +20,9 @@ class ConnectedEngines {
   EngineView& Add(const EngineInfo& info);
   // Takes out the engine whose connection has ended; nothing when it had not said hello.
   std::optional<EngineView> Remove(PeerId peer);
+  // The controllers that this process of the engine had, or was asked about, when its connection ended; nothing when a later process of that
+  // name has been connected and lost since. Other engines may wait for it to let them go, which is known when it has ended or is back.
+  std::set<std::string> TakeLeftBehind(const std::string& engine, uint64_t incarnation);
 
   EngineView* Find(PeerId peer);
   const EngineView* Find(PeerId peer) const;
@@ -41,9 +44,15 @@ class ConnectedEngines {
   const EngineInfo& LastInfo(const std::string& engine) const { return known_.at(engine); }  // of a dead one
 
  private:
+  struct LeftBehind {
+    uint64_t incarnation = 0;  // of the process that was lost last
+    std::set<std::string> controllers;
+  };
+
   std::map<PeerId, EngineView> engines_;
   std::map<std::string, EngineInfo> known_;  // as they last connected
   std::set<std::string> dead_;
+  std::map<std::string, LeftBehind> left_behind_;  // by engine
 };
 
 }  // namespace cleat::control
