@@ -234,7 +234,11 @@ void Reconciler::ReconcileDue() {
     std::visit(Overloaded{[this](const ControllerId& controller) { Controller(controller.id); },
                           [this](const DiskId& disk) { Disk(disk.id); },
                           [this](const GroupId& group) { groups_.ReconcileEverywhere(group.id); },
-                          [this](const ClusterId& cluster) { clusters_.ReconcileEverywhere(cluster.id); }},
+                          [this](const ClusterId& cluster) { clusters_.ReconcileEverywhere(cluster.id); },
+                          [this](const GroupsOfEngine& groups) {
+                            EngineView* const engine = engines_.FindByName(groups.engine);
+                            if (engine != nullptr && !engine->foreign) groups_.ReconcileAllOn(*engine);
+                          }},
                *due);
   }
 }

@@ -280,6 +280,11 @@ void FakeEngine::FailLimits(int times) {
   limits_to_fail_ = times;
 }
 
+void FakeEngine::FailShareGroups(int times) {
+  const std::lock_guard lock(mutex_);
+  shares_to_fail_ = times;
+}
+
 std::map<std::string, engine::v1::Group> FakeEngine::Groups() {
   const std::lock_guard lock(mutex_);
   return groups_;

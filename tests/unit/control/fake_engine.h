@@ -61,6 +61,7 @@ class FakeEngine {
   void FailAttaches(int times, std::string code, std::string message);
   void FailResizes(int times);
   void FailLimits(int times);
+  void FailShareGroups(int times);
   void FailYields(int times, std::string code, std::string message);
   void FailTakes(int times);
   // Requests are logged but not answered until Release(): all of them, or those that begin like this.
@@ -142,6 +143,7 @@ class FakeEngine {
   int clusters_to_fail_ = 0;
   bool groups_shared_ = false;
   int limits_to_fail_ = 0;
+  int shares_to_fail_ = 0;
   std::vector<std::string> requests_;
   std::deque<Datagram> held_;
   bool holding_ = false;

@@ -112,6 +112,10 @@ engine::v1::Reply FakeEngine::DoClusters(const engine::v1::Envelope& envelope) {
 engine::v1::Reply FakeEngine::DoGroups(Datagram& request) {
   const engine::v1::Envelope& envelope = request.envelope;
   if (envelope.has_share_groups()) {
+    if (shares_to_fail_ > 0) {
+      --shares_to_fail_;
+      return Bad("unavailable", "no memory today");
+    }
     groups_shared_ = request.fds.size() == 1;
     return groups_shared_ ? Good() : Bad("invalid_argument", "no descriptor");
   }

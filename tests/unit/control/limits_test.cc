@@ -142,6 +142,30 @@ TEST_F(LimitsTest, AnEngineGetsAGroupBeforeItsControllersAndDropsItAfterThem) {
   EXPECT_EQ(std::count(dropped.begin(), dropped.end(), "DropGroup groups/vm1"), 1);
 }
 
+// The group for which the memory was shared first is used no more when that is tried again.
+TEST_F(LimitsTest, AnEngineThatCouldNotHaveTheMemoryOfGroupsIsAskedAgainForWhicheverNeedsIt) {
+  Stop();
+  options_.retry_min_ns = options_.retry_max_ns = kHourNs;
+  Start();
+  ASSERT_TRUE(engine_.Connect());
+  for (const char* id : {"first", "second"}) ASSERT_TRUE(state_->groups().Create(NewGroup(id)).ok());
+  engine_.FailShareGroups(1);
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("a", "first")).ok());
+  Await("the failure is known", [&] {
+    return state_->groups().Get(GetGroup("first"))->status().message().find("no memory today") !=
+           std::string::npos;
+  });
+  ASSERT_TRUE(state_->controllers().Create(ControllerIn("b", "second")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
+  Await("it is gone", [&] { return !state_->controllers().Get(GetController("a")).ok(); });
+  EXPECT_EQ(engine_.TakeRequests(), Requests{"ShareGroups"});
+  clock_.Leap(kHourNs);
+  link_->Wake();
+  ASSERT_TRUE(WaitFor("controllers/b").ok());
+  EXPECT_EQ(engine_.TakeRequests(),
+            (Requests{"ShareGroups", "PutGroup groups/second 0", "PutController controllers/b"}));
+}
+
 TEST_F(LimitsTest, NewLimitsOfAGroupGoToEachEngineThatHasIt) {
   FakeEngine other(socket_, "engine-1");
   ASSERT_TRUE(engine_.Connect());

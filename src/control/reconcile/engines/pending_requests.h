@@ -39,7 +39,12 @@ struct ClusterId {
   std::string id;
   auto operator<=>(const ClusterId&) const = default;
 };
-using ResourceId = std::variant<ControllerId, DiskId, GroupId, ClusterId>;
+// All groups of one engine: they wait for the same request.
+struct GroupsOfEngine {
+  std::string engine;
+  auto operator<=>(const GroupsOfEngine&) const = default;
+};
+using ResourceId = std::variant<ControllerId, DiskId, GroupId, ClusterId, GroupsOfEngine>;
 
 struct BackoffLimits {
   uint64_t min_ns = 0;  // after the first failure

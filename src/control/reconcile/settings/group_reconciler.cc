@@ -99,15 +99,11 @@ void GroupReconciler::OnMemoryShared(EngineView& engine, const Status& status) {
     engine.has_group_memory = true;
     return ReconcileAllOn(engine);
   }
-  // The retry is for any group of the engine, since all of them wait.
-  const auto groups = context_.state.groups().On(engine.info.id);
-  const std::string group = !groups.empty()         ? groups.front()
-                            : engine.groups.empty() ? std::string()
-                                                    : engine.groups.begin()->first;
-  context_.requests.Fail(engine.group_memory_request, GroupId{group});
+  // Those that the engine has then: one of today may be unused by the time.
+  context_.requests.Fail(engine.group_memory_request, GroupsOfEngine{engine.info.id});
   spdlog::warn("{}: memory of groups not shared with it: {}; tried again", EngineName(engine.info.id),
                status.error().message);
-  for (const std::string& id : groups)
+  for (const std::string& id : context_.state.groups().On(engine.info.id))
     context_.state.groups().Report(engine.info.id, id, GroupReport{.message = status.error().message});
 }
 
