@@ -108,7 +108,9 @@ bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const 
   return true;
 }
 
-// Whether the guest may have the controller without waiting for the step: a lost disk does not come, and what is forgotten is gone.
+// Whether the guest may have the controller without waiting for the step: a lost disk does not come, and the engine does not have what is to
+// be forgotten. When the store or another engine that has the disk keeps the row from being forgotten, that is tried again later, and the
+// controller is served all the same.
 bool MayServeBefore(const Step& step) {
   return step.kind == Step::Kind::kForgetAttachment ||
          (step.kind == Step::Kind::kWaitForDisk && IsLost(*step.intent));
@@ -147,7 +149,7 @@ std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& en
   }
   const bool complete = PlanAttaches(intent, engine, view, memory, now_ns, steps);
   if (wanted.standby || !complete || !ready) return steps;
-  if (IsHeldBack(view)) steps.push_back({.kind = Step::Kind::kServeController});
+  if (IsHeldBack(intent, view)) steps.push_back({.kind = Step::Kind::kServeController});
   if (IsToBeTaken(view)) steps.push_back({.kind = Step::Kind::kTakeController});
   return steps;
 }

@@ -44,10 +44,12 @@ bool IsLost(const AttachmentIntent& intent) {
   return intent.disk_status.state() == v1::DISK_STATE_LOST;
 }
 
-bool IsHeldBack(const ControllerView& view) {
+bool IsHeldBack(const ControllerIntent& intent, const ControllerView& view) {
+  const bool unproven = std::ranges::any_of(view.unproven, [&](uint32_t target) {
+    return FindLive(intent, target) != nullptr || view.attachments.contains(target);
+  });
   return view.actual->controller().type() == engine::v1::CONTROLLER_TYPE_SCSI &&
-         view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && !view.targets.AnyBusy() &&
-         view.unproven.empty();
+         view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && !view.targets.AnyBusy() && !unproven;
 }
 
 std::string GroupOf(const ControllerView& view) {
@@ -135,7 +137,8 @@ bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, cons
 }
 
 bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view) {
-  if (view.request.busy() || view.targets.AnyBusy() || !view.actual || StandsBy(view) || IsHeldBack(view))
+  if (view.request.busy() || view.targets.AnyBusy() || !view.actual || StandsBy(view) ||
+      IsHeldBack(intent, view))
     return false;
   for (const auto& [target, status] : view.attachments) {
     const AttachmentIntent* live = FindLive(intent, target);

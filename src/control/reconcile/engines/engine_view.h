@@ -65,8 +65,9 @@ bool StandsBy(const ControllerView& view);
 // Whether the controller owns its disks, and its guest may be there.
 bool Serves(const ControllerView& view);
 // Whether this is a SCSI controller that the engine doesn't serve yet, none of whose disks is being asked for or has to wait for its
-// last owner's writes. A guest that goes on after an engine's restart would take disks that are still to come for gone.
-bool IsHeldBack(const ControllerView& view);
+// last owner's writes. A guest that goes on after an engine's restart would take disks that are still to come for gone. A disk that is
+// detached and that the engine does not have is not waited for, also before its row is forgotten.
+bool IsHeldBack(const ControllerIntent& intent, const ControllerView& view);
 
 // The attachment of that target that is not being detached; null when there is none.
 const AttachmentIntent* FindLive(const ControllerIntent& intent, uint32_t target);

@@ -88,6 +88,18 @@ TEST_F(HeldBackTest, DoesNotWaitForOneThatIsLost) {
   EXPECT_TRUE(IsToDo(Step::Kind::kServeController));
 }
 
+// Its last owner's writes may still land, and nobody reads them any more.
+TEST_F(HeldBackTest, DoesNotWaitForOneThatIsForgotten) {
+  view_.unproven = {1};
+  view_.targets.Fail(1, 0, {.min_ns = 10, .max_ns = 10});  // not attached again yet
+  EXPECT_FALSE(IsToDo(Step::Kind::kServeController)) << "it is tried again";
+  intent_.attachments[1].row.deleting = true;
+  EXPECT_TRUE(IsToDo(Step::Kind::kForgetAttachment));
+  EXPECT_TRUE(IsToDo(Step::Kind::kServeController));
+  view_.attachments[1] = Open(intent_.attachments[1]);
+  EXPECT_FALSE(IsToDo(Step::Kind::kServeController)) << "the engine has it after all";
+}
+
 // ---- A controller with a disk ----
 
 using Kinds = std::vector<Step::Kind>;
