@@ -119,6 +119,11 @@ bool HostState::CheckStore() {
 
 // ---- Keys and paths
 
+size_t HostState::waiting_changes() {
+  const StateLock lock(core_.mutex);
+  return core_.writes.waiting_for_names();
+}
+
 Status HostState::RewrapKeys() {
   if (keys_.keyring() == nullptr) return Ok{};
   CLEAT_TRY(clusters_.RewrapKeys());

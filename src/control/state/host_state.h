@@ -82,6 +82,7 @@ class HostState {
 
   // ---- The store
   Result<StoreBackup> BackUpStore() { return BackUp(core_.store, NewestRevision()); }
+  size_t waiting_changes();                                                    // for what others write
   size_t waiting_writes() const { return core_.writes.waiting_for_commit(); }  // for the next commit
   // Whether the store takes writes; tries, when the last one failed.
   bool CheckStore();

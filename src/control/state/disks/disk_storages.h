@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class DiskStorages {
   }
   void EndBusy(const std::string& id) CLEAT_REQUIRES(holds_state) { busy_.erase(id); }
   size_t busy() const CLEAT_REQUIRES(holds_state) { return busy_.size(); }
+  void AddBusy(std::set<std::string>& ids) const CLEAT_REQUIRES(holds_state) {
+    for (const auto& [id, busy] : busy_) ids.insert(id);
+  }
 
   // ---- Files and memory. These may take long.
   // What the disk's file is, if it has one.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -98,7 +99,7 @@ Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
   entry.row.spec = std::move(spec);
   entry.row.labels = std::move(labels);
   const StateLock lock(core_.mutex);
-  auto made = Commit(std::move(entry), prepared);
+  auto made = Commit(std::move(entry), key, prepared);
   storages_.EndBusy(id);
   return made;
 }
@@ -129,7 +130,8 @@ Status Disks::CheckRoom(const std::string& id, const v1::DiskSpec& spec) {
 }
 
 // The disk is busy, so that nobody else makes it.
-Result<v1::Disk> Disks::Commit(DiskEntry entry, const Result<DiskStorages::Identity>& prepared) {
+Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret>& key,
+                               const Result<DiskStorages::Identity>& prepared) {
   const std::string id = entry.row.id;
   CLEAT_TRY(prepared);
   CLEAT_TRY(storages_.CheckSameStorage(id, entry.row.spec, *prepared));
@@ -137,10 +139,13 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const Result<DiskStorages::Ident
   core_.writes.Await(names);
   // The cluster may have gone while the mutex was let go.
   CLEAT_TRY(clusters_.CheckClusterOf(id, entry.row.spec));
+  // As may the key-encryption key.
+  Status status = keys_.SetWrappedKey(id, key, &entry.row.spec);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
   if (entry.row.spec.has_limits()) entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
-  if (auto status = core_.writes.Write(names, {entry.row}); !status.ok()) {
+  if (status.ok()) status = core_.writes.Write(names, {entry.row});
+  if (!status.ok()) {
     storages_.Drop(id);
     return std::move(status).error();
   }
@@ -404,13 +409,21 @@ Status Disks::CheckSameKey(const std::string& disk_id, const v1::DiskSpec& spec)
   return entry == nullptr ? Status(Ok{}) : keys_.CompareKey(entry->row, key);
 }
 
+WriteNames Disks::NamesOfKeys() const {
+  std::set<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.disks) {
+    if (entry.row.spec.has_encryption()) ids.insert(id);
+  }
+  for (const auto& [key, kept] : core_.tables.deleted.rows()) ids.insert(key.first);
+  storages_.AddBusy(ids);
+  WriteNames names;
+  for (const std::string& id : ids) names.changes.insert({DiskName(id), KeptName(id)});
+  return names;
+}
+
 Status Disks::RewrapKeys() {
   const StateLock lock(core_.mutex);
-  WriteNames names;
-  for (const auto& [id, entry] : core_.tables.disks) {
-    if (entry.row.spec.has_encryption()) names.changes.insert(DiskName(id));
-  }
-  for (const auto& [key, kept] : core_.tables.deleted.rows()) names.changes.insert(KeptName(key.first));
+  const WriteNames names = NamesOfKeys();
   core_.writes.Await(names);
   StoreChange change;
   size_t failed = 0;

@@ -78,8 +78,8 @@ class Disks {
   // The disk that is there already, or why it can't be made; nullptr when it can.
   Result<DiskEntry*> CheckNew(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
   // Lets go of the mutex meanwhile; so do CommitUpdate and WriteDeletion.
-  Result<v1::Disk> Commit(DiskEntry entry, const Result<DiskStorages::Identity>& prepared)
-      CLEAT_REQUIRES(holds_state);
+  Result<v1::Disk> Commit(DiskEntry entry, const std::optional<keys::Secret>& key,
+                          const Result<DiskStorages::Identity>& prepared) CLEAT_REQUIRES(holds_state);
   DiskEntry& Insert(DiskEntry entry) CLEAT_REQUIRES(holds_state);
   // The disk that an update is for, or why it can't have one now.
   Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag)
@@ -97,6 +97,9 @@ class Disks {
   std::optional<DiskRow> TombstoneOf(const DiskRow& row) CLEAT_REQUIRES(holds_state);
   Status WriteDeletion(const WriteNames& names, const DiskRow& row, const std::optional<DiskRow>& tombstone,
                        const std::optional<DeletedDiskRow>& kept) CLEAT_REQUIRES(holds_state);
+  // Of all disks that may have a key, and of those that are on their way into a table or from one to the other: what is written of them before
+  // is under the former key-encryption key.
+  WriteNames NamesOfKeys() const CLEAT_REQUIRES(holds_state);
   void SetRewrapped(RowChange& changed) CLEAT_REQUIRES(holds_state);
   // Removes a disk whose row the store has no more.
   void Drop(const std::string& id) CLEAT_REQUIRES(holds_state);

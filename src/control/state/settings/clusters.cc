@@ -40,9 +40,6 @@ Result<v1::Cluster> Clusters::Create(const v1::CreateClusterRequest& request) {
   CLEAT_TRY(key);
   CLEAT_ASSIGN(auto spec, CompleteClusterSpec(id, std::move(asked)));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.cluster().labels()));
-  if (*key) {
-    CLEAT_TRY(keys_.SetWrappedKey(id, **key, &spec));
-  }
   const Status path = CheckConfFile(name, spec);
 
   const StateLock lock(core_.mutex);
@@ -54,6 +51,10 @@ Result<v1::Cluster> Clusters::Create(const v1::CreateClusterRequest& request) {
     return core_.view.Show(*existing);
   }
   CLEAT_TRY(path);
+  // Now, since the key-encryption key may have changed while others were awaited.
+  if (*key) {
+    CLEAT_TRY(keys_.SetWrappedKey(id, **key, &spec));
+  }
   CLEAT_TRY(CheckClusterKey(name, spec));
   if (core_.tables.clusters.size() >= kClustersMax) {
     return RefuseFor(
@@ -127,9 +128,6 @@ Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   CLEAT_ASSIGN(const auto key, keys_.ExtractKey(id, &spec));
   if (respecified) {
     CLEAT_ASSIGN(spec, CompleteClusterSpec(id, std::move(spec)));
-    if (key) {
-      CLEAT_TRY(keys_.SetWrappedKey(id, *key, &spec));
-    }
   }
   const Status path = CheckConfFile(name, spec);
 
@@ -141,6 +139,10 @@ Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   CLEAT_TRY(CheckEtag(name, request.cluster().etag(), entry->row.intent_revision));
   ClusterRow row = entry->row;
   if (respecified) {
+    // As Create does.
+    if (key) {
+      CLEAT_TRY(keys_.SetWrappedKey(id, *key, &spec));
+    }
     CLEAT_ASSIGN(const auto same_key, keys_.HasKey(row, key));
     if (same_key && row.spec.has_wrapped_key()) *spec.mutable_wrapped_key() = row.spec.wrapped_key();
     CLEAT_TRY(CheckClusterKey(name, spec));
@@ -209,6 +211,8 @@ Result<bool> Clusters::IsSameKey(const std::string& cluster_id, const v1::Cluste
 
 Status Clusters::RewrapKeys() {
   const StateLock lock(core_.mutex);
+  // One that is being created may be under the former key-encryption key, and is in the table afterwards.
+  core_.writes.Await({.changes = {kCount}});
   std::vector<std::string> ids;
   for (const auto& [id, entry] : core_.tables.clusters) ids.push_back(id);
   for (const std::string& id : ids) {
