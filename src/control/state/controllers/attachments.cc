@@ -407,7 +407,9 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
     core_.publisher.Publish(disk);
 }
 
-// So that whoever is started anew meanwhile is told to open what is no longer its own, and to acquire what is.
+// So that whoever is started anew meanwhile is told to open what is no longer its own, and to acquire what is. After the first SetMode, which
+// lets go of the mutex, the disk is still there: its attachment is one to a controller that has an engine, and keeps that engine. Such an
+// attachment goes only by Forget, which is called on this thread.
 void Attachments::AdoptMode(const AttachmentRow& row, v1::AttachmentState before, v1::AttachmentState state) {
   const v1::AttachmentMode mode = row.spec.mode();
   const AttachmentIds ids{.controller = row.controller, .id = row.id};
