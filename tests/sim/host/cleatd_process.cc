@@ -153,6 +153,7 @@ bool CleatdProcess::Sync(int fd) {
   threads_.SleepFor(sync_ns_max_ == 0 ? 0 : random_.Below(sync_ns_max_));
   if (dead() || fails) return false;
   if (!disk_lies_) KeepSynced(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
+  if (life_->up) parts_.on_stored();  // what the life before had failed to write was read by then
   return true;
 }
 

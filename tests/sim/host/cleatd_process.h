@@ -34,6 +34,8 @@ class CleatdProcess {
     std::string socket_path;
     // What a life finds in its store; called on a thread of its.
     std::function<void(const control::Rows&)> on_loaded;
+    // The store was written to; called on the thread that wrote.
+    std::function<void()> on_stored;
     // A life has ended, and nothing of it is left.
     std::function<void()> on_dead;
   };

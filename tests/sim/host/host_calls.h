@@ -26,6 +26,7 @@ class HostCalls {
   size_t under_way() const { return under_way_; }
   uint64_t acknowledged() const { return acknowledged_; }
   void OnDead() { under_way_ = 0; }
+  void OnStored() { intents_.OnStored(); }
 
   // ---- What was promised
   // `rows` are of a life that begins. Empty: as promised.

@@ -79,6 +79,7 @@ HostRun::HostRun(const HostConfig& config)
                .connecting = connecting_,
                .socket_path = dir_ / "engines.sock",
                .on_loaded = [this](const control::Rows& rows) { OnLoaded(rows); },
+               .on_stored = [this] { calls_.OnStored(); },
                .on_dead =
                    [this] {
                      calls_.OnDead();

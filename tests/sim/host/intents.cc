@@ -37,10 +37,12 @@ void Intents::Refused(const Change& change) {
 }
 
 void Intents::Failed(const Change& change) {
-  Made* const made = Find(change);
-  if (made == nullptr) return;
-  made->state = State::kFailed;
-  made->ended = ++last_number_;
+  if (Made* const made = Find(change); made != nullptr) made->state = State::kFailed;
+}
+
+void Intents::OnStored() {
+  for (auto& [name, changes] : changes_)
+    std::erase_if(changes, [](const Made& made) { return made.state == State::kFailed; });
 }
 
 void Intents::Seen(const std::string& name, const std::string& value, uint64_t revision, uint64_t since) {
@@ -61,8 +63,7 @@ std::vector<std::string> Intents::There(const std::string& part) const {
 
 bool Intents::MayBeLast(const std::vector<Made>& changes, const Made& change) const {
   return std::none_of(changes.begin(), changes.end(), [&](const Made& other) {
-    const bool written = other.state == State::kAcknowledged;
-    const bool counts = written || (other.state == State::kSeen && change.state != State::kFailed);
+    const bool counts = other.state == State::kAcknowledged || other.state == State::kSeen;
     const bool older = change.revision != 0 && other.revision > change.revision;
     return counts && (other.number > change.ended || older);
   });

@@ -31,9 +31,10 @@ class Intents {
   // With what the object is now. `revision` of the answer; 0: it tells none.
   void Acknowledged(const Change& change, const std::string& value, uint64_t revision);
   void Refused(const Change& change);  // nothing was changed
-  // The store could not write it. As long as cleatd lives it is not there; the next life may find it in the store's log, unless that was
-  // written to since.
+  // The store could not write it. As long as cleatd lives it is not there; the next life may find it in the store's log.
   void Failed(const Change& change);
+  // The store was written to: what had failed before is not in its log any more.
+  void OnStored();
 
   // An answer has shown the value to somebody who asked after `since`, a Now() of before.
   void Seen(const std::string& name, const std::string& value, uint64_t revision, uint64_t since);

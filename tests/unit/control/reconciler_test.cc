@@ -274,6 +274,24 @@ TEST_F(MemoryTest, ItOutlivesBothOneAfterTheOther) {
   EXPECT_EQ(Content(engine_.MemoryOf("disks/m")), "guest");
 }
 
+// cleatd ends between the engine's having it and its own noting so: the engine's memory is the disk's, and cleatd has no other.
+TEST_F(MemoryTest, WhatTheEngineWasGivenUnnotedIsFetchedBack) {
+  engine_.Hold("KeepMemory disks/n");
+  Create(MemoryDisk("n"), "b");
+  engine_.WaitForRequest("KeepMemory disks/n");
+  Stop();
+  engine_.DisconnectBeforeAnswers();
+  Start();
+  ASSERT_TRUE(engine_.Connect());
+  AwaitReady("b", "n");
+  const UniqueFd memory = engine_.MemoryOf("disks/n");
+  ASSERT_EQ(pwrite(memory.get(), "guest", 5, 4096), 5);
+  Await("it is fetched back", [&] { return memory_->Has("n"); });
+  engine_.Restart();
+  Await("it is attached anew", [&] { return engine_.Has("controllers/b", 0); });
+  EXPECT_EQ(Content(engine_.MemoryOf("disks/n")), "guest");
+}
+
 TEST_F(MemoryTest, WithoutBothItIsLostAndSaysSo) {
   RestartCleatd();
   engine_.TakeRequests();

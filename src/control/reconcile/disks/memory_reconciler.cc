@@ -53,6 +53,7 @@ void MemoryReconciler::ReconcilePutOff() {
 void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
                                    const std::optional<DiskRow>& row) {
   const DiskIdentity identity = row ? context_.state.disks().IdentityOf(*row) : DiskIdentity();
+  if (row && HoldsUnrecorded(engine, *row, identity)) memory_.Drop(disk);
   const MemoryPlan plan =
       PlanMemory(engine, disk, row, identity, memory_.Has(disk), context_.IsRestored(), context_.now_ns());
   if (plan.record) {
@@ -71,6 +72,14 @@ void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
       if (IsSpare(engine, disk)) AskDrop(engine, disk);
       return;
   }
+}
+
+// Whether the engine has memory of the disk of which its row knows nothing: cleatd ended before it could record that it had given it
+// away, and has made memory anew since. The engine's is the content, which is fetched.
+bool MemoryReconciler::HoldsUnrecorded(const EngineView& engine, const DiskRow& row,
+                                       const DiskIdentity& identity) const {
+  return !engine.foreign && !row.deleting && !row.reached_engine && !context_.IsRestored() &&
+         engine.memories.contains(row.id) && !HoldsAnother(engine, row.id, identity);
 }
 
 // Copies of engines that have died are gone for certain.

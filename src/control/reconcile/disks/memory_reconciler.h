@@ -58,6 +58,7 @@ class MemoryReconciler {
 
  private:
   void ReconcileOn(EngineView& engine, const std::string& disk, const std::optional<DiskRow>& row);
+  bool HoldsUnrecorded(const EngineView& engine, const DiskRow& row, const DiskIdentity& identity) const;
   void ForgetDead(const std::string& disk);
   void Report(const DiskRow& row);
   bool IsSpare(const EngineView& engine, const std::string& disk);
