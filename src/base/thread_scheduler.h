@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who decides, in a simulation, which thread goes on: its threads run one at a time, and a seed draws whose turn it is where one takes a
-// mutex or waits (base/mutex.h). A thread without a scheduler, as all are in a product, does as the kernel likes.
+// A ThreadScheduler decides, in a simulation, which thread goes on: threads run one at a time, and a seed draws whose turn it is where one
+// takes a mutex or waits (base/mutex.h). A thread without a scheduler, as all are in a product, does as the kernel likes.
 //
 // What threads with a scheduler share through mutexes is used by them alone, or while none of them is under way. All calls come from the
 // thread that runs.
@@ -18,7 +18,7 @@ class ThreadScheduler {
 
   // The thread is about to take a mutex: others may have their turn first.
   virtual void BeforeLock() = 0;
-  // It was found taken. Returns when it was given back, perhaps to be taken by somebody else.
+  // The mutex was found taken. Returns when it was given back; another thread may have taken it again.
   virtual void AwaitUnlocked(const void* mutex) = 0;
   virtual void OnLocked(const void* mutex) = 0;
   virtual void OnUnlocked(const void* mutex) = 0;

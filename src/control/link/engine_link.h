@@ -80,10 +80,10 @@ class EngineLink {
   void Start(Events& events, Counters* counters = nullptr);
   void Stop();  // idempotent; from any other thread
 
-  // ---- For a simulation, in place of Start and Stop: what is called below is the link's thread.
+  // ---- For a simulation, in place of Start and Stop. The thread that calls these is the link's thread.
   void Begin(Events& events, Counters* counters = nullptr);
-  // Serves all that has come, then the timer. Gives the time at which it wants to be called again at the latest: earlier when wait_fd() is
-  // readable.
+  // Serves all that has come, then the timer. Returns when it is to be called again at the latest, in nanoseconds of the clock; earlier when
+  // wait_fd() is readable.
   uint64_t ServeRound();
   int wait_fd() const { return epoll_.get(); }
   // As the kernel does when the process dies: engines find their connections ended, and nothing is sent or accepted any more.

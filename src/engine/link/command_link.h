@@ -50,7 +50,7 @@ class CommandLink : private Engine::Listener {
   // Hangs up, and returns when they have ended.
   Task<void> Stop();
   uint32_t takes() const { return takes_; }              // requests to take a controller that run
-  uint64_t connections() const { return connections_; }  // so far
+  uint64_t connections() const { return connections_; }  // that were made since Start
 
  private:
   struct Outgoing {

@@ -4,7 +4,7 @@
 // any point at which a thread takes a mutex, waits or syncs, and the next one finds the store's files as they were then, or, after a power
 // failure, as they were last synced.
 //
-// Its syncs (sync_hook.h) take their time, and may fail. Owned by the test; one in a program.
+// The store's syncs (sync_hook.h) take their time, and may fail. Owned by the test; one in a program.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class CleatdProcess {
   void Start();
   bool running() const { return life_ != nullptr; }
   bool up() const { return running() && life_->up; }  // calls may come
-  // It could not start, for its syncs failed, and has ended.
+  // The life could not start, for its syncs failed, and has ended.
   bool failed() const { return running() && life_->failed; }
   control::HostState& state() { return *life_->state; }
   // On a thread of its own; up. What it finds when cleatd is dead is nobody's.
@@ -60,7 +60,7 @@ class CleatdProcess {
 
   // ---- The disk under the store
   void SetSyncs(uint64_t ns_max, uint32_t fail_percent);
-  // It says that all is synced, and has synced nothing.
+  // The disk says that all is synced, and has synced nothing.
   void LetDiskLie() { disk_lies_ = true; }
   uint64_t syncs() const { return syncs_; }
 

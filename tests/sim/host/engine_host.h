@@ -5,9 +5,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +48,7 @@ class EngineHost final : public Actor {
   void DieAfter(uint64_t turns) { dies_after_ = turns; }
   // SIGTERM: it runs until it has let go of everything.
   void Terminate();
-  // It has no turn for so long.
+  // The process has no turn for so long.
   void Stall(uint64_t duration_ns) { stalled_until_ns_ = parts_.world.now_ns() + duration_ns; }
 
   // ---- Actor

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks of the simulated host would notice: each defect of cleatd is found within some seeds. Costs 5 s.
+// The checks of the simulated host would notice: each defect of cleatd is found within some seeds. Costs 3 s, with AddressSanitizer half a minute.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated host with many seeds. Costs 7 min.
+// The simulated host with many seeds. Costs 15 min.
 #include <gtest/gtest.h>
 
 #include "host_seeds.h"

@@ -169,11 +169,6 @@ Task<void> HostStorage::Unlock(Reactor& control, uint64_t process, std::string d
   locks.readers.erase(process);
 }
 
-uint64_t HostStorage::WriterOf(const std::string& disk) const {
-  const auto found = locks_.find(disk);
-  return found == locks_.end() ? 0 : found->second.writer;
-}
-
 Task<Result<engine::OpenDisk>> HostDisks::Open(const engine::DiskSpec& disk, block::AccessMode mode,
                                                std::shared_ptr<qos::Group> group,
                                                engine::DiskEvents /*events*/) {

@@ -20,7 +20,7 @@ namespace cleat::sim {
 
 class HostStorage final : public Actor {
  public:
-  // Of opening, locking and unlocking a disk, each, and of letting go of a guest.
+  // What it takes to open, lock or unlock a disk, each, and to let go of a guest.
   static constexpr uint64_t kDelayNsMax = 5 * kNsPerMs;
   static constexpr uint64_t kLockKeptNsMax = 50 * kNsPerMs;  // by a process that died
 
@@ -37,8 +37,6 @@ class HostStorage final : public Actor {
   Task<void> Delay(Reactor& control, uint64_t process);
   Task<Status> Lock(Reactor& control, uint64_t process, std::string disk, block::AccessMode mode);
   Task<void> Unlock(Reactor& control, uint64_t process, std::string disk);
-  // Who has the disk: 0 for nobody, or for readers alone.
-  uint64_t WriterOf(const std::string& disk) const;
 
   void LetIn(uint64_t process, const std::string& controller);
   void LetGo(uint64_t process, const std::string& controller);
@@ -90,7 +88,7 @@ class HostDisks final : public engine::DiskFactory {
   const uint64_t process_;
 };
 
-// Its endpoints: each guest's socket is there, and the guest never starts its rings.
+// The endpoints of one process: each guest's socket is there, and the guest never starts its rings.
 class HostEndpoints final : public vhost::EndpointFactory {
  public:
   HostEndpoints(HostStorage& storage, Reactor& control, uint64_t process)

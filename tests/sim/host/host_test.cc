@@ -8,7 +8,7 @@
 namespace cleat::sim::host_test {
 namespace {
 
-// Costs 15 s, with AddressSanitizer a minute.
+// Costs half a minute, with AddressSanitizer a whole one.
 #if defined(CLEAT_ASAN)
 constexpr uint64_t kSeeds = 200;
 #else
@@ -19,7 +19,7 @@ TEST(HostTest, AnySeed) {
   HostResult sum;
   EXPECT_EQ(RunHostSeeds(1, kSeeds, sum), "");
   PrintSum(sum);
-  // It was about something.
+  // The runs were about something.
   EXPECT_GT(sum.acknowledged, kSeeds * 10);
   EXPECT_GT(sum.syncs, kSeeds * 10);
   EXPECT_GT(sum.cleatd_deaths, kSeeds);

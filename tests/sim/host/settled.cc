@@ -81,7 +81,7 @@ std::string OfAttachment(const v1::Attachment& shown, const v1::Controller& cont
   return {};
 }
 
-// Nobody has what was not asked for, in service or standing by.
+// No engine has what was not asked for, in service or standing by.
 std::string OfStrangers(const std::set<std::pair<std::string, uint32_t>>& attached,
                         const std::set<std::string>& controllers, const Engines& engines) {
   for (const auto& engine : engines) {

@@ -134,7 +134,7 @@ bool SimThreads::AwaitNotified(const void* condition,
   return worker.notified || !until || std::chrono::steady_clock::now() < *until;
 }
 
-// One of those who wait is drawn, as the kernel may choose any.
+// A thread is drawn of those that wait, as the kernel may choose any.
 void SimThreads::OnNotified(const void* condition, bool all) {
   if (all) return Release(condition);
   std::vector<Worker*> waiting;

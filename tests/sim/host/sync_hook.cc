@@ -25,7 +25,7 @@ static int Sync(int fd) {
 
 }  // namespace cleat::sim
 
-// They take the place of the C library's, for this program and the libraries that it uses.
+// Both take the place of the C library's, for this program and the libraries that it uses.
 extern "C" int fdatasync(int fd) {
   return cleat::sim::Sync(fd);
 }

@@ -99,7 +99,7 @@ void GroupReconciler::OnMemoryShared(EngineView& engine, const Status& status) {
     engine.has_group_memory = true;
     return ReconcileAllOn(engine);
   }
-  // Those that the engine has then: one of today may be unused by the time.
+  // All groups that the engine has when it is tried again: a group of today may be unused by then.
   context_.requests.Fail(engine.group_memory_request, GroupsOfEngine{engine.info.id});
   spdlog::warn("{}: memory of groups not shared with it: {}; tried again", EngineName(engine.info.id),
                status.error().message);

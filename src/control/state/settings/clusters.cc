@@ -211,7 +211,7 @@ Result<bool> Clusters::IsSameKey(const std::string& cluster_id, const v1::Cluste
 
 Status Clusters::RewrapKeys() {
   const StateLock lock(core_.mutex);
-  // One that is being created may be under the former key-encryption key, and is in the table afterwards.
+  // A cluster that is being created may have its key under the former key-encryption key; after the wait it is in the table.
   core_.writes.Await({.changes = {kCount}});
   std::vector<std::string> ids;
   for (const auto& [id, entry] : core_.tables.clusters) ids.push_back(id);
