@@ -72,11 +72,12 @@ ROOMS = {
         "engines": ["publish", "writes", "tables"],
         "disks": ["settings", "keys", "publish", "writes", "tables"],
         "controllers": ["disks", "engines", "settings", "publish", "writes", "tables"],
-        "moves": ["controllers", "engines", "publish", "writes", "tables"],
+        "moves": ["controllers", "disks", "engines", "publish", "writes", "tables"],
     },
     "control/reconcile": {
         "engines": [],
         "context": ["engines"],
+        "health": ["context", "engines"],
         "moves": ["context", "engines"],
         "controllers": ["moves", "context", "engines"],
         "disks": ["moves", "context", "engines"],

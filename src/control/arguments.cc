@@ -75,6 +75,16 @@ void AddKeys(CLI::App& app, Arguments& arguments) {
   app.add_flag("!--no-wiping-free", arguments.wiping_free)->group("");
 }
 
+void AddEngines(CLI::App& app, Arguments& arguments) {
+  app.add_option(
+         "--kill-silent-engine-seconds", arguments.kill_silent_engine_s,
+         "Kill an engine that has not answered for so long - its process is stopped, or hangs - if another "
+         "engine "
+         "stands by for it and can take its controllers; 0: never. Without a standby nothing is killed")
+      ->check(CLI::Range(0U, kKillSilentEngineSecondsMax))
+      ->capture_default_str();
+}
+
 Status MakeFolders(const DaemonOptions& options) {
   // disks/ is where callers may put disks' files if the operator lists no other place.
   CLEAT_TRY(MakeDirectory(options.state_dir + "/disks"));
@@ -96,6 +106,7 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
   AddCallers(app, *arguments);
   AddWhatIsSeen(app, *arguments);
   AddKeys(app, *arguments);
+  AddEngines(app, *arguments);
   app.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
   app.set_version_flag("--version", std::string("cleatd ") + kVersion);
@@ -142,6 +153,7 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.audit_log = arguments.audit_log;
   options.kek_files = arguments.kek_files;
   options.keep_deleted_days = arguments.keep_deleted_days;
+  options.reconciler.kill_after_ns = arguments.kill_silent_engine_s * kNsPerSecond;
   CLEAT_TRY(MakeFolders(options));
   return options;
 }

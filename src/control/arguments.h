@@ -26,6 +26,7 @@ struct Arguments {
   std::string audit_log;
   std::vector<std::string> kek_files;
   uint32_t keep_deleted_days = kKeepDeletedDaysDefault;
+  uint32_t kill_silent_engine_s = 0;
   bool secret_arena = true;
   bool wiping_free = true;
   std::string log_level = "info";

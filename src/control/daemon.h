@@ -33,6 +33,8 @@ namespace cleat::control {
 
 class Reconciler;
 
+inline constexpr uint32_t kKillSilentEngineSecondsMax = 3600;
+
 struct DaemonOptions {
   std::string state_dir;    // exists
   std::string runtime_dir;  // of the sockets; guests' may be beside it, in RUNTIME_DIR-guests

@@ -38,6 +38,8 @@ std::string StateOf(const v1::Attachment& attachment) {
   return Short(v1::AttachmentState_Name(attachment.status().state()), "ATTACHMENT_STATE_");
 }
 std::string StateOf(const v1::Engine& engine) {
+  if (engine.status().state() == v1::ENGINE_STATE_NOT_ANSWERING) return "NOT ANSWERING";
+  if (engine.status().state() == v1::ENGINE_STATE_ENDED) return "ENDED";
   return engine.status().connected() ? "CONNECTED" : "NOT CONNECTED";
 }
 

@@ -228,6 +228,9 @@ class SystemdTest(PackageTest):
         busy machine.)"""
         self.exchange("cleat-engine@blue", "systemctl kill --signal=STOP cleat-engine@blue")
         self.assertIn("Watchdog timeout", self.journal())
+        # At once, and not after half a minute more for a signal that a stopped process does not take.
+        self.assertIn("with signal SIGKILL", self.journal())
+        self.assertNotIn("with signal SIGABRT", self.journal())
         self.in_use()
 
     def load_ends(self):

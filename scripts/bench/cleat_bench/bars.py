@@ -54,6 +54,9 @@ BARS: dict[str, Bar] = {
     "upgrade_384_gap_ms_p99": _at_most(20, "384 controllers upgraded, 64 under load: likewise, 99th percentile"),
     "upgrade_384_total_s": _at_most(30, "384 controllers with 3,072 disks upgraded: from the call to the last one"),
     "standby_gap_ms_p99": _at_most(50, "an engine killed that has a standby: the longest silence, 99th percentile"),
+    "stopped_engine_seen_ms": _at_most(1000, "an engine stopped (SIGSTOP): until cleatd shows that it does not answer, the longest"),
+    "stopped_engine_standby_gap_ms_p99":
+        _at_most(1500, "... killed after 1 s, with a standby: the longest silence, 99th percentile"),
     "rbd_upgrade_gap_ms_p99": _at_most(20, "an upgrade under one VM with a disk in Ceph: likewise"),
     "qos_cost_ns_active_10_of_3072": _at_most(15, "limits that do not bind, 10 disks of 3,072 active: a request"),
     "qos_cost_ns_active_all_of_3072": _at_most(15, "limits that do not bind, all of 3,072 disks active: a request"),

@@ -17,6 +17,7 @@ PROGRAM = "cleat-upgrade-bench"
 ONE_BARS = ("upgrade_gap_ms_p99", "upgrade_gap_ms_max")
 CROWD_BARS = ("upgrade_384_gap_ms_p99", "upgrade_384_total_s")
 STANDBY_BARS = ("standby_gap_ms_p99",)
+STOPPED_BARS = ("stopped_engine_seen_ms", "stopped_engine_standby_gap_ms_p99")
 RBD_BARS = ("rbd_upgrade_gap_ms_p99",)
 QUICK_SECONDS = 3.0  # about, each
 TIMEOUT_S = 900
@@ -37,6 +38,10 @@ def measure_crowd(lab: Lab) -> dict[str, Figure]:
 
 def measure_standby(lab: Lab) -> dict[str, Figure]:
     return figure_program.run(lab, PROGRAM, ("--only", "standby"), STANDBY_BARS, TIMEOUT_S, name="standby")
+
+
+def measure_stopped(lab: Lab) -> dict[str, Figure]:
+    return figure_program.run(lab, PROGRAM, ("--only", "stopped"), STOPPED_BARS, TIMEOUT_S, name="stopped")
 
 
 def measure_rbd(lab: Lab) -> dict[str, Figure]:

@@ -227,17 +227,21 @@ def crash_section(figures: Figures) -> str:
 def upgrade_section(figures: Figures) -> str:
     names = {}
     for subject, what in {"upgrade": "one VM", "upgrade_384": "384 controllers", "standby": "standby",
+                          "stopped_engine_standby": "stopped",
                           "rbd_upgrade": "one VM, a disk in Ceph"}.items():
         names |= {f"{subject}_gap_ms_p50": f"{what}: silence, median", f"{subject}_gap_ms_p99": "... 99th percentile",
                   f"{subject}_gap_ms_max": "... the longest of all",
                   f"{subject}_quiet_ms_p99": "... without an event, 99th percentile"}
-        if subject != "standby":
+        if subject == "stopped_engine_standby":
+            names["stopped_engine_seen_ms"] = "... until it is shown as NOT_ANSWERING, the longest"
+        elif subject != "standby":
             names[f"{subject}_total_s"] = "... the whole upgrade"
     return list_section(
         "Engines exchanged",
         "Guests with verified load; the longest silence that each saw over an upgrade, there and back: one VM with a memory disk;\n"
         "384 scsi controllers with 8 disks each, 64 of them under load; one VM with a disk in Ceph (one monitor, one OSD in memory\n"
-        "on the same cores). *standby*: 4 guests, SIGKILL to the engine whose controllers stand by on another one. *Without an\n"
+        "on the same cores). *standby*: 4 guests, SIGKILL to the engine whose controllers stand by on another one. *Stopped*: likewise\n"
+        "SIGSTOP, and a limit of 1 s, after which cleatd kills that engine (`--kill-silent-engine-seconds`). *Without an\n"
         "event*: the same in windows as long as the upgrade, which is what the machine does by itself.", figures, names)
 
 

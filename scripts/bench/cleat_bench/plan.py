@@ -58,6 +58,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_upgrade.measure_crowd),
     Measurement("standby", "an engine killed beside its standby", measure_upgrade.STANDBY_BARS, measure_upgrade.lasts(14),
                 measure_upgrade.measure_standby),
+    Measurement("stopped", "an engine stopped beside its standby", measure_upgrade.STOPPED_BARS, measure_upgrade.lasts(60),
+                measure_upgrade.measure_stopped),
     Measurement("rbd-upgrade", "engines exchanged under a disk in Ceph", measure_upgrade.RBD_BARS, measure_upgrade.lasts(13),
                 measure_upgrade.measure_rbd),
     Measurement("rbd-load", "disks in Ceph against fio's rbd engine", measure_rbd.BARS, measure_rbd.seconds,

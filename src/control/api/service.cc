@@ -313,6 +313,13 @@ grpc::Status Service::CancelUpgrade(grpc::ServerContext* context, const v1::Canc
                        [&] { return state_.upgrades().Cancel(*request); });
 }
 
+grpc::Status Service::ForgetEngine(grpc::ServerContext* context, const v1::ForgetEngineRequest* request,
+                                   v1::ForgetEngineResponse* reply) {
+  static constexpr Method kMethod{"ForgetEngine", Role::kAdmin, true};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.engine_removal().Forget(*request); });
+}
+
 grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,
                                 v1::ApplyHostResponse* reply) {
   static constexpr Method kAdd{"ApplyHost", Role::kAttach, true};

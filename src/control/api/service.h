@@ -87,6 +87,8 @@ class Service final : public v1::Cleat::Service {
                            v1::ListEnginesResponse* reply) override;
   grpc::Status UpgradeEngine(grpc::ServerContext* context, const v1::UpgradeEngineRequest* request,
                              v1::UpgradeEngineResponse* reply) override;
+  grpc::Status ForgetEngine(grpc::ServerContext* context, const v1::ForgetEngineRequest* request,
+                            v1::ForgetEngineResponse* reply) override;
   grpc::Status CancelUpgrade(grpc::ServerContext* context, const v1::CancelUpgradeRequest* request,
                              v1::Engine* reply) override;
   grpc::Status ApplyHost(grpc::ServerContext* context, const v1::ApplyHostRequest* request,

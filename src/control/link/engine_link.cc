@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 #include "base/log.h"
@@ -51,6 +52,11 @@ UniqueFd OpenPidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+Status KillByPidfd(int process) {
+  if (syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0) == 0) return Ok{};
+  return ErrnoError(errno, "pidfd_send_signal");
+}
+
 }  // namespace
 
 struct EngineLink::Peer {
@@ -64,6 +70,7 @@ struct EngineLink::Peer {
   EngineInfo info;
   UniqueFd counters;  // that came with its hello
   engine::v1::Inventory inventory;
+  uint64_t received = 0;  // messages
   uint64_t last_request = 0;
   std::map<uint64_t, Done> unanswered;
   std::deque<Datagram> unsent;
@@ -90,7 +97,8 @@ EngineLink::EngineLink(UniqueFd listener, UniqueFd epoll, UniqueFd wake, std::st
       wake_(std::move(wake)),
       path_(std::move(path)),
       clock_(clock),
-      open_process_(OpenPidfd) {}
+      open_process_(OpenPidfd),
+      kill_process_(KillByPidfd) {}
 
 EngineLink::~EngineLink() {
   Stop();
@@ -210,6 +218,7 @@ void EngineLink::Receive(Peer& peer) {
     auto datagram = ReceiveDatagram(peer.socket.get());
     if (!datagram.ok()) return Doom(peer, datagram.error().message);
     if (!datagram->has_value()) return;
+    ++peer.received;
     Handle(peer, std::move(**datagram));
   }
 }
@@ -345,7 +354,8 @@ void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
                .reactors = hello.reactors(),
                .controllers_max = hello.controllers_max(),
                .stands_by_for = hello.stands_by_for(),
-               .path_lists = hello.path_lists()};
+               .path_lists = hello.path_lists(),
+               .pid = peer.pid};
   if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
   ForgetProcess(hello);
@@ -386,6 +396,20 @@ void EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, 
   datagram.envelope = std::move(envelope);
   if (fd.valid()) datagram.fds.push_back(std::move(fd));
   Send(peer, std::move(datagram));
+}
+
+uint64_t EngineLink::received(PeerId id) const {
+  const auto it = peers_.find(id);
+  return it == peers_.end() ? 0 : it->second->received;
+}
+
+Status EngineLink::Kill(PeerId id) {
+  const auto it = peers_.find(id);
+  if (it == peers_.end()) return Error(ErrorCode::kNotFound, "its connection has ended");
+  const Peer& peer = *it->second;
+  if (!peer.process.valid())
+    return Error(ErrorCode::kUnavailable, fmt::format("process {} has no pidfd", peer.pid));
+  return kill_process_(peer.process.get());
 }
 
 void EngineLink::Send(Peer& peer, Datagram datagram) {

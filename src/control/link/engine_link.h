@@ -6,6 +6,8 @@
 // proto/cleat/engine/v1/engine.proto has the conversation.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -37,12 +39,13 @@ struct EngineInfo {
   uint32_t controllers_max = 0;
   std::string stands_by_for = {};  // an engine's name; empty: none
   std::string path_lists = {};     // as it said at its hello; empty: it is of before version 4
+  pid_t pid = 0;                   // of the process that connected, in cleatd's name space
 };
 
 class EngineLink {
  public:
   // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
-  static constexpr uint32_t kProtocol = 4;
+  static constexpr uint32_t kProtocol = 5;
   static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kInventoryMax = 65536;  // objects in an inventory
@@ -68,6 +71,7 @@ class EngineLink {
 
   // What becomes readable when that process has ended (pidfd_open); invalid when that can't be had.
   using OpenProcess = std::function<UniqueFd(pid_t pid)>;
+  using KillProcess = std::function<Status(int process)>;  // with what OpenProcess gave
   using Done = std::function<void(const engine::v1::Reply& reply, UniqueFd fd)>;
 
   // `clock` outlives it. Listens at once, answers nobody before Start().
@@ -76,6 +80,7 @@ class EngineLink {
 
   // For tests, whose engines are all in one process. Before Start().
   void SetOpenProcess(OpenProcess open_process) { open_process_ = std::move(open_process); }
+  void SetKillProcess(KillProcess kill_process) { kill_process_ = std::move(kill_process); }
   // Both outlive Stop(). The descriptor that comes with a hello goes to `counters`, and when an engine is gone it is told.
   void Start(Events& events, Counters* counters = nullptr);
   void Stop();  // idempotent; from any other thread
@@ -92,6 +97,10 @@ class EngineLink {
   void Wake();  // any thread
   // On the link's thread. Dropped without a call of `done` when the peer is gone or goes.
   void Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);
+  // How many messages have come over that connection; 0 when it has ended.
+  uint64_t received(PeerId peer) const;
+  // Sends SIGKILL to the process of that connection, and to no other: its end is told by OnDead. An error when that can't be done.
+  Status Kill(PeerId peer);
 
  private:
   struct Peer;
@@ -133,6 +142,7 @@ class EngineLink {
   PeerId last_peer_ = 0;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
   OpenProcess open_process_;
+  KillProcess kill_process_;
   std::map<uint64_t, Process> processes_;  // by token
 };
 

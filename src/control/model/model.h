@@ -51,6 +51,7 @@ inline constexpr uint32_t kScsiTargets = 8;
 inline constexpr int kUpgradeFailuresMax = 64;  // that an UpgradeStatus names
 // Versions of the protocol with the engines, from which on
 inline constexpr uint32_t kProtocolMoves = 2;       // controllers can be moved
+inline constexpr uint32_t kProtocolHeartbeats = 5;  // it says that it goes on
 inline constexpr uint32_t kProtocolIdentities = 3;  // engines know which disk a guest had before
 inline constexpr uint32_t kProtocolPathLists =
     4;  // engines say which paths are listed, and read them again when told

@@ -210,13 +210,25 @@ void AddProcess(std::vector<MetricFamily>& families) {
 void AddEngines(std::vector<MetricFamily>& families, const v1::ListEnginesResponse& engines) {
   MetricFamily differ = Family("cleat_engine_path_lists_differ", MetricType::Gauge,
                                "Whether the engine takes other paths for listed than cleatd does");
+  MetricFamily silent =
+      Family("cleat_engine_not_answering", MetricType::Gauge,
+             "Whether the engine is connected and does not answer: its guests' I/O stands still");
+  MetricFamily controllers =
+      Family("cleat_engine_controllers", MetricType::Gauge, "Controllers that are placed on the engine");
+  MetricFamily standing_by = Family("cleat_engine_standing_by", MetricType::Gauge,
+                                    "Controllers of other engines that stand by there, ready to be taken");
   MetricFamily alone = Family("cleat_left_alone_controllers", MetricType::Gauge,
                               "Controllers that are left alone since the store was restored");
   for (const v1::Engine& engine : engines.engines()) {
     Add(differ, {{"engine", IdOf(engine.name())}}, engine.status().path_difference().empty() ? 0 : 1);
+    Add(controllers, {{"engine", IdOf(engine.name())}}, engine.status().controllers());
+    Add(standing_by, {{"engine", IdOf(engine.name())}}, engine.status().standing_by());
+    Add(silent, {{"engine", IdOf(engine.name())}},
+        engine.status().state() == v1::ENGINE_STATE_NOT_ANSWERING ? 1 : 0);
     Add(alone, {{"engine", IdOf(engine.name())}}, engine.status().left_alone_total());
   }
   families.push_back(std::move(differ));
+  for (MetricFamily* family : {&silent, &controllers, &standing_by}) families.push_back(std::move(*family));
   families.push_back(std::move(alone));
 }
 

@@ -40,6 +40,7 @@ Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, 
                .retries = retries_,
                .read_until_ns = clock.NowNs()},
       reporter_(context_),
+      heartbeats_(context_, link, reporter_),
       path_lists_(context_),
       unclaimed_(context_, reporter_, *this),
       recovery_(context_, reporter_),
@@ -139,6 +140,7 @@ void Reconciler::OnGone(PeerId peer, const std::string& why) {
   // Controllers that stood by there may stand by elsewhere.
   if (!info.stands_by_for.empty()) ReconcileControllersOn(info.stands_by_for);
   moves_.ReconcileAll();
+  heartbeats_.OnGone(info.id);
   unclaimed_.OnEngineGone(*gone);
 }
 
@@ -225,8 +227,9 @@ uint64_t Reconciler::OnTimer(uint64_t read_until_ns) {
   upgrades_.ReconcileUpgrade();
   take_overs_.ReconcileAll();
   const uint64_t recount_ns = reporter_.CountStandbys(read_until_ns);
+  const uint64_t heartbeat_ns = heartbeats_.OnTimer(read_until_ns);
   recovery_.OnTimer();
-  return std::min({recount_ns, take_overs_.next_ns(), retries_.next_ns()});
+  return std::min({recount_ns, heartbeat_ns, take_overs_.next_ns(), retries_.next_ns()});
 }
 
 void Reconciler::ReconcileDue() {

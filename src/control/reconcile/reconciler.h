@@ -33,6 +33,7 @@
 #include "control/reconcile/engines/connected_engines.h"
 #include "control/reconcile/engines/engine_requests.h"
 #include "control/reconcile/engines/pending_requests.h"
+#include "control/reconcile/health/heartbeat_monitor.h"
 #include "control/reconcile/moves/move_coordinator.h"
 #include "control/reconcile/moves/take_over_coordinator.h"
 #include "control/reconcile/moves/upgrade_coordinator.h"
@@ -92,6 +93,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   EngineRequests requests_;
   ReconcileContext context_;
   StatusReporter reporter_;
+  HeartbeatMonitor heartbeats_;
   PathListReconciler path_lists_;
   UnclaimedControllers unclaimed_;
   UpgradeRecovery recovery_;

@@ -35,6 +35,7 @@
 #include "control/state/disks/memfd_keeper.h"
 #include "control/state/engines/engines.h"
 #include "control/state/keys/spec_keys.h"
+#include "control/state/moves/engine_removal.h"
 #include "control/state/moves/upgrades.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/restorer.h"
@@ -65,6 +66,7 @@ class HostState {
   Attachments& attachments() { return attachments_; }
   Engines& engines() { return engines_; }
   Upgrades& upgrades() { return upgrades_; }
+  EngineRemoval& engine_removal() { return engine_removal_; }
   Unclaimed& unclaimed() { return unclaimed_; }
   Waits& waits() { return waits_; }
   Restorer& restorer() { return restorer_; }
@@ -124,6 +126,7 @@ class HostState {
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_};
   Upgrades upgrades_{core_, controllers_};
+  EngineRemoval engine_removal_{core_, disks_, controllers_, attachments_};
   Waits waits_{core_};
   Restorer restorer_{core_, unclaimed_};
 };

@@ -263,6 +263,7 @@ Waits::Finding Waits::FindEngineState(const v1::WaitRequest& request, const std:
   if (request.condition() != v1::WAIT_CONDITION_READY) return {.failed = BadCondition(request)};
   if (entry == nullptr) return {.state = "unknown: it has not connected"};
   if (!entry->status.connected()) return {.state = "not connected: " + entry->status.message()};
+  if (IsNotAnswering(*entry)) return {.state = "not answering: " + entry->status.message()};
   v1::WaitResponse response;
   *response.mutable_engine() = core_.view.Show(*entry);
   return {.done = std::move(response)};

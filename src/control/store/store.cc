@@ -30,6 +30,7 @@ constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
 constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
+constexpr char kEraseUpgrade[] = "DELETE FROM upgrades WHERE engine = ?";
 constexpr char kEraseLost[] = "DELETE FROM lost_revisions";
 constexpr char kNextRevision[] = "SELECT next FROM revisions";
 constexpr char kPathsCheckedFrom[] = "SELECT paths_checked_from FROM revisions";
@@ -266,6 +267,9 @@ Status Store::StepChange(const EraseControllerRow& erased) {
 }
 Status Store::StepChange(const EraseAttachmentRow& erased) {
   return Step(kEraseAttachment, {erased.controller, erased.id});
+}
+Status Store::StepChange(const EraseUpgradeRow& erased) {
+  return Step(kEraseUpgrade, {erased.engine});
 }
 
 Status Store::Apply(std::span<const StoreChange* const> changes) {

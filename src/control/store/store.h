@@ -98,6 +98,7 @@ class Store {
   Status StepChange(const EraseClusterRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseControllerRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseAttachmentRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseUpgradeRow& erased) CLEAT_REQUIRES(mutex_);
   // Of a write: notes whether the store takes them.
   Status Noted(Status status);
   Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);

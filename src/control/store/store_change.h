@@ -26,6 +26,9 @@ struct EraseClusterRow {
 struct EraseControllerRow {
   std::string id;
 };
+struct EraseUpgradeRow {
+  std::string engine;
+};
 struct EraseAttachmentRow {
   std::string controller;
   std::string id;
@@ -33,7 +36,7 @@ struct EraseAttachmentRow {
 
 using RowChange = std::variant<DiskRow, DeletedDiskRow, GroupRow, ClusterRow, ControllerRow, AttachmentRow,
                                UpgradeRow, EraseDiskRow, EraseDeletedDiskRow, EraseGroupRow, EraseClusterRow,
-                               EraseControllerRow, EraseAttachmentRow>;
+                               EraseControllerRow, EraseAttachmentRow, EraseUpgradeRow>;
 
 // All of it is durable, or nothing. To erase what is not there is no error.
 using StoreChange = std::vector<RowChange>;

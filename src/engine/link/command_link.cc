@@ -69,7 +69,8 @@ CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
       options_(std::move(options)),
       hung_up_(control),
       gate_(control),
-      takes_over_(control) {}
+      takes_over_(control),
+      heartbeats_(control, options_.reactors) {}
 
 CommandLink::~CommandLink() {
   CLEAT_CHECK(connection_ == nullptr);
@@ -105,6 +106,7 @@ Task<void> CommandLink::KeepConnected() {
       Send(EncodeHello(hello), options_.counters.Duplicate());
       co_await hung_up_.Wait(&stopping_);
       retry_ns = connection_->refused ? kRefusedRetryNs : kRetryNs;
+      heartbeats_.End();
       connection_.reset();
     } else if (!told_unreachable_) {
       told_unreachable_ = true;
@@ -189,6 +191,10 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
     HangUp("it sent a request before its hello");
     return;
   }
+  if (std::holds_alternative<HeartbeatMessage>(incoming->body)) {
+    heartbeats_.OnHeartbeat();
+    return Send(EncodeProgress(incoming->id, heartbeats_.Progress()));
+  }
   if (gate_.inside() > kRequestsMax || !gate_.TryEnter()) {
     Send(EncodeReply(incoming->id,
                      Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
@@ -209,14 +215,19 @@ void CommandLink::Welcome(const HelloReplyMessage& reply) {
            ", which this engine does not speak");
     return;
   }
-  // Changes from here on are reported as changes: nothing lies between the inventory and the first of them.
   connection_->welcome = true;
+  SendInventory();
+  if (reply.protocol >= kProtocolHeartbeats) heartbeats_.Begin();
+  spdlog::info("cleatd: connected: protocol version {}", reply.protocol);
+}
+
+// Changes from here on are reported as changes: nothing lies between the inventory and the first of them.
+void CommandLink::SendInventory() {
   for (auto& message : EncodeInventory(engine_.Controllers(), engine_.Attachments(), engine_.Memories(),
                                        engine_.Groups(), engine_.Clusters())) {
     Send(std::move(message));
   }
   if (ceph_ != CephReport{}) Send(EncodeCeph(ceph_));
-  spdlog::info("cleatd: connected: protocol version {}", reply.protocol);
 }
 
 Task<Status> CommandLink::ReadPathLists() {

@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "engine/disks/path_guard.h"
 #include "engine/engine.h"
+#include "engine/link/heartbeats.h"
 #include "engine/protocol/codec.h"
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
@@ -34,6 +35,8 @@ class CommandLink : private Engine::Listener {
     // everything may.
     PathGuard* paths = nullptr;
     BlockingPool* reading = nullptr;
+    // I/O reactors, of whose progress heartbeats tell. They outlive the link.
+    std::vector<const Reactor*> reactors;
     // How long a new connection waits for takes that were asked for over an earlier one: a cleatd that hears of a controller
     // on standby has another engine take it, so each take is decided first, unless its storage hangs for so long. A lock is
     // waited for 10 s.
@@ -49,6 +52,7 @@ class CommandLink : private Engine::Listener {
   void HangUp();
   // Hangs up, and returns when they have ended.
   Task<void> Stop();
+  bool cleatd_is_silent() const { return heartbeats_.cleatd_is_silent(); }
   uint32_t takes() const { return takes_; }              // requests to take a controller that run
   uint64_t connections() const { return connections_; }  // that were made since Start
 
@@ -67,6 +71,7 @@ class CommandLink : private Engine::Listener {
   Task<Status> ReadPathLists();
   Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
   void Welcome(const HelloReplyMessage& reply);
+  void SendInventory();
   void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());
   void Flush();
   void FlushChanges();
@@ -86,6 +91,7 @@ class CommandLink : private Engine::Listener {
   uint32_t takes_ = 0;
   Event takes_over_;
   CephReport ceph_;
+  Heartbeats heartbeats_;
 };
 
 }  // namespace cleat::engine

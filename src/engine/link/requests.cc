@@ -61,6 +61,7 @@ class Visitor {
   Task<Answer> operator()(DropClusterMessage& drop) { co_return engine_.DropCluster(drop.name); }
 
   Task<Answer> operator()(ReadPathListsMessage& /*read*/) { return NotOfTheEngine(); }
+  Task<Answer> operator()(HeartbeatMessage& /*heartbeat*/) { return NotOfTheEngine(); }
   Task<Answer> operator()(HelloReplyMessage& /*reply*/) { return NotOfTheEngine(); }
 
  private:

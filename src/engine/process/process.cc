@@ -146,6 +146,7 @@ CommandLink::Options LinkOptions(const Settings& settings, ProcessParts& parts, 
   options.counters = std::move(parts.counters);
   options.paths = &paths;
   options.reading = &reading;
+  options.reactors.assign(parts.io->reactors().begin(), parts.io->reactors().end());
   return options;
 }
 

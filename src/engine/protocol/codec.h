@@ -16,7 +16,8 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 4;
+inline constexpr uint32_t kProtocolMax = 5;
+inline constexpr uint32_t kProtocolHeartbeats = 5;  // from which on cleatd sends them
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
 struct HelloMessage {
@@ -90,6 +91,7 @@ struct DropClusterMessage {
 };
 
 struct ReadPathListsMessage {};
+struct HeartbeatMessage {};
 
 struct Incoming {
   uint64_t id = 0;
@@ -97,7 +99,7 @@ struct Incoming {
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
                ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
                LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
-               TakeControllerMessage, ReadPathListsMessage>
+               TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage>
       body;
 };
 
@@ -111,6 +113,8 @@ uint64_t DecodeId(std::span<const uint8_t> bytes);
 std::vector<uint8_t> EncodeHello(const HelloMessage& hello);
 // `hand_over`: of the controller that was yielded, or nullptr.
 std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over = nullptr);
+// The answer to a heartbeat; the first kReactorsReportedMax of them.
+std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgress>& reactors);
 // The inventory, in as many messages as it takes; the last one says so.
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,

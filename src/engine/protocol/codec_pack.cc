@@ -280,6 +280,29 @@ std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOv
   return Pack(envelope);
 }
 
+std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgress>& reactors) {
+  std::vector<Cleat__Engine__V1__ReactorProgress> progress;
+  for (const ReactorProgress& reactor : reactors) {
+    if (progress.size() == kReactorsReportedMax) break;
+    Cleat__Engine__V1__ReactorProgress& one =
+        progress.emplace_back(Cleat__Engine__V1__ReactorProgress CLEAT__ENGINE__V1__REACTOR_PROGRESS__INIT);
+    one.name = PbText(reactor.name);
+    CLEAT_PB_SET(one, turns, reactor.turns);
+    CLEAT_PB_SET(one, asleep, reactor.asleep);
+  }
+  std::vector<Cleat__Engine__V1__ReactorProgress*> pointers;
+  for (auto& one : progress) pointers.push_back(&one);
+  Cleat__Engine__V1__Reply out = CLEAT__ENGINE__V1__REPLY__INIT;
+  CLEAT_PB_SET(out, ok, true);
+  out.n_reactors = pointers.size();
+  out.reactors = pointers.data();
+  PbEnvelope envelope = EmptyEnvelope();
+  CLEAT_PB_SET(envelope, id, id);
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY;
+  envelope.reply = &out;
+  return Pack(envelope);
+}
+
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,
                                                   const std::vector<MemoryReport>& memories,

@@ -269,6 +269,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_READ_PATH_LISTS:
       return Incoming{in.id, ReadPathListsMessage{}};
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_HEARTBEAT:
+      return Incoming{in.id, HeartbeatMessage{}};
     default:
       return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
   }

@@ -191,6 +191,14 @@ struct HandOver {
   std::vector<DiskHandOver> disks;
 };
 
+// How far an I/O reactor is: one that is not asleep and whose turns stand still hangs.
+struct ReactorProgress {
+  std::string name;
+  uint64_t turns = 0;
+  bool asleep = false;
+};
+inline constexpr size_t kReactorsReportedMax = 64;
+
 struct LimitSpec {
   std::string disk;
   LimitsSpec limits;

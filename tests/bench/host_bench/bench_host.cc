@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -43,10 +44,12 @@ Result<std::unique_ptr<BenchHost>> BenchHost::Start(const HostOptions& options) 
   if (mkdtemp(folder.data()) == nullptr) return ErrnoError(errno, "a folder in " + options.parent_dir);
   std::unique_ptr<BenchHost> host(new BenchHost(options, folder));
   std::ofstream(folder + "/paths.conf") << PathLists::Everything().Text();
-  auto cleatd = host->Spawn("cleatd",
-                            {"--state-dir", folder + "/state", "--listen", host->address(), "--engine-socket",
-                             host->EngineSocket(), "--paths", folder + "/paths.conf", "--log-level", "info"},
-                            "cleatd");
+  std::vector<std::string> arguments{"--state-dir",   folder + "/state",      "--listen",
+                                     host->address(), "--engine-socket",      host->EngineSocket(),
+                                     "--paths",       folder + "/paths.conf", "--log-level",
+                                     "info"};
+  arguments.insert(arguments.end(), options.cleatd_arguments.begin(), options.cleatd_arguments.end());
+  auto cleatd = host->Spawn("cleatd", arguments, "cleatd");
   if (!cleatd) return std::move(cleatd).error();
   host->cleatd_ = std::move(*cleatd);
   if (options.with_keys && !WaitForFile(folder + "/state/kek"))
@@ -123,6 +126,10 @@ std::string BenchHost::LogTails() const {
     text += fmt::format("---- end of {}.log\n{}", name, log.substr(from));
   }
   return text;
+}
+
+void BenchHost::StopEngine(size_t engine) {
+  kill(engines_[engine].process->pid(), SIGSTOP);
 }
 
 }  // namespace cleat::bench

@@ -15,10 +15,11 @@ namespace cleat::bench {
 
 struct HostOptions {
   std::string bin_dir;
-  std::string parent_dir;           // of its folder
-  int engine_core = 0;              // the reactors'
-  std::string cleatd_preload = {};  // LD_PRELOAD of cleatd
-  bool with_keys = false;           // engines know the key-encryption key that cleatd makes
+  std::string parent_dir;                          // of its folder
+  int engine_core = 0;                             // the reactors'
+  std::string cleatd_preload = {};                 // LD_PRELOAD of cleatd
+  bool with_keys = false;                          // engines know the key-encryption key that cleatd makes
+  std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
 };
 
 // Of the API: "engine-0" is the one that there always is.
@@ -40,6 +41,8 @@ class BenchHost {
   pid_t cleatd_pid() const { return cleatd_->pid(); }
   // Another one beside the first, "engine-1" and so on; not waited for. It is given `more` whenever it is started.
   Status AddEngine(const std::vector<std::string>& more = {});
+  // SIGSTOP.
+  void StopEngine(size_t engine = 0);
   // SIGKILL, and waits until it is gone. StartEngine then; it is not waited for.
   void KillEngine(size_t engine = 0) { engines_[engine].process->Kill(); }
   Status StartEngine(size_t engine = 0);

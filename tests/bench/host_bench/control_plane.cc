@@ -242,6 +242,12 @@ Status ControlPlane::WaitStandingBy(size_t engine, uint32_t controllers) {
                     [&](const v1::EngineStatus& status) { return status.standing_by() == controllers; });
 }
 
+Status ControlPlane::WaitNotAnswering(size_t engine) {
+  return WaitStatus(engine, "it does not answer", [](const v1::EngineStatus& status) {
+    return status.state() == v1::ENGINE_STATE_NOT_ANSWERING;
+  });
+}
+
 Status ControlPlane::WaitHas(size_t engine, uint32_t controllers) {
   return WaitStatus(engine, fmt::format("it has {} controllers", controllers),
                     [&](const v1::EngineStatus& status) { return status.controllers() == controllers; });

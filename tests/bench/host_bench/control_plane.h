@@ -53,6 +53,8 @@ class ControlPlane {
   Result<double> Upgrade(size_t from, size_t to);
   // Until the engine has so many controllers standing by.
   Status WaitStandingBy(size_t engine, uint32_t controllers);
+  // Until cleatd knows that the engine does not go on.
+  Status WaitNotAnswering(size_t engine);
   // Until the engine has so many controllers.
   Status WaitHas(size_t engine, uint32_t controllers);
 

@@ -18,14 +18,17 @@ constexpr uint64_t kCrowdPauseNs = 2 * kNsPerMs;  // of each of many: they are n
 constexpr uint32_t kCrowdDepth = 2;
 constexpr double kMsPerSecond = 1000;
 constexpr double kQuietSecondsMax = 1;
+constexpr char kKillAfterS[] = "1";  // a stopped engine; bars.py knows it
 
 }  // namespace
 
 Result<UpgradePhases::Stage> UpgradePhases::SetUp(const HostShape& shape,
                                                   const std::vector<std::string>& other_engine,
-                                                  const UpgradeGuests::Load& load) {
+                                                  const UpgradeGuests::Load& load,
+                                                  const std::vector<std::string>& cleatd_arguments) {
   Stage made;
   HostOptions options = plan_.host;
+  options.cleatd_arguments = cleatd_arguments;
   options.with_keys = !shape.image.empty();
   auto host = BenchHost::Start(options);
   if (!host) return std::move(host).error();
@@ -91,12 +94,31 @@ Status UpgradePhases::Kill(Stage& stage, uint32_t controllers, Gaps* gaps) {
   if (Status moved = stage.guests->WaitMoved(stop_, &gaps->moved_ms); !moved)
     return Error(moved.error().code, moved.error().message + "\n" + stage.host->LogTails());
   gaps->total_s.push_back(static_cast<double>(MonotonicClock().NowNs() - start_ns) / kNsPerSecond);
+  return PutBack(stage, controllers);
+}
+
+Status UpgradePhases::PutBack(Stage& stage, uint32_t controllers) {
   if (Status stored = stage.control->WaitHas(1, controllers); !stored) return stored;
   if (Status started = stage.host->StartEngine(); !started) return started;
   if (Status connected = stage.control->WaitForEngine(); !connected) return connected;
   auto back = stage.control->Upgrade(1, 0);
   if (!back) return Error(back.error().code, back.error().message + "\n" + stage.host->LogTails());
   return Ok{};
+}
+
+// As Kill, but the principal is only stopped, and it is cleatd that kills it.
+Status UpgradePhases::Stop(Stage& stage, uint32_t controllers, Gaps* gaps, std::vector<double>* seen_ms) {
+  if (Status ready = stage.control->WaitStandingBy(1, controllers); !ready) return ready;
+  const uint64_t start_ns = MonotonicClock().NowNs();
+  stage.guests->Mark();
+  stage.host->StopEngine();
+  if (Status seen = stage.control->WaitNotAnswering(0); !seen) return seen;
+  seen_ms->push_back(static_cast<double>(MonotonicClock().NowNs() - start_ns) / kNsPerMs);
+  if (Status moved = stage.guests->WaitMoved(stop_, &gaps->moved_ms); !moved)
+    return Error(moved.error().code, moved.error().message + "\n" + stage.host->LogTails());
+  gaps->total_s.push_back(static_cast<double>(MonotonicClock().NowNs() - start_ns) / kNsPerSecond);
+  stage.host->KillEngine();  // it is dead; its exit status is to be had
+  return PutBack(stage, controllers);
 }
 
 // A percentile of each round; what is the longest of all has no rounds.
@@ -175,6 +197,28 @@ Status UpgradePhases::Standby() {
     }
   }
   Add("standby", rounds);
+  return TearDown(*stage);
+}
+
+Status UpgradePhases::Stopped() {
+  fmt::print("stopped: {} guests, the principal is stopped {} times\n", plan_.standby_guests,
+             plan_.rounds * plan_.stops);
+  const HostShape shape{
+      .controllers = plan_.standby_guests, .targets = 1, .with_memory = plan_.standby_guests};
+  auto stage =
+      SetUp(shape, {"--standby-for", EngineId(0)}, {.loaded = plan_.standby_guests, .pause_ns = kPauseNs},
+            {"--kill-silent-engine-seconds", kKillAfterS});
+  if (!stage) return std::move(stage).error();
+  std::vector<Gaps> rounds(plan_.rounds);
+  std::vector<double> seen_ms;
+  for (Gaps& round : rounds) {
+    for (uint32_t i = 0; i < plan_.stops; ++i) {
+      if (Status status = Stop(*stage, shape.controllers, &round, &seen_ms); !status) return status;
+      if (Status status = Quiet(*stage, round.total_s.back(), &round); !status) return status;
+    }
+  }
+  figures_.Add("stopped_engine_seen_ms", "ms", {Percentile(seen_ms, 1)});  // the longest of all
+  Add("stopped_engine_standby", rounds);
   return TearDown(*stage);
 }
 

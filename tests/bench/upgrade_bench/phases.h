@@ -25,6 +25,7 @@ struct Plan {
   uint32_t crowd_upgrades = 1;  // a round
   uint32_t standby_guests = 4;
   uint32_t kills = 10;  // a round, of the principal
+  uint32_t stops = 5;   // likewise
   // A Ceph cluster with an image; the phase is left out without one.
   std::string monitors;
   std::string user;
@@ -41,6 +42,7 @@ class UpgradePhases {
   Status One();      // upgrade_gap_ms_*
   Status Crowd();    // upgrade_384_*
   Status Standby();  // standby_gap_ms_*
+  Status Stopped();  // stopped_engine_*
   Status Rbd();      // rbd_upgrade_gap_ms_*
 
  private:
@@ -58,10 +60,12 @@ class UpgradePhases {
   };
 
   Result<Stage> SetUp(const HostShape& shape, const std::vector<std::string>& other_engine,
-                      const UpgradeGuests::Load& load);
+                      const UpgradeGuests::Load& load, const std::vector<std::string>& cleatd_arguments = {});
   static Status TearDown(Stage& stage);
   Status Upgrade(Stage& stage, Gaps* gaps);
   Status Kill(Stage& stage, uint32_t controllers, Gaps* gaps);
+  Status Stop(Stage& stage, uint32_t controllers, Gaps* gaps, std::vector<double>* seen_ms);
+  static Status PutBack(Stage& stage, uint32_t controllers);
   Status Quiet(Stage& stage, double seconds, Gaps* gaps);
   Status MeasureUpgrades(const std::string& figure, const HostShape& shape, const UpgradeGuests::Load& load,
                          uint32_t upgrades);

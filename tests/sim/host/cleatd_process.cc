@@ -53,8 +53,9 @@ Status CleatdProcess::Open(Life& life) {
                control::HostState::Load(*life.store, life.memory, control::WatchHub::kQueueMax, nullptr));
   CLEAT_ASSIGN(life.link, control::EngineLink::Listen(parts_.socket_path, world_.clock()));
   life.link->SetOpenProcess([this](pid_t) { return TakeConnecting(); });
-  life.reconciler = std::make_unique<control::Reconciler>(*life.state, life.memory, *life.link,
-                                                          world_.clock(), control::ReconcilerOptions{});
+  life.reconciler = std::make_unique<control::Reconciler>(
+      *life.state, life.memory, *life.link, world_.clock(),
+      control::ReconcilerOptions{.heartbeat = {.interval_ns = kNsPerSecond, .limit_ns = 2 * kNsPerSecond}});
   life.state->SetWake([link = life.link.get()] { link->Wake(); });
   life.link->Begin(*life.reconciler);
   life.link->Wake();

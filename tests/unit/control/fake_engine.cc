@@ -159,7 +159,7 @@ void FakeEngine::Disconnect() {
   const std::lock_guard lock(mutex_);
   socket_.Reset();
   held_.clear();
-  holding_ = false;
+  holding_ = frozen_ = false;
 }
 
 void FakeEngine::Restart() {
@@ -206,8 +206,12 @@ void FakeEngine::Run() {
     if (!datagram->has_value()) continue;
     const std::lock_guard lock(mutex_);
     if (filter_) (*datagram)->envelope = filter_((*datagram)->envelope);
-    requests_.push_back(Describe((*datagram)->envelope));
-    if (holding_ && requests_.back().starts_with(hold_prefix_)) {
+    if ((*datagram)->envelope.has_heartbeat() && !frozen_) {
+      Answer(std::move(**datagram));
+      continue;
+    }
+    if (!(*datagram)->envelope.has_heartbeat()) requests_.push_back(Describe((*datagram)->envelope));
+    if (frozen_ || (holding_ && requests_.back().starts_with(hold_prefix_))) {
       held_.push_back(std::move(**datagram));
     } else {
       Answer(std::move(**datagram));
@@ -408,6 +412,30 @@ void FakeEngine::Release() {
   const std::lock_guard lock(mutex_);
   holding_ = false;
   for (Datagram& request : std::exchange(held_, {})) Answer(std::move(request));
+}
+
+void FakeEngine::Freeze() {
+  const std::lock_guard lock(mutex_);
+  frozen_ = true;
+}
+
+void FakeEngine::Thaw() {
+  {
+    const std::lock_guard lock(mutex_);
+    frozen_ = false;
+  }
+  Release();
+}
+
+bool FakeEngine::IsAskedInVain() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(held_.begin(), held_.end(),
+                     [](const Datagram& held) { return held.envelope.has_heartbeat(); });
+}
+
+void FakeEngine::HangReactor(bool hangs) {
+  const std::lock_guard lock(mutex_);
+  reactor_hangs_ = hangs;
 }
 
 void FakeEngine::BreakAttachment(const std::string& controller, uint32_t target, const std::string& message) {

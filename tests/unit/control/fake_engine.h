@@ -67,6 +67,12 @@ class FakeEngine {
   // Requests are logged but not answered until Release(): all of them, or those that begin like this.
   void Hold(std::string prefix = {});
   void Release();
+  // Its process is stopped: it reads and answers nothing, heartbeats too, until Thaw().
+  void Freeze();
+  void Thaw();
+  bool IsAskedInVain();  // it has a heartbeat to answer when it goes on
+  // What it says of its I/O reactor from now on: one that does not go on hangs. It is asleep until then.
+  void HangReactor(bool hangs);
   // Tells cleatd, and takes it as a fact, that an attachment has failed by itself.
   void BreakAttachment(const std::string& controller, uint32_t target, const std::string& message);
   // Puts a controller there that nobody asked for.
@@ -105,6 +111,7 @@ class FakeEngine {
   void Run();
   void Answer(Datagram request);
   engine::v1::Reply Do(Datagram& request, std::vector<UniqueFd>& fds);
+  engine::v1::Reply DoHeartbeat() const;
   engine::v1::Reply DoResize(const engine::v1::ResizeDisk& resize);
   engine::v1::Reply DoLimit(const engine::v1::LimitDisk& limit);
   engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
@@ -120,7 +127,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 4;
+  uint32_t protocol_max_ = 5;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   std::string path_lists_;
@@ -148,6 +155,8 @@ class FakeEngine {
   std::deque<Datagram> held_;
   bool holding_ = false;
   std::string hold_prefix_;
+  bool frozen_ = false;
+  bool reactor_hangs_ = false;
   int yields_to_fail_ = 0;
   int takes_to_fail_ = 0;
   engine::v1::HandOver taken_with_;

@@ -26,6 +26,15 @@ engine::v1::Reply Bad(const std::string& code, const std::string& message) {
 
 }  // namespace
 
+engine::v1::Reply FakeEngine::DoHeartbeat() const {
+  engine::v1::Reply reply = Good();
+  engine::v1::ReactorProgress& progress = *reply.add_reactors();
+  progress.set_name("reactor-0");
+  progress.set_turns(7);
+  progress.set_asleep(!reactor_hangs_);
+  return reply;
+}
+
 engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) {
   const engine::v1::Envelope& envelope = request.envelope;
   if (envelope.has_put_controller()) {
@@ -42,6 +51,7 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
                                                                     : engine::v1::CONTROLLER_STATE_IDLE);
     return Good();
   }
+  if (envelope.has_heartbeat()) return DoHeartbeat();
   if (envelope.has_read_path_lists()) {
     engine::v1::Envelope event;
     event.mutable_status_event()->set_path_lists(path_lists_);

@@ -18,7 +18,8 @@ class RandomMovesTest : public MovesRig, public ::testing::WithParamInterface<ui
   RandomMovesTest() : random_(GetParam()) {
     // What is awaited always comes: the limits are for what doesn't.
     Stop();
-    options_ = {.retry_min_ns = 2 * kNsPerMs, .retry_max_ns = 20 * kNsPerMs};
+    options_ = {
+        .retry_min_ns = 2 * kNsPerMs, .retry_max_ns = 20 * kNsPerMs, .heartbeat = {.limit_ns = kHourNs}};
     Start();
   }
 

@@ -35,7 +35,7 @@ class OldEngineTest : public MovesRig {
 
 TEST_F(OldEngineTest, ItServesAttachesDetachesAndGrowsAsBefore) {
   EXPECT_EQ(state_->engines().Get(GetEngine("engine-0"))->status().protocol(), 1u);
-  EXPECT_EQ(state_->engines().Get(GetEngine("engine-1"))->status().protocol(), 4u);
+  EXPECT_EQ(state_->engines().Get(GetEngine("engine-1"))->status().protocol(), EngineLink::kProtocol);
   ASSERT_TRUE(state_->groups().Create(NewGroup("g", 100)).ok());
   auto request = ControllerIn("a", "g");
   request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");

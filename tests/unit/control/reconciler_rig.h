@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@ class ReconcilerRig : public ::testing::Test {
     memory_ = std::make_unique<MemfdKeeper>();
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(HostState::Load(*store_, *memory_, WatchHub::kQueueMax, keyring_.get()).value());
+    state_->engine_removal().SetFindProcess([this](const std::string&) { return process_; });
     if (paths_) state_->SetPaths(paths_.get());  // before the reconciler's thread, which reads them
     link_ = std::move(EngineLink::Listen(socket_, clock_).value());
     counters_ = std::make_unique<Counters>(clock_);
@@ -46,6 +48,10 @@ class ReconcilerRig : public ::testing::Test {
         stall_.wait(Stall::kThere);
       }
       return FakeEngine::OpenProcess(pid);
+    });
+    link_->SetKillProcess([this](int) {
+      ++kills_;
+      return Status(Ok{});
     });
     link_->Start(*reconciler_, counters_.get());
     link_->Wake();
@@ -105,7 +111,10 @@ class ReconcilerRig : public ::testing::Test {
                              .yield_grace_ns = kHourNs,
                              .take_ns = kHourNs,
                              .take_over_ns = kHourNs,
-                             .recovery_ns = kHourNs};
+                             .recovery_ns = kHourNs,
+                             .heartbeat = {.limit_ns = kHourNs}};
+  std::optional<pid_t> process_;  // that is found where an engine's is looked for
+  std::atomic<int> kills_ = 0;    // of engines' processes, which then end when the test says so
   test::TempDir dir_;
   const std::string socket_ = dir_ / "engine.sock";
   LeapingClock clock_;

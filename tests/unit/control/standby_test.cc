@@ -79,6 +79,23 @@ TEST_F(StandbyTest, ItTakesEverythingWhenTheOtherDies) {
   AwaitStandby(green_, "a");
 }
 
+// Some of the other's controllers are its own by then.
+TEST_F(StandbyTest, AfterHalfAnUpgradeItStandsByForTheRest) {
+  CreateSome({"a", "b"});
+  for (const char* id : {"a", "b"}) AwaitStandby(green_, id);
+  blue_.FailYields(1, "deadline_exceeded", "requests are still in the storage");
+  ASSERT_TRUE(Upgrade("engine-0", "engine-1").ok());
+  EXPECT_EQ(AwaitUpgrade("engine-0").failed_total(), 1U);
+  const std::string stays = EngineOf("a") == "engines/engine-0" ? "a" : "b";
+  const std::string moved = stays == "a" ? "b" : "a";
+  AwaitServed(moved, "engine-1");
+  AwaitStandby(green_, stays);
+  Await("it is counted",
+        [&] { return state_->engines().Get(GetEngine("engine-1"))->status().standing_by() == 1; });
+  blue_.Die();
+  for (const std::string& id : {stays, moved}) AwaitServed(id, "engine-1");
+}
+
 // Which of two controllers has the guest of a migration now, it does not know.
 TEST_F(StandbyTest, ItDoesNotTakeWhatIsBeingMigrated) {
   CreateSome({"a"});

@@ -202,6 +202,7 @@ class CommandLinkTest : public testing::Test {
       CommandLink::Options options;
       options.socket_path = path_;
       options.takes_wait_ns = takes_wait_ns;
+      options.reactors.assign(ios_.begin(), ios_.end());
       link_ = std::make_unique<CommandLink>(host_.control(), *engine_, std::move(options));
       link_->Start();
     });
@@ -213,6 +214,11 @@ class CommandLinkTest : public testing::Test {
   Caller Accept() {
     CLEAT_CHECK(Calls(60'000));
     return Caller(UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  }
+  bool IsSilent() {
+    bool silent = false;
+    host_.control_thread().Call([&] { silent = link_->cleatd_is_silent(); });
+    return silent;
   }
   // It is asked to take while it can't, and the connection ends.
   void AskAndHangUp() {
@@ -266,6 +272,28 @@ TEST_F(CommandLinkTest, ACleatdOfTheVersionBeforeIsServed) {
     EXPECT_TRUE(answer->reply->ok) << (answer->reply->message == nullptr ? "" : answer->reply->message);
   }
   EXPECT_TRUE(answered);
+}
+
+TEST_F(CommandLinkTest, AHeartbeatIsAnsweredWithWhatItsReactorsDo) {
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  Cleat__Engine__V1__Heartbeat heartbeat = CLEAT__ENGINE__V1__HEARTBEAT__INIT;
+  Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.has_id = 1;
+  envelope.id = 9;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_HEARTBEAT;
+  envelope.heartbeat = &heartbeat;
+  caller.Send(envelope);
+  const PbMessage answer = caller.Receive();
+  ASSERT_NE(answer, nullptr);
+  ASSERT_EQ(answer->body_case, CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY);
+  EXPECT_EQ(answer->id, 9U);
+  EXPECT_TRUE(answer->reply->ok);
+  ASSERT_EQ(answer->reply->n_reactors, ios_.size());
+  EXPECT_EQ(answer->reply->reactors[0]->name, ios_.front()->name());
+  EXPECT_GT(answer->reply->reactors[0]->turns, 0U);
+  EXPECT_FALSE(IsSilent());
 }
 
 // Nor one of a version that there is not.

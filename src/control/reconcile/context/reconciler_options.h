@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "control/reconcile/engines/heartbeat.h"
 
 namespace cleat::control {
 
@@ -21,6 +22,9 @@ struct ReconcilerOptions {
   // How long after a restart of cleatd the engine is awaited to which an upgrade was moving controllers: it may serve those that the other
   // engine is about to be asked for.
   uint64_t recovery_ns = 30 * kNsPerSecond;
+  HeartbeatTimes heartbeat = {};
+  // A standby takes the controllers of an engine that has not answered for so long: the engine is killed. 0: never.
+  uint64_t kill_after_ns = 0;
   uint32_t preparing_max = 32;  // controllers that an upgrade has prepared at once
   uint32_t moving_max = 1;      // and that it moves at once
 };

@@ -23,6 +23,9 @@ constexpr int kUnclaimedListMax = 16;  // in an engine's status
 void StatusReporter::ReportEngine(const EngineInfo& info, bool connected, const std::string& message) {
   v1::EngineStatus status;
   status.set_connected(connected);
+  const v1::EngineState absent =
+      context_.engines.IsDead(info.id) ? v1::ENGINE_STATE_ENDED : v1::ENGINE_STATE_NOT_CONNECTED;
+  status.set_state(connected ? v1::ENGINE_STATE_CONNECTED : absent);
   status.set_message(message);
   status.set_version(info.version);
   status.set_incarnation(info.incarnation);
@@ -35,9 +38,17 @@ void StatusReporter::ReportEngine(const EngineInfo& info, bool connected, const 
     if (engine->ceph.clients_total() > 0) *status.mutable_ceph() = engine->ceph;
     status.set_standing_by(engine->standing_by);
     std::string unknown = NoteUnclaimed(*engine, status);
-    if (message.empty()) status.set_message(std::move(unknown));
+    if (message.empty())
+      status.set_message(engine->waits_for.empty() ? std::move(unknown) : engine->waits_for);
+    if (!engine->not_answering.empty()) NoteNotAnswering(*engine, status);
   }
   context_.state.engines().Report(info.id, status);
+}
+
+void StatusReporter::NoteNotAnswering(const EngineView& engine, v1::EngineStatus& status) {
+  status.set_state(v1::ENGINE_STATE_NOT_ANSWERING);
+  status.set_message(engine.not_answering);
+  status.mutable_not_answering_since()->set_seconds(static_cast<int64_t>(engine.not_answering_since_s));
 }
 
 std::string StatusReporter::NoteUnclaimed(const EngineView& engine, v1::EngineStatus& status) {

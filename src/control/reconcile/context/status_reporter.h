@@ -30,6 +30,7 @@ class StatusReporter {
   uint64_t CountStandbys(uint64_t now_ns);
 
  private:
+  static void NoteNotAnswering(const EngineView& engine, v1::EngineStatus& status);
   // Puts unclaimed controllers into the status, and returns a message about those that the store does not know.
   std::string NoteUnclaimed(const EngineView& engine, v1::EngineStatus& status);
 

@@ -14,6 +14,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/link/engine_link.h"
 #include "control/model/intent.h"
+#include "control/reconcile/engines/heartbeat.h"
 #include "control/reconcile/engines/pending_requests.h"
 
 namespace cleat::control {
@@ -47,7 +48,17 @@ struct EngineView {
   // Clusters that it knows, by id, and the revision of their spec.
   std::map<std::string, uint64_t> clusters;
   PendingRequests<ClusterId> cluster_requests;
-  v1::CephStatus ceph;              // its connections
+  v1::CephStatus ceph;  // its connections
+  Heartbeat heartbeat;
+  // What is wrong with an engine that does not answer, for people; empty: it answers, or is of before heartbeats.
+  std::string not_answering = {};
+  uint64_t not_answering_since_s = 0;  // UNIX time
+  struct Kill {
+    bool sent = false;      // SIGKILL, or that could not be sent
+    bool reported = false;  // that it has not ended the process
+    uint64_t own_ns = 0;    // when it was sent (heartbeat.h)
+  } kill;
+  std::string waits_for = {};       // why it can't take the controllers for which it stands by, for people
   uint64_t progress_ns = 0;         // when it last answered a request about a controller with OK
   uint32_t standing_by = 0;         // controllers, as was reported last
   bool recount = false;             // that number may have changed, or the next ones

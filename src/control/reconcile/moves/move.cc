@@ -8,15 +8,12 @@
 
 #include "base/clock.h"
 #include "control/model/names.h"
+#include "control/model/seconds.h"
 
 namespace cleat::control {
 namespace {
 
 using Kind = MoveStep::Kind;
-
-double Seconds(uint64_t ns) {
-  return static_cast<double>(ns) / static_cast<double>(kNsPerSecond);
-}
 
 MoveStep Because(Kind kind, std::string why) {
   return {.kind = kind, .why = {ErrorCode::kUnavailable, std::move(why)}};
@@ -74,7 +71,7 @@ std::string WhyNotPrepared(const Move& move, const MoveSides& sides, const Contr
   const std::string reason = !there.last_error.empty() ? there.last_error
                              : sides.from == nullptr   ? EngineName(move.from) + " is not connected"
                                                        : WhatIsAwaited(intent, there);
-  return fmt::format("{} has not prepared it within {:.3g} s: {}", EngineName(move.to), Seconds(prepare_ns),
+  return fmt::format("{} has not prepared it within {:.3g} s: {}", EngineName(move.to), ToSeconds(prepare_ns),
                      reason);
 }
 
@@ -143,7 +140,7 @@ MoveStep PlanTaking(const Move& move, const MoveSides& sides, const MoveTimes& t
   }
   if (times.read_until_ns < move.deadline_ns) return {.kind = Kind::kWait, .deadline_ns = move.deadline_ns};
   return Because(Kind::kTakeBack, fmt::format("{} has not taken it within {:.3g} s", EngineName(move.to),
-                                              Seconds(times.take_ns)));
+                                              ToSeconds(times.take_ns)));
 }
 
 MoveStep PlanCommitting(const Move& move, const MoveSides& sides) {

@@ -438,12 +438,49 @@ Status Controllers::Move(const std::vector<Placement>& moves) {
   return Ok{};
 }
 
+Result<std::vector<std::string>> Controllers::PlaceAnew(const std::string& engine) {
+  const StateLock lock(core_.mutex);
+  const auto is_placed_anew = [&](const ControllerEntry& entry) {
+    return entry.row.engine == engine && !entry.row.deleting && entry.row.spec.engine() != EngineName(engine);
+  };
+  WriteNames names;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (is_placed_anew(entry)) names.changes.insert(ControllerName(id));
+  }
+  core_.writes.Await(names);
+  std::vector<ControllerRow> rows;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (!is_placed_anew(entry) || !names.changes.contains(ControllerName(id))) continue;
+    rows.push_back(entry.row);
+    rows.back().engine.clear();
+  }
+  if (rows.empty()) return std::vector<std::string>();
+  CLEAT_TRY(core_.writes.Write(names, {rows.begin(), rows.end()}));
+  std::vector<std::string> placed;
+  for (ControllerRow& row : rows) {
+    placed.push_back(row.id);
+    ForgetStatus(core_.tables.controllers.At(row.id));
+    MoveTo(std::move(row));
+  }
+  PlaceWaiting();
+  return placed;
+}
+
+// What the engine that is no more said of it.
+void Controllers::ForgetStatus(ControllerEntry& entry) {
+  entry.status.Clear();
+  for (auto& [id, attachment] : entry.attachments) {
+    attachment.status.Clear();
+    core_.publisher.Publish(attachment);
+  }
+}
+
 // The row is durable.
 void Controllers::MoveTo(ControllerRow row) {
   ControllerEntry& entry = core_.tables.controllers.At(row.id);
   const std::string old = std::exchange(entry.row, std::move(row)).engine;
   if (!old.empty()) engines_.Count(old, -1);
-  engines_.Count(entry.row.engine, 1);
+  if (!entry.row.engine.empty()) engines_.Count(entry.row.engine, 1);
   core_.publisher.Publish(entry);
   core_.publisher.ControllerChanged(entry.row.id);
 }

@@ -59,6 +59,8 @@ class Controllers {
   void PlaceAgain();
   // That the controller is to stand by on that engine, for as long as a move takes; empty: no more. Not durable.
   void PrepareMove(const std::string& id, const std::string& engine);
+  // Controllers of an engine that is no more, but for those whose spec names it: they are placed anew. Returns which.
+  Result<std::vector<std::string>> PlaceAnew(const std::string& engine);
   // All of them in one transaction, durable when it returns OK. Those that are gone meanwhile are left out.
   Status Move(const std::vector<Placement>& moves);
 
@@ -78,6 +80,7 @@ class Controllers {
   Status DeleteUnclaimed(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
 
   void MoveTo(ControllerRow row) CLEAT_REQUIRES(holds_state);
+  void ForgetStatus(ControllerEntry& entry) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   Groups& groups_;

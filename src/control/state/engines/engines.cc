@@ -17,6 +17,7 @@ namespace cleat::control {
 
 void Engines::SetUnseen() {
   v1::EngineStatus unseen;
+  unseen.set_state(v1::ENGINE_STATE_NOT_CONNECTED);
   unseen.set_message("has not connected since cleatd started");
   for (auto& [id, entry] : core_.tables.engines) SetStatus(entry, unseen);
 }
@@ -58,19 +59,21 @@ std::string Engines::Choose() const {
     const v1::EngineStatus& status = engine.status;
     const bool full = status.controllers_max() != 0 && ControllersOn(engine) >= status.controllers_max();
     const bool leaving = core_.tables.upgrade && core_.tables.upgrade->from == id;
-    if (!status.connected() || full || leaving || core_.roles.StandsBy(id)) continue;
+    if (!status.connected() || IsNotAnswering(engine) || full || leaving || core_.roles.OnlyStandsBy(id))
+      continue;
     if (best == nullptr || ControllersOn(engine) < ControllersOn(*best)) best = &engine;
   }
   return best == nullptr ? std::string() : best->id;
 }
 
 Status Engines::CheckChosen(const std::string& controller, const v1::ControllerSpec& spec) const {
-  if (spec.engine().empty() || !core_.roles.StandsBy(*ParseEngineName(spec.engine()))) return Ok{};
+  if (spec.engine().empty() || !core_.roles.OnlyStandsBy(*ParseEngineName(spec.engine()))) return Ok{};
   return RefuseFor(
       ControllerName(controller), v1::REASON_ENGINE_STANDS_BY,
-      fmt::format("{}: {} stands by for another engine, and would not any more with a controller of its "
-                  "own: choose another engine, or none",
-                  ControllerName(controller), spec.engine()),
+      fmt::format(
+          "{}: {} stands by for another engine, and takes controllers when that one dies or is upgraded: "
+          "choose another engine, or none",
+          ControllerName(controller), spec.engine()),
       {{"conflict", spec.engine()}});
 }
 
@@ -78,13 +81,6 @@ void Engines::Count(const std::string& engine, int difference) {
   EngineEntry& entry = core_.tables.EngineOf(engine);
   entry.status.set_controllers(
       static_cast<uint32_t>(static_cast<int>(entry.status.controllers()) + difference));
-  // Its first controller ends that it stands by, and the end of its last one begins that.
-  const bool turned = entry.status.controllers() == (difference > 0 ? 1U : 0U);
-  if (const auto principal = ParseEngineName(entry.status.stands_by_for()); turned && principal.ok()) {
-    for (const auto& [id, controller] : core_.tables.controllers) {
-      if (controller.row.engine == *principal) core_.publisher.ControllerChanged(id);
-    }
-  }
   core_.publisher.Publish(entry);
 }
 
@@ -110,8 +106,18 @@ void Engines::SetStatus(EngineEntry& entry, const v1::EngineStatus& status) {
   v1::EngineStatus complete = status;
   complete.set_controllers(entry.status.controllers());
   if (entry.revision != 0 && SameSpec(entry.status, complete)) return;
+  const bool answered = !IsNotAnswering(entry);
   entry.status = std::move(complete);
   core_.publisher.Publish(entry);
+  if (answered == IsNotAnswering(entry)) PublishControllersOf(entry);
+}
+
+void Engines::PublishControllersOf(const EngineEntry& engine) {
+  for (auto& [id, controller] : core_.tables.controllers) {
+    if (controller.row.engine != engine.id) continue;
+    core_.publisher.Publish(controller);
+    for (auto& [name, attachment] : controller.attachments) core_.publisher.Publish(attachment);
+  }
 }
 
 // ---- Lists of paths

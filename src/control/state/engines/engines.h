@@ -54,6 +54,8 @@ class Engines {
 
  private:
   void SetStatus(EngineEntry& entry, const v1::EngineStatus& status) CLEAT_REQUIRES(holds_state);
+  // What is shown of them has changed with the engine's state.
+  void PublishControllersOf(const EngineEntry& engine) CLEAT_REQUIRES(holds_state);
   uint32_t ControllersOn(const EngineEntry& entry) const CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;

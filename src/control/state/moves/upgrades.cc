@@ -85,7 +85,7 @@ Status Upgrades::Check(const std::string& from, const std::string& to) const {
   CLEAT_ASSIGN(const auto source, FindForUpgrade(from));
   CLEAT_ASSIGN(const auto target, FindForUpgrade(to));
   const v1::EngineStatus& status = target->status;
-  if (core_.roles.StandsBy(to) && status.stands_by_for() != EngineName(from)) {
+  if (core_.roles.OnlyStandsBy(to) && status.stands_by_for() != EngineName(from)) {
     return RefuseFor(
         EngineName(to), v1::REASON_ENGINE_STANDS_BY,
         fmt::format("{} stands by for {}, and can't get the controllers of {}: choose another engine",

@@ -18,6 +18,10 @@ google::protobuf::Timestamp TimestampOf(uint64_t seconds) {
   return time;
 }
 
+std::string WhyNotAnswering(const EngineEntry& engine) {
+  return fmt::format("{} does not answer: {}", EngineName(engine.id), engine.status.message());
+}
+
 }  // namespace
 
 v1::Disk ApiView::Show(const DiskEntry& entry) const {
@@ -101,6 +105,10 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
                              : fmt::format("waits for {}", EngineName(entry.row.engine)));
     }
   }
+  if (const EngineEntry* const engine = FindNotAnswering(entry.row.engine); engine != nullptr) {
+    status.set_state(v1::CONTROLLER_STATE_NOT_ANSWERING);
+    status.set_message(WhyNotAnswering(*engine));
+  }
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
@@ -122,6 +130,12 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     status.set_message(placed ? fmt::format("waits for {}", EngineName(controller->row.engine))
                               : "waits until its controller has an engine");
   }
+  const ControllerEntry* const owner = tables_.controllers.Find(entry.row.controller);
+  const EngineEntry* const engine = owner == nullptr ? nullptr : FindNotAnswering(owner->row.engine);
+  if (engine != nullptr) {
+    status.set_state(v1::ATTACHMENT_STATE_NOT_ANSWERING);
+    status.set_message(WhyNotAnswering(*engine));
+  }
   if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
   attachment.set_revision(entry.revision);
   attachment.set_etag(EtagOf(entry.row.intent_revision));
@@ -139,6 +153,11 @@ v1::Engine ApiView::Show(const EngineEntry& entry) const {
   }
   engine.set_revision(entry.revision);
   return engine;
+}
+
+const EngineEntry* ApiView::FindNotAnswering(const std::string& engine) const {
+  const EngineEntry* const found = tables_.engines.Find(engine);
+  return found != nullptr && IsNotAnswering(*found) ? found : nullptr;
 }
 
 std::string ApiView::UidOf(const DiskRow& row) const {

@@ -44,6 +44,9 @@ class ApiView {
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
 
  private:
+  // The engine of that name, if it is known not to answer; null otherwise.
+  const EngineEntry* FindNotAnswering(const std::string& engine) const CLEAT_REQUIRES(holds_state);
+
   const Tables& tables_;
   const EngineRoles& roles_;
   const Propagation& propagation_;

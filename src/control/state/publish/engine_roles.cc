@@ -16,13 +16,15 @@ constexpr size_t kExcludedShownMax = 3;
 
 }  // namespace
 
-// An engine that has controllers of its own stands by for nobody: it has taken those of the other one, or was given some.
 bool EngineRoles::StandsBy(const std::string& engine) const {
   const EngineEntry* const found = tables_.engines.Find(engine);
   if (found == nullptr) return false;
   const v1::EngineStatus& status = found->status;
-  return status.connected() && status.protocol() >= kProtocolMoves && status.controllers() == 0 &&
-         !status.stands_by_for().empty();
+  return status.connected() && status.protocol() >= kProtocolMoves && !status.stands_by_for().empty();
+}
+
+bool EngineRoles::OnlyStandsBy(const std::string& engine) const {
+  return StandsBy(engine) && tables_.engines.At(engine).status.controllers() == 0;
 }
 
 std::string EngineRoles::StandbyOf(const std::string& principal) const {

@@ -19,8 +19,10 @@ class EngineRoles {
   // Both outlive it. `paths`: which paths callers may name, as it is at each question.
   EngineRoles(const Tables& tables, const PathPolicy* const& paths) : tables_(tables), paths_(paths) {}
 
-  // Whether it stands by for another engine. One that has controllers of its own stands by for nobody.
+  // Whether it stands by for another engine, with or without controllers of its own.
   bool StandsBy(const std::string& engine) const CLEAT_REQUIRES(holds_state);
+  // Whether it does nothing else, so that no new controllers are placed on it.
+  bool OnlyStandsBy(const std::string& engine) const CLEAT_REQUIRES(holds_state);
   // The engine that has that one's controllers standing by; empty when there is none.
   std::string StandbyOf(const std::string& principal) const CLEAT_REQUIRES(holds_state);
   // The engines on which the controller is to stand by.

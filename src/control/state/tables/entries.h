@@ -71,4 +71,8 @@ struct EngineEntry {
   std::optional<PathLists> paths = std::nullopt;  // that it takes for listed; nothing: it is of before
 };
 
+inline bool IsNotAnswering(const EngineEntry& engine) {
+  return engine.status.state() == v1::ENGINE_STATE_NOT_ANSWERING;
+}
+
 }  // namespace cleat::control
