@@ -159,7 +159,9 @@ void Reconciler::OnLastDead(const std::string& engine) {
   moves_.ReconcileAll();
   reporter_.ReportEngine(engines_.LastInfo(engine), false, "its process has ended: start it again");
   for (const std::string& controller : state_.controllers().On(engine)) {
-    if (!moves_.Has(controller)) reporter_.ReportUnknown(engine, controller);
+    if (moves_.Has(controller)) continue;
+    reporter_.ReportUnknown(engine, controller);
+    controllers_.EndDeletionsOfDead(controller);
   }
   ReconcileAllMemory();
   controllers_.ReconcileStandbys();
@@ -250,6 +252,7 @@ void Reconciler::ReconcileDue() {
 
 void Reconciler::Controller(const std::string& controller) {
   for (auto& [peer, engine] : engines_.all()) controllers_.ReconcileOn(engine, controller);
+  controllers_.EndDeletionsOfDead(controller);
   moves_.ReconcileMove(controller);
 }
 

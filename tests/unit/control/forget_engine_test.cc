@@ -91,6 +91,23 @@ TEST_F(ForgetEngineTest, WhatADeadEngineServedGoesToAnother) {
   EXPECT_FALSE(IsListed("engine-0"));
 }
 
+// Nobody has to forget an engine whose end was seen.
+TEST_F(ForgetEngineTest, WhatWaitedForADeadEngineToLetItGoIsGone) {
+  ASSERT_TRUE(blue_.Connect());
+  Await("it is there", [&] { return IsConnected("engine-0"); });
+  CreateSome({"a", "b"});
+  blue_.Hold("Detach");
+  Remove("a");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("b", "db")).ok());
+  blue_.WaitForRequest("Detach controllers/a 0");
+  blue_.Die();
+  Await("they are gone", [&] {
+    return !state_->controllers().Get(GetController("a")).ok() &&
+           !state_->attachments().Get(GetAttachment("b", "db")).ok();
+  });
+  EXPECT_EQ(EngineOf("b"), "engines/engine-0") << "its controller waits for it";
+}
+
 TEST_F(ForgetEngineTest, AnEngineThatMayLiveTakesForce) {
   ASSERT_TRUE(blue_.Connect());
   Await("it is there", [&] { return IsConnected("engine-0"); });

@@ -214,6 +214,28 @@ TEST_F(StandbyTest, BothDieAndTheStandbyComesBackFirst) {
 }
 
 // What it had taken is not stored yet.
+TEST_F(StandbyTest, ItsTotalsAreOfWhatWasThereToBeTaken) {
+  CreateSome({"a", "b", "c", "gone"});
+  for (const char* id : {"a", "b", "c", "gone"}) AwaitStandby(green_, id);
+  blue_.Hold("DeleteController");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("gone", "dgone")).ok());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("gone")).ok());
+  blue_.WaitForRequest("DeleteController controllers/gone");
+  green_.Hold("TakeController controllers/c");
+  blue_.Die();
+  for (const char* id : {"a", "b"})
+    Await("it is taken", [&] { return host_.ServerOf(ControllerName(id)) == "engine-1"; });
+  green_.WaitForRequest("TakeController controllers/c");
+  AwaitPassingLimits("it is over", [&] { return UpgradeOf().state() == v1::UPGRADE_STATE_DONE; });
+  EXPECT_EQ(UpgradeOf().total(), 3U) << UpgradeOf().ShortDebugString();
+  EXPECT_EQ(UpgradeOf().moved(), 3U);
+  EXPECT_NE(UpgradeOf().message().find("2 controllers were taken at once, 1 are attached anew"),
+            std::string::npos)
+      << UpgradeOf().message();
+  green_.Release();
+  Await("the deleted one is gone", [&] { return !state_->controllers().Get(GetController("gone")).ok(); });
+}
+
 TEST_F(StandbyTest, TheStandbyDiesBeforeItHasTakenAll) {
   CreateSome({"a", "b"});
   for (const char* id : {"a", "b"}) AwaitStandby(green_, id);

@@ -59,6 +59,20 @@ void ControllerReconciler::ReconcileStandbys() {
   for (const std::string& controller : waiting) reconcile_.Controller(controller);
 }
 
+void ControllerReconciler::EndDeletionsOfDead(const std::string& controller) {
+  const ControllerIntent intent = context_.state.controllers().IntentOf(controller);
+  if (!intent.exists || !context_.engines.IsDead(intent.row.engine) || parts_.moves.Has(controller)) return;
+  HostState& state = context_.state;
+  for (const AttachmentIntent& attachment : intent.attachments) {
+    if (!attachment.row.deleting) continue;
+    if (context_.engines.IsAnywhere(controller, attachment.row.spec.target())) continue;
+    context_.requests.RetryLater(state.attachments().Forget(controller, attachment.row.id),
+                                 ControllerId{controller});
+  }
+  if (intent.row.deleting && !context_.engines.IsAnywhere(controller, std::nullopt))
+    context_.requests.RetryLater(state.controllers().Forget(controller), ControllerId{controller});
+}
+
 // ---- Status events ----
 
 void ControllerReconciler::OnStatus(EngineView& engine, const engine::v1::ControllerStatus& status) {

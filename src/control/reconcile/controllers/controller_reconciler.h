@@ -40,6 +40,9 @@ class ControllerReconciler {
   // it (UpgradeRecovery::MayBeElsewhere), and that engine's death ends the wait.
   void ReconcileStandbys();
 
+  // What waited for an engine to let it go that has ended is done, as far as no other one has it: the dead has nothing.
+  void EndDeletionsOfDead(const std::string& controller);
+
   // Status events of the engine.
   void OnStatus(EngineView& engine, const engine::v1::ControllerStatus& status);
   void OnStatus(EngineView& engine, const engine::v1::AttachmentStatus& status);

@@ -64,8 +64,17 @@ const EngineView* ConnectedEngines::FindByName(const std::string& engine) const 
 
 bool ConnectedEngines::IsElsewhere(const EngineView& engine, const std::string& controller,
                                    std::optional<uint32_t> target) const {
+  return IsOnOthers(&engine, controller, target);
+}
+
+bool ConnectedEngines::IsAnywhere(const std::string& controller, std::optional<uint32_t> target) const {
+  return IsOnOthers(nullptr, controller, target);
+}
+
+bool ConnectedEngines::IsOnOthers(const EngineView* engine, const std::string& controller,
+                                  std::optional<uint32_t> target) const {
   return std::any_of(engines_.begin(), engines_.end(), [&](const auto& other) {
-    if (&other.second == &engine || other.second.foreign) return false;
+    if (&other.second == engine || other.second.foreign) return false;
     const ControllerView* view = other.second.FindController(controller);
     if (view == nullptr) return false;
     if (!target) return view->request.busy() || view->actual.has_value();

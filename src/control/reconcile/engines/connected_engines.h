@@ -36,6 +36,9 @@ class ConnectedEngines {
   bool IsElsewhere(const EngineView& engine, const std::string& controller,
                    std::optional<uint32_t> target) const;
 
+  // The same of any engine.
+  bool IsAnywhere(const std::string& controller, std::optional<uint32_t> target) const;
+
   // Notes that the process of an engine that is not connected has ended. False, and nothing is noted, when another process of that name
   // was connected later: that one may serve.
   bool NoteDeath(const std::string& engine, uint64_t incarnation);
@@ -44,6 +47,10 @@ class ConnectedEngines {
   const EngineInfo& LastInfo(const std::string& engine) const { return known_.at(engine); }  // of a dead one
 
  private:
+  // Of all but this one; null: of all.
+  bool IsOnOthers(const EngineView* engine, const std::string& controller,
+                  std::optional<uint32_t> target) const;
+
   struct LeftBehind {
     uint64_t incarnation = 0;  // of the process that was lost last
     std::set<std::string> controllers;

@@ -81,7 +81,7 @@ void TakeOverCoordinator::Begin(const std::string& engine) {
   status.set_to(EngineName(standbys.front().engine));
   status.set_state(v1::UPGRADE_STATE_RUNNING);
   status.set_message(EngineName(engine) + " has died");
-  status.set_total(status.total() + static_cast<uint32_t>(standbys.size()));
+  status.set_total(status.total() + static_cast<uint32_t>(asked.size()));
   *status.mutable_started_time() = TimeUtil::GetCurrentTime();
   const v1::UpgradeStatus shown = status;
   for (const std::string& controller : asked) moves_.ReconcileMove(controller);
@@ -94,7 +94,15 @@ void TakeOverCoordinator::OnTakenOver(const std::string& controller, const Move&
   if (found == take_overs_.end()) return;  // it is being committed
   TakeOver& take_over = found->second;
   take_over.waiting.erase(controller);
-  if (taken) return moves_.NoteTakenOver(controller);
+  if (taken) {
+    const ControllerIntent intent = context_.state.controllers().IntentOf(controller);
+    if (intent.exists && !intent.row.deleting) {
+      take_over.taken.insert(controller);
+    } else {
+      take_over.status.set_total(take_over.status.total() - 1);  // it was deleted meanwhile
+    }
+    return moves_.NoteTakenOver(controller);
+  }
   std::erase_if(take_over.all,
                 [&](const Placement& placement) { return placement.controller == controller; });
   const Error why(ErrorCode::kUnavailable, EngineName(move.to) + " was lost as well");
@@ -131,12 +139,13 @@ void TakeOverCoordinator::ReportDone(const std::string& engine, const TakeOver& 
   v1::UpgradeStatus status = take_over.status;
   const auto late = static_cast<uint32_t>(take_over.waiting.size());
   status.set_state(EndOf(status));
-  status.set_moved(static_cast<uint32_t>(take_over.all.size()));
+  const auto taken = static_cast<uint32_t>(take_over.taken.size());
+  status.set_moved(taken + late);
   status.set_message(fmt::format("{} has died: {} controllers were taken at once, {} are attached anew",
-                                 EngineName(engine), take_over.all.size() - late, late));
+                                 EngineName(engine), taken, late));
   *status.mutable_ended_time() = TimeUtil::GetCurrentTime();
   spdlog::warn("{}: take-over ended: {} controllers were taken at once, {} are attached anew",
-               EngineName(engine), take_over.all.size() - late, late);
+               EngineName(engine), taken, late);
   Report(engine, status);
 }
 

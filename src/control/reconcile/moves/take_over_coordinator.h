@@ -22,6 +22,7 @@ struct TakeOver {
   uint64_t deadline_ns = 0;    // from then on they are attached the ordinary way
   uint64_t not_before_ns = 0;  // the store is not tried again
   std::set<std::string> waiting;
+  std::set<std::string> taken;
   std::vector<Placement> all;
   v1::UpgradeStatus status;
 
