@@ -53,7 +53,10 @@ class UringDevice final : public block::Device {
     if (mode == AccessMode::kReadWrite && access_ == AccessMode::kReadOnly) {
       co_return Error(ErrorCode::kInvalidArgument, name() + ": " + path_ + " was opened read-only");
     }
-    const std::function<Status()> lock = [this, mode] { return LockUringFile(file_, mode, name(), path_); };
+    LockRefusal refusal = LockRefusal::kHeld;
+    const std::function<Status()> lock = [this, mode, &refusal] {
+      return LockUringFile(file_, mode, name(), path_, &refusal);
+    };
     const std::function<std::optional<LockHolder>()> find = [this] { return FindLockHolder(file_.fd.get()); };
     Reactor& reactor = *Reactor::Current();
     const uint64_t since_ns = reactor.now_ns();
@@ -70,7 +73,8 @@ class UringDevice final : public block::Device {
       if (code == ErrorCode::kFailedPrecondition && waited_ns >= kClaimWaitNs) co_return locked;
       if (code != ErrorCode::kFailedPrecondition && code != ErrorCode::kUnavailable) co_return locked;
       if (code == ErrorCode::kUnavailable && reactor.now_ns() >= look_ns) {
-        const auto holder = co_await blocking_.Run(find);
+        std::optional<LockHolder> holder;
+        if (refusal == LockRefusal::kHeld) holder = co_await blocking_.Run(find);
         if (holder) locked = HeldBy(*holder);
         // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
         if (waited_ns >= lock_wait_ns_) co_return locked;
@@ -82,6 +86,8 @@ class UringDevice final : public block::Device {
   }
 
   void SetAcquireTimeout(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
+
+  void SetUser(const std::string& user) override { file_.user_byte = UserByte(user); }
 
   Task<Status> Release() override {
     const std::function<Status()> unlock = [this] { return UnlockUringFile(file_, name(), path_); };

@@ -155,6 +155,48 @@ Status Claim(UringFile& file, const std::string& what) {
   return ErrnoError(errno, what + " can't be opened exclusively");
 }
 
+// What is locked of a file's content by those who read it together, and where users' bytes begin: no file is as long.
+constexpr uint64_t kUserBytesFrom = uint64_t{1} << 61;
+
+struct flock RangeOf(short type, uint64_t start, uint64_t length) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(start);
+  range.l_len = static_cast<off_t>(length);  // 0: up to any end
+  return range;
+}
+
+// 0, or the errno.
+int LockRange(const UringFile& file, short type, uint64_t start, uint64_t length) {
+  struct flock range = RangeOf(type, start, length);
+  return fcntl(file.fd.get(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
+}
+
+// Of a file: who writes locks all there is, users' bytes too. Of a block device a flock, as udev and others do.
+int LockContent(const UringFile& file, short type) {
+  if (!file.block_device) return LockRange(file, type, 0, type == F_RDLCK ? kUserBytesFrom : 0);
+  const int operation = type == F_UNLCK ? LOCK_UN : type == F_WRLCK ? LOCK_EX : LOCK_SH;
+  return flock(file.fd.get(), operation | LOCK_NB) == 0 ? 0 : errno;
+}
+
+// A file that is open to be read alone can't be locked for writing, but it can be asked who would be in the way: whoever had this user's byte
+// has it until the kernel has ended the last read of that open file, also when its process was killed.
+Status LockUserByte(const UringFile& file, const std::string& what, LockRefusal* refusal) {
+  struct flock other = RangeOf(F_WRLCK, file.user_byte, 1);
+  if (fcntl(file.fd.get(), F_OFD_GETLK, &other) != 0)
+    return ErrnoError(errno, what + ": locks can't be looked at");
+  // Engines before this one, and other programs, lock a file from its beginning on: they may be any user.
+  if (other.l_type != F_UNLCK && other.l_start == static_cast<off_t>(file.user_byte)) {
+    *refusal = LockRefusal::kLateReads;
+    return Error(
+        ErrorCode::kUnavailable,
+        what + ": the last reads of the engine that served it here before are still under way: try again");
+  }
+  const int failed = LockRange(file, F_RDLCK, file.user_byte, 1);
+  return failed == 0 ? Status(Ok{}) : Status(ErrnoError(failed, what + " can't be locked"));
+}
+
 }  // namespace
 
 Result<UniqueFd> FindAnyFile(const std::string& path, const std::string& what) {
@@ -206,25 +248,31 @@ Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, c
   return SizeOf(file.fd.get(), status, what);
 }
 
-Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, const std::string& path) {
+uint64_t UserByte(const std::string& user) {
+  uint64_t hash =
+      14695981039346656037ULL;  // FNV-1a; never to be changed, since engines of other versions go by it
+  for (const char c : user) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
+  return kUserBytesFrom + hash % kUserBytesFrom;
+}
+
+Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, const std::string& path,
+                     LockRefusal* refusal) {
   const bool writes = mode == AccessMode::kReadWrite;
-  int failed = 0;
-  if (file.block_device) {
-    failed = flock(file.fd.get(), (writes ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : errno;
-  } else {
-    struct flock whole {};
-    whole.l_type = writes ? F_WRLCK : F_RDLCK;
-    whole.l_whence = SEEK_SET;  // from 0, length 0: all of it
-    failed = fcntl(file.fd.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
-  }
+  const int failed = LockContent(file, writes ? F_WRLCK : F_RDLCK);
   const std::string what = who + ": " + path;
   if (failed == 0 && file.block_device && writes) {
     Status claimed = Claim(file, what);
-    if (!claimed) flock(file.fd.get(), LOCK_UN);
+    if (!claimed) LockContent(file, F_UNLCK);
     return claimed;
   }
-  if (failed == 0) return Ok{};
+  if (failed == 0) {
+    if (writes || file.user_byte == 0) return Ok{};
+    Status locked = LockUserByte(file, what, refusal);
+    if (!locked) LockContent(file, F_UNLCK);
+    return locked;
+  }
   if (failed == EAGAIN || failed == EACCES || failed == EWOULDBLOCK) {
+    *refusal = LockRefusal::kHeld;
     return Error(
         ErrorCode::kUnavailable,
         what +
@@ -235,16 +283,9 @@ Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, c
 }
 
 Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path) {
-  int failed = 0;
   file.claim.Reset();
-  if (file.block_device) {
-    failed = flock(file.fd.get(), LOCK_UN) == 0 ? 0 : errno;
-  } else {
-    struct flock whole {};
-    whole.l_type = F_UNLCK;
-    whole.l_whence = SEEK_SET;
-    failed = fcntl(file.fd.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
-  }
+  if (file.user_byte != 0) LockRange(file, F_UNLCK, file.user_byte, 1);
+  const int failed = LockContent(file, F_UNLCK);
   if (failed == 0) return Ok{};
   return ErrnoError(failed, who + ": " + path + " can't be unlocked");
 }

@@ -20,6 +20,8 @@ struct UringFile {
   // node's, and keeps out mounts, partitions of it and the disk that it is a partition of.
   UniqueFd claim;
   bool block_device = false;
+  // The byte, far behind any file's end, whose lock stands for this user among those who read the file. 0: nobody's.
+  uint64_t user_byte = 0;
   // O_DIRECT is on, and what it asks of buffers' addresses and of their lengths and offsets (powers of two).
   // 1: anything.
   bool direct = false;
@@ -35,11 +37,19 @@ Result<UringFile> OpenUringFile(const UringOptions& options);
 // What the file or block device holds at present.
 Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path);
 
+// The byte that stands for a user: no other one's, but for one chance in 2^61.
+uint64_t UserByte(const std::string& user);
+
+// Why a lock was not granted.
+enum class LockRefusal : uint8_t {
+  kHeld,       // somebody else holds it: see lock_holder.h
+  kLateReads,  // the user before this one has reads under way, and is no process any more, or about to end
+};
 // Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits: kUnavailable when
-// somebody else holds it (whom: see lock_holder.h), kFailedPrecondition when a block device is claimed by others. `who`
+// it has to be waited for (`refusal` says why), kFailedPrecondition when a block device is claimed by others. `who`
 // and `path` are for the error.
-Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who,
-                     const std::string& path);
+Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who, const std::string& path,
+                     LockRefusal* refusal);
 Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path);
 
 }  // namespace cleat::modules

@@ -117,8 +117,8 @@ class Device {
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) = 0;
 
   // The reservation hook: a lock on the open file that the I/O goes through, RBD's exclusive lock, NVMe reservations.
-  // From Acquire's return to Release's no other process can write this disk through an owner's path, and no write of
-  // an earlier owner can land any more. Acquired before the first request, released after the last is completed.
+  // From Acquire's return to Release's no other process can write this disk through an owner's path, no write of
+  // an earlier owner can land any more, and no read of an earlier user (SetUser) either. Acquired before the first request, released after the last is completed.
   //   failed_precondition  another one owns it, who is named
   //   unavailable          the owner seems to be gone or going, but that its last writes have landed can't be proven
   //                        yet, though it was waited for: try again, and let no guest in meanwhile
@@ -128,6 +128,9 @@ class Device {
   // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own,
   // which is for predecessors that died; who asks again and again wants to hear sooner who has it.
   virtual void SetAcquireTimeout(uint64_t /*wait_ns*/) {}
+  // Who uses the disk, among those that may read it together: who acquires it under a name takes the place of who had it under that name
+  // before, and waits for the last reads of that one as for an owner's last writes, since they go to the same guest's memory. Before Acquire.
+  virtual void SetUser(const std::string& /*user*/) {}
 
   // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A
   // region is removed only when no request uses it any more.

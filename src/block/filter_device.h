@@ -37,6 +37,7 @@ class FilterDevice : public Device {
   }
   Task<Status> Acquire(AccessMode mode) override { return below_->Acquire(mode); }
   void SetAcquireTimeout(uint64_t wait_ns) override { below_->SetAcquireTimeout(wait_ns); }
+  void SetUser(const std::string& user) override { below_->SetUser(user); }
   Task<Status> Release() override { return below_->Release(); }
   void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
   void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }

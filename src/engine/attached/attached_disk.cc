@@ -40,6 +40,7 @@ Task<Status> AttachedDisk::Open() {
   CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
   pipeline_ = std::move(opened.pipeline);
   limited_ = opened.limited;
+  pipeline_->device().SetUser(spec.controller + " target " + std::to_string(spec.target));
   // The limits may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
   co_return co_await OpenChannels();

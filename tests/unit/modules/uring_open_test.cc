@@ -240,6 +240,58 @@ TEST_F(UringOpen, AndWhenThatLastsItIsSaid) {
   EXPECT_NE(refused.error().message.find("last writes"), std::string::npos) << refused.error().message;
 }
 
+// Readers share the lock; but what a dead one is still reading goes to the memory of the guest whose next engine this is.
+TEST_F(UringOpen, TheLastReadsOfTheSameUserAreWaitedFor) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  UringOptions options = Options(file, AccessMode::kReadOnly);
+  const auto before = MustOpen(file, AccessMode::kReadOnly);
+  before->SetUser("controllers/a target 0");
+  ASSERT_TRUE(host_.Await(before->Acquire(AccessMode::kReadOnly)).ok());
+  EXPECT_TRUE(host_.Await(before->Acquire(AccessMode::kReadOnly)).ok()) << "again is nothing new";
+  const auto other = MustOpen(file, AccessMode::kReadOnly);
+  other->SetUser("controllers/b target 0");
+  EXPECT_TRUE(host_.Await(other->Acquire(AccessMode::kReadOnly)).ok());
+
+  const auto impatient = MustOpen(file, AccessMode::kReadOnly);
+  impatient->SetUser("controllers/a target 0");
+  const Status refused = host_.Await(impatient->Acquire(AccessMode::kReadOnly));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().message.find("last reads"), std::string::npos) << refused.error().message;
+
+  options.lock_wait_ns = 60 * kNsPerSecond;
+  const auto opened = host_.Open(options);
+  ASSERT_TRUE(opened.ok());
+  block::Device* const next = opened->get();
+  next->SetUser("controllers/a target 0");
+  std::optional<Status> acquired;
+  host_.Begin(next->Acquire(AccessMode::kReadOnly), acquired);
+  const uint64_t until_ns = MonotonicClock().NowNs() + 100 * kNsPerMs;
+  while (MonotonicClock().NowNs() < until_ns) host_.reactor().RunOnce();
+  EXPECT_FALSE(acquired.has_value()) << (acquired->ok() ? "granted" : acquired->error().message);
+  EXPECT_TRUE(host_.Await(before->Close()).ok());
+  while (!acquired) host_.reactor().RunOnce();
+  EXPECT_TRUE(acquired->ok()) << acquired->error().message;
+
+  const auto writer = MustOpen(file);
+  EXPECT_FALSE(host_.Await(writer->Acquire(AccessMode::kReadWrite)).ok()) << "they read";
+  EXPECT_TRUE(host_.Await(next->Release()).ok());
+  EXPECT_TRUE(host_.Await(other->Release()).ok());
+  EXPECT_TRUE(host_.Await(writer->Acquire(AccessMode::kReadWrite)).ok());
+}
+
+// An engine of a version before locks all of the file, for whichever of its users.
+TEST_F(UringOpen, AReaderOfAnOlderVersionIsNotWaitedFor) {
+  const std::string file = folder_.MakeFile("file", kBytes);
+  const UniqueFd older(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct flock whole {};
+  whole.l_type = F_RDLCK;
+  ASSERT_EQ(fcntl(older.get(), F_OFD_SETLK, &whole), 0);
+  const auto reader = MustOpen(file, AccessMode::kReadOnly);
+  reader->SetUser("controllers/a target 0");
+  EXPECT_TRUE(host_.Await(reader->Acquire(AccessMode::kReadOnly)).ok());
+}
+
 // Locks that do not keep ours away are nobody's business: flock is apart from OFD locks.
 TEST_F(UringOpen, WhoHasAnotherKindOfLockIsNotBlamed) {
   const std::string file = folder_.MakeFile("file", kBytes);
