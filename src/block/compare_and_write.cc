@@ -94,13 +94,12 @@ void CompareAndWrite::Start(PipelineChannel& origin, Request& request) {
 Task<void> CompareAndWrite::Run(PipelineChannel& origin, Request& request) {
   Reactor& home = *Reactor::Current();
   co_await Turn(*this);
-  const std::vector<ChannelRegistry::Member> members = channels_.Members();
-  for (const ChannelRegistry::Member& member : members) {
-    co_await member.reactor->Enter();
-    co_await member.channel->Hold(request.offset_bytes, request.length_bytes);
-  }
+  std::vector<ChannelRegistry::Member> members = channels_.Members();
+  const size_t held = co_await HoldAll(members, request);
   co_await home.Enter();
-  const IoStatus status = co_await ReadCompareWrite(origin, request);
+  IoStatus status = IoStatus::kAborted;
+  if (held == members.size()) status = co_await ReadCompareWrite(origin, request);
+  members.resize(std::min(held + 1, members.size()));  // the one that gave way as well
   for (const ChannelRegistry::Member& member : members) {
     co_await member.reactor->Enter();
     member.channel->LetGo();
@@ -108,6 +107,40 @@ Task<void> CompareAndWrite::Run(PipelineChannel& origin, Request& request) {
   co_await home.Enter();
   EndTurn();
   origin.FinishExclusive(request, status);  // the pipeline may be gone now
+}
+
+// How many, one after the other, have nothing in flight any more: all, or up to the one that gave way.
+Task<size_t> CompareAndWrite::HoldAll(const std::vector<ChannelRegistry::Member>& members,
+                                      const Request& request) {
+  size_t held = 0;
+  for (const ChannelRegistry::Member& member : members) {
+    co_await member.reactor->Enter();
+    const auto holding = std::make_shared<Holding>(Holding{.member = member});
+    {
+      const MutexLock lock(mutex_);
+      holding_ = holding;
+    }
+    const bool all_ended = co_await member.channel->Hold(request.offset_bytes, request.length_bytes);
+    holding->over = true;
+    if (!all_ended) break;
+    ++held;
+  }
+  co_return held;
+}
+
+// Whoever begins to hold afterwards sees the count.
+void CompareAndWrite::BeginGivingWay() {
+  const MutexLock lock(mutex_);
+  giving_way_.fetch_add(1, std::memory_order_release);
+  if (holding_ == nullptr) return;
+  holding_->member.reactor->PostCall([holding = holding_] {
+    if (!holding->over) holding->member.channel->GiveWay();
+  });
+}
+
+void CompareAndWrite::EndGivingWay() {
+  const MutexLock lock(mutex_);
+  giving_way_.fetch_sub(1, std::memory_order_release);
 }
 
 Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Request& request) {

@@ -8,14 +8,20 @@
 // While a channel holds back, requests beside the range go on. Nothing of this is on the path of other
 // requests but one test of a flag.
 //
+// A queue of the disk that drains waits for no limits (block::ThrottleControl), neither those of its own requests nor, by
+// way of a COMPARE AND WRITE, those of another reactor's. So meanwhile a COMPARE AND WRITE that would wait for requests that
+// wait for limits gives way: it lets go, nothing was read or written, and it ends with kAborted, to be tried again.
+//
 // One for each pipeline. Started on the reactor of the channel that got the request; the coroutine visits the
 // other channels' reactors. A pipeline's channels stay while any of them has a request in flight (the queues
 // of all reactors are drained before the first channel closes), so they stay while this runs.
 #pragma once
 
+#include <atomic>
 #include <coroutine>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "base/mutex.h"
@@ -54,6 +60,11 @@ class CompareAndWrite {
   // On `origin`'s reactor. Ends with origin.FinishExclusive(request, status) there.
   void Start(PipelineChannel& origin, Request& request);
 
+  // A channel begins to bypass its limits, or has ended it. On its reactor; counted.
+  void BeginGivingWay();
+  void EndGivingWay();
+  bool gives_way() const { return giving_way_.load(std::memory_order_acquire) > 0; }
+
  private:
   // First come, first served, over several reactors. The mutex guards a flag and a list for some
   // instructions, never across a wait.
@@ -71,8 +82,14 @@ class CompareAndWrite {
     Reactor* reactor;
     std::coroutine_handle<> handle;
   };
+  // A channel that is being held for the one whose turn it is.
+  struct Holding {
+    ChannelRegistry::Member member;
+    bool over = false;  // on the member's reactor; the channel may be gone then
+  };
 
   Task<void> Run(PipelineChannel& origin, Request& request);
+  Task<size_t> HoldAll(const std::vector<ChannelRegistry::Member>& members, const Request& request);
   Task<IoStatus> ReadCompareWrite(PipelineChannel& origin, Request& request);
   void EndTurn();
 
@@ -80,6 +97,8 @@ class CompareAndWrite {
   Mutex mutex_;
   bool busy_ CLEAT_GUARDED_BY(mutex_) = false;
   std::deque<Waiting> waiting_ CLEAT_GUARDED_BY(mutex_);
+  std::shared_ptr<Holding> holding_ CLEAT_GUARDED_BY(mutex_);  // the latest
+  std::atomic<uint32_t> giving_way_{0};                        // changed under the mutex
 };
 
 }  // namespace cleat::block

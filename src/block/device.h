@@ -72,6 +72,8 @@ class ThrottleControl {
   // others take meanwhile does not put it off, limits that change may. Front ends keep a guest that comes back from starting as
   // much anew before that.
   virtual uint64_t DebtUntilNs() const = 0;
+  // Whether a request waits for the limits.
+  virtual bool HasWaiting() const = 0;
 
  protected:
   ~ThrottleControl() = default;

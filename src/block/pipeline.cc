@@ -173,13 +173,18 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   request.Complete(request.status);
 }
 
+// Requests that are completed within SetBypass may end the channel, unless the caller has others in flight.
 void PipelineChannel::BeginBypass() {
-  if (bypass_++ == 0 && throttle_ != nullptr) throttle_->SetBypass(true);
+  if (bypass_++ > 0) return;
+  if (compare_and_write_ != nullptr) compare_and_write_->BeginGivingWay();
+  if (throttle_ != nullptr) throttle_->SetBypass(true);
 }
 
 void PipelineChannel::EndBypass() {
   CLEAT_CHECK(bypass_ > 0);
-  if (--bypass_ == 0 && throttle_ != nullptr) throttle_->SetBypass(false);
+  if (--bypass_ > 0) return;
+  if (compare_and_write_ != nullptr) compare_and_write_->EndGivingWay();
+  if (throttle_ != nullptr) throttle_->SetBypass(false);
 }
 
 // ---- For CompareAndWrite
@@ -189,17 +194,29 @@ bool PipelineChannel::Holds(const Request& request) const {
          hold_offset_bytes_ < request.offset_bytes + request.length_bytes;
 }
 
-Task<void> PipelineChannel::Hold(uint64_t offset_bytes, uint64_t length_bytes) {
-  CLEAT_CHECK(!holding_ && in_flight_[epoch_ ^ 1] == 0);
+Task<bool> PipelineChannel::Hold(uint64_t offset_bytes, uint64_t length_bytes) {
+  CLEAT_CHECK(!holding_);
   holding_ = true;
   hold_offset_bytes_ = offset_bytes;
   hold_length_bytes_ = length_bytes;
+  if (!co_await WaitForOldEpoch()) co_return false;  // what one that gave way has left
   epoch_ ^= 1;
-  if (in_flight_[epoch_ ^ 1] == 0) co_return;
-  Event drained(*Reactor::Current());
-  drained_ = &drained;
-  co_await drained.Wait();
-  drained_ = nullptr;
+  co_return co_await WaitForOldEpoch();
+}
+
+Task<bool> PipelineChannel::WaitForOldEpoch() {
+  if (in_flight_[epoch_ ^ 1] > 0) {
+    Event drained(*Reactor::Current());
+    drained_ = &drained;
+    if (compare_and_write_->gives_way()) GiveWay();
+    co_await drained.Wait();
+    drained_ = nullptr;
+  }
+  co_return in_flight_[epoch_ ^ 1] == 0;
+}
+
+void PipelineChannel::GiveWay() {
+  if (drained_ != nullptr && throttle_ != nullptr && throttle_->HasWaiting()) drained_->Set();
 }
 
 void PipelineChannel::LetGo() {

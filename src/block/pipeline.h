@@ -45,10 +45,12 @@ class PipelineChannel {
   uint64_t throttle_debt_until_ns() const { return throttle_ == nullptr ? 0 : throttle_->DebtUntilNs(); }
 
   // ---- For CompareAndWrite, one at a time.
-  // Holds back what touches the range from now on, until LetGo; returns when nothing that was submitted
-  // before is in flight any more.
-  Task<void> Hold(uint64_t offset_bytes, uint64_t length_bytes);
+  // Holds back what touches the range from now on, until LetGo. True: nothing that was submitted before is in flight any
+  // more. False: some of it waits for limits, and must not be waited for (GiveWay).
+  Task<bool> Hold(uint64_t offset_bytes, uint64_t length_bytes);
   void LetGo();
+  // Hold goes on with false if what it waits for waits for limits, or will: a queue of the disk drains.
+  void GiveWay();
   // Past the checks and what is held back.
   Channel& below() { return *top_; }
   void FinishExclusive(Request& request, IoStatus status);
@@ -61,6 +63,7 @@ class PipelineChannel {
   bool IsPlain(const Request& request) const;
   void SubmitChecked(Request& request);
   bool Holds(const Request& request) const;
+  Task<bool> WaitForOldEpoch();
   void SubmitRarely(Request& request);
   void Forward(Request& request);
   void SetGeometry(const Geometry& geometry);
@@ -71,7 +74,7 @@ class PipelineChannel {
   const AccessMode mode_;
   const bool wants_prefetch_;
   // A request is counted in the epoch in which it was submitted. Hold begins a new one; the old one's count
-  // can then only fall.
+  // can then only fall. A Hold that gives way leaves some behind, for which the next one waits first.
   uint32_t epoch_ = 0;
   bool holding_ = false;
   std::array<uint64_t, 2> in_flight_{};

@@ -60,6 +60,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
     explicit Throttle(LimitedChannel& c) : channel(c) {}
     void SetBypass(bool on) override { channel.SetBypass(on); }
     uint64_t DebtUntilNs() const override { return channel.DebtUntilNs(); }
+    bool HasWaiting() const override { return channel.waits_for_ != WaitsFor::kNothing; }
     LimitedChannel& channel;
   };
 

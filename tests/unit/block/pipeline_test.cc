@@ -211,6 +211,7 @@ class ThrottledChannel final : public Channel, private ThrottleControl {
  private:
   void SetBypass(bool on) override { told_.push_back(on); }
   uint64_t DebtUntilNs() const override { return 17; }
+  bool HasWaiting() const override { return false; }
   std::vector<bool>& told_;
 };
 
