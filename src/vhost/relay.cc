@@ -122,7 +122,7 @@ Task<Status> Relay::Converse() {
     last_request_ = RequestName(message.header.request);
     Status handled = co_await Handle(&message);
     if (!handled) {
-      if (handled.error().code == ErrorCode::kUnavailable || stopping_) break;
+      if (handled.error().code == ErrorCode::kUnavailable || stopping_ || yielded_) break;
       co_return Error(handled.error().code, last_request_ + ": " + handled.error().message);
     }
     // A peer that sends without a pause gets one message a turn.
@@ -183,6 +183,12 @@ Task<Status> Relay::Write(MessageChannel& channel, const Message& message) {
     progress_.Reset();
     CLEAT_CO_ASSIGN(auto written, channel.TryWrite(message));
     if (written) co_return Ok{};
+    // The session is between two calls, so a peer that reads no answer does not keep the rings from another engine.
+    if (yield_.wanted()) {
+      yielded_ = co_await yield_.Take(session_);
+      if (yielded_) co_return Error(ErrorCode::kCancelled, "the rings were yielded");
+      continue;
+    }
     co_await progress_.Wait();
   }
   co_return Error(ErrorCode::kCancelled, "stopped");

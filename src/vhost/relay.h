@@ -51,8 +51,9 @@ class Relay {
   // afterwards.
   Task<Status> Run(UniqueFd peer, UniqueFd library);
   void Stop();
-  // Between two messages, the rings are yielded (Session::YieldRings). OK: Run ends in success, with yielded(). Otherwise,
-  // or when no message came to its end before the deadline, it goes on. kCancelled: the connection ended. One at a time.
+  // Between two calls of the session the rings are yielded (Session::YieldRings): between two messages, and while an answer
+  // waits for a peer that does not read. OK: Run ends in success, with yielded(). Otherwise, or when no call came to its end
+  // before the deadline, it goes on. kCancelled: the connection ended. One at a time.
   Task<Status> Yield(uint64_t deadline_ns);
   bool yielded() const { return yielded_; }
   // Run ends with this error.

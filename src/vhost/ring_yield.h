@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rings are taken away in the middle of a conversation with the front end: asked for from outside, and done by whoever
-// converses between two messages, since a session takes one call at a time. Owned by the conversation; on control.
+// converses between two calls of the session, which takes one at a time. Owned by the conversation; on control.
 #pragma once
 
 #include <cstdint>

@@ -120,10 +120,11 @@ Task<void> SocketEndpoint::Stop() {
   Changed();
 }
 
-// A connection that ends meanwhile is drained as part of it, in the time that is left.
+// A connection that ends meanwhile is drained as part of it, in the time that is left. One that still waits for the library
+// has no ring, and is dropped at once.
 Task<Status> SocketEndpoint::Yield(uint64_t deadline_ns) {
   Reactor& control = factory_.control_;
-  while (phase_ != EndpointState::kStopped && phase_ != EndpointState::kConnecting) {
+  while (serving_ || phase_ == EndpointState::kDraining) {
     if (serving_) {
       const Status yielded = co_await relay_->Yield(deadline_ns);
       if (yielded) break;

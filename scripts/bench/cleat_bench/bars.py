@@ -53,6 +53,7 @@ BARS: dict[str, Bar] = {
     "upgrade_gap_ms_max": _at_most(25, "likewise, the longest of all"),
     "upgrade_384_gap_ms_p99": _at_most(20, "384 controllers upgraded, 64 under load: likewise, 99th percentile"),
     "upgrade_384_total_s": _at_most(30, "384 controllers with 3,072 disks upgraded: from the call to the last one"),
+    "flooded_upgrade_ratio": _at_most(1.2, "50 controllers upgraded beside four whose front ends flood and read nothing, against the 50 alone"),
     "standby_gap_ms_p99": _at_most(50, "an engine killed that has a standby: the longest silence, 99th percentile"),
     "stopped_engine_seen_ms": _at_most(1000, "an engine stopped (SIGSTOP): until cleatd shows that it does not answer, the longest"),
     "stopped_engine_standby_gap_ms_p99":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines exchanged under guests: one VM, 384 controllers, an engine that dies beside its standby, a disk in Ceph. The
+"""Engines exchanged under guests: one VM, 384 controllers, peers that flood, an engine that dies beside its standby, a disk in Ceph. The
 program cleat-upgrade-bench does each; a guest that finds its disk wrong makes it fail."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cleat_bench.stats import Figure
 PROGRAM = "cleat-upgrade-bench"
 ONE_BARS = ("upgrade_gap_ms_p99", "upgrade_gap_ms_max")
 CROWD_BARS = ("upgrade_384_gap_ms_p99", "upgrade_384_total_s")
+FLOODED_BARS = ("flooded_upgrade_ratio",)
 STANDBY_BARS = ("standby_gap_ms_p99",)
 STOPPED_BARS = ("stopped_engine_seen_ms", "stopped_engine_standby_gap_ms_p99")
 RBD_BARS = ("rbd_upgrade_gap_ms_p99",)
@@ -34,6 +35,10 @@ def measure_one(lab: Lab) -> dict[str, Figure]:
 
 def measure_crowd(lab: Lab) -> dict[str, Figure]:
     return figure_program.run(lab, PROGRAM, ("--only", "crowd"), CROWD_BARS, TIMEOUT_S, name="upgrade-384")
+
+
+def measure_flooded(lab: Lab) -> dict[str, Figure]:
+    return figure_program.run(lab, PROGRAM, ("--only", "flooded"), FLOODED_BARS, TIMEOUT_S, name="upgrade-flooded")
 
 
 def measure_standby(lab: Lab) -> dict[str, Figure]:

@@ -236,6 +236,8 @@ def upgrade_section(figures: Figures) -> str:
             names["stopped_engine_seen_ms"] = "... until it is shown as NOT_ANSWERING, the longest"
         elif subject != "standby":
             names[f"{subject}_total_s"] = "... the whole upgrade"
+    names |= {"flooded_upgrade_ratio": "50 controllers beside four peers that flood, against the 50 alone",
+              "flooded_upgrade_total_s": "... the whole upgrade"}
     return list_section(
         "Engines exchanged",
         "Guests with verified load; the longest silence that each saw over an upgrade, there and back: one VM with a memory disk;\n"

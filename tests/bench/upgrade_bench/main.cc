@@ -23,6 +23,8 @@ all that they read, on memory disks; a gap is the longest silence between two an
   upgrade_gap_ms_p99      one VM, moved there and back; also _p50 and _max
   upgrade_384_gap_ms_p99  384 controllers with 8 disks each, 64 of them under load
   upgrade_384_total_s     from the call until all of them are moved
+  flooded_upgrade_ratio   50 controllers, with four more whose front ends send requests without end and read no answer: how
+                          long the upgrade takes, against the 50 alone
   standby_gap_ms_p99      4 VMs: the engine is killed, another one has them standing by
   stopped_engine_seen_ms  4 VMs: the engine is stopped (SIGSTOP), until cleatd shows it as NOT_ANSWERING: the longest
   stopped_engine_standby_gap_ms_p99  ... and cleatd kills it after 1 s: another one has its controllers standing by
@@ -60,6 +62,8 @@ void MakeQuick(Plan* plan) {
   plan->crowd_loaded = 2;
   plan->crowd_upgrades = 1;
   plan->kills = plan->stops = 1;
+  plan->flooded.controllers = 8;
+  plan->flooded_upgrades = 1;
 }
 
 int Complain(const Error& error) {
@@ -75,6 +79,7 @@ Status Measure(const Plan& plan, const std::vector<std::string>& only, Figures& 
   Status status;
   if (wanted("one")) status = phases.One();
   if (status && wanted("crowd")) status = phases.Crowd();
+  if (status && wanted("flooded")) status = phases.Flooded();
   if (status && wanted("standby")) status = phases.Standby();
   if (status && wanted("stopped")) status = phases.Stopped();
   if (status && wanted("rbd")) status = phases.Rbd();
@@ -95,10 +100,13 @@ int Main(int argc, char** argv) {
   app.add_option("--dir", plan.host.parent_dir, "Where the hosts' folders are made")->capture_default_str();
   app.add_option("--engine-core", plan.host.engine_core, "Core of the engines' reactors")
       ->capture_default_str();
-  app.add_option("--only", only, "one, crowd, standby, stopped, rbd (default: all but rbd)")->delimiter(',');
+  app.add_option("--only", only, "one, crowd, flooded, standby, stopped, rbd (default: all but rbd)")
+      ->delimiter(',');
   app.add_option("--rounds", plan.rounds, "That a figure is the median of")->capture_default_str();
   app.add_option("--upgrades", plan.upgrades, "Of one VM, a round")->capture_default_str();
   app.add_option("--crowd-upgrades", plan.crowd_upgrades, "Of 384 controllers, a round")
+      ->capture_default_str();
+  app.add_option("--flooded-upgrades", plan.flooded_upgrades, "With and without peers that flood, a round")
       ->capture_default_str();
   app.add_option("--kills", plan.kills, "Of the principal, a round")->capture_default_str();
   app.add_option("--stops", plan.stops, "Of the principal, a round")->capture_default_str();

@@ -24,7 +24,7 @@ constexpr char kKillAfterS[] = "1";  // a stopped engine; bars.py knows it
 
 Result<UpgradePhases::Stage> UpgradePhases::SetUp(const HostShape& shape,
                                                   const std::vector<std::string>& other_engine,
-                                                  const UpgradeGuests::Load& load,
+                                                  const UpgradeGuests::Load& load, uint32_t flooding_peers,
                                                   const std::vector<std::string>& cleatd_arguments) {
   Stage made;
   HostOptions options = plan_.host;
@@ -36,6 +36,11 @@ Result<UpgradePhases::Stage> UpgradePhases::SetUp(const HostShape& shape,
   made.control = std::make_unique<ControlPlane>(made.host->address(), stop_);
   std::vector<std::string> sockets;
   for (uint32_t i = 0; i < shape.controllers; ++i) sockets.push_back(made.host->SocketOf(ControllerId(i)));
+  const auto first_flooding = sockets.end() - flooding_peers;
+  auto flooding = FloodingPeers::Listen({first_flooding, sockets.end()});
+  if (!flooding) return std::move(flooding).error();
+  made.flooding = std::move(*flooding);
+  sockets.erase(first_flooding, sockets.end());
   auto guests = UpgradeGuests::Listen(sockets);
   if (!guests) return std::move(guests).error();
   made.guests = std::move(*guests);
@@ -61,6 +66,7 @@ Result<UpgradePhases::Stage> UpgradePhases::SetUp(const HostShape& shape,
 Status UpgradePhases::TearDown(Stage& stage) {
   Status judged = stage.guests->Stop();
   stage.guests.reset();
+  stage.flooding.reset();
   if (!judged) return judged;
   return stage.host->End();
 }
@@ -176,6 +182,36 @@ Status UpgradePhases::Crowd() {
                          plan_.crowd_upgrades);
 }
 
+// Two hosts, in turns: what the machine does meanwhile happens to both.
+Status UpgradePhases::Flooded() {
+  fmt::print("flooded: {} controllers, {} peers that flood beside them, {} upgrades\n",
+             plan_.flooded.controllers, plan_.flooding_peers, 2 * plan_.rounds * plan_.flooded_upgrades);
+  HostShape shape = plan_.flooded;
+  auto alone = SetUp(shape, {}, {.loaded = 0});
+  if (!alone) return std::move(alone).error();
+  shape.controllers += plan_.flooding_peers;
+  auto flooded = SetUp(shape, {}, {.loaded = 0}, plan_.flooding_peers);
+  if (!flooded) return std::move(flooded).error();
+  std::vector<double> ratios, totals_s;
+  uint64_t connections = 1;
+  for (uint32_t round = 0; round <= plan_.rounds;
+       ++round) {  // the first one is both engines' first touch of everything
+    Gaps without, with;
+    for (uint32_t i = 0; i < plan_.flooded_upgrades; ++i) {
+      CLEAT_TRY(Upgrade(*alone, &without));
+      CLEAT_TRY(flooded->flooding->WaitFlooded(connections++, stop_));
+      CLEAT_TRY(Upgrade(*flooded, &with));
+    }
+    if (round == 0) continue;
+    totals_s.push_back(Percentile(with.total_s, 0.5));
+    ratios.push_back(totals_s.back() / Percentile(without.total_s, 0.5));
+  }
+  figures_.Add("flooded_upgrade_ratio", "ratio", ratios);
+  figures_.Add("flooded_upgrade_total_s", "s", totals_s);
+  CLEAT_TRY(TearDown(*alone));
+  return TearDown(*flooded);
+}
+
 Status UpgradePhases::Rbd() {
   const HostShape shape{.controllers = 1, .targets = 1, .image = plan_.image};
   return MeasureUpgrades("rbd_upgrade", shape, {.loaded = 1, .pause_ns = kPauseNs}, plan_.rbd_upgrades);
@@ -207,7 +243,7 @@ Status UpgradePhases::Stopped() {
       .controllers = plan_.standby_guests, .targets = 1, .with_memory = plan_.standby_guests};
   auto stage =
       SetUp(shape, {"--standby-for", EngineId(0)}, {.loaded = plan_.standby_guests, .pause_ns = kPauseNs},
-            {"--kill-silent-engine-seconds", kKillAfterS});
+            0, {"--kill-silent-engine-seconds", kKillAfterS});
   if (!stage) return std::move(stage).error();
   std::vector<Gaps> rounds(plan_.rounds);
   std::vector<double> seen_ms;

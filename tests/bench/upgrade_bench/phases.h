@@ -12,6 +12,7 @@
 #include "../host_bench/control_plane.h"
 #include "../host_bench/figures.h"
 #include "base/result.h"
+#include "flooding_peers.h"
 #include "upgrade_guests.h"
 
 namespace cleat::bench {
@@ -23,6 +24,9 @@ struct Plan {
   HostShape crowd{.controllers = 384, .targets = 8};
   uint32_t crowd_loaded = 64;
   uint32_t crowd_upgrades = 1;  // a round
+  HostShape flooded{.controllers = 50, .targets = 1};
+  uint32_t flooding_peers = 4;     // beside them
+  uint32_t flooded_upgrades = 10;  // a round, with them and without
   uint32_t standby_guests = 4;
   uint32_t kills = 10;  // a round, of the principal
   uint32_t stops = 5;   // likewise
@@ -41,6 +45,7 @@ class UpgradePhases {
 
   Status One();      // upgrade_gap_ms_*
   Status Crowd();    // upgrade_384_*
+  Status Flooded();  // flooded_upgrade_*
   Status Standby();  // standby_gap_ms_*
   Status Stopped();  // stopped_engine_*
   Status Rbd();      // rbd_upgrade_gap_ms_*
@@ -51,6 +56,7 @@ class UpgradePhases {
     std::unique_ptr<BenchHost> host;
     std::unique_ptr<ControlPlane> control;
     std::unique_ptr<UpgradeGuests> guests;
+    std::unique_ptr<FloodingPeers> flooding;
     size_t at = 0;  // the engine that has the controllers
   };
   struct Gaps {
@@ -59,8 +65,10 @@ class UpgradePhases {
     std::vector<double> total_s;   // of each upgrade
   };
 
+  // The last `flooding_peers` of the shape's controllers have no guests, but peers that flood.
   Result<Stage> SetUp(const HostShape& shape, const std::vector<std::string>& other_engine,
-                      const UpgradeGuests::Load& load, const std::vector<std::string>& cleatd_arguments = {});
+                      const UpgradeGuests::Load& load, uint32_t flooding_peers = 0,
+                      const std::vector<std::string>& cleatd_arguments = {});
   static Status TearDown(Stage& stage);
   Status Upgrade(Stage& stage, Gaps* gaps);
   Status Kill(Stage& stage, uint32_t controllers, Gaps* gaps);

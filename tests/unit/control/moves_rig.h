@@ -43,6 +43,11 @@ class MovesRig : public ReconcilerRig {
     clock_.Leap(kHourNs + kNsPerSecond);  // and a drain timeout
     link_->Wake();
   }
+  // A move that was begun is held up now. Limits are far off.
+  void PassTurn() {
+    clock_.Leap(options_.turn_ns + kNsPerSecond);
+    link_->Wake();
+  }
   // Where one limit comes after the other, and nothing but limits can go on.
   void AwaitPassingLimits(const std::string& what, const std::function<bool()>& condition) {
     AwaitWhile([this] { PassLimits(); }, what, condition);

@@ -112,7 +112,8 @@ class ReconcilerRig : public ::testing::Test {
                              .take_ns = kHourNs,
                              .take_over_ns = kHourNs,
                              .recovery_ns = kHourNs,
-                             .heartbeat = {.limit_ns = kHourNs}};
+                             .heartbeat = {.limit_ns = kHourNs},
+                             .turn_ns = kHourNs / 6};
   std::optional<pid_t> process_;  // that is found where an engine's is looked for
   std::atomic<int> kills_ = 0;    // of engines' processes, which then end when the test says so
   test::TempDir dir_;

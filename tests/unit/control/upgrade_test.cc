@@ -266,6 +266,28 @@ TEST_F(UpgradeTest, AnEngineThatDoesNotAnswerIsWaitedForOnlySoLong) {
   AwaitServed("a", "engine-0");
 }
 
+// Which one waits for longer than a turn, only the test says; all the others are asked beside it, and none a second time.
+TEST_F(UpgradeTest, AMoveThatIsHeldUpHoldsUpNoOther) {
+  CreateSome({"a", "b", "c", "d"});
+  blue_.Hold("YieldController controllers/a");
+  green_.Hold("TakeController controllers/c");
+  ASSERT_TRUE(Upgrade().ok());
+  blue_.WaitForRequest("YieldController controllers/a");
+  PassTurn();
+  AwaitServed("b", "engine-1");
+  green_.WaitForRequest("TakeController controllers/c handed over");
+  PassTurn();
+  AwaitServed("d", "engine-1");
+  EXPECT_EQ(UpgradeOf().state(), v1::UPGRADE_STATE_RUNNING);
+  EXPECT_EQ(UpgradeOf().moved(), 2U);
+  blue_.Release();
+  green_.Release();
+  const v1::UpgradeStatus status = AwaitUpgrade();
+  EXPECT_EQ(status.moved(), 4U) << status.ShortDebugString();
+  AwaitServed("a", "engine-1");
+  AwaitServed("c", "engine-1");
+}
+
 // As long as the machine had no time for cleatd, the answer waited, and not cleatd for it.
 TEST_F(UpgradeTest, AnAnswerThatHasComeIsInTimeHoweverLateItIsRead) {
   for (const bool other_news_first : {false, true}) {

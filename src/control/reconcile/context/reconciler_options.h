@@ -27,6 +27,10 @@ struct ReconcilerOptions {
   uint64_t kill_after_ns = 0;
   uint32_t preparing_max = 32;  // controllers that an upgrade has prepared at once
   uint32_t moving_max = 1;      // and that it moves at once
+  // A move that takes longer is held up by its storage, its guest or an engine, and holds up no other: the next one begins beside
+  // it, unless so many are held up already.
+  uint64_t turn_ns = 250 * kNsPerMs;
+  uint32_t held_up_max = 32;
 };
 
 }  // namespace cleat::control

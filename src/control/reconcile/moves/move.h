@@ -46,8 +46,9 @@ struct Move {
   bool crash = false;     // `from` has died: there is nobody to yield, and no way back
   bool reported = false;  // MoveEvents heard that it has failed, though it may still end otherwise
   uint64_t deadline_ns = 0;
-  uint64_t wake_ns = 0;  // when it is looked at for the deadline; 0: it isn't
-  PeerId asked = 0;      // in this phase; the answer comes from that connection or never
+  uint64_t turn_until_ns = 0;  // when the next controller's turn begins, whatever this one waits for
+  uint64_t wake_ns = 0;        // when it is looked at for the deadline; 0: it isn't
+  PeerId asked = 0;            // in this phase; the answer comes from that connection or never
   // The connection of `to` over which it was asked to take: it may serve since. 0: it was not asked, or has said no, died or come back
   // without the controller.
   PeerId asked_to_take = 0;

@@ -101,6 +101,8 @@ void MoveCoordinator::Settle(const std::string& controller) {
   Move& move = moves_.at(controller);
   move.phase = Move::Phase::kSettling;
   move.deadline_ns = context_.now_ns() + context_.options.prepare_ns;
+  move.turn_until_ns = context_.now_ns() + context_.options.turn_ns;
+  context_.retries.Add(move.turn_until_ns, ControllerId{controller});
   ReconcileMove(controller);
 }
 

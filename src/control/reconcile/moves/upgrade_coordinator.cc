@@ -30,18 +30,19 @@ v1::UpgradeState EndOf(const v1::UpgradeStatus& status) {
   return status.failed_total() == 0 ? v1::UPGRADE_STATE_DONE : v1::UPGRADE_STATE_FAILED;
 }
 
-UpgradeStep PlanUpgrade(const Upgrade& upgrade, uint32_t preparing_max, uint32_t moving_max) {
+UpgradeStep PlanUpgrade(const Upgrade& upgrade, const UpgradeLimits& limits) {
   using Kind = UpgradeStep::Kind;
   const bool to_prepare = !upgrade.waiting.empty();
   const bool to_move = !upgrade.prepared.empty();
   const bool preparing = !upgrade.preparing.empty();
   if (upgrade.intent.cancelled && (to_prepare || preparing || to_move)) return {.kind = Kind::kGiveUp};
-  if (to_prepare && upgrade.preparing.size() < preparing_max)
+  if (to_prepare && upgrade.preparing.size() < limits.preparing_max)
     return {.kind = Kind::kPrepare, .controller = *upgrade.waiting.begin()};
   if (to_prepare || preparing) return {};
-  if (to_move && upgrade.moving.size() < moving_max)
-    return {.kind = Kind::kMove, .controller = *upgrade.prepared.begin()};
-  if (to_move || !upgrade.moving.empty()) return {};
+  const bool may_move =
+      upgrade.moving.size() < limits.moving_max && upgrade.held_up.size() < limits.held_up_max;
+  if (to_move && may_move) return {.kind = Kind::kMove, .controller = *upgrade.prepared.begin()};
+  if (to_move || !upgrade.moving.empty() || !upgrade.held_up.empty()) return {};
   return {.kind = Kind::kEnd};
 }
 
@@ -57,9 +58,12 @@ void UpgradeCoordinator::OnIntent(UpgradeIntent intent) {
 }
 
 void UpgradeCoordinator::ReconcileUpgrade() {
+  const UpgradeLimits limits{.preparing_max = context_.options.preparing_max,
+                             .moving_max = context_.options.moving_max,
+                             .held_up_max = context_.options.held_up_max};
   while (upgrade_) {
-    const UpgradeStep step =
-        PlanUpgrade(*upgrade_, context_.options.preparing_max, context_.options.moving_max);
+    NoteHeldUp();
+    const UpgradeStep step = PlanUpgrade(*upgrade_, limits);
     switch (step.kind) {
       case UpgradeStep::Kind::kNothing:
         return;
@@ -97,6 +101,19 @@ void UpgradeCoordinator::MoveNow(const std::string& controller) {
   moves_.Settle(controller);
 }
 
+// Compared with what was heard, not with the clock: a cleatd that was held up itself learns first which moves have ended.
+void UpgradeCoordinator::NoteHeldUp() {
+  Upgrade& upgrade = *upgrade_;
+  for (auto next = upgrade.moving.begin(); next != upgrade.moving.end();) {
+    const std::string controller = *next++;
+    const Move* move = moves_.Find(controller);
+    if (move == nullptr || move->turn_until_ns == 0 || context_.read_until_ns < move->turn_until_ns) continue;
+    spdlog::info("{}: move to {} takes long: the next controller is moved beside it",
+                 ControllerName(controller), EngineName(move->to));
+    upgrade.held_up.insert(upgrade.moving.extract(controller));
+  }
+}
+
 void UpgradeCoordinator::GiveUp() {
   Upgrade& upgrade = *upgrade_;
   upgrade.waiting.clear();
@@ -131,7 +148,8 @@ void UpgradeCoordinator::OnMoved(const std::string& controller, const Move& move
   if (!upgrade_ || upgrade_->intent.from != move.from) return;
   Upgrade& upgrade = *upgrade_;
   const size_t known = upgrade.waiting.erase(controller) + upgrade.preparing.erase(controller) +
-                       upgrade.prepared.erase(controller) + upgrade.moving.erase(controller);
+                       upgrade.prepared.erase(controller) + upgrade.moving.erase(controller) +
+                       upgrade.held_up.erase(controller);
   if (known == 0) return;
   v1::UpgradeStatus& shown = upgrade.status;
   if (status.ok()) {
@@ -161,10 +179,12 @@ const UpgradeIntent* UpgradeCoordinator::RunningFrom(const std::string& engine) 
 
 bool UpgradeCoordinator::GuestWaits() const {
   if (!upgrade_) return false;
-  return std::any_of(upgrade_->moving.begin(), upgrade_->moving.end(), [&](const std::string& controller) {
+  const auto waits = [this](const std::string& controller) {
     const Move* move = moves_.Find(controller);
     return move != nullptr && IsGuestWaiting(*move);
-  });
+  };
+  return std::any_of(upgrade_->moving.begin(), upgrade_->moving.end(), waits) ||
+         std::any_of(upgrade_->held_up.begin(), upgrade_->held_up.end(), waits);
 }
 
 void UpgradeCoordinator::Report() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An upgrade: all controllers of an engine are prepared on another one, and then moved there one by one. One upgrade at a time. The
-// reconciler owns it. On the link's thread.
+// An upgrade: all controllers of an engine are prepared on another one, and then moved there one by one; a move that is held up
+// does not hold up the next one. One upgrade at a time. The reconciler owns it. On the link's thread.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct Upgrade {
   std::set<std::string> preparing;
   std::set<std::string> prepared;
   std::set<std::string> moving;
+  std::set<std::string> held_up;  // moving, for longer than a turn
   uint64_t longest_pause_ns = 0;
 };
 
@@ -39,7 +40,12 @@ struct UpgradeStep {
   std::string controller = {};
 };
 // Decides what to do next. All controllers are prepared before the first one is moved, so that a guest waits for nothing but its own move.
-UpgradeStep PlanUpgrade(const Upgrade& upgrade, uint32_t preparing_max, uint32_t moving_max);
+struct UpgradeLimits {
+  uint32_t preparing_max = 0;
+  uint32_t moving_max = 0;  // beside those that are held up
+  uint32_t held_up_max = 0;
+};
+UpgradeStep PlanUpgrade(const Upgrade& upgrade, const UpgradeLimits& limits);
 
 // Notes in the status, which is for people, that a controller stays.
 void AddFailure(v1::UpgradeStatus& status, const std::string& controller, const std::string& why);
@@ -68,6 +74,7 @@ class UpgradeCoordinator {
  private:
   void Prepare(const std::string& controller);
   void MoveNow(const std::string& controller);
+  void NoteHeldUp();
   void GiveUp();
   void End();
   void Report();

@@ -31,7 +31,7 @@ class UpgradePlan : public testing::TestWithParam<UpgradeCase> {};
 TEST_P(UpgradePlan, IsAsTheTableSays) {
   Upgrade upgrade;
   GetParam().arrange(upgrade);
-  const UpgradeStep step = PlanUpgrade(upgrade, 2, 1);
+  const UpgradeStep step = PlanUpgrade(upgrade, {.preparing_max = 2, .moving_max = 1, .held_up_max = 2});
   EXPECT_EQ(step.kind, GetParam().kind);
   EXPECT_EQ(step.controller, GetParam().controller);
 }
@@ -67,6 +67,23 @@ const UpgradeCase kUpgradeCases[] = {
        upgrade.moving = {"a"};
        upgrade.prepared = {"b"};
      }},
+    {"OneIsHeldUp", UpgradeKind::kMove, "b",
+     [](auto& upgrade) {
+       upgrade.held_up = {"a"};
+       upgrade.prepared = {"b"};
+     }},
+    {"OneIsHeldUpAndOneMoves", UpgradeKind::kNothing, "",
+     [](auto& upgrade) {
+       upgrade.held_up = {"a"};
+       upgrade.moving = {"b"};
+       upgrade.prepared = {"c"};
+     }},
+    {"AsManyAsMayBeAreHeldUp", UpgradeKind::kNothing, "",
+     [](auto& upgrade) {
+       upgrade.held_up = {"a", "b"};
+       upgrade.prepared = {"c"};
+     }},
+    {"TheLastOneIsHeldUp", UpgradeKind::kNothing, "", [](auto& upgrade) { upgrade.held_up = {"a"}; }},
     {"TheLastOneIsMoving", UpgradeKind::kNothing, "", [](auto& upgrade) { upgrade.moving = {"a"}; }},
     {"NoneIsLeft", UpgradeKind::kEnd, "", [](auto&) {}},
     {"Cancelled", UpgradeKind::kGiveUp, "",
