@@ -2,7 +2,9 @@
 #include "vhost/connector.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -112,12 +114,13 @@ Error NoPermissionToConnect(const std::string& path) {
                        ") write access to the socket, by its group for example");
 }
 
-std::string Listener(const UniqueFd& connected) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (getsockopt(connected.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0)
-    return "a process";
-  return "process " + std::to_string(peer.pid);
+// Nobody is there any more, or nobody who could still say something.
+bool HasHungUp(int socket) {
+  pollfd state{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  if (poll(&state, 1, 0) <= 0) return false;
+  if ((state.revents & (POLLHUP | POLLERR)) != 0) return true;
+  int unread_bytes = 0;
+  return ioctl(socket, FIONREAD, &unread_bytes) == 0 && unread_bytes == 0;
 }
 
 }  // namespace
@@ -242,8 +245,9 @@ void ClientConnector::Stop() {
   watched_ = false;
 }
 
-void ClientConnector::PeerLost() {
+void ClientConnector::PeerLost(const Conduct& conduct) {
   lost_ = true;
+  waits_until_ns_ = control_.now_ns() + backoff_.Ended(conduct);
 }
 
 void ClientConnector::BeEager() {
@@ -280,6 +284,9 @@ Result<UniqueFd> ClientConnector::TryConnect() {
 }
 
 Task<Result<UniqueFd>> ClientConnector::Next(CancelToken& cancel) {
+  // The peer would have us back at once, and do the same again.
+  if (control_.now_ns() < waits_until_ns_)
+    co_await control_.SleepFor(waits_until_ns_ - control_.now_ns(), &cancel);
   if (std::exchange(lost_, false)) BeEager();
   while (!cancel.cancelled()) {
     retry_.Reset();
@@ -332,7 +339,7 @@ Status ServerConnector::TakeOver() {
     case 0:
     case EAGAIN:
       return PathError(ErrorCode::kAlreadyExists, path_,
-                       (error_number == 0 ? Listener(probe) : "a process") +
+                       (error_number == 0 ? NameOfPeer(IdentityOf(probe)) : "a process") +
                            " listens on it already: end that, or choose another path");
     case EACCES:
       return NoPermissionToConnect(path_);
@@ -379,6 +386,8 @@ Status ServerConnector::Start() {
 void ServerConnector::Stop() {
   if (!listener_) return;
   watch_.Stop();
+  stays_timer_.Cancel();
+  waiting_.clear();
   listener_.Reset();
   struct stat info {};
   const std::string name = NameOf(path_);
@@ -390,41 +399,129 @@ void ServerConnector::Stop() {
 
 void ServerConnector::Watch::OnEvent(FdWatch& watch, uint32_t /*epoll_events*/) {
   ServerConnector& connector = static_cast<Watch&>(watch).connector;
-  if (connector.peer_here_) connector.RefuseOthers();
+  if (connector.peer_stays_) connector.RefuseOthers();
   connector.somebody_.Set();
 }
 
-void ServerConnector::RefuseOthers() {
-  for (;;) {
-    const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!other) return;
-    ++refused_;
-    spdlog::warn("socket {}: second peer refused: {} while one is connected", path_, Listener(other));
+void ServerConnector::PeerServed() {
+  if (peer_ < 0) return;
+  stays_timer_.Cancel();
+  peer_stays_ = true;
+  RefuseOthers();
+}
+
+void ServerConnector::PeerLost(const Conduct& conduct) {
+  const uint64_t now_ns = control_.now_ns();
+  stays_timer_.Cancel();
+  peer_ = -1;
+  peer_stays_ = false;
+  nobody_until_ns_ = now_ns + std::min(strangers_.Ended(conduct), Backoff::kDelayMinNs);
+  const uint64_t delay_ns = backoffs_.Ended(peer_identity_, conduct, now_ns);
+  if (delay_ns == Backoff::kDelayMinNs) {
+    spdlog::warn("socket {}: {} made to wait: its connections come to nothing; others are let in meanwhile",
+                 path_, NameOfPeer(peer_identity_));
   }
 }
 
+// Unless the present one has gone meanwhile, and is about to be noticed: then they are next.
+void ServerConnector::RefuseOthers() {
+  if (HasHungUp(peer_)) return;
+  for (const Waiting& other : std::exchange(waiting_, {})) Refuse(other.peer);
+  for (;;) {
+    const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!other) return;
+    Refuse(IdentityOf(other));
+  }
+}
+
+void ServerConnector::Refuse(const PeerIdentity& peer) {
+  ++refused_;
+  spdlog::warn("socket {}: second peer refused: {} while one is connected", path_, NameOfPeer(peer));
+}
+
+// An error: out of descriptors or memory, and the peer stays in the queue.
+Status ServerConnector::AcceptAll() {
+  while (waiting_.size() < 2 * kWaitingMax) {
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      const PeerIdentity peer = IdentityOf(socket);
+      waiting_.push_back({std::move(socket), peer});
+      DropWaiting();
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != ECONNABORTED && errno != EINTR) {
+      return ErrnoError(errno, "accepting");
+    }
+  }
+  return Ok{};
+}
+
+// Those that have gone. Of those that came to nothing before, a process has one place, and all together leave half of them.
+void ServerConnector::DropWaiting() {
+  const uint64_t now_ns = control_.now_ns();
+  std::vector<PeerIdentity> made_to_wait;
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    if (HasHungUp(waiting.socket.get())) return true;
+    if (backoffs_.WaitsUntilNs(waiting.peer) <= now_ns) return false;
+    const bool drop = made_to_wait.size() == kWaitingMax ||
+                      std::ranges::find(made_to_wait, waiting.peer) != made_to_wait.end();
+    if (drop) {
+      ++refused_;
+    } else {
+      made_to_wait.push_back(waiting.peer);
+    }
+    return drop;
+  });
+}
+
+// The first one that need not wait.
+UniqueFd ServerConnector::TakeReady() {
+  const uint64_t now_ns = control_.now_ns();
+  DropWaiting();
+  if (now_ns < nobody_until_ns_) return {};
+  const auto ready = std::ranges::find_if(
+      waiting_, [&](const Waiting& waiting) { return backoffs_.WaitsUntilNs(waiting.peer) <= now_ns; });
+  if (ready == waiting_.end()) return {};
+  UniqueFd socket = std::move(ready->socket);
+  peer_identity_ = ready->peer;
+  waiting_.erase(ready);
+  return socket;
+}
+
+// When the first of those that wait may be let in; kNoDeadline: nobody waits.
+uint64_t ServerConnector::NextReadyNs() const {
+  uint64_t next_ns = kNoDeadline;
+  for (const Waiting& waiting : waiting_) next_ns = std::min(next_ns, backoffs_.WaitsUntilNs(waiting.peer));
+  return next_ns == kNoDeadline ? next_ns : std::max(next_ns, nobody_until_ns_);
+}
+
 Task<Result<UniqueFd>> ServerConnector::Next(CancelToken& cancel) {
-  peer_here_ = false;
+  CLEAT_CHECK(peer_ < 0);
   while (!cancel.cancelled()) {
     somebody_.Reset();
-    UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const Status accepted = AcceptAll();
+    UniqueFd peer = TakeReady();
     if (peer) {
-      peer_here_ = true;
-      RefuseOthers();
+      peer_ = peer.get();
+      control_.AddTimer(stays_timer_, control_.now_ns() + kStaysNs);
       co_return peer;
     }
-    if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) {
-      co_await somebody_.Wait(&cancel);
+    if (!accepted) {
+      spdlog::warn("socket {}: peer not accepted: {}; tried again", path_, accepted.error().message);
+      co_await control_.SleepFor(kAcceptRetryNs, &cancel);
       continue;
     }
-    // Out of descriptors or memory: the peer stays in the queue.
-    spdlog::warn("socket {}: peer not accepted: {}; tried again", path_, std::strerror(errno));
-    co_await control_.SleepFor(kAcceptRetryNs, &cancel);
+    const Deadline ready(control_, somebody_, NextReadyNs());
+    co_await somebody_.Wait(&cancel);
   }
   co_return Error(ErrorCode::kCancelled, "stopped");
 }
 
 std::string ServerConnector::waiting_for() const {
+  if (!waiting_.empty()) {
+    return "socket " + path_ + ": " + NameOfPeer(waiting_.front().peer) +
+           " waits, whose connections come to nothing; anybody else is let in";
+  }
   return "socket " + path_ + ": listening, nobody is connected";
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/intrusive_list.h"
 #include "base/result.h"
@@ -19,6 +20,7 @@
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
+#include "vhost/peer_backoff.h"
 #include "vhost/socket_paths.h"
 
 namespace cleat::vhost {
@@ -31,9 +33,12 @@ class Connector {
   // for.
   virtual Status Start() = 0;
   // The next peer's connected, non-blocking socket, or kCancelled. One call at a time, and not while the peer
-  // is there: PeerLost says that it is not any more.
+  // is there: PeerLost says that it is not any more. Peers that came to nothing wait before they are the next one.
   virtual Task<Result<UniqueFd>> Next(CancelToken& cancel) = 0;
-  virtual void PeerLost() = 0;
+  // The socket stays open until this is called.
+  virtual void PeerLost(const Conduct& conduct) = 0;
+  // The peer is of use: a ring is up.
+  virtual void PeerServed() {}
   virtual void Stop() = 0;
   // What is waited for, for an operator.
   virtual std::string waiting_for() const = 0;
@@ -96,7 +101,7 @@ class ClientConnector final : public Connector {
 
   Status Start() override;
   Task<Result<UniqueFd>> Next(CancelToken& cancel) override;
-  void PeerLost() override;
+  void PeerLost(const Conduct& conduct) override;
   void Stop() override;
   std::string waiting_for() const override;
 
@@ -118,22 +123,32 @@ class ClientConnector final : public Connector {
   SocketPathWatcher::Subscription subscription_;
   bool watched_ = false;
   bool lost_ = false;
+  Backoff backoff_;  // of whoever listens there: it is the same one that would have us back
+  uint64_t waits_until_ns_ = 0;
   uint64_t eager_until_ns_ = 0;
   uint64_t delay_ns_ = kEagerDelayNs;
   std::string last_error_;
 };
 
-// Listens on the path, for one peer at a time: a second one is accepted and closed at once. A socket file on
-// which nobody answers is taken over. Mode 0660. The file is removed by Stop, if it is still ours.
+// Listens on the path, for one peer at a time. While the present one is of use - a ring is up, or it has been there for a while -
+// a second one is accepted and closed at once; until then others stand in line, since it may come to nothing. One that came to
+// nothing waits before it is let in again (PeerBackoffs), and nobody else waits for it. A socket file on which nobody answers is
+// taken over. Mode 0660. The file is removed by Stop, if it is still ours.
 class ServerConnector final : public Connector {
  public:
+  // So long after it was let in a peer is taken for one that stays.
+  static constexpr uint64_t kStaysNs = kNsPerSecond;
+  // Peers that were accepted and have to wait, one a process; a further one is hung up on. As many places more are for others.
+  static constexpr size_t kWaitingMax = 8;
+
   // `paths` outlives this.
   ServerConnector(Reactor& control, std::string path, SocketPaths& paths);
   ~ServerConnector() override;
 
   Status Start() override;
   Task<Result<UniqueFd>> Next(CancelToken& cancel) override;
-  void PeerLost() override { peer_here_ = false; }
+  void PeerLost(const Conduct& conduct) override;
+  void PeerServed() override;
   void Stop() override;
   std::string waiting_for() const override;
   uint64_t refused() const { return refused_; }
@@ -144,7 +159,21 @@ class ServerConnector final : public Connector {
     static void OnEvent(FdWatch& watch, uint32_t epoll_events);
     ServerConnector& connector;
   };
+  struct StaysTimer : Timer {
+    explicit StaysTimer(ServerConnector& c) : Timer(&Fire), connector(c) {}
+    static void Fire(Timer& timer) { static_cast<StaysTimer&>(timer).connector.PeerServed(); }
+    ServerConnector& connector;
+  };
+  struct Waiting {
+    UniqueFd socket;
+    PeerIdentity peer;
+  };
   void RefuseOthers();
+  void Refuse(const PeerIdentity& peer);
+  Status AcceptAll();
+  void DropWaiting();
+  UniqueFd TakeReady();
+  uint64_t NextReadyNs() const;
 
   Status TakeOver();  // whatever lies at the path
 
@@ -159,7 +188,14 @@ class ServerConnector final : public Connector {
   ino_t file_inode_ = 0;
   Watch watch_{*this};
   Event somebody_;
-  bool peer_here_ = false;
+  StaysTimer stays_timer_{*this};
+  int peer_ = -1;  // that is there; its connection owns it
+  PeerIdentity peer_identity_;
+  bool peer_stays_ = false;  // and others are refused
+  PeerBackoffs backoffs_;
+  Backoff strangers_;             // of all: what many processes do is not to cost more than what one does
+  uint64_t nobody_until_ns_ = 0;  // by that, and for no longer than Backoff::kDelayMinNs
+  std::vector<Waiting> waiting_;  // accepted, the first one first
   uint64_t refused_ = 0;
 };
 

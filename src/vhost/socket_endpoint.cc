@@ -105,8 +105,7 @@ Status SocketEndpoint::Start() {
   cancel_ = std::make_unique<CancelToken>();
   stopped_.Reset();
   last_error_.clear();
-  error_delay_ns_ = 0;
-  useless_ = 0;
+  blocked_ = false;
   phase_ = EndpointState::kConnecting;
   Spawn(Run());
   return Ok{};
@@ -151,11 +150,10 @@ Task<void> SocketEndpoint::Run() {
       last_error_ = served.error().message;
       spdlog::warn("{}: front end disconnected: {}: {}", options_.name, options_.socket_path, last_error_);
     }
-    if (error_delay_ns_ == 0) continue;
-    // The peer would have us back, or be back, at once, and do the same again.
+    if (!blocked_) continue;
     phase_ = EndpointState::kConnecting;
     Changed();
-    co_await control.SleepFor(error_delay_ns_, cancel_.get());
+    co_await control.SleepFor(kBlockedDelayNs, cancel_.get());
   }
   connector_->Stop();
   phase_ = EndpointState::kStopped;
@@ -175,7 +173,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
     if (session_ == nullptr) return;
     if (session_->rings_up() > 0) {
       last_error_.clear();
-      had_ring_ = true;
+      if (!std::exchange(had_ring_, true)) connector_->PeerServed();
     }
     CheckBlocked();
     Changed();
@@ -197,25 +195,16 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   }
 
   silence_timer_.Cancel();
-  connector_->PeerLost();
+  const bool useful = had_ring_ || control.now_ns() - connected_ns >= kUsefulNs;
+  connector_->PeerLost({.good = served.ok() && relay_->messages() > 0, .useful = useful});
   phase_ = EndpointState::kDraining;
   Changed();
   co_await session_->End();
-  ChooseDelay(served.ok() && relay_->messages() > 0, control.now_ns() - connected_ns);
-  if (session_->blocked()) {
-    served = BlockedError();
-    error_delay_ns_ = kBlockedDelayNs;
-  }
+  blocked_ = session_->blocked();
+  if (blocked_) served = BlockedError();
   relay_.reset();
   session_.reset();
   co_return served;
-}
-
-void SocketEndpoint::ChooseDelay(bool good, uint64_t lasted_ns) {
-  const bool useful = good && (had_ring_ || lasted_ns >= kUsefulNs);
-  useless_ = useful ? 0 : useless_ + 1;
-  const bool at_once = useful || (good && useless_ <= kUselessMax);
-  error_delay_ns_ = at_once ? 0 : std::clamp(2 * error_delay_ns_, kErrorDelayMinNs, kErrorDelayMaxNs);
 }
 
 Task<Result<UniqueFd>> SocketEndpoint::ConnectLibrary() {

@@ -62,13 +62,8 @@ class SocketEndpoint final : public Endpoint {
   // A peer that said nothing for so long is reported: QEMU before 9.1 does not start a vhost-user-scsi device
   // again after a reconnect, and a connection may wait in a listen backlog for ever.
   static constexpr uint64_t kSilentPeerNs = 3 * kNsPerSecond;
-  // After a connection that ended in an error, or before its first message: wait this long, twice as long
-  // each time. A peer that comes and goes politely, without a ring and within kUsefulNs, gets some more at once
-  // (firmware, an upgrade that changed its mind), and is then no better.
-  static constexpr uint64_t kErrorDelayMinNs = 20 * kNsPerMs;
-  static constexpr uint64_t kErrorDelayMaxNs = 2 * kNsPerSecond;
+  // A connection that lasted so long was of use, also without a ring (Conduct).
   static constexpr uint64_t kUsefulNs = kNsPerSecond;
-  static constexpr uint32_t kUselessMax = 4;
   // After one that made a reactor wait (Session::blocked), and with it other guests: they are to notice it seldom enough.
   static constexpr uint64_t kBlockedDelayNs = 600 * kNsPerSecond;
 
@@ -91,7 +86,6 @@ class SocketEndpoint final : public Endpoint {
  private:
   Task<void> Run();
   Task<Status> Serve(UniqueFd peer);
-  void ChooseDelay(bool good, uint64_t lasted_ns);
   Task<Result<UniqueFd>> ConnectLibrary();
   void Changed();
   struct SilenceTimer : Timer {
@@ -117,10 +111,9 @@ class SocketEndpoint final : public Endpoint {
   std::string last_error_;      // why the last connection ended, if it ended badly
   bool silent_ = false;
   uint64_t connections_ = 0;
-  uint64_t error_delay_ns_ = 0;
+  bool blocked_ = false;   // the last connection made a reactor wait
   bool serving_ = false;   // the relay's coroutine runs
   bool had_ring_ = false;  // this connection
-  uint32_t useless_ = 0;   // connections in a row that were of no use
 };
 
 }  // namespace cleat::vhost

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "other_process.h"
 #include "perf/vhost_user/message_socket.h"
 
 namespace cleat::vhost::test::connector_test {
@@ -89,7 +90,7 @@ TEST_F(ConnectorTest, ClientReturnsInAMillisecondToAPeerThatWasLost) {
     Begin(connector);
     ASSERT_TRUE(RunUntil([&] { return Connected(); }));
   }
-  connector.PeerLost();
+  connector.PeerLost({});
   Begin(connector);
   EXPECT_FALSE(RunUntil([&] { return peer.has_value(); }, 50 * kNsPerMs));
   EXPECT_NE(connector.waiting_for().find("nobody listens on it"), std::string::npos);
@@ -171,13 +172,65 @@ TEST_F(ConnectorTest, ServerTakesOnePeerAndRefusesASecond) {
   EXPECT_EQ(recv(second->get(), &byte, 1, MSG_DONTWAIT), 0);  // closed, not left waiting
   EXPECT_EQ(send(first->get(), "x", 1, MSG_NOSIGNAL), 1);
   // While the first one's requests are drained the next peer waits in the queue.
-  connector.PeerLost();
+  connector.PeerLost({});
   auto third = perf::ConnectUnix(path, kTestTimeoutNs);
   EXPECT_FALSE(RunUntil([&] { return connector.refused() > 1; }, kNsPerMs));
   Begin(connector);
   EXPECT_TRUE(RunUntil([&] { return Connected(); }));
   connector.Stop();
   EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+TEST_F(ConnectorTest, ServerKeepsOnlyThoseWaitingThatCameToNothing) {
+  const OtherProcess visitor(path);
+  ServerConnector connector(*control, path, paths);
+  ASSERT_TRUE(connector.Start().ok());
+  uint64_t delay_ns = Backoff::kDelayMinNs;
+  for (; delay_ns < kNsPerSecond / 2; delay_ns *= 2) {
+    const UniqueFd visit = visitor.Connect();
+    Begin(connector);
+    ASSERT_TRUE(RunUntil([&] { return Connected(); }));
+    connector.PeerLost({.good = false, .useful = false});
+  }
+  const UniqueFd waiting = visitor.Connect();
+  const UniqueFd too_many = visitor.Connect();
+  Begin(connector);
+  EXPECT_FALSE(RunUntil([&] { return Connected(); }, Backoff::kDelayMinNs + kNsPerMs)) << "it waits";
+  EXPECT_EQ(connector.waiting_for(), "socket " + path + ": process " + std::to_string(visitor.pid()) +
+                                         " waits, whose connections come to nothing; anybody else is let in");
+  uint8_t byte = 0;
+  EXPECT_EQ(recv(too_many.get(), &byte, 1, MSG_DONTWAIT), 0) << "one connection of a process waits";
+  auto other = perf::ConnectUnix(path, kTestTimeoutNs);
+  EXPECT_TRUE(RunUntil([&] { return Connected(); }, kNsPerMs)) << "another process does not";
+  EXPECT_EQ(send(other->get(), "x", 1, MSG_NOSIGNAL), 1);
+  connector.PeerLost({});
+  Begin(connector);
+  EXPECT_FALSE(RunUntil([&] { return Connected(); }, delay_ns / 4));
+  EXPECT_TRUE(RunUntil([&] { return Connected(); }, delay_ns)) << "its time is over";
+  EXPECT_EQ(send(waiting.get(), "x", 1, MSG_NOSIGNAL), 1);
+}
+
+TEST_F(ConnectorTest, ServerRefusesNobodyForAPeerThatMayComeToNothing) {
+  ServerConnector connector(*control, path, paths);
+  ASSERT_TRUE(connector.Start().ok());
+  { auto gone = perf::ConnectUnix(path, kTestTimeoutNs); }
+  auto first = perf::ConnectUnix(path, kTestTimeoutNs);
+  auto second = perf::ConnectUnix(path, kTestTimeoutNs);
+  Begin(connector);
+  ASSERT_TRUE(RunUntil([&] { return Connected(); }));
+  EXPECT_EQ(send(first->get(), "x", 1, MSG_NOSIGNAL), 1)
+      << "not the one that has gone before it was accepted";
+  EXPECT_FALSE(RunUntil([&] { return connector.refused() > 0; }, ServerConnector::kStaysNs / 2));
+  // It goes, and the connector has not been told yet: the next one is not refused for its sake.
+  first->Reset();
+  auto third = perf::ConnectUnix(path, kTestTimeoutNs);
+  EXPECT_FALSE(RunUntil([&] { return connector.refused() > 0; }, ServerConnector::kStaysNs));
+  connector.PeerLost({.good = false, .useful = false});
+  Begin(connector);
+  ASSERT_TRUE(RunUntil([&] { return Connected(); }));
+  connector.PeerServed();
+  EXPECT_EQ(connector.refused(), 1U) << "while the second one is there the third is refused";
+  EXPECT_EQ(send(second->get(), "x", 1, MSG_NOSIGNAL), 1);
 }
 
 TEST_F(ConnectorTest, ServerTakesOverAStaleSocketOnly) {

@@ -440,12 +440,12 @@ TEST_P(EndpointTest, APeerThatOnlyComesAndGoesIsLeftAlone) {
   const MonotonicClock clock;
   const uint64_t begin_ns = clock.NowNs();
   uint64_t delays_ns = 0;
-  uint64_t delay_ns = SocketEndpoint::kErrorDelayMinNs;
-  for (uint32_t visit = 0; visit < SocketEndpoint::kUselessMax + 4; ++visit) {
+  uint64_t delay_ns = Backoff::kDelayMinNs;
+  for (uint32_t visit = 0; visit < Backoff::kUselessMax + 4; ++visit) {
     ASSERT_TRUE(front_end->Accept().ok());
     EXPECT_TRUE(front_end->GetFeatures().ok());
     front_end->Disconnect();
-    if (visit < SocketEndpoint::kUselessMax) continue;
+    if (visit < Backoff::kUselessMax) continue;
     delays_ns += delay_ns;
     delay_ns *= 2;
   }

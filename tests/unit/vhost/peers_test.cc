@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "host.h"
+#include "other_process.h"
 #include "perf/driver/blk_driver.h"
 #include "perf/hostile/hostile.h"
 #include "vhost/socket_endpoint.h"
@@ -108,6 +109,42 @@ TEST_F(PeersTest, YieldsAConnectionThatWaitsForTheLibrary) {
     EXPECT_EQ(endpoint.status().state, EndpointState::kStopped);
   }
   host.control_thread().Call([&] { waiting.reset(); });
+}
+
+// ---- Those that come and go
+
+// Whoever comes and goes waits; behind it stands a front end that means well.
+TEST_F(PeersTest, OneThatOnlyComesAndGoesKeepsNobodyElseWaiting) {
+  constexpr int kVisits = 10;
+  const OtherProcess visitor(Path());
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path(), SocketMode::kServer);
+  const auto visit = [&] {
+    auto front_end = Frontend::Wrap(visitor.Connect());
+    (void)front_end->GetFeatures();
+  };
+  for (int i = 0; i < kVisits; ++i) visit();
+  const UniqueFd waiting = visitor.Connect();
+  auto memory = Memory();
+  auto front_end = Frontend::Connect(Path()).value();
+  const Status opened = front_end->Open();
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  EXPECT_TRUE((*driver)->FlushSync().ok());
+}
+
+// One after the other, as fast as they are taken: none of them costs more than a connection.
+TEST_F(PeersTest, AThousandConnectionsWithoutAWordKeepNobodyOut) {
+  constexpr int kConnections = 1000;
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path(), SocketMode::kServer);
+  for (int i = 0; i < kConnections; ++i) ASSERT_TRUE(perf::ConnectUnix(Path(), kTestTimeoutNs).ok()) << i;
+  auto memory = Memory();
+  auto front_end = Frontend::Connect(Path()).value();
+  const Status opened = front_end->Open();
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE(BlkDriver::Start(*front_end, *memory, OneQueue()).ok());
 }
 
 }  // namespace
