@@ -15,7 +15,7 @@ from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
 
-SUITE_SECONDS_MAX = 14.5 * 60  # of the fifteen minutes; the rest is for the build
+SUITE_SECONDS_MAX = 14.65 * 60  # of the fifteen minutes; the rest is for the build
 
 
 def every_figure():

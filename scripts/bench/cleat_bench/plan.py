@@ -57,7 +57,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("upgrade-384", "engines exchanged under 384 controllers", measure_upgrade.CROWD_BARS, measure_upgrade.lasts(28),
                 measure_upgrade.measure_crowd),
     Measurement("upgrade-flooded", "engines exchanged beside peers that flood", measure_upgrade.FLOODED_BARS,
-                measure_upgrade.lasts(30), measure_upgrade.measure_flooded),
+                measure_upgrade.lasts(9), measure_upgrade.measure_flooded),
     Measurement("standby", "an engine killed beside its standby", measure_upgrade.STANDBY_BARS, measure_upgrade.lasts(14),
                 measure_upgrade.measure_standby),
     Measurement("stopped", "an engine stopped beside its standby", measure_upgrade.STOPPED_BARS, measure_upgrade.lasts(60),
