@@ -14,12 +14,16 @@
 namespace cleat {
 namespace {
 
+// So many a message can have (SCM_MAX_FD). What finds no room the kernel closes within the call, however long that takes.
+constexpr size_t kKernelFdsMax = 253;
+
 // Room for the descriptors of one message.
+template <size_t kFds>
 struct alignas(cmsghdr) ControlSpace {
-  std::array<uint8_t, CMSG_SPACE(kMessageFdsMax * sizeof(int))> bytes;
+  std::array<uint8_t, CMSG_SPACE(kFds * sizeof(int))> bytes;
 };
 
-void PutFds(std::span<const UniqueFd> fds, ControlSpace& space, msghdr& header) {
+void PutFds(std::span<const UniqueFd> fds, ControlSpace<kMessageFdsMax>& space, msghdr& header) {
   header.msg_control = space.bytes.data();
   header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
   cmsghdr* const control = CMSG_FIRSTHDR(&header);
@@ -51,7 +55,7 @@ std::vector<UniqueFd> TakeFds(msghdr& header) {
 
 Result<size_t> SendWithFds(int socket, std::span<const iovec> parts, std::span<const UniqueFd> fds) {
   CLEAT_CHECK(fds.size() <= kMessageFdsMax);
-  ControlSpace space{};
+  ControlSpace<kMessageFdsMax> space{};
   msghdr header{};
   header.msg_iov = const_cast<iovec*>(parts.data());
   header.msg_iovlen = parts.size();
@@ -65,9 +69,10 @@ Result<size_t> SendWithFds(int socket, std::span<const iovec> parts, std::span<c
   }
 }
 
-Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint8_t> buffer, size_t fds_max) {
+Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint8_t> buffer, size_t fds_max,
+                                                      std::vector<UniqueFd>* refused) {
   CLEAT_CHECK(fds_max <= kMessageFdsMax);
-  ControlSpace space;
+  ControlSpace<kKernelFdsMax> space;
   iovec part{buffer.data(), buffer.size()};
   msghdr header{};
   ssize_t received = -1;
@@ -75,8 +80,7 @@ Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint
     header.msg_iov = &part;
     header.msg_iovlen = 1;
     header.msg_control = space.bytes.data();
-    // Not CMSG_SPACE: the kernel would put one more descriptor into its padding.
-    header.msg_controllen = CMSG_LEN(fds_max * sizeof(int));
+    header.msg_controllen = space.bytes.size();
     header.msg_flags = 0;
     received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
@@ -85,7 +89,10 @@ Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint
     return ErrnoError(errno, "receiving");
   }
   ReceivedMessage message{.bytes = static_cast<size_t>(received), .fds = TakeFds(header)};
-  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+  const bool too_many = (header.msg_flags & MSG_CTRUNC) != 0 || message.fds.size() > fds_max;
+  if (refused != nullptr && (too_many || (header.msg_flags & MSG_TRUNC) != 0))
+    *refused = std::move(message.fds);
+  if (too_many) {
     return Error(ErrorCode::kInvalidArgument, "a message with more than " + std::to_string(fds_max) +
                                                   " file descriptors, or more than the process may open");
   }

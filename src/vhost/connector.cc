@@ -311,8 +311,8 @@ std::string ClientConnector::waiting_for() const {
 
 // ---- ServerConnector
 
-ServerConnector::ServerConnector(Reactor& control, std::string path, SocketPaths& paths)
-    : control_(control), path_(std::move(path)), paths_(paths), somebody_(control) {}
+ServerConnector::ServerConnector(Reactor& control, std::string path, SocketPaths& paths, PeerFiles* files)
+    : control_(control), path_(std::move(path)), paths_(paths), files_(files), somebody_(control) {}
 
 ServerConnector::~ServerConnector() {
   Stop();
@@ -387,7 +387,14 @@ void ServerConnector::Stop() {
   if (!listener_) return;
   watch_.Stop();
   stays_timer_.Cancel();
-  waiting_.clear();
+  // Nobody connects any more. Those in the queue may have sent something.
+  shutdown(listener_.get(), SHUT_RDWR);
+  for (Waiting& waiting : std::exchange(waiting_, {})) Drop(std::move(waiting.socket));
+  for (;;) {
+    UniqueFd queued(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!queued) break;
+    Drop(std::move(queued));
+  }
   listener_.Reset();
   struct stat info {};
   const std::string name = NameOf(path_);
@@ -426,22 +433,28 @@ void ServerConnector::PeerLost(const Conduct& conduct) {
 // Unless the present one has gone meanwhile, and is about to be noticed: then they are next.
 void ServerConnector::RefuseOthers() {
   if (HasHungUp(peer_)) return;
-  for (const Waiting& other : std::exchange(waiting_, {})) Refuse(other.peer);
-  for (;;) {
-    const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  for (Waiting& other : std::exchange(waiting_, {})) Refuse(std::move(other.socket), other.peer);
+  while (has_room()) {
+    UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!other) return;
-    Refuse(IdentityOf(other));
+    const PeerIdentity peer = IdentityOf(other);
+    Refuse(std::move(other), peer);
   }
 }
 
-void ServerConnector::Refuse(const PeerIdentity& peer) {
+void ServerConnector::Drop(UniqueFd socket) {
+  if (files_ != nullptr) files_->CloseSocket(std::move(socket));
+}
+
+void ServerConnector::Refuse(UniqueFd socket, const PeerIdentity& peer) {
+  Drop(std::move(socket));
   ++refused_;
   spdlog::warn("socket {}: second peer refused: {} while one is connected", path_, NameOfPeer(peer));
 }
 
 // An error: out of descriptors or memory, and the peer stays in the queue.
 Status ServerConnector::AcceptAll() {
-  while (waiting_.size() < 2 * kWaitingMax) {
+  while (waiting_.size() < 2 * kWaitingMax && has_room()) {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       const PeerIdentity peer = IdentityOf(socket);
@@ -460,18 +473,22 @@ Status ServerConnector::AcceptAll() {
 void ServerConnector::DropWaiting() {
   const uint64_t now_ns = control_.now_ns();
   std::vector<PeerIdentity> made_to_wait;
-  std::erase_if(waiting_, [&](const Waiting& waiting) {
-    if (HasHungUp(waiting.socket.get())) return true;
-    if (backoffs_.WaitsUntilNs(waiting.peer) <= now_ns) return false;
-    const bool drop = made_to_wait.size() == kWaitingMax ||
-                      std::ranges::find(made_to_wait, waiting.peer) != made_to_wait.end();
-    if (drop) {
-      ++refused_;
-    } else {
+  for (Waiting& waiting : std::exchange(waiting_, {})) {
+    if (HasHungUp(waiting.socket.get())) {
+      Drop(std::move(waiting.socket));
+      continue;
+    }
+    if (backoffs_.WaitsUntilNs(waiting.peer) > now_ns) {
+      const bool has_place = std::ranges::find(made_to_wait, waiting.peer) != made_to_wait.end();
+      if (has_place || made_to_wait.size() == kWaitingMax) {
+        ++refused_;
+        Drop(std::move(waiting.socket));
+        continue;
+      }
       made_to_wait.push_back(waiting.peer);
     }
-    return drop;
-  });
+    waiting_.push_back(std::move(waiting));
+  }
 }
 
 // The first one that need not wait.

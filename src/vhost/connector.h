@@ -20,6 +20,7 @@
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
+#include "vhost/close_aside.h"
 #include "vhost/peer_backoff.h"
 #include "vhost/socket_paths.h"
 
@@ -141,8 +142,8 @@ class ServerConnector final : public Connector {
   // Peers that were accepted and have to wait, one a process; a further one is hung up on. As many places more are for others.
   static constexpr size_t kWaitingMax = 8;
 
-  // `paths` outlives this.
-  ServerConnector(Reactor& control, std::string path, SocketPaths& paths);
+  // `paths` and `files`, which closes connections that are not handed out, outlive this. nullptr: they are closed in place.
+  ServerConnector(Reactor& control, std::string path, SocketPaths& paths, PeerFiles* files = nullptr);
   ~ServerConnector() override;
 
   Status Start() override;
@@ -169,7 +170,9 @@ class ServerConnector final : public Connector {
     PeerIdentity peer;
   };
   void RefuseOthers();
-  void Refuse(const PeerIdentity& peer);
+  void Refuse(UniqueFd socket, const PeerIdentity& peer);
+  void Drop(UniqueFd socket);
+  bool has_room() const { return files_ == nullptr || files_->has_room(); }
   Status AcceptAll();
   void DropWaiting();
   UniqueFd TakeReady();
@@ -182,6 +185,7 @@ class ServerConnector final : public Connector {
   Reactor& control_;
   const std::string path_;
   SocketPaths& paths_;
+  PeerFiles* const files_;
   UniqueFd folder_;  // O_PATH; since Start
   UniqueFd listener_;
   dev_t file_device_ = 0;

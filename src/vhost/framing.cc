@@ -39,11 +39,11 @@ size_t Framer::wanted() const {
 
 Status Framer::Push(std::span<const uint8_t> bytes, std::vector<UniqueFd> descriptors) {
   CLEAT_CHECK(bytes.size() <= wanted());
-  if (message_.descriptors.size() + descriptors.size() > kDescriptorsMax) {
+  for (UniqueFd& descriptor : descriptors) message_.descriptors.push_back(std::move(descriptor));
+  if (message_.descriptors.size() > kDescriptorsMax) {
     return Error(ErrorCode::kInvalidArgument,
                  "a message with more than " + std::to_string(kDescriptorsMax) + " file descriptors");
   }
-  for (UniqueFd& descriptor : descriptors) message_.descriptors.push_back(std::move(descriptor));
   if (received_ < sizeof(MessageHeader)) {
     std::memcpy(reinterpret_cast<uint8_t*>(&message_.header) + received_, bytes.data(), bytes.size());
     received_ += bytes.size();

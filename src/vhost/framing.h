@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -63,6 +64,9 @@ class Framer {
   // At most wanted() bytes, with the descriptors that came with them. An error says what was wrong with the
   // message; the stream can't be followed after it.
   Status Push(std::span<const uint8_t> bytes, std::vector<UniqueFd> descriptors);
+
+  // Of a message that is refused or not whole, for whoever closes them.
+  std::vector<UniqueFd> TakeDescriptors() { return std::exchange(message_.descriptors, {}); }
 
   // The message that has become whole, if any.
   std::optional<Message> Take();

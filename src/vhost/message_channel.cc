@@ -5,6 +5,7 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "base/unix_socket.h"
 
@@ -28,6 +29,10 @@ Status MessageChannel::Start(Reactor& control, UniqueFd socket) {
 
 void MessageChannel::Close() {
   watch_.Stop();
+  if (files_ != nullptr) {
+    files_->Close(framer_.TakeDescriptors());
+    files_->CloseSocket(std::move(socket_));
+  }
   socket_.Reset();
 }
 
@@ -38,8 +43,11 @@ void MessageChannel::Watch::OnEvent(FdWatch& watch, uint32_t /*epoll_events*/) {
 Result<std::optional<Message>> MessageChannel::TryRead() {
   std::array<uint8_t, kPayloadBytesMax> bytes;
   while (framer_.wanted() > 0) {
-    auto received = ReceiveWithFds(socket_.get(), {bytes.data(), framer_.wanted()}, kDescriptorsMax);
+    std::vector<UniqueFd> refused;
+    auto received =
+        ReceiveWithFds(socket_.get(), {bytes.data(), framer_.wanted()}, kDescriptorsMax, &refused);
     if (!received) {
+      if (files_ != nullptr) files_->Close(std::move(refused));
       if (received.error().code == ErrorCode::kUnavailable) return Closed(framer_.in_message());
       return std::move(received).error();
     }

@@ -10,13 +10,17 @@
 #include "base/unique_fd.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
+#include "vhost/close_aside.h"
 #include "vhost/framing.h"
 
 namespace cleat::vhost {
 
 class MessageChannel {
  public:
-  MessageChannel(Framer::Direction direction, Event& progress) : framer_(direction), watch_(progress) {}
+  // `files`: for what the other end has sent, if closing it may hang; nullptr: it is a friend's.
+  MessageChannel(Framer::Direction direction, Event& progress, PeerFiles* files = nullptr)
+      : files_(files), framer_(direction), watch_(progress) {}
+  ~MessageChannel() { Close(); }
 
   Status Start(Reactor& control, UniqueFd socket);
   void Close();
@@ -34,6 +38,7 @@ class MessageChannel {
     static void OnEvent(FdWatch& watch, uint32_t epoll_events);
     Event& progress;
   };
+  PeerFiles* const files_;
   Framer framer_;
   UniqueFd socket_;
   Watch watch_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What has to be true of the descriptors that a front end sends, and how one is written to. Another kind of file may be
-// one that is slow to write to, to close, or to tell whether it is ready: a disk, a socket that lingers, an epoll of
-// epolls. Never waits itself; any thread.
+// one that is slow to write to, to close (close_aside.h), or to tell whether it is ready: a disk, a socket that lingers, an epoll
+// of epolls. Never waits itself; any thread.
 #pragma once
 
 #include "base/result.h"

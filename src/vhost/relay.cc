@@ -30,6 +30,13 @@ Result<UniqueFd> StandIn(const std::vector<MemoryTableRegion>& regions) {
   return file;
 }
 
+Error NotForRing(const Message& message, uint32_t index, const Error& why) {
+  const char* what = message.request() == Request::kSetVringErr    ? "error"
+                     : message.request() == Request::kSetVringCall ? "call"
+                                                                   : "kick";
+  return {why.code, "ring " + std::to_string(index) + ": " + what + ": " + why.message};
+}
+
 Message MakeNumber(const Message& request, uint64_t number) {
   Message reply = MakeReply(request, sizeof number);
   reply.Set(number);
@@ -38,12 +45,13 @@ Message MakeNumber(const Message& request, uint64_t number) {
 
 }  // namespace
 
-Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model)
+Relay::Relay(Reactor& control, Session& session, virtio::DeviceModel& model, PeerFiles* files)
     : control_(control),
       session_(session),
       model_(model),
+      files_(files),
       progress_(control),
-      peer_(Framer::Direction::kRequests, progress_),
+      peer_(Framer::Direction::kRequests, progress_, files),
       library_(Framer::Direction::kReplies, progress_) {
   session_.OnOwned([this] { progress_.Set(); });
 }
@@ -62,7 +70,7 @@ void Relay::TellConfigChanged() {
   // unread that the socket is full has been told often enough.
   if (send(backend_requests_.get(), &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
       errno != EAGAIN) {
-    backend_requests_.Reset();
+    CloseBackendChannel();
   }
 }
 
@@ -71,8 +79,14 @@ void Relay::Fail(Error why) {
   Stop();
 }
 
-void Relay::Close() {
+// Whose queue nobody reads, and may hold anything.
+void Relay::CloseBackendChannel() {
+  if (files_ != nullptr) files_->CloseSocket(std::move(backend_requests_));
   backend_requests_.Reset();
+}
+
+void Relay::Close() {
+  CloseBackendChannel();
   peer_.Close();
   library_.Close();
 }
@@ -121,6 +135,8 @@ Task<Status> Relay::Converse() {
     ++messages_;
     last_request_ = RequestName(message.header.request);
     Status handled = co_await Handle(&message);
+    // What nobody has taken is not known to be what it should be.
+    if (!handled && files_ != nullptr) files_->Close(std::move(message.descriptors));
     if (!handled) {
       if (handled.error().code == ErrorCode::kUnavailable || stopping_ || yielded_) break;
       co_return Error(handled.error().code, last_request_ + ": " + handled.error().message);
@@ -229,7 +245,7 @@ Task<Status> Relay::TakePart(Message* message, std::optional<Message>* answer) {
       co_return checked;
     }
     case Request::kSetBackendFd: {
-      Status set = SetBackendChannel(std::move(message->descriptors[0]));
+      Status set = SetBackendChannel(message->descriptors[0]);
       *answer = MakeAck(*message, set.ok());
       co_return set;
     }
@@ -297,7 +313,11 @@ Task<Status> Relay::TakeDescriptor(Message* message) {
   const auto value = message->As<uint64_t>();
   const auto index = static_cast<uint32_t>(value & kVringIndexMask);
   UniqueFd descriptor;
-  if (!message->descriptors.empty()) descriptor = std::move(message->descriptors[0]);
+  if (!message->descriptors.empty()) {
+    Status checked = CheckEventfd(message->descriptors[0]);
+    if (!checked) co_return NotForRing(*message, index, checked.error());
+    descriptor = std::move(message->descriptors[0]);
+  }
   if (message->request() == Request::kSetVringErr) {
     co_return session_.SetRingError(index, std::move(descriptor));
   }
@@ -331,8 +351,7 @@ Task<Status> Relay::TakeRingPart(Message* message) {
   }
 }
 
-// Closing one that it has hidden others in may take a while: once a connection is enough.
-Status Relay::SetBackendChannel(UniqueFd channel) {
+Status Relay::SetBackendChannel(UniqueFd& channel) {
   if (backend_requests_) return Error(ErrorCode::kInvalidArgument, "there is a back-end channel already");
   Status checked = CheckUnixSocket(channel);
   if (checked) backend_requests_ = std::move(channel);

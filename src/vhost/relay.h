@@ -33,6 +33,7 @@
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
+#include "vhost/close_aside.h"
 #include "vhost/framing.h"
 #include "vhost/message_channel.h"
 #include "vhost/ring_yield.h"
@@ -43,8 +44,11 @@ namespace cleat::vhost {
 
 class Relay {
  public:
-  // `session` and `model` outlive the relay.
-  Relay(Reactor& control, Session& session, virtio::DeviceModel& model);
+  // `session`, `model` and `files` outlive the relay. `files` closes what the peer has sent and nobody takes; nullptr: it is
+  // closed in place.
+  Relay(Reactor& control, Session& session, virtio::DeviceModel& model, PeerFiles* files = nullptr);
+
+  ~Relay() { Close(); }
 
   // Runs the connection until the peer closes it (success), Stop, or an error. The rings are as they were
   // then: the caller ends the session first and closes the relay's sockets (Close, or its destructor)
@@ -75,7 +79,8 @@ class Relay {
   Task<Status> TakeDescriptor(Message* message);
   Task<Status> TakeMemory(Message* message);
   Task<Status> TakeInflight(const Message& message, std::optional<Message>* answer);
-  Status SetBackendChannel(UniqueFd channel);
+  Status SetBackendChannel(UniqueFd& channel);
+  void CloseBackendChannel();
   Message GetConfig(const Message& message) const;
   Status SetConfig(const Message& message);
   Task<Status> AwaitReply(const Message& request, Message* reply);
@@ -84,6 +89,7 @@ class Relay {
   Reactor& control_;
   Session& session_;
   virtio::DeviceModel& model_;
+  PeerFiles* const files_;
   Event progress_;
   MessageChannel peer_;
   MessageChannel library_;

@@ -22,6 +22,13 @@ constexpr const char* kUntracked =
     "safe. Use "
     "QEMU 9.1 or later, or restart the VM after the engine died";
 
+std::string UnclosedFiles(size_t count) {
+  return std::to_string(count) +
+         " files that front ends have sent can't be closed: whoever is behind them does not answer (a FUSE "
+         "server, the other end of a socket). Look at the VM's QEMU, which sends no such files; end what is "
+         "behind them";
+}
+
 Error BlockedError() {
   return {ErrorCode::kPermissionDenied,
           "the front end made an eventfd of a ring blocking and filled it, so that a reactor waited. No "
@@ -39,7 +46,11 @@ Error BlockedError() {
 
 SocketEndpointFactory::SocketEndpointFactory(Reactor& control, BlockingPool& pool, ProtocolLibrary& library,
                                              SocketPaths* paths)
-    : control_(control), pool_(pool), library_(library), paths_(paths == nullptr ? any_paths_ : *paths) {}
+    : control_(control),
+      pool_(pool),
+      library_(library),
+      paths_(paths == nullptr ? any_paths_ : *paths),
+      close_aside_(control) {}
 
 SocketEndpointFactory::~SocketEndpointFactory() {
   CLEAT_CHECK(endpoints_.empty());
@@ -83,12 +94,15 @@ SocketEndpoint::SocketEndpoint(SocketEndpointFactory& factory, const EndpointOpt
       options_(options),
       model_(model),
       on_status_(std::move(on_status)),
-      stopped_(factory.control_) {
+      files_(factory.close_aside_, [this] { files_closed_.Set(); }),
+      stopped_(factory.control_),
+      files_closed_(factory.control_) {
   if (options.mode == SocketMode::kClient) {
     connector_ = std::make_unique<ClientConnector>(factory.control_, options.socket_path,
                                                    factory.watcher_.get(), factory.paths_);
   } else {
-    connector_ = std::make_unique<ServerConnector>(factory.control_, options.socket_path, factory.paths_);
+    connector_ =
+        std::make_unique<ServerConnector>(factory.control_, options.socket_path, factory.paths_, &files_);
   }
   factory_.endpoints_.insert(this);
 }
@@ -142,6 +156,7 @@ Task<void> SocketEndpoint::Run() {
   while (!cancel_->cancelled()) {
     phase_ = EndpointState::kConnecting;
     Changed();
+    co_await AwaitRoomForFiles();
     auto peer = co_await connector_->Next(*cancel_);
     if (!peer) break;
     ++connections_;
@@ -158,6 +173,16 @@ Task<void> SocketEndpoint::Run() {
   connector_->Stop();
   phase_ = EndpointState::kStopped;
   stopped_.Set();
+}
+
+// Whoever sends files that hang has had its chance.
+Task<void> SocketEndpoint::AwaitRoomForFiles() {
+  while (!files_.has_room() && !cancel_->cancelled()) {
+    files_closed_.Reset();
+    spdlog::warn("{}: no connection taken: {}", options_.name, UnclosedFiles(files_.closing()));
+    Changed();
+    co_await files_closed_.Wait(cancel_.get());
+  }
 }
 
 Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
@@ -178,7 +203,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
     CheckBlocked();
     Changed();
   });
-  relay_ = std::make_unique<Relay>(control, *session_, model_);
+  relay_ = std::make_unique<Relay>(control, *session_, model_, &files_);
   spdlog::info("{}: front end connected: {}", options_.name, options_.socket_path);
   Changed();
   control.AddTimer(silence_timer_, control.now_ns() + kSilentPeerNs);
@@ -192,6 +217,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
     if (relay_->yielded()) cancel_->Cancel();  // somebody else is the next one to connect
   } else {
     served = std::move(library).error();
+    files_.CloseSocket(std::move(peer));
   }
 
   silence_timer_.Cancel();
@@ -248,7 +274,8 @@ EndpointStatus SocketEndpoint::status() const {
     case EndpointState::kConnecting:
       // What broke stays in sight until a ring is up again.
       if (!last_error_.empty()) status.state = EndpointState::kBroken;
-      status.message = connector_->waiting_for() + before;
+      status.message =
+          (files_.has_room() ? connector_->waiting_for() : UnclosedFiles(files_.closing())) + before;
       break;
     case EndpointState::kHandshake: {
       status.rings_up = session_->rings_up();

@@ -16,6 +16,7 @@
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
+#include "vhost/close_aside.h"
 #include "vhost/connector.h"
 #include "vhost/endpoint.h"
 #include "vhost/protocol_library.h"
@@ -35,6 +36,9 @@ class SocketEndpointFactory final : public EndpointFactory {
                         SocketPaths* paths = nullptr);
   ~SocketEndpointFactory() override;  // no endpoint is left
 
+  // What peers have sent and is not closed yet, of all endpoints. Any thread.
+  size_t closing_files() const { return close_aside_.closing(); }
+
   // kResourceExhausted past the library's number of devices; otherwise as Endpoint::Start says.
   Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
                                          StatusFn on_status) override;
@@ -52,6 +56,7 @@ class SocketEndpointFactory final : public EndpointFactory {
   ProtocolLibrary& library_;
   AnySocketPaths any_paths_;
   SocketPaths& paths_;
+  CloseAside close_aside_;
   std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
   std::set<SocketEndpoint*> endpoints_;
   MemoryWatch memory_watch_{*this};
@@ -85,6 +90,7 @@ class SocketEndpoint final : public Endpoint {
 
  private:
   Task<void> Run();
+  Task<void> AwaitRoomForFiles();
   Task<Status> Serve(UniqueFd peer);
   Task<Result<UniqueFd>> ConnectLibrary();
   void Changed();
@@ -99,11 +105,13 @@ class SocketEndpoint final : public Endpoint {
   virtio::DeviceModel& model_;
   const StatusFn on_status_;
 
+  PeerFiles files_;
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<CancelToken> cancel_;  // while started
   std::unique_ptr<Session> session_;     // while there is a connection
   std::unique_ptr<Relay> relay_;
   Event stopped_;
+  Event files_closed_;
   SilenceTimer silence_timer_{*this};
 
   EndpointState phase_ =

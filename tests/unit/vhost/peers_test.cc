@@ -2,12 +2,18 @@
 // Front ends that hold up nobody but themselves: those that read no answer, that come and go, and whose files are slow to close.
 // What others notice is a matter of events here, not of time.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "host.h"
 #include "other_process.h"
@@ -50,6 +56,16 @@ class PeersTest : public testing::Test {
     perf::BlkOptions options;
     options.num_queues = 1;
     return options;
+  }
+
+  // A guest of the same engine comes, and is served.
+  void ExpectOthersServed(int i) {
+    auto memory = Memory();
+    auto front_end = Frontend::Listen(Path(i)).value();
+    RunningEndpoint endpoint(host, *factory, host.AddModel(1), Path(i));
+    auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+    ASSERT_TRUE(driver.ok()) << driver.error().message;
+    EXPECT_TRUE((*driver)->FlushSync().ok());
   }
 
   Host host{2};
@@ -145,6 +161,157 @@ TEST_F(PeersTest, AThousandConnectionsWithoutAWordKeepNobodyOut) {
   const Status opened = front_end->Open();
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   EXPECT_TRUE(BlkDriver::Start(*front_end, *memory, OneQueue()).ok());
+}
+
+// ---- Those whose files are slow to close
+
+// A TCP socket whose close waits until the other end has taken what was sent, or for longer than the test does.
+class LingeringSocket {
+ public:
+  LingeringSocket() {
+    const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    CLEAT_CHECK(bind(listener.get(), generic, size) == 0 && listen(listener.get(), 1) == 0);
+    CLEAT_CHECK(getsockname(listener.get(), generic, &size) == 0);
+    CLEAT_CHECK(connect(lingering_.get(), generic, size) == 0);
+    other_end_.Reset(accept(listener.get(), nullptr, nullptr));
+    const std::vector<uint8_t> data(uint64_t{64} << 10);
+    while (send(lingering_.get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger wait{.l_onoff = 1, .l_linger = kLingerSeconds};
+    CLEAT_CHECK(setsockopt(lingering_.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait) == 0);
+  }
+  int fd() const { return lingering_.get(); }
+  // In flight, or the engine's: no wait here.
+  void GiveUp() { lingering_.Reset(); }
+  // Its close goes on.
+  void LetGo() {
+    std::vector<uint8_t> data(uint64_t{1} << 20);
+    while (recv(other_end_.get(), data.data(), data.size(), 0) > 0) {
+    }
+  }
+
+ private:
+  static constexpr int kLingerSeconds = 20;  // how long a close in the wrong place keeps this test
+  UniqueFd lingering_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  UniqueFd other_end_;
+};
+
+constexpr std::array<uint8_t, 12> kGetFeatures{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+constexpr std::array<uint8_t, 12> kUnknown{99, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+constexpr std::array<uint8_t, 20> kSetVringErr{14, 0, 0, 0, 1, 0, 0, 0, 8, 0};
+constexpr std::array<uint8_t, 12> kSetBackendFd{21, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+
+struct FileCase {
+  const char* name;
+  SocketMode mode;
+  std::function<void(perf::MessageSocket& socket, int fd)> send;
+};
+constexpr uint64_t kSendNs = 10 * kNsPerSecond;
+void Send(perf::MessageSocket& socket, std::span<const uint8_t> bytes, std::span<const int> fds) {
+  const Status sent = socket.SendBytes(bytes, fds, kSendNs);
+  ASSERT_TRUE(sent.ok()) << sent.error().message;
+}
+
+class SlowFilesTest : public PeersTest, public testing::WithParamInterface<FileCase> {};
+
+TEST_P(SlowFilesTest, AreClosedWhereNobodyWaits) {
+  LingeringSocket file;
+  RunningEndpoint endpoint(host, *factory, host.AddModel(1), Path(), GetParam().mode);
+  const bool listens = GetParam().mode == SocketMode::kClient;
+  auto front_end = listens ? Frontend::Listen(Path()).value() : Frontend::Connect(Path()).value();
+  auto memory = Memory();
+  if (listens) {
+    ASSERT_TRUE(front_end->Accept().ok());
+    GetParam().send(front_end->socket(), file.fd());
+    file.GiveUp();
+    front_end->Disconnect();
+  } else {
+    // One is served, a second one refused.
+    ASSERT_TRUE(front_end->Open().ok());
+    auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+    ASSERT_TRUE(driver.ok()) << driver.error().message;
+    ASSERT_TRUE(endpoint.WaitState(EndpointState::kReady));
+    host.control_thread().Call([&] {
+      // The control reactor stands still meanwhile: the connection is not refused before the file is on its way.
+      auto second = Frontend::Connect(Path()).value();
+      GetParam().send(second->socket(), file.fd());
+      file.GiveUp();
+    });
+    EXPECT_TRUE((*driver)->Stop().ok());
+  }
+  ASSERT_TRUE(WaitFor([&] { return factory->closing_files() > 0; })) << "it is not known to be slow";
+  ExpectOthersServed(1);
+  EXPECT_GT(factory->closing_files(), 0U) << "the others were served after its time";
+  // Nor does the next peer of that controller wait.
+  if (listens) {
+    auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+    EXPECT_TRUE(driver.ok()) << driver.error().message;
+    EXPECT_GT(factory->closing_files(), 0U);
+  }
+  file.LetGo();
+  EXPECT_TRUE(WaitFor([&] { return factory->closing_files() == 0; }));
+}
+
+const FileCase kFileCases[] = {
+    {"WhereAnEventfdBelongs", SocketMode::kClient,
+     [](auto& socket, int fd) { Send(socket, kSetVringErr, std::array{fd}); }},
+    {"WhereNothingBelongs", SocketMode::kClient,
+     [](auto& socket, int fd) { Send(socket, kUnknown, std::array{fd}); }},
+    {"OneOfTooMany", SocketMode::kClient,
+     [](auto& socket, int fd) {
+       std::array<int, 20> fds{};
+       fds.fill(fd);
+       Send(socket, kGetFeatures, fds);
+     }},
+    {"InHalfAMessage", SocketMode::kClient,
+     [](auto& socket, int fd) { Send(socket, std::span(kGetFeatures).first(1), std::array{fd}); }},
+    {"InAMessageThatNobodyReads", SocketMode::kClient,
+     [](auto& socket, int fd) {
+       std::vector<uint8_t> bytes(kUnknown.begin(), kUnknown.end());
+       Send(socket, bytes, {});
+       Send(socket, kGetFeatures, std::array{fd});
+     }},
+    {"InASocketOfItsOwn", SocketMode::kClient,
+     [](auto& socket, int fd) {
+       int ends[2];
+       ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+       const UniqueFd ours(ends[0]);
+       const UniqueFd channel(ends[1]);
+       perf::MessageSocket hiding{UniqueFd(dup(ours.get()))};
+       Send(hiding, kGetFeatures, std::array{fd});
+       Send(socket, kSetBackendFd, std::array{channel.get()});
+     }},
+    {"OfASecondPeer", SocketMode::kServer,
+     [](auto& socket, int fd) { Send(socket, kGetFeatures, std::array{fd}); }},
+};
+INSTANTIATE_TEST_SUITE_P(All, SlowFilesTest, testing::ValuesIn(kFileCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// As many as one controller may leave behind: then it is out, and nobody else.
+TEST_F(PeersTest, TooManySlowFilesKeepTheirOwnControllerOut) {
+  LingeringSocket file;
+  RunningEndpoint endpoint(host, *factory, host.AddModel(1), Path());
+  auto front_end = Frontend::Listen(Path()).value();
+  ASSERT_TRUE(front_end->Accept().ok());
+  std::array<int, PeerFiles::kFilesMax> fds{};
+  fds.fill(STDERR_FILENO);
+  fds.front() = file.fd();
+  Send(front_end->socket(), kGetFeatures, fds);
+  file.GiveUp();
+  EXPECT_TRUE(endpoint.WaitMessage("files that front ends have sent can't be closed"));
+  EXPECT_EQ(factory->closing_files(), PeerFiles::kFilesMax);
+  ExpectOthersServed(1);
+  EXPECT_EQ(endpoint.status().connections, 1U);
+  file.LetGo();
+  front_end->Disconnect();
+  auto memory = Memory();
+  auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+  EXPECT_TRUE(driver.ok()) << driver.error().message;
 }
 
 }  // namespace

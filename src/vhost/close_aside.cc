@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vhost/close_aside.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+
+namespace cleat::vhost {
+
+struct CloseAside::Queue {
+  std::deque<UniqueFd> files;  // under the state's mutex
+  bool has_thread = false;     // likewise: one works on it, or will
+  std::atomic<size_t> closing{0};
+  std::function<void()> on_closed;  // on control; empty: the endpoint is gone
+};
+
+struct CloseAside::State {
+  explicit State(Reactor& c) : control(&c) {}
+  Mutex mutex;
+  CondVar wake;
+  Reactor* control CLEAT_GUARDED_BY(mutex);  // nullptr: gone
+  std::deque<std::shared_ptr<Queue>> ready CLEAT_GUARDED_BY(mutex);
+  uint32_t threads CLEAT_GUARDED_BY(mutex) = 0;
+  uint32_t idle CLEAT_GUARDED_BY(mutex) = 0;
+  size_t closing CLEAT_GUARDED_BY(mutex) = 0;
+};
+
+CloseAside::CloseAside(Reactor& control) : state_(std::make_shared<State>(control)) {}
+
+CloseAside::~CloseAside() {
+  {
+    const MutexLock lock(state_->mutex);
+    state_->control = nullptr;
+  }
+  state_->wake.NotifyAll();
+}
+
+size_t CloseAside::closing() const {
+  const MutexLock lock(state_->mutex);
+  return state_->closing;
+}
+
+// Until there is no CloseAside any more, and nothing to close.
+void CloseAside::ThreadMain(const std::shared_ptr<State>& state) {
+  pthread_setname_np(pthread_self(), "close-aside");
+  const MutexLock lock(state->mutex);
+  for (;;) {
+    ++state->idle;
+    while (state->ready.empty() && state->control != nullptr) state->wake.Wait(state->mutex);
+    --state->idle;
+    if (state->ready.empty()) return;
+    const std::shared_ptr<Queue> queue = std::move(state->ready.front());
+    state->ready.pop_front();
+    while (!queue->files.empty()) {
+      UniqueFd file = std::move(queue->files.front());
+      queue->files.pop_front();
+      const MutexUnlock unlocked(state->mutex);
+      file.Reset();  // here it may hang
+    }
+    queue->has_thread = false;
+    state->closing -= queue->closing.exchange(0);
+    if (state->control == nullptr) continue;
+    state->control->PostCall([queue] {
+      if (queue->on_closed && queue->closing == 0) queue->on_closed();
+    });
+  }
+}
+
+PeerFiles::PeerFiles(CloseAside& aside, std::function<void()> on_closed)
+    : state_(aside.state_), queue_(std::make_shared<CloseAside::Queue>()) {
+  queue_->on_closed = std::move(on_closed);
+}
+
+PeerFiles::~PeerFiles() {
+  queue_->on_closed = nullptr;
+}
+
+size_t PeerFiles::closing() const {
+  return queue_->closing;
+}
+
+void PeerFiles::Close(UniqueFd file) {
+  if (!file) return;
+  std::vector<UniqueFd> files;
+  files.push_back(std::move(file));
+  Close(std::move(files));
+}
+
+void PeerFiles::Close(std::vector<UniqueFd> files) {
+  std::erase_if(files, [](const UniqueFd& file) { return !file; });
+  if (files.empty()) return;
+  const MutexLock lock(state_->mutex);
+  queue_->closing += files.size();
+  state_->closing += files.size();
+  for (UniqueFd& file : files) queue_->files.push_back(std::move(file));
+  if (queue_->has_thread) return;
+  queue_->has_thread = true;
+  state_->ready.push_back(queue_);
+  if (state_->ready.size() > state_->idle && state_->threads < CloseAside::kThreadsMax) {
+    ++state_->threads;
+    std::thread([state = state_] { CloseAside::ThreadMain(state); }).detach();
+  }
+  state_->wake.NotifyOne();
+}
+
+// Once it is shut down nothing more comes in. Only a stream has no messages without bytes; a listener's queue has connections.
+void PeerFiles::CloseSocket(UniqueFd socket) {
+  if (!socket) return;
+  shutdown(socket.get(), SHUT_RDWR);
+  int type = 0;
+  socklen_t size = sizeof type;
+  int unread_bytes = 0;
+  const bool empty = getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+                     type == SOCK_STREAM && ioctl(socket.get(), FIONREAD, &unread_bytes) == 0 &&
+                     unread_bytes == 0;
+  if (!empty) Close(std::move(socket));
+}
+
+}  // namespace cleat::vhost

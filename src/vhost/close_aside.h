@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Closes what a peer has sent, on threads that may hang. close(2) waits for whoever is behind the file: a FUSE server, the other end
+// of a socket that lingers; and nothing says beforehand what a file is. Likewise for the files in messages that nobody read, which
+// the kernel closes with the socket.
+//
+// A PeerFiles for each endpoint, on the control reactor. Its files are closed one after the other, so an endpoint keeps one thread at
+// most; a CloseAside for all of them, with kThreadsMax threads. When so many hang, further files wait for a thread, which nobody
+// waits for. What bounds the files that wait: an endpoint takes no connection, and accepts no peer to refuse it, while kFilesMax of
+// its peers' are not closed; one connection can add the descriptors of a message, and its sockets.
+//
+// The threads are nobody's: the end of a CloseAside does not wait for them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "reactor/reactor.h"
+
+namespace cleat::vhost {
+
+class CloseAside {
+ public:
+  static constexpr uint32_t kThreadsMax = 64;
+
+  // `control` outlives it.
+  explicit CloseAside(Reactor& control);
+  ~CloseAside();  // no PeerFiles is left
+  CloseAside(const CloseAside&) = delete;
+  CloseAside& operator=(const CloseAside&) = delete;
+
+  size_t closing() const;  // files, of all; any thread
+
+ private:
+  friend class PeerFiles;
+  struct Queue;
+  struct State;
+  static void ThreadMain(const std::shared_ptr<State>& state);
+
+  const std::shared_ptr<State> state_;
+};
+
+class PeerFiles {
+ public:
+  // While so many are not closed yet there is no room for another connection's.
+  static constexpr size_t kFilesMax = 64;
+
+  // `on_closed` is called on control when the last one is closed.
+  PeerFiles(CloseAside& aside, std::function<void()> on_closed);
+  ~PeerFiles();  // what is not closed yet is closed all the same
+  PeerFiles(const PeerFiles&) = delete;
+  PeerFiles& operator=(const PeerFiles&) = delete;
+
+  // Whatever it is, from whomever.
+  void Close(UniqueFd file);
+  void Close(std::vector<UniqueFd> files);
+  // A unix socket, which is shut down. In place if no message is in it: that can't hang.
+  void CloseSocket(UniqueFd socket);
+
+  size_t closing() const;
+  bool has_room() const { return closing() < kFilesMax; }
+
+ private:
+  const std::shared_ptr<CloseAside::State> state_;
+  const std::shared_ptr<CloseAside::Queue> queue_;
+};
+
+}  // namespace cleat::vhost
