@@ -62,8 +62,8 @@ class RbdDevice final : public block::Device {
 
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override {
     auto shut_out = [this] { ShutOutSeen(); };
-    return std::unique_ptr<block::Channel>(
-        std::make_unique<RbdChannel>(image_, reactor, std::move(shut_out)));
+    return std::unique_ptr<block::Channel>(std::make_unique<RbdChannel>(
+        RbdHandle{image_->handle(), image_->read_only(), image_}, reactor, std::move(shut_out)));
   }
 
   Task<Status> Acquire(AccessMode mode) override;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/rbd/rbd_channel.h"
 
-#include <bit>
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "base/check.h"
+#include "block/segments.h"
 #include "modules/rbd/ceph_error.h"
 
 namespace cleat::modules {
@@ -17,21 +18,18 @@ using block::Segment;
 
 namespace {
 
-Request* RequestOf(uint64_t scratch) {
-  return std::bit_cast<Request*>(static_cast<uintptr_t>(scratch));
-}
-
 bool IsTransfer(const Request& request) {
   return request.op == Op::kRead || request.op == Op::kWrite;
 }
 
 }  // namespace
 
-RbdChannel::RbdChannel(std::shared_ptr<RbdImage> image, Reactor& reactor, std::function<void()> shut_out)
+RbdChannel::RbdChannel(RbdHandle image, Reactor& reactor, std::function<void()> shut_out)
     : image_(std::move(image)), reactor_(reactor), shut_out_(std::move(shut_out)), arrival_(*this) {}
 
 RbdChannel::~RbdChannel() {
-  CLEAT_CHECK(in_flight_ == 0 && waiting_.empty());
+  CLEAT_CHECK(in_flight_ == 0 && waiting_.empty() && cutting_.empty());
+  if (cutter_.added()) reactor_.RemovePoller(cutter_);
 }
 
 void RbdChannel::Submit(Request& request) {
@@ -56,28 +54,51 @@ void RbdChannel::Start(Request& request) {
   ++in_flight_;
   bytes_ += request.top().scratch[kBytes];
   request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
-  Issue(request);
+  const bool large = request.op == Op::kWrite && request.length_bytes > kPieceBytes;
+  if (!large) return Issue(request, request.length_bytes);
+  cutting_.PushBack(request);
+  if (!cutter_.added()) reactor_.AddPoller(cutter_);
 }
 
-// One operation of librbd's: the request's own, or the flush behind it.
-void RbdChannel::Issue(Request& request) {
+// A turn's piece of the first large write. The channel may be gone afterwards.
+bool RbdChannel::CutNext() {
+  Request* request = cutting_.front();
+  if (request == nullptr) {
+    reactor_.RemovePoller(cutter_);
+    return false;
+  }
+  const uint64_t left = request->length_bytes - request->top().scratch[kHanded];
+  const uint64_t bytes = std::min(left, kPieceBytes);
+  if (bytes == left) cutting_.PopFront();
+  Issue(*request, bytes);
+  return true;
+}
+
+// One operation of librbd's: the request's own, a piece of it, or the flush behind it.
+void RbdChannel::Issue(Request& request, uint64_t bytes) {
+  Piece& piece = TakePiece();
+  piece.request = &request;
+  ++request.top().scratch[kPieces];
   rbd_completion_t completion = nullptr;
-  int result = rbd_aio_create_completion(&request, &RbdChannel::Completed, &completion);
+  int result = rbd_aio_create_completion(&piece, &RbdChannel::Completed, &completion);
   if (result >= 0) {
-    result = Hand(request, completion);
+    result = Hand(piece, bytes, completion);
     if (result < 0) rbd_aio_release(completion);
   }
-  if (result < 0) Finished(request, result);  // not taken: nobody will call
+  if (result >= 0) return;
+  piece.result = result;  // not taken: nobody will call
+  PieceDone(piece);
 }
 
-int RbdChannel::Hand(Request& request, rbd_completion_t completion) {
-  if (request.top().scratch[kSync] != 0) return rbd_aio_flush(image_->handle(), completion);
+int RbdChannel::Hand(Piece& piece, uint64_t bytes, rbd_completion_t completion) {
+  Request& request = *piece.request;
+  if (request.top().scratch[kSync] != 0) return rbd_aio_flush(image_.image, completion);
   switch (request.op) {
     case Op::kRead:
     case Op::kWrite:
-      return HandVector(request, completion);
+      return HandVector(piece, bytes, completion);
     case Op::kFlush:
-      return rbd_aio_flush(image_->handle(), completion);
+      return rbd_aio_flush(image_.image, completion);
     case Op::kDiscard:
     case Op::kWriteZeroes:
       return HandZeroes(request, completion);
@@ -87,26 +108,28 @@ int RbdChannel::Hand(Request& request, rbd_completion_t completion) {
   return -EOPNOTSUPP;
 }
 
-int RbdChannel::HandVector(Request& request, rbd_completion_t completion) {
-  rbd_image_t image = image_->handle();
+// The next `bytes` of a transfer.
+int RbdChannel::HandVector(Piece& piece, uint64_t bytes, rbd_completion_t completion) {
+  Request& request = *piece.request;
+  const uint64_t at = std::exchange(request.top().scratch[kHanded], request.top().scratch[kHanded] + bytes);
+  const uint64_t offset_bytes = request.offset_bytes + at;
   const bool write = request.op == Op::kWrite;
-  if (request.segments.size() == 1) {
-    auto* data = reinterpret_cast<char*>(request.segments.front().data());
-    const size_t length = request.segments.front().length_bytes;
-    return write ? rbd_aio_write(image, request.offset_bytes, length, data, completion)
-                 : rbd_aio_read(image, request.offset_bytes, length, data, completion);
+  piece.iovecs.clear();
+  block::ForEachPiece(request.segments, at, bytes, [&piece](uint8_t* data, size_t length) {
+    piece.iovecs.push_back({data, length});
+  });
+  if (piece.iovecs.size() == 1) {
+    auto* data = static_cast<char*>(piece.iovecs.front().iov_base);
+    return write ? rbd_aio_write(image_.image, offset_bytes, bytes, data, completion)
+                 : rbd_aio_read(image_.image, offset_bytes, bytes, data, completion);
   }
-  Iovecs* iovecs = TakeIovecs();
-  request.top().scratch[kIovecs] = std::bit_cast<uintptr_t>(iovecs);
-  iovecs->clear();
-  for (const Segment& segment : request.segments) iovecs->push_back({segment.data(), segment.length_bytes});
-  const int count = static_cast<int>(iovecs->size());
-  return write ? rbd_aio_writev(image, iovecs->data(), count, request.offset_bytes, completion)
-               : rbd_aio_readv(image, iovecs->data(), count, request.offset_bytes, completion);
+  const int count = static_cast<int>(piece.iovecs.size());
+  return write ? rbd_aio_writev(image_.image, piece.iovecs.data(), count, offset_bytes, completion)
+               : rbd_aio_readv(image_.image, piece.iovecs.data(), count, offset_bytes, completion);
 }
 
-int RbdChannel::HandZeroes(Request& request, rbd_completion_t completion) const {
-  rbd_image_t image = image_->handle();
+int RbdChannel::HandZeroes(const Request& request, rbd_completion_t completion) const {
+  rbd_image_t image = image_.image;
   if (request.op == Op::kDiscard) {
     return rbd_aio_discard(image, request.offset_bytes, request.length_bytes, completion);
   }
@@ -115,16 +138,14 @@ int RbdChannel::HandZeroes(Request& request, rbd_completion_t completion) const 
 }
 
 void RbdChannel::Completed(rbd_completion_t completion, void* arg) {
-  auto* request = static_cast<Request*>(arg);
-  const int64_t result = rbd_aio_get_return_value(completion);
+  auto* piece = static_cast<Piece*>(arg);
+  piece->result = rbd_aio_get_return_value(completion);
   rbd_aio_release(completion);
-  block::Frame& frame = request->top();
-  RbdChannel& channel = *static_cast<RbdChannel*>(frame.layer);
-  frame.scratch[kResult] = static_cast<uint64_t>(result);
-  Request* before = channel.done_.load(std::memory_order_relaxed);
+  RbdChannel& channel = *static_cast<RbdChannel*>(piece->request->top().layer);
+  Piece* before = channel.done_.load(std::memory_order_relaxed);
   do {
-    frame.scratch[kNext] = std::bit_cast<uintptr_t>(before);
-  } while (!channel.done_.compare_exchange_weak(before, request, std::memory_order_release,
+    piece->next = before;
+  } while (!channel.done_.compare_exchange_weak(before, piece, std::memory_order_release,
                                                 std::memory_order_relaxed));
   // Only the mail makes the reactor take the list, so until it is sent the channel stays; afterwards nothing of it is
   // touched. Those that came second touch nothing any more.
@@ -132,26 +153,38 @@ void RbdChannel::Completed(rbd_completion_t completion, void* arg) {
 }
 
 void RbdChannel::Collect() {
-  Request* latest = done_.exchange(nullptr, std::memory_order_acquire);
-  Request* first = nullptr;
+  Piece* latest = done_.exchange(nullptr, std::memory_order_acquire);
+  Piece* first = nullptr;
   while (latest != nullptr) {  // in the order in which they ended
-    Request* next = RequestOf(latest->top().scratch[kNext]);
-    latest->top().scratch[kNext] = std::bit_cast<uintptr_t>(first);
+    Piece* next = latest->next;
+    latest->next = first;
     first = std::exchange(latest, next);
   }
   while (first != nullptr) {
-    Request& request = *first;
-    first = RequestOf(request.top().scratch[kNext]);
-    Finished(request,
-             static_cast<int64_t>(request.top().scratch[kResult]));  // the last one may end this channel
+    Piece& piece = *first;
+    first = piece.next;
+    PieceDone(piece);  // the last one may end this channel
   }
+}
+
+// The request has ended with its last piece. After an error no more pieces go.
+void RbdChannel::PieceDone(Piece& piece) {
+  Request& request = *piece.request;
+  auto& scratch = request.top().scratch;
+  const int64_t result = piece.result;
+  pieces_free_.push_back(&piece);
+  --scratch[kPieces];
+  if (static_cast<int64_t>(scratch[kResult]) >= 0) scratch[kResult] = static_cast<uint64_t>(result);
+  if (result < 0) request.link.Unlink();
+  if (scratch[kPieces] > 0 || request.link.linked()) return;
+  Finished(request, static_cast<int64_t>(scratch[kResult]));
 }
 
 void RbdChannel::Finished(Request& request, int64_t result) {
   auto& scratch = request.top().scratch;
   if (result < 0) {
     if (result == -ESHUTDOWN) shut_out_();
-    return End(request, StatusOfCeph(static_cast<int>(result), image_->read_only()));
+    return End(request, StatusOfCeph(static_cast<int>(result), image_.read_only));
   }
   // Another client has made the image shorter.
   if (request.op == Op::kRead && static_cast<uint64_t>(result) != request.length_bytes) {
@@ -160,7 +193,7 @@ void RbdChannel::Finished(Request& request, int64_t result) {
   const bool writes = request.op == Op::kWrite || request.op == Op::kWriteZeroes;
   if (writes && request.fua && scratch[kSync] == 0) {
     scratch[kSync] = 1;
-    return Issue(request);
+    return Issue(request, 0);
   }
   End(request, IoStatus::kOk);
 }
@@ -168,9 +201,6 @@ void RbdChannel::Finished(Request& request, int64_t result) {
 void RbdChannel::End(Request& request, IoStatus status) {
   request.stamps.Stamp(RequestStage::kDone, reactor_.now_ns());
   const auto& scratch = request.top().scratch;
-  if (scratch[kIovecs] != 0) {
-    iovecs_free_.push_back(std::bit_cast<Iovecs*>(static_cast<uintptr_t>(scratch[kIovecs])));
-  }
   --in_flight_;
   bytes_ -= scratch[kBytes];
   while (!waiting_.empty() && HasRoom(*waiting_.front())) Start(*waiting_.PopFront());
@@ -187,15 +217,15 @@ void RbdChannel::AbortQueued(const Request* only) {
   while (Request* request = aborted.PopFront()) request->Complete(IoStatus::kAborted);
 }
 
-RbdChannel::Iovecs* RbdChannel::TakeIovecs() {
-  if (iovecs_free_.empty()) {
-    iovecs_.push_back(std::make_unique<Iovecs>());
-    iovecs_free_.reserve(iovecs_.size());
-    return iovecs_.back().get();
+RbdChannel::Piece& RbdChannel::TakePiece() {
+  if (pieces_free_.empty()) {
+    pieces_.push_back(std::make_unique<Piece>());
+    pieces_free_.reserve(pieces_.size());
+    return *pieces_.back();
   }
-  Iovecs* iovecs = iovecs_free_.back();
-  iovecs_free_.pop_back();
-  return iovecs;
+  Piece& piece = *pieces_free_.back();
+  pieces_free_.pop_back();
+  return piece;
 }
 
 }  // namespace cleat::modules

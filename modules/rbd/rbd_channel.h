@@ -2,7 +2,10 @@
 // An RBD disk on one I/O reactor: submits to librbd, which never waits there (microseconds, and a copy of what is
 // written), and collects what librbd's threads report.
 //
-// librbd's threads push finished requests on a list without a lock; a thread that finds the list empty posts the
+// That copy is what a large write costs the reactor, so one of more than kPieceBytes is handed over in pieces, one a turn, all of
+// which may be under way at once; others have their turns in between. What is read librbd's threads copy.
+//
+// librbd's threads push finished pieces on a list without a lock; a thread that finds the list empty posts the
 // channel's mail, so that a batch of completions wakes the reactor once, and a reactor that has nothing else to do sleeps
 // in between.
 //
@@ -19,10 +22,16 @@
 #include <vector>
 
 #include "block/device.h"
-#include "modules/rbd/rbd_image.h"
 #include "reactor/mailbox.h"
 
 namespace cleat::modules {
+
+// An open image, as far as I/O goes.
+struct RbdHandle {
+  rbd_image_t image = nullptr;
+  bool read_only = false;
+  std::shared_ptr<const void> keep;  // what it belongs to
+};
 
 class RbdChannel final : public block::Channel {
  public:
@@ -30,9 +39,11 @@ class RbdChannel final : public block::Channel {
   // when a cluster hangs; a single larger request goes all the same.
   static constexpr uint32_t kInFlightMax = 128;
   static constexpr uint64_t kInFlightBytesMax = uint64_t{8} << 20;
+  // Of a write, in a turn: some tens of microseconds of copying. A smaller write is one piece.
+  static constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
 
   // `shut_out` is called on the reactor for each request that failed because this client was blocklisted.
-  RbdChannel(std::shared_ptr<RbdImage> image, Reactor& reactor, std::function<void()> shut_out);
+  RbdChannel(RbdHandle image, Reactor& reactor, std::function<void()> shut_out);
   ~RbdChannel() override;  // nothing in flight, nothing in line
 
   void Submit(block::Request& request) override;
@@ -43,11 +54,18 @@ class RbdChannel final : public block::Channel {
  private:
   // What of a request is the channel's business stands in its frame's scratch.
   enum Scratch : uint8_t {
-    kNext,    // in the list of those that are done
-    kResult,  // what librbd said
+    kPieces,  // at librbd
+    kHanded,  // bytes of a write that librbd has got
+    kResult,  // what librbd said: the first error
     kSync,    // the data is there, and being made durable
-    kIovecs,  // of a read: librbd looks at them until it is done
     kBytes,   // that it counts for in bytes_
+  };
+  // One operation of librbd's.
+  struct Piece {
+    block::Request* request = nullptr;
+    Piece* next = nullptr;  // of those that are done
+    int64_t result = 0;
+    std::vector<iovec> iovecs;  // librbd looks at them until it is done
   };
 
   struct Arrival : Mail {
@@ -55,30 +73,42 @@ class RbdChannel final : public block::Channel {
     static void Deliver(Mail& mail) { static_cast<Arrival&>(mail).channel.Collect(); }
     RbdChannel& channel;
   };
-  using Iovecs = std::vector<iovec>;
+  // Polled once a turn while there are writes to be cut, and once more: it stays until it finds none, so that one that comes
+  // within the turn waits for the next.
+  struct Cutter final : Poller {
+    explicit Cutter(RbdChannel& c) : channel(c) {}
+    bool Poll() override { return channel.CutNext(); }
+    bool Arm() override { return false; }
+    using Poller::added;
+    RbdChannel& channel;
+  };
 
-  static void Completed(rbd_completion_t completion, void* request);  // a thread of librbd's
+  static void Completed(rbd_completion_t completion, void* piece);  // a thread of librbd's
   void Collect();
   bool HasRoom(const block::Request& request) const;
   void Start(block::Request& request);
-  void Issue(block::Request& request);
-  int Hand(block::Request& request, rbd_completion_t completion);
-  int HandVector(block::Request& request, rbd_completion_t completion);
-  int HandZeroes(block::Request& request, rbd_completion_t completion) const;
+  bool CutNext();
+  void Issue(block::Request& request, uint64_t bytes);
+  int Hand(Piece& piece, uint64_t bytes, rbd_completion_t completion);
+  int HandVector(Piece& piece, uint64_t bytes, rbd_completion_t completion);
+  int HandZeroes(const block::Request& request, rbd_completion_t completion) const;
+  void PieceDone(Piece& piece);
   void Finished(block::Request& request, int64_t result);
   void End(block::Request& request, block::IoStatus status);
-  Iovecs* TakeIovecs();
+  Piece& TakePiece();
 
-  const std::shared_ptr<RbdImage> image_;
+  const RbdHandle image_;
   Reactor& reactor_;
   const std::function<void()> shut_out_;
   uint32_t in_flight_ = 0;
   uint64_t bytes_ = 0;
   block::RequestList waiting_;
-  std::vector<std::unique_ptr<Iovecs>> iovecs_;  // all that were ever needed at a time
-  std::vector<Iovecs*> iovecs_free_;
+  block::RequestList cutting_;                  // started writes, of which more pieces are to go
+  std::vector<std::unique_ptr<Piece>> pieces_;  // all that were ever needed at a time
+  std::vector<Piece*> pieces_free_;
+  Cutter cutter_{*this};
   Arrival arrival_;
-  alignas(64) std::atomic<block::Request*> done_{nullptr};  // the latest first
+  alignas(64) std::atomic<Piece*> done_{nullptr};  // the latest first
 };
 
 }  // namespace cleat::modules
