@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a reactor's wait in a system call that was never to wait. What peers send us stays theirs as well: O_NONBLOCK
 // belongs to the eventfd, not to our descriptor of it, so that a front end can clear it and fill the counter in the very
-// moment in which we signal it. No check beforehand closes that. A thread of its own therefore looks at the reactors now and then: one that waits in the kernel, but not for
-// work, gets a signal that does nothing but end that wait, with EINTR. One look is a sample: who makes a reactor wait for
-// short whiles only is met as surely, when it has had a look's time of it all in all. When the next look comes nobody can
-// foresee.
+// moment in which we signal it. No check beforehand closes that. A thread of its own therefore looks at the reactors now
+// and then: one that waits in the kernel, but not for work, gets a signal that does nothing but end that wait, with EINTR.
+// One look is a sample: who makes a reactor wait for short whiles only is met as surely, when it has had a look's time of
+// it all in all. When the next look comes nobody can foresee.
 //
 // A thread that computes never gets the signal: its registers, which may hold a cipher's keys, would be written to its stack
 // (keys/traces.h). What can't be interrupted - storage, a FUSE server - is not for reactors at all.

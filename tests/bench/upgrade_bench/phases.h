@@ -25,8 +25,8 @@ struct Plan {
   uint32_t crowd_loaded = 64;
   uint32_t crowd_upgrades = 1;  // a round
   HostShape flooded{.controllers = 50, .targets = 1};
-  uint32_t flooding_peers = 4;     // beside them
-  uint32_t flooded_upgrades = 3;   // a round, with them and without
+  uint32_t flooding_peers = 4;    // beside them
+  uint32_t flooded_upgrades = 3;  // a round, with them and without
   uint32_t standby_guests = 4;
   uint32_t kills = 10;  // a round, of the principal
   uint32_t stops = 5;   // likewise
