@@ -337,10 +337,12 @@ Status ServerConnector::TakeOver() {
       if (unlinkat(folder_.get(), NameOf(path_).c_str(), 0) == 0 || errno == ENOENT) return Ok{};
       return ErrnoError(errno, "socket " + path_ + ": removing what a former process left");
     case 0:
-    case EAGAIN:
+    case EAGAIN: {
+      const std::string who = error_number == 0 ? NameOfPeer(IdentityOf(probe)) : "a process";
+      Drop(std::move(probe));  // that one may have sent something already
       return PathError(ErrorCode::kAlreadyExists, path_,
-                       (error_number == 0 ? NameOfPeer(IdentityOf(probe)) : "a process") +
-                           " listens on it already: end that, or choose another path");
+                       who + " listens on it already: end that, or choose another path");
+    }
     case EACCES:
       return NoPermissionToConnect(path_);
     default:
