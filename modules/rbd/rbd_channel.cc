@@ -184,6 +184,7 @@ void RbdChannel::Finished(Request& request, int64_t result) {
   auto& scratch = request.top().scratch;
   if (result < 0) {
     if (result == -ESHUTDOWN) shut_out_();
+    request.error_number = static_cast<int32_t>(-result);
     return End(request, StatusOfCeph(static_cast<int>(result), image_.read_only));
   }
   // Another client has made the image shorter.

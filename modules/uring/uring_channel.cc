@@ -226,6 +226,7 @@ void UringChannel::ZeroesDone(Request& request) {
 void UringChannel::Failed(Request& request, int error_number) {
   const auto& scratch = request.top().scratch;
   if (scratch[kMode] == 0 || scratch[kSync] != 0 || !TryAnotherWay(request, error_number)) {
+    request.error_number = error_number;
     End(request, StatusOfErrno(error_number));
   }
 }

@@ -160,6 +160,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   const Reactor& reactor = *Reactor::Current();  // also afterwards: a channel completes where it was asked
   request.stamps.Stamp(RequestStage::kSubmitted, reactor.now_ns());
   const IoStatus seen = co_await SubmitAndWait(origin.below(), read);
+  request.error_number = read.error_number;
   if (seen != IoStatus::kOk) co_return seen;
 
   request.miscompare_bytes = FirstDifference({buffer.get(), bytes}, request.segments);
@@ -173,6 +174,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.length_bytes = bytes;
   write.segments = data;
   const IoStatus written = co_await SubmitAndWait(origin.below(), write);
+  request.error_number = write.error_number;
   request.stamps.Stamp(RequestStage::kDone, reactor.now_ns());
   co_return written;
 }

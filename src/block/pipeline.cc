@@ -170,6 +170,24 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   --in_flight;  // before: what it completes may look at it, or end the channel
   if (self.drained_ != nullptr && self.in_flight_[self.epoch_ ^ 1] == 0) [[unlikely]]
     self.drained_->Set();
+  if (request.status != IoStatus::kOk) [[unlikely]]
+    return self.CompleteFailed(request);
+  request.Complete(request.status);
+}
+
+// Out of line, and last: a request that went well has no register saved for it.
+[[gnu::noinline, gnu::cold]] void PipelineChannel::CompleteFailed(Request& request) {
+  switch (request.status) {
+    case IoStatus::kIoError:
+    case IoStatus::kNoSpace:
+    case IoStatus::kReadOnly:
+    case IoStatus::kReservationConflict:
+      if (failures_ != nullptr) failures_->Failed(request);
+      break;
+    default:  // an answer that says nothing bad of the storage, or (kFenced) that is told otherwise
+      break;
+  }
+  request.error_number = 0;
   request.Complete(request.status);
 }
 
@@ -231,7 +249,9 @@ void PipelineChannel::LetGo() {
 void PipelineChannel::FinishExclusive(Request& request, IoStatus status) {
   CLEAT_CHECK(parked_ > 0);
   --parked_;
-  request.Complete(status);
+  if (status == IoStatus::kOk) return request.Complete(status);
+  request.status = status;
+  CompleteFailed(request);
 }
 
 void PipelineChannel::SetGeometry(const Geometry& geometry) {

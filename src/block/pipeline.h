@@ -14,6 +14,16 @@
 
 namespace cleat::block {
 
+// Whoever wants to know that the storage fails requests.
+class FailureListener {
+ public:
+  // On the channel's reactor, before the front end hears of it. Not of what the entrance refused, nor of what was aborted.
+  virtual void Failed(const Request& request) = 0;
+
+ protected:
+  ~FailureListener() = default;
+};
+
 // On one reactor. Counts what is in flight, so that a queue can be drained.
 class PipelineChannel {
  public:
@@ -25,6 +35,8 @@ class PipelineChannel {
   const Geometry& geometry() const { return geometry_; }
   AccessMode mode() const { return mode_; }
   uint64_t in_flight() const { return in_flight_[0] + in_flight_[1] + parked_; }
+  // On its reactor, with nothing in flight. `listener` outlives the channel, or is taken back (nullptr).
+  void SetFailureListener(FailureListener* listener) { failures_ = listener; }
 
   // `request` has the front end's frame pushed. A request that fails a check is completed at once with
   // kInvalid, kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
@@ -68,6 +80,7 @@ class PipelineChannel {
   void Forward(Request& request);
   void SetGeometry(const Geometry& geometry);
   static void Done(Request& request, const Frame& frame);
+  void CompleteFailed(Request& request);
 
   Geometry geometry_;
   uint64_t transfer_max_bytes_;  // of this disk: kTransferBytesMax, or its size
@@ -88,6 +101,7 @@ class PipelineChannel {
   ThrottleControl* const throttle_;  // of the stack; nullptr: nothing limits it
   ChannelRegistry* const registry_;
   CompareAndWrite* const compare_and_write_;
+  FailureListener* failures_ = nullptr;
 };
 
 // On the control reactor. Owns the stack.

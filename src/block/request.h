@@ -65,8 +65,11 @@ class Request {
 
   Op op = Op::kRead;
   IoStatus status = IoStatus::kOk;
-  bool fua = false;               // write: durable when completed
-  bool may_unmap = false;         // write zeroes: the range may be given back, if it reads zero afterwards
+  bool fua = false;        // write: durable when completed
+  bool may_unmap = false;  // write zeroes: the range may be given back, if it reads zero afterwards
+  // Why the storage failed it, in the storage's own words (an errno), for people; 0: it did not say. Set by a back end before it
+  // completes the request with an error, and never on success; the entrance takes it back.
+  int32_t error_number = 0;
   uint64_t offset_bytes = 0;      // a multiple of the logical block; 0 for flush
   uint64_t length_bytes = 0;      // the segments' sum for read and write
   uint64_t miscompare_bytes = 0;  // kMiscompare: how far into the range the first difference is
@@ -90,6 +93,12 @@ class Request {
     status = result;
     const Frame& frame = frames_[--depth_];
     frame.done(*this, frame);
+  }
+
+  // The same for a back end whose storage said why.
+  void Fail(IoStatus result, int32_t why) {
+    error_number = why;
+    Complete(result);
   }
 
   // The topmost frame: for a layer that pushed it and is asked again (a waiting request).

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "block/request.h"
 #include "observe/histogram.h"
@@ -41,6 +42,15 @@ constexpr OpColumn ColumnOf(block::Op op) {
 
 class Segment;
 
+// Whoever wants to know that a request has become slow while it is in flight.
+class SlowListener {
+ public:
+  virtual void BecameSlow() = 0;  // on the counters' reactor, once for each request
+
+ protected:
+  ~SlowListener() = default;
+};
+
 class DiskCounters {
  public:
   ~DiskCounters();
@@ -61,11 +71,16 @@ class DiskCounters {
   // Since when the cell counts, or the engines before this one whose counters it continues.
   void SetSince(uint64_t since_ns) { Store(head_->since_ns, since_ns); }
   void SetOldest(const OldestRequest& oldest);  // `sequence` is set here
+  // Any thread. What the last scan has seen, torn never; nothing: it is just being written.
+  std::optional<OldestRequest> CopyOldest() const;
+  // Any thread: requests that have ended well, so far.
+  uint64_t succeeded() const;
   const CellHead& head() const { return *head_; }
   uint64_t index() const { return index_; }  // in its segment's table
 
   // A scan's notes (reactor_counters.h).
   OldestRequest scan{};
+  SlowListener* slow_listener = nullptr;  // set on control before the counters are used; outlives them
 
  private:
   friend class Segment;

@@ -88,6 +88,7 @@ void ReactorCounters::Note(DiskCounters& disk, OpColumn op, const block::Request
                    .offset_bytes = request.offset_bytes,
                    .length_bytes = request.length_bytes,
                    .stamps = request.stamps});
+    if (disk.slow_listener != nullptr) disk.slow_listener->BecameSlow();
   }
 }
 

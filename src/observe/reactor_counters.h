@@ -70,6 +70,8 @@ class ReactorCounters {
     StartWatching(source);
   }
   void LogSlow(DiskCounters& disk, const SlowRequest& slow);
+  // When it last looked at what is in flight. Any thread.
+  uint64_t last_scan_ns() const { return std::atomic_ref(head_.scanned_ns).load(std::memory_order_relaxed); }
 
  private:
   struct ScanTimer : Timer {

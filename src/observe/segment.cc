@@ -195,4 +195,31 @@ void DiskCounters::SetOldest(const OldestRequest& oldest) {
   sequence.store(before + 2, std::memory_order_release);
 }
 
+std::optional<OldestRequest> DiskCounters::CopyOldest() const {
+  OldestRequest& at = head_->oldest;
+  const auto get = [](auto& from) { return std::atomic_ref(from).load(std::memory_order_acquire); };
+  const uint64_t before = get(at.sequence);
+  OldestRequest seen{};
+  seen.scanned_ns = get(at.scanned_ns);
+  seen.seen_ns = get(at.seen_ns);
+  seen.in_flight = get(at.in_flight);
+  seen.op = get(at.op);
+  seen.stage = get(at.stage);
+  seen.offset_bytes = get(at.offset_bytes);
+  seen.length_bytes = get(at.length_bytes);
+  seen.stage_ns = get(at.stage_ns);
+  if (before % 2 != 0 || get(at.sequence) != before) return std::nullopt;
+  return seen;
+}
+
+uint64_t DiskCounters::succeeded() const {
+  const auto get = [](uint64_t& from) { return std::atomic_ref(from).load(std::memory_order_relaxed); };
+  uint64_t sum = 0;
+  for (uint32_t op = 0; op < kOpCount; ++op) {
+    const uint64_t errors = get(counters_[op].errors);  // before the requests, which have them in
+    sum += get(counters_[op].requests) - errors;
+  }
+  return sum;
+}
+
 }  // namespace cleat::observe

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -186,12 +187,19 @@ TEST_P(UringIo, NoSpaceIsSaid) {
   limit.rlim_cur = kMiB;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   EXPECT_EQ(disk->Do(Op::kWrite, 0, kMiB, &arena), IoStatus::kOk);
+  struct Reasons final : block::FailureListener {
+    void Failed(const block::Request& request) override { errnos.push_back(request.error_number); }
+    std::vector<int> errnos;
+  } reasons;
+  disk->channel().SetFailureListener(&reasons);
   EXPECT_EQ(disk->Do(Op::kWrite, kMiB, 4096, &arena), IoStatus::kNoSpace);
+  EXPECT_EQ(reasons.errnos, std::vector<int>{EFBIG}) << "in the kernel's own words";
   EXPECT_EQ(disk->Do(Op::kWrite, kMiB - 8192, 16384, &arena), IoStatus::kNoSpace) << "half of it went";
   EXPECT_EQ(disk->Do(Op::kWrite, kMiB / 2, kMiB, &arena, 9), IoStatus::kNoSpace) << "through bounce buffers";
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(disk->Do(Op::kWrite, kMiB, 4096, &arena), IoStatus::kOk);
+  disk->channel().SetFailureListener(nullptr);
 }
 
 // ---- Two reactors, each on its own thread with its own ring, on one disk. They sleep while the storage works.
