@@ -202,6 +202,20 @@ bool IsOpen(engine::v1::AttachmentState state) {
          state == engine::v1::ATTACHMENT_STATE_RELEASED;
 }
 
+v1::StorageState FromEngine(engine::v1::StorageState state) {
+  switch (state) {
+    case engine::v1::STORAGE_STATE_OK:
+      return v1::STORAGE_STATE_OK;
+    case engine::v1::STORAGE_STATE_FAILING:
+      return v1::STORAGE_STATE_FAILING;
+    case engine::v1::STORAGE_STATE_NOT_ANSWERING:
+      return v1::STORAGE_STATE_NOT_ANSWERING;
+    case engine::v1::STORAGE_STATE_UNSPECIFIED:
+      break;
+  }
+  return v1::STORAGE_STATE_UNSPECIFIED;
+}
+
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
   const bool open = IsOpen(status.state());
   return {.state = FromEngine(status.state()),
@@ -209,7 +223,8 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .size_bytes = open ? status.attachment().disk().size_bytes() : 0,
           .failures = status.state() == engine::v1::ATTACHMENT_STATE_FENCED ? 1U : 0U,
           .limits_revision = status.attachment().disk().limits().revision(),
-          .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED};
+          .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED,
+          .storage = FromEngine(status.storage_state())};
 }
 
 }  // namespace cleat::control

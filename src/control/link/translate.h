@@ -26,6 +26,7 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state);
 v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
 // Its storage is open: its size and limits are what they will be, whoever owns it.
 bool IsOpen(engine::v1::AttachmentState state);
+v1::StorageState FromEngine(engine::v1::StorageState state);
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status);
 
 }  // namespace cleat::control

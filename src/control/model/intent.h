@@ -53,6 +53,7 @@ struct AttachmentReport {
   uint32_t failures = 0;         // in a row
   uint64_t limits_revision = 0;  // of the disk's limits that hold
   bool fenced = false;           // open, and shut out of its storage
+  v1::StorageState storage = v1::STORAGE_STATE_UNSPECIFIED;
 };
 
 // What the reconciler knows of a group in one engine.

@@ -9,8 +9,12 @@ namespace cleat::engine {
 
 AttachedDisk::AttachedDisk(ControllerContext& context, const AttachmentSpec& attachment,
                            const std::vector<Reactor*>& reactors, std::shared_ptr<qos::Group> group)
-    : spec(attachment), context_(context), group_(std::move(group)) {
-  for (Reactor* io : reactors) places_.push_back({io, nullptr, nullptr});
+    : spec(attachment),
+      context_(context),
+      group_(std::move(group)),
+      storage_(context.control, attachment,
+               [this] { context_.on_attachment_changed(spec.controller, spec.target); }) {
+  for (Reactor* io : reactors) places_.push_back({io, nullptr, nullptr, storage_.AddCell()});
 }
 
 AttachedDisk::~AttachedDisk() {
@@ -34,7 +38,21 @@ DiskEvents AttachedDisk::Events() {
   return events;
 }
 
+AttachmentReport AttachedDisk::Report() const {
+  const std::string storage = storage_.message();
+  const bool tells = state == AttachmentState::kOpening || state == AttachmentState::kActive;
+  if (storage.empty()) return {spec, state, message, storage_.state()};
+  return {spec, state, tells || message.empty() ? storage : message + "; " + storage, storage_.state()};
+}
+
 Task<Status> AttachedDisk::Open() {
+  storage_.BeginOpening();
+  Status opened = co_await OpenStorage();
+  storage_.EndOpening();
+  co_return opened;
+}
+
+Task<Status> AttachedDisk::OpenStorage() {
   const auto access = spec.read_only ? block::AccessMode::kReadOnly : block::AccessMode::kReadWrite;
   DiskEvents events = Events();
   CLEAT_CO_ASSIGN(auto opened, co_await context_.disks.Open(spec.disk, access, group_, std::move(events)));
@@ -79,6 +97,7 @@ Task<Status> AttachedDisk::OpenChannels() {
     auto channel = pipeline_->OpenChannel(*place.io);
     if (channel) {
       place.channel = std::move(channel).value();
+      place.channel->SetFailureListener(place.storage.get());
     } else {
       result = std::move(channel).error();
     }
@@ -95,6 +114,9 @@ void AttachedDisk::AddCounters() {
     if (place.counters != nullptr) continue;
     place.counters = context_.counters->AddDisk(spec.controller, spec.disk.name, spec.target, *place.io,
                                                 context_.control.now_ns());
+    if (place.counters == nullptr) continue;
+    place.counters->slow_listener = place.storage.get();
+    storage_.AddCounters(*place.counters, *context_.counters->On(*place.io));
   }
 }
 
@@ -115,6 +137,7 @@ Task<void> AttachedDisk::ImportCounters(const observe::CarriedCounters& carried)
 }
 
 Task<void> AttachedDisk::CloseChannels() {
+  storage_.End();
   for (Place& place : places_) {
     if (place.channel == nullptr) continue;
     co_await place.io->Enter();

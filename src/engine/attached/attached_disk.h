@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "block/pipeline.h"
 #include "engine/attached/controller_context.h"
+#include "engine/attached/storage_watch.h"
 #include "engine/protocol/spec.h"
 #include "observe/carried_counters.h"
 #include "observe/disk_counters.h"
@@ -65,7 +66,7 @@ class AttachedDisk {
 
   // Why its storage has shut it out, if it has; for people.
   const std::string& fenced() const { return fenced_; }
-  AttachmentReport Report() const { return {spec, state, message}; }
+  AttachmentReport Report() const;
 
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
@@ -75,6 +76,7 @@ class AttachedDisk {
 
  private:
   DiskEvents Events();
+  Task<Status> OpenStorage();
   Task<Status> OpenChannels();
   void AddCounters();
   Task<void> CloseChannels();
@@ -86,10 +88,12 @@ class AttachedDisk {
   bool owned_ = false;
   uint64_t grown_bytes_ = 0;
   std::string fenced_;
+  StorageWatch storage_;
   struct Place {
     Reactor* io;
     std::unique_ptr<block::PipelineChannel> channel;  // made and destroyed on `io`
     std::unique_ptr<observe::DiskCounters> counters;  // on control; nullptr: there was none to be had
+    std::shared_ptr<StorageCell> storage;             // outlives the two
   };
   std::vector<Place> places_;  // set before the guest device knows the disk, and until it has let go
 };

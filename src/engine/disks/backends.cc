@@ -233,4 +233,17 @@ bool Backend::operator==(const Backend& other) const {
   return kind_->value == other.kind_->value;
 }
 
+std::string StorageOf(const Backend& backend) {
+  const auto name = [](const auto& kind) -> std::string {
+    if constexpr (requires { kind.cluster; }) {
+      return kind.cluster;
+    } else if constexpr (requires { kind.path; }) {
+      return kind.path;
+    } else {
+      return "its storage";
+    }
+  };
+  return std::visit(name, backend.kind().value);
+}
+
 }  // namespace cleat::engine

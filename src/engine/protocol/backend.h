@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 namespace cleat::engine {
 
@@ -23,5 +24,8 @@ class Backend {
  private:
   std::shared_ptr<const Kind> kind_;  // never null
 };
+
+// What people are told to see to when a disk's storage does not answer: "clusters/x", a path, or "its storage".
+std::string StorageOf(const Backend& backend);
 
 }  // namespace cleat::engine

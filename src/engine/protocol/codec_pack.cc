@@ -142,6 +142,7 @@ class Packer {
     out.attachment = &attachment;
     CLEAT_PB_SET(out, state, StateOf(report.state));
     out.message = PbText(report.message);
+    CLEAT_PB_SET(out, storage_state, StateOf(report.storage));
     return &out;
   }
 
@@ -178,6 +179,9 @@ class Packer {
   static Cleat__Engine__V1__AttachmentState StateOf(AttachmentState state) {
     return static_cast<Cleat__Engine__V1__AttachmentState>(static_cast<int>(state) + 1);
   }
+  static Cleat__Engine__V1__StorageState StateOf(StorageState state) {
+    return static_cast<Cleat__Engine__V1__StorageState>(static_cast<int>(state) + 1);
+  }
 
   std::deque<PbController> controllers_;
   std::deque<PbControllerStatus> controller_statuses_;
@@ -199,6 +203,8 @@ class Packer {
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
+static_assert(static_cast<int>(StorageState::kNotAnswering) + 1 ==
+              CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_NOT_ANSWERING);
 static_assert(static_cast<int>(ControllerState::kIdle) + 1 ==
               CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_IDLE);
 static_assert(static_cast<int>(ControllerState::kClosing) + 1 ==

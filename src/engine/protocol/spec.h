@@ -152,10 +152,14 @@ struct ControllerReport {
   DiskIdentity next_disk;  // that cleatd is to note as its last disk
 };
 
+// How the storage of a disk does; beside the attachment's state, which is what the guest sees.
+enum class StorageState : uint8_t { kOk, kFailing, kNotAnswering };
+
 struct AttachmentReport {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
+  StorageState storage = StorageState::kOk;
 };
 
 struct MemoryReport {

@@ -391,6 +391,7 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   status.set_message(report.message);
   status.set_size_bytes(report.size_bytes);
   status.set_failures(report.failures);
+  status.set_storage_state(report.storage);
   DiskEntry& disk = core_.tables.DiskOf(entry.row);
   DiskUse& use = disk.attachments.at(AttachmentName(entry.row.controller, entry.row.id));
   const bool same = SameSpec(entry.status, status);

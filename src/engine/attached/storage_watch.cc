@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/attached/storage_watch.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/protocol/backend.h"
+
+namespace cleat::engine {
+namespace {
+
+using block::IoStatus;
+using block::Op;
+
+// A reactor that has not looked for so long hangs, or has nothing in flight: what it saw last says nothing of the storage.
+constexpr uint64_t kScanFreshNs = kNsPerSecond;
+
+const char* NameOf(Op op) {
+  return observe::kOpNames[static_cast<uint32_t>(observe::ColumnOf(op))];
+}
+
+// What the storage said, or what comes nearest to a status of ours.
+int ErrnoOf(const StorageCell::Failure& failure) {
+  if (failure.error_number != 0) return failure.error_number;
+  switch (failure.status) {
+    case IoStatus::kNoSpace:
+      return ENOSPC;
+    case IoStatus::kReadOnly:
+      return EROFS;
+    case IoStatus::kReservationConflict:
+      return EBUSY;
+    default:
+      return EIO;
+  }
+}
+
+const char* NextStep(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "make room in what it lies on (a file system, a thin pool, a Ceph pool or its quota)";
+    case EROFS:
+      return "what it lies on is read-only: see the host's kernel log (dmesg)";
+    case EBUSY:
+    case EBADE:
+      return "somebody else owns it: see who, and detach it there or here";
+    default:
+      return "see the host's kernel log (dmesg) and the storage's";
+  }
+}
+
+std::string InWords(const StorageCell::Failure& failure) {
+  const int error_number = ErrnoOf(failure);
+  return fmt::format("{} at byte {}: {}; {}", NameOf(failure.op), failure.offset_bytes,
+                     std::generic_category().message(error_number), NextStep(error_number));
+}
+
+std::string Seconds(uint64_t duration_ns) {
+  return fmt::format("{} s", duration_ns / kNsPerSecond);
+}
+
+}  // namespace
+
+// ---- StorageCell
+
+void StorageCell::Failed(const block::Request& request) {
+  constexpr uint32_t kByte = 8;
+  constexpr uint32_t kWord = 16;
+  last_what_.store(static_cast<uint32_t>(request.op) | static_cast<uint32_t>(request.status) << kByte |
+                   (static_cast<uint32_t>(request.error_number) & 0xffff) << kWord);
+  last_offset_.store(request.offset_bytes);
+  // The count, then the flag; Listen's caller does it the other way round: one of the two sees the other.
+  failed_.store(failed_.load(std::memory_order_relaxed) + 1);
+  Tell();
+}
+
+void StorageCell::Tell() {
+  if (!listening_.load() || !listening_.exchange(false)) return;
+  mail_.keeps = shared_from_this();
+  control_.Post(mail_);
+}
+
+void StorageCell::Wake::Deliver(Mail& mail) {
+  const std::shared_ptr<StorageCell> cell = std::exchange(static_cast<Wake&>(mail).keeps, nullptr);
+  cell->told_ = true;
+  if (cell->watch_ != nullptr) cell->watch_->Wake();
+}
+
+void StorageCell::Listen() {
+  if (std::exchange(told_, false)) listening_.store(true);
+}
+
+StorageCell::Failure StorageCell::last() const {
+  const uint32_t what = last_what_.load();
+  return {static_cast<Op>(what & 0xff), static_cast<IoStatus>(what >> 8 & 0xff),
+          static_cast<uint16_t>(what >> 16), last_offset_.load()};
+}
+
+// ---- StorageWatch
+
+StorageWatch::StorageWatch(Reactor& control, const AttachmentSpec& spec, std::function<void()> on_change)
+    : control_(control),
+      disk_(spec.disk.name),
+      controller_(spec.controller),
+      storage_(StorageOf(spec.disk.backend)),
+      on_change_(std::move(on_change)) {}
+
+StorageWatch::~StorageWatch() {
+  End();
+}
+
+void StorageWatch::BeginOpening() {
+  opening_since_ns_ = control_.now_ns();
+  control_.AddTimer(timer_, opening_since_ns_ + kOpeningNs);
+}
+
+void StorageWatch::EndOpening() {
+  timer_.Cancel();
+  opening_since_ns_ = 0;
+  if (std::exchange(opening_late_, false)) TellChange();
+  Wake();  // a channel may have failed something meanwhile
+}
+
+std::shared_ptr<StorageCell> StorageWatch::AddCell() {
+  return cells_.emplace_back(std::make_shared<StorageCell>(control_, *this));
+}
+
+void StorageWatch::AddCounters(observe::DiskCounters& disk, const observe::ReactorCounters& reactor) {
+  counted_.push_back({&disk, &reactor});
+}
+
+void StorageWatch::End() {
+  if (std::exchange(ended_, true)) return;
+  timer_.Cancel();
+  failed_ = CountFailed();
+  if (failing_.since_ns != 0) EndFailing();
+  if (unanswered_since_ns_ != 0) EndUnanswered();
+  for (const auto& cell : cells_) cell->Forget();
+  cells_.clear();
+  counted_.clear();
+}
+
+void StorageWatch::Wake() {
+  if (!ended_ && !timer_.pending()) Look();
+}
+
+void StorageWatch::Look() {
+  if (opening_since_ns_ != 0) {
+    opening_late_ = true;
+    opening_since_ = InDays(opening_since_ns_);
+    return TellChange();
+  }
+  const StorageState before = state();
+  LookAtFailures();
+  LookAtOldest();
+  const uint64_t now_ns = control_.now_ns();
+  const bool bad = state() != StorageState::kOk;
+  if (state() != before || (bad && now_ns - told_ns_ >= kRepeatNs)) TellChange();
+  if (!bad && !slow_) Rest();
+  if (bad || slow_ || CountFailed() != failed_) control_.AddTimer(timer_, now_ns + kLookEveryNs);
+}
+
+// Nothing is to be looked for until a cell wakes this again. What has failed just before a cell listens is seen here.
+void StorageWatch::Rest() {
+  for (const auto& cell : cells_) cell->Listen();
+}
+
+void StorageWatch::LookAtFailures() {
+  const uint64_t failed = CountFailed();
+  if (failed != failed_) {
+    if (failing_.since_ns == 0) {
+      BeginFailing(failed);
+    } else {
+      for (const auto& cell : cells_) {
+        if (cell->failed() != 0) failing_.last = InWords(cell->last());
+      }
+    }
+    failed_ = failed;
+    failing_.last_ns = control_.now_ns();
+    failing_.succeeded_at_last = CountSucceeded();
+  } else if (failing_.since_ns != 0 && WorksAgain()) {
+    EndFailing();
+  }
+}
+
+bool StorageWatch::WorksAgain() const {
+  const uint64_t quiet_ns = control_.now_ns() - failing_.last_ns;
+  if (quiet_ns >= kGivenUpNs) return true;
+  return quiet_ns >= kQuietNs && (counted_.empty() || CountSucceeded() != failing_.succeeded_at_last);
+}
+
+void StorageWatch::BeginFailing(uint64_t failed) {
+  failing_.since_ns = control_.now_ns();
+  failing_.since = InDays(failing_.since_ns);
+  failing_.failed_before = failed_;
+  for (const auto& cell : cells_) {
+    if (cell->failed() != 0) failing_.last = InWords(cell->last());
+  }
+  spdlog::error("{}: storage fails: {} requests of {}, the last a {}", disk_, failed - failed_, controller_,
+                failing_.last);
+}
+
+void StorageWatch::EndFailing() {
+  spdlog::info("{}: storage fails no more: {} requests of {} failed within {}", disk_,
+               failed_ - failing_.failed_before, controller_,
+               Seconds(std::max(failing_.last_ns, failing_.since_ns) - failing_.since_ns));
+  failing_ = {};
+}
+
+StorageWatch::Oldest StorageWatch::FindOldest() const {
+  const uint64_t now_ns = control_.now_ns();
+  Oldest found;
+  for (const Counted& counted : counted_) {
+    const uint64_t scan_ns = counted.reactor->last_scan_ns();
+    const auto oldest = counted.disk->CopyOldest();
+    if (!oldest || oldest->in_flight == 0 || oldest->scanned_ns < scan_ns) continue;
+    if (now_ns > scan_ns + kScanFreshNs) continue;
+    if (oldest->seen_ns + counted.reactor->slow_after_ns() > now_ns) continue;
+    if (found.seen_ns == 0 || oldest->seen_ns < found.seen_ns) found.seen_ns = oldest->seen_ns;
+    const auto stage = static_cast<RequestStage>(oldest->stage);
+    if (stage < RequestStage::kQosOut || stage >= RequestStage::kDone) continue;
+    if (found.storage_ns == 0 || oldest->stage_ns < found.storage_ns) found.storage_ns = oldest->stage_ns;
+  }
+  return found;
+}
+
+void StorageWatch::LookAtOldest() {
+  const uint64_t now_ns = control_.now_ns();
+  const Oldest oldest = FindOldest();
+  slow_ = oldest.seen_ns != 0;
+  const bool unanswered = oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs;
+  if (unanswered && unanswered_since_ns_ == 0) {
+    unanswered_since_ = InDays(oldest.storage_ns);
+    spdlog::error("{}: storage does not answer: the oldest request of {} waits since {}; see to {}", disk_,
+                  controller_, unanswered_since_, storage_);
+    unanswered_since_ns_ = oldest.storage_ns;
+  } else if (!unanswered && unanswered_since_ns_ != 0) {
+    EndUnanswered();
+  }
+}
+
+void StorageWatch::EndUnanswered() {
+  spdlog::info("{}: storage answers again: a request of {} had waited for {}", disk_, controller_,
+               Seconds(control_.now_ns() - unanswered_since_ns_));
+  unanswered_since_ns_ = 0;
+}
+
+uint64_t StorageWatch::CountFailed() const {
+  uint64_t sum = 0;
+  for (const auto& cell : cells_) sum += cell->failed();
+  return sum;
+}
+
+uint64_t StorageWatch::CountSucceeded() const {
+  uint64_t sum = 0;
+  for (const Counted& counted : counted_) sum += counted.disk->succeeded();
+  return sum;
+}
+
+StorageState StorageWatch::state() const {
+  if (opening_late_ || unanswered_since_ns_ != 0) return StorageState::kNotAnswering;
+  return failing_.since_ns != 0 ? StorageState::kFailing : StorageState::kOk;
+}
+
+std::string StorageWatch::message() const {
+  if (opening_late_) {
+    return fmt::format("opening {}: {} does not answer since {}; see to it", disk_, storage_, opening_since_);
+  }
+  std::string text;
+  if (unanswered_since_ns_ != 0) {
+    text = fmt::format("storage does not answer: the oldest request waits since {}; see to {}",
+                       unanswered_since_, storage_);
+  }
+  if (failing_.since_ns == 0) return text;
+  if (!text.empty()) text += ". ";
+  return text + fmt::format("storage fails: {} requests since {}, the last a {}",
+                            failed_ - failing_.failed_before, failing_.since, failing_.last);
+}
+
+void StorageWatch::TellChange() {
+  told_ns_ = control_.now_ns();
+  on_change_();
+}
+
+// The time of day at `at_ns` of the reactor's clock.
+std::string StorageWatch::InDays(uint64_t at_ns) const {
+  const auto ago = std::chrono::nanoseconds(control_.now_ns() - at_ns);
+  const auto then = std::chrono::system_clock::now() - ago;
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(
+                                                  std::chrono::time_point_cast<std::chrono::seconds>(then))));
+}
+
+}  // namespace cleat::engine

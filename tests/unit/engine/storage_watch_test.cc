@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// An attached disk whose storage fails requests, or does not answer them, in virtual time: what the attachment's status says
+// meanwhile and afterwards, and that a disk that is well has no timer.
+#include "engine/attached/storage_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/attached/attached_disk.h"
+#include "observe/engine_counters.h"
+#include "tests/unit/reactor/virtual_reactors.h"
+
+namespace cleat::engine::storage_watch_test {
+namespace {
+
+constexpr uint64_t kBytes = 1 << 20;
+
+// What every request comes to.
+struct Storage {
+  block::IoStatus status = block::IoStatus::kOk;
+  int error_number = 0;
+  uint64_t open_ns = 0;
+};
+
+class Device final : public block::Device {
+ public:
+  Device(const block::Geometry& geometry, const Storage& storage)
+      : block::Device("disks/a", geometry), storage_(storage) {}
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
+    struct Channel final : block::Channel {
+      explicit Channel(const Storage& s) : storage(s) {}
+      void Submit(block::Request& request) override {
+        if (storage.status == block::IoStatus::kOk) return request.Complete(storage.status);
+        request.Fail(storage.status, storage.error_number);
+      }
+      const Storage& storage;
+    };
+    return std::unique_ptr<block::Channel>(std::make_unique<Channel>(storage_));
+  }
+
+ private:
+  const Storage& storage_;
+};
+
+struct Disks final : DiskFactory {
+  Disks(Reactor& c, const Storage& s) : control(c), storage(s) {}
+  Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
+                              DiskEvents /*events*/) override {
+    if (storage.open_ns != 0) co_await control.SleepFor(storage.open_ns);
+    block::Geometry geometry;
+    geometry.size_bytes = disk.size_bytes;
+    std::unique_ptr<block::Device> device = std::make_unique<Device>(geometry, storage);
+    co_return MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
+  }
+  Reactor& control;
+  const Storage& storage;
+};
+
+struct NoEndpoints final : vhost::EndpointFactory {
+  Result<std::unique_ptr<vhost::Endpoint>> Make(const vhost::EndpointOptions& /*options*/,
+                                                virtio::DeviceModel& /*model*/,
+                                                vhost::StatusFn /*on_status*/) override {
+    return Error(ErrorCode::kUnimplemented, "none");
+  }
+};
+
+// A queue with one request that its storage has and keeps.
+struct HangingQueue final : observe::InFlightSource {
+  bool any_in_flight() const override { return disk != nullptr; }
+  void VisitInFlight(observe::InFlightVisitor& visitor) override {
+    visitor.Visit(*disk, observe::OpColumn::kWrite, request);
+  }
+  observe::DiskCounters* disk = nullptr;
+  block::Request request;
+};
+
+class StorageWatchTest : public testing::Test {
+ protected:
+  StorageWatchTest() : disks_(reactors_[0], storage_) {
+    AttachmentSpec spec;
+    spec.controller = "controllers/vm";
+    spec.disk.name = "disks/a";
+    spec.disk.size_bytes = kBytes;
+    disk_ = std::make_unique<AttachedDisk>(context_, spec, ios_, nullptr);
+  }
+  ~StorageWatchTest() override { Close(); }
+
+  void Close() {
+    if (disk_ == nullptr) return;
+    EXPECT_TRUE(reactors_.Await(CloseDisk()).ok());
+    disk_.reset();
+  }
+  Task<Status> CloseDisk() {
+    co_await disk_->Close();
+    co_return Ok{};
+  }
+  void Attach() {
+    ASSERT_TRUE(reactors_.Await(disk_->Open()).ok());
+    ASSERT_TRUE(reactors_.Await(disk_->Acquire()).ok());
+    disk_->state = AttachmentState::kActive;
+  }
+  // Reads of a block each, and counts them as a queue does.
+  void Read(int count, uint64_t offset_bytes = 0) {
+    reactors_[1].PostCall([this, count, offset_bytes] {
+      const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
+      for (int i = 0; i < count; ++i) {
+        block::Request request;
+        std::array<uint8_t, 512> data;
+        const auto region = block::MemoryRegion::Borrow(data.data(), data.size());
+        const block::Segment segment{region.get(), 0, data.size()};
+        request.offset_bytes = offset_bytes;
+        request.length_bytes = data.size();
+        request.segments = {&segment, 1};
+        request.Push([](block::Request&, const block::Frame&) {}, nullptr);
+        ref.channel->Submit(request);
+        const bool failed = request.status != block::IoStatus::kOk;
+        ref.counters->Count(observe::OpColumn::kRead, 1, data.size(), failed ? 1 : 0);
+      }
+    });
+    reactors_.RunUntilIdle();
+  }
+  void Pass(uint64_t ns) {
+    const uint64_t until_ns = reactors_.clock().NowNs() + ns;
+    Timer over([](Timer&) {});
+    reactors_[0].AddTimer(over, until_ns);
+    reactors_.RunUntil([&] { return reactors_.clock().NowNs() >= until_ns; });
+  }
+  AttachmentReport Report() const { return disk_->Report(); }
+
+  test::VirtualReactors reactors_{2};
+  std::vector<Reactor*> ios_{&reactors_[1]};
+  Storage storage_;
+  Disks disks_;
+  NoEndpoints endpoints_;
+  Placement placement_{ios_};
+  std::unique_ptr<observe::EngineCounters> counters_ =
+      observe::EngineCounters::Make("engine-0", 1, ios_).value();
+  int changes_ = 0;
+  ControllerContext context_{reactors_[0],
+                             placement_,
+                             disks_,
+                             endpoints_,
+                             counters_.get(),
+                             [](const std::string&) {},
+                             [this](const std::string&, uint32_t) { ++changes_; },
+                             [](const std::string&, const std::string&, uint64_t) {}};
+  std::unique_ptr<AttachedDisk> disk_;
+};
+
+TEST_F(StorageWatchTest, ADiskThatIsWellHasNoTimerAndNoNews) {
+  Attach();
+  Read(100);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(Report().message, "");
+  Pass(2 * StorageWatch::kOpeningNs);  // the wheel forgets what was cancelled
+  EXPECT_EQ(changes_, 0);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+  EXPECT_EQ(reactors_[1].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, AnEpisodeOfFailuresIsToldOnceWithItsReasonAndItsEnd) {
+  Attach();
+  storage_ = {block::IoStatus::kNoSpace, ENOSPC, 0};
+  Read(3, 4096);
+  EXPECT_EQ(Report().state, AttachmentState::kActive);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
+  EXPECT_NE(Report().message.find("read at byte 4096: No space left on device; make room"), std::string::npos)
+      << Report().message;
+  EXPECT_EQ(changes_, 1);
+  Read(14);
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(changes_, 1) << "the same episode";
+  EXPECT_NE(Report().message.find("storage fails: 17 requests since"), std::string::npos) << Report().message;
+
+  Pass(2 * StorageWatch::kQuietNs);
+  EXPECT_EQ(Report().storage, StorageState::kFailing) << "nothing has gone well yet";
+  storage_ = {};
+  Read(1);
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(Report().message, "");
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline) << "nobody looks any more";
+
+  storage_ = {block::IoStatus::kIoError, 0, 0};
+  Read(1);
+  EXPECT_NE(Report().message.find("storage fails: 1 requests since"), std::string::npos) << Report().message;
+  EXPECT_NE(Report().message.find("Input/output error"), std::string::npos) << Report().message;
+}
+
+TEST_F(StorageWatchTest, WhatAGuestHasGivenUpDoesNotFailForEver) {
+  Attach();
+  storage_ = {block::IoStatus::kIoError, EIO, 0};
+  Read(1);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
+  Pass(StorageWatch::kGivenUpNs + 2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, WhatTheGuestMayNotDoIsNoFailureOfTheStorage) {
+  Attach();
+  Read(1, kBytes);
+  storage_ = {block::IoStatus::kUnsupported, EOPNOTSUPP, 0};
+  Read(1);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(changes_, 0);
+}
+
+TEST_F(StorageWatchTest, ADetachEndsTheEpisode) {
+  Attach();
+  storage_ = {block::IoStatus::kIoError, EIO, 0};
+  Read(5);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
+  Close();
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, ARequestThatTheStorageKeepsIsToldWithinSeconds) {
+  Attach();
+  HangingQueue queue;
+  const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
+  reactors_[1].PostCall([&] {
+    const uint64_t now_ns = reactors_[1].now_ns();
+    queue.disk = ref.counters;
+    queue.request.stamps.Seen(now_ns, now_ns, /*batch=*/0);
+    queue.request.stamps.Stamp(RequestStage::kSubmitted, now_ns);
+    ref.reactor_counters->Watch(queue);
+  });
+  Pass(StorageWatch::kUnansweredNs - StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk) << "slow, but not so slow";
+  Pass(3 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kNotAnswering);
+  EXPECT_NE(Report().message.find("storage does not answer: the oldest request waits since"),
+            std::string::npos)
+      << Report().message;
+  queue.disk = nullptr;  // answered
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(changes_, 2);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, ARequestThatWaitsForItsLimitsIsNotTheStoragesFault) {
+  Attach();
+  HangingQueue queue;
+  const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
+  reactors_[1].PostCall([&] {
+    const uint64_t now_ns = reactors_[1].now_ns();
+    queue.disk = ref.counters;
+    queue.request.stamps.Seen(now_ns, now_ns, /*batch=*/0);
+    ref.reactor_counters->Watch(queue);
+  });
+  Pass(3 * StorageWatch::kUnansweredNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  queue.disk = nullptr;
+  Pass(2 * StorageWatch::kLookEveryNs);
+}
+
+TEST_F(StorageWatchTest, AnOpeningThatTakesLongNamesWhatDoesNotAnswer) {
+  storage_.open_ns = 3 * StorageWatch::kOpeningNs;
+  disk_->message = "opening disks/a";
+  bool opened = false;
+  const auto open = [&]() -> Task<void> {
+    EXPECT_TRUE((co_await disk_->Open()).ok());
+    opened = true;
+  };
+  reactors_[0].PostCall([&] { Spawn(open()); });
+  Pass(StorageWatch::kOpeningNs / 2);
+  EXPECT_EQ(Report().message, "opening disks/a");
+  Pass(StorageWatch::kOpeningNs);
+  EXPECT_EQ(Report().storage, StorageState::kNotAnswering);
+  EXPECT_NE(Report().message.find("opening disks/a: its storage does not answer since"), std::string::npos)
+      << Report().message;
+  Pass(2 * StorageWatch::kOpeningNs);
+  EXPECT_TRUE(opened);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(changes_, 2);
+}
+
+}  // namespace
+}  // namespace cleat::engine::storage_watch_test
