@@ -48,6 +48,19 @@ ErrorCode CodeOfErrno(int error_number) {
   }
 }
 
+// What a shortage of descriptors is of, and what helps: nobody but this process and its host is to blame.
+const char* ShortageStep(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return " (this process has as many open as it may: raise LimitNOFILE= of its service, or "
+             "RLIMIT_NOFILE)";
+    case ENFILE:
+      return " (this host has as many open as it may: raise the sysctl fs.file-max)";
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 std::string_view ErrorCodeName(ErrorCode code) {
@@ -88,6 +101,7 @@ Error ErrnoError(int error_number, std::string_view what) {
   std::string message(what);
   message += ": ";
   message += std::generic_category().message(error_number);
+  if (const char* step = ShortageStep(error_number)) message += step;
   return {CodeOfErrno(error_number), std::move(message)};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/unix_socket.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -51,6 +52,16 @@ std::vector<UniqueFd> TakeFds(msghdr& header) {
   return fds;
 }
 
+// The kernel has cut a message's descriptors off: this process may not have more, whoever has sent them.
+Error NoDescriptorsLeft(size_t opened) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return {ErrorCode::kResourceExhausted,
+          "this process could open only " + std::to_string(opened) +
+              " of a message's file descriptors: of the " + std::to_string(limit.rlim_cur) +
+              " that it may have none is left; raise LimitNOFILE= of its service, or serve less with it"};
+}
+
 }  // namespace
 
 Result<size_t> SendWithFds(int socket, std::span<const iovec> parts, std::span<const UniqueFd> fds) {
@@ -89,12 +100,16 @@ Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint
     return ErrnoError(errno, "receiving");
   }
   ReceivedMessage message{.bytes = static_cast<size_t>(received), .fds = TakeFds(header)};
-  const bool too_many = (header.msg_flags & MSG_CTRUNC) != 0 || message.fds.size() > fds_max;
-  if (refused != nullptr && (too_many || (header.msg_flags & MSG_TRUNC) != 0))
+  const bool too_many = message.fds.size() > fds_max;
+  // There was room for all that a message can have.
+  const bool none_left = (header.msg_flags & MSG_CTRUNC) != 0;
+  const size_t opened = message.fds.size();
+  if (refused != nullptr && (too_many || none_left || (header.msg_flags & MSG_TRUNC) != 0))
     *refused = std::move(message.fds);
+  if (none_left) return NoDescriptorsLeft(opened);
   if (too_many) {
-    return Error(ErrorCode::kInvalidArgument, "a message with more than " + std::to_string(fds_max) +
-                                                  " file descriptors, or more than the process may open");
+    return Error(ErrorCode::kInvalidArgument,
+                 "a message with more than " + std::to_string(fds_max) + " file descriptors");
   }
   if ((header.msg_flags & MSG_TRUNC) != 0) {
     return Error(ErrorCode::kInvalidArgument,

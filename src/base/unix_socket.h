@@ -32,10 +32,10 @@ struct ReceivedMessage {
 };
 
 // A datagram, or what a stream has. Nothing: there is none now, try again when the socket is readable.
-//   kInvalidArgument  a datagram is larger than the buffer, or came with more than `fds_max` descriptors (kMessageFdsMax at most),
-//                     or with more than this process may open: it is gone, and its descriptors are closed, or in `refused` if
-//                     closing them may take long
-//   kUnavailable      the peer is gone
+//   kInvalidArgument    a datagram is larger than the buffer, or came with more than `fds_max` descriptors (kMessageFdsMax at most):
+//                       it is gone, and its descriptors are closed, or in `refused` if closing them may take long
+//   kResourceExhausted  likewise, since this process may not open as many: no fault of the peer's
+//   kUnavailable        the peer is gone
 Result<std::optional<ReceivedMessage>> ReceiveWithFds(int socket, std::span<uint8_t> buffer, size_t fds_max,
                                                       std::vector<UniqueFd>* refused = nullptr);
 

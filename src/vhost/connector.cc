@@ -17,6 +17,7 @@
 
 #include "base/listed_open.h"
 #include "base/log.h"
+#include "base/process_state.h"
 
 namespace cleat::vhost {
 namespace {
@@ -267,6 +268,7 @@ Result<UniqueFd> ClientConnector::TryConnect() {
   CLEAT_TRY(fd);
   switch (const int error_number = ConnectTo(*fd, PathOf(*found))) {
     case 0:
+      listening_process_ = IdentityOf(*fd).process;
       return fd;
     case ECONNREFUSED: {
       CLEAT_TRY(SocketThere(path_));
@@ -275,12 +277,19 @@ Result<UniqueFd> ClientConnector::TryConnect() {
     }
     case EAGAIN:
       return PathError(ErrorCode::kUnavailable, path_,
-                       "its listener's queue is full: waiting (is another back end connected to it?)");
+                       "its listener's queue is full: waiting. " + WhyQueueIsFull());
     case EACCES:
       return NoPermissionToConnect(path_);
     default:
       return ErrnoError(error_number, "socket " + path_ + ": connecting");
   }
+}
+
+// The last connection showed which process listens there.
+std::string ClientConnector::WhyQueueIsFull() const {
+  const auto why = listening_process_ == 0 ? std::nullopt : WhyProcessStandsStill(listening_process_);
+  if (why) return "Its listener does not go on: " + *why;
+  return "Its listener takes nobody: a VM that is stopped or hangs, or another back end is connected to it";
 }
 
 Task<Result<UniqueFd>> ClientConnector::Next(CancelToken& cancel) {

@@ -108,6 +108,7 @@ class ClientConnector final : public Connector {
 
  private:
   Result<UniqueFd> TryConnect();
+  std::string WhyQueueIsFull() const;
   void BeEager();
   struct RetryTimer : Timer {
     explicit RetryTimer(Event& e) : Timer(&Fire), retry(e) {}
@@ -129,6 +130,8 @@ class ClientConnector final : public Connector {
   uint64_t eager_until_ns_ = 0;
   uint64_t delay_ns_ = kEagerDelayNs;
   std::string last_error_;
+  pid_t listening_process_ =
+      0;  // whom the last connection met; 0: nobody yet, or it is of another pid namespace
 };
 
 // Listens on the path, for one peer at a time. While the present one is of use - a ring is up, or it has been there for a while -

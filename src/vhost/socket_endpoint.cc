@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_state.h"
 #include "block/memory_guard.h"
 
 namespace cleat::vhost {
@@ -163,6 +164,7 @@ Task<void> SocketEndpoint::Run() {
     Status served = co_await Serve(std::move(peer).value());
     if (!served && !cancel_->cancelled()) {
       last_error_ = served.error().message;
+      own_shortage_ = served.error().code == ErrorCode::kResourceExhausted;
       spdlog::warn("{}: front end disconnected: {}: {}", options_.name, options_.socket_path, last_error_);
     }
     if (!blocked_) continue;
@@ -189,7 +191,8 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Reactor& control = factory_.control_;
   phase_ = EndpointState::kHandshake;
   silent_ = had_ring_ = false;
-  const uint64_t connected_ns = control.now_ns();
+  peer_process_ = IdentityOf(peer).process;
+  connected_ns_ = control.now_ns();
   Session::Options session_options;
   session_options.name = options_.name;
   session_options.io_reactors = options_.io_reactors;
@@ -206,7 +209,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   relay_ = std::make_unique<Relay>(control, *session_, model_, &files_);
   spdlog::info("{}: front end connected: {}", options_.name, options_.socket_path);
   Changed();
-  control.AddTimer(silence_timer_, control.now_ns() + kSilentPeerNs);
+  control.AddTimer(silence_timer_, connected_ns_ + kLookAtSilentNs);
 
   auto library = co_await ConnectLibrary();
   Status served = Ok{};
@@ -221,8 +224,9 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   }
 
   silence_timer_.Cancel();
-  const bool useful = had_ring_ || control.now_ns() - connected_ns >= kUsefulNs;
-  connector_->PeerLost({.good = served.ok() && relay_->messages() > 0, .useful = useful});
+  const bool useful = had_ring_ || control.now_ns() - connected_ns_ >= kUsefulNs;
+  const bool own_shortage = !served.ok() && served.error().code == ErrorCode::kResourceExhausted;
+  connector_->PeerLost({.good = own_shortage || (served.ok() && relay_->messages() > 0), .useful = useful});
   phase_ = EndpointState::kDraining;
   Changed();
   co_await session_->End();
@@ -246,9 +250,23 @@ Task<Result<UniqueFd>> SocketEndpoint::ConnectLibrary() {
 void SocketEndpoint::SilenceTimer::Fire(Timer& timer) {
   SocketEndpoint& endpoint = static_cast<SilenceTimer&>(timer).endpoint;
   if (endpoint.relay_ == nullptr || endpoint.relay_->messages() > 0) return;
-  endpoint.silent_ = true;
-  spdlog::warn("{}: front end is silent: {}", endpoint.options_.name, endpoint.status().message);
-  endpoint.Changed();
+  endpoint.LookAtSilentPeer();
+}
+
+// A listener that is stopped is told of soon, and looked at again: it may go on, and still not say a word.
+void SocketEndpoint::LookAtSilentPeer() {
+  Reactor& control = factory_.control_;
+  const uint64_t silent_at_ns = connected_ns_ + kSilentPeerNs;
+  auto stands_still = peer_process_ == 0 ? std::nullopt : WhyProcessStandsStill(peer_process_);
+  if (stands_still || control.now_ns() < silent_at_ns) {
+    control.AddTimer(silence_timer_, std::max(silent_at_ns, control.now_ns() + kLookAgainNs));
+  }
+  if (!stands_still && control.now_ns() < silent_at_ns) return;
+  std::string why = std::move(stands_still).value_or("");
+  if (std::exchange(silent_, true) && stands_still_ == why) return;
+  stands_still_ = std::move(why);
+  spdlog::warn("{}: front end is silent: {}", options_.name, status().message);
+  Changed();
 }
 
 void SocketEndpoint::CheckMemory() {
@@ -272,8 +290,8 @@ EndpointStatus SocketEndpoint::status() const {
   const std::string before = last_error_.empty() ? "" : "; the last connection ended: " + last_error_;
   switch (phase_) {
     case EndpointState::kConnecting:
-      // What broke stays in sight until a ring is up again.
-      if (!last_error_.empty()) status.state = EndpointState::kBroken;
+      // What broke stays in sight until a ring is up again. What this engine lacks is not the peer's fault.
+      if (!last_error_.empty() && !own_shortage_) status.state = EndpointState::kBroken;
       status.message =
           (files_.has_room() ? connector_->waiting_for() : UnclosedFiles(files_.closing())) + before;
       break;
@@ -297,6 +315,9 @@ EndpointStatus SocketEndpoint::status() const {
       } else if (relay_->messages() > 0) {
         status.message = "connected, no ring is up (last message: " + relay_->last_request() +
                          "): waiting for the guest's driver" + before;
+      } else if (silent_ && !stands_still_.empty()) {
+        status.message = "connected to " + options_.socket_path +
+                         ", whose listener does not go on: " + stands_still_ + before;
       } else if (silent_) {
         status.message = "connected to " + options_.socket_path +
                          ", but the peer has not said a word. Either another back end is connected to it, or "

@@ -67,6 +67,9 @@ class SocketEndpoint final : public Endpoint {
   // A peer that said nothing for so long is reported: QEMU before 9.1 does not start a vhost-user-scsi device
   // again after a reconnect, and a connection may wait in a listen backlog for ever.
   static constexpr uint64_t kSilentPeerNs = 3 * kNsPerSecond;
+  // A peer that has not said a word for so long is looked at: it may be stopped.
+  static constexpr uint64_t kLookAtSilentNs = 500 * kNsPerMs;
+  static constexpr uint64_t kLookAgainNs = 3 * kNsPerSecond;
   // A connection that lasted so long was of use, also without a ring (Conduct).
   static constexpr uint64_t kUsefulNs = kNsPerSecond;
   // After one that made a reactor wait (Session::blocked), and with it other guests: they are to notice it seldom enough.
@@ -87,6 +90,7 @@ class SocketEndpoint final : public Endpoint {
   // Ends a connection whose guest's memory lost pages, and one that made a reactor wait.
   void CheckMemory();
   void CheckBlocked();
+  void LookAtSilentPeer();
 
  private:
   Task<void> Run();
@@ -117,7 +121,11 @@ class SocketEndpoint final : public Endpoint {
   EndpointState phase_ =
       EndpointState::kStopped;  // of the coroutine; status() refines it by the session's rings
   std::string last_error_;      // why the last connection ended, if it ended badly
+  uint64_t connected_ns_ = 0;   // the present connection
+  bool own_shortage_ = false;   // ... for want of something of this process' own
   bool silent_ = false;
+  pid_t peer_process_ = 0;    // who is connected, or listens there; 0: of another pid namespace
+  std::string stands_still_;  // why that one does not go on, when it was found silent
   uint64_t connections_ = 0;
   bool blocked_ = false;   // the last connection made a reactor wait
   bool serving_ = false;   // the relay's coroutine runs

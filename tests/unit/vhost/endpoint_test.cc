@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "host.h"
 #include "library_under_test.h"
+#include "other_process.h"
 #include "perf/driver/blk_driver.h"
 #include "perf/hostile/hostile.h"
 #include "vhost/socket_endpoint.h"
@@ -366,6 +367,15 @@ TEST_P(EndpointTest, ASilentPeerIsReportedWithTheLikelyCause) {
   auto listener = perf::ListenUnix(Path());  // never accepts
   EXPECT_TRUE(endpoint.WaitMessage("QEMU before 9.1 with a vhost-user-scsi device"));
   EXPECT_EQ(endpoint.status().state, EndpointState::kHandshake);
+}
+
+// As QEMU does that is stopped before it has accepted: the kernel takes the connection for it.
+TEST_P(EndpointTest, AStoppedListenerIsNoOtherBackEnd) {
+  const StoppedListener listener(Path());
+  virtio::BlkModel& model = host.AddModel(1);
+  RunningEndpoint endpoint(host, *factory, model, Path());
+  EXPECT_TRUE(endpoint.WaitMessage("process " + std::to_string(listener.pid()) + " is stopped"));
+  EXPECT_EQ(endpoint.status().message.find("back end"), std::string::npos) << endpoint.status().message;
 }
 
 TEST_P(EndpointTest, FiftyPeersAndOneThatStalls) {

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -87,6 +88,39 @@ class OtherProcess {
 
   pid_t pid_ = -1;
   UniqueFd link_;
+};
+
+// A process that listens on `path`, and is stopped.
+class StoppedListener {
+ public:
+  explicit StoppedListener(const std::string& path) {
+    sockaddr_un address{};
+    CLEAT_CHECK(path.size() < sizeof address.sun_path);
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    pid_ = fork();
+    CLEAT_CHECK(pid_ >= 0);
+    if (pid_ == 0) {  // after fork: system calls only
+      const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) _exit(1);
+      if (listen(socket, 1) != 0) _exit(1);
+      raise(SIGSTOP);
+      _exit(0);
+    }
+    int status = 0;
+    CLEAT_CHECK(waitpid(pid_, &status, WUNTRACED) == pid_ && WIFSTOPPED(status));
+  }
+  ~StoppedListener() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  StoppedListener(const StoppedListener&) = delete;
+  StoppedListener& operator=(const StoppedListener&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
 };
 
 }  // namespace cleat::vhost::test

@@ -7,9 +7,9 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/process_state.h"
 #include "control/model/names.h"
 #include "control/model/seconds.h"
-#include "control/reconcile/health/process_state.h"
 
 namespace cleat::control {
 namespace {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/reconcile/health/process_state.h"
+#include "base/process_state.h"
 
 #include <fmt/format.h>
 
 #include <fstream>
-#include <optional>
 #include <sstream>
 #include <string_view>
 
-namespace cleat::control {
+namespace cleat {
 namespace {
 
 // A line's value in /proc/PID/status (proc(5)): "State:\tT (stopped)".
@@ -41,9 +40,9 @@ std::string FrozenGroup(pid_t pid) {
 
 }  // namespace
 
-std::string ProcessState(pid_t pid) {
+std::optional<std::string> WhyProcessStandsStill(pid_t pid) {
   const auto status = Read(fmt::format("/proc/{}/status", pid));
-  if (!status) return fmt::format("process {} has ended, or can't be looked at", pid);
+  if (!status) return std::nullopt;
   if (const std::string group = FrozenGroup(pid); !group.empty())
     return fmt::format("process {} is frozen with its control group {}: thaw that", pid, group);
   const std::string state = FieldOf(*status, "State:");
@@ -55,6 +54,17 @@ std::string ProcessState(pid_t pid) {
     case 't':
       return fmt::format("process {} is held by process {}, a debugger: let it go on there", pid,
                          FieldOf(*status, "TracerPid:"));
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string ProcessState(pid_t pid) {
+  if (auto why = WhyProcessStandsStill(pid)) return *std::move(why);
+  const auto status = Read(fmt::format("/proc/{}/status", pid));
+  if (!status) return fmt::format("process {} has ended, or can't be looked at", pid);
+  const std::string state = FieldOf(*status, "State:");
+  switch (state.empty() ? '?' : state.front()) {
     case 'D':
       return fmt::format(
           "process {} waits in the kernel, which nothing interrupts: for swapped memory or a device", pid);
@@ -65,4 +75,4 @@ std::string ProcessState(pid_t pid) {
   }
 }
 
-}  // namespace cleat::control
+}  // namespace cleat
