@@ -131,6 +131,9 @@ bench: setup-bench ## measure against the bars and the peers, in 15 minutes: doc
 	@[ -f build-uncounted/build.ninja ] || cmake -S . -B build-uncounted -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DCLEAT_COUNTERS=OFF -DCLEAT_GRPC=OFF >/dev/null
 	@cmake --build build-uncounted --parallel $(JOBS) --target cleat-engine
+	@[ -f build-unhardened/build.ninja ] || cmake -S . -B build-unhardened -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCLEAT_HARDENING=OFF -DCLEAT_DPDK=OFF -DCLEAT_GRPC=OFF -DCLEAT_RBD=OFF -DCLEAT_TESTS=ON >/dev/null
+	@cmake --build build-unhardened --parallel $(JOBS) --target device_loop
 	@/usr/bin/python3 -B scripts/bench/run.py $(BENCH_ARGS)
 
 demo: setup-demo ## a guest that uses two disks: installs and builds only what that needs
@@ -157,4 +160,4 @@ format: ## format the C++ files in place
 	@scripts/lint.sh --format
 
 clean: ## remove everything that make has made; installed packages stay
-	rm -rf build build-debug build-asan build-tsan build-coverage build-uncounted
+	rm -rf build build-debug build-asan build-tsan build-coverage build-uncounted build-unhardened

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiler settings, and the functions by which every folder declares what it builds:
-#   cleat_library(name [HEAVY_HEADERS] SOURCES a.cc ... DEPS lib ...)     HEAVY_HEADERS: gRPC's and the like
+#   cleat_library(name [HEAVY_HEADERS] [DATA_PATH] SOURCES a.cc ... DEPS lib ...)
+#                               HEAVY_HEADERS: gRPC's and the like; DATA_PATH: each request passes it (CleatHardening.cmake)
 #   cleat_command_line(sources...)                                        sources that read a command line
 
 set(CMAKE_CXX_STANDARD 20)
@@ -61,6 +62,8 @@ if(CLEAT_COVERAGE)
   add_compile_options(--coverage -fprofile-update=atomic)
   add_link_options(--coverage)
 endif()
+
+include(CleatHardening)
 
 set(CLEAT_TOGETHER 8) # sources in one compilation: larger ones leave a processor alone at the end
 
@@ -124,17 +127,24 @@ endfunction()
 function(cleat_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE cleat_flags)
+  cleat_harden(${name})
+  cleat_harden_program(${name})
   cleat_unoptimised_under_sanitizers(${name})
 endfunction()
 
 function(cleat_library name)
-  cmake_parse_arguments(ARG "HEAVY_HEADERS" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "HEAVY_HEADERS;DATA_PATH" "" "SOURCES;DEPS" ${ARGN})
   if(ARG_HEAVY_HEADERS)
     cleat_compile_together(sources ${name} ${ARG_SOURCES})
   else()
     set(sources ${ARG_SOURCES})
   endif()
   add_library(${name} STATIC ${sources})
+  if(ARG_DATA_PATH)
+    cleat_harden(${name} DATA_PATH)
+  else()
+    cleat_harden(${name})
+  endif()
   target_link_libraries(${name} PUBLIC cleat_flags ${ARG_DEPS})
   if(ARG_HEAVY_HEADERS)
     cleat_unity_flags(${name})
@@ -144,5 +154,5 @@ endfunction()
 
 # CLI11 is all headers, whose optimisation takes longer than anything else in these sources, and they run once.
 function(cleat_command_line)
-  set_source_files_properties(${ARGV} PROPERTIES COMPILE_OPTIONS -O0)
+  set_source_files_properties(${ARGV} PROPERTIES COMPILE_OPTIONS "${CLEAT_UNOPTIMISED}")
 endfunction()

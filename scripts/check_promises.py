@@ -32,7 +32,8 @@ DECLARATION = re.compile(r"^ *cleat_(\w*test|fuzz)\(\s*(\w+)([^()]*)\)", re.M)
 ALL_BELOW = 'if(NOT CLEAT_TESTS STREQUAL "ALL")\n  return()'
 FILE = re.compile(r"[\w./-]+_test\.cc|[\w./-]+\.py")
 # Where a declaration names no file: what its function makes of its name.
-FILE_OF = {"system_test": "{}_test.cc", "bench_test": "test_{}.py", "guest_test": "test_{}.py", "fuzz": "fuzz_{}.cc"}
+FILE_OF = {"system_test": "{}_test.cc", "bench_test": "test_{}.py", "guest_test": "test_{}.py", "package_test": "test_{}.py",
+           "fuzz": "fuzz_{}.cc"}
 
 
 def read(path):

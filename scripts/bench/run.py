@@ -35,6 +35,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="of the release preset")
     parser.add_argument("--uncounted-build", type=Path, default=ROOT / "build-uncounted",
                         help="whose engine has counters and stamps compiled out")
+    parser.add_argument("--unhardened-build", type=Path, default=ROOT / "build-unhardened",
+                        help="whose programs are compiled without hardening")
     parser.add_argument("--out", type=Path, help="folder for the results (default: bench in the build directory)")
     parser.add_argument("--only", metavar="NAMES", help="measurements, or parts of their or their bars' names: null,qsd")
     parser.add_argument("--quick", action="store_true", help="shorter and fewer runs: to see that it works, not to quote")
@@ -138,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     if busy > machine.BUSY_PERCENT_MAX:
         print(f"bench: warning: others use {busy:.0f} % of the cores: figures will be too high and spread", file=sys.stderr)
     lab = Lab(bin_dir=bin_dir, uncounted_bin_dir=str(arguments.uncounted_build / "bin"),
+              unhardened_build=str(arguments.unhardened_build),
               log_dir=str(arguments.build / "logs" / "bench"), engine_core=engine_core, generator_core=generator_core,
               file_dir=out, pace=pace_of(arguments), quick=arguments.quick)
     with lab:

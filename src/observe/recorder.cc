@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/recorder.h"
 
+#include "base/no_stack_buffer.h"
+
 namespace cleat::observe {
 
 void Recorder::Begin(const Run& run) {
@@ -8,7 +10,7 @@ void Recorder::Begin(const Run& run) {
   *++last_ = run;
 }
 
-void Recorder::Write(const Run& run, uint64_t used_ns, uint64_t called_ns) {
+CLEAT_NO_STACK_BUFFER void Recorder::Write(const Run& run, uint64_t used_ns, uint64_t called_ns) {
   DiskCounters& disk = *run.disk;
   const OpColumn op = run.op();
   disk.Count(op, run.count, run.bytes, run.failed() ? run.count : 0);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reactor/reactor.h"
 
+#include "base/no_stack_buffer.h"
+
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -177,7 +179,7 @@ bool Reactor::DeliverMail() {
   return any;
 }
 
-bool Reactor::ResumeReady() {
+CLEAT_NO_STACK_BUFFER bool Reactor::ResumeReady() {
   // Only what is ready now: a coroutine that yields goes on at the next turn.
   IntrusiveList<Ready, &Ready::hook> batch;
   batch.Splice(ready_);

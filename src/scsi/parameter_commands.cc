@@ -76,6 +76,16 @@ void UnitChannel::ModeSelect(Command& command) {
   command.transferred_bytes = bytes;
 }
 
+void UnitChannel::ReplyWithCapacity10(Command& command) {
+  std::array<uint8_t, kReplyBytesMax> reply;
+  command.Reply({reply.data(), ReadCapacity10(geometry_, reply)});
+}
+
+void UnitChannel::ReplyWithCapacity16(Command& command) {
+  std::array<uint8_t, kReplyBytesMax> reply;
+  command.Reply({reply.data(), ReadCapacity16(geometry_, reply)});
+}
+
 void UnitChannel::GetLbaStatus(Command& command) {
   if (command.lba >= disk_blocks()) {
     return command.Check(SenseKey::kIllegalRequest, SenseCode::kLbaOutOfRange);

@@ -157,7 +157,6 @@ bool UnitChannel::Postpone(Command& command) {
 }
 
 void UnitChannel::Dispatch(Command& command) {
-  std::array<uint8_t, kReplyBytesMax> reply;
   switch (command.info->action) {
     case Action::kRead:
       return Transfer(command, block::Op::kRead);
@@ -196,10 +195,10 @@ void UnitChannel::Dispatch(Command& command) {
       ModeSense(command);
       break;
     case Action::kReadCapacity10:
-      command.Reply({reply.data(), ReadCapacity10(geometry_, reply)});
+      ReplyWithCapacity10(command);
       break;
     case Action::kReadCapacity16:
-      command.Reply({reply.data(), ReadCapacity16(geometry_, reply)});
+      ReplyWithCapacity16(command);
       break;
     case Action::kGetLbaStatus:
       GetLbaStatus(command);

@@ -87,6 +87,8 @@ class UnitChannel {
   void ReportLuns(Command& command);
   void ModeSense(Command& command);
   void ModeSelect(Command& command);
+  void ReplyWithCapacity10(Command& command);
+  void ReplyWithCapacity16(Command& command);
   void GetLbaStatus(Command& command);
   void ReportOpcodes(Command& command);
   ModeView mode_view() const;

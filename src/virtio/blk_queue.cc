@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "virtio/blk_queue.h"
 
+#include "base/no_stack_buffer.h"
+
 #include <linux/virtio_blk.h>
 
 #include <algorithm>
@@ -56,7 +58,7 @@ void BlkQueue::HandleReplayed(const Chain& chain, Ticket ticket, uint32_t tag) {
   Answer(TakeSlot(chain, ticket), VIRTIO_BLK_S_IOERR);
 }
 
-void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
+CLEAT_NO_STACK_BUFFER void BlkQueue::HandleChain(const Chain& chain, Ticket ticket) {
   if (chain.writable_bytes() == 0) [[unlikely]] {
     Abandon(ticket, "virtio-blk request without a status byte: nothing in the chain of descriptor " +
                         std::to_string(chain.head()) + " is device-writable");
@@ -225,7 +227,7 @@ void BlkQueue::RangeDone(block::Request& request, const block::Frame& frame) {
 
 // ---- The end of all of them
 
-void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
+CLEAT_NO_STACK_BUFFER void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   const Ticket ticket{slot.epoch, slot.head};
   const uint32_t written_bytes = slot.written_bytes;
   *slot.status_byte.data() = status;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/no_stack_buffer.h"
 
 namespace cleat::virtio {
 
@@ -46,7 +47,7 @@ uint32_t PackedRing::RefuseOverrun() {
   return 0;
 }
 
-bool PackedRing::TakeHead(uint16_t& id) {
+CLEAT_NO_STACK_BUFFER bool PackedRing::TakeHead(uint16_t& id) {
   PackedIndex at = position_.available;
   uint32_t count = 0;
   for (;;) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/no_stack_buffer.h"
 
 namespace cleat::virtio {
 
@@ -219,7 +220,7 @@ bool RingQueue::ReplayOne(Ring& ring, Chain& chain, uint64_t& bytes) {
   return true;
 }
 
-uint32_t RingQueue::Fetch() {
+CLEAT_NO_STACK_BUFFER uint32_t RingQueue::Fetch() {
   const uint32_t fetched = packed_ ? FetchFrom(packed_ring_) : FetchFrom(split_ring_);
   if (!fault().empty()) [[unlikely]]
     Break(fault());
@@ -335,7 +336,7 @@ void RingQueue::PublishUsed() {
   }
 }
 
-bool RingQueue::Publish() {
+CLEAT_NO_STACK_BUFFER bool RingQueue::Publish() {
   if (unpublished() == 0) return false;
   PublishUsed();
   const bool call = packed_ ? packed_ring_.Publish() : split_ring_.Publish();

@@ -35,6 +35,7 @@ BARS: dict[str, Bar] = {
     "blk_null_qd1_us": _at_most(0.38, "blk, one in flight: round trip, both sides polling"),
     "scsi_null_qd1_us": _at_most(0.55, "scsi, one in flight: round trip, both sides polling"),
     "sight_cost_percent": _at_most(5, "counters and stage stamps on, against compiled out"),
+    "hardening_cost_percent": _at_most(1, "instructions a request with hardening, against compiled without: the worst of the counted loads"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

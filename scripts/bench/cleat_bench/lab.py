@@ -43,6 +43,7 @@ class Lab:
 
     bin_dir: str
     uncounted_bin_dir: str
+    unhardened_build: str
     log_dir: str
     engine_core: int
     generator_core: int

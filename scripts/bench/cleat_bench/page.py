@@ -202,11 +202,14 @@ def prefix_section(title: str, text: str, figures: Figures, chosen: list[str]) -
 
 
 def instructions_section(figures: Figures) -> str:
-    rows = [[name.removeprefix("instructions_").replace("_", " "), number(figures[name].value)]
-            for name in sorted(figures) if name.startswith("instructions_")]
+    rows = []
+    for name in sorted(figures):
+        if name.startswith("instructions_"):
+            load = name.removeprefix("instructions_")
+            rows.append([load.replace("_", " "), number(figures[name].value), value_of(figures, f"hardening_{load}_percent", unit=True)])
     text = ("Counted by valgrind in turns of the reactor on a null disk; they repeat, where nanoseconds do not. A test\n"
-            "compares them with docs/instructions.json.")
-    return f"## Instructions a request\n\n{text}\n\n" + (table(["", "instructions"], rows) if rows else "Not measured.\n")
+            "compares them with docs/instructions.json. Of them, hardening: against a build without (CMake's CLEAT_HARDENING=OFF).")
+    return f"## Instructions a request\n\n{text}\n\n" + (table(["", "instructions", "hardening"], rows) if rows else "Not measured.\n")
 
 
 def host_section(figures: Figures) -> str:

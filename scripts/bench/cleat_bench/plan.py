@@ -46,7 +46,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: pace.seconds(measure_qsd.null_runs(pace)), measure_qsd.measure_null),
     Measurement("qsd-file", "against qemu-storage-daemon, CPU a request on a file", ("qsd_file_cpu_ratio",),
                 lambda pace: pace.seconds(measure_qsd.file_runs(pace)), measure_qsd.measure_file),
-    Measurement("instructions", "instructions a request, under valgrind", (),
+    Measurement("instructions", "instructions a request, under valgrind, and what hardening costs of them", ("hardening_cost_percent",),
                 lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
