@@ -67,11 +67,10 @@ build: ## build the product into build/, binaries in build/bin/; installs nothin
 build-tests: ## build what `ctest --test-dir build` runs
 	$(call build,release,product tests,$(TESTS))
 
-deb: setup-build build ## the Debian package of the release build, in build/packages
+deb: setup-build build ## the Debian package of the release build and its debug symbols, in build/packages
 	@! grep -qx 'CLEAT_EXAMPLE:BOOL=ON' build/CMakeCache.txt || \
 	  { echo "make deb: build/ is for an example's disks, which no package has: cmake --preset release" >&2; exit 1; }
-	@cd build && rm -rf packages && cpack -G DEB >logs/cpack.log 2>&1 || { cat logs/cpack.log >&2; exit 1; }
-	@ls -l build/packages/*.deb
+	@scripts/make_deb.sh build
 
 test: setup ## set up, build, and test: release, then asan and fuzzing, then tsan
 	@for part in release asan tsan; do $(MAKE) --no-print-directory build-$$part test-$$part || exit 1; done

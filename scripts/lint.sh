@@ -25,7 +25,7 @@ cpp=() shell=() python=()
 for file in "${files[@]}"; do
   case $file in
     *.cc | *.h | *.c) cpp+=("$file") ;;
-    *.sh | .ci/run | scripts/guest/init | scripts/guest/init_systemd | scripts/guest/agent | deploy/debian/*) shell+=("$file") ;;
+    *.sh | .ci/run | scripts/guest/init | scripts/guest/init_systemd | scripts/guest/agent | deploy/debian/p*) shell+=("$file") ;;
     *.py) python+=("$file") ;;
   esac
 done
@@ -73,7 +73,7 @@ format() {
 spdx() {
   local file status=0
   for file in "${files[@]}"; do
-    case $file in LICENSE | *.json | *.db | tests/fuzz/corpus/*) continue ;; esac
+    case $file in LICENSE | *.json | *.db | tests/fuzz/corpus/* | deploy/debian/changelog) continue ;; esac
     head -n3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {
       echo "$file: no 'SPDX-License-Identifier: Apache-2.0' in its first lines"
       status=1

@@ -63,6 +63,8 @@ libspdlog-dev           build   logging
 libfmt-dev              build   logging
 dpkg-dev                build   package
 file                    build   package
+binutils                build   package
+help2man                build   manual-pages
 ccache                  build   rebuilds
 python3                 demo    scripts
 busybox-static          demo    guest
@@ -83,6 +85,7 @@ shellcheck              lint    shell-scripts
 clang-$clang                lint    sanitizers,fuzzing
 libclang-rt-$clang-dev      test    sanitizers,fuzzing
 openssl                 test    certificates
+lintian                 test    package
 libgtest-dev            unit    tests
 libgmock-dev            unit    tests
 gcovr                   test    coverage
