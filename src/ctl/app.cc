@@ -127,6 +127,7 @@ void BuildApp(CLI::App& app, Globals& globals) {
   AddStatsCommands(app, globals);
   AddApplyCommand(app, globals);
   AddStoreCommands(app, globals);
+  AddSupportCommand(app, globals);
   AddHelpCommands(app, globals);
 }
 

@@ -27,7 +27,8 @@ void AddWatchCommands(CLI::App& app, Globals& globals);       // watch, wait
 void AddStatsCommands(CLI::App& app, Globals& globals);       // stats, top, slow
 void AddStoreCommands(CLI::App& app, Globals& globals);
 void AddApplyCommand(CLI::App& app, Globals& globals);
-void AddHelpCommands(CLI::App& app, Globals& globals);  // explain, completion, version, help
+void AddSupportCommand(CLI::App& app, Globals& globals);  // support-bundle
+void AddHelpCommands(CLI::App& app, Globals& globals);    // explain, completion, version, help
 
 // ---- A command and its options
 

@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "ctl/ask.h"
 #include "ctl/commands.h"
+#include "ctl/new_file.h"
 #include "ctl/size.h"
 
 namespace cleat::ctl {
@@ -36,61 +37,6 @@ struct StoreArguments {
   bool force = false;
   bool dry_run = false;
   bool yes = false;
-};
-
-// A file that gets its name only when all of it is on the disk.
-class NewFile {
- public:
-  explicit NewFile(std::string path) : path_(std::move(path)), unfinished_(path_ + ".unfinished-XXXXXX") {}
-  ~NewFile() {
-    if (fd_.valid()) unlink(unfinished_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  // Makes the file, of mode 0600.
-  Status Open() {
-    fd_ = UniqueFd(mkostemp(unfinished_.data(), O_CLOEXEC));
-    return fd_.valid() ? Status(Ok{}) : Status(Failed());
-  }
-  Status Write(std::string_view data) {
-    while (!data.empty()) {
-      const ssize_t written = write(fd_.get(), data.data(), data.size());
-      if (written < 0 && errno != EINTR) return Failed();
-      if (written > 0) data.remove_prefix(static_cast<size_t>(written));
-    }
-    return Ok{};
-  }
-  Status Finish(bool replace) {
-    if (fsync(fd_.get()) != 0) return Failed();
-    if (!Rename(replace)) return Failed();
-    fd_.Reset();
-    const std::string folder = std::filesystem::path(path_).parent_path();
-    const UniqueFd parent(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return parent.valid() && fsync(parent.get()) == 0 ? Status(Ok{}) : Status(Failed());
-  }
-
- private:
-  bool Rename(bool replace) const {
-    const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
-    if (renameat2(AT_FDCWD, unfinished_.c_str(), AT_FDCWD, path_.c_str(), flags) == 0) return true;
-    // Some file systems don't know RENAME_NOREPLACE; NFS is one.
-    if (replace || errno != EINVAL || link(unfinished_.c_str(), path_.c_str()) != 0) return false;
-    unlink(unfinished_.c_str());
-    return true;
-  }
-  Error Failed() const {
-    const int why = errno;
-    if (why == EEXIST) {
-      return Error(ErrorCode::kAlreadyExists,
-                   fmt::format("'{}' is there: name another file, or give --force", path_));
-    }
-    return ErrnoError(why, fmt::format("'{}' can't be written", path_));
-  }
-
-  const std::string path_;
-  std::string unfinished_;
-  UniqueFd fd_;
 };
 
 std::string Describe(const v1::StoreInfo& info, const std::string& file) {
@@ -132,7 +78,7 @@ ExitCode Backup(Client& client, const StoreArguments& arguments) {
   if (!arguments.force && lstat(arguments.file.c_str(), &there) == 0)
     return Fail(kUsage, fmt::format("'{}' is there: name another file, or give --force", arguments.file));
   if (const ExitCode code = client.Dial(); code != kOk) return code;
-  NewFile file(arguments.file);
+  NewFile file(arguments.file, "name another file, or give --force");
   if (auto status = file.Open(); !status.ok()) return Fail(kUsage, status.error().message);
   v1::StoreInfo info;
   if (const ExitCode code = Receive(client, file, info); code != kOk) return code;
