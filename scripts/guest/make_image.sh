@@ -21,7 +21,7 @@ readonly crypt_modules=(aesni_intel xts dm_crypt)
 readonly base_tools=(mkfs.ext4 fsck.ext4 resize2fs /usr/sbin/blkdiscard)
 readonly fio_tools=(fio)
 readonly sg_tools=(sg_inq sg_vpd sg_readcap sg_luns sg_opcodes sg_unmap sg_write_same sg_compare_and_write sg_verify
-  sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw
+  sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_senddiag sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw
   sg_dd sdparm)
 readonly crypt_tools=(cryptsetup)
 readonly scsi_tools=("${sg_tools[@]}" lsblk udevadm /usr/lib/udev/scsi_id)

@@ -70,6 +70,8 @@ constexpr CommandInfo kCommands[] = {
      .cdb_bytes = 6,
      .action = Action::kStartStop,
      .usage = {0x1b, 0x01, 0, 0, 0x05}},
+    // SPC-4 6.42: the default self-test, or nothing; no other self-test and no diagnostic page.
+    {.opcode = kSendDiagnostic, .cdb_bytes = 6, .action = Action::kSendDiagnostic, .usage = {0x1d, 0x04}},
     {.opcode = kReadCapacity10,
      .cdb_bytes = 10,
      .action = Action::kReadCapacity10,

@@ -25,6 +25,7 @@ enum class Action : uint8_t {
   kModeSelect,
   kModeSense,
   kStartStop,
+  kSendDiagnostic,
   kReadCapacity10,
   kReadCapacity16,
   kGetLbaStatus,

@@ -16,6 +16,7 @@ enum Opcode : uint8_t {
   kModeSelect6 = 0x15,
   kModeSense6 = 0x1a,
   kStartStopUnit = 0x1b,
+  kSendDiagnostic = 0x1d,
   kReadCapacity10 = 0x25,
   kRead10 = 0x28,
   kWrite10 = 0x2a,

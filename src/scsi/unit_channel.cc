@@ -177,6 +177,7 @@ void UnitChannel::Dispatch(Command& command) {
     case Action::kUnmap:
       return StartUnmap(command);
     case Action::kTestUnitReady:
+    case Action::kSendDiagnostic:  // a unit that answers has passed its self-test
     case Action::kPreFetch:
       break;
     case Action::kRequestSense:

@@ -112,6 +112,10 @@ class ScsiCommandsTest(BenchTest):
         self.sg("sg_sync")
         self.sg("sg_sync --16")
         self.sg("sg_start --start")
+        self.sg("sg_senddiag --test")
+        self.sg("sg_senddiag --selftest=1", status=ILLEGAL_REQUEST)
+        # FORMAT UNIT is refused, and nothing is lost.
+        self.assertEqual(self.guest.status(f"sg_raw {self.device} 04 00 00 00 00 00"), INVALID_OPCODE)
         # PRE-FETCH, 10 and 16 bytes: the blocks fit into the cache, or may not; both are good answers.
         for cdb in ("34 00 00 00 00 00 00 00 08 00", "90 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00"):
             status, output = self.guest.execute(f"sg_raw {self.device} {cdb}")

@@ -170,6 +170,34 @@ TEST(FlushTest, SynchronizeCacheAndStopFlush) {
   EXPECT_EQ(rig.Run(Cdb10(kPreFetch10, 4090, 7)), "5/21/00");
 }
 
+TEST(SendDiagnosticTest, TheDefaultSelfTestPassesAndThereIsNoOther) {
+  UnitRig rig;
+  EXPECT_EQ(rig.Run({kSendDiagnostic, 0x04, 0, 0, 0, 0}), "good");
+  EXPECT_EQ(rig.Run({kSendDiagnostic, 0, 0, 0, 0, 0}), "good");  // no parameters: nothing to do, and no error
+  const Bytes refused[] = {
+      {kSendDiagnostic, 0x05, 0, 0, 0, 0},                                          // UNITOFFL
+      {kSendDiagnostic, 0x06, 0, 0, 0, 0},                                          // DEVOFFL
+      {kSendDiagnostic, 0x10, 0, 0, 0, 0},                                          // PF
+      {kSendDiagnostic, 0x20, 0, 0, 0, 0},                                          // background short
+      {kSendDiagnostic, 0xc0, 0, 0, 0, 0},                                          // foreground extended
+      {kSendDiagnostic, 0x04, 1, 0, 0, 0}, {kSendDiagnostic, 0x04, 0, 0, 0, 0x04},  // reserved; NACA
+      {kSendDiagnostic, 0x04, 0, 0, 4, 0}, {kSendDiagnostic, 0x10, 0, 1, 0, 0},     // parameter lists
+  };
+  for (const Bytes& cdb : refused) EXPECT_EQ(rig.Run(cdb, Filled(256, 0)), "5/24/00") << int{cdb[1]};
+  EXPECT_EQ(rig.Run({kSendDiagnostic, 0x04, 0, 0, 0, 0}), "good");
+  EXPECT_TRUE(rig.disk.seen.empty());
+
+  UnitRig read_only(TestGeometry(), block::AccessMode::kReadOnly);
+  EXPECT_EQ(read_only.Run({kSendDiagnostic, 0x04, 0, 0, 0, 0}), "good");
+}
+
+TEST(FormatUnitTest, IsRefusedAndTouchesNothing) {
+  UnitRig rig;
+  EXPECT_EQ(rig.Run({0x04, 0, 0, 0, 0, 0}), "5/20/00");
+  EXPECT_EQ(rig.Run({0x04, 0x10, 0, 0, 0, 0}, Filled(4, 0)), "5/20/00");
+  EXPECT_TRUE(rig.disk.seen.empty());
+}
+
 // ---- Commands of several steps
 
 TEST(VerifyTest, ComparesAndSaysWhere) {
