@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "base/version.h"
 
 namespace cleat::control {
@@ -86,8 +87,10 @@ void AddEngines(CLI::App& app, Arguments& arguments) {
 }
 
 Status MakeFolders(const DaemonOptions& options) {
-  // disks/ is where callers may put disks' files if the operator lists no other place.
-  CLEAT_TRY(MakeDirectory(options.state_dir + "/disks"));
+  CLEAT_TRY(MakeDirectory(options.state_dir));
+  // Where callers may put disks' files if the operator lists no other place. A full file system holds nothing else up.
+  if (const Status made = MakeDirectory(options.state_dir + "/disks"); !made.ok())
+    spdlog::warn("cleatd: {}; no disks can be made there: see to the file system", made.error().message);
   for (const std::string& socket : {options.api_socket, options.engine_socket}) {
     const std::string folder = std::filesystem::path(socket).parent_path();
     if (folder.empty()) continue;

@@ -15,6 +15,7 @@
 #include "control/backup/store_backup.h"
 #include "control/backup/store_restore.h"
 #include "control/reconcile/reconciler.h"
+#include "control/store/sqlite_row.h"
 #include "keys/kek_file.h"
 
 namespace cleat::control {
@@ -42,7 +43,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   CLEAT_ASSIGN(daemon->paths_, PathPolicy::Read(options.paths_file, options.state_dir, options.runtime_dir));
   daemon->state_->SetPaths(daemon->paths_.get());
   daemon->LogUnlisted();
-  CLEAT_TRY(daemon->state_->RewrapKeys());
+  CLEAT_TRY(daemon->RewrapKeys());
 
   CLEAT_ASSIGN(daemon->link_, EngineLink::Listen(options.engine_socket, daemon->clock_));
   daemon->reconciler_ = std::make_unique<Reconciler>(*daemon->state_, daemon->memory_, *daemon->link_,
@@ -62,7 +63,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
     };
     auto host = [state = daemon->state_.get()] {
       return Metrics::Host{.deleted_disks = state->kept_disks().Count(),
-                           .unlisted_paths = state->Unlisted().size()};
+                           .unlisted_paths = state->Unlisted().size(),
+                           .store_writable = state->store_writable()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
                                                  std::move(host), options.metrics);
@@ -81,7 +83,17 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
   }
   if (files.empty()) {
     files.push_back(options.state_dir + "/kek");
-    CLEAT_TRY(MakeFirstKek(files.front()));
+    const Status made = MakeFirstKek(files.front());
+    if (!made.ok() && (store_->writable() || made.error().code == ErrorCode::kFailedPrecondition))
+      return made;
+    if (!made.ok()) {
+      spdlog::warn(
+          "key-encryption keys: none made: {}; until the store can be written, no encrypted disks are taken",
+          made.error().message);
+      keyring_.SetFilesLater(files);
+      kek_to_make_ = files.front();
+      return Ok{};
+    }
   }
   CLEAT_TRY(keyring_.SetFiles(files));
   spdlog::info("key-encryption keys: loaded: {} (from {})", fmt::join(keyring_.ids(), ", "),
@@ -108,6 +120,27 @@ Status Daemon::MakeFirstKek(const std::string& path) {
   }
   const auto made = keys::LoadOrMakeKekFile(path);
   return made.ok() ? Status(Ok{}) : Status(made.error());
+}
+
+// A store that can't be written holds nobody up: the keys stay as they are until it can.
+Status Daemon::RewrapKeys() {
+  const Status status = state_->RewrapKeys();
+  rewrap_ = !status.ok() && IsUnwritable(status.error());
+  if (!rewrap_) return status;
+  spdlog::warn("key-encryption keys: not wrapped anew: {}; done once it can be written",
+               status.error().message);
+  return Ok{};
+}
+
+// What the start had to leave out while the store could not be written.
+bool Daemon::FinishStart() {
+  if (!kek_to_make_.empty()) {
+    Status made = MakeFirstKek(kek_to_make_);
+    if (made.ok()) made = keyring_.Reload();
+    if (!made.ok()) return false;
+    kek_to_make_.clear();
+  }
+  return !rewrap_ || (RewrapKeys().ok() && !rewrap_);
 }
 
 Status Daemon::StartApi(const DaemonOptions& options) {
@@ -148,7 +181,7 @@ Status Daemon::StartApi(const DaemonOptions& options) {
 
 // On the listener's thread, once that runs.
 bool Daemon::CheckHealth() {
-  const bool writable = state_->CheckStore();
+  const bool writable = state_->CheckStore() && FinishStart();
   server_->GetHealthCheckService()->SetServingStatus(writable);
   server_->GetHealthCheckService()->SetServingStatus(v1::Cleat::service_full_name(), writable);
   return writable;

@@ -61,7 +61,7 @@ struct DaemonOptions {
 
 class Daemon {
  public:
-  // Serves from its return on. Errors say which part could not be had.
+  // Serves from its return on, also while the store can't be written. Errors say which part could not be had.
   static Result<std::unique_ptr<Daemon>> Start(const DaemonOptions& options);
   // Stops: watchers end with UNAVAILABLE, calls that run are answered, engines serve on.
   ~Daemon();
@@ -77,6 +77,8 @@ class Daemon {
   Daemon();
   Status ReadKeys(const DaemonOptions& options);
   Status MakeFirstKek(const std::string& path);
+  Status RewrapKeys();
+  bool FinishStart();
   Status StartApi(const DaemonOptions& options);
   bool CheckHealth();
   void LogUnlisted();
@@ -101,6 +103,8 @@ class Daemon {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
   int tls_port_ = 0;
+  std::string kek_to_make_;  // path; empty: there is one
+  bool rewrap_ = false;      // keys are to be wrapped anew
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -40,6 +40,8 @@ sigset_t BlockSignals() {
   sigaddset(&signals, kRestored);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  // A write past a limit on the file's size is an error of that write.
+  std::signal(SIGXFSZ, SIG_IGN);
   return signals;
 }
 

@@ -275,6 +275,9 @@ std::vector<MetricFamily> Metrics::Collect() const {
       "cleat_unlisted_paths", MetricType::Gauge,
       "Disks, controllers and clusters that are served though callers may not name their paths any more"));
   Add(families.back(), {}, static_cast<double>(host.unlisted_paths));
+  families.push_back(Family("cleat_store_writable", MetricType::Gauge,
+                            "Whether cleatd's store takes writes; 0: changes are refused"));
+  Add(families.back(), {}, host.store_writable ? 1 : 0);
   families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
                             "Disks whose oldest request is older than the engine's threshold"));
   Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));

@@ -34,6 +34,7 @@ class Metrics final : public prometheus::Collectable {
   struct Host {
     size_t deleted_disks = 0;   // that are kept
     size_t unlisted_paths = 0;  // of what is served all the same: HostState::Unlisted
+    bool store_writable = true;
   };
   using HostNumbers = std::function<Host()>;
 

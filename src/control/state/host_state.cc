@@ -112,9 +112,28 @@ uint64_t HostState::NewestRevision() {
 // ---- The store
 
 bool HostState::CheckStore() {
-  if (!core_.store.writable() && !core_.store.Probe().ok()) return false;
+  if (!core_.store.writable() && !(core_.store.Probe().ok() && GoOn().ok())) return false;
   controllers_.PlaceAgain();
   return true;
+}
+
+Status HostState::GoOn() {
+  const StateLock lock(core_.mutex);
+  if (!core_.publisher.stands_still()) return Ok{};
+  core_.writes.AwaitAll();
+  // Others may have been here meanwhile.
+  if (!core_.publisher.stands_still()) return Ok{};
+  CLEAT_TRY(core_.publisher.GoOn());
+  const auto publish = [&](auto& entry) CLEAT_REQUIRES(holds_state) { core_.publisher.Publish(entry); };
+  for (auto& [id, entry] : core_.tables.engines) publish(entry);
+  for (auto& [id, entry] : core_.tables.clusters) publish(entry);
+  for (auto& [id, entry] : core_.tables.disks) publish(entry);
+  for (auto& [id, entry] : core_.tables.groups) publish(entry);
+  for (auto& [id, entry] : core_.tables.controllers) {
+    publish(entry);
+    for (auto& [attachment_id, attachment] : entry.attachments) publish(attachment);
+  }
+  return Ok{};
 }
 
 // ---- Keys and paths

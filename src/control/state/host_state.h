@@ -86,8 +86,9 @@ class HostState {
   Result<StoreBackup> BackUpStore() { return BackUp(core_.store, NewestRevision()); }
   size_t waiting_changes();                                                    // for what others write
   size_t waiting_writes() const { return core_.writes.waiting_for_commit(); }  // for the next commit
-  // Whether the store takes writes; tries, when the last one failed.
+  // Whether the store takes writes; tries, when the last one failed. Called again and again it has cleatd take changes again.
   bool CheckStore();
+  bool store_writable() const { return core_.store.writable(); }
   std::string store_folder() const { return core_.store.folder(); }
   // What restoring backups has lost, in order. It stays as it is.
   const std::vector<LostRevisions>& lost() const CLEAT_NO_THREAD_SAFETY_ANALYSIS { return core_.tables.lost; }
@@ -110,6 +111,8 @@ class HostState {
             KeepDeleted keep);
   // From the store, at the start: kinds that others name come first. An error when one is named that is not there.
   Status Fill(Rows rows) CLEAT_REQUIRES(holds_state);
+  // Revisions rise again, and watchers see all that there is with new ones.
+  Status GoOn();
   Status CheckInvariants() CLEAT_REQUIRES(holds_state);
   void StopIfBroken() CLEAT_NO_THREAD_SAFETY_ANALYSIS;  // called with the mutex held
 

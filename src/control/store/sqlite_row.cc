@@ -2,9 +2,12 @@
 #include "control/store/sqlite_row.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <system_error>
 
 #include "control/model/reasons.h"
 
@@ -47,27 +50,82 @@ std::vector<SqlValue> SqlRun::Values(int columns) {
   return values;
 }
 
+namespace {
+
+// Of the last system call that failed on the file or its log: a commit has no number of its own.
+int LastErrnoOf(sqlite3* db) {
+  int error = 0;
+  for (const int which : {SQLITE_FCNTL_JOURNAL_POINTER, SQLITE_FCNTL_FILE_POINTER}) {
+    sqlite3_file* file = nullptr;
+    if (error != 0 || sqlite3_file_control(db, "main", which, &file) != SQLITE_OK) continue;
+    if (file == nullptr || file->pMethods == nullptr) continue;
+    file->pMethods->xFileControl(file, SQLITE_FCNTL_LAST_ERRNO, &error);
+  }
+  return error;
+}
+
+// What the system said; 0: nothing.
+int ErrnoOf(sqlite3* db, const std::string& path) {
+  const int code = sqlite3_errcode(db) & 0xff;
+  if (code == SQLITE_FULL) return ENOSPC;  // SQLite keeps no number of that
+  if (const int error = sqlite3_system_errno(db); error != 0) return error;
+  if (code == SQLITE_IOERR) return LastErrnoOf(db);
+  const bool refused = code == SQLITE_READONLY || code == SQLITE_CANTOPEN;
+  return refused && access(path.c_str(), W_OK) != 0 ? errno : 0;
+}
+
+}  // namespace
+
 Error SqlError(sqlite3* db, const std::string& path, std::string_view doing) {
   const int code = sqlite3_errcode(db) & 0xff;
-  const std::string what = fmt::format("store '{}': {} (in: {:.60})", path, sqlite3_errmsg(db), doing);
+  const std::string what = fmt::format("{} (in: {:.60})", sqlite3_errmsg(db), doing);
   if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
-    return Refuse(
-        v1::REASON_STORE_DAMAGED,
-        what +
-            ". The file is damaged: put a copy of it in its place, or follow docs/operations.md, \"A "
-            "damaged store\"; engines serve on meanwhile");
+    return Refuse(v1::REASON_STORE_DAMAGED,
+                  fmt::format("store '{}': {}. The file is damaged: put a copy of it in its place, or follow "
+                              "docs/operations.md, \"A damaged store\"; engines serve on meanwhile",
+                              path, what));
   }
-  const bool full = code == SQLITE_FULL || (code == SQLITE_IOERR && (sqlite3_system_errno(db) == ENOSPC ||
-                                                                     sqlite3_system_errno(db) == EDQUOT ||
-                                                                     sqlite3_system_errno(db) == EFBIG));
-  if (full) {
-    return Refuse(
-        v1::REASON_STORE_FULL,
-        what +
-            ". Its file system is full: free space there, and repeat. Nothing that was acknowledged is "
-            "lost");
+  return UnwritableError(path, what, ErrnoOf(db, path));
+}
+
+Error UnwritableError(const std::string& path, std::string_view what, int error_number) {
+  std::string message = fmt::format("store '{}': {}", path, what);
+  if (error_number != 0)
+    message += fmt::format(": {} ({})", std::generic_category().message(error_number),
+                           strerrorname_np(error_number));
+  constexpr std::string_view kGoesOn =
+      "cleatd tries again each second. Nothing that was acknowledged is lost, and engines serve on";
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return Refuse(
+          v1::REASON_STORE_FULL,
+          fmt::format(
+              "{}. Its file system, or a limit on its files, is full: free space there, and repeat; {}",
+              message, kGoesOn));
+    case EROFS:
+      return Refuse(
+          v1::REASON_STORE_UNWRITABLE,
+          fmt::format("{}. Its file system is read-only: look for the cause in the kernel's log, mount it "
+                      "writable, and repeat; {}",
+                      message, kGoesOn));
+    case EACCES:
+    case EPERM:
+      return Refuse(
+          v1::REASON_STORE_UNWRITABLE,
+          fmt::format("{}. cleatd's user may not write there: make it the owner of the folder and its files, "
+                      "and repeat; {}",
+                      message, kGoesOn));
+    default:
+      return Refuse(v1::REASON_STORE_UNWRITABLE,
+                    fmt::format("{}. See to its file system, and repeat; {}", message, kGoesOn));
   }
-  return Refuse(v1::REASON_STORE_UNWRITABLE, what);
+}
+
+bool IsUnwritable(const Error& error) {
+  const v1::Reason reason = ReasonOf(error);
+  return reason == v1::REASON_STORE_FULL || reason == v1::REASON_STORE_UNWRITABLE;
 }
 
 uint64_t RowSum(const std::vector<SqlValue>& values) {

@@ -47,9 +47,13 @@ class SqlRun {
   sqlite3_stmt* statement_;
 };
 
-// kResourceExhausted (STORE_FULL) when the file system is full, kDataLoss when the file is damaged, else
-// kUnavailable. Names the file.
+// STORE_FULL when the file system is full, STORE_DAMAGED when the file is, else STORE_UNWRITABLE. Names the file, the system's error and
+// the next step.
 Error SqlError(sqlite3* db, const std::string& path, std::string_view doing);
+// STORE_FULL or STORE_UNWRITABLE, as the system's error says.
+Error UnwritableError(const std::string& path, std::string_view what, int error_number);
+// Whether it is one of the two: what is in the file may be served all the same.
+bool IsUnwritable(const Error& error);
 
 // A row's last column: a checksum of all others, so that a damaged row is not taken for another intent.
 uint64_t RowSum(const std::vector<SqlValue>& values);

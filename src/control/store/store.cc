@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "control/model/reasons.h"
 #include "control/store/migrations.h"
+#include "control/store/private_copy.h"
 #include "control/store/stored_rows.h"
 
 namespace cleat::control {
@@ -64,27 +65,46 @@ Error Damaged(const std::string& path, std::string_view what) {
                   path, what));
 }
 
+// Of one cleatd at a time. On a read-only file system the lock can still be taken, of a file that is there.
+Result<UniqueFd> LockFolder(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  UniqueFd lock(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  const int error = errno;
+  if (!lock.valid()) lock = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lock.valid()) return ErrnoError(error, "store: '" + path + "' can't be opened");
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  return Error(
+      ErrorCode::kFailedPrecondition,
+      fmt::format("store: '{}' is used by another cleatd: stop that one, or give this one a --state-dir of "
+                  "its own",
+                  folder));
+}
+
+// Adds what tells a row from another one. The sum of a row is over all of its columns.
+template <typename Row>
+uint64_t Mixed(uint64_t sum, const std::vector<Row>& rows) {
+  for (const Row& row : rows) sum = RowSum({SqlValue(sum), SqlValue(RowSum(ValuesOf(row)))});
+  return sum;
+}
+
 }  // namespace
 
-Store::Store(UniqueFd lock, sqlite3* db, std::string path)
-    : lock_(std::move(lock)), db_(db), path_(std::move(path)) {}
+Store::Store(UniqueFd lock, std::string path, bool expected)
+    : lock_(std::move(lock)), path_(std::move(path)), expected_(expected) {}
 
 Store::~Store() {
+  const MutexLock lock(mutex_);
+  CloseConnection();
+}
+
+void Store::CloseConnection() {
   for (const auto& [sql, statement] : prepared_) sqlite3_finalize(statement);
-  sqlite3_close(db_);
+  prepared_.clear();
+  sqlite3_close(std::exchange(db_, nullptr));
 }
 
 Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
-  const std::string lock_path = folder + "/lock";
-  UniqueFd lock(open(lock_path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  if (!lock.valid()) return ErrnoError(errno, "store: '" + lock_path + "' can't be opened");
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("store: '{}' is used by another cleatd: stop that one, or give this one a --state-dir of "
-                    "its own",
-                    folder));
-  }
+  CLEAT_ASSIGN(UniqueFd lock, LockFolder(folder));
   struct stat mark {};
   const bool expected = fstat(lock.get(), &mark) == 0 && mark.st_size != 0;
   const std::string path = folder + "/" + kFileName;
@@ -92,30 +112,100 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   if (expected && (stat(path.c_str(), &file) != 0 || file.st_size == 0)) {
     return Damaged(
         path, fmt::format("the file is missing or empty, but there was a store (to start with an empty one, "
-                          "remove '{}')",
-                          lock_path));
+                          "remove '{}/lock')",
+                          folder));
   }
-  const mode_t mask = umask(0077);
-  sqlite3* db = nullptr;
-  const int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  std::unique_ptr<Store> store(new Store(std::move(lock), db, path));
-  Status status;
-  {
-    const MutexLock held(store->mutex_);
-    status = code == SQLITE_OK ? store->Prepare(expected) : Status(store->Failed("open"));
-  }
-  umask(mask);
-  CLEAT_TRY(status);
+  std::unique_ptr<Store> store(new Store(std::move(lock), path, expected));
+  const MutexLock held(store->mutex_);
+  Status opened = store->OpenFile();
+  if (!opened.ok() && IsUnwritable(opened.error())) opened = store->OpenCopy(opened.error());
+  CLEAT_TRY(opened);
   return store;
 }
 
-Status Store::Prepare(bool expected) {
+Status Store::OpenFile() {
+  const mode_t mask = umask(0077);
+  const int code = sqlite3_open_v2(path_.c_str(), &db_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  Status status = code == SQLITE_OK ? Status(Ok{}) : Status(Failed("open"));
+  // SQLite opens for reading what it may not write.
+  if (status.ok() && sqlite3_db_readonly(db_, "main") == 1)
+    status = UnwritableError(path_, "it can be opened for reading alone",
+                             access(path_.c_str(), W_OK) == 0 ? EROFS : errno);
+  if (status.ok()) status = Prepare();
+  umask(mask);
+  return status;
+}
+
+Status Store::OpenCopy(const Error& cause) {
+  CloseConnection();
+  auto copy = OpenPrivateCopy(path_);
+  if (!copy.ok()) {
+    Error both = cause;
+    both.message += fmt::format(". It can't be served from memory either: {}", copy.error().message);
+    return both;
+  }
+  db_ = *copy;
+  CLEAT_TRY(CheckIntegrity());
+  CLEAT_ASSIGN(const auto version, Number("PRAGMA user_version"));
+  // Of another version there is nothing to serve before it was migrated, which takes a write.
+  if (version != kSchemaVersion) return cause;
+  CLEAT_TRY(ReadNumber());
+  CLEAT_ASSIGN(copied_, Fingerprint());
+  refusal_ = cause;
+  (void)Noted(cause);
+  return Ok{};
+}
+
+Status Store::GoFromCopyToFile() {
+  for (const auto& [sql, statement] : std::exchange(prepared_, {})) sqlite3_finalize(statement);
+  sqlite3* const copy = std::exchange(db_, nullptr);
+  Status status = OpenFile();
+  if (status.ok()) {
+    const auto found = Fingerprint();
+    if (!found.ok()) status = found.error();
+    if (found.ok() && *found != *copied_) {
+      status = Refuse(v1::REASON_STORE_UNWRITABLE,
+                      fmt::format("store '{}': another one than the one that was loaded is in its place: "
+                                  "restart cleatd, which loads it",
+                                  path_));
+    }
+  }
+  if (!status.ok()) {
+    CloseConnection();
+    db_ = copy;
+    return status;
+  }
+  copied_.reset();
+  sqlite3_close(copy);
+  return Ok{};
+}
+
+Result<uint64_t> Store::Fingerprint() {
+  CLEAT_ASSIGN(const Rows rows, LoadRows());
+  CLEAT_ASSIGN(const uint64_t next, Number(kNextRevision));
+  uint64_t sum = RowSum({SqlValue(number_), SqlValue(next), SqlValue(rows.paths_checked_from)});
+  sum = Mixed(sum, rows.disks);
+  sum = Mixed(sum, rows.deleted_disks);
+  sum = Mixed(sum, rows.groups);
+  sum = Mixed(sum, rows.clusters);
+  sum = Mixed(sum, rows.controllers);
+  sum = Mixed(sum, rows.attachments);
+  sum = Mixed(sum, rows.upgrades);
+  return Mixed(sum, rows.lost);
+}
+
+Status Store::Configure() {
   // locking_mode: the flock already keeps others out; with it WAL needs no shared memory file. secure_delete: wrapped keys
   // are destroyed with their disk.
   for (const char* sql : {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL",
                           "PRAGMA synchronous = FULL", "PRAGMA secure_delete = ON"}) {
     CLEAT_TRY(Execute(sql));
   }
+  return Ok{};
+}
+
+Status Store::Prepare() {
+  CLEAT_TRY(Configure());
   const auto version = Number("PRAGMA user_version");
   CLEAT_TRY(version);
   if (*version > kSchemaVersion) {
@@ -127,21 +217,34 @@ Status Store::Prepare(bool expected) {
   }
   CLEAT_TRY(CheckIntegrity());
   CLEAT_ASSIGN(const auto tables, Number("SELECT count(*) FROM sqlite_master"));
-  if (*version == 0 && (expected || tables != 0)) return Damaged(path_, "it has no schema version");
+  if (*version == 0 && (expected_ || tables != 0)) return Damaged(path_, "it has no schema version");
   CLEAT_TRY(CheckApplication());
-  if (*version < kSchemaVersion) {
-    CLEAT_TRY(MigrateSchema(db_, *version, path_));
-    spdlog::info("store '{}': schema migrated: {}, was {}", path_, kSchemaVersion, *version);
-    // The schema itself is in the file from now on, not in the log beside it.
-    CLEAT_TRY(Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
-  }
-  const auto number = Number("SELECT number FROM host");
-  CLEAT_TRY(number);
-  if (*number == 0 || *number > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
-  number_ = *number;
-  if (!expected && (pwrite(lock_.get(), kMark, sizeof(kMark) - 1, 0) < 0 || fsync(lock_.get()) != 0)) {
-    return ErrnoError(errno, fmt::format("store '{}': its lock file can't be written", path_));
-  }
+  CLEAT_TRY(Migrate(*version));
+  CLEAT_TRY(ReadNumber());
+  return MarkFolder();
+}
+
+Status Store::Migrate(uint64_t version) {
+  if (version == kSchemaVersion) return Ok{};
+  CLEAT_TRY(MigrateSchema(db_, version, path_));
+  spdlog::info("store '{}': schema migrated: {}, was {}", path_, kSchemaVersion, version);
+  // The schema itself is in the file from now on, not in the log beside it.
+  return Execute("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+Status Store::ReadNumber() {
+  CLEAT_ASSIGN(number_, Number("SELECT number FROM host"));
+  if (number_ == 0 || number_ > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
+  return Ok{};
+}
+
+Status Store::MarkFolder() {
+  if (expected_) return Ok{};
+  const std::string path = folder() + "/lock";
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid() || pwrite(file.get(), kMark, sizeof(kMark) - 1, 0) < 0 || fsync(file.get()) != 0)
+    return UnwritableError(path_, "its lock file can't be written", errno);
+  expected_ = true;
   return Ok{};
 }
 
@@ -211,13 +314,24 @@ Status Store::Step(const char* sql, const std::vector<SqlValue>& values) {
 }
 
 Status Store::Noted(Status status) {
+  using std::chrono::steady_clock;
   if (status.ok()) {
-    writable_.store(true, std::memory_order_relaxed);
+    if (!writable_.exchange(true)) {
+      spdlog::info("store '{}': can be written again after {:.1f} s; changes are taken", path_,
+                   std::chrono::duration<double>(steady_clock::now() - unwritable_since_).count());
+    }
   } else if (writable_.exchange(false)) {
+    unwritable_since_ = steady_clock::now();
+    spdlog::error("{}; changes are refused until then", status.error().message);
     const MutexLock lock(on_failure_mutex_);
     if (on_failure_) on_failure_();
   }
   return status;
+}
+
+Status Store::CheckTakesWrites() const {
+  CLEAT_TRY(CheckNotReplaced());
+  return refusal_ ? Status(*refusal_) : Status(Ok{});
 }
 
 Status Store::CheckNotReplaced() const {
@@ -226,15 +340,9 @@ Status Store::CheckNotReplaced() const {
                 "the store was just restored from a backup, and cleatd loads it: repeat in a moment");
 }
 
-Status Store::Run(const char* sql, const std::vector<SqlValue>& values) {
-  const MutexLock lock(mutex_);
-  CLEAT_TRY(CheckNotReplaced());
-  return Noted(Step(sql, values));
-}
-
 Status Store::InTransaction(const std::function<Status()>& work) {
   const MutexLock lock(mutex_);
-  CLEAT_TRY(CheckNotReplaced());
+  CLEAT_TRY(CheckTakesWrites());
   Status status = Step(kBegin, {});
   if (status.ok()) status = work();
   if (status.ok()) status = Step(kCommit, {});
@@ -303,7 +411,13 @@ void Store::SetOnFailure(std::function<void()> on_failure) {
 }
 
 Status Store::Probe() {
-  return Run(kProbe, {});
+  const MutexLock lock(mutex_);
+  CLEAT_TRY(CheckNotReplaced());
+  Status status = copied_ ? GoFromCopyToFile() : Status(Ok{});
+  if (status.ok()) status = Step(kProbe, {});
+  if (!refusal_) return Noted(std::move(status));
+  if (!status.ok()) refusal_ = status.error();  // why it can't be written now
+  return status;
 }
 
 Result<uint64_t> Store::NextRevision() {
@@ -334,7 +448,7 @@ Status Store::Replace(Store& restored) {
   const MutexLock lock(mutex_);
   const MutexLock restored_lock(
       restored.mutex_);  // in this order: it is a file of its own, that nobody serves from
-  CLEAT_TRY(CheckNotReplaced());
+  CLEAT_TRY(CheckTakesWrites());
   sqlite3_backup* const copy = sqlite3_backup_init(db_, "main", restored.db_, "main");
   if (copy == nullptr) return Failed("restoring");
   // All pages in one step: it commits at its end, and a copy that ends before is undone.
@@ -348,6 +462,16 @@ Status Store::Replace(Store& restored) {
 Result<uint64_t> Store::ReserveRevisions(uint64_t count) {
   const MutexLock lock(mutex_);
   CLEAT_TRY(CheckNotReplaced());
+  if (copied_) return *refusal_;
+  auto first = StepReserve(count);
+  Status status;
+  if (!first.ok()) status = first.error();
+  refusal_ = first.ok() ? std::nullopt : std::optional(first.error());
+  CLEAT_TRY(Noted(std::move(status)));
+  return first;
+}
+
+Result<uint64_t> Store::StepReserve(uint64_t count) {
   CLEAT_ASSIGN(auto run, Prepared(kReserveRevisions));
   const SqlValue value(count);
   CLEAT_CHECK(run.Bind(1, value) == SQLITE_OK && run.Bind(2, value) == SQLITE_OK);
@@ -374,6 +498,10 @@ Status Store::LoadAll(std::vector<Row>& rows) {
 
 Result<Rows> Store::Load() {
   const MutexLock lock(mutex_);
+  return LoadRows();
+}
+
+Result<Rows> Store::LoadRows() {
   Rows rows;
   CLEAT_TRY(LoadAll(rows.disks));
   CLEAT_TRY(LoadAll(rows.deleted_disks));

@@ -5,15 +5,21 @@
 // A store that can't be read back whole is refused with kDataLoss, never taken for an empty one: SQLite's own check of
 // the file, a checksum in each row, and a mark in the lock file that says that there is a store.
 //
+// A file that can be read and not written - its file system is full, or mounted read-only - is served from a copy in memory that has
+// its write-ahead log applied (private_copy.h). Writes are refused with the reason until ReserveRevisions has succeeded, since what is
+// numbered before could be numbered so again by the next process.
+//
 // One process a file (held by a lock beside it). Any thread; one at a time writes.
 #pragma once
 
 #include <sqlite3.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,7 +41,8 @@ class Store {
   static constexpr uint64_t kApplicationId = OwnFiles::kStoreApplicationId;
 
   // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
-  // it is of a newer version; kDataLoss when it is damaged or missing though it was there.
+  // it is of a newer version; kDataLoss when it is damaged or missing though it was there. STORE_FULL or STORE_UNWRITABLE when it can't
+  // be written and there is nothing to serve meanwhile: no file yet, or one that has to be migrated.
   static Result<std::unique_ptr<Store>> Open(const std::string& folder);
   ~Store();
   Store(const Store&) = delete;
@@ -66,27 +73,39 @@ class Store {
 
   // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
   uint64_t number() const { return number_; }
-  // The first of `count` revisions that no process has handed out before and none will hand out again.
+  // The first of `count` revisions that no process has handed out before and none will hand out again. After an error all writes are
+  // refused, with that error, until this succeeds.
   Result<uint64_t> ReserveRevisions(uint64_t count);
 
-  // Whether the last write succeeded.
+  // Whether the last write succeeded, and none is refused.
   bool writable() const { return writable_.load(std::memory_order_relaxed); }
   // Called, on the thread of the write, when one fails after one that did not. Set before other threads write, or with
   // none that does.
   void SetOnFailure(std::function<void()> on_failure);
-  // Writes something that changes nothing.
+  // Writes something that changes nothing. What is served from a copy is served from the file from then on, if that is still the one that
+  // was loaded.
   Status Probe();
 
  private:
-  Store(UniqueFd lock, sqlite3* db, std::string path);
-  Status Prepare(bool expected) CLEAT_REQUIRES(mutex_);
+  // `expected`: the lock file says that there is a store.
+  Store(UniqueFd lock, std::string path, bool expected);
+  Status OpenFile() CLEAT_REQUIRES(mutex_);
+  // Instead of the file, which can't be written because of `cause`.
+  Status OpenCopy(const Error& cause) CLEAT_REQUIRES(mutex_);
+  Status GoFromCopyToFile() CLEAT_REQUIRES(mutex_);
+  void CloseConnection() CLEAT_REQUIRES(mutex_);
+  Status Configure() CLEAT_REQUIRES(mutex_);
+  Status Prepare() CLEAT_REQUIRES(mutex_);
+  Status Migrate(uint64_t version) CLEAT_REQUIRES(mutex_);
+  Status ReadNumber() CLEAT_REQUIRES(mutex_);
+  Status MarkFolder() CLEAT_REQUIRES(mutex_);
+  // Of all rows and revisions: another one when anything differs.
+  Result<uint64_t> Fingerprint() CLEAT_REQUIRES(mutex_);
   Status CheckIntegrity() CLEAT_REQUIRES(mutex_);
   Status CheckApplication() CLEAT_REQUIRES(mutex_);
   Result<uint64_t> Number(const char* sql) CLEAT_REQUIRES(mutex_);
   Status Execute(const char* sql) CLEAT_REQUIRES(mutex_);
   // Runs a prepared statement that gives no rows.
-  Status Run(const char* sql, const std::vector<SqlValue>& values);
-  // The same, without a word of what it means for the store.
   Status Step(const char* sql, const std::vector<SqlValue>& values) CLEAT_REQUIRES(mutex_);
   // Runs `work` in one transaction, which is undone if it fails.
   Status InTransaction(const std::function<Status()>& work);
@@ -99,20 +118,28 @@ class Store {
   Status StepChange(const EraseControllerRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseAttachmentRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseUpgradeRow& erased) CLEAT_REQUIRES(mutex_);
-  // Of a write: notes whether the store takes them.
-  Status Noted(Status status);
+  // Of a write: notes whether the store takes them, and logs when that changes.
+  Status Noted(Status status) CLEAT_REQUIRES(mutex_);
   Result<SqlRun> Prepared(const char* sql) CLEAT_REQUIRES(mutex_);
   Error Failed(const char* sql) CLEAT_REQUIRES(mutex_);
+  Result<uint64_t> StepReserve(uint64_t count) CLEAT_REQUIRES(mutex_);
+  Result<Rows> LoadRows() CLEAT_REQUIRES(mutex_);
   // All rows of the kind; kDataLoss when one can't be read back.
   template <typename Row>
   Status LoadAll(std::vector<Row>& rows) CLEAT_REQUIRES(mutex_);
   Status CheckNotReplaced() const CLEAT_REQUIRES(mutex_);
+  // Before every write.
+  Status CheckTakesWrites() const CLEAT_REQUIRES(mutex_);
 
   UniqueFd lock_;
   Mutex mutex_;
-  sqlite3* db_ CLEAT_GUARDED_BY(mutex_);
+  sqlite3* db_ CLEAT_GUARDED_BY(mutex_) = nullptr;
   std::string path_;
+  bool expected_;
   uint64_t number_ = 0;
+  std::optional<uint64_t> copied_ CLEAT_GUARDED_BY(mutex_);  // db_ is a copy of the file, of that fingerprint
+  std::optional<Error> refusal_ CLEAT_GUARDED_BY(mutex_);    // of all writes, until revisions are reserved
+  std::chrono::steady_clock::time_point unwritable_since_ CLEAT_GUARDED_BY(mutex_);
   bool replaced_ CLEAT_GUARDED_BY(mutex_) = false;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_
       CLEAT_GUARDED_BY(mutex_);  // by the address of their text

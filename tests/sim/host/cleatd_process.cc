@@ -80,8 +80,9 @@ void CleatdProcess::Run(Life& life) {
   }
 }
 
-// A store that refused a write is looked at until it takes one, as cleatd's listener does it.
+// A store that refused a write, at the start perhaps, is looked at until it takes one, as cleatd's listener does it.
 void CleatdProcess::WatchHealth(Life& life) {
+  if (!life.store->writable()) life.write_failed = true;
   while (!dead()) {
     threads_.AwaitReady([&life] { return life.write_failed; }, SimThreads::kNever);
     life.write_failed = false;

@@ -84,6 +84,17 @@ TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {
   EXPECT_EQ(kept->metric.at(0).gauge.value, 7);
 }
 
+TEST_F(CephMetricsTest, AStoreThatCantBeWrittenIsSeen) {
+  for (const bool writable : {true, false}) {
+    host_.store_writable = writable;
+    const auto families = metrics_.Collect();
+    const auto found = std::find_if(families.begin(), families.end(),
+                                    [](const auto& family) { return family.name == "cleat_store_writable"; });
+    ASSERT_NE(found, families.end());
+    EXPECT_EQ(found->metric.at(0).gauge.value, writable ? 1 : 0);
+  }
+}
+
 TEST_F(CephMetricsTest, ThereIsOneSeriesAClusterHoweverManyClients) {
   v1::CephStatus& status = AddEngine("engine-0");
   for (int i = 0; i < 64; ++i) AddClient(status, "a", 16);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/state/publish/publisher.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/log.h"
+#include "control/model/reasons.h"
+#include "control/store/sqlite_row.h"
 
 namespace cleat::control {
 namespace {
@@ -15,7 +19,19 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 }  // namespace
 
 Status Publisher::Start() {
-  CLEAT_ASSIGN(auto first, store_.ReserveRevisions(kRevisionsPerBlock));
+  const Status reserved = Reserve();
+  if (reserved.ok() || !IsUnwritable(reserved.error())) return reserved;
+  CLEAT_ASSIGN(const uint64_t next, store_.NextRevision());
+  // Nothing was ever made in that store.
+  if (next <= 1) return reserved;
+  // The last one that former processes may have given. StartHistory adds one.
+  revision_ = next - 2;
+  stands_still_ = true;
+  return Ok{};
+}
+
+Status Publisher::Reserve() {
+  CLEAT_ASSIGN(const uint64_t first, store_.ReserveRevisions(kRevisionsPerBlock));
   revision_ = first - 1;
   revisions_until_ = first + kRevisionsPerBlock;
   return Ok{};
@@ -27,21 +43,23 @@ void Publisher::StartHistory() {
   hub_.StartHistory(revision_);
 }
 
+Status Publisher::GoOn() {
+  CLEAT_TRY(Reserve());
+  stands_still_ = false;
+  StartHistory();
+  return Ok{};
+}
+
 uint64_t Publisher::NextRevision() {
-  if (++revision_ < revisions_until_) return revision_;
-  auto first = store_.ReserveRevisions(kRevisionsPerBlock);
-  if (first.ok()) {
-    revision_ = *first;
-    revisions_until_ = *first + kRevisionsPerBlock;
-  } else {
-    // Going on is better than stopping: the store's next successful write reserves again, and no other
-    // process hands out revisions meanwhile.
+  if (stands_still_ || revision_ + 1 < revisions_until_) return stands_still_ ? revision_ : ++revision_;
+  if (const Status reserved = Reserve(); !reserved.ok()) {
     spdlog::error(
-        "revisions: none reserved: {}; the next write that succeeds reserves some: see to the store's file "
-        "system",
-        first.error().message);
+        "revisions: stand still: none reserved: {}; they rise again with the first write that succeeds",
+        reserved.error().message);
+    stands_still_ = true;
+    return revision_;
   }
-  return revision_;
+  return ++revision_;
 }
 
 std::shared_ptr<v1::WatchResponse> Publisher::NewEvent(uint64_t revision) {
@@ -52,7 +70,7 @@ std::shared_ptr<v1::WatchResponse> Publisher::NewEvent(uint64_t revision) {
 
 void Publisher::Tell(const WatchEvent& event) {
   newest_published_ = event->revision();
-  hub_.Publish(event);
+  hub_.Publish(event, stands_still_ ? WatchHub::History::kForget : WatchHub::History::kRemember);
   published_.NotifyAll();
 }
 
@@ -77,6 +95,14 @@ std::vector<WatchEvent> Publisher::Snapshot() const {
 }
 
 Result<std::shared_ptr<Watcher>> Publisher::Watch(uint64_t start_revision) {
+  if (stands_still_ && start_revision != 0) {
+    return Refuse(
+        v1::REASON_WATCH_REVISION_GONE,
+        fmt::format(
+            "start_revision is {}: what changed since is not known: revisions stand still at {} until "
+            "cleatd's store can be written: watch from 0, for a snapshot",
+            start_revision, revision_));
+  }
   CLEAT_ASSIGN(auto first, start_revision == 0 ? Result<std::vector<WatchEvent>>(Snapshot())
                                                : hub_.Since(start_revision));
   auto synced = NewEvent(newest_published_);

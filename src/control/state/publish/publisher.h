@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every change of a resource gets the next revision and goes to the watchers, in one order; what the reconciler has to look at is marked.
+//
+// No revision is given twice, so each is reserved in the store first. While none can be reserved - the store can't be written - revisions
+// stand still: changes are published with the last one, nobody can watch on from there, and the store refuses rows.
+//
 // Under the state's mutex.
 #pragma once
 
@@ -30,8 +34,12 @@ class Publisher {
       : store_(store), tables_(tables), view_(view), hub_(watch_queue_max) {}
 
   // ---- Revisions
-  // Reserves the first ones in the store.
+  // Reserves the first ones in the store; they stand still when it can't be written.
   Status Start() CLEAT_REQUIRES(holds_state);
+  bool stands_still() const CLEAT_REQUIRES(holds_state) { return stands_still_; }
+  // Tries to reserve some again. From then on nothing before is remembered, so what is there should be published anew. No row may be on its
+  // way to the store (StoreWrites::AwaitAll): it would have a revision that was given before.
+  Status GoOn() CLEAT_REQUIRES(holds_state);
   // The tables were filled as they are at revision newest() + 1: no change before was published.
   void StartHistory() CLEAT_REQUIRES(holds_state);
   uint64_t NextRevision() CLEAT_REQUIRES(holds_state);
@@ -72,6 +80,7 @@ class Publisher {
 
  private:
   using Event = v1::WatchResponse;
+  Status Reserve() CLEAT_REQUIRES(holds_state);
   static std::shared_ptr<Event> NewEvent(uint64_t revision);
   static void Set(v1::Disk&& shown, Event& event) { *event.mutable_disk() = std::move(shown); }
   static void Set(v1::Cluster&& shown, Event& event) { *event.mutable_cluster() = std::move(shown); }
@@ -98,6 +107,7 @@ class Publisher {
   uint64_t revision_ CLEAT_GUARDED_BY(holds_state) = 0;
   uint64_t newest_published_ CLEAT_GUARDED_BY(holds_state) = 0;
   uint64_t revisions_until_ CLEAT_GUARDED_BY(holds_state) = 0;  // reserved in the store up to here, exclusive
+  bool stands_still_ CLEAT_GUARDED_BY(holds_state) = false;
   std::function<void()> wake_ CLEAT_GUARDED_BY(holds_state) = [] {};
   ChangedIntent changed_ CLEAT_GUARDED_BY(holds_state);
 };

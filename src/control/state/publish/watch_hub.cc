@@ -66,11 +66,12 @@ Result<std::shared_ptr<Watcher>> WatchHub::Subscribe(std::vector<WatchEvent> sna
   return watcher;
 }
 
-void WatchHub::Publish(const WatchEvent& event) {
+void WatchHub::Publish(const WatchEvent& event, History history) {
   const MutexLock lock(mutex_);
   for (const auto& weak : watchers_) {
     if (const auto watcher = weak.lock()) watcher->Push(event, queue_max_);
   }
+  if (history == History::kForget) return;
   newest_ = event->revision();
   history_bytes_ += event->ByteSizeLong();
   history_.push_back(event);
@@ -83,6 +84,8 @@ void WatchHub::Publish(const WatchEvent& event) {
 
 void WatchHub::StartHistory(uint64_t revision) {
   const MutexLock lock(mutex_);
+  history_.clear();
+  history_bytes_ = 0;
   history_after_ = newest_ = revision;
 }
 

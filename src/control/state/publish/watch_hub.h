@@ -51,13 +51,14 @@ class WatchHub {
   // A watcher that first sees `snapshot`. It unsubscribes when the last reference to it goes.
   // kResourceExhausted when there are kWatchersMax.
   Result<std::shared_ptr<Watcher>> Subscribe(std::vector<WatchEvent> snapshot);
-  // Events are shared, never copied, between watchers and the history.
-  void Publish(const WatchEvent& event);
+  // Events are shared, never copied, between watchers and the history. kForget: nobody can watch on from before it.
+  enum class History : uint8_t { kRemember, kForget };
+  void Publish(const WatchEvent& event, History history = History::kRemember);
 
   // What was published after `revision`. kFailedPrecondition (WATCH_REVISION_GONE) when that is not remembered, or
   // was never given out.
   Result<std::vector<WatchEvent>> Since(uint64_t revision);
-  // No change up to here was published.
+  // No change up to here is remembered.
   void StartHistory(uint64_t revision);
   // Ends every watcher, those to come too.
   void Stop();
