@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/exit_status.h"
 #include "base/log.h"
 #include "base/version.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr mode_t kOpenSocketMode = 0666;
-constexpr int kUsage = 2;  // exit status
 
 void AddPlaces(CLI::App& app, Arguments& arguments) {
   app.add_option("--state-dir", arguments.state_dir, "Folder of the store; made when missing")
@@ -86,19 +86,6 @@ void AddEngines(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-Status MakeFolders(const DaemonOptions& options) {
-  CLEAT_TRY(MakeDirectory(options.state_dir));
-  // Where callers may put disks' files if the operator lists no other place. A full file system holds nothing else up.
-  if (const Status made = MakeDirectory(options.state_dir + "/disks"); !made.ok())
-    spdlog::warn("cleatd: {}; no disks can be made there: see to the file system", made.error().message);
-  for (const std::string& socket : {options.api_socket, options.engine_socket}) {
-    const std::string folder = std::filesystem::path(socket).parent_path();
-    if (folder.empty()) continue;
-    CLEAT_TRY(MakeDirectory(folder));
-  }
-  return Ok{};
-}
-
 }  // namespace
 
 std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* arguments) {
@@ -112,11 +99,16 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
   AddEngines(app, *arguments);
   app.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
+  app.add_flag("--check", arguments->check,
+               "Read the whole configuration - options, and the files that they name -, say what is wrong "
+               "with it, and exit; "
+               "beside a cleatd that serves, too");
+  app.footer(ExitStatusHelp());
   app.set_version_flag("--version", std::string("cleatd ") + kVersion);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitStatus::kUsage);
   }
   return std::nullopt;
 }
@@ -157,8 +149,20 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.kek_files = arguments.kek_files;
   options.keep_deleted_days = arguments.keep_deleted_days;
   options.reconciler.kill_after_ns = arguments.kill_silent_engine_s * kNsPerSecond;
-  CLEAT_TRY(MakeFolders(options));
   return options;
+}
+
+Status MakeFolders(const DaemonOptions& options) {
+  CLEAT_TRY(MakeDirectory(options.state_dir));
+  // Where callers may put disks' files if the operator lists no other place. A full file system holds nothing else up.
+  if (const Status made = MakeDirectory(options.state_dir + "/disks"); !made.ok())
+    spdlog::warn("cleatd: {}; no disks can be made there: see to the file system", made.error().message);
+  for (const std::string& socket : {options.api_socket, options.engine_socket}) {
+    const std::string folder = std::filesystem::path(socket).parent_path();
+    if (folder.empty()) continue;
+    CLEAT_TRY(MakeDirectory(folder));
+  }
+  return Ok{};
 }
 
 }  // namespace cleat::control

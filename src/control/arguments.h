@@ -29,6 +29,7 @@ struct Arguments {
   uint32_t kill_silent_engine_s = 0;
   bool secret_arena = true;
   bool wiping_free = true;
+  bool check = false;
   std::string log_level = "info";
 };
 
@@ -36,7 +37,9 @@ struct Arguments {
 // asked for, or there was a mistake; people have been told by then.
 std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* arguments);
 
-// What they say of the daemon, checked; makes the folders. The log is there.
+// What they say of the daemon, checked. The log is there.
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments);
+// Those of the state and of the sockets.
+Status MakeFolders(const DaemonOptions& options);
 
 }  // namespace cleat::control

@@ -7,12 +7,16 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/clock.h"
+#include "base/exit_status.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/scheduling.h"
 #include "base/version.h"
 #include "control/arguments.h"
+#include "control/check_configuration.h"
 #include "control/daemon.h"
+#include "control/store/sqlite_row.h"
 #include "control/wiping_free.h"
 #include "keys/secret_arena.h"
 
@@ -54,8 +58,8 @@ void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
   }
 }
 
-Status Serve(const Arguments& arguments) {
-  CLEAT_ASSIGN(auto options, OptionsFrom(arguments));
+Status Serve(DaemonOptions options) {
+  CLEAT_TRY(MakeFolders(options));
   const sigset_t signals = BlockSignals();
   RaiseDescriptorLimit();
   if (const auto asked = HoldCoresFor(kShortTurnNs); !asked.ok())
@@ -81,6 +85,13 @@ Status Serve(const Arguments& arguments) {
   return Ok{};
 }
 
+int Check(const DaemonOptions& options) {
+  const Status status = CheckConfiguration(options);
+  if (status.ok()) return 0;
+  spdlog::critical("cleatd: exiting: {}", status.error().message);
+  return static_cast<int>(ExitStatusOf(status.error()));
+}
+
 int Main(int argc, char** argv) {
   // No core, and no debugger of another user's: keys come through here.
   prctl(PR_SET_DUMPABLE, 0);
@@ -89,15 +100,25 @@ int Main(int argc, char** argv) {
   if (!arguments.wiping_free) StopWipingFreedMemory();
   if (const auto logging = log::Init("cleatd", arguments.log_level); !logging.ok()) {
     std::fprintf(stderr, "cleatd: %s\n", logging.error().message.c_str());
-    return 2;
+    return static_cast<int>(ExitStatus::kUsage);
   }
+  auto options = OptionsFrom(arguments);
+  if (!options.ok()) {
+    spdlog::critical("cleatd: exiting: {}", options.error().message);
+    return static_cast<int>(ExitStatus::kUsage);
+  }
+  if (arguments.check) return Check(*options);
+  const MonotonicClock clock;
+  const uint64_t started_ns = clock.NowNs();
   // Before anything of OpenSSL's.
   auto status = keys::InstallSecretArena(arguments.secret_arena ? keys::SecretArenaMode::kOn
                                                                 : keys::SecretArenaMode::kOff);
-  if (status.ok()) status = Serve(arguments);
+  if (status.ok()) status = Serve(*options);
   if (status.ok()) return 0;
+  const ExitStatus exit_status =
+      IsUnwritable(status.error()) ? ExitStatus::kCantCreate : ExitStatusOf(status.error());
   spdlog::critical("cleatd: exiting: {}", status.error().message);
-  return 1;
+  return EndAfter(exit_status, options->runtime_dir, "cleatd", (clock.NowNs() - started_ns) / kNsPerMs);
 }
 
 }  // namespace

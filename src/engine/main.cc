@@ -7,6 +7,8 @@
 
 #include <cstdio>
 
+#include "base/clock.h"
+#include "base/exit_status.h"
 #include "base/log.h"
 #include "block/memory_guard.h"
 #include "engine/process/process.h"
@@ -41,18 +43,29 @@ Status SetUpProcess(const Settings& settings) {
   return block::MemoryGuard::Install();
 }
 
+int Check(const Settings& settings) {
+  const Status status = CheckSettings(settings);
+  if (status) return 0;
+  spdlog::error("cleat-engine: exiting: {}", status.error().message);
+  return static_cast<int>(ExitStatusOf(status.error()));
+}
+
 int Main(int argc, char** argv) {
   Settings settings;
   if (const auto exit_status = ParseSettings(argc, argv, &settings)) return *exit_status;
   if (const Status logging = log::Init("cleat-engine", settings.log_level); !logging) {
     std::fprintf(stderr, "cleat-engine: %s\n", logging.error().message.c_str());
-    return 2;
+    return static_cast<int>(ExitStatus::kUsage);
   }
+  if (settings.check) return Check(settings);
+  const MonotonicClock clock;
+  const uint64_t started_ns = clock.NowNs();
   Status served = SetUpProcess(settings);
   if (served) served = Serve(settings);
   if (served) return 0;
   spdlog::error("cleat-engine: exiting: {}", served.error().message);
-  return 1;
+  return EndAfter(ExitStatusOf(served.error()), settings.runtime_dir, "cleat-engine-" + settings.name,
+                  (clock.NowNs() - started_ns) / kNsPerMs);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ Result<std::unique_ptr<UnixListener>> UnixListener::Open(const std::string& path
                  fmt::format("{}: the path must have 1 to {} bytes", what, kSocketPathBytesMax));
   }
   if (SomebodyListens(path)) {
-    return Error(ErrorCode::kFailedPrecondition,
+    return Error(ErrorCode::kAlreadyExists,
                  what + ": somebody listens there already: stop it, or choose another path with --listen");
   }
   if (IsSocket(path)) unlink(path.c_str());

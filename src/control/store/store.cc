@@ -74,10 +74,24 @@ Result<UniqueFd> LockFolder(const std::string& folder) {
   if (!lock.valid()) return ErrnoError(error, "store: '" + path + "' can't be opened");
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   return Error(
-      ErrorCode::kFailedPrecondition,
+      ErrorCode::kAlreadyExists,
       fmt::format("store: '{}' is used by another cleatd: stop that one, or give this one a --state-dir of "
                   "its own",
                   folder));
+}
+
+Error Newer(const std::string& path, uint64_t version) {
+  return {ErrorCode::kFailedPrecondition,
+          fmt::format("store: '{}' was written by a newer cleatd (schema {}, this one knows {}): run that "
+                      "version, or restore a copy made before the upgrade",
+                      path, version, kSchemaVersion)};
+}
+
+// A number of the file's header (https://www.sqlite.org/fileformat.html, 1.3).
+uint64_t HeaderNumber(std::string_view header, size_t at) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < 4; ++i) number = number << 8 | static_cast<uint8_t>(header[at + i]);
+  return number;
 }
 
 // Adds what tells a row from another one. The sum of a row is over all of its columns.
@@ -121,6 +135,29 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& folder) {
   if (!opened.ok() && IsUnwritable(opened.error())) opened = store->OpenCopy(opened.error());
   CLEAT_TRY(opened);
   return store;
+}
+
+Status Store::CheckFile(const std::string& folder) {
+  constexpr size_t kHeaderBytes = 100;
+  constexpr size_t kVersionAt = 60;
+  constexpr size_t kApplicationIdAt = 68;
+  const std::string path = folder + "/" + kFileName;
+  struct stat mark {};
+  const bool expected = stat((folder + "/lock").c_str(), &mark) == 0 && mark.st_size != 0;
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() && errno == ENOENT && !expected) return Ok{};
+  if (!file.valid() && errno == ENOENT) return Damaged(path, "the file is missing, but there was a store");
+  if (!file.valid()) return ErrnoError(errno, fmt::format("store: '{}' can't be read", path));
+  std::string header(kHeaderBytes, '\0');
+  const ssize_t got = pread(file.get(), header.data(), header.size(), 0);
+  if (got == 0 && !expected) return Ok{};
+  if (got != static_cast<ssize_t>(kHeaderBytes) || !header.starts_with("SQLite format 3"))
+    return Damaged(path, "it is no database");
+  const uint64_t id = HeaderNumber(header, kApplicationIdAt);
+  if (id != 0 && id != kApplicationId)
+    return Damaged(path, fmt::format("it is another program's database (application_id {:#x})", id));
+  const uint64_t version = HeaderNumber(header, kVersionAt);
+  return version > kSchemaVersion ? Status(Newer(path, version)) : Status(Ok{});
 }
 
 Status Store::OpenFile() {
@@ -208,13 +245,7 @@ Status Store::Prepare() {
   CLEAT_TRY(Configure());
   const auto version = Number("PRAGMA user_version");
   CLEAT_TRY(version);
-  if (*version > kSchemaVersion) {
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("store: '{}' was written by a newer cleatd (schema {}, this one knows {}): run that "
-                    "version, or restore a copy made before the upgrade",
-                    path_, *version, kSchemaVersion));
-  }
+  if (*version > kSchemaVersion) return Newer(path_, *version);
   CLEAT_TRY(CheckIntegrity());
   CLEAT_ASSIGN(const auto tables, Number("SELECT count(*) FROM sqlite_master"));
   if (*version == 0 && (expected_ || tables != 0)) return Damaged(path_, "it has no schema version");

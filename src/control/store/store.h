@@ -40,10 +40,13 @@ class Store {
   static constexpr const char* kFileName = OwnFiles::kStoreName;
   static constexpr uint64_t kApplicationId = OwnFiles::kStoreApplicationId;
 
-  // Opens or makes `folder`/cleat.db, and migrates an older one. kFailedPrecondition when another process has it, or
-  // it is of a newer version; kDataLoss when it is damaged or missing though it was there. STORE_FULL or STORE_UNWRITABLE when it can't
+  // Opens or makes `folder`/cleat.db, and migrates an older one. kAlreadyExists when another process has it,
+  // kFailedPrecondition when it is of a newer version; kDataLoss when it is damaged or missing though it was there. STORE_FULL or STORE_UNWRITABLE when it can't
   // be written and there is nothing to serve meanwhile: no file yet, or one that has to be migrated.
   static Result<std::unique_ptr<Store>> Open(const std::string& folder);
+  // Whether Open would know what is there, as far as the file's header says; looks at no lock, so that another process may have it.
+  // kFailedPrecondition or kDataLoss, as Open.
+  static Status CheckFile(const std::string& folder);
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;

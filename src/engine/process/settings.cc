@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/process/settings.h"
 
+#include <sched.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/exit_status.h"
 #include "base/paths.h"
 #include "base/version.h"
+#include "keys/kek_file.h"
 
 namespace cleat::engine {
 namespace {
 
-constexpr int kUsage = 2;  // exit status
+constexpr int kUsage = static_cast<int>(ExitStatus::kUsage);
 
 void AddPlaces(CLI::App& app, Settings& settings) {
   app.add_option("--name", settings.name, "this engine's name on the host")->capture_default_str();
@@ -62,6 +66,20 @@ void AddKeys(CLI::App& app, Settings& settings) {
   app.add_flag("!--no-secret-arena", settings.secret_arena)->group("");
 }
 
+Status CheckCpus(const std::vector<uint32_t>& cpus) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return Ok{};  // the start will tell
+  for (const uint32_t cpu : cpus) {
+    if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) continue;
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--cpus: this process may not run on core " + std::to_string(cpu) +
+            ": name cores of this host (nproc --all) that the service may use (CPUAffinity=, AllowedCPUs=)");
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 std::optional<int> ParseSettings(int argc, const char* const* argv, Settings* settings) {
@@ -74,6 +92,11 @@ std::optional<int> ParseSettings(int argc, const char* const* argv, Settings* se
   AddKeys(app, *settings);
   app.add_option("--log-level", settings->log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
+  app.add_flag("--check", settings->check,
+               "read the whole configuration - options, and the files that they name -, say what is wrong "
+               "with it, and exit; "
+               "beside an engine that serves, too");
+  app.footer(ExitStatusHelp() + " 1: disks did not drain in time.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -86,6 +109,16 @@ std::optional<int> ParseSettings(int argc, const char* const* argv, Settings* se
   }
   if (settings->control_socket.empty()) settings->control_socket = settings->runtime_dir + "/engine.sock";
   return std::nullopt;
+}
+
+Status CheckSettings(const Settings& settings) {
+  CLEAT_TRY(PathLists::Read(settings.paths_file, PathLists::Everything()));
+  std::vector<std::string> files = settings.kek_files;
+  if (files.empty()) {
+    if (const auto credential = keys::KekCredentialPath()) files.push_back(*credential);
+  }
+  for (const std::string& file : files) CLEAT_TRY(keys::LoadKekFile(file));
+  return CheckCpus(settings.cpus);
 }
 
 }  // namespace cleat::engine

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/path_lists.h"
+#include "base/result.h"
 #include "engine/process/termination.h"
 #include "engine/protocol/spec.h"
 
@@ -29,11 +30,16 @@ struct Settings {
   std::string paths_file = PathLists::kDefaultPath;
   bool secret_arena = true;
   std::string stands_by_for;
+  bool check = false;
   std::string log_level = "info";
 };
 
 // Fills `settings` from the command line. Nothing, or the exit status with which the process is to end at once: help was
 // asked for, or there was a mistake; people have been told by then.
 std::optional<int> ParseSettings(int argc, const char* const* argv, Settings* settings);
+
+// What `--check` looks at: the first thing that a start would refuse, or go on without - paths that may be opened, key-encryption keys,
+// cores. Makes nothing, so that it can be asked beside an engine that serves.
+Status CheckSettings(const Settings& settings);
 
 }  // namespace cleat::engine

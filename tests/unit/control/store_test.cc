@@ -75,7 +75,7 @@ TEST(StoreTest, ASecondOpenerIsRefused) {
   ASSERT_TRUE(first.ok());
   const auto second = Store::Open(dir.path());
   ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(second.error().code, ErrorCode::kAlreadyExists);
 }
 
 TEST(StoreTest, AStoreOfANewerVersionIsRefusedAndLeftAlone) {
