@@ -15,23 +15,27 @@ ErrorCode CodeOfErrno(int error_number) {
       return ErrorCode::kNotFound;
     case EACCES:
     case EPERM:
-    case EROFS:
       return ErrorCode::kPermissionDenied;
     case EEXIST:
     case EADDRINUSE:
       return ErrorCode::kAlreadyExists;
     case EINVAL:
     case ENAMETOOLONG:
+    case ELOOP:
     case ENOTDIR:
     case EISDIR:
       return ErrorCode::kInvalidArgument;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
+    case EMLINK:
     case EMFILE:
     case ENFILE:
     case ENOMEM:
     case ENOBUFS:
       return ErrorCode::kResourceExhausted;
+    // Not a matter of who asks: the file system has to be mounted otherwise first.
+    case EROFS:
     case EBUSY:
     case ETXTBSY:
       return ErrorCode::kFailedPrecondition;

@@ -9,6 +9,7 @@
 #include "base/exit_status.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "control/model/reasons.h"
 
 namespace cleat::control {
 namespace {
@@ -153,7 +154,12 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
 }
 
 Status MakeFolders(const DaemonOptions& options) {
-  CLEAT_TRY(MakeDirectory(options.state_dir));
+  Status state = MakeDirectory(options.state_dir);
+  // A full or read-only file system may be another one by the next start.
+  if (!state.ok() && (state.error().code == ErrorCode::kFailedPrecondition ||
+                      state.error().code == ErrorCode::kResourceExhausted))
+    return Refuse(v1::REASON_STORE_UNWRITABLE, state.error().message);
+  CLEAT_TRY(state);
   // Where callers may put disks' files if the operator lists no other place. A full file system holds nothing else up.
   if (const Status made = MakeDirectory(options.state_dir + "/disks"); !made.ok())
     spdlog::warn("cleatd: {}; no disks can be made there: see to the file system", made.error().message);

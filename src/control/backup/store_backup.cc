@@ -48,7 +48,7 @@ class TemporaryDatabase {
   // Makes the file, of mode 0600.
   Status Open() {
     const UniqueFd made(mkostemp(path_.data(), O_CLOEXEC));
-    if (!made.valid()) return ErrnoError(errno, fmt::format("a backup can't be made as '{}'", path_));
+    if (!made.valid()) return UnwritableError(path_, "a backup can't be made there", errno);
     if (sqlite3_open_v2(path_.c_str(), &db_, SQLITE_OPEN_READWRITE, nullptr) != SQLITE_OK)
       return Failed("open");
     // SQLite need not protect the copy from a crash: one that is not finished is thrown away.
@@ -160,11 +160,11 @@ Result<std::string> KeepBeside(Store& store) {
   std::string path = name;
   for (int again = 2; link(copy.path().c_str(), path.c_str()) != 0; ++again) {
     if (errno != EEXIST || again > kKeptInASecondMax)
-      return ErrnoError(errno, fmt::format("the present store can't be kept as '{}'", path));
+      return UnwritableError(path, "the present store can't be kept there", errno);
     path = fmt::format("{}-{}", name, again);
   }
   if (!file.valid() || !folder.valid() || fsync(file.get()) != 0 || fsync(folder.get()) != 0) {
-    Error error = ErrnoError(errno, fmt::format("the present store can't be kept as '{}'", path));
+    Error error = UnwritableError(path, "the present store can't be kept there", errno);
     unlink(path.c_str());
     return error;
   }

@@ -210,11 +210,11 @@ Result<std::unique_ptr<StoreUpload>> StoreUpload::Make(const std::string& store_
   }
   std::string folder = fmt::format("{}/{}XXXXXX", store_folder, kUploadPrefix);
   if (mkdtemp(folder.data()) == nullptr)
-    return ErrnoError(errno, fmt::format("a folder for the backup can't be made as '{}'", folder));
+    return UnwritableError(folder, "a folder for the backup can't be made there", errno);
   std::unique_ptr<StoreUpload> upload(new StoreUpload(folder, size_bytes));
   const std::string path = fmt::format("{}/{}", folder, Store::kFileName);
   upload->file_ = UniqueFd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
-  if (!upload->file_.valid()) return ErrnoError(errno, fmt::format("'{}' can't be made", path));
+  if (!upload->file_.valid()) return UnwritableError(path, "the backup can't be put there", errno);
   return upload;
 }
 
@@ -231,8 +231,7 @@ Status StoreUpload::Write(std::string_view data) {
     const ssize_t written = write(file_.get(), data.data(), data.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      return Refuse(errno == ENOSPC ? v1::REASON_STORE_FULL : v1::REASON_STORE_UNWRITABLE,
-                    ErrnoError(errno, fmt::format("the backup can't be written to '{}'", folder_)).message);
+      return UnwritableError(folder_, "the backup can't be written there", errno);
     }
     data.remove_prefix(static_cast<size_t>(written));
     written_bytes_ += static_cast<size_t>(written);

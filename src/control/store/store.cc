@@ -71,6 +71,8 @@ Result<UniqueFd> LockFolder(const std::string& folder) {
   UniqueFd lock(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
   const int error = errno;
   if (!lock.valid()) lock = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lock.valid() && (error == EROFS || error == ENOSPC || error == EDQUOT))
+    return UnwritableError(path, "there is none, and none can be made", error);
   if (!lock.valid()) return ErrnoError(error, "store: '" + path + "' can't be opened");
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   return Error(

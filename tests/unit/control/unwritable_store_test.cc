@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -19,11 +21,13 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "control/model/reasons.h"
 #include "control/state/host_state.h"
 #include "control/store/private_copy.h"
+#include "control/store/sqlite_row.h"
 #include "control/store/store.h"
 #include "full_disk.h"
 #include "requests.h"
@@ -292,6 +296,36 @@ TEST_F(UnwritableStoreTest, NothingOfACopyStaysBehindAndOneThatIsTooLargeIsRefus
   std::filesystem::resize_file(folder_ + "/cleat.db", kPrivateCopyBytesMax + 1);
   EXPECT_FALSE(OpenPrivateCopy(folder_ + "/cleat.db").ok());
   EXPECT_LE(left(), before) << "but for those of others";
+}
+
+// Each has the code that says who can mend it, wherever it comes from.
+TEST(FileSystemErrorsTest, AreNeverInternal) {
+  const std::tuple<int, const char*, v1::Reason> cases[] = {
+      {ENOSPC, "RESOURCE_EXHAUSTED", v1::REASON_STORE_FULL},
+      {EDQUOT, "RESOURCE_EXHAUSTED", v1::REASON_STORE_FULL},
+      {EFBIG, "RESOURCE_EXHAUSTED", v1::REASON_STORE_FULL},
+      {EMLINK, "RESOURCE_EXHAUSTED", v1::REASON_STORE_UNWRITABLE},
+      {EMFILE, "RESOURCE_EXHAUSTED", v1::REASON_STORE_UNWRITABLE},
+      {ENFILE, "RESOURCE_EXHAUSTED", v1::REASON_STORE_UNWRITABLE},
+      {ENOMEM, "RESOURCE_EXHAUSTED", v1::REASON_STORE_UNWRITABLE},
+      {EROFS, "FAILED_PRECONDITION", v1::REASON_STORE_UNWRITABLE},
+      {EBUSY, "FAILED_PRECONDITION", v1::REASON_STORE_UNWRITABLE},
+      {ETXTBSY, "FAILED_PRECONDITION", v1::REASON_STORE_UNWRITABLE},
+      {EACCES, "PERMISSION_DENIED", v1::REASON_STORE_UNWRITABLE},
+      {EPERM, "PERMISSION_DENIED", v1::REASON_STORE_UNWRITABLE},
+      {ENOENT, "NOT_FOUND", v1::REASON_STORE_UNWRITABLE},
+      {ENOTDIR, "INVALID_ARGUMENT", v1::REASON_STORE_UNWRITABLE},
+      {EISDIR, "INVALID_ARGUMENT", v1::REASON_STORE_UNWRITABLE},
+      {ELOOP, "INVALID_ARGUMENT", v1::REASON_STORE_UNWRITABLE},
+      {ENAMETOOLONG, "INVALID_ARGUMENT", v1::REASON_STORE_UNWRITABLE},
+  };
+  for (const auto& [number, code, of_store] : cases) {
+    const Error error = ErrnoError(number, "x");
+    EXPECT_EQ(InfoOf(ReasonOf(error)).code(), code) << error.message;
+    const Error store_error = UnwritableError("/s/cleat.db", "x", number);
+    EXPECT_EQ(ReasonOf(store_error), of_store) << store_error.message;
+    EXPECT_NE(store_error.message.find(strerrorname_np(number)), std::string::npos);
+  }
 }
 
 // There is nothing to serve, and nothing may be made of it.
