@@ -55,6 +55,9 @@ void AddWhatIsSeen(CLI::App& app, Arguments& arguments) {
       "Leave cleat_disk_stage_seconds out of /metrics: on hosts with hundreds of disks in use it is large");
   app.add_option("--audit-log", arguments.audit_log,
                  "File for a record of every change, one line of JSON each; opened again on SIGHUP");
+  app.add_flag("--audit-required", arguments.audit_required,
+               "Make no change before a record of the intent is in that file; it is refused while none can "
+               "be written");
 }
 
 void AddKeys(CLI::App& app, Arguments& arguments) {
@@ -147,6 +150,9 @@ Result<DaemonOptions> OptionsFrom(const Arguments& arguments) {
   options.metrics_address = arguments.metrics_address;
   options.metrics.histograms = arguments.metrics_histograms;
   options.audit_log = arguments.audit_log;
+  options.audit_required = arguments.audit_required;
+  if (options.audit_required && options.audit_log.empty())
+    return Error(ErrorCode::kInvalidArgument, "--audit-required takes --audit-log FILE");
   options.kek_files = arguments.kek_files;
   options.keep_deleted_days = arguments.keep_deleted_days;
   options.reconciler.kill_after_ns = arguments.kill_silent_engine_s * kNsPerSecond;

@@ -24,6 +24,7 @@ struct Arguments {
   std::string metrics_address;
   bool metrics_histograms = true;
   std::string audit_log;
+  bool audit_required = false;
   std::vector<std::string> kek_files;
   uint32_t keep_deleted_days = kKeepDeletedDaysDefault;
   uint32_t kill_silent_engine_s = 0;

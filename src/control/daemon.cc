@@ -61,10 +61,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       auto listed = state->engines().List({});  // a page, which is all that a host has
       return listed.ok() ? std::move(listed).value() : v1::ListEnginesResponse();
     };
-    auto host = [state = daemon->state_.get()] {
+    auto host = [state = daemon->state_.get(), audit = daemon->audit_.get()] {
       return Metrics::Host{.deleted_disks = state->kept_disks().Count(),
                            .unlisted_paths = state->Unlisted().size(),
-                           .store_writable = state->store_writable()};
+                           .store_writable = state->store_writable(),
+                           .audit_records_lost = audit->lost()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
                                                  std::move(host), options.metrics);
@@ -145,7 +146,7 @@ bool Daemon::FinishStart() {
 
 Status Daemon::StartApi(const DaemonOptions& options) {
   grants_ = options.grants;
-  CLEAT_ASSIGN(audit_, AuditLog::Open(options.audit_log));
+  CLEAT_ASSIGN(audit_, AuditLog::Open(options.audit_log, options.audit_required));
   CLEAT_ASSIGN(listener_, UnixListener::Open(options.api_socket, options.api_socket_mode, options.api_group));
   guard_ = std::make_unique<CallGuard>(grants_, *listener_, *audit_);
   service_ = std::make_unique<Service>(*state_, counters_, slow_watch_, *guard_, options.on_restored);

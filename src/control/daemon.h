@@ -47,7 +47,8 @@ struct DaemonOptions {
   TlsFiles tls = {};
   std::string metrics_address = {};  // "HOST:PORT" for /metrics and /healthz; empty: none
   MetricsOptions metrics = {};
-  std::string audit_log = {};  // file; empty: cleatd's log alone
+  std::string audit_log = {};   // file; empty: cleatd's log alone
+  bool audit_required = false;  // no change without a record in that file
   // Files with the key-encryption key, the current one first. Empty: the service's credential, else a file of its own in
   // state_dir.
   std::vector<std::string> kek_files = {};

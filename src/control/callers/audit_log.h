@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The record of every change that somebody asked for, granted or refused: a line of JSON in a file of its own, if there
-// is one, and in cleatd's log. Any thread.
+// is one, and in cleatd's log. A record that the file does not take is counted, and logged once an episode; the file is opened anew then.
+// Any thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -21,6 +24,8 @@ struct AuditRecord {
   std::string code;      // gRPC's, by name
   std::string reason;    // empty when it is OK
   uint64_t duration_us = 0;
+  std::string request_id = {};  // the caller's, or one that was drawn for it
+  bool intent = false;          // before the change, so that code, reason and duration say nothing yet
 };
 
 // {"time":"2026-01-02T03:04:05.678Z","caller":"uid 0, pid 12","role":"admin","method":...}
@@ -28,18 +33,29 @@ std::string ToJson(const AuditRecord& record, int64_t unix_ms);
 
 class AuditLog {
  public:
-  // No file: the log alone. The file is made with mode 0640, and appended to with one write a record.
-  static Result<std::unique_ptr<AuditLog>> Open(const std::string& path);
-  void Write(const AuditRecord& record);
+  // No file: the log alone. The file is made with mode 0640, and appended to with one write a record. One that can't be made since its file
+  // system is full or read-only is tried again with each record. `required`: no change is made without a record of the intent.
+  static Result<std::unique_ptr<AuditLog>> Open(const std::string& path, bool required = false);
+  // An error: the file lacks the record (AUDIT_UNWRITABLE). An intent is durable when this returns OK.
+  Status Write(const AuditRecord& record);
+  bool required() const { return required_; }
+  // How many records the file lacks, since the start.
+  uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
   // After somebody moved the file away. The old one stays in use when there can't be a new one.
   Status Reopen();
 
  private:
-  explicit AuditLog(std::string path) : path_(std::move(path)) {}
+  AuditLog(std::string path, bool required) : path_(std::move(path)), required_(required) {}
+  Status OpenFile() CLEAT_REQUIRES(mutex_);
+  Status Append(std::string line, bool durably) CLEAT_REQUIRES(mutex_);
 
   const std::string path_;
+  const bool required_;
+  std::atomic<uint64_t> lost_ = 0;
   Mutex mutex_;
   UniqueFd file_ CLEAT_GUARDED_BY(mutex_);
+  bool failing_ CLEAT_GUARDED_BY(mutex_) = false;  // the last record was not written
+  bool torn_ CLEAT_GUARDED_BY(mutex_) = false;     // the file ends within a record
 };
 
 }  // namespace cleat::control

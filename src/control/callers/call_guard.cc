@@ -2,6 +2,7 @@
 #include "control/callers/call_guard.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <algorithm>
 
@@ -18,6 +19,7 @@ constexpr size_t kMessageBytesShown = 1200;
 constexpr size_t kMetadataBytesShown = 200;
 constexpr size_t kMetadataShown = 6;
 constexpr size_t kResourceBytesRecorded = 256;
+constexpr size_t kRequestIdBytesMax = 128;
 
 // Does not cut a character of UTF-8 in two.
 std::string Shorten(const std::string& text, size_t bytes_max) {
@@ -47,6 +49,16 @@ grpc::StatusCode CodeOf(v1::Reason reason) {
   const auto* found =
       std::find_if(std::begin(kCodes), std::end(kCodes), [&](const auto& c) { return c.first == name; });
   return found == std::end(kCodes) ? StatusCode::INTERNAL : found->second;
+}
+
+// The caller's name for the call, else one of ours.
+std::string RequestIdOf(const grpc::ServerContext& context) {
+  const auto given = context.client_metadata().find("x-request-id");
+  if (given != context.client_metadata().end() && !given->second.empty())
+    return Shorten(std::string(given->second.data(), given->second.size()), kRequestIdBytesMax);
+  uint64_t drawn = 0;
+  (void)!getrandom(&drawn, sizeof(drawn), 0);
+  return fmt::format("{:016x}", drawn);
 }
 
 std::vector<std::string> NamesIn(const grpc::AuthContext& auth) {
@@ -85,6 +97,7 @@ grpc::Status ToGrpc(const Error& error) {
 
 CallGuard::Admission CallGuard::Admit(const grpc::ServerContext& context, const Method& method) const {
   Admission admission;
+  if (method.change) admission.request_id = RequestIdOf(context);
   admission.caller = listener_.CallerOf(context.peer());
   const auto auth = context.auth_context();
   if (admission.caller.kind == Caller::Kind::kUnknown && auth != nullptr && auth->IsPeerAuthenticated()) {
@@ -108,6 +121,19 @@ CallGuard::Admission CallGuard::Admit(const grpc::ServerContext& context, const 
   return admission;
 }
 
+Status CallGuard::RecordIntent(const Admission& admission, const Method& method,
+                               const std::string& resource) {
+  if (!audit_.required()) return Ok{};
+  AuditRecord record;
+  record.caller = admission.caller.ToString();
+  record.role = admission.role;
+  record.method = method.name;
+  record.resource = Shorten(resource, kResourceBytesRecorded);
+  record.request_id = admission.request_id;
+  record.intent = true;
+  return audit_.Write(record);
+}
+
 void CallGuard::Record(const Admission& admission, const Method& method, const std::string& resource,
                        const Error* error, std::chrono::steady_clock::time_point started) {
   AuditRecord record;
@@ -120,7 +146,9 @@ void CallGuard::Record(const Admission& admission, const Method& method, const s
   record.duration_us = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started)
           .count());
-  audit_.Write(record);
+  record.request_id = admission.request_id;
+  // Too late to refuse anything: the log counts and tells what is not written.
+  (void)audit_.Write(record);
 }
 
 }  // namespace cleat::control

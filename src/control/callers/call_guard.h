@@ -42,6 +42,7 @@ class CallGuard {
     const Admission admission = Admit(context, method);
     Result<Reply> result = [&]() -> Result<Reply> {
       if (!admission.status.ok()) return admission.status.error();
+      if (method.change) CLEAT_TRY(RecordIntent(admission, method, resource));
       if constexpr (std::is_invocable_v<Serve, const Caller&>) {
         return serve(admission.caller);
       } else {
@@ -58,10 +59,13 @@ class CallGuard {
     Caller caller;
     Role role = Role::kNone;
     Status status;
+    std::string request_id = {};
   };
   Admission Admit(const grpc::ServerContext& context, const Method& method) const;
 
  private:
+  // Before the change, where it has to be recorded. An error: it can't be, and the change is not made.
+  Status RecordIntent(const Admission& admission, const Method& method, const std::string& resource);
   void Record(const Admission& admission, const Method& method, const std::string& resource,
               const Error* error, std::chrono::steady_clock::time_point started);
 

@@ -278,6 +278,9 @@ std::vector<MetricFamily> Metrics::Collect() const {
   families.push_back(Family("cleat_store_writable", MetricType::Gauge,
                             "Whether cleatd's store takes writes; 0: changes are refused"));
   Add(families.back(), {}, host.store_writable ? 1 : 0);
+  families.push_back(Family("cleat_audit_records_lost_total", MetricType::Counter,
+                            "Records that the audit log's file lacks since cleatd started"));
+  Add(families.back(), {}, static_cast<double>(host.audit_records_lost));
   families.push_back(Family("cleat_disks_stuck", MetricType::Gauge,
                             "Disks whose oldest request is older than the engine's threshold"));
   Add(families.back(), {}, static_cast<double>(slow_.stuck_disks()));

@@ -35,6 +35,7 @@ class Metrics final : public prometheus::Collectable {
     size_t deleted_disks = 0;   // that are kept
     size_t unlisted_paths = 0;  // of what is served all the same: HostState::Unlisted
     bool store_writable = true;
+    uint64_t audit_records_lost = 0;  // that the audit log's file lacks
   };
   using HostNumbers = std::function<Host()>;
 

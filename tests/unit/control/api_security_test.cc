@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may call what: roles on the unix socket and over mutual TLS, the audit log, certificates that are replaced. Over
 // real gRPC; certificates are made by the openssl command.
+#include <sys/resource.h>
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -9,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
+#include <filesystem>
 
 #include <cstdlib>
 #include <filesystem>
@@ -196,6 +200,75 @@ class SecurityTest : public ::testing::Test {
   DaemonOptions options_;
   std::unique_ptr<Daemon> daemon_;
 };
+
+// A file system that is full, until Mend.
+class FullAuditLogTest : public SecurityTest {
+ protected:
+  void Start() {
+    std::filesystem::create_symlink("/dev/full", options_.audit_log);
+    SecurityTest::Start();
+    stub_ = v1::Cleat::NewStub(
+        grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  }
+  void Mend() const { std::filesystem::remove(options_.audit_log); }
+  grpc::Status Create(const std::string& id, const std::string& request_id) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", request_id);
+    v1::Disk disk;
+    return stub_->CreateDisk(&context, NullDisk(id), &disk);
+  }
+  std::string Records() const { return ReadAll(options_.audit_log); }
+  std::unique_ptr<v1::Cleat::Stub> stub_;
+};
+
+TEST_F(FullAuditLogTest, RefusesNothingUnlessRecordsAreRequired) {
+  Start();
+  EXPECT_TRUE(Create("a", "1").ok());
+  Mend();
+  EXPECT_TRUE(Create("b", "2").ok());
+  EXPECT_NE(Records().find(R"("resource":"disks/b","code":"OK")"), std::string::npos) << Records();
+  EXPECT_EQ(Records().find("disks/a"), std::string::npos);
+}
+
+TEST_F(FullAuditLogTest, NothingIsChangedWithoutTheRequiredRecordOfTheIntent) {
+  options_.audit_required = true;
+  Start();
+  const grpc::Status refused = Create("a", "1");
+  EXPECT_EQ(ReasonIn(refused), "AUDIT_UNWRITABLE") << refused.error_message();
+  EXPECT_NE(refused.error_message().find(options_.audit_log), std::string::npos) << refused.error_message();
+  EXPECT_FALSE(daemon_->state().disks().Get(GetDisk("a")).ok()) << "the change was not made";
+  EXPECT_TRUE(List(*stub_).ok());
+  Mend();
+  EXPECT_TRUE(Create("a", std::string(1000, 'x')).ok());
+  const std::string records = Records();
+  const std::string request = R"(,"request":")" + std::string(128, 'x') + R"( ...")";
+  const size_t intent = records.find(request + R"(,"phase":"intent"})");
+  const size_t outcome = records.find(R"("code":"OK")");
+  EXPECT_TRUE(intent < outcome && outcome != std::string::npos) << records;
+  EXPECT_NE(records.find(request + "}", outcome), std::string::npos) << records;
+}
+
+TEST(AuditTest, ARecordOfWhichAPieceWasWrittenIsFollowedByALineOfItsOwn) {
+  const test::TempDir dir;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  auto log = std::move(AuditLog::Open(dir / "audit").value());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  AuditRecord record;
+  record.method = "CreateDisk";
+  const bool refused = !log->Write(record).ok();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(log->lost(), 1U);
+  EXPECT_TRUE(log->Write(record).ok());
+  const std::string text = ReadAll(dir / "audit");
+  EXPECT_EQ(text[10], '\n') << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+}
 
 TEST_F(SecurityTest, TheKernelSaysWhoCallsAndTheAuditLogKeepsIt) {
   Start();
