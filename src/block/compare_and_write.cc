@@ -128,7 +128,7 @@ Task<size_t> CompareAndWrite::HoldAll(const std::vector<ChannelRegistry::Member>
   co_return held;
 }
 
-// Whoever begins to hold afterwards sees the count.
+// A request that begins to be held afterwards sees the count.
 void CompareAndWrite::BeginGivingWay() {
   const MutexLock lock(mutex_);
   giving_way_.fetch_add(1, std::memory_order_release);

@@ -130,8 +130,8 @@ class Device {
   // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own,
   // which is for predecessors that died; who asks again and again wants to hear sooner who has it.
   virtual void SetAcquireTimeout(uint64_t /*wait_ns*/) {}
-  // Who uses the disk, among those that may read it together: who acquires it under a name takes the place of who had it under that name
-  // before, and waits for the last reads of that one as for an owner's last writes, since they go to the same guest's memory. Before Acquire.
+  // Names the user of the disk, among those that may read it together. Acquire under a name takes the place of the user of that name
+  // before, and waits for the last reads of that user as for an owner's last writes, since they go to the same guest's memory. Before Acquire.
   virtual void SetUser(const std::string& /*user*/) {}
 
   // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A

@@ -14,7 +14,7 @@
 
 namespace cleat::block {
 
-// Whoever wants to know that the storage fails requests.
+// A FailureListener hears that the storage fails requests.
 class FailureListener {
  public:
   // On the channel's reactor, before the front end hears of it. Not of what the entrance refused, nor of what was aborted.

@@ -40,7 +40,7 @@ std::optional<int> ParseArguments(int argc, const char* const* argv, Arguments* 
 
 // What they say of the daemon, checked. The log is there.
 Result<DaemonOptions> OptionsFrom(const Arguments& arguments);
-// Those of the state and of the sockets.
+// Makes the folders of the state and of the sockets.
 Status MakeFolders(const DaemonOptions& options);
 
 }  // namespace cleat::control

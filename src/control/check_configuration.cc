@@ -21,7 +21,7 @@ namespace {
 Status CheckWritableFolder(const std::string& folder, const std::string& what) {
   struct stat info {};
   if (stat(folder.c_str(), &info) != 0) {
-    // It is made at the start, if its parent lets.
+    // The folder is made at the start, if its parent lets.
     return errno == ENOENT ? Status(Ok{}) : Status(ErrnoError(errno, fmt::format("{}: '{}'", what, folder)));
   }
   if (!S_ISDIR(info.st_mode)) return ErrnoError(ENOTDIR, fmt::format("{}: '{}'", what, folder));
@@ -36,7 +36,7 @@ Status CheckKeys(const DaemonOptions& options) {
   }
   if (files.empty()) {
     const auto own = keys::LoadKekFile(options.state_dir + "/kek");
-    // It may be made at the start.
+    // The key may be made at the start.
     return own.ok() || own.error().code == ErrorCode::kNotFound ? Status(Ok{}) : Status(own.error());
   }
   for (const std::string& file : files) CLEAT_TRY(keys::LoadKekFile(file));

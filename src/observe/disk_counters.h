@@ -42,7 +42,7 @@ constexpr OpColumn ColumnOf(block::Op op) {
 
 class Segment;
 
-// Whoever wants to know that a request has become slow while it is in flight.
+// A SlowListener hears that a request has become slow while it is in flight.
 class SlowListener {
  public:
   virtual void BecameSlow() = 0;  // on the counters' reactor, once for each request

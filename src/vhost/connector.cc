@@ -115,7 +115,7 @@ Error NoPermissionToConnect(const std::string& path) {
                        ") write access to the socket, by its group for example");
 }
 
-// Nobody is there any more, or nobody who could still say something.
+// Whether the peer is gone, or can say nothing any more.
 bool HasHungUp(int socket) {
   pollfd state{.fd = socket, .events = POLLRDHUP, .revents = 0};
   if (poll(&state, 1, 0) <= 0) return false;
@@ -398,7 +398,7 @@ void ServerConnector::Stop() {
   if (!listener_) return;
   watch_.Stop();
   stays_timer_.Cancel();
-  // Nobody connects any more. Those in the queue may have sent something.
+  // No peer connects any more. Those in the queue may have sent something.
   shutdown(listener_.get(), SHUT_RDWR);
   for (Waiting& waiting : std::exchange(waiting_, {})) Drop(std::move(waiting.socket));
   for (;;) {
@@ -480,7 +480,7 @@ Status ServerConnector::AcceptAll() {
   return Ok{};
 }
 
-// Those that have gone. Of those that came to nothing before, a process has one place, and all together leave half of them.
+// Drops connections that have gone. Of those that came to nothing before, a process has one place, and all together leave half of them.
 void ServerConnector::DropWaiting() {
   const uint64_t now_ns = control_.now_ns();
   std::vector<PeerIdentity> made_to_wait;

@@ -177,7 +177,7 @@ Task<void> SocketEndpoint::Run() {
   stopped_.Set();
 }
 
-// Whoever sends files that hang has had its chance.
+// A front end that sends files that hang has had its chance.
 Task<void> SocketEndpoint::AwaitRoomForFiles() {
   while (!files_.has_room() && !cancel_->cancelled()) {
     files_closed_.Reset();

@@ -159,7 +159,7 @@ std::string VersionOf(const std::string& program) {
 
 void AddVersions(const SupportSources& sources, Bundle& bundle) {
   std::string text = fmt::format("cleatctl: {}\n", kVersion);
-  // Those that are installed; what runs, and which version it is, host/engines.json has.
+  // The programs that are installed; what runs, and which version it is, host/engines.json has.
   for (const char* program : {"cleatd", "cleat-engine", "qemu-system-x86_64"}) text += VersionOf(program);
   utsname kernel{};
   if (uname(&kernel) == 0)

@@ -242,8 +242,8 @@ Status UpgradePhases::Stopped() {
   const HostShape shape{
       .controllers = plan_.standby_guests, .targets = 1, .with_memory = plan_.standby_guests};
   auto stage =
-      SetUp(shape, {"--standby-for", EngineId(0)}, {.loaded = plan_.standby_guests, .pause_ns = kPauseNs},
-            0, {"--kill-silent-engine-seconds", kKillAfterS});
+      SetUp(shape, {"--standby-for", EngineId(0)}, {.loaded = plan_.standby_guests, .pause_ns = kPauseNs}, 0,
+            {"--kill-silent-engine-seconds", kKillAfterS});
   if (!stage) return std::move(stage).error();
   std::vector<Gaps> rounds(plan_.rounds);
   std::vector<double> seen_ms;
