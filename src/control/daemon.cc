@@ -84,7 +84,7 @@ Status Daemon::ReadKeys(const DaemonOptions& options) {
   }
   if (files.empty()) {
     files.push_back(options.state_dir + "/kek");
-    const Status made = MakeFirstKek(files.front());
+    Status made = MakeFirstKek(files.front());
     if (!made.ok() && (store_->writable() || made.error().code == ErrorCode::kFailedPrecondition))
       return made;
     if (!made.ok()) {
@@ -125,7 +125,7 @@ Status Daemon::MakeFirstKek(const std::string& path) {
 
 // A store that can't be written holds nobody up: the keys stay as they are until it can.
 Status Daemon::RewrapKeys() {
-  const Status status = state_->RewrapKeys();
+  Status status = state_->RewrapKeys();
   rewrap_ = !status.ok() && IsUnwritable(status.error());
   if (!rewrap_) return status;
   spdlog::warn("key-encryption keys: not wrapped anew: {}; done once it can be written",

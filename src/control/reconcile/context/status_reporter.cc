@@ -37,9 +37,8 @@ void StatusReporter::ReportEngine(const EngineInfo& info, bool connected, const 
   if (engine != nullptr && connected) {
     if (engine->ceph.clients_total() > 0) *status.mutable_ceph() = engine->ceph;
     status.set_standing_by(engine->standing_by);
-    std::string unknown = NoteUnclaimed(*engine, status);
-    if (message.empty())
-      status.set_message(engine->waits_for.empty() ? std::move(unknown) : engine->waits_for);
+    const std::string unknown = NoteUnclaimed(*engine, status);
+    if (message.empty()) status.set_message(engine->waits_for.empty() ? unknown : engine->waits_for);
     if (!engine->not_answering.empty()) NoteNotAnswering(*engine, status);
   }
   context_.state.engines().Report(info.id, status);

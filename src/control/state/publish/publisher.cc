@@ -19,7 +19,7 @@ constexpr uint64_t kRevisionsPerBlock = 1'000'000;
 }  // namespace
 
 Status Publisher::Start() {
-  const Status reserved = Reserve();
+  Status reserved = Reserve();
   if (reserved.ok() || !IsUnwritable(reserved.error())) return reserved;
   CLEAT_ASSIGN(const uint64_t next, store_.NextRevision());
   // Nothing was ever made in that store.
