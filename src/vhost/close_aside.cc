@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -14,6 +15,11 @@
 #include "base/mutex.h"
 
 namespace cleat::vhost {
+namespace {
+
+constexpr std::chrono::seconds kThreadIdle{1};  // then a thread ends
+
+}  // namespace
 
 struct CloseAside::Queue {
   std::deque<UniqueFd> files;  // under the state's mutex
@@ -48,15 +54,20 @@ size_t CloseAside::closing() const {
   return state_->closing;
 }
 
-// Until there is no CloseAside any more, and nothing to close.
+// Until there has been nothing to close for a while, or there is no CloseAside any more and nothing is left.
 void CloseAside::ThreadMain(const std::shared_ptr<State>& state) {
   pthread_setname_np(pthread_self(), "close-aside");
   const MutexLock lock(state->mutex);
   for (;;) {
     ++state->idle;
-    while (state->ready.empty() && state->control != nullptr) state->wake.Wait(state->mutex);
+    const auto until = std::chrono::steady_clock::now() + kThreadIdle;
+    while (state->ready.empty() && state->control != nullptr && state->wake.WaitUntil(state->mutex, until)) {
+    }
     --state->idle;
-    if (state->ready.empty()) return;
+    if (state->ready.empty()) {
+      --state->threads;
+      return;
+    }
     const std::shared_ptr<Queue> queue = std::move(state->ready.front());
     state->ready.pop_front();
     while (!queue->files.empty()) {

@@ -8,7 +8,7 @@
 // waits for. What bounds the files that wait: an endpoint takes no connection, and accepts no peer to refuse it, while kFilesMax of
 // its peers' are not closed; one connection can add the descriptors of a message, and its sockets.
 //
-// The threads are nobody's: the end of a CloseAside does not wait for them.
+// A thread that has had nothing to close for a second ends. The end of a CloseAside waits for none of them.
 #pragma once
 
 #include <sys/types.h>
