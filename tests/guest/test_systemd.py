@@ -204,7 +204,7 @@ class SystemdTest(PackageTest):
         status, text = self.guest.execute(create)
         self.assertEqual((status, "PATH_NOT_ALLOWED" in text), (1, True), text)
         self.run_in_guest("echo files / >>/etc/cleat/paths.conf; systemctl reload cleatd")
-        self.until(f"{create} 2>&1 | grep FILE_ACCESS_DENIED")
+        self.until(f"{create} 2>&1 | grep FILE_UNUSABLE")  # a read-only file system to them
         self.run_in_guest("sed -i '/^files/d' /etc/cleat/paths.conf; systemctl reload cleatd")
 
     def engine_dies(self):
