@@ -256,7 +256,9 @@ TEST_F(UnwritableStoreTest, NoRowHasARevisionOfTheStandstill) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(ReasonOfCreate("last"), v1::REASON_UNSPECIFIED) << message_;
   std::set<uint64_t> given;
-  for (const DiskRow& row : store_->Load()->disks) {
+  const auto rows = store_->Load();
+  ASSERT_TRUE(rows.ok());
+  for (const DiskRow& row : rows->disks) {
     EXPECT_TRUE(given.insert(row.revision).second) << row.id;
     EXPECT_TRUE(row.id == "old" || row.id == "new" || row.revision > stood) << row.id;
   }
