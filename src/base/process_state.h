@@ -12,7 +12,7 @@ namespace cleat {
 // For people, with what helps where that is known: "process 7 is stopped (SIGSTOP, or a shell's job control): `kill -CONT 7` lets it go on".
 std::string ProcessState(pid_t pid);
 
-// Likewise, of a process that goes no further by itself: stopped, held by a debugger, frozen. Nothing of any other.
+// Why a process goes no further by itself, for people: it is stopped, held by a debugger or frozen. Nothing when it does go on.
 std::optional<std::string> WhyProcessStandsStill(pid_t pid);
 
 }  // namespace cleat

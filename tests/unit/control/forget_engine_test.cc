@@ -39,6 +39,15 @@ class ForgetEngineTest : public MovesRig {
     ASSERT_TRUE(state_->controllers().Create(request).ok());
     ASSERT_TRUE(state_->attachments().Attach(Attach("d" + id, id)).ok());
   }
+  // Controller "a", whose spec names no engine: blue is the only one that is there.
+  void ServeOnTheOnlyEngine() {
+    ASSERT_TRUE(blue_.Connect());
+    Await("it is there", [&] { return IsConnected("engine-0"); });
+    ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());
+    ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
+    AwaitServed("a", "engine-0");
+  }
   void Remove(const std::string& id) {
     ASSERT_TRUE(state_->attachments().Detach(Detach(id, "d" + id)).ok());
     ASSERT_TRUE(state_->controllers().Delete(DeleteController(id)).ok());
@@ -72,12 +81,7 @@ TEST_F(ForgetEngineTest, WhatWaitsForANameWithATypoIsDeleted) {
 }
 
 TEST_F(ForgetEngineTest, WhatADeadEngineServedGoesToAnother) {
-  ASSERT_TRUE(blue_.Connect());
-  Await("it is there", [&] { return IsConnected("engine-0"); });
-  ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());
-  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
-  ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
-  AwaitServed("a", "engine-0");
+  ServeOnTheOnlyEngine();
   ASSERT_TRUE(green_.Connect());
   AwaitEngines();
   blue_.Die();
@@ -109,12 +113,7 @@ TEST_F(ForgetEngineTest, WhatWaitedForADeadEngineToLetItGoIsGone) {
 }
 
 TEST_F(ForgetEngineTest, AnEngineThatMayLiveTakesForce) {
-  ASSERT_TRUE(blue_.Connect());
-  Await("it is there", [&] { return IsConnected("engine-0"); });
-  ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());
-  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
-  ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
-  AwaitServed("a", "engine-0");
+  ServeOnTheOnlyEngine();
   ExpectRefused("engine-0", true, v1::REASON_ENGINE_THERE, "it is connected");
   ASSERT_TRUE(green_.Connect());
   AwaitEngines();

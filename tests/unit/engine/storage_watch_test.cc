@@ -125,6 +125,17 @@ class StorageWatchTest : public testing::Test {
     });
     reactors_.RunUntilIdle();
   }
+  // A request of the disk's that is under way and stays so: in the storage, or before it, where limits are waited for.
+  void Hang(HangingQueue& queue, bool submitted) {
+    const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
+    reactors_[1].PostCall([this, ref, &queue, submitted] {
+      const uint64_t now_ns = reactors_[1].now_ns();
+      queue.disk = ref.counters;
+      queue.request.stamps.Seen(now_ns, now_ns, /*batch=*/0);
+      if (submitted) queue.request.stamps.Stamp(RequestStage::kSubmitted, now_ns);
+      ref.reactor_counters->Watch(queue);
+    });
+  }
   void Pass(uint64_t ns) {
     const uint64_t until_ns = reactors_.clock().NowNs() + ns;
     Timer over([](Timer&) {});
@@ -225,14 +236,7 @@ TEST_F(StorageWatchTest, ADetachEndsTheEpisode) {
 TEST_F(StorageWatchTest, ARequestThatTheStorageKeepsIsToldWithinSeconds) {
   Attach();
   HangingQueue queue;
-  const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
-  reactors_[1].PostCall([&] {
-    const uint64_t now_ns = reactors_[1].now_ns();
-    queue.disk = ref.counters;
-    queue.request.stamps.Seen(now_ns, now_ns, /*batch=*/0);
-    queue.request.stamps.Stamp(RequestStage::kSubmitted, now_ns);
-    ref.reactor_counters->Watch(queue);
-  });
+  Hang(queue, /*submitted=*/true);
   Pass(StorageWatch::kUnansweredNs - StorageWatch::kLookEveryNs);
   EXPECT_EQ(Report().storage, StorageState::kOk) << "slow, but not so slow";
   Pass(3 * StorageWatch::kLookEveryNs);
@@ -250,13 +254,7 @@ TEST_F(StorageWatchTest, ARequestThatTheStorageKeepsIsToldWithinSeconds) {
 TEST_F(StorageWatchTest, ARequestThatWaitsForItsLimitsIsNotTheStoragesFault) {
   Attach();
   HangingQueue queue;
-  const virtio::DiskChannelRef ref = disk_->ChannelOn(reactors_[1]);
-  reactors_[1].PostCall([&] {
-    const uint64_t now_ns = reactors_[1].now_ns();
-    queue.disk = ref.counters;
-    queue.request.stamps.Seen(now_ns, now_ns, /*batch=*/0);
-    ref.reactor_counters->Watch(queue);
-  });
+  Hang(queue, /*submitted=*/false);
   Pass(3 * StorageWatch::kUnansweredNs);
   EXPECT_EQ(Report().storage, StorageState::kOk);
   queue.disk = nullptr;
