@@ -99,6 +99,7 @@ void HeartbeatMonitor::KillIfLate(EngineView& engine) {
   const Status killed = link_.Kill(engine.info.peer);
   const std::string name = EngineName(engine.info.id);
   if (!killed.ok()) {
+    engine.kill.reported = true;  // nothing was sent that it could have outlived
     spdlog::error("{}: not killed, though it has not answered for {:.3g} s: {}; end process {} by hand", name,
                   ToSeconds(silent_ns), killed.error().message, engine.info.pid);
     return;
