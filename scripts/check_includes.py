@@ -91,7 +91,7 @@ ROOMS = {
         "guest_devices": ["attached", "protocol"],
         "controller": ["guest_devices", "attached", "protocol"],
         "link": ["", "disks", "protocol"],
-        "process": ["", "link", "disks", "protocol"],
+        "process": ["", "link", "guest_devices", "disks", "protocol"],
     },
     "perf": {
         "wire": [],

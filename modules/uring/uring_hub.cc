@@ -7,11 +7,11 @@
 
 namespace cleat::modules {
 
-UringHub::UringHub() = default;
+UringHub::UringHub(const IoLifetime* lifetime) : lifetime_(lifetime) {}
 UringHub::~UringHub() = default;
 
 Status UringHub::AddReactor(Reactor& reactor) {
-  auto ring = UringRing::Make(reactor);
+  auto ring = UringRing::Make(reactor, lifetime_);
   if (!ring) {
     error_ = ring.error();
     return std::move(ring).error();

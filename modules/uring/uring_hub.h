@@ -15,11 +15,13 @@
 
 namespace cleat::modules {
 
+class IoLifetime;
 class UringRing;
 
 class UringHub {
  public:
-  UringHub();
+  // `lifetime` is told by each ring how long its I/O lasts, and outlives the hub; nullptr: nobody asks.
+  explicit UringHub(const IoLifetime* lifetime = nullptr);
   ~UringHub();
   UringHub(const UringHub&) = delete;
   UringHub& operator=(const UringHub&) = delete;
@@ -33,6 +35,7 @@ class UringHub {
   UringRing* Find(const Reactor& reactor) const;  // nullptr when it has none
 
  private:
+  const IoLifetime* const lifetime_;
   std::vector<std::unique_ptr<UringRing>> rings_;
   std::optional<Error> error_;
 };

@@ -41,9 +41,10 @@ UringRing::RingWatch::RingWatch(UringRing& r)
       }),
       ring(r) {}
 
-Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor) {
+Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor, const IoLifetime* lifetime) {
   std::unique_ptr<UringRing> ring(new UringRing(reactor));
   CLEAT_TRY(ring->SetUp());
+  if (lifetime != nullptr) CLEAT_TRY(ring->Keep(*lifetime));
   reactor.AddPoller(*ring);
   return ring;
 }
@@ -88,6 +89,16 @@ Status UringRing::SetUp() {
   bounce_free_.reserve(kBounceBuffers);
   for (uint32_t i = kBounceBuffers; i-- > 0;)
     bounce_free_.push_back(bounce_memory_ + size_t{kBounceBytes} * i);
+  return Ok{};
+}
+
+// Registered files are the ring's, and go with its last request.
+Status UringRing::Keep(const IoLifetime& lifetime) {
+  const int fd = lifetime.fd();
+  const int registered = io_uring_register_files(&ring_, &fd, 1);
+  if (registered != 0)
+    return ErrnoError(-registered,
+                      "registering " + lifetime.path() + " with the io_uring of " + reactor_.name());
   return Ok{};
 }
 

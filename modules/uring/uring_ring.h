@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/request.h"
+#include "modules/uring/io_lifetime.h"
 #include "reactor/poller.h"
 #include "reactor/reactor.h"
 
@@ -46,8 +47,8 @@ class UringRing final : private Poller {
   static constexpr uint32_t kBounceBuffers = 64;    // 8 MiB a reactor, taken from the host as they are used
   static constexpr uint32_t kZeroBytes = 1 << 20;
 
-  // Before the reactor's thread starts, or on it.
-  static Result<std::unique_ptr<UringRing>> Make(Reactor& reactor);
+  // Before the reactor's thread starts, or on it. `lifetime`: what the ring keeps open as long as it has I/O (UringHub).
+  static Result<std::unique_ptr<UringRing>> Make(Reactor& reactor, const IoLifetime* lifetime = nullptr);
   ~UringRing() override;  // nothing under way
 
   Reactor& reactor() { return reactor_; }
@@ -71,6 +72,7 @@ class UringRing final : private Poller {
 
   explicit UringRing(Reactor& reactor) : reactor_(reactor), watch_(*this) {}
   Status SetUp();
+  Status Keep(const IoLifetime& lifetime);
   bool Poll() override;
   bool Arm() override;
   void Disarm() override;

@@ -68,7 +68,8 @@ Engine::Engine(const Parts& parts)
                [this](const std::string& controller, const std::string& disk, uint64_t size_bytes) {
                  Spawn(OnDiskGrew(controller, {disk, size_bytes}));
                },
-               parts.reading},
+               parts.reading,
+               parts.earlier_io},
       requests_(parts.control) {}
 
 Engine::~Engine() {

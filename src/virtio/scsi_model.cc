@@ -33,14 +33,14 @@ static_assert(kCapacityChangedReason == 0x092a);
 static_assert(ScsiModel::kTargetsMax == kScsiTargetsMax);
 
 ScsiModel::ScsiModel(std::string name, Reactor& control, std::vector<Reactor*> io_reactors,
-                     uint32_t request_queues)
+                     uint32_t request_queues, EarlierIo* earlier)
     : name_(std::move(name)),
       control_(control),
       io_reactors_(std::move(io_reactors)),
       request_queues_(request_queues),
       events_(std::make_unique<ScsiEvents>()) {
   CLEAT_CHECK(!io_reactors_.empty() && request_queues_ >= 1 && request_queues_ <= kScsiRequestQueuesMax);
-  for (Reactor* io : io_reactors_) ports_.push_back(std::make_unique<ScsiPort>(*io));
+  for (Reactor* io : io_reactors_) ports_.push_back(std::make_unique<ScsiPort>(*io, earlier));
 }
 
 ScsiModel::~ScsiModel() {

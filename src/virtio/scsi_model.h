@@ -38,6 +38,7 @@ class LogicalUnit;
 
 namespace cleat::virtio {
 
+class EarlierIo;
 class ScsiEvents;
 class ScsiPort;
 
@@ -58,8 +59,10 @@ class ScsiModel final : public DeviceModel {
  public:
   static constexpr uint32_t kTargetsMax = 8;
 
-  // Queue q runs on io_reactors[q % size]. `request_queues`: 1 to kScsiRequestQueuesMax. The reactors outlive it.
-  ScsiModel(std::string name, Reactor& control, std::vector<Reactor*> io_reactors, uint32_t request_queues);
+  // Queue q runs on io_reactors[q % size]. `request_queues`: 1 to kScsiRequestQueuesMax. The reactors outlive it, and so does
+  // `earlier` (nullptr: no engine was before this one).
+  ScsiModel(std::string name, Reactor& control, std::vector<Reactor*> io_reactors, uint32_t request_queues,
+            EarlierIo* earlier = nullptr);
   ~ScsiModel() override;  // no target, no queue
 
   // ---- Targets. On control; one call at a time for a target, for several side by side (a target whose storage

@@ -89,9 +89,17 @@ Task<bool> ScsiPort::FetchOffered() {
   co_return true;
 }
 
+// No event tells of the last one: their queues may be gone with it.
+Task<void> ScsiPort::AwaitHeld(uint32_t target) {
+  constexpr uint64_t kLookNs = 5 * kNsPerMs;
+  const auto holds = [target](const ScsiQueue* queue) { return queue->Holds(target); };
+  while (std::ranges::any_of(queues_, holds)) co_await reactor_.SleepFor(kLookNs);
+}
+
 Task<ScsiPort::Quiesced> ScsiPort::Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag) {
-  if (units_[target] == nullptr) co_return Quiesced::kNoUnit;
+  if (units_[target] == nullptr && earlier_ == nullptr) co_return Quiesced::kNoUnit;
   if (!co_await FetchOffered()) co_return Quiesced::kStopped;
+  co_await AwaitHeld(target);
   scsi::UnitChannel* unit = units_[target].get();
   if (unit == nullptr) co_return Quiesced::kNoUnit;
   co_await unit->Quiesce(why, tag);

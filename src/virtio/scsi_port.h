@@ -15,6 +15,7 @@
 #include "reactor/task.h"
 #include "scsi/unit_channel.h"
 #include "virtio/disk_channel_ref.h"
+#include "virtio/earlier_io.h"
 #include "virtio/scsi_format.h"
 
 namespace cleat::virtio {
@@ -23,12 +24,14 @@ class ScsiQueue;
 
 class ScsiPort {
  public:
-  explicit ScsiPort(Reactor& reactor) : reactor_(reactor) {}
+  // `earlier`: see EarlierIo; nullptr: no engine was before this one.
+  ScsiPort(Reactor& reactor, EarlierIo* earlier) : reactor_(reactor), earlier_(earlier) {}
   ~ScsiPort();
   ScsiPort(const ScsiPort&) = delete;
   ScsiPort& operator=(const ScsiPort&) = delete;
 
   Reactor& reactor() { return reactor_; }
+  EarlierIo* earlier_io() { return earlier_; }
   scsi::UnitChannel* unit(uint32_t target) { return units_[target].get(); }  // nullptr: no such target
   // The addresses of the logical units, for the device's REPORT LUNS unit.
   uint32_t ListUnits(std::span<scsi::Lun, kScsiTargetsMax> out) const;
@@ -47,7 +50,7 @@ class ScsiPort {
   enum class Quiesced : uint8_t {
     kYes,  // every affected command that the guest had offered has ended, and its answer is in the used ring
     kStopped,  // a queue was stopped with commands that nobody has looked at
-    kNoUnit,   // the target went away
+    kNoUnit,   // no such target, and nothing is held that was for it
   };
   Task<Quiesced> Quiesce(uint32_t target, scsi::Abort why, std::optional<uint64_t> tag);
   // Whether Quiesce would find a command to end.
@@ -61,9 +64,11 @@ class ScsiPort {
 
  private:
   Task<bool> FetchOffered();
+  Task<void> AwaitHeld(uint32_t target);
   void TellUnits();
 
   Reactor& reactor_;
+  EarlierIo* const earlier_;
   scsi::TransferMemory memory_;
   std::array<std::unique_ptr<scsi::UnitChannel>, kScsiTargetsMax> units_;
   std::array<observe::DiskCounters*, kScsiTargetsMax> counters_{};

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace cleat::virtio {
 namespace {
@@ -118,8 +119,7 @@ void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag
   scsi::UnitChannel* unit = address.target < kScsiTargetsMax ? port_.unit(address.target) : nullptr;
   if (address.unit == Unit::kZero && unit != nullptr) [[likely]] {
     const uint32_t present = port_.tag(address.target);
-    if (kReplayed && tag != 0 && present != 0 && tag != present)
-      return Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
+    if (kReplayed && tag != 0 && present != 0 && tag != present) return AnswerGone(slot, address.target);
     NoteDisk(slot.head, present);
     slot.counters = port_.counters(address.target);
     return kReplayed ? unit->ExecuteReplayed(slot) : unit->Execute(slot);
@@ -129,9 +129,28 @@ void ScsiQueue::Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag
     const uint32_t count = port_.ListUnits(units);
     return scsi::ExecuteForReportLunsUnit(slot, {units.data(), count});
   }
-  if (unit == nullptr) return Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
+  if (unit == nullptr)
+    return kReplayed ? AnswerGone(slot, address.target) : Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
   if (address.unit == Unit::kReportLuns) return scsi::ExecuteForReportLunsUnit(slot, scsi::kTargetUnits);
   scsi::ExecuteForAbsentUnit(slot);
+}
+
+void ScsiQueue::AnswerGone(ScsiSlot& slot, uint32_t target) {
+  if (port_.earlier_io() == nullptr) return Answer(slot, VIRTIO_SCSI_S_BAD_TARGET);
+  held_.push_back({&slot, target});
+  if (held_.size() == 1) Spawn(AnswerHeld());
+}
+
+// All that is held was in flight when this queue was started, by when the predecessor was dead: what joins meanwhile waits for no more.
+Task<void> ScsiQueue::AnswerHeld() {
+  co_await port_.earlier_io()->Ended();
+  const std::vector<Held> held = std::exchange(held_, {});
+  for (const Held& each : held)
+    Answer(*each.slot, VIRTIO_SCSI_S_BAD_TARGET);  // the queue may be gone after the last
+}
+
+bool ScsiQueue::Holds(uint32_t target) const {
+  return std::ranges::any_of(held_, [target](const Held& each) { return each.target == target; });
 }
 
 void ScsiQueue::CommandDone(scsi::Command& command) {

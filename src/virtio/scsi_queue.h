@@ -9,11 +9,13 @@
 //     out. Data beyond the command's is residual.
 //   - What a predecessor left in flight is carried out (again), but for COMPARE AND WRITE: see
 //     scsi::UnitChannel::ExecuteReplayed. What it had submitted to another disk than the one that is at that target now is answered with
-//     BAD_TARGET, as everything is that comes for a target which is gone: the driver fails it and does not try again.
+//     BAD_TARGET, as everything is that comes for a target which is gone: the driver fails it and does not try again. That answer waits
+//     until what the predecessor may still read has landed (EarlierIo).
 //   - Task attributes are mapped to SIMPLE, as the specification allows; priority and CRN say nothing.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "scsi/command.h"
 #include "virtio/ring_queue.h"
@@ -39,6 +41,8 @@ class ScsiQueue final : public RingQueue {
 
   // ---- For task management: has everything that was offered at some time been fetched?
   uint64_t fetched() const { return fetched_; }
+  // Whether a command that was for this target waits for what a predecessor may still read.
+  bool Holds(uint32_t target) const;
   using RingQueue::left_behind;
   using RingQueue::offered;
   // ---- For the port
@@ -58,11 +62,20 @@ class ScsiQueue final : public RingQueue {
   void KeepSegments(ScsiSlot& slot, const Chain& chain);
   template <bool kReplayed>
   void Execute(ScsiSlot& slot, const ScsiAddress& address, uint32_t tag);
+  void AnswerGone(ScsiSlot& slot, uint32_t target);
+  Task<void> AnswerHeld();
   static void CommandDone(scsi::Command& command);
   void Answer(ScsiSlot& slot, uint8_t response);
 
+  // Of a predecessor, for a disk that is not there any more.
+  struct Held {
+    ScsiSlot* slot;
+    uint32_t target;
+  };
+
   ScsiPort& port_;
   uint64_t fetched_ = 0;
+  std::vector<Held> held_;  // until the predecessor's I/O has ended: at most the ring's size
   SlotPool<ScsiSlot> slots_;
 };
 

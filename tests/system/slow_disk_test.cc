@@ -7,13 +7,17 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "crash_rig.h"
 #include "expect_ok.h"
 #include "host.h"
+#include "peer.h"
 #include "perf/vhost_user/deadline.h"
 #include "tests/support/paths.h"
 #include "throttled_disk.h"
@@ -150,6 +154,141 @@ TEST(SlowDiskControl, WithoutALockItIsFound) {
   SlowRig slow(host, **disk, {"NoLock", false, Load::kReadsAndWrites});
   slow.Run(kControlRounds);
   EXPECT_GT(slow.rig().findings(), 0U) << "nothing was found in " << slow.kills() << " kills";
+}
+
+// A guest with reads from a disk that stands still, and is detached before they land: no lock of the disk's keeps a successor away from them.
+class LateReads : public testing::Test {
+ protected:
+  static constexpr int kLate = 2;  // engines whose reads are seen to be waited for
+  // A killed engine may leave none: the kernel gives up what it has not begun.
+  static constexpr int kRoundsMax = 10;
+  static constexpr uint32_t kReads = 8;
+  static constexpr uint32_t kReadBytes = 4096;
+  static constexpr uint32_t kBlockBytes = 512;
+  static constexpr uint8_t kUntouched = 0x55;  // the disk has zeroes
+  static constexpr const char* kWaits = "reads of one that is dead are still under way";
+
+  void SetUp() override {
+    auto made = ThrottledDisk::Make(CrashRig::kDiskBytes);
+    if (!made) GTEST_SKIP() << made.error().message << ": NOTHING was tested here";
+    disk_ = std::move(*made);
+    ASSERT_TRUE(host_.ok());
+    ASSERT_OK(host_.api().CreateController("vm", ScsiController(host_.SocketPath("vm"))));
+    ASSERT_OK(host_.api().CreateDisk("slow", FileDisk(CrashRig::kDiskBytes, disk_->path(), false)));
+    ASSERT_OK(host_.api().CreateDisk("other", MemoryDisk(CrashRig::kDiskBytes)));
+    ASSERT_NO_FATAL_FAILURE(Attach("slow"));
+    ASSERT_NO_FATAL_FAILURE(Attach("other"));
+    auto started = ScsiPeer::Start(host_.SocketPath("vm"));
+    ASSERT_OK(started);
+    guest_ = std::move(*started);
+    const auto buffer = driver().AllocateBuffer(kReads * kReadBytes);
+    ASSERT_OK(buffer);
+    buffers_ = guest_->memory().Span(*buffer, kReads * kReadBytes);
+    buffers_gpa_ = *buffer;
+  }
+
+  perf::ScsiDriver& driver() { return guest_->driver(); }
+  bool WaitState(const std::string& id, v1::AttachmentState state) {
+    return host_.api().WaitUntil(
+        [&](const Model& model) { return model.AttachmentStateOf("vm", id) == state; });
+  }
+  void Attach(const std::string& id) {
+    ASSERT_OK(host_.api().Attach("vm", id));
+    ASSERT_TRUE(WaitState(id, v1::ATTACHMENT_STATE_READY));
+  }
+
+  void Read() {
+    for (uint32_t i = 0; i < kReads; ++i) {
+      const perf::Segment in{buffers_gpa_ + uint64_t{i} * kReadBytes, kReadBytes, true};
+      perf::ScsiIo io;
+      io.lun = perf::scsi::LunOf(0);
+      io.cdb = perf::scsi::Read10(i * kReadBytes / kBlockBytes, kReadBytes / kBlockBytes);
+      io.in = {&in, 1};
+      io.token = i;
+      ASSERT_TRUE(driver().Submit(0, io));
+    }
+    driver().Kick(0);
+  }
+  // Twice, by which time the kernel has what came before.
+  void SeeTheOtherServe() {
+    for (int i = 0; i < 2; ++i) {
+      const auto ready = driver().Execute(perf::scsi::LunOf(1), perf::scsi::TestUnitReady());
+      ASSERT_OK(ready);
+      ASSERT_TRUE(ready->good()) << ready->ToString();
+    }
+  }
+  void BeginReadsThatStandStill() {
+    for (const uint8_t target : {0, 1}) ASSERT_OK(driver().ClearUnitAttentions(perf::scsi::LunOf(target)));
+    std::ranges::fill(buffers_, kUntouched);
+    ASSERT_OK(disk_->HoldReads(host_.engine().pid()));
+    ASSERT_NO_FATAL_FAILURE(Read());
+    ASSERT_NO_FATAL_FAILURE(SeeTheOtherServe());
+    answered_ = 0;
+    ASSERT_FALSE(TakeAnswers()) << "the disk does not stand still";
+  }
+  void ReplaceTheEngineWithoutTheDisk() {
+    host_.KillEngine();
+    ASSERT_OK(host_.api().Detach("vm", "slow"));
+    ASSERT_TRUE(WaitState("slow", v1::ATTACHMENT_STATE_UNSPECIFIED));
+    host_.StartEngine();
+    ASSERT_OK(driver().Reconnect());
+  }
+
+  // What is in the buffers then stays there.
+  bool TakeAnswers() {
+    std::array<perf::ScsiCompletion, kReads> answers;
+    const size_t got = driver().Poll(0, answers);
+    for (const perf::ScsiCompletion& answer : std::span(answers).first(got)) {
+      EXPECT_EQ(answer.response, perf::wire::kScsiBadTarget);
+      const auto buffer = buffers_.subspan(answer.token * kReadBytes, kReadBytes);
+      std::ranges::copy(buffer, at_the_answer_.begin() + static_cast<ptrdiff_t>(answer.token * kReadBytes));
+    }
+    answered_ += got;
+    return got > 0;
+  }
+  // Whether the successor waits for the reads, and answers none of them; false: there is nothing to wait for.
+  bool Waits(size_t waited_before) {
+    const perf::Deadline deadline(kWaitTimeoutNs);
+    while (host_.CountInEngineLog(kWaits) == waited_before) {
+      if (TakeAnswers()) return false;
+      EXPECT_FALSE(deadline.passed()) << "the successor neither waits nor answers";
+      if (deadline.passed()) return false;
+      poll(nullptr, 0, kLookMs);
+    }
+    SeeTheOtherServe();
+    EXPECT_FALSE(TakeAnswers()) << "with an answer the guest takes its memory back";
+    return true;
+  }
+  void LetLand() {
+    ASSERT_OK(disk_->ReleaseReads());
+    while (answered_ < kReads) {
+      ASSERT_OK(driver().Wait(kWaitTimeoutNs));
+      TakeAnswers();
+    }
+    // Its lock is free when the last of them has landed.
+    ASSERT_NO_FATAL_FAILURE(Attach("slow"));
+    EXPECT_TRUE(std::ranges::equal(buffers_, at_the_answer_)) << "something landed after its answer";
+  }
+
+  std::unique_ptr<ThrottledDisk> disk_;
+  Host host_{{.reactors = 1}};
+  std::unique_ptr<ScsiPeer> guest_;
+  uint64_t buffers_gpa_ = 0;
+  std::span<uint8_t> buffers_;
+  std::array<uint8_t, kReads * kReadBytes> at_the_answer_{};
+  size_t answered_ = 0;
+};
+
+TEST_F(LateReads, OfADiskThatIsGoneLandBeforeTheAnswer) {
+  int late = 0;
+  for (int round = 0; round < kRoundsMax && late < kLate; ++round) {
+    ASSERT_NO_FATAL_FAILURE(BeginReadsThatStandStill());
+    const size_t waited_before = host_.CountInEngineLog(kWaits);
+    ASSERT_NO_FATAL_FAILURE(ReplaceTheEngineWithoutTheDisk());
+    late += Waits(waited_before) ? 1 : 0;
+    ASSERT_NO_FATAL_FAILURE(LetLand());
+  }
+  EXPECT_EQ(late, kLate);
 }
 
 INSTANTIATE_TEST_SUITE_P(Crash, SlowDisk,

@@ -87,6 +87,7 @@ Status ThrottledDisk::MakeGroup() {
 ThrottledDisk::~ThrottledDisk() {
   if (!group_.empty()) {
     static_cast<void>(Release());
+    static_cast<void>(ReleaseReads());
     std::istringstream processes(Read(group_ + "/cgroup.procs"));
     const std::string parent = group_.substr(0, group_.rfind('/'));
     for (std::string process; processes >> process;) (void)Write(parent + "/cgroup.procs", process);
@@ -118,6 +119,16 @@ Status ThrottledDisk::Hold(pid_t process) {
 
 Status ThrottledDisk::Release() {
   return Limit("write_bps_device", "wbps", unified_ ? "max" : "0");
+}
+
+Status ThrottledDisk::HoldReads(pid_t process) {
+  Status limited = Limit("read_bps_device", "rbps", "1");
+  if (!limited) return limited;
+  return Write(group_ + "/cgroup.procs", std::to_string(process));
+}
+
+Status ThrottledDisk::ReleaseReads() {
+  return Limit("read_bps_device", "rbps", unified_ ? "max" : "0");
 }
 
 std::string ThrottledDisk::Content() const {

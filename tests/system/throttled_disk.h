@@ -30,6 +30,9 @@ class ThrottledDisk {
   // From now on nothing lands that the process, or what it starts, writes, whether it lives on or not: until Release().
   Status Hold(pid_t process);
   Status Release();
+  // The same for what they read.
+  Status HoldReads(pid_t process);
+  Status ReleaseReads();
   // What has landed so far.
   std::string Content() const;
 

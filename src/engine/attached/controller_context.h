@@ -11,6 +11,7 @@
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
 #include "vhost/endpoint.h"
+#include "virtio/earlier_io.h"
 
 namespace cleat::engine {
 
@@ -26,7 +27,8 @@ struct ControllerContext {
   // Its storage is larger now, by somebody else's doing: its guest is still to be told.
   std::function<void(const std::string& controller, const std::string& disk, uint64_t size_bytes)>
       on_disk_grew;
-  BlockingPool* reading = nullptr;  // for other engines' counters; nullptr: they are read inline
+  BlockingPool* reading = nullptr;          // for other engines' counters; nullptr: they are read inline
+  virtio::EarlierIo* earlier_io = nullptr;  // nullptr: no engine was before this one
 };
 
 }  // namespace cleat::engine

@@ -20,7 +20,7 @@ ScsiGuestDevice::ScsiGuestDevice(ControllerContext& context, const ControllerSpe
       reactors_(reactors),
       ownership_(ownership),
       on_change_(std::move(on_change)),
-      model_(spec.name, context.control, reactors, spec.queues) {}
+      model_(spec.name, context.control, reactors, spec.queues, context.earlier_io) {}
 
 Status ScsiGuestDevice::Serve() {
   if (endpoint_ != nullptr) return Ok{};

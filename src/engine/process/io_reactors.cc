@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/process/io_reactors.h"
 
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +13,9 @@
 namespace cleat::engine {
 
 Result<std::unique_ptr<IoReactors>> IoReactors::Make(const Settings& settings, uint64_t incarnation) {
-  std::unique_ptr<IoReactors> io(new IoReactors);
+  CLEAT_ASSIGN(auto lifetime, modules::IoLifetime::Make(settings.runtime_dir + "/io",
+                                                        settings.name + "-" + std::to_string(getpid())));
+  std::unique_ptr<IoReactors> io(new IoReactors(std::move(lifetime)));
   CLEAT_TRY(io->MakeThreads(settings, incarnation));
   for (Reactor* reactor : io->reactors_) {
     if (const Status added = io->uring_.AddReactor(*reactor); !added)

@@ -20,6 +20,7 @@
 #include "engine/disks/module_disk_factory.h"
 #include "engine/disks/path_guard.h"
 #include "engine/engine.h"
+#include "engine/guest_devices/earlier_engines.h"
 #include "engine/link/command_link.h"
 #include "engine/process/io_reactors.h"
 #include "engine/process/watchdog.h"
@@ -177,8 +178,9 @@ class Process {
   ModuleDiskFactory disks_{
       memories_, parts_.io->uring(), parts_.io->crypto(), *parts_.keyring, storage_, ceph_, paths_};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
+  EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
-                               clusters_, &parts_.io->counters(), &reading_}};
+                               clusters_, &parts_.io->counters(), &reading_, &earlier_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};

@@ -225,6 +225,28 @@ class ScsiOwnerTest : public ::testing::Test {
     ASSERT_EQ(rig.disks[1].storage.seen.size(), 1U);
     rig.Die();
   }
+  // Of the two targets, the first has requests of before that are for a disk which is gone.
+  void ResetBothWhileReadsLand() {
+    rig.earlier.under_way = true;
+    StartAll();
+    rig.Settle();
+    rig.ReleaseAll();
+    for (const uint32_t target : {0, 1})
+      rig.management().Manage(target, VIRTIO_SCSI_T_TMF_LOGICAL_UNIT_RESET,
+                              LunOf(static_cast<uint8_t>(target)), 0);
+    rig.io[0]->Activate(*rig.management().queue);
+    rig.Turn();
+    rig.Settle();
+    EXPECT_EQ(rig.management().guest.TakeAllUsed().size(), 1U) << "its neighbour's waits for nothing";
+    EXPECT_EQ(rig.management().Result(1), kScsiFunctionComplete);
+    EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 1U);
+    rig.earlier.under_way = false;
+    rig.Turn();
+    rig.Settle();
+    rig.Turn();
+    EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 1U);
+    EXPECT_EQ(rig.management().guest.TakeAllUsed().size(), 1U);
+  }
 
   // What an engine of before writes: zeroes in the header's word, and plain numbers in the entries' counters.
   static void ForgetDisks(ScsiSide& side) {
@@ -254,6 +276,44 @@ TEST_F(ScsiOwnerTest, ATargetThatHasAnotherDiskNowGetsNothingOfTheFirst) {
   EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 2U);
   EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(0)), "response 3");  // BAD_TARGET
   EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(1)), "good");
+}
+
+// With the answer the guest takes the memory back, to which the dead engine may still be reading.
+TEST_F(ScsiOwnerTest, WhatIsForADiskThatIsGoneIsAnsweredWhenNothingLandsAnyMore) {
+  DieWithAWriteToEach();
+  rig.Remove(0);
+  rig.earlier.under_way = true;
+  StartAll();
+  rig.ReleaseAll();
+  rig.Turn();
+  EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 1U) << "its neighbour's waits for nothing";
+  EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(1)), "good");
+  EXPECT_EQ(rig.Run(0, LunOf(0), kReadyCdb), "response 3") << "what is new left nothing in the kernel";
+  rig.Stop(2);
+  rig.Turn();
+  const uint32_t drained = rig.drained;
+  rig.earlier.under_way = false;
+  rig.Turn();
+  EXPECT_EQ(rig.drained, drained + 1);
+  EXPECT_EQ(rig.requests().guest.TakeAllUsed().size(), 1U);
+  EXPECT_EQ(ScsiRig::Outcome(rig.requests().Response(0)), "response 3");
+}
+
+// Task management that is answered gives the memory back as well.
+TEST_F(ScsiOwnerTest, AResetOfATargetThatIsGoneIsAnsweredAfterThat) {
+  DieWithAWriteToEach();
+  rig.Remove(0);
+  ResetBothWhileReadsLand();
+  EXPECT_EQ(rig.management().Result(0), VIRTIO_SCSI_S_BAD_TARGET);
+}
+
+TEST_F(ScsiOwnerTest, AndSoIsOneOfATargetThatHasAnotherDiskNow) {
+  DieWithAWriteToEach();
+  rig.Remove(0);
+  rig.disks[0].identity = DiskIdentity::Of(kStore, 9);
+  rig.Add(0);
+  ResetBothWhileReadsLand();
+  EXPECT_EQ(rig.management().Result(0), kScsiFunctionComplete);
 }
 
 // Neither the log nor its entries say whose requests these are: they run again where their addresses say, as that engine would have it.

@@ -16,6 +16,7 @@
 #include "kill.h"
 #include "scsi/bytes.h"
 #include "tests/unit/scsi/test_disk.h"
+#include "virtio/earlier_io.h"
 #include "virtio/scsi_format.h"
 #include "virtio/scsi_model.h"
 
@@ -116,13 +117,21 @@ struct ScsiSide {
   }
 };
 
+// Of an engine that was killed.
+struct FakeEarlierIo : EarlierIo {
+  Task<void> Ended() override {
+    while (under_way) co_await Reactor::Current()->Yield();
+  }
+  bool under_way = false;
+};
+
 class ScsiRig {
  public:
   explicit ScsiRig(uint64_t without_features = 0) : without_features_(without_features) {
     control = Reactor::Make(clock, {}).value();
     for (auto& reactor : io) reactor = Reactor::Make(clock, {}).value();
     model = std::make_unique<ScsiModel>("controllers/test", *control,
-                                        std::vector<Reactor*>{io[0].get(), io[1].get()}, 2);
+                                        std::vector<Reactor*>{io[0].get(), io[1].get()}, 2, &earlier);
     for (uint32_t i = 0; i < sides.size(); ++i) {
       sides[i].queue = model->OpenQueue(*io[i % 2], i).value();
       Start(i);
@@ -269,6 +278,7 @@ class ScsiRig {
   std::unique_ptr<Reactor> control;
   std::array<std::unique_ptr<Reactor>, 2> io;
   std::array<Disk, ScsiModel::kTargetsMax> disks;
+  FakeEarlierIo earlier;
   std::unique_ptr<ScsiModel> model;
   std::array<ScsiSide, 4> sides;
   uint32_t drained = 0;
