@@ -192,6 +192,14 @@ void Daemon::LogUnlisted() {
   for (const auto& [name, why] : state_->Unlisted()) spdlog::warn("{}: {}; it is served on", name, why);
 }
 
+bool Daemon::GoesOn() {
+  static_cast<void>(state_->NewestRevision());
+  const uint64_t rounds = link_->rounds();
+  const bool went_on = rounds != std::exchange(link_rounds_, rounds);
+  link_->Wake();
+  return went_on;
+}
+
 void Daemon::Reload() {
   if (auto status = paths_->Reload(); status.ok()) {
     LogUnlisted();

@@ -71,6 +71,9 @@ class Daemon {
   // Reads the paths that callers may name, certificates and key-encryption keys, and opens the audit log anew. What is
   // wrong with one is logged; the old one stays in use.
   void Reload();
+  // Whether the engines' thread has gone on since the last call. Does not return while the state's lock is not to be had. On one
+  // thread.
+  bool GoesOn();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }
 
@@ -103,6 +106,7 @@ class Daemon {
   std::unique_ptr<Service> service_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
+  uint64_t link_rounds_ = 0;  // at the last GoesOn()
   int tls_port_ = 0;
   std::string kek_to_make_;  // path; empty: there is one
   bool rewrap_ = false;      // keys are to be wrapped anew

@@ -4,8 +4,10 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 
 #include "base/clock.h"
 #include "base/exit_status.h"
@@ -58,6 +60,24 @@ void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
   }
 }
 
+// Proofs of life within the manager's limit: one may be late without harm.
+constexpr uint64_t kProofsPerLimit = 3;
+
+// The next of the signals. The manager hears meanwhile that the daemon works, for as long as it does.
+int AwaitSignal(const sigset_t& signals, Daemon& daemon, ServiceNotifier& manager) {
+  const uint64_t interval_ns = manager.watchdog_ns() / kProofsPerLimit;
+  const timespec interval{static_cast<time_t>(interval_ns / kNsPerSecond),
+                          static_cast<long>(interval_ns % kNsPerSecond)};
+  while (true) {
+    const int signal =
+        interval_ns == 0 ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &interval);
+    if (signal > 0) return signal;
+    if (errno != EAGAIN || !daemon.GoesOn()) continue;
+    // Lost at worst, which the manager acts on.
+    static_cast<void>(manager.Alive());
+  }
+}
+
 Status Serve(DaemonOptions options) {
   CLEAT_TRY(MakeFolders(options));
   const sigset_t signals = BlockSignals();
@@ -76,7 +96,7 @@ Status Serve(DaemonOptions options) {
     if (first) {
       CLEAT_TRY(manager.Ready("API on unix:" + options.api_socket));
     }
-    while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) daemon->Reload();
+    while ((signal = AwaitSignal(signals, *daemon, manager)) == SIGHUP) daemon->Reload();
     if (signal == kRestored) spdlog::warn("store: restored: cleatd loads everything anew; engines serve on");
   }
   spdlog::info("cleatd: stopping on signal {}; engines serve on", signal);

@@ -225,9 +225,13 @@ class SystemdTest(PackageTest):
 
     def engine_hangs(self):
         """It stops telling systemd that it works, and is replaced after the unit's half minute. (Less would be an engine's end on a
-        busy machine.)"""
-        self.exchange("cleat-engine@blue", "systemctl kill --signal=STOP cleat-engine@blue")
-        self.assertIn("Watchdog timeout", self.journal())
+        busy machine.) cleatd hangs at the same time, and is replaced as well."""
+        cleatd = self.pid("cleatd")
+        self.exchange("cleat-engine@blue", "systemctl kill --signal=STOP cleatd && systemctl kill --signal=STOP cleat-engine@blue")
+        self.until(f'pid=$(systemctl show --property MainPID --value cleatd); [ "$pid" -gt 0 ] && [ "$pid" != {cleatd} ] '
+                   "&& systemctl is-active --quiet cleatd")
+        for unit in ("cleatd", "cleat-engine@blue"):
+            self.assertIn(f"{unit}.service: Watchdog timeout", self.journal())
         # At once, and not after half a minute more for a signal that a stopped process does not take.
         self.assertIn("with signal SIGKILL", self.journal())
         self.assertNotIn("with signal SIGABRT", self.journal())

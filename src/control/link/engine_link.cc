@@ -130,6 +130,7 @@ void EngineLink::Wake() {
 void EngineLink::Run() {
   while (!stopping_) {
     const uint64_t due_ns = ServeRound();
+    ++rounds_;
     if (stopping_) break;
     const uint64_t now_ns = clock_.NowNs();
     const uint64_t wait_ms = due_ns > now_ns ? (due_ns - now_ns) / kNsPerMs + 1 : 0;

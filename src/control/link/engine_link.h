@@ -95,6 +95,8 @@ class EngineLink {
   void Cut();
 
   void Wake();  // any thread
+  // Rises as long as the thread goes on, after each Wake() at the latest. Any thread.
+  uint64_t rounds() const { return rounds_; }
   // On the link's thread. Dropped without a call of `done` when the peer is gone or goes.
   void Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);
   // How many messages have come over that connection; 0 when it has ended.
@@ -137,6 +139,7 @@ class EngineLink {
   const Clock& clock_;
   Events* events_ = nullptr;
   Counters* counters_ = nullptr;
+  std::atomic<uint64_t> rounds_{0};
   std::thread thread_;
   std::atomic<bool> stopping_ = false;
   PeerId last_peer_ = 0;

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "full_disk.h"
 #include "reconciler_rig.h"
@@ -435,6 +437,26 @@ TEST_F(ReconcilerTest, GarbageEndsThatConnectionOnly) {
   ASSERT_TRUE(silent.ok());
   Create(NullDisk("d"), "a");
   AwaitReady("a", "d");
+}
+
+// By which systemd's watchdog judges cleatd.
+TEST_F(ReconcilerTest, TheLinkGoesOnAfterEachWakeUnlessItsThreadHangs) {
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t before = link_->rounds();
+    link_->Wake();
+    while (link_->rounds() == before) std::this_thread::yield();
+  }
+  StallLink([this] {
+    const uint64_t before = link_->rounds();
+    for (int i = 0; i < 3; ++i) {
+      link_->Wake();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_EQ(link_->rounds(), before);
+  });
+  const uint64_t before = link_->rounds();
+  link_->Wake();
+  while (link_->rounds() == before) std::this_thread::yield();
 }
 
 }  // namespace
