@@ -20,7 +20,8 @@ namespace {
 using block::IoStatus;
 using block::Op;
 
-// A reactor that has not looked for so long hangs, or has nothing in flight: what it saw last says nothing of the storage.
+// A reactor with requests in flight that has not looked at them for so long stands still, or the whole process did: what it saw
+// last says nothing of the storage.
 constexpr uint64_t kScanFreshNs = kNsPerSecond;
 
 const char* NameOf(Op op) {
@@ -221,8 +222,11 @@ StorageWatch::Oldest StorageWatch::FindOldest() const {
   for (const Counted& counted : counted_) {
     const uint64_t scan_ns = counted.reactor->last_scan_ns();
     const auto oldest = counted.disk->CopyOldest();
-    if (!oldest || oldest->in_flight == 0 || oldest->scanned_ns < scan_ns) continue;
-    if (now_ns > scan_ns + kScanFreshNs) continue;
+    if (oldest && (oldest->in_flight == 0 || oldest->scanned_ns < scan_ns)) continue;
+    if (!oldest || now_ns > scan_ns + kScanFreshNs) {
+      found.unknown = true;
+      continue;
+    }
     if (oldest->seen_ns + counted.reactor->slow_after_ns() > now_ns) continue;
     if (found.seen_ns == 0 || oldest->seen_ns < found.seen_ns) found.seen_ns = oldest->seen_ns;
     const auto stage = static_cast<RequestStage>(oldest->stage);
@@ -235,14 +239,14 @@ StorageWatch::Oldest StorageWatch::FindOldest() const {
 void StorageWatch::LookAtOldest() {
   const uint64_t now_ns = control_.now_ns();
   const Oldest oldest = FindOldest();
-  slow_ = oldest.seen_ns != 0;
+  slow_ = oldest.seen_ns != 0 || oldest.unknown;
   const bool unanswered = oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs;
   if (unanswered && unanswered_since_ns_ == 0) {
     unanswered_since_ = InDays(oldest.storage_ns);
     spdlog::error("{}: storage does not answer: the oldest request of {} waits since {}; see to {}", disk_,
                   controller_, unanswered_since_, storage_);
     unanswered_since_ns_ = oldest.storage_ns;
-  } else if (!unanswered && unanswered_since_ns_ != 0) {
+  } else if (!unanswered && !oldest.unknown && unanswered_since_ns_ != 0) {
     EndUnanswered();
   }
 }

@@ -118,6 +118,7 @@ class StorageWatch {
   struct Oldest {
     uint64_t seen_ns = 0;     // 0: nothing is slow
     uint64_t storage_ns = 0;  // since when the storage has it; 0: it waits elsewhere
+    bool unknown = false;     // a reactor with requests in flight has not looked at them lately
   };
   struct Failing {
     uint64_t since_ns = 0;  // 0: it does not
@@ -155,7 +156,7 @@ class StorageWatch {
   uint64_t failed_ = 0;               // of those that were seen
   uint64_t unanswered_since_ns_ = 0;  // 0: it answers
   std::string unanswered_since_;
-  bool slow_ = false;              // a request is old, wherever it waits
+  bool slow_ = false;              // a request is old, wherever it waits, or may be
   uint64_t opening_since_ns_ = 0;  // 0: it is not being opened
   bool opening_late_ = false;
   std::string opening_since_;

@@ -251,6 +251,42 @@ TEST_F(StorageWatchTest, ARequestThatTheStorageKeepsIsToldWithinSeconds) {
   EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
 }
 
+// An engine that was stopped goes on: control looks before the I/O reactor has looked at its requests again.
+TEST_F(StorageWatchTest, WhatAReactorHasNotLookedAtLatelyIsNoAnswer) {
+  Attach();
+  HangingQueue queue;
+  Hang(queue, /*submitted=*/true);
+  Pass(StorageWatch::kUnansweredNs + 2 * StorageWatch::kLookEveryNs);
+  ASSERT_EQ(Report().storage, StorageState::kNotAnswering);
+  for (int stop = 0; stop < 2; ++stop) {
+    reactors_.clock().AdvanceBy(3 * kNsPerSecond);
+    reactors_[0].RunOnce();
+    EXPECT_EQ(Report().storage, StorageState::kNotAnswering) << "nobody knows better";
+    Pass(2 * StorageWatch::kLookEveryNs);
+    EXPECT_EQ(Report().storage, StorageState::kNotAnswering) << "the request is where it was";
+  }
+  queue.disk = nullptr;  // answered
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+}
+
+// Likewise before the first verdict: the request has been told of as slow, and is told of once.
+TEST_F(StorageWatchTest, AStopDoesNotHideARequestThatWasSlowBefore) {
+  Attach();
+  HangingQueue queue;
+  Hang(queue, /*submitted=*/true);
+  Pass(StorageWatch::kUnansweredNs - 2 * StorageWatch::kLookEveryNs);
+  ASSERT_EQ(Report().storage, StorageState::kOk);
+  reactors_.clock().AdvanceBy(3 * kNsPerSecond);
+  reactors_[0].RunOnce();
+  EXPECT_EQ(Report().storage, StorageState::kOk) << "nobody knows yet";
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kNotAnswering);
+  queue.disk = nullptr;
+  Pass(2 * StorageWatch::kLookEveryNs);
+}
+
 TEST_F(StorageWatchTest, ARequestThatWaitsForItsLimitsIsNotTheStoragesFault) {
   Attach();
   HangingQueue queue;
