@@ -80,7 +80,7 @@ void CloseAside::ThreadMain(const std::shared_ptr<State>& state) {
     state->closing -= queue->closing.exchange(0);
     if (state->control == nullptr) continue;
     state->control->PostCall([queue] {
-      if (queue->on_closed && queue->closing == 0) queue->on_closed();
+      if (queue->on_closed) queue->on_closed();
     });
   }
 }

@@ -51,7 +51,7 @@ class PeerFiles {
   // While so many are not closed yet there is no room for another connection's.
   static constexpr size_t kFilesMax = 64;
 
-  // `on_closed` is called on control when the last one is closed.
+  // `on_closed` is called on control when some have been closed: there may be room again.
   PeerFiles(CloseAside& aside, std::function<void()> on_closed);
   ~PeerFiles();  // what is not closed yet is closed all the same
   PeerFiles(const PeerFiles&) = delete;

@@ -428,6 +428,11 @@ void ServerConnector::PeerServed() {
   RefuseOthers();
 }
 
+// Others may be in the queue since there was no room to refuse them.
+void ServerConnector::FilesClosed() {
+  if (peer_stays_) RefuseOthers();
+}
+
 void ServerConnector::PeerLost(const Conduct& conduct) {
   const uint64_t now_ns = control_.now_ns();
   stays_timer_.Cancel();
@@ -539,6 +544,8 @@ Task<Result<UniqueFd>> ServerConnector::Next(CancelToken& cancel) {
       co_await control_.SleepFor(kAcceptRetryNs, &cancel);
       continue;
     }
+    // Peers may be in the queue, of which the listener says nothing again.
+    if (!has_room()) co_return PathError(ErrorCode::kResourceExhausted, path_, "no room for a peer's files");
     const Deadline ready(control_, somebody_, NextReadyNs());
     co_await somebody_.Wait(&cancel);
   }

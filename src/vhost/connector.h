@@ -33,13 +33,16 @@ class Connector {
   // Errors that can be seen at once. kUnavailable is none of them: a peer that is not there yet is waited
   // for.
   virtual Status Start() = 0;
-  // The next peer's connected, non-blocking socket, or kCancelled. One call at a time, and not while the peer
-  // is there: PeerLost says that it is not any more. Peers that came to nothing wait before they are the next one.
+  // The next peer's connected, non-blocking socket. One call at a time, and not while the peer is there: PeerLost says that it
+  // is not any more. Peers that came to nothing wait before they are the next one. kCancelled; kResourceExhausted: what peers
+  // have left behind leaves no room for another one's (PeerFiles), and the caller waits for that before it asks again.
   virtual Task<Result<UniqueFd>> Next(CancelToken& cancel) = 0;
   // The socket stays open until this is called.
   virtual void PeerLost(const Conduct& conduct) = 0;
   // The peer is of use: a ring is up.
   virtual void PeerServed() {}
+  // What peers have left behind may leave room again.
+  virtual void FilesClosed() {}
   virtual void Stop() = 0;
   // What is waited for, for an operator.
   virtual std::string waiting_for() const = 0;
@@ -153,6 +156,7 @@ class ServerConnector final : public Connector {
   Task<Result<UniqueFd>> Next(CancelToken& cancel) override;
   void PeerLost(const Conduct& conduct) override;
   void PeerServed() override;
+  void FilesClosed() override;
   void Stop() override;
   std::string waiting_for() const override;
   uint64_t refused() const { return refused_; }

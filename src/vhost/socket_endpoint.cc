@@ -15,6 +15,8 @@ namespace cleat::vhost {
 namespace {
 
 constexpr uint64_t kLibraryRetryNs = kNsPerMs;
+// Files that take no longer than this to close are not worth a line.
+constexpr uint64_t kTellUnclosedNs = kNsPerSecond;
 
 constexpr const char* kUntracked =
     "served, but not safe against the death of this engine: the peer keeps no log of requests in flight "
@@ -95,7 +97,11 @@ SocketEndpoint::SocketEndpoint(SocketEndpointFactory& factory, const EndpointOpt
       options_(options),
       model_(model),
       on_status_(std::move(on_status)),
-      files_(factory.close_aside_, [this] { files_closed_.Set(); }),
+      files_(factory.close_aside_,
+             [this] {
+               files_closed_.Set();
+               connector_->FilesClosed();
+             }),
       stopped_(factory.control_),
       files_closed_(factory.control_) {
   if (options.mode == SocketMode::kClient) {
@@ -159,6 +165,7 @@ Task<void> SocketEndpoint::Run() {
     Changed();
     co_await AwaitRoomForFiles();
     auto peer = co_await connector_->Next(*cancel_);
+    if (!peer && peer.error().code == ErrorCode::kResourceExhausted) continue;
     if (!peer) break;
     ++connections_;
     Status served = co_await Serve(std::move(peer).value());
@@ -179,10 +186,14 @@ Task<void> SocketEndpoint::Run() {
 
 // A front end that sends files that hang has had its chance.
 Task<void> SocketEndpoint::AwaitRoomForFiles() {
-  while (!files_.has_room() && !cancel_->cancelled()) {
+  Reactor& control = factory_.control_;
+  const Deadline late(control, files_closed_, control.now_ns() + kTellUnclosedNs);
+  for (bool told = false; !files_.has_room() && !cancel_->cancelled();) {
     files_closed_.Reset();
-    spdlog::warn("{}: no connection taken: {}", options_.name, UnclosedFiles(files_.closing()));
-    Changed();
+    if (late.passed() && !std::exchange(told, true)) {
+      spdlog::warn("{}: no connection taken: {}", options_.name, UnclosedFiles(files_.closing()));
+      Changed();
+    }
     co_await files_closed_.Wait(cancel_.get());
   }
 }

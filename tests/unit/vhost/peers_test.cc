@@ -314,5 +314,35 @@ TEST_F(PeersTest, TooManySlowFilesKeepTheirOwnControllerOut) {
   EXPECT_TRUE(driver.ok()) << driver.error().message;
 }
 
+// Where the engine listens they come one by one, from peers that have hung up: there is no room when the last of these was accepted,
+// and the next peer stands in the queue, of which the listener says nothing again.
+TEST_F(PeersTest, APeerThatCameWhileThereWasNoRoomIsLetInAfterwards) {
+  constexpr size_t kAtOnce = 8;  // the listener's queue has room for so many
+  static_assert(PeerFiles::kFilesMax % kAtOnce == 0);
+  LingeringSocket file;
+  RunningEndpoint endpoint(host, *factory, host.AddModel(1), Path(), SocketMode::kServer);
+  for (size_t left = 0; left < PeerFiles::kFilesMax; left += kAtOnce) {
+    host.control_thread().Call([&] {  // none is accepted before all have hung up
+      for (size_t i = 0; i < kAtOnce; ++i) {
+        auto front_end = Frontend::Connect(Path()).value();
+        const bool first = left + i == 0;
+        Send(front_end->socket(), std::span(kGetFeatures).first(1),
+             first ? std::vector{file.fd()} : std::vector<int>{});
+        if (first) file.GiveUp();
+      }
+    });
+    ASSERT_TRUE(WaitFor([&] { return factory->closing_files() == left + kAtOnce; }));
+  }
+  auto front_end = Frontend::Connect(Path()).value();
+  EXPECT_TRUE(endpoint.WaitMessage("64 files that front ends have sent can't be closed"));
+  EXPECT_EQ(endpoint.status().connections, 0U);
+  file.LetGo();
+  auto memory = Memory();
+  const Status opened = front_end->Open();
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  auto driver = BlkDriver::Start(*front_end, *memory, OneQueue());
+  EXPECT_TRUE(driver.ok()) << driver.error().message;
+}
+
 }  // namespace
 }  // namespace cleat::vhost::test::peers_test
