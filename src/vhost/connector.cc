@@ -398,6 +398,7 @@ void ServerConnector::Stop() {
   if (!listener_) return;
   watch_.Stop();
   stays_timer_.Cancel();
+  refuse_timer_.Cancel();
   // No peer connects any more. Those in the queue may have sent something.
   shutdown(listener_.get(), SHUT_RDWR);
   for (Waiting& waiting : std::exchange(waiting_, {})) Drop(std::move(waiting.socket));
@@ -436,6 +437,7 @@ void ServerConnector::FilesClosed() {
 void ServerConnector::PeerLost(const Conduct& conduct) {
   const uint64_t now_ns = control_.now_ns();
   stays_timer_.Cancel();
+  refuse_timer_.Cancel();
   peer_ = -1;
   peer_stays_ = false;
   nobody_until_ns_ = now_ns + std::min(strangers_.Ended(conduct), Backoff::kDelayMinNs);
@@ -446,11 +448,14 @@ void ServerConnector::PeerLost(const Conduct& conduct) {
   }
 }
 
-// Unless the present one has gone meanwhile, and is about to be noticed: then they are next.
+// Unless the present one has gone meanwhile, and is about to be noticed: then they are next. The listener says once that there are
+// some, however many: what is left for another turn is looked for then.
 void ServerConnector::RefuseOthers() {
+  refuse_timer_.Cancel();
   if (HasHungUp(peer_)) return;
   for (Waiting& other : std::exchange(waiting_, {})) Refuse(std::move(other.socket), other.peer);
-  while (has_room()) {
+  for (size_t accepted = 0; has_room(); ++accepted) {
+    if (accepted == kAcceptsAtOnce) return control_.AddTimer(refuse_timer_, control_.now_ns() + kNsPerUs);
     UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!other) return;
     const PeerIdentity peer = IdentityOf(other);
@@ -465,24 +470,28 @@ void ServerConnector::Drop(UniqueFd socket) {
 void ServerConnector::Refuse(UniqueFd socket, const PeerIdentity& peer) {
   Drop(std::move(socket));
   ++refused_;
+  const uint64_t now_ns = control_.now_ns();
+  const bool told = now_ns < std::exchange(refusals_until_ns_, now_ns + kRefusalsApartNs);
+  if (told) return;
   spdlog::warn("socket {}: second peer refused: {} while one is connected", path_, NameOfPeer(peer));
 }
 
-// An error: out of descriptors or memory, and the peer stays in the queue.
-Status ServerConnector::AcceptAll() {
-  while (waiting_.size() < 2 * kWaitingMax && has_room()) {
+// True: nobody is in the listener's queue any more. An error: out of descriptors or memory, and the peer stays in the queue.
+Result<bool> ServerConnector::AcceptSome() {
+  for (size_t calls = 0; calls < kAcceptsAtOnce; ++calls) {
+    if (waiting_.size() == 2 * kWaitingMax || !has_room()) return false;
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       const PeerIdentity peer = IdentityOf(socket);
       waiting_.push_back({std::move(socket), peer});
       DropWaiting();
     } else if (errno == EAGAIN) {
-      break;
+      return true;
     } else if (errno != ECONNABORTED && errno != EINTR) {
       return ErrnoError(errno, "accepting");
     }
   }
-  return Ok{};
+  return false;
 }
 
 // Drops connections that have gone. Of those that came to nothing before, a process has one place, and all together leave half of them.
@@ -532,20 +541,24 @@ Task<Result<UniqueFd>> ServerConnector::Next(CancelToken& cancel) {
   CLEAT_CHECK(peer_ < 0);
   while (!cancel.cancelled()) {
     somebody_.Reset();
-    const Status accepted = AcceptAll();
+    const Result<bool> all_accepted = AcceptSome();
     UniqueFd peer = TakeReady();
     if (peer) {
       peer_ = peer.get();
       control_.AddTimer(stays_timer_, control_.now_ns() + kStaysNs);
       co_return peer;
     }
-    if (!accepted) {
-      spdlog::warn("socket {}: peer not accepted: {}; tried again", path_, accepted.error().message);
+    if (!all_accepted) {
+      spdlog::warn("socket {}: peer not accepted: {}; tried again", path_, all_accepted.error().message);
       co_await control_.SleepFor(kAcceptRetryNs, &cancel);
       continue;
     }
-    // Peers may be in the queue, of which the listener says nothing again.
+    // The listener says nothing again of those that are left in its queue.
     if (!has_room()) co_return PathError(ErrorCode::kResourceExhausted, path_, "no room for a peer's files");
+    if (!*all_accepted && waiting_.size() < 2 * kWaitingMax) {
+      co_await control_.Yield();
+      continue;
+    }
     const Deadline ready(control_, somebody_, NextReadyNs());
     co_await somebody_.Wait(&cancel);
   }

@@ -147,6 +147,10 @@ class ServerConnector final : public Connector {
   static constexpr uint64_t kStaysNs = kNsPerSecond;
   // Peers that were accepted and have to wait, one a process; a further one is hung up on. As many places more are for others.
   static constexpr size_t kWaitingMax = 8;
+  // So many connections are accepted in a turn of the reactor: peers may connect as fast as that goes.
+  static constexpr size_t kAcceptsAtOnce = 4;
+  // Refusals with less time between them are one episode, with one line in the log.
+  static constexpr uint64_t kRefusalsApartNs = 60 * kNsPerSecond;
 
   // `paths` and `files`, which closes connections that are not handed out, outlive this. nullptr: they are closed in place.
   ServerConnector(Reactor& control, std::string path, SocketPaths& paths, PeerFiles* files = nullptr);
@@ -172,6 +176,11 @@ class ServerConnector final : public Connector {
     static void Fire(Timer& timer) { static_cast<StaysTimer&>(timer).connector.PeerServed(); }
     ServerConnector& connector;
   };
+  struct RefuseTimer : Timer {
+    explicit RefuseTimer(ServerConnector& c) : Timer(&Fire), connector(c) {}
+    static void Fire(Timer& timer) { static_cast<RefuseTimer&>(timer).connector.RefuseOthers(); }
+    ServerConnector& connector;
+  };
   struct Waiting {
     UniqueFd socket;
     PeerIdentity peer;
@@ -180,7 +189,7 @@ class ServerConnector final : public Connector {
   void Refuse(UniqueFd socket, const PeerIdentity& peer);
   void Drop(UniqueFd socket);
   bool has_room() const { return files_ == nullptr || files_->has_room(); }
-  Status AcceptAll();
+  Result<bool> AcceptSome();
   void DropWaiting();
   UniqueFd TakeReady();
   uint64_t NextReadyNs() const;
@@ -200,7 +209,8 @@ class ServerConnector final : public Connector {
   Watch watch_{*this};
   Event somebody_;
   StaysTimer stays_timer_{*this};
-  int peer_ = -1;  // that is there; its connection owns it
+  RefuseTimer refuse_timer_{*this};  // while a peer stays
+  int peer_ = -1;                    // that is there; its connection owns it
   PeerIdentity peer_identity_;
   bool peer_stays_ = false;  // and others are refused
   PeerBackoffs backoffs_;
@@ -208,6 +218,7 @@ class ServerConnector final : public Connector {
   uint64_t nobody_until_ns_ = 0;  // by that, and for no longer than Backoff::kDelayMinNs
   std::vector<Waiting> waiting_;  // accepted, the first one first
   uint64_t refused_ = 0;
+  uint64_t refusals_until_ns_ = 0;  // until then the last episode goes on
 };
 
 }  // namespace cleat::vhost

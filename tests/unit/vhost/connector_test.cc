@@ -8,6 +8,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "host.h"
 #include "other_process.h"
 #include "perf/vhost_user/message_socket.h"
@@ -231,6 +235,56 @@ TEST_F(ConnectorTest, ServerRefusesNobodyForAPeerThatMayComeToNothing) {
   connector.PeerServed();
   EXPECT_EQ(connector.refused(), 1U) << "while the second one is there the third is refused";
   EXPECT_EQ(send(second->get(), "x", 1, MSG_NOSIGNAL), 1);
+}
+
+// How many of these connections the other end has closed.
+size_t CountClosed(const std::vector<UniqueFd>& connections) {
+  uint8_t byte = 0;
+  return static_cast<size_t>(std::ranges::count_if(connections, [&byte](const UniqueFd& connection) {
+    return recv(connection.get(), &byte, 1, MSG_DONTWAIT) == 0;
+  }));
+}
+
+// A crowd that connects as fast as it is accepted has some of each turn, and is got rid of all the same.
+TEST_F(ConnectorTest, ServerAcceptsAFewConnectionsATurn) {
+  constexpr size_t kCrowd = 2 * ServerConnector::kAcceptsAtOnce;
+  ServerConnector connector(*control, path, paths);
+  ASSERT_TRUE(connector.Start().ok());
+  const auto turn = [&](const std::vector<UniqueFd>& crowd) {
+    const size_t before = CountClosed(crowd);
+    clock.AdvanceBy(100 * kNsPerUs);
+    control->RunOnce();
+    const size_t closed = CountClosed(crowd) - before;
+    EXPECT_LE(closed, ServerConnector::kAcceptsAtOnce);
+    return closed;
+  };
+  const auto connect = [&](size_t count) {
+    std::vector<UniqueFd> crowd;
+    for (size_t i = 0; i < count; ++i) crowd.push_back(perf::ConnectUnix(path, kTestTimeoutNs).value());
+    return crowd;
+  };
+  // While a peer is waited for: those that have nothing to say any more are dropped. Behind them is one that has.
+  Begin(connector);
+  control->RunOnce();
+  const std::vector<UniqueFd> gone = connect(kCrowd);
+  for (const UniqueFd& connection : gone) ASSERT_EQ(shutdown(connection.get(), SHUT_WR), 0);
+  const UniqueFd first = perf::ConnectUnix(path, kTestTimeoutNs).value();
+  for (int turns = 0; !Connected(); ++turns) {
+    ASSERT_LT(turns, 1000);
+    turn(gone);
+  }
+  EXPECT_EQ(CountClosed(gone), kCrowd);
+  // While one is served: a crowd is one episode, and one line.
+  testing::internal::CaptureStdout();
+  connector.PeerServed();
+  const std::vector<UniqueFd> others = connect(kCrowd);
+  for (int turns = 0; connector.refused() < kCrowd && turns < 1000; ++turns) turn(others);
+  const std::string log = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(connector.refused(), kCrowd);
+  EXPECT_NE(log.find("second peer refused"), std::string::npos) << log;
+  EXPECT_EQ(log.find("second peer refused"), log.rfind("second peer refused")) << log;
+  EXPECT_EQ(CountClosed(others), kCrowd);
+  EXPECT_EQ(send(first.get(), "x", 1, MSG_NOSIGNAL), 1);
 }
 
 TEST_F(ConnectorTest, ServerTakesOverAStaleSocketOnly) {
