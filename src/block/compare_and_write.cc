@@ -68,23 +68,24 @@ std::vector<ChannelRegistry::Member> ChannelRegistry::Members() const {
 
 bool CompareAndWrite::Turn::await_suspend(std::coroutine_handle<> awaiting) {
   const MutexLock lock(owner_.mutex_);
-  if (!owner_.busy_) {
-    owner_.busy_ = true;
+  if (owner_.present_ == nullptr) {
+    owner_.present_ = this;
     return false;
   }
-  owner_.waiting_.push_back({Reactor::Current(), awaiting});
+  handle_ = awaiting;
+  owner_.waiting_.push_back(this);
   return true;
 }
 
 void CompareAndWrite::EndTurn() {
   const MutexLock lock(mutex_);
-  if (waiting_.empty()) {
-    busy_ = false;
-    return;
-  }
-  const Waiting next = waiting_.front();
+  aborting_.store(false, std::memory_order_release);
+  wait_ = nullptr;
+  present_ = nullptr;
+  if (waiting_.empty()) return;
+  present_ = waiting_.front();
   waiting_.pop_front();
-  next.reactor->PostCall([handle = next.handle] { handle.resume(); });
+  present_->GoOn();
 }
 
 void CompareAndWrite::Start(PipelineChannel& origin, Request& request) {
@@ -92,8 +93,17 @@ void CompareAndWrite::Start(PipelineChannel& origin, Request& request) {
 }
 
 Task<void> CompareAndWrite::Run(PipelineChannel& origin, Request& request) {
+  IoStatus status = IoStatus::kAborted;
+  Turn turn(*this, origin, request);
+  if (co_await turn) {
+    status = co_await TakeTurn(origin, request);
+    EndTurn();
+  }
+  origin.FinishExclusive(request, status);  // the pipeline may be gone now
+}
+
+Task<IoStatus> CompareAndWrite::TakeTurn(PipelineChannel& origin, Request& request) {
   Reactor& home = *Reactor::Current();
-  co_await Turn(*this);
   std::vector<ChannelRegistry::Member> members = channels_.Members();
   const size_t held = co_await HoldAll(members, request);
   co_await home.Enter();
@@ -105,8 +115,7 @@ Task<void> CompareAndWrite::Run(PipelineChannel& origin, Request& request) {
     member.channel->LetGo();
   }
   co_await home.Enter();
-  EndTurn();
-  origin.FinishExclusive(request, status);  // the pipeline may be gone now
+  co_return status;
 }
 
 // How many, one after the other, have nothing in flight any more: all, or up to the one that gave way.
@@ -115,32 +124,55 @@ Task<size_t> CompareAndWrite::HoldAll(const std::vector<ChannelRegistry::Member>
   size_t held = 0;
   for (const ChannelRegistry::Member& member : members) {
     co_await member.reactor->Enter();
-    const auto holding = std::make_shared<Holding>(Holding{.member = member});
-    {
-      const MutexLock lock(mutex_);
-      holding_ = holding;
-    }
+    const std::shared_ptr<Wait> wait = BeginWait(member, nullptr);
     const bool all_ended = co_await member.channel->Hold(request.offset_bytes, request.length_bytes);
-    holding->over = true;
+    wait->over = true;
     if (!all_ended) break;
     ++held;
   }
   co_return held;
 }
 
-// A request that begins to be held afterwards sees the count.
+std::shared_ptr<CompareAndWrite::Wait> CompareAndWrite::BeginWait(const ChannelRegistry::Member& member,
+                                                                  const Request* step) {
+  auto wait = std::make_shared<Wait>(Wait{.member = member, .step = step});
+  const MutexLock lock(mutex_);
+  wait_ = wait;
+  return wait;
+}
+
+// The one whose turn it is, if there is any, is told where it waits.
+void CompareAndWrite::GiveWay() {
+  if (wait_ == nullptr) return;
+  wait_->member.reactor->PostCall([wait = wait_] {
+    if (!wait->over) wait->member.channel->GiveWay(wait->step);
+  });
+}
+
+// A wait that begins afterwards sees the count.
 void CompareAndWrite::BeginGivingWay() {
   const MutexLock lock(mutex_);
   giving_way_.fetch_add(1, std::memory_order_release);
-  if (holding_ == nullptr) return;
-  holding_->member.reactor->PostCall([holding = holding_] {
-    if (!holding->over) holding->member.channel->GiveWay();
-  });
+  GiveWay();
 }
 
 void CompareAndWrite::EndGivingWay() {
   const MutexLock lock(mutex_);
   giving_way_.fetch_sub(1, std::memory_order_release);
+}
+
+void CompareAndWrite::Abort(const PipelineChannel& origin, const Request* only) {
+  const MutexLock lock(mutex_);
+  if (present_ != nullptr && present_->IsFor(origin, only)) {
+    aborting_.store(true, std::memory_order_release);
+    GiveWay();
+  }
+  std::erase_if(waiting_, [&](Turn* turn) {
+    if (!turn->IsFor(origin, only)) return false;
+    turn->given_up_ = true;
+    turn->GoOn();
+    return true;
+  });
 }
 
 Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Request& request) {
@@ -159,7 +191,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   read.segments = {&whole, 1};
   const Reactor& reactor = *Reactor::Current();  // also afterwards: a channel completes where it was asked
   request.stamps.Stamp(RequestStage::kSubmitted, reactor.now_ns());
-  const IoStatus seen = co_await SubmitAndWait(origin.below(), read);
+  const IoStatus seen = co_await DoStep(origin, read);
   request.error_number = read.error_number;
   if (seen != IoStatus::kOk) co_return seen;
 
@@ -173,10 +205,26 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.offset_bytes = request.offset_bytes;
   write.length_bytes = bytes;
   write.segments = data;
-  const IoStatus written = co_await SubmitAndWait(origin.below(), write);
+  const IoStatus written = co_await DoStep(origin, write);
   request.error_number = write.error_number;
   request.stamps.Stamp(RequestStage::kDone, reactor.now_ns());
   co_return written;
+}
+
+// One that is told to give way is taken back out of the limits, and ends with kAborted.
+Task<IoStatus> CompareAndWrite::DoStep(PipelineChannel& origin, Request& step) {
+  Reactor& home = *Reactor::Current();
+  const ChannelRegistry::Member here{&home, &origin};
+  const std::shared_ptr<Wait> wait = BeginWait(here, &step);
+  if (gives_way()) {
+    const MutexLock lock(mutex_);
+    GiveWay();  // once it has been submitted
+  }
+  const IoStatus status = co_await SubmitAndWait(origin.below(), step);
+  wait->over = true;
+  // Within the channel's AbortQueued, which the channel outlives: what comes next may end it.
+  if (status == IoStatus::kAborted) co_await home.Yield();
+  co_return status;
 }
 
 }  // namespace cleat::block

@@ -9,8 +9,9 @@
 // requests but one test of a flag.
 //
 // A queue of the disk that drains waits for no limits (block::ThrottleControl), neither those of its own requests nor, by
-// way of a COMPARE AND WRITE, those of another reactor's. So meanwhile a COMPARE AND WRITE that would wait for requests that
-// wait for limits gives way: it lets go, nothing was read or written, and it ends with kAborted, to be tried again.
+// way of a COMPARE AND WRITE, those of another reactor's. So meanwhile a COMPARE AND WRITE gives way that waits for limits, by way
+// of requests that it waits for or with its own read or write: it lets go, nothing was written, and it ends with kAborted, to be
+// tried again. One that is aborted itself (Abort) gives way likewise.
 //
 // One for each pipeline. Started on the reactor of the channel that got the request; the coroutine visits the
 // other channels' reactors. A pipeline's channels stay while any of them has a request in flight (the queues
@@ -63,7 +64,12 @@ class CompareAndWrite {
   // A channel begins to bypass its limits, or has ended it. On its reactor; counted.
   void BeginGivingWay();
   void EndGivingWay();
-  bool gives_way() const { return giving_way_.load(std::memory_order_acquire) > 0; }
+  // Whether the one whose turn it is must wait for no limits.
+  bool gives_way() const {
+    return giving_way_.load(std::memory_order_acquire) > 0 || aborting_.load(std::memory_order_acquire);
+  }
+  // On `origin`'s reactor: those of it are not wanted any more; `only`: that one, if it is here. They end later.
+  void Abort(const PipelineChannel& origin, const Request* only);
 
  private:
   // First come, first served, over several reactors. The mutex guards a flag and a list for some
@@ -72,33 +78,50 @@ class CompareAndWrite {
    public:
     bool await_ready() const { return false; }
     CLEAT_AWAIT_SUSPEND bool await_suspend(std::coroutine_handle<> awaiting);  // false: it is ours at once
-    void await_resume() const {}
-    explicit Turn(CompareAndWrite& owner) : owner_(owner) {}
+    bool await_resume() const { return !given_up_; }  // false: it never comes, the request was aborted
+    Turn(CompareAndWrite& owner, const PipelineChannel& origin, const Request& request)
+        : owner_(owner), origin_(&origin), request_(&request) {}
 
    private:
+    friend class CompareAndWrite;
+    bool IsFor(const PipelineChannel& origin, const Request* only) const {
+      return origin_ == &origin && (only == nullptr || only == request_);
+    }
+    void GoOn() const {
+      reactor_->PostCall([handle = handle_] { handle.resume(); });
+    }
     CompareAndWrite& owner_;
+    const PipelineChannel* const origin_;
+    const Request* const request_;
+    Reactor* const reactor_ = Reactor::Current();
+    std::coroutine_handle<> handle_;
+    bool given_up_ = false;
   };
-  struct Waiting {
-    Reactor* reactor;
-    std::coroutine_handle<> handle;
-  };
-  // A channel that is being held for the one whose turn it is.
-  struct Holding {
+  // What the one whose turn it is waits for: requests that a channel had before it was held, or a read or write of its own.
+  struct Wait {
     ChannelRegistry::Member member;
-    bool over = false;  // on the member's reactor; the channel may be gone then
+    const Request* step = nullptr;  // of its own
+    bool over = false;              // on the member's reactor; the channel may be gone then
   };
 
   Task<void> Run(PipelineChannel& origin, Request& request);
+  Task<IoStatus> TakeTurn(PipelineChannel& origin, Request& request);
   Task<size_t> HoldAll(const std::vector<ChannelRegistry::Member>& members, const Request& request);
   Task<IoStatus> ReadCompareWrite(PipelineChannel& origin, Request& request);
+  Task<IoStatus> DoStep(PipelineChannel& origin, Request& step);
+  std::shared_ptr<Wait> BeginWait(const ChannelRegistry::Member& member, const Request* step);
+  void GiveWay() CLEAT_REQUIRES(mutex_);
   void EndTurn();
 
   const ChannelRegistry& channels_;
   Mutex mutex_;
-  bool busy_ CLEAT_GUARDED_BY(mutex_) = false;
-  std::deque<Waiting> waiting_ CLEAT_GUARDED_BY(mutex_);
-  std::shared_ptr<Holding> holding_ CLEAT_GUARDED_BY(mutex_);  // the latest
-  std::atomic<uint32_t> giving_way_{0};                        // changed under the mutex
+  // Of whose turn it is, and of those that wait for theirs. They live in their coroutines, as long as Run.
+  const Turn* present_ CLEAT_GUARDED_BY(mutex_) = nullptr;
+  std::deque<Turn*> waiting_ CLEAT_GUARDED_BY(mutex_);
+  std::shared_ptr<Wait> wait_ CLEAT_GUARDED_BY(mutex_);  // the latest
+  // Changed under the mutex.
+  std::atomic<uint32_t> giving_way_{0};
+  std::atomic<bool> aborting_{false};  // of the present one
 };
 
 }  // namespace cleat::block

@@ -191,6 +191,24 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   request.Complete(request.status);
 }
 
+// What is held back is taken out first: a request that comes while those below are told is new, and not meant.
+void PipelineChannel::AbortQueued(const Request* only) {
+  RequestList aborted;
+  Request* next = nullptr;
+  for (Request* request = held_.front(); request != nullptr; request = next) {
+    next = held_.Next(*request);
+    if (only != nullptr && only != request) continue;
+    request->link.Unlink();
+    aborted.PushBack(*request);
+  }
+  if (parked_ > 0 && compare_and_write_ != nullptr) compare_and_write_->Abort(*this, only);
+  top_->AbortQueued(only);
+  while (Request* request = aborted.PopFront()) {
+    --parked_;
+    request->Complete(IoStatus::kAborted);  // the last one may end the channel
+  }
+}
+
 // Requests that are completed within SetBypass may end the channel, unless the caller has others in flight.
 void PipelineChannel::BeginBypass() {
   if (bypass_++ > 0) return;
@@ -226,15 +244,17 @@ Task<bool> PipelineChannel::WaitForOldEpoch() {
   if (in_flight_[epoch_ ^ 1] > 0) {
     Event drained(*Reactor::Current());
     drained_ = &drained;
-    if (compare_and_write_->gives_way()) GiveWay();
+    if (compare_and_write_->gives_way()) GiveWay(nullptr);
     co_await drained.Wait();
     drained_ = nullptr;
   }
   co_return in_flight_[epoch_ ^ 1] == 0;
 }
 
-void PipelineChannel::GiveWay() {
-  if (drained_ != nullptr && throttle_ != nullptr && throttle_->HasWaiting()) drained_->Set();
+void PipelineChannel::GiveWay(const Request* step) {
+  if (throttle_ == nullptr || !throttle_->HasWaiting()) return;
+  if (step != nullptr) return top_->AbortQueued(step);
+  if (drained_ != nullptr) drained_->Set();
 }
 
 void PipelineChannel::LetGo() {

@@ -50,7 +50,7 @@ class PipelineChannel {
 
   // ---- For those who want what is in flight to end soon (Channel::AbortQueued, ThrottleControl). Requests may be completed before
   // this returns.
-  void AbortQueued(const Request* only) { top_->AbortQueued(only); }
+  void AbortQueued(const Request* only);
   // Counted: several queues of a disk may be stopped at a time.
   void BeginBypass();
   void EndBypass();
@@ -61,8 +61,9 @@ class PipelineChannel {
   // more. False: some of it waits for limits, and must not be waited for (GiveWay).
   Task<bool> Hold(uint64_t offset_bytes, uint64_t length_bytes);
   void LetGo();
-  // Hold goes on with false if what it waits for waits for limits, or will: a queue of the disk drains.
-  void GiveWay();
+  // Hold goes on with false if what it waits for waits for limits, or will; `step`, one of CompareAndWrite's own, is taken back
+  // if it waits for them.
+  void GiveWay(const Request* step);
   // Past the checks and what is held back.
   Channel& below() { return *top_; }
   void FinishExclusive(Request& request, IoStatus status);

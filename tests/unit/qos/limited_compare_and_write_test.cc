@@ -33,12 +33,14 @@ class ZeroDevice final : public block::Device {
     while (block::Request* request = held.PopFront()) request->Complete(IoStatus::kOk);
   }
   bool hold = false;
+  uint64_t writes = 0;
   block::RequestList held;
 
  private:
   struct ZeroChannel final : block::Channel {
     explicit ZeroChannel(ZeroDevice& d) : device(d) {}
     void Submit(block::Request& request) override {
+      if (request.op == Op::kWrite) ++device.writes;
       if (request.op == Op::kRead) {
         for (const block::Segment& segment : request.segments)
           std::memset(segment.data(), 0, segment.length_bytes);
@@ -91,6 +93,9 @@ class LimitedCompareAndWrite : public testing::Test {
   }
   void EndStop(size_t channel) {
     On(channel, [this, channel] { channels_[channel]->EndBypass(); });
+  }
+  void Abort(size_t channel, const block::Request* only) {
+    On(channel, [this, channel, only] { channels_[channel]->AbortQueued(only); });
   }
   void Await(const Io& io) {
     ASSERT_TRUE(reactors_.RunUntil([&] { return io.done; }));
@@ -145,6 +150,72 @@ TEST_F(LimitedCompareAndWrite, GivesWayWhenARingStopsWhoseRequestsItHoldsBack) {
   EXPECT_EQ(meanwhile.request.status, IoStatus::kAborted);
   EndStop(0);
   Await(others[1]);
+}
+
+// Its own read, or its write, waits for the limits of its reactor: with all channels held.
+TEST_F(LimitedCompareAndWrite, TakesItsOwnReadOrWriteBackWhenAnotherRingStops) {
+  Io before(Op::kRead, 4 * kBlock);
+  for (const bool at_the_read : {false, true}) {
+    if (at_the_read) {
+      Submit(before, 1);
+      ASSERT_TRUE(before.done);
+    }
+    Io compare(Op::kCompareAndWrite, 0);
+    Submit(compare, 1);
+    ASSERT_FALSE(compare.done) << "a second's limits are used up";
+    Io held(Op::kWrite, 0);
+    Submit(held, 0);
+    EXPECT_FALSE(held.done);
+    BeginStop(0);
+    EXPECT_TRUE(compare.done);
+    EXPECT_EQ(compare.request.status, IoStatus::kAborted);
+    EXPECT_TRUE(held.done) << "the stop takes as long as another reactor's limits";
+    EXPECT_EQ(held.request.status, IoStatus::kOk);
+    EXPECT_EQ(channels_[0]->in_flight(), 0U);
+    Io meanwhile(Op::kCompareAndWrite, 0);
+    Submit(meanwhile, 1);
+    EXPECT_TRUE(meanwhile.done) << "nor does one that comes while the ring drains wait";
+    EXPECT_EQ(meanwhile.request.status, IoStatus::kAborted);
+    EndStop(0);
+    RunFor(reactors_, 10 * kNsPerSecond);  // what went past the limits is paid for
+  }
+  EXPECT_EQ(storage_->writes, 2U) << "of those that were held back";
+  Io again(Op::kCompareAndWrite, 0);
+  Submit(again, 1);
+  Await(again);
+  EXPECT_EQ(storage_->writes, 3U);
+}
+
+// ABORT TASK and resets do as a stop does.
+TEST_F(LimitedCompareAndWrite, GivesWayWhenItIsAborted) {
+  std::array<Io, 2> others{Io(Op::kWrite, 0), Io(Op::kWrite, 0)};
+  for (Io& other : others) Submit(other, 1);
+  Io compare(Op::kCompareAndWrite, 0);
+  Submit(compare, 0);
+  std::array<Io, 2> next{Io(Op::kCompareAndWrite, kBlock), Io(Op::kCompareAndWrite, kBlock)};
+  for (Io& waits : next) Submit(waits, 0);
+  Io held(Op::kWrite, 0);
+  Submit(held, 0);
+  Abort(0, &others[1].request);
+  EXPECT_FALSE(compare.done || next[0].done || next[1].done || held.done) << "another one is meant";
+  Abort(0, &next[1].request);
+  EXPECT_TRUE(next[1].done) << "it waited for its turn";
+  EXPECT_EQ(next[1].request.status, IoStatus::kAborted);
+  EXPECT_FALSE(compare.done || next[0].done || held.done);
+  Abort(0, &held.request);
+  EXPECT_TRUE(held.done) << "it was held back";
+  EXPECT_EQ(held.request.status, IoStatus::kAborted);
+  Abort(0, &compare.request);
+  EXPECT_TRUE(compare.done) << "it waited for requests that wait for limits";
+  EXPECT_EQ(compare.request.status, IoStatus::kAborted);
+  EXPECT_FALSE(others[1].done) << "the others' limits hold";
+  Abort(0, nullptr);
+  EXPECT_TRUE(next[0].done);
+  EXPECT_EQ(channels_[0]->in_flight(), 0U);
+  Await(others[1]);
+  Io again(Op::kCompareAndWrite, 0);
+  Submit(again, 0);
+  Await(again);
 }
 
 TEST_F(LimitedCompareAndWrite, WaitsForTheStorageAsEveryStopDoes) {
