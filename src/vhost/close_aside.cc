@@ -8,10 +8,12 @@
 
 #include <chrono>
 #include <deque>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/mutex.h"
 
 namespace cleat::vhost {
@@ -37,9 +39,13 @@ struct CloseAside::State {
   uint32_t threads CLEAT_GUARDED_BY(mutex) = 0;
   uint32_t idle CLEAT_GUARDED_BY(mutex) = 0;
   size_t closing CLEAT_GUARDED_BY(mutex) = 0;
+  size_t missing_threads() const CLEAT_REQUIRES(mutex) {
+    return ready.size() > idle ? ready.size() - idle : 0;
+  }
 };
 
-CloseAside::CloseAside(Reactor& control) : state_(std::make_shared<State>(control)) {}
+CloseAside::CloseAside(Reactor& control, StartThread start_thread)
+    : control_(control), start_thread_(std::move(start_thread)), state_(std::make_shared<State>(control)) {}
 
 CloseAside::~CloseAside() {
   {
@@ -52,6 +58,51 @@ CloseAside::~CloseAside() {
 size_t CloseAside::closing() const {
   const MutexLock lock(state_->mutex);
   return state_->closing;
+}
+
+// The library says it with an exception: EAGAIN, a limit of threads or tasks.
+Status CloseAside::StartDetached(std::function<void()> main) {
+  try {
+    std::thread(std::move(main)).detach();
+    return Ok{};
+  } catch (const std::system_error& error) {
+    return ErrnoError(error.code().value(), "making a thread");
+  }
+}
+
+// For each queue that waits for one.
+void CloseAside::AddThreads() {
+  size_t missing = 0;
+  {
+    const MutexLock lock(state_->mutex);
+    missing = state_->missing_threads();
+  }
+  while (missing > 0 && AddThread()) --missing;
+}
+
+// False: there are as many as may be, or none can be made now.
+bool CloseAside::AddThread() {
+  {
+    const MutexLock lock(state_->mutex);
+    if (state_->threads == kThreadsMax) return false;
+    ++state_->threads;
+  }
+  const Status started = start_thread_([state = state_] { ThreadMain(state); });
+  if (started) {
+    short_of_threads_ = false;
+    return true;
+  }
+  {
+    const MutexLock lock(state_->mutex);
+    --state_->threads;
+  }
+  if (!std::exchange(short_of_threads_, true)) {
+    spdlog::warn(
+        "close-aside: no thread for files that front ends have sent: {}; tried again: raise TasksMax=",
+        started.error().message);
+  }
+  if (!retry_timer_.pending()) control_.AddTimer(retry_timer_, control_.now_ns() + kThreadRetryNs);
+  return false;
 }
 
 // Until there has been nothing to close for a while, or there is no CloseAside any more and nothing is left.
@@ -86,7 +137,7 @@ void CloseAside::ThreadMain(const std::shared_ptr<State>& state) {
 }
 
 PeerFiles::PeerFiles(CloseAside& aside, std::function<void()> on_closed)
-    : state_(aside.state_), queue_(std::make_shared<CloseAside::Queue>()) {
+    : aside_(aside), state_(aside.state_), queue_(std::make_shared<CloseAside::Queue>()) {
   queue_->on_closed = std::move(on_closed);
 }
 
@@ -108,18 +159,18 @@ void PeerFiles::Close(UniqueFd file) {
 void PeerFiles::Close(std::vector<UniqueFd> files) {
   std::erase_if(files, [](const UniqueFd& file) { return !file; });
   if (files.empty()) return;
-  const MutexLock lock(state_->mutex);
-  queue_->closing += files.size();
-  state_->closing += files.size();
-  for (UniqueFd& file : files) queue_->files.push_back(std::move(file));
-  if (queue_->has_thread) return;
-  queue_->has_thread = true;
-  state_->ready.push_back(queue_);
-  if (state_->ready.size() > state_->idle && state_->threads < CloseAside::kThreadsMax) {
-    ++state_->threads;
-    std::thread([state = state_] { CloseAside::ThreadMain(state); }).detach();
+  {
+    const MutexLock lock(state_->mutex);
+    queue_->closing += files.size();
+    state_->closing += files.size();
+    for (UniqueFd& file : files) queue_->files.push_back(std::move(file));
+    if (queue_->has_thread) return;
+    queue_->has_thread = true;
+    state_->ready.push_back(queue_);
+    state_->wake.NotifyOne();
+    if (state_->missing_threads() == 0) return;
   }
-  state_->wake.NotifyOne();
+  aside_.AddThread();
 }
 
 // Once it is shut down nothing more comes in. Only a stream has no messages without bytes; a listener's queue has connections.

@@ -8,7 +8,8 @@
 // waits for. What bounds the files that wait: an endpoint takes no connection, and accepts no peer to refuse it, while kFilesMax of
 // its peers' are not closed; one connection can add the descriptors of a message, and its sockets.
 //
-// A thread that has had nothing to close for a second ends. The end of a CloseAside waits for none of them.
+// A thread that has had nothing to close for a second ends. One that can't be made is tried again, and meanwhile files wait as if all
+// threads hung. The end of a CloseAside waits for none of them.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +21,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/result.h"
 #include "base/unique_fd.h"
 #include "reactor/reactor.h"
 
@@ -29,8 +32,13 @@ class CloseAside {
  public:
   static constexpr uint32_t kThreadsMax = 64;
 
+  // So long after a thread could not be made it is tried again.
+  static constexpr uint64_t kThreadRetryNs = kNsPerSecond;
+  // Runs a function on a thread of its own.
+  using StartThread = std::function<Status(std::function<void()>)>;
+
   // `control` outlives it.
-  explicit CloseAside(Reactor& control);
+  explicit CloseAside(Reactor& control, StartThread start_thread = StartDetached);
   ~CloseAside();  // no PeerFiles is left
   CloseAside(const CloseAside&) = delete;
   CloseAside& operator=(const CloseAside&) = delete;
@@ -41,8 +49,20 @@ class CloseAside {
   friend class PeerFiles;
   struct Queue;
   struct State;
+  struct RetryTimer : Timer {
+    explicit RetryTimer(CloseAside& a)
+        : Timer([](Timer& timer) { static_cast<RetryTimer&>(timer).aside.AddThreads(); }), aside(a) {}
+    CloseAside& aside;
+  };
+  static Status StartDetached(std::function<void()> main);
   static void ThreadMain(const std::shared_ptr<State>& state);
+  void AddThreads();
+  bool AddThread();
 
+  Reactor& control_;
+  const StartThread start_thread_;
+  RetryTimer retry_timer_{*this};
+  bool short_of_threads_ = false;  // the last one could not be made
   const std::shared_ptr<State> state_;
 };
 
@@ -67,6 +87,7 @@ class PeerFiles {
   bool has_room() const { return closing() < kFilesMax; }
 
  private:
+  CloseAside& aside_;
   const std::shared_ptr<CloseAside::State> state_;
   const std::shared_ptr<CloseAside::Queue> queue_;
 };

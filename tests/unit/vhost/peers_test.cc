@@ -227,8 +227,10 @@ TEST_P(SlowFilesTest, AreClosedWhereNobodyWaits) {
   auto memory = Memory();
   if (listens) {
     ASSERT_TRUE(front_end->Accept().ok());
-    GetParam().send(front_end->socket(), file.fd());
-    file.GiveUp();
+    host.control_thread().Call([&] {  // the engine's is the last one to be closed
+      GetParam().send(front_end->socket(), file.fd());
+      file.GiveUp();
+    });
     front_end->Disconnect();
   } else {
     // One is served, a second one refused.
@@ -301,8 +303,10 @@ TEST_F(PeersTest, TooManySlowFilesKeepTheirOwnControllerOut) {
   std::array<int, PeerFiles::kFilesMax> fds{};
   fds.fill(STDERR_FILENO);
   fds.front() = file.fd();
-  Send(front_end->socket(), kGetFeatures, fds);
-  file.GiveUp();
+  host.control_thread().Call([&] {
+    Send(front_end->socket(), kGetFeatures, fds);
+    file.GiveUp();
+  });
   EXPECT_TRUE(endpoint.WaitMessage("files that front ends have sent can't be closed"));
   EXPECT_EQ(factory->closing_files(), PeerFiles::kFilesMax);
   ExpectOthersServed(1);
