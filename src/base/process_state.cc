@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -57,6 +59,16 @@ std::optional<std::string> WhyProcessStandsStill(pid_t pid) {
     default:
       return std::nullopt;
   }
+}
+
+std::optional<std::string> WhyProcessIsHidden(pid_t pid, const std::string& proc) {
+  if (Read(fmt::format("{}/{}/status", proc, pid))) return std::nullopt;
+  if (kill(pid, 0) != 0 && errno != EPERM) return std::nullopt;
+  return fmt::format(
+      "process {} may be stopped, which is hidden from this one (ProtectProc=, hidepid=): `ps -o stat= -p "
+      "{}` "
+      "says T then",
+      pid, pid);
 }
 
 std::string ProcessState(pid_t pid) {

@@ -289,7 +289,9 @@ Result<UniqueFd> ClientConnector::TryConnect() {
 std::string ClientConnector::WhyQueueIsFull() const {
   const auto why = listening_process_ == 0 ? std::nullopt : WhyProcessStandsStill(listening_process_);
   if (why) return "Its listener does not go on: " + *why;
-  return "Its listener takes nobody: a VM that is stopped or hangs, or another back end is connected to it";
+  const auto hidden = listening_process_ == 0 ? std::nullopt : WhyProcessIsHidden(listening_process_);
+  return "Its listener takes nobody: a VM that is stopped or hangs, or another back end is connected to it" +
+         (hidden ? "; " + *hidden : "");
 }
 
 Task<Result<UniqueFd>> ClientConnector::Next(CancelToken& cancel) {

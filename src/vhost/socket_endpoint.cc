@@ -276,6 +276,7 @@ void SocketEndpoint::LookAtSilentPeer() {
   std::string why = std::move(stands_still).value_or("");
   if (std::exchange(silent_, true) && stands_still_ == why) return;
   stands_still_ = std::move(why);
+  hidden_ = peer_process_ == 0 ? "" : WhyProcessIsHidden(peer_process_).value_or("");
   spdlog::warn("{}: front end is silent: {}", options_.name, status().message);
   Changed();
 }
@@ -330,11 +331,10 @@ EndpointStatus SocketEndpoint::status() const {
         status.message = "connected to " + options_.socket_path +
                          ", whose listener does not go on: " + stands_still_ + before;
       } else if (silent_) {
-        status.message = "connected to " + options_.socket_path +
-                         ", but the peer has not said a word. Either another back end is connected to it, or "
-                         "it is QEMU before "
-                         "9.1 with a vhost-user-scsi device, which can't reconnect: use QEMU 9.1 or later, "
-                         "or restart the VM" +
+        status.message = "connected to " + options_.socket_path + ", but the peer has not said a word. " +
+                         (hidden_.empty() ? "Either another" : "Either " + hidden_ + "; or another") +
+                         " back end is connected to it, or it is QEMU before 9.1 with a vhost-user-scsi "
+                         "device, which can't reconnect: use QEMU 9.1 or later, or restart the VM" +
                          before;
       } else {
         status.message = "connected, waiting for the peer's first message" + before;

@@ -126,6 +126,7 @@ class SocketEndpoint final : public Endpoint {
   bool silent_ = false;
   pid_t peer_process_ = 0;    // who is connected, or listens there; 0: of another pid namespace
   std::string stands_still_;  // why that one does not go on, when it was found silent
+  std::string hidden_;        // ... or that this can't be told
   uint64_t connections_ = 0;
   bool blocked_ = false;   // the last connection made a reactor wait
   bool serving_ = false;   // the relay's coroutine runs

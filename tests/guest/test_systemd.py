@@ -138,8 +138,9 @@ class PackageTest(BenchTest):
 
 class SystemdTest(PackageTest):
     def test_a_host(self):
-        self.take(self.install, self.harden, self.options_and_certificates, self.attach, self.engine_dies, self.cleatd_restarts,
-                  self.engine_hangs, self.package_upgrade, self.upgrade_script, self.stop_drains, self.load_ends, self.remove)
+        self.take(self.install, self.harden, self.options_and_certificates, self.attach, self.peer_stops, self.engine_dies,
+                  self.cleatd_restarts, self.engine_hangs, self.package_upgrade, self.upgrade_script, self.stop_drains,
+                  self.load_ends, self.remove)
 
     def install(self):
         """dpkg alone: users, folders, a key, both running. No credential was given."""
@@ -206,6 +207,17 @@ class SystemdTest(PackageTest):
         self.run_in_guest("echo files / >>/etc/cleat/paths.conf; systemctl reload cleatd")
         self.until(f"{create} 2>&1 | grep FILE_UNUSABLE")  # a read-only file system to them
         self.run_in_guest("sed -i '/^files/d' /etc/cleat/paths.conf; systemctl reload cleatd")
+
+    def peer_stops(self):
+        """A listener of another user, stopped before it has accepted: the engine can't look, and says so."""
+        self.guest.background("umask 0002; echo $$ >/run/stopped.pid; "
+                              "exec systemd-socket-activate -l /run/cleat-guests/stopped.sock sleep 1000")
+        self.until("grep -q ' 00010000 .*/run/cleat-guests/stopped.sock' /proc/net/unix")  # it listens
+        self.run_in_guest("chmod 666 /run/cleat-guests/stopped.sock; kill -STOP $(cat /run/stopped.pid); "
+                          "cleatctl controller create stopped --type scsi --socket /run/cleat-guests/stopped.sock")
+        self.until("cleatctl controller get stopped -o json | grep 'may be stopped, which is hidden from this one'")
+        self.run_in_guest("cleatctl controller delete stopped; kill -KILL $(cat /run/stopped.pid); "
+                          "rm /run/cleat-guests/stopped.sock")
 
     def engine_dies(self):
         """SIGKILL: systemd starts another, requests in flight are run again."""
