@@ -2,10 +2,14 @@
 // COMPARE AND WRITE on a disk with limits: a ring of one reactor that stops waits for no limits, neither for its own requests
 // nor for what another reactor's wait for. In virtual time: a second is a second of limits.
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <latch>
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "base/random.h"
 #include "block/pipeline.h"
 #include "tests/unit/qos/rig.h"
 
@@ -33,7 +37,7 @@ class ZeroDevice final : public block::Device {
     while (block::Request* request = held.PopFront()) request->Complete(IoStatus::kOk);
   }
   bool hold = false;
-  uint64_t writes = 0;
+  std::atomic<uint64_t> writes{0};
   block::RequestList held;
 
  private:
@@ -229,6 +233,95 @@ TEST_F(LimitedCompareAndWrite, WaitsForTheStorageAsEveryStopDoes) {
   On(1, [this] { storage_->Finish(); });
   Await(compare);
   EndStop(0);
+}
+
+// A reactor in a thread of its own, on a disk that another one has too. It keeps a few requests in flight, COMPARE AND WRITEs among
+// them, aborts one or all of them now and then, and has its ring stop now and then.
+class BusyReactor {
+ public:
+  static constexpr uint32_t kRequests = 300;
+  // Of all: their channels open before the first request, and close after the last one.
+  struct Together {
+    explicit Together(uint32_t count) : opened(count), busy(count) {}
+    std::latch opened;
+    std::atomic<uint32_t> busy;
+  };
+
+  BusyReactor(uint32_t index, Together& together) : random_(index + 1), together_(together) {
+    Reactor::Options options;
+    options.index = index;
+    reactor_ = Reactor::Make(clock_, options).value();
+  }
+  void Begin(block::Pipeline& pipeline) {
+    reactor_->PostCall([this, &pipeline] { Spawn(Run(pipeline)); });
+    thread_ = std::thread([this] { reactor_->Run(); });
+  }
+  void Join() { thread_.join(); }
+  uint32_t ended() const { return ended_; }  // afterwards
+
+ private:
+  Task<void> Run(block::Pipeline& pipeline) {
+    auto channel = pipeline.OpenChannel(*reactor_).value();
+    together_.opened.arrive_and_wait();
+    for (uint32_t submitted = 0; submitted < kRequests;) {
+      const uint32_t before = submitted;
+      for (auto& io : ios_) {
+        if (io != nullptr && !io->done) continue;
+        Count(io.get());
+        io = std::make_unique<Io>(random_.Chance(1, 3) ? Op::kCompareAndWrite : Op::kWrite,
+                                  random_.Below(3) * kBlock);
+        io->request.Push(
+            [](block::Request&, const block::Frame& frame) { static_cast<Io*>(frame.layer)->done = true; },
+            io.get());
+        ++submitted;
+        channel->Submit(io->request);
+      }
+      if (submitted > before) co_await Disturb(*channel);
+      co_await reactor_->Yield();
+    }
+    channel->BeginBypass();
+    while (channel->in_flight() > 0) co_await reactor_->Yield();
+    channel->EndBypass();
+    --together_.busy;
+    while (together_.busy > 0) co_await reactor_->Yield();
+    for (auto& io : ios_) Count(io.get());
+    channel.reset();
+    reactor_->Stop();
+  }
+  Task<void> Disturb(block::PipelineChannel& channel) {
+    const uint64_t what = random_.Below(256);
+    Io& any = *ios_[random_.Below(ios_.size())];
+    if (what == 0) channel.AbortQueued(nullptr);
+    if (what < 16 && !any.done) channel.AbortQueued(&any.request);
+    if (what == 255) {
+      channel.BeginBypass();
+      for (uint64_t turns = random_.Below(20); turns > 0; --turns) co_await reactor_->Yield();
+      channel.EndBypass();
+    }
+  }
+  void Count(const Io* io) {
+    if (io == nullptr) return;
+    EXPECT_TRUE(io->done);
+    ++ended_;
+  }
+
+  const MonotonicClock clock_;
+  Random random_;
+  Together& together_;
+  std::unique_ptr<Reactor> reactor_;
+  std::array<std::unique_ptr<Io>, 6> ios_;
+  uint32_t ended_ = 0;
+  std::thread thread_;
+};
+
+TEST(LimitedCompareAndWriteThreads, EachEndsOnceWhateverIsAbortedAndStops) {
+  auto limited = LimitedDevice::Make(std::make_unique<ZeroDevice>(), Iops(200'000), nullptr);
+  auto pipeline = block::Pipeline::Make(std::move(*limited), block::AccessMode::kReadWrite).value();
+  BusyReactor::Together together(2);
+  std::array<BusyReactor, 2> reactors{BusyReactor(0, together), BusyReactor(1, together)};
+  for (BusyReactor& reactor : reactors) reactor.Begin(*pipeline);
+  for (BusyReactor& reactor : reactors) reactor.Join();
+  for (const BusyReactor& reactor : reactors) EXPECT_GE(reactor.ended(), BusyReactor::kRequests);
 }
 
 }  // namespace
