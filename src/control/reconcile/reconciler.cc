@@ -40,7 +40,7 @@ Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, 
                .retries = retries_,
                .read_until_ns = clock.NowNs()},
       reporter_(context_),
-      heartbeats_(context_, link, reporter_),
+      heartbeats_(context_, link, reporter_, *this),
       path_lists_(context_),
       unclaimed_(context_, reporter_, *this),
       recovery_(context_, reporter_),
@@ -88,6 +88,10 @@ void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventor
   clusters_.ReconcileAllOn(engine);
   ReconcileControllersOf(engine);
   // The engine may stand by for one that died while it was away.
+  BeginTakeOvers();
+}
+
+void Reconciler::BeginTakeOvers() {
   for (const std::string& dead : std::set<std::string>(engines_.dead())) take_overs_.Begin(dead);
 }
 
@@ -289,6 +293,17 @@ void Reconciler::ClusterOn(EngineView& engine, const std::string& cluster) {
 
 void Reconciler::ClustersOn(EngineView& engine) {
   clusters_.ReconcileAllOn(engine);
+}
+
+void Reconciler::AnsweringOf(EngineView& engine) {
+  if (engine.not_answering.empty()) {
+    state_.controllers().Place();
+  } else {
+    moves_.ReconcileAll();  // it takes nothing more of dead engines that it was not asked for
+  }
+  const std::string principal = engine.info.stands_by_for;
+  if (!principal.empty()) ReconcileControllersOn(principal);  // another standby has them, or this one again
+  BeginTakeOvers();
 }
 
 // ---- MoveEvents ----

@@ -70,6 +70,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void GroupOn(EngineView& engine, const std::string& group) override;
   void ClusterOn(EngineView& engine, const std::string& cluster) override;
   void ClustersOn(EngineView& engine) override;
+  void AnsweringOf(EngineView& engine) override;
   // MoveEvents
   void OnPrepared(const std::string& controller) override;
   void OnMoved(const std::string& controller, const Move& move, const Status& status) override;
@@ -81,6 +82,8 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
   void ReconcileControllersOf(EngineView& engine);
   void ReconcileAllMemory();
+  // Of all engines that have died and not come back.
+  void BeginTakeOvers();
   // The controllers that are the engine's by their rows.
   void ReconcileControllersOn(const std::string& engine);
   void OnPathLists(EngineView& engine, const std::string& text);

@@ -132,5 +132,115 @@ TEST_F(StoppedEngineTest, IsNotKilledWithoutAStandbyThatAnswers) {
   Await("it is killed", [&] { return kills_ == 1; });
 }
 
+// ---- The standby is the one that does not answer ----
+
+class StoppedStandbyTest : public StoppedEngineTest {
+ protected:
+  void TearDown() override { EXPECT_EQ(host_.Violations(), std::vector<std::string>{}); }
+
+  void BlueDies() {
+    blue_.Die();
+    Await("blue's death is known", [&] { return StatusOf("engine-0").state() == v1::ENGINE_STATE_ENDED; });
+  }
+  void BlueReturns() {
+    ASSERT_TRUE(blue_.Connect());
+    Await("blue is back", [&] { return StatusOf("engine-0").state() == v1::ENGINE_STATE_CONNECTED; });
+  }
+  // Green was asked to take a and b, and stops before it has done so.
+  void GreenStopsBeforeItTakes() {
+    green_.Hold("TakeController");
+    blue_.Die();
+    for (const char* id : {"a", "b"}) green_.WaitForRequest("TakeController " + ControllerName(id));
+    green_.Freeze();
+    AwaitNotAnswering("engine-1");
+  }
+};
+
+TEST_F(StoppedStandbyTest, TakesNothingAndThePrincipalServesWhenItIsBack) {
+  Begin();
+  green_.Freeze();
+  AwaitNotAnswering("engine-1");
+  BlueDies();
+  PassLimits();
+  BlueReturns();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-0");
+  green_.Thaw();
+  for (const char* id : {"a", "b"}) AwaitStandby(green_, id);
+  AwaitProbe();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-0");
+}
+
+TEST_F(StoppedStandbyTest, TakesWhatADeadEngineServedWhenItAnswersAgain) {
+  Begin();
+  green_.Freeze();
+  AwaitNotAnswering("engine-1");
+  BlueDies();
+  PassLimits();
+  EXPECT_EQ(EngineOf("a"), "engines/engine-0");
+  green_.Thaw();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-1");
+}
+
+TEST_F(StoppedStandbyTest, MayServeWhatItWasAskedToTakeUntilItHasEnded) {
+  Begin();
+  GreenStopsBeforeItTakes();
+  BlueReturns();
+  PassLimits();
+  AwaitProbe();
+  for (const char* id : {"a", "b"}) {
+    EXPECT_EQ(EngineOf(id), "engines/engine-0") << "nobody knows that the standby has it";
+    EXPECT_EQ(host_.ServerOf(ControllerName(id)), "");
+  }
+  green_.Die();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-0");
+}
+
+TEST_F(StoppedStandbyTest, HasWhatItWasAskedToTakeIfItAnswers) {
+  Begin();
+  GreenStopsBeforeItTakes();
+  BlueReturns();
+  PassLimits();
+  AwaitProbe();
+  green_.Thaw();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-1");
+}
+
+TEST_F(StoppedStandbyTest, KeepsWhatItHasTakenAndLetsGoOfWhatItWasNotAskedFor) {
+  Begin();
+  green_.Hold("Attach");
+  CreateSome({"c"});
+  green_.WaitForRequest("Attach controllers/c 0 disks/dc");
+  blue_.Die();
+  for (const char* id : {"a", "b"})
+    Await("it is taken", [&] { return host_.ServerOf(ControllerName(id)) == "engine-1"; });
+  green_.Freeze();
+  AwaitNotAnswering("engine-1");
+  BlueReturns();
+  AwaitServed("c", "engine-0");
+  PassLimits();
+  for (const char* id : {"a", "b"})
+    Await("it is green's", [&] { return EngineOf(id) == "engines/engine-1"; });
+  green_.Thaw();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-1");
+  AwaitServed("c", "engine-0");
+}
+
+// Of two, the first by name stands by as long as it answers.
+TEST_F(StoppedStandbyTest, LeavesItToAnotherStandbyThatAnswers) {
+  Begin();
+  FakeEngine other(socket_, "engine-2");
+  other.set_host(&host_);
+  other.set_stands_by_for("engine-0");
+  ASSERT_TRUE(other.Connect());
+  Await("it is there", [&] { return IsConnected("engine-2"); });
+  EXPECT_EQ(other.StateOf("controllers/a"), kAbsent);
+  green_.Freeze();
+  for (const char* id : {"a", "b"}) AwaitStandby(other, id);
+  blue_.Die();
+  for (const char* id : {"a", "b"}) AwaitServed(id, "engine-2");
+  green_.Thaw();
+  Await("green has let go", [&] { return green_.StateOf("controllers/a") == kAbsent; });
+}
+
 }  // namespace
 }  // namespace cleat::control::stopped_engine_test

@@ -26,6 +26,9 @@ class Reconcile {
   virtual void GroupOn(EngineView& engine, const std::string& group) = 0;
   virtual void ClusterOn(EngineView& engine, const std::string& cluster) = 0;
   virtual void ClustersOn(EngineView& engine) = 0;  // all that the engine has or should have
+
+  // What depends on whether that engine answers: new controllers, who stands by for whom, and who takes a dead engine's controllers.
+  virtual void AnsweringOf(EngineView& engine) = 0;
 };
 
 }  // namespace cleat::control

@@ -79,7 +79,7 @@ void HeartbeatMonitor::Report(EngineView& engine, const std::string& problem) {
     spdlog::error("{}: not answering: {}; its guests' I/O stands still", name, engine.not_answering);
   }
   reporter_.ReportEngine(engine.info, true, "");
-  if (problem.empty()) context_.state.controllers().Place();
+  reconcile_.AnsweringOf(engine);
 }
 
 EngineView* HeartbeatMonitor::StandbyOf(const EngineView& engine) {

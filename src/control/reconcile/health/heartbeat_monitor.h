@@ -11,6 +11,7 @@
 
 #include "control/link/engine_link.h"
 #include "control/reconcile/context/context.h"
+#include "control/reconcile/context/reconcile.h"
 #include "control/reconcile/context/status_reporter.h"
 
 namespace cleat::control {
@@ -18,8 +19,9 @@ namespace cleat::control {
 class HeartbeatMonitor {
  public:
   // All of them outlive it.
-  HeartbeatMonitor(const ReconcileContext& context, EngineLink& link, StatusReporter& reporter)
-      : context_(context), link_(link), reporter_(reporter) {}
+  HeartbeatMonitor(const ReconcileContext& context, EngineLink& link, StatusReporter& reporter,
+                   Reconcile& reconcile)
+      : context_(context), link_(link), reporter_(reporter), reconcile_(reconcile) {}
 
   // All that came before `read_until_ns` was read. Returns when to call it again at the latest.
   uint64_t OnTimer(uint64_t read_until_ns);
@@ -40,6 +42,7 @@ class HeartbeatMonitor {
   const ReconcileContext& context_;
   EngineLink& link_;
   StatusReporter& reporter_;
+  Reconcile& reconcile_;
   uint64_t own_ns_ = 0;
   uint64_t counted_until_ns_ = 0;
   uint64_t planned_ns_ = 0;  // when it wanted to be called

@@ -112,6 +112,8 @@ MoveStep PlanTakeOver(const Move& move, const MoveSides& sides, const Controller
   if (!intent.exists || intent.row.deleting) return {.kind = Kind::kTakenOver};
   const ControllerView& there = ViewOf(*sides.to, move.controller);
   if (Serves(there)) return {.kind = Kind::kTakenOver};
+  // It was not asked, or said no: whichever of the two engines goes on first may have it.
+  if (!sides.to->not_answering.empty()) return {.kind = Kind::kNotTakenOver};
   if (!IsPrepared(intent, nullptr, there) || !there.request.Ready(times.now_ns)) return {};
   return {.kind = Kind::kTake};
 }

@@ -5,6 +5,7 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -34,12 +35,30 @@ bool MayTakeOver(const ControllerIntent& intent, const Standby& standby) {
   if (!standby.may_serve && IsMigrating(intent)) return false;
   // The standby has not prepared a controller whose paths its lists exclude.
   if (!standby.by_move && intent.exists && !intent.prepared_on.contains(standby.engine)) return false;
-  return !standby.engine.empty() && (standby.connected || standby.may_serve);
+  return !standby.engine.empty() && (standby.answers || standby.may_serve);
 }
 
 bool TakeOverCoordinator::IsBegun(const std::string& engine, const std::string& controller) const {
   const auto begun = take_overs_.find(engine);
   return begun != take_overs_.end() && Contains(begun->second.all, controller);
+}
+
+bool TakeOverCoordinator::IsSilent(const std::string& engine) const {
+  const EngineView* const view = context_.engines.FindByName(engine);
+  return view != nullptr && !view->not_answering.empty();
+}
+
+void TakeOverCoordinator::LogIfSilent(const std::string& engine) const {
+  const std::string standby = context_.state.engines().StandbyFor(engine);
+  if (!IsSilent(standby)) return;
+  const auto controllers = context_.state.controllers().On(engine);
+  const auto waiting = std::ranges::count_if(
+      controllers, [&](const std::string& controller) { return !IsBegun(engine, controller); });
+  if (waiting == 0) return;
+  spdlog::error(
+      "{}: take-over not begun: {} does not answer; the guests of {} controllers wait until one of the two "
+      "goes on",
+      EngineName(engine), EngineName(standby), waiting);
 }
 
 std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine) {
@@ -51,7 +70,8 @@ std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine
     if (IsBegun(engine, controller)) continue;
     const Move* move = moves_.Find(controller);
     Standby standby{.engine = move == nullptr ? successor : move->to};
-    standby.connected = context_.engines.FindByName(standby.engine) != nullptr;
+    // A request to an engine that does not answer lies there until it goes on, and meanwhile nobody else may have the controller.
+    standby.answers = context_.engines.FindByName(standby.engine) != nullptr && !IsSilent(standby.engine);
     // An engine that was asked to take the controller may have it, though its connection is lost.
     standby.may_serve = moves_.MayServe(controller);
     standby.by_move = move != nullptr || upgrading;
@@ -63,7 +83,7 @@ std::vector<Placement> TakeOverCoordinator::StandbysOf(const std::string& engine
 
 void TakeOverCoordinator::Begin(const std::string& engine) {
   const std::vector<Placement> standbys = StandbysOf(engine);
-  if (standbys.empty()) return;
+  if (standbys.empty()) return LogIfSilent(engine);
   spdlog::warn("{}: take-over began: it has died, and {} controllers go to their standby engines",
                EngineName(engine), standbys.size());
   TakeOver& take_over = take_overs_[engine];
@@ -105,7 +125,8 @@ void TakeOverCoordinator::OnTakenOver(const std::string& controller, const Move&
   }
   std::erase_if(take_over.all,
                 [&](const Placement& placement) { return placement.controller == controller; });
-  const Error why(ErrorCode::kUnavailable, EngineName(move.to) + " was lost as well");
+  const char* const what = IsSilent(move.to) ? " does not answer" : " was lost as well";
+  const Error why(ErrorCode::kUnavailable, EngineName(move.to) + what);
   AddFailure(take_over.status, controller, why.message);
   moves_.End(controller, why);
 }
@@ -118,26 +139,54 @@ void TakeOverCoordinator::ReconcileAll() {
   for (const std::string& engine : due) Commit(engine);
 }
 
+std::vector<Placement> TakeOverCoordinator::UndecidedOf(const TakeOver& take_over) const {
+  std::vector<Placement> undecided;
+  std::ranges::copy_if(take_over.all, std::back_inserter(undecided), [&](const Placement& placement) {
+    return take_over.waiting.contains(placement.controller) && IsSilent(placement.engine);
+  });
+  return undecided;
+}
+
+void TakeOverCoordinator::PutOff(TakeOver& take_over, std::vector<Placement> undecided) {
+  const auto late = static_cast<uint32_t>(take_over.waiting.size() - undecided.size());
+  take_over.late += late;
+  take_over.waiting.clear();
+  for (const Placement& placement : undecided) take_over.waiting.insert(placement.controller);
+  take_over.all = std::move(undecided);
+  take_over.deadline_ns = context_.now_ns() + context_.options.take_over_ns;
+}
+
+void TakeOverCoordinator::EndMoves(const std::vector<Placement>& placements) {
+  for (const Placement& placement : placements) {
+    if (moves_.Has(placement.controller)) moves_.End(placement.controller, Ok{});
+  }
+}
+
 void TakeOverCoordinator::Commit(const std::string& engine) {
   TakeOver& take_over = take_overs_.at(engine);
   if (context_.now_ns() < take_over.not_before_ns) return;
-  if (const Status status = context_.state.controllers().Move(take_over.all); !status.ok()) {
+  std::vector<Placement> undecided = UndecidedOf(take_over);
+  std::vector<Placement> decided = take_over.all;
+  std::erase_if(decided,
+                [&](const Placement& placement) { return Contains(undecided, placement.controller); });
+  if (const Status status = context_.state.controllers().Move(decided); !status.ok()) {
     spdlog::error("{}: take-over not stored: {}; tried again in {:.3g} s", EngineName(engine),
                   status.error().message,
                   static_cast<double>(context_.options.retry_min_ns) / static_cast<double>(kNsPerSecond));
     take_over.not_before_ns = take_over.deadline_ns = context_.now_ns() + context_.options.retry_min_ns;
     return;
   }
-  const TakeOver done = std::move(take_overs_.extract(engine).mapped());
-  ReportDone(engine, done);
-  for (const Placement& placement : done.all) {
-    if (moves_.Has(placement.controller)) moves_.End(placement.controller, Ok{});
+  if (undecided.empty()) {
+    ReportDone(engine, take_overs_.extract(engine).mapped());
+  } else {
+    PutOff(take_over, std::move(undecided));
   }
+  EndMoves(decided);
 }
 
 void TakeOverCoordinator::ReportDone(const std::string& engine, const TakeOver& take_over) {
   v1::UpgradeStatus status = take_over.status;
-  const auto late = static_cast<uint32_t>(take_over.waiting.size());
+  const uint32_t late = take_over.late + static_cast<uint32_t>(take_over.waiting.size());
   status.set_state(EndOf(status));
   const auto taken = static_cast<uint32_t>(take_over.taken.size());
   status.set_moved(taken + late);

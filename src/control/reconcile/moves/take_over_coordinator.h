@@ -23,7 +23,8 @@ struct TakeOver {
   uint64_t not_before_ns = 0;  // the store is not tried again
   std::set<std::string> waiting;
   std::set<std::string> taken;
-  std::vector<Placement> all;
+  uint32_t late = 0;           // so many were stored without having been taken
+  std::vector<Placement> all;  // that are not stored yet
   v1::UpgradeStatus status;
 
   bool IsDue(uint64_t read_until_ns) const { return waiting.empty() || read_until_ns >= deadline_ns; }
@@ -31,8 +32,8 @@ struct TakeOver {
 
 // An engine that might take a controller of a dead one.
 struct Standby {
-  std::string engine;  // empty: none
-  bool connected = false;
+  std::string engine;      // empty: none
+  bool answers = false;    // it is connected, and not NOT_ANSWERING
   bool may_serve = false;  // it was asked to take the controller, and may have it
   bool by_move =
       false;  // it was prepared for a move or an upgrade, and not because it stands by for the dead one
@@ -44,7 +45,8 @@ class TakeOverCoordinator {
   TakeOverCoordinator(const ReconcileContext& context, MoveCoordinator& moves, UpgradeCoordinator& upgrades)
       : context_(context), moves_(moves), upgrades_(upgrades) {}
 
-  // The engine has died. May be called while the controllers of an earlier process of that name are still being taken.
+  // The engine has died. May be called while the controllers of an earlier process of that name are still being taken, and again when a
+  // standby can take what it could not.
   void Begin(const std::string& engine);
   void OnTakenOver(const std::string& controller, const Move& move, bool taken);
   // Stores the take-overs that are complete, or whose time is over.
@@ -55,7 +57,16 @@ class TakeOverCoordinator {
   // Which engine takes which of the dead engine's controllers, of those that no engine was asked to take yet.
   std::vector<Placement> StandbysOf(const std::string& engine);
   bool IsBegun(const std::string& engine, const std::string& controller) const;
+  // Whether the engine is connected and does not answer.
+  bool IsSilent(const std::string& engine) const;
+  // Says that the dead engine's standby is one that does not answer, if controllers wait for that.
+  void LogIfSilent(const std::string& engine) const;
+  // What a silent standby was asked to take and may serve: its answer or its end says whether it does.
+  std::vector<Placement> UndecidedOf(const TakeOver& take_over) const;
   void Commit(const std::string& engine);
+  // All but the undecided are stored.
+  void PutOff(TakeOver& take_over, std::vector<Placement> undecided);
+  void EndMoves(const std::vector<Placement>& placements);
   void ReportDone(const std::string& engine, const TakeOver& take_over);
   // Shown as the engine's upgrade, unless an upgrade away from it is running.
   void Report(const std::string& engine, const v1::UpgradeStatus& status);

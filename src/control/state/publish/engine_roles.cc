@@ -29,10 +29,13 @@ bool EngineRoles::OnlyStandsBy(const std::string& engine) const {
 
 std::string EngineRoles::StandbyOf(const std::string& principal) const {
   const std::string name = EngineName(principal);
+  std::string silent;
   for (const auto& [id, entry] : tables_.engines) {
-    if (entry.status.stands_by_for() == name && StandsBy(id)) return id;
+    if (entry.status.stands_by_for() != name || !StandsBy(id)) continue;
+    if (!IsNotAnswering(entry)) return id;
+    if (silent.empty()) silent = id;
   }
-  return {};
+  return silent;  // what it has prepared stays so
 }
 
 std::set<std::string> EngineRoles::PreparedOn(const ControllerEntry& entry) const {

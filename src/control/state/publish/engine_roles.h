@@ -23,7 +23,7 @@ class EngineRoles {
   bool StandsBy(const std::string& engine) const CLEAT_REQUIRES(holds_state);
   // Whether it does nothing else, so that no new controllers are placed on it.
   bool OnlyStandsBy(const std::string& engine) const CLEAT_REQUIRES(holds_state);
-  // The engine that has that one's controllers standing by; empty when there is none.
+  // The engine that has that one's controllers standing by: the first that answers, or the first; empty when there is none.
   std::string StandbyOf(const std::string& principal) const CLEAT_REQUIRES(holds_state);
   // The engines on which the controller is to stand by.
   std::set<std::string> PreparedOn(const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);

@@ -166,6 +166,12 @@ const Case kTakeOverCases[] = {
     {"ServedThere", Kind::kTakenOver, [](Given& given) { given.there() = views::Serving(); }},
     {"Gone", Kind::kTakenOver, [](Given& given) { given.intent.exists = false; }},
     {"ToIsLost", Kind::kNotTakenOver, [](Given& given) { given.LoseTo(); }},
+    {"ToDoesNotAnswer", Kind::kNotTakenOver, [](Given& given) { given.to.not_answering = "no answer"; }},
+    {"ServedThereAndToDoesNotAnswer", Kind::kTakenOver,
+     [](Given& given) {
+       given.there() = views::Serving();
+       given.to.not_answering = "no answer";
+     }},
 };
 INSTANTIATE_TEST_SUITE_P(TakeOver, MovePlan, testing::ValuesIn([] {
                            std::vector<Case> cases;

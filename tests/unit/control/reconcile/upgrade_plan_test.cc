@@ -115,7 +115,7 @@ class TakeOverPlan : public testing::TestWithParam<TakeOverCase> {};
 TEST_P(TakeOverPlan, IsAsTheTableSays) {
   ControllerIntent intent = views::IntentOn("blue");
   intent.prepared_on = {"green"};
-  Standby standby{.engine = "green", .connected = true};
+  Standby standby{.engine = "green", .answers = true};
   GetParam().arrange(intent, standby);
   EXPECT_EQ(MayTakeOver(intent, standby), GetParam().may);
 }
@@ -127,10 +127,10 @@ const TakeOverCase kTakeOverCases[] = {
        standby = {};
        intent.prepared_on.clear();
      }},
-    {"IsNotConnected", false, [](auto&, auto& standby) { standby.connected = false; }},
-    {"IsNotConnectedButWasAskedToTakeIt", true,
+    {"IsNotConnectedOrDoesNotAnswer", false, [](auto&, auto& standby) { standby.answers = false; }},
+    {"DoesNotAnswerButWasAskedToTakeIt", true,
      [](auto&, auto& standby) {
-       standby.connected = false;
+       standby.answers = false;
        standby.may_serve = true;
      }},
     {"HasNotPreparedIt", false, [](auto& intent, auto&) { intent.prepared_on.clear(); }},
