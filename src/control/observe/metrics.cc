@@ -212,7 +212,7 @@ void AddEngines(std::vector<MetricFamily>& families, const v1::ListEnginesRespon
                                "Whether the engine takes other paths for listed than cleatd does");
   MetricFamily silent =
       Family("cleat_engine_not_answering", MetricType::Gauge,
-             "Whether the engine is connected and does not answer: its guests' I/O stands still");
+             "Whether the engine is connected and does not go on, or one of its reactors does not");
   MetricFamily controllers =
       Family("cleat_engine_controllers", MetricType::Gauge, "Controllers that are placed on the engine");
   MetricFamily standing_by = Family("cleat_engine_standing_by", MetricType::Gauge,

@@ -26,6 +26,7 @@ void Heartbeat::Heard(uint64_t own_ns, uint64_t received) {
 
 void Heartbeat::Answered(uint64_t own_ns, const engine::v1::Reply& reply) {
   waits_ = false;
+  answered_ns_ = own_ns;
   std::map<std::string, ReactorSeen> before = std::exchange(reactors_, {});
   for (const auto& progress : reply.reactors()) {
     const auto found = before.find(progress.name());
@@ -38,19 +39,30 @@ void Heartbeat::Answered(uint64_t own_ns, const engine::v1::Reply& reply) {
   }
 }
 
+uint64_t Heartbeat::ControlSilentNs(uint64_t own_ns) const {
+  return waits_ ? own_ns - heard_ns_ : 0;
+}
+
+uint64_t Heartbeat::StillNs(const ReactorSeen& reactor) const {
+  return reactor.still ? answered_ns_ - reactor.since_ns : 0;
+}
+
 uint64_t Heartbeat::SilentNs(uint64_t own_ns) const {
-  uint64_t silent_ns = waits_ ? own_ns - heard_ns_ : 0;
-  for (const auto& [name, reactor] : reactors_) {
-    if (reactor.still) silent_ns = std::max(silent_ns, own_ns - reactor.since_ns);
-  }
+  uint64_t silent_ns = ControlSilentNs(own_ns);
+  for (const auto& [name, reactor] : reactors_) silent_ns = std::max(silent_ns, StillNs(reactor));
   return silent_ns;
 }
 
+bool Heartbeat::HasStillReactor(const HeartbeatTimes& times) const {
+  return std::ranges::any_of(reactors_,
+                             [&](const auto& reactor) { return StillNs(reactor.second) >= times.limit_ns; });
+}
+
 std::string Heartbeat::Problem(uint64_t own_ns, const HeartbeatTimes& times) const {
-  if (waits_ && own_ns - heard_ns_ >= times.limit_ns)
+  if (ControlSilentNs(own_ns) >= times.limit_ns)
     return fmt::format("no answer for {:.2g} s", ToSeconds(times.limit_ns));
   for (const auto& [name, reactor] : reactors_) {
-    if (reactor.still && own_ns - reactor.since_ns >= times.limit_ns)
+    if (StillNs(reactor) >= times.limit_ns)
       return fmt::format("its {} has stood still for {:.2g} s", name, ToSeconds(times.limit_ns));
   }
   return {};

@@ -22,6 +22,13 @@ uint64_t UnixSeconds() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
+// What an engine's guests have of it that it does not answer, for people.
+std::string ConsequenceOf(const EngineView& engine, const HeartbeatTimes& times) {
+  if (engine.heartbeat.HasStillReactor(times) || WhyProcessStandsStill(engine.info.pid))
+    return "its guests' I/O stands still";
+  return "it takes no orders, and its guests may be served all the same";
+}
+
 }  // namespace
 
 void HeartbeatMonitor::CountOwnTime(uint64_t read_until_ns) {
@@ -76,7 +83,8 @@ void HeartbeatMonitor::Report(EngineView& engine, const std::string& problem) {
   } else {
     engine.not_answering = fmt::format("{}: {}", problem, ProcessState(engine.info.pid));
     engine.not_answering_since_s = UnixSeconds();
-    spdlog::error("{}: not answering: {}; its guests' I/O stands still", name, engine.not_answering);
+    spdlog::error("{}: not answering: {}; {}", name, engine.not_answering,
+                  ConsequenceOf(engine, context_.options.heartbeat));
   }
   reporter_.ReportEngine(engine.info, true, "");
   reconcile_.AnsweringOf(engine);

@@ -64,6 +64,23 @@ TEST(HeartbeatTest, AReactorThatStandsStillWithWorkHangs) {
   EXPECT_EQ(heartbeat.Problem(800, kTimes), "") << "it has gone on";
 }
 
+// One sample in which a reactor with work got no core, and then no answer for a while.
+TEST(HeartbeatTest, HowLongAReactorStoodStillIsWhatTheLastAnswerShowed) {
+  Heartbeat heartbeat;
+  for (const uint64_t now : {0, 100}) {
+    heartbeat.Asked(now);
+    heartbeat.Answered(now, ReplyOf(5, false));
+  }
+  heartbeat.Asked(200);
+  EXPECT_EQ(heartbeat.Problem(799, kTimes), "");
+  EXPECT_EQ(heartbeat.SilentNs(799), 599U) << "of the control reactor, and not of the other one since 0";
+  EXPECT_NE(heartbeat.Problem(800, kTimes).find("no answer"), std::string::npos);
+  EXPECT_FALSE(heartbeat.HasStillReactor(kTimes));
+  heartbeat.Answered(900, ReplyOf(5, false));
+  EXPECT_NE(heartbeat.Problem(900, kTimes).find("reactor-0"), std::string::npos) << "it has not gone on";
+  EXPECT_TRUE(heartbeat.HasStillReactor(kTimes));
+}
+
 TEST(HeartbeatTest, AReactorThatSleepsOrTurnsDoesNotHang) {
   Heartbeat sleeps;
   Heartbeat turns;
