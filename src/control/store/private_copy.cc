@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "control/store/sqlite_row.h"
 
@@ -84,7 +85,23 @@ Status CopyFile(const std::string& from, const std::string& to, bool needed, uin
   return CopyAll(source.get(), target.get(), from);
 }
 
+// Zeros when there is none.
+FileStamp::Part PartOf(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return {};
+  const auto changed_ns =
+      static_cast<uint64_t>(info.st_ctim.tv_sec) * kNsPerSecond + static_cast<uint64_t>(info.st_ctim.tv_nsec);
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .size_bytes = static_cast<uint64_t>(info.st_size),
+          .changed_ns = changed_ns};
+}
+
 }  // namespace
+
+FileStamp StampOf(const std::string& path) {
+  return {.database = PartOf(path), .log = PartOf(path + "-wal")};
+}
 
 Result<sqlite3*> OpenPrivateCopy(const std::string& path) {
   MemoryFolder folder;

@@ -22,4 +22,19 @@ inline constexpr uint64_t kPrivateCopyBytesMax = uint64_t{256} << 20;
 // is no memory for it (/dev/shm), or the file can't be read.
 Result<sqlite3*> OpenPrivateCopy(const std::string& path);
 
+// Which file is there and as of when, the database and its log: the same while nobody has written to it or put another one in its place.
+struct FileStamp {
+  struct Part {
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    uint64_t size_bytes = 0;
+    uint64_t changed_ns = 0;
+    bool operator==(const Part&) const = default;
+  };
+  Part database;
+  Part log;
+  bool operator==(const FileStamp&) const = default;
+};
+FileStamp StampOf(const std::string& path);
+
 }  // namespace cleat::control

@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "control/model/reasons.h"
 #include "control/store/migrations.h"
-#include "control/store/private_copy.h"
 #include "control/store/stored_rows.h"
 
 namespace cleat::control {
@@ -96,13 +95,6 @@ uint64_t HeaderNumber(std::string_view header, size_t at) {
   return number;
 }
 
-// Adds what tells a row from another one. The sum of a row is over all of its columns.
-template <typename Row>
-uint64_t Mixed(uint64_t sum, const std::vector<Row>& rows) {
-  for (const Row& row : rows) sum = RowSum({SqlValue(sum), SqlValue(RowSum(ValuesOf(row)))});
-  return sum;
-}
-
 }  // namespace
 
 Store::Store(UniqueFd lock, std::string path, bool expected)
@@ -162,75 +154,20 @@ Status Store::CheckFile(const std::string& folder) {
   return version > kSchemaVersion ? Status(Newer(path, version)) : Status(Ok{});
 }
 
+Status Store::OpenConnection(int flags) {
+  if (sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr) != SQLITE_OK) return Failed("open");
+  // SQLite opens for reading what it may not write.
+  if (sqlite3_db_readonly(db_, "main") != 1) return Ok{};
+  return UnwritableError(path_, "it can be opened for reading alone",
+                         access(path_.c_str(), W_OK) == 0 ? EROFS : errno);
+}
+
 Status Store::OpenFile() {
   const mode_t mask = umask(0077);
-  const int code = sqlite3_open_v2(path_.c_str(), &db_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  Status status = code == SQLITE_OK ? Status(Ok{}) : Status(Failed("open"));
-  // SQLite opens for reading what it may not write.
-  if (status.ok() && sqlite3_db_readonly(db_, "main") == 1)
-    status = UnwritableError(path_, "it can be opened for reading alone",
-                             access(path_.c_str(), W_OK) == 0 ? EROFS : errno);
+  Status status = OpenConnection(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
   if (status.ok()) status = Prepare();
   umask(mask);
   return status;
-}
-
-Status Store::OpenCopy(const Error& cause) {
-  CloseConnection();
-  auto copy = OpenPrivateCopy(path_);
-  if (!copy.ok()) {
-    Error both = cause;
-    both.message += fmt::format(". It can't be served from memory either: {}", copy.error().message);
-    return both;
-  }
-  db_ = *copy;
-  CLEAT_TRY(CheckIntegrity());
-  CLEAT_ASSIGN(const auto version, Number("PRAGMA user_version"));
-  // Of another version there is nothing to serve before it was migrated, which takes a write.
-  if (version != kSchemaVersion) return cause;
-  CLEAT_TRY(ReadNumber());
-  CLEAT_ASSIGN(copied_, Fingerprint());
-  refusal_ = cause;
-  (void)Noted(cause);
-  return Ok{};
-}
-
-Status Store::GoFromCopyToFile() {
-  for (const auto& [sql, statement] : std::exchange(prepared_, {})) sqlite3_finalize(statement);
-  sqlite3* const copy = std::exchange(db_, nullptr);
-  Status status = OpenFile();
-  if (status.ok()) {
-    const auto found = Fingerprint();
-    if (!found.ok()) status = found.error();
-    if (found.ok() && *found != *copied_) {
-      status = Refuse(v1::REASON_STORE_UNWRITABLE,
-                      fmt::format("store '{}': another one than the one that was loaded is in its place: "
-                                  "restart cleatd, which loads it",
-                                  path_));
-    }
-  }
-  if (!status.ok()) {
-    CloseConnection();
-    db_ = copy;
-    return status;
-  }
-  copied_.reset();
-  sqlite3_close(copy);
-  return Ok{};
-}
-
-Result<uint64_t> Store::Fingerprint() {
-  CLEAT_ASSIGN(const Rows rows, LoadRows());
-  CLEAT_ASSIGN(const uint64_t next, Number(kNextRevision));
-  uint64_t sum = RowSum({SqlValue(number_), SqlValue(next), SqlValue(rows.paths_checked_from)});
-  sum = Mixed(sum, rows.disks);
-  sum = Mixed(sum, rows.deleted_disks);
-  sum = Mixed(sum, rows.groups);
-  sum = Mixed(sum, rows.clusters);
-  sum = Mixed(sum, rows.controllers);
-  sum = Mixed(sum, rows.attachments);
-  sum = Mixed(sum, rows.upgrades);
-  return Mixed(sum, rows.lost);
 }
 
 Status Store::Configure() {
@@ -253,7 +190,7 @@ Status Store::Prepare() {
   if (*version == 0 && (expected_ || tables != 0)) return Damaged(path_, "it has no schema version");
   CLEAT_TRY(CheckApplication());
   CLEAT_TRY(Migrate(*version));
-  CLEAT_TRY(ReadNumber());
+  CLEAT_ASSIGN(number_, ReadNumber());
   return MarkFolder();
 }
 
@@ -265,10 +202,10 @@ Status Store::Migrate(uint64_t version) {
   return Execute("PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
-Status Store::ReadNumber() {
-  CLEAT_ASSIGN(number_, Number("SELECT number FROM host"));
-  if (number_ == 0 || number_ > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
-  return Ok{};
+Result<uint64_t> Store::ReadNumber() {
+  CLEAT_ASSIGN(const uint64_t number, Number("SELECT number FROM host"));
+  if (number == 0 || number > DiskIdentity::kStoreMax) return Damaged(path_, "its number is damaged");
+  return number;
 }
 
 Status Store::MarkFolder() {

@@ -30,6 +30,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "control/model/model.h"
+#include "control/store/private_copy.h"
 #include "control/store/sqlite_row.h"
 #include "control/store/store_change.h"
 
@@ -74,7 +75,7 @@ class Store {
   // written any more (STORE_RESTORED): who serves from this has to load everything anew. `restored` is of the same schema.
   Status Replace(Store& restored);
 
-  // The store's own number, of 24 bits and never 0: DiskIdentity::Of.
+  // The store's own number, of 24 bits and never 0: DiskIdentity::Of. The same for as long as the store is open.
   uint64_t number() const { return number_; }
   // The first of `count` revisions that no process has handed out before and none will hand out again. After an error all writes are
   // refused, with that error, until this succeeds.
@@ -92,15 +93,24 @@ class Store {
  private:
   // `expected`: the lock file says that there is a store.
   Store(UniqueFd lock, std::string path, bool expected);
+  // `flags`: SQLite's. Refused when the file can be opened for reading alone.
+  Status OpenConnection(int flags) CLEAT_REQUIRES(mutex_);
   Status OpenFile() CLEAT_REQUIRES(mutex_);
   // Instead of the file, which can't be written because of `cause`.
   Status OpenCopy(const Error& cause) CLEAT_REQUIRES(mutex_);
   Status GoFromCopyToFile() CLEAT_REQUIRES(mutex_);
+  // Whether the file is the one that was copied; reads alone, and a file that was refused not again while it is as it was.
+  Status CompareFile() CLEAT_REQUIRES(mutex_);
+  Status ReadAndCompare() CLEAT_REQUIRES(mutex_);
+  // Whether what is in db_ is what was copied.
+  Status CheckAsCopied() CLEAT_REQUIRES(mutex_);
+  // The file, which is the one that was copied, for writing.
+  Status OpenExisting() CLEAT_REQUIRES(mutex_);
   void CloseConnection() CLEAT_REQUIRES(mutex_);
   Status Configure() CLEAT_REQUIRES(mutex_);
   Status Prepare() CLEAT_REQUIRES(mutex_);
   Status Migrate(uint64_t version) CLEAT_REQUIRES(mutex_);
-  Status ReadNumber() CLEAT_REQUIRES(mutex_);
+  Result<uint64_t> ReadNumber() CLEAT_REQUIRES(mutex_);
   Status MarkFolder() CLEAT_REQUIRES(mutex_);
   // Of all rows and revisions: another one when anything differs.
   Result<uint64_t> Fingerprint() CLEAT_REQUIRES(mutex_);
@@ -139,9 +149,16 @@ class Store {
   sqlite3* db_ CLEAT_GUARDED_BY(mutex_) = nullptr;
   std::string path_;
   bool expected_;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;                                      // set before anybody else has the store
   std::optional<uint64_t> copied_ CLEAT_GUARDED_BY(mutex_);  // db_ is a copy of the file, of that fingerprint
-  std::optional<Error> refusal_ CLEAT_GUARDED_BY(mutex_);    // of all writes, until revisions are reserved
+  // The file as it was last compared with the copy.
+  struct Compared {
+    FileStamp stamp;
+    Status verdict;
+    std::chrono::steady_clock::time_point until;  // the verdict, when it is a refusal, is taken for
+  };
+  std::optional<Compared> compared_ CLEAT_GUARDED_BY(mutex_);
+  std::optional<Error> refusal_ CLEAT_GUARDED_BY(mutex_);  // of all writes, until revisions are reserved
   std::chrono::steady_clock::time_point unwritable_since_ CLEAT_GUARDED_BY(mutex_);
   bool replaced_ CLEAT_GUARDED_BY(mutex_) = false;
   std::vector<std::pair<const char*, sqlite3_stmt*>> prepared_

@@ -15,7 +15,9 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -31,6 +33,7 @@
 #include "control/store/store.h"
 #include "full_disk.h"
 #include "requests.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 
 namespace cleat::control::unwritable_store_test {
@@ -66,6 +69,30 @@ std::string IdsWithoutTheLog(const std::string& path) {
   sqlite3_close(db);
   return ids;
 }
+
+// How often SQLite opens a file, all of this process, while this lives.
+class CountedOpens {
+ public:
+  CountedOpens() {
+    count_ = 0;
+    Set(reinterpret_cast<sqlite3_syscall_ptr>(&Open));
+  }
+  ~CountedOpens() { Set(nullptr); }
+  CountedOpens(const CountedOpens&) = delete;
+  CountedOpens& operator=(const CountedOpens&) = delete;
+  int count() const { return count_; }
+
+ private:
+  static int Open(const char* path, int flags, int mode) {
+    ++count_;
+    return open(path, flags, mode);
+  }
+  static void Set(sqlite3_syscall_ptr call) {
+    sqlite3_vfs* const vfs = sqlite3_vfs_find(nullptr);
+    vfs->xSetSystemCall(vfs, "open", call);
+  }
+  static inline std::atomic<int> count_;
+};
 
 // A store folder as a process leaves it that is killed: "old" is in the file, "new" in the log alone.
 class UnwritableStoreTest : public ::testing::Test {
@@ -177,6 +204,67 @@ TEST_F(UnwritableStoreTest, NotIfAnotherStoreHasTakenItsPlace) {
     EXPECT_EQ(ReasonOfCreate("more"), v1::REASON_STORE_UNWRITABLE);
     EXPECT_NE(message_.find("restart cleatd"), std::string::npos) << message_;
     EXPECT_TRUE(state_->disks().Get(GetDisk("new")).ok()) << "what was loaded is served on";
+    Close();
+  });
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// As where the store's file system is not mounted any more, and later is.
+TEST_F(UnwritableStoreTest, NothingIsMadeWhereItsFileHasGone) {
+  ReadOnly([&](const Remount& remount) {
+    Load();
+    remount();
+    const std::string away = dir_ / "away";
+    std::filesystem::create_directory(away);
+    for (const char* name : {"/cleat.db", "/cleat.db-wal"}) {
+      std::filesystem::copy_file(folder_ + name, away + name);
+      std::filesystem::remove(folder_ + name);
+    }
+    EXPECT_FALSE(state_->CheckStore());
+    EXPECT_EQ(ReasonOfCreate("more"), v1::REASON_STORE_UNWRITABLE);
+    EXPECT_NE(message_.find("ENOENT"), std::string::npos) << message_;
+    for (const char* name : {"/cleat.db", "/cleat.db-wal", "/cleat.db-journal"})
+      EXPECT_FALSE(std::filesystem::exists(folder_ + name)) << name;
+    for (const char* name : {"/cleat.db", "/cleat.db-wal"})
+      std::filesystem::copy_file(away + name, folder_ + name);
+    EXPECT_TRUE(state_->CheckStore());
+    EXPECT_EQ(ReasonOfCreate("more"), v1::REASON_UNSPECIFIED) << message_;
+    Close();
+  });
+}
+
+TEST_F(UnwritableStoreTest, AnotherStoreIsNotTouchedNorReadAgainUntilItChanges) {
+  ReadOnly([&](const Remount& remount) {
+    Load();
+    const uint64_t number = store_->number();
+    remount();
+    const std::string file = folder_ + "/cleat.db";
+    const std::string other = test::SourceFile("tests/unit/control/data/schema3.db");
+    const std::string own = BytesOf(file);
+    std::filesystem::remove(file + "-wal");
+    std::filesystem::copy_file(other, file, std::filesystem::copy_options::overwrite_existing);
+    {
+      const CountedOpens opens;
+      EXPECT_FALSE(state_->CheckStore());
+      EXPECT_GT(opens.count(), 0) << "the control: it is read";
+    }
+    {
+      const CountedOpens opens;
+      EXPECT_FALSE(state_->CheckStore());
+      EXPECT_EQ(opens.count(), 0);
+    }
+    EXPECT_EQ(BytesOf(file), BytesOf(other)) << "of an older schema, and not migrated";
+    EXPECT_FALSE(std::filesystem::exists(file + "-wal"));
+    EXPECT_EQ(store_->number(), number);
+    EXPECT_TRUE(state_->disks().Get(GetDisk("new")).ok()) << "what was loaded is served on";
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << own;
+    const CountedOpens opens;
+    EXPECT_FALSE(state_->CheckStore()) << "without its log it is not what was loaded";
+    EXPECT_GT(opens.count(), 0) << "it has changed";
     Close();
   });
 }
