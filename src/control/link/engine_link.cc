@@ -306,11 +306,14 @@ void EngineLink::AwaitDeath(Peer& peer) {
   events_->OnDead(peer.info.id, peer.info.incarnation);
 }
 
-// The process lives and has connected anew: from now on the end of that connection tells of its death.
-void EngineLink::ForgetProcess(const engine::v1::Hello& hello) {
+void EngineLink::ForgetProcesses(const std::string& engine) {
+  EraseProcesses([&](const Process& process) { return process.engine == engine; });
+}
+
+void EngineLink::EraseProcesses(const std::function<bool(const Process& process)>& which) {
   for (auto it = processes_.begin(); it != processes_.end();) {
     const Process& process = it->second;
-    if (process.engine != hello.engine() || process.incarnation != hello.incarnation()) {
+    if (!which(process)) {
       ++it;
       continue;
     }
@@ -359,7 +362,10 @@ void EngineLink::HandleHello(Peer& peer, Datagram& datagram) {
                .pid = peer.pid};
   if (!datagram.fds.empty()) peer.counters = std::move(datagram.fds.front());
   peer.stage = Peer::Stage::kInventory;
-  ForgetProcess(hello);
+  // The process lives and has connected anew: from now on the end of that connection tells of its death.
+  EraseProcesses([&](const Process& process) {
+    return process.engine == hello.engine() && process.incarnation == hello.incarnation();
+  });
   reply.envelope.mutable_hello_reply()->set_protocol(peer.info.protocol);
   Send(peer, std::move(reply));
 }

@@ -101,6 +101,8 @@ class EngineLink {
   void Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);
   // How many messages have come over that connection; 0 when it has ended.
   uint64_t received(PeerId peer) const;
+  // On the link's thread. Nothing is told any more of the ends of that engine's processes whose connections have ended.
+  void ForgetProcesses(const std::string& engine);
   // Sends SIGKILL to the process of that connection, and to no other: its end is told by OnDead. An error when that can't be done.
   Status Kill(PeerId peer);
 
@@ -126,7 +128,7 @@ class EngineLink {
   void TellGone(Peer& peer, bool lives);
   void AwaitDeath(Peer& peer);
   void ServeDeath(uint64_t token);
-  void ForgetProcess(const engine::v1::Hello& hello);
+  void EraseProcesses(const std::function<bool(const Process& process)>& which);
   void Send(Peer& peer, Datagram datagram);
   void Flush(Peer& peer);
   void Doom(Peer& peer, std::string why);  // closed at the end of the round

@@ -92,6 +92,7 @@ struct ChangedIntent {
   std::set<std::string> disks;
   std::set<std::string> groups;
   std::set<std::string> clusters;
+  std::map<std::string, uint64_t> forgotten;  // engines, with the incarnation of their last process; 0: none
   bool upgrade = false;
   bool paths = false;  // the lists of paths were read again
 };

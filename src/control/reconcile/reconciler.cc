@@ -29,6 +29,7 @@ Overloaded(Functions...) -> Overloaded<Functions...>;  // for clang 16
 Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, const Clock& clock,
                        const ReconcilerOptions& options, Counters* counters)
     : state_(state),
+      link_(link),
       options_(options),
       requests_(link, clock, engines_, retries_,
                 {.min_ns = options.retry_min_ns, .max_ns = options.retry_max_ns}),
@@ -157,6 +158,12 @@ void Reconciler::OnDead(const std::string& engine, uint64_t incarnation) {
   for (const std::string& controller : engines_.TakeLeftBehind(engine, incarnation)) Controller(controller);
 }
 
+void Reconciler::OnForgotten(const std::string& engine, uint64_t incarnation) {
+  if (engines_.FindByName(engine) != nullptr) return;  // it has come after all
+  link_.ForgetProcesses(engine);
+  for (const std::string& controller : engines_.Forget(engine, incarnation)) Controller(controller);
+}
+
 void Reconciler::OnLastDead(const std::string& engine) {
   // First of all: guests wait.
   take_overs_.Begin(engine);
@@ -220,6 +227,7 @@ void Reconciler::OnWake() {
   for (const std::string& group : changed.groups) groups_.ReconcileEverywhere(group);
   for (const std::string& cluster : changed.clusters) clusters_.ReconcileEverywhere(cluster);
   for (const std::string& controller : changed.controllers) Controller(controller);
+  for (const auto& [engine, incarnation] : changed.forgotten) OnForgotten(engine, incarnation);
   if (changed.paths) path_lists_.AskReadEverywhere();
   if (changed.upgrade) {
     if (auto intent = state_.upgrades().Running()) upgrades_.OnIntent(std::move(*intent));

@@ -77,6 +77,8 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void OnTakenOver(const std::string& controller, const Move& move, bool taken) override;
 
   void OnForeignEngine(const EngineInfo& info);
+  // Nobody waits for that engine any more, nor for its end.
+  void OnForgotten(const std::string& engine, uint64_t incarnation);
   // The process of that name that was connected last has ended.
   void OnLastDead(const std::string& engine);
   void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
@@ -90,6 +92,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void ReconcileDue();
 
   HostState& state_;
+  EngineLink& link_;
   const ReconcilerOptions options_;
   ConnectedEngines engines_;
   RetryQueue retries_;

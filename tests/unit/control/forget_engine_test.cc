@@ -133,6 +133,38 @@ TEST_F(ForgetEngineTest, AnEngineThatMayLiveTakesForce) {
   EXPECT_EQ(blue_.StateOf("controllers/a"), kAbsent);
 }
 
+TEST_F(ForgetEngineTest, NorOneOfBeforeCleatdsRestartThatHasNotComeBack) {
+  ServeOnTheOnlyEngine();
+  RestartCleatd();  // it serves on
+  ExpectRefused("engine-0", false, v1::REASON_ENGINE_THERE, "has not connected since cleatd started");
+  ASSERT_TRUE(green_.Connect());
+  Await("green is there", [&] { return IsConnected("engine-1"); });
+  EXPECT_EQ(EngineOf("a"), "engines/engine-0");
+  ASSERT_TRUE(blue_.Connect());
+  AwaitEngines();
+  blue_.Die();
+  Await("its end is seen", [&] {
+    return state_->engines().Get(GetEngine("engine-0"))->status().state() == v1::ENGINE_STATE_ENDED;
+  });
+  EXPECT_TRUE(Forget("engine-0").ok());
+  AwaitServed("a", "engine-1");
+}
+
+TEST_F(ForgetEngineTest, ItsLaterEndDoesNotBringItBack) {
+  ServeOnTheOnlyEngine();
+  ASSERT_TRUE(green_.Connect());
+  AwaitEngines();
+  blue_.Disconnect();
+  Await("that is noticed", [&] { return !IsConnected("engine-0"); });
+  host_.ReleaseAll("engine-0");
+  ASSERT_TRUE(Forget("engine-0", true).ok());
+  AwaitServed("a", "engine-1");
+  EXPECT_FALSE(IsListed("engine-0"));
+  blue_.Die();
+  AwaitProbe();
+  EXPECT_FALSE(IsListed("engine-0"));
+}
+
 TEST_F(ForgetEngineTest, NorOneWhoseProcessIsFound) {
   CreateOn("bleu", "a");
   process_ = 77;

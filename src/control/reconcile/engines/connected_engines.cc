@@ -32,6 +32,15 @@ std::set<std::string> ConnectedEngines::TakeLeftBehind(const std::string& engine
   return std::move(left_behind_.extract(found).mapped().controllers);
 }
 
+std::set<std::string> ConnectedEngines::Forget(const std::string& engine, uint64_t incarnation) {
+  const auto known = known_.find(engine);
+  if (known == known_.end() || known->second.incarnation != incarnation || FindByName(engine) != nullptr)
+    return {};
+  known_.erase(known);
+  dead_.erase(engine);
+  return TakeLeftBehind(engine, incarnation);
+}
+
 EngineView* ConnectedEngines::Find(PeerId peer) {
   const auto found = engines_.find(peer);
   return found == engines_.end() ? nullptr : &found->second;

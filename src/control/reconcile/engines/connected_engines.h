@@ -32,6 +32,10 @@ class ConnectedEngines {
   std::map<PeerId, EngineView>& all() { return engines_; }
   const std::map<PeerId, EngineView>& all() const { return engines_; }
 
+  // Forgets an engine that is not connected, as if it had never been, and returns what TakeLeftBehind would; nothing when a later process
+  // than that one has come since.
+  std::set<std::string> Forget(const std::string& engine, uint64_t incarnation);
+
   // Whether another engine than this one has the controller's target, open or being opened; without a target, the controller itself.
   bool IsElsewhere(const EngineView& engine, const std::string& controller,
                    std::optional<uint32_t> target) const;

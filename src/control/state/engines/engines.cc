@@ -19,7 +19,10 @@ void Engines::SetUnseen() {
   v1::EngineStatus unseen;
   unseen.set_state(v1::ENGINE_STATE_NOT_CONNECTED);
   unseen.set_message("has not connected since cleatd started");
-  for (auto& [id, entry] : core_.tables.engines) SetStatus(entry, unseen);
+  for (auto& [id, entry] : core_.tables.engines) {
+    entry.unseen = true;
+    SetStatus(entry, unseen);
+  }
 }
 
 Result<v1::Engine> Engines::Get(const v1::GetEngineRequest& request) {
@@ -99,7 +102,9 @@ std::string Engines::StandbyFor(const std::string& engine) {
 
 void Engines::Report(const std::string& id, const v1::EngineStatus& status) {
   const StateLock lock(core_.mutex);
-  SetStatus(core_.tables.EngineOf(id), status);
+  EngineEntry& entry = core_.tables.EngineOf(id);
+  entry.unseen = false;
+  SetStatus(entry, status);
 }
 
 void Engines::SetStatus(EngineEntry& entry, const v1::EngineStatus& status) {

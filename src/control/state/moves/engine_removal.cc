@@ -66,13 +66,14 @@ Status EngineRemoval::CheckEntry(const EngineEntry& entry, bool force) const {
         fmt::format("{}: its controllers are being moved: wait for the end (cleatctl engine get {})",
                     EngineName(entry.id), entry.id));
   if (entry.status.connected()) return RefuseThere(entry.id, "it is connected: end its process first");
-  // An engine that has not connected since cleatd started has no incarnation.
+  // One that was named since cleatd started, and has not come, has nothing: it has no incarnation.
   const bool lost = entry.status.incarnation() != 0 && entry.status.state() != v1::ENGINE_STATE_ENDED;
-  if (!lost || force) return Ok{};
+  if (force || !(lost || entry.unseen)) return Ok{};
   return RefuseThere(
-      entry.id,
-      "its connection was lost and its process was not seen to end: it may serve. End it, or, if it is "
-      "certain to have ended, repeat with --force");
+      entry.id, fmt::format("{}: it may serve. End it, or, if it is certain to have ended or never to have "
+                            "been there, repeat with --force",
+                            lost ? "its connection was lost and its process was not seen to end"
+                                 : "it has not connected since cleatd started, and was not seen to end"));
 }
 
 Result<std::vector<std::string>> EngineRemoval::EndDeletions(const std::string& engine) {
@@ -110,6 +111,7 @@ Status EngineRemoval::Erase(const std::string& engine) {
     core_.publisher.Publish(*entry);
     return Ok{};
   }
+  core_.publisher.EngineForgotten(engine, entry->status.incarnation());
   core_.tables.engines.Erase(engine);
   core_.publisher.PublishGone(EngineName(engine));
   return Ok{};

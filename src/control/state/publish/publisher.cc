@@ -126,6 +126,11 @@ void Publisher::UpgradeChanged() {
   wake_();
 }
 
+void Publisher::EngineForgotten(const std::string& id, uint64_t incarnation) {
+  changed_.forgotten[id] = incarnation;
+  wake_();
+}
+
 void Publisher::PathsChanged() {
   changed_.paths = true;
   wake_();

@@ -75,6 +75,7 @@ class Publisher {
   void DiskChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.disks, id); }
   void ClusterChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.clusters, id); }
   void GroupChanged(const std::string& id) CLEAT_REQUIRES(holds_state) { Mark(changed_.groups, id); }
+  void EngineForgotten(const std::string& id, uint64_t incarnation) CLEAT_REQUIRES(holds_state);
   void UpgradeChanged() CLEAT_REQUIRES(holds_state);
   void PathsChanged() CLEAT_REQUIRES(holds_state);
 

@@ -68,6 +68,8 @@ struct EngineEntry {
   uint64_t revision = 0;
   std::optional<v1::UpgradeStatus> upgrade = std::nullopt;  // the last one away from it
   bool interrupted = false;  // by the end of the cleatd before this one; until EndRecovery
+  bool unseen =
+      false;  // an earlier cleatd's rows name it, and it has not connected to this one: it may serve
   std::optional<PathLists> paths = std::nullopt;  // that it takes for listed; nothing: it is of before
 };
 
