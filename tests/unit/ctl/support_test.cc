@@ -216,11 +216,31 @@ TEST(BundleTest, HasLimits) {
 
 TEST(RedactTest, WhatLooksLikeASecretGoesAndTheRestStays) {
   const std::pair<const char*, const char*> cases[] = {
-      {"password=hunter2 x", "password=REDACTED x"},
+      {"password=hunter2 x", "password=REDACTED"},
+      {"  export API_TOKEN=a,b;c d", "  export API_TOKEN=REDACTED"},
+      {"passphrase: correct horse battery", "passphrase: REDACTED"},
+      {"Nov 25 a host[1]: passphrase: correct horse battery", "Nov 25 a host[1]: passphrase: REDACTED"},
+      {"disk a: opened with token=a,b;c for vm1", "disk a: opened with token=REDACTED for vm1"},
+      {"{\"db-password\": \"a,b\", \"vm\": \"v\"}", "{\"db-password\": \"REDACTED\", \"vm\": \"v\"}"},
+      {"secret: \"a \\\"b\\\" c\", d", "secret: \"REDACTED\", d"},
+      {"secret='a b", "secret='REDACTED"},
+      {"\"text\": \"{\\\"password\\\": \\\"a b\\\", x}\"",
+       "\"text\": \"{\\\"password\\\": \\\"REDACTED\\\", x}\""},
+      {"token=/Zk3pQ9", "token=REDACTED"},
+      {"token: .hidden", "token: REDACTED"},
+      {"--metrics-password \"a b\" --cpus 2", "--metrics-password \"REDACTED\" --cpus 2"},
+      {"--api-token=/a,b --cpus 2", "--api-token=REDACTED --cpus 2"},
       {"\"auth_token\": \"abc\",", "\"auth_token\": \"REDACTED\","},
       {"--ceph-key abc --cpus 2", "--ceph-key REDACTED --cpus 2"},
       {"--kek-file /etc/k", "--kek-file /etc/k"},
-      {"key: ./k", "key: ./k"},
+      {"key: ./k", "key: REDACTED"},
+      {"key_file: ./k", "key_file: ./k"},
+      {"  key-path = \"/etc/k\"", "  key-path = \"/etc/k\""},
+      {"token-file: secret", "token-file: REDACTED"},
+      {"keyring = /etc/ceph/ceph.client.a.keyring", "keyring = /etc/ceph/ceph.client.a.keyring"},
+      {"--tls-key /etc/k --cpus 2", "--tls-key /etc/k --cpus 2"},
+      {"key-encryption keys: loaded: kek1 (from /var/lib/cleat/kek)",
+       "key-encryption keys: loaded: kek1 (from /var/lib/cleat/kek)"},
       {"no key is kept here", "no key is kept here"},
       {"\"plain_key\": \"\"", "\"plain_key\": \"\""},
       {"a https://u:p@host/ b", "a https://REDACTED@host/ b"},
@@ -230,6 +250,19 @@ TEST(RedactTest, WhatLooksLikeASecretGoesAndTheRestStays) {
   for (const auto& [text, redacted] : cases) EXPECT_EQ(Redact(text), redacted);
   EXPECT_EQ(Redact(kHexKey), kRedacted);
   EXPECT_EQ(Redact(kCephKey), kRedacted);
+  // base64 that is not padded, of 30 and of 48 bytes; base64url of 28; and text that is none of them.
+  for (const char* secret : {"mZ7Qh2rLx0vN5cTgYb8kWq3JdFs1AeUo9PiRtKzM",
+                             "w8Jb/3kZp+Qy1VtXn6RfLd0SgHu5Ae7Mc2IoTzYj9KqWxB4rNh/sEvGmPlDiUaCf",
+                             "Qx7_dK2-mZ9pVb4Lr8TnWc1YhJ6sGfA3uEoR5i"}) {
+    EXPECT_EQ(Redact(std::string("a ") + secret + " b"), "a REDACTED b");
+  }
+  for (const char* harmless :
+       {"/var/lib/cleat/disks/Customer17/database-volume-0001",
+        "controllers/VM1234-disk0/attachments/Volume1234-data", "3f2a9c1e-7b4d-4e8f-9a6b-2c5d8e1f0a3b",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOP",
+        "FieldDescriptorOfTheAttachmentStatusInTheController0"}) {
+    EXPECT_EQ(Redact(harmless), harmless);
+  }
   EXPECT_EQ(Redact("a\n-----BEGIN RSA PRIVATE KEY-----\nabc"), "a\nREDACTED (PEM)\n");
   EXPECT_LT(Redact(std::string(1 << 20, 'x')).size(), kRedactedLineMax + 20);
 }
