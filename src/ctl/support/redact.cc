@@ -147,7 +147,7 @@ constexpr size_t kBase64Min = 38;        // the same without its padding
 
 enum class CharKind : uint8_t { kUpper, kLower, kDigit, kOther };
 
-CharKind KindOf(unsigned char c) {
+CharKind CharKindOf(unsigned char c) {
   if (std::isupper(c) != 0) return CharKind::kUpper;
   if (std::islower(c) != 0) return CharKind::kLower;
   return std::isdigit(c) != 0 ? CharKind::kDigit : CharKind::kOther;
@@ -159,9 +159,9 @@ bool LooksRandom(std::string_view run) {
   size_t changes = 0;
   bool seen[4] = {};
   for (size_t i = 0; i < run.size(); ++i) {
-    const CharKind kind = KindOf(static_cast<unsigned char>(run[i]));
+    const CharKind kind = CharKindOf(static_cast<unsigned char>(run[i]));
     seen[static_cast<size_t>(kind)] = true;
-    if (i > 0 && kind != KindOf(static_cast<unsigned char>(run[i - 1]))) ++changes;
+    if (i > 0 && kind != CharKindOf(static_cast<unsigned char>(run[i - 1]))) ++changes;
   }
   return seen[0] && seen[1] && seen[2] && changes * 5 >= run.size() * 2;
 }

@@ -186,6 +186,11 @@ TEST_F(StoppedStandbyTest, MayServeWhatItWasAskedToTakeUntilItHasEnded) {
   GreenStopsBeforeItTakes();
   BlueReturns();
   PassLimits();
+  for (const char* id : {"a", "b"}) {
+    Await("it says what it waits for", [&] {
+      return ControllerStatusOf(id).message().find("engines/engine-1, which was asked") != std::string::npos;
+    });
+  }
   AwaitProbe();
   for (const char* id : {"a", "b"}) {
     EXPECT_EQ(EngineOf(id), "engines/engine-0") << "nobody knows that the standby has it";

@@ -107,15 +107,21 @@ void StatusReporter::ReportView(const EngineView& engine, const std::string& con
 }
 
 void StatusReporter::ReportUnknown(const std::string& engine, const std::string& controller) {
+  ReportPending(engine, controller,
+                context_.engines.IsDead(engine)
+                    ? fmt::format("{} has ended: start it again", EngineName(engine))
+                    : fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
+}
+
+void StatusReporter::ReportPending(const std::string& engine, const std::string& controller,
+                                   const std::string& why) {
   v1::ControllerStatus status;
   status.set_state(v1::CONTROLLER_STATE_PENDING);
-  status.set_message(context_.engines.IsDead(engine)
-                         ? fmt::format("{} has ended: start it again", EngineName(engine))
-                         : fmt::format("{} is not connected (it may still be serving)", EngineName(engine)));
+  status.set_message(why);
   context_.state.controllers().Report(engine, controller, status);
   for (const AttachmentIntent& attachment : context_.state.controllers().IntentOf(controller).attachments) {
     context_.state.attachments().Report(engine, {controller, attachment.row.spec.target(), 0},
-                                        {.state = v1::ATTACHMENT_STATE_PENDING, .message = status.message()});
+                                        {.state = v1::ATTACHMENT_STATE_PENDING, .message = why});
   }
 }
 

@@ -23,6 +23,8 @@ class StatusReporter {
   void ReportView(const EngineView& engine, const std::string& controller);
   // The engine is not connected, so that it is unknown what it does about the controller, or it has died.
   void ReportUnknown(const std::string& engine, const std::string& controller);
+  // That engine's controller, and its attachments, wait; `why`, for people.
+  void ReportPending(const std::string& engine, const std::string& controller, const std::string& why);
   // The disk's open attachments there, with that message.
   void ReportAttachments(const EngineView& engine, const std::string& disk, const std::string& message);
   // Reports to people how many controllers stand by on each engine, where that may have changed and not more often than every 100 ms.

@@ -147,11 +147,18 @@ std::vector<Placement> TakeOverCoordinator::UndecidedOf(const TakeOver& take_ove
   return undecided;
 }
 
-void TakeOverCoordinator::PutOff(TakeOver& take_over, std::vector<Placement> undecided) {
+void TakeOverCoordinator::PutOff(const std::string& engine, TakeOver& take_over,
+                                 std::vector<Placement> undecided) {
   const auto late = static_cast<uint32_t>(take_over.waiting.size() - undecided.size());
   take_over.late += late;
   take_over.waiting.clear();
-  for (const Placement& placement : undecided) take_over.waiting.insert(placement.controller);
+  for (const Placement& placement : undecided) {
+    take_over.waiting.insert(placement.controller);
+    reporter_.ReportPending(
+        engine, placement.controller,
+        fmt::format("{} has ended, and {}, which was asked to take it and may serve, does not answer",
+                    EngineName(engine), EngineName(placement.engine)));
+  }
   take_over.all = std::move(undecided);
   take_over.deadline_ns = context_.now_ns() + context_.options.take_over_ns;
 }
@@ -179,7 +186,7 @@ void TakeOverCoordinator::Commit(const std::string& engine) {
   if (undecided.empty()) {
     ReportDone(engine, take_overs_.extract(engine).mapped());
   } else {
-    PutOff(take_over, std::move(undecided));
+    PutOff(engine, take_over, std::move(undecided));
   }
   EndMoves(decided);
 }

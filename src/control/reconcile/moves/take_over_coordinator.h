@@ -12,6 +12,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/intent.h"
 #include "control/reconcile/context/context.h"
+#include "control/reconcile/context/status_reporter.h"
 #include "control/reconcile/moves/move_coordinator.h"
 #include "control/reconcile/moves/upgrade_coordinator.h"
 
@@ -42,8 +43,9 @@ bool MayTakeOver(const ControllerIntent& intent, const Standby& standby);
 
 class TakeOverCoordinator {
  public:
-  TakeOverCoordinator(const ReconcileContext& context, MoveCoordinator& moves, UpgradeCoordinator& upgrades)
-      : context_(context), moves_(moves), upgrades_(upgrades) {}
+  TakeOverCoordinator(const ReconcileContext& context, StatusReporter& reporter, MoveCoordinator& moves,
+                      UpgradeCoordinator& upgrades)
+      : context_(context), reporter_(reporter), moves_(moves), upgrades_(upgrades) {}
 
   // The engine has died. May be called while the controllers of an earlier process of that name are still being taken, and again when a
   // standby can take what it could not.
@@ -64,14 +66,15 @@ class TakeOverCoordinator {
   // What a silent standby was asked to take and may serve: its answer or its end says whether it does.
   std::vector<Placement> UndecidedOf(const TakeOver& take_over) const;
   void Commit(const std::string& engine);
-  // All but the undecided are stored.
-  void PutOff(TakeOver& take_over, std::vector<Placement> undecided);
+  // All but the undecided are stored, and those say why they wait.
+  void PutOff(const std::string& engine, TakeOver& take_over, std::vector<Placement> undecided);
   void EndMoves(const std::vector<Placement>& placements);
   void ReportDone(const std::string& engine, const TakeOver& take_over);
   // Shown as the engine's upgrade, unless an upgrade away from it is running.
   void Report(const std::string& engine, const v1::UpgradeStatus& status);
 
   const ReconcileContext& context_;
+  StatusReporter& reporter_;
   MoveCoordinator& moves_;
   UpgradeCoordinator& upgrades_;
   std::map<std::string, TakeOver> take_overs_;  // by the dead engine
