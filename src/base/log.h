@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one logger: spdlog, to standard error (which systemd's journal takes), one line an event:
 //   2026-01-31T12:00:00.123 info cleat-engine: disks/a: attached to controllers/vm1: target 0
-// object: event: reason; next step. docs/logs.md has every line (scripts/check_logs.py).
+// object: event: reason; next step. A line that comes of an API call ends with ` request=ID` (log_request.h). docs/logs.md has every line (scripts/check_logs.py).
 // Never on the hot path. Never a key, never a guest's data.
 #pragma once
 

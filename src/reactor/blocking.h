@@ -10,10 +10,12 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log_request.h"
 #include "base/mutex.h"
 #include "reactor/reactor.h"
 
@@ -35,7 +37,8 @@ class BlockingPool {
   template <typename T>
   class Call {
    public:
-    Call(BlockingPool& pool, const std::function<T()>& function) : pool_(pool), function_(function) {}
+    Call(BlockingPool& pool, const std::function<T()>& function)
+        : pool_(pool), function_(function), request_(log::CurrentRequest()) {}
     bool await_ready() {
       if (pool_.threads_max_ > 0) return false;
       result_.emplace(function_());
@@ -45,7 +48,10 @@ class BlockingPool {
       Reactor* reactor = Reactor::Current();
       CLEAT_CHECK(reactor != nullptr);
       pool_.Submit([this, reactor, awaiting] {
-        result_.emplace(function_());
+        {
+          const log::RequestScope request(request_);
+          result_.emplace(function_());
+        }
         reactor->PostCall([awaiting] { awaiting.resume(); });
       });
     }
@@ -54,6 +60,7 @@ class BlockingPool {
    private:
     BlockingPool& pool_;
     const std::function<T()>& function_;
+    const std::string request_;  // what is logged there is logged for it
     std::optional<T> result_;
   };
 

@@ -3,7 +3,7 @@
 // functions. A Task is lazy: it starts when it is awaited or given to Spawn(), and it must then run to its
 // end - destroying a suspended Task is a programmer's error, since something still holds its handle. It runs
 // on the reactor that resumed it last; who moves to another reactor (Reactor::Enter) comes back before
-// returning.
+// returning. It works for the request for which its maker worked (base/log_request.h): what it logs says so, whatever it has waited for.
 //
 // GCC 12 destroys an aggregate twice that is made by braces within a co_await expression. An aggregate argument gets a name
 // first (scripts/check_idioms.py finds the others):
@@ -15,9 +15,11 @@
 #include <coroutine>
 #include <exception>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log_request.h"
 #include "reactor/await_suspend.h"
 
 namespace cleat {
@@ -46,11 +48,40 @@ struct TaskStart {
 
 class PromiseBase {
  public:
+  struct InitialAwaiter {
+    PromiseBase& promise;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> /*self*/) const noexcept {}
+    void await_resume() const noexcept { promise.request_.Enter(); }
+  };
+
+  // An awaiter of the coroutine, or the reference to one, with the thread's request put back while the coroutine is suspended.
+  template <typename Inner>
+  struct RequestAwaiter {
+    PromiseBase& promise;
+    Inner inner;
+    bool suspended = false;
+
+    bool await_ready() { return inner.await_ready(); }
+    // The coroutine is not touched any more once `inner` has it.
+    template <typename Promise>
+    CLEAT_AWAIT_SUSPEND auto await_suspend(std::coroutine_handle<Promise> self) {
+      suspended = true;
+      promise.request_.Leave();
+      return inner.await_suspend(self);
+    }
+    decltype(auto) await_resume() {
+      if (suspended) promise.request_.Enter();
+      return inner.await_resume();
+    }
+  };
+
   struct FinalAwaiter {
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> self) const noexcept {
       PromiseBase& promise = self.promise();
+      promise.request_.Leave();
       if (TaskStart* start = TaskStart::innermost; start != nullptr && start->promise == &promise) {
         start->ended = true;
         return std::noop_coroutine();
@@ -60,15 +91,29 @@ class PromiseBase {
     void await_resume() const noexcept {}
   };
 
-  std::suspend_always initial_suspend() const noexcept { return {}; }
+  InitialAwaiter initial_suspend() noexcept { return {*this}; }
   FinalAwaiter final_suspend() const noexcept { return {}; }
   // Errors are values here; an exception is out of memory or a bug.
   [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+
+  template <typename Awaitable>
+  auto await_transform(Awaitable&& awaitable) {
+    if constexpr (requires { std::forward<Awaitable>(awaitable).operator co_await(); }) {
+      using Inner = decltype(std::forward<Awaitable>(awaitable).operator co_await());
+      return RequestAwaiter<Inner>{*this, std::forward<Awaitable>(awaitable).operator co_await()};
+    } else {
+      // What is awaited lives until the awaiting expression is over.
+      return RequestAwaiter<std::remove_reference_t<Awaitable>&>{*this, awaitable};
+    }
+  }
 
   void set_continuation(std::coroutine_handle<> continuation) { continuation_ = continuation; }
 
  protected:
   std::coroutine_handle<> continuation_ = std::noop_coroutine();
+
+ private:
+  log::CarriedRequest request_;
 };
 
 template <typename T>

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "base/process_state.h"
 #include "block/memory_guard.h"
 
@@ -128,6 +129,7 @@ Status SocketEndpoint::Start() {
   last_error_.clear();
   blocked_ = false;
   phase_ = EndpointState::kConnecting;
+  const log::RequestScope nobody("");  // what its peers do later is nobody's request
   Spawn(Run());
   return Ok{};
 }

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "base/log_request.h"
 #include "reactor/task.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
@@ -42,6 +45,27 @@ TEST(BlockingPool, RunsElsewhereAndComesBack) {
   }
   reactor->Run();
   EXPECT_EQ(done, 4000);
+}
+
+Task<void> SeeRequest(BlockingPool& pool, Reactor& reactor, std::vector<std::string>& seen) {
+  const std::function<std::string()> work = [] { return log::CurrentRequest(); };
+  seen.push_back(co_await pool.Run(work));
+  seen.push_back(log::CurrentRequest());
+  reactor.Stop();
+}
+
+TEST(BlockingPool, WorksForTheRequestOfItsCaller) {
+  const MonotonicClock clock;
+  auto reactor = std::move(Reactor::Make(clock, {})).value();
+  BlockingPool pool(1);
+  std::vector<std::string> seen;
+  reactor->PostCall([&] {
+    const log::RequestScope request("r");
+    Spawn(SeeRequest(pool, *reactor, seen));
+  });
+  reactor->Run();
+  EXPECT_EQ(seen, (std::vector<std::string>{"r", "r"}));
+  EXPECT_EQ(log::CurrentRequest(), "");
 }
 
 Task<int> CallOnce(BlockingPool& pool) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_request.h"
 #include "base/result.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
@@ -58,6 +59,54 @@ TEST(Task, IsLazyAndMayBeDropped) {
   }
   EXPECT_EQ(alive.use_count(), 1);
   EXPECT_FALSE(ran);
+}
+
+// ---- Requests (base/log_request.h)
+
+using Seen = std::vector<std::string>;
+
+Task<void> LookAt(Seen& seen) {
+  seen.push_back("inner " + log::CurrentRequest());
+  co_return;
+}
+
+Task<void> LookAndPause(Reactor& reactor, Seen& seen) {
+  for (int i = 0; i < 2; ++i) {
+    seen.push_back(log::CurrentRequest());
+    co_await reactor.SleepFor(kNsPerMs);
+  }
+  co_await LookAt(seen);
+  Spawn(LookAt(seen));
+  seen.push_back(log::CurrentRequest());
+}
+
+TEST(Task, KeepsTheRequestOfItsMakerWhileOthersRun) {
+  VirtualReactors reactors;
+  Reactor& reactor = reactors[0];
+  Seen a;
+  Seen b;
+  Seen nobody;
+  const auto make_both = [](Reactor& on, Seen& for_a, Seen& for_b, Seen& between) -> Task<int> {
+    {
+      const log::RequestScope request("a");
+      Spawn(LookAndPause(on, for_a));
+      between.push_back("maker " + log::CurrentRequest());
+    }
+    {
+      const log::RequestScope request("b");
+      Spawn(LookAndPause(on, for_b));
+    }
+    for (int i = 0; i < 5; ++i) {
+      between.push_back(log::CurrentRequest());
+      co_await on.SleepFor(kNsPerMs / 2);
+    }
+    co_return 0;
+  };
+  EXPECT_EQ(reactors.Await(make_both(reactor, a, b, nobody)), 0);
+  EXPECT_EQ(a, (Seen{"a", "a", "inner a", "inner a", "a"}));
+  EXPECT_EQ(b, (Seen{"b", "b", "inner b", "inner b", "b"}));
+  EXPECT_EQ(nobody, (Seen{"maker a", "", "", "", "", ""}));
+  EXPECT_EQ(log::CurrentRequest(), "");
 }
 
 Task<int> CountInALoop(int rounds) {
