@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log_request.h"
 #include "engine/protocol/codec.h"
 
 namespace cleat::engine {
@@ -68,6 +69,7 @@ void Run(std::span<const uint8_t> bytes) {
     return;
   }
   CLEAT_CHECK(incoming->id == id);
+  CLEAT_CHECK(incoming->request.empty() || log::IsRequestId(incoming->request));
   if (const auto* put = std::get_if<PutControllerMessage>(&incoming->body)) Check(*put);
   if (const auto* attach = std::get_if<AttachMessage>(&incoming->body)) Check(*attach);
   if (const auto* group = std::get_if<PutGroupMessage>(&incoming->body)) Check(*group);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/log_request.h"
 #include "base/unix_socket.h"
 #include "engine/link/requests.h"
 
@@ -200,6 +201,7 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
                      Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
     return;
   }
+  const log::RequestScope request(incoming->request);
   Spawn(RunRequest(std::move(incoming).value(), std::move(fd), connections_));
 }
 

@@ -101,6 +101,7 @@ struct Incoming {
                LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
                TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage>
       body;
+  std::string request = {};  // log::IsRequestId: the API call that asked for it; empty: not known
 };
 
 // A message of a kind that this version does not know has its id, and kUnimplemented as the error's code;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/log_request.h"
 #include "engine/protocol/codec.h"
 #include "engine/protocol/codec_structs.h"
 #include "keys/key_encryption_key.h"
@@ -295,7 +296,13 @@ Result<Incoming> Decode(std::span<const uint8_t> bytes) {
   if (envelope == nullptr) {
     return Malformed("a message of " + std::to_string(bytes.size()) + " bytes can't be read");
   }
-  return FromEnvelope(*envelope);
+  const std::string request = OptionalText(envelope->request);
+  if (!request.empty() && !log::IsRequestId(request))
+    return Malformed("the request's id is not 1 to " + std::to_string(log::kRequestBytesMax) +
+                     " printable characters without blanks");
+  auto incoming = FromEnvelope(*envelope);
+  if (incoming) incoming->request = request;
+  return incoming;
 }
 
 uint64_t DecodeId(std::span<const uint8_t> bytes) {

@@ -142,6 +142,28 @@ TEST(Codec, MissingPartsAreRefusedByName) {
   EXPECT_FALSE(Decode(Write(no_disk.envelope)).ok());
 }
 
+TEST(Codec, TheRequestsIdComesThroughOrIsRefusedForItsForm) {
+  AttachRequest request;
+  EXPECT_EQ(Decode(Write(request.envelope))->request, "");
+  for (std::string id : {std::string("attach-17"), std::string(128, 'x'), std::string("{\"a\"}")}) {
+    request.envelope.request = id.data();
+    const auto decoded = Decode(Write(request.envelope));
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_EQ(decoded->request, id);
+  }
+  for (std::string id : {std::string("a b"), std::string("a\nengine: killed"), std::string("\x1b[31m"),
+                         std::string("\xc3\xa4"), std::string(129, 'x')}) {
+    request.envelope.request = id.data();
+    const auto bytes = Write(request.envelope);
+    const auto refused = Decode(bytes);
+    ASSERT_FALSE(refused.ok()) << id;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().message.find(id), std::string::npos)
+        << "it does not come into the log that way";
+    EXPECT_EQ(DecodeId(bytes), 42U);
+  }
+}
+
 TEST(Codec, AnUnknownBackendIsUnimplementedAndKeepsItsId) {
   AttachRequest request;
   request.disk.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "tests/unit/vhost/host.h"
 
 namespace cleat::engine::command_link_test {
@@ -147,7 +148,7 @@ class Caller {
     envelope.put_controller = &put;
     Send(envelope);
   }
-  void AskTake() {
+  void AskTake(std::string request = {}) {
     std::string name = kController;
     Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
     take.name = name.data();
@@ -156,6 +157,7 @@ class Caller {
     envelope.id = 1;
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER;
     envelope.take_controller = &take;
+    if (!request.empty()) envelope.request = request.data();
     Send(envelope);
   }
 
@@ -254,6 +256,36 @@ TEST_F(CommandLinkTest, WhatItWasAskedToTakeIsDecidedBeforeItConnectsAnew) {
   disks_.taken = false;
   Caller caller = Accept();
   EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
+}
+
+// What it logs of an order, however long that takes, has the id of the call that asked for it; what it logs meanwhile has not.
+TEST_F(CommandLinkTest, WhatItLogsOfAnOrderHasTheRequestsId) {
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(log::Init("cleat-engine", "info").ok());
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  caller.AskTake("take-17");
+  EXPECT_TRUE(vhost::test::WaitFor([&] {
+    uint32_t takes = 0;
+    host_.control_thread().Call([&] { takes = link_->takes(); });
+    return takes == 1;
+  }));
+  host_.control_thread().Call([] { spdlog::info("disks/other: something else"); });
+  disks_.taken = false;
+  EXPECT_TRUE(vhost::test::WaitFor([&] {
+    uint32_t takes = 1;
+    host_.control_thread().Call([&] { takes = link_->takes(); });
+    return takes == 0;
+  }));
+  host_.control_thread().Call([] { spdlog::info("disks/other: something after it"); });
+  spdlog::default_logger()->flush();
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(log::Init("test", "error").ok());
+  EXPECT_NE(text.find("controllers/a: taken; it is served here request=take-17\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("disks/other: something else\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("disks/other: something after it\n"), std::string::npos) << text;
 }
 
 // An engine that is upgraded before its cleatd is.
