@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "control/callers/call_guard.h"
+#include "control/model/change_recorder.h"
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
@@ -94,6 +95,8 @@ void ApplyHostCall::Report(const std::string& name, v1::ApplyAction action) {
 }
 
 void ApplyHostCall::ReportFailed(const std::string& name, const Error& error) {
+  if (const auto& recorder = ChangeRecorder::Current(); recorder != nullptr && !dry_run_)
+    recorder->Refused(name, error);
   Report(name, v1::APPLY_ACTION_FAILED);
   google::rpc::Status& status = *response_.mutable_results()->rbegin()->mutable_error();
   status = ToRpcStatus(error);

@@ -121,34 +121,16 @@ CallGuard::Admission CallGuard::Admit(const grpc::ServerContext& context, const 
   return admission;
 }
 
-Status CallGuard::RecordIntent(const Admission& admission, const Method& method,
-                               const std::string& resource) {
-  if (!audit_.required()) return Ok{};
+std::shared_ptr<AuditedCall> CallGuard::Audit(const Admission& admission, const Method& method,
+                                              const std::string& resource) {
+  if (!method.change) return nullptr;
   AuditRecord record;
   record.caller = admission.caller.ToString();
   record.role = admission.role;
   record.method = method.name;
   record.resource = Shorten(resource, kResourceBytesRecorded);
   record.request_id = admission.request_id;
-  record.intent = true;
-  return audit_.Write(record);
-}
-
-void CallGuard::Record(const Admission& admission, const Method& method, const std::string& resource,
-                       const Error* error, std::chrono::steady_clock::time_point started) {
-  AuditRecord record;
-  record.caller = admission.caller.ToString();
-  record.role = admission.role;
-  record.method = method.name;
-  record.resource = Shorten(resource, kResourceBytesRecorded);
-  record.code = error == nullptr ? "OK" : InfoOf(ReasonOf(*error)).code();
-  if (error != nullptr) record.reason = ReasonName(ReasonOf(*error));
-  record.duration_us = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started)
-          .count());
-  record.request_id = admission.request_id;
-  // Too late to refuse anything: the log counts and tells what is not written.
-  (void)audit_.Write(record);
+  return std::make_shared<AuditedCall>(audit_, std::move(record));
 }
 
 }  // namespace cleat::control

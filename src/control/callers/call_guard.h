@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one place that every call goes through: finds the caller and the role, refuses what the role does not allow,
-// records changes, and gives errors their form. gRPC's threads.
+// records changes, logs with the request's id, and gives errors their form. gRPC's threads.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include <google/rpc/status.pb.h>
+#include "base/log_request.h"
 #include "base/result.h"
 #include "control/callers/access.h"
 #include "control/callers/audit_log.h"
+#include "control/callers/audited_call.h"
 #include "control/callers/unix_listener.h"
+#include "control/model/change_recorder.h"
 
 namespace cleat::control {
 
@@ -38,18 +41,20 @@ class CallGuard {
   template <typename Reply, typename Serve>
   grpc::Status Handle(const grpc::ServerContext& context, const Method& method, const std::string& resource,
                       Reply* reply, Serve serve) {
-    const auto started = std::chrono::steady_clock::now();
     const Admission admission = Admit(context, method);
+    const std::shared_ptr<AuditedCall> call = Audit(admission, method, resource);
+    const log::RequestScope request(log::AsRequestId(admission.request_id));
+    const RecorderScope recorder(call);
     Result<Reply> result = [&]() -> Result<Reply> {
       if (!admission.status.ok()) return admission.status.error();
-      if (method.change) CLEAT_TRY(RecordIntent(admission, method, resource));
+      if (call != nullptr) CLEAT_TRY(call->Begin());
       if constexpr (std::is_invocable_v<Serve, const Caller&>) {
         return serve(admission.caller);
       } else {
         return serve();
       }
     }();
-    if (method.change) Record(admission, method, resource, result.ok() ? nullptr : &result.error(), started);
+    if (call != nullptr) call->End(result.ok() ? nullptr : &result.error());
     if (!result.ok()) return ToGrpc(result.error());
     *reply = std::move(*result);
     return grpc::Status::OK;
@@ -64,10 +69,9 @@ class CallGuard {
   Admission Admit(const grpc::ServerContext& context, const Method& method) const;
 
  private:
-  // Before the change, where it has to be recorded. An error: it can't be, and the change is not made.
-  Status RecordIntent(const Admission& admission, const Method& method, const std::string& resource);
-  void Record(const Admission& admission, const Method& method, const std::string& resource,
-              const Error* error, std::chrono::steady_clock::time_point started);
+  // Null: the method changes nothing.
+  std::shared_ptr<AuditedCall> Audit(const Admission& admission, const Method& method,
+                                     const std::string& resource);
 
   const Grants& grants_;
   const UnixListener& listener_;

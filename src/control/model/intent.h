@@ -11,6 +11,7 @@
 
 #include "base/disk_identity.h"
 #include "cleat/v1/cleat.pb.h"
+#include "control/model/change_recorder.h"
 #include "control/model/model.h"
 
 namespace cleat::control {
@@ -78,6 +79,7 @@ struct UpgradeIntent {
   bool cancelled = false;
   std::vector<std::string> controllers;  // that were on `from` when it was asked for
   v1::UpgradeStatus status;              // as it was then
+  AskedBy asked_by = {};
 };
 
 // A controller that goes to another engine: ids.

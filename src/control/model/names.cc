@@ -95,6 +95,15 @@ Result<AttachmentIds> ParseAttachmentName(std::string_view name) {
   return AttachmentIds{.controller = *controller, .id = std::string(id)};
 }
 
+std::string_view KindOfName(std::string_view name) {
+  if (name.starts_with(kDisks)) return "disk";
+  if (name.starts_with(kClusters)) return "cluster";
+  if (name.starts_with(kGroups)) return "group";
+  if (name.starts_with(kEngines)) return "engine";
+  if (!name.starts_with(kControllers)) return "";
+  return name.find(kAttachments) == std::string_view::npos ? "controller" : "attachment";
+}
+
 AttachmentsShown ShowAttachments(const std::vector<std::string>& names) {
   constexpr size_t kShownMax = 4;
   AttachmentsShown shown;

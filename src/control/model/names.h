@@ -30,6 +30,9 @@ Result<std::string> ParseGroupName(std::string_view name);
 Result<std::string> ParseControllerName(std::string_view name);
 Result<std::string> ParseEngineName(std::string_view name);
 
+// "disk", "cluster", "group", "controller", "attachment" or "engine"; empty for a name of no such form.
+std::string_view KindOfName(std::string_view name);
+
 struct AttachmentIds {
   std::string controller;
   std::string id;

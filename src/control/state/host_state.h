@@ -89,6 +89,8 @@ class HostState {
   // Whether the store takes writes; tries, when the last one failed. Called again and again it has cleatd take changes again.
   bool CheckStore();
   bool store_writable() const { return core_.store.writable(); }
+  // Which request changed an object last.
+  const LastRequests& last_requests() const { return core_.writes.last_requests(); }
   std::string store_folder() const { return core_.store.folder(); }
   // What restoring backups has lost, in order. It stays as it is.
   const std::vector<LostRevisions>& lost() const CLEAT_NO_THREAD_SAFETY_ANALYSIS { return core_.tables.lost; }

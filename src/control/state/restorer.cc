@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,8 +13,10 @@
 #include "base/log.h"
 #include "control/backup/store_backup.h"
 #include "control/backup/store_restore.h"
+#include "control/model/change_recorder.h"
 #include "control/model/errors.h"
 #include "control/model/names.h"
+#include "control/state/writes/object_changes.h"
 #include "control/validate/backends.h"
 
 namespace cleat::control {
@@ -93,10 +96,18 @@ Result<v1::RestoreStoreResponse> Restorer::Restore(StoreUpload& upload,
   if (options.dry_run()) return response;
   auto lost = Prepare(upload, present);
   CLEAT_TRY(lost);
+  const std::shared_ptr<ChangeRecorder> recorder = ChangeRecorder::Current();
+  ObjectChanges changes;
+  if (recorder != nullptr) {
+    CLEAT_ASSIGN(const Rows restored, upload.store().Load());
+    changes = ChangesBetween({present, core_.store.number()}, {restored, upload.store().number()});
+    CLEAT_TRY(recorder->Announce(changes));
+  }
   CLEAT_ASSIGN(auto kept, KeepBeside(core_.store));
   response.set_kept_file(kept);
   response.set_first_revision(lost->until);
   CLEAT_TRY(core_.store.Replace(upload.store()));
+  if (recorder != nullptr) recorder->Made(std::move(changes));
   spdlog::warn(
       "store: restored from a backup: {} come back, {} go, {} change; revisions from {} to {} are lost; the "
       "former store is '{}'",

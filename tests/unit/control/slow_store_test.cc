@@ -424,7 +424,8 @@ TEST(StoreWritesTest, WhoeverCameFirstIsServedFirst) {
   auto store = Store::Open(dir.path());
   ASSERT_TRUE(store.ok());
   StateMutex mutex;
-  StoreWrites writes(**store, mutex);
+  const Tables tables;
+  StoreWrites writes(**store, mutex, tables);
   std::vector<std::string> order;
   const auto await = [&](const WriteNames& names, const std::string& name, bool write) {
     const StateLock lock(mutex);

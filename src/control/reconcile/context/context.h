@@ -24,6 +24,8 @@ struct ReconcileContext {
   uint64_t read_until_ns = 0;
 
   uint64_t now_ns() const { return clock.NowNs(); }
+  // The id of the API call that changed the object last, for the lines about it; empty: not known.
+  std::string LastRequest(const std::string& object) const { return state.last_requests().Of(object); }
   // Whether the store was restored from a backup, so that engines may have what it knows nothing of.
   bool IsRestored() const { return !state.lost().empty(); }
 };

@@ -8,17 +8,33 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
 #include "control/validate/backends.h"
 
 namespace cleat::control {
+namespace {
+
+// What the step is about: the controller, or one of its attachments, which may be on its way out.
+std::string ObjectOf(const std::string& controller, const ControllerIntent& intent, const Step& step) {
+  if (step.intent != nullptr) return AttachmentName(controller, step.intent->row.id);
+  if (step.kind != Step::Kind::kDetach) return ControllerName(controller);
+  const auto found = std::find_if(
+      intent.attachments.begin(), intent.attachments.end(),
+      [&](const AttachmentIntent& attachment) { return attachment.row.spec.target() == step.target; });
+  return found == intent.attachments.end() ? ControllerName(controller)
+                                           : AttachmentName(controller, found->row.id);
+}
+
+}  // namespace
 
 // ---- Reconciling a controller in one engine ----
 
 void ControllerReconciler::ReconcileOn(EngineView& engine, const std::string& controller) {
   if (engine.foreign || parts_.moves.Holds(engine, controller)) return;
+  const log::RequestScope request(RequestFor(engine, ControllerName(controller), controller));
   ControllerIntent intent = context_.state.controllers().IntentOf(controller);
   if (parts_.unclaimed.LeaveAlone(engine, controller, intent)) return;
   RecordNextDisk(engine, controller, intent);
@@ -35,6 +51,14 @@ void ControllerReconciler::ReconcileOn(EngineView& engine, const std::string& co
   }
   if (!ours && !view.actual && view.attachments.empty() && !view.targets.AnyBusy())
     engine.controllers.erase(controller);
+}
+
+// An engine to which the controller is being moved prepares it for the move.
+std::string ControllerReconciler::RequestFor(const EngineView& engine, const std::string& object,
+                                             const std::string& controller) const {
+  const Move* const move = parts_.moves.Find(controller);
+  if (move != nullptr && move->to == engine.info.id) return move->asked_by.request;
+  return context_.LastRequest(object);
 }
 
 void ControllerReconciler::RecordNextDisk(const EngineView& engine, const std::string& controller,
@@ -133,6 +157,7 @@ void ControllerReconciler::OnGone(EngineView& engine, const std::string& name) {
 
 bool ControllerReconciler::Execute(EngineView& engine, const std::string& controller, ControllerView& view,
                                    const ControllerIntent& intent, const Step& step) {
+  const log::RequestScope request(RequestFor(engine, ObjectOf(controller, intent, step), controller));
   switch (step.kind) {
     case Step::Kind::kForgetAttachment:
       ForgetAttachment(engine, view, controller, step);

@@ -50,6 +50,9 @@ class ControllerReconciler {
   void OnGone(EngineView& engine, const engine::v1::AttachmentKey& gone);
 
  private:
+  // The id of the API call for which something is done about the object, the controller or one of its attachments; for the log.
+  std::string RequestFor(const EngineView& engine, const std::string& object,
+                         const std::string& controller) const;
   void RecordNextDisk(const EngineView& engine, const std::string& controller, ControllerIntent& intent);
   // Returns false when the rest of the steps must wait for this one.
   bool Execute(EngineView& engine, const std::string& controller, ControllerView& view,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
@@ -34,6 +35,7 @@ bool PlanLimits(const EngineView& engine, const std::vector<std::string>& contro
 }
 
 void LimitReconciler::ReconcileDisk(const std::string& disk) {
+  const log::RequestScope request(context_.LastRequest(DiskName(disk)));
   const std::optional<DiskRow> row = context_.state.disks().Row(disk);
   if (!row || row->limits_revision == 0) return;
   const std::vector<std::string> controllers = context_.state.disks().ControllersWith(disk);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
@@ -34,6 +35,7 @@ MemoryPlan PlanMemory(const EngineView& engine, const std::string& disk, const s
 }
 
 void MemoryReconciler::ReconcileDisk(const std::string& disk) {
+  const log::RequestScope request(context_.LastRequest(DiskName(disk)));
   if (upgrades_.GuestWaits()) {
     put_off_.insert(disk);
     return;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
 
@@ -34,6 +35,7 @@ bool PlanSize(const EngineView& engine, const std::vector<std::string>& controll
 }
 
 void SizeReconciler::ReconcileDisk(const std::string& disk) {
+  const log::RequestScope request(context_.LastRequest(DiskName(disk)));
   const std::optional<DiskRow> row = context_.state.disks().Row(disk);
   if (!row || row->deleting) return;
   const std::vector<std::string> controllers = context_.state.disks().ControllersWith(disk);

@@ -2,15 +2,20 @@
 #include "control/reconcile/engines/engine_requests.h"
 
 #include "base/log.h"
+#include "base/log_request.h"
 
 namespace cleat::control {
 
 void EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
   const PeerId peer = engine.info.peer;
-  link_.Request(peer, std::move(envelope), std::move(fd),
-                [this, peer, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
-                  done(engines_.Get(peer), reply, std::move(answer_fd));
-                });
+  const std::string& request = log::CurrentRequest();
+  if (!request.empty()) envelope.set_request(request);
+  link_.Request(
+      peer, std::move(envelope), std::move(fd),
+      [this, peer, request, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
+        const log::RequestScope scope(request);
+        done(engines_.Get(peer), reply, std::move(answer_fd));
+      });
 }
 
 double EngineRequests::Enqueue(uint64_t now_ns, uint64_t wait_ns, ResourceId resource) {

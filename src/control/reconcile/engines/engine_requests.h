@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to engines: an answer is given the view of the engine it came from, and what failed is queued to be reconciled again. The
+// Requests to engines, which are told the id of the API call that this thread works for (base/log_request.h), as is whoever handles the
+// answer: an answer is given the view of the engine it came from, and what failed is queued to be reconciled again. The
 // reconciler owns it. On the link's thread.
 #pragma once
 

@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "cleat/engine/v1/engine.pb.h"
 #include "control/link/engine_link.h"
+#include "control/model/change_recorder.h"
 #include "control/model/intent.h"
 #include "control/reconcile/engines/engine_view.h"
 
@@ -56,6 +57,7 @@ struct Move {
   uint64_t pause_ns = 0;
   std::optional<engine::v1::HandOver> hand_over;
   std::string why;  // it is taken back
+  AskedBy asked_by = {};
 };
 
 // The two engines of a move.

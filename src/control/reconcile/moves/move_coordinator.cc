@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 
@@ -85,15 +86,15 @@ bool MoveCoordinator::MayServe(const std::string& controller) {
 
 // ---- Beginning and reconciling a move ----
 
-void MoveCoordinator::Begin(const std::string& controller, const std::string& from, const std::string& to,
-                            uint32_t drain_ms) {
+void MoveCoordinator::Begin(const std::string& controller, const UpgradeIntent& upgrade) {
   Move& move = moves_[controller];
   move.controller = controller;
-  move.from = from;
-  move.to = to;
-  move.drain_ms = drain_ms;
+  move.from = upgrade.from;
+  move.to = upgrade.to;
+  move.drain_ms = upgrade.drain_ms;
+  move.asked_by = upgrade.asked_by;
   move.deadline_ns = context_.now_ns() + context_.options.prepare_ns;
-  context_.state.controllers().PrepareMove(controller, to);
+  context_.state.controllers().PrepareMove(controller, upgrade.to);
   reconcile_.Controller(controller);
 }
 
@@ -129,6 +130,7 @@ void MoveCoordinator::ReconcileMove(const std::string& controller) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return;
   Move& move = found->second;
+  const log::RequestScope request(move.asked_by.request);
   Execute(move, Plan(move));
 }
 
@@ -243,6 +245,7 @@ void MoveCoordinator::OnYielded(EngineView& from, const std::string& controller,
     return;
   }
   Move& move = found->second;
+  const log::RequestScope request(move.asked_by.request);
   if (!reply.ok()) return End(controller, FromEngine(reply));
   move.hand_over = reply.hand_over();
   if (move.reported) return TakeBack(move, move.why);
@@ -294,6 +297,7 @@ void MoveCoordinator::OnTaken(EngineView& engine, const std::string& controller,
     return;
   }
   Move& move = found->second;
+  const log::RequestScope request(move.asked_by.request);
   if (!status.ok() && move.asked_to_take == engine.info.peer) move.asked_to_take = 0;
   if (move.asked != engine.info.peer) return;  // late: the view says what the engine has
   const std::string failure = status.ok() ? std::string() : status.error().message;
@@ -318,6 +322,7 @@ void MoveCoordinator::Commit(Move& move) {
 // Moves from a dead engine don't come here: TakeOverCoordinator stores them together.
 void MoveCoordinator::StoreCommit(Move& move) {
   const std::string controller = move.controller;
+  const RecorderScope recorder(move.asked_by.recorder);
   const Status status = context_.state.controllers().Move({{.controller = controller, .engine = move.to}});
   if (status.ok()) return End(controller, Ok{});
   spdlog::error("{}: move to {} not stored: {}; tried again in {:.3g} s", ControllerName(controller),

@@ -49,8 +49,7 @@ class MoveCoordinator {
   bool IsMoving(const std::vector<std::string>& controllers) const;
   bool MayServe(const std::string& controller);  // MayStillServe
 
-  void Begin(const std::string& controller, const std::string& from, const std::string& to,
-             uint32_t drain_ms);
+  void Begin(const std::string& controller, const UpgradeIntent& upgrade);
   // The controller is prepared, and it is its turn to be moved.
   void Settle(const std::string& controller);
   // `from` has died: the move goes on without it, or begins. The caller reconciles the move later.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/model/names.h"
 
 namespace cleat::control {
@@ -62,6 +63,7 @@ void UpgradeCoordinator::ReconcileUpgrade() {
                              .moving_max = context_.options.moving_max,
                              .held_up_max = context_.options.held_up_max};
   while (upgrade_) {
+    const log::RequestScope request(upgrade_->intent.asked_by.request);
     NoteHeldUp();
     const UpgradeStep step = PlanUpgrade(*upgrade_, limits);
     switch (step.kind) {
@@ -91,7 +93,7 @@ void UpgradeCoordinator::Prepare(const std::string& controller) {
     return Report();
   }
   upgrade.preparing.insert(controller);
-  moves_.Begin(controller, upgrade.intent.from, upgrade.intent.to, upgrade.intent.drain_ms);
+  moves_.Begin(controller, upgrade.intent);
 }
 
 void UpgradeCoordinator::MoveNow(const std::string& controller) {
@@ -126,6 +128,7 @@ void UpgradeCoordinator::GiveUp() {
 
 void UpgradeCoordinator::End() {
   const UpgradeIntent& intent = upgrade_->intent;
+  const RecorderScope recorder(intent.asked_by.recorder);
   v1::UpgradeStatus& status = upgrade_->status;
   status.clear_current();
   *status.mutable_ended_time() = TimeUtil::GetCurrentTime();

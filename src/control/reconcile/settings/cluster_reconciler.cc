@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
@@ -54,6 +55,7 @@ void ClusterReconciler::ReconcileAllOn(EngineView& engine) {
 }
 
 void ClusterReconciler::ReconcileOn(EngineView& engine, const std::string& cluster) {
+  const log::RequestScope request(context_.LastRequest(ClusterName(cluster)));
   HostState& state = context_.state;
   const std::optional<ClusterRow> row = state.clusters().Row(cluster);
   const bool used =

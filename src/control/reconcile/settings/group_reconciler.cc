@@ -9,6 +9,7 @@
 
 #include "base/group_memory.h"
 #include "base/log.h"
+#include "base/log_request.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
 
@@ -59,6 +60,7 @@ void GroupReconciler::ReconcileAllOn(EngineView& engine) {
 }
 
 void GroupReconciler::ReconcileOn(EngineView& engine, const std::string& group) {
+  const log::RequestScope request(context_.LastRequest(GroupName(group)));
   const std::optional<GroupRow> row = context_.state.groups().RowOn(engine.info.id, group);
   switch (PlanGroup(engine, group, row, context_.now_ns())) {
     case GroupStep::kNothing:

@@ -169,8 +169,13 @@ Result<v1::UpgradeEngineResponse> Upgrades::Begin(const v1::UpgradeEngineRequest
   // Controllers were deleted meanwhile, or engines' reports have changed them. Should the other engine have gone, the moves find that out.
   response = Plan(from);
   status.set_total(static_cast<uint32_t>(response.controllers_size()));
-  UpgradeIntent intent{
-      .from = from, .to = to, .drain_ms = drain_ms, .cancelled = false, .controllers = {}, .status = status};
+  UpgradeIntent intent{.from = from,
+                       .to = to,
+                       .drain_ms = drain_ms,
+                       .cancelled = false,
+                       .controllers = {},
+                       .status = status,
+                       .asked_by = AskedBy::Current()};
   for (const std::string& name : response.controllers())
     intent.controllers.push_back(*ParseControllerName(name));
   core_.tables.upgrade = std::move(intent);

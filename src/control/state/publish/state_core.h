@@ -19,7 +19,9 @@ namespace cleat::control {
 struct StateCore {
   // `store` outlives it.
   StateCore(Store& its_store, size_t watch_queue_max)
-      : store(its_store), publisher(its_store, tables, view, watch_queue_max), writes(its_store, mutex) {}
+      : store(its_store),
+        publisher(its_store, tables, view, watch_queue_max),
+        writes(its_store, mutex, tables) {}
 
   Store& store;
   StateMutex mutex;

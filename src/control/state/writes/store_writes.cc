@@ -2,8 +2,12 @@
 #include "control/state/writes/store_writes.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "base/check.h"
+#include "control/model/change_recorder.h"
+#include "control/state/writes/object_changes.h"
 
 namespace cleat::control {
 namespace {
@@ -19,9 +23,10 @@ bool WriteNames::ConflictsWith(const WriteNames& other) const {
   return Meet(changes, other.changes) || Meet(changes, other.needs) || Meet(needs, other.changes);
 }
 
-StoreWrites::StoreWrites(Store& store, StateMutex& mutex)
+StoreWrites::StoreWrites(Store& store, StateMutex& mutex, const Tables& tables)
     : store_(store),
       mutex_(mutex),
+      tables_(tables),
       commits_([this](std::span<const StoreChange* const> changes) { return store_.Apply(changes); }) {}
 
 bool StoreWrites::IsFree(const WriteNames& names) const {
@@ -56,12 +61,26 @@ Status StoreWrites::RunUnlocked(const WriteNames& names, Work work) {
   return status;
 }
 
+template <typename Work>
+Status StoreWrites::RunRecorded(const WriteNames& names, const StoreChange& change, Work work) {
+  const std::shared_ptr<ChangeRecorder> recorder = ChangeRecorder::Current();
+  ObjectChanges changes;
+  if (recorder != nullptr) changes = ChangesOf(tables_, store_.number(), change);
+  return RunUnlocked(names, [&]() -> Status {
+    if (!changes.empty()) CLEAT_TRY(recorder->Announce(changes));
+    CLEAT_TRY(work());
+    if (!changes.empty()) recorder->Made(std::move(changes));
+    last_requests_.Note(ObjectsOf(change));
+    return Ok{};
+  });
+}
+
 Status StoreWrites::Write(const WriteNames& names, const StoreChange& change) {
-  return RunUnlocked(names, [&] { return commits_.Write(change); });
+  return RunRecorded(names, change, [&] { return commits_.Write(change); });
 }
 
 Status StoreWrites::WriteAndCutLog(const WriteNames& names, const StoreChange& change) {
-  return RunUnlocked(names, [&] {
+  return RunRecorded(names, change, [&] {
     Status status = commits_.Write(change);
     if (status.ok()) store_.CutLog();
     return status;

@@ -13,6 +13,9 @@
 //   CLEAT_TRY(core_.writes.Write(names, {row}));  // others run; the disk and its cluster stay as they are
 //   ... change the tables, publish ...
 //
+// Where a call asked for the change, its recorder is told what becomes of which object, before and after the commit (object_changes.h); and the
+// objects' last requests are remembered, for what is done about them later.
+//
 // Under the state's mutex.
 #pragma once
 
@@ -23,7 +26,9 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "control/state/tables/state_lock.h"
+#include "control/state/tables/tables.h"
 #include "control/state/writes/group_commit.h"
+#include "control/state/writes/last_requests.h"
 #include "control/store/store.h"
 #include "control/store/store_change.h"
 
@@ -41,8 +46,8 @@ struct WriteNames {
 
 class StoreWrites {
  public:
-  // Both outlive it.
-  StoreWrites(Store& store, StateMutex& mutex);
+  // All outlive it.
+  StoreWrites(Store& store, StateMutex& mutex, const Tables& tables);
 
   // Until no write under way conflicts with these names, and nobody who came before waits for such names, so that a Write of them may
   // begin. Lets go of the mutex meanwhile.
@@ -60,14 +65,22 @@ class StoreWrites {
   size_t waiting_for_names() const CLEAT_REQUIRES(holds_state) { return waiting_.size(); }
   size_t waiting_for_commit() const { return commits_.waiting(); }
 
+  const LastRequests& last_requests() const { return last_requests_; }
+
  private:
   bool IsFree(const WriteNames& names) const CLEAT_REQUIRES(holds_state);
   // Runs `work` without the mutex, as a write of those names.
   template <typename Work>
   Status RunUnlocked(const WriteNames& names, Work work) CLEAT_REQUIRES(holds_state);
+  // The same with a work that makes `change` durable, on record.
+  template <typename Work>
+  Status RunRecorded(const WriteNames& names, const StoreChange& change, Work work)
+      CLEAT_REQUIRES(holds_state);
 
   Store& store_;
   StateMutex& mutex_;
+  const Tables& tables_ CLEAT_GUARDED_BY(holds_state);
+  LastRequests last_requests_;
   GroupCommit<StoreChange> commits_;
   std::list<const WriteNames*> under_way_ CLEAT_GUARDED_BY(holds_state);
   std::list<const WriteNames*> waiting_

@@ -94,9 +94,10 @@ bool WriteNames::ConflictsWith(const WriteNames& other) const {
   return Meet(changes, other.changes) || Meet(changes, other.needs) || Meet(needs, other.changes);
 }
 
-StoreWrites::StoreWrites(Store& store, StateMutex& mutex)
+StoreWrites::StoreWrites(Store& store, StateMutex& mutex, const Tables& tables)
     : store_(store),
       mutex_(mutex),
+      tables_(tables),
       commits_([this](std::span<const StoreChange* const> changes) { return store_.Apply(changes); }) {
   held_back = {};  // of a life before
   lost = false;
