@@ -73,6 +73,9 @@ class RbdDevice final : public block::Device {
   Task<Status> Close() override;
 
  private:
+  // Takes the lock for what it does: nullopt when it was done, else who has the lock.
+  using LockedWork = RadosClient::Work<std::optional<LockOwner>>;
+  Task<Result<std::optional<LockOwner>>> DoLocked(LockedWork work, uint64_t owner_wait_ns);
   Task<Status> TakeOver(LockOwner owner);
   Task<Status> Grow(uint64_t size_bytes);
   Task<Status> GrowOrUnlock();
@@ -96,33 +99,38 @@ Task<Status> RbdDevice::Acquire(AccessMode mode) {
     co_return Error(ErrorCode::kInvalidArgument, name() + ": " + image_->where() + " was opened read-only");
   }
   if (!clients_.self()) co_return clients_.self().error();
-  const RadosClient::Work<std::optional<LockOwner>> take =
-      [image = image_, self = clients_.self().value()](const RadosConnection&) {
-        return image->TryLock(self);
-      };
+  const LockedWork take = [image = image_, self = clients_.self().value()](const RadosConnection&) {
+    return image->TryLock(self);
+  };
+  CLEAT_CO_ASSIGN(const auto owner, co_await DoLocked(take, lock_wait_ns_));
+  if (owner) co_return OwnedBy(*owner);
+  co_return co_await GrowOrUnlock();
+}
+
+// A dead owner's lock is taken over; one that lives is waited for, for so long, and is the result then.
+Task<Result<std::optional<LockOwner>>> RbdDevice::DoLocked(LockedWork work, uint64_t owner_wait_ns) {
   Reactor& reactor = *Reactor::Current();
   const uint64_t since_ns = reactor.now_ns();
   int take_overs = 0;
   for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
-    auto taken = co_await client_->Run(take);
-    if (taken && !*taken) {
-      co_return co_await GrowOrUnlock();
-    }
-    const bool patient = reactor.now_ns() - since_ns < lock_wait_ns_;
-    if (!taken) {
-      if (taken.error().code == ErrorCode::kUnavailable && patient && !client_->blocklisted()) {
+    auto done = co_await client_->Run(work);
+    if (done && !*done) co_return done;
+    const uint64_t waited_ns = reactor.now_ns() - since_ns;
+    if (!done) {
+      const bool patient = waited_ns < lock_wait_ns_ && !client_->blocklisted();
+      if (done.error().code == ErrorCode::kUnavailable && patient) {
         co_await reactor.SleepFor(wait_ns);
         continue;
       }
-      co_return Fenced(taken.error());
+      co_return Fenced(done.error()).error();
     }
-    const LockOwner& owner = **taken;
+    const LockOwner& owner = **done;
     const bool gone = owner.state == OwnerState::kDead || clients_.WasOurs(owner.client);
     if (gone && ++take_overs <= kTakeOversMax) {
       const Status broken = co_await TakeOver(owner);
-      if (!broken) co_return Fenced(broken);
-    } else if (gone || !patient) {
-      co_return OwnedBy(owner);
+      if (!broken) co_return Fenced(broken).error();
+    } else if (gone || waited_ns >= owner_wait_ns) {
+      co_return done;
     } else {
       co_await reactor.SleepFor(wait_ns);
     }
@@ -143,12 +151,19 @@ Task<Status> RbdDevice::GrowOrUnlock() {
 }
 
 Task<Status> RbdDevice::Grow(uint64_t size_bytes) {
-  const RadosClient::Work<void> grow = [image = image_, known_bytes = known_bytes_,
-                                        size_bytes](const RadosConnection&) {
-    return image->Grow(known_bytes, size_bytes);
-  };
-  const Status grown = co_await client_->Run(grow);
-  if (!grown) co_return Fenced(grown);
+  if (!clients_.self()) co_return clients_.self().error();
+  const OwnerRecord& self = clients_.self().value();
+  const LockedWork grow = [image = image_, self, known_bytes = known_bytes_, size_bytes](
+                              const RadosConnection&) { return image->Grow(self, known_bytes, size_bytes); };
+  CLEAT_CO_ASSIGN(const auto owner, co_await DoLocked(grow, 0));
+  if (owner) {
+    const RadosClient::Work<void> ask = [image = image_, owner = *owner, self,
+                                         size_bytes](const RadosConnection&) {
+      return image->AskToGrow(owner, self, size_bytes);
+    };
+    const Status grown = co_await client_->Run(ask);
+    if (!grown) co_return Fenced(grown);
+  }
   known_bytes_ = std::max(known_bytes_, size_bytes);
   co_return Ok{};
 }

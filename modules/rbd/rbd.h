@@ -73,7 +73,8 @@ struct RbdOptions {
 // proven dead - a process of this machine that is gone - is shut out (blocklisted, once for all of its images) and its
 // lock broken. kFailedPrecondition also when the image has become smaller, or can't grow to the disk's size: the lock is
 // given back then.
-// Resize grows the image if it has not grown yet; that takes the lock.
+// Resize grows the image if it has not grown yet. Without the device being acquired it takes the lock for that long, as Acquire
+// does, or has a living owner do it: kUnavailable when that one does not watch the image any more.
 Task<Result<std::unique_ptr<block::Device>>> OpenRbd(RbdOptions options, ClientPool& clients);
 
 }  // namespace cleat::modules

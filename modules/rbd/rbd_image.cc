@@ -6,6 +6,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,16 @@ constexpr char kLockName[] = "rbd_lock";  // librbd's exclusive lock, on the hea
 constexpr size_t kIdBytesMax = 256;
 constexpr size_t kRecordBytesMax = 4096;
 constexpr uint32_t kImageOptionsMax = 256;
+constexpr size_t kWatchersMax = 64;
+
+// "v1:10.0.0.7:0/312" -> "10.0.0.7:0/312": lists of watchers have it so, lists of lockers the other way
+std::string_view WithoutProtocol(std::string_view address) {
+  return address.starts_with("v1:") || address.starts_with("v2:") ? address.substr(3) : address;
+}
 
 // "10.0.0.7:0/312" -> "10.0.0.7", "[fd00::1]:0/7" -> "[fd00::1]"
-std::string HostOf(const std::string& address) {
-  std::string text = address.substr(0, address.rfind('/'));
-  if (text.starts_with("v1:") || text.starts_with("v2:")) text = text.substr(3);
+std::string_view HostOf(std::string_view address) {
+  const std::string_view text = WithoutProtocol(address.substr(0, address.rfind('/')));
   return text.substr(0, text.rfind(':'));
 }
 
@@ -196,31 +202,82 @@ Status RbdImage::CheckSize(uint64_t present_bytes, uint64_t known_bytes, uint64_
   return Ok{};
 }
 
-Status RbdImage::Grow(uint64_t known_bytes, uint64_t size_bytes) {
-  CLEAT_ASSIGN(const auto present, SizeBytes());
-  Status can_grow = CheckSize(present, known_bytes, size_bytes);
-  if (!can_grow || present >= size_bytes) return can_grow;
+Status RbdImage::SetSize(uint64_t size_bytes) {
   const int result = rbd_resize2(
       image_, size_bytes, /*allow_shrink=*/false, [](uint64_t, uint64_t, void*) { return 0; }, nullptr);
-  if (result < 0) {
-    return Failed(result, who_ + ": " + where_ + " can't grow to " + std::to_string(size_bytes) + " bytes");
+  if (result >= 0) return Ok{};
+  return Failed(result, who_ + ": " + where_ + " can't grow to " + std::to_string(size_bytes) + " bytes");
+}
+
+// librbd takes the lock by itself for a resize, and keeps it, with no record beside it: nobody could prove later that this
+// owner is dead. So the lock is ours before, or nobody's concern afterwards.
+Result<std::optional<LockOwner>> RbdImage::Grow(const OwnerRecord& self, uint64_t known_bytes,
+                                                uint64_t size_bytes) {
+  CLEAT_ASSIGN(const auto present, SizeBytes());
+  CLEAT_TRY(CheckSize(present, known_bytes, size_bytes));
+  if (present >= size_bytes) return std::optional<LockOwner>();
+  CLEAT_ASSIGN(const auto ours, IsOurs());
+  if (!ours) {
+    auto taken = TryLock(self);
+    if (!taken || *taken) return taken;
   }
-  return Ok{};
+  const Status grown = SetSize(size_bytes);
+  const Status unlocked = ours ? Status(Ok{}) : Unlock();
+  CLEAT_TRY(grown);
+  CLEAT_TRY(unlocked);
+  return std::optional<LockOwner>();
+}
+
+// librbd tries to take the lock first. It breaks one whose owner does not watch the image any more, which is no proof; and it
+// gets one that is given up in this moment.
+Status RbdImage::AskToGrow(const LockOwner& owner, const OwnerRecord& self, uint64_t size_bytes) {
+  CLEAT_ASSIGN(const auto watched, IsWatchedBy(owner.address));
+  if (!watched) {
+    return Error(ErrorCode::kUnavailable,
+                 who_ + ": " + where_ + " can't grow: " + owner.client + " at " + owner.address +
+                     ", which has its lock, does not answer: end that use, or see whether its machine lives");
+  }
+  const bool recorded = owner.client == at_.id;  // by another disk of this client, whose record it stays
+  if (!recorded) {
+    CLEAT_TRY(PutRecord(at_.id, EncodeOwnerRecord(self)));
+  }
+  Status grown = SetSize(size_bytes);
+  const Status unlocked = Unlock();
+  return grown ? unlocked : grown;
+}
+
+Result<bool> RbdImage::IsWatchedBy(const std::string& address) const {
+  std::array<rbd_image_watcher_t, kWatchersMax> watchers{};
+  size_t count = watchers.size();
+  const int result = rbd_watchers_list(image_, watchers.data(), &count);
+  if (result < 0) return Failed(result, who_ + ": who watches " + where_ + " can't be found out");
+  const bool found = std::any_of(watchers.begin(), watchers.begin() + static_cast<ptrdiff_t>(count),
+                                 [&](const rbd_image_watcher_t& watcher) {
+                                   return WithoutProtocol(address) == WithoutProtocol(watcher.addr);
+                                 });
+  rbd_watchers_list_cleanup(watchers.data(), count);
+  return found;
+}
+
+Result<bool> RbdImage::IsOurs() const {
+  int ours = 0;
+  const int result = rbd_is_exclusive_lock_owner(image_, &ours);
+  if (result < 0)
+    return Failed(result, who_ + ": whether the lock of " + where_ + " is ours can't be found out");
+  return ours != 0;
 }
 
 Result<std::optional<LockOwner>> RbdImage::TryLock(const OwnerRecord& self) {
   const std::string unlockable = who_ + ": the lock of " + where_ + " can't be taken";
-  int ours = 0;
-  int result = rbd_is_exclusive_lock_owner(image_, &ours);
-  if (result < 0) return Failed(result, unlockable);
-  if (ours != 0) return std::optional<LockOwner>();
+  CLEAT_ASSIGN(const auto ours, IsOurs());
+  if (ours) return std::optional<LockOwner>();
   // Looked for first: to ask for the lock may break the one of an owner whose watch has ended, and here it is proof
   // that decides.
   auto owner = FindOwner(self);
   if (!owner || *owner) return owner;
   // Another process may have shut the last owner out, and got no further. With the latest map our requests carry that to
   // wherever they go, as they do when we are the ones (BreakLock).
-  result = rados_wait_for_latest_osdmap(at_.cluster);
+  int result = rados_wait_for_latest_osdmap(at_.cluster);
   if (result < 0) return Failed(result, unlockable);
   CLEAT_TRY(PutRecord(at_.id, EncodeOwnerRecord(self)));
   result = rbd_lock_acquire(image_, RBD_LOCK_MODE_EXCLUSIVE);

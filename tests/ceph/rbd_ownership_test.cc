@@ -24,13 +24,13 @@ namespace {
 constexpr uint64_t kBytes = 4 * kMiB;
 constexpr int kTries = 5;
 
-// An engine in a process of its own (rbd_writer), that owns images and writes to them without end.
+// An engine in a process of its own: rbd_writer, that owns images and writes to them without end, or another one.
 class Writer {
  public:
-  Writer(const MiniCeph& ceph, const std::vector<std::string>& images) {
+  Writer(const MiniCeph& ceph, const std::vector<std::string>& images, const char* tool = "rbd_writer") {
     std::array<int, 2> pipe_ends{};
     CLEAT_CHECK(pipe(pipe_ends.data()) == 0);
-    const std::string program = test::BuiltForTests("rbd_writer");
+    const std::string program = test::BuiltForTests(tool);
     pid_ = fork();
     if (pid_ == 0) {
       dup2(pipe_ends[1], STDOUT_FILENO);
@@ -263,6 +263,98 @@ TEST_F(RbdOwnership, LateWritesDoNotLand) {
   EXPECT_EQ(last, "fenced");
   writer.Kill();
   for (const uint8_t byte : ceph_.ReadAll("late")) ASSERT_EQ(byte, 0x77);
+}
+
+// ---- A resize by an engine that does not own the image (librbd would take the lock, with no record beside it)
+
+// Wherever it dies: the next owner needs no operator.
+TEST_F(RbdOwnership, AnEngineKilledWithAResizeIsSucceededAtOnce) {
+  for (const std::string step : {"locked", "grown", "over"}) {
+    SCOPED_TRACE(step);
+    const bool owned = step != "over";  // it is the owner for as long as it takes, and no longer
+    // A dead watch that is not shut out holds up those who come later, by five seconds.
+    ceph_.SetOfOsd("osd_client_watch_timeout", owned ? "36000" : "1");
+    const std::string image = "resize-" + step;
+    ceph_.CreateImage(image, kBytes);
+    Writer grower(ceph_, {image, std::to_string(kBytes), step}, "rbd_grower");
+    ASSERT_EQ(grower.Line(), step);
+    const uint32_t before = ceph_.BlocklistedCount();
+    const std::vector<std::string> records = ceph_.MetadataKeys(image);
+    ceph_.SetOfOsd("osd_client_watch_timeout", "30");
+    grower.Kill();
+    const auto device = host_.Open(Options(image));
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    const Status acquired = AcquireOf(host_, **device);
+    EXPECT_TRUE(acquired.ok()) << acquired.error().message;
+    EXPECT_EQ(records.size(), owned ? 1U : 0U);
+    EXPECT_EQ(ceph_.BlocklistedCount(), before + (owned ? 1 : 0));
+    EXPECT_EQ(ceph_.ReadAll(image).size(), step == "locked" ? kBytes : 2 * kBytes);
+  }
+}
+
+TEST_F(RbdOwnership, AResizeByAnotherLeavesTheImageToItsOwner) {
+  ceph_.CreateImage("by-another", kBytes);
+  CephHost blue("blue");
+  const auto standby = blue.Open(Options("by-another"));
+  ASSERT_TRUE(standby.ok()) << standby.error().message;
+  const auto grow_to = [&](uint64_t bytes) {
+    return blue.control().Await<Status>([&] { return (*standby)->Resize(bytes); });
+  };
+  EXPECT_TRUE(grow_to(2 * kBytes).ok());
+  EXPECT_EQ(ceph_.ReadAll("by-another").size(), 2 * kBytes);
+  EXPECT_TRUE(ceph_.MetadataKeys("by-another").empty());
+  const auto owner = host_.OpenDisk(Options("by-another"));  // nobody's
+  ASSERT_NE(owner, nullptr);
+  // Its owner does it then, and stays that.
+  const Status asked = grow_to(3 * kBytes);
+  EXPECT_TRUE(asked.ok()) << asked.error().message;
+  EXPECT_EQ(ceph_.ReadAll("by-another").size(), 3 * kBytes);
+  // Also for one of the same client.
+  const auto beside = host_.Open(Options("by-another"));
+  ASSERT_TRUE(beside.ok());
+  EXPECT_TRUE(host_.control().Await<Status>([&] { return (*beside)->Resize(4 * kBytes); }).ok());
+  EXPECT_EQ(ceph_.ReadAll("by-another").size(), 4 * kBytes);
+  Arena arena(4096);
+  EXPECT_EQ(owner->Do(Op::kWrite, 0, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(ceph_.MetadataKeys("by-another").size(), 1U);
+  // Its lock went with the resize by the one, and with the release by the other.
+  ASSERT_TRUE(owner->Release().ok());
+  EXPECT_TRUE(AcquireOf(blue, **standby).ok());
+}
+
+// A lock of somebody else's stays whatever is asked for: the owner does it, or nobody.
+TEST_F(RbdOwnership, AResizeBreaksNoForeignLock) {
+  for (const char* image : {"foreign", "silent"}) ceph_.CreateImage(image, kBytes);
+  const uint32_t before = ceph_.BlocklistedCount();
+  const auto resize = [&](const std::string& image) {
+    const auto device = host_.Open(Options(image));
+    EXPECT_TRUE(device.ok());
+    return host_.control().Await<Status>([&] { return (*device)->Resize(2 * kBytes); });
+  };
+  rbd_image_t image = nullptr;
+  ASSERT_EQ(rbd_open(ceph_.io(), "foreign", &image, nullptr), 0);
+  ASSERT_EQ(rbd_lock_acquire(image, RBD_LOCK_MODE_EXCLUSIVE), 0);
+  const Status by_owner = resize("foreign");
+  EXPECT_TRUE(by_owner.ok()) << by_owner.error().message;
+  int still_owner = 0;
+  EXPECT_EQ(rbd_is_exclusive_lock_owner(image, &still_owner), 0);
+  EXPECT_EQ(still_owner, 1);
+  uint64_t bytes = 0;
+  EXPECT_EQ(rbd_get_size(image, &bytes), 0);
+  EXPECT_EQ(bytes, 2 * kBytes);
+  EXPECT_EQ(rbd_close(image), 0);
+
+  // One that has the lock and does not watch the image, as after half a minute without its network: librbd would break it.
+  const std::string header = ceph_.HeaderOf("silent");
+  const std::string cookie = "auto 94000000000000";
+  ASSERT_EQ(rados_lock_exclusive(ceph_.io(), header.c_str(), "rbd_lock", cookie.c_str(), "", nullptr, 0), 0);
+  const Status by_nobody = resize("silent");
+  ASSERT_FALSE(by_nobody.ok());
+  EXPECT_NE(by_nobody.error().message.find("does not answer"), std::string::npos)
+      << by_nobody.error().message;
+  EXPECT_EQ(rados_unlock(ceph_.io(), header.c_str(), "rbd_lock", cookie.c_str()), 0) << "it is not there";
+  EXPECT_EQ(ceph_.ReadAll("silent").size(), kBytes);
+  EXPECT_EQ(ceph_.BlocklistedCount(), before);
 }
 
 // Owners that nothing can be proven about stay, and are named.
