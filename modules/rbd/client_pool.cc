@@ -99,12 +99,21 @@ Task<bool> ClientPool::End(uint64_t wait_ns) {
   co_return link_->threads.load() == 0;
 }
 
+std::shared_ptr<RadosClient> ClientPool::FindConnected(const std::string& cluster) const {
+  for (const Member& member : members_) {
+    const RadosClient& client = *member.client;
+    const bool good = client.cluster().name == cluster && !client.blocklisted() && !client.id().empty();
+    if (good) return member.client;
+  }
+  return nullptr;
+}
+
 std::vector<RadosClientStatus> ClientPool::status() const {
   std::vector<RadosClientStatus> all;
   for (const Member& member : members_) {
     const RadosClient& client = *member.client;
     all.push_back({client.cluster().name, client.id(), member.images, client.busy_ns(), client.blocklisted(),
-                   client.failed()});
+                   client.failed(), client.pools()});
   }
   return all;
 }

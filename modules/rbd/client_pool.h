@@ -32,6 +32,7 @@ struct RadosClientStatus {
   uint64_t busy_ns = 0;  // age of what its thread does at present; long: the cluster hangs
   bool blocklisted = false;
   bool failed = false;
+  std::set<std::string> pools = {};  // of its images
 };
 
 class ClientPool {
@@ -59,6 +60,9 @@ class ClientPool {
   // Waits until every client's thread has ended, at most so long; no image is open. False: some hang in Ceph. Then the
   // process must leave by _exit, since exit() destroys what their threads use.
   Task<bool> End(uint64_t wait_ns);
+
+  // A client of the cluster that is connected and not blocklisted; null: there is none.
+  std::shared_ptr<RadosClient> FindConnected(const std::string& cluster) const;
 
   const Result<OwnerRecord>& self() const { return self_; }
   std::vector<RadosClientStatus> status() const;

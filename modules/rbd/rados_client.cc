@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct RadosClient::Core {
 
   void Main();
   Job NextJob();  // waits for one; nullptr: there will be none any more
+  void AwaitAnswers();
+  void EndAsking();
+  Result<ClusterHealth> AskHealth();  // on a thread of its own
   void TakePlace() const;
   Result<RadosConnection> Connect();
   std::string SettingText(const std::string& name, const std::string& value) const;
@@ -80,6 +84,7 @@ struct RadosClient::Core {
   CondVar wake;
   std::deque<Job> jobs CLEAT_GUARDED_BY(mutex);
   bool stopping CLEAT_GUARDED_BY(mutex) = false;
+  uint32_t asking CLEAT_GUARDED_BY(mutex) = 0;  // threads that use the connection beside the client's own
   std::optional<Result<RadosConnection>>
       connection;  // set once, under the mutex; the thread alone reads it without
   std::atomic<uint64_t> busy_since_ns{0};
@@ -118,6 +123,38 @@ void RadosClient::Post(std::function<void(const RadosConnection&)> work) {
   });
 }
 
+bool RadosClient::AskHealth(std::function<void(const Result<ClusterHealth>&)> answered) {
+  {
+    const MutexLock lock(core_->mutex);
+    CLEAT_CHECK(core_->connection && *core_->connection);
+    ++core_->asking;
+  }
+  link_->threads.fetch_add(1);
+  try {
+    std::thread([core = core_, answered = std::move(answered)]() mutable {
+      pthread_setname_np(pthread_self(), ("mon-" + std::to_string(core->number)).substr(0, 15).c_str());
+      core->TakePlace();
+      auto answer = core->AskHealth();
+      const std::shared_ptr<ControlLink> way = core->link;
+      core->EndAsking();
+      core.reset();
+      way->Post([answered = std::move(answered), answer = std::move(answer)] { answered(answer); });
+      way->threads.fetch_sub(1);
+    }).detach();
+  } catch (const std::system_error&) {  // the limit of threads, of this host or of the service
+    core_->EndAsking();
+    link_->threads.fetch_sub(1);
+    return false;
+  }
+  return true;
+}
+
+std::set<std::string> RadosClient::pools() const {
+  const MutexLock lock(core_->mutex);
+  return core_->connection && *core_->connection ? core_->connection->value().pools->Copy()
+                                                 : std::set<std::string>();
+}
+
 std::string RadosClient::id() const {
   const MutexLock lock(core_->mutex);
   return core_->connection && *core_->connection ? core_->connection->value().id : std::string();
@@ -148,7 +185,31 @@ void RadosClient::Core::Main() {
     job = nullptr;
     busy_since_ns.store(0, std::memory_order_relaxed);
   }
+  AwaitAnswers();
   if (connection && *connection) rados_shutdown(connection->value().cluster);
+}
+
+void RadosClient::Core::AwaitAnswers() {
+  const MutexLock lock(mutex);
+  while (asking > 0) wake.Wait(mutex);
+}
+
+void RadosClient::Core::EndAsking() {
+  const MutexLock lock(mutex);
+  --asking;
+  wake.NotifyOne();
+}
+
+Result<ClusterHealth> RadosClient::Core::AskHealth() {
+  const char* command = kHealthCommand;
+  char* output = nullptr;
+  size_t output_bytes = 0;
+  const int asked = rados_mon_command(connection->value().cluster, &command, 1, "", 0, &output, &output_bytes,
+                                      nullptr, nullptr);
+  if (asked < 0) return CephError(asked, cluster->name + ": its health can't be asked for");
+  const ClusterHealth health = ParseHealth({output, output_bytes});
+  rados_buffer_free(output);
+  return health;
 }
 
 RadosClient::Job RadosClient::Core::NextJob() {
@@ -233,6 +294,7 @@ Status RadosClient::Core::CheckConfiguration(rados_t handle) const {
 
 Result<RadosConnection> RadosClient::Core::Connect() {
   RadosConnection made;
+  made.pools = std::make_shared<UsedPools>();
   const std::string user = "client." + cluster->user;
   const int created = rados_create2(&made.cluster, NameInCeph(*cluster).c_str(), user.c_str(), 0);
   if (created < 0) return CephError(created, cluster->name + ": librados can't be set up");

@@ -21,11 +21,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "modules/rbd/cluster_health.h"
 #include "modules/rbd/rbd_cluster.h"
 #include "reactor/reactor.h"
 
@@ -46,11 +48,29 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   Reactor* control_;  // changed under the mutex, on the control reactor, which alone reads it without
 };
 
+// The pools that a client's images are in, those for their data included. Any thread. They stay in it until the client goes.
+class UsedPools {
+ public:
+  void Add(const std::string& pool) {
+    const MutexLock lock(mutex_);
+    pools_.insert(pool);
+  }
+  std::set<std::string> Copy() const {
+    const MutexLock lock(mutex_);
+    return pools_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::set<std::string> pools_ CLEAT_GUARDED_BY(mutex_);
+};
+
 // What a client's thread works with, once it is connected.
 struct RadosConnection {
   rados_t cluster = nullptr;
   std::string id;       // "client.4123": unique in the cluster for all time
   std::string address;  // "10.0.0.7:0/312": what is blocklisted
+  std::shared_ptr<UsedPools> pools;
 };
 
 class RadosClient {
@@ -107,6 +127,10 @@ class RadosClient {
   // Any thread; nobody waits. Not run at all when the client can't connect.
   void Post(std::function<void(const RadosConnection&)> work);
 
+  // Asks the cluster's monitors, beside the client's thread: on one of its own, for as long as that takes, which may be until the
+  // connect timeout. `answered` is called on control. The client is connected. False: no thread is to be had now.
+  bool AskHealth(std::function<void(const Result<ClusterHealth>&)> answered);
+
   const ClusterOptions& cluster() const { return *cluster_; }
   const std::shared_ptr<ControlLink>& link() const { return link_; }
   uint32_t number() const { return number_; }
@@ -114,6 +138,7 @@ class RadosClient {
   // Any thread. Empty until it is connected.
   std::string id() const;
   bool failed() const;  // it could not connect, and won't try again: make another
+  std::set<std::string> pools() const;
   // How long the work under way has been; 0: none.
   uint64_t busy_ns() const;
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kLockName[] = "rbd_lock";  // librbd's exclusive lock, on the header object
 constexpr size_t kIdBytesMax = 256;
-constexpr size_t kRecordBytesMax = 4096;
+constexpr size_t kMetadataBytesMax = 4096;
 constexpr uint32_t kImageOptionsMax = 256;
 constexpr size_t kWatchersMax = 64;
 
@@ -108,6 +108,7 @@ Status RbdImage::OpenImage(const RadosConnection& at, const RbdOptions& options)
     return Failed(result,
                   who_ + ": pool " + options.pool + " of " + options.cluster->name + " can't be used");
   }
+  at_.pools->Add(options.pool);
   rados_ioctx_set_namespace(io_, options.name_space.c_str());
   const char* snapshot = options.snapshot.empty() ? nullptr : options.snapshot.c_str();
   // What librbd opens read-only never hears of changes, and keeps its size. So readers of the present image open it as a
@@ -121,7 +122,16 @@ Status RbdImage::OpenImage(const RadosConnection& at, const RbdOptions& options)
     image_ = nullptr;
     return Failed(result, who_ + ": " + where_ + " can't be opened");
   }
+  AddDataPool();
   return Ok{};
+}
+
+// `rbd create --data-pool`: the image's data lie in another pool than its header. What can't be found out is only not told of.
+void RbdImage::AddDataPool() {
+  std::array<char, kIdBytesMax> name{};
+  const int64_t pool = rbd_get_data_pool_id(image_);
+  if (pool >= 0 && rados_pool_reverse_lookup(at_.cluster, pool, name.data(), name.size()) > 0)
+    at_.pools->Add(name.data());
 }
 
 Status RbdImage::Examine(const RbdOptions& options) {
@@ -332,7 +342,7 @@ Result<std::optional<LockOwner>> RbdImage::FindOwner(const OwnerRecord& self) co
   owner.client = clients.data();
   owner.cookie = cookies.data();
   owner.address = addresses.data();
-  std::array<char, kRecordBytesMax> text{};
+  std::array<char, kMetadataBytesMax> text{};
   size_t text_bytes = text.size() - 1;
   const int got = rbd_metadata_get(image_, OwnerRecordKey(owner.client).c_str(), text.data(), &text_bytes);
   if (got >= 0) owner.record = ParseOwnerRecord(text.data());

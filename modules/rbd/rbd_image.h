@@ -78,6 +78,7 @@ class RbdImage {
  private:
   RbdImage() = default;
   Status OpenImage(const RadosConnection& at, const RbdOptions& options);
+  void AddDataPool();
   Status Examine(const RbdOptions& options);
   Status CheckSize(uint64_t present_bytes, uint64_t known_bytes, uint64_t wanted_bytes) const;
   Status CheckSettings();

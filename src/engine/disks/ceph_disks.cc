@@ -4,11 +4,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <utility>
 
 #include "base/clock.h"
 #include "modules/rbd/client_pool.h"
+#include "modules/rbd/cluster_watch.h"
 #include "modules/rbd/rbd.h"
 #include "reactor/sync.h"
 
@@ -51,12 +53,16 @@ struct CephDisks::Core {
   void Watch();
   Task<void> KeepLooking();
   CephReport Look();
+  void AskMonitors();
+  std::vector<CephClusterReport> ReportClusters();
+  modules::ClusterWatch::Now Now() const;
 
   const Parts parts;
   const std::vector<uint32_t> cpus;
   modules::ClientPool clients;
   // With their keys: made when the first disk needs them, and gone with the last one.
   std::map<std::string, Known> known;
+  modules::ClusterWatch cluster_watch;
   std::function<void(const CephReport&)> on_report = [](const CephReport&) {};
   bool looking = false;
   uint32_t threads = 0;
@@ -114,7 +120,11 @@ Task<Result<std::unique_ptr<block::Device>>> CephDisks::Open(const DiskSpec& dis
     if (grew) grew(size_bytes - size_bytes % block_bytes);
   };
   options.events.fenced = std::move(events.fenced);
-  co_return co_await modules::OpenRbd(std::move(options), core_->clients);
+  const uint64_t began_ns = core_->parts.control.now_ns();
+  auto opened = co_await modules::OpenRbd(std::move(options), core_->clients);
+  const Status status = opened ? Status(Ok{}) : Status(opened.error());
+  core_->cluster_watch.Opened(rbd.cluster, status, began_ns, core_->Now());
+  co_return opened;
 }
 
 // ---- What is told of the connections
@@ -125,9 +135,40 @@ void CephDisks::Core::Watch() {
   Spawn(KeepLooking());
 }
 
+modules::ClusterWatch::Now CephDisks::Core::Now() const {
+  const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
+  return {
+      .ns = parts.control.now_ns(),
+      .unix_s = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(unix_time).count())};
+}
+
+// One question a cluster and a few seconds, however many clients it has.
+void CephDisks::Core::AskMonitors() {
+  for (const std::string& cluster : cluster_watch.Due(Now())) {
+    const std::shared_ptr<modules::RadosClient> client = clients.FindConnected(cluster);
+    if (client == nullptr) continue;
+    const bool asked = client->AskHealth([this, cluster](const Result<modules::ClusterHealth>& answer) {
+      cluster_watch.Answered(cluster, answer, Now());
+    });
+    if (asked) cluster_watch.Asked(cluster, Now());
+  }
+}
+
+std::vector<CephClusterReport> CephDisks::Core::ReportClusters() {
+  std::vector<CephClusterReport> reports;
+  for (modules::ClusterCondition& condition : cluster_watch.Report(Now())) {
+    reports.push_back({std::move(condition.cluster), condition.silent_since_s, condition.full_since_s,
+                       condition.full.substr(0, kCephFullBytesMax), condition.paused_since_s});
+  }
+  return reports;
+}
+
 CephReport CephDisks::Core::Look() {
   CephReport report;
-  for (modules::RadosClientStatus& client : clients.status()) {
+  std::vector<modules::RadosClientStatus> statuses = clients.status();
+  cluster_watch.Look(statuses, Now());
+  report.clusters = ReportClusters();
+  for (modules::RadosClientStatus& client : statuses) {
     const uint64_t busy_ns = client.busy_ns < kCephBusyNsMin ? 0 : client.busy_ns;
     report.clients.push_back(
         {std::move(client.cluster), std::move(client.id), client.images, busy_ns, client.blocklisted});
@@ -147,6 +188,7 @@ Task<void> CephDisks::Core::KeepLooking() {
   for (uint32_t looks = 0; !ending.cancelled(); ++looks) {
     co_await parts.control.SleepFor(kLookEveryNs, &ending);
     CephReport report = Look();
+    AskMonitors();
     if (report != told || looks % kCountEveryLooks == 0) {
       threads = co_await parts.blocking.Run<uint32_t>(count);
       report = Look();
@@ -155,7 +197,7 @@ Task<void> CephDisks::Core::KeepLooking() {
       told = report;
       on_report(report);
     }
-    if (report.clients_total == 0) break;
+    if (report.clients_total == 0 && cluster_watch.empty()) break;
   }
   looking = false;
   watching.Leave();

@@ -52,7 +52,7 @@ class CephDisks {
   CephDisks& operator=(const CephDisks&) = delete;
 
   // Called a second after something has changed, and every second while a connection is busy for longer than that. Only
-  // while there are any.
+  // while there are any, or a cluster whose monitors do not answer is to be reached.
   void SetOnReport(std::function<void(const CephReport&)> on_report);
 
   // `disk` and `rbd`, its back end, live until the task is over. Opened, not acquired. Lasts as long as the cluster takes,

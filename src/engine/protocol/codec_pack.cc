@@ -81,6 +81,17 @@ class Packer {
     return &out;
   }
 
+  PbCephCluster* Add(const CephClusterReport& report) {
+    PbCephCluster& out = ceph_clusters_.emplace_back();
+    cleat__engine__v1__ceph_cluster__init(&out);
+    out.name = PbText(report.name);
+    CLEAT_PB_SET(out, silent_since_s, report.silent_since_s);
+    CLEAT_PB_SET(out, full_since_s, report.full_since_s);
+    if (!report.full.empty()) out.full = PbText(report.full);
+    CLEAT_PB_SET(out, paused_since_s, report.paused_since_s);
+    return &out;
+  }
+
   PbControllerStatus* Add(const ControllerReport& report) {
     PbControllerStatus& out = controller_statuses_.emplace_back();
     cleat__engine__v1__controller_status__init(&out);
@@ -200,6 +211,7 @@ class Packer {
   std::deque<PbGroup> groups_;
   std::deque<PbCluster> clusters_;
   std::deque<PbCephClient> ceph_clients_;
+  std::deque<PbCephCluster> ceph_clusters_;
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
@@ -375,11 +387,17 @@ std::vector<uint8_t> EncodeCeph(const CephReport& report) {
   for (const CephClientReport& client : report.clients) {
     if (clients.size() < kCephClientsMax) clients.push_back(packer.Add(client));
   }
+  std::vector<PbCephCluster*> clusters;
+  for (const CephClusterReport& cluster : report.clusters) {
+    if (clusters.size() < kClustersMax) clusters.push_back(packer.Add(cluster));
+  }
   Cleat__Engine__V1__CephStatus status = CLEAT__ENGINE__V1__CEPH_STATUS__INIT;
   CLEAT_PB_SET(status, threads, report.threads);
   CLEAT_PB_SET(status, clients_total, report.clients_total);
   status.n_clients = clients.size();
   status.clients = clients.data();
+  status.n_clusters = clusters.size();
+  status.clusters = clusters.data();
   auto event = EmptyEvent();
   event.what_case = CLEAT__ENGINE__V1__STATUS_EVENT__WHAT_CEPH;
   event.ceph = &status;

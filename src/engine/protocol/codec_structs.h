@@ -30,6 +30,7 @@ using PbLimits = Cleat__Engine__V1__Limits;
 using PbGroup = Cleat__Engine__V1__Group;
 using PbCluster = Cleat__Engine__V1__Cluster;
 using PbCephClient = Cleat__Engine__V1__CephClient;
+using PbCephCluster = Cleat__Engine__V1__CephCluster;
 using PbHandOver = Cleat__Engine__V1__HandOver;
 using PbDiskHandOver = Cleat__Engine__V1__DiskHandOver;
 using PbControllerStatus = Cleat__Engine__V1__ControllerStatus;

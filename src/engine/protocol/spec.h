@@ -176,10 +176,20 @@ struct CephClientReport {
   bool blocklisted = false;
   bool operator==(const CephClientReport&) const = default;
 };
+// What is wrong with a cluster. Since: UNIX time in seconds; 0: that is not wrong.
+struct CephClusterReport {
+  std::string name;
+  uint64_t silent_since_s = 0;  // its monitors do not answer
+  uint64_t full_since_s = 0;
+  std::string full;  // which of its pools, for people
+  uint64_t paused_since_s = 0;
+  bool operator==(const CephClusterReport&) const = default;
+};
 struct CephReport {
   uint32_t threads = 0;
   uint32_t clients_total = 0;
-  std::vector<CephClientReport> clients;  // up to kCephClientsMax, the longest busy ones first
+  std::vector<CephClientReport> clients;    // up to kCephClientsMax, the longest busy ones first
+  std::vector<CephClusterReport> clusters;  // that anything is known of; up to kClustersMax
   bool operator==(const CephReport&) const = default;
 };
 
@@ -222,6 +232,7 @@ inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library se
 inline constexpr uint32_t kMemoriesMax = 4096;
 inline constexpr uint32_t kClustersMax = 64;
 inline constexpr uint32_t kCephClientsMax = 64;            // that are reported
+inline constexpr size_t kCephFullBytesMax = 600;           // of what is said of full pools
 inline constexpr uint64_t kCephBusyNsMin = 1'000'000'000;  // what takes less is not worth a report
 
 }  // namespace cleat::engine

@@ -436,9 +436,15 @@ TEST(Codec, ClustersAndTheirDisks) {
   ceph.threads = 14;
   ceph.clients_total = 200;
   ceph.clients.assign(200, {name, "client.1", 3, 9, true});
+  ceph.clusters.assign(200, {std::string(80, 'c'), 11, 12, std::string(kCephFullBytesMax, 'p'), 13});
   const auto status = Read(EncodeCeph(ceph));
   EXPECT_EQ(status->status_event->ceph->clients_total, 200U);
   EXPECT_EQ(status->status_event->ceph->n_clients, kCephClientsMax);
+  ASSERT_EQ(status->status_event->ceph->n_clusters, kClustersMax);
+  EXPECT_EQ(status->status_event->ceph->clusters[0]->silent_since_s, 11U);
+  EXPECT_EQ(status->status_event->ceph->clusters[0]->full_since_s, 12U);
+  EXPECT_EQ(status->status_event->ceph->clusters[0]->paused_since_s, 13U);
+  EXPECT_LE(EncodeCeph(ceph).size(), kMessageBytesMax) << "all of it goes in one datagram";
 
   cluster.wrapped_key.len = 12;
   EXPECT_FALSE(Decode(Write(envelope)).ok());
