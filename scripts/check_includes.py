@@ -69,7 +69,7 @@ ROOMS = {
         "publish": ["writes", "tables"],
         "keys": [],
         "settings": ["keys", "publish", "writes", "tables"],
-        "engines": ["publish", "writes", "tables"],
+        "engines": ["settings", "publish", "writes", "tables"],
         "disks": ["settings", "keys", "publish", "writes", "tables"],
         "controllers": ["disks", "engines", "settings", "publish", "writes", "tables"],
         "moves": ["controllers", "disks", "engines", "publish", "writes", "tables"],

@@ -65,7 +65,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
       return Metrics::Host{.deleted_disks = state->kept_disks().Count(),
                            .unlisted_paths = state->Unlisted().size(),
                            .store_writable = state->store_writable(),
-                           .audit_records_lost = audit->lost()};
+                           .audit_records_lost = audit->lost(),
+                           .clusters = state->clusters().States()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
                                                  std::move(host), options.metrics);

@@ -26,6 +26,9 @@ std::string StateOf(const v1::Disk& disk) {
   return Short(v1::DiskState_Name(disk.status().state()), "DISK_STATE_");
 }
 std::string StateOf(const v1::Cluster& cluster) {
+  const v1::ClusterState state = cluster.status().state();
+  if (state != v1::CLUSTER_STATE_UNSPECIFIED && state != v1::CLUSTER_STATE_OK)
+    return Short(v1::ClusterState_Name(state), "CLUSTER_STATE_");
   return cluster.status().message().empty() ? "READY" : "CHANGING";
 }
 std::string StateOf(const v1::Group& group) {

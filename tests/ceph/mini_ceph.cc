@@ -216,8 +216,17 @@ std::string MiniCeph::MonCommand(const std::string& json) {
 }
 
 void MiniCeph::SetOfOsd(const std::string& name, const std::string& value) {
-  const std::string json =
-      R"({"prefix": "config set", "var": ")" + name + R"(", "val": [")" + value + R"("]})";
+  OsdCommand(R"({"prefix": "config set", "var": ")" + name + R"(", "val": [")" + value + R"("]})");
+}
+
+void MiniCeph::SetFull(bool full) {
+  OsdCommand(std::string(R"({"prefix": "injectfull", "type": ")") + (full ? "full" : "none") + R"("})");
+  while ((MonCommand(R"({"prefix": "health", "format": "plain"})").find("pool(s) full") !=
+          std::string::npos) != full)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // nobody tells of it
+}
+
+void MiniCeph::OsdCommand(const std::string& json) {
   const char* command = json.c_str();
   char* output = nullptr;
   size_t output_bytes = 0;

@@ -52,6 +52,8 @@ class MiniCeph {
   std::vector<uint8_t> ReadAll(const std::string& image);
   std::string MonCommand(const std::string& json);
   void SetOfOsd(const std::string& name, const std::string& value);  // one of its settings, at once
+  // The OSD takes itself for full from now on, or sees again what is true. When the monitors know of its pools, which is within seconds.
+  void SetFull(bool full);
   uint32_t BlocklistedCount();
   // Shuts the client out that has the image's exclusive lock.
   void BlocklistOwnerOf(const std::string& image);
@@ -61,6 +63,7 @@ class MiniCeph {
 
  private:
   std::string Script(const std::string& arguments) const;
+  void OsdCommand(const std::string& json);
   rbd_image_t Open(const std::string& image);
   std::string folder_;
   std::string store_;

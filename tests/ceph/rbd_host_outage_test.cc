@@ -17,17 +17,41 @@
 namespace cleat::system_test::rbd_host_outage_test {
 namespace {
 
-using RbdOutageTest = RbdHostTest;
+class RbdOutageTest : public RbdHostTest {
+ protected:
+  v1::Cluster WaitCluster(v1::ClusterState state, const std::string& message = {}) {
+    v1::Cluster seen;
+    EXPECT_TRUE(host_.api().WaitUntil([&](const Model& model) {
+      seen = model.clusters.at("clusters/ceph");
+      return seen.status().state() == state && seen.status().message().find(message) != std::string::npos;
+    })) << seen.status().ShortDebugString()
+        << ", waited for " << message;
+    return seen;
+  }
+};
+
+size_t CountIn(const std::string& text, const std::string& what) {
+  size_t count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
 
 // ---- A cluster that hangs
 
-// Of the cluster that all disks are in; -1: there is no such metric.
-double CephMetric(const Host& host, const std::string& name) {
-  const std::string sample = name + R"({engine="engine-0",cluster="ceph"} )";
+// -1: there is no such metric.
+double Metric(const Host& host, const std::string& sample) {
   const HttpReply reply = HttpGet(MetricsPort(host), "/metrics");
   EXPECT_EQ(reply.status, 200);
   const size_t at = reply.body.find(sample);
   return at == std::string::npos ? -1 : std::atof(reply.body.c_str() + at + sample.size());
+}
+
+// Of the cluster that all disks are in.
+double CephMetric(const Host& host, const std::string& name) {
+  return Metric(host, name + R"({engine="engine-0",cluster="ceph"} )");
+}
+double ClusterMetric(const Host& host, const std::string& name) {
+  return Metric(host, name + R"({cluster="ceph"} )");
 }
 
 // How long calls took, by what they asked for.
@@ -85,6 +109,13 @@ TEST_F(RbdOutageTest, NoCallWaitsForAMonitorThatHangs) {
   uint64_t hung_ns = 0;
   {
     const Stopped stopped(ceph_, "mon.a");
+    // Disks that are open need nothing of the monitors, and no call would find out.
+    const v1::Cluster silent = WaitCluster(
+        v1::CLUSTER_STATE_NOT_ANSWERING, "clusters/ceph: its monitors do not answer engines/engine-0 since ");
+    EXPECT_NE(silent.status().since().seconds(), 0);
+    EXPECT_EQ(ClusterMetric(host_, "cleat_cluster_not_answering"), 1);
+    const std::string served = name(on_ceph + "stay", 0);
+    EXPECT_EQ(WaitState(host_, served, v1::ATTACHMENT_STATE_READY).status().message(), "");
     const Stopped stopped_osd(ceph_, "osd.0");
     const uint64_t began_ns = clock.NowNs();
     for (int i = 0; i < kDisks; ++i) {
@@ -120,9 +151,18 @@ TEST_F(RbdOutageTest, NoCallWaitsForAMonitorThatHangs) {
     }));
     EXPECT_GE(CephMetric(host_, "cleat_ceph_busy_seconds"), 2);
     EXPECT_GE(CephMetric(host_, "cleat_ceph_clients_busy"), 1);
+    // What waits for the cluster says so.
+    WaitState(host_, name(on_ceph + "come", 0), v1::ATTACHMENT_STATE_OPENING,
+              "waits for clusters/ceph: its monitors do not answer");
+    WaitState(host_, name(on_ceph + "go", 0), v1::ATTACHMENT_STATE_DETACHING,
+              "waits for clusters/ceph: its monitors do not answer");
     hung_ns = clock.NowNs() - began_ns;
   }
   // The cluster stood still until all of them were answered, and none had given up waiting for it.
+  EXPECT_EQ(WaitCluster(v1::CLUSTER_STATE_OK).status().message(), "");
+  EXPECT_EQ(ClusterMetric(host_, "cleat_cluster_not_answering"), 0);
+  EXPECT_TRUE(host_.WaitCleatdLog("clusters/ceph: monitors answer again: "));
+  EXPECT_EQ(CountIn(host_.cleatd_log(), "clusters/ceph: monitors silent: "), 1U);
   for (const std::string what : {"attach", "detach", "resize", "get"}) {
     const uint64_t here_ns = watch.MedianNs(on_ceph + what);
     const uint64_t in_memory_ns = watch.MedianNs(in_memory + what);
@@ -187,6 +227,26 @@ TEST_F(RbdOutageTest, AnOsdThatHangsHoldsUpItsOwnDisksAlone) {
   ASSERT_OK((*beside)->ShutDown());
   ASSERT_TRUE(host_.Remove("waits"));
   ASSERT_TRUE(host_.Remove("beside"));
+}
+
+TEST_F(RbdOutageTest, AFullPoolIsToldAndWhatWaitsForItSaysSo) {
+  ceph_.CreateImage("late", kDiskBytes);
+  ceph_.SetFull(true);
+  AttachAnyhow(host_, "late", Rbd("late"));  // its lock can't be taken
+  const std::string full = "clusters/ceph: it is full, and writes wait: pool 'rbd' (no space) since ";
+  WaitCluster(v1::CLUSTER_STATE_FULL, full);
+  EXPECT_EQ(ClusterMetric(host_, "cleat_cluster_full"), 1);
+  WaitState(host_, "late", v1::ATTACHMENT_STATE_OPENING, "waits for " + full);
+  EXPECT_NE(host_.api().GetDisk("late").value.status().message().find("waits for " + full),
+            std::string::npos);
+  ceph_.SetFull(false);
+  WaitState(host_, "late", v1::ATTACHMENT_STATE_READY);
+  EXPECT_EQ(WaitCluster(v1::CLUSTER_STATE_OK).status().message(), "");
+  EXPECT_EQ(ClusterMetric(host_, "cleat_cluster_full"), 0);
+  EXPECT_EQ(host_.api().GetDisk("late").value.status().message(), "");
+  EXPECT_TRUE(host_.WaitCleatdLog("clusters/ceph: full no more: "));
+  EXPECT_EQ(CountIn(host_.cleatd_log(), "clusters/ceph: full: "), 1U);
+  ASSERT_TRUE(host_.Remove("late"));
 }
 
 // ---- Owners

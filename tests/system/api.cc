@@ -44,6 +44,9 @@ void Model::Apply(const v1::WatchResponse& event) {
     case v1::WatchResponse::kDisk:
       disks[event.disk().name()] = event.disk();
       break;
+    case v1::WatchResponse::kCluster:
+      clusters[event.cluster().name()] = event.cluster();
+      break;
     case v1::WatchResponse::kGroup:
       groups[event.group().name()] = event.group();
       break;
@@ -58,6 +61,7 @@ void Model::Apply(const v1::WatchResponse& event) {
       break;
     case v1::WatchResponse::kGone:
       disks.erase(event.gone());
+      clusters.erase(event.gone());
       groups.erase(event.gone());
       controllers.erase(event.gone());
       attachments.erase(event.gone());
@@ -89,6 +93,7 @@ std::string Model::ToString() const {
     text += fmt::format("{}: {}\n", name, status.ShortDebugString());
   };
   for (const auto& [name, engine] : engines) add(name, engine.status());
+  for (const auto& [name, cluster] : clusters) add(name, cluster.status());
   for (const auto& [name, disk] : disks) add(name, disk.status());
   for (const auto& [name, controller] : controllers) add(name, controller.status());
   for (const auto& [name, attachment] : attachments) add(name, attachment.status());

@@ -33,6 +33,7 @@ struct Reply {
 // Everything that is, by name.
 struct Model {
   std::map<std::string, v1::Disk> disks;
+  std::map<std::string, v1::Cluster> clusters;  // List leaves them out
   std::map<std::string, v1::Group> groups;
   std::map<std::string, v1::Controller> controllers;
   std::map<std::string, v1::Attachment> attachments;

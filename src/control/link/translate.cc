@@ -180,6 +180,24 @@ v1::AttachmentState FromEngine(engine::v1::AttachmentState state) {
   return v1::ATTACHMENT_STATE_PENDING;
 }
 
+namespace {
+
+v1::CephCluster FromEngine(const engine::v1::CephCluster& cluster) {
+  v1::CephCluster shown;
+  shown.set_name(cluster.name());
+  if (cluster.silent_since_s() != 0)
+    shown.mutable_silent_since()->set_seconds(static_cast<int64_t>(cluster.silent_since_s()));
+  if (cluster.full_since_s() != 0) {
+    shown.mutable_full_since()->set_seconds(static_cast<int64_t>(cluster.full_since_s()));
+    shown.set_full(cluster.full());
+  }
+  if (cluster.paused_since_s() != 0)
+    shown.mutable_paused_since()->set_seconds(static_cast<int64_t>(cluster.paused_since_s()));
+  return shown;
+}
+
+}  // namespace
+
 v1::CephStatus FromEngine(const engine::v1::CephStatus& status) {
   constexpr uint64_t kNsInSecond = 1'000'000'000;
   v1::CephStatus result;
@@ -194,6 +212,8 @@ v1::CephStatus FromEngine(const engine::v1::CephStatus& status) {
       shown.mutable_busy()->set_seconds(static_cast<int64_t>(client.busy_ns() / kNsInSecond));
     shown.set_blocklisted(client.blocklisted());
   }
+  for (const engine::v1::CephCluster& cluster : status.clusters())
+    *result.add_clusters() = FromEngine(cluster);
   return result;
 }
 

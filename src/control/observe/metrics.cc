@@ -189,6 +189,28 @@ void AddCeph(std::vector<MetricFamily>& families, const v1::ListEnginesResponse&
   }
 }
 
+// Of every engine together; nothing of a cluster that no engine reaches for.
+void AddClusters(std::vector<MetricFamily>& families,
+                 const std::map<std::string, v1::ClusterState>& clusters) {
+  MetricFamily silent =
+      Family("cleat_cluster_not_answering", MetricType::Gauge,
+             "Whether the Ceph cluster's monitors or the storage of its disks do not answer");
+  MetricFamily full = Family("cleat_cluster_full", MetricType::Gauge,
+                             "Whether pools of the Ceph cluster are full, so that writes to disks wait");
+  MetricFamily failing = Family("cleat_cluster_failing", MetricType::Gauge,
+                                "Whether the Ceph cluster answers requests of its disks with errors");
+  for (const auto& [id, state] : clusters) {
+    if (state == v1::CLUSTER_STATE_UNSPECIFIED) continue;
+    const MetricLabels labels{{"cluster", id}};
+    Add(silent, labels, state == v1::CLUSTER_STATE_NOT_ANSWERING ? 1 : 0);
+    Add(full, labels, state == v1::CLUSTER_STATE_FULL ? 1 : 0);
+    Add(failing, labels, state == v1::CLUSTER_STATE_FAILING ? 1 : 0);
+  }
+  for (MetricFamily* family : {&silent, &full, &failing}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+}
+
 void AddProcess(std::vector<MetricFamily>& families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -271,6 +293,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
       Family("cleat_deleted_disks", MetricType::Gauge, "Deleted disks that are kept; 4096 at most"));
   const Host host = host_();
   Add(families.back(), {}, static_cast<double>(host.deleted_disks));
+  AddClusters(families, host.clusters);
   families.push_back(Family(
       "cleat_unlisted_paths", MetricType::Gauge,
       "Disks, controllers and clusters that are served though callers may not name their paths any more"));

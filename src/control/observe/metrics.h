@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,7 +37,8 @@ class Metrics final : public prometheus::Collectable {
     size_t deleted_disks = 0;   // that are kept
     size_t unlisted_paths = 0;  // of what is served all the same: HostState::Unlisted
     bool store_writable = true;
-    uint64_t audit_records_lost = 0;  // that the audit log's file lacks
+    uint64_t audit_records_lost = 0;                        // that the audit log's file lacks
+    std::map<std::string, v1::ClusterState> clusters = {};  // by id
   };
   using HostNumbers = std::function<Host()>;
 

@@ -39,6 +39,7 @@
 #include "control/state/moves/upgrades.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/restorer.h"
+#include "control/state/settings/cluster_faults.h"
 #include "control/state/settings/clusters.h"
 #include "control/state/settings/groups.h"
 #include "control/state/waits.h"
@@ -123,13 +124,14 @@ class HostState {
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
   Groups groups_{core_};
-  Engines engines_{core_};
+  ClusterFaults cluster_faults_{core_};
+  Engines engines_{core_, cluster_faults_};
   Unclaimed unclaimed_{core_};
   DiskStorages storages_;
   Disks disks_{core_, keys_, clusters_, storages_, keep_};
   KeptDisks kept_disks_{core_, clusters_, storages_, disks_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
-  Attachments attachments_{core_, storages_, disks_};
+  Attachments attachments_{core_, storages_, disks_, cluster_faults_};
   Upgrades upgrades_{core_, controllers_};
   EngineRemoval engine_removal_{core_, disks_, controllers_, attachments_};
   Waits waits_{core_};

@@ -262,6 +262,18 @@ void FakeEngine::FenceAttachment(const std::string& controller, uint32_t target,
   Send(event);
 }
 
+void FakeEngine::SetStorage(const std::string& controller, uint32_t target, engine::v1::StorageState storage,
+                            engine::v1::AttachmentState state) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  status.set_state(state);
+  status.set_storage_state(storage);
+  status.set_message(storage == engine::v1::STORAGE_STATE_OK ? "" : "as its storage does");
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
+}
+
 void FakeEngine::DropController(const std::string& controller) {
   const std::lock_guard lock(mutex_);
   controllers_.erase(controller);

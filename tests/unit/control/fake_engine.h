@@ -92,6 +92,9 @@ class FakeEngine {
   // Of its own accord, and tells cleatd: the disk is larger; it is shut out of its storage.
   void GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes);
   void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
+  // The same of how its storage does.
+  void SetStorage(const std::string& controller, uint32_t target, engine::v1::StorageState storage,
+                  engine::v1::AttachmentState state = engine::v1::ATTACHMENT_STATE_ACTIVE);
   // Of its own accord, as no engine should: it has nothing of the controller any more, and says that and no word of its disks.
   void DropController(const std::string& controller);
   void ReportCeph(const engine::v1::CephStatus& status);

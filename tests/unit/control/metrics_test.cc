@@ -75,6 +75,22 @@ TEST_F(CephMetricsTest, AClustersClientsAreSummedUpAndTheLongestWaitCounts) {
   EXPECT_EQ(Collect(), expected);
 }
 
+TEST_F(CephMetricsTest, WhatIsWrongWithAClusterIsSeenWhicheverEngineSaysSo) {
+  host_.clusters = {{"full", v1::CLUSTER_STATE_FULL},
+                    {"silent", v1::CLUSTER_STATE_NOT_ANSWERING},
+                    {"well", v1::CLUSTER_STATE_OK},
+                    {"unused", v1::CLUSTER_STATE_UNSPECIFIED}};
+  std::map<std::string, std::map<std::string, double>> seen;
+  for (const auto& family : metrics_.Collect()) {
+    if (!family.name.starts_with("cleat_cluster_")) continue;
+    for (const auto& metric : family.metric) seen[family.name][metric.label.at(0).value] = metric.gauge.value;
+  }
+  using Samples = std::map<std::string, double>;
+  EXPECT_EQ(seen["cleat_cluster_not_answering"], (Samples{{"full", 0}, {"silent", 1}, {"well", 0}}));
+  EXPECT_EQ(seen["cleat_cluster_full"], (Samples{{"full", 1}, {"silent", 0}, {"well", 0}}));
+  EXPECT_EQ(seen["cleat_cluster_failing"], (Samples{{"full", 0}, {"silent", 0}, {"well", 0}}));
+}
+
 TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {
   host_ = {.deleted_disks = 7, .unlisted_paths = 3};
   const auto families = metrics_.Collect();

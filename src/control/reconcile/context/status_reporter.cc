@@ -35,7 +35,8 @@ void StatusReporter::ReportEngine(const EngineInfo& info, bool connected, const 
   if (!info.stands_by_for.empty()) status.set_stands_by_for(EngineName(info.stands_by_for));
   const EngineView* engine = std::as_const(context_.engines).Find(info.peer);
   if (engine != nullptr && connected) {
-    if (engine->ceph.clients_total() > 0) *status.mutable_ceph() = engine->ceph;
+    if (engine->ceph.clients_total() > 0 || engine->ceph.clusters_size() > 0)
+      *status.mutable_ceph() = engine->ceph;
     status.set_standing_by(engine->standing_by);
     const std::string unknown = NoteUnclaimed(*engine, status);
     if (message.empty()) status.set_message(engine->waits_for.empty() ? unknown : engine->waits_for);

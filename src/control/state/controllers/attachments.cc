@@ -301,6 +301,7 @@ Status Attachments::Erase(const AttachmentIds& ids, const WriteNames& names) {
   auto& attachments = core_.tables.controllers.At(ids.controller).attachments;
   const auto place = attachments.find(ids.id);
   DiskEntry& disk = core_.tables.DiskOf(place->second.row);
+  cluster_faults_.OnStorage(place->second.row, v1::STORAGE_STATE_UNSPECIFIED);
   attachments.erase(place);
   core_.publisher.PublishGone(name);
   disk.attachments.erase(name);
@@ -397,8 +398,10 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   const bool same = SameSpec(entry.status, status);
   if (same && use.limits_revision == report.limits_revision) return;
   if (!same) {
-    entry.status = status;
+    std::swap(entry.status, status);
     core_.publisher.Publish(entry);
+    cluster_faults_.OnStorage(entry.row, entry.status.storage_state());
+    if (status.state() != entry.status.state()) cluster_faults_.OnAttachment(disk);
   }
   const uint64_t known = core_.propagation.KnownSize(disk);
   const bool limited = core_.propagation.BehindLimits(disk).empty();

@@ -13,14 +13,15 @@
 #include "control/model/model.h"
 #include "control/state/disks/disks.h"
 #include "control/state/publish/state_core.h"
+#include "control/state/settings/cluster_faults.h"
 
 namespace cleat::control {
 
 class Attachments {
  public:
   // All outlive it.
-  Attachments(StateCore& core, DiskStorages& storages, Disks& disks)
-      : core_(core), storages_(storages), disks_(disks) {}
+  Attachments(StateCore& core, DiskStorages& storages, Disks& disks, ClusterFaults& cluster_faults)
+      : core_(core), storages_(storages), disks_(disks), cluster_faults_(cluster_faults) {}
 
   // From the store, after the disks and the controllers.
   Status Fill(std::vector<AttachmentRow> rows) CLEAT_REQUIRES(holds_state);
@@ -77,6 +78,7 @@ class Attachments {
   StateCore& core_;
   DiskStorages& storages_;
   Disks& disks_;
+  ClusterFaults& cluster_faults_;
 };
 
 }  // namespace cleat::control

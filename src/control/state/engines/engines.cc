@@ -112,8 +112,9 @@ void Engines::SetStatus(EngineEntry& entry, const v1::EngineStatus& status) {
   complete.set_controllers(entry.status.controllers());
   if (entry.revision != 0 && SameSpec(entry.status, complete)) return;
   const bool answered = !IsNotAnswering(entry);
-  entry.status = std::move(complete);
+  std::swap(entry.status, complete);
   core_.publisher.Publish(entry);
+  cluster_faults_.OnEngine(complete, entry.status);
   if (answered == IsNotAnswering(entry)) PublishControllersOf(entry);
 }
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/state/publish/state_core.h"
+#include "control/state/settings/cluster_faults.h"
 #include "control/state/writes/row_under_way.h"
 
 namespace cleat::control {
@@ -19,7 +20,8 @@ inline constexpr char kPlacing[] = "placing of controllers";
 
 class Engines {
  public:
-  explicit Engines(StateCore& core) : core_(core) {}  // which outlives it
+  // Both outlive it.
+  Engines(StateCore& core, ClusterFaults& cluster_faults) : core_(core), cluster_faults_(cluster_faults) {}
 
   // All that rows name have not connected yet.
   void SetUnseen() CLEAT_REQUIRES(holds_state);
@@ -59,6 +61,7 @@ class Engines {
   uint32_t ControllersOn(const EngineEntry& entry) const CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
+  ClusterFaults& cluster_faults_;
   std::map<std::string, size_t> placing_
       CLEAT_GUARDED_BY(holds_state);  // by engine: rows under way, of controllers
 };

@@ -39,6 +39,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
   }
   for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
   disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));
+  AddNote(WhyHeldUp(entry), *disk.mutable_status()->mutable_message());
   AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());
   disk.set_revision(entry.revision);
   disk.set_etag(EtagOf(entry.row.intent_revision));
@@ -66,13 +67,22 @@ v1::Cluster ApiView::Show(const ClusterEntry& entry) const {
   cluster.set_name(ClusterName(entry.row.id));
   *cluster.mutable_spec() = entry.row.spec;
   if (cluster.spec().has_wrapped_key()) cluster.mutable_spec()->mutable_wrapped_key()->clear_data();
-  cluster.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
-  cluster.mutable_status()->set_message(propagation_.BehindSpec(entry));
-  AddNote(WhyUnlisted(entry.row), *cluster.mutable_status()->mutable_message());
+  ShowStatus(entry, *cluster.mutable_status());
   cluster.set_revision(entry.revision);
   cluster.set_etag(EtagOf(entry.row.intent_revision));
   cluster.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
   return cluster;
+}
+
+void ApiView::ShowStatus(const ClusterEntry& entry, v1::ClusterStatus& status) const {
+  status.set_disks(static_cast<uint32_t>(entry.disks.size()));
+  status.set_state(StateOf(entry));
+  for (const auto& [fault, episode] : entry.faults)
+    AddNote(Describe(ClusterName(entry.row.id), fault, episode), *status.mutable_message());
+  if (!entry.faults.empty()) *status.mutable_since() = TimestampOf(entry.faults.begin()->second.since_s);
+  if (std::string behind = propagation_.BehindSpec(entry); !behind.empty())
+    AddNote(std::move(behind), *status.mutable_message());
+  AddNote(WhyUnlisted(entry.row), *status.mutable_message());
 }
 
 v1::Group ApiView::Show(const GroupEntry& entry) const {
@@ -130,6 +140,10 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     status.set_message(placed ? fmt::format("waits for {}", EngineName(controller->row.engine))
                               : "waits until its controller has an engine");
   }
+  if (const auto why = WhyHeldUp(entry)) {
+    if (status.state() == v1::ATTACHMENT_STATE_OPENING) status.clear_message();
+    AddNote(why, *status.mutable_message());
+  }
   const ControllerEntry* const owner = tables_.controllers.Find(entry.row.controller);
   const EngineEntry* const engine = owner == nullptr ? nullptr : FindNotAnswering(owner->row.engine);
   if (engine != nullptr) {
@@ -153,6 +167,44 @@ v1::Engine ApiView::Show(const EngineEntry& entry) const {
   }
   engine.set_revision(entry.revision);
   return engine;
+}
+
+const ClusterEntry* ApiView::FindFaulty(const v1::DiskSpec& disk) const {
+  const std::string& name = ClusterOf(disk);
+  if (name.empty()) return nullptr;
+  const ClusterEntry* const found = tables_.clusters.Find(*ParseClusterName(name));
+  return found != nullptr && !found->faults.empty() ? found : nullptr;
+}
+
+std::optional<std::string> ApiView::WhyHeldUp(const AttachmentEntry& entry) const {
+  if (!WaitsForStorage(entry)) return std::nullopt;
+  const ClusterEntry* const cluster = FindFaulty(tables_.DiskOf(entry.row).row.spec);
+  return cluster == nullptr ? std::nullopt : WhyHeldUp(*cluster, entry.row.controller);
+}
+
+std::optional<std::string> ApiView::WhyHeldUp(const DiskEntry& entry) const {
+  const ClusterEntry* const cluster = FindFaulty(entry.row.spec);
+  if (cluster == nullptr) return std::nullopt;
+  const bool grows = propagation_.KnownSize(entry) < entry.row.spec.size_bytes();
+  for (const auto& [name, use] : entry.attachments) {
+    const auto ids = ParseAttachmentName(name);
+    const ControllerEntry* const controller = tables_.controllers.Find(ids->controller);
+    if (controller == nullptr) continue;
+    const auto attachment = controller->attachments.find(ids->id);
+    const bool waits = attachment != controller->attachments.end() && WaitsForStorage(attachment->second);
+    if (!grows && !waits) continue;
+    if (auto why = WhyHeldUp(*cluster, ids->controller)) return why;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> ApiView::WhyHeldUp(const ClusterEntry& cluster,
+                                              const std::string& controller) const {
+  const ControllerEntry* const owner = tables_.controllers.Find(controller);
+  if (owner == nullptr) return std::nullopt;
+  const auto fault = FindHoldingUp(cluster.faults, owner->row.engine);
+  if (fault == cluster.faults.end()) return std::nullopt;
+  return fmt::format("waits for {}", Describe(ClusterName(cluster.row.id), fault->first, fault->second));
 }
 
 const EngineEntry* ApiView::FindNotAnswering(const std::string& engine) const {

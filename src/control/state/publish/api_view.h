@@ -44,6 +44,14 @@ class ApiView {
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
 
  private:
+  // What of its Ceph cluster the attachment, or the disk, waits for; nothing when it does not wait, or for something else.
+  std::optional<std::string> WhyHeldUp(const AttachmentEntry& entry) const CLEAT_REQUIRES(holds_state);
+  std::optional<std::string> WhyHeldUp(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
+  std::optional<std::string> WhyHeldUp(const ClusterEntry& cluster, const std::string& controller) const
+      CLEAT_REQUIRES(holds_state);
+  // The disk's cluster, if something is wrong with it.
+  const ClusterEntry* FindFaulty(const v1::DiskSpec& disk) const CLEAT_REQUIRES(holds_state);
+  void ShowStatus(const ClusterEntry& entry, v1::ClusterStatus& status) const CLEAT_REQUIRES(holds_state);
   // The engine of that name, if it is known not to answer; null otherwise.
   const EngineEntry* FindNotAnswering(const std::string& engine) const CLEAT_REQUIRES(holds_state);
 

@@ -117,6 +117,13 @@ Result<v1::ListClustersResponse> Clusters::List(const v1::ListClustersRequest& r
   return response;
 }
 
+std::map<std::string, v1::ClusterState> Clusters::States() {
+  std::map<std::string, v1::ClusterState> states;
+  const StateLock lock(core_.mutex);
+  for (const auto& [id, entry] : core_.tables.clusters) states[id] = StateOf(entry);
+  return states;
+}
+
 Result<v1::Cluster> Clusters::Update(const v1::UpdateClusterRequest& request) {
   const std::string& name = request.cluster().name();
   CLEAT_ASSIGN(auto id, ParseClusterName(name));

@@ -3,6 +3,7 @@
 // needs the state's mutex says so.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ class Clusters {
   Result<v1::ListClustersResponse> List(const v1::ListClustersRequest& request);
   Result<v1::Cluster> Update(const v1::UpdateClusterRequest& request);
   Result<v1::DeleteClusterResponse> Delete(const v1::DeleteClusterRequest& request);
+  // How each does, by id.
+  std::map<std::string, v1::ClusterState> States();
   // For ApplyHost: whether the spec has no key, or the cluster's own.
   Result<bool> IsSameKey(const std::string& id, const v1::ClusterSpec& spec);
   // As Disks', but that engines hear of it, so that they never need the older key-encryption key for a disk that is still to come.

@@ -14,6 +14,7 @@
 #include "control/model/intent.h"
 #include "control/model/model.h"
 #include "control/paths/engine_paths.h"
+#include "control/state/tables/cluster_fault.h"
 
 namespace cleat::control {
 
@@ -59,6 +60,11 @@ struct ClusterEntry {
   std::set<std::string> disks;                   // ids
   std::map<std::string, ClusterReport> engines;  // that have it, or should and can't
   uint64_t revision = 0;
+  // ClusterFaults':
+  bool told = false;                      // an engine reaches it, or tries to
+  FaultEpisodes faults = {};              // that last
+  std::set<std::string> unanswered = {};  // attachments, by name, whose storage does not answer
+  std::set<std::string> failing = {};     // ... or fails requests
 };
 
 // An engine has no row: it is known since it connected, or since a row named it.
@@ -72,6 +78,17 @@ struct EngineEntry {
       false;  // an earlier cleatd's rows name it, and it has not connected to this one: it may serve
   std::optional<PathLists> paths = std::nullopt;  // that it takes for listed; nothing: it is of before
 };
+
+inline v1::ClusterState StateOf(const ClusterEntry& entry) {
+  if (!entry.faults.empty()) return StateOf(entry.faults.begin()->first);
+  return entry.told ? v1::CLUSTER_STATE_OK : v1::CLUSTER_STATE_UNSPECIFIED;
+}
+
+// Whether something was asked of the attachment's storage, and is not done.
+inline bool WaitsForStorage(const AttachmentEntry& attachment) {
+  return attachment.row.deleting || attachment.status.state() == v1::ATTACHMENT_STATE_OPENING ||
+         attachment.status.storage_state() == v1::STORAGE_STATE_NOT_ANSWERING;
+}
 
 inline bool IsNotAnswering(const EngineEntry& engine) {
   return engine.status.state() == v1::ENGINE_STATE_NOT_ANSWERING;
