@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,8 @@
 
 #include "block/memory.h"
 #include "block/pipeline.h"
+#include "block/segments.h"
+#include "reactor/reactor.h"
 
 namespace cleat::modules {
 namespace {
@@ -44,11 +47,15 @@ class RamDevice final : public block::Device {
   BlockingPool& blocking_;
 };
 
-// Every request is over when Submit returns, so the channel has no state of its own but where the memory is.
+// A request is over when Submit returns, unless it is a read or write of more than a piece: those are copied one after the other.
 class RamChannel final : public block::Channel {
  public:
-  explicit RamChannel(const RamDevice& device)
-      : device_(device), disk_(device.memory()), memfd_(device.memfd()) {}
+  RamChannel(const RamDevice& device, Reactor& reactor)
+      : device_(device), reactor_(reactor), disk_(device.memory()), memfd_(device.memfd()) {}
+  ~RamChannel() override {
+    CLEAT_CHECK(copying_.empty());
+    if (copier_.added()) reactor_.RemovePoller(copier_);
+  }
 
   void Resized() override { disk_ = device_.memory(); }
 
@@ -64,6 +71,8 @@ class RamChannel final : public block::Channel {
   }
 
   void Submit(block::Request& request) override {
+    if (request.length_bytes > kRamPieceBytes && IsCopy(request)) [[unlikely]]
+      return CopyInPieces(request);
     uint8_t* at = disk_ + request.offset_bytes;
     switch (request.op) {
       case Op::kRead:
@@ -100,13 +109,64 @@ class RamChannel final : public block::Channel {
                      static_cast<off_t>(request.offset_bytes), static_cast<off_t>(request.length_bytes)) == 0;
   }
 
+  // Polled once a turn while there are requests to be copied, and once more: it stays until it finds none, so that one that comes
+  // within the turn waits for the next.
+  struct Copier final : Poller {
+    explicit Copier(RamChannel& c) : channel(c) {}
+    bool Poll() override { return channel.CopyNext(); }
+    bool Arm() override { return false; }
+    using Poller::added;
+    RamChannel& channel;
+  };
+
+  static bool IsCopy(const block::Request& request) {
+    return request.op == Op::kRead || request.op == Op::kWrite;
+  }
+
+  void CopyInPieces(block::Request& request) {
+    request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
+    copying_.PushBack(request);
+    if (!copier_.added()) reactor_.AddPoller(copier_);
+  }
+
+  // A turn's piece of the first request. The channel may be gone afterwards.
+  bool CopyNext() {
+    block::Request* const request = copying_.front();
+    if (request == nullptr) {
+      reactor_.RemovePoller(copier_);
+      return false;
+    }
+    const uint64_t bytes = std::min<uint64_t>(request->length_bytes - copied_bytes_, kRamPieceBytes);
+    Copy(*request, copied_bytes_, bytes);
+    copied_bytes_ += bytes;
+    if (copied_bytes_ < request->length_bytes) return true;
+    copied_bytes_ = 0;
+    copying_.PopFront();
+    request->stamps.Stamp(RequestStage::kDone, reactor_.now_ns());
+    request->Complete(IoStatus::kOk);
+    return true;
+  }
+
+  void Copy(const block::Request& request, uint64_t skip_bytes, uint64_t bytes) {
+    uint8_t* at = disk_ + request.offset_bytes + skip_bytes;
+    const bool write = request.op == Op::kWrite;
+    block::ForEachPiece(request.segments, skip_bytes, bytes, [&at, write](uint8_t* guest, size_t length) {
+      std::memcpy(write ? at : guest, write ? guest : at, length);
+      at += length;
+    });
+  }
+
   const RamDevice& device_;
+  Reactor& reactor_;
   uint8_t* disk_;
   const int memfd_;
+  block::RequestList copying_;  // larger than a piece
+  uint64_t copied_bytes_ = 0;   // of the first one
+  Copier copier_{*this};
 };
 
-Result<std::unique_ptr<block::Channel>> RamDevice::OpenChannel(Reactor& /*reactor*/) {
-  return std::unique_ptr<block::Channel>(std::make_unique<RamChannel>(*this));
+Result<std::unique_ptr<block::Channel>> RamDevice::OpenChannel(Reactor& reactor) {
+  return std::unique_ptr<block::Channel>(std::make_unique<RamChannel>(*this, reactor));
 }
 
 Task<Status> RamDevice::Resize(uint64_t size_bytes) {

@@ -37,7 +37,7 @@ class Ram : public testing::Test {
     auto opened = Open(kRamBytes, block);
     CLEAT_CHECK(opened.ok());
     return std::make_unique<test::TestDisk>(std::move(opened).value(), reactors_[0],
-                                            [] { FAIL() << "must complete at once"; });
+                                            [this] { ++turns_, reactors_[0].RunOnce(); });
   }
   uint64_t UsedBytes() const {
     struct stat status {};
@@ -45,6 +45,14 @@ class Ram : public testing::Test {
     return static_cast<uint64_t>(status.st_blocks) * 512;
   }
 
+  // How many turns of its reactor a request takes.
+  int TurnsOf(test::TestDisk& disk, Op op, uint64_t offset, uint64_t length, test::Arena& arena) {
+    turns_ = 0;
+    EXPECT_EQ(disk.Do(op, offset, length, &arena), IoStatus::kOk);
+    return turns_;
+  }
+
+  int turns_ = 0;
   test::VirtualReactors reactors_;
   BlockingPool blocking_{0};
   UniqueFd memfd_ = MakeMemfd(kRamBytes);
@@ -99,6 +107,56 @@ TEST_F(Ram, DiscardGivesMemoryBackAndZeroesRead) {
   }
   EXPECT_EQ(UsedBytes(), 0U);
   EXPECT_EQ(disk->Do(Op::kDiscard, 0, 2 * kChunk), IoStatus::kInvalid) << "bounded";
+}
+
+TEST_F(Ram, CopiesNoMoreThanAPieceOfALargeRequestInATurn) {
+  constexpr uint64_t kPieces = 8;
+  const auto disk = OpenDisk();
+  test::Arena arena(kPieces * kRamPieceBytes);
+  for (const Op op : {Op::kWrite, Op::kRead}) {
+    EXPECT_EQ(TurnsOf(*disk, op, 512, kRamPieceBytes, arena), 0) << "one piece is over at once";
+    EXPECT_GE(TurnsOf(*disk, op, 512, kRamPieceBytes + 512, arena), 2);
+    EXPECT_GE(TurnsOf(*disk, op, 512, kPieces * kRamPieceBytes, arena), static_cast<int>(kPieces));
+  }
+  // Two at the same time have a piece a turn between them, and a small one does not wait for them.
+  test::Io first;
+  test::Io second;
+  for (test::Io* io : {&first, &second}) {
+    io->segments = {{&arena.region(), 0, static_cast<uint32_t>(2 * kRamPieceBytes)}};
+    disk->Start(*io, Op::kWrite, io == &first ? 0 : 2 * kRamPieceBytes, 2 * kRamPieceBytes);
+  }
+  test::Arena small(4096);
+  EXPECT_EQ(TurnsOf(*disk, Op::kRead, 0, 4096, small), 0);
+  turns_ = 0;
+  EXPECT_EQ(disk->Wait(first), IoStatus::kOk);
+  EXPECT_FALSE(second.done);
+  EXPECT_EQ(disk->Wait(second), IoStatus::kOk);
+  EXPECT_GE(turns_, 4);
+}
+
+// Cut anywhere: in the middle of a segment, and where the guest's memory has a border.
+TEST_F(Ram, PiecesOfALargeRequestAreWhereTheyBelong) {
+  const auto disk = OpenDisk();
+  constexpr uint64_t kBytes = 3 * kRamPieceBytes + 1024;
+  test::Arena arena(2 * kBytes);
+  for (uint64_t i = 0; i < kBytes; ++i) arena.data()[i] = static_cast<uint8_t>(i * 7 / 5);
+  const auto cut = [&arena](uint64_t from) {
+    std::vector<block::Segment> segments;
+    constexpr uint64_t kSegment = 100'000;
+    for (uint64_t at = 0; at < kBytes; at += kSegment)
+      segments.push_back(
+          {&arena.region(), from + at, static_cast<uint32_t>(std::min(kSegment, kBytes - at))});
+    return segments;
+  };
+  test::Io write;
+  write.segments = cut(0);
+  disk->Start(write, Op::kWrite, 4096, kBytes);
+  ASSERT_EQ(disk->Wait(write), IoStatus::kOk);
+  test::Io read;
+  read.segments = cut(kBytes);
+  disk->Start(read, Op::kRead, 4096, kBytes);
+  ASSERT_EQ(disk->Wait(read), IoStatus::kOk);
+  EXPECT_EQ(std::memcmp(arena.data(), arena.data() + kBytes, kBytes), 0);
 }
 
 TEST_F(Ram, RefusesAMemfdThatIsTooSmall) {
