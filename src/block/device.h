@@ -102,6 +102,8 @@ class Channel {
   // The limits before the storage; nullptr: there are none. Asked once, by who opened the channel. A filter has its own or, as
   // FilterChannel, what is below.
   virtual ThrottleControl* throttle() { return nullptr; }
+  // The channel below the limits, for requests that have passed them already. Asked once, as throttle().
+  virtual Channel& unlimited() { return *this; }
 };
 
 class Device {

@@ -14,6 +14,12 @@ namespace {
   return sum;
 }
 
+uint64_t CountOf(RequestList& requests) {
+  uint64_t count = 0;
+  for (Request* request = requests.front(); request != nullptr; request = requests.Next(*request)) ++count;
+  return count;
+}
+
 }  // namespace
 
 const char* IoStatusName(IoStatus status) {
@@ -77,15 +83,18 @@ Status CheckGeometry(const Geometry& geometry, const std::string& disk) {
 }
 
 PipelineChannel::PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
-                                 ChannelRegistry* registry, CompareAndWrite* compare_and_write)
+                                 ChannelRegistry* registry, CompareAndWrite* compare_and_write,
+                                 std::shared_ptr<const std::atomic<bool>> waits_for_space)
     : geometry_(geometry),
       transfer_max_bytes_(std::min(geometry.size_bytes, kTransferBytesMax)),
       mode_(mode),
       wants_prefetch_(top->wants_prefetch()),
       top_(std::move(top)),
+      unlimited_(top_->unlimited()),
       throttle_(top_->throttle()),
       registry_(registry),
-      compare_and_write_(compare_and_write) {}
+      compare_and_write_(compare_and_write),
+      space_wait_(*this, std::move(waits_for_space)) {}
 
 PipelineChannel::~PipelineChannel() {
   CLEAT_CHECK(in_flight() == 0 && !holding_);
@@ -177,6 +186,14 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
 
 // Out of line, and last: a request that went well has no register saved for it.
 [[gnu::noinline, gnu::cold]] void PipelineChannel::CompleteFailed(Request& request) {
+  if (request.status == IoStatus::kNoSpace && space_wait_.Hold(request)) {
+    ++parked_;
+    return;
+  }
+  AnswerFailed(request);
+}
+
+void PipelineChannel::AnswerFailed(Request& request) {
   switch (request.status) {
     case IoStatus::kIoError:
     case IoStatus::kNoSpace:
@@ -191,21 +208,27 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
   request.Complete(request.status);
 }
 
-// What is held back is taken out first: a request that comes while those below are told is new, and not meant.
+// What is held back or waits for space is taken out first: a request that comes while those below are told is new, and not meant.
 void PipelineChannel::AbortQueued(const Request* only) {
   RequestList aborted;
+  WithdrawHeld(only, aborted);
+  if (space_wait_.any()) space_wait_.Withdraw(only, aborted);
+  if (parked_ > 0 && compare_and_write_ != nullptr) compare_and_write_->Abort(*this, only);
+  const uint64_t parked = CountOf(aborted);
+  top_->AbortQueued(only);
+  if (parked == 0) return;
+  parked_ -= parked;
+  while (Request* request = aborted.PopFront())
+    request->Complete(IoStatus::kAborted);  // the last one may end the channel
+}
+
+void PipelineChannel::WithdrawHeld(const Request* only, RequestList& out) {
   Request* next = nullptr;
   for (Request* request = held_.front(); request != nullptr; request = next) {
     next = held_.Next(*request);
     if (only != nullptr && only != request) continue;
     request->link.Unlink();
-    aborted.PushBack(*request);
-  }
-  if (parked_ > 0 && compare_and_write_ != nullptr) compare_and_write_->Abort(*this, only);
-  top_->AbortQueued(only);
-  while (Request* request = aborted.PopFront()) {
-    --parked_;
-    request->Complete(IoStatus::kAborted);  // the last one may end the channel
+    out.PushBack(*request);
   }
 }
 
@@ -213,7 +236,9 @@ void PipelineChannel::AbortQueued(const Request* only) {
 void PipelineChannel::BeginBypass() {
   if (bypass_++ > 0) return;
   if (compare_and_write_ != nullptr) compare_and_write_->BeginGivingWay();
+  const bool any_waits = space_wait_.any();
   if (throttle_ != nullptr) throttle_->SetBypass(true);
+  if (any_waits) FailWaiting();
 }
 
 void PipelineChannel::EndBypass() {
@@ -269,9 +294,48 @@ void PipelineChannel::LetGo() {
 void PipelineChannel::FinishExclusive(Request& request, IoStatus status) {
   CLEAT_CHECK(parked_ > 0);
   --parked_;
+  if (status != IoStatus::kNoSpace) space_wait_.Ended(request);
   if (status == IoStatus::kOk) return request.Complete(status);
   request.status = status;
   CompleteFailed(request);
+}
+
+// ---- For SpaceWait
+
+// While a queue drains nothing begins to wait, and what its front end has given up is not waited for.
+bool PipelineChannel::MayWait(const Request& request) const {
+  return bypass_ == 0 && (front_end_ == nullptr || front_end_->Wants(request));
+}
+
+void PipelineChannel::Retry(Request& request) {
+  request.error_number = 0;
+  if (request.op == Op::kCompareAndWrite) return compare_and_write_->Start(*this, request);
+  --parked_;
+  ++in_flight_[epoch_];
+  request.Push(&RetryDone, this).scratch[0] = epoch_;
+  unlimited_.Submit(request);
+}
+
+void PipelineChannel::RetryDone(Request& request, const Frame& frame) {
+  auto& self = *static_cast<PipelineChannel*>(frame.layer);
+  if (request.status != IoStatus::kNoSpace) self.space_wait_.Ended(request);
+  Done(request, frame);
+}
+
+// The last one that is completed may end the channel.
+void PipelineChannel::FailWaiting() {
+  RequestList failed;
+  space_wait_.Withdraw(nullptr, failed);
+  const uint64_t parked = CountOf(failed);
+  parked_ -= parked;
+  while (Request* request = failed.PopFront()) {
+    request->status = IoStatus::kNoSpace;
+    AnswerFailed(*request);
+  }
+}
+
+void PipelineChannel::WaitingChanged(uint32_t requests) const {
+  if (failures_ != nullptr) failures_->WaitForSpace(requests);
 }
 
 void PipelineChannel::SetGeometry(const Geometry& geometry) {
@@ -296,8 +360,8 @@ Pipeline::~Pipeline() = default;
 
 Result<std::unique_ptr<PipelineChannel>> Pipeline::OpenChannel(Reactor& reactor) {
   CLEAT_ASSIGN(auto channel, top_->OpenChannel(reactor));
-  std::unique_ptr<PipelineChannel> entrance(
-      new PipelineChannel(top_->geometry(), mode_, std::move(channel), &channels_, &compare_and_write_));
+  std::unique_ptr<PipelineChannel> entrance(new PipelineChannel(
+      top_->geometry(), mode_, std::move(channel), &channels_, &compare_and_write_, waits_for_space_));
   channels_.Add(reactor, *entrance);
   return entrance;
 }

@@ -4,24 +4,37 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "block/compare_and_write.h"
 #include "block/device.h"
+#include "block/space_wait.h"
 #include "reactor/sync.h"
 
 namespace cleat::block {
 
-// A FailureListener hears that the storage fails requests.
+// A FailureListener hears that the storage fails requests, or has no space for them. On the channel's reactor.
 class FailureListener {
  public:
-  // On the channel's reactor, before the front end hears of it. Not of what the entrance refused, nor of what was aborted.
+  // Before the front end hears of it. Not of what the entrance refused, nor of what was aborted.
   virtual void Failed(const Request& request) = 0;
+  // So many requests wait for space (space_wait.h), whenever that changes.
+  virtual void WaitForSpace(uint32_t requests) = 0;
 
  protected:
   ~FailureListener() = default;
+};
+
+// A front end that aborts requests says which of them need not be waited for any more. On the channel's reactor.
+class FrontEnd {
+ public:
+  virtual bool Wants(const Request& request) const = 0;
+
+ protected:
+  ~FrontEnd() = default;
 };
 
 // On one reactor. Counts what is in flight, so that a queue can be drained.
@@ -29,7 +42,7 @@ class PipelineChannel {
  public:
   // Without a pipeline around it a channel has no COMPARE AND WRITE (kUnsupported).
   PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top)
-      : PipelineChannel(geometry, mode, std::move(top), nullptr, nullptr) {}
+      : PipelineChannel(geometry, mode, std::move(top), nullptr, nullptr, nullptr) {}
   ~PipelineChannel();  // nothing in flight
 
   const Geometry& geometry() const { return geometry_; }
@@ -37,6 +50,8 @@ class PipelineChannel {
   uint64_t in_flight() const { return in_flight_[0] + in_flight_[1] + parked_; }
   // On its reactor, with nothing in flight. `listener` outlives the channel, or is taken back (nullptr).
   void SetFailureListener(FailureListener* listener) { failures_ = listener; }
+  // The front end, if it aborts requests; it has none in flight. nullptr: every request is wanted.
+  void SetFrontEnd(const FrontEnd* front_end) { front_end_ = front_end; }
 
   // `request` has the front end's frame pushed. A request that fails a check is completed at once with
   // kInvalid, kReadOnly or kUnsupported. A read or write of length 0 succeeds without going further.
@@ -51,7 +66,7 @@ class PipelineChannel {
   // ---- For those who want what is in flight to end soon (Channel::AbortQueued, ThrottleControl). Requests may be completed before
   // this returns.
   void AbortQueued(const Request* only);
-  // Counted: several queues of a disk may be stopped at a time.
+  // Counted: several queues of a disk may be stopped at a time. Nothing waits for space meanwhile.
   void BeginBypass();
   void EndBypass();
   uint64_t throttle_debt_until_ns() const { return throttle_ == nullptr ? 0 : throttle_->DebtUntilNs(); }
@@ -70,18 +85,29 @@ class PipelineChannel {
 
  private:
   friend class Pipeline;
+  friend class SpaceWait;
   PipelineChannel(const Geometry& geometry, AccessMode mode, std::unique_ptr<Channel> top,
-                  ChannelRegistry* registry, CompareAndWrite* compare_and_write);
+                  ChannelRegistry* registry, CompareAndWrite* compare_and_write,
+                  std::shared_ptr<const std::atomic<bool>> waits_for_space);
   IoStatus Check(const Request& request) const;
   bool IsPlain(const Request& request) const;
   void SubmitChecked(Request& request);
   bool Holds(const Request& request) const;
   Task<bool> WaitForOldEpoch();
+  void WithdrawHeld(const Request* only, RequestList& out);
   void SubmitRarely(Request& request);
   void Forward(Request& request);
   void SetGeometry(const Geometry& geometry);
   static void Done(Request& request, const Frame& frame);
   void CompleteFailed(Request& request);
+  void AnswerFailed(Request& request);
+  // ---- For SpaceWait
+  bool MayWait(const Request& request) const;
+  bool HeldBack(const Request& request) const { return holding_ && Holds(request); }
+  void Retry(Request& request);
+  void FailWaiting();
+  void WaitingChanged(uint32_t requests) const;
+  static void RetryDone(Request& request, const Frame& frame);
 
   Geometry geometry_;
   uint64_t transfer_max_bytes_;  // of this disk: kTransferBytesMax, or its size
@@ -92,17 +118,20 @@ class PipelineChannel {
   uint32_t epoch_ = 0;
   bool holding_ = false;
   std::array<uint64_t, 2> in_flight_{};
-  uint64_t parked_ = 0;  // held back, or a COMPARE AND WRITE
+  uint64_t parked_ = 0;  // held back, a COMPARE AND WRITE, or waiting for space
   uint32_t bypass_ = 0;
   uint64_t hold_offset_bytes_ = 0;
   uint64_t hold_length_bytes_ = 0;
   RequestList held_;
   Event* drained_ = nullptr;
   std::unique_ptr<Channel> top_;
+  Channel& unlimited_;               // of the stack, below its limits
   ThrottleControl* const throttle_;  // of the stack; nullptr: nothing limits it
   ChannelRegistry* const registry_;
   CompareAndWrite* const compare_and_write_;
   FailureListener* failures_ = nullptr;
+  const FrontEnd* front_end_ = nullptr;
+  SpaceWait space_wait_;
 };
 
 // On the control reactor. Owns the stack.
@@ -121,6 +150,9 @@ class Pipeline {
   Result<std::unique_ptr<PipelineChannel>> OpenChannel(Reactor& reactor);  // on `reactor`
   Task<Status> Acquire() { return top_->Acquire(mode_); }
   Task<Status> Release() { return top_->Release(); }
+  // Whether writes wait while the storage has no space for them, rather than fail. Any thread, at any time; what waits when
+  // that ends hears of it within SpaceWait::kRetryNs.
+  void SetWaitsForSpace(bool waits) { waits_for_space_->store(waits, std::memory_order_relaxed); }
   // Grows the disk: the devices first, then every channel on its reactor. Only a size above the present one
   // is an error-free request; back on control when it has taken effect. On an error nothing has changed.
   Task<Status> Resize(uint64_t size_bytes);
@@ -132,6 +164,7 @@ class Pipeline {
   const AccessMode mode_;
   ChannelRegistry channels_;
   CompareAndWrite compare_and_write_{channels_};
+  const std::shared_ptr<std::atomic<bool>> waits_for_space_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace cleat::block

@@ -30,6 +30,7 @@ struct DiskArguments {
   uint32_t fault_fail_per_million = 0;
   KeyArguments key;
   std::vector<std::string> limits;
+  std::string on_no_space;  // "", "error" or "wait"
   LabelArguments labels;
   std::string etag;
   std::string uid;
@@ -40,6 +41,11 @@ struct DiskArguments {
 };
 
 constexpr uint64_t kBlockBytesMax = 1 << 20;  // beyond what cleatd takes; so that the message is cleatd's
+
+v1::OnNoSpace OnNoSpaceFrom(const DiskArguments& arguments) {
+  if (arguments.on_no_space.empty()) return v1::ON_NO_SPACE_UNSPECIFIED;
+  return arguments.on_no_space == "wait" ? v1::ON_NO_SPACE_WAIT : v1::ON_NO_SPACE_ERROR;
+}
 
 v1::CreateDiskRequest DiskFrom(const DiskArguments& arguments) {
   v1::CreateDiskRequest request;
@@ -53,6 +59,7 @@ v1::CreateDiskRequest DiskFrom(const DiskArguments& arguments) {
       static_cast<uint32_t>(std::min(arguments.physical_block_bytes, kBlockBytesMax)));
   spec.set_serial(arguments.serial);
   spec.set_wwn(arguments.wwn);
+  spec.set_on_no_space(OnNoSpaceFrom(arguments));
   if (arguments.many_readers) spec.set_access_mode(v1::ACCESS_MODE_MANY_READERS);
   if (arguments.fault_delay_us != 0 || arguments.fault_fail_per_million != 0) {
     spec.mutable_fault()->set_seed(arguments.fault_seed);
@@ -100,8 +107,23 @@ ExitCode ListDisks(Client& client, const DiskArguments& arguments) {
   return kOk;
 }
 
+ExitCode SetOnNoSpace(Client& client, const DiskArguments& arguments, v1::Disk& disk) {
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(arguments));
+  request.mutable_disk()->set_etag(arguments.etag);
+  request.mutable_disk()->mutable_spec()->set_on_no_space(OnNoSpaceFrom(arguments));
+  request.mutable_update_mask()->add_paths("spec.on_no_space");
+  return client.Call(&Stub::UpdateDisk, request, disk);
+}
+
 ExitCode UpdateDisk(Client& client, const DiskArguments& arguments) {
   v1::Disk disk;
+  const bool labels = !arguments.labels.set.empty() || !arguments.labels.remove.empty();
+  if (!arguments.on_no_space.empty()) {
+    if (labels) return Fail(kUsage, "--on-no-space and labels are changed one after the other");
+    const ExitCode code = SetOnNoSpace(client, arguments, disk);
+    return code != kOk ? code : WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
+  }
   const ExitCode code =
       UpdateLabels(client, &Stub::GetDisk, &Stub::UpdateDisk, &v1::UpdateDiskRequest::mutable_disk,
                    DiskName(arguments), arguments.etag, arguments.labels, disk);
@@ -171,6 +193,14 @@ ExitCode PurgeDisk(Client& client, const DiskArguments& arguments) {
   return kOk;
 }
 
+void AddOnNoSpace(CLI::App& command, std::string& on_no_space) {
+  command
+      .add_option("--on-no-space", on_no_space,
+                  "What writes do when the storage is full: error (the default), or wait until there is space")
+      ->check(CLI::IsMember({"error", "wait"}))
+      ->type_name("error|wait");
+}
+
 void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
   CLI::App* create =
       AddCommand(disk, "create", "Make a disk",
@@ -195,6 +225,7 @@ void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskA
   create->add_flag("--many-readers", arguments->many_readers,
                    "Any number of read-only attachments, instead of one writer");
   AddLimits(*create, arguments->limits);
+  AddOnNoSpace(*create, arguments->on_no_space);
   AddKey(*create, arguments->key);
   AddLabels(*create, arguments->labels);
   create->add_option("--fault-seed", arguments->fault_seed, "Tests: seed of the faults");
@@ -261,12 +292,15 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   get->add_option(kDiskArgument, arguments->id, kWhich)->required();
   OnRun(*get, globals, arguments, GetDisk);
 
-  CLI::App* update = AddCommand(*disk, "update", "Change a disk's labels",
-                                "cleatctl disk update root --label owner=ann --remove-label old");
+  CLI::App* update = AddCommand(*disk, "update", "Change a disk's labels, or what its writes do without space",
+                                "cleatctl disk update root --label owner=ann --remove-label old\n"
+                                "cleatctl disk update root --on-no-space wait --wait");
   update->add_option(kDiskArgument, arguments->id, kWhich)->required();
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
+  AddOnNoSpace(*update, arguments->on_no_space);
   AddEtag(*update, arguments->etag);
+  AddWait(*update, arguments->wait_s, "its engines know");
   OnRun(*update, globals, arguments, UpdateDisk);
 
   CLI::App* resize = AddCommand(*disk, "resize", "Let a disk grow; its guests are told",

@@ -133,6 +133,10 @@ std::string Ceph(const v1::EngineStatus& status) {
   return text;
 }
 
+std::string OnNoSpace(const v1::DiskSpec& spec) {
+  return spec.on_no_space() == v1::ON_NO_SPACE_WAIT ? "wait" : "error";
+}
+
 // Empty where there is nothing to say.
 std::string SizeUnless(uint64_t bytes, bool unremarkable) {
   return unremarkable ? std::string() : HumanSize(bytes);
@@ -151,6 +155,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"WWN", kDetailsOnly},
                {"BACKEND"},
                {"LIMITS"},
+               {"ON NO SPACE", kDetailsOnly},
                {"ENCRYPTION", kDetailsOnly},
                {"FAULTS", kDetailsOnly},
                {"STATE"},
@@ -167,7 +172,8 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                SizeUnless(seen, seen == 0 || seen == spec.size_bytes()),
                std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
                Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
-               ShowBackend(spec), ShowLimits(spec.limits()), Encryption(spec), Faults(spec), StateOf(disk),
+               ShowBackend(spec), ShowLimits(spec.limits()), OnNoSpace(spec), Encryption(spec), Faults(spec),
+               StateOf(disk),
                Attached(disk.status()), Labels(disk.labels()), disk.uid(), std::to_string(disk.revision()),
                disk.etag(), disk.status().message()});
   }

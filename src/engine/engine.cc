@@ -288,6 +288,7 @@ Status Engine::LimitDisk(const LimitSpec& limit) {
 
 Task<void> Engine::Shutdown() {
   auto no_requests = requests_.Close();
+  parts_.endpoints.ProcessEnds();
   const auto controllers = controllers_;
   const auto close = [this](const auto& named) -> Task<void> {
     const std::shared_ptr<Controller> controller = named.second;

@@ -37,6 +37,7 @@ class alignas(2 * 64) LimitedChannel final : public block::FilterChannel {
   }
   void AbortQueued(const block::Request* only) override;
   block::ThrottleControl* throttle() override { return &throttle_; }
+  block::Channel& unlimited() override { return below(); }
 
   // A smaller debt is not reported: what reactors have taken ahead looks the same.
   static constexpr uint64_t kDebtNsMin = 5 * kNsPerMs;

@@ -42,10 +42,13 @@ UnitChannel::UnitChannel(Reactor& reactor, std::shared_ptr<LogicalUnit> unit, bl
       geometry_(geometry),
       block_shift_(static_cast<uint32_t>(std::countr_zero(geometry.logical_block_bytes))),
       memory_(memory),
-      quiescing_(reactor) {}
+      quiescing_(reactor) {
+  channel_.SetFrontEnd(this);
+}
 
 UnitChannel::~UnitChannel() {
   CLEAT_CHECK(commands_.empty() && waits_.empty());
+  channel_.SetFrontEnd(nullptr);
 }
 
 // ---- The way of every command

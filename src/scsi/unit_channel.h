@@ -25,7 +25,7 @@
 
 namespace cleat::scsi {
 
-class UnitChannel {
+class UnitChannel final : private block::FrontEnd {
  public:
   // `channel`, `memory` and the reactor outlive it.
   UnitChannel(Reactor& reactor, std::shared_ptr<LogicalUnit> unit, block::PipelineChannel& channel,
@@ -128,6 +128,9 @@ class UnitChannel {
   bool LooksOwing();
   void TakeBack();
   void AbortQueued(std::optional<uint64_t> tag);
+  bool Wants(const block::Request& request) const override {
+    return static_cast<const Command&>(request).abort == Abort::kNone;
+  }
 
   uint64_t disk_blocks() const { return geometry_.size_bytes >> block_shift_; }
   uint64_t Bytes(uint64_t blocks) const { return blocks << block_shift_; }

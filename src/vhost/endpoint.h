@@ -43,7 +43,7 @@ class Endpoint {
   // that is no socket, too long a path, no permission - are returned and leave it stopped.
   virtual Status Start() = 0;
   // Ends the connection, stops and drains every ring, closes every queue on its reactor. As long as the
-  // storage takes.
+  // storage takes. What waits for space fails, unless the process ends (EndpointFactory::ProcessEnds).
   virtual Task<void> Stop() = 0;
   // The same, for another process' endpoint to go on: if the storage is done by then (on the control reactor's clock).
   // kDeadlineExceeded: it is not, and the endpoint serves on as before. Not beside Stop.
@@ -70,6 +70,8 @@ class EndpointFactory {
   // `model` and the reactors outlive the endpoint.
   virtual Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
                                                  StatusFn on_status) = 0;
+  // Endpoints are stopped from now on for another process to serve their guests: what waits for space is left to it.
+  virtual void ProcessEnds() {}
 };
 
 }  // namespace cleat::vhost

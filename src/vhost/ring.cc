@@ -107,16 +107,17 @@ void Ring::UnwatchKick() {
   kept_active_ = false;
 }
 
-Task<void> Ring::Stop() {
-  (void)co_await StopBy(kNoDeadline);
+Task<void> Ring::Stop(StopFor stop_for) {
+  (void)co_await StopBy(kNoDeadline, stop_for);
 }
 
-Task<uint32_t> Ring::StopBy(uint64_t deadline_ns) {
+Task<uint32_t> Ring::StopBy(uint64_t deadline_ns, StopFor stop_for) {
   CLEAT_CHECK(running_);
   co_await io_.Enter();
   UnwatchKick();
   Event over(io_);
   bool drained = false;
+  if (stop_for == StopFor::kSuccessor) queue_->LeaveToSuccessor();
   queue_->Stop([&] {
     drained = true;
     over.Set();

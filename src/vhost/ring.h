@@ -33,6 +33,10 @@ struct RingConfig {
   bool ever_served = false;  // in this session
 };
 
+// Who goes on with a ring that is stopped: the guest's driver, to which every request is answered, or another back end by the
+// in-flight log, which is also left what the storage has no space for (virtio::DeviceQueue::LeaveToSuccessor).
+enum class StopFor : uint8_t { kGuest, kSuccessor };
+
 class Ring {
  public:
   // On the control reactor.
@@ -59,10 +63,10 @@ class Ring {
   // without a kick.
   Task<Status> Start(virtio::QueueSetup* setup);
   // Returns when every request in flight has been completed to the ring; config.base is where to go on from.
-  Task<void> Stop();
+  Task<void> Stop(StopFor stop_for);
   // The same, if it is done by then (on the I/O reactor's clock). Otherwise the ring runs on, and how many requests were
   // in flight is the result.
-  Task<uint32_t> StopBy(uint64_t deadline_ns);
+  Task<uint32_t> StopBy(uint64_t deadline_ns, StopFor stop_for);
   // Destroys the device queue on its reactor. Stopped.
   Task<void> Close();
 

@@ -380,17 +380,17 @@ Task<Status> Session::StartIfComplete(Ring& ring) {
   co_return Ok{};
 }
 
-Task<void> Session::StopOne(Ring& ring) {
-  co_await ring.Stop();
+Task<void> Session::StopOne(Ring& ring, StopFor stop_for) {
+  co_await ring.Stop(stop_for);
   on_change_();
 }
 
-Task<void> Session::StopAllRings() {
-  const auto stop = [this](const std::unique_ptr<Ring>& ring) -> Task<void> {
+Task<void> Session::StopAllRings(StopFor stop_for) {
+  const auto stop = [this, stop_for](const std::unique_ptr<Ring>& ring) -> Task<void> {
     ring->config.enabled = false;
     ring->config.kick = false;
     if (!ring->running()) co_return;
-    co_await StopOne(*ring);
+    co_await StopOne(*ring, stop_for);
   };
   co_await ForEachConcurrently(control_, rings_, stop);
 }
@@ -399,7 +399,7 @@ Task<Status> Session::YieldRings(uint64_t deadline_ns) {
   uint32_t left = 0;
   const auto stop = [deadline_ns, &left](const std::unique_ptr<Ring>& ring) -> Task<void> {
     if (!ring->running()) co_return;
-    left += co_await ring->StopBy(deadline_ns);
+    left += co_await ring->StopBy(deadline_ns, StopFor::kSuccessor);
   };
   co_await ForEachConcurrently(control_, rings_, stop);
   if (!AnyRunning()) co_return Ok{};
@@ -473,9 +473,9 @@ void Session::OnRingsStopped(bool migrating) {
   }
 }
 
-Task<void> Session::End() {
+Task<void> Session::End(StopFor stop_for) {
   CLEAT_CHECK(!ended_);
-  co_await StopAllRings();
+  co_await StopAllRings(stop_for);
   if (std::exchange(acquire_requested_, false)) options_.ownership->CancelAcquire();
   may_start_ = false;
   for (const auto& ring : rings_) {

@@ -94,7 +94,7 @@ class Session {
   Status SetRingError(uint32_t index, UniqueFd error);
   Task<Status> EnableRing(uint32_t index, bool enable);
   Task<Result<uint32_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
-  Task<void> StopAllRings();                        // side by side; config.enabled goes
+  Task<void> StopAllRings(StopFor stop_for = StopFor::kGuest);  // side by side; config.enabled goes
   // For another back end to go on with the rings: stops all of them side by side, and forgets nothing, neither their
   // configuration nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.
   Task<Status> YieldRings(uint64_t deadline_ns);
@@ -105,8 +105,9 @@ class Session {
   bool may_start() const { return may_start_; }
   Task<Status> StartWaiting();
 
-  // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource.
-  Task<void> End();
+  // Stops and drains all rings side by side, closes the queues on their reactors, lets go of every resource. kSuccessor: somebody
+  // will go on with the rings, this process' next connection or another engine.
+  Task<void> End(StopFor stop_for = StopFor::kGuest);
 
   // ---- State
   uint32_t rings_up() const;           // serving and not broken
@@ -140,7 +141,7 @@ class Session {
   bool logging() const { return (features_ & kFeatureLogAll) != 0 && log_.base != nullptr; }
   Task<Status> StartIfComplete(Ring& ring);
   Task<Status> StartAll();
-  Task<void> StopOne(Ring& ring);
+  Task<void> StopOne(Ring& ring, StopFor stop_for = StopFor::kGuest);
   Task<void> UpdateDirtyLog();
   bool MayStart();
   DriverMemory WhatDriverRemembers() const;

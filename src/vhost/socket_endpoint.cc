@@ -242,7 +242,9 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   connector_->PeerLost({.good = own_shortage || (served.ok() && relay_->messages() > 0), .useful = useful});
   phase_ = EndpointState::kDraining;
   Changed();
-  co_await session_->End();
+  // A front end that was hung up on, or hung up, may be back; one whose controller is stopped will not.
+  const bool stopped = cancel_->cancelled() && !factory_.process_ends_;
+  co_await session_->End(stopped ? StopFor::kGuest : StopFor::kSuccessor);
   blocked_ = session_->blocked();
   if (blocked_) served = BlockedError();
   relay_.reset();

@@ -42,6 +42,7 @@ class SocketEndpointFactory final : public EndpointFactory {
   // kResourceExhausted past the library's number of devices; otherwise as Endpoint::Start says.
   Result<std::unique_ptr<Endpoint>> Make(const EndpointOptions& options, virtio::DeviceModel& model,
                                          StatusFn on_status) override;
+  void ProcessEnds() override { process_ends_ = true; }
 
  private:
   friend class SocketEndpoint;
@@ -59,6 +60,7 @@ class SocketEndpointFactory final : public EndpointFactory {
   CloseAside close_aside_;
   std::unique_ptr<SocketPathWatcher> watcher_;  // made with the first client endpoint
   std::set<SocketEndpoint*> endpoints_;
+  bool process_ends_ = false;
   MemoryWatch memory_watch_{*this};
 };
 

@@ -143,7 +143,9 @@ void BlkQueue::TransferDone(block::Request& request, const block::Frame& frame) 
   auto& slot = static_cast<BlkSlot&>(request);
   // Also after a failure, for whatever part was written.
   if (slot.op == block::Op::kRead) self.MarkWritten({slot.epoch, slot.head}, slot.data);
-  self.Answer(slot, BlkStatus(slot.status));
+  if (slot.status != block::IoStatus::kOk) [[unlikely]]
+    return self.Fail(slot);
+  self.Answer(slot, VIRTIO_BLK_S_OK);
 }
 
 // ---- Get id (5.2.6, VIRTIO_BLK_T_GET_ID): up to 20 bytes, padded with zeroes, not terminated
@@ -208,7 +210,7 @@ void BlkQueue::ContinueRanges(BlkSlot& slot) {
       slot.range_state = BlkSlot::RangeState::kSubmitted;  // RangeDone goes on
       return;
     }
-    if (slot.status != block::IoStatus::kOk) return Answer(slot, BlkStatus(slot.status));
+    if (slot.status != block::IoStatus::kOk) return Fail(slot);
   }
   Answer(slot, VIRTIO_BLK_S_OK);
 }
@@ -219,13 +221,21 @@ void BlkQueue::RangeDone(block::Request& request, const block::Frame& frame) {
   if (slot.range_state == BlkSlot::RangeState::kSubmitting) {
     slot.range_state = BlkSlot::RangeState::kCompleted;  // ContinueRanges, our caller, goes on
   } else if (slot.status != block::IoStatus::kOk) {
-    self.Answer(slot, BlkStatus(slot.status));
+    self.Fail(slot);
   } else {
     self.ContinueRanges(slot);
   }
 }
 
 // ---- The end of all of them
+
+// The storage has failed it. What it had no space for may be a successor's to try again, unanswered.
+[[gnu::noinline, gnu::cold]] void BlkQueue::Fail(BlkSlot& slot) {
+  if (slot.status != block::IoStatus::kNoSpace || !leaves()) return Answer(slot, BlkStatus(slot.status));
+  const Ticket ticket{slot.epoch, slot.head};
+  slots_.Give(slot);
+  Leave(ticket);  // the queue may be gone now
+}
 
 CLEAT_NO_STACK_BUFFER void BlkQueue::Answer(BlkSlot& slot, uint8_t status) {
   const Ticket ticket{slot.epoch, slot.head};

@@ -76,6 +76,7 @@ class BlkQueue final : public RingQueue {
     slot.Push(done, this);
     channel_.Submit(slot);
   }
+  void Fail(BlkSlot& slot);
   void Answer(BlkSlot& slot, uint8_t status);
 
   static void TransferDone(block::Request& request, const block::Frame& frame);

@@ -88,6 +88,9 @@ class DeviceQueue : public Poller {
   // completed to the ring and no guest memory is held any more. Not twice without a Start between. `on_drained` may
   // destroy the queue, but not the storage below it, which may be on the stack.
   virtual void Stop(std::function<void()> on_drained) = 0;
+  // A successor goes on with the ring by its in-flight log: until this queue has stopped, or goes on itself, what the storage has no
+  // space for is left there, unanswered, for the successor to try again. Before Stop; without a log it is answered as ever.
+  virtual void LeaveToSuccessor() = 0;
   // Takes a Stop back that has not drained yet: `on_drained` is forgotten, and the queue goes on as if nothing had been.
   virtual void Resume() = 0;
 

@@ -85,6 +85,10 @@ CLEAT_NO_STACK_BUFFER bool PackedRing::TakeHead(uint16_t& id) {
   return true;
 }
 
+void PackedRing::Leave(uint16_t id) {
+  lengths_[id] = 0;
+}
+
 bool PackedRing::Refetch(uint16_t id) {
   const uint32_t count = id < size_ && lengths_[id] == 0 ? inflight_log_->CopyChain(id, taken_) : 0;
   if (count == 0) {

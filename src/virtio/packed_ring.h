@@ -62,6 +62,8 @@ class PackedRing {
   }
   // Takes a chain again that a predecessor took, as the in-flight log has it; `position` counted it. False: fault().
   bool Refetch(uint16_t id);
+  // The chain is not given back: a later Refetch takes it again.
+  void Leave(uint16_t id);
   // The descriptors of the chain that was taken last, as they stood in the ring.
   std::span<const Descriptor> taken() const { return {taken_.data(), taken_count_}; }
   // Checks and translates the chain that was taken last. False: fault(); `chain` is of no use then.

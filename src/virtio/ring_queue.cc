@@ -18,7 +18,7 @@ RingQueue::~RingQueue() {
 void RingQueue::Start(const QueueSetup& setup, BrokenFn on_broken) {
   CLEAT_CHECK(state_ == State::kStopped && setup.memory != nullptr);
   state_ = State::kRunning;
-  left_behind_ = false;
+  left_behind_ = leaving_ = false;
   broken_ = broken_reported_ = false;
   broken_reason_.clear();
   accounting_.ForgetBacklog();
@@ -95,11 +95,21 @@ void RingQueue::Stop(std::function<void()> on_drained) {
 void RingQueue::Resume() {
   CLEAT_CHECK(state_ == State::kDraining && !in_poll_);
   state_ = State::kRunning;
-  left_behind_ = false;
+  left_behind_ = leaving_ = false;
   on_drained_ = nullptr;
   if (std::exchange(bypass_, false)) BypassLimits(false);
+  RunLeftAgain();
   Hold();  // what was let pass is paid for first
   reactor_.AddPoller(*this);
+}
+
+// No successor came: what was left to it is this queue's again.
+void RingQueue::RunLeftAgain() {
+  if (left_.empty()) return;
+  replays_.erase(replays_.begin(), replays_.begin() + static_cast<std::ptrdiff_t>(replayed_));
+  replays_.insert(replays_.end(), left_.begin(), left_.end());
+  replayed_ = 0;
+  left_.clear();
 }
 
 // The guest stands still while its queue is stopped, so requests in flight no longer wait for limits. Outside of Poll, the
@@ -117,6 +127,7 @@ void RingQueue::FinishStop() {
   inflight_log_.Detach();
   packed_inflight_log_.Detach();
   replays_.clear();
+  left_.clear();
   replayed_ = 0;
   dirty_log_.Attach({});
   epochs_.Clear();
@@ -319,6 +330,17 @@ void RingQueue::Complete(Ticket ticket, uint32_t written_bytes) {
   } else if (unpublished() == 1) {
     reactor_.Activate(*this);
   }
+}
+
+void RingQueue::Leave(const Ticket& ticket) {
+  CLEAT_CHECK(leaves() && in_flight_ > 0);
+  left_.push_back(ticket.head);
+  if (packed_) packed_ring_.Leave(ticket.head);
+  epochs_.Leave(ticket.epoch);
+  --in_flight_;
+  if (in_poll_) return;
+  Publish();
+  if (in_flight_ == 0) FinishStop();
 }
 
 void RingQueue::Abandon(const Ticket& ticket, std::string reason) {

@@ -5,7 +5,8 @@
 //
 // A ring that starts with an in-flight log in which requests are in flight runs these again (HandleReplayed), in the
 // order in which they were fetched, before it fetches anything; they stay in the log until they are given back. A queue
-// that is stopped meanwhile has run all of them again before it drains: the front end is told that nothing is left.
+// that is stopped meanwhile has run all of them again before it drains: the front end is told that nothing is left. A queue that
+// is stopped for a successor may leave some in the log (LeaveToSuccessor).
 //
 // States:  stopped --Start--> running --Stop--> draining --last request given back--> stopped
 //          draining --Resume--> running
@@ -65,6 +66,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
 
   void Start(const QueueSetup& setup, BrokenFn on_broken) final;
   void Stop(std::function<void()> on_drained) final;
+  void LeaveToSuccessor() final { leaving_ = true; }
   void Resume() final;
   void SetMemory(std::shared_ptr<const block::MemoryMap> memory, const RingMemory& ring) final;
   void SetNotifier(Notifier* notifier) final;
@@ -136,6 +138,13 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   // queue is broken. Within HandleChain.
   void Abandon(const Ticket& ticket, std::string reason);
 
+  // Whether what the storage has no space for is left to a successor (LeaveToSuccessor): Leave instead of Complete.
+  bool leaves() const {
+    return leaving_ && draining() && (packed_ ? packed_inflight_log_.enabled() : inflight_log_.enabled());
+  }
+  // The chain stays in the in-flight log and is not given back. The queue may be gone afterwards.
+  void Leave(const Ticket& ticket);
+
   // How many chains may be taken from now on, for a device that answers a chain only when it has something to say
   // (virtio-scsi's event queue): what is not taken is no request in flight, and stays the guest's. Counted down
   // before each chain is handled; kept over Stop and Start. Raising it wakes the queue.
@@ -191,6 +200,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   void Hold();
   void LetDrain();
   void FinishStop();
+  void RunLeftAgain();
 
   Reactor& reactor_;
   State state_ = State::kStopped;
@@ -200,6 +210,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   bool broken_ = false;
   bool broken_reported_ = false;
   bool left_behind_ = false;
+  bool leaving_ = false;
   bool bypass_ = false;
   bool prefetches_ = false;
   bool hinted_ = false;  // since the last Fetch
@@ -221,6 +232,7 @@ class RingQueue : public DeviceQueue, public observe::InFlightSource {
   DirtyLog dirty_log_;
   std::vector<uint16_t> replays_;  // heads, or buffer ids, of what is to be run again
   size_t replayed_ = 0;            // ... of which so many were
+  std::vector<uint16_t> left_;     // likewise, of what is left to a successor
   std::string broken_reason_;
   BrokenFn on_broken_;
   std::function<void()> on_drained_;

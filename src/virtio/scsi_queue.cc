@@ -170,6 +170,7 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
     reply.status = static_cast<uint8_t>(slot.scsi_status);
     transferred = slot.transferred_bytes;
     if (slot.scsi_status == scsi::ScsiStatus::kCheckCondition) [[unlikely]] {
+      if (slot.sense.code == scsi::SenseCode::kSpaceAllocationFailed && leaves()) return LeaveSlot(slot);
       const std::span<uint8_t, scsi::kSenseBytesMax> sense(reply.sense, scsi::kSenseBytesMax);
       reply.sense_len = static_cast<uint32_t>(scsi::WriteSense(slot.sense, slot.descriptor_sense, sense));
       reply_bytes += reply.sense_len;
@@ -193,6 +194,13 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
   slots_.Give(slot);
   Complete(ticket,
            static_cast<uint32_t>(std::min<uint64_t>(written, UINT32_MAX)));  // the queue may be gone now
+}
+
+// A successor tries it again.
+void ScsiQueue::LeaveSlot(ScsiSlot& slot) {
+  const Ticket ticket{slot.epoch, slot.head};
+  slots_.Give(slot);
+  Leave(ticket);  // the queue may be gone now
 }
 
 void ScsiQueue::VisitInFlight(observe::InFlightVisitor& visitor) {

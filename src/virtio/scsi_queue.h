@@ -66,6 +66,7 @@ class ScsiQueue final : public RingQueue {
   Task<void> AnswerHeld();
   static void CommandDone(scsi::Command& command);
   void Answer(ScsiSlot& slot, uint8_t response);
+  void LeaveSlot(ScsiSlot& slot);
 
   // Of a predecessor, for a disk that is not there any more.
   struct Held {

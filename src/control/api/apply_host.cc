@@ -324,6 +324,7 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
   as_present.set_size_bytes(present->spec().size_bytes());
   as_present.clear_limits();
   if (present->spec().has_limits()) *as_present.mutable_limits() = present->spec().limits();
+  as_present.set_on_no_space(present->spec().on_no_space());
   if (!SameSpec(present_spec, as_present))
     return ReportFailed(name, AlreadyExists(name, present_spec, *spec));
   if (auto status = state_.disks().CheckSameKey(id, disk.spec()); !status.ok())
@@ -332,6 +333,8 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
     update.mutable_update_mask()->add_paths("spec.size_bytes");
   if (!SameSpec(spec->limits(), present->spec().limits()))
     update.mutable_update_mask()->add_paths("spec.limits");
+  if (spec->on_no_space() != present->spec().on_no_space())
+    update.mutable_update_mask()->add_paths("spec.on_no_space");
   if (LabelsOf(disk.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);

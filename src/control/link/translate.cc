@@ -81,6 +81,7 @@ engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked) {
     disk.mutable_encryption()->set_wrapped_key(encryption.wrapped_key().data());
   }
   if (row.limits_revision != 0) *disk.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
+  if (row.spec.on_no_space() == v1::ON_NO_SPACE_WAIT) disk.set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
   return disk;
 }
 
@@ -230,11 +231,22 @@ v1::StorageState FromEngine(engine::v1::StorageState state) {
       return v1::STORAGE_STATE_FAILING;
     case engine::v1::STORAGE_STATE_NOT_ANSWERING:
       return v1::STORAGE_STATE_NOT_ANSWERING;
+    case engine::v1::STORAGE_STATE_NO_SPACE:
+      return v1::STORAGE_STATE_NO_SPACE;
     case engine::v1::STORAGE_STATE_UNSPECIFIED:
       break;
   }
   return v1::STORAGE_STATE_UNSPECIFIED;
 }
+
+namespace {
+
+// An engine that says nothing knows of nothing but errors.
+v1::OnNoSpace OnNoSpaceIn(const engine::v1::Disk& disk) {
+  return disk.on_no_space() == engine::v1::ON_NO_SPACE_WAIT ? v1::ON_NO_SPACE_WAIT : v1::ON_NO_SPACE_ERROR;
+}
+
+}  // namespace
 
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
   const bool open = IsOpen(status.state());
@@ -244,7 +256,9 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .failures = status.state() == engine::v1::ATTACHMENT_STATE_FENCED ? 1U : 0U,
           .limits_revision = status.attachment().disk().limits().revision(),
           .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED,
-          .storage = FromEngine(status.storage_state())};
+          .storage = FromEngine(status.storage_state()),
+          .on_no_space =
+              open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED};
 }
 
 }  // namespace cleat::control

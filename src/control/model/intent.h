@@ -55,6 +55,7 @@ struct AttachmentReport {
   uint64_t limits_revision = 0;  // of the disk's limits that hold
   bool fenced = false;           // open, and shut out of its storage
   v1::StorageState storage = v1::STORAGE_STATE_UNSPECIFIED;
+  v1::OnNoSpace on_no_space = v1::ON_NO_SPACE_UNSPECIFIED;  // what the engine does
 };
 
 // What the reconciler knows of a group in one engine.

@@ -15,6 +15,7 @@ namespace cleat::control {
 inline constexpr char kSizePath[] = "spec.size_bytes";
 inline constexpr char kSpecPath[] = "spec";
 inline constexpr char kLimitsPath[] = "spec.limits";
+inline constexpr char kOnNoSpacePath[] = "spec.on_no_space";
 inline constexpr char kLabelsPath[] = "labels";
 
 // INVALID_UPDATE_MASK when it is empty or has a path that is not `known`.

@@ -61,6 +61,7 @@ Task<Status> AttachedDisk::OpenStorage() {
   pipeline_->device().SetUser(spec.controller + " target " + std::to_string(spec.target));
   // The limits may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
+  SetOnNoSpace(spec.disk.on_no_space);
   co_return co_await OpenChannels();
 }
 
@@ -160,6 +161,11 @@ Task<void> AttachedDisk::Close() {
 void AttachedDisk::SetLimits(const LimitsSpec& limits) {
   spec.disk.limits = limits;
   if (limited_ != nullptr) limited_->SetLimits(limits.limits);
+}
+
+void AttachedDisk::SetOnNoSpace(OnNoSpace on_no_space) {
+  spec.disk.on_no_space = on_no_space;
+  if (pipeline_ != nullptr) pipeline_->SetWaitsForSpace(on_no_space == OnNoSpace::kWait);
 }
 
 std::vector<uint64_t> AttachedDisk::SaveUse() const {

@@ -49,6 +49,7 @@ class AttachedDisk {
   Task<Status> Resize(uint64_t size_bytes);
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
+  void SetOnNoSpace(OnNoSpace on_no_space);
   // What its limits have been used for, for another engine's to go on from. Open.
   std::vector<uint64_t> SaveUse() const;
   void RestoreUse(std::span<const uint64_t> use);

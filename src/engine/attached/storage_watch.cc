@@ -83,6 +83,12 @@ void StorageCell::Failed(const block::Request& request) {
   Tell();
 }
 
+// The count, then the flag, as in Failed.
+void StorageCell::WaitForSpace(uint32_t requests) {
+  waiting_.store(requests);
+  if (requests > 0) Tell();
+}
+
 void StorageCell::Tell() {
   if (!listening_.load() || !listening_.exchange(false)) return;
   mail_.keeps = shared_from_this();
@@ -143,6 +149,7 @@ void StorageWatch::End() {
   timer_.Cancel();
   failed_ = CountFailed();
   if (failing_.since_ns != 0) EndFailing();
+  if (full_.since_ns != 0) EndFull();
   if (unanswered_since_ns_ != 0) EndUnanswered();
   for (const auto& cell : cells_) cell->Forget();
   cells_.clear();
@@ -161,12 +168,14 @@ void StorageWatch::Look() {
   }
   const StorageState before = state();
   LookAtFailures();
+  LookAtSpace();
   LookAtOldest();
   const uint64_t now_ns = control_.now_ns();
   const bool bad = state() != StorageState::kOk;
-  if (state() != before || (bad && now_ns - told_ns_ >= kRepeatNs)) TellChange();
+  const bool other_number = bad && full_.waiting != told_waiting_;
+  if (state() != before || other_number || (bad && now_ns - told_ns_ >= kRepeatNs)) TellChange();
   if (!bad && !slow_) Rest();
-  if (bad || slow_ || CountFailed() != failed_) control_.AddTimer(timer_, now_ns + kLookEveryNs);
+  if (bad || slow_ || CountFailed() != failed_ || CountWaiting() != 0) control_.AddTimer(timer_, now_ns + kLookEveryNs);
 }
 
 // Nothing is to be looked for until a cell wakes this again. What has failed just before a cell listens is seen here.
@@ -257,6 +266,34 @@ void StorageWatch::EndUnanswered() {
   unanswered_since_ns_ = 0;
 }
 
+void StorageWatch::LookAtSpace() {
+  const uint64_t now_ns = control_.now_ns();
+  full_.waiting = CountWaiting();
+  if (full_.waiting == 0) {
+    if (full_.since_ns != 0 && now_ns - full_.last_ns >= kSpaceQuietNs) EndFull();
+    return;
+  }
+  full_.last_ns = now_ns;
+  full_.most_waiting = std::max(full_.most_waiting, full_.waiting);
+  if (full_.since_ns != 0) return;
+  full_.since_ns = now_ns;
+  full_.since = InDays(now_ns);
+  spdlog::error("{}: storage has no space: {} requests of {} wait for it; {}", disk_, full_.waiting,
+                controller_, NextStep(ENOSPC));
+}
+
+void StorageWatch::EndFull() {
+  spdlog::info("{}: storage is waited for no more: up to {} requests of {} waited for space within {}", disk_,
+               full_.most_waiting, controller_, Seconds(full_.last_ns - full_.since_ns));
+  full_ = {};
+}
+
+uint32_t StorageWatch::CountWaiting() const {
+  uint32_t sum = 0;
+  for (const auto& cell : cells_) sum += cell->waiting();
+  return sum;
+}
+
 uint64_t StorageWatch::CountFailed() const {
   uint64_t sum = 0;
   for (const auto& cell : cells_) sum += cell->failed();
@@ -271,7 +308,8 @@ uint64_t StorageWatch::CountSucceeded() const {
 
 StorageState StorageWatch::state() const {
   if (opening_late_ || unanswered_since_ns_ != 0) return StorageState::kNotAnswering;
-  return failing_.since_ns != 0 ? StorageState::kFailing : StorageState::kOk;
+  if (failing_.since_ns != 0) return StorageState::kFailing;
+  return full_.since_ns != 0 ? StorageState::kNoSpace : StorageState::kOk;
 }
 
 std::string StorageWatch::message() const {
@@ -283,6 +321,11 @@ std::string StorageWatch::message() const {
     text = fmt::format("storage does not answer: the oldest request waits since {}; see to {}",
                        unanswered_since_, storage_);
   }
+  if (full_.since_ns != 0) {
+    if (!text.empty()) text += ". ";
+    text += fmt::format("storage has no space: {} requests wait for it since {}; {}", full_.waiting,
+                        full_.since, NextStep(ENOSPC));
+  }
   if (failing_.since_ns == 0) return text;
   if (!text.empty()) text += ". ";
   return text + fmt::format("storage fails: {} requests since {}, the last a {}",
@@ -291,6 +334,7 @@ std::string StorageWatch::message() const {
 
 void StorageWatch::TellChange() {
   told_ns_ = control_.now_ns();
+  told_waiting_ = full_.waiting;
   on_change_();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the storage of one attached disk does: whether it fails requests, and whether it answers them. Tells of each episode once
+// How the storage of one attached disk does: whether it fails requests, has space for them, and answers them. Tells of each episode once
 // in the log when it begins and once when it ends, and meanwhile in the attachment's status.
 //
-//   a request fails, or is slow --mail--> a look each second --> nothing failed for a while, and nothing is old: no look any more
+//   a request fails, is slow, or waits for space --mail--> a look each second --> nothing failed for a while, and nothing is old: no look any more
 //
 // An I/O reactor counts in a StorageCell of its own, only when a request has failed, and wakes the control reactor once for an
 // episode. A disk that is well, or idle, has no timer and sends no mail.
@@ -44,13 +44,15 @@ class StorageCell final : public block::FailureListener,
 
   // ---- On the I/O reactor.
   void Failed(const block::Request& request) override;
+  void WaitForSpace(uint32_t requests) override;
   void BecameSlow() override { Tell(); }
 
   // ---- On control.
   uint64_t failed() const { return failed_.load(); }
+  uint32_t waiting() const { return waiting_.load(); }
   Failure last()
       const;  // of two failures at the same time it may have the place of the one and the reason of the other
-  // The next one that fails, or is slow, wakes the watch again.
+  // The next one that fails, is slow, or waits, wakes the watch again.
   void Listen();
   void Forget() { watch_ = nullptr; }
 
@@ -68,6 +70,7 @@ class StorageCell final : public block::FailureListener,
   bool told_ = false;    // control's: the mail has come, and Listen was not called
   std::atomic<bool> listening_{true};
   std::atomic<uint64_t> failed_{0};
+  std::atomic<uint32_t> waiting_{0};
   std::atomic<uint32_t> last_what_{0};  // op, status and errno
   std::atomic<uint64_t> last_offset_{0};
   Wake mail_;
@@ -80,11 +83,13 @@ class StorageWatch {
   static constexpr uint64_t kQuietNs = 10 * kNsPerSecond;
   // ... or without any: a guest may have given the disk up.
   static constexpr uint64_t kGivenUpNs = 60 * kNsPerSecond;
+  // Requests wait for space no more when none has for so long.
+  static constexpr uint64_t kSpaceQuietNs = 3 * kNsPerSecond;
   // A request that the storage has had for so long is not answered.
   static constexpr uint64_t kUnansweredNs = 5 * kNsPerSecond;
   // Opening a disk takes so long only if the storage does not answer.
   static constexpr uint64_t kOpeningNs = 2 * kNsPerSecond;
-  // How often a status that stays the same but for its numbers is told again.
+  // How often a status that stays the same but for its numbers is told again; how many wait for space is told at each look.
   static constexpr uint64_t kRepeatNs = 10 * kNsPerSecond;
 
   // `on_change` after each change of state() or message().
@@ -129,10 +134,21 @@ class StorageWatch {
     std::string last;                // what failed, and why
   };
 
+  struct Full {
+    uint64_t since_ns = 0;      // 0: nothing waits for space
+    uint64_t last_ns = 0;       // when something was last seen to wait
+    uint32_t waiting = 0;       // requests
+    uint32_t most_waiting = 0;  // ... at any look
+    std::string since;          // for people
+  };
+
   void Wake();
   void Look();
   void LookAtFailures();
   void LookAtOldest();
+  void LookAtSpace();
+  void EndFull();
+  uint32_t CountWaiting() const;
   Oldest FindOldest() const;
   uint64_t CountFailed() const;
   uint64_t CountSucceeded() const;
@@ -153,6 +169,7 @@ class StorageWatch {
   std::vector<Counted> counted_;
   bool ended_ = false;
   Failing failing_;
+  Full full_;
   uint64_t failed_ = 0;               // of those that were seen
   uint64_t unanswered_since_ns_ = 0;  // 0: it answers
   std::string unanswered_since_;
@@ -161,6 +178,7 @@ class StorageWatch {
   bool opening_late_ = false;
   std::string opening_since_;
   uint64_t told_ns_ = 0;
+  uint32_t told_waiting_ = 0;
   LookTimer timer_{*this};
 };
 

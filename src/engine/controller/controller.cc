@@ -144,6 +144,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     target.disk->spec.revision = attachment.revision;
     if (attachment.disk.limits.revision > target.disk->spec.disk.limits.revision) {
       target.disk->SetLimits(attachment.disk.limits);
+      target.disk->SetOnNoSpace(attachment.disk.on_no_space);
     }
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
@@ -277,6 +278,7 @@ void Controller::Limit(const LimitSpec& limit) {
     AttachedDisk* disk = target->disk.get();
     if (disk == nullptr || disk->spec.disk.name != limit.disk) continue;
     disk->SetLimits(limit.limits);
+    disk->SetOnNoSpace(limit.on_no_space);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
   }
 }

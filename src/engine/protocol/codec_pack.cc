@@ -124,6 +124,9 @@ class Packer {
       out.fault = &fault;
     }
     if (spec.limits != LimitsSpec{}) out.limits = Add(spec.limits);
+    CLEAT_PB_SET(out, on_no_space,
+                 spec.on_no_space == OnNoSpace::kWait ? CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT
+                                                      : CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_ERROR);
     if (spec.encryption) out.encryption = Add(*spec.encryption);
     return &out;
   }
@@ -215,8 +218,8 @@ class Packer {
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
-static_assert(static_cast<int>(StorageState::kNotAnswering) + 1 ==
-              CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_NOT_ANSWERING);
+static_assert(static_cast<int>(StorageState::kNoSpace) + 1 ==
+              CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_NO_SPACE);
 static_assert(static_cast<int>(ControllerState::kIdle) + 1 ==
               CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_IDLE);
 static_assert(static_cast<int>(ControllerState::kClosing) + 1 ==

@@ -75,6 +75,11 @@ LimitsSpec LimitsOf(const PbLimits* in) {
   return spec;
 }
 
+// Of a value that is not known here nothing is done but what every engine does.
+OnNoSpace OnNoSpaceOf(Cleat__Engine__V1__OnNoSpace in) {
+  return in == CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT ? OnNoSpace::kWait : OnNoSpace::kError;
+}
+
 Result<GroupSpec> GroupOf(const PbGroup* in) {
   if (in == nullptr) return Malformed("a group is missing");
   CLEAT_ASSIGN(auto name, TextOf(in->name, "group.name"));
@@ -151,6 +156,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
     spec.fault = FaultSpec{in->fault->seed, in->fault->delay_ns_max, in->fault->fail_per_million};
   }
   spec.limits = LimitsOf(in->limits);
+  if (in->has_on_no_space) spec.on_no_space = OnNoSpaceOf(in->on_no_space);
   if (in->encryption != nullptr) {
     CLEAT_ASSIGN(spec.encryption, EncryptionOf(spec.name, *in->encryption));
   }
@@ -262,7 +268,9 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return TakeControllerOf(in);
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK: {
       CLEAT_ASSIGN(auto disk, TextOf(in.limit_disk->disk, "limit_disk.disk"));
-      return Incoming{in.id, LimitDiskMessage{{std::move(disk), LimitsOf(in.limit_disk->limits)}}};
+      LimitSpec limit{std::move(disk), LimitsOf(in.limit_disk->limits), OnNoSpace::kError};
+      if (in.limit_disk->has_on_no_space) limit.on_no_space = OnNoSpaceOf(in.limit_disk->on_no_space);
+      return Incoming{in.id, LimitDiskMessage{std::move(limit)}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
       CLEAT_ASSIGN(auto disk, TextOf(in.resize_disk->disk, "resize_disk.disk"));

@@ -42,6 +42,9 @@ struct LimitsSpec {
   bool operator==(const LimitsSpec&) const = default;
 };
 
+// What becomes of a write for which the storage has no space: it fails, or waits (block/space_wait.h).
+enum class OnNoSpace : uint8_t { kError, kWait };
+
 struct DiskSpec {
   std::string name;  // "disks/ID"
   uint64_t size_bytes = 0;
@@ -54,8 +57,9 @@ struct DiskSpec {
   std::optional<FaultSpec> fault;
   std::optional<EncryptionSpec> encryption;
   LimitsSpec limits;
+  OnNoSpace on_no_space = OnNoSpace::kError;
 
-  // The same disk, whatever its limits and what its key is wrapped under: those change while it is attached.
+  // The same disk, whatever its limits, what it does without space and what its key is wrapped under: those change while it is attached.
   bool SameAs(const DiskSpec& other) const {
     if (encryption.has_value() != other.encryption.has_value()) return false;
     if (encryption && !encryption->SameAs(*other.encryption)) return false;
@@ -153,7 +157,7 @@ struct ControllerReport {
 };
 
 // How the storage of a disk does; beside the attachment's state, which is what the guest sees.
-enum class StorageState : uint8_t { kOk, kFailing, kNotAnswering };
+enum class StorageState : uint8_t { kOk, kFailing, kNotAnswering, kNoSpace };
 
 struct AttachmentReport {
   AttachmentSpec spec;
@@ -216,6 +220,7 @@ inline constexpr size_t kReactorsReportedMax = 64;
 struct LimitSpec {
   std::string disk;
   LimitsSpec limits;
+  OnNoSpace on_no_space = OnNoSpace::kError;
 };
 
 struct ResizeSpec {

@@ -80,6 +80,23 @@ struct HangingQueue final : observe::InFlightSource {
   block::Request request;
 };
 
+// A write of a block, until it is answered.
+struct WaitingWrite {
+  WaitingWrite() {
+    request.op = block::Op::kWrite;
+    request.length_bytes = data.size();
+    request.segments = {&segment, 1};
+    request.Push([](block::Request&,
+                    const block::Frame& frame) { static_cast<WaitingWrite*>(frame.layer)->done = true; },
+                 this);
+  }
+  std::array<uint8_t, 512> data{};
+  std::shared_ptr<block::MemoryRegion> region = block::MemoryRegion::Borrow(data.data(), data.size());
+  block::Segment segment{region.get(), 0, 512};
+  bool done = false;
+  block::Request request;
+};
+
 class StorageWatchTest : public testing::Test {
  protected:
   StorageWatchTest() : disks_(reactors_[0], storage_) {
@@ -202,6 +219,51 @@ TEST_F(StorageWatchTest, AnEpisodeOfFailuresIsToldOnceWithItsReasonAndItsEnd) {
   Read(1);
   EXPECT_NE(Report().message.find("storage fails: 1 requests since"), std::string::npos) << Report().message;
   EXPECT_NE(Report().message.find("Input/output error"), std::string::npos) << Report().message;
+}
+
+TEST_F(StorageWatchTest, WritesThatWaitForSpaceAreToldWithTheirNumberAndTheirEnd) {
+  Attach();
+  disk_->SetOnNoSpace(OnNoSpace::kWait);
+  storage_ = {block::IoStatus::kNoSpace, ENOSPC, 0};
+  std::array<WaitingWrite, 3> writes;
+  reactors_[1].PostCall([&] {
+    for (WaitingWrite& write : writes) disk_->ChannelOn(reactors_[1]).channel->Submit(write.request);
+  });
+  reactors_.RunUntilIdle();
+  EXPECT_EQ(Report().state, AttachmentState::kActive);
+  EXPECT_EQ(Report().storage, StorageState::kNoSpace);
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_NE(Report().message.find("storage has no space: 3 requests wait for it since"), std::string::npos)
+      << Report().message;
+  EXPECT_NE(Report().message.find("make room"), std::string::npos) << Report().message;
+  Pass(3 * StorageWatch::kUnansweredNs);
+  EXPECT_EQ(Report().storage, StorageState::kNoSpace) << "it answers, and fails nothing";
+
+  storage_ = {};
+  Pass(2 * block::SpaceWait::kRetryNs);
+  for (const WaitingWrite& write : writes) EXPECT_TRUE(write.done);
+  Pass(StorageWatch::kSpaceQuietNs + 2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(Report().message, "");
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline) << "nobody looks any more";
+  EXPECT_EQ(reactors_[1].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, WhatADiskDoesWithoutSpaceChangesWhileItIsAttached) {
+  Attach();
+  EXPECT_EQ(Report().spec.disk.on_no_space, OnNoSpace::kError);
+  storage_ = {block::IoStatus::kNoSpace, ENOSPC, 0};
+  disk_->SetOnNoSpace(OnNoSpace::kWait);
+  WaitingWrite write;
+  reactors_[1].PostCall([&] { disk_->ChannelOn(reactors_[1]).channel->Submit(write.request); });
+  Pass(2 * block::SpaceWait::kRetryNs);
+  EXPECT_FALSE(write.done);
+  disk_->SetOnNoSpace(OnNoSpace::kError);
+  Pass(2 * block::SpaceWait::kRetryNs);
+  EXPECT_TRUE(write.done);
+  EXPECT_EQ(write.request.status, block::IoStatus::kNoSpace);
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
 }
 
 TEST_F(StorageWatchTest, WhatAGuestHasGivenUpDoesNotFailForEver) {

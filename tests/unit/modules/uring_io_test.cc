@@ -189,6 +189,7 @@ TEST_P(UringIo, NoSpaceIsSaid) {
   EXPECT_EQ(disk->Do(Op::kWrite, 0, kMiB, &arena), IoStatus::kOk);
   struct Reasons final : block::FailureListener {
     void Failed(const block::Request& request) override { errnos.push_back(request.error_number); }
+    void WaitForSpace(uint32_t /*requests*/) override {}
     std::vector<int> errnos;
   } reasons;
   disk->channel().SetFailureListener(&reasons);

@@ -295,6 +295,101 @@ TEST_P(ReplayTest, WithoutALogNothingIsRunAgain) {
   EXPECT_EQ(SectorsSeen(), (Sectors{1}));  // the base is all there is
 }
 
+// ---- What a queue that is stopped for a successor leaves to it: what the storage had no space for
+
+TEST_P(ReplayTest, ASuccessorIsLeftWhatTheStorageHadNoSpaceFor) {
+  rig.Start(WithLog());
+  for (uint32_t slot = 0; slot < 3; ++slot) rig.Write(slot, 10 + slot, 512, 1);
+  rig.Turn();
+  rig.queue->LeaveToSuccessor();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteOne();
+  rig.storage->CompleteOne();
+  rig.storage->result = block::IoStatus::kOk;
+  EXPECT_EQ(rig.drained, 0);
+  rig.storage->CompleteOne();
+  EXPECT_EQ(rig.drained, 1);
+  EXPECT_EQ(rig.TakeAllUsed(), (std::vector<Used>{{BlkRig::HeadOf(2), 1}})) << "the others are not answered";
+  EXPECT_EQ(InFlight(), (std::vector<uint16_t>{BlkRig::HeadOf(0), BlkRig::HeadOf(1)}));
+
+  rig.storage->seen.clear();
+  rig.queue = rig.model->OpenQueue(*rig.reactor, 0).value();
+  rig.Start(AfterCrash());
+  rig.Turn();
+  EXPECT_EQ(SectorsSeen(), (Sectors{10, 11}));
+  EXPECT_EQ(CompleteAll(), (Slots{0, 1}));
+  EXPECT_EQ(rig.StatusOf(0), kOk);
+  EXPECT_TRUE(InFlight().empty());
+  EXPECT_EQ(Broken(), "");
+}
+
+TEST_P(ReplayTest, AQueueThatGoesOnRunsAgainWhatItHadLeft) {
+  rig.Start(WithLog());
+  rig.Write(0, 10, 512, 1);
+  rig.Write(1, 11, 512, 1);
+  rig.Turn();
+  rig.queue->LeaveToSuccessor();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteOne();
+  rig.storage->result = block::IoStatus::kOk;
+  rig.queue->Resume();
+  rig.running = true;
+  EXPECT_EQ(rig.queue->in_flight(), 1U);
+  rig.Write(2, 12, 512, 1);
+  rig.Turn();
+  EXPECT_EQ(SectorsSeen(), (Sectors{10, 11, 10, 12}));
+  EXPECT_EQ(CompleteAll(), (Slots{1, 0, 2}));
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.Write(3, 13, 512, 1);
+  rig.Turn();
+  EXPECT_EQ(CompleteAll(), (Slots{3})) << "there is no successor any more";
+  EXPECT_EQ(rig.StatusOf(3), VIRTIO_BLK_S_IOERR);
+  EXPECT_TRUE(InFlight().empty());
+}
+
+TEST_P(ReplayTest, RangesThatTheStorageHadNoSpaceForAreLeftAsOneRequest) {
+  rig.Start(WithLog());
+  rig.Ranges(0, VIRTIO_BLK_T_WRITE_ZEROES, {{8, 8, 0}, {16, 8, 0}});
+  rig.Turn();
+  rig.storage->CompleteOne();  // the first range
+  rig.queue->LeaveToSuccessor();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteAll();
+  EXPECT_EQ(rig.drained, 1);
+  EXPECT_TRUE(rig.TakeAllUsed().empty());
+  EXPECT_EQ(InFlight(), (std::vector<uint16_t>{BlkRig::HeadOf(0)}));
+  rig.storage->result = block::IoStatus::kOk;
+}
+
+TEST_P(ReplayTest, WithoutALogAllIsAnswered) {
+  rig.Start();
+  rig.Write(0, 10, 512, 1);
+  rig.Turn();
+  rig.queue->LeaveToSuccessor();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteAll();
+  EXPECT_EQ(rig.TakeAllUsed().size(), 1U);
+  EXPECT_EQ(rig.StatusOf(0), VIRTIO_BLK_S_IOERR);
+  rig.storage->result = block::IoStatus::kOk;
+}
+
+TEST_P(ReplayTest, AQueueThatIsStoppedForItsGuestAnswersAll) {
+  rig.Start(WithLog());
+  rig.Write(0, 10, 512, 1);
+  rig.Turn();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteAll();
+  EXPECT_EQ(rig.TakeAllUsed().size(), 1U);
+  EXPECT_EQ(rig.StatusOf(0), VIRTIO_BLK_S_IOERR);
+  EXPECT_TRUE(InFlight().empty());
+  rig.storage->result = block::IoStatus::kOk;
+}
+
 INSTANTIATE_TEST_SUITE_P(Rings, ReplayTest, ::testing::Bool(),
                          [](const auto& ring) { return ring.param ? "Packed" : "Split"; });
 

@@ -106,6 +106,27 @@ TEST_F(ScsiReplayTest, CompareAndWriteToATargetThatIsGone) {
   EXPECT_EQ(ScsiRig::Outcome(side.Response(0)), "response 3");
 }
 
+// A queue that is stopped for a successor: what the storage had no space for is its to carry out.
+TEST_F(ScsiReplayTest, WhatTheStorageHadNoSpaceForIsLeftToTheSuccessor) {
+  ScsiSide& side = rig.requests();
+  side.Command(0, LunOf(0), WriteCdb(1, 1), Bytes(512, 1));
+  Serve(2);
+  side.queue->LeaveToSuccessor();
+  rig.Stop(2);
+  disk().result = block::IoStatus::kNoSpace;
+  rig.ReleaseAll();
+  rig.Turn();
+  EXPECT_TRUE(side.guest.TakeAllUsed().empty());
+  EXPECT_EQ(side.queue->in_flight(), 0U);
+  disk().result = block::IoStatus::kOk;
+  disk().seen.clear();
+  rig.Start(2);
+  rig.Turn();
+  EXPECT_TRUE(SawBlock(1));
+  EXPECT_EQ(side.guest.TakeAllUsed().size(), 1U);
+  EXPECT_EQ(ScsiRig::Outcome(side.Response(0)), "good");
+}
+
 // More than one turn takes: the second batch follows without anybody asking, and what is new comes after it.
 TEST_F(ScsiReplayTest, ManyAreRunAgainInBatches) {
   ScsiSide& side = rig.requests();

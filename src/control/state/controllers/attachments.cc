@@ -393,6 +393,7 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   status.set_size_bytes(report.size_bytes);
   status.set_failures(report.failures);
   status.set_storage_state(report.storage);
+  status.set_on_no_space(report.on_no_space);
   DiskEntry& disk = core_.tables.DiskOf(entry.row);
   DiskUse& use = disk.attachments.at(AttachmentName(entry.row.controller, entry.row.id));
   const bool same = SameSpec(entry.status, status);

@@ -142,7 +142,8 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   // As may the key-encryption key.
   Status status = keys_.SetWrappedKey(id, key, &entry.row.spec);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
-  if (entry.row.spec.has_limits()) entry.row.limits_revision = entry.row.revision;
+  const bool waits = entry.row.spec.on_no_space() == v1::ON_NO_SPACE_WAIT;
+  if (entry.row.spec.has_limits() || waits) entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   if (status.ok()) status = core_.writes.Write(names, {entry.row});
   if (!status.ok()) {
@@ -197,13 +198,13 @@ Result<v1::ListDisksResponse> Disks::List(const v1::ListDisksRequest& request) {
   return response;
 }
 
-// ---- Updating: labels, limits, and disks that grow
+// ---- Updating: labels, limits, what is done without space, and disks that grow
 
 Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   const std::string& name = request.disk().name();
   CLEAT_ASSIGN(auto id, ParseDiskName(name));
   const auto& mask = request.update_mask();
-  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kLabelsPath}));
+  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kOnNoSpacePath, kLabelsPath}));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
 
   const StateLock lock(core_.mutex);
@@ -214,11 +215,13 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   v1::DiskSpec asked = entry.row.spec;
   if (Names(mask, kSizePath)) asked.set_size_bytes(request.disk().spec().size_bytes());
   if (Names(mask, kLimitsPath)) *asked.mutable_limits() = request.disk().spec().limits();
+  if (Names(mask, kOnNoSpacePath)) asked.set_on_no_space(request.disk().spec().on_no_space());
   CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, asked));
   if (!Names(mask, kLabelsPath)) labels = entry.row.labels;
   const bool grows = spec.size_bytes() != entry.row.spec.size_bytes();
-  if (!grows && SameSpec(spec.limits(), entry.row.spec.limits()) && labels == entry.row.labels)
-    return core_.view.Show(entry);
+  const bool same_settings = SameSpec(spec.limits(), entry.row.spec.limits()) &&
+                             spec.on_no_space() == entry.row.spec.on_no_space();
+  if (!grows && same_settings && labels == entry.row.labels) return core_.view.Show(entry);
   if (!grows) {
     CLEAT_TRY(CommitUpdate(entry, names, spec, std::move(labels)));
     return core_.view.Show(entry);
@@ -270,18 +273,24 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   const uint64_t size_bytes = std::max(spec.size_bytes(), size_before);
   const bool grown = size_bytes != size_before;
   const bool limited = !SameSpec(spec.limits(), row.spec.limits());
+  const bool on_no_space = spec.on_no_space() != row.spec.on_no_space();
   // The engine that owns the disk, or will, makes the image larger.
   if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
   row.spec.set_size_bytes(size_bytes);
   row.labels = std::move(labels);
   row.intent_revision = core_.publisher.NextRevision();
-  if (limited) SetLimits(spec, row);
+  row.spec.set_on_no_space(spec.on_no_space());
+  if (limited || on_no_space) SetLimits(spec, row);
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry.row = std::move(row);
   core_.publisher.Publish(entry);
   const std::string name = DiskName(entry.row.id);
-  if (limited || grown) core_.publisher.DiskChanged(entry.row.id);
+  if (limited || on_no_space || grown) core_.publisher.DiskChanged(entry.row.id);
   if (limited) spdlog::info("{}: limits changed", name);
+  if (on_no_space) {
+    spdlog::info("{}: without space, writes {} from now on", name,
+                 spec.on_no_space() == v1::ON_NO_SPACE_WAIT ? "wait" : "fail");
+  }
   if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);
   return Ok{};
 }
