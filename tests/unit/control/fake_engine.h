@@ -117,6 +117,7 @@ class FakeEngine {
   engine::v1::Reply DoHeartbeat() const;
   engine::v1::Reply DoResize(const engine::v1::ResizeDisk& resize);
   engine::v1::Reply DoLimit(const engine::v1::LimitDisk& limit);
+  void TellAttachment(const engine::v1::AttachmentStatus& status);
   engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
   engine::v1::Reply DoGroups(Datagram& request);
   engine::v1::Reply DoYield(const std::string& name);

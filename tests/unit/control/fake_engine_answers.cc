@@ -170,7 +170,11 @@ engine::v1::Reply FakeEngine::DoLimit(const engine::v1::LimitDisk& limit) {
   }
   for (auto& [key, status] : attachments_) {
     engine::v1::Disk& disk = *status.mutable_attachment()->mutable_disk();
-    if (disk.name() == limit.disk()) *disk.mutable_limits() = limit.limits();
+    if (disk.name() != limit.disk()) continue;
+    *disk.mutable_limits() = limit.limits();
+    const bool changes = disk.on_no_space() != limit.on_no_space();
+    disk.set_on_no_space(limit.on_no_space());
+    if (changes) TellAttachment(status);
   }
   return Good();
 }
@@ -197,7 +201,14 @@ engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment)
   status.set_state(standby ? engine::v1::ATTACHMENT_STATE_STANDBY : engine::v1::ATTACHMENT_STATE_ACTIVE);
   const bool blk = controllers_[name].controller().type() == engine::v1::CONTROLLER_TYPE_BLK;
   if (!standby && host_ != nullptr && blk) SetState(name, engine::v1::CONTROLLER_STATE_CONNECTING);
+  if (attachment.disk().has_on_no_space()) TellAttachment(status);
   return Good();
+}
+
+void FakeEngine::TellAttachment(const engine::v1::AttachmentStatus& status) {
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
 }
 
 engine::v1::Reply FakeEngine::DoYield(const std::string& name) {

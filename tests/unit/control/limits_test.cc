@@ -278,6 +278,35 @@ TEST_F(LimitsTest, LimitsComeWithTheAttachAndARestartedCleatdAsksForNothing) {
   EXPECT_EQ(engine_.TakeRequests(), Requests{});
 }
 
+TEST_F(LimitsTest, WhatADiskDoesWithoutSpaceComesWithTheAttachAndChangesInPlace) {
+  ASSERT_TRUE(engine_.Connect());
+  auto disk = NullDisk("d");
+  disk.mutable_disk()->mutable_spec()->set_on_no_space(v1::ON_NO_SPACE_WAIT);
+  ASSERT_TRUE(state_->disks().Create(disk).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
+  ASSERT_TRUE(WaitFor("controllers/a/attachments/d").ok());
+  const auto does = [this] { return state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space(); };
+  EXPECT_EQ(engine_.DiskAt("controllers/a", 0).on_no_space(), engine::v1::ON_NO_SPACE_WAIT);
+  EXPECT_EQ(does(), v1::ON_NO_SPACE_WAIT);
+  RestartCleatd();
+  (void)engine_.TakeRequests();
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("disks/d").ok());
+  EXPECT_EQ(engine_.TakeRequests(), Requests{}) << "the engine does it already";
+  EXPECT_EQ(state_->disks().Get(GetDisk("d"))->spec().on_no_space(), v1::ON_NO_SPACE_WAIT);
+
+  ASSERT_TRUE(state_->disks().Update(SetOnNoSpace("d", v1::ON_NO_SPACE_ERROR)).ok());
+  ASSERT_TRUE(WaitFor("disks/d").ok());
+  EXPECT_EQ(engine_.TakeRequests(), (Requests{"LimitDisk disks/d 0"}));
+  EXPECT_NE(engine_.DiskAt("controllers/a", 0).on_no_space(), engine::v1::ON_NO_SPACE_WAIT);
+  EXPECT_EQ(does(), v1::ON_NO_SPACE_ERROR);
+  ASSERT_TRUE(state_->disks().Update(SetOnNoSpace("d", v1::ON_NO_SPACE_WAIT)).ok());
+  ASSERT_TRUE(WaitFor("disks/d").ok());
+  EXPECT_EQ(does(), v1::ON_NO_SPACE_WAIT);
+  EXPECT_FALSE(state_->disks().Update(SetOnNoSpace("d", static_cast<v1::OnNoSpace>(7))).ok());
+}
+
 TEST_F(LimitsTest, ADiskIsReadyOnlyWhenItsLimitsHoldAndAFailureIsTriedAgain) {
   ASSERT_TRUE(engine_.Connect());
   Create("d", "a");

@@ -69,6 +69,23 @@ TEST_F(OldEngineTest, ItCanNotBeUpgradedAndTheErrorSaysWhatToDo) {
   AwaitServed("a", "engine-0");
 }
 
+// Of two engines one can wait: the status says of each what it does, whatever was asked for.
+TEST_F(OldEngineTest, WritesThatItCanNotLetWaitAreSaidToFail) {
+  blue_.set_filter([](const engine::v1::Envelope& envelope) { return Through(envelope, false); });
+  auto disk = NullDisk("d");
+  disk.mutable_disk()->mutable_spec()->set_on_no_space(v1::ON_NO_SPACE_WAIT);
+  auto controller = NewController("a");
+  controller.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
+  ASSERT_TRUE(state_->controllers().Create(controller).ok());
+  ASSERT_TRUE(state_->disks().Create(disk).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
+  AwaitServed("a", "engine-0");
+  Await("it is attached", [&] {
+    return state_->attachments().Get(GetAttachment("a", "d"))->status().state() == v1::ATTACHMENT_STATE_READY;
+  });
+  EXPECT_EQ(state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space(), v1::ON_NO_SPACE_ERROR);
+}
+
 // It would take the disk at once, from the host whose guest has it.
 TEST_F(OldEngineTest, ADiskWhoseVmMigratesHereIsNotAskedOfItAndTheErrorNamesIt) {
   ASSERT_TRUE(state_->disks().Create(NullDisk("d")).ok());

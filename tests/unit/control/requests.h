@@ -83,6 +83,14 @@ inline v1::UpdateDiskRequest LimitDisk(const std::string& id, uint64_t iops) {
   return request;
 }
 
+inline v1::UpdateDiskRequest SetOnNoSpace(const std::string& id, v1::OnNoSpace on_no_space) {
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name(DiskName(id));
+  request.mutable_disk()->mutable_spec()->set_on_no_space(on_no_space);
+  request.mutable_update_mask()->add_paths("spec.on_no_space");
+  return request;
+}
+
 inline v1::CreateControllerRequest ControllerIn(const std::string& id, const std::string& group) {
   v1::CreateControllerRequest request;
   request.set_controller_id(id);

@@ -312,6 +312,32 @@ TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
       << "an empty inventory still says that it is the last";
 }
 
+TEST(Codec, WhatADiskDoesWithoutSpaceIsReadWithTheAttachAndTheLimits) {
+  AttachRequest request;
+  EXPECT_EQ(std::get<AttachMessage>(Decode(Write(request.envelope))->body).attachment.disk.on_no_space,
+            OnNoSpace::kError)
+      << "of a cleatd that says nothing";
+  request.disk.has_on_no_space = 1;
+  request.disk.on_no_space = CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT;
+  const AttachmentSpec spec = std::get<AttachMessage>(Decode(Write(request.envelope))->body).attachment;
+  EXPECT_EQ(spec.disk.on_no_space, OnNoSpace::kWait);
+  DiskSpec other = spec.disk;
+  other.on_no_space = OnNoSpace::kError;
+  EXPECT_TRUE(spec.disk.SameAs(other)) << "it changes while the disk is attached";
+
+  Cleat__Engine__V1__LimitDisk limit = CLEAT__ENGINE__V1__LIMIT_DISK__INIT;
+  limit.disk = request.disk_name.data();
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.has_id = 1;
+  envelope.id = 3;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK;
+  envelope.limit_disk = &limit;
+  EXPECT_EQ(std::get<LimitDiskMessage>(Decode(Write(envelope))->body).limit.on_no_space, OnNoSpace::kError);
+  limit.has_on_no_space = 1;
+  limit.on_no_space = CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT;
+  EXPECT_EQ(std::get<LimitDiskMessage>(Decode(Write(envelope))->body).limit.on_no_space, OnNoSpace::kWait);
+}
+
 // What cleatd sends of limits is what it gets back.
 TEST(Codec, LimitsAndGroupsComeOutAsTheyWentIn) {
   Cleat__Engine__V1__Rate rates[qos::kMeters];
