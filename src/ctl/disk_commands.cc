@@ -195,8 +195,9 @@ ExitCode PurgeDisk(Client& client, const DiskArguments& arguments) {
 
 void AddOnNoSpace(CLI::App& command, std::string& on_no_space) {
   command
-      .add_option("--on-no-space", on_no_space,
-                  "What writes do when the storage is full: error (the default), or wait until there is space")
+      .add_option(
+          "--on-no-space", on_no_space,
+          "What writes do when the storage is full: error (the default), or wait until there is space")
       ->check(CLI::IsMember({"error", "wait"}))
       ->type_name("error|wait");
 }
@@ -292,9 +293,10 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   get->add_option(kDiskArgument, arguments->id, kWhich)->required();
   OnRun(*get, globals, arguments, GetDisk);
 
-  CLI::App* update = AddCommand(*disk, "update", "Change a disk's labels, or what its writes do without space",
-                                "cleatctl disk update root --label owner=ann --remove-label old\n"
-                                "cleatctl disk update root --on-no-space wait --wait");
+  CLI::App* update =
+      AddCommand(*disk, "update", "Change a disk's labels, or what its writes do without space",
+                 "cleatctl disk update root --label owner=ann --remove-label old\n"
+                 "cleatctl disk update root --on-no-space wait --wait");
   update->add_option(kDiskArgument, arguments->id, kWhich)->required();
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);

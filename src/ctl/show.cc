@@ -168,14 +168,26 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
   for (const v1::Disk& disk : disks) {
     const v1::DiskSpec& spec = disk.spec();
     const uint64_t seen = disk.status().size_bytes();
-    table.Add({std::string(IdOf(disk.name())), HumanSize(spec.size_bytes()),
+    table.Add({std::string(IdOf(disk.name())),
+               HumanSize(spec.size_bytes()),
                SizeUnless(seen, seen == 0 || seen == spec.size_bytes()),
-               std::to_string(spec.logical_block_bytes()), std::to_string(spec.physical_block_bytes()),
-               Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"), spec.serial(), spec.wwn(),
-               ShowBackend(spec), ShowLimits(spec.limits()), OnNoSpace(spec), Encryption(spec), Faults(spec),
+               std::to_string(spec.logical_block_bytes()),
+               std::to_string(spec.physical_block_bytes()),
+               Short(v1::AccessMode_Name(spec.access_mode()), "ACCESS_MODE_"),
+               spec.serial(),
+               spec.wwn(),
+               ShowBackend(spec),
+               ShowLimits(spec.limits()),
+               OnNoSpace(spec),
+               Encryption(spec),
+               Faults(spec),
                StateOf(disk),
-               Attached(disk.status()), Labels(disk.labels()), disk.uid(), std::to_string(disk.revision()),
-               disk.etag(), disk.status().message()});
+               Attached(disk.status()),
+               Labels(disk.labels()),
+               disk.uid(),
+               std::to_string(disk.revision()),
+               disk.etag(),
+               disk.status().message()});
   }
   return table;
 }

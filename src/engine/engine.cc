@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "reactor/for_each_concurrently.h"
+#include "vhost/descriptors_needed.h"
 
 namespace cleat::engine {
 namespace {
@@ -68,6 +69,7 @@ Engine::Engine(const Parts& parts)
                [this](const std::string& controller, const std::string& disk, uint64_t size_bytes) {
                  Spawn(OnDiskGrew(controller, {disk, size_bytes}));
                },
+               parts.descriptors,
                parts.reading,
                parts.earlier_io},
       requests_(parts.control) {}
@@ -140,7 +142,11 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
                    spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
     }
   }
-  const auto controller = std::make_shared<Controller>(context_, spec, std::move(group), role);
+  // Also one that stands by: that its guest can be taken must not depend on what is left then.
+  CLEAT_ASSIGN(auto descriptors,
+               context_.Reserve(vhost::DescriptorsNeeded(QueuesOf(spec), ModeOf(spec)), spec.name));
+  const auto controller =
+      std::make_shared<Controller>(context_, spec, std::move(group), std::move(descriptors), role);
   controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
   return Ok{};
@@ -207,7 +213,13 @@ Task<Status> Engine::Detach(std::string controller_name, uint32_t target) {
 
 Status Engine::KeepMemory(const MemoryReport& memory, UniqueFd fd) {
   if (requests_.closed()) return ShuttingDown();
-  return parts_.memories.Keep(memory, std::move(fd));
+  DescriptorBudget::Reservation kept;
+  if (!memory_descriptors_.contains(memory.disk)) {
+    CLEAT_ASSIGN(kept, context_.Reserve(1, memory.disk));
+  }
+  CLEAT_TRY(parts_.memories.Keep(memory, std::move(fd)));
+  memory_descriptors_.try_emplace(memory.disk, std::move(kept));
+  return Ok{};
 }
 
 Status Engine::DropMemory(const std::string& disk) {
@@ -218,6 +230,7 @@ Status Engine::DropMemory(const std::string& disk) {
     }
   }
   parts_.memories.Drop(disk);
+  memory_descriptors_.erase(disk);
   return Ok{};
 }
 

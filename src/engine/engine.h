@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor_budget.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "engine/controller/controller.h"
@@ -37,6 +38,7 @@ class Engine {
     observe::EngineCounters* counters = nullptr;  // where requests are counted, if anywhere
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
     virtio::EarlierIo* earlier_io = nullptr;  // of engines that were killed; nullptr: none was before
+    DescriptorBudget* descriptors = nullptr;  // nullptr: nobody counts
   };
 
   // Hears of changes (the command link), and asks for the present report by name.
@@ -94,6 +96,7 @@ class Engine {
   Placement placement_;
   ControllerContext context_;
   std::map<std::string, std::shared_ptr<Controller>> controllers_;
+  std::map<std::string, DescriptorBudget::Reservation> memory_descriptors_;  // by the disk's name
   Gate requests_;
 };
 

@@ -93,7 +93,7 @@ class Session {
   Task<Status> SetRingCall(uint32_t index, UniqueFd call);  // invalid: no notifications
   Status SetRingError(uint32_t index, UniqueFd error);
   Task<Status> EnableRing(uint32_t index, bool enable);
-  Task<Result<uint32_t>> StopRing(uint32_t index);  // GET_VRING_BASE: where to go on from
+  Task<Result<uint32_t>> StopRing(uint32_t index);              // GET_VRING_BASE: where to go on from
   Task<void> StopAllRings(StopFor stop_for = StopFor::kGuest);  // side by side; config.enabled goes
   // For another back end to go on with the rings: stops all of them side by side, and forgets nothing, neither their
   // configuration nor the in-flight logs. kDeadlineExceeded: not all had drained by then (on control's clock), and all run again.

@@ -109,7 +109,8 @@ void Host::CheckLog(const std::string& name) const {
 }
 
 std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vector<std::string>& arguments,
-                                     const std::string& log, const std::string& preload) {
+                                     const std::string& log, const std::string& preload,
+                                     uint64_t open_files) {
   Process::Options options;
   options.program = program;
   options.arguments = arguments;
@@ -117,6 +118,7 @@ std::unique_ptr<Process> Host::Spawn(const std::string& program, const std::vect
   options.directory = directory_;
   options.as_nobody = as_nobody_;
   options.preload = preload;
+  options.open_files = open_files;
   auto process = Process::Start(options);
   if (!process) {
     ADD_FAILURE() << program << ": " << process.error().message;
@@ -159,7 +161,8 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return Spawn(product.Program("cleat-engine"), arguments, log, options_.engine_preload);
+  return Spawn(product.Program("cleat-engine"), arguments, log, options_.engine_preload,
+               options_.engine_open_files);
 }
 
 void Host::StartEngine() {

@@ -39,6 +39,7 @@ struct HostOptions {
   std::string log_level = "info";
   std::vector<std::string> cleatd_arguments = {};  // beside those that it always gets
   std::vector<std::string> engine_arguments = {};  // likewise
+  uint64_t engine_open_files = 0;                  // that all engines may have; 0: as the test
   std::string engine_preload = {};                 // a library that negative controls give to all engines
   Product cleatd = {};                             // the version that each of them is at first
   Product engine = {};                             // all engines
@@ -115,7 +116,8 @@ class Host {
 
  private:
   std::unique_ptr<Process> Spawn(const std::string& program, const std::vector<std::string>& arguments,
-                                 const std::string& log, const std::string& preload = {});
+                                 const std::string& log, const std::string& preload = {},
+                                 uint64_t open_files = 0);
   const Product& EngineProduct(const std::string& id) const;
   std::unique_ptr<Process> SpawnEngine(const std::string& id, const std::string& log,
                                        const std::vector<std::string>& more = {},

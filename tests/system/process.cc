@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ struct Image {
   char* const* environment = nullptr;
   const char* directory = "/";
   bool as_nobody = false;
+  uint64_t open_files = 0;
   pid_t parent = 0;
 };
 
@@ -52,6 +54,8 @@ struct Image {
                           syscall(SYS_setuid, kNobody) != 0)) {
     _exit(kExecFailed);
   }
+  const rlimit files{image.open_files, image.open_files};
+  if (image.open_files != 0 && setrlimit(RLIMIT_NOFILE, &files) != 0) _exit(kExecFailed);
   if (chdir(image.directory) != 0) _exit(kExecFailed);
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // after setuid, which clears it
   if (getppid() != image.parent) _exit(kExecFailed);
@@ -102,6 +106,7 @@ Result<std::unique_ptr<Process>> Process::Start(const Options& options) {
   image.environment = envp.data();
   image.directory = options.directory.c_str();
   image.as_nobody = options.as_nobody;
+  image.open_files = options.open_files;
   image.parent = getpid();
 
   const pid_t pid = fork();

@@ -36,6 +36,7 @@ class Process {
     std::string directory = "/";
     bool as_nobody = false;    // the caller is root
     std::string preload = {};  // LD_PRELOAD; none: as the caller's
+    uint64_t open_files = 0;   // so many it may have open (RLIMIT_NOFILE); 0: as the caller
   };
   static Result<std::unique_ptr<Process>> Start(const Options& options);
   ~Process();  // Kill()

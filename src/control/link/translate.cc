@@ -81,7 +81,7 @@ engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked) {
     disk.mutable_encryption()->set_wrapped_key(encryption.wrapped_key().data());
   }
   if (row.limits_revision != 0) *disk.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
-  if (row.spec.on_no_space() == v1::ON_NO_SPACE_WAIT) disk.set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
+  if (WaitsForSpace(row.spec)) disk.set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
   return disk;
 }
 
@@ -257,8 +257,7 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .limits_revision = status.attachment().disk().limits().revision(),
           .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED,
           .storage = FromEngine(status.storage_state()),
-          .on_no_space =
-              open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED};
+          .on_no_space = open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED};
 }
 
 }  // namespace cleat::control

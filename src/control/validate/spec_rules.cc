@@ -182,8 +182,7 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   CLEAT_TRY(CompleteWwn(disk, spec.mutable_wwn()));
   const bool mode_known = v1::AccessMode_IsValid(spec.access_mode());
   CLEAT_TRY(CheckEnum(disk, "access_mode", spec.access_mode(), mode_known));
-  CLEAT_TRY(
-      CheckEnum(disk, "on_no_space", spec.on_no_space(), v1::OnNoSpace_IsValid(spec.on_no_space())));
+  CLEAT_TRY(CheckEnum(disk, "on_no_space", spec.on_no_space(), v1::OnNoSpace_IsValid(spec.on_no_space())));
   // What disks of older stores have, which say nothing.
   if (spec.on_no_space() == v1::ON_NO_SPACE_ERROR) spec.clear_on_no_space();
   if (spec.has_fault()) {

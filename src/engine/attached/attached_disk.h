@@ -72,8 +72,9 @@ class AttachedDisk {
   AttachmentSpec spec;
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
-  bool shown = false;            // the guest device has it
-  bool acquire_pending = false;  // to be acquired before rings start (DiskOwnership)
+  bool shown = false;                         // the guest device has it
+  bool acquire_pending = false;               // to be acquired before rings start (DiskOwnership)
+  DescriptorBudget::Reservation descriptors;  // for what it has open
 
  private:
   DiskEvents Events();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "base/descriptor_budget.h"
 #include "engine/attached/placement.h"
 #include "engine/disks/disk_factory.h"
 #include "observe/engine_counters.h"
@@ -16,6 +17,11 @@
 namespace cleat::engine {
 
 struct ControllerContext {
+  // Of nothing where nobody counts.
+  Result<DescriptorBudget::Reservation> Reserve(uint64_t count, const std::string& who) const {
+    return descriptors == nullptr ? DescriptorBudget::Reservation() : descriptors->Reserve(count, who);
+  }
+
   Reactor& control;
   Placement& placement;
   DiskFactory& disks;
@@ -27,6 +33,8 @@ struct ControllerContext {
   // Its storage is larger now, by somebody else's doing: its guest is still to be told.
   std::function<void(const std::string& controller, const std::string& disk, uint64_t size_bytes)>
       on_disk_grew;
+  // What controllers and disks reserve before they are served; nullptr: nobody counts.
+  DescriptorBudget* descriptors = nullptr;
   BlockingPool* reading = nullptr;          // for other engines' counters; nullptr: they are read inline
   virtio::EarlierIo* earlier_io = nullptr;  // nullptr: no engine was before this one
 };

@@ -175,7 +175,8 @@ void StorageWatch::Look() {
   const bool other_number = bad && full_.waiting != told_waiting_;
   if (state() != before || other_number || (bad && now_ns - told_ns_ >= kRepeatNs)) TellChange();
   if (!bad && !slow_) Rest();
-  if (bad || slow_ || CountFailed() != failed_ || CountWaiting() != 0) control_.AddTimer(timer_, now_ns + kLookEveryNs);
+  if (bad || slow_ || CountFailed() != failed_ || CountWaiting() != 0)
+    control_.AddTimer(timer_, now_ns + kLookEveryNs);
 }
 
 // Nothing is to be looked for until a cell wakes this again. What has failed just before a cell listens is seen here.

@@ -30,10 +30,12 @@ constexpr const char* kIncomingMessage =
 }  // namespace
 
 Controller::Controller(ControllerContext& context, const ControllerSpec& spec,
-                       std::shared_ptr<qos::Group> group, Role role)
+                       std::shared_ptr<qos::Group> group, DescriptorBudget::Reservation descriptors,
+                       Role role)
     : context_(context),
       spec_(spec),
       group_(std::move(group)),
+      descriptors_(std::move(descriptors)),
       reactors_(context.placement.Take(QueuesOf(spec))),
       ownership_(context, spec_, targets_, [this] { Changed(); }),
       guest_device_(MakeGuestDevice(context, spec_, reactors_, ownership_, [this] { Changed(); })),
@@ -149,7 +151,9 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
   }
+  CLEAT_CO_ASSIGN(auto descriptors, context_.Reserve(FilesOf(attachment.disk.backend), attachment.disk.name));
   target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_, group_);
+  target.disk->descriptors = std::move(descriptors);
   SetState(*target.disk, AttachmentState::kOpening, "opening " + attachment.disk.name);
 
   Status shown = co_await Show(*target.disk);

@@ -35,10 +35,10 @@ namespace cleat::engine {
 
 class Controller {
  public:
-  // `group`: that its spec names, or nullptr.
+  // `group`: that its spec names, or nullptr. `descriptors`: for its endpoint and its guest's connection.
   enum class Role { kServe, kStandBy };
   Controller(ControllerContext& context, const ControllerSpec& spec, std::shared_ptr<qos::Group> group,
-             Role role = Role::kServe);
+             DescriptorBudget::Reservation descriptors, Role role = Role::kServe);
   ~Controller();  // closed
 
   // Its disks are there, as far as they can be: the guest may be let in. The same again is OK; an error leaves
@@ -95,6 +95,7 @@ class Controller {
   ControllerContext& context_;
   ControllerSpec spec_;
   const std::shared_ptr<qos::Group> group_;
+  const DescriptorBudget::Reservation descriptors_;
   const std::vector<Reactor*> reactors_;  // that its queues run on
   std::vector<std::unique_ptr<Target>> targets_;
   DiskOwnership ownership_;

@@ -3,7 +3,7 @@
 //   Unpack   made of its message of the protocol; errors are kInvalidArgument and name the field,
 //   Pack     written to that message again: what is needed of it lies in `memory`,
 //   ==       compared: whether it is the same storage,
-//   Open     opened, by its module in modules/.
+//   Open     opened, by its module in modules/. At most kFiles file descriptors are open for it then, one that is examined included.
 // A kind that lacks one of these does not compile, nor does one that is missing in the variant or in UnpackBackend.
 #include <cleat/engine/v1/engine.pb-c.h>
 
@@ -41,6 +41,7 @@ struct Opening {
 // ---- null: nothing is stored (modules/null)
 
 struct Null {
+  static constexpr uint32_t kFiles = 0;
   bool skip_reads = false;  // reads leave the buffer as it was
 
   static Result<Null> Unpack(const Cleat__Engine__V1__NullBackend& in) { return Null{in.skip_reads != 0}; }
@@ -61,6 +62,7 @@ struct Null {
 // ---- memory: the memory that is kept under the disk's name (modules/ram)
 
 struct KeptMemory {
+  static constexpr uint32_t kFiles = 1;  // beside the one that is kept, attached or not (Engine::KeepMemory)
   static Result<KeptMemory> Unpack(const Cleat__Engine__V1__MemoryBackend& /*in*/) { return KeptMemory{}; }
   void Pack(PbDisk& out, Memory& memory) const {
     out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_MEMORY;
@@ -77,6 +79,7 @@ struct KeptMemory {
 // ---- file: a regular file or a block device (modules/uring)
 
 struct File {
+  static constexpr uint32_t kFiles = 2;
   std::string path;
   bool path_checked = false;  // when the disk was made: PathGuard::Links
 
@@ -105,6 +108,8 @@ struct File {
 // ---- rbd: an image of a Ceph cluster (modules/rbd, by way of ceph_disks.h)
 
 struct Rbd : RbdBackend {
+  static constexpr uint32_t kFiles =
+      0;  // Ceph's connections are its clients', which many disks share: not counted
   static Result<Rbd> Unpack(const Cleat__Engine__V1__RbdBackend& in);
   void Pack(PbDisk& out, Memory& memory) const {
     auto& rbd = NewMessage(memory, cleat__engine__v1__rbd_backend__init);
@@ -143,6 +148,7 @@ Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
 // ---- example: an array of the engine's, in builds that have it (modules/example)
 
 struct Example {
+  static constexpr uint32_t kFiles = 0;
   uint8_t fill = 0;
 
   static Result<Example> Unpack(const Cleat__Engine__V1__ExampleBackend& in) {
@@ -231,6 +237,10 @@ Backend::Backend(std::shared_ptr<const Kind> kind) : kind_(std::move(kind)) {}
 
 bool Backend::operator==(const Backend& other) const {
   return kind_->value == other.kind_->value;
+}
+
+uint32_t FilesOf(const Backend& backend) {
+  return std::visit([](const auto& kind) { return kind.kFiles; }, backend.kind().value);
 }
 
 std::string StorageOf(const Backend& backend) {

@@ -16,8 +16,7 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   vhost::EndpointOptions options;
   options.name = spec.name;
   options.socket_path = spec.socket_path;
-  options.mode =
-      spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
+  options.mode = ModeOf(spec);
   options.io_reactors = reactors;
   options.ownership = &ownership;
   auto endpoint = context.endpoints.Make(options, model, on_change);
@@ -31,6 +30,10 @@ Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t 
   Status yielded = co_await endpoint->Yield(deadline_ns);
   if (yielded) endpoint.reset();
   co_return yielded;
+}
+
+vhost::SocketMode ModeOf(const ControllerSpec& spec) {
+  return spec.socket_mode == SocketMode::kClient ? vhost::SocketMode::kClient : vhost::SocketMode::kServer;
 }
 
 uint32_t QueuesOf(const ControllerSpec& spec) {

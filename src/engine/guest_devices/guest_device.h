@@ -71,6 +71,7 @@ Task<Status> YieldEndpoint(std::unique_ptr<vhost::Endpoint>& endpoint, uint64_t 
 
 // Virtqueues of such a controller, the device's own with them.
 uint32_t QueuesOf(const ControllerSpec& spec);
+vhost::SocketMode ModeOf(const ControllerSpec& spec);
 
 // `spec`, `reactors`, on whose [q % size] queue q runs, and `ownership` outlive the device; `on_change` is called after
 // each change of status().

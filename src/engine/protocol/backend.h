@@ -25,6 +25,9 @@ class Backend {
   std::shared_ptr<const Kind> kind_;  // never null
 };
 
+// File descriptors that are open for a disk of this kind at most.
+uint32_t FilesOf(const Backend& backend);
+
 // What people are told to see to when a disk's storage does not answer: "clusters/x", a path, or "its storage".
 std::string StorageOf(const Backend& backend);
 

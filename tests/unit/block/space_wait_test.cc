@@ -137,9 +137,11 @@ class SpaceWaitTest : public testing::Test, private FailureListener, private Fro
     io.request.offset_bytes = op == Op::kFlush ? 0 : block * kBlock;
     io.request.length_bytes = length;
     std::memset(io.bytes.data(), byte, io.bytes.size());
-    io.segment = {io.region.get(), 0, static_cast<uint32_t>(op == Op::kCompareAndWrite ? 2 * length : length)};
+    io.segment = {io.region.get(), 0,
+                  static_cast<uint32_t>(op == Op::kCompareAndWrite ? 2 * length : length)};
     io.request.segments = {&io.segment, length == 0 ? 0U : 1U};
-    io.request.Push([](Request& r, const Frame& frame) { static_cast<Io*>(frame.layer)->done = r.status; }, &io);
+    io.request.Push([](Request& r, const Frame& frame) { static_cast<Io*>(frame.layer)->done = r.status; },
+                    &io);
     On([&] { channel_->Submit(io.request); });
     return io;
   }
@@ -170,7 +172,8 @@ class SpaceWaitTest : public testing::Test, private FailureListener, private Fro
 };
 
 TEST_F(SpaceWaitTest, WritesWaitInOrderAndGoOnWhenThereIsSpace) {
-  for (const uint64_t block : {7U, 3U, 5U}) EXPECT_EQ(Write(block, static_cast<uint8_t>(block)).done, std::nullopt);
+  for (const uint64_t block : {7U, 3U, 5U})
+    EXPECT_EQ(Write(block, static_cast<uint8_t>(block)).done, std::nullopt);
   EXPECT_EQ(waiting_, 3U);
   EXPECT_EQ(channel_->in_flight(), 3U);
   storage_->free_blocks = 10;
@@ -262,7 +265,8 @@ TEST_F(SpaceWaitTest, WhenTheSettingEndsWhatWaitsFails) {
   pipeline_->SetWaitsForSpace(false);
   PassRetry();
   for (const auto& io : ios_) EXPECT_EQ(io->done, IoStatus::kNoSpace);
-  EXPECT_EQ(failed_errnos_, (std::vector<int>{ENOSPC, ENOSPC})) << "told as a failure now, in the storage's words";
+  EXPECT_EQ(failed_errnos_, (std::vector<int>{ENOSPC, ENOSPC}))
+      << "told as a failure now, in the storage's words";
   EXPECT_EQ(waiting_, 0U);
 }
 

@@ -286,7 +286,9 @@ TEST_F(LimitsTest, WhatADiskDoesWithoutSpaceComesWithTheAttachAndChangesInPlace)
   ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());
   ASSERT_TRUE(state_->attachments().Attach(Attach("d", "a")).ok());
   ASSERT_TRUE(WaitFor("controllers/a/attachments/d").ok());
-  const auto does = [this] { return state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space(); };
+  const auto does = [this] {
+    return state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space();
+  };
   EXPECT_EQ(engine_.DiskAt("controllers/a", 0).on_no_space(), engine::v1::ON_NO_SPACE_WAIT);
   EXPECT_EQ(does(), v1::ON_NO_SPACE_WAIT);
   RestartCleatd();

@@ -83,7 +83,8 @@ TEST_F(OldEngineTest, WritesThatItCanNotLetWaitAreSaidToFail) {
   Await("it is attached", [&] {
     return state_->attachments().Get(GetAttachment("a", "d"))->status().state() == v1::ATTACHMENT_STATE_READY;
   });
-  EXPECT_EQ(state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space(), v1::ON_NO_SPACE_ERROR);
+  EXPECT_EQ(state_->attachments().Get(GetAttachment("a", "d"))->status().on_no_space(),
+            v1::ON_NO_SPACE_ERROR);
 }
 
 // It would take the disk at once, from the host whose guest has it.

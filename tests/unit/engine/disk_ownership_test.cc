@@ -122,7 +122,7 @@ class Side {
                  [](const std::string&) {},
                  [](const std::string&, uint32_t) {},
                  [](const std::string&, const std::string&, uint64_t) {}},
-        controller_(context_, SpecOf(host), nullptr) {
+        controller_(context_, SpecOf(host), nullptr, {}) {
     EXPECT_TRUE(Call([&] { return controller_.Serve(); }).ok());
   }
   ~Side() { EXPECT_TRUE(reactors_.Await(controller_.Close(Controller::CloseMode::kDetach)).ok()); }

@@ -11,6 +11,7 @@
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 namespace {
@@ -50,8 +51,7 @@ void LimitReconciler::AskLimit(EngineView& engine, const DiskRow& row) {
   envelope.mutable_limit_disk()->set_disk(DiskName(row.id));
   const engine::v1::Limits limits = ToEngine(row.spec.limits(), row.limits_revision);
   *envelope.mutable_limit_disk()->mutable_limits() = limits;
-  if (row.spec.on_no_space() == v1::ON_NO_SPACE_WAIT)
-    envelope.mutable_limit_disk()->set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
+  if (WaitsForSpace(row.spec)) envelope.mutable_limit_disk()->set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
   context_.requests.AskOnce<DiskId>(
       engine, &EngineView::limit_requests, DiskId{row.id}, std::move(envelope),
       [this, disk = row.id, limits](EngineView& answered, const EngineRequests::Outcome& outcome) {

@@ -142,8 +142,8 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   // As may the key-encryption key.
   Status status = keys_.SetWrappedKey(id, key, &entry.row.spec);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
-  const bool waits = entry.row.spec.on_no_space() == v1::ON_NO_SPACE_WAIT;
-  if (entry.row.spec.has_limits() || waits) entry.row.limits_revision = entry.row.revision;
+  if (entry.row.spec.has_limits() || WaitsForSpace(entry.row.spec))
+    entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   if (status.ok()) status = core_.writes.Write(names, {entry.row});
   if (!status.ok()) {
@@ -218,10 +218,10 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   if (Names(mask, kOnNoSpacePath)) asked.set_on_no_space(request.disk().spec().on_no_space());
   CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, asked));
   if (!Names(mask, kLabelsPath)) labels = entry.row.labels;
-  const bool grows = spec.size_bytes() != entry.row.spec.size_bytes();
-  const bool same_settings = SameSpec(spec.limits(), entry.row.spec.limits()) &&
-                             spec.on_no_space() == entry.row.spec.on_no_space();
-  if (!grows && same_settings && labels == entry.row.labels) return core_.view.Show(entry);
+  const v1::DiskSpec& now = entry.row.spec;
+  const bool grows = spec.size_bytes() != now.size_bytes();
+  const bool same = SameSpec(spec.limits(), now.limits()) && spec.on_no_space() == now.on_no_space();
+  if (!grows && same && labels == entry.row.labels) return core_.view.Show(entry);
   if (!grows) {
     CLEAT_TRY(CommitUpdate(entry, names, spec, std::move(labels)));
     return core_.view.Show(entry);
@@ -287,10 +287,8 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   const std::string name = DiskName(entry.row.id);
   if (limited || on_no_space || grown) core_.publisher.DiskChanged(entry.row.id);
   if (limited) spdlog::info("{}: limits changed", name);
-  if (on_no_space) {
-    spdlog::info("{}: without space, writes {} from now on", name,
-                 spec.on_no_space() == v1::ON_NO_SPACE_WAIT ? "wait" : "fail");
-  }
+  if (on_no_space)
+    spdlog::info("{}: without space, writes {} from now on", name, WaitsForSpace(spec) ? "wait" : "fail");
   if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);
   return Ok{};
 }
