@@ -294,7 +294,7 @@ TEST_F(LimitsTest, WhatADiskDoesWithoutSpaceComesWithTheAttachAndChangesInPlace)
   RestartCleatd();
   (void)engine_.TakeRequests();
   ASSERT_TRUE(engine_.Connect());
-  ASSERT_TRUE(WaitFor("disks/d").ok());
+  ASSERT_TRUE(WaitFor("controllers/a/attachments/d").ok());
   EXPECT_EQ(engine_.TakeRequests(), Requests{}) << "the engine does it already";
   EXPECT_EQ(state_->disks().Get(GetDisk("d"))->spec().on_no_space(), v1::ON_NO_SPACE_WAIT);
 

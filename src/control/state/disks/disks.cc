@@ -142,8 +142,7 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   // As may the key-encryption key.
   Status status = keys_.SetWrappedKey(id, key, &entry.row.spec);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
-  if (entry.row.spec.has_limits() || WaitsForSpace(entry.row.spec))
-    entry.row.limits_revision = entry.row.revision;
+  if (HasSettings(entry.row.spec)) entry.row.limits_revision = entry.row.revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   if (status.ok()) status = core_.writes.Write(names, {entry.row});
   if (!status.ok()) {
@@ -287,8 +286,7 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   const std::string name = DiskName(entry.row.id);
   if (limited || on_no_space || grown) core_.publisher.DiskChanged(entry.row.id);
   if (limited) spdlog::info("{}: limits changed", name);
-  if (on_no_space)
-    spdlog::info("{}: without space, writes {} from now on", name, WaitsForSpace(spec) ? "wait" : "fail");
+  if (on_no_space) spdlog::info("{}: on_no_space changed: {}", name, WaitsForSpace(spec) ? "wait" : "error");
   if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);
   return Ok{};
 }
