@@ -111,7 +111,7 @@ Status Store::GoFromCopyToFile() {
   CLEAT_TRY(CompareFile());
   sqlite3* const copy = std::exchange(db_, nullptr);
   auto prepared = std::exchange(prepared_, {});
-  const Status status = OpenExisting();
+  Status status = OpenExisting();
   if (!status.ok()) {
     CloseConnection();
     db_ = copy;
