@@ -37,8 +37,8 @@ class Engine {
     ClusterStore& clusters;
     observe::EngineCounters* counters = nullptr;  // where requests are counted, if anywhere
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
-    virtio::EarlierIo* earlier_io = nullptr;  // of engines that were killed; nullptr: none was before
     DescriptorBudget* descriptors = nullptr;  // nullptr: nobody counts
+    virtio::EarlierIo* earlier_io = nullptr;  // of engines that were killed; nullptr: none was before
   };
 
   // Hears of changes (the command link), and asks for the present report by name.

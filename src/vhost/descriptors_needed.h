@@ -16,8 +16,9 @@ inline constexpr uint32_t kServerDescriptors = 10;
 // The connection, its back-end channel, the pair of sockets to the library; in-flight log and dirty log as they come, and as the
 // library has them.
 inline constexpr uint32_t kConnectionDescriptors = 4 + 2 * 2;
-// Guest memory that comes, its stand-ins on their way to the library, and the library's own of the table before.
-inline constexpr uint32_t kMemoryDescriptors = 3 * kMemoryRegionsMax;
+// Guest memory that comes, and the library's stand-ins of the table before. The next stand-ins are open beside them for a moment, in one
+// connection after the other: of DescriptorBudget::kTransient.
+inline constexpr uint32_t kMemoryDescriptors = 2 * kMemoryRegionsMax;
 // Kick, call, error.
 inline constexpr uint32_t kRingDescriptors = 3;
 

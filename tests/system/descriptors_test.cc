@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kDiskBytes = uint64_t{4} << 20;
 constexpr uint64_t kRequests = 100;
-constexpr uint64_t kFew = 640;  // an engine's own, and a few controllers
+constexpr uint64_t kFew = 560;  // an engine's own, and a few controllers
 constexpr int kControllers = 8;
 constexpr uint16_t kQueues = 2;
 constexpr const char* kNextStep = "raise LimitNOFILE= of its service";

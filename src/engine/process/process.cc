@@ -181,7 +181,7 @@ class Process {
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
-                               clusters_, &parts_.io->counters(), &reading_, &earlier_, &descriptors_}};
+                               clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};
