@@ -81,6 +81,7 @@ class RbdDevice final : public block::Device {
   Task<Status> GrowOrUnlock();
   Task<void> SeeSize();
   Error OwnedBy(const LockOwner& owner) const;
+  Error LeftTo(const LockOwner& owner) const;
   Status Fenced(Status status);
   void ShutOutSeen();
 
@@ -156,14 +157,7 @@ Task<Status> RbdDevice::Grow(uint64_t size_bytes) {
   const LockedWork grow = [image = image_, self, known_bytes = known_bytes_, size_bytes](
                               const RadosConnection&) { return image->Grow(self, known_bytes, size_bytes); };
   CLEAT_CO_ASSIGN(const auto owner, co_await DoLocked(grow, 0));
-  if (owner) {
-    const RadosClient::Work<void> ask = [image = image_, owner = *owner, self,
-                                         size_bytes](const RadosConnection&) {
-      return image->AskToGrow(owner, self, size_bytes);
-    };
-    const Status grown = co_await client_->Run(ask);
-    if (!grown) co_return Fenced(grown);
-  }
+  if (owner) co_return LeftTo(*owner);
   known_bytes_ = std::max(known_bytes_, size_bytes);
   co_return Ok{};
 }
@@ -190,6 +184,14 @@ Task<Status> RbdDevice::TakeOver(LockOwner owner) {
                  owner.record ? DescribeOwner(*owner.record, clients_.self().value()) : owner.address);
   }
   co_return broken;
+}
+
+// librbd would ask the owner to make it larger, take the lock first if it can, break it if the owner does not watch the image at the moment,
+// and wait for an answer without end.
+Error RbdDevice::LeftTo(const LockOwner& owner) const {
+  return {ErrorCode::kUnavailable, name() + ": " + image_->where() + " is made larger by who has its lock, " +
+                                       owner.client + " at " + owner.address +
+                                       ": resize it there; it is seen here then"};
 }
 
 Error RbdDevice::OwnedBy(const LockOwner& owner) const {

@@ -23,7 +23,6 @@ constexpr char kLockName[] = "rbd_lock";  // librbd's exclusive lock, on the hea
 constexpr size_t kIdBytesMax = 256;
 constexpr size_t kMetadataBytesMax = 4096;
 constexpr uint32_t kImageOptionsMax = 256;
-constexpr size_t kWatchersMax = 64;
 
 // "v1:10.0.0.7:0/312" -> "10.0.0.7:0/312": lists of watchers have it so, lists of lockers the other way
 std::string_view WithoutProtocol(std::string_view address) {
@@ -236,37 +235,6 @@ Result<std::optional<LockOwner>> RbdImage::Grow(const OwnerRecord& self, uint64_
   CLEAT_TRY(grown);
   CLEAT_TRY(unlocked);
   return std::optional<LockOwner>();
-}
-
-// librbd tries to take the lock first. It breaks one whose owner does not watch the image any more, which is no proof; and it
-// gets one that is given up in this moment.
-Status RbdImage::AskToGrow(const LockOwner& owner, const OwnerRecord& self, uint64_t size_bytes) {
-  CLEAT_ASSIGN(const auto watched, IsWatchedBy(owner.address));
-  if (!watched) {
-    return Error(ErrorCode::kUnavailable,
-                 who_ + ": " + where_ + " can't grow: " + owner.client + " at " + owner.address +
-                     ", which has its lock, does not answer: end that use, or see whether its machine lives");
-  }
-  const bool recorded = owner.client == at_.id;  // by another disk of this client, whose record it stays
-  if (!recorded) {
-    CLEAT_TRY(PutRecord(at_.id, EncodeOwnerRecord(self)));
-  }
-  Status grown = SetSize(size_bytes);
-  const Status unlocked = Unlock();
-  return grown ? unlocked : grown;
-}
-
-Result<bool> RbdImage::IsWatchedBy(const std::string& address) const {
-  std::array<rbd_image_watcher_t, kWatchersMax> watchers{};
-  size_t count = watchers.size();
-  const int result = rbd_watchers_list(image_, watchers.data(), &count);
-  if (result < 0) return Failed(result, who_ + ": who watches " + where_ + " can't be found out");
-  const bool found = std::any_of(watchers.begin(), watchers.begin() + static_cast<ptrdiff_t>(count),
-                                 [&](const rbd_image_watcher_t& watcher) {
-                                   return WithoutProtocol(address) == WithoutProtocol(watcher.addr);
-                                 });
-  rbd_watchers_list_cleanup(watchers.data(), count);
-  return found;
 }
 
 Result<bool> RbdImage::IsOurs() const {

@@ -52,8 +52,6 @@ class RbdImage {
   // less than `known_bytes` is not made larger: somebody has cut off what it had. The lock is taken as TryLock does, and given
   // back if it was not ours before.
   Result<std::optional<LockOwner>> Grow(const OwnerRecord& self, uint64_t known_bytes, uint64_t size_bytes);
-  // The same by the lock's owner, who lives: librbd asks it to. kUnavailable: the owner does not watch the image.
-  Status AskToGrow(const LockOwner& owner, const OwnerRecord& self, uint64_t size_bytes);
 
   // Takes the lock: nullopt when it is ours now, else who has it.
   Result<std::optional<LockOwner>> TryLock(const OwnerRecord& self);
@@ -85,7 +83,6 @@ class RbdImage {
   Error UnsafeSetting(const std::string& name, const std::string& value, const std::string& safe) const;
   Result<bool> IsOurs() const;
   Status SetSize(uint64_t size_bytes);
-  Result<bool> IsWatchedBy(const std::string& address) const;
   Result<std::optional<LockOwner>> FindOwner(const OwnerRecord& self) const;
   void LetGo();               // of all but the image
   Status Finish(int result);  // when that is closed
