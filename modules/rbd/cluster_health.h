@@ -28,7 +28,7 @@ inline constexpr char kHealthCommand[] = R"({"prefix": "health", "detail": "deta
 inline constexpr size_t kHealthBytesMax = size_t{1} << 20;  // of an answer that are looked at
 ClusterHealth ParseHealth(std::string_view text);
 
-// Those of `pools` that are full, for people: "pool 'vms' (no space), pool 'x' (running out of quota) and 3 more". Empty: none.
+// The full ones of `pools`, for people: "pool 'vms' (no space), pool 'x' (running out of quota) and 3 more". Empty: none.
 std::string DescribeFull(const ClusterHealth& health, const std::set<std::string>& pools);
 
 }  // namespace cleat::modules

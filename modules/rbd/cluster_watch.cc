@@ -83,7 +83,7 @@ void ClusterWatch::Answered(const std::string& cluster, const Result<ClusterHeal
   const uint64_t asked_ns = std::exchange(known.asked_ns, 0);
   if (!answer && answer.error().code == ErrorCode::kUnavailable) return Fail(known, asked_ns, now);
   Hear(known, now);
-  // Who may not ask for the health has it unknown.
+  // A client that may not ask for the health has it unknown.
   const ClusterHealth health = answer ? *answer : ClusterHealth();
   known.condition.full = DescribeFull(health, known.pools);
   Begin(known.condition.full_since_s, !known.condition.full.empty(), now);
@@ -94,7 +94,7 @@ uint64_t ClusterWatch::SilentSinceNs(const Known& known, Now now) {
   const auto late = [now](uint64_t since_ns) { return now.ns >= since_ns + kSilentNs ? since_ns : 0; };
   uint64_t since_ns = known.failed_since_ns;
   if (known.asked_ns != 0) since_ns = Earlier(since_ns, late(known.asked_ns));
-  // One that connects beside others that are connected may be late for its own reasons.
+  // A client that connects beside others that are connected may be late for its own reasons.
   const bool connecting = known.connecting_since_ns != 0 && !known.connected;
   return connecting ? Earlier(since_ns, late(known.connecting_since_ns)) : since_ns;
 }

@@ -54,7 +54,7 @@ class ClusterWatch {
   void Asked(const std::string& cluster, Now now);
   void Answered(const std::string& cluster, const Result<ClusterHealth>& answer, Now now);
 
-  // Those that anything is known of.
+  // The clusters that anything is known of.
   std::vector<ClusterCondition> Report(Now now);
   bool empty() const { return known_.empty(); }
 

@@ -15,7 +15,7 @@ std::string ProcessState(pid_t pid);
 // Why a process goes no further by itself, for people: it is stopped, held by a debugger or frozen. Nothing when it does go on.
 std::optional<std::string> WhyProcessStandsStill(pid_t pid);
 
-// That nobody here can tell whether a process goes on, for people: /proc, mounted at `proc`, has no such process, and the kernel has.
+// Says, for people, that nobody here can tell whether a process goes on: /proc, mounted at `proc`, has no such process, and the kernel has.
 // Nothing when it can be told, or the process has ended.
 std::optional<std::string> WhyProcessIsHidden(pid_t pid, const std::string& proc = "/proc");
 

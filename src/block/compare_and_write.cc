@@ -211,7 +211,7 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   co_return written;
 }
 
-// One that is told to give way is taken back out of the limits, and ends with kAborted.
+// A read or write that is told to give way is taken back out of the limits, and ends with kAborted.
 Task<IoStatus> CompareAndWrite::DoStep(PipelineChannel& origin, Request& step) {
   Reactor& home = *Reactor::Current();
   const ChannelRegistry::Member here{&home, &origin};

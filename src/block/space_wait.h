@@ -7,7 +7,7 @@
 //                                      +------- no space again --------+              +--ended otherwise--> the next one is
 //                                                                                        tried, at the next turn
 //
-// One at a time is tried again, below the limits, for which it has paid already. Reads, flushes and writes that find space go
+// One request at a time is tried again, below the limits, for which it has paid already. Reads, flushes and writes that find space go
 // past those that wait. What waits is in a list of the requests themselves: nothing is allocated, and there are no more than
 // guests have in flight.
 //

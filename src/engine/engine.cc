@@ -142,7 +142,7 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
                    spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
     }
   }
-  // Also one that stands by: that its guest can be taken must not depend on what is left then.
+  // A controller that stands by reserves as well: that its guest can be taken must not depend on what is left then.
   CLEAT_ASSIGN(auto descriptors,
                context_.Reserve(vhost::DescriptorsNeeded(QueuesOf(spec), ModeOf(spec)), spec.name));
   const auto controller =

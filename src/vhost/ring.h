@@ -33,7 +33,7 @@ struct RingConfig {
   bool ever_served = false;  // in this session
 };
 
-// Who goes on with a ring that is stopped: the guest's driver, to which every request is answered, or another back end by the
+// What goes on with a ring that is stopped: the guest's driver, to which every request is answered, or another back end by the
 // in-flight log, which is also left what the storage has no space for (virtio::DeviceQueue::LeaveToSuccessor).
 enum class StopFor : uint8_t { kGuest, kSuccessor };
 

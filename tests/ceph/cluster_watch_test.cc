@@ -90,7 +90,7 @@ TEST_F(ClusterWatchTest, AQuestionThatIsNotAnsweredSaysThatTheMonitorsAreAway) {
   EXPECT_FALSE(Ask());
   Pass(ClusterWatch::kAskEveryNs);
   EXPECT_TRUE(Ask());
-  // One that may not be asked is answered as well.
+  // A cluster that may not be asked is answered as well.
   watch_.Answered(kCluster, Error(ErrorCode::kPermissionDenied, "no capability"), Now());
   EXPECT_EQ(Told(), ClusterCondition{.cluster = kCluster});
 }

@@ -306,7 +306,7 @@ TEST_F(RbdOwnership, AResizeByAnotherLeavesTheImageToItsOwner) {
   EXPECT_TRUE(ceph_.MetadataKeys("by-another").empty());
   const auto owner = host_.OpenDisk(Options("by-another"));  // nobody's
   ASSERT_NE(owner, nullptr);
-  // Nobody else does it then, nor another disk of the owner's own client.
+  // Nobody else makes it larger then, nor another disk of the owner's own client.
   const auto beside = host_.Open(Options("by-another"));
   ASSERT_TRUE(beside.ok());
   for (const Status& refused :
@@ -352,7 +352,7 @@ TEST_F(RbdOwnership, AResizeBreaksNoForeignLock) {
   EXPECT_EQ(bytes, kBytes);
   EXPECT_EQ(rbd_close(image), 0);
 
-  // One that has the lock and does not watch the image, as after half a minute without its network: librbd would break it.
+  // An owner that has the lock and does not watch the image, as after half a minute without its network: librbd would break it.
   const std::string header = ceph_.HeaderOf("silent");
   const std::string cookie = "auto 94000000000000";
   ASSERT_EQ(rados_lock_exclusive(ceph_.io(), header.c_str(), "rbd_lock", cookie.c_str(), "", nullptr, 0), 0);

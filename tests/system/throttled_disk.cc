@@ -110,25 +110,15 @@ Status ThrottledDisk::Slow(pid_t process, uint32_t writes_per_second) {
   return Write(group_ + "/cgroup.procs", std::to_string(process));
 }
 
-// At a byte a second the smallest write takes more than an hour.
-Status ThrottledDisk::Hold(pid_t process) {
-  Status limited = Limit("write_bps_device", "wbps", "1");
+// At a byte a second the smallest request takes more than an hour.
+Status ThrottledDisk::Stop(const Direction& direction, pid_t process) {
+  Status limited = Limit(direction.file, direction.unified_key, "1");
   if (!limited) return limited;
   return Write(group_ + "/cgroup.procs", std::to_string(process));
 }
 
-Status ThrottledDisk::Release() {
-  return Limit("write_bps_device", "wbps", unified_ ? "max" : "0");
-}
-
-Status ThrottledDisk::HoldReads(pid_t process) {
-  Status limited = Limit("read_bps_device", "rbps", "1");
-  if (!limited) return limited;
-  return Write(group_ + "/cgroup.procs", std::to_string(process));
-}
-
-Status ThrottledDisk::ReleaseReads() {
-  return Limit("read_bps_device", "rbps", unified_ ? "max" : "0");
+Status ThrottledDisk::LetGoOn(const Direction& direction) {
+  return Limit(direction.file, direction.unified_key, unified_ ? "max" : "0");
 }
 
 std::string ThrottledDisk::Content() const {

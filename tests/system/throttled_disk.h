@@ -28,11 +28,11 @@ class ThrottledDisk {
   // From now on the process, and what it starts, gets so many writes a second.
   Status Slow(pid_t process, uint32_t writes_per_second);
   // From now on nothing lands that the process, or what it starts, writes, whether it lives on or not: until Release().
-  Status Hold(pid_t process);
-  Status Release();
+  Status Hold(pid_t process) { return Stop(kWrites, process); }
+  Status Release() { return LetGoOn(kWrites); }
   // The same for what they read.
-  Status HoldReads(pid_t process);
-  Status ReleaseReads();
+  Status HoldReads(pid_t process) { return Stop(kReads, process); }
+  Status ReleaseReads() { return LetGoOn(kReads); }
   // What has landed so far.
   std::string Content() const;
 
@@ -42,7 +42,17 @@ class ThrottledDisk {
         content_(std::move(content)),
         path_(std::move(path)),
         device_(std::move(device)) {}
+  // What limits it, in either version of control groups.
+  struct Direction {
+    const char* file;
+    const char* unified_key;
+  };
+  static constexpr Direction kWrites{"write_bps_device", "wbps"};
+  static constexpr Direction kReads{"read_bps_device", "rbps"};
+
   Status MakeGroup();
+  Status Stop(const Direction& direction, pid_t process);
+  Status LetGoOn(const Direction& direction);
   Status Limit(const std::string& file, const std::string& unified_key, const std::string& value);
 
   const uint64_t size_bytes_;

@@ -77,7 +77,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void OnTakenOver(const std::string& controller, const Move& move, bool taken) override;
 
   void OnForeignEngine(const EngineInfo& info);
-  // Nobody waits for that engine any more, nor for its end.
+  // The engine is not waited for any more, nor is its end.
   void OnForgotten(const std::string& engine, uint64_t incarnation);
   // The process of that name that was connected last has ended.
   void OnLastDead(const std::string& engine);

@@ -142,7 +142,7 @@ modules::ClusterWatch::Now CephDisks::Core::Now() const {
       .unix_s = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(unix_time).count())};
 }
 
-// One question a cluster and a few seconds, however many clients it has.
+// A cluster is asked once in a few seconds, however many clients it has.
 void CephDisks::Core::AskMonitors() {
   for (const std::string& cluster : cluster_watch.Due(Now())) {
     const std::shared_ptr<modules::RadosClient> client = clients.FindConnected(cluster);

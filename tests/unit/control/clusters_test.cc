@@ -518,7 +518,7 @@ TEST_F(ClustersTest, AClusterSaysThatItsDisksWaitOrFail) {
       << both.message();
   engine_.SetStorage("controllers/vm1", 0, engine::v1::STORAGE_STATE_OK);
   AwaitCluster(v1::CLUSTER_STATE_FAILING);
-  // One that is detached says nothing any more.
+  // A disk that is detached says nothing any more.
   ASSERT_TRUE(state_->attachments().Detach(Detach("vm2", "b")).ok());
   EXPECT_EQ(AwaitCluster(v1::CLUSTER_STATE_UNSPECIFIED).message(), "");
 }

@@ -333,7 +333,7 @@ TEST_F(StorageWatchTest, WhatAReactorHasNotLookedAtLatelyIsNoAnswer) {
   EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
 }
 
-// Likewise before the first verdict: the request has been told of as slow, and is told of once.
+// The same holds before the first verdict: the request has been told of as slow, and is told of once.
 TEST_F(StorageWatchTest, AStopDoesNotHideARequestThatWasSlowBefore) {
   Attach();
   HangingQueue queue;

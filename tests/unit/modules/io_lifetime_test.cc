@@ -66,44 +66,44 @@ class OtherProcess {
   bool keeps() const { return kept_.valid(); }
 
  private:
-  union Control {
-    cmsghdr header;
-    char bytes[CMSG_SPACE(sizeof(int))];
+  // A byte, with room for a descriptor beside it.
+  struct Message {
+    Message() {
+      header.msg_iov = &data;
+      header.msg_iovlen = 1;
+      header.msg_control = &control;
+      header.msg_controllen = sizeof(control);
+    }
+    char byte = 1;
+    iovec data{&byte, 1};
+    msghdr header{};
+    union {
+      cmsghdr header;
+      char bytes[CMSG_SPACE(sizeof(int))];
+    } control{};
   };
 
   [[noreturn]] static void Live(const std::string& folder, int socket, bool keep) {
     const auto made = IoLifetime::Make(folder, "other");
     if (!made) _exit(1);
-    char byte = 1;
-    iovec data{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    Control control{};
+    Message message;
     if (keep) {
-      message.msg_control = &control;
-      message.msg_controllen = sizeof(control);
-      control.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+      message.control.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
       const int fd = (*made)->fd();
-      std::memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+      std::memcpy(CMSG_DATA(&message.control.header), &fd, sizeof(fd));
+    } else {
+      message.header.msg_controllen = 0;
     }
-    if (sendmsg(socket, &message, 0) != 1) _exit(1);
+    if (sendmsg(socket, &message.header, 0) != 1) _exit(1);
     while (true) pause();
   }
 
   void Receive(int socket, bool keep) {
-    char byte = 0;
-    iovec data{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    Control control{};
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    ASSERT_EQ(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
+    Message message;
+    ASSERT_EQ(recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC), 1);
     if (!keep) return;
     int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
+    std::memcpy(&fd, CMSG_DATA(&message.control.header), sizeof(fd));
     kept_ = UniqueFd(fd);
   }
 

@@ -23,7 +23,7 @@ class StatusReporter {
   void ReportView(const EngineView& engine, const std::string& controller);
   // The engine is not connected, so that it is unknown what it does about the controller, or it has died.
   void ReportUnknown(const std::string& engine, const std::string& controller);
-  // That engine's controller, and its attachments, wait; `why`, for people.
+  // The controller of that engine, and its attachments, wait; `why`, for people.
   void ReportPending(const std::string& engine, const std::string& controller, const std::string& why);
   // The disk's open attachments there, with that message.
   void ReportAttachments(const EngineView& engine, const std::string& disk, const std::string& message);

@@ -66,7 +66,7 @@ Status EngineRemoval::CheckEntry(const EngineEntry& entry, bool force) const {
         fmt::format("{}: its controllers are being moved: wait for the end (cleatctl engine get {})",
                     EngineName(entry.id), entry.id));
   if (entry.status.connected()) return RefuseThere(entry.id, "it is connected: end its process first");
-  // One that was named since cleatd started, and has not come, has nothing: it has no incarnation.
+  // An engine that was named since cleatd started, and has not come, has nothing: it has no incarnation.
   const bool lost = entry.status.incarnation() != 0 && entry.status.state() != v1::ENGINE_STATE_ENDED;
   if (force || !(lost || entry.unseen)) return Ok{};
   return RefuseThere(

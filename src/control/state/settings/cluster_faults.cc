@@ -31,7 +31,7 @@ std::string EngineNames(const std::set<std::string>& ids) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// One more engine says so.
+// Notes that an engine says so.
 void Add(FaultEpisodes& faults, ClusterFault fault, const google::protobuf::Timestamp& since,
          const std::string& engine, const std::string& what) {
   const auto since_s = static_cast<uint64_t>(since.seconds());
@@ -52,7 +52,7 @@ void AddOf(FaultEpisodes& faults, const std::string& engine, const v1::CephClust
     Add(faults, ClusterFault::kPaused, cluster.paused_since(), engine, "its reads or writes are paused");
 }
 
-// Those that hold up what is asked of the cluster, and with it what is shown of its disks.
+// The faults that hold up what is asked of the cluster, and with it what is shown of its disks.
 bool SameHoldingUp(const FaultEpisodes& a, const FaultEpisodes& b) {
   const auto end_of = [](const FaultEpisodes& faults) {
     return faults.lower_bound(ClusterFault::kUnanswered);
