@@ -112,7 +112,7 @@ MoveStep PlanTakeOver(const Move& move, const MoveSides& sides, const Controller
   if (!intent.exists || intent.row.deleting) return {.kind = Kind::kTakenOver};
   const ControllerView& there = ViewOf(*sides.to, move.controller);
   if (Serves(there)) return {.kind = Kind::kTakenOver};
-  // It was not asked, or said no: whichever of the two engines goes on first may have it.
+  // The silent engine was not asked, or said no: whichever of the two goes on first may have the controller.
   if (!sides.to->not_answering.empty()) return {.kind = Kind::kNotTakenOver};
   if (!IsPrepared(intent, nullptr, there) || !there.request.Ready(times.now_ns)) return {};
   return {.kind = Kind::kTake};
