@@ -191,7 +191,8 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   read.segments = {&whole, 1};
   const Reactor& reactor = *Reactor::Current();  // also afterwards: a channel completes where it was asked
   request.stamps.Stamp(RequestStage::kSubmitted, reactor.now_ns());
-  const IoStatus seen = co_await DoStep(origin, read);
+  Channel& below = origin.below(request);
+  const IoStatus seen = co_await DoStep(origin, below, read);
   request.error_number = read.error_number;
   if (seen != IoStatus::kOk) co_return seen;
 
@@ -205,14 +206,14 @@ Task<IoStatus> CompareAndWrite::ReadCompareWrite(PipelineChannel& origin, Reques
   write.offset_bytes = request.offset_bytes;
   write.length_bytes = bytes;
   write.segments = data;
-  const IoStatus written = co_await DoStep(origin, write);
+  const IoStatus written = co_await DoStep(origin, below, write);
   request.error_number = write.error_number;
   request.stamps.Stamp(RequestStage::kDone, reactor.now_ns());
   co_return written;
 }
 
 // A read or write that is told to give way is taken back out of the limits, and ends with kAborted.
-Task<IoStatus> CompareAndWrite::DoStep(PipelineChannel& origin, Request& step) {
+Task<IoStatus> CompareAndWrite::DoStep(PipelineChannel& origin, Channel& below, Request& step) {
   Reactor& home = *Reactor::Current();
   const ChannelRegistry::Member here{&home, &origin};
   const std::shared_ptr<Wait> wait = BeginWait(here, &step);
@@ -220,7 +221,7 @@ Task<IoStatus> CompareAndWrite::DoStep(PipelineChannel& origin, Request& step) {
     const MutexLock lock(mutex_);
     GiveWay();  // once it has been submitted
   }
-  const IoStatus status = co_await SubmitAndWait(origin.below(), step);
+  const IoStatus status = co_await SubmitAndWait(below, step);
   wait->over = true;
   // Within the channel's AbortQueued, which the channel outlives: what comes next may end it.
   if (status == IoStatus::kAborted) co_await home.Yield();

@@ -32,6 +32,7 @@
 
 namespace cleat::block {
 
+class Channel;
 class PipelineChannel;
 
 // What one request may compare; its segments hold twice as much.
@@ -108,7 +109,7 @@ class CompareAndWrite {
   Task<IoStatus> TakeTurn(PipelineChannel& origin, Request& request);
   Task<size_t> HoldAll(const std::vector<ChannelRegistry::Member>& members, const Request& request);
   Task<IoStatus> ReadCompareWrite(PipelineChannel& origin, Request& request);
-  Task<IoStatus> DoStep(PipelineChannel& origin, Request& step);
+  Task<IoStatus> DoStep(PipelineChannel& origin, Channel& below, Request& step);
   std::shared_ptr<Wait> BeginWait(const ChannelRegistry::Member& member, const Request* step);
   void GiveWay() CLEAT_REQUIRES(mutex_);
   void EndTurn();

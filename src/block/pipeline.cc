@@ -234,11 +234,12 @@ void PipelineChannel::WithdrawHeld(const Request* only, RequestList& out) {
 
 // Requests that are completed within SetBypass may end the channel, unless the caller has others in flight.
 void PipelineChannel::BeginBypass() {
-  if (bypass_++ > 0) return;
-  if (compare_and_write_ != nullptr) compare_and_write_->BeginGivingWay();
   const bool any_waits = space_wait_.any();
-  if (throttle_ != nullptr) throttle_->SetBypass(true);
-  if (any_waits) FailWaiting();
+  if (bypass_++ == 0) {
+    if (compare_and_write_ != nullptr) compare_and_write_->BeginGivingWay();
+    if (throttle_ != nullptr) throttle_->SetBypass(true);
+  }
+  if (any_waits) FailWaiting(/*all=*/false);
 }
 
 void PipelineChannel::EndBypass() {
@@ -302,9 +303,8 @@ void PipelineChannel::FinishExclusive(Request& request, IoStatus status) {
 
 // ---- For SpaceWait
 
-// While a queue drains nothing begins to wait, and what its front end has given up is not waited for.
 bool PipelineChannel::MayWait(const Request& request) const {
-  return bypass_ == 0 && (front_end_ == nullptr || front_end_->Wants(request));
+  return front_end_ == nullptr ? bypass_ == 0 : front_end_->MayWait(request);
 }
 
 void PipelineChannel::Retry(Request& request) {
@@ -322,10 +322,14 @@ void PipelineChannel::RetryDone(Request& request, const Frame& frame) {
   Done(request, frame);
 }
 
-// The last one that is completed may end the channel.
-void PipelineChannel::FailWaiting() {
+// All that waits, or what may not wait any more. The last one that is completed may end the channel.
+void PipelineChannel::FailWaiting(bool all) {
   RequestList failed;
-  space_wait_.Withdraw(nullptr, failed);
+  if (all) {
+    space_wait_.Withdraw(nullptr, failed);
+  } else {
+    space_wait_.WithdrawUnwanted(failed);
+  }
   const uint64_t parked = CountOf(failed);
   parked_ -= parked;
   while (Request* request = failed.PopFront()) {

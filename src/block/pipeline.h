@@ -28,10 +28,12 @@ class FailureListener {
   ~FailureListener() = default;
 };
 
-// A front end that aborts requests says which of them need not be waited for any more. On the channel's reactor.
+// A front end says which of its requests may wait for space: not those that it has aborted, nor those of a queue that drains. On the
+// channel's reactor.
 class FrontEnd {
  public:
-  virtual bool Wants(const Request& request) const = 0;
+  // `request` is with the entrance, and its topmost frame the front end's.
+  virtual bool MayWait(const Request& request) const = 0;
 
  protected:
   ~FrontEnd() = default;
@@ -50,7 +52,8 @@ class PipelineChannel {
   uint64_t in_flight() const { return in_flight_[0] + in_flight_[1] + parked_; }
   // On its reactor, with nothing in flight. `listener` outlives the channel, or is taken back (nullptr).
   void SetFailureListener(FailureListener* listener) { failures_ = listener; }
-  // The front end, if it aborts requests; it has none in flight. nullptr: every request is wanted.
+  // The front end, which has nothing in flight, or is the one that the channel has already. nullptr: every request may wait while no
+  // queue drains.
   void SetFrontEnd(const FrontEnd* front_end) { front_end_ = front_end; }
 
   // `request` has the front end's frame pushed. A request that fails a check is completed at once with
@@ -66,9 +69,13 @@ class PipelineChannel {
   // ---- For those who want what is in flight to end soon (Channel::AbortQueued, ThrottleControl). Requests may be completed before
   // this returns.
   void AbortQueued(const Request* only);
-  // Counted: several queues of a disk may be stopped at a time. Nothing waits for space meanwhile.
+  // Counted: several queues of a disk may be stopped at a time. Has EndWaits in it.
   void BeginBypass();
   void EndBypass();
+  // What waits for space and may not any more (FrontEnd) fails.
+  void EndWaits() {
+    if (space_wait_.any()) FailWaiting(/*all=*/false);
+  }
   uint64_t throttle_debt_until_ns() const { return throttle_ == nullptr ? 0 : throttle_->DebtUntilNs(); }
 
   // ---- For CompareAndWrite, one at a time.
@@ -79,8 +86,8 @@ class PipelineChannel {
   // Hold goes on with false if what it waits for waits for limits, or will; `step`, one of CompareAndWrite's own, is taken back
   // if it waits for them.
   void GiveWay(const Request* step);
-  // Past the checks and what is held back.
-  Channel& below() { return *top_; }
+  // Past the checks and what is held back. A request that is tried again has paid the limits already.
+  Channel& below(const Request& request) { return space_wait_.tries_again(request) ? unlimited_ : *top_; }
   void FinishExclusive(Request& request, IoStatus status);
 
  private:
@@ -105,7 +112,7 @@ class PipelineChannel {
   bool MayWait(const Request& request) const;
   bool HeldBack(const Request& request) const { return holding_ && Holds(request); }
   void Retry(Request& request);
-  void FailWaiting();
+  void FailWaiting(bool all);
   void WaitingChanged(uint32_t requests) const;
   static void RetryDone(Request& request, const Frame& frame);
 

@@ -106,6 +106,10 @@ class Request {
     CLEAT_CHECK(depth_ > 0);
     return frames_[depth_ - 1];
   }
+  const Frame& top() const {
+    CLEAT_CHECK(depth_ > 0);
+    return frames_[depth_ - 1];
+  }
   uint32_t depth() const { return depth_; }
 
  private:

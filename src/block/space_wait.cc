@@ -45,7 +45,7 @@ bool SpaceWait::Hold(Request& request) {
 void SpaceWait::Retry() {
   Request* first = waiting_.front();
   if (first == nullptr) return;
-  if (!allowed_->load(std::memory_order_relaxed)) return channel_.FailWaiting();
+  if (!allowed_->load(std::memory_order_relaxed)) return channel_.FailWaiting(/*all=*/true);
   if (channel_.HeldBack(*first)) return SetTimer(kHeldBackNs);
   first->link.Unlink();
   retried_ = first;
@@ -67,10 +67,19 @@ void SpaceWait::SetTimer(uint64_t after_ns) {
 }
 
 void SpaceWait::Withdraw(const Request* only, RequestList& withdrawn) {
+  TakeOut([only](const Request& request) { return only == nullptr || &request == only; }, withdrawn);
+}
+
+void SpaceWait::WithdrawUnwanted(RequestList& withdrawn) {
+  TakeOut([this](const Request& request) { return !channel_.MayWait(request); }, withdrawn);
+}
+
+template <typename Which>
+void SpaceWait::TakeOut(Which which, RequestList& withdrawn) {
   Request* next = nullptr;
   for (Request* request = waiting_.front(); request != nullptr; request = next) {
     next = waiting_.Next(*request);
-    if (only != nullptr && request != only) continue;
+    if (!which(*request)) continue;
     request->link.Unlink();
     withdrawn.PushBack(*request);
     --count_;

@@ -11,8 +11,9 @@
 // past those that wait. What waits is in a list of the requests themselves: nothing is allocated, and there are no more than
 // guests have in flight.
 //
-// Waiting ends with kNoSpace when a queue of the disk drains or the disk is to fail again, and with kAborted when the front
-// end aborts the request. A request that its front end has aborted already does not begin to wait.
+// Waiting ends with kNoSpace when the request's queue drains or the disk is to fail again, and with kAborted when the front end aborts
+// the request. A request of a queue that drains, or that its front end has aborted already, does not begin to wait. Those of the
+// disk's other queues wait on.
 //
 // Part of a PipelineChannel, which counts what waits as in flight; on its reactor.
 #pragma once
@@ -52,8 +53,12 @@ class SpaceWait {
     if (&request == retried_) GoOn();
   }
   bool any() const { return count_ > 0; }
+  // Whether it waits no longer for the moment, since the storage has it once more.
+  bool tries_again(const Request& request) const { return &request == retried_; }
   // What waits is taken out, for the caller to complete: all, or (`only`) that one if it is here.
   void Withdraw(const Request* only, RequestList& withdrawn);
+  // ... those that may not wait any more.
+  void WithdrawUnwanted(RequestList& withdrawn);
 
  private:
   struct RetryTimer : Timer {
@@ -63,6 +68,8 @@ class SpaceWait {
   };
 
   bool MayWait(const Request& request) const;
+  template <typename Which>
+  void TakeOut(Which which, RequestList& withdrawn);
   void Retry();
   void GoOn();
   void SetTimer(uint64_t after_ns);

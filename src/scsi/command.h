@@ -32,6 +32,8 @@ struct Command : block::Request {
   // ---- From the transport
   using DoneFn = void (*)(Command& command);
   DoneFn on_done = nullptr;
+  // Whether its queue is being stopped, so that it waits for nothing that may not come; nullptr: never.
+  bool (*queue_drains)(const Command& command) = nullptr;
   Cdb cdb{};
   uint64_t tag = 0;
   std::span<block::Segment>

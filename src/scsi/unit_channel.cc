@@ -376,8 +376,17 @@ void UnitChannel::Wake(const Command& ended) {
   }
 }
 
+bool UnitChannel::MayWait(const block::Request& request) const {
+  const auto& command = static_cast<const Command&>(request);
+  const bool drains = command.queue_drains != nullptr && command.queue_drains(command);
+  return command.abort == Abort::kNone && !drains;
+}
+
 void UnitChannel::BypassLimits(bool on) {
-  if (std::exchange(bypass_, on) == on) return;
+  if (std::exchange(bypass_, on) == on) {
+    if (bypassing_) channel_.EndWaits();  // another queue drains
+    return;
+  }
   if (!on) {
     if (std::exchange(bypassing_, false)) channel_.EndBypass();
     LooksOwing();

@@ -128,9 +128,7 @@ class UnitChannel final : private block::FrontEnd {
   bool LooksOwing();
   void TakeBack();
   void AbortQueued(std::optional<uint64_t> tag);
-  bool Wants(const block::Request& request) const override {
-    return static_cast<const Command&>(request).abort == Abort::kNone;
-  }
+  bool MayWait(const block::Request& request) const override;
 
   uint64_t disk_blocks() const { return geometry_.size_bytes >> block_shift_; }
   uint64_t Bytes(uint64_t blocks) const { return blocks << block_shift_; }

@@ -227,6 +227,17 @@ void BlkQueue::RangeDone(block::Request& request, const block::Frame& frame) {
   }
 }
 
+const block::FrontEnd& BlkQueue::FrontEnd() {
+  // A queue that drains leaves what waits for space to a successor, or fails it; the disk's other queues' requests wait on.
+  class Queues final : public block::FrontEnd {
+    bool MayWait(const block::Request& request) const override {
+      return !static_cast<const BlkQueue*>(request.top().layer)->draining();
+    }
+  };
+  static const Queues queues;
+  return queues;
+}
+
 // ---- The end of all of them
 
 // The storage has failed it. What it had no space for may be a successor's to try again, unanswered.

@@ -38,11 +38,14 @@ class BlkQueue final : public RingQueue {
         serial_(serial) {
     accounting().UseCounters(disk.reactor_counters);
     UsePrefetch(channel_.wants_prefetch());
+    channel_.SetFrontEnd(&FrontEnd());
   }
 
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
  private:
+  // Of all of a channel's queues.
+  static const block::FrontEnd& FrontEnd();
   struct Header {  // struct virtio_blk_outhdr
     uint32_t type;
     uint32_t io_priority;

@@ -52,6 +52,12 @@ observe::OpColumn ColumnOf(const scsi::Command& command) {
 
 }  // namespace
 
+ScsiSlot::ScsiSlot() {
+  queue_drains = [](const scsi::Command& command) {
+    return static_cast<const ScsiSlot&>(command).queue->draining();
+  };
+}
+
 void ScsiQueue::HandleChain(const Chain& chain, Ticket ticket) {
   Handle<false>(chain, ticket, 0);
 }

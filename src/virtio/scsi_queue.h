@@ -26,6 +26,8 @@
 namespace cleat::virtio {
 
 struct ScsiSlot : scsi::Command, PooledSlot {
+  ScsiSlot();
+
   class ScsiQueue* queue = nullptr;
   MemoryEpoch* epoch = nullptr;  // of the chain, with `head` what the ring wants back
   uint16_t head = 0;
@@ -43,6 +45,7 @@ class ScsiQueue final : public RingQueue {
   uint64_t fetched() const { return fetched_; }
   // Whether a command that was for this target waits for what a predecessor may still read.
   bool Holds(uint32_t target) const;
+  using RingQueue::draining;
   using RingQueue::left_behind;
   using RingQueue::offered;
   // ---- For the port

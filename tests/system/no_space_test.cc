@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guests whose disk lies on a file system that is full, and whose writes wait (ON_NO_SPACE_WAIT): none fails, and nothing is lost or
 // written twice, when there is space again - also when the engine was exchanged or ended meanwhile. What waits fails when the disk is
-// detached or is to fail. Costs 15 s.
+// detached or is to fail. Costs 17 s.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr char kOtherId[] = "green";
 constexpr uint32_t kDepth = 8;
+constexpr uint16_t kQueues = 2;    // on one reactor: one that drains ends no wait of the other's
 constexpr int kLookMs = 20;        // no event tells that a guest has found something
 constexpr uint64_t kServed = 200;  // requests, after there is space
 // A guest that has written so much meets the end of the space soon.
@@ -82,6 +83,7 @@ class NoSpace : public testing::TestWithParam<NoSpaceCase> {
     CrashCase what;
     what.scsi = GetParam().scsi;
     what.packed = GetParam().packed;
+    what.queues = kQueues;
     what.spec = spec;
     what.storage = "full";
     id_ = what.Id();
@@ -108,7 +110,7 @@ class NoSpace : public testing::TestWithParam<NoSpaceCase> {
   // All of them.
   void ExpectAllWait(const std::string& engine) {
     ExpectWaits(engine);
-    ASSERT_TRUE(rig_->WaitAllInFlight(guest(), kDepth)) << rig_->FindingsText();
+    ASSERT_TRUE(rig_->WaitAllInFlight(guest(), kQueues * kDepth)) << rig_->FindingsText();
   }
   void ExpectServedWithSpace() {
     MakeSpace();

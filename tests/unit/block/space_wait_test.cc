@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -158,14 +159,14 @@ class SpaceWaitTest : public testing::Test, private FailureListener, private Fro
 
   void Failed(const Request& request) override { failed_errnos_.push_back(request.error_number); }
   void WaitForSpace(uint32_t requests) override { waiting_ = requests; }
-  bool Wants(const Request& request) const override { return &request != unwanted_; }
+  bool MayWait(const Request& request) const override { return !unwanted_.contains(&request); }
 
   test::VirtualReactors reactors_;
   FullDevice* storage_ = nullptr;
   uint64_t passed_limits_ = 0;
   std::vector<int> failed_errnos_;
   uint32_t waiting_ = 0;
-  const Request* unwanted_ = nullptr;
+  std::set<const Request*> unwanted_;
   std::deque<std::unique_ptr<Io>> ios_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<PipelineChannel> channel_;
@@ -209,6 +210,7 @@ TEST_F(SpaceWaitTest, WhatNeedsNoSpaceGoesPastThoseThatWait) {
   EXPECT_EQ(Submit(Op::kRead, 0).done, IoStatus::kOk);
   EXPECT_EQ(Submit(Op::kFlush, 0).done, IoStatus::kOk);
   EXPECT_EQ(waiting_, 1U);
+  unwanted_ = {&ios_[1]->request};
   On([this] { channel_->BeginBypass(); });
   EXPECT_EQ(ios_[1]->done, IoStatus::kNoSpace);
   channel_->EndBypass();
@@ -253,6 +255,17 @@ TEST_F(SpaceWaitTest, TheLimitsArePaidOnce) {
   EXPECT_GE(storage_->submitted, 6U);
 }
 
+// Its read and its write paid when it came.
+TEST_F(SpaceWaitTest, ACompareAndWritePaysTheLimitsOnceToo) {
+  const Io& compare = Submit(Op::kCompareAndWrite, 3, 0);
+  Pass(5 * SpaceWait::kRetryNs);
+  EXPECT_EQ(passed_limits_, 2U);
+  storage_->free_blocks = 1;
+  PassRetry();
+  EXPECT_EQ(compare.done, IoStatus::kOk);
+  EXPECT_EQ(passed_limits_, 2U);
+}
+
 TEST_F(SpaceWaitTest, WithoutTheSettingWritesFail) {
   pipeline_->SetWaitsForSpace(false);
   EXPECT_EQ(Write(0).done, IoStatus::kNoSpace);
@@ -270,22 +283,52 @@ TEST_F(SpaceWaitTest, WhenTheSettingEndsWhatWaitsFails) {
   EXPECT_EQ(waiting_, 0U);
 }
 
-TEST_F(SpaceWaitTest, AQueueThatDrainsEndsItAndNothingWaitsMeanwhile) {
+// The front end says which requests are of a queue that drains.
+TEST_F(SpaceWaitTest, WhatIsOfAQueueThatDrainsWaitsNoLonger) {
   Write(0);
   Write(1);
   storage_->hold = true;
   PassRetry();  // the storage has the first one now
+  unwanted_ = {&ios_[0]->request, &ios_[1]->request};
   On([this] { channel_->BeginBypass(); });
   EXPECT_EQ(ios_[1]->done, IoStatus::kNoSpace);
   EXPECT_EQ(ios_[0]->done, std::nullopt);
   On([this] { storage_->AnswerAll(); });
   EXPECT_EQ(ios_[0]->done, IoStatus::kNoSpace);
-  EXPECT_EQ(Write(2).done, IoStatus::kNoSpace);
-  channel_->EndBypass();
-  EXPECT_EQ(Write(3).done, std::nullopt);
-  On([this] { channel_->AbortQueued(nullptr); });
   EXPECT_EQ(waiting_, 0U);
+  channel_->EndBypass();
   EXPECT_EQ(channel_->in_flight(), 0U);
+}
+
+TEST_F(SpaceWaitTest, OneQueueThatDrainsEndsNoWaitOfAnother) {
+  for (uint64_t block = 0; block < 4; ++block) Write(block);
+  unwanted_ = {&ios_[0]->request, &ios_[2]->request};
+  On([this] { channel_->BeginBypass(); });
+  EXPECT_EQ(ios_[0]->done, IoStatus::kNoSpace);
+  EXPECT_EQ(ios_[1]->done, std::nullopt);
+  EXPECT_EQ(ios_[2]->done, IoStatus::kNoSpace);
+  EXPECT_EQ(Write(4).done, std::nullopt) << "what comes meanwhile waits too";
+  // Another one drains before the first has.
+  unwanted_ = {&ios_[3]->request};
+  On([this] { channel_->BeginBypass(); });
+  EXPECT_EQ(ios_[3]->done, IoStatus::kNoSpace);
+  EXPECT_EQ(waiting_, 2U);
+  storage_->free_blocks = 2;
+  PassRetry();
+  EXPECT_EQ(storage_->written, (std::vector<uint64_t>{1, 4})) << "tried while the others drain";
+  channel_->EndBypass();
+  channel_->EndBypass();
+}
+
+TEST_F(SpaceWaitTest, WithoutAFrontEndNothingWaitsWhileAQueueDrains) {
+  channel_->SetFrontEnd(nullptr);
+  Write(0);
+  On([this] { channel_->BeginBypass(); });
+  EXPECT_EQ(ios_[0]->done, IoStatus::kNoSpace);
+  EXPECT_EQ(Write(1).done, IoStatus::kNoSpace);
+  channel_->EndBypass();
+  EXPECT_EQ(Write(2).done, std::nullopt);
+  On([this] { channel_->AbortQueued(nullptr); });
 }
 
 TEST_F(SpaceWaitTest, AnAbortTakesOneOrAll) {
@@ -305,8 +348,8 @@ TEST_F(SpaceWaitTest, AnAbortTakesOneOrAll) {
 TEST_F(SpaceWaitTest, WhatItsFrontEndHasGivenUpDoesNotWait) {
   storage_->hold = true;
   Io& fresh = Write(0);
-  unwanted_ = &fresh.request;
-  On([this] { channel_->AbortQueued(unwanted_); });
+  unwanted_ = {&fresh.request};
+  On([&] { channel_->AbortQueued(&fresh.request); });
   On([this] { storage_->AnswerAll(); });
   EXPECT_EQ(fresh.done, IoStatus::kNoSpace);
 
@@ -314,8 +357,8 @@ TEST_F(SpaceWaitTest, WhatItsFrontEndHasGivenUpDoesNotWait) {
   Write(2);
   storage_->hold = true;
   PassRetry();
-  unwanted_ = &again.request;
-  On([this] { channel_->AbortQueued(unwanted_); });
+  unwanted_ = {&again.request};
+  On([&] { channel_->AbortQueued(&again.request); });
   On([this] { storage_->AnswerAll(); });
   EXPECT_EQ(again.done, IoStatus::kNoSpace);
   EXPECT_EQ(waiting_, 1U);
