@@ -44,14 +44,22 @@ bool IsShortage(int error_number) {
   return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
 }
 
-std::vector<std::string> NamesIn(const std::string& folder) {
+// Of a folder that is not there: none.
+Result<std::vector<std::string>> NamesIn(const std::string& folder) {
   std::vector<std::string> names;
   DIR* const directory = opendir(folder.c_str());
-  if (directory == nullptr) return names;
+  if (directory == nullptr) {
+    if (errno == ENOENT) return names;
+    return ErrnoError(errno, folder);
+  }
+  errno = 0;
   while (const dirent* entry = readdir(directory)) {
     if (entry->d_name[0] != kUnfinished) names.emplace_back(entry->d_name);
+    errno = 0;
   }
+  const int failed = errno;  // 0: that was the last name
   closedir(directory);
+  if (failed != 0) return ErrnoError(failed, folder);
   return names;
 }
 
@@ -82,8 +90,10 @@ IoLifetime::~IoLifetime() {
 }
 
 std::optional<std::string> IoLifetime::FindDeadWithIo() const {
+  const auto names = NamesIn(folder_);
+  if (!names) return names.error().message;
   std::optional<std::string> found;
-  for (const std::string& name : NamesIn(folder_)) {
+  for (const std::string& name : *names) {
     const std::string path = folder_ + "/" + name;
     if (path == path_) continue;
     const UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

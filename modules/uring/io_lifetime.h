@@ -34,8 +34,8 @@ class IoLifetime {
   int fd() const { return file_.get(); }
   const std::string& path() const { return path_; }
 
-  // A file of a process that is dead and whose I/O is not; nullopt: there is none. Removes the files of those with neither. A file
-  // that can't be opened counts as one, with the reason, while descriptors or memory are short.
+  // A file of a process that is dead and whose I/O is not; nullopt: there is none. Removes the files of those with neither. What
+  // can't be looked at counts as one, with the reason: the folder, unless it is missing, and a file while descriptors or memory are short.
   std::optional<std::string> FindDeadWithIo() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -166,6 +167,31 @@ TEST_F(IoLifetimeTest, LastsAsLongAsARingThatHasIt) {
   EXPECT_TRUE(locked());
   hub.reset();
   while (locked()) usleep(1000);  // the kernel ends rings in the background
+}
+
+// Otherwise a process short of descriptors would take the dead one's reads for ended, and its guest's memory would be given up to them.
+TEST_F(IoLifetimeTest, WithoutADescriptorToLookWithOneCountsAsFound) {
+  const auto ours = Make("ours");
+  OtherProcess other(folder(), true);
+  ASSERT_TRUE(other.keeps());
+  other.Kill();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto next_free = static_cast<rlim_t>(UniqueFd(dup(ours->fd())).get());
+  const rlimit none_left{next_free, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  const auto short_of = ours->FindDeadWithIo();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(short_of.has_value());
+  EXPECT_NE(short_of->find(folder()), std::string::npos) << *short_of;
+  other.EndRequest();
+  EXPECT_EQ(ours->FindDeadWithIo(), std::nullopt);
+}
+
+TEST_F(IoLifetimeTest, AFolderThatIsGoneHasNone) {
+  const auto ours = Make("ours");
+  std::filesystem::remove_all(folder());
+  EXPECT_EQ(ours->FindDeadWithIo(), std::nullopt);
 }
 
 TEST_F(IoLifetimeTest, AFolderThatCantBeMadeIsNamed) {
