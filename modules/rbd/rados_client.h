@@ -29,6 +29,7 @@
 #include "base/result.h"
 #include "modules/rbd/cluster_health.h"
 #include "modules/rbd/rbd_cluster.h"
+#include "modules/rbd/used_pools.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
@@ -46,23 +47,6 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
  private:
   Mutex mutex_;
   Reactor* control_;  // changed under the mutex, on the control reactor, which alone reads it without
-};
-
-// The pools that a client's images are in, those for their data included. Any thread. They stay in it until the client goes.
-class UsedPools {
- public:
-  void Add(const std::string& pool) {
-    const MutexLock lock(mutex_);
-    pools_.insert(pool);
-  }
-  std::set<std::string> Copy() const {
-    const MutexLock lock(mutex_);
-    return pools_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::set<std::string> pools_ CLEAT_GUARDED_BY(mutex_);
 };
 
 // What a client's thread works with, once it is connected.
@@ -137,8 +121,8 @@ class RadosClient {
 
   // Any thread. Empty until it is connected.
   std::string id() const;
-  bool failed() const;  // it could not connect, and won't try again: make another
-  std::set<std::string> pools() const;
+  bool failed() const;                  // it could not connect, and won't try again: make another
+  std::set<std::string> pools() const;  // of its images that are open, or are being opened
   // How long the work under way has been; 0: none.
   uint64_t busy_ns() const;
 

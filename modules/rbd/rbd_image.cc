@@ -107,7 +107,7 @@ Status RbdImage::OpenImage(const RadosConnection& at, const RbdOptions& options)
     return Failed(result,
                   who_ + ": pool " + options.pool + " of " + options.cluster->name + " can't be used");
   }
-  at_.pools->Add(options.pool);
+  pools_.push_back(at_.pools->Add(options.pool));
   rados_ioctx_set_namespace(io_, options.name_space.c_str());
   const char* snapshot = options.snapshot.empty() ? nullptr : options.snapshot.c_str();
   // What librbd opens read-only never hears of changes, and keeps its size. So readers of the present image open it as a
@@ -130,7 +130,7 @@ void RbdImage::AddDataPool() {
   std::array<char, kIdBytesMax> name{};
   const int64_t pool = rbd_get_data_pool_id(image_);
   if (pool >= 0 && rados_pool_reverse_lookup(at_.cluster, pool, name.data(), name.size()) > 0)
-    at_.pools->Add(name.data());
+    pools_.push_back(at_.pools->Add(name.data()));
 }
 
 Status RbdImage::Examine(const RbdOptions& options) {
@@ -386,6 +386,7 @@ void RbdImage::LetGo() {
 Status RbdImage::Finish(int result) {
   if (io_ != nullptr) rados_ioctx_destroy(io_);
   io_ = nullptr;
+  pools_.clear();
   if (result < 0) return Failed(result, who_ + ": " + where_ + " did not close well");
   return Ok{};
 }

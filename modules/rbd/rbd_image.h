@@ -13,10 +13,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "modules/rbd/owner_record.h"
 #include "modules/rbd/rados_client.h"
+#include "modules/rbd/used_pools.h"
 
 namespace cleat::modules {
 
@@ -93,6 +95,7 @@ class RbdImage {
   std::string who_;    // the disk
   std::string where_;  // the image
   RadosConnection at_;
+  std::vector<UsedPools::Use> pools_;  // the image is in, until it is closed
   rados_ioctx_t io_ = nullptr;
   rbd_image_t image_ = nullptr;
   std::string header_;  // the header object's name
