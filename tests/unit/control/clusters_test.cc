@@ -120,12 +120,16 @@ class ClustersTest : public ReconcilerRig {
   // The engine says of the cluster what `change` does to it.
   template <typename Change>
   void ReportCluster(Change change) {
+    ReportClusterOf(engine_, change);
+  }
+  template <typename Change>
+  static void ReportClusterOf(FakeEngine& engine, Change change) {
     engine::v1::CephStatus status;
     status.set_clients_total(1);
     engine::v1::CephCluster& cluster = *status.add_clusters();
     cluster.set_name("clusters/ceph");
     change(cluster);
-    engine_.ReportCeph(status);
+    engine.ReportCeph(status);
   }
   void ReportWell() {
     ReportCluster([](engine::v1::CephCluster&) {});
@@ -466,6 +470,48 @@ TEST_F(ClustersTest, AClusterSaysWhatIsWrongWithItUntilThatIsOver) {
   AwaitCluster(v1::CLUSTER_STATE_NOT_ANSWERING);
   engine_.Disconnect();
   EXPECT_EQ(AwaitCluster(v1::CLUSTER_STATE_UNSPECIFIED).message(), "");
+}
+
+// Each engine tells of the pools that its own disks are in.
+TEST_F(ClustersTest, FullPoolsOfAllEnginesAreNamedAndThoseOfNoneAnyMoreAreNot) {
+  ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
+  FakeEngine other(socket_, "engine-1");
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(other.Connect());
+  const auto is_full = [](FakeEngine& engine, const std::string& pools, uint64_t since_s) {
+    ReportClusterOf(engine, [&](engine::v1::CephCluster& cluster) {
+      cluster.set_full_since_s(since_s);
+      cluster.set_full(pools);
+    });
+  };
+  const auto await_said = [this](const std::string& pools, const char* since) {
+    const std::string message = fmt::format(
+        "clusters/ceph: it is full, and writes wait: {} since 2027-01-15T08:00:{}Z: make room, or "
+        "raise the pool's quota (ceph df, ceph health detail)",
+        pools, since);
+    std::string last;
+    ReconcilerRig::Await(message, [&] {
+      v1::GetClusterRequest get;
+      get.set_name("clusters/ceph");
+      last = state_->clusters().Get(get)->status().message();
+      return last == message;
+    });
+    EXPECT_EQ(last, message);
+  };
+  is_full(engine_, "pool 'a' (no space)", kSinceS + 7);
+  await_said("pool 'a' (no space)", "07");
+  is_full(other, "pool 'b' (running out of quota)", kSinceS);
+  await_said("pool 'a' (no space); pool 'b' (running out of quota)", "00");
+  is_full(engine_, "pool 'a' (no space), pool 'b' (running out of quota)", kSinceS + 7);
+  await_said("pool 'a' (no space), pool 'b' (running out of quota)", "00");
+  is_full(engine_, "pool 'b' (running out of quota)", kSinceS + 7);
+  await_said("pool 'b' (running out of quota)", "00");
+  is_full(engine_, "pool 'a' (no space)", kSinceS + 7);
+  await_said("pool 'a' (no space); pool 'b' (running out of quota)", "00");
+  ReportClusterOf(other, [](engine::v1::CephCluster&) {});
+  await_said("pool 'a' (no space)", "07");
+  ReportWell();
+  EXPECT_EQ(AwaitCluster(v1::CLUSTER_STATE_OK).message(), "");
 }
 
 TEST_F(ClustersTest, WhatIsWrongIsToldToWatchersOnceAnEpisode) {

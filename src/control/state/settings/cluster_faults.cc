@@ -31,23 +31,33 @@ std::string EngineNames(const std::set<std::string>& ids) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// What engines say of full pools, each of those that its own disks are in, without what another one says as well.
+std::string FullPools(const std::set<std::string>& told) {
+  std::vector<std::string> distinct;
+  for (const std::string& one : told) {
+    const bool said = std::any_of(told.begin(), told.end(), [&one](const std::string& other) {
+      return other != one && other.find(one) != std::string::npos;
+    });
+    if (!said) distinct.push_back(one);
+  }
+  return fmt::format("{}", fmt::join(distinct, "; "));
+}
+
 // Notes that an engine says so.
 void Add(FaultEpisodes& faults, ClusterFault fault, const google::protobuf::Timestamp& since,
          const std::string& engine, const std::string& what) {
   const auto since_s = static_cast<uint64_t>(since.seconds());
   FaultEpisode& episode = faults[fault];
   if (episode.since_s == 0 || since_s < episode.since_s) episode.since_s = since_s;
-  episode.what = what;
+  episode.what = what;  // the same of all engines
   episode.engines.insert(engine);
 }
 
 void AddOf(FaultEpisodes& faults, const std::string& engine, const v1::CephCluster& cluster) {
   if (cluster.has_silent_since())
     Add(faults, ClusterFault::kSilent, cluster.silent_since(), engine, "its monitors do not answer");
-  if (cluster.has_full_since()) {
-    Add(faults, ClusterFault::kFull, cluster.full_since(), engine,
-        fmt::format("it is full, and writes wait: {}", cluster.full()));
-  }
+  if (cluster.has_full_since())
+    Add(faults, ClusterFault::kFull, cluster.full_since(), engine, "it is full, and writes wait:");
   if (cluster.has_paused_since())
     Add(faults, ClusterFault::kPaused, cluster.paused_since(), engine, "its reads or writes are paused");
 }
@@ -139,14 +149,19 @@ void ClusterFaults::OnAttachment(DiskEntry& disk) {
 
 FaultEpisodes ClusterFaults::FaultsOf(const ClusterEntry& entry) const {
   FaultEpisodes faults;
+  std::set<std::string> full;
   const std::string name = ClusterName(entry.row.id);
   for (const auto& [id, engine] : core_.tables.engines) {
     for (const v1::CephCluster& cluster : engine.status.ceph().clusters()) {
-      if (cluster.name() == name) AddOf(faults, id, cluster);
+      if (cluster.name() != name) continue;
+      AddOf(faults, id, cluster);
+      if (cluster.has_full_since()) full.insert(cluster.full());
     }
   }
   if (const auto silent = faults.find(ClusterFault::kSilent); silent != faults.end())
     silent->second.what += " " + EngineNames(silent->second.engines);
+  if (const auto found = faults.find(ClusterFault::kFull); found != faults.end())
+    found->second.what += " " + FullPools(full);
   const auto add = [&](ClusterFault fault, const std::set<std::string>& attachments, const char* what) {
     if (attachments.empty()) return;
     const auto known = entry.faults.find(fault);
