@@ -194,11 +194,11 @@ void Daemon::LogUnlisted() {
 }
 
 bool Daemon::GoesOn() {
-  static_cast<void>(state_->NewestRevision());
+  const bool waits_for_store = state_->WaitsForStore(link_->thread());
   const uint64_t rounds = link_->rounds();
   const bool went_on = rounds != std::exchange(link_rounds_, rounds);
   link_->Wake();
-  return went_on;
+  return went_on || waits_for_store;
 }
 
 void Daemon::Reload() {

@@ -71,8 +71,9 @@ class Daemon {
   // Reads the paths that callers may name, certificates and key-encryption keys, and opens the audit log anew. What is
   // wrong with one is logged; the old one stays in use.
   void Reload();
-  // Whether the engines' thread has gone on since the last call. Does not return while the state's lock is not to be had. On one
-  // thread.
+  // Whether the engines' thread has gone on since the last call, or waits for the store: however long the store's disk takes, all that
+  // is read is served meanwhile, and another process would wait for that disk as well. Does not return while the state's lock is not to
+  // be had. On one thread.
   bool GoesOn();
   int tls_port() const { return tls_port_; }  // that it listens on; 0: none
   int metrics_port() const { return metrics_server_ ? metrics_server_->port() : 0; }

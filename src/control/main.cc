@@ -4,10 +4,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 
 #include "base/clock.h"
 #include "base/exit_status.h"
@@ -18,6 +16,7 @@
 #include "control/arguments.h"
 #include "control/check_configuration.h"
 #include "control/daemon.h"
+#include "control/signal_wait.h"
 #include "control/store/sqlite_row.h"
 #include "control/wiping_free.h"
 #include "keys/secret_arena.h"
@@ -60,24 +59,6 @@ void SayWhatServes(const DaemonOptions& options, const Daemon& daemon) {
   }
 }
 
-// Proofs of life within the manager's limit: one may be late without harm.
-constexpr uint64_t kProofsPerLimit = 3;
-
-// The next of the signals. The manager hears meanwhile that the daemon works, for as long as it does.
-int AwaitSignal(const sigset_t& signals, Daemon& daemon, ServiceNotifier& manager) {
-  const uint64_t interval_ns = manager.watchdog_ns() / kProofsPerLimit;
-  const timespec interval{static_cast<time_t>(interval_ns / kNsPerSecond),
-                          static_cast<long>(interval_ns % kNsPerSecond)};
-  while (true) {
-    const int signal =
-        interval_ns == 0 ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &interval);
-    if (signal > 0) return signal;
-    if (errno != EAGAIN || !daemon.GoesOn()) continue;
-    // Lost at worst, which the manager acts on.
-    static_cast<void>(manager.Alive());
-  }
-}
-
 Status Serve(DaemonOptions options) {
   CLEAT_TRY(MakeFolders(options));
   const sigset_t signals = BlockSignals();
@@ -89,6 +70,8 @@ Status Serve(DaemonOptions options) {
   CLEAT_ASSIGN(auto manager, ServiceNotifier::FromEnvironment());
 
   options.on_restored = [main = pthread_self()] { pthread_kill(main, kRestored); };
+  const MonotonicClock clock;
+  SignalWait signal_wait(signals, manager, clock);
   int signal = kRestored;
   for (bool first = true; signal == kRestored; first = false) {
     CLEAT_ASSIGN(const auto daemon, Daemon::Start(options));
@@ -96,7 +79,8 @@ Status Serve(DaemonOptions options) {
     if (first) {
       CLEAT_TRY(manager.Ready("API on unix:" + options.api_socket));
     }
-    while ((signal = AwaitSignal(signals, *daemon, manager)) == SIGHUP) daemon->Reload();
+    const auto goes_on = [&daemon = *daemon] { return daemon.GoesOn(); };
+    while ((signal = signal_wait.Next(goes_on)) == SIGHUP) daemon->Reload();
     if (signal == kRestored) spdlog::warn("store: restored: cleatd loads everything anew; engines serve on");
   }
   spdlog::info("cleatd: stopping on signal {}; engines serve on", signal);

@@ -97,6 +97,7 @@ class EngineLink {
   void Wake();  // any thread
   // Rises as long as the thread goes on, after each Wake() at the latest. Any thread.
   uint64_t rounds() const { return rounds_; }
+  std::thread::id thread() const { return thread_.get_id(); }  // between Start() and Stop()
   // On the link's thread. Dropped without a call of `done` when the peer is gone or goes.
   void Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);
   // How many messages have come over that connection; 0 when it has ended.

@@ -111,6 +111,11 @@ uint64_t HostState::NewestRevision() {
 
 // ---- The store
 
+bool HostState::WaitsForStore(std::thread::id thread) {
+  const StateLock lock(core_.mutex);
+  return core_.writes.IsAwaitedBy(thread);
+}
+
 bool HostState::CheckStore() {
   if (!core_.store.writable() && !(core_.store.Probe().ok() && GoOn().ok())) return false;
   controllers_.PlaceAgain();

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/result.h"
@@ -87,6 +88,8 @@ class HostState {
   Result<StoreBackup> BackUpStore() { return BackUp(core_.store, NewestRevision()); }
   size_t waiting_changes();                                                    // for what others write
   size_t waiting_writes() const { return core_.writes.waiting_for_commit(); }  // for the next commit
+  // Whether that thread waits for a change to become durable, its own or another's, which takes as long as the store's disk does.
+  bool WaitsForStore(std::thread::id thread);
   // Whether the store takes writes; tries, when the last one failed. Called again and again it has cleatd take changes again.
   bool CheckStore();
   bool store_writable() const { return core_.store.writable(); }

@@ -41,7 +41,9 @@ void StoreWrites::Await(const WriteNames& names) {
              return names.ConflictsWith(*other);
            });
   };
+  threads_.insert(std::this_thread::get_id());
   while (!is_turn()) mutex_.Wait(changed_);
+  threads_.erase(std::this_thread::get_id());
   waiting_.erase(place);
   // Waiters behind this one may go on if nothing is written after all.
   if (!waiting_.empty()) changed_.NotifyAll();
@@ -51,11 +53,13 @@ template <typename Work>
 Status StoreWrites::RunUnlocked(const WriteNames& names, Work work) {
   CLEAT_CHECK(IsFree(names));
   const auto place = under_way_.insert(under_way_.end(), &names);
+  threads_.insert(std::this_thread::get_id());
   Status status;
   {
     const StateUnlock unlocked(mutex_);
     status = work();
   }
+  threads_.erase(std::this_thread::get_id());
   under_way_.erase(place);
   changed_.NotifyAll();
   return status;

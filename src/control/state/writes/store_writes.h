@@ -22,6 +22,7 @@
 #include <list>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -65,6 +66,11 @@ class StoreWrites {
   size_t waiting_for_names() const CLEAT_REQUIRES(holds_state) { return waiting_.size(); }
   size_t waiting_for_commit() const { return commits_.waiting(); }
 
+  // Whether that thread is in one of these calls and waits: for the store's disk, or for others who do.
+  bool IsAwaitedBy(std::thread::id thread) const CLEAT_REQUIRES(holds_state) {
+    return threads_.contains(thread);
+  }
+
   const LastRequests& last_requests() const { return last_requests_; }
 
  private:
@@ -86,6 +92,7 @@ class StoreWrites {
   std::list<const WriteNames*> waiting_
       CLEAT_GUARDED_BY(holds_state);  // in Await, in the order in which they came
   CondVar changed_;                   // one of the lists
+  std::set<std::thread::id> threads_ CLEAT_GUARDED_BY(holds_state);  // that wait here
 };
 
 }  // namespace cleat::control
