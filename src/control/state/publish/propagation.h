@@ -19,7 +19,7 @@ class Propagation {
 
   // The size that all guests of the disk know.
   uint64_t KnownSize(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
-  // The attachment whose engine does not know the present limits; empty when there is none.
+  // The attachment whose engine does not know the present limits, or on_no_space, which goes along with them; empty when there is none.
   std::string BehindLimits(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   // Which engines don't know the group's present limits, or the cluster's present spec, for people; empty when all do.
   std::string BehindLimits(const GroupEntry& entry) const CLEAT_REQUIRES(holds_state);
