@@ -24,10 +24,7 @@ void RaiseFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < 32768) {
-    spdlog::warn("descriptors: only {} may be open: enough for about {} disks; raise RLIMIT_NOFILE to 32768",
-                 limit.rlim_max, limit.rlim_max / 16);
-  }
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // What holds for the whole process, before its first thread.

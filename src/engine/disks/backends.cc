@@ -243,6 +243,10 @@ uint32_t FilesOf(const Backend& backend) {
   return std::visit([](const auto& kind) { return kind.kFiles; }, backend.kind().value);
 }
 
+uint32_t FilesOfFileDisk() {
+  return File::kFiles;
+}
+
 std::string StorageOf(const Backend& backend) {
   const auto name = [](const auto& kind) -> std::string {
     if constexpr (requires { kind.cluster; }) {

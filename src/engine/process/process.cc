@@ -16,6 +16,7 @@
 #include "base/paths.h"
 #include "base/scheduling.h"
 #include "base/version.h"
+#include "engine/descriptor_capacity.h"
 #include "engine/disks/ceph_disks.h"
 #include "engine/disks/module_disk_factory.h"
 #include "engine/disks/path_guard.h"
@@ -125,6 +126,16 @@ Result<ProcessParts> Build(const Settings& settings, const MonotonicClock& clock
   return parts;
 }
 
+// Before a disk is refused for want of descriptors. The limit that is named is enough for as many controllers as an engine may have.
+void WarnOfFewDescriptors(const DescriptorBudget& budget) {
+  const uint64_t disks = DisksWithin(budget.left());
+  if (disks >= kControllersMax) return;
+  spdlog::warn(
+      "descriptors: {} are left for what is to be served: enough for {} disks on files, each behind a "
+      "controller of one queue; raise LimitNOFILE= of its service to 32768",
+      budget.left(), disks);
+}
+
 // As cleatd finds them: PathLists compares paths as text.
 std::string StateDir(const Settings& settings) {
   const std::string folder = settings.state_dir.empty() ? DefaultStateDir() : settings.state_dir;
@@ -218,6 +229,7 @@ Task<void> Process::ShutDown() {
 }
 
 Status Process::Run() {
+  WarnOfFewDescriptors(descriptors_);
   CLEAT_TRY(termination_.Start());
   std::vector<StallBreaker::Watched> reactors = parts_.io->Threads();
   reactors.push_back({&control_, gettid()});

@@ -27,6 +27,7 @@ class Backend {
 
 // File descriptors that are open for a disk of this kind at most.
 uint32_t FilesOf(const Backend& backend);
+uint32_t FilesOfFileDisk();  // those of a disk on a file or a block device
 
 // What people are told to see to when a disk's storage does not answer: "clusters/x", a path, or "its storage".
 std::string StorageOf(const Backend& backend);

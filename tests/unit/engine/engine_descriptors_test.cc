@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/descriptor_budget.h"
+#include "engine/descriptor_capacity.h"
 #include "engine/engine.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 #include "vhost/descriptors_needed.h"
@@ -79,6 +80,23 @@ TEST_F(EngineDescriptors, WhatStandsByHasReservedAllThatItWillNeed) {
   EXPECT_TRUE(reactors_.Await(engine_.DeleteController("controllers/a")).ok());
   EXPECT_EQ(budget_.reserved(), 0U);
   EXPECT_TRUE(Put("controllers/b", Controller::Role::kServe).ok());
+}
+
+// What the log says at the start of an engine that may open few files is what it will serve then.
+TEST_F(EngineDescriptors, AreEnoughForAsManyDisksOnFilesAsTheEngineSays) {
+  DescriptorBudget budget(1024, 400);
+  const uint64_t disks = DisksWithin(budget.left());
+  EXPECT_GT(disks, 1U);
+  std::vector<DescriptorBudget::Reservation> reserved;
+  for (uint64_t i = 0; i < disks; ++i) {
+    for (const uint64_t count :
+         {uint64_t{vhost::DescriptorsNeeded(1, vhost::SocketMode::kClient)}, uint64_t{FilesOfFileDisk()}}) {
+      auto more = budget.Reserve(count, "one more");
+      ASSERT_TRUE(more.ok()) << "disk " << i << " of " << disks << ": " << more.error().message;
+      reserved.push_back(std::move(more).value());
+    }
+  }
+  EXPECT_EQ(DisksWithin(budget.left()), 0U);
 }
 
 TEST_F(EngineDescriptors, ADiskReservesItsOwnAndGivesThemBackWhenItCanNotBeOpened) {
