@@ -160,7 +160,7 @@ TEST(SlowDiskControl, WithoutALockItIsFound) {
 class LateReads : public testing::Test {
  protected:
   static constexpr int kLate = 2;  // engines whose reads are seen to be waited for
-  // A killed engine may leave none: its reads were seen not to land, in about one round of two or three.
+  // A killed engine may leave none: in some rounds no read of its lands afterwards. Why is not known.
   static constexpr int kRoundsMax = 10;
   static constexpr uint32_t kReads = 8;
   static constexpr uint32_t kReadBytes = 4096;
