@@ -84,7 +84,9 @@ TEST_F(GoingOnTest, WhileTheLinkWaitsForAWriteOfAnother) {
   });
   ASSERT_TRUE(HeldSyncs::AwaitHeld());
   engine_.Release();
-  while (state().waiting_changes() == 0) std::this_thread::yield();
+  const uint64_t deadline_ns = MonotonicClock().NowNs() + 60 * kNsPerSecond;
+  while (state().waiting_changes() == 0 && MonotonicClock().NowNs() < deadline_ns) std::this_thread::yield();
+  EXPECT_GT(state().waiting_changes(), 0U);
   ExpectGoesOn();
   HeldSyncs::Release();
   caller.join();
