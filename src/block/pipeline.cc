@@ -28,6 +28,8 @@ const char* IoStatusName(IoStatus status) {
       return "ok";
     case IoStatus::kIoError:
       return "io_error";
+    case IoStatus::kHardwareError:
+      return "hardware_error";
     case IoStatus::kNoSpace:
       return "no_space";
     case IoStatus::kReadOnly:
@@ -196,6 +198,7 @@ void PipelineChannel::Done(Request& request, const Frame& frame) {
 void PipelineChannel::AnswerFailed(Request& request) {
   switch (request.status) {
     case IoStatus::kIoError:
+    case IoStatus::kHardwareError:
     case IoStatus::kNoSpace:
     case IoStatus::kReadOnly:
     case IoStatus::kReservationConflict:

@@ -34,7 +34,8 @@ inline constexpr uint64_t kTransferBytesMax = 32 << 20;
 // What became of it. Front ends translate it to their own words (virtio status, SCSI sense).
 enum class IoStatus : uint8_t {
   kOk,
-  kIoError,
+  kIoError,        // of the medium, at this range
+  kHardwareError,  // of the device as a whole, or of the way to it: another range would fare no better
   kNoSpace,
   kReadOnly,
   kUnsupported,
@@ -67,8 +68,8 @@ class Request {
   IoStatus status = IoStatus::kOk;
   bool fua = false;        // write: durable when completed
   bool may_unmap = false;  // write zeroes: the range may be given back, if it reads zero afterwards
-  // Why the storage failed it, in the storage's own words (an errno), for people; 0: it did not say. Set by a back end before it
-  // completes the request with an error, and never on success; the entrance takes it back.
+  // Why the storage failed it, in the storage's own words (an errno, or nvme/status.h's ErrorNumberOf), for people; 0: it did not say. Set
+  // by a back end before it completes the request with an error, and never on success; the entrance takes it back.
   int32_t error_number = 0;
   uint64_t offset_bytes = 0;      // a multiple of the logical block; 0 for flush
   uint64_t length_bytes = 0;      // the segments' sum for read and write

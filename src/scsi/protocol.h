@@ -58,6 +58,7 @@ enum class ScsiStatus : uint8_t {
 enum class SenseKey : uint8_t {
   kNoSense = 0x0,
   kMediumError = 0x3,
+  kHardwareError = 0x4,
   kIllegalRequest = 0x5,
   kUnitAttention = 0x6,
   kDataProtect = 0x7,
@@ -84,6 +85,7 @@ enum class SenseCode : uint16_t {
   kCapacityChanged = 0x2a09,
   kCommandsClearedByDeviceServer = 0x2f02,
   kSavingParametersNotSupported = 0x3900,
+  kInternalTargetFailure = 0x4400,
 };
 
 }  // namespace cleat::scsi

@@ -284,6 +284,8 @@ void UnitChannel::SetOutcome(Command& command, block::IoStatus status) {
       return command.Check(SenseKey::kMediumError, command.op == block::Op::kRead
                                                        ? SenseCode::kUnrecoveredReadError
                                                        : SenseCode::kWriteError);
+    case block::IoStatus::kHardwareError:
+      return command.Check(SenseKey::kHardwareError, SenseCode::kInternalTargetFailure);
     case block::IoStatus::kNoSpace:
       return command.Check(SenseKey::kDataProtect, SenseCode::kSpaceAllocationFailed);
     case block::IoStatus::kReadOnly:

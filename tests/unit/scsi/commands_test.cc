@@ -99,6 +99,7 @@ TEST(TransferTest, DataThatDoesNotGoWithTheCommand) {
 TEST(TransferTest, ErrorsOfTheStorageHaveTheirSense) {
   const std::pair<IoStatus, std::pair<std::string, std::string>> cases[] = {
       {IoStatus::kIoError, {"3/11/00", "3/0c/00"}},
+      {IoStatus::kHardwareError, {"4/44/00", "4/44/00"}},
       {IoStatus::kNoSpace, {"7/27/07", "7/27/07"}},
       {IoStatus::kReadOnly, {"7/27/00", "7/27/00"}},
       {IoStatus::kInvalid, {"5/21/00", "5/21/00"}},

@@ -162,6 +162,7 @@ TEST_P(BlkQueueTest, StatusOfTheStorageInVirtioWords) {
   const std::pair<block::IoStatus, uint8_t> cases[] = {
       {block::IoStatus::kOk, kOk},
       {block::IoStatus::kIoError, kIoErr},
+      {block::IoStatus::kHardwareError, kIoErr},
       {block::IoStatus::kNoSpace, kIoErr},
       {block::IoStatus::kReadOnly, kIoErr},
       {block::IoStatus::kUnsupported, kUnsupp},
