@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVMe commands as every transport sends them: the fields of a submission queue entry that say what is to be done. Where the data is,
+// and in which queue the command goes, is the transport's.
+//
+// Source: NVM Express Base Specification 2.0 ("base"), 3.3.3.1; NVM Command Set Specification 1.0 ("NVM"), 3.2. Plain values; any thread.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace cleat::nvme {
+
+static_assert(std::endian::native == std::endian::little,
+              "NVMe is little-endian, and its structures are read and written in place");
+
+// Of I/O queues (NVM 3.2, figure 15 in revision 1.0).
+enum class Opcode : uint8_t {
+  kFlush = 0x00,
+  kWrite = 0x01,
+  kRead = 0x02,
+  kWriteZeroes = 0x08,
+  kDatasetManagement = 0x09,
+};
+
+// Of the admin queue (base 5).
+enum class AdminOpcode : uint8_t {
+  kGetLogPage = 0x02,
+  kIdentify = 0x06,
+};
+
+// What Identify returns (its CNS field, base 5.17.1), 4096 bytes each.
+enum class IdentifyCns : uint8_t {
+  kNamespace = 0x00,             // of the NVM command set (NVM 4.1.5.1)
+  kController = 0x01,            // base 5.17.2.1
+  kCommandSetController = 0x06,  // what the NVM command set limits beside (NVM 4.1.5.4); controllers of 2.0
+};
+
+inline constexpr uint32_t kIdentifyBytes = 4096;
+
+struct Command {
+  uint8_t opcode = 0;
+  uint32_t nsid = 0;
+  uint32_t cdw10 = 0;
+  uint32_t cdw11 = 0;
+  uint32_t cdw12 = 0;
+};
+
+// One range of a Dataset Management command (NVM 3.2.3), 16 bytes of data.
+struct DatasetRange {
+  uint32_t attributes = 0;
+  uint32_t blocks = 0;
+  uint64_t first_block = 0;
+};
+static_assert(sizeof(DatasetRange) == 16);
+
+// The most blocks that one command's field holds; it is written as one less.
+inline constexpr uint32_t kBlocksMax = 1U << 16;
+
+inline constexpr uint32_t kForceUnitAccess = 1U << 30;   // read, write, write zeroes: CDW12
+inline constexpr uint32_t kDeallocate = 1U << 25;        // write zeroes: CDW12.DEAC
+inline constexpr uint32_t kDatasetDeallocate = 1U << 2;  // CDW11.AD
+
+// `blocks`: 1 to kBlocksMax, of the namespace's format.
+constexpr Command OnBlocks(Opcode opcode, uint32_t nsid, uint64_t first_block, uint32_t blocks,
+                           uint32_t flags) {
+  return {.opcode = static_cast<uint8_t>(opcode),
+          .nsid = nsid,
+          .cdw10 = static_cast<uint32_t>(first_block),
+          .cdw11 = static_cast<uint32_t>(first_block >> 32),
+          .cdw12 = (blocks - 1) | flags};
+}
+
+constexpr Command Flush(uint32_t nsid) {
+  return {.opcode = static_cast<uint8_t>(Opcode::kFlush), .nsid = nsid};
+}
+
+// One range is deallocated: a hint, after which the range may read as anything that was ever there.
+constexpr Command Deallocate(uint32_t nsid) {
+  return {
+      .opcode = static_cast<uint8_t>(Opcode::kDatasetManagement), .nsid = nsid, .cdw11 = kDatasetDeallocate};
+}
+
+constexpr Command Identify(IdentifyCns cns, uint32_t nsid) {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kIdentify),
+          .nsid = nsid,
+          .cdw10 = static_cast<uint32_t>(cns)};
+}
+
+}  // namespace cleat::nvme
