@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "modules/uring/uring_file.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"
@@ -54,5 +55,9 @@ struct UringOptions {
 //   kUnavailable         it can't be proven yet that nobody else writes, or another engine does: try again
 Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, UringHub& hub,
                                                        BlockingPool& blocking);
+// The same of a file that is open (OpenUringFile), when all that may refuse it was asked. `why_io_uring`: why there is no better way to it,
+// for io_path(); empty: that is what one would expect.
+std::unique_ptr<block::Device> MakeUring(const UringOptions& options, UringFile file,
+                                         std::string why_io_uring, UringHub& hub, BlockingPool& blocking);
 
 }  // namespace cleat::modules

@@ -118,7 +118,7 @@ int UringChannel::ZeroMode(Request& request) const {
   return zero_range_works_ ? FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE : 0;
 }
 
-void UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
+bool UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
   if (IsTransfer(request)) {
     PrepareTransfer(request, sqe, iovecs);
   } else if (request.op == Op::kFlush || request.top().scratch[kSync] != 0) {
@@ -126,6 +126,7 @@ void UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec>
   } else {
     PrepareZeroes(request, sqe);
   }
+  return false;
 }
 
 void UringChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {

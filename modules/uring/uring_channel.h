@@ -30,7 +30,7 @@ class UringChannel final : public block::Channel, private UringClient {
   };
   static constexpr uint64_t kTriesMax = 64;  // of an operation that was interrupted or found no resources
 
-  void Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) override;
+  bool Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) override;
   void Finished(block::Request& request, int32_t result) override;
   void BounceReady(block::Request& request, uint8_t* buffer) override;
 

@@ -248,6 +248,15 @@ Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, c
   return SizeOf(file.fd.get(), status, what);
 }
 
+Status CheckRoomFor(uint64_t size_bytes, const UringFile& file, const std::string& who,
+                    const std::string& path) {
+  CLEAT_ASSIGN(const uint64_t bytes, UringFileBytes(file, who, path));
+  if (bytes >= size_bytes) return Ok{};
+  return Error(ErrorCode::kFailedPrecondition, who + ": " + path + " has " + Text(bytes) +
+                                                   " bytes, the disk is to have " + Text(size_bytes) +
+                                                   ": let it grow first");
+}
+
 uint64_t UserByte(const std::string& user) {
   uint64_t hash =
       14695981039346656037ULL;  // FNV-1a; never to be changed, since engines of other versions go by it

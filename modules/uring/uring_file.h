@@ -37,6 +37,10 @@ Result<UringFile> OpenUringFile(const UringOptions& options);
 // What the file or block device holds at present.
 Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path);
 
+// kFailedPrecondition when that is less than the disk is to have.
+Status CheckRoomFor(uint64_t size_bytes, const UringFile& file, const std::string& who,
+                    const std::string& path);
+
 // The byte that stands for a user: no other one's, but for one chance in 2^61.
 uint64_t UserByte(const std::string& user);
 

@@ -6,30 +6,99 @@
 #include "modules/uring/uring_ring.h"
 
 namespace cleat::modules {
+namespace {
 
-UringHub::UringHub(const IoLifetime* lifetime) : lifetime_(lifetime) {}
+constexpr uint32_t kPlacesEach = 2;
+
+UringRing* FindIn(const std::vector<std::unique_ptr<UringRing>>& rings, const Reactor& reactor) {
+  for (const auto& ring : rings) {
+    if (&ring->reactor() == &reactor) return ring.get();
+  }
+  return nullptr;
+}
+
+Status StatusWith(const std::optional<Error>& error) {
+  if (error) return *error;
+  return Ok{};
+}
+
+}  // namespace
+
+UringHub::UringHub(const IoLifetime* lifetime) : lifetime_(lifetime) {
+  // Place 0 is the lifetime's.
+  for (uint32_t place = UringRing::kKeptFilesMax - kPlacesEach; place > 0; place -= kPlacesEach)
+    free_places_.push_back(place);
+}
+
 UringHub::~UringHub() = default;
 
 Status UringHub::AddReactor(Reactor& reactor) {
   auto ring = UringRing::Make(reactor, lifetime_);
   if (!ring) {
     error_ = ring.error();
+    commands_error_ = ring.error();
     return std::move(ring).error();
   }
   rings_.push_back(std::move(ring).value());
+  auto commands = UringRing::Make(reactor, lifetime_, UringRing::Kind::kCommands);
+  if (commands) {
+    command_rings_.push_back(std::move(commands).value());
+  } else {
+    commands_error_ = std::move(commands).error();
+  }
   return Ok{};
 }
 
 Status UringHub::status() const {
-  if (error_) return *error_;
-  return Ok{};
+  return StatusWith(error_);
 }
 
 UringRing* UringHub::Find(const Reactor& reactor) const {
-  for (const auto& ring : rings_) {
-    if (&ring->reactor() == &reactor) return ring.get();
+  return FindIn(rings_, reactor);
+}
+
+Status UringHub::commands_status() const {
+  return StatusWith(commands_error_);
+}
+
+UringRing* UringHub::FindForCommands(const Reactor& reactor) const {
+  return FindIn(command_rings_, reactor);
+}
+
+Result<uint32_t> UringHub::KeepFiles(int commands, int other) {
+  const MutexLock lock(mutex_);
+  if (free_places_.empty()) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "commands go to at most " + std::to_string((UringRing::kKeptFilesMax - 1) / kPlacesEach) +
+                     " devices of an engine");
   }
-  return nullptr;
+  const uint32_t place = free_places_.back();
+  Status kept = KeepInAll(place, commands);
+  if (kept) kept = KeepInAll(place + 1, other);
+  if (!kept) {
+    DropFromAll(place);
+    return std::move(kept).error();
+  }
+  free_places_.pop_back();
+  return place;
+}
+
+void UringHub::DropFiles(uint32_t place) {
+  const MutexLock lock(mutex_);
+  DropFromAll(place);
+  free_places_.push_back(place);
+}
+
+// What a ring can't drop, for want of memory, goes when the place is used again. Its lock was let go of before.
+void UringHub::DropFromAll(uint32_t place) {
+  for (const auto& ring : command_rings_) {
+    for (const uint32_t one : {place, place + 1}) (void)ring->KeepFile(one, -1);
+  }
+}
+
+Status UringHub::KeepInAll(uint32_t place, int fd) {
+  for (const auto& ring : command_rings_) CLEAT_TRY(ring->KeepFile(place, fd));
+  return Ok{};
 }
 
 }  // namespace cleat::modules

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The io_urings: one per I/O reactor, shared by all disks on it. Owned by the engine, beside the reactors.
+// The io_urings: of each I/O reactor one for files and one for devices' commands, shared by all disks on it. Owned by the engine, beside
+// the reactors.
 //
 // Life: AddReactor for each I/O reactor before its thread starts (or on it); destroyed after the threads have
 // ended and before the reactors, with no disk open. OpenUring and the channels only look rings up, from any
@@ -10,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "reactor/reactor.h"
 
@@ -34,10 +36,25 @@ class UringHub {
   Status status() const;
   UringRing* Find(const Reactor& reactor) const;  // nullptr when it has none
 
+  // The same for the rings for commands, which older kernels have not.
+  Status commands_status() const;
+  UringRing* FindForCommands(const Reactor& reactor) const;
+  // Keeps both files, `commands` the one that takes the commands, open in every ring for commands as long as it has I/O, also when this
+  // process is killed: their locks are free no sooner. Returns the place that commands name. Wait for the reactors' present system calls.
+  Result<uint32_t> KeepFiles(int commands, int other);
+  void DropFiles(uint32_t place);
+
  private:
+  Status KeepInAll(uint32_t place, int fd);
+  void DropFromAll(uint32_t place);
+
   const IoLifetime* const lifetime_;
   std::vector<std::unique_ptr<UringRing>> rings_;
+  std::vector<std::unique_ptr<UringRing>> command_rings_;
   std::optional<Error> error_;
+  std::optional<Error> commands_error_;
+  Mutex mutex_;
+  std::vector<uint32_t> free_places_ CLEAT_GUARDED_BY(mutex_);  // each the first of two
 };
 
 }  // namespace cleat::modules

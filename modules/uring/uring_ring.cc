@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <string>
 
@@ -32,6 +33,23 @@ Error WhyNoRing(int error_number, const std::string& reactor) {
   }
 }
 
+constexpr size_t kVectorBytes = sizeof(iovec) * UringRing::kVectors * UringRing::kVectorIovecs;
+
+// What the kernel keeps with an operation: the request, and above its address, which has 48 bits, the number of its vector.
+constexpr uint32_t kVectorShift = 48;
+constexpr uint64_t kAddress = (uint64_t{1} << kVectorShift) - 1;
+static_assert(UringRing::kVectors < 1U << (64 - kVectorShift));
+
+uint64_t DataOf(block::Request& request, uint64_t vector) {
+  const auto address = static_cast<uint64_t>(std::bit_cast<uintptr_t>(&request));
+  CLEAT_CHECK(address <= kAddress);
+  return address | vector << kVectorShift;
+}
+
+block::Request* RequestOf(uint64_t data) {
+  return std::bit_cast<block::Request*>(static_cast<uintptr_t>(data & kAddress));
+}
+
 }  // namespace
 
 UringRing::RingWatch::RingWatch(UringRing& r)
@@ -41,34 +59,44 @@ UringRing::RingWatch::RingWatch(UringRing& r)
       }),
       ring(r) {}
 
-Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor, const IoLifetime* lifetime) {
-  std::unique_ptr<UringRing> ring(new UringRing(reactor));
+Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor, const IoLifetime* lifetime, Kind kind) {
+  std::unique_ptr<UringRing> ring(new UringRing(reactor, kind));
   CLEAT_TRY(ring->SetUp());
+  if (kind == Kind::kCommands) CLEAT_TRY(ring->MakePlaces());
   if (lifetime != nullptr) CLEAT_TRY(ring->Keep(*lifetime));
   reactor.AddPoller(*ring);
   return ring;
 }
 
-Status UringRing::SetUp() {
+Status UringRing::MakeRing() {
   io_uring_params params{};
   // The completion queue holds whatever may be under way: it can't overflow. Interrupts that only tell this
   // thread to look at completions are left out where the kernel can (5.19): it looks every turn.
-  constexpr uint32_t kFlags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
+  const uint32_t flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP |
+                         (kind_ == Kind::kCommands ? IORING_SETUP_SQE128 | IORING_SETUP_CQE32 : 0U);
   params.cq_entries = kUnderWayMax;
-  params.flags = kFlags | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  params.flags = flags | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   int made = io_uring_queue_init_params(kSubmitMax, &ring_, &params);
   if (made == -EINVAL) {
     params = {};
     params.cq_entries = kUnderWayMax;
-    params.flags = kFlags;
+    params.flags = flags;
     made = io_uring_queue_init_params(kSubmitMax, &ring_, &params);
+  }
+  if (made == -EINVAL && kind_ == Kind::kCommands) {
+    return Error(ErrorCode::kUnimplemented, "io_uring for " + reactor_.name() +
+                                                " takes no devices' commands: Linux 5.19 or later is needed");
   }
   if (made != 0) return WhyNoRing(-made, reactor_.name());
   ring_made_ = true;
   if ((params.features & IORING_FEAT_NODROP) == 0 || (params.features & IORING_FEAT_SUBMIT_STABLE) == 0) {
     return WhyNoRing(ENOSYS, reactor_.name());
   }
+  return Ok{};
+}
 
+Status UringRing::SetUp() {
+  CLEAT_TRY(MakeRing());
   event_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!event_) return ErrnoError(errno, "eventfd for the io_uring of " + reactor_.name());
   const int registered = io_uring_register_eventfd(&ring_, event_.get());
@@ -86,19 +114,41 @@ Status UringRing::SetUp() {
   if (bounce_memory_ == nullptr || zeroes_ == nullptr) {
     return Error(ErrorCode::kResourceExhausted, "no memory for the bounce buffers of " + reactor_.name());
   }
+  if (kind_ == Kind::kCommands) {
+    vector_memory_ = map(kVectorBytes, PROT_READ | PROT_WRITE);
+    if (vector_memory_ == nullptr)
+      return Error(ErrorCode::kResourceExhausted, "no memory for the commands of " + reactor_.name());
+    vectors_free_.reserve(kVectors);
+    for (uint64_t vector = kVectors; vector > 0; --vector) vectors_free_.push_back(vector);
+  }
   bounce_free_.reserve(kBounceBuffers);
   for (uint32_t i = kBounceBuffers; i-- > 0;)
     bounce_free_.push_back(bounce_memory_ + size_t{kBounceBytes} * i);
   return Ok{};
 }
 
+Status UringRing::MakePlaces() {
+  const int made = io_uring_register_files_sparse(&ring_, kKeptFilesMax);
+  if (made < 0) return ErrnoError(-made, "places for files in the io_uring of " + reactor_.name());
+  return Ok{};
+}
+
 // Registered files are the ring's, and go with its last request.
 Status UringRing::Keep(const IoLifetime& lifetime) {
   const int fd = lifetime.fd();
-  const int registered = io_uring_register_files(&ring_, &fd, 1);
-  if (registered != 0)
+  const int registered = kind_ == Kind::kFiles ? io_uring_register_files(&ring_, &fd, 1)
+                                               : io_uring_register_files_update(&ring_, 0, &fd, 1);
+  if (registered < 0)
     return ErrnoError(-registered,
                       "registering " + lifetime.path() + " with the io_uring of " + reactor_.name());
+  return Ok{};
+}
+
+Status UringRing::KeepFile(uint32_t place, int fd) {
+  CLEAT_CHECK(kind_ == Kind::kCommands && place > 0 && place < kKeptFilesMax);
+  const int registered = io_uring_register_files_update(&ring_, place, &fd, 1);
+  if (registered < 0)
+    return ErrnoError(-registered, "registering a file with the io_uring of " + reactor_.name());
   return Ok{};
 }
 
@@ -109,6 +159,7 @@ UringRing::~UringRing() {
   if (ring_made_) io_uring_queue_exit(&ring_);
   if (bounce_memory_ != nullptr) munmap(bounce_memory_, size_t{kBounceBytes} * kBounceBuffers);
   if (zeroes_ != nullptr) munmap(zeroes_, kZeroBytes);
+  if (vector_memory_ != nullptr) munmap(vector_memory_, kVectorBytes);
 }
 
 void UringRing::Start(block::Request& request) {
@@ -116,20 +167,47 @@ void UringRing::Start(block::Request& request) {
   if (!waiting_.empty() || !TryIssue(request)) waiting_.PushBack(request);
 }
 
-bool UringRing::TryIssue(block::Request& request) {
-  if (under_way_ >= kUnderWayMax) return false;
-  const auto iovecs_wanted = static_cast<uint32_t>(std::min<size_t>(request.segments.size(), kIovecsMax));
-  if (iovecs_used_ + iovecs_wanted > iovecs_.size() || io_uring_sq_space_left(&ring_) == 0) {
-    SubmitPrepared();
-    if (iovecs_used_ + iovecs_wanted > iovecs_.size() || io_uring_sq_space_left(&ring_) == 0) return false;
+// nullopt: there are none now.
+std::optional<UringRing::Entry> UringRing::FindIovecs(const block::Request& request) {
+  const size_t segments = request.segments.size();
+  if (kind_ == Kind::kFiles) {
+    const size_t wanted = std::min<size_t>(segments, kIovecsMax);
+    if (iovecs_used_ + wanted > iovecs_.size()) return std::nullopt;
+    return Entry{nullptr, {iovecs_.data() + iovecs_used_, wanted}, 0};
   }
-  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-  CLEAT_CHECK(sqe != nullptr);
-  ClientOf(request).Prepare(request, *sqe, {iovecs_.data() + iovecs_used_, iovecs_wanted});
-  iovecs_used_ += iovecs_wanted;
-  io_uring_sqe_set_data(sqe, &request);
+  if (segments <= 1) return Entry{nullptr, {iovecs_.data(), segments}, 0};  // said in the entry itself
+  if (vectors_free_.empty()) return std::nullopt;
+  const uint64_t vector = vectors_free_.back();
+  auto* iovecs = reinterpret_cast<iovec*>(vector_memory_) + (vector - 1) * kVectorIovecs;
+  return Entry{nullptr, {iovecs, std::min<size_t>(segments, kVectorIovecs)}, vector};
+}
+
+// Without an entry: there is no room now.
+UringRing::Entry UringRing::NextEntry(const block::Request& request) {
+  if (under_way_ >= kUnderWayMax) return {};
+  auto entry = FindIovecs(request);
+  if (!entry || io_uring_sq_space_left(&ring_) == 0) {
+    SubmitPrepared();
+    entry = FindIovecs(request);
+    if (!entry) return {};
+  }
+  entry->sqe = io_uring_get_sqe(&ring_);
+  return *entry;
+}
+
+// False: something of it has to wait for room.
+bool UringRing::TryIssue(block::Request& request) {
+  bool more = true;
+  while (more) {
+    const Entry entry = NextEntry(request);
+    if (entry.sqe == nullptr) return false;
+    more = ClientOf(request).Prepare(request, *entry.sqe, entry.iovecs);
+    if (entry.vector != 0) vectors_free_.pop_back();
+    if (kind_ == Kind::kFiles) iovecs_used_ += static_cast<uint32_t>(entry.iovecs.size());
+    io_uring_sqe_set_data64(entry.sqe, DataOf(request, entry.vector));
+    ++under_way_;
+  }
   request.stamps.Stamp(RequestStage::kSubmitted, reactor_.now_ns());
-  ++under_way_;
   return true;
 }
 
@@ -175,7 +253,9 @@ bool UringRing::Reap() {
     uint32_t head = 0;
     io_uring_cqe* cqe = nullptr;
     io_uring_for_each_cqe(&ring_, head, cqe) {
-      batch[count++] = {static_cast<block::Request*>(io_uring_cqe_get_data(cqe)), cqe->res};
+      const uint64_t data = io_uring_cqe_get_data64(cqe);
+      if (const uint64_t vector = data >> kVectorShift; vector != 0) vectors_free_.push_back(vector);
+      batch[count++] = {RequestOf(data), cqe->res};
       if (count == kBatch) break;
     }
     if (count == 0) return reaped > 0;

@@ -3,9 +3,9 @@
 // system call a turn), reaps completions. Sleeps when only slow storage is waited for: completions then write
 // an eventfd.
 //
-// One operation is under way for a request at a time, so a request needs nothing but its frame: user_data is
-// the Request, whose topmost frame's layer is the UringClient. What finds no room waits in line and is never
-// lost. On its reactor's thread; owned by the UringHub.
+// A request needs nothing but its frame: user_data is the Request, whose topmost frame's layer is the UringClient. Which of a request's
+// operations is over, if it has several under way, nobody can tell. What finds no room waits in line and is never lost. On its reactor's
+// thread; owned by the UringHub.
 #pragma once
 
 #include <liburing.h>
@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,8 +31,10 @@ namespace cleat::modules {
 class UringClient {
  public:
   virtual ~UringClient() = default;
-  // Fills in the request's next operation. `iovecs` is good until the ring has submitted it.
-  virtual void Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) = 0;
+  // Fills in the request's next operation: the whole entry, all 128 bytes of it in a ring for commands. `iovecs`, at most as many as the
+  // request has segments, are good until the ring has submitted it, in a ring for commands until it is over. True: there is one more to
+  // prepare, at once or when there is room.
+  virtual bool Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) = 0;
   // The operation is over: `result` as the system call would have it, -errno for an error.
   virtual void Finished(block::Request& request, int32_t result) = 0;
   // A bounce buffer has come free for a request that waited for one.
@@ -47,8 +50,18 @@ class UringRing final : private Poller {
   static constexpr uint32_t kBounceBuffers = 64;    // 8 MiB a reactor, taken from the host as they are used
   static constexpr uint32_t kZeroBytes = 1 << 20;
 
+  // What its entries hold: operations on files, or a device's own commands as well (IORING_OP_URING_CMD), which takes twice the memory.
+  enum class Kind : uint8_t { kFiles, kCommands };
+  // Of a ring for commands, the places for files that it keeps open as long as it has I/O; the first is the lifetime's.
+  static constexpr uint32_t kKeptFilesMax = 128;
+  // Commands of memory in pieces that are under way at once, and pieces of one: 1 MiB a ring. The kernel may read a command's iovecs long
+  // after it was submitted, when a queue of the drive was full or stopped.
+  static constexpr uint32_t kVectors = 512;
+  static constexpr uint32_t kVectorIovecs = 128;
+
   // Before the reactor's thread starts, or on it. `lifetime`: what the ring keeps open as long as it has I/O (UringHub).
-  static Result<std::unique_ptr<UringRing>> Make(Reactor& reactor, const IoLifetime* lifetime = nullptr);
+  static Result<std::unique_ptr<UringRing>> Make(Reactor& reactor, const IoLifetime* lifetime = nullptr,
+                                                 Kind kind = Kind::kFiles);
   ~UringRing() override;  // nothing under way
 
   Reactor& reactor() { return reactor_; }
@@ -63,6 +76,11 @@ class UringRing final : private Poller {
 
   uint8_t* zeroes() { return zeroes_; }  // kZeroBytes of them, for writing only
 
+  // Of a ring for commands, on any thread; may wait for the reactor's present system call. Keeps the open file, and with it its locks, until
+  // the last request that was begun before it is dropped has ended, also when this process is killed. Commands name the file by `place`
+  // (IOSQE_FIXED_FILE): 1 to kKeptFilesMax - 1. `fd` -1: drops what is there.
+  Status KeepFile(uint32_t place, int fd);
+
  private:
   class RingWatch : public FdWatch {
    public:
@@ -70,8 +88,10 @@ class UringRing final : private Poller {
     UringRing& ring;
   };
 
-  explicit UringRing(Reactor& reactor) : reactor_(reactor), watch_(*this) {}
+  UringRing(Reactor& reactor, Kind kind) : reactor_(reactor), kind_(kind), watch_(*this) {}
   Status SetUp();
+  Status MakeRing();
+  Status MakePlaces();
   Status Keep(const IoLifetime& lifetime);
   bool Poll() override;
   bool Arm() override;
@@ -80,12 +100,21 @@ class UringRing final : private Poller {
   static UringClient& ClientOf(block::Request& request) {
     return *static_cast<UringClient*>(request.top().layer);
   }
+  // The next entry, and the memory for its iovecs.
+  struct Entry {
+    io_uring_sqe* sqe = nullptr;
+    std::span<iovec> iovecs;
+    uint64_t vector = 0;  // of a ring for commands: which of the vectors, from 1 up; 0: none
+  };
   bool TryIssue(block::Request& request);
+  Entry NextEntry(const block::Request& request);
+  std::optional<Entry> FindIovecs(const block::Request& request);
   void IssueWaiting();
   bool SubmitPrepared();
   bool Reap();
 
   Reactor& reactor_;
+  const Kind kind_;
   io_uring ring_{};
   bool ring_made_ = false;
   UniqueFd event_;  // written by the kernel on a completion while armed
@@ -93,6 +122,8 @@ class UringRing final : private Poller {
   uint32_t under_way_ = 0;      // prepared or in the kernel
   block::RequestList waiting_;  // in line for room
 
+  uint8_t* vector_memory_ = nullptr;    // of a ring for commands
+  std::vector<uint64_t> vectors_free_;  // numbers, from 1 up
   std::array<iovec, 4 * kIovecsMax> iovecs_;
   uint32_t iovecs_used_ = 0;  // by operations that are not submitted yet
 

@@ -114,6 +114,9 @@ class Device {
   const Geometry& geometry() const { return geometry_; }
   const std::string& name() const { return name_; }
 
+  // How I/O reaches the storage, for people, where there is a choice: "NVMe commands (/dev/ng0n1)"; empty: there is none. Never changes.
+  virtual std::string io_path() const { return {}; }
+
   // How many frames this device and those below it push on a request.
   virtual uint32_t frames() const = 0;
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "block/device.h"
@@ -30,6 +31,7 @@ class FilterChannel : public Channel {
 
 class FilterDevice : public Device {
  public:
+  std::string io_path() const override { return below_->io_path(); }
   // Of a filter that pushes none, and that has nothing to do with the requests.
   uint32_t frames() const override { return below_->frames(); }
   Result<std::unique_ptr<Channel>> OpenChannel(Reactor& reactor) override {
