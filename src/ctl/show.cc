@@ -160,6 +160,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"FAULTS", kDetailsOnly},
                {"STATE"},
                {"ATTACHED TO"},
+               {"I/O PATH", kDetailsOnly},
                {"LABELS"},
                {"UID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
@@ -183,6 +184,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                Faults(spec),
                StateOf(disk),
                Attached(disk.status()),
+               disk.status().io_path(),
                Labels(disk.labels()),
                disk.uid(),
                std::to_string(disk.revision()),
@@ -307,6 +309,7 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
                {"MODE", kDetailsOnly},
                {"STATE"},
                {"SIZE", kDetailsOnly},
+               {"I/O PATH", kDetailsOnly},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
                {"MESSAGE"}});
@@ -316,7 +319,7 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
                std::string(IdOf(attachment.name())), std::string(IdOf(attachment.spec().disk())),
                attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE",
                Short(v1::AttachmentMode_Name(attachment.spec().mode()), "ATTACHMENT_MODE_"),
-               StateOf(attachment), SizeUnless(size_bytes, size_bytes == 0),
+               StateOf(attachment), SizeUnless(size_bytes, size_bytes == 0), attachment.status().io_path(),
                std::to_string(attachment.revision()), attachment.etag(), attachment.status().message()});
   }
   return table;

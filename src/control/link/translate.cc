@@ -257,7 +257,8 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .limits_revision = status.attachment().disk().limits().revision(),
           .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED,
           .storage = FromEngine(status.storage_state()),
-          .on_no_space = open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED};
+          .on_no_space = open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED,
+          .io_path = open ? status.io_path() : std::string()};
 }
 
 }  // namespace cleat::control

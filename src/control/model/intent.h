@@ -56,6 +56,7 @@ struct AttachmentReport {
   bool fenced = false;           // open, and shut out of its storage
   v1::StorageState storage = v1::STORAGE_STATE_UNSPECIFIED;
   v1::OnNoSpace on_no_space = v1::ON_NO_SPACE_UNSPECIFIED;  // what the engine does
+  std::string io_path = {};                                 // as AttachmentStatus.io_path
 };
 
 // What the reconciler knows of a group in one engine.

@@ -41,8 +41,11 @@ DiskEvents AttachedDisk::Events() {
 AttachmentReport AttachedDisk::Report() const {
   const std::string storage = storage_.message();
   const bool tells = state == AttachmentState::kOpening || state == AttachmentState::kActive;
-  if (storage.empty()) return {spec, state, message, storage_.state()};
-  return {spec, state, tells || message.empty() ? storage : message + "; " + storage, storage_.state()};
+  std::string io_path;
+  if (pipeline_ != nullptr) io_path = pipeline_->device().io_path().substr(0, kIoPathBytesMax);
+  if (storage.empty()) return {spec, state, message, storage_.state(), std::move(io_path)};
+  return {spec, state, tells || message.empty() ? storage : message + "; " + storage, storage_.state(),
+          std::move(io_path)};
 }
 
 Task<Status> AttachedDisk::Open() {

@@ -157,6 +157,7 @@ class Packer {
     CLEAT_PB_SET(out, state, StateOf(report.state));
     out.message = PbText(report.message);
     CLEAT_PB_SET(out, storage_state, StateOf(report.storage));
+    if (!report.io_path.empty()) out.io_path = PbText(report.io_path);
     return &out;
   }
 

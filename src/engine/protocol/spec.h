@@ -164,6 +164,7 @@ struct AttachmentReport {
   AttachmentState state = AttachmentState::kOpening;
   std::string message;
   StorageState storage = StorageState::kOk;
+  std::string io_path;  // empty: nothing to say, or not open
 };
 
 struct MemoryReport {
@@ -232,8 +233,9 @@ struct ResizeSpec {
 inline constexpr uint32_t kQueuesMax = 64;          // request queues
 inline constexpr uint32_t kTargetsMax = 8;          // of a SCSI controller, one LUN each
 inline constexpr size_t kSocketPathBytesMax = 107;  // sun_path with its terminating zero
-inline constexpr size_t kSerialBytesMax = 20;       // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
-inline constexpr uint32_t kControllersMax = 1000;   // what the vhost library serves in one process
+inline constexpr size_t kIoPathBytesMax = 512;
+inline constexpr size_t kSerialBytesMax = 20;      // virtio 1.2, 5.2.6: VIRTIO_BLK_T_GET_ID
+inline constexpr uint32_t kControllersMax = 1000;  // what the vhost library serves in one process
 inline constexpr uint32_t kMemoriesMax = 4096;
 inline constexpr uint32_t kClustersMax = 64;
 inline constexpr uint32_t kCephClientsMax = 64;            // that are reported

@@ -274,6 +274,15 @@ void FakeEngine::SetStorage(const std::string& controller, uint32_t target, engi
   Send(event);
 }
 
+void FakeEngine::SetIoPath(const std::string& controller, uint32_t target, const std::string& io_path) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  status.set_io_path(io_path);
+  engine::v1::Envelope event;
+  *event.mutable_status_event()->mutable_attachment() = status;
+  Send(event);
+}
+
 void FakeEngine::DropController(const std::string& controller) {
   const std::lock_guard lock(mutex_);
   controllers_.erase(controller);

@@ -81,7 +81,10 @@ TEST_F(ForgetEngineTest, WhatWaitsForANameWithATypoIsDeleted) {
 }
 
 TEST_F(ForgetEngineTest, WhatADeadEngineServedGoesToAnother) {
+  const auto io_path = [&] { return state_->disks().Get(GetDisk("d"))->status().io_path(); };
   ServeOnTheOnlyEngine();
+  blue_.SetIoPath("controllers/a", 0, "NVMe commands (/dev/ng0n1, X)");
+  Await("its way to the storage is told", [&] { return io_path() == "NVMe commands (/dev/ng0n1, X)"; });
   ASSERT_TRUE(green_.Connect());
   AwaitEngines();
   blue_.Die();
@@ -92,6 +95,7 @@ TEST_F(ForgetEngineTest, WhatADeadEngineServedGoesToAnother) {
   ASSERT_TRUE(done.ok()) << done.error().message;
   EXPECT_EQ(done->placed_anew_size(), 1);
   AwaitServed("a", "engine-1");
+  EXPECT_EQ(io_path(), "") << "the other one says nothing of it";
   EXPECT_FALSE(IsListed("engine-0"));
 }
 

@@ -94,6 +94,7 @@ AttachmentReport SampleAttachment() {
   report.spec.disk.limits.revision = 8;
   report.spec.read_only = true;
   report.spec.revision = 9;
+  report.io_path = "io_uring";
   report.state = AttachmentState::kActive;
   return report;
 }
@@ -200,6 +201,7 @@ TEST(Codec, ReportsSayWhatTheyWereGiven) {
   EXPECT_EQ(status->state, CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
   EXPECT_EQ(status->attachment->revision, 9U);
   EXPECT_STREQ(status->attachment->disk->file->path, "/var/a.img");
+  EXPECT_STREQ(status->io_path, "io_uring");
   EXPECT_EQ(status->attachment->disk->fault->fail_per_million, 3U);
 
   const auto reply = Read(EncodeReply(5, Error(ErrorCode::kNotFound, "disks/a is not here")));

@@ -394,6 +394,7 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   status.set_failures(report.failures);
   status.set_storage_state(report.storage);
   status.set_on_no_space(report.on_no_space);
+  status.set_io_path(report.io_path);
   DiskEntry& disk = core_.tables.DiskOf(entry.row);
   DiskUse& use = disk.attachments.at(AttachmentName(entry.row.controller, entry.row.id));
   const bool same = SameSpec(entry.status, status);
@@ -406,9 +407,12 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   }
   const uint64_t known = core_.propagation.KnownSize(disk);
   const bool limited = core_.propagation.BehindLimits(disk).empty();
+  const bool same_path = use.io_path == report.io_path;
   use.size_bytes = report.size_bytes;
   use.limits_revision = report.limits_revision;
-  if (core_.propagation.KnownSize(disk) != known || core_.propagation.BehindLimits(disk).empty() != limited)
+  use.io_path = report.io_path;
+  if (core_.propagation.KnownSize(disk) != known || core_.propagation.BehindLimits(disk).empty() != limited ||
+      !same_path)
     core_.publisher.Publish(disk);
 }
 

@@ -472,6 +472,9 @@ void Controllers::ForgetStatus(ControllerEntry& entry) {
   for (auto& [id, attachment] : entry.attachments) {
     attachment.status.Clear();
     core_.publisher.Publish(attachment);
+    DiskEntry& disk = core_.tables.DiskOf(attachment.row);
+    disk.attachments.at(AttachmentName(entry.row.id, id)).io_path.clear();
+    core_.publisher.Publish(disk);
   }
 }
 

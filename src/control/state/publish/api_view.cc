@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "control/model/errors.h"
@@ -16,6 +18,14 @@ google::protobuf::Timestamp TimestampOf(uint64_t seconds) {
   google::protobuf::Timestamp time;
   time.set_seconds(static_cast<int64_t>(seconds));
   return time;
+}
+
+std::string IoPathsOf(const DiskEntry& entry) {
+  std::set<std::string> paths;
+  for (const auto& [name, use] : entry.attachments) {
+    if (!use.io_path.empty()) paths.insert(use.io_path);
+  }
+  return fmt::format("{}", fmt::join(paths, ", "));
 }
 
 std::string WhyNotAnswering(const EngineEntry& engine) {
@@ -38,6 +48,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
         fmt::format("waits until its memory is freed by: {}", fmt::join(entry.row.held_by, ", ")));
   }
   for (const auto& [name, use] : entry.attachments) disk.mutable_status()->add_attachments(name);
+  disk.mutable_status()->set_io_path(IoPathsOf(entry));
   disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));
   AddNote(WhyHeldUp(entry), *disk.mutable_status()->mutable_message());
   AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());

@@ -23,6 +23,7 @@ struct DiskUse {
   bool detaching = false;
   uint64_t size_bytes = 0;  // as AttachmentStatus.size_bytes
   uint64_t limits_revision = 0;
+  std::string io_path = {};  // as AttachmentStatus.io_path
 };
 
 struct DiskEntry {
