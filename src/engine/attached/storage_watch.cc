@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "engine/protocol/backend.h"
+#include "nvme/status.h"
 
 namespace cleat::engine {
 namespace {
@@ -59,6 +60,10 @@ const char* NextStep(int error_number) {
 }
 
 std::string InWords(const StorageCell::Failure& failure) {
+  if (const auto status = nvme::StatusOfErrorNumber(failure.error_number)) {
+    return fmt::format("{} at byte {}: NVMe status {}; see the drive's logs (nvme smart-log, nvme error-log)",
+                       NameOf(failure.op), failure.offset_bytes, nvme::NameOf(*status));
+  }
   const int error_number = ErrnoOf(failure);
   return fmt::format("{} at byte {}: {}; {}", NameOf(failure.op), failure.offset_bytes,
                      std::generic_category().message(error_number), NextStep(error_number));

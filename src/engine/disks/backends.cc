@@ -18,8 +18,8 @@
 #include "engine/protocol/codec_structs.h"
 #include "modules/example/example.h"
 #include "modules/null/null.h"
+#include "modules/nvme/nvme.h"
 #include "modules/ram/ram.h"
-#include "modules/uring/uring.h"
 
 namespace cleat::engine {
 namespace {
@@ -76,7 +76,7 @@ struct KeptMemory {
   }
 };
 
-// ---- file: a regular file or a block device (modules/uring)
+// ---- file: a regular file or a block device (modules/uring), or an NVMe namespace (modules/nvme)
 
 struct File {
   static constexpr uint32_t kFiles = 2;
@@ -95,13 +95,15 @@ struct File {
     out.file = &file;
   }
   bool operator==(const File& other) const { return path == other.path; }
+  // An NVMe namespace has a node more.
+  uint32_t files() const { return path.starts_with("/dev/") ? kFiles + 1 : kFiles; }
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
     modules::UringOptions options(opening.shape(), path, opening.mode);
     const auto links = path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
     options.find = [&paths = opening.parts.paths, links](const std::string& where, const std::string& what) {
       return paths.FindDisk(where, what, links);
     };
-    return modules::OpenUring(std::move(options), opening.parts.uring, opening.parts.blocking);
+    return modules::OpenFileDisk(std::move(options), opening.parts.uring, opening.parts.blocking);
   }
 };
 
@@ -240,7 +242,14 @@ bool Backend::operator==(const Backend& other) const {
 }
 
 uint32_t FilesOf(const Backend& backend) {
-  return std::visit([](const auto& kind) { return kind.kFiles; }, backend.kind().value);
+  const auto files = [](const auto& kind) -> uint32_t {
+    if constexpr (requires { kind.files(); }) {
+      return kind.files();
+    } else {
+      return kind.kFiles;
+    }
+  };
+  return std::visit(files, backend.kind().value);
 }
 
 uint32_t FilesOfFileDisk() {

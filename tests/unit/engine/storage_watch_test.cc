@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/attached/attached_disk.h"
+#include "nvme/status.h"
 #include "observe/engine_counters.h"
 #include "tests/unit/reactor/virtual_reactors.h"
 
@@ -190,6 +191,17 @@ TEST_F(StorageWatchTest, ADiskThatIsWellHasNoTimerAndNoNews) {
   EXPECT_EQ(changes_, 0);
   EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
   EXPECT_EQ(reactors_[1].NextTimerNs(), kNoDeadline);
+}
+
+TEST_F(StorageWatchTest, AnNvmeDrivesReasonIsInItsOwnWords) {
+  Attach();
+  storage_ = {block::IoStatus::kIoError, nvme::ErrorNumberOf(nvme::Status(0x281)), 0};
+  Read(1, 4096);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
+  EXPECT_NE(Report().message.find(
+                "read at byte 4096: NVMe status Unrecovered Read Error (2/81h); see the drive's logs"),
+            std::string::npos)
+      << Report().message;
 }
 
 TEST_F(StorageWatchTest, AnEpisodeOfFailuresIsToldOnceWithItsReasonAndItsEnd) {

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvme/nvme.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "block/pipeline.h"
+#include "modules/nvme/namespace_node.h"
+#include "modules/nvme/nvme_channel.h"
+#include "modules/uring/file_ownership.h"
+
+namespace cleat::modules {
+namespace {
+
+using block::AccessMode;
+
+// What is behind the path.
+struct Opened {
+  UringFile file;                     // the block device, or the file
+  std::optional<NamespaceNode> node;  // where it is to be given commands
+  std::string why_not;                // why a namespace is not
+};
+
+Status WriteBackCache(const UringFile& block, const std::string& who, const std::string& path) {
+  const int fd = block.fd.get();
+  if (fsync(fd) != 0) return ErrnoError(errno, who + ": " + path + ": writing back what its page cache has");
+  const int failed = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  if (failed != 0) return ErrnoError(failed, who + ": " + path + ": emptying its page cache");
+  return Ok{};
+}
+
+class NvmeDevice final : public block::Device {
+ public:
+  NvmeDevice(const UringOptions& options, const block::Geometry& geometry, Opened opened,
+             CommandTarget target, UringHub& hub, BlockingPool& blocking)
+      : Device(options.shape.name, geometry),
+        path_(options.path),
+        block_(std::move(opened.file)),
+        node_(std::move(*opened.node)),
+        target_(target),
+        hub_(hub),
+        blocking_(blocking),
+        ownership_(name(), options.access, options.lock_wait_ns,
+                   {{block_, path_}, {node_.commands, node_.path}}, blocking) {}
+
+  uint32_t frames() const override { return 1; }
+  std::string io_path() const override {
+    return "NVMe commands (" + node_.path + ", " + node_.controller.model + ")";
+  }
+
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override {
+    UringRing* ring = hub_.FindForCommands(reactor);
+    if (ring == nullptr) {
+      return Error(ErrorCode::kInternal, name() + ": " + reactor.name() + " has no io_uring for commands");
+    }
+    return std::unique_ptr<block::Channel>(std::make_unique<NvmeChannel>(target_, *ring));
+  }
+
+  // What others wrote to the block device lies in its page cache, perhaps, and would be written to the drive later.
+  Task<Status> Acquire(AccessMode mode) override {
+    CLEAT_CO_TRY(co_await ownership_.Acquire(mode));
+    const std::function<Status()> clean = [this, mode] {
+      return mode == AccessMode::kReadWrite ? WriteBackCache(block_, name(), path_) : Status(Ok{});
+    };
+    Status cleaned = co_await blocking_.Run(clean);
+    if (!cleaned) (void)co_await ownership_.Release();
+    co_return cleaned;
+  }
+  Task<Status> Release() override { return ownership_.Release(); }
+  void SetAcquireTimeout(uint64_t wait_ns) override { ownership_.SetTimeout(wait_ns); }
+  void SetUser(const std::string& user) override { ownership_.SetUser(user); }
+
+  Task<Status> Resize(uint64_t size_bytes) override {
+    const std::function<Status()> measure = [this, size_bytes] {
+      return CheckRoomFor(size_bytes, block_, name(), path_);
+    };
+    CLEAT_CO_TRY(co_await blocking_.Run(measure));
+    SetSize(size_bytes);
+    co_return Ok{};
+  }
+
+  Task<Status> Close() override {
+    const std::function<Status()> close = [this]() -> Status {
+      hub_.DropFiles(target_.place);
+      node_.commands.fd.Reset();
+      block_.fd.Reset();
+      return Ok{};
+    };
+    co_return co_await blocking_.Run(close);
+  }
+
+ private:
+  const std::string path_;
+  UringFile block_;  // locked, measured; no I/O goes through it
+  NamespaceNode node_;
+  const CommandTarget target_;
+  UringHub& hub_;
+  BlockingPool& blocking_;
+  FileOwnership ownership_;
+};
+
+// Never an error for the caller: what takes no commands is used as a block device.
+void LookForNamespace(const UringOptions& options, const UringHub& hub, Opened& opened) {
+  struct stat status {};
+  if (!opened.file.block_device || fstat(opened.file.fd.get(), &status) != 0) return;
+  const auto look = [&]() -> Status {
+    CLEAT_ASSIGN(const auto paths, FindNamespace(status.st_rdev));
+    if (!paths) return Ok{};
+    CLEAT_TRY(hub.commands_status());
+    CLEAT_ASSIGN(opened.node, OpenNamespace(*paths, options.access, options.shape));
+    return Ok{};
+  };
+  const Status looked = look();
+  if (!looked) opened.why_not = looked.error().message;
+}
+
+block::Geometry GeometryOf(block::Geometry geometry, const NamespaceNode& node) {
+  const nvme::Limits& limits = node.limits;
+  geometry.discard = limits.discard_bytes_max() > 0;
+  const uint64_t granularity = uint64_t{node.space.discard_granularity_blocks} * limits.block_bytes();
+  geometry.discard_granularity_bytes = static_cast<uint32_t>(std::clamp<uint64_t>(
+      granularity - granularity % geometry.logical_block_bytes, geometry.logical_block_bytes, 1U << 20));
+  geometry.discard_max_bytes = kUringZeroBytesMax;  // as through the block device: a guest has seen it
+  geometry.write_zeroes = true;
+  geometry.write_zeroes_max_bytes = kUringZeroBytesMax;
+  geometry.write_cache = node.controller.write_cache;
+  return geometry;
+}
+
+}  // namespace
+
+Task<Result<std::unique_ptr<block::Device>>> OpenFileDisk(UringOptions options, UringHub& hub,
+                                                          BlockingPool& blocking) {
+  const Status rings = hub.status();
+  if (!rings) co_return Error(rings.error().code, options.shape.name + ": " + rings.error().message);
+  CLEAT_CO_TRY(block::CheckGeometry(options.shape.ToGeometry(), options.shape.name));
+  const std::function<Result<Opened>()> open = [&options, &hub]() -> Result<Opened> {
+    Opened opened;
+    CLEAT_ASSIGN(opened.file, OpenUringFile(options));
+    LookForNamespace(options, hub, opened);
+    return opened;
+  };
+  CLEAT_CO_ASSIGN(Opened opened, co_await blocking.Run(open));
+  if (opened.node) {
+    const NamespaceNode& node = *opened.node;
+    const std::function<Result<uint32_t>()> keep = [&] {
+      return hub.KeepFiles(node.commands.fd.get(), opened.file.fd.get());
+    };
+    Result<uint32_t> place = co_await blocking.Run(keep);
+    if (place) {
+      const CommandTarget target{
+          .place = place.value(),
+          .nsid = node.nsid,
+          .timeout_ms = node.timeout_ms,
+          .multipath = node.multipath,
+          .write_cache = node.controller.write_cache,
+          .deallocates_to_zeroes = node.space.write_zeroes_deallocates && node.space.deallocated_reads_zero,
+          .limits = node.limits};
+      const block::Geometry geometry = GeometryOf(options.shape.ToGeometry(), node);
+      co_return std::make_unique<NvmeDevice>(options, geometry, std::move(opened), target, hub, blocking);
+    }
+    opened.why_not = place.error().message;
+  }
+  if (!opened.why_not.empty()) spdlog::info("{}: no NVMe commands: {}", options.shape.name, opened.why_not);
+  co_return MakeUring(options, std::move(opened.file), std::move(opened.why_not), hub, blocking);
+}
+
+}  // namespace cleat::modules
