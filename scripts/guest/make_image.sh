@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make_image.sh [fio|scsi|crypt|systemd ...]: prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without
+# make_image.sh [fio|scsi|crypt|systemd|nvme ...]: prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without
 # root. All images, or those that are named:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
 #   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init (always)
@@ -8,6 +8,7 @@
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 #   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
 #   initramfs-systemd.cpio boots what make_root.sh makes, with systemd
+#   initramfs-nvme.cpio as the first, with the kernel's NVMe driver, for vmlinuz-nvme: Linux 6.12, whose io_uring gives drives commands
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,6 +16,7 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
+readonly nvme_modules=(virtio_pci virtio_blk nvme)
 # Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
 readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
@@ -45,12 +47,13 @@ use_own_lists() {
     die "apt-get update failed: $(grep -m1 '^E:' "$work/apt.log")"
 }
 
-# Downloads the package that Debian's cloud kernel meta-package stands for into $work.
+# Downloads the package that the meta-package $1 of Debian's cloud kernel stands for into $work.
 download_kernel() {
   local package
-  package=$(apt-cache "${apt_options[@]}" depends linux-image-cloud-amd64 2>/dev/null |
+  package=$(apt-cache "${apt_options[@]}" depends "$1" 2>/dev/null |
     sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n1)
   [ -n "$package" ] || return 1
+  rm -f "$work"/linux-image-*.deb
   say "downloads $package and unpacks it below ${dir#"$root/"} (it is not installed)"
   (cd "$work" && apt-get -q "${apt_options[@]}" -o APT::Sandbox::User= -o Acquire::Retries=3 download "$package") \
     >"$work/apt.log" 2>&1
@@ -73,11 +76,13 @@ copy_modules() {
   echo "$*" >"$to/wanted"
 }
 
-make_kernel() {
+# The kernel that the meta-package $1 stands for, unpacked in $tree; its version in $version.
+unpack_kernel() {
   [ "$(dpkg --print-architecture)" = amd64 ] || die "guests need an amd64 machine"
-  download_kernel || { use_own_lists && download_kernel; } ||
-    die "apt offers no linux-image-cloud-amd64: $(tail -n1 "$work/apt.log" 2>/dev/null)"
-  local tree=$work/kernel version
+  download_kernel "$1" || { use_own_lists && download_kernel "$1"; } ||
+    die "apt offers no $1: $(tail -n1 "$work/apt.log" 2>/dev/null)"
+  tree=$work/kernel
+  rm -rf "$tree"
   dpkg-deb -x "$work"/linux-image-*.deb "$tree"
   version=$(basename "$tree"/boot/vmlinuz-*)
   version=${version#vmlinuz-}
@@ -86,10 +91,30 @@ make_kernel() {
   # depmod's lists come with a kernel's installation, not with its package.
   if [ ! -d "$tree/lib" ]; then ln -s usr/lib "$tree/lib"; fi
   depmod -b "$tree" "$version"
+}
+
+# The kernel that unpack_kernel has unpacked becomes $1 in $dir.
+take_kernel() {
+  cp "$tree/boot/vmlinuz-$version" "$dir/$1.new"
+  mv "$dir/$1.new" "$dir/$1"
+}
+
+make_kernel() {
+  local tree version
+  unpack_kernel linux-image-cloud-amd64
   copy_modules "$tree" "$version" modules "${modules[@]}"
   copy_modules "$tree" "$version" modules-crypt "${modules[@]}" "${crypt_modules[@]}"
-  cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz.new"
-  mv "$dir/vmlinuz.new" "$dir/vmlinuz"
+  take_kernel vmlinuz
+}
+
+# Debian 12 has 6.12 beside its own kernel; later ones are as new themselves.
+make_nvme_kernel() {
+  local tree version package=linux-image-cloud-amd64
+  # shellcheck source=/dev/null
+  if [ "$(. /etc/os-release && echo "$VERSION_ID")" = 12 ]; then package=linux-image-6.12-cloud-amd64; fi
+  unpack_kernel "$package"
+  copy_modules "$tree" "$version" modules-nvme "${nvme_modules[@]}"
+  take_kernel vmlinuz-nvme
 }
 
 # Copies programs (plain names to /bin) and the libraries they load to the same paths below $1.
@@ -166,7 +191,7 @@ refresh_initramfs() {
   make_initramfs "$@"
 }
 
-[ $# -gt 0 ] || set -- fio scsi crypt systemd
+[ $# -gt 0 ] || set -- fio scsi crypt systemd nvme
 for program in busybox cpio depmod; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
@@ -189,6 +214,12 @@ for image in "$@"; do
     scsi) refresh_initramfs "$name" init modules "${base_tools[@]}" "${scsi_tools[@]}" ;;
     crypt) refresh_initramfs "$name" init modules-crypt "${base_tools[@]}" "${crypt_tools[@]}" ;;
     systemd) refresh_initramfs "$name" init_systemd modules ;;
+    nvme)
+      if [ ! -e "$dir/vmlinuz-nvme" ] || [ "$(cat "$dir/modules-nvme/wanted" 2>/dev/null)" != "${nvme_modules[*]}" ]; then
+        make_nvme_kernel
+      fi
+      refresh_initramfs "$name" init modules-nvme "${base_tools[@]}"
+      ;;
     *) die "there is no image '$image'" ;;
   esac
 done

@@ -41,7 +41,9 @@ FIRST_SCSI_SLOT = 0x10
 FIRST_PORT_SLOT = 0x18
 # What an image has beyond the basic tools; None: nothing.
 IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio",
-          "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio"}
+          "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio", "nvme": "initramfs-nvme.cpio"}
+# What boots with another kernel than the rest.
+KERNELS = {"nvme": "vmlinuz-nvme"}
 
 
 def _slot(number):
@@ -116,18 +118,26 @@ class Guest:
     `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
     them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `files` maps names to raw
     images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev), "crypt"
-    (cryptsetup) or "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes). `incoming`: does not
+    (cryptsetup), "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes) or "nvme" (Linux 6.12). `nvme` maps serial
+    numbers to QEMU's words for NVMe drives: a dictionary with "drive", options of -drive, and "device", those of -device nvme beside
+    drive, serial and id. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
+    more of the kernel's, or of its modules'. `incoming`: does not
     boot, but waits for a guest that migrates into it. Made by Bench.guest, which says where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
-                 cpus=2, memory_mb=256, files=None, incoming=False):
+                 cpus=2, memory_mb=256, files=None, nvme=None, incoming=False,
+                 counted=False, kernel_options=""):
         self.name = name
         self._incoming = incoming
         self._image_dir = image_dir
         self._initramfs = IMAGES[tools]
+        self._kernel = KERNELS.get(tools, "vmlinuz")
         self._disks = dict(disks or {})
         self._scsi = dict(scsi or {})
         self._files = dict(files or {})
+        self._nvme = dict(nvme or {})
+        self._counted = counted
+        self._kernel_options = kernel_options
         self._queues = queues
         self._packed = packed
         self._ports = ports
@@ -144,7 +154,7 @@ class Guest:
     # Life
 
     def start(self):
-        for file in ("vmlinuz", self._initramfs):
+        for file in (self._kernel, self._initramfs):
             if not os.path.exists(os.path.join(self._image_dir, file)):
                 raise BenchError(f"{self._image_dir}/{file} is missing: run scripts/guest/make_image.sh")
         qmp, qemu_qmp = socket.socketpair()
@@ -438,16 +448,17 @@ class Guest:
     def _command_line(self, qmp_fd, port_fd):
         argv = [
             QEMU, "-nodefaults", "-display", "none", "-no-user-config", "-name", self.name,
-            "-machine", "q35,memory-backend=mem,hpet=off", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off",
-            "-smp", str(self._cpus), "-m", str(self._memory_mb),
+            "-machine", "q35,memory-backend=mem,hpet=off", "-accel", f"tcg,thread={'single' if self._counted else 'multi'}", "-cpu", "max,la57=off",
+            *(["-icount", "shift=0"] if self._counted else []),
+            "-smp", "1" if self._counted else str(self._cpus), "-m", str(self._memory_mb),
             "-object", f"memory-backend-memfd,id=mem,size={self._memory_mb}M,share=on",
             "-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control",
             "-chardev", f"file,id=console,path={self._console_path},append=on", "-serial", "chardev:console",
             "-chardev", f"socket,id=port,fd={port_fd}", "-serial", "chardev:port",
-            "-kernel", os.path.join(self._image_dir, "vmlinuz"),
+            "-kernel", os.path.join(self._image_dir, self._kernel),
             "-initrd", os.path.join(self._image_dir, self._initramfs),
             "-append", "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable no_timer_check "
-                       "random.trust_cpu=on",
+                       f"random.trust_cpu=on {self._kernel_options}",
         ]
         packed = "on" if self._packed else "off"
         size = _forced_queue_size()
@@ -459,6 +470,10 @@ class Guest:
         for index, (disk, path) in enumerate(self._files.items(), len(self._disks)):
             argv += ["-drive", f"file={path},format=raw,if=none,id=drive-{disk}",
                      "-device", f"virtio-blk-pci,id=disk-{disk},drive=drive-{disk},addr={FIRST_DISK_SLOT + index:#x}"]
+        for serial, drive in self._nvme.items():
+            more = drive.get("device", "")
+            argv += ["-drive", f"{drive['drive']},if=none,id=drive-{serial}",
+                     "-device", f"nvme,id=nvme-{serial},serial={serial},drive=drive-{serial}" + (f",{more}" if more else "")]
         for index, (controller, path) in enumerate(self._scsi.items()):
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks on NVMe namespaces by the drive's own commands. This machine's kernel has no drive: Cleat itself runs in a guest that has four,
+emulated by QEMU, and cleat-perf plays the virtual machine. One boot for all."""
+
+import json
+import os
+import shutil
+import time
+import unittest
+
+from cleat_guest import SharedBenchTest
+from cleat_guest.programs import pack
+
+SECONDS = 240  # for what can only hang
+DRIVE_BYTES = 64 << 20
+BAD_BYTES = 2 << 20  # as in nvme_namespace.cc
+SLOW_WRITES = 5  # a second
+PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
+TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
+AS_USER = "run_as --reuid 1000 --regid 1000 --clear-groups "
+PATHS = "files /\\ndevices /\\nsockets /\\nkeys /\\n"
+
+
+class NvmeHost(SharedBenchTest):
+    """The guest, and Cleat in it."""
+
+    kernel_options = ""
+
+    @classmethod
+    def set_up_bench(cls):
+        run_as = shutil.copy(shutil.which("setpriv"), cls.bench.path("run_as"))  # busybox's setpriv can't become another user
+        programs = pack(cls.bench.path("programs.tar"),
+                        [os.path.join(cls.bench.bin_dir, name) for name in PROGRAMS] +
+                        [os.path.join(TEST_DIR, "nvme_namespace"), run_as],
+                        {"/no_ofd_lock.so": os.path.join(TEST_DIR, "libcleat_no_ofd_lock.so")})
+        for name in ("plain", "large", "bad", "slow"):
+            with open(cls.bench.path(name), "wb") as image:
+                image.truncate(DRIVE_BYTES)
+        with open(cls.bench.path("bad.conf"), "w", encoding="utf-8") as rules:
+            rules.write(f'[inject-error]\nevent = "read_aio"\nerrno = "5"\nsector = "{BAD_BYTES // 512}"\nonce = "off"\n')
+        path = cls.bench.path
+        cls.guest = cls.bench.guest(tools="nvme", memory_mb=1024, kernel_options=cls.kernel_options, files={"programs": programs}, nvme={
+            "plain": {"drive": f"file={path('plain')},format=raw"},
+            "large": {"drive": f"file={path('large')},format=raw", "device": "logical_block_size=4096,physical_block_size=4096"},
+            "bad": {"drive": f"driver=raw,file.driver=blkdebug,file.config={path('bad.conf')},"
+                             f"file.image.driver=file,file.image.filename={path('bad')}"},
+            "slow": {"drive": f"file={path('slow')},format=raw,throttling.iops-write={SLOW_WRITES}"}})
+        cls.guest.wait_ready()
+        cls.guest.run("tar x -f /dev/vda -C / && mkdir -p /run/cleat/state && chown -R 1000 /run/cleat && "
+                      "printf '" + PATHS + "' >/run/paths.conf")
+        cls.drives = {serial: f"/dev/nvme{cls.controller(serial)}n1" for serial in ("plain", "large", "bad", "slow")}
+        cls.guest.run("chown 1000 /dev/nvme*n1 /dev/ng*n1")
+        cls.start_host()
+
+    @classmethod
+    def controller(cls, serial):
+        """The number of the drive with that serial number, once the kernel has its namespace."""
+        found = cls.guest.run(f"until grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null; do sleep 0.05; done")
+        number = os.path.basename(os.path.dirname(found.strip())).removeprefix("nvme")
+        cls.guest.run(f"until [ -b /dev/nvme{number}n1 ] && [ -c /dev/ng{number}n1 ]; do sleep 0.05; done")
+        return number
+
+    # The host in the guest
+
+    # As in production, neither process has any privilege.
+
+    @classmethod
+    def start_host(cls):
+        cls.guest.run(AS_USER + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock --engine-socket /run/cleat/engine.sock "
+                      "--paths /run/paths.conf >/run/cleatd.log 2>&1 & until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
+        cls.start_engine()
+
+    @classmethod
+    def start_engine(cls):
+        cls.guest.run(AS_USER + "cleat-engine --name engine-0 --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine --reactors 1 "
+                      "--state-dir /run/cleat/state --paths /run/paths.conf >>/run/engine.log 2>&1 & echo $! >/run/engine.pid")
+        cls.ctl("wait", "engines/engine-0", "--timeout", "120")
+
+    @classmethod
+    def ctl(cls, *arguments):
+        return cls.guest.run("cleatctl --address unix:/run/cleat/api.sock --output json " + " ".join(arguments))
+
+    def status(self, disk):
+        return json.loads(self.ctl("disk", "get", disk))["status"]
+
+    def kill_engine(self):
+        self.guest.run("kill -9 $(cat /run/engine.pid)")
+
+    def reset_drive(self, serial):
+        """As the kernel does with a drive that does not answer: what it has is taken back, and nothing reaches it meanwhile."""
+        self.guest.run(f"echo 1 >/sys/class/nvme/{os.path.basename(self.drives[serial])[:-2]}/reset_controller")
+
+    def survive_engine_and_resets(self):
+        """A virtual machine's verified load, while the engine is killed and the drive is reset."""
+        self.ctl("disk", "create", "d", "--size", "32M", "--file", self.drives["plain"])
+        self.ctl("controller", "create", "c", "--socket", "/run/c.sock")
+        load = self.guest.background(
+            "umask 0; cleat-perf run --listen /run/c.sock --reconnect --verify --wait call --mix read=50,write=50 --depth 16 "
+            "--timeout 120 --time 3600 --no-progress --json /run/load.json & echo $! >/run/load.pid; wait $!")
+        self.ctl("attach", "d", "c", "--wait=120")
+        for _ in range(5):
+            self.assertRegex(self.status("d")["io_path"], r"^NVMe commands \(/dev/ng\d+n1, QEMU NVMe Ctrl\)$")
+            time.sleep(1)
+            self.kill_engine()
+            self.start_engine()
+            self.ctl("wait", "controllers/c/attachments/d", "--timeout", "120")
+            time.sleep(0.5)
+            self.reset_drive("plain")
+        self.guest.run("kill -INT $(cat /run/load.pid)")
+        load.wait(SECONDS)
+        result = json.loads(self.guest.run("cat /run/load.json"))["result"]
+        self.assertEqual((result["errors"], result["faults"]), (0, 0), result)
+        self.assertGreater(result["verified_blocks"], 0)
+
+
+class NvmeTest(NvmeHost):
+    """Drives with one controller each: what comes during a reset waits in the kernel."""
+
+    kernel_options = "nvme_core.multipath=0"
+
+    def run_program(self, environment="", arguments=""):
+        drives = {"CLEAT_NVME": "plain", "CLEAT_NVME_4K": "large", "CLEAT_NVME_BAD": "bad", "CLEAT_NVME_SLOW": "slow"}
+        variables = " ".join(f"{variable}={self.drives[drive]}" for variable, drive in drives.items())
+        return self.guest.execute(f"cd /run && {variables} {environment} nvme_namespace {arguments}")
+
+    def test_1_a_disk_by_commands(self):
+        status, output = self.run_program()
+        self.assertEqual(status, 0, output)
+        self.assertIn("PASSED", output)
+
+    def test_2_without_locks_a_late_write_is_found(self):
+        """The control: the test of successors must see what they wait for."""
+        status, output = self.run_program("LD_PRELOAD=/no_ofd_lock.so", "--gtest_filter=NamespaceOwnership.*")
+        self.assertEqual(status, 1, output)
+        for what in ("all were given to the drive", "nobody waits at the block device"):
+            self.assertIn(what, output)
+
+    def test_3_a_virtual_machines_disk_survives_its_engine_and_resets_of_the_drive(self):
+        self.survive_engine_and_resets()
+
+
+class NvmePathsTest(NvmeHost):
+    """Drives that several controllers may reach, as QEMU's say of themselves: during a reset the kernel has no way to them, and says so."""
+
+    def test_a_virtual_machines_disk_survives_its_engine_and_resets_of_the_drive(self):
+        self.survive_engine_and_resets()
+
+
+if __name__ == "__main__":
+    unittest.main()
