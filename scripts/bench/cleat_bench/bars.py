@@ -36,6 +36,8 @@ BARS: dict[str, Bar] = {
     "scsi_null_qd1_us": _at_most(0.55, "scsi, one in flight: round trip, both sides polling"),
     "sight_cost_percent": _at_most(5, "counters and stage stamps on, against compiled out"),
     "hardening_cost_percent": _at_most(1, "instructions a request with hardening, against compiled without: the worst of the counted loads"),
+    "nvme_passthrough_vs_uring_instructions":
+        _at_most(0.85, "instructions of engine and kernel a read, by an NVMe drive's own commands, over those through its block device"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cleat_bench import (measure_active, measure_crash, measure_crypto, measure_host, measure_instructions,
-                         measure_malloc, measure_null, measure_qos, measure_qsd, measure_rbd, measure_rbd_images,
+                         measure_malloc, measure_null, measure_nvme, measure_qos, measure_qsd, measure_rbd, measure_rbd_images,
                          measure_sight, measure_upgrade)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
@@ -48,6 +48,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: pace.seconds(measure_qsd.file_runs(pace)), measure_qsd.measure_file),
     Measurement("instructions", "instructions a request, under valgrind, and what hardening costs of them", ("hardening_cost_percent",),
                 lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
+    Measurement("nvme", "instructions a read from an NVMe drive, by its own commands and through the kernel's block device",
+                measure_nvme.BARS, measure_nvme.seconds, measure_nvme.measure),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
     Measurement("crash", "the engine killed under 100 disks, and under load", measure_crash.BARS,

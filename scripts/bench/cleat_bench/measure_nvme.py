@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions a read of 4 KiB from an NVMe drive, engine's code and kernel together: by the drive's own commands, and through its
+block device.
+
+This machine's kernel has no drive, and an emulated one has no speed of its own. So tests/bench/namespace_loop runs in a guest with Linux
+6.12 whose only processor's clock goes by instructions (QEMU's -icount), and what counts is the time that the processor was busy.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from cleat_guest import BenchError
+from cleat_guest.guest import Guest
+from cleat_guest.programs import pack
+
+from cleat_bench.lab import Lab, Pace
+from cleat_bench.stats import Figure, figure, ratio
+
+MAKE_IMAGE = Path(__file__).resolve().parent.parent.parent / "guest" / "make_image.sh"
+BARS = ("nvme_passthrough_vs_uring_instructions",)
+WAYS = ("commands", "block")
+DRIVE_BYTES = 64 << 20
+DEPTH = 32
+REQUESTS = 20_000
+SECONDS_A_ROUND = 12.0  # about
+TIMEOUT_S = 600
+
+
+def seconds(pace: Pace) -> float:
+    return pace.rounds * SECONDS_A_ROUND
+
+
+def measure(lab: Lab) -> dict[str, Figure]:
+    program = Path(lab.bin_dir).parent / "tests" / "namespace_loop"
+    if not program.exists():
+        raise BenchError(f"{program} is missing: run 'make bench'")
+    guest_dir = str(Path(lab.bin_dir).parent / "guest")
+    made = subprocess.run([MAKE_IMAGE, "nvme"], env=os.environ | {"CLEAT_GUEST_DIR": guest_dir}, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=False)
+    if made.returncode != 0:
+        raise BenchError(f"no guest to measure in: {made.stdout.strip()}")
+    image = Path(lab.dir) / "nvme.img"
+    with open(image, "wb") as file:
+        file.truncate(DRIVE_BYTES)
+    archive = pack(str(Path(lab.dir) / "nvme-programs.tar"), [str(program)])
+    guest = Guest("nvme", guest_dir, lab.log_dir, tools="nvme", memory_mb=512, counted=True, files={"programs": archive},
+                  nvme={"drive": {"drive": f"file={image},format=raw"}})
+    with guest:
+        guest.wait_ready()
+        guest.run("tar x -f /dev/vda -C / && until [ -b /dev/nvme0n1 ]; do sleep 0.05; done")
+        rounds = {way: [] for way in WAYS}
+        for _ in range(lab.pace.rounds):
+            for way in WAYS:
+                rounds[way].append(one_round(lab, guest, way))
+    return ({f"nvme_{way}_instructions": figure(counts, "instructions") for way, counts in rounds.items()}
+            | {BARS[0]: ratio(rounds["commands"], rounds["block"])})
+
+
+def one_round(lab: Lab, guest: Guest, way: str) -> float:
+    """Instructions a request: the guest's nanoseconds."""
+    command = ["namespace_loop", "--device", "/dev/nvme0n1", "--by", way, "--depth", str(DEPTH), "--requests", str(REQUESTS)]
+    count = float(guest.run(" ".join(command), TIMEOUT_S))
+    lab.record(f"nvme {way}", command, {"instructions": count})
+    return count
