@@ -268,6 +268,27 @@ TEST(NamespaceLocks, OneWriterByEitherNode) {
   for (const auto& device : {first.get(), second.get()}) EXPECT_TRUE(host.Await(device->Close()).ok());
 }
 
+// What somebody wrote to the block device before lies in its page cache: it is not written over the disk's data later.
+TEST(NamespaceLocks, NobodysOldPagesAreWrittenOverIt) {
+  Host host;
+  const std::string path = PathIn("CLEAT_NVME");
+  const auto disk = host.OpenNamespaceDisk(path);
+  test::Arena arena(4096);
+  std::memset(arena.data(), 'o', 4096);
+  {
+    const UniqueFd buffered(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(pwrite(buffered.get(), arena.data(), 4096, 0), 4096);
+  }
+  ASSERT_TRUE(host.Await(disk->pipeline().Acquire()).ok());
+  std::memset(arena.data(), 'n', 4096);
+  ASSERT_EQ(disk->Do(Op::kWrite, 0, 4096, &arena), IoStatus::kOk);
+  sync();
+  ASSERT_EQ(disk->Do(Op::kRead, 0, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(arena.data()[0], 'n');
+  EXPECT_TRUE(host.Await(disk->pipeline().Release()).ok());
+  host.Close(*disk);
+}
+
 TEST(NamespaceLocks, ReadersShareIt) {
   Host host;
   const std::string path = PathIn("CLEAT_NVME");
