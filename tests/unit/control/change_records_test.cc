@@ -54,6 +54,12 @@ class Recorder : public ChangeRecorder {
 
 class ChangeRecordsTest : public TwoEngines {
  protected:
+  // What the engines are asked while the host ends is not noted any more: what it would be noted in goes first.
+  ~ChangeRecordsTest() override {
+    blue_.Disconnect();
+    green_.Disconnect();
+  }
+
   // Calls, as a caller of the API with that request id.
   template <typename Function>
   auto As(const std::string& request, Function call) {
