@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using block::AccessMode;
 
-// Fewer, and a block whose memory is in pieces might not fit into one command.
+// A kernel that takes fewer pages a command has no queue of an ordinary drive: its block device is used.
 constexpr uint32_t kPagesMin = 32;
 
 Error NoCommands(const std::string& why) {

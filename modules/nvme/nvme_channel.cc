@@ -50,7 +50,7 @@ void NvmeChannel::Submit(Request& request) {
   Begin(request);
 }
 
-// From its beginning; also once more.
+// Begins the request at its first byte: the first time, and each time that it is tried again.
 void NvmeChannel::Begin(Request& request) {
   if (IsTransfer(request) && nvme::NeedsCopy(request.segments, target_.limits.data())) {
     if (uint8_t* buffer = ring_.TakeBounce(request)) BounceReady(request, buffer);
@@ -87,7 +87,7 @@ void NvmeChannel::Finished(Request& request, int32_t result) {
   AfterCommand(request);  // may end this channel
 }
 
-// Unless it is in some line already, for its next command.
+// What becomes of a request one of whose commands is over. It may stand in a line already, for its next command.
 void NvmeChannel::AfterCommand(Request& request) {
   const auto& scratch = request.top().scratch;
   if (scratch[kFailure] != 0) [[unlikely]] {
@@ -100,7 +100,7 @@ void NvmeChannel::AfterCommand(Request& request) {
   }
 }
 
-// Failed, with nothing of it under way, and in no line.
+// The request has failed, has no command under way, and stands in no line.
 void NvmeChannel::Ended(Request& request) {
   const auto result = static_cast<int32_t>(static_cast<uint32_t>(request.top().scratch[kFailure]));
   if (MayTryAgain(request, result)) return Pause(request);
@@ -157,7 +157,7 @@ bool NvmeChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> 
          under_way_ < kCommandsMax;
 }
 
-// From what was begun on; `bytes` is a multiple of the block.
+// A command on the request's next `bytes`, a multiple of the block.
 nvme::Command NvmeChannel::On(nvme::Opcode opcode, const Request& request, uint64_t bytes,
                               uint32_t flags) const {
   const uint32_t shift = target_.limits.block_shift();
@@ -195,7 +195,7 @@ void NvmeChannel::PrepareBounced(Request& request, io_uring_sqe& sqe) {
   scratch[kBegun] += bytes;
 }
 
-// By a command of that name, or by writing them where the drive has none.
+// Zeroes come by a command of that name, or are written where the drive has none.
 void NvmeChannel::PrepareZeroes(Request& request, io_uring_sqe& sqe) {
   uint64_t& begun = request.top().scratch[kBegun];
   const uint64_t left = request.length_bytes - begun;
@@ -258,7 +258,7 @@ bool NvmeChannel::MayTryAgain(Request& request, int32_t result) {
   return (tries & ((1U << kSinceShift) - 1)) <= kTriesMax;
 }
 
-// Others may have its bounce buffer meanwhile.
+// The request gives its bounce buffer to others while it pauses.
 void NvmeChannel::Pause(Request& request) {
   auto* bounce = IsTransfer(request) ? BounceOf(request.top().scratch[kBounce]) : nullptr;
   if (bounce != nullptr) request.top().scratch[kBounce] = 0;
@@ -267,7 +267,7 @@ void NvmeChannel::Pause(Request& request) {
   if (bounce != nullptr) ring_.GiveBounce(bounce);
 }
 
-// All that pause now; what fails again meanwhile waits for the next time.
+// Begins all requests that pause now; one that fails again meanwhile waits for the next time.
 void NvmeChannel::TryAgain() {
   block::RequestList again;
   again.Splice(paused_);

@@ -31,10 +31,10 @@ class NvmeChannel final : public block::Channel, private UringClient {
   // Commands under way at once, so that one large request, or one drive that hangs, leaves room for others in the reactor's ring.
   static constexpr uint64_t kRequestCommandsMax = 8;
   static constexpr uint64_t kCommandsMax = 128;
-  // Beside the first, when the drive says that it may help: as the kernel's block devices.
+  // How often a request is tried again when the drive says that it may help: as often as the kernel's block devices try.
   static constexpr uint64_t kTriesMax = 5;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
-  // While there is no way to the drive. A reset takes the kernel seconds; a drive that it gives up is gone, and says so at once.
+  // How long a request is tried again while there is no way to the drive. A reset takes the kernel seconds; a drive that it gives up is gone, and says so at once.
   static constexpr uint64_t kNoWayMaxNs = 60 * kNsPerSecond;
 
   // Both outlive the channel.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may use a disk's file: the locks of one open file, or of the nodes that lead to one device, as block::Device::Acquire promises it.
+// A FileOwnership takes and gives back the locks that say who may use a disk's file: those of one open file, or of all nodes that lead to
+// one device. It does what block::Device::Acquire promises.
 // On the control reactor; what blocks runs on `blocking`, which outlives this.
 #pragma once
 

@@ -24,7 +24,6 @@ enum class Opcode : uint8_t {
 
 // Of the admin queue (base 5).
 enum class AdminOpcode : uint8_t {
-  kGetLogPage = 0x02,
   kIdentify = 0x06,
 };
 

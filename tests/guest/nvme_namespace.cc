@@ -454,7 +454,7 @@ TEST(NamespaceOwnership, TheLastWriteOfAKilledProcessLandsBeforeItsSuccessorOwns
     const Writer writer(path);
     ASSERT_TRUE(writer.begun());
   }
-  // Who knows of the block device alone, an engine of before for instance, is kept out as well.
+  // An engine of before, which knows of the block device alone, is kept out as well.
   const UniqueFd block(open(path.c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_NE(flock(block.get(), LOCK_EX | LOCK_NB), 0) << "nobody waits at the block device";
   const auto disk = host.OpenNamespaceDisk(path);
