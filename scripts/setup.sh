@@ -53,6 +53,7 @@ libprotobuf-c-dev       build   engine-protocol
 librbd-dev              build   Ceph
 librados-dev            build   Ceph
 libssl-dev              build   API-over-TLS
+zlib1g-dev              build   checksums-of-pools
 libsqlite3-dev          build   store
 libcli11-dev            build   command-lines
 prometheus-cpp-dev      build   metrics

@@ -105,6 +105,21 @@ std::string ShowRbd(const v1::RbdBackend& rbd) {
                      rbd.snapshot());
 }
 
+// ---- pool
+
+void AddPool(const Options& to) {
+  to.choices
+      .add_option_function<std::string>(
+          "--pool",
+          [&spec = to.spec](const auto& pool) { spec.mutable_pool()->set_pool(FullName("pools/", pool)); },
+          "Extents of a pool, which is a drive of this host")
+      ->type_name("POOL");
+}
+
+std::string ShowPool(const v1::PoolBackend& pool) {
+  return fmt::format("pool:{}", IdOf(pool.pool()));
+}
+
 // ---- example
 
 void AddExample(const Options& to) {
@@ -136,8 +151,10 @@ int PlaceInHelp(Kind kind) {
       return 2;
     case Kind::kRbd:
       return 3;
-    case Kind::kExample:
+    case Kind::kPool:
       return 4;
+    case Kind::kExample:
+      return 5;
     case Kind::BACKEND_NOT_SET:
       break;
   }
@@ -154,6 +171,8 @@ void AddKind(Kind kind, const Options& to) {
       return AddFile(to);
     case Kind::kRbd:
       return AddRbd(to);
+    case Kind::kPool:
+      return AddPool(to);
     case Kind::kExample:
       return AddExample(to);
     case Kind::BACKEND_NOT_SET:
@@ -173,6 +192,8 @@ std::string ShowBackend(const v1::DiskSpec& spec) {
       return "file:" + spec.file().path();
     case Kind::kRbd:
       return ShowRbd(spec.rbd());
+    case Kind::kPool:
+      return ShowPool(spec.pool());
     case Kind::kExample:
       return ShowExample(spec.example());
     case Kind::BACKEND_NOT_SET:

@@ -197,6 +197,39 @@ void RbdKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* d
   if (row.image_bytes != 0) out.set_image_bytes(row.image_bytes);
 }
 
+// ---- pool: extents of a drive
+
+class PoolKind final : public BackendKind {
+ public:
+  Status Complete(std::string_view disk, v1::DiskSpec* spec) const override;
+  // What is a disk's of a pool the pool itself knows.
+  std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
+  const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
+  bool IsKeptMemory() const override { return false; }
+  bool GrowsInEngine() const override { return false; }
+  std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
+  std::string WhyItStays() const override {
+    return "is on a drive of its host, which a VM can't migrate with";
+  }
+  void Put(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) const override;
+};
+
+Status PoolKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
+  if (auto pool = ParsePoolName(spec->pool().pool()); !pool.ok())
+    return InvalidBackend(disk, "pool.pool", "is wrong: " + pool.error().message);
+  return Ok{};
+}
+
+// What the pool itself has to say, PutPool adds.
+void PoolKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const {
+  for (const v1::ExtentRun& run : row.spec.pool().extents()) {
+    engine::v1::ExtentRun& out = *disk->mutable_pool()->add_extents();
+    out.set_first(run.first());
+    out.set_count(run.count());
+  }
+}
+
 // ---- example: an array of the engine's, in builds that have it
 
 class ExampleKind final : public BackendKind {
@@ -236,6 +269,7 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
   static const MemoryKind memory;
   static const FileKind file;
   static const RbdKind rbd;
+  static const PoolKind pool;
   static const ExampleKind example;
   switch (spec.backend_case()) {
     case v1::DiskSpec::kNull:
@@ -246,6 +280,8 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
       return file;
     case v1::DiskSpec::kRbd:
       return rbd;
+    case v1::DiskSpec::kPool:
+      return pool;
     case v1::DiskSpec::kExample:
       return example;
     case v1::DiskSpec::BACKEND_NOT_SET:
@@ -289,6 +325,7 @@ const std::string& ClusterOf(const engine::v1::Disk& disk) {
     case engine::v1::Disk::kNull:
     case engine::v1::Disk::kMemory:
     case engine::v1::Disk::kFile:
+    case engine::v1::Disk::kPool:
     case engine::v1::Disk::kExample:
     case engine::v1::Disk::BACKEND_NOT_SET:
       break;

@@ -7,6 +7,8 @@
 // A kind that lacks one of these does not compile, nor does one that is missing in the variant or in UnpackBackend.
 #include <cleat/engine/v1/engine.pb-c.h>
 
+#include <bit>
+#include <cstring>
 #include <memory_resource>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "modules/null/null.h"
 #include "modules/nvme/nvme.h"
 #include "modules/ram/ram.h"
+#include "pool/layout.h"
 
 namespace cleat::engine {
 namespace {
@@ -147,6 +150,65 @@ Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
   return rbd;
 }
 
+// ---- pool: extents of a drive (src/pool), through modules/uring or modules/nvme as a file
+
+struct Pool {
+  static constexpr uint32_t kFiles = 3;  // as File's of a namespace
+  std::string path;                      // the drive's
+  pool::Uid uid{};
+  uint64_t extent_bytes = 0;
+  pool::ExtentRuns extents;  // in the disk's order
+
+  static Result<Pool> Unpack(const Cleat__Engine__V1__PoolBackend& in);
+  void Pack(PbDisk& out, Memory& memory) const;
+  bool operator==(const Pool&) const = default;
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const { return Refuse(opening.disk.name); }
+
+ private:
+  static Task<Opened> Refuse(std::string disk) {
+    co_return Error(ErrorCode::kUnimplemented, disk + ": disks of pools are still to come");
+  }
+};
+
+Result<Pool> Pool::Unpack(const Cleat__Engine__V1__PoolBackend& in) {
+  CLEAT_ASSIGN(auto path, TextOf(in.device, "disk.pool.device"));
+  Pool pool;
+  pool.path = std::move(path);
+  if (!in.has_pool_uid || in.pool_uid.len != pool.uid.size())
+    return Malformed("disk.pool.pool_uid has not 16 bytes");
+  std::memcpy(pool.uid.data(), in.pool_uid.data, pool.uid.size());
+  pool.extent_bytes = in.extent_bytes;
+  if (!std::has_single_bit(pool.extent_bytes) || pool.extent_bytes < pool::kExtentBytesMin ||
+      pool.extent_bytes > pool::kExtentBytesMax)
+    return Malformed("disk.pool.extent_bytes is no power of two from 64 MiB to 1 GiB");
+  if (in.n_extents == 0 || in.n_extents > pool::kExtentsMax)
+    return Malformed("disk.pool.extents has none, or too many");
+  for (size_t i = 0; i < in.n_extents; ++i)
+    pool.extents.push_back({in.extents[i]->first, in.extents[i]->count});
+  if (!pool::AreWithin(pool.extents, pool::kExtentsMax))
+    return Malformed("disk.pool.extents has one twice, an empty run, or one beyond any pool");
+  return pool;
+}
+
+void Pool::Pack(PbDisk& out, Memory& memory) const {
+  auto& pool = NewMessage(memory, cleat__engine__v1__pool_backend__init);
+  pool.device = PbText(path);
+  pool.has_pool_uid = 1;
+  pool.pool_uid = {.len = uid.size(), .data = const_cast<uint8_t*>(uid.data())};
+  CLEAT_PB_SET(pool, extent_bytes, extent_bytes);
+  auto** const runs = static_cast<Cleat__Engine__V1__ExtentRun**>(
+      memory.allocate(extents.size() * sizeof(void*), alignof(void*)));
+  for (size_t i = 0; i < extents.size(); ++i) {
+    runs[i] = &NewMessage(memory, cleat__engine__v1__extent_run__init);
+    CLEAT_PB_SET((*runs[i]), first, extents[i].first);
+    CLEAT_PB_SET((*runs[i]), count, extents[i].count);
+  }
+  pool.n_extents = extents.size();
+  pool.extents = runs;
+  out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_POOL;
+  out.pool = &pool;
+}
+
 // ---- example: an array of the engine's, in builds that have it (modules/example)
 
 struct Example {
@@ -186,7 +248,7 @@ struct Example {
 }  // namespace
 
 struct Backend::Kind {
-  std::variant<Null, KeptMemory, File, Rbd, Example> value;
+  std::variant<Null, KeptMemory, File, Rbd, Pool, Example> value;
 };
 
 namespace {
@@ -209,6 +271,8 @@ Result<Backend> UnpackBackend(const std::string& disk, const PbDisk& in) {
       return BackendOf(File::Unpack(*in.file));
     case CLEAT__ENGINE__V1__DISK__BACKEND_RBD:
       return BackendOf(Rbd::Unpack(*in.rbd));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_POOL:
+      return BackendOf(Pool::Unpack(*in.pool));
     case CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE:
       return BackendOf(Example::Unpack(*in.example));
     case CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET:

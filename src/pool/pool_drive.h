@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool's drive, as the one process that looks after it sees it: gives it its label, keeps its copy of the map, erases extents. Every method
+// may take as long as the drive does. On one thread; owns nothing but memory, and `drive` outlives it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "pool/drive.h"
+#include "pool/layout.h"
+
+namespace cleat::pool {
+
+// The label that is on the drive: the first copy, or the second where the first is gone or damaged. nullopt: there is none.
+// Errors: kIo; DecodeLabel's, when no copy is good and one of them was a label.
+Result<std::optional<Label>> ReadLabel(Drive& drive);
+// The newer of the two slots that are whole; nullopt: none is. kIo when a slot can't be read and the other one is not whole.
+Result<std::optional<Map>> ReadMap(Drive& drive, const Label& label);
+
+class PoolDrive {
+ public:
+  // How many bytes one call of EraseStep erases, so that a pool's other work comes in between.
+  static constexpr uint64_t kEraseStepBytes = uint64_t{32} << 20;
+
+  // `seed`: of which places are read back.
+  PoolDrive(Drive& drive, uint64_t seed) : drive_(drive), random_(seed) {}
+
+  // Makes the drive that pool's, whatever is on it: what was a map is no map any more before the first label is written, so that no old map
+  // ever belongs to a new label. Durable when it returns; before that a crash leaves no label, or this one and no map.
+  Status Format(const Label& label);
+  // Takes the label for done, and writes over what is there: nobody finds a pool here any more.
+  Status Unlabel();
+  // Finds the drive as it was left. kFailedPrecondition: no label, or another pool's: the error names both.
+  Status Open(const Label& label);
+
+  // Writes the map, as the generation after the present one, to the slot that is not the present one. Durable when it returns OK; after an
+  // error, or a crash, the drive has the map of before or this one. After Format or Open.
+  Status WriteMap(Map map);
+  uint64_t generation() const { return generation_; }
+
+  // Erases the next kEraseStepBytes of `extent`, from `done_bytes` on, which it moves; at the extent's end flushes, reads samples back, and
+  // is done when `done_bytes` is the extent's size. kIo: the drive can't, or does not read as zeroes afterwards.
+  Status EraseStep(uint32_t extent, uint64_t& done_bytes);
+
+ private:
+  Status CheckErased(uint32_t extent);
+
+  Drive& drive_;
+  Random random_;
+  std::optional<Label> label_;  // after Format or Open
+  uint64_t generation_ = 0;     // of the present map; 0: there is none
+  uint32_t slot_ = 0;           // for the next map
+};
+
+}  // namespace cleat::pool
