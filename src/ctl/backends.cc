@@ -113,7 +113,7 @@ void AddPool(const Options& to) {
           "--pool",
           [&spec = to.spec](const auto& pool) { spec.mutable_pool()->set_pool(FullName("pools/", pool)); },
           "Extents of a pool, which is a drive of this host")
-      ->type_name("POOL");
+      ->type_name(kPoolArgument);
 }
 
 std::string ShowPool(const v1::PoolBackend& pool) {

@@ -209,6 +209,7 @@ void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskA
                  "cleatctl disk create data --size 1T --block 4K --file /dev/vg0/data --label vm=a\n"
                  "cleatctl disk create scratch --size 512M --memory\n"
                  "cleatctl disk create db --size 100G --rbd ceph1/vms/db\n"
+                 "cleatctl disk create fast --size 100G --pool nvme0\n"
                  "head -c 64 /dev/urandom > root.key    keep it, and keep it secret\n"
                  "cleatctl disk create root --size 10G --file /dev/vg0/root --encryption-key-file root.key "
                  "--limit iops=6000");

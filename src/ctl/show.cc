@@ -31,6 +31,9 @@ std::string StateOf(const v1::Cluster& cluster) {
     return Short(v1::ClusterState_Name(state), "CLUSTER_STATE_");
   return cluster.status().message().empty() ? "READY" : "CHANGING";
 }
+std::string StateOf(const v1::Pool& pool) {
+  return Short(v1::PoolState_Name(pool.status().state()), "POOL_STATE_");
+}
 std::string StateOf(const v1::Group& group) {
   return group.status().message().empty() ? "READY" : "CHANGING";
 }
@@ -133,6 +136,24 @@ std::string Ceph(const v1::EngineStatus& status) {
   return text;
 }
 
+// "40: 0-31, 64-71": how many, and which.
+std::string Extents(const v1::PoolBackend& pool) {
+  constexpr int kRunsShown = 16;
+  if (pool.extents().empty()) return {};
+  uint64_t count = 0;
+  std::string runs;
+  for (int i = 0; i < pool.extents_size(); ++i) {
+    const v1::ExtentRun& run = pool.extents(i);
+    count += run.count();
+    if (i >= kRunsShown) continue;
+    runs += fmt::format("{}{}", runs.empty() ? "" : ", ", run.first());
+    if (run.count() > 1) runs += fmt::format("-{}", uint64_t{run.first()} + run.count() - 1);
+  }
+  const int more = pool.extents_size() - kRunsShown;
+  if (more > 0) runs += fmt::format(", and {} more run(s)", more);
+  return fmt::format("{}: {}", count, runs);
+}
+
 std::string OnNoSpace(const v1::DiskSpec& spec) {
   return spec.on_no_space() == v1::ON_NO_SPACE_WAIT ? "wait" : "error";
 }
@@ -140,6 +161,9 @@ std::string OnNoSpace(const v1::DiskSpec& spec) {
 // Empty where there is nothing to say.
 std::string SizeUnless(uint64_t bytes, bool unremarkable) {
   return unremarkable ? std::string() : HumanSize(bytes);
+}
+std::string RoundedUnlessNone(uint64_t bytes) {
+  return bytes == 0 ? std::string() : RoundedSize(bytes);
 }
 
 }  // namespace
@@ -154,6 +178,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"SERIAL"},
                {"WWN", kDetailsOnly},
                {"BACKEND"},
+               {"EXTENTS", kDetailsOnly},
                {"LIMITS"},
                {"ON NO SPACE", kDetailsOnly},
                {"ENCRYPTION", kDetailsOnly},
@@ -178,6 +203,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                spec.serial(),
                spec.wwn(),
                ShowBackend(spec),
+               Extents(spec.pool()),
                ShowLimits(spec.limits()),
                OnNoSpace(spec),
                Encryption(spec),
@@ -246,6 +272,35 @@ Table TableOf(const Repeated<v1::Cluster>& clusters) {
                std::to_string(spec.images_per_client()), fmt::format("{} s", timeout_s),
                std::to_string(cluster.status().disks()), StateOf(cluster), Labels(cluster.labels()),
                std::to_string(cluster.revision()), cluster.etag(), cluster.status().message()});
+  }
+  return table;
+}
+
+Table TableOf(const Repeated<v1::Pool>& pools) {
+  Table table({{"POOL"},
+               {"DEVICE"},
+               {"EXTENT", kDetailsOnly},
+               {"CAPACITY"},
+               {"ALLOCATED"},
+               {"RECLAIMABLE"},
+               {"TO ERASE"},
+               {"FREE"},
+               {"LARGEST"},
+               {"DISKS"},
+               {"STATE"},
+               {"LABELS"},
+               {"UID", kDetailsOnly},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly},
+               {"MESSAGE"}});
+  for (const v1::Pool& pool : pools) {
+    const v1::PoolStatus& status = pool.status();
+    table.Add({std::string(IdOf(pool.name())), pool.spec().device(), HumanSize(pool.spec().extent_bytes()),
+               RoundedSize(status.capacity_bytes()), RoundedSize(status.allocated_bytes()),
+               RoundedUnlessNone(status.reclaimable_bytes()), RoundedUnlessNone(status.to_erase_bytes()),
+               RoundedSize(status.free_bytes()), RoundedSize(status.largest_free_bytes()),
+               std::to_string(status.disks()), StateOf(pool), Labels(pool.labels()), status.uid(),
+               std::to_string(pool.revision()), pool.etag(), status.message()});
   }
   return table;
 }
@@ -375,6 +430,8 @@ std::string LineOf(const v1::WatchResponse& event) {
       return line(event.disk());
     case v1::WatchResponse::kCluster:
       return line(event.cluster());
+    case v1::WatchResponse::kPool:
+      return line(event.pool());
     case v1::WatchResponse::kGroup:
       return line(event.group());
     case v1::WatchResponse::kController:

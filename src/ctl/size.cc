@@ -15,6 +15,23 @@ namespace {
 constexpr std::string_view kUnitLetters = "KMGTP";
 constexpr uint64_t kUnitStep = 1024;
 
+struct Unit {
+  const char* name;
+  uint64_t bytes;
+};
+
+// The largest that there is one of.
+Unit UnitFor(uint64_t bytes) {
+  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t power = 0;
+  uint64_t scale = 1;
+  while (power + 1 < std::size(kNames) && bytes / scale >= kUnitStep) {
+    scale *= kUnitStep;
+    ++power;
+  }
+  return {kNames[power], scale};
+}
+
 Error BadSize(std::string_view text, std::string_view why) {
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("'{}' is not a size: {}. Write bytes (4096), or 64K, 512M, 10G, 1.5T, which are "
@@ -73,17 +90,17 @@ Result<uint64_t> ParseSize(std::string_view text) {
 }
 
 std::string HumanSize(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  size_t unit = 0;
-  uint64_t scale = 1;
-  while (unit + 1 < std::size(kUnits) && bytes / scale >= kUnitStep) {
-    scale *= kUnitStep;
-    ++unit;
-  }
-  if (bytes % scale == 0) return fmt::format("{} {}", bytes / scale, kUnits[unit]);
+  const Unit unit = UnitFor(bytes);
+  if (bytes % unit.bytes == 0) return fmt::format("{} {}", bytes / unit.bytes, unit.name);
   // Halves are the only tenths that a power of two has.
-  if (bytes % (scale / 2) == 0) return fmt::format("{}.5 {}", bytes / scale, kUnits[unit]);
+  if (bytes % (unit.bytes / 2) == 0) return fmt::format("{}.5 {}", bytes / unit.bytes, unit.name);
   return fmt::format("{} B", bytes);
+}
+
+std::string RoundedSize(uint64_t bytes) {
+  const Unit unit = UnitFor(bytes);
+  if (bytes % unit.bytes == 0) return fmt::format("{} {}", bytes / unit.bytes, unit.name);
+  return fmt::format("{}.{} {}", bytes / unit.bytes, bytes % unit.bytes * 10 / unit.bytes, unit.name);
 }
 
 Result<std::chrono::milliseconds> ParseMilliseconds(std::string_view text) {

@@ -17,6 +17,8 @@ Result<uint64_t> ParseSize(std::string_view text);
 
 // "10 GiB", "512 B", "1.5 MiB"; always exact: in bytes when it is not a multiple of half a unit.
 std::string HumanSize(uint64_t bytes);
+// For what is counted and not chosen: one digit after the point, rounded down: "894.2 GiB".
+std::string RoundedSize(uint64_t bytes);
 
 // "500ms", "30s", "5m", "1h".
 Result<std::chrono::milliseconds> ParseMilliseconds(std::string_view text);

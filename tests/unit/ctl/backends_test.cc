@@ -41,6 +41,8 @@ TEST(Backends, AreWrittenAndShown) {
       {{"--create", "--file", "/a.img"}, "file:/a.img"},
       {{"--rbd", "c/vms/a"}, "rbd:c/vms/a"},
       {{"--rbd", "clusters/c/vms/n/a@then"}, "rbd:c/vms/n/a@then"},
+      {{"--pool", "nvme0"}, "pool:nvme0"},
+      {{"--pool", "pools/nvme0"}, "pool:nvme0"},
   };
   for (const auto& [arguments, shown] : cases) {
     const Parsed parsed = Parse(arguments);
@@ -50,6 +52,7 @@ TEST(Backends, AreWrittenAndShown) {
   EXPECT_TRUE(Parse({"--create", "--file", "/a.img"}).spec.file().create());
   EXPECT_FALSE(Parse({"--file", "/a.img"}).spec.file().create());
   EXPECT_EQ(Parse({"--rbd", "c/vms/n/a@then"}).spec.rbd().cluster(), "clusters/c");
+  EXPECT_EQ(Parse({"--pool", "nvme0"}).spec.pool().pool(), "pools/nvme0");
   EXPECT_EQ(ShowBackend(v1::DiskSpec()), "?");
 }
 
@@ -59,6 +62,8 @@ TEST(Backends, OneIsNeededWithWhatGoesWithIt) {
                                              {"--null", "--memory"},
                                              {"--memory", "--skip-reads"},
                                              {"--memory", "--create"},
+                                             {"--pool", "nvme0", "--create"},
+                                             {"--pool", "nvme0", "--file", "/a.img"},
                                              {"--rbd", "c/a"},
                                              {"--rbd", "c/vms/a@"}}) {
     EXPECT_FALSE(Parse(arguments).ok) << CLI::detail::join(arguments, " ");

@@ -38,8 +38,9 @@ class CompleteTest : public ::testing::Test {
 
 TEST_F(CompleteTest, Commands) {
   const Words all = Complete({""});
-  for (const char* command : {"disk", "group", "controller", "attach", "detach", "attachment", "engine",
-                              "watch", "wait", "apply", "explain", "completion", "version", "help"}) {
+  for (const char* command :
+       {"disk", "pool", "group", "controller", "attach", "detach", "attachment", "engine", "watch", "wait",
+        "apply", "explain", "completion", "version", "help"}) {
     EXPECT_TRUE(Has(all, command)) << command;
   }
   EXPECT_EQ(Complete({"de"}), Words{"detach"});
@@ -66,11 +67,13 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"controller", "create", "c", "--type", "s"}), Words{"scsi"});
   EXPECT_EQ(Complete({"controller", "create", "c", "--engine", "id"}), (Words{"id-a", "id-b"}));
   EXPECT_EQ(Complete({"engine", "upgrade", "e", "--to", "id"}), (Words{"id-a", "id-b"}));
+  EXPECT_EQ(Complete({"disk", "create", "a", "--pool", "id-a"}), Words{"id-a"});
+  EXPECT_EQ(Complete({"pool", "create", "p", "--device", ""}), Words{":files"});
   EXPECT_EQ(Complete({"apply", "-f", "ho"}), Words{":files"});
   EXPECT_EQ(Complete({"disk", "create", "a", "--file", ""}), Words{":files"});
   EXPECT_EQ(Complete({"completion", ""}), (Words{"bash", "zsh"}));
   EXPECT_EQ(Complete({"explain", "DISK_I"}), Words{"DISK_IN_USE"});
-  EXPECT_EQ(asked_, (Words{"ENGINE", "ENGINE"}));
+  EXPECT_EQ(asked_, (Words{"ENGINE", "ENGINE", "POOL"}));
 }
 
 TEST_F(CompleteTest, Ids) {
@@ -80,7 +83,8 @@ TEST_F(CompleteTest, Ids) {
   Complete({"detach", "vm1", ""});
   Complete({"wait", ""});
   Complete({"disk", "get", "--", ""});
-  EXPECT_EQ(asked_, (Words{"DISK", "CONTROLLER", "CONTROLLER", "WHICH of vm1", "NAME", "DISK"}));
+  Complete({"pool", "delete", ""});
+  EXPECT_EQ(asked_, (Words{"DISK", "CONTROLLER", "CONTROLLER", "WHICH of vm1", "NAME", "DISK", "POOL"}));
   EXPECT_TRUE(Complete({"attach", "id-a", "vm1", ""}).empty());
 }
 

@@ -11,6 +11,7 @@
 
 #include "ctl/app.h"
 #include "ctl/client.h"
+#include "ctl/show.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace cleat::ctl::run_test {
@@ -36,6 +37,10 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::GetDiskRequest, v1::Disk> get_disk;
   Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
   Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
+  Answer<v1::CreatePoolRequest, v1::Pool> create_pool;
+  Answer<v1::GetPoolRequest, v1::Pool> get_pool;
+  Answer<v1::ListPoolsRequest, v1::ListPoolsResponse> list_pools;
+  Answer<v1::DeletePoolRequest, v1::DeletePoolResponse> delete_pool;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
 
@@ -59,6 +64,21 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
                           v1::Attachment* attachment) override {
     return attach_disk(*request, *attachment);
+  }
+  grpc::Status CreatePool(grpc::ServerContext*, const v1::CreatePoolRequest* request,
+                          v1::Pool* pool) override {
+    return create_pool(*request, *pool);
+  }
+  grpc::Status GetPool(grpc::ServerContext*, const v1::GetPoolRequest* request, v1::Pool* pool) override {
+    return get_pool(*request, *pool);
+  }
+  grpc::Status ListPools(grpc::ServerContext*, const v1::ListPoolsRequest* request,
+                         v1::ListPoolsResponse* response) override {
+    return list_pools(*request, *response);
+  }
+  grpc::Status DeletePool(grpc::ServerContext*, const v1::DeletePoolRequest* request,
+                          v1::DeletePoolResponse* response) override {
+    return delete_pool(*request, *response);
   }
   grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
                     v1::WaitResponse* response) override {
@@ -336,6 +356,136 @@ TEST_F(RunTest, ABackupIsWholeOrNotThere) {
   EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kUsage) << "it is there";
 }
 
+v1::Pool PoolWith(uint64_t extents, uint64_t to_erase) {
+  constexpr uint64_t kExtentBytes = uint64_t{256} << 20;
+  v1::Pool pool;
+  pool.set_name("pools/nvme0");
+  pool.mutable_spec()->set_device("/dev/disk/by-id/nvme-a");
+  pool.mutable_spec()->set_extent_bytes(kExtentBytes);
+  (*pool.mutable_labels())["bay"] = "3";
+  v1::PoolStatus& status = *pool.mutable_status();
+  status.set_state(v1::POOL_STATE_READY);
+  status.set_capacity_bytes(extents * kExtentBytes);
+  status.set_allocated_bytes(40 * kExtentBytes);
+  status.set_to_erase_bytes(to_erase * kExtentBytes);
+  status.set_free_bytes((extents - 40 - to_erase) * kExtentBytes);
+  status.set_largest_free_bytes(2 * kExtentBytes);
+  status.set_disks(1);
+  status.set_uid("00112233445566778899aabbccddeeff");
+  return pool;
+}
+
+TEST_F(RunTest, APoolIsMadeOfADriveAsTheCommandLineSays) {
+  std::vector<v1::CreatePoolRequest> requests;
+  cleatd_.create_pool = [&](const v1::CreatePoolRequest& request, v1::Pool& pool) {
+    requests.push_back(request);
+    pool = PoolWith(3577, 3537);
+    pool.mutable_status()->set_state(v1::POOL_STATE_OPENING);
+    return grpc::Status::OK;
+  };
+  const Outcome plain = Ctl({"pool", "create", "nvme0", "--device", "/dev/disk/by-id/nvme-a"});
+  EXPECT_EQ(plain.code, kOk) << plain.err;
+  EXPECT_THAT(plain.out, HasSubstr("OPENING"));
+  ASSERT_EQ(requests.size(), 1U);
+  EXPECT_EQ(requests[0].pool_id(), "nvme0");
+  EXPECT_EQ(requests[0].pool().spec().device(), "/dev/disk/by-id/nvme-a");
+  EXPECT_EQ(requests[0].pool().spec().extent_bytes(), 0U) << "cleatd chooses";
+  EXPECT_FALSE(requests[0].overwrite());
+
+  cleatd_.wait = [](const v1::WaitRequest& request, v1::WaitResponse& response) {
+    EXPECT_EQ(request.name(), "pools/nvme0");
+    *response.mutable_pool() = PoolWith(3577, 3537);
+    return grpc::Status::OK;
+  };
+  const Outcome all = Ctl({"pool", "create", "pools/nvme0", "--device", "/d", "--extent-size", "64M",
+                           "--overwrite", "--label", "bay=3", "--wait"});
+  EXPECT_EQ(all.code, kOk) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("READY"));
+  ASSERT_EQ(requests.size(), 2U);
+  EXPECT_EQ(requests[1].pool_id(), "nvme0");
+  EXPECT_EQ(requests[1].pool().spec().extent_bytes(), uint64_t{64} << 20);
+  EXPECT_EQ(requests[1].pool().labels().at("bay"), "3");
+  EXPECT_TRUE(requests[1].overwrite());
+}
+
+TEST_F(RunTest, APoolShowsWhatItHas) {
+  cleatd_.list_pools = [](const v1::ListPoolsRequest& request, v1::ListPoolsResponse& page) {
+    *page.add_pools() = PoolWith(3577, 0);
+    if (request.page_token().empty()) page.set_next_page_token("1");
+    return grpc::Status::OK;
+  };
+  const std::string row =
+      "nvme0  /dev/disk/by-id/nvme-a  894.2 GiB  10 GiB     884.2 GiB  512 MiB  1      READY  bay=3\n";
+  EXPECT_EQ(
+      Ctl({"pool", "list"}).out,
+      "POOL   DEVICE                  CAPACITY   ALLOCATED  FREE       LARGEST  DISKS  STATE  LABELS\n" +
+          row + row);
+  cleatd_.get_pool = [](const v1::GetPoolRequest& request, v1::Pool& pool) {
+    EXPECT_EQ(request.name(), "pools/nvme0");
+    pool = PoolWith(3577, 8);
+    pool.mutable_status()->set_reclaimable_bytes(uint64_t{1} << 30);
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
+              ::testing::AllOf(HasSubstr("\nextent       256 MiB\n"), HasSubstr("\nreclaimable  1 GiB\n"),
+                               HasSubstr("\nto erase     2 GiB\n"),
+                               HasSubstr("\nuid          00112233445566778899aabbccddeeff\n")));
+  EXPECT_THAT(Ctl({"pool", "get", "pools/nvme0", "-o", "json"}).out,
+              HasSubstr("\"capacity_bytes\": \"960193626112\""));
+}
+
+TEST_F(RunTest, APoolIsDeletedByItsEtagAndWaitedFor) {
+  v1::DeletePoolRequest deleted;
+  cleatd_.delete_pool = [&](const v1::DeletePoolRequest& request, v1::DeletePoolResponse&) {
+    deleted = request;
+    return grpc::Status::OK;
+  };
+  cleatd_.wait = [](const v1::WaitRequest& request, v1::WaitResponse& response) {
+    EXPECT_EQ(request.condition(), v1::WAIT_CONDITION_GONE);
+    response.set_gone(request.name());
+    return grpc::Status::OK;
+  };
+  const Outcome outcome = Ctl({"pool", "delete", "nvme0", "--etag", "e1", "--wait"});
+  EXPECT_EQ(outcome.code, kOk) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(deleted.name(), "pools/nvme0");
+  EXPECT_EQ(deleted.etag(), "e1");
+}
+
+TEST_F(RunTest, ADiskOfAPoolSaysWhichExtentsItHas) {
+  cleatd_.get_disk = [](const v1::GetDiskRequest& request, v1::Disk& disk) {
+    disk.set_name(request.name());
+    v1::PoolBackend& pool = *disk.mutable_spec()->mutable_pool();
+    pool.set_pool("pools/nvme0");
+    for (uint32_t i = 0; i < 20; ++i) {
+      v1::ExtentRun& run = *pool.add_extents();
+      run.set_first(100 * i);
+      run.set_count(i == 0 ? 32 : 1);
+    }
+    return grpc::Status::OK;
+  };
+  const std::string out = Ctl({"disk", "get", "a"}).out;
+  EXPECT_THAT(out, HasSubstr("pool:nvme0\n"));
+  EXPECT_THAT(out, HasSubstr("51: 0-31, 100, 200, "));
+  EXPECT_THAT(out, HasSubstr(", 1500, and 4 more run(s)\n"));
+}
+
+TEST_F(RunTest, PoolsAreWatchedAndWaitedFor) {
+  v1::WatchResponse event;
+  event.set_revision(1000007);
+  *event.mutable_pool() = PoolWith(3577, 0);
+  event.mutable_pool()->mutable_status()->set_state(v1::POOL_STATE_NOT_ANSWERING);
+  event.mutable_pool()->mutable_status()->set_message("the drive does not answer");
+  EXPECT_EQ(
+      LineOf(event),
+      "   1000007  pools/nvme0                               NOT_ANSWERING  the drive does not answer\n");
+  cleatd_.wait = [](const v1::WaitRequest&, v1::WaitResponse& response) {
+    *response.mutable_pool() = PoolWith(3577, 0);
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(Ctl({"wait", "pools/nvme0"}).out, HasSubstr("nvme0  /dev/disk/by-id/nvme-a"));
+}
+
 TEST_F(RunTest, NobodyThere) {
   server_->Shutdown();
   std::filesystem::remove(folder_ + "/api.sock");
@@ -356,6 +506,8 @@ TEST_F(RunTest, AWrongCommandLine) {
       {{"disk", "create", "a", "--size", "10G"}, "[--file,--memory,--null,--rbd"},
       {{"disk", "create", "a", "--memory", "--size", "1G", "--label", "x"}, "'x' is not KEY=VALUE"},
       {{"controller", "create", "c", "--socket", "/s", "--type", "nvme"}, "nvme"},
+      {{"pool", "create", "p"}, "--device is required\nSee cleatctl pool create --help"},
+      {{"pool", "create", "p", "--device", "/d", "--extent-size", "256MB"}, "'256MB' is not a size"},
       {{"attach", "a", "c", "--wait=0"}, "0"},
       {{"attach", "a", "c", "--wait=0x10"}, "0x10"},
       {{"wait", "a"}, "'a' is not a full name"},

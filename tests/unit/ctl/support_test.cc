@@ -120,6 +120,7 @@ TEST_F(SupportTest, OneCallThatFailsLeavesTheOthers) {
   ServeCleatd();
   const Bundle bundle = CollectBundle(globals_, sources_);
   EXPECT_THAT(NamesOf(bundle), Contains("host/disks.json"));
+  EXPECT_THAT(bundle.Manifest(), HasSubstr("LEFT OUT\thost/pools.json: cleatd: "));
   EXPECT_THAT(bundle.Manifest(), HasSubstr("LEFT OUT\thost/groups.json: cleatd: "));
 }
 

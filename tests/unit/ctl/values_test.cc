@@ -99,6 +99,15 @@ TEST(SizeTest, SizesAreShortOnlyWhenTheyAreExact) {
   EXPECT_EQ(HumanSize(1ULL << 50), "1 PiB");
 }
 
+TEST(SizeTest, WhatIsCountedIsRoundedDown) {
+  EXPECT_EQ(RoundedSize(0), "0 B");
+  EXPECT_EQ(RoundedSize(3577ULL << 28), "894.2 GiB");
+  EXPECT_EQ(RoundedSize(10ULL << 30), "10 GiB");
+  EXPECT_EQ(RoundedSize((1ULL << 40) - 1), "1023.9 GiB");
+  EXPECT_EQ(RoundedSize((1ULL << 30) + 1), "1.0 GiB");
+  EXPECT_EQ(RoundedSize(std::numeric_limits<uint64_t>::max()), "16383.9 PiB");
+}
+
 TEST(SizeTest, TimesHaveUnits) {
   using std::chrono::seconds;
   EXPECT_EQ(ParseSeconds("30").value(), seconds(30));

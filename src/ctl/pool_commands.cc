@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ctl/commands.h"
+
+namespace cleat::ctl {
+namespace {
+
+using Stub = v1::Cleat::Stub;
+
+struct PoolArguments {
+  std::string id;
+  std::string device;
+  uint64_t extent_bytes = 0;
+  bool overwrite = false;
+  LabelArguments labels;
+  std::string etag;
+  int wait_s = -1;
+};
+
+std::string PoolName(const PoolArguments& arguments) {
+  return FullName("pools/", arguments.id);
+}
+
+ExitCode CreatePool(Client& client, const PoolArguments& arguments) {
+  v1::CreatePoolRequest request;
+  request.set_pool_id(std::string(IdOf(arguments.id)));
+  request.set_overwrite(arguments.overwrite);
+  ChangeLabels(arguments.labels, *request.mutable_pool()->mutable_labels());
+  v1::PoolSpec& spec = *request.mutable_pool()->mutable_spec();
+  spec.set_device(arguments.device);
+  spec.set_extent_bytes(arguments.extent_bytes);
+  v1::Pool pool;
+  if (const ExitCode code = client.Call(&Stub::CreatePool, request, pool); code != kOk) return code;
+  return WaitAndShow(client, pool, arguments.wait_s, &v1::WaitResponse::pool);
+}
+
+ExitCode GetPool(Client& client, const PoolArguments& arguments) {
+  v1::GetPoolRequest request;
+  request.set_name(PoolName(arguments));
+  v1::Pool pool;
+  if (const ExitCode code = client.Call(&Stub::GetPool, request, pool); code != kOk) return code;
+  return ShowOne(client, pool, Detail::kAll);
+}
+
+ExitCode ListPools(Client& client, const PoolArguments&) {
+  return ListAll(client, &Stub::ListPools, v1::ListPoolsRequest(), &v1::ListPoolsResponse::pools);
+}
+
+ExitCode DeletePool(Client& client, const PoolArguments& arguments) {
+  v1::DeletePoolRequest request;
+  request.set_name(PoolName(arguments));
+  request.set_etag(arguments.etag);
+  v1::DeletePoolResponse response;
+  if (const ExitCode code = client.Call(&Stub::DeletePool, request, response); code != kOk) return code;
+  return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
+}
+
+void AddCreatePool(CLI::App& pool, Globals& globals, const std::shared_ptr<PoolArguments>& arguments) {
+  CLI::App* create = AddCommand(
+      pool, "create", "Make a pool of a drive, for disks to be cut from it; what is on the drive is erased",
+      "cleatctl pool create nvme0 --device /dev/disk/by-id/nvme-MODEL_SERIAL\n"
+      "cleatctl disk create root --pool nvme0 --size 100G\n"
+      "truncate -s 10G /var/lib/cleat/disks/trial.img    a regular file will do for trials\n"
+      "cleatctl pool create trial --device /var/lib/cleat/disks/trial.img --extent-size 64M");
+  create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
+      ->required();
+  create
+      ->add_option("--device", arguments->device,
+                   "The drive: a block device, best by its name in /dev/disk/by-id, which stays the same")
+      ->required()
+      ->type_name(kFileArgument);
+  AddSize(*create, "--extent-size", arguments->extent_bytes,
+          "The unit that disks are made of: 64M, 128M, 256M (the default), 512M or 1G");
+  create->add_flag("--overwrite", arguments->overwrite,
+                   "Take the drive although a file system, partitions or another pool's label are on it, "
+                   "which are lost");
+  AddLabels(*create, arguments->labels);
+  AddWait(*create, arguments->wait_s, "it is ready");
+  OnRun(*create, globals, arguments, CreatePool);
+}
+
+}  // namespace
+
+void AddPoolCommands(CLI::App& app, Globals& globals) {
+  CLI::App* pool = AddCommand(app, "pool", "Drives that disks are cut from: create, list, get, delete", "");
+  pool->require_subcommand(1);
+  const auto arguments = std::make_shared<PoolArguments>();
+  constexpr const char* kWhich = "ID or pools/ID";
+
+  AddCreatePool(*pool, globals, arguments);
+
+  CLI::App* list =
+      AddCommand(*pool, "list", "Show all pools, and how much each has left", "cleatctl pool list");
+  OnRun(*list, globals, arguments, ListPools);
+
+  CLI::App* get = AddCommand(*pool, "get", "Show a pool", "cleatctl pool get nvme0");
+  get->add_option(kPoolArgument, arguments->id, kWhich)->required();
+  OnRun(*get, globals, arguments, GetPool);
+
+  CLI::App* remove = AddCommand(*pool, "delete", "Delete a pool that has no disks, deleted ones included",
+                                "cleatctl disk purge root --yes    a deleted disk that is kept\n"
+                                "cleatctl pool delete nvme0");
+  remove->add_option(kPoolArgument, arguments->id, kWhich)->required();
+  AddEtag(*remove, arguments->etag);
+  AddWait(*remove, arguments->wait_s, "it is gone");
+  OnRun(*remove, globals, arguments, DeletePool);
+}
+
+}  // namespace cleat::ctl
