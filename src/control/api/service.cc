@@ -89,6 +89,10 @@ Result<std::unique_ptr<StoreUpload>> Receive(grpc::ServerReader<v1::RestoreStore
   return upload;
 }
 
+Error PoolsAreToCome() {
+  return Error(ErrorCode::kUnimplemented, "pools are still to come");
+}
+
 }  // namespace
 
 grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
@@ -186,6 +190,35 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
   static constexpr Method kMethod{"DeleteCluster", Role::kAttach, true};
   return guard_.Handle(*context, kMethod, request->name(), reply,
                        [&] { return state_.clusters().Delete(*request); });
+}
+
+// A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.
+grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
+                                 v1::Pool* reply) {
+  static constexpr Method kMethod{"CreatePool", Role::kAdmin, true};
+  return guard_.Handle(*context, kMethod, PoolName(request->pool_id()), reply,
+                       []() -> Result<v1::Pool> { return PoolsAreToCome(); });
+}
+
+grpc::Status Service::GetPool(grpc::ServerContext* context, const v1::GetPoolRequest* request,
+                              v1::Pool* reply) {
+  static constexpr Method kMethod{"GetPool", Role::kRead, false};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       []() -> Result<v1::Pool> { return PoolsAreToCome(); });
+}
+
+grpc::Status Service::ListPools(grpc::ServerContext* context, const v1::ListPoolsRequest* /*request*/,
+                                v1::ListPoolsResponse* reply) {
+  static constexpr Method kMethod{"ListPools", Role::kRead, false};
+  return guard_.Handle(*context, kMethod, "pools", reply,
+                       []() -> Result<v1::ListPoolsResponse> { return PoolsAreToCome(); });
+}
+
+grpc::Status Service::DeletePool(grpc::ServerContext* context, const v1::DeletePoolRequest* request,
+                                 v1::DeletePoolResponse* reply) {
+  static constexpr Method kMethod{"DeletePool", Role::kAdmin, true};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       []() -> Result<v1::DeletePoolResponse> { return PoolsAreToCome(); });
 }
 
 grpc::Status Service::CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,

@@ -53,6 +53,14 @@ class Service final : public v1::Cleat::Service {
                              v1::Cluster* reply) override;
   grpc::Status DeleteCluster(grpc::ServerContext* context, const v1::DeleteClusterRequest* request,
                              v1::DeleteClusterResponse* reply) override;
+  grpc::Status CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
+                          v1::Pool* reply) override;
+  grpc::Status GetPool(grpc::ServerContext* context, const v1::GetPoolRequest* request,
+                       v1::Pool* reply) override;
+  grpc::Status ListPools(grpc::ServerContext* context, const v1::ListPoolsRequest* request,
+                         v1::ListPoolsResponse* reply) override;
+  grpc::Status DeletePool(grpc::ServerContext* context, const v1::DeletePoolRequest* request,
+                          v1::DeletePoolResponse* reply) override;
   grpc::Status CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,
                            v1::Group* reply) override;
   grpc::Status GetGroup(grpc::ServerContext* context, const v1::GetGroupRequest* request,

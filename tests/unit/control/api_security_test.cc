@@ -155,6 +155,35 @@ class SecurityTest : public ::testing::Test {
     v1::PurgeDiskResponse response;
     return stub.PurgeDisk(&context, request, &response);
   }
+  template <typename Request, typename Response>
+  static grpc::Status Call(v1::Cleat::Stub& stub,
+                           grpc::Status (v1::Cleat::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                   Response*),
+                           const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    Response response;
+    return (stub.*method)(&context, request, &response);
+  }
+  static grpc::Status CreatePool(v1::Cleat::Stub& stub, const std::string& id) {
+    v1::CreatePoolRequest request;
+    request.set_pool_id(id);
+    request.mutable_pool()->mutable_spec()->set_device("/nowhere");
+    return Call(stub, &v1::Cleat::Stub::CreatePool, request);
+  }
+  static grpc::Status DeletePool(v1::Cleat::Stub& stub, const std::string& id) {
+    v1::DeletePoolRequest request;
+    request.set_name("pools/" + id);
+    return Call(stub, &v1::Cleat::Stub::DeletePool, request);
+  }
+  static grpc::Status GetPool(v1::Cleat::Stub& stub, const std::string& id) {
+    v1::GetPoolRequest request;
+    request.set_name("pools/" + id);
+    return Call(stub, &v1::Cleat::Stub::GetPool, request);
+  }
+  static grpc::Status ListPools(v1::Cleat::Stub& stub) {
+    return Call(stub, &v1::Cleat::Stub::ListPools, v1::ListPoolsRequest());
+  }
   static grpc::Status Backup(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -448,6 +477,35 @@ TEST_F(TlsTest, PurgingAndBackupsTakeTheRoleAdminAndAreAudited) {
         R"("role":"admin","method":"RestoreStore","resource":"store","code":"INVALID_ARGUMENT")",
         R"("role":"admin","method":"PurgeDisk","resource":"disks/a","code":"OK")",
         R"-("role":"admin","method":"DeleteDisk(purge)","resource":"disks/b","code":"OK")-"}) {
+    EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;
+  }
+}
+
+TEST_F(TlsTest, MakingAndDeletingPoolsTakeTheRoleAdminAndAreAudited) {
+  ASSERT_TRUE(options_.grants.Add("read=cert:reader.example").ok());
+  ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  for (const char* name : {"reader", "attacher", "boss", "stranger"})
+    ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", std::string(name) + ".example", name));
+  Start();
+  const auto attacher = Dial("attacher");
+  const auto boss = Dial("boss");
+  EXPECT_EQ(ReasonIn(CreatePool(*attacher, "p")), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(DeletePool(*attacher, "p")), "ROLE_MISSING");
+  // The device is none: what cleatd says of it is not about roles.
+  EXPECT_NE(ReasonIn(CreatePool(*boss, "p")), "ROLE_MISSING");
+  EXPECT_NE(ReasonIn(DeletePool(*boss, "p")), "ROLE_MISSING");
+  const auto reader = Dial("reader");
+  EXPECT_NE(ReasonIn(GetPool(*reader, "p")), "ROLE_MISSING");
+  EXPECT_NE(ReasonIn(ListPools(*reader)), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(GetPool(*Dial("stranger"), "p")), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(ListPools(*Dial("stranger"))), "ROLE_MISSING");
+  const std::string audit = ReadAll(options_.audit_log);
+  for (const char* record :
+       {R"("role":"attach","method":"CreatePool","resource":"pools/p","code":"PERMISSION_DENIED")",
+        R"("role":"attach","method":"DeletePool","resource":"pools/p","code":"PERMISSION_DENIED")",
+        R"("role":"admin","method":"CreatePool","resource":"pools/p")",
+        R"("role":"admin","method":"DeletePool","resource":"pools/p")"}) {
     EXPECT_NE(audit.find(record), std::string::npos) << record << "\n" << audit;
   }
 }
