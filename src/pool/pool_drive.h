@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pool's drive, as the one process that looks after it sees it: gives it its label, keeps its copy of the map, erases extents. Every method
-// may take as long as the drive does. On one thread; owns nothing but memory, and `drive` outlives it.
+// may take as long as the drive does. On one thread; owns nothing but memory, and `drive` outlives it. Errors say "the drive": which one, the
+// caller knows.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,11 @@
 namespace cleat::pool {
 
 // The label that is on the drive: the first copy, or the second where the first is gone or damaged. nullopt: there is none.
-// Errors: kIo; DecodeLabel's, when no copy is good and one of them was a label.
+// Errors: kIo; DecodeLabel's, when no copy is good and one of them was a label, or when one is of a newer version; kDataLoss: the drive is
+// smaller than the label says.
 Result<std::optional<Label>> ReadLabel(Drive& drive);
-// The newer of the two slots that are whole; nullopt: none is. kIo when a slot can't be read and the other one is not whole.
+// The newer of the two slots that are whole; nullopt: none is. kIo when a slot can't be read and the other one is not whole;
+// kUnimplemented when one is of a newer version.
 Result<std::optional<Map>> ReadMap(Drive& drive, const Label& label);
 
 class PoolDrive {
@@ -28,31 +31,40 @@ class PoolDrive {
   // `seed`: of which places are read back.
   PoolDrive(Drive& drive, uint64_t seed) : drive_(drive), random_(seed) {}
 
-  // Makes the drive that pool's, whatever is on it: what was a map is no map any more before the first label is written, so that no old map
-  // ever belongs to a new label. Durable when it returns; before that a crash leaves no label, or this one and no map.
+  // Makes the drive that pool's, whatever is on it. What was a label is none any more before the maps are touched, and these are none before
+  // the first label is written, so that no old map ever belongs to a new label. Durable when it returns; before that a crash leaves what was
+  // there, or no label, or this one and no map. kInvalidArgument: the label has numbers that no label may have;
+  // kFailedPrecondition: the drive is too small for it; kIo.
   Status Format(const Label& label);
-  // Takes the label for done, and writes over what is there: nobody finds a pool here any more.
+  // Takes the label for done, and writes over labels and maps, also of a drive that was not opened: nobody finds a pool here any more.
   Status Unlabel();
-  // Finds the drive as it was left. kFailedPrecondition: no label, or another pool's: the error names both.
+  // Finds the drive as it was left; writes nothing. kFailedPrecondition: no label, or another one: the error names both; else as ReadLabel
+  // and ReadMap.
   Status Open(const Label& label);
 
-  // Writes the map, as the generation after the present one, to the slot that is not the present one. Durable when it returns OK; after an
-  // error, or a crash, the drive has the map of before or this one. After Format or Open.
+  // Writes the map, whose pool and generation need not be set, as the generation after the present one, to the slot that is not the present
+  // one. Durable when it returns OK; after an error, or a crash, the drive has the map of before or this one. No two maps have the same
+  // generation: after kIo the next one skips a number. After Format or Open. kResourceExhausted: it is more than a map has room for;
+  // kInternal: no engine would accept it (CheckMap); nothing was written then.
   Status WriteMap(Map map);
   uint64_t generation() const { return generation_; }
 
   // Erases the next kEraseStepBytes of `extent`, from `done_bytes` on, which it moves; at the extent's end flushes, reads samples back, and
-  // is done when `done_bytes` is the extent's size. kIo: the drive can't, or does not read as zeroes afterwards.
+  // is done when `done_bytes` is the extent's size. What was done before that is not durable: after an error, which sets `done_bytes` to 0,
+  // and after a crash an extent is erased from its beginning again. kIo: the drive can't, or does not read as zeroes afterwards.
+  // After Format or Open.
   Status EraseStep(uint32_t extent, uint64_t& done_bytes);
 
  private:
+  Status EraseNext(uint32_t extent, uint64_t& done_bytes);
   Status CheckErased(uint32_t extent);
 
   Drive& drive_;
   Random random_;
-  std::optional<Label> label_;  // after Format or Open
-  uint64_t generation_ = 0;     // of the present map; 0: there is none
-  uint32_t slot_ = 0;           // for the next map
+  std::optional<Label> label_;     // after Format or Open
+  uint64_t generation_ = 0;        // of the present map; 0: there is none
+  uint64_t tried_generation_ = 0;  // the highest that a write was begun for
+  size_t slot_ = 0;                // for the next map
 };
 
 }  // namespace cleat::pool
