@@ -55,6 +55,7 @@ librados-dev            build   Ceph
 libssl-dev              build   API-over-TLS
 zlib1g-dev              build   checksums-of-pools
 libsqlite3-dev          build   store
+libblkid-dev            build   signatures-on-drives
 libcli11-dev            build   command-lines
 prometheus-cpp-dev      build   metrics
 libcivetweb-dev         build   metrics
