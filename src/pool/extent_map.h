@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where on its drive each byte of a disk lies. A value that never changes; any thread. What goes on with each request costs two loads, and
+// the same for a disk that is its drive: no request asks which of the two it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pool/extents.h"
+
+namespace cleat::pool {
+
+struct DriveRange {
+  uint64_t first_byte = 0;
+  uint64_t bytes = 0;
+
+  uint64_t end() const { return first_byte + bytes; }
+  bool operator==(const DriveRange&) const = default;
+};
+
+class ExtentMap {
+ public:
+  // Each byte lies where it is: a disk that has its drive, or its file, to itself.
+  ExtentMap();
+  // `runs`: at least one extent, each at most once, in the disk's order. `extent_bytes`: a power of two.
+  ExtentMap(uint64_t extent_bytes, const ExtentRuns& runs);
+
+  // From that byte of the disk on, as much as lies on the drive in one piece. Nothing at the disk's end; no further.
+  DriveRange At(uint64_t disk_byte) const {
+    const Entry& entry = entries_[disk_byte >> shift_];
+    return {disk_byte + entry.distance, entry.end - disk_byte};
+  }
+
+  bool is_whole_drive() const { return shift_ == kWholeShift; }
+  // What the disk has room for.
+  uint64_t size_bytes() const { return entries_.back().end; }
+  // The disk's pieces in its order, neighbours as one. Not of a whole drive.
+  std::vector<DriveRange> Ranges() const;
+
+ private:
+  static constexpr uint32_t kWholeShift = 63;
+  struct Entry {
+    uint64_t distance = 0;  // from a byte of the disk to that of the drive, modulo 2^64
+    uint64_t end = 0;       // of the piece, as the disk counts
+  };
+
+  uint32_t shift_ = kWholeShift;
+  std::vector<Entry> entries_;  // of each extent of the disk, and of what begins at its end
+};
+
+}  // namespace cleat::pool
