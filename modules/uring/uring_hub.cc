@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/uring/uring_hub.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "modules/uring/uring_ring.h"
@@ -9,6 +13,14 @@ namespace cleat::modules {
 namespace {
 
 constexpr uint32_t kPlacesEach = 2;
+
+// The kernel gives a ring no more places than the process may have files open.
+uint32_t CountPlaces() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kPlacesEach;
+  const auto most = static_cast<uint32_t>(std::min<uint64_t>(limit.rlim_cur, UringRing::kKeptFilesMax));
+  return std::max(most - most % kPlacesEach, kPlacesEach);
+}
 
 UringRing* FindIn(const std::vector<std::unique_ptr<UringRing>>& rings, const Reactor& reactor) {
   for (const auto& ring : rings) {
@@ -24,9 +36,9 @@ Status StatusWith(const std::optional<Error>& error) {
 
 }  // namespace
 
-UringHub::UringHub(const IoLifetime* lifetime) : lifetime_(lifetime) {
+UringHub::UringHub(const IoLifetime* lifetime) : lifetime_(lifetime), kept_files_(CountPlaces()) {
   // Place 0 is the lifetime's.
-  for (uint32_t place = UringRing::kKeptFilesMax - kPlacesEach; place > 0; place -= kPlacesEach)
+  for (uint32_t place = kept_files_ - kPlacesEach; place > 0; place -= kPlacesEach)
     free_places_.push_back(place);
 }
 
@@ -40,7 +52,7 @@ Status UringHub::AddReactor(Reactor& reactor) {
     return std::move(ring).error();
   }
   rings_.push_back(std::move(ring).value());
-  auto commands = UringRing::Make(reactor, lifetime_, UringRing::Kind::kCommands);
+  auto commands = UringRing::Make(reactor, lifetime_, UringRing::Kind::kCommands, kept_files_);
   if (commands) {
     command_rings_.push_back(std::move(commands).value());
   } else {
@@ -68,9 +80,12 @@ UringRing* UringHub::FindForCommands(const Reactor& reactor) const {
 Result<uint32_t> UringHub::KeepFiles(int commands, int other) {
   const MutexLock lock(mutex_);
   if (free_places_.empty()) {
-    return Error(ErrorCode::kResourceExhausted,
-                 "commands go to at most " + std::to_string((UringRing::kKeptFilesMax - 1) / kPlacesEach) +
-                     " devices of an engine");
+    return Error(
+        ErrorCode::kResourceExhausted,
+        "commands go to at most " + std::to_string((kept_files_ - 1) / kPlacesEach) +
+            " disks of this engine" +
+            (kept_files_ < UringRing::kKeptFilesMax ? ": raise RLIMIT_NOFILE (LimitNOFILE= in the unit)"
+                                                    : ""));
   }
   const uint32_t place = free_places_.back();
   Status kept = KeepInAll(place, commands);

@@ -41,6 +41,7 @@ class UringHub {
   UringRing* FindForCommands(const Reactor& reactor) const;
   // Keeps both files, `commands` the one that takes the commands, open in every ring for commands as long as it has I/O, also when this
   // process is killed: their locks are free no sooner. Returns the place that commands name. Wait for the reactors' present system calls.
+  // kResourceExhausted: all places are taken, half of as many as the process might have files open when the hub was made, or as a ring has.
   Result<uint32_t> KeepFiles(int commands, int other);
   void DropFiles(uint32_t place);
 
@@ -49,6 +50,7 @@ class UringHub {
   void DropFromAll(uint32_t place);
 
   const IoLifetime* const lifetime_;
+  const uint32_t kept_files_;  // of each ring for commands
   std::vector<std::unique_ptr<UringRing>> rings_;
   std::vector<std::unique_ptr<UringRing>> command_rings_;
   std::optional<Error> error_;

@@ -59,8 +59,9 @@ UringRing::RingWatch::RingWatch(UringRing& r)
       }),
       ring(r) {}
 
-Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor, const IoLifetime* lifetime, Kind kind) {
-  std::unique_ptr<UringRing> ring(new UringRing(reactor, kind));
+Result<std::unique_ptr<UringRing>> UringRing::Make(Reactor& reactor, const IoLifetime* lifetime, Kind kind,
+                                                   uint32_t kept_files) {
+  std::unique_ptr<UringRing> ring(new UringRing(reactor, kind, kept_files));
   CLEAT_TRY(ring->SetUp());
   if (kind == Kind::kCommands) CLEAT_TRY(ring->MakePlaces());
   if (lifetime != nullptr) CLEAT_TRY(ring->Keep(*lifetime));
@@ -128,7 +129,7 @@ Status UringRing::SetUp() {
 }
 
 Status UringRing::MakePlaces() {
-  const int made = io_uring_register_files_sparse(&ring_, kKeptFilesMax);
+  const int made = io_uring_register_files_sparse(&ring_, kept_files_);
   if (made < 0) return ErrnoError(-made, "places for files in the io_uring of " + reactor_.name());
   return Ok{};
 }
@@ -145,7 +146,7 @@ Status UringRing::Keep(const IoLifetime& lifetime) {
 }
 
 Status UringRing::KeepFile(uint32_t place, int fd) {
-  CLEAT_CHECK(kind_ == Kind::kCommands && place > 0 && place < kKeptFilesMax);
+  CLEAT_CHECK(kind_ == Kind::kCommands && place > 0 && place < kept_files_);
   const int registered = io_uring_register_files_update(&ring_, place, &fd, 1);
   if (registered < 0)
     return ErrnoError(-registered, "registering a file with the io_uring of " + reactor_.name());

@@ -52,16 +52,18 @@ class UringRing final : private Poller {
 
   // What its entries hold: operations on files, or a device's own commands as well (IORING_OP_URING_CMD), which takes twice the memory.
   enum class Kind : uint8_t { kFiles, kCommands };
-  // Of a ring for commands, the places for files that it keeps open as long as it has I/O; the first is the lifetime's.
-  static constexpr uint32_t kKeptFilesMax = 128;
+  // Of a ring for commands, the places for files that it keeps open as long as it has I/O; the first is the lifetime's. A place takes the
+  // kernel 16 bytes.
+  static constexpr uint32_t kKeptFilesMax = 16384;
   // Commands of memory in pieces that are under way at once, and pieces of one: 1 MiB a ring. The kernel may read a command's iovecs long
   // after it was submitted, when a queue of the drive was full or stopped.
   static constexpr uint32_t kVectors = 512;
   static constexpr uint32_t kVectorIovecs = 128;
 
-  // Before the reactor's thread starts, or on it. `lifetime`: what the ring keeps open as long as it has I/O (UringHub).
+  // Before the reactor's thread starts, or on it. `lifetime`: what the ring keeps open as long as it has I/O (UringHub). `kept_files`: how
+  // many places a ring for commands gets, at most as many as the process may have files open.
   static Result<std::unique_ptr<UringRing>> Make(Reactor& reactor, const IoLifetime* lifetime = nullptr,
-                                                 Kind kind = Kind::kFiles);
+                                                 Kind kind = Kind::kFiles, uint32_t kept_files = 1);
   ~UringRing() override;  // nothing under way
 
   Reactor& reactor() { return reactor_; }
@@ -78,7 +80,7 @@ class UringRing final : private Poller {
 
   // Of a ring for commands, on any thread; may wait for the reactor's present system call. Keeps the open file, and with it its locks, until
   // the last request that was begun before it is dropped has ended, also when this process is killed. Commands name the file by `place`
-  // (IOSQE_FIXED_FILE): 1 to kKeptFilesMax - 1. `fd` -1: drops what is there.
+  // (IOSQE_FIXED_FILE): 1 and up, below `kept_files`. `fd` -1: drops what is there.
   Status KeepFile(uint32_t place, int fd);
 
  private:
@@ -88,7 +90,8 @@ class UringRing final : private Poller {
     UringRing& ring;
   };
 
-  UringRing(Reactor& reactor, Kind kind) : reactor_(reactor), kind_(kind), watch_(*this) {}
+  UringRing(Reactor& reactor, Kind kind, uint32_t kept_files)
+      : reactor_(reactor), kind_(kind), kept_files_(kept_files), watch_(*this) {}
   Status SetUp();
   Status MakeRing();
   Status MakePlaces();
@@ -115,6 +118,7 @@ class UringRing final : private Poller {
 
   Reactor& reactor_;
   const Kind kind_;
+  const uint32_t kept_files_;  // places
   io_uring ring_{};
   bool ring_made_ = false;
   UniqueFd event_;  // written by the kernel on a completion while armed

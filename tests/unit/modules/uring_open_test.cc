@@ -2,21 +2,24 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
-#include <linux/loop.h>
 #include <linux/seccomp.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string>
 
+#include "modules/uring/uring_ring.h"
 #include "tests/unit/modules/lock_of_nobody.h"
+#include "tests/unit/modules/loop_device.h"
 #include "tests/unit/modules/uring_fixture.h"
 
 namespace cleat::modules::uring_open_test {
@@ -137,31 +140,8 @@ TEST_F(UringOpen, OneWriterOrManyReaders) {
   EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument) << "opened read-only";
 }
 
-// A block device of 1 MiB, for those who may make one.
-class LoopDevice {
- public:
-  explicit LoopDevice(const std::string& file) {
-    const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
-    const int number = control ? ioctl(control.get(), LOOP_CTL_GET_FREE) : -1;
-    if (number < 0) return;
-    path_ = "/dev/loop" + std::to_string(number);
-    device_.Reset(open(path_.c_str(), O_RDWR | O_CLOEXEC));
-    const UniqueFd backing(open(file.c_str(), O_RDWR | O_CLOEXEC));
-    if (device_ && ioctl(device_.get(), LOOP_SET_FD, backing.get()) != 0) device_.Reset();
-  }
-  ~LoopDevice() {
-    if (device_) ioctl(device_.get(), LOOP_CLR_FD, 0);
-  }
-  bool made() const { return device_.valid(); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  UniqueFd device_;
-};
-
 TEST_F(UringOpen, ABlockDeviceHasOneWriterUnderAllItsNames) {
-  const LoopDevice loop(folder_.MakeFile("file", kBytes));
+  const test::LoopDevice loop(folder_.MakeFile("file", kBytes));
   if (!loop.made()) GTEST_SKIP() << "this needs root and a loop device";
   struct stat node {};
   ASSERT_EQ(stat(loop.path().c_str(), &node), 0);
@@ -335,6 +315,39 @@ TEST_F(UringOpen, AReactorWithoutARingIsAnError) {
   const auto device = MustOpen(folder_.MakeFile("file", kBytes));
   const auto other = std::move(Reactor::Make(clock, {})).value();
   EXPECT_FALSE(device->OpenChannel(*other).ok());
+}
+
+// Places for the files that rings for commands keep: for as many disks as a host has, within what the process may have open.
+TEST_F(UringOpen, AnEngineKeepsTheFilesOfThousandsOfDisks) {
+  const MonotonicClock clock;
+  const UniqueFd file(open(folder_.MakeFile("file", kBytes).c_str(), O_RDONLY | O_CLOEXEC));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t most : {std::min<rlim_t>(before.rlim_max, 20000), rlim_t{255}}) {
+    const auto reactor = std::move(Reactor::Make(clock, {})).value();
+    const rlimit limit{most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    UringHub hub;
+    const Status added = hub.AddReactor(*reactor);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_TRUE(added.ok()) << added.error().message;
+    ASSERT_TRUE(hub.commands_status().ok()) << hub.commands_status().error().message;
+    const uint64_t disks = std::min<uint64_t>(most, UringRing::kKeptFilesMax) / 2 - 1;
+    std::set<uint32_t> places;
+    for (uint64_t i = 0; i < disks; ++i) {
+      const auto place = hub.KeepFiles(file.get(), file.get());
+      ASSERT_TRUE(place.ok()) << place.error().message;
+      EXPECT_TRUE(places.insert(*place).second);
+    }
+    const auto none = hub.KeepFiles(file.get(), file.get());
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(none.error().message.find("RLIMIT_NOFILE") != std::string::npos,
+              most < UringRing::kKeptFilesMax)
+        << none.error().message;
+    hub.DropFiles(*places.begin());
+    EXPECT_TRUE(hub.KeepFiles(file.get(), file.get()).ok());
+  }
 }
 
 // In a process that may not use io_uring: what the hub and OpenUring say. Returns what went wrong, 0 for nothing.
