@@ -46,7 +46,7 @@ class NvmeDevice final : public block::Device {
         path_(options.path),
         block_(std::move(opened.file)),
         node_(std::move(*opened.node)),
-        target_(target),
+        target_(std::move(target)),
         hub_(hub),
         blocking_(blocking),
         ownership_(name(), options.access, options.lock_wait_ns,
@@ -117,6 +117,7 @@ void LookForNamespace(const UringOptions& options, const UringHub& hub, Opened& 
     if (!paths) return Ok{};
     CLEAT_TRY(hub.commands_status());
     CLEAT_ASSIGN(opened.node, OpenNamespace(*paths, options.access, options.shape));
+    opened.node->commands.extents = opened.file.extents;  // locked there too
     return Ok{};
   };
   const Status looked = look();
@@ -157,16 +158,18 @@ Task<Result<std::unique_ptr<block::Device>>> OpenFileDisk(UringOptions options, 
     };
     Result<uint32_t> place = co_await blocking.Run(keep);
     if (place) {
-      const CommandTarget target{
+      CommandTarget target{
           .place = place.value(),
           .nsid = node.nsid,
           .timeout_ms = node.timeout_ms,
           .multipath = node.multipath,
           .write_cache = node.controller.write_cache,
           .deallocates_to_zeroes = node.space.write_zeroes_deallocates && node.space.deallocated_reads_zero,
-          .limits = node.limits};
+          .limits = node.limits,
+          .extents = opened.file.extents};
       const block::Geometry geometry = GeometryOf(options.shape.ToGeometry(), node);
-      co_return std::make_unique<NvmeDevice>(options, geometry, std::move(opened), target, hub, blocking);
+      co_return std::make_unique<NvmeDevice>(options, geometry, std::move(opened), std::move(target), hub,
+                                             blocking);
     }
     opened.why_not = place.error().message;
   }

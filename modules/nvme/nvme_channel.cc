@@ -157,12 +157,20 @@ bool NvmeChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> 
          under_way_ < kCommandsMax;
 }
 
-// A command on the request's next `bytes`, a multiple of the block.
-nvme::Command NvmeChannel::On(nvme::Opcode opcode, const Request& request, uint64_t bytes,
+// Where the request goes on, and how much of it lies there in one piece.
+pool::DriveRange NvmeChannel::Next(const Request& request) const {
+  const uint64_t begun = request.top().scratch[kBegun];
+  pool::DriveRange next = target_.extents.At(request.offset_bytes + begun);
+  next.bytes = std::min(next.bytes, request.length_bytes - begun);
+  return next;
+}
+
+// A command on that range, which is made of whole blocks.
+nvme::Command NvmeChannel::On(nvme::Opcode opcode, const Request& request, pool::DriveRange range,
                               uint32_t flags) const {
   const uint32_t shift = target_.limits.block_shift();
-  const uint64_t at = request.offset_bytes + request.top().scratch[kBegun];
-  return nvme::OnBlocks(opcode, target_.nsid, at >> shift, static_cast<uint32_t>(bytes >> shift),
+  return nvme::OnBlocks(opcode, target_.nsid, range.first_byte >> shift,
+                        static_cast<uint32_t>(range.bytes >> shift),
                         flags | (request.fua ? nvme::kForceUnitAccess : 0U));
 }
 
@@ -173,24 +181,28 @@ void NvmeChannel::Fill(io_uring_sqe& sqe, const nvme::Command& command, std::spa
 
 void NvmeChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
   uint64_t& begun = request.top().scratch[kBegun];
-  const uint64_t most =
-      target_.limits.TransferBytes(request.offset_bytes + begun, request.length_bytes - begun);
+  const pool::DriveRange next = Next(request);
+  const uint64_t most = target_.limits.TransferBytes(next.first_byte, next.bytes);
   const nvme::DataPiece piece = nvme::TakeData(request.segments, begun, most, target_.limits.data(), iovecs);
   CLEAT_CHECK(piece.bytes > 0);  // NeedsCopy
-  Fill(sqe, On(request.op == Op::kRead ? nvme::Opcode::kRead : nvme::Opcode::kWrite, request, piece.bytes, 0),
+  Fill(sqe,
+       On(request.op == Op::kRead ? nvme::Opcode::kRead : nvme::Opcode::kWrite, request,
+          {next.first_byte, piece.bytes}, 0),
        iovecs.first(piece.iovecs));
   begun += piece.bytes;
 }
 
 void NvmeChannel::PrepareBounced(Request& request, io_uring_sqe& sqe) {
   auto& scratch = request.top().scratch;
-  const uint64_t left = std::min<uint64_t>(request.length_bytes - scratch[kBegun], UringRing::kBounceBytes);
-  const uint64_t bytes = target_.limits.TransferBytes(request.offset_bytes + scratch[kBegun], left);
+  const pool::DriveRange next = Next(request);
+  const uint64_t left = std::min<uint64_t>(next.bytes, UringRing::kBounceBytes);
+  const uint64_t bytes = target_.limits.TransferBytes(next.first_byte, left);
   uint8_t* const bounce = BounceOf(scratch[kBounce]);
   const bool write = request.op == Op::kWrite;
   if (write) block::Gather(request.segments, scratch[kBegun], bounce, bytes);
   const iovec piece{bounce, bytes};
-  Fill(sqe, On(write ? nvme::Opcode::kWrite : nvme::Opcode::kRead, request, bytes, 0), {&piece, 1});
+  Fill(sqe, On(write ? nvme::Opcode::kWrite : nvme::Opcode::kRead, request, {next.first_byte, bytes}, 0),
+       {&piece, 1});
   scratch[kStepBytes] = bytes;
   scratch[kBegun] += bytes;
 }
@@ -198,19 +210,22 @@ void NvmeChannel::PrepareBounced(Request& request, io_uring_sqe& sqe) {
 // Zeroes come by a command of that name, or are written where the drive has none.
 void NvmeChannel::PrepareZeroes(Request& request, io_uring_sqe& sqe) {
   uint64_t& begun = request.top().scratch[kBegun];
-  const uint64_t left = request.length_bytes - begun;
+  const pool::DriveRange next = Next(request);
   if (const uint64_t most = target_.limits.write_zeroes_bytes_max(); most > 0) {
-    const uint64_t bytes = std::min(left, most);
+    const uint64_t bytes = std::min(next.bytes, most);
     const bool deallocate = request.may_unmap && target_.deallocates_to_zeroes;
-    Fill(sqe, On(nvme::Opcode::kWriteZeroes, request, bytes, deallocate ? nvme::kDeallocate : 0U), {});
+    Fill(sqe,
+         On(nvme::Opcode::kWriteZeroes, request, {next.first_byte, bytes},
+            deallocate ? nvme::kDeallocate : 0U),
+         {});
     begun += bytes;
     return;
   }
   const uint64_t pages = uint64_t{target_.limits.data().pages} * nvme::kPageBytes;
-  const uint64_t step = std::min({left, uint64_t{UringRing::kZeroBytes}, pages});
-  const uint64_t bytes = target_.limits.TransferBytes(request.offset_bytes + begun, step);
+  const uint64_t step = std::min({next.bytes, uint64_t{UringRing::kZeroBytes}, pages});
+  const uint64_t bytes = target_.limits.TransferBytes(next.first_byte, step);
   const iovec piece{ring_.zeroes(), bytes};
-  Fill(sqe, On(nvme::Opcode::kWrite, request, bytes, 0), {&piece, 1});
+  Fill(sqe, On(nvme::Opcode::kWrite, request, {next.first_byte, bytes}, 0), {&piece, 1});
   begun += bytes;
 }
 
@@ -218,9 +233,10 @@ void NvmeChannel::PrepareZeroes(Request& request, io_uring_sqe& sqe) {
 void NvmeChannel::PrepareDiscard(Request& request, io_uring_sqe& sqe) {
   auto& scratch = request.top().scratch;
   const uint32_t shift = target_.limits.block_shift();
-  const uint64_t bytes = std::min(request.length_bytes - scratch[kBegun], target_.limits.discard_bytes_max());
+  const pool::DriveRange next = Next(request);
+  const uint64_t bytes = std::min(next.bytes, target_.limits.discard_bytes_max());
   const nvme::DatasetRange range{.blocks = static_cast<uint32_t>(bytes >> shift),
-                                 .first_block = (request.offset_bytes + scratch[kBegun]) >> shift};
+                                 .first_block = next.first_byte >> shift};
   std::memcpy(&scratch[kBounce], &range, sizeof(range));
   const iovec piece{&scratch[kBounce], sizeof(range)};
   Fill(sqe, nvme::Deallocate(target_.nsid), {&piece, 1});

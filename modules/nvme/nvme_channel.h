@@ -12,10 +12,11 @@
 #include "modules/uring/uring_ring.h"
 #include "nvme/command.h"
 #include "nvme/limits.h"
+#include "pool/extent_map.h"
 
 namespace cleat::modules {
 
-// What the commands of one namespace need.
+// What the commands of one disk on a namespace need.
 struct CommandTarget {
   uint32_t place = 0;  // of its file in the rings (UringHub::KeepFiles)
   uint32_t nsid = 0;
@@ -24,6 +25,7 @@ struct CommandTarget {
   bool write_cache = false;
   bool deallocates_to_zeroes = false;  // Write Zeroes may be asked to deallocate
   nvme::Limits limits;
+  pool::ExtentMap extents;  // where the disk lies on the namespace
 };
 
 class NvmeChannel final : public block::Channel, private UringClient {
@@ -81,7 +83,9 @@ class NvmeChannel final : public block::Channel, private UringClient {
   void PrepareZeroes(block::Request& request, io_uring_sqe& sqe);
   void PrepareDiscard(block::Request& request, io_uring_sqe& sqe);
   void Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces);
-  nvme::Command On(nvme::Opcode opcode, const block::Request& request, uint64_t bytes, uint32_t flags) const;
+  pool::DriveRange Next(const block::Request& request) const;
+  nvme::Command On(nvme::Opcode opcode, const block::Request& request, pool::DriveRange range,
+                   uint32_t flags) const;
 
   // ---- What failed
   Hope HopeAfter(int32_t result) const;

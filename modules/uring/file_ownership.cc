@@ -53,8 +53,10 @@ Task<Status> FileOwnership::Acquire(AccessMode mode) {
   }
   Refused refused;
   const std::function<Status()> lock = [this, mode, &refused] { return Lock(mode, refused); };
-  const std::function<std::optional<LockHolder>()> find = [&refused] {
-    return FindLockHolder(refused.node->file.fd.get());
+  const std::function<std::optional<LockHolder>()> find = [&refused, mode] {
+    const UringFile& file = refused.node->file;
+    if (file.extents.is_whole_drive()) return FindLockHolder(file.fd.get());
+    return FindLockHolder(file.fd.get(), WantedRanges{file.extents.Ranges(), mode == AccessMode::kReadWrite});
   };
   Reactor& reactor = *Reactor::Current();
   const uint64_t since_ns = reactor.now_ns();
@@ -89,7 +91,7 @@ Task<Status> FileOwnership::Release() {
 }
 
 void FileOwnership::SetUser(const std::string& user) {
-  for (const Node& node : nodes_) node.file.user_byte = UserByte(user);
+  for (const Node& node : nodes_) node.file.user_byte = UserByte(user, node.file);
 }
 
 // Another engine may have been told to go and be draining still: as with a dead one, nothing is known for good.

@@ -8,6 +8,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "pool/extent_map.h"
 
 namespace cleat::modules {
 
@@ -17,10 +20,16 @@ struct LockHolder {
   bool same_program = false;  // it runs the executable that we run
 };
 
+// What a pool's disk locks of its drive.
+struct WantedRanges {
+  std::vector<pool::DriveRange> ranges;
+  bool writes = false;
+};
+
 // The process with a lock on the file, or on the block device under any of its names, that keeps `fd` from getting one.
 // nullopt: no process that can be seen has it, so it is another user's, or nobody's any more - a killed process is gone
 // before its last I/O has ended, and until then its locks stay. Walks all processes' open files: takes milliseconds, and
-// never waits for a file system; on a BlockingPool's thread.
-std::optional<LockHolder> FindLockHolder(int fd);
+// never waits for a file system; on a BlockingPool's thread. `wanted`: what is to be locked; without, all of the file.
+std::optional<LockHolder> FindLockHolder(int fd, const std::optional<WantedRanges>& wanted = std::nullopt);
 
 }  // namespace cleat::modules

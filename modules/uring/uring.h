@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "modules/uring/placement.h"
 #include "modules/uring/uring_file.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
@@ -37,6 +39,8 @@ struct UringOptions {
   block::AccessMode access;     // kReadOnly opens the file read-only
   FindFile find = FindAnyFile;  // on `blocking`
   bool direct_io = true;        // O_DIRECT where possible
+  std::optional<Placement>
+      placement;  // a disk of a pool, whose drive `path` names; without: all of the file is the disk's
   // How long Acquire waits for the lock: a predecessor that was killed keeps it until the kernel has ended its last I/O,
   // which was seen to take 7 s.
   uint64_t lock_wait_ns = 10 * kNsPerSecond;
@@ -48,7 +52,8 @@ struct UringOptions {
 // killed).
 //   kNotFound            no such file
 //   kPermissionDenied    may not be opened (so), or as `find` says
-//   kFailedPrecondition  neither file nor block device; smaller than the disk
+//   kFailedPrecondition  neither file nor block device; smaller than the disk; not the pool's drive
+//   kUnavailable         the pool's drive has no map yet that has the disk: try again (PlaceOnDrive, and its other errors)
 //   kUnimplemented       io_uring is forbidden on this host
 // Acquire waits (lock_wait_ns) for a lock that others have.
 //   kFailedPrecondition  another program, which it names, or another disk of this engine has the file

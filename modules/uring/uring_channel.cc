@@ -121,7 +121,7 @@ int UringChannel::ZeroMode(Request& request) const {
 bool UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
   if (IsTransfer(request)) {
     PrepareTransfer(request, sqe, iovecs);
-  } else if (request.op == Op::kFlush || request.top().scratch[kSync] != 0) {
+  } else if (request.op == Op::kFlush || request.top().scratch[kSync] == kSyncUnderWay) {
     io_uring_prep_fsync(&sqe, file_.fd.get(), IORING_FSYNC_DATASYNC);
   } else {
     PrepareZeroes(request, sqe);
@@ -129,11 +129,20 @@ bool UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec>
   return false;
 }
 
+// Where the request goes on, and how much of it lies there in one piece.
+pool::DriveRange UringChannel::Next(const Request& request) const {
+  const uint64_t done = request.top().scratch[kDone];
+  pool::DriveRange next = file_.extents.At(request.offset_bytes + done);
+  next.bytes = std::min(next.bytes, request.length_bytes - done);
+  return next;
+}
+
 void UringChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
   const auto& scratch = request.top().scratch;
   const uint64_t done = scratch[kDone];
-  const uint64_t at = request.offset_bytes + done;
-  const uint64_t left = std::min(request.length_bytes - done, kTransferMax);
+  const pool::DriveRange next = Next(request);
+  const uint64_t at = next.first_byte;
+  const uint64_t left = std::min(next.bytes, kTransferMax);
   const bool write = request.op == Op::kWrite;
   const int fd = file_.fd.get();
   if (uint8_t* bounce = BounceOf(scratch[kBounce])) {
@@ -166,8 +175,7 @@ void UringChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::spa
 
 void UringChannel::PrepareZeroes(Request& request, io_uring_sqe& sqe) {
   auto& scratch = request.top().scratch;
-  const uint64_t at = request.offset_bytes + scratch[kDone];
-  const uint64_t left = request.length_bytes - scratch[kDone];
+  const auto [at, left] = Next(request);
   const int mode = ZeroMode(request);
   scratch[kMode] = static_cast<uint64_t>(mode);
   if (mode != 0) {
@@ -190,10 +198,10 @@ void UringChannel::Finished(Request& request, int32_t result) {
     return;
   }
   scratch[kTries] = 0;
-  if (request.op == Op::kFlush || scratch[kSync] != 0) {
+  if (request.op == Op::kFlush || scratch[kSync] == kSyncUnderWay) {
     End(request, IoStatus::kOk);
   } else if (scratch[kMode] != 0) {
-    ZeroesDone(request);  // fallocate does all or nothing
+    ZeroesDone(request);
   } else {
     Progressed(request, static_cast<uint64_t>(result));
   }
@@ -209,7 +217,7 @@ void UringChannel::Progressed(Request& request, uint64_t bytes) {
   scratch[kDone] += whole;
   CLEAT_CHECK(scratch[kDone] <= request.length_bytes);
   if (scratch[kDone] == request.length_bytes) {
-    End(request, IoStatus::kOk);
+    AllDone(request);
   } else if (whole == 0) {
     End(request, IoStatus::kIoError);  // the file ends here: somebody has made it shorter
   } else {
@@ -217,16 +225,25 @@ void UringChannel::Progressed(Request& request, uint64_t bytes) {
   }
 }
 
-// Writes can be durable by themselves (RWF_DSYNC); fallocate can't.
+// After a fallocate, which does all that it was asked for, or nothing. Writes can be durable by themselves (RWF_DSYNC); fallocate can't.
 void UringChannel::ZeroesDone(Request& request) {
-  if (request.op != Op::kWriteZeroes || !request.fua) return End(request, IoStatus::kOk);
-  request.top().scratch[kSync] = 1;
+  auto& scratch = request.top().scratch;
+  scratch[kDone] += Next(request).bytes;
+  if (request.op == Op::kWriteZeroes && request.fua) scratch[kSync] = kSyncOwed;
+  if (scratch[kDone] == request.length_bytes) return AllDone(request);
+  ring_.Start(request);
+}
+
+void UringChannel::AllDone(Request& request) {
+  uint64_t& sync = request.top().scratch[kSync];
+  if (sync == kSyncNone) return End(request, IoStatus::kOk);
+  sync = kSyncUnderWay;
   ring_.Start(request);
 }
 
 void UringChannel::Failed(Request& request, int error_number) {
   const auto& scratch = request.top().scratch;
-  if (scratch[kMode] == 0 || scratch[kSync] != 0 || !TryAnotherWay(request, error_number)) {
+  if (scratch[kMode] == 0 || scratch[kSync] == kSyncUnderWay || !TryAnotherWay(request, error_number)) {
     request.error_number = error_number;
     End(request, StatusOfErrno(error_number));
   }

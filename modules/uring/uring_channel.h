@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A uring disk on one I/O reactor: turns each request into one operation after another until it is done -
 // short reads and writes go on where they stopped, a request that needs a bounce buffer goes in steps of its
-// size, write zeroes falls back to writing them.
+// size, one whose extents lie apart goes from one to the next, write zeroes falls back to writing them.
 #pragma once
 
 #include "block/device.h"
@@ -26,8 +26,10 @@ class UringChannel final : public block::Channel, private UringClient {
     kTries,   // of the present operation
     kMode,    // of the fallocate under way; 0: none, zeroes are being written
     kPlain,   // fallocate refused this very range: write the zeroes
-    kSync,    // the zeroes are there, and being made durable
+    kSync,    // of zeroes, below
   };
+  // Zeroes by fallocate that have to be durable: when all are there, a sync makes them so.
+  enum Sync : uint8_t { kSyncNone, kSyncOwed, kSyncUnderWay };
   static constexpr uint64_t kTriesMax = 64;  // of an operation that was interrupted or found no resources
 
   bool Prepare(block::Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) override;
@@ -42,6 +44,8 @@ class UringChannel final : public block::Channel, private UringClient {
   bool TryAnotherWay(block::Request& request, int error_number);
   void Progressed(block::Request& request, uint64_t bytes);
   void ZeroesDone(block::Request& request);
+  void AllDone(block::Request& request);
+  pool::DriveRange Next(const block::Request& request) const;
   void End(block::Request& request, block::IoStatus status);
 
   const UringFile& file_;

@@ -173,8 +173,32 @@ int LockRange(const UringFile& file, short type, uint64_t start, uint64_t length
   return fcntl(file.fd.get(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
 }
 
+// Of the open file all ranges below users' bytes, at once.
+void UnlockRanges(const UringFile& file) {
+  LockRange(file, F_UNLCK, 0, kUserBytesFrom);
+}
+
+// A pool's disk: each of its extents, or none. Block devices have a shared flock beside, which keeps out those who lock all of one to write.
+int LockExtents(const UringFile& file, short type) {
+  const int fd = file.fd.get();
+  if (type == F_UNLCK) {
+    UnlockRanges(file);
+    return file.block_device && flock(fd, LOCK_UN) != 0 ? errno : 0;
+  }
+  if (file.block_device && flock(fd, LOCK_SH | LOCK_NB) != 0) return errno;
+  for (const pool::DriveRange& range : file.extents.Ranges()) {
+    const int failed = LockRange(file, type, range.first_byte, range.bytes);
+    if (failed == 0) continue;
+    UnlockRanges(file);
+    if (file.block_device) flock(fd, LOCK_UN);
+    return failed;
+  }
+  return 0;
+}
+
 // Of a file: who writes locks all there is, users' bytes too. Of a block device a flock, as udev and others do.
 int LockContent(const UringFile& file, short type) {
+  if (!file.extents.is_whole_drive()) return LockExtents(file, type);
   if (!file.block_device) return LockRange(file, type, 0, type == F_RDLCK ? kUserBytesFrom : 0);
   const int operation = type == F_UNLCK ? LOCK_UN : type == F_WRLCK ? LOCK_EX : LOCK_SH;
   return flock(file.fd.get(), operation | LOCK_NB) == 0 ? 0 : errno;
@@ -228,7 +252,7 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   file.block_device = S_ISBLK(status.st_mode);
 
   CLEAT_ASSIGN(const auto bytes, SizeOf(file.fd.get(), status, what));
-  if (bytes < options.shape.size_bytes) {
+  if (bytes < options.shape.size_bytes && !options.placement) {
     return Error(ErrorCode::kFailedPrecondition,
                  what + " has " + Text(bytes) + " bytes, the disk " + Text(options.shape.size_bytes) + ": " +
                      (file.block_device ? "enlarge the device"
@@ -238,11 +262,11 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   }
   ExamineDiscard(status, options.shape.logical_block_bytes, file);
   CLEAT_TRY(ChooseDirect(options, what, file));
+  if (options.placement) CLEAT_TRY(PlaceOnDrive(*options.placement, options.shape.size_bytes, what, file));
   return file;
 }
 
-Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path) {
-  const std::string what = who + ": " + path;
+Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& what) {
   struct stat status {};
   if (fstat(file.fd.get(), &status) != 0) return ErrnoError(errno, what + " can't be examined");
   return SizeOf(file.fd.get(), status, what);
@@ -250,17 +274,25 @@ Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, c
 
 Status CheckRoomFor(uint64_t size_bytes, const UringFile& file, const std::string& who,
                     const std::string& path) {
-  CLEAT_ASSIGN(const uint64_t bytes, UringFileBytes(file, who, path));
+  if (!file.extents.is_whole_drive()) {
+    if (size_bytes <= file.extents.size_bytes()) return Ok{};
+    return Error(ErrorCode::kFailedPrecondition, who + ": its extents of " + path + " have " +
+                                                     Text(file.extents.size_bytes()) +
+                                                     " bytes, the disk is to have " + Text(size_bytes));
+  }
+  CLEAT_ASSIGN(const uint64_t bytes, UringFileBytes(file, who + ": " + path));
   if (bytes >= size_bytes) return Ok{};
   return Error(ErrorCode::kFailedPrecondition, who + ": " + path + " has " + Text(bytes) +
                                                    " bytes, the disk is to have " + Text(size_bytes) +
                                                    ": let it grow first");
 }
 
-uint64_t UserByte(const std::string& user) {
+uint64_t UserByte(const std::string& user, const UringFile& file) {
+  const bool whole = file.extents.is_whole_drive();
+  const std::string name = whole ? user : user + " from " + Text(file.extents.At(0).first_byte);
   uint64_t hash =
       14695981039346656037ULL;  // FNV-1a; never to be changed, since engines of other versions go by it
-  for (const char c : user) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
   return kUserBytesFrom + hash % kUserBytesFrom;
 }
 
@@ -269,7 +301,7 @@ Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, c
   const bool writes = mode == AccessMode::kReadWrite;
   const int failed = LockContent(file, writes ? F_WRLCK : F_RDLCK);
   const std::string what = who + ": " + path;
-  if (failed == 0 && file.block_device && writes) {
+  if (failed == 0 && file.block_device && writes && file.extents.is_whole_drive()) {
     Status claimed = Claim(file, what);
     if (!claimed) LockContent(file, F_UNLCK);
     return claimed;

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "pool/extent_map.h"
 
 namespace cleat::modules {
 
@@ -16,7 +17,9 @@ struct UringOptions;
 
 struct UringFile {
   UniqueFd fd;
-  // Block devices, while locked for writing: the kernel's exclusive claim, which is the device's, not the
+  // Where the disk lies on it: all of it, or the extents of a pool's disk, which alone are then locked.
+  pool::ExtentMap extents;
+  // Block devices, while locked for writing as a whole: the kernel's exclusive claim, which is the device's, not the
   // node's, and keeps out mounts, partitions of it and the disk that it is a partition of.
   UniqueFd claim;
   bool block_device = false;
@@ -35,21 +38,23 @@ struct UringFile {
 Result<UringFile> OpenUringFile(const UringOptions& options);
 
 // What the file or block device holds at present.
-Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& who, const std::string& path);
+// `what` begins errors.
+Result<uint64_t> UringFileBytes(const UringFile& file, const std::string& what);
 
-// kFailedPrecondition when that is less than the disk is to have.
+// kFailedPrecondition when that, or what its extents hold, is less than the disk is to have.
 Status CheckRoomFor(uint64_t size_bytes, const UringFile& file, const std::string& who,
                     const std::string& path);
 
-// The byte that stands for a user: no other one's, but for one chance in 2^61.
-uint64_t UserByte(const std::string& user);
+// The byte that stands for a user of the file, or of those extents of it: no other one's, but for one chance in 2^61.
+uint64_t UserByte(const std::string& user, const UringFile& file);
 
 // Why a lock was not granted.
 enum class LockRefusal : uint8_t {
   kHeld,       // somebody else holds it: see lock_holder.h
   kLateReads,  // the user before this one has reads under way, and is no process any more, or about to end
 };
-// Takes the lock that says who may use the file: exclusive to write, shared to read. Never waits: kUnavailable when
+// Takes the lock that says who may use the file, or the disk's extents of it: exclusive to write, shared to read. Disks with extents of one
+// drive keep each other out where they share one, and keep out whoever locks all of it to write. Never waits: kUnavailable when
 // it has to be waited for (`refusal` says why), kFailedPrecondition when a block device is claimed by others. `who`
 // and `path` are for the error.
 Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who, const std::string& path,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk on an NVMe namespace by the drive's own commands. Run in a guest with emulated drives (test_nvme.py), whose paths stand in the
 // environment:
-//   CLEAT_NVME       blocks of 512 bytes, 64 MiB
+//   CLEAT_NVME       blocks of 512 bytes, 512 MiB
 //   CLEAT_NVME_4K    blocks of 4096 bytes
 //   CLEAT_NVME_BAD   can't read the block at kBadBytes
 //   CLEAT_NVME_SLOW  writes 5 times a second
@@ -28,7 +28,7 @@
 #include "modules/nvme/nvme_channel.h"
 #include "modules/uring/uring_ring.h"
 #include "nvme/status.h"
-#include "tests/unit/modules/uring_fixture.h"
+#include "tests/guest/nvme_host.h"
 
 namespace cleat::modules::nvme_namespace {
 namespace {
@@ -38,51 +38,9 @@ using block::IoStatus;
 using block::Op;
 using test::Io;
 
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kBytes = 16 * kMiB;  // of each disk
 constexpr uint64_t kBadBytes = 2 * kMiB;
 constexpr uint64_t kWrites = 32;  // under way when the writer is killed
 constexpr uint64_t kWriteBytes = 4096;
-
-std::string PathIn(const char* variable) {
-  const char* path = std::getenv(variable);
-  if (path == nullptr) ADD_FAILURE() << variable << " names no drive: this runs in the guest of test_nvme.py";
-  return path == nullptr ? "" : path;
-}
-
-class Host : public test::UringHost {
- public:
-  Result<std::unique_ptr<block::Device>> OpenAny(const std::string& path, uint32_t block = 512,
-                                                 AccessMode mode = AccessMode::kReadWrite) {
-    UringOptions options(block::DiskShape("disks/n", kBytes, block, 4096), path, mode);
-    options.lock_wait_ns = lock_wait_ns;
-    return Await(OpenFileDisk(std::move(options), hub(), blocking()));
-  }
-  std::unique_ptr<block::Device> MustOpen(const std::string& path, uint32_t block = 512,
-                                          AccessMode mode = AccessMode::kReadWrite) {
-    auto opened = OpenAny(path, block, mode);
-    if (!opened) ADD_FAILURE() << opened.error().message;
-    CLEAT_CHECK(opened.ok());
-    return std::move(opened).value();
-  }
-  // By commands, or this is no test of them.
-  std::unique_ptr<test::TestDisk> OpenNamespaceDisk(const std::string& path, uint32_t block = 512) {
-    auto device = MustOpen(path, block);
-    EXPECT_TRUE(device->io_path().starts_with("NVMe commands (/dev/ng")) << device->io_path();
-    return std::make_unique<test::TestDisk>(std::move(device), reactor(), [this] { reactor().RunOnce(); });
-  }
-  void Close(test::TestDisk& disk) {
-    disk.CloseChannel();
-    EXPECT_TRUE(Await(disk.pipeline().Close()).ok());
-  }
-
-  uint64_t lock_wait_ns = 100 * kNsPerMs;
-};
-
-struct Drive {
-  const char* variable;
-  uint32_t block;
-};
 
 class Namespace : public testing::TestWithParam<Drive> {
  protected:

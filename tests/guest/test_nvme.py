@@ -12,7 +12,7 @@ from cleat_guest import SharedBenchTest
 from cleat_guest.programs import pack
 
 SECONDS = 240  # for what can only hang
-DRIVE_BYTES = 64 << 20
+DRIVE_BYTES = 512 << 20
 BAD_BYTES = 2 << 20  # as in nvme_namespace.cc
 SLOW_WRITES = 5  # a second
 PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/uring/placement.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "modules/uring/uring_file.h"
+#include "pool/drive.h"
+#include "pool/extent_map.h"
+#include "pool/pool_drive.h"
+
+namespace cleat::modules {
+namespace {
+
+constexpr uint64_t kStepBytes = uint64_t{1} << 20;
+
+std::string Text(uint64_t number) {
+  return std::to_string(number);
+}
+
+// For reading alone, through the open file of the disk, whatever its O_DIRECT asks of memory. Its errors say "the drive".
+class OpenDrive final : public pool::Drive {
+ public:
+  OpenDrive(int fd, uint64_t size_bytes)
+      : fd_(fd),
+        size_bytes_(size_bytes),
+        memory_(static_cast<uint8_t*>(std::aligned_alloc(pool::kBlockBytes, kStepBytes)), &std::free) {}
+
+  uint64_t size_bytes() const override { return size_bytes_; }
+
+  Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
+    if (memory_ == nullptr) return ErrnoError(ENOMEM, "reading the drive");
+    while (!to.empty()) {
+      const auto got = pread(fd_, memory_.get(), std::min<uint64_t>(to.size(), kStepBytes),
+                             static_cast<off_t>(offset_bytes));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error(ErrorCode::kIo, ErrnoError(errno, At(offset_bytes)).message);
+      if (got == 0) return Error(ErrorCode::kIo, At(offset_bytes) + ": it ends there");
+      std::memcpy(to.data(), memory_.get(), static_cast<size_t>(got));
+      to = to.subspan(static_cast<size_t>(got));
+      offset_bytes += static_cast<uint64_t>(got);
+    }
+    return Ok{};
+  }
+  Status Write(uint64_t /*offset_bytes*/, std::span<const uint8_t> /*from*/) override { return ReadsAlone(); }
+  Status Zero(uint64_t /*offset_bytes*/, uint64_t /*length_bytes*/) override { return ReadsAlone(); }
+  Status Flush() override { return ReadsAlone(); }
+
+ private:
+  static std::string At(uint64_t offset_bytes) { return "reading the drive at byte " + Text(offset_bytes); }
+  static Status ReadsAlone() { return Error(ErrorCode::kInternal, "engines do not write here"); }
+
+  const int fd_;
+  const uint64_t size_bytes_;
+  const std::unique_ptr<uint8_t, decltype(&std::free)> memory_;
+};
+
+Error Refused(const std::string& why) {
+  return {ErrorCode::kFailedPrecondition, why};
+}
+
+// The same extents in the same order, however they were written down.
+pool::ExtentRuns Joined(const pool::ExtentRuns& runs) {
+  pool::ExtentRuns joined;
+  for (const pool::ExtentRun& run : runs) {
+    if (!joined.empty() && joined.back().end() == run.first) {
+      joined.back().count += run.count;
+    } else {
+      joined.push_back(run);
+    }
+  }
+  return joined;
+}
+
+Status LabelIsOurs(const pool::Label& label, const Placement& placement, uint64_t drive_bytes) {
+  if (label.pool != placement.pool) {
+    return Refused("the drive is one of pool " + pool::TextOf(label.pool) + " (" + label.name +
+                   "), the disk is of pool " + pool::TextOf(placement.pool) +
+                   ": correct the pool's device, or find the drive that is the pool's");
+  }
+  if (label.extent_bytes != placement.extent_bytes) {
+    return Refused("the drive has extents of " + Text(label.extent_bytes) +
+                   " bytes, the disk was made of extents of " + Text(placement.extent_bytes));
+  }
+  const uint64_t extents =
+      std::min<uint64_t>(label.extents, pool::ExtentsOn(drive_bytes, label.extent_bytes));
+  for (const pool::ExtentRun& run : placement.runs) {
+    if (run.end() <= extents) continue;
+    return Refused("the drive has " + Text(extents) + " extents, the disk's reach to number " +
+                   Text(run.end() - 1) + ": it has become smaller, or is another one");
+  }
+  return Ok{};
+}
+
+Status MapHasDisk(const std::optional<pool::Map>& map, const Placement& placement) {
+  const auto not_yet = [](const std::string& why) {
+    return Error(ErrorCode::kUnavailable, why + ": tried again until cleatd has written it");
+  };
+  if (!map) return not_yet("the drive has no copy of the pool's map yet");
+  const pool::ExtentRuns wanted = Joined(placement.runs);
+  const auto is_ours = [&](const pool::MapDisk& disk) {
+    const bool same = !placement.identity.known() || disk.identity == placement.identity.value();
+    return same && !disk.deleted && Joined(disk.extents) == wanted;
+  };
+  if (std::any_of(map->disks.begin(), map->disks.end(), is_ours)) return Ok{};
+  return not_yet("the drive has a copy of the pool's map, of generation " + Text(map->generation) +
+                 ", that does not have the disk with these extents yet");
+}
+
+Status CheckDrive(const Placement& placement, OpenDrive& drive) {
+  CLEAT_ASSIGN(const auto label, pool::ReadLabel(drive));
+  if (!label)
+    return Refused(
+        "the drive carries no label of a pool: correct the pool's device, or find the drive that is the "
+        "pool's");
+  CLEAT_TRY(LabelIsOurs(*label, placement, drive.size_bytes()));
+  CLEAT_ASSIGN(const auto map, pool::ReadMap(drive, *label));
+  return MapHasDisk(map, placement);
+}
+
+}  // namespace
+
+Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
+                    UringFile& file) {
+  CLEAT_ASSIGN(const uint64_t drive_bytes, UringFileBytes(file, what));
+  OpenDrive drive(file.fd.get(), drive_bytes);
+  const Status checked = CheckDrive(placement, drive);
+  if (!checked) return Error(checked.error().code, what + ": " + checked.error().message);
+  pool::ExtentMap extents(placement.extent_bytes, placement.runs);
+  if (size_bytes > extents.size_bytes()) {
+    return Refused(what + ": the disk has " + Text(size_bytes) + " bytes, its extents " +
+                   Text(extents.size_bytes()));
+  }
+  file.extents = std::move(extents);
+  return Ok{};
+}
+
+}  // namespace cleat::modules

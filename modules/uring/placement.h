@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a disk of a pool lies on its drive, and whether the drive agrees. Values; what looks at a drive blocks on it, and belongs on a
+// BlockingPool's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/disk_identity.h"
+#include "base/result.h"
+#include "pool/extents.h"
+#include "pool/layout.h"
+
+namespace cleat::modules {
+
+struct UringFile;
+
+struct Placement {
+  pool::Uid pool{};
+  uint64_t extent_bytes = 0;  // the pool's
+  pool::ExtentRuns runs;      // in the disk's order; none twice
+  DiskIdentity identity;      // not known: whoever has these extents is the disk
+};
+
+// Gives `file`, which is open, its place on the drive (UringFile::extents), once the drive's label and its copy of the map were read and have
+// it so. `size_bytes`: the disk's. `what` begins errors.
+//   kFailedPrecondition  no pool's drive, another pool's, or other extents than the pool's; the disk is larger than its extents
+//   kUnavailable         the map on the drive does not have the disk, with these extents: it is not written yet; try again
+//   kDataLoss, kIo, kUnimplemented  as pool::ReadLabel and pool::ReadMap say
+Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
+                    UringFile& file);
+
+}  // namespace cleat::modules
