@@ -162,11 +162,13 @@ struct Pool {
   static Result<Pool> Unpack(const Cleat__Engine__V1__PoolBackend& in);
   void Pack(PbDisk& out, Memory& memory) const;
   bool operator==(const Pool&) const = default;
-  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const { return Refuse(opening.disk.name); }
-
- private:
-  static Task<Opened> Refuse(std::string disk) {
-    co_return Error(ErrorCode::kUnimplemented, disk + ": disks of pools are still to come");
+  Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
+    modules::UringOptions options(opening.shape(), path, opening.mode);
+    options.find = [&paths = opening.parts.paths](const std::string& where, const std::string& what) {
+      return paths.FindDisk(where, what, PathGuard::Links::kNone);
+    };
+    options.placement = modules::Placement{uid, extent_bytes, extents, opening.disk.identity};
+    return modules::OpenFileDisk(std::move(options), opening.parts.uring, opening.parts.blocking);
   }
 };
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kind of back end that the protocol has, and those that it will have: what is said of it comes through whole, and it is opened
 // or refused by name.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <map>
 #include <memory_resource>
 #include <set>
@@ -13,17 +17,40 @@
 #include "base/build_options.h"
 #include "engine/protocol/codec_structs.h"
 #include "tests/unit/engine/disk_factory_rig.h"
+#include "tests/unit/modules/pool_file.h"
 
 namespace cleat::engine::backends_test {
 namespace {
 
 using EveryBackend = DiskFactoryRig;
 
+// What a disk of a pool has besides texts.
+void PlaceInPool(Cleat__Engine__V1__PoolBackend& pool) {
+  static std::array<uint8_t, 16> uid = test::kPoolUid;
+  static auto runs = [] {
+    std::array<Cleat__Engine__V1__ExtentRun, 2> made;
+    for (uint32_t i = 0; i < made.size(); ++i) {
+      cleat__engine__v1__extent_run__init(&made[i]);
+      CLEAT_PB_SET(made[i], first, 5 - 5 * i);
+      CLEAT_PB_SET(made[i], count, 2);
+    }
+    return made;
+  }();
+  static std::array<Cleat__Engine__V1__ExtentRun*, 2> extents{&runs[0], &runs[1]};
+  pool.has_pool_uid = 1;
+  pool.pool_uid = {.len = uid.size(), .data = uid.data()};
+  CLEAT_PB_SET(pool, extent_bytes, test::kPoolExtentBytes);
+  pool.n_extents = extents.size();
+  pool.extents = extents.data();
+}
+
 // As cleatd would send it: with something in each text.
 BackendMessage Sample(const std::string& kind) {
   std::map<std::string, std::string> texts;
   for (const std::string& name : BackendMessage::TextsOf(kind)) texts[name] = "a-" + name;
-  return BackendMessage(kind, texts);
+  BackendMessage sample(kind, texts);
+  if (sample.disk.backend_case == CLEAT__ENGINE__V1__DISK__BACKEND_POOL) PlaceInPool(*sample.disk.pool);
+  return sample;
 }
 
 std::vector<uint8_t> Bytes(const PbDisk& disk) {
@@ -60,6 +87,61 @@ TEST_F(EveryBackend, ComesThroughWhole) {
     EXPECT_EQ(Bytes(again), Bytes(third));
     EXPECT_GE(Bytes(again).size(), Bytes(sample.disk).size());
   }
+}
+
+TEST_F(EveryBackend, OfAPoolHasItsExtentsInOrderAndNoneTwice) {
+  const auto refused = [](auto change) {
+    const BackendMessage sample = Sample("pool");
+    Cleat__Engine__V1__PoolBackend pool = *sample.disk.pool;
+    change(pool);
+    PbDisk disk = sample.disk;
+    disk.pool = &pool;
+    const auto unpacked = UnpackBackend("disks/a", disk);
+    return !unpacked.ok() && unpacked.error().code == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused([](auto& /*pool*/) {}));
+  EXPECT_TRUE(refused([](auto& pool) { pool.pool_uid.len = 15; }));
+  EXPECT_TRUE(refused([](auto& pool) { pool.extent_bytes *= 3; }));
+  EXPECT_TRUE(refused([](auto& pool) { pool.extent_bytes /= 2; }));
+  EXPECT_TRUE(refused([](auto& pool) { pool.n_extents = 0; }));
+  std::array<Cleat__Engine__V1__ExtentRun*, 2> twice{};
+  EXPECT_TRUE(refused([&twice](auto& pool) {
+    twice = {pool.extents[0], pool.extents[0]};
+    pool.extents = twice.data();
+  }));
+  const auto kept = DiskOf("pool").backend;
+  const BackendMessage sample = Sample("pool");
+  std::array<Cleat__Engine__V1__ExtentRun*, 2> swapped{sample.disk.pool->extents[1],
+                                                       sample.disk.pool->extents[0]};
+  sample.disk.pool->extents = swapped.data();
+  EXPECT_FALSE(UnpackBackend("disks/a", sample.disk).value() == kept) << "another order is another disk";
+}
+
+// The disk's extents of a pool's drive, when the drive has them down as that disk's.
+TEST_F(EveryBackend, OfAPoolIsOpenedOnItsDrive) {
+  const char* const environment = std::getenv("TMPDIR");
+  std::string path = std::string(environment != nullptr ? environment : "/tmp") + "/cleat-pool-XXXXXX";
+  const UniqueFd file(mkostemp(path.data(), O_CLOEXEC));
+  ASSERT_TRUE(file);
+  ASSERT_EQ(ftruncate(file.get(), static_cast<off_t>(test::PoolFileBytes(7))), 0);
+  test::MakePool(path, 7,
+                 {{.identity = 31, .deleted = false, .extents = {{5, 2}, {0, 2}}, .description = {}}});
+  const BackendMessage sample = Sample("pool");
+  sample.disk.pool->device = path.data();
+  DiskSpec disk = DiskOf("pool");
+  disk.backend = UnpackBackend(disk.name, sample.disk).value();
+  EXPECT_EQ(StorageOf(disk.backend), path);
+  EXPECT_EQ(FilesOf(disk.backend), 3U);
+  for (const uint64_t identity : {31, 0}) {
+    disk.identity = DiskIdentity(identity);
+    const auto opened = Open(disk);
+    EXPECT_TRUE(opened.ok()) << opened.error().message;
+  }
+  disk.identity = DiskIdentity(32);
+  const auto refused = Open(disk);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+  unlink(path.c_str());
 }
 
 TEST_F(EveryBackend, IsAnotherStorageThanThatOfOtherKinds) {
