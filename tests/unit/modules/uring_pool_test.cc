@@ -182,7 +182,7 @@ uint8_t MarkAt(test::TestDisk& disk, uint64_t at) {
   return arena.data()[0];
 }
 
-// By fallocate, and by writing where the file system has no such thing, durable or not.
+// Zeroes come by fallocate, or are written where the file system has no such thing; durable or not.
 TEST_P(UringPool, ZeroesAndDiscardsGoOnFromOneExtentToTheNext) {
   const auto disks = Disks();
   const auto disk = OpenDisk(disks[1]);
@@ -434,7 +434,7 @@ TEST_F(UringPoolLocks, AnotherProcessIsInTheWayOfWhatItHasAlone) {
   }
   const Status granted = rig_.Acquire(disk);
   ASSERT_TRUE(granted.ok()) << granted.error().message;
-  // And of what it has not it is kept out.
+  // The other process is kept out of what it does not have, and of that alone.
   const Stranger late(rig_.path(), disks_[0].extents[1].first + 1);
   EXPECT_FALSE(late.locked());
   const Stranger free(rig_.path(), disks_[2].extents[0].first);
