@@ -76,6 +76,7 @@ std::string Bytes(const google::protobuf::Message& spec, const Labels& labels, u
 
 struct Host {
   Contents clusters;
+  Contents pools;
   Contents groups;
   Contents disks;
   Contents kept;  // deleted disks
@@ -109,6 +110,8 @@ Host HostOf(const Rows& rows) {
     host.clusters[ClusterName(row.id)] = Bytes(spec, row.labels, row.spec_revision);
     ExtractKey(host, ClusterName(row.id), WrappedKeyOf(row));
   }
+  for (const PoolRow& row : rows.pools)
+    host.pools[PoolName(row.id)] = Bytes(row.spec, row.labels, row.revision);
   for (const GroupRow& row : rows.groups)
     host.groups[GroupName(row.id)] = Bytes(row.spec, row.labels, row.revision);
   for (const DiskRow& row : rows.disks) {
@@ -138,8 +141,8 @@ class Planner {
   Planner(const Host& present, const Host& restored) : present_(present), restored_(restored) {}
 
   v1::RestoreStoreResponse Plan() {
-    for (const auto kind :
-         {&Host::clusters, &Host::groups, &Host::disks, &Host::kept, &Host::controllers, &Host::attachments})
+    for (const auto kind : {&Host::clusters, &Host::pools, &Host::groups, &Host::disks, &Host::kept,
+                            &Host::controllers, &Host::attachments})
       Compare(present_.*kind, restored_.*kind);
     std::stable_partition(changes_.begin(), changes_.end(), [](const auto& c) { return c.loses_key(); });
     for (v1::RestoreChange& change : changes_) {
@@ -190,10 +193,11 @@ std::string EtagOfHost(const Rows& rows) {
   look(rows.disks);
   look(rows.groups);
   look(rows.clusters);
+  look(rows.pools);
   look(rows.controllers);
   look(rows.attachments);
   for (const DeletedDiskRow& row : rows.deleted_disks) newest = std::max(newest, row.disk.intent_revision);
-  const size_t count = rows.disks.size() + rows.groups.size() + rows.clusters.size() +
+  const size_t count = rows.disks.size() + rows.groups.size() + rows.clusters.size() + rows.pools.size() +
                        rows.controllers.size() + rows.attachments.size() + rows.deleted_disks.size();
   return fmt::format("{:x}-{:x}", newest, count);
 }

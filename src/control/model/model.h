@@ -12,6 +12,7 @@
 
 #include "base/disk_identity.h"
 #include "cleat/v1/cleat.pb.h"
+#include "pool/layout.h"
 
 namespace cleat::control {
 
@@ -24,6 +25,7 @@ inline constexpr size_t kLostRangesMax = 64;  // of revisions; beyond that the o
 inline constexpr size_t kControllersMax = 1024;
 inline constexpr size_t kGroupsMax = 1024;
 inline constexpr size_t kClustersMax = 64;
+inline constexpr size_t kPoolsMax = 64;
 inline constexpr uint32_t kImagesPerClientMax = 64;
 inline constexpr uint32_t kConnectTimeoutMsMax = 300'000;
 inline constexpr uint32_t kConnectTimeoutMsMin = 1000;
@@ -107,6 +109,20 @@ struct ClusterRow {
   uint64_t spec_revision = 0;
 };
 
+// A drive that is cut into disks. Which extents are whose, its disks' specs say (DiskSpec.pool.extents), deleted ones' that are kept included.
+// Those that are neither theirs nor in `to_erase` are free: nothing but zeroes.
+struct PoolRow {
+  std::string id;
+  v1::PoolSpec spec;  // complete
+  Labels labels;
+  uint64_t revision = 0;
+  uint64_t intent_revision = 0;
+  pool::Uid uid{};
+  uint32_t extents = 0;       // that the drive has
+  bool labelled = false;      // the drive has this pool's label: until then it may have anything
+  pool::ExtentRuns to_erase;  // in the extents' order
+};
+
 struct ControllerRow {
   std::string id;
   v1::ControllerSpec spec;
@@ -149,6 +165,7 @@ struct Rows {
   std::vector<DeletedDiskRow> deleted_disks;
   std::vector<GroupRow> groups;
   std::vector<ClusterRow> clusters;
+  std::vector<PoolRow> pools;
   std::vector<ControllerRow> controllers;
   std::vector<AttachmentRow> attachments;
   std::vector<UpgradeRow> upgrades;

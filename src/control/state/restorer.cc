@@ -31,6 +31,7 @@ Paths PathsOf(const Rows& rows) {
   for (const DeletedDiskRow& row : rows.deleted_disks) paths.emplace(PathKind::kFile, FileOf(row.disk.spec));
   for (const ControllerRow& row : rows.controllers) paths.emplace(PathKind::kSocket, row.spec.socket_path());
   for (const ClusterRow& row : rows.clusters) paths.emplace(PathKind::kKey, row.spec.conf_file());
+  for (const PoolRow& row : rows.pools) paths.emplace(PathKind::kFile, row.spec.device());
   return paths;
 }
 
@@ -66,6 +67,9 @@ Status Restorer::CheckPaths(const Rows& restored) const {
   }
   for (const DeletedDiskRow& row : restored.deleted_disks) {
     if (status.ok()) status = check(PathKind::kFile, DiskName(row.disk.id), FileOf(row.disk.spec), disk);
+  }
+  for (const PoolRow& row : restored.pools) {
+    if (status.ok()) status = check(PathKind::kFile, PoolName(row.id), row.spec.device(), disk);
   }
   for (const ControllerRow& row : restored.controllers) {
     if (status.ok())

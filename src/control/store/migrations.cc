@@ -95,6 +95,13 @@ constexpr char kGoTo9[] = R"(
   ALTER TABLE revisions ADD COLUMN paths_checked_from INTEGER NOT NULL DEFAULT 0;
   UPDATE revisions SET paths_checked_from = next;)";
 
+// `to_erase`: "FIRST+COUNT,...".
+constexpr char kGoTo10[] = R"(
+  CREATE TABLE pools (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
+    intent_revision INTEGER NOT NULL, uid TEXT NOT NULL, extents INTEGER NOT NULL, labelled INTEGER NOT NULL,
+    to_erase TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -280,12 +287,17 @@ Status GoTo9(Migrator& m) {
   return m.Execute(kGoTo9);
 }
 
+// Version 10: pools.
+Status GoTo10(Migrator& m) {
+  return m.Execute(kGoTo10);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
 constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5},
-                           {6, GoTo6},         {7, GoTo7}, {8, GoTo8}, {9, GoTo9}};
+                           {6, GoTo6},         {7, GoTo7}, {8, GoTo8}, {9, GoTo9}, {10, GoTo10}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

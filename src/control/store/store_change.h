@@ -23,6 +23,9 @@ struct EraseGroupRow {
 struct EraseClusterRow {
   std::string id;
 };
+struct ErasePoolRow {
+  std::string id;
+};
 struct EraseControllerRow {
   std::string id;
 };
@@ -34,9 +37,10 @@ struct EraseAttachmentRow {
   std::string id;
 };
 
-using RowChange = std::variant<DiskRow, DeletedDiskRow, GroupRow, ClusterRow, ControllerRow, AttachmentRow,
-                               UpgradeRow, EraseDiskRow, EraseDeletedDiskRow, EraseGroupRow, EraseClusterRow,
-                               EraseControllerRow, EraseAttachmentRow, EraseUpgradeRow>;
+using RowChange =
+    std::variant<DiskRow, DeletedDiskRow, GroupRow, ClusterRow, PoolRow, ControllerRow, AttachmentRow,
+                 UpgradeRow, EraseDiskRow, EraseDeletedDiskRow, EraseGroupRow, EraseClusterRow, ErasePoolRow,
+                 EraseControllerRow, EraseAttachmentRow, EraseUpgradeRow>;
 
 // All of it is durable, or nothing. To erase what is not there is no error.
 using StoreChange = std::vector<RowChange>;

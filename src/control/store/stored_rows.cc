@@ -3,9 +3,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
 #include "control/model/names.h"
 
 namespace cleat::control {
+namespace {
+
+// "FIRST+COUNT,FIRST+COUNT".
+std::string JoinRuns(const pool::ExtentRuns& runs) {
+  std::string text;
+  for (const pool::ExtentRun& run : runs)
+    text += fmt::format("{}{}+{}", text.empty() ? "" : ",", run.first, run.count);
+  return text;
+}
+
+// False: that is no such text.
+bool SplitRuns(std::string_view text, pool::ExtentRuns& runs) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    if (!runs.empty() && *at++ != ',') return false;
+    pool::ExtentRun& run = runs.emplace_back();
+    const auto first = std::from_chars(at, end, run.first);
+    if (first.ec != std::errc() || first.ptr == end || *first.ptr != '+') return false;
+    const auto count = std::from_chars(first.ptr + 1, end, run.count);
+    if (count.ec != std::errc()) return false;
+    at = count.ptr;
+  }
+  return true;
+}
+
+}  // namespace
 
 // ---- Writing ----
 
@@ -41,6 +72,18 @@ std::vector<SqlValue> ValuesOf(const GroupRow& row) {
 
 std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
   return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.spec_revision};
+}
+
+std::vector<SqlValue> ValuesOf(const PoolRow& row) {
+  return {row.id,
+          row.spec,
+          row.revision,
+          JoinLabels(row.labels),
+          row.intent_revision,
+          pool::TextOf(row.uid),
+          uint64_t{row.extents},
+          uint64_t{row.labelled},
+          JoinRuns(row.to_erase)};
 }
 
 std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
@@ -107,6 +150,19 @@ bool ReadRow(SqlRun& run, ClusterRow& row) {
   return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
 }
 
+bool ReadRow(SqlRun& run, PoolRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.labels = SplitLabels(run.Bytes(3));
+  row.intent_revision = run.Number(4);
+  const auto uid = pool::UidOf(run.Bytes(5));
+  row.uid = uid.value_or(pool::Uid());
+  row.extents = static_cast<uint32_t>(std::min<uint64_t>(run.Number(6), pool::kExtentsMax));
+  row.labelled = run.Number(7) != 0;
+  const bool runs = SplitRuns(run.Bytes(8), row.to_erase) && pool::AreWithin(row.to_erase, row.extents);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && uid && runs && row.extents > 0;
+}
+
 bool ReadRow(SqlRun& run, ControllerRow& row) {
   row.id = run.Bytes(0);
   row.revision = run.Number(2);
@@ -152,6 +208,9 @@ std::string Describe(const GroupRow& row) {
 }
 std::string Describe(const ClusterRow& row) {
   return fmt::format("cluster '{}'", row.id);
+}
+std::string Describe(const PoolRow& row) {
+  return fmt::format("pool '{}'", row.id);
 }
 std::string Describe(const ControllerRow& row) {
   return fmt::format("controller '{}'", row.id);

@@ -48,6 +48,13 @@ struct StoredAs<ClusterRow> {
   static constexpr int kColumns = 6;
 };
 template <>
+struct StoredAs<PoolRow> {
+  static constexpr char kPut[] = "REPLACE INTO pools VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+  static constexpr char kLoad[] =
+      "SELECT id, spec, revision, labels, intent_revision, uid, extents, labelled, to_erase, sum FROM pools";
+  static constexpr int kColumns = 9;
+};
+template <>
 struct StoredAs<ControllerRow> {
   static constexpr char kPut[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
   static constexpr char kLoad[] =
@@ -80,6 +87,7 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row);
 std::vector<SqlValue> ValuesOf(const DeletedDiskRow& row);
 std::vector<SqlValue> ValuesOf(const GroupRow& row);
 std::vector<SqlValue> ValuesOf(const ClusterRow& row);
+std::vector<SqlValue> ValuesOf(const PoolRow& row);
 std::vector<SqlValue> ValuesOf(const ControllerRow& row);
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row);
 std::vector<SqlValue> ValuesOf(const UpgradeRow& row);
@@ -91,6 +99,7 @@ bool ReadRow(SqlRun& run, DiskRow& row);
 bool ReadRow(SqlRun& run, DeletedDiskRow& row);
 bool ReadRow(SqlRun& run, GroupRow& row);
 bool ReadRow(SqlRun& run, ClusterRow& row);
+bool ReadRow(SqlRun& run, PoolRow& row);
 bool ReadRow(SqlRun& run, ControllerRow& row);
 bool ReadRow(SqlRun& run, AttachmentRow& row);
 bool ReadRow(SqlRun& run, UpgradeRow& row);
@@ -101,6 +110,7 @@ std::string Describe(const DiskRow& row);
 std::string Describe(const DeletedDiskRow& row);
 std::string Describe(const GroupRow& row);
 std::string Describe(const ClusterRow& row);
+std::string Describe(const PoolRow& row);
 std::string Describe(const ControllerRow& row);
 std::string Describe(const AttachmentRow& row);
 std::string Describe(const UpgradeRow& row);

@@ -47,6 +47,12 @@ Object ObjectOf(const ClusterRow& row) {
 Object ObjectOf(const EraseClusterRow& row) {
   return {"cluster", ClusterName(row.id)};
 }
+Object ObjectOf(const PoolRow& row) {
+  return {"pool", PoolName(row.id)};
+}
+Object ObjectOf(const ErasePoolRow& row) {
+  return {"pool", PoolName(row.id)};
+}
 Object ObjectOf(const ControllerRow& row) {
   return {"controller", ControllerName(row.id)};
 }
@@ -93,6 +99,9 @@ State StateOf(const GroupRow& row) {
 State StateOf(const ClusterRow& row) {
   return {'{' + SpecAndLabels(row.spec, row.labels) + '}', row.spec.wrapped_key().data()};
 }
+State StateOf(const PoolRow& row) {
+  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};
+}
 State StateOf(const ControllerRow& row) {
   if (row.deleting) return {kDeleting, {}};
   std::string json = SpecAndLabels(row.spec, row.labels);
@@ -118,6 +127,9 @@ State StateOf(const EraseGroupRow& /*row*/) {
   return {};
 }
 State StateOf(const EraseClusterRow& /*row*/) {
+  return {};
+}
+State StateOf(const ErasePoolRow& /*row*/) {
   return {};
 }
 State StateOf(const EraseControllerRow& /*row*/) {
@@ -216,6 +228,8 @@ class InTables {
   State Before(const EraseGroupRow& row) const { return StateIn(tables_.groups.Find(row.id)); }
   State Before(const ClusterRow& row) const { return StateIn(tables_.clusters.Find(row.id)); }
   State Before(const EraseClusterRow& row) const { return StateIn(tables_.clusters.Find(row.id)); }
+  State Before(const PoolRow& row) const { return StateIn(tables_.pools.Find(row.id)); }
+  State Before(const ErasePoolRow& row) const { return StateIn(tables_.pools.Find(row.id)); }
   State Before(const ControllerRow& row) const { return StateIn(tables_.controllers.Find(row.id)); }
   State Before(const EraseControllerRow& row) const { return StateIn(tables_.controllers.Find(row.id)); }
   State Before(const AttachmentRow& row) const { return Attachment(row.controller, row.id); }
@@ -245,6 +259,7 @@ ObjectChanges ChangesBetween(RowsOfStore before, RowsOfStore after) {
   add(before.rows.disks, after.rows.disks);
   add(before.rows.groups, after.rows.groups);
   add(before.rows.clusters, after.rows.clusters);
+  add(before.rows.pools, after.rows.pools);
   add(before.rows.controllers, after.rows.controllers);
   add(before.rows.attachments, after.rows.attachments);
   add(before.rows.upgrades, after.rows.upgrades);
