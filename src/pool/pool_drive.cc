@@ -13,7 +13,9 @@ namespace {
 
 using Block = std::array<uint8_t, kBlockBytes>;
 
-constexpr int kSamples = 8;  // of an erased extent, beside its first and its last block
+constexpr uint64_t kTailBytes = uint64_t{1}
+                                << 20;  // where others have signatures: backups of partition tables, RAID
+constexpr int kSamples = 8;             // of an erased extent, beside its first and its last block
 
 std::string NameOf(const Label& label) {
   return "pool " + label.name + " (" + TextOf(label.pool) + ", host " + TextOf(label.host) + ", " +
@@ -127,7 +129,11 @@ Status PoolDrive::Format(const Label& label) {
   const Block nothing{};
   for (const uint64_t offset : kLabelOffsets) CLEAT_TRY(drive_.Write(offset, nothing));
   CLEAT_TRY(drive_.Flush());
-  for (const uint64_t offset : kMapOffsets) CLEAT_TRY(drive_.Write(offset, nothing));
+  // With all that tells other programs what the drive is: signatures lie at its beginning and its end. Between these, extents are erased.
+  CLEAT_TRY(drive_.Zero(0, kDataOffset));
+  const uint64_t end = kDataOffset + label.extents * label.extent_bytes;
+  const uint64_t rest = std::min(drive_.size_bytes() - end, kTailBytes);
+  if (rest > 0) CLEAT_TRY(drive_.Zero(drive_.size_bytes() - rest, rest));
   CLEAT_TRY(drive_.Flush());
   for (size_t copy = 0; copy < kLabelCopies; ++copy)
     CLEAT_TRY(drive_.Write(kLabelOffsets[copy], Encode(label, copy)));
@@ -159,7 +165,8 @@ Status PoolDrive::Open(const Label& label) {
                  "the drive has no label, that of " + NameOf(label) +
                      " is wanted: name the pool's drive, or make the pool anew, without its disks");
   }
-  if (*found != label) {
+  if (found->pool != label.pool || found->extent_bytes != label.extent_bytes ||
+      found->extents != label.extents) {
     return Error(ErrorCode::kFailedPrecondition, "the drive is " + NameOf(*found) + ", and " + NameOf(label) +
                                                      " is wanted: name the pool's drive");
   }
@@ -173,7 +180,7 @@ Status PoolDrive::Open(const Label& label) {
 Status PoolDrive::WriteMap(Map map) {
   CLEAT_CHECK(label_.has_value());
   map.pool = label_->pool;
-  map.generation = std::max(generation_, tried_generation_) + 1;
+  map.generation = std::max({map.generation, generation_ + 1, tried_generation_ + 1});
   if (Status status = CheckMap(map, *label_); !status) {
     if (status.error().code == ErrorCode::kResourceExhausted) return status;
     const std::string what =

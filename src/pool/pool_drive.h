@@ -31,19 +31,19 @@ class PoolDrive {
   // `seed`: of which places are read back.
   PoolDrive(Drive& drive, uint64_t seed) : drive_(drive), random_(seed) {}
 
-  // Makes the drive that pool's, whatever is on it. What was a label is none any more before the maps are touched, and these are none before
+  // Makes the drive that pool's, whatever is on it, and writes over what other programs may know it by. What was a label is none any more before the maps are touched, and these are none before
   // the first label is written, so that no old map ever belongs to a new label. Durable when it returns; before that a crash leaves what was
   // there, or no label, or this one and no map. kInvalidArgument: the label has numbers that no label may have;
   // kFailedPrecondition: the drive is too small for it; kIo.
   Status Format(const Label& label);
   // Takes the label for done, and writes over labels and maps, also of a drive that was not opened: nobody finds a pool here any more.
   Status Unlabel();
-  // Finds the drive as it was left; writes nothing. kFailedPrecondition: no label, or another one: the error names both; else as ReadLabel
+  // Finds the drive as it was left; writes nothing. kFailedPrecondition: no label, or another one, wherever it was written: the error names both; else as ReadLabel
   // and ReadMap.
   Status Open(const Label& label);
 
-  // Writes the map, whose pool and generation need not be set, as the generation after the present one, to the slot that is not the present
-  // one. Durable when it returns OK; after an error, or a crash, the drive has the map of before or this one. No two maps have the same
+  // Writes the map, whose pool need not be set, to the slot that is not the present one. Its generation is the one after the present one, or
+  // the map's own if that is higher. Durable when it returns OK; after an error, or a crash, the drive has the map of before or this one. No two maps have the same
   // generation: after kIo the next one skips a number. After Format or Open. kResourceExhausted: it is more than a map has room for;
   // kInternal: no engine would accept it (CheckMap); nothing was written then.
   Status WriteMap(Map map);

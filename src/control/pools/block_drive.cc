@@ -23,13 +23,18 @@ namespace {
 
 constexpr size_t kBounceBytes = size_t{1} << 20;
 
+struct flock RangeOf(short type, uint64_t offset_bytes, uint64_t length_bytes) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(offset_bytes);
+  range.l_len = static_cast<off_t>(length_bytes);
+  return range;
+}
+
 // The bytes of which one cleatd has the lock: those of the label's first copy.
 struct flock LabelBytesLocked() {
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_len = static_cast<off_t>(pool::kBlockBytes);
-  return range;
+  return RangeOf(F_WRLCK, 0, pool::kBlockBytes);
 }
 
 Error WhyNoDrive(int error_number, const std::string& path) {
@@ -165,6 +170,16 @@ Status BlockDrive::Measure() {
   }
   size_bytes_ = bytes / pool::kBlockBytes * pool::kBlockBytes;
   return Ok{};
+}
+
+bool BlockDrive::TryLock(uint64_t offset_bytes, uint64_t length_bytes) {
+  struct flock range = RangeOf(F_WRLCK, offset_bytes, length_bytes);
+  return fcntl(fd_.get(), F_OFD_SETLK, &range) == 0;
+}
+
+void BlockDrive::Unlock(uint64_t offset_bytes, uint64_t length_bytes) {
+  struct flock range = RangeOf(F_UNLCK, offset_bytes, length_bytes);
+  (void)fcntl(fd_.get(), F_OFD_SETLK, &range);
 }
 
 Status BlockDrive::Read(uint64_t offset_bytes, std::span<uint8_t> to) {

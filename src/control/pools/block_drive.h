@@ -40,6 +40,10 @@ class BlockDrive final : public pool::Drive {
   Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override;
   Status Flush() override;
 
+  // Locks that range, as an engine that has a disk there does; false: somebody has it, or its last I/O has not ended.
+  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes);
+  void Unlock(uint64_t offset_bytes, uint64_t length_bytes);
+
   // kFailedPrecondition, and what it is, when the drive has a file system, a partition table, or anything else that libblkid knows; kIo. Of a
   // pool's label ask pool::ReadLabel.
   Status CheckEmpty() const;
