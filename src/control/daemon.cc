@@ -44,6 +44,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
   daemon->state_->SetPaths(daemon->paths_.get());
   daemon->LogUnlisted();
   CLEAT_TRY(daemon->RewrapKeys());
+  daemon->state_->StartPoolThreads();
 
   CLEAT_ASSIGN(daemon->link_, EngineLink::Listen(options.engine_socket, daemon->clock_));
   daemon->reconciler_ = std::make_unique<Reconciler>(*daemon->state_, daemon->memory_, *daemon->link_,
@@ -245,6 +246,7 @@ Daemon::~Daemon() {
   slow_watch_.Stop();
   if (purge_timer_) purge_timer_->Stop();
   if (link_) link_->Stop();
+  if (state_) state_->StopPoolThreads();
 }
 
 }  // namespace cleat::control

@@ -319,7 +319,7 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
   update.mutable_disk()->set_name(name);
   *update.mutable_disk()->mutable_spec() = *spec;
   *update.mutable_disk()->mutable_labels() = disk.labels();
-  const v1::DiskSpec present_spec = WithoutKey(present->spec());
+  const v1::DiskSpec present_spec = AsDeclared(present->spec());
   v1::DiskSpec as_present = *spec;
   as_present.set_size_bytes(present->spec().size_bytes());
   as_present.clear_limits();

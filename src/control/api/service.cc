@@ -89,10 +89,6 @@ Result<std::unique_ptr<StoreUpload>> Receive(grpc::ServerReader<v1::RestoreStore
   return upload;
 }
 
-Error PoolsAreToCome() {
-  return Error(ErrorCode::kUnimplemented, "pools are still to come");
-}
-
 }  // namespace
 
 grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateDiskRequest* request,
@@ -197,28 +193,27 @@ grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreateP
                                  v1::Pool* reply) {
   static constexpr Method kMethod{"CreatePool", Role::kAdmin, true};
   return guard_.Handle(*context, kMethod, PoolName(request->pool_id()), reply,
-                       []() -> Result<v1::Pool> { return PoolsAreToCome(); });
+                       [&] { return state_.pools().Create(*request); });
 }
 
 grpc::Status Service::GetPool(grpc::ServerContext* context, const v1::GetPoolRequest* request,
                               v1::Pool* reply) {
   static constexpr Method kMethod{"GetPool", Role::kRead, false};
   return guard_.Handle(*context, kMethod, request->name(), reply,
-                       []() -> Result<v1::Pool> { return PoolsAreToCome(); });
+                       [&] { return state_.pools().Get(*request); });
 }
 
-grpc::Status Service::ListPools(grpc::ServerContext* context, const v1::ListPoolsRequest* /*request*/,
+grpc::Status Service::ListPools(grpc::ServerContext* context, const v1::ListPoolsRequest* request,
                                 v1::ListPoolsResponse* reply) {
   static constexpr Method kMethod{"ListPools", Role::kRead, false};
-  return guard_.Handle(*context, kMethod, "pools", reply,
-                       []() -> Result<v1::ListPoolsResponse> { return PoolsAreToCome(); });
+  return guard_.Handle(*context, kMethod, "pools", reply, [&] { return state_.pools().List(*request); });
 }
 
 grpc::Status Service::DeletePool(grpc::ServerContext* context, const v1::DeletePoolRequest* request,
                                  v1::DeletePoolResponse* reply) {
   static constexpr Method kMethod{"DeletePool", Role::kAdmin, true};
   return guard_.Handle(*context, kMethod, request->name(), reply,
-                       []() -> Result<v1::DeletePoolResponse> { return PoolsAreToCome(); });
+                       [&] { return state_.pools().Delete(*request); });
 }
 
 grpc::Status Service::CreateGroup(grpc::ServerContext* context, const v1::CreateGroupRequest* request,

@@ -19,7 +19,7 @@ enum class Role : uint8_t {
   kNone,
   kRead,    // Get, List, Watch, Wait
   kAttach,  // and every change but the next
-  kAdmin,  // and ApplyHost with EXACT, which removes what it does not name, upgrades of engines, and purging deleted disks
+  kAdmin,  // and ApplyHost with EXACT, which removes what it does not name, upgrades of engines, purging deleted disks, and pools
 };
 std::string_view RoleName(Role role);
 

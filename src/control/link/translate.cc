@@ -109,6 +109,12 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
+  if (attachment.disk().has_pool()) {
+    engine::v1::PoolBackend& pool = *attachment.mutable_disk()->mutable_pool();
+    pool.set_device(intent.pool.device);
+    pool.set_pool_uid(intent.pool.uid.data(), intent.pool.uid.size());
+    pool.set_extent_bytes(intent.pool.extent_bytes);
+  }
   attachment.set_read_only(intent.row.spec.read_only());
   attachment.set_revision(intent.row.revision);
   const v1::AttachmentMode mode = intent.row.spec.mode();

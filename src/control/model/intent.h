@@ -22,6 +22,13 @@ struct HeldByEngine {
   std::map<std::string, uint64_t> serves;  // controllers' ids, and their revisions
 };
 
+// Where a disk of a pool lies.
+struct PoolPlace {
+  std::string device;
+  pool::Uid uid{};
+  uint64_t extent_bytes = 0;
+};
+
 // What an engine should have for one controller: a copy, taken at one moment.
 struct AttachmentIntent {
   AttachmentRow row;
@@ -30,6 +37,7 @@ struct AttachmentIntent {
   bool path_checked = false;  // when the disk was made: Rows::paths_checked_from
   v1::DiskStatus disk_status;
   uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
+  PoolPlace pool = {};            // of the disk's pool, when it is in one
 };
 struct ControllerIntent {
   bool exists = false;

@@ -48,8 +48,12 @@ Status HostState::Fill(Rows rows) {
   core_.tables.lost = std::move(rows.lost);
   // What is named comes before what names it.
   clusters_.Fill(std::move(rows.clusters));
+  pools_.Fill(std::move(rows.pools));
   CLEAT_TRY(disks_.Fill(std::move(rows.disks)));
-  for (DeletedDiskRow& row : rows.deleted_disks) core_.tables.deleted.Put(std::move(row));
+  for (DeletedDiskRow& row : rows.deleted_disks) {
+    pool_extents_.Join(row.disk, PoolExtents::As::kDeleted);
+    core_.tables.deleted.Put(std::move(row));
+  }
   CLEAT_TRY(groups_.Fill(std::move(rows.groups)));
   CLEAT_TRY(controllers_.Fill(std::move(rows.controllers)));
   CLEAT_TRY(attachments_.Fill(std::move(rows.attachments)));
@@ -132,6 +136,7 @@ Status HostState::GoOn() {
   const auto publish = [&](auto& entry) CLEAT_REQUIRES(holds_state) { core_.publisher.Publish(entry); };
   for (auto& [id, entry] : core_.tables.engines) publish(entry);
   for (auto& [id, entry] : core_.tables.clusters) publish(entry);
+  for (auto& [id, entry] : core_.tables.pools) publish(entry);
   for (auto& [id, entry] : core_.tables.disks) publish(entry);
   for (auto& [id, entry] : core_.tables.groups) publish(entry);
   for (auto& [id, entry] : core_.tables.controllers) {
@@ -139,6 +144,16 @@ Status HostState::GoOn() {
     for (auto& [attachment_id, attachment] : entry.attachments) publish(attachment);
   }
   return Ok{};
+}
+
+// ---- Pools' drives
+
+void HostState::StartPoolThreads() {
+  {
+    const StateLock lock(core_.mutex);
+    pool_signals_.wake = [this](const std::string& id) { pool_threads_.Wake(id); };
+  }
+  pool_threads_.Start();
 }
 
 // ---- Keys and paths

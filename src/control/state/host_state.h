@@ -38,6 +38,10 @@
 #include "control/state/keys/spec_keys.h"
 #include "control/state/moves/engine_removal.h"
 #include "control/state/moves/upgrades.h"
+#include "control/state/pools/pool_extents.h"
+#include "control/state/pools/pool_threads.h"
+#include "control/state/pools/pool_work.h"
+#include "control/state/pools/pools.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/restorer.h"
 #include "control/state/settings/cluster_faults.h"
@@ -63,6 +67,7 @@ class HostState {
   Disks& disks() { return disks_; }
   KeptDisks& kept_disks() { return kept_disks_; }
   Clusters& clusters() { return clusters_; }
+  Pools& pools() { return pools_; }
   Groups& groups() { return groups_; }
   Controllers& controllers() { return controllers_; }
   Attachments& attachments() { return attachments_; }
@@ -99,6 +104,11 @@ class HostState {
   // What restoring backups has lost, in order. It stays as it is.
   const std::vector<LostRevisions>& lost() const CLEAT_NO_THREAD_SAFETY_ANALYSIS { return core_.tables.lost; }
 
+  // ---- Pools' drives
+  // Begins to look after them, once it is known which paths may be opened; without, they are left alone. Stop ends that.
+  void StartPoolThreads();
+  void StopPoolThreads() { pool_threads_.Stop(); }
+
   // ---- Keys and paths
   const keys::Keyring* keyring() const { return keys_.keyring(); }
   // Wraps all keys that are under another key-encryption key under the current one.
@@ -126,19 +136,24 @@ class HostState {
   const KeepDeleted keep_;
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
+  PoolSignals pool_signals_;
+  Pools pools_{core_, pool_signals_};
+  PoolExtents pool_extents_{core_, pool_signals_};
+  PoolWork pool_work_{core_, pool_signals_};
   Groups groups_{core_};
   ClusterFaults cluster_faults_{core_};
   Engines engines_{core_, cluster_faults_};
   Unclaimed unclaimed_{core_};
   DiskStorages storages_;
-  Disks disks_{core_, keys_, clusters_, storages_, keep_};
-  KeptDisks kept_disks_{core_, clusters_, storages_, disks_, keep_};
+  Disks disks_{core_, keys_, clusters_, pool_extents_, storages_, keep_};
+  KeptDisks kept_disks_{core_, clusters_, pool_extents_, storages_, disks_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};
   Upgrades upgrades_{core_, controllers_};
   EngineRemoval engine_removal_{core_, disks_, controllers_, attachments_};
   Waits waits_{core_};
   Restorer restorer_{core_, unclaimed_};
+  PoolThreads pool_threads_{pool_work_};  // ends first
 };
 
 }  // namespace cleat::control

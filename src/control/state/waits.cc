@@ -113,6 +113,7 @@ Waits::Finding Waits::Find(const v1::WaitRequest& request) {
   if (auto disk = ParseDiskName(request.name()); disk.ok()) return FindDiskState(request, *disk);
   if (auto cluster = ParseClusterName(request.name()); cluster.ok())
     return FindClusterState(request, *cluster);
+  if (auto pool = ParsePoolName(request.name()); pool.ok()) return FindPoolState(request, *pool);
   if (auto group = ParseGroupName(request.name()); group.ok()) return FindGroupState(request, *group);
   if (auto controller = ParseControllerName(request.name()); controller.ok()) {
     return FindControllerState(request, *controller);
@@ -123,8 +124,9 @@ Waits::Finding Waits::Find(const v1::WaitRequest& request) {
   if (auto engine = ParseEngineName(request.name()); engine.ok()) return FindEngineState(request, *engine);
   return {.failed = RefuseFor(
               request.name(), v1::REASON_INVALID_NAME,
-              fmt::format("'{:.200}' is no name of a disk, cluster, group, controller, attachment or engine",
-                          request.name()),
+              fmt::format(
+                  "'{:.200}' is no name of a disk, cluster, pool, group, controller, attachment or engine",
+                  request.name()),
               {{"field", "name"}})};
 }
 
@@ -187,6 +189,23 @@ Waits::Finding Waits::FindClusterState(const v1::WaitRequest& request, const std
   return FindSettings(request, entry, behind,
                       [this](const ClusterEntry& cluster, v1::WaitResponse& response) CLEAT_REQUIRES(
                           holds_state) { *response.mutable_cluster() = core_.view.Show(cluster); });
+}
+
+Waits::Finding Waits::FindPoolState(const v1::WaitRequest& request, const std::string& id) {
+  const PoolEntry* entry = core_.tables.pools.Find(id);
+  const v1::Pool pool = entry == nullptr ? v1::Pool() : core_.view.Show(*entry);
+  std::string state =
+      StateText(v1::PoolState_Name(pool.status().state()), "POOL_STATE_", pool.status().message());
+  if (auto absence = FindAbsence(request, entry != nullptr, false, state)) return *absence;
+  if (request.condition() == v1::WAIT_CONDITION_IN_USE) return {.failed = BadCondition(request)};
+  if (pool.status().state() == v1::POOL_STATE_READY) {
+    v1::WaitResponse response;
+    *response.mutable_pool() = pool;
+    return {.done = std::move(response)};
+  }
+  if (request.fail_fast() && pool.status().state() == v1::POOL_STATE_FAILED)
+    return {.failed = Failed(request.name(), pool.status().message())};
+  return {.state = std::move(state)};
 }
 
 Waits::Finding Waits::FindGroupState(const v1::WaitRequest& request, const std::string& id) {

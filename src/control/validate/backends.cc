@@ -218,13 +218,15 @@ class PoolKind final : public BackendKind {
 Status PoolKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
   if (auto pool = ParsePoolName(spec->pool().pool()); !pool.ok())
     return InvalidBackend(disk, "pool.pool", "is wrong: " + pool.error().message);
+  spec->mutable_pool()->clear_extents();  // cleatd's to say
   return Ok{};
 }
 
-// What the pool itself has to say, PutPool adds.
+// Whose pool it is and on which drive, ToEngine adds.
 void PoolKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const {
+  engine::v1::PoolBackend& pool = *disk->mutable_pool();
   for (const v1::ExtentRun& run : row.spec.pool().extents()) {
-    engine::v1::ExtentRun& out = *disk->mutable_pool()->add_extents();
+    engine::v1::ExtentRun& out = *pool.add_extents();
     out.set_first(run.first());
     out.set_count(run.count());
   }
@@ -331,6 +333,10 @@ const std::string& ClusterOf(const engine::v1::Disk& disk) {
       break;
   }
   return Nothing();
+}
+
+const std::string& PoolOf(const v1::DiskSpec& spec) {
+  return spec.has_pool() ? spec.pool().pool() : Nothing();
 }
 
 bool IsKeptMemory(const v1::DiskSpec& spec) {

@@ -42,6 +42,9 @@ bool IsInCluster(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const engine::v1::Disk& disk);
 
+// The pool that it has extents of, "pools/ID"; empty: of none.
+const std::string& PoolOf(const v1::DiskSpec& spec);
+
 // Its content is memory that cleatd makes (memfd_keeper.h) and holds together with the engines.
 bool IsKeptMemory(const v1::DiskSpec& spec);
 // Engines let its storage grow, and hear of it when somebody else did; cleatd takes over the size that they report. Otherwise

@@ -135,6 +135,11 @@ Status CompleteEncryption(std::string_view disk, uint32_t logical_block_bytes, v
 
 }  // namespace
 
+v1::DiskSpec AsDeclared(v1::DiskSpec spec) {
+  if (spec.has_pool()) spec.mutable_pool()->clear_extents();
+  return WithoutKey(std::move(spec));
+}
+
 v1::DiskSpec WithoutKey(v1::DiskSpec spec) {
   WipePlainKey(&spec);
   if (spec.has_encryption()) spec.mutable_encryption()->clear_wrapped_key();

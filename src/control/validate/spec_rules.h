@@ -40,6 +40,8 @@ Status CompleteLimits(std::string_view resource, v1::Limits* limits);
 
 // Without anything of its disk key: to be shown, and compared.
 v1::DiskSpec WithoutKey(v1::DiskSpec spec);
+// What callers say of it, but for the key: to be compared.
+v1::DiskSpec AsDeclared(v1::DiskSpec spec);
 v1::ClusterSpec WithoutKey(v1::ClusterSpec spec);
 // Overwrites a plain key in it, if there is one, and takes it out.
 void WipePlainKey(v1::DiskSpec* spec);

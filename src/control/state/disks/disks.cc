@@ -19,10 +19,11 @@
 namespace cleat::control {
 namespace {
 
-// Of a new disk: its cluster stays.
+// Of a new disk: its cluster and its pool stay.
 WriteNames NamesOf(const DiskRow& row) {
   WriteNames names{.changes = {DiskName(row.id)}};
   if (const std::string& cluster = ClusterOf(row.spec); !cluster.empty()) names.needs.insert(cluster);
+  if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.needs.insert(pool);
   return names;
 }
 
@@ -53,6 +54,14 @@ Status Disks::Fill(std::vector<DiskRow> rows) {
       }
       core_.tables.clusters.At(*cluster).disks.insert(entry.row.id);
     }
+    if (const std::string& name = PoolOf(entry.row.spec); !name.empty()) {
+      const auto pool = ParsePoolName(name);
+      if (!pool.ok() || !core_.tables.pools.Has(*pool)) {
+        return Refuse(v1::REASON_STORE_DAMAGED,
+                      fmt::format("store: {} is there, but not its pool {}", DiskName(entry.row.id), name));
+      }
+      pools_.Join(entry.row, PoolExtents::As::kDisk);
+    }
     Insert(std::move(entry));
   }
   return Ok{};
@@ -68,6 +77,7 @@ DiskEntry& Disks::Insert(DiskEntry entry) {
 DiskEntry& Disks::Add(DiskEntry entry) {
   DiskEntry& kept = Insert(std::move(entry));
   clusters_.Join(kept.row);
+  pools_.Join(kept.row, PoolExtents::As::kDisk);
   core_.publisher.Publish(kept);
   return kept;
 }
@@ -93,14 +103,19 @@ Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
     }
     storages_.SetBusy(id, {.storage = ClaimOfStorage(spec), .wwn = spec.wwn(), .doing = "created"});
   }
+  pools_.AwaitOpen(spec);
   const auto prepared = storages_.Prepare(id, spec);
   DiskEntry entry;
   entry.row.id = id;
   entry.row.spec = std::move(spec);
   entry.row.labels = std::move(labels);
-  const StateLock lock(core_.mutex);
-  auto made = Commit(std::move(entry), key, prepared);
-  storages_.EndBusy(id);
+  const auto made = [&] {
+    const StateLock lock(core_.mutex);
+    auto committed = Commit(std::move(entry), key, prepared);
+    storages_.EndBusy(id);
+    return committed;
+  }();
+  if (made.ok()) pools_.AwaitMap(made->spec());
   return made;
 }
 
@@ -109,8 +124,8 @@ Result<DiskEntry*> Disks::CheckNew(const std::string& id, const v1::DiskSpec& sp
   CLEAT_TRY(storages_.CheckNotBusy(id));
   if (DiskEntry* existing = core_.tables.disks.Find(id)) {
     if (existing->row.deleting) return Busy(name, name + " is still being removed");
-    const v1::DiskSpec present = WithoutKey(existing->row.spec);
-    const v1::DiskSpec wanted = WithoutKey(spec);
+    const v1::DiskSpec present = AsDeclared(existing->row.spec);
+    const v1::DiskSpec wanted = AsDeclared(spec);
     if (SameSpec(present, wanted)) return existing;
     return AlreadyExists(name, present, wanted);
   }
@@ -126,6 +141,7 @@ Status Disks::CheckRoom(const std::string& id, const v1::DiskSpec& spec) {
                      {{"limit", std::to_string(kDisksMax)}});
   }
   CLEAT_TRY(clusters_.CheckClusterOf(id, spec));
+  CLEAT_TRY(pools_.CheckPoolOf(id, spec));
   return storages_.CheckUnique(id, spec);
 }
 
@@ -137,8 +153,11 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   CLEAT_TRY(storages_.CheckSameStorage(id, entry.row.spec, *prepared));
   const WriteNames names = NamesOf(entry.row);
   core_.writes.Await(names);
-  // The cluster may have gone while the mutex was let go.
+  // The cluster or the pool may have gone while the mutex was let go.
   CLEAT_TRY(clusters_.CheckClusterOf(id, entry.row.spec));
+  CLEAT_TRY(pools_.CheckPoolOf(id, entry.row.spec));
+  const v1::DiskSpec unplaced = entry.row.spec;
+  CLEAT_TRY(pools_.Place(id, entry.row.spec));
   // As may the key-encryption key.
   Status status = keys_.SetWrappedKey(id, key, &entry.row.spec);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
@@ -146,6 +165,7 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   entry.status.set_state(v1::DISK_STATE_READY);
   if (status.ok()) status = core_.writes.Write(names, {entry.row});
   if (!status.ok()) {
+    pools_.GiveBack(entry.row.spec, unplaced);
     storages_.Drop(id);
     return std::move(status).error();
   }
@@ -228,8 +248,10 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   CLEAT_TRY(CheckGrows(entry, spec));
   storages_.SetBusy(id, {.storage = {}, .wwn = spec.wwn(), .doing = "made larger"});
   Status status = GrowUnlocked(id, spec);
-  core_.writes.Await(names);  // meanwhile others may have begun to; a busy disk stays
-  if (status.ok()) status = CommitUpdate(entry, names, spec, std::move(labels));
+  WriteNames growing = names;
+  if (!PoolOf(spec).empty()) growing.needs.insert(PoolOf(spec));
+  core_.writes.Await(growing);  // meanwhile others may have begun to; a busy disk stays
+  if (status.ok()) status = CommitUpdate(entry, growing, spec, std::move(labels));
   storages_.EndBusy(id);
   CLEAT_TRY(status);
   return core_.view.Show(entry);
@@ -256,6 +278,13 @@ Status Disks::CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const
   }
   if (entry.status.state() == v1::DISK_STATE_LOST)
     return RefuseFor(name, v1::REASON_DISK_LOST, entry.status.message());
+  if (!PoolOf(spec).empty() && !entry.attachments.empty()) {
+    const std::string& attachment = entry.attachments.begin()->first;
+    return RefuseFor(
+        name, v1::REASON_DISK_IN_USE,
+        fmt::format("{} is attached as {}: a disk of a pool grows while it is not", name, attachment),
+        {{"conflict", attachment}});
+  }
   return Ok{};
 }
 
@@ -280,8 +309,10 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   row.intent_revision = core_.publisher.NextRevision();
   row.spec.set_on_no_space(spec.on_no_space());
   if (limited || on_no_space) SetLimits(spec, row);
-  CLEAT_TRY(core_.writes.Write(names, {row}));
+  CLEAT_TRY(WriteGrown(entry.row, names, row));
+  if (grown) pools_.Leave(entry.row, PoolExtents::As::kDisk);
   entry.row = std::move(row);
+  if (grown) pools_.Join(entry.row, PoolExtents::As::kDisk);
   core_.publisher.Publish(entry);
   const std::string name = DiskName(entry.row.id);
   if (limited || on_no_space || grown) core_.publisher.DiskChanged(entry.row.id);
@@ -291,16 +322,30 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   return Ok{};
 }
 
+// The disk's pool is among the names if it has become larger.
+Status Disks::WriteGrown(const DiskRow& before, const WriteNames& names, DiskRow& row) {
+  CLEAT_TRY(pools_.Place(row.id, row.spec));
+  Status written = core_.writes.Write(names, {row});
+  if (!written.ok()) pools_.GiveBack(row.spec, before.spec);
+  return written;
+}
+
 // ---- Deleting
 
 Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& request) {
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {name, KeptName(id)}};
+  WriteNames names{.changes = {name, KeptName(id)}};
   core_.writes.Await(names);
   CLEAT_TRY(storages_.CheckNotBusy(id));
   DiskEntry* entry = core_.tables.disks.Find(id);
+  if (entry != nullptr && !PoolOf(entry->row.spec).empty()) {
+    names.changes.insert(PoolOf(entry->row.spec));  // what it has is erased, if it is not kept
+    core_.writes.Await(names);
+    CLEAT_TRY(storages_.CheckNotBusy(id));
+    entry = core_.tables.disks.Find(id);
+  }
   if (entry == nullptr || entry->row.deleting) return v1::DeleteDiskResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   CLEAT_TRY(CheckNotAttached(name, *entry));
@@ -308,12 +353,16 @@ Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& reques
 
   std::optional<DeletedDiskRow> kept = WhatIsKept(entry->row, request);
   std::optional<DiskRow> tombstone = TombstoneOf(entry->row);
-  CLEAT_TRY(WriteDeletion(names, entry->row, tombstone, kept));
+  std::vector<PoolRow> pools;
+  if (!kept) pools = pools_.RowsWithout({entry->row});
+  CLEAT_TRY(WriteDeletion(names, entry->row, tombstone, kept, pools));
   v1::DeleteDiskResponse response;
   if (kept) {
     *response.mutable_disk() = core_.view.Show(*kept);
+    pools_.Join(kept->disk, PoolExtents::As::kDeleted);
     core_.tables.deleted.Put(std::move(*kept));
   }
+  pools_.Purged(std::move(pools));
   if (tombstone) {
     entry->row = std::move(*tombstone);
     storages_.DropMemory(id);
@@ -338,8 +387,8 @@ std::optional<DiskRow> Disks::TombstoneOf(const DiskRow& row) {
 
 Status Disks::WriteDeletion(const WriteNames& names, const DiskRow& row,
                             const std::optional<DiskRow>& tombstone,
-                            const std::optional<DeletedDiskRow>& kept) {
-  StoreChange change;
+                            const std::optional<DeletedDiskRow>& kept, const std::vector<PoolRow>& pools) {
+  StoreChange change(pools.begin(), pools.end());
   if (tombstone) {
     change.emplace_back(*tombstone);
   } else {
@@ -400,6 +449,7 @@ void Disks::Drop(const std::string& id) {
   const DiskRow row = core_.tables.disks.At(id).row;
   storages_.Release(row);
   clusters_.Leave(row);
+  pools_.Leave(row, PoolExtents::As::kDisk);
   core_.tables.disks.Erase(id);
   core_.publisher.PublishGone(DiskName(id));
 }

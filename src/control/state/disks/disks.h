@@ -13,6 +13,7 @@
 #include "control/model/model.h"
 #include "control/state/disks/disk_storages.h"
 #include "control/state/keys/spec_keys.h"
+#include "control/state/pools/pool_extents.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/settings/clusters.h"
 #include "control/state/tables/deleted_disks.h"
@@ -26,11 +27,11 @@ std::string KeptName(const std::string& id);
 class Disks {
  public:
   // All outlive it. Deleted disks are kept as `keep` says.
-  Disks(StateCore& core, const SpecKeys& keys, Clusters& clusters, DiskStorages& storages,
+  Disks(StateCore& core, const SpecKeys& keys, Clusters& clusters, PoolExtents& pools, DiskStorages& storages,
         const KeepDeleted& keep)
-      : core_(core), keys_(keys), clusters_(clusters), storages_(storages), keep_(keep) {}
+      : core_(core), keys_(keys), clusters_(clusters), pools_(pools), storages_(storages), keep_(keep) {}
 
-  // From the store, after the clusters.
+  // From the store, after the clusters and pools.
   Status Fill(std::vector<DiskRow> rows) CLEAT_REQUIRES(holds_state);
 
   // ---- The API
@@ -89,6 +90,7 @@ class Disks {
   Status GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
   Status CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::DiskSpec& spec, Labels labels)
       CLEAT_REQUIRES(holds_state);
+  Status WriteGrown(const DiskRow& before, const WriteNames& names, DiskRow& row) CLEAT_REQUIRES(holds_state);
   Status CheckNotAttached(const std::string& name, const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   Status CheckKeepDeleted(const DiskRow& row, const v1::DeleteDiskRequest& request) const
       CLEAT_REQUIRES(holds_state);
@@ -96,7 +98,8 @@ class Disks {
       CLEAT_REQUIRES(holds_state);
   std::optional<DiskRow> TombstoneOf(const DiskRow& row) CLEAT_REQUIRES(holds_state);
   Status WriteDeletion(const WriteNames& names, const DiskRow& row, const std::optional<DiskRow>& tombstone,
-                       const std::optional<DeletedDiskRow>& kept) CLEAT_REQUIRES(holds_state);
+                       const std::optional<DeletedDiskRow>& kept, const std::vector<PoolRow>& pools)
+      CLEAT_REQUIRES(holds_state);
   // Of all disks that may have a key, and of those that are on their way into a table or from one to the other: what is written of them before
   // is under the former key-encryption key.
   WriteNames NamesOfKeys() const CLEAT_REQUIRES(holds_state);
@@ -107,6 +110,7 @@ class Disks {
   StateCore& core_;
   const SpecKeys& keys_;
   Clusters& clusters_;
+  PoolExtents& pools_;
   DiskStorages& storages_;
   const KeepDeleted& keep_;
   size_t keeping_ CLEAT_GUARDED_BY(holds_state) = 0;  // rows under way, of deleted disks

@@ -35,6 +35,15 @@ Error IdTaken(const std::string& name, bool kept) {
                    {{"conflict", name}});
 }
 
+// What purging the disk changes besides its row: its extents are to be erased.
+void AddPool(const DiskRow& row, WriteNames& names) {
+  if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.changes.insert(pool);
+}
+
+bool HasPool(const DiskRow& row, const WriteNames& names) {
+  return PoolOf(row.spec).empty() || names.changes.contains(PoolOf(row.spec));
+}
+
 }  // namespace
 
 std::string KeptName(const std::string& id) {
@@ -119,6 +128,7 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   const DeletedDiskRow* found = core_.tables.deleted.Find(id, kept_revision);
   if (found == nullptr) return NotFound(name);
   if (const std::string& cluster = ClusterOf(found->disk.spec); !cluster.empty()) names.needs.insert(cluster);
+  if (const std::string& pool = PoolOf(found->disk.spec); !pool.empty()) names.needs.insert(pool);
   core_.writes.Await(names);
   found = core_.tables.deleted.Find(id, kept_revision);
   if (found == nullptr) return NotFound(name);
@@ -132,6 +142,7 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   entry.status.set_state(v1::DISK_STATE_READY);
   CLEAT_TRY(core_.writes.Write(names, {EraseDeletedDiskRow{kept.revision}, entry.row}));
   core_.tables.deleted.Erase(kept.id, kept.revision);
+  pools_.Leave(kept, PoolExtents::As::kDeleted);
   const DiskEntry& added = disks_.Add(std::move(entry));
   spdlog::info("{}: undeleted: uid {}{}", name, core_.view.UidOf(added.row),
                IsKeptMemory(kept.spec) ? ", empty: its content was freed when it was deleted" : "");
@@ -147,12 +158,14 @@ Result<v1::PurgeDiskResponse> KeptDisks::Purge(const v1::PurgeDiskRequest& reque
   CLEAT_ASSIGN(auto id, ParseDiskName(request.name()));
   const std::string& name = request.name();
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {KeptName(id)}};
+  WriteNames names{.changes = {KeptName(id)}};
+  for (const DeletedDiskRow* row : core_.tables.deleted.Of(id)) AddPool(row->disk, names);
   core_.writes.Await(names);
   CLEAT_ASSIGN(const auto found, Find(id, request.uid()));
   v1::PurgeDiskResponse response;
   if (found == nullptr) return response;
-  const DiskRow& row = found->disk;
+  const DiskRow row = found->disk;
+  if (!HasPool(row, names)) return Busy(name, name + " was deleted a moment ago");
   const size_t count = core_.tables.deleted.Of(id).size();
   if (request.uid().empty() && count > 1) {
     return RefuseFor(
@@ -164,32 +177,49 @@ Result<v1::PurgeDiskResponse> KeptDisks::Purge(const v1::PurgeDiskRequest& reque
   }
   if (request.spare_key() && row.spec.has_encryption()) return KeyNotKept(name, "that is what purging does");
   *response.mutable_disk() = core_.view.Show(*found);
-  const uint64_t revision = row.revision;
-  CLEAT_TRY(core_.writes.WriteAndCutLog(names, {EraseDeletedDiskRow{revision}}));
+  const DeletedDiskRow kept = *found;
+  CLEAT_TRY(Erase(names, {kept}));
   spdlog::info("{}: purged: uid {}", name, response.disk().uid());
-  core_.tables.deleted.Erase(id, revision);
   return response;
+}
+
+// The names' pools are those of the disks.
+Status KeptDisks::Erase(const WriteNames& names, const std::vector<DeletedDiskRow>& rows) {
+  std::vector<DiskRow> disks;
+  StoreChange change;
+  for (const DeletedDiskRow& row : rows) {
+    disks.push_back(row.disk);
+    change.emplace_back(EraseDeletedDiskRow{row.disk.revision});
+  }
+  std::vector<PoolRow> pools = pools_.RowsWithout(disks);
+  change.insert(change.end(), pools.begin(), pools.end());
+  CLEAT_TRY(core_.writes.WriteAndCutLog(names, change));
+  for (const DiskRow& disk : disks) {
+    core_.tables.deleted.Erase(disk.id, disk.revision);
+    pools_.Leave(disk, PoolExtents::As::kDeleted);
+  }
+  pools_.Purged(std::move(pools));
+  return Ok{};
 }
 
 Status KeptDisks::PurgeExpired() {
   const StateLock lock(core_.mutex);
   WriteNames names;
-  for (const DeletedDiskRow* row : core_.tables.deleted.Expired(keep_.now_s()))
+  for (const DeletedDiskRow* row : core_.tables.deleted.Expired(keep_.now_s())) {
     names.changes.insert(KeptName(row->disk.id));
+    AddPool(row->disk, names);
+  }
   core_.writes.Await(names);
   std::vector<DeletedDiskRow> expired;
-  StoreChange change;
   for (const DeletedDiskRow* row : core_.tables.deleted.Expired(keep_.now_s())) {
-    if (!names.changes.contains(KeptName(row->disk.id))) continue;  // the next time
-    expired.push_back(*row);
-    change.emplace_back(EraseDeletedDiskRow{row->disk.revision});
+    const bool named = names.changes.contains(KeptName(row->disk.id)) && HasPool(row->disk, names);
+    if (named) expired.push_back(*row);  // else the next time
   }
-  if (change.empty()) return Ok{};
-  CLEAT_TRY(core_.writes.WriteAndCutLog(names, change));
+  if (expired.empty()) return Ok{};
+  CLEAT_TRY(Erase(names, expired));
   for (const DeletedDiskRow& row : expired) {
     spdlog::info("{}: purged: uid {}, deleted {} s ago", DiskName(row.disk.id), core_.view.UidOf(row.disk),
                  keep_.now_s() - row.delete_time_s);
-    core_.tables.deleted.Erase(row.disk.id, row.disk.revision);
   }
   return Ok{};
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
@@ -18,9 +19,9 @@ Error KeyNotKept(const std::string& name, std::string_view why);
 class KeptDisks {
  public:
   // All outlive it.
-  KeptDisks(StateCore& core, Clusters& clusters, DiskStorages& storages, Disks& disks,
+  KeptDisks(StateCore& core, Clusters& clusters, PoolExtents& pools, DiskStorages& storages, Disks& disks,
             const KeepDeleted& keep)
-      : core_(core), clusters_(clusters), storages_(storages), disks_(disks), keep_(keep) {}
+      : core_(core), clusters_(clusters), pools_(pools), storages_(storages), disks_(disks), keep_(keep) {}
 
   Result<v1::Disk> Undelete(const v1::UndeleteDiskRequest& request);
   Result<v1::PurgeDiskResponse> Purge(const v1::PurgeDiskRequest& request);
@@ -36,11 +37,13 @@ class KeptDisks {
   // The disk is busy.
   Result<v1::Disk> UndeleteBusy(const DeletedDiskRow& kept) CLEAT_REQUIRES(holds_state);
   Result<v1::Disk> CommitUndelete(const std::string& id, uint64_t kept_revision) CLEAT_REQUIRES(holds_state);
+  Status Erase(const WriteNames& names, const std::vector<DeletedDiskRow>& rows) CLEAT_REQUIRES(holds_state);
   Result<DiskStorages::Identity> RestoreUnlocked(const std::string& id, const v1::DiskSpec& spec)
       CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   Clusters& clusters_;
+  PoolExtents& pools_;
   DiskStorages& storages_;
   Disks& disks_;
   const KeepDeleted& keep_;

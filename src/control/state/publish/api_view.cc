@@ -96,6 +96,37 @@ void ApiView::ShowStatus(const ClusterEntry& entry, v1::ClusterStatus& status) c
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
 }
 
+v1::Pool ApiView::Show(const PoolEntry& entry) const {
+  v1::Pool pool;
+  pool.set_name(PoolName(entry.row.id));
+  *pool.mutable_spec() = entry.row.spec;
+  ShowStatus(entry, *pool.mutable_status());
+  pool.set_revision(entry.revision);
+  pool.set_etag(EtagOf(entry.row.intent_revision));
+  pool.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return pool;
+}
+
+void ApiView::ShowStatus(const PoolEntry& entry, v1::PoolStatus& status) const {
+  const uint64_t extent_bytes = entry.row.spec.extent_bytes();
+  status.set_state(entry.state);
+  status.set_message(entry.message);
+  status.set_capacity_bytes(entry.row.extents * extent_bytes);
+  status.set_allocated_bytes(entry.of_disks * extent_bytes);
+  status.set_reclaimable_bytes(entry.of_deleted * extent_bytes);
+  status.set_to_erase_bytes(pool::CountOf(entry.row.to_erase) * extent_bytes);
+  status.set_free_bytes(entry.free.count() * extent_bytes);
+  status.set_largest_free_bytes(entry.free.longest() * extent_bytes);
+  status.set_disks(static_cast<uint32_t>(entry.disks.size()));
+  status.set_uid(pool::TextOf(entry.row.uid));
+  if (entry.unknown.empty()) return;
+  AddNote(fmt::format(
+              "{} disks on the drive are not in the store, which was restored from a backup ({} for one): "
+              "their extents stay as they are",
+              entry.unknown.size(), entry.unknown.front().name),
+          *status.mutable_message());
+}
+
 v1::Group ApiView::Show(const GroupEntry& entry) const {
   v1::Group group;
   group.set_name(GroupName(entry.row.id));

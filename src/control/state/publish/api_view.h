@@ -30,6 +30,7 @@ class ApiView {
   v1::Disk Show(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Disk Show(const DeletedDiskRow& row) const CLEAT_REQUIRES(holds_state);
   v1::Cluster Show(const ClusterEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Pool Show(const PoolEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Group Show(const GroupEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Controller Show(const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Attachment Show(const AttachmentEntry& entry) const CLEAT_REQUIRES(holds_state);
@@ -52,6 +53,7 @@ class ApiView {
   // The disk's cluster, if something is wrong with it.
   const ClusterEntry* FindFaulty(const v1::DiskSpec& disk) const CLEAT_REQUIRES(holds_state);
   void ShowStatus(const ClusterEntry& entry, v1::ClusterStatus& status) const CLEAT_REQUIRES(holds_state);
+  void ShowStatus(const PoolEntry& entry, v1::PoolStatus& status) const CLEAT_REQUIRES(holds_state);
   // The engine of that name, if it is known not to answer; null otherwise.
   const EngineEntry* FindNotAnswering(const std::string& engine) const CLEAT_REQUIRES(holds_state);
 

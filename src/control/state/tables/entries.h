@@ -9,12 +9,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/intent.h"
 #include "control/model/model.h"
 #include "control/paths/engine_paths.h"
 #include "control/state/tables/cluster_fault.h"
+#include "pool/extents.h"
+#include "pool/layout.h"
 
 namespace cleat::control {
 
@@ -47,6 +50,31 @@ struct ControllerEntry {
   uint64_t revision = 0;
   std::string moving_to =
       {};  // the engine on which it is to stand by for a move; empty: it is not being moved
+};
+
+// A disk that the drive's map has, and the store does not: it was made after the backup that the store was restored from. Its extents are left
+// alone.
+struct UnknownPoolDisk {
+  pool::MapDisk disk;
+  std::string name;  // for people
+};
+
+struct PoolEntry {
+  PoolRow row;
+  std::set<std::string> disks;  // ids
+  uint64_t of_disks = 0;        // extents
+  uint64_t of_deleted = 0;      // ... of deleted disks that are kept
+  uint64_t revision = 0;
+
+  // ---- What is known of the drive since cleatd's start
+  v1::PoolState state = v1::POOL_STATE_OPENING;
+  std::string message = {};
+  bool opened = false;                        // its map was compared with the store
+  std::vector<UnknownPoolDisk> unknown = {};  // from then on
+  pool::ExtentSet free = {};                  // likewise: erased, and nobody's
+  // Generations of the map: the one that the drive should have, and the one that it has.
+  uint64_t map_wanted = 0;
+  uint64_t map_written = 0;
 };
 
 struct GroupEntry {

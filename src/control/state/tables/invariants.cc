@@ -33,6 +33,63 @@ Status CheckClusters(const Tables& tables) {
   return Ok{};
 }
 
+// No extent has two owners, and none is a disk's and free.
+class PoolExtentsSeen {
+ public:
+  explicit PoolExtentsSeen(const PoolEntry& entry)
+      : name_(PoolName(entry.row.id)), extents_(entry.row.extents) {}
+
+  Status Add(const std::string& whose, const pool::ExtentRuns& runs) {
+    for (const pool::ExtentRun& run : runs) {
+      if (run.count == 0 || run.end() > extents_) return Broken(name_, whose + " has extents beyond its end");
+      if (!seen_.IsFree(run)) return Broken(name_, whose + " has extents that are another's, too");
+      seen_.Add(run);
+    }
+    return Ok{};
+  }
+
+ private:
+  const std::string name_;
+  const uint32_t extents_;
+  pool::ExtentSet seen_;
+};
+
+Status CheckDiskOfPool(const Tables& tables, const DiskRow& row, const std::string& whose,
+                       std::map<std::string, PoolExtentsSeen>& seen) {
+  const std::string& name = PoolOf(row.spec);
+  if (name.empty()) return Ok{};
+  const PoolEntry* const pool = tables.pools.Find(*ParsePoolName(name));
+  if (pool == nullptr) return Broken(whose, name + " is not there");
+  pool::ExtentRuns runs;
+  for (const v1::ExtentRun& run : row.spec.pool().extents()) runs.push_back({run.first(), run.count()});
+  return seen.at(pool->row.id).Add(whose, runs);
+}
+
+Status CheckPools(const Tables& tables) {
+  std::map<std::string, PoolExtentsSeen> seen;
+  std::map<std::string, uint64_t> members;
+  for (const auto& [id, pool] : tables.pools) {
+    PoolExtentsSeen& extents = seen.try_emplace(id, pool).first->second;
+    CLEAT_TRY(extents.Add("what is to be erased", pool.row.to_erase));
+    CLEAT_TRY(extents.Add("what is free", pool.free.Runs()));
+  }
+  for (const auto& [id, disk] : tables.disks) {
+    CLEAT_TRY(CheckDiskOfPool(tables, disk.row, DiskName(id), seen));
+    if (const std::string& name = PoolOf(disk.row.spec); !name.empty()) {
+      const PoolEntry& pool = tables.pools.At(*ParsePoolName(name));
+      if (!pool.disks.contains(id)) return Broken(DiskName(id), name + " does not list it");
+      ++members[pool.row.id];
+    }
+  }
+  for (const auto& [key, row] : tables.deleted.rows())
+    CLEAT_TRY(CheckDiskOfPool(tables, row.disk, "deleted " + DiskName(row.disk.id), seen));
+  for (const auto& [id, pool] : tables.pools) {
+    if (pool.disks.size() != members[id])
+      return Broken(PoolName(id), fmt::format("lists {} disks, not {}", pool.disks.size(), members[id]));
+  }
+  return Ok{};
+}
+
 Status CheckGroups(const Tables& tables) {
   std::set<uint32_t> slots;
   size_t listed = 0;
@@ -102,6 +159,7 @@ Status CheckEngines(const Tables& tables) {
 
 Status CheckTables(const Tables& tables) {
   CLEAT_TRY(CheckClusters(tables));
+  CLEAT_TRY(CheckPools(tables));
   CLEAT_TRY(CheckGroups(tables));
   CLEAT_TRY(CheckAttachments(tables));
   return CheckEngines(tables);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the state wakes the pools' threads, and they who waits for them. Under the state's mutex.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "control/pools/block_drive.h"
+#include "control/state/publish/state_core.h"
+
+namespace cleat::control {
+
+struct PoolSignals {
+  // A pool's thread may have something to do, or is to be started. Called with the mutex held; set once, before the first request.
+  std::function<void(const std::string& id)> wake = [](const std::string&) {};
+  CondVar map_written;
+  std::map<std::string, std::unique_ptr<BlockDrive>>
+      opened;  // by Pools::Create, for the pool's thread: by id
+
+  // The drive is to have another map. While revisions stand still that is put off until the next change.
+  void MapChanged(StateCore& core, PoolEntry& entry) CLEAT_REQUIRES(holds_state) {
+    entry.map_wanted = core.publisher.NextRevision();
+    wake(entry.row.id);
+  }
+};
+
+}  // namespace cleat::control

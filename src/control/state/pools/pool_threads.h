@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads that look after pools' drives, one a pool, since a drive may hang: each opens its drive, writes the map when it has changed, and
+// erases what is to be erased, for at most half of the time. A drive that fails is opened again every few seconds. One thread more looks
+// whether a call to a drive lasts too long, and says so.
+//
+// Start, Stop and the destructor on one thread; Wake on any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/mutex.h"
+#include "control/state/pools/pool_work.h"
+
+namespace cleat::control {
+
+class PoolThreads {
+ public:
+  static constexpr std::chrono::seconds kRetry{5};     // after a drive has failed
+  static constexpr std::chrono::seconds kPatience{5};  // before a drive that does not answer is called that
+  static constexpr std::chrono::milliseconds kLookAt{500};  // how often that is looked at
+
+  explicit PoolThreads(PoolWork& work) : work_(work) {}  // which outlives it
+  ~PoolThreads() { Stop(); }
+  PoolThreads(const PoolThreads&) = delete;
+  PoolThreads& operator=(const PoolThreads&) = delete;
+
+  void Start();
+  // Waits for what the threads do, but for calls of drives that do not answer: their threads end by themselves, and touch nothing of this
+  // process any more.
+  void Stop();
+  // The pool has something to do, is new, or is gone.
+  void Wake(const std::string& id);
+
+ private:
+  struct OnePool;
+  void Watch();
+
+  PoolWork& work_;
+  Mutex mutex_;
+  CondVar stop_;
+  bool started_ CLEAT_GUARDED_BY(mutex_) = false;
+  bool stopping_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::map<std::string, std::shared_ptr<OnePool>> pools_ CLEAT_GUARDED_BY(mutex_);  // by id
+  std::thread watch_;
+};
+
+}  // namespace cleat::control

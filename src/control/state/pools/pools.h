@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools, as callers have them. Create opens the drive itself, on its caller's thread, and hands it over to the pool's own thread
+// (pool_threads.h). Any thread; what needs the state's mutex says so.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/model/model.h"
+#include "control/pools/block_drive.h"
+#include "control/state/pools/pool_signals.h"
+#include "control/state/publish/state_core.h"
+
+namespace cleat::control {
+
+class Pools {
+ public:
+  // How long Create waits for the drive to have its label.
+  static constexpr uint64_t kLabelWaitMs = 5000;
+
+  // Both outlive it.
+  Pools(StateCore& core, PoolSignals& signals) : core_(core), signals_(signals) {}
+
+  void Fill(std::vector<PoolRow> rows) CLEAT_REQUIRES(holds_state);  // from the store, before the disks
+
+  Result<v1::Pool> Create(const v1::CreatePoolRequest& request);
+  Result<v1::Pool> Get(const v1::GetPoolRequest& request);
+  Result<v1::ListPoolsResponse> List(const v1::ListPoolsRequest& request);
+  Result<v1::DeletePoolResponse> Delete(const v1::DeletePoolRequest& request);
+
+ private:
+  // A drive that is open, and the pool that it is to be.
+  struct Prepared {
+    std::unique_ptr<BlockDrive> drive;
+    PoolRow row;
+  };
+  // The pool that is there already, as it is asked for; nullptr when there is none.
+  Result<const PoolEntry*> CheckExisting(const std::string& id, const v1::PoolSpec& asked,
+                                         const Labels& labels) const CLEAT_REQUIRES(holds_state);
+  Status CheckNew(const std::string& id, const v1::PoolSpec& spec) const CLEAT_REQUIRES(holds_state);
+  Result<Prepared> Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const
+      CLEAT_EXCLUDES(holds_state);
+  Status Commit(Prepared& prepared, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+
+  Result<v1::Pool> AwaitLabel(const std::string& id) CLEAT_REQUIRES(holds_state);
+
+  StateCore& core_;
+  PoolSignals& signals_;
+};
+
+}  // namespace cleat::control
