@@ -327,7 +327,7 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
   as_present.set_on_no_space(present->spec().on_no_space());
   if (!SameSpec(present_spec, as_present))
     return ReportFailed(name, AlreadyExists(name, present_spec, *spec));
-  if (auto status = state_.disks().CheckSameKey(id, disk.spec()); !status.ok())
+  if (auto status = state_.disk_keys().CheckSameKey(id, disk.spec()); !status.ok())
     return ReportFailed(name, status.error());
   if (spec->size_bytes() != present->spec().size_bytes())
     update.mutable_update_mask()->add_paths("spec.size_bytes");

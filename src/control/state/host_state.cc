@@ -166,7 +166,7 @@ size_t HostState::waiting_changes() {
 Status HostState::RewrapKeys() {
   if (keys_.keyring() == nullptr) return Ok{};
   CLEAT_TRY(clusters_.RewrapKeys());
-  return disks_.RewrapKeys();
+  return disk_keys_.RewrapKeys();
 }
 
 std::map<std::string, std::string> HostState::Unlisted() {

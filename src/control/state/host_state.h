@@ -31,6 +31,7 @@
 #include "control/state/controllers/attachments.h"
 #include "control/state/controllers/controllers.h"
 #include "control/state/controllers/unclaimed.h"
+#include "control/state/disks/disk_keys.h"
 #include "control/state/disks/disks.h"
 #include "control/state/disks/kept_disks.h"
 #include "control/state/disks/memfd_keeper.h"
@@ -65,6 +66,7 @@ class HostState {
 
   // ---- The kinds. Meanings and errors of what is the API's as proto/cleat/v1/cleat.proto says.
   Disks& disks() { return disks_; }
+  DiskKeys& disk_keys() { return disk_keys_; }
   KeptDisks& kept_disks() { return kept_disks_; }
   Clusters& clusters() { return clusters_; }
   Pools& pools() { return pools_; }
@@ -146,6 +148,7 @@ class HostState {
   Unclaimed unclaimed_{core_};
   DiskStorages storages_;
   Disks disks_{core_, keys_, clusters_, pool_extents_, storages_, keep_};
+  DiskKeys disk_keys_{core_, keys_, storages_};
   KeptDisks kept_disks_{core_, clusters_, pool_extents_, storages_, disks_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};

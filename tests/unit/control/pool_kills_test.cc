@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "pool_rig.h"
 
-namespace cleat::control::pool_rig {
+namespace cleat::control::pool_rig::pool_kills_test {
 namespace {
 
 constexpr int kKills = 40;
@@ -195,4 +195,4 @@ TEST_F(PoolKillsTest, ExtentsThatAreGivenBeforeTheyAreErasedAreFound) {
 }
 
 }  // namespace
-}  // namespace cleat::control::pool_rig
+}  // namespace cleat::control::pool_rig::pool_kills_test

@@ -5,7 +5,7 @@
 #include "control/model/reasons.h"
 #include "pool_rig.h"
 
-namespace cleat::control::pool_rig {
+namespace cleat::control::pool_rig::pools_test {
 namespace {
 
 using PoolsTest = PoolRig;
@@ -239,4 +239,4 @@ TEST_F(PoolsTest, ADriveThatIsAnotherOneIsNotTouched) {
 }
 
 }  // namespace
-}  // namespace cleat::control::pool_rig
+}  // namespace cleat::control::pool_rig::pools_test

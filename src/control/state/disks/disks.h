@@ -40,11 +40,6 @@ class Disks {
   Result<v1::ListDisksResponse> List(const v1::ListDisksRequest& request);
   Result<v1::Disk> Update(const v1::UpdateDiskRequest& request);
   Result<v1::DeleteDiskResponse> Delete(const v1::DeleteDiskRequest& request);
-  // For ApplyHost: OK when the spec has no key, or the disk's own.
-  Status CheckSameKey(const std::string& id, const v1::DiskSpec& spec);
-  // Wraps all keys that are under another key-encryption key under the current one, those of kept deleted disks too. What can't be
-  // unwrapped is logged and left as it is. No engine hears of it: what it has of attached disks stays good.
-  Status RewrapKeys();
   bool keeps_deleted() const { return keep_.time_s != 0; }
 
   // ---- The reconciler's questions
@@ -100,10 +95,6 @@ class Disks {
   Status WriteDeletion(const WriteNames& names, const DiskRow& row, const std::optional<DiskRow>& tombstone,
                        const std::optional<DeletedDiskRow>& kept, const std::vector<PoolRow>& pools)
       CLEAT_REQUIRES(holds_state);
-  // Of all disks that may have a key, and of those that are on their way into a table or from one to the other: what is written of them before
-  // is under the former key-encryption key.
-  WriteNames NamesOfKeys() const CLEAT_REQUIRES(holds_state);
-  void SetRewrapped(RowChange& changed) CLEAT_REQUIRES(holds_state);
   // Removes a disk whose row the store has no more.
   void Drop(const std::string& id) CLEAT_REQUIRES(holds_state);
 

@@ -75,6 +75,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
 
   // ---- The thread's own
   bool stopped = false;
+  std::string last_failure;  // since the drive was open
   std::unique_ptr<BlockDrive> drive;
   std::optional<pool::PoolDrive> pool_drive;
   uint64_t extent_bytes = 0;
@@ -153,9 +154,13 @@ void PoolThreads::Watch() {
     for (const auto& [id, pool] : pools) {
       const auto lasts = pool->CallLasts();
       if (lasts < kPatience) continue;
-      work_.Failed(id, v1::POOL_STATE_NOT_ANSWERING,
-                   fmt::format("the drive does not answer a call since {:.0f} s: look at the kernel's log",
-                               std::chrono::duration<double>(kPatience).count()));
+      if (work_.NotAnswering(
+              id, fmt::format("the drive does not answer: a call to it lasts for more than {} s: see the "
+                              "kernel's log (dmesg)",
+                              kPatience.count())))
+        spdlog::warn(
+            "{}: drive does not answer: a call to it lasts for more than {} s; see the kernel's log (dmesg)",
+            PoolName(id), kPatience.count());
     }
   }
 }
@@ -225,6 +230,7 @@ bool PoolThreads::OnePool::Open() {
   if (!map) return false;
   if (!map->ok()) return Failed(map->error());
   if (Status taken = work.Opened(id, **map); !taken.ok()) return Failed(taken.error());
+  last_failure.clear();
   spdlog::info("{}: drive open: {}", PoolName(id), info->device);
   return true;
 }
@@ -270,9 +276,10 @@ void PoolThreads::OnePool::End() {
 
 bool PoolThreads::OnePool::Failed(const Error& why) {
   Close();
-  spdlog::warn("{}: drive not usable now: {}; tried again in {} s", PoolName(id), why.message,
-               kRetry.count());
-  work.Failed(id, v1::POOL_STATE_FAILED, why.message);
+  if (std::exchange(last_failure, why.message) != why.message)
+    spdlog::warn("{}: drive not usable now: {}; tried again in {} s", PoolName(id), why.message,
+                 kRetry.count());
+  work.Failed(id, why.message);
   return false;
 }
 

@@ -177,20 +177,31 @@ Status PoolWork::EraseTheRest(PoolEntry& entry, const WriteNames& names) {
   row.to_erase = rest.Runs();
   CLEAT_TRY(core_.writes.Write(names, {row}));
   spdlog::warn(
-      "{}: its map is newer than the store, which was restored: {} extents are erased again before they are "
-      "given to disks; {} disks that the store does not know keep theirs",
+      "{}: map newer than the restored store: {} extents are erased again, {} disks that the store does not "
+      "know keep "
+      "theirs",
       PoolName(row.id), rest.count(), entry.unknown.size());
   entry.row = std::move(row);
   return Ok{};
 }
 
-void PoolWork::Failed(const std::string& id, v1::PoolState state, const std::string& message) {
+void PoolWork::Failed(const std::string& id, const std::string& message) {
+  (void)SetState(id, v1::POOL_STATE_FAILED, message);
+}
+
+bool PoolWork::NotAnswering(const std::string& id, const std::string& message) {
+  return SetState(id, v1::POOL_STATE_NOT_ANSWERING, message);
+}
+
+// Whether it is another one than before.
+bool PoolWork::SetState(const std::string& id, v1::PoolState state, const std::string& message) {
   const StateLock lock(core_.mutex);
   PoolEntry* const entry = core_.tables.pools.Find(id);
-  if (entry == nullptr || (entry->state == state && entry->message == message)) return;
+  if (entry == nullptr || (entry->state == state && entry->message == message)) return false;
   entry->state = state;
   entry->message = message;
   core_.publisher.Publish(*entry);
+  return true;
 }
 
 void PoolWork::MapWritten(const std::string& id, uint64_t generation) {
@@ -216,7 +227,7 @@ Status PoolWork::Erased(const std::string& id, uint32_t extent) {
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);
   entry->free.Add({extent, 1});
-  if (entry->row.to_erase.empty()) spdlog::info("{}: erased: all that had to be", PoolName(id));
+  if (entry->row.to_erase.empty()) spdlog::info("{}: erased: nothing is left to be erased", PoolName(id));
   core_.publisher.Publish(*entry);
   return Ok{};
 }

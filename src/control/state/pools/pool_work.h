@@ -45,7 +45,9 @@ class PoolWork {
   Status Labelled(const std::string& id);
   // The drive is open, and has that map, or none. kFailedPrecondition: the map is newer than all that this store has been told of.
   Status Opened(const std::string& id, const std::optional<pool::Map>& map);
-  void Failed(const std::string& id, v1::PoolState state, const std::string& message);
+  void Failed(const std::string& id, const std::string& message);
+  // Whether that was not known yet.
+  bool NotAnswering(const std::string& id, const std::string& message);
   void MapWritten(const std::string& id, uint64_t generation);
   // Durable when it returns OK: the extent may be given to a disk at once.
   Status Erased(const std::string& id, uint32_t extent);
@@ -63,6 +65,7 @@ class PoolWork {
   // Calls visit(row, deleted) for each disk of the pool.
   template <typename Visit>
   void ForEachDisk(const PoolEntry& entry, Visit visit) const CLEAT_REQUIRES(holds_state);
+  bool SetState(const std::string& id, v1::PoolState state, const std::string& message);
   struct Compared {
     std::vector<UnknownPoolDisk> unknown;
     bool older = false;  // the store is, than the map

@@ -25,7 +25,7 @@ namespace {
 // Among the names of a new pool's write: one is made at a time, since two might be of one drive.
 constexpr char kPoolCount[] = "number of pools";
 
-Error Unusable(const std::string& pool, std::string message) {
+Error UnusableDrive(const std::string& pool, std::string message) {
   return RefuseFor(pool, v1::REASON_DRIVE_UNUSABLE, std::move(message));
 }
 
@@ -54,10 +54,10 @@ Status Cut(const std::string& pool, uint64_t drive_bytes, PoolRow& row) {
   if (row.spec.extent_bytes() == 0) row.spec.set_extent_bytes(pool::DefaultExtentBytes(drive_bytes));
   if (row.spec.extent_bytes() != 0) row.extents = pool::ExtentsOn(drive_bytes, row.spec.extent_bytes());
   if (row.extents != 0) return Ok{};
-  return Unusable(pool,
-                  fmt::format("{}: {} has {} bytes: a pool takes {} for itself, and at least one extent, at "
-                              "most {} of them: see extent_bytes",
-                              pool, row.spec.device(), drive_bytes, pool::kDataOffset, pool::kExtentsMax));
+  return UnusableDrive(
+      pool, fmt::format("{}: {} has {} bytes: a pool takes {} for itself, and at least one extent, at "
+                        "most {} of them: see extent_bytes",
+                        pool, row.spec.device(), drive_bytes, pool::kDataOffset, pool::kExtentsMax));
 }
 
 // The thread of a pool that was deleted a moment ago, or the last I/O of a process that was killed, may still have the drive.
@@ -160,21 +160,21 @@ Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec,
   const std::string& device = spec.device();
   CLEAT_ASSIGN(const auto found, core_.paths->FindDisk(device, fmt::format("{}: device '{}'", name, device)));
   auto opened = OpenDrive(found, device);
-  if (!opened.ok()) return Unusable(name, fmt::format("{}: {}", name, opened.error().message));
+  if (!opened.ok()) return UnusableDrive(name, fmt::format("{}: {}", name, opened.error().message));
   Prepared prepared{.drive = std::move(*opened), .row = {}};
   if (!overwrite) {
     if (auto label = pool::ReadLabel(*prepared.drive); !label.ok()) {
-      return Unusable(name, fmt::format("{}: {}", name, label.error().message));
+      return UnusableDrive(name, fmt::format("{}: {}", name, label.error().message));
     } else if (*label) {
       const pool::Label& other = **label;
-      return Unusable(
+      return UnusableDrive(
           name, fmt::format("{}: {} is pool '{}' (uid {}) of {} already: `overwrite` (--overwrite) makes "
                             "a new one of it, and what is in it is lost",
                             name, device, other.name, pool::TextOf(other.pool),
                             other.host == HostUid() ? "this host" : "another host"));
     }
     if (auto empty = prepared.drive->CheckEmpty(); !empty.ok())
-      return Unusable(name, fmt::format("{}: {}", name, empty.error().message));
+      return UnusableDrive(name, fmt::format("{}: {}", name, empty.error().message));
   }
   prepared.row.id = id;
   prepared.row.spec = std::move(spec);

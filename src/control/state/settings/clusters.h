@@ -34,7 +34,7 @@ class Clusters {
   std::map<std::string, v1::ClusterState> States();
   // For ApplyHost: whether the spec has no key, or the cluster's own.
   Result<bool> IsSameKey(const std::string& id, const v1::ClusterSpec& spec);
-  // As Disks', but that engines hear of it, so that they never need the older key-encryption key for a disk that is still to come.
+  // As DiskKeys', but that engines hear of it, so that they never need the older key-encryption key for a disk that is still to come.
   Status RewrapKeys();
 
   // ---- For disks
