@@ -67,7 +67,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
                            .unlisted_paths = state->Unlisted().size(),
                            .store_writable = state->store_writable(),
                            .audit_records_lost = audit->lost(),
-                           .clusters = state->clusters().States()};
+                           .clusters = state->clusters().States(),
+                           .pools = state->pools().All()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
                                                  std::move(host), options.metrics);

@@ -211,6 +211,26 @@ void AddClusters(std::vector<MetricFamily>& families,
   }
 }
 
+void AddPools(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& pools) {
+  MetricFamily ready = Family("cleat_pool_ready", MetricType::Gauge, "Whether the pool's drive can be used");
+  MetricFamily bytes = Family("cleat_pool_bytes", MetricType::Gauge, "Bytes of the pool, by what they are");
+  MetricFamily largest =
+      Family("cleat_pool_largest_free_bytes", MetricType::Gauge, "The largest piece of free bytes in a row");
+  for (const v1::Pool& pool : pools) {
+    const MetricLabels labels{{"pool", IdOf(pool.name())}};
+    const v1::PoolStatus& status = pool.status();
+    Add(ready, labels, status.state() == v1::POOL_STATE_READY ? 1 : 0);
+    Add(bytes, With(labels, "state", "allocated"), static_cast<double>(status.allocated_bytes()));
+    Add(bytes, With(labels, "state", "reclaimable"), static_cast<double>(status.reclaimable_bytes()));
+    Add(bytes, With(labels, "state", "to_erase"), static_cast<double>(status.to_erase_bytes()));
+    Add(bytes, With(labels, "state", "free"), static_cast<double>(status.free_bytes()));
+    Add(largest, labels, static_cast<double>(status.largest_free_bytes()));
+  }
+  for (MetricFamily* family : {&ready, &bytes, &largest}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+}
+
 void AddProcess(std::vector<MetricFamily>& families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -294,6 +314,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   const Host host = host_();
   Add(families.back(), {}, static_cast<double>(host.deleted_disks));
   AddClusters(families, host.clusters);
+  AddPools(families, host.pools);
   families.push_back(Family(
       "cleat_unlisted_paths", MetricType::Gauge,
       "Disks, controllers and clusters that are served though callers may not name their paths any more"));

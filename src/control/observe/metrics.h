@@ -39,6 +39,7 @@ class Metrics final : public prometheus::Collectable {
     bool store_writable = true;
     uint64_t audit_records_lost = 0;                        // that the audit log's file lacks
     std::map<std::string, v1::ClusterState> clusters = {};  // by id
+    std::vector<v1::Pool> pools = {};
   };
   using HostNumbers = std::function<Host()>;
 

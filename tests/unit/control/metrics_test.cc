@@ -26,10 +26,10 @@ class CephMetricsTest : public testing::Test {
     return client;
   }
   // "name{label=value,...}" and the value, of all that is about Ceph.
-  std::map<std::string, double> Collect() const {
+  std::map<std::string, double> Collect(const std::string& prefix = "cleat_ceph_") const {
     std::map<std::string, double> samples;
     for (const auto& family : metrics_.Collect()) {
-      if (!family.name.starts_with("cleat_ceph_")) continue;
+      if (!family.name.starts_with(prefix)) continue;
       EXPECT_EQ(family.type, prometheus::MetricType::Gauge) << family.name;
       for (const auto& metric : family.metric) {
         std::string labels;
@@ -89,6 +89,29 @@ TEST_F(CephMetricsTest, WhatIsWrongWithAClusterIsSeenWhicheverEngineSaysSo) {
   EXPECT_EQ(seen["cleat_cluster_not_answering"], (Samples{{"full", 0}, {"silent", 1}, {"well", 0}}));
   EXPECT_EQ(seen["cleat_cluster_full"], (Samples{{"full", 1}, {"silent", 0}, {"well", 0}}));
   EXPECT_EQ(seen["cleat_cluster_failing"], (Samples{{"full", 0}, {"silent", 0}, {"well", 0}}));
+}
+
+TEST_F(CephMetricsTest, PoolsAreSeenWithWhatTheirBytesAre) {
+  v1::Pool pool;
+  pool.set_name("pools/p");
+  pool.mutable_status()->set_state(v1::POOL_STATE_READY);
+  pool.mutable_status()->set_allocated_bytes(1);
+  pool.mutable_status()->set_reclaimable_bytes(2);
+  pool.mutable_status()->set_to_erase_bytes(3);
+  pool.mutable_status()->set_free_bytes(4);
+  pool.mutable_status()->set_largest_free_bytes(5);
+  host_.pools = {pool};
+  const std::map<std::string, double> expected = {
+      {"cleat_pool_ready{pool=p}", 1},
+      {"cleat_pool_bytes{pool=p,state=allocated}", 1},
+      {"cleat_pool_bytes{pool=p,state=reclaimable}", 2},
+      {"cleat_pool_bytes{pool=p,state=to_erase}", 3},
+      {"cleat_pool_bytes{pool=p,state=free}", 4},
+      {"cleat_pool_largest_free_bytes{pool=p}", 5},
+  };
+  EXPECT_EQ(Collect("cleat_pool_"), expected);
+  host_.pools.front().mutable_status()->set_state(v1::POOL_STATE_FAILED);
+  EXPECT_EQ(Collect("cleat_pool_")["cleat_pool_ready{pool=p}"], 0);
 }
 
 TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {

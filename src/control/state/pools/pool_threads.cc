@@ -48,7 +48,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   void Run();
   bool Open();
   Status OpenDrive(const PoolWork::DriveInfo& info);
-  Status Label(const pool::Label& label);
+  Status Label(const pool::Label& label, bool may_overwrite);
   void Close();
   void End();
   bool DoNext();
@@ -236,18 +236,24 @@ bool PoolThreads::OnePool::Open() {
 }
 
 Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info) {
-  CLEAT_ASSIGN(drive, work.OpenDrive(id, info.device));
+  CLEAT_ASSIGN(auto opened, work.OpenDrive(id, info.device));
+  drive = std::move(opened.drive);
   pool_drive.emplace(*drive, info.label.pool[0] + drive->size_bytes());
   if (!info.labelled) {
-    CLEAT_TRY(Label(info.label));
+    CLEAT_TRY(Label(info.label, opened.to_be_labelled));
   }
   return pool_drive->Open(info.label);
 }
 
-// The drive was looked at when the pool was made; after a crash of then it is looked at again.
-Status PoolThreads::OnePool::Label(const pool::Label& label) {
+// A cleatd that ended between the store and the label leaves a drive that may be somebody else's by now.
+Status PoolThreads::OnePool::Label(const pool::Label& label, bool may_overwrite) {
   const auto present = pool::ReadLabel(*drive);
   if (present.ok() && *present && (**present).pool == label.pool) return Ok{};
+  if (!may_overwrite) {
+    CLEAT_TRY(drive->CheckEmpty());
+    if (!present.ok() || *present)
+      return Error(ErrorCode::kFailedPrecondition, "another pool's label is on the drive: delete this pool");
+  }
   return pool_drive->Format(label);
 }
 

@@ -84,14 +84,16 @@ std::optional<PoolWork::DriveInfo> PoolWork::DriveOf(const std::string& id) {
                    .labelled = row.labelled};
 }
 
-Result<std::unique_ptr<BlockDrive>> PoolWork::OpenDrive(const std::string& id, const std::string& device) {
+Result<PoolWork::OpenedDrive> PoolWork::OpenDrive(const std::string& id, const std::string& device) {
   {
     const StateLock lock(core_.mutex);
-    if (auto opened = signals_.opened.extract(id); !opened.empty()) return std::move(opened.mapped());
+    if (auto opened = signals_.opened.extract(id); !opened.empty())
+      return OpenedDrive{.drive = std::move(opened.mapped()), .to_be_labelled = true};
   }
-  CLEAT_ASSIGN(auto found,
+  CLEAT_ASSIGN(const auto found,
                core_.paths->FindStoredDisk(device, fmt::format("{}: device '{}'", PoolName(id), device)));
-  return BlockDrive::Open(found, device);
+  CLEAT_ASSIGN(auto drive, BlockDrive::Open(found, device));
+  return OpenedDrive{.drive = std::move(drive)};
 }
 
 // ---- What has become of the drive

@@ -36,9 +36,12 @@ class PoolWork {
   // nullopt: the pool is gone.
   std::optional<DriveInfo> DriveOf(const std::string& id);
 
+  struct OpenedDrive {
+    std::unique_ptr<BlockDrive> drive;
+    bool to_be_labelled = false;  // Create has looked at it: whatever is on it may go
+  };
   // The drive as Create has opened it, or opened now, which may take as long as the drive does.
-  Result<std::unique_ptr<BlockDrive>> OpenDrive(const std::string& id, const std::string& device)
-      CLEAT_EXCLUDES(holds_state);
+  Result<OpenedDrive> OpenDrive(const std::string& id, const std::string& device) CLEAT_EXCLUDES(holds_state);
 
   // ---- What has become of the drive
   // Durable when it returns OK.

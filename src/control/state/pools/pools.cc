@@ -225,6 +225,13 @@ Result<v1::ListPoolsResponse> Pools::List(const v1::ListPoolsRequest& request) {
   return response;
 }
 
+std::vector<v1::Pool> Pools::All() {
+  const StateLock lock(core_.mutex);
+  std::vector<v1::Pool> pools;
+  for (const auto& [id, entry] : core_.tables.pools) pools.push_back(core_.view.Show(entry));
+  return pools;
+}
+
 Result<v1::DeletePoolResponse> Pools::Delete(const v1::DeletePoolRequest& request) {
   CLEAT_ASSIGN(auto id, ParsePoolName(request.name()));
   const std::string& name = request.name();

@@ -31,6 +31,7 @@ class Pools {
   Result<v1::Pool> Get(const v1::GetPoolRequest& request);
   Result<v1::ListPoolsResponse> List(const v1::ListPoolsRequest& request);
   Result<v1::DeletePoolResponse> Delete(const v1::DeletePoolRequest& request);
+  std::vector<v1::Pool> All();
 
  private:
   // A drive that is open, and the pool that it is to be.
