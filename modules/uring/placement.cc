@@ -127,12 +127,19 @@ Status CheckDrive(const Placement& placement, OpenDrive& drive) {
 
 }  // namespace
 
-Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
-                    UringFile& file) {
+Status CheckPlacement(const UringFile& file, const std::string& what) {
+  if (!file.placement) return Ok{};
   CLEAT_ASSIGN(const uint64_t drive_bytes, UringFileBytes(file, what));
   OpenDrive drive(file.fd.get(), drive_bytes);
-  const Status checked = CheckDrive(placement, drive);
+  const Status checked = CheckDrive(*file.placement, drive);
   if (!checked) return Error(checked.error().code, what + ": " + checked.error().message);
+  return Ok{};
+}
+
+Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
+                    UringFile& file) {
+  file.placement = placement;
+  CLEAT_TRY(CheckPlacement(file, what));
   pool::ExtentMap extents(placement.extent_bytes, placement.runs);
   if (size_bytes > extents.size_bytes()) {
     return Refused(what + ": the disk has " + Text(size_bytes) + " bytes, its extents " +

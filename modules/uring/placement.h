@@ -29,5 +29,8 @@ struct Placement {
 //   kDataLoss, kIo, kUnimplemented  as pool::ReadLabel and pool::ReadMap say
 Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
                     UringFile& file);
+// Whether the drive still has it so, of a file that was placed; any other one has. To be asked once its extents are locked: before, the disk
+// may have been purged, and its extents be another one's. Errors as PlaceOnDrive's.
+Status CheckPlacement(const UringFile& file, const std::string& what);
 
 }  // namespace cleat::modules

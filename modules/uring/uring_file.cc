@@ -301,6 +301,14 @@ Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, c
   const bool writes = mode == AccessMode::kReadWrite;
   const int failed = LockContent(file, writes ? F_WRLCK : F_RDLCK);
   const std::string what = who + ": " + path;
+  if (failed == 0) {
+    Status placed = CheckPlacement(file, what);
+    if (!placed) {
+      LockContent(file, F_UNLCK);
+      *refusal = LockRefusal::kNotThere;
+      return placed;
+    }
+  }
   if (failed == 0 && file.block_device && writes && file.extents.is_whole_drive()) {
     Status claimed = Claim(file, what);
     if (!claimed) LockContent(file, F_UNLCK);

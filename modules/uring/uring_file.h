@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "modules/uring/placement.h"
 #include "pool/extent_map.h"
 
 namespace cleat::modules {
@@ -23,6 +25,7 @@ struct UringFile {
   // node's, and keeps out mounts, partitions of it and the disk that it is a partition of.
   UniqueFd claim;
   bool block_device = false;
+  std::optional<Placement> placement;  // of a disk of a pool, on the node that the label is read from
   // The byte, far behind any file's end, whose lock stands for this user among those who read the file. 0: nobody's.
   uint64_t user_byte = 0;
   // O_DIRECT is on, and what it asks of buffers' addresses and of their lengths and offsets (powers of two).
@@ -51,6 +54,7 @@ uint64_t UserByte(const std::string& user, const UringFile& file);
 // Why a lock was not granted.
 enum class LockRefusal : uint8_t {
   kHeld,       // somebody else holds it: see lock_holder.h
+  kNotThere,   // the drive of a pool does not have the disk: see placement.h
   kLateReads,  // the user before this one has reads under way, and is no process any more, or about to end
 };
 // Takes the lock that says who may use the file, or the disk's extents of it: exclusive to write, shared to read. Disks with extents of one

@@ -7,6 +7,7 @@ namespace {
 using Stub = v1::Cleat::Stub;
 
 struct PoolArguments {
+  bool discard_unknown = false;
   std::string id;
   std::string device;
   uint64_t extent_bytes = 0;
@@ -49,6 +50,7 @@ ExitCode DeletePool(Client& client, const PoolArguments& arguments) {
   v1::DeletePoolRequest request;
   request.set_name(PoolName(arguments));
   request.set_etag(arguments.etag);
+  request.set_discard_unknown(arguments.discard_unknown);
   v1::DeletePoolResponse response;
   if (const ExitCode code = client.Call(&Stub::DeletePool, request, response); code != kOk) return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
@@ -100,6 +102,8 @@ void AddPoolCommands(CLI::App& app, Globals& globals) {
                                 "cleatctl disk purge root --yes    a deleted disk that is kept\n"
                                 "cleatctl pool delete nvme0");
   remove->add_option(kPoolArgument, arguments->id, kWhich)->required();
+  remove->add_flag("--discard-unknown", arguments->discard_unknown,
+                   "Also with disks that the store, which was restored, does not know: their data is lost");
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
   OnRun(*remove, globals, arguments, DeletePool);

@@ -121,6 +121,8 @@ struct PoolRow {
   uint32_t extents = 0;       // that the drive has
   bool labelled = false;      // the drive has this pool's label: until then it may have anything
   pool::ExtentRuns to_erase;  // in the extents' order
+  // Disks that the drive has and the store does not: they were made after the backup that it was restored from. Their extents are left alone.
+  std::vector<pool::MapDisk> unknown;
 };
 
 struct ControllerRow {

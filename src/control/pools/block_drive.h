@@ -33,6 +33,7 @@ class BlockDrive final : public pool::Drive {
   // A multiple of pool::kBlockBytes: what is left at the end is not used.
   uint64_t size_bytes() const override { return size_bytes_; }
   bool is_block_device() const { return block_device_; }
+  const UniqueFd& file() const { return fd_; }  // to look at
 
   Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override;
   Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override;

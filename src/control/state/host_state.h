@@ -139,7 +139,7 @@ class HostState {
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
   PoolSignals pool_signals_;
-  Pools pools_{core_, pool_signals_};
+  Pools pools_{core_, pool_signals_, [this](const auto& drive) { return storages_.DisksWith(drive); }};
   PoolExtents pool_extents_{core_, pool_signals_};
   PoolWork pool_work_{core_, pool_signals_};
   Groups groups_{core_};

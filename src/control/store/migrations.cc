@@ -95,12 +95,12 @@ constexpr char kGoTo9[] = R"(
   ALTER TABLE revisions ADD COLUMN paths_checked_from INTEGER NOT NULL DEFAULT 0;
   UPDATE revisions SET paths_checked_from = next;)";
 
-// `to_erase`: "FIRST+COUNT,...".
+// `to_erase`: "FIRST+COUNT,...". `unknown`: as a map that lies on a drive (pool/layout.h), in hexadecimal digits; empty when there are none.
 constexpr char kGoTo10[] = R"(
   CREATE TABLE pools (
     id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
     intent_revision INTEGER NOT NULL, uid TEXT NOT NULL, extents INTEGER NOT NULL, labelled INTEGER NOT NULL,
-    to_erase TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+    to_erase TEXT NOT NULL, unknown TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
 class Migrator {
  public:

@@ -36,6 +36,31 @@ bool SplitRuns(std::string_view text, pool::ExtentRuns& runs) {
   return true;
 }
 
+// A map of their own, in hexadecimal digits.
+std::string JoinUnknown(const PoolRow& row) {
+  if (row.unknown.empty()) return {};
+  const auto bytes = pool::Encode(pool::Map{.pool = row.uid, .generation = 1, .disks = row.unknown});
+  CLEAT_CHECK(bytes.ok());  // they came from a map that was read, which has limits
+  return fmt::format("{:02x}", fmt::join(*bytes, ""));
+}
+
+bool SplitUnknown(const std::string& text, PoolRow& row) {
+  if (text.empty()) return true;
+  std::vector<uint8_t> bytes(text.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const char* const digits = text.data() + 2 * i;
+    if (std::from_chars(digits, digits + 2, bytes[i], 16).ptr != digits + 2) return false;
+  }
+  const pool::Label label{.pool = row.uid,
+                          .host = {},
+                          .extent_bytes = row.spec.extent_bytes(),
+                          .extents = row.extents,
+                          .name = row.id};
+  auto map = pool::DecodeMap(bytes, label);
+  if (map.ok()) row.unknown = std::move(map->disks);
+  return map.ok();
+}
+
 }  // namespace
 
 // ---- Writing ----
@@ -83,7 +108,8 @@ std::vector<SqlValue> ValuesOf(const PoolRow& row) {
           pool::TextOf(row.uid),
           uint64_t{row.extents},
           uint64_t{row.labelled},
-          JoinRuns(row.to_erase)};
+          JoinRuns(row.to_erase),
+          JoinUnknown(row)};
 }
 
 std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
@@ -160,7 +186,8 @@ bool ReadRow(SqlRun& run, PoolRow& row) {
   row.extents = static_cast<uint32_t>(std::min<uint64_t>(run.Number(6), pool::kExtentsMax));
   row.labelled = run.Number(7) != 0;
   const bool runs = SplitRuns(run.Bytes(8), row.to_erase) && pool::AreWithin(row.to_erase, row.extents);
-  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && uid && runs && row.extents > 0;
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id) && uid && runs && row.extents > 0 &&
+         SplitUnknown(run.Bytes(9), row);
 }
 
 bool ReadRow(SqlRun& run, ControllerRow& row) {

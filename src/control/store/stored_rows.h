@@ -49,10 +49,11 @@ struct StoredAs<ClusterRow> {
 };
 template <>
 struct StoredAs<PoolRow> {
-  static constexpr char kPut[] = "REPLACE INTO pools VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+  static constexpr char kPut[] = "REPLACE INTO pools VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
   static constexpr char kLoad[] =
-      "SELECT id, spec, revision, labels, intent_revision, uid, extents, labelled, to_erase, sum FROM pools";
-  static constexpr int kColumns = 9;
+      "SELECT id, spec, revision, labels, intent_revision, uid, extents, labelled, to_erase, unknown, sum "
+      "FROM pools";
+  static constexpr int kColumns = 10;
 };
 template <>
 struct StoredAs<ControllerRow> {

@@ -339,6 +339,28 @@ const std::string& PoolOf(const v1::DiskSpec& spec) {
   return spec.has_pool() ? spec.pool().pool() : Nothing();
 }
 
+pool::ExtentRuns ExtentsOf(const v1::DiskSpec& spec) {
+  pool::ExtentRuns runs;
+  for (const v1::ExtentRun& run : spec.pool().extents()) runs.push_back({run.first(), run.count()});
+  return runs;
+}
+
+void SetExtents(const pool::ExtentRuns& runs, v1::DiskSpec& spec) {
+  spec.mutable_pool()->clear_extents();
+  for (const pool::ExtentRun& run : runs) {
+    v1::ExtentRun& added = *spec.mutable_pool()->add_extents();
+    added.set_first(run.first);
+    added.set_count(run.count);
+  }
+}
+
+std::optional<std::string> WhyLost(const v1::DiskSpec& spec) {
+  if (!spec.has_pool() || spec.pool().extents_size() > 0) return std::nullopt;
+  return "it was purged after the backup that the store was restored from: what it had on the drive is "
+         "another's, or "
+         "erased. Delete it";
+}
+
 bool IsKeptMemory(const v1::DiskSpec& spec) {
   return KindOf(spec).IsKeptMemory();
 }

@@ -13,6 +13,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "cleat/v1/reason.pb.h"
 #include "control/model/model.h"
+#include "pool/extents.h"
 
 namespace cleat::control {
 
@@ -44,6 +45,11 @@ const std::string& ClusterOf(const engine::v1::Disk& disk);
 
 // The pool that it has extents of, "pools/ID"; empty: of none.
 const std::string& PoolOf(const v1::DiskSpec& spec);
+// The extents that it has, in its order; none where it is of no pool.
+pool::ExtentRuns ExtentsOf(const v1::DiskSpec& spec);
+void SetExtents(const pool::ExtentRuns& runs, v1::DiskSpec& spec);
+// Of a disk that was made, and has no extents any more: why.
+std::optional<std::string> WhyLost(const v1::DiskSpec& spec);
 
 // Its content is memory that cleatd makes (memfd_keeper.h) and holds together with the engines.
 bool IsKeptMemory(const v1::DiskSpec& spec);

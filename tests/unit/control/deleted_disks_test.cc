@@ -458,7 +458,8 @@ TEST_F(DeletedDisksTest, AStoreOfBeforeHasNoneAndTakesThem) {
   Create(NullDisk("a"));
   Close();
   Execute(
-      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
+      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE pools; "
+      "DROP TABLE "
       "deleted_disks; PRAGMA user_version = 7");
   Open();
   EXPECT_EQ(List(true), "a");

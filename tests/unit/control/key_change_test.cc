@@ -156,13 +156,14 @@ TEST_F(KeyChangeTest, AClusterThatGetsAnotherKeyAfterAnotherUpdate) {
 // ---- What is being written is wrapped anew with the others ----
 
 TEST_F(KeyChangeTest, ADiskThatIsBeingCreated) {
-  RewrapWhileWriting(state_->disks(), [&] { return state_->disks().Create(Encrypted(NullDisk("d"))).ok(); });
+  RewrapWhileWriting(state_->disk_keys(),
+                     [&] { return state_->disks().Create(Encrypted(NullDisk("d"))).ok(); });
   EXPECT_TRUE(IsDiskCurrent("d"));
 }
 
 TEST_F(KeyChangeTest, ADiskThatIsBeingDeleted) {
   ASSERT_TRUE(state_->disks().Create(Encrypted(NullDisk("d"))).ok());
-  RewrapWhileWriting(state_->disks(), [&] { return state_->disks().Delete(DeleteDisk("d")).ok(); });
+  RewrapWhileWriting(state_->disk_keys(), [&] { return state_->disks().Delete(DeleteDisk("d")).ok(); });
   ASSERT_TRUE(Undelete("d"));
   EXPECT_TRUE(IsDiskCurrent("d"));
 }
@@ -170,7 +171,7 @@ TEST_F(KeyChangeTest, ADiskThatIsBeingDeleted) {
 TEST_F(KeyChangeTest, ADiskThatIsBeingUndeleted) {
   ASSERT_TRUE(state_->disks().Create(Encrypted(NullDisk("d"))).ok());
   ASSERT_TRUE(state_->disks().Delete(DeleteDisk("d")).ok());
-  RewrapWhileWriting(state_->disks(), [&] { return Undelete("d"); });
+  RewrapWhileWriting(state_->disk_keys(), [&] { return Undelete("d"); });
   EXPECT_TRUE(IsDiskCurrent("d"));
 }
 

@@ -176,7 +176,9 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
   for (const ControllerRow& row : before) PutInVersion6(db, row);
   Execute(db, "DROP TABLE host");
   Execute(db, "DROP TABLE deleted_disks");
-  Execute(db, "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions");
+  Execute(
+      db,
+      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE pools");
   Execute(db, "PRAGMA user_version = 6");
   sqlite3_close(db);
 

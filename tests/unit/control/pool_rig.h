@@ -20,6 +20,7 @@
 #include "control/model/reasons.h"
 #include "control/state/host_state.h"
 #include "control/state/pools/pool_extents.h"
+#include "control/validate/backends.h"
 #include "pool/layout.h"
 #include "pool/pool_drive.h"
 #include "requests.h"

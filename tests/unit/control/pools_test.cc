@@ -127,43 +127,129 @@ TEST_F(PoolsTest, WhatIsToBeErasedOutlivesARestart) {
   Create(PoolDisk("b", kExtents));
 }
 
-// The store is put back to what it was before disks were made and purged: what it takes for free may be anything.
-TEST_F(PoolsTest, AfterTheStoreWasRestoredUnknownDisksStayAndTheRestIsErased) {
+// The store goes back to a backup, as cleatctl store restore makes it do.
+class RestoredPoolsTest : public PoolRig {
+ protected:
+  void BackUp() {
+    Close();
+    std::filesystem::copy_file(dir_ / Store::kFileName, dir_ / "backup");
+    Open();
+  }
+  void Restore() {
+    const uint64_t next = store_->NextRevision().value();
+    Close();
+    for (const char* const suffix : {"", "-wal", "-shm"})
+      std::filesystem::remove(dir_ / (Store::kFileName + std::string(suffix)));
+    std::filesystem::copy_file(dir_ / "backup", dir_ / Store::kFileName);
+    {
+      const auto restored = std::move(Store::Open(dir_.path()).value());
+      CLEAT_CHECK(restored->GoOnFrom(next, {{1, next}}).ok());
+    }
+    Open();
+    AwaitErased();
+  }
+  v1::Disk Get(const std::string& id) {
+    v1::GetDiskRequest request;
+    request.set_name(DiskName(id));
+    return state_->disks().Get(request).value();
+  }
+};
+
+// What the backup takes for free may be anything, and what it takes for one that is to be erased may be a disk's.
+TEST_F(RestoredPoolsTest, UnknownDisksStayAndTheRestIsErasedAgain) {
   MakePool();
   const v1::Disk old = Create(PoolDisk("old", 1));
-  Close();
-  const std::string backup = dir_ / "backup";
-  std::filesystem::copy_file(dir_ / Store::kFileName, backup);
-  Open();
-  const v1::Disk lost = Create(PoolDisk("lost", 2));
+  Create(PoolDisk("before", 5));
+  Open(false);
+  Delete("before", true);
+  BackUp();  // with five extents that are to be erased
+  AwaitErased();
+  const v1::Disk lost = Create(PoolDisk("lost", 5));
   const v1::Disk purged = Create(PoolDisk("purged", 1));
   PlainDrive drive(dir_ / "drive");
   Fill(drive, ExtentsOf(old.spec()), 1);
   Fill(drive, ExtentsOf(lost.spec()), 2);
   Fill(drive, ExtentsOf(purged.spec()), 3);
-  Open(false);
+  ASSERT_TRUE(drive.Lock(ExtentsOf(purged.spec()).front().first));
   Delete("purged", true);  // and is not erased before the store is gone
-  uint64_t next = store_->NextRevision().value();
-  Close();
-  for (const char* const suffix : {"", "-wal", "-shm"})
-    std::filesystem::remove(dir_ / (Store::kFileName + std::string(suffix)));
-  std::filesystem::copy_file(backup, dir_ / Store::kFileName);
-  {
-    const auto restored = std::move(Store::Open(dir_.path()).value());
-    ASSERT_TRUE(restored->GoOnFrom(next, {{1, next}}).ok());
-  }
-  Open();
-  AwaitErased();
+  Await([&](const v1::PoolStatus&) { return !MapOnDrive().contains("disks/purged"); });
+  drive.Unlock(ExtentsOf(purged.spec()).front().first);
+  Restore();
   EXPECT_TRUE(IsAll(drive, ExtentsOf(old.spec()), 1));
   EXPECT_TRUE(IsAll(drive, ExtentsOf(lost.spec()), 2)) << "a disk that nobody knows was erased";
+  EXPECT_TRUE(IsAll(drive, ExtentsOf(purged.spec()), 0));
+  EXPECT_EQ(5 * kExtentBytes, Pool().status().unknown_bytes());
   EXPECT_NE(std::string::npos, Pool().status().message().find("disks/lost")) << Pool().status().message();
-  // What was purged after the backup is unknown as well: the map had it when the store was lost.
-  const uint32_t left = kExtents - 4;
-  EXPECT_EQ(v1::REASON_POOL_FULL, WhyNot(PoolDisk("b", left + 1)));
-  const v1::Disk b = Create(PoolDisk("b", left));
+  EXPECT_EQ(v1::REASON_POOL_FULL, WhyNot(PoolDisk("b", kExtents - 5)));
+  const v1::Disk b = Create(PoolDisk("b", kExtents - 6));
   EXPECT_TRUE(IsAll(drive, ExtentsOf(b.spec()), 0));
-  const auto map = MapOnDrive();
+  auto map = MapOnDrive();
   EXPECT_TRUE(map.contains("disks/lost") && map.contains("disks/old") && map.contains("disks/b"));
+
+  // Known for good: the next start finds a map that is as new as the store.
+  Open();
+  AwaitErased();
+  EXPECT_EQ(5 * kExtentBytes, Pool().status().unknown_bytes());
+  EXPECT_TRUE(IsAll(drive, ExtentsOf(lost.spec()), 2));
+  Delete("b", true);
+  Delete("old", true);
+  v1::DeletePoolRequest request;
+  request.set_name("pools/p");
+  EXPECT_EQ(v1::REASON_POOL_IN_USE, ReasonOf(state_->pools().Delete(request).error()));
+  request.set_discard_unknown(true);
+  EXPECT_TRUE(state_->pools().Delete(request).ok());
+}
+
+// A disk that was purged after the backup, and whose extents another one had since, has nothing any more.
+TEST_F(RestoredPoolsTest, ADiskThatWasPurgedSinceIsLost) {
+  MakePool();
+  const v1::Disk purged = Create(PoolDisk("purged", 4));
+  const v1::Disk kept = Create(PoolDisk("kept", 2));
+  Delete("kept", false);
+  BackUp();
+  Delete("purged", true);
+  v1::PurgeDiskRequest purge;
+  purge.set_name("disks/kept");
+  ASSERT_TRUE(state_->kept_disks().Purge(purge).ok());
+  AwaitErased();
+  const v1::Disk other = Create(PoolDisk("other", 6));
+  PlainDrive drive(dir_ / "drive");
+  Fill(drive, ExtentsOf(other.spec()), 9);
+  Restore();
+  const v1::Disk lost = Get("purged");
+  EXPECT_EQ(v1::DISK_STATE_LOST, lost.status().state()) << lost.DebugString();
+  EXPECT_EQ(0, lost.spec().pool().extents_size());
+  v1::UndeleteDiskRequest undelete;
+  undelete.set_name("disks/kept");
+  const auto back = state_->kept_disks().Undelete(undelete);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(v1::DISK_STATE_LOST, back->status().state());
+  Open();
+  AwaitErased();
+  EXPECT_EQ(v1::DISK_STATE_LOST, Get("purged").status().state());
+  Delete("purged", true);
+  Delete("kept", true);
+  AwaitErased();
+  EXPECT_TRUE(IsAll(drive, ExtentsOf(other.spec()), 9)) << "what was another disk's went with a lost one";
+}
+
+TEST_F(RestoredPoolsTest, WhatADiskHasGrownBySinceIsItsOwn) {
+  MakePool();
+  Create(PoolDisk("a", 1));
+  BackUp();
+  v1::UpdateDiskRequest request;
+  request.mutable_disk()->set_name("disks/a");
+  request.mutable_disk()->mutable_spec()->set_size_bytes(3 * kExtentBytes);
+  request.mutable_update_mask()->add_paths("spec.size_bytes");
+  const v1::Disk grown = state_->disks().Update(request).value();
+  PlainDrive drive(dir_ / "drive");
+  Fill(drive, ExtentsOf(grown.spec()), 5);
+  Await([&](const v1::PoolStatus&) { return pool::CountOf(MapOnDrive()["disks/a"].extents) == 3; });
+  Restore();
+  EXPECT_EQ(kExtentBytes, Get("a").spec().size_bytes());
+  EXPECT_EQ(ExtentsOf(grown.spec()), ExtentsOf(Get("a").spec()));
+  EXPECT_TRUE(IsAll(drive, ExtentsOf(grown.spec()), 5));
+  EXPECT_EQ(3 * kExtentBytes, Pool().status().allocated_bytes());
 }
 
 TEST_F(PoolsTest, DrivesThatAreNotEmptyOrInUseAreRefused) {
@@ -176,6 +262,14 @@ TEST_F(PoolsTest, DrivesThatAreNotEmptyOrInUseAreRefused) {
   // By another name.
   std::filesystem::create_symlink(dir_ / "drive", dir_ / "link");
   EXPECT_EQ(v1::REASON_DRIVE_UNUSABLE, why(NewPool("q", dir_ / "link")));
+  // A disk is on it, by another name, and is not attached.
+  const std::string file = MakeDrive("file", 1);
+  Create(FileDisk("e", file, false));
+  std::filesystem::create_hard_link(file, dir_ / "hard");
+  v1::CreatePoolRequest over = NewPool("q", dir_ / "hard");
+  over.set_overwrite(true);
+  EXPECT_EQ(v1::REASON_DRIVE_TAKEN, why(over));
+  EXPECT_EQ(v1::REASON_FILE_TAKEN, WhyNot(FileDisk("g", dir_ / "link", false)));
   v1::CreatePoolRequest small = NewPool("q", MakeDrive("small", 0));
   EXPECT_EQ(v1::REASON_DRIVE_UNUSABLE, why(small));
   EXPECT_EQ(v1::REASON_RESOURCE_NOT_FOUND, why(NewPool("q", dir_ / "missing")));
@@ -211,10 +305,32 @@ TEST_F(PoolsTest, DrivesThatAreNotEmptyOrInUseAreRefused) {
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(v1::REASON_DRIVE_UNUSABLE, ReasonOf(made.error()));
     EXPECT_NE(std::string::npos, made.error().message.find("overwrite")) << made.error().message;
-    v1::CreatePoolRequest over = NewPool("q", dir_ / "drive");
-    over.set_overwrite(true);
-    EXPECT_TRUE(other->pools().Create(over).ok());
+    v1::CreatePoolRequest again = NewPool("q", dir_ / "drive");
+    again.set_overwrite(true);
+    EXPECT_TRUE(other->pools().Create(again).ok());
     other->StopPoolThreads();
+  }
+}
+
+// The former pool's thread does nothing to the next one.
+TEST_F(PoolsTest, APoolThatIsMadeAnewIsAnotherOne) {
+  MakeDrive("second", 3);
+  for (int round = 0; round < 10; ++round) {
+    const auto first = state_->pools().Create(NewPool("p", dir_ / "drive"));
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    v1::DeletePoolRequest request;
+    request.set_name("pools/p");
+    ASSERT_TRUE(state_->pools().Delete(request).ok());
+    {
+      PlainDrive second(dir_ / "second");
+      Fill(second, {{0, 3}}, 0x33);
+    }
+    ASSERT_TRUE(state_->pools().Create(NewPool("p", dir_ / "second")).ok());
+    AwaitErased();
+    PlainDrive second(dir_ / "second");
+    EXPECT_TRUE(IsAll(second, {{0, 3}}, 0));
+    EXPECT_EQ(3 * kExtentBytes, Pool().status().free_bytes());
+    ASSERT_TRUE(state_->pools().Delete(request).ok());
   }
 }
 

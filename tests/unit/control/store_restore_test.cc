@@ -315,6 +315,7 @@ TEST_F(StoreRestoreTest, AnOlderStoreIsMigratedOnTheWay) {
   const std::string file = WriteBackup();
   Execute(file,
           "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
+          "pools; DROP TABLE "
           "deleted_disks; "
           "PRAGMA user_version = 7");
   ASSERT_TRUE(state().disks().Create(NullDisk("b")).ok());
@@ -328,7 +329,8 @@ TEST_F(StoreRestoreTest, AStoreOfBeforeHasLostNothing) {
   const std::string backup = BytesOfBackup(state());
   daemon_.reset();
   Execute(options_.state_dir + "/cleat.db",
-          "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; PRAGMA "
+          "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
+          "pools; PRAGMA "
           "user_version = 8");
   Start();
   EXPECT_TRUE(Has("a"));

@@ -161,6 +161,15 @@ void DiskStorages::AwaitLooks(const std::string& id, const StorageIdentity& iden
 Status DiskStorages::CheckSameStorage(const std::string& id, const v1::DiskSpec& spec,
                                       const Identity& identity) {
   if (!identity) return Ok{};
+  for (const auto& [pool_id, pool] : core_.tables.pools) {
+    if (!pool.identity || !pool.identity->Overlaps(*identity)) continue;
+    return RefuseFor(
+        DiskName(id), v1::REASON_FILE_TAKEN,
+        fmt::format("{}: file '{}' is '{}', or a part of it, which is the drive of {}: make the disk in that "
+                    "pool (--pool {})",
+                    DiskName(id), FileOf(spec), pool.row.spec.device(), PoolName(pool_id), pool_id),
+        {{"conflict", PoolName(pool_id)}});
+  }
   for (const std::string& other_id : known_.OthersWith(id, *identity)) {
     const DiskEntry* other = core_.tables.disks.Find(other_id);
     const std::string name = DiskName(id);

@@ -61,7 +61,11 @@ class DiskStorages {
   // Makes it as large as `spec` says.
   Status Grow(const std::string& id, const v1::DiskSpec& spec) CLEAT_EXCLUDES(holds_state);
 
-  // FILE_TAKEN when another disk has that file, by whatever name; otherwise the disk has it from now on.
+  // Disks whose files have any part of that storage: ids.
+  std::vector<std::string> DisksWith(const StorageIdentity& identity) const {
+    return known_.OthersWith({}, identity);
+  }
+  // FILE_TAKEN when a pool or another disk has that file, by whatever name; otherwise the disk has it from now on.
   Status CheckSameStorage(const std::string& id, const v1::DiskSpec& spec, const Identity& identity)
       CLEAT_REQUIRES(holds_state);
   // The disk was not made after all.

@@ -24,6 +24,7 @@ WriteNames NamesOf(const DiskRow& row) {
   WriteNames names{.changes = {DiskName(row.id)}};
   if (const std::string& cluster = ClusterOf(row.spec); !cluster.empty()) names.needs.insert(cluster);
   if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.needs.insert(pool);
+  if (const std::string& file = FileOf(row.spec); !file.empty()) names.needs.insert(StorageName(file));
   return names;
 }
 
@@ -61,6 +62,7 @@ Status Disks::Fill(std::vector<DiskRow> rows) {
                       fmt::format("store: {} is there, but not its pool {}", DiskName(entry.row.id), name));
       }
       pools_.Join(entry.row, PoolExtents::As::kDisk);
+      SetLost(entry);
     }
     Insert(std::move(entry));
   }
@@ -251,6 +253,7 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   WriteNames growing = names;
   if (!PoolOf(spec).empty()) growing.needs.insert(PoolOf(spec));
   core_.writes.Await(growing);  // meanwhile others may have begun to; a busy disk stays
+  if (status.ok()) status = CheckNotInUse(entry, spec);  // it may have been attached meanwhile
   if (status.ok()) status = CommitUpdate(entry, growing, spec, std::move(labels));
   storages_.EndBusy(id);
   CLEAT_TRY(status);
@@ -278,18 +281,22 @@ Status Disks::CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const
   }
   if (entry.status.state() == v1::DISK_STATE_LOST)
     return RefuseFor(name, v1::REASON_DISK_LOST, entry.status.message());
-  if (!PoolOf(spec).empty() && !entry.attachments.empty()) {
-    const std::string& attachment = entry.attachments.begin()->first;
-    return RefuseFor(
-        name, v1::REASON_DISK_IN_USE,
-        fmt::format("{} is attached as {}: a disk of a pool grows while it is not", name, attachment),
-        {{"conflict", attachment}});
-  }
-  return Ok{};
+  return CheckNotInUse(entry, spec);
+}
+
+Status Disks::CheckNotInUse(const DiskEntry& entry, const v1::DiskSpec& spec) const {
+  if (PoolOf(spec).empty() || entry.attachments.empty()) return Ok{};
+  const std::string name = DiskName(entry.row.id);
+  const std::string& attachment = entry.attachments.begin()->first;
+  return RefuseFor(
+      name, v1::REASON_DISK_IN_USE,
+      fmt::format("{} is attached as {}: a disk of a pool grows while it is not", name, attachment),
+      {{"conflict", attachment}});
 }
 
 Status Disks::GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) {
   const StateUnlock unlocked(core_.mutex);
+  pools_.AwaitOpen(spec);
   return storages_.Grow(id, spec);
 }
 
@@ -341,12 +348,13 @@ Result<v1::DeleteDiskResponse> Disks::Delete(const v1::DeleteDiskRequest& reques
   CLEAT_TRY(storages_.CheckNotBusy(id));
   DiskEntry* entry = core_.tables.disks.Find(id);
   if (entry != nullptr && !PoolOf(entry->row.spec).empty()) {
-    names.changes.insert(PoolOf(entry->row.spec));  // what it has is erased, if it is not kept
+    AddPurge(entry->row, names);
     core_.writes.Await(names);
     CLEAT_TRY(storages_.CheckNotBusy(id));
     entry = core_.tables.disks.Find(id);
   }
   if (entry == nullptr || entry->row.deleting) return v1::DeleteDiskResponse();
+  if (!NamesPurge(entry->row, names)) return Busy(name, name + " was made anew a moment ago");
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   CLEAT_TRY(CheckNotAttached(name, *entry));
   CLEAT_TRY(CheckKeepDeleted(entry->row, request));

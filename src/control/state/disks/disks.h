@@ -23,6 +23,9 @@ namespace cleat::control {
 
 // The kept deleted disks of that id, among the names of a write.
 std::string KeptName(const std::string& id);
+// What purging the disk changes besides its row, its pool, among the names of a write; whether that is there.
+void AddPurge(const DiskRow& row, WriteNames& names);
+bool NamesPurge(const DiskRow& row, const WriteNames& names);
 
 class Disks {
  public:
@@ -81,6 +84,8 @@ class Disks {
   Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag)
       CLEAT_REQUIRES(holds_state);
   Status CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
+  // Of a disk of a pool.
+  Status CheckNotInUse(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
   Status GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
   Status CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::DiskSpec& spec, Labels labels)

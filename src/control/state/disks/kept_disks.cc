@@ -35,19 +35,18 @@ Error IdTaken(const std::string& name, bool kept) {
                    {{"conflict", name}});
 }
 
-// What purging the disk changes besides its row: its extents are to be erased.
-void AddPool(const DiskRow& row, WriteNames& names) {
-  if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.changes.insert(pool);
-}
-
-bool HasPool(const DiskRow& row, const WriteNames& names) {
-  return PoolOf(row.spec).empty() || names.changes.contains(PoolOf(row.spec));
-}
-
 }  // namespace
 
 std::string KeptName(const std::string& id) {
   return "deleted " + DiskName(id);
+}
+
+void AddPurge(const DiskRow& row, WriteNames& names) {
+  if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.changes.insert(pool);
+}
+
+bool NamesPurge(const DiskRow& row, const WriteNames& names) {
+  return PoolOf(row.spec).empty() || names.changes.contains(PoolOf(row.spec));
 }
 
 Error KeyNotKept(const std::string& name, std::string_view why) {
@@ -140,6 +139,7 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   // A disk of memory comes back as another disk: what its guest has under way was for the content that is gone.
   if (IsKeptMemory(kept.spec)) entry.row.revision = entry.row.intent_revision;
   entry.status.set_state(v1::DISK_STATE_READY);
+  SetLost(entry);
   CLEAT_TRY(core_.writes.Write(names, {EraseDeletedDiskRow{kept.revision}, entry.row}));
   core_.tables.deleted.Erase(kept.id, kept.revision);
   pools_.Leave(kept, PoolExtents::As::kDeleted);
@@ -159,13 +159,13 @@ Result<v1::PurgeDiskResponse> KeptDisks::Purge(const v1::PurgeDiskRequest& reque
   const std::string& name = request.name();
   const StateLock lock(core_.mutex);
   WriteNames names{.changes = {KeptName(id)}};
-  for (const DeletedDiskRow* row : core_.tables.deleted.Of(id)) AddPool(row->disk, names);
+  for (const DeletedDiskRow* row : core_.tables.deleted.Of(id)) AddPurge(row->disk, names);
   core_.writes.Await(names);
   CLEAT_ASSIGN(const auto found, Find(id, request.uid()));
   v1::PurgeDiskResponse response;
   if (found == nullptr) return response;
   const DiskRow row = found->disk;
-  if (!HasPool(row, names)) return Busy(name, name + " was deleted a moment ago");
+  if (!NamesPurge(row, names)) return Busy(name, name + " was deleted a moment ago");
   const size_t count = core_.tables.deleted.Of(id).size();
   if (request.uid().empty() && count > 1) {
     return RefuseFor(
@@ -207,12 +207,12 @@ Status KeptDisks::PurgeExpired() {
   WriteNames names;
   for (const DeletedDiskRow* row : core_.tables.deleted.Expired(keep_.now_s())) {
     names.changes.insert(KeptName(row->disk.id));
-    AddPool(row->disk, names);
+    AddPurge(row->disk, names);
   }
   core_.writes.Await(names);
   std::vector<DeletedDiskRow> expired;
   for (const DeletedDiskRow* row : core_.tables.deleted.Expired(keep_.now_s())) {
-    const bool named = names.changes.contains(KeptName(row->disk.id)) && HasPool(row->disk, names);
+    const bool named = names.changes.contains(KeptName(row->disk.id)) && NamesPurge(row->disk, names);
     if (named) expired.push_back(*row);  // else the next time
   }
   if (expired.empty()) return Ok{};

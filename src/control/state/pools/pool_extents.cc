@@ -14,24 +14,21 @@
 namespace cleat::control {
 namespace {
 
-void AddRuns(const pool::ExtentRuns& runs, v1::PoolBackend& pool) {
-  for (const pool::ExtentRun& run : runs) {
-    v1::ExtentRun& added = *pool.add_extents();
-    added.set_first(run.first);
-    added.set_count(run.count);
-  }
-}
-
 uint64_t& CountAs(PoolEntry& entry, PoolExtents::As as) {
   return as == PoolExtents::As::kDisk ? entry.of_disks : entry.of_deleted;
 }
 
 }  // namespace
 
-pool::ExtentRuns ExtentsOf(const v1::DiskSpec& spec) {
-  pool::ExtentRuns runs;
-  for (const v1::ExtentRun& run : spec.pool().extents()) runs.push_back({run.first(), run.count()});
-  return runs;
+std::string StorageName(const std::string& path) {
+  return "storage " + path;
+}
+
+void SetLost(DiskEntry& entry) {
+  const auto why = WhyLost(entry.row.spec);
+  if (!why) return;
+  entry.status.set_state(v1::DISK_STATE_LOST);
+  entry.status.set_message(*why);
 }
 
 PoolEntry* PoolExtents::EntryOf(const v1::DiskSpec& spec) const {
@@ -70,7 +67,10 @@ Status PoolExtents::Place(const std::string& disk_id, v1::DiskSpec& spec) {
     signals_.wake(entry->row.id);  // a drive that had failed is tried now
     return NoRoom(disk_id, *entry, wanted);
   }
-  AddRuns(*entry->free.Take(static_cast<uint32_t>(wanted)), *spec.mutable_pool());
+  pool::ExtentRuns runs = ExtentsOf(spec);
+  const pool::ExtentRuns taken = *entry->free.Take(static_cast<uint32_t>(wanted));
+  runs.insert(runs.end(), taken.begin(), taken.end());
+  SetExtents(runs, spec);
   return Ok{};
 }
 
@@ -115,7 +115,7 @@ void PoolExtents::Join(const DiskRow& row, As as) {
   if (entry == nullptr) return;
   CountAs(*entry, as) += pool::CountOf(ExtentsOf(row.spec));
   if (as == As::kDisk) entry->disks.insert(row.id);
-  signals_.MapChanged(core_, *entry);
+  signals_.MapChanged(*entry);
   core_.publisher.Publish(*entry);
 }
 
@@ -124,7 +124,7 @@ void PoolExtents::Leave(const DiskRow& row, As as) {
   if (entry == nullptr) return;
   CountAs(*entry, as) -= pool::CountOf(ExtentsOf(row.spec));
   if (as == As::kDisk) entry->disks.erase(row.id);
-  signals_.MapChanged(core_, *entry);
+  signals_.MapChanged(*entry);
   core_.publisher.Publish(*entry);
 }
 
@@ -151,7 +151,7 @@ void PoolExtents::Purged(std::vector<PoolRow> rows) {
   for (PoolRow& row : rows) {
     PoolEntry& entry = core_.tables.pools.At(row.id);
     entry.row = std::move(row);
-    signals_.MapChanged(core_, entry);
+    signals_.MapChanged(entry);
     core_.publisher.Publish(entry);
   }
 }
@@ -171,8 +171,8 @@ void PoolExtents::AwaitMap(const v1::DiskSpec& spec) {
   const StateLock lock(core_.mutex);
   const PoolEntry* entry = EntryOf(spec);
   if (entry == nullptr) return;
-  const uint64_t wanted = entry->map_wanted;
-  while (entry != nullptr && entry->map_written < wanted &&
+  const uint64_t wanted = entry->map_changes;
+  while (entry != nullptr && entry->map_changes_written < wanted &&
          core_.mutex.WaitUntil(signals_.map_written, until)) {
     entry = EntryOf(spec);
   }

@@ -62,7 +62,9 @@ class PoolExtents {
   PoolSignals& signals_;
 };
 
-// The extents in a spec; none where it has none.
-pool::ExtentRuns ExtentsOf(const v1::DiskSpec& spec);
+// Among the names of writes: a path that becomes a disk's or a pool's.
+std::string StorageName(const std::string& path);
+// Sets the state of a disk that has no extents any more (WhyLost); of any other one nothing.
+void SetLost(DiskEntry& entry);
 
 }  // namespace cleat::control

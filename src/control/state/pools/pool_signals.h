@@ -20,9 +20,9 @@ struct PoolSignals {
   std::map<std::string, std::unique_ptr<BlockDrive>>
       opened;  // by Pools::Create, for the pool's thread: by id
 
-  // The drive is to have another map. While revisions stand still that is put off until the next change.
-  void MapChanged(StateCore& core, PoolEntry& entry) CLEAT_REQUIRES(holds_state) {
-    entry.map_wanted = core.publisher.NextRevision();
+  // The drive is to have another map.
+  void MapChanged(PoolEntry& entry) const CLEAT_REQUIRES(holds_state) {
+    ++entry.map_changes;
     wake(entry.row.id);
   }
 };

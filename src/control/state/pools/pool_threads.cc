@@ -5,8 +5,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -22,7 +22,11 @@ using Clock = std::chrono::steady_clock;
 
 // Extents that an engine still has locked are tried again after so long.
 constexpr std::chrono::seconds kLockedWait{1};
+// ... and those that could not be erased.
+constexpr std::chrono::seconds kBadWait{60};
 constexpr std::chrono::seconds kErasePauseMax{1};
+// How long Stop waits for a drive's answer.
+constexpr std::chrono::seconds kStopPatience{1};
 
 }  // namespace
 
@@ -33,31 +37,28 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   void Start() {
     thread = std::thread([self = shared_from_this()] { self->Run(); });
   }
-  void Wake() {
-    const MutexLock lock(mutex);
-    woken = true;
-    changed.NotifyAll();
-  }
+  // False: the thread has ended, since its pool was gone.
+  bool Wake();
   void Stop();
   // For how long the present call to the drive has lasted; zero: there is none.
-  Clock::duration CallLasts() {
-    const MutexLock lock(mutex);
-    return in_call ? Clock::now() - call_since : Clock::duration::zero();
-  }
+  Clock::duration CallLasts();
 
   void Run();
-  bool Open();
-  Status OpenDrive(const PoolWork::DriveInfo& info);
-  Status Label(const pool::Label& label, bool may_overwrite);
+  bool MayEnd();
+  bool Open(const PoolWork::DriveInfo& info);
+  Status OpenDrive(const PoolWork::DriveInfo& info, const UniqueFd& found);
   void Close();
   void End();
   bool DoNext();
-  bool WriteMap(const pool::Map& map);
-  bool EraseStep(uint32_t extent);
+  bool WriteMap(const PoolWork::Work& next);
+  bool EraseStep(uint32_t next);
+  bool ExtentErased();
+  bool EraseFailed(const Error& why);
   bool Failed(const Error& why);
   void LeaveExtent();
   bool WaitFor(Clock::duration time, bool until_woken = true);
-  // Runs `call`, which may take as long as the drive does. nullopt: everything ends, and nothing of the state may be touched any more.
+  // Runs `call`, which may take as long as the drive does, and touches the drive alone. nullopt: everything ends, and nothing of the state
+  // may be touched any more.
   template <typename Call>
   auto Ask(Call call) -> std::optional<decltype(call())>;
 
@@ -76,16 +77,32 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   // ---- The thread's own
   bool stopped = false;
   std::string last_failure;  // since the drive was open
+  PoolWork::Key key;         // of the pool whose drive is open, or was last
   std::unique_ptr<BlockDrive> drive;
   std::optional<pool::PoolDrive> pool_drive;
+  std::optional<StorageIdentity> identity;
   uint64_t extent_bytes = 0;
+  uint32_t from = 0;               // the first extent that was not looked at in this round
+  bool left_some = false;          // in this round: engines have them locked
   std::optional<uint32_t> extent;  // that is being erased, and is locked
   uint64_t erased_bytes = 0;       // of it
-  std::set<uint32_t> not_now;      // extents that engines have locked
-  Clock::time_point not_now_until;
+  std::map<uint32_t, Clock::time_point>
+      bad;  // extents that could not be erased, and when they are tried again
 };
 
 // ---- From outside
+
+bool PoolThreads::OnePool::Wake() {
+  const MutexLock lock(mutex);
+  woken = true;
+  changed.NotifyAll();
+  return !ended;
+}
+
+Clock::duration PoolThreads::OnePool::CallLasts() {
+  const MutexLock lock(mutex);
+  return in_call ? Clock::now() - call_since : Clock::duration::zero();
+}
 
 void PoolThreads::OnePool::Stop() {
   bool hangs = false;
@@ -95,7 +112,7 @@ void PoolThreads::OnePool::Stop() {
     changed.NotifyAll();
     while (!ended && !in_call) changed.Wait(mutex);
     // A drive that answers soon is waited for.
-    const auto until = Clock::now() + kErasePauseMax;
+    const auto until = Clock::now() + kStopPatience;
     while (!ended && changed.WaitUntil(mutex, until)) {
     }
     hangs = !ended;
@@ -134,7 +151,8 @@ void PoolThreads::Wake(const std::string& id) {
   const MutexLock lock(mutex_);
   if (!started_ || stopping_) return;
   std::shared_ptr<OnePool>& pool = pools_[id];
-  if (pool != nullptr) return pool->Wake();
+  if (pool != nullptr && pool->Wake()) return;
+  if (pool != nullptr) pool->thread.join();  // it has ended
   pool = std::make_shared<OnePool>(id, work_);
   pool->Start();
 }
@@ -200,12 +218,10 @@ void PoolThreads::OnePool::Run() {
   pthread_setname_np(pthread_self(), fmt::format("pool-{}", id).substr(0, 15).c_str());
   while (!stopped) {
     const auto info = work.DriveOf(id);
-    if (!info) {
-      if (drive != nullptr) End();
-      WaitFor(std::chrono::hours(1));  // a pool of that name may be made again
-      continue;
-    }
-    if (drive == nullptr && !Open()) {
+    if (drive != nullptr && (!info || info->key.uid != key.uid)) End();
+    if (stopped || (!info && MayEnd())) break;
+    if (!info) continue;
+    if (drive == nullptr && !Open(*info)) {
       if (!stopped) WaitFor(kRetry);
       continue;
     }
@@ -217,44 +233,52 @@ void PoolThreads::OnePool::Run() {
   changed.NotifyAll();
 }
 
-bool PoolThreads::OnePool::Open() {
-  const auto info = work.DriveOf(id);
-  if (!info) return false;
-  extent_bytes = info->label.extent_bytes;
-  const auto opened = Ask([&] { return OpenDrive(*info); });
+// The pool is gone, and no other one was made with its id meanwhile.
+bool PoolThreads::OnePool::MayEnd() {
+  const MutexLock lock(mutex);
+  ended = !std::exchange(woken, false);
+  return ended;
+}
+
+bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
+  key = info.key;
+  extent_bytes = info.label.extent_bytes;
+  UniqueFd found;
+  drive = work.TakeOpened(key);
+  if (drive == nullptr) {
+    auto device = work.FindDrive(info);
+    if (!device.ok()) return Failed(device.error());
+    found = std::move(*device);
+  }
+  const auto opened = Ask([&] { return OpenDrive(info, found); });
   if (!opened) return false;
   Status status = *opened;
-  if (status.ok() && !info->labelled) status = work.Labelled(id);
+  if (status.ok() && !info.labelled) status = work.Labelled(key);
   if (!status.ok()) return Failed(status.error());
-  const auto map = Ask([&] { return pool::ReadMap(*drive, info->label); });
+  const auto map = Ask([&] { return pool::ReadMap(*drive, info.label); });
   if (!map) return false;
   if (!map->ok()) return Failed(map->error());
-  if (Status taken = work.Opened(id, **map); !taken.ok()) return Failed(taken.error());
+  if (Status taken = work.Opened(key, **map, identity); !taken.ok()) return Failed(taken.error());
   last_failure.clear();
-  spdlog::info("{}: drive open: {}", PoolName(id), info->device);
+  spdlog::info("{}: drive open: {}", PoolName(id), info.device);
   return true;
 }
 
-Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info) {
-  CLEAT_ASSIGN(auto opened, work.OpenDrive(id, info.device));
-  drive = std::move(opened.drive);
+// A cleatd that ended between the store and the label leaves a drive that may be somebody else's by now: nobody writes to it.
+Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info, const UniqueFd& found) {
+  const bool looked_at = drive != nullptr;
+  if (!looked_at) {
+    CLEAT_ASSIGN(drive, BlockDrive::Open(found, info.device));
+  }
+  const auto found_identity = IdentifyStorage(drive->file(), info.device);
+  identity = found_identity.ok() ? std::optional(*found_identity) : std::nullopt;
   pool_drive.emplace(*drive, info.label.pool[0] + drive->size_bytes());
-  if (!info.labelled) {
-    CLEAT_TRY(Label(info.label, opened.to_be_labelled));
-  }
-  return pool_drive->Open(info.label);
-}
-
-// A cleatd that ended between the store and the label leaves a drive that may be somebody else's by now.
-Status PoolThreads::OnePool::Label(const pool::Label& label, bool may_overwrite) {
-  const auto present = pool::ReadLabel(*drive);
-  if (present.ok() && *present && (**present).pool == label.pool) return Ok{};
-  if (!may_overwrite) {
-    CLEAT_TRY(drive->CheckEmpty());
-    if (!present.ok() || *present)
-      return Error(ErrorCode::kFailedPrecondition, "another pool's label is on the drive: delete this pool");
-  }
-  return pool_drive->Format(label);
+  if (!info.labelled && looked_at) return pool_drive->Format(info.label);
+  Status opened = pool_drive->Open(info.label);
+  if (opened.ok() || info.labelled) return opened;
+  return Error(ErrorCode::kFailedPrecondition,
+               "cleatd ended before the drive got its label: delete the pool, and make it anew (" +
+                   opened.error().message + ")");
 }
 
 void PoolThreads::OnePool::LeaveExtent() {
@@ -268,9 +292,11 @@ void PoolThreads::OnePool::Close() {
   LeaveExtent();
   pool_drive.reset();
   drive.reset();
+  bad.clear();
+  from = 0;
 }
 
-// The pool is gone.
+// The pool is gone, or another one has its id.
 void PoolThreads::OnePool::End() {
   LeaveExtent();
   const auto unlabelled = Ask([&] { return pool_drive->Unlabel(); });
@@ -285,38 +311,43 @@ bool PoolThreads::OnePool::Failed(const Error& why) {
   if (std::exchange(last_failure, why.message) != why.message)
     spdlog::warn("{}: drive not usable now: {}; tried again in {} s", PoolName(id), why.message,
                  kRetry.count());
-  work.Failed(id, why.message);
+  work.Failed(key, why.message);
   return false;
 }
 
 // One step of what the drive needs; waits when it needs nothing.
 bool PoolThreads::OnePool::DoNext() {
-  if (Clock::now() >= not_now_until) not_now.clear();
-  const PoolWork::Work next = work.NextWork(id, not_now);
-  if (next.map) return WriteMap(*next.map);
+  const PoolWork::Work next = work.NextWork(key, from);
+  if (next.map) return WriteMap(next);
   if (next.to_erase) return EraseStep(*next.to_erase);
+  // The round is over.
   LeaveExtent();
-  return WaitFor(not_now.empty() ? Clock::duration(std::chrono::minutes(1)) : Clock::duration(kLockedWait));
+  const bool some = std::exchange(left_some, false);
+  from = 0;
+  if (some) return WaitFor(kLockedWait);
+  return WaitFor(bad.empty() ? Clock::duration(std::chrono::hours(1)) : Clock::duration(kBadWait));
 }
 
-bool PoolThreads::OnePool::WriteMap(const pool::Map& map) {
-  const auto written = Ask([&] { return pool_drive->WriteMap(map); });
+bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {
+  const auto written = Ask([&] { return pool_drive->WriteMap(*next.map); });
   if (!written) return false;
   if (!written->ok()) {
     Failed(written->error());
     return WaitFor(kRetry, false);
   }
-  work.MapWritten(id, map.generation);
+  work.MapWritten(key, next.changes);
   return true;
 }
 
-// An extent that an engine still has locked - its last I/O has not ended, say - is left for later.
+// An extent that an engine still has locked - its last I/O has not ended, say - is left for the next round.
 bool PoolThreads::OnePool::EraseStep(uint32_t next) {
   if (extent != next) {
     LeaveExtent();
-    if (!drive->TryLock(pool::kDataOffset + uint64_t{next} * extent_bytes, extent_bytes)) {
-      if (not_now.empty()) not_now_until = Clock::now() + kLockedWait;
-      not_now.insert(next);
+    const auto tried_at = bad.find(next);
+    const bool is_bad = tried_at != bad.end() && Clock::now() < tried_at->second;
+    if (is_bad || !drive->TryLock(pool::kDataOffset + uint64_t{next} * extent_bytes, extent_bytes)) {
+      left_some = left_some || !is_bad;
+      from = next + 1;
       return true;
     }
     extent = next;
@@ -324,15 +355,33 @@ bool PoolThreads::OnePool::EraseStep(uint32_t next) {
   const auto begun = Clock::now();
   const auto erased = Ask([&] { return pool_drive->EraseStep(next, erased_bytes); });
   if (!erased) return false;
-  if (!erased->ok()) {
-    Failed(erased->error());
-    return WaitFor(kRetry, false);
-  }
-  if (erased_bytes == extent_bytes) {
-    LeaveExtent();
-    if (Status stored = work.Erased(id, next); !stored.ok()) return WaitFor(kRetry);
-  }
+  if (!erased->ok()) return EraseFailed(erased->error());
+  if (erased_bytes == extent_bytes && !ExtentErased()) return false;
   return WaitFor(std::min<Clock::duration>(Clock::now() - begun, kErasePauseMax));
+}
+
+// A store that can't be written is asked again; the extent need not be erased again.
+bool PoolThreads::OnePool::ExtentErased() {
+  const uint32_t done = *extent;
+  bad.erase(done);
+  while (!work.Erased(key, done).ok()) {
+    if (!WaitFor(kRetry, false)) return false;
+  }
+  LeaveExtent();
+  return true;
+}
+
+// One extent that can't be erased keeps no other from it.
+bool PoolThreads::OnePool::EraseFailed(const Error& why) {
+  const uint32_t failed = *extent;
+  LeaveExtent();
+  bad[failed] = Clock::now() + kBadWait;
+  from = failed + 1;
+  if (std::exchange(last_failure, why.message) != why.message)
+    spdlog::warn("{}: extent {} not erased: {}; it is given to no disk, and tried again in {} s",
+                 PoolName(id), failed, why.message, kBadWait.count());
+  work.SetNote(key, fmt::format("extent {} can't be erased: {}", failed, why.message));
+  return true;
 }
 
 }  // namespace cleat::control

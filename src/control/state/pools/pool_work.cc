@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "base/log.h"
 #include "control/model/errors.h"
@@ -23,33 +23,11 @@ namespace {
 std::string DescriptionOf(const DiskRow& row) {
   v1::Disk disk;
   disk.set_name(DiskName(row.id));
-  *disk.mutable_spec() = WithoutKey(row.spec);
-  disk.mutable_spec()->mutable_pool()->clear_extents();
+  *disk.mutable_spec() = AsDeclared(row.spec);
   std::string description = disk.SerializeAsString();
   if (description.size() <= pool::kDescriptionBytesMax) return description;
   disk.clear_spec();
   return disk.SerializeAsString();
-}
-
-std::string NameIn(const pool::MapDisk& disk) {
-  v1::Disk described;
-  const bool parsed = described.ParseFromString(disk.description) && ParseDiskName(described.name()).ok();
-  return parsed ? described.name() : fmt::format("uid {:016x}", disk.identity);
-}
-
-bool Overlap(const pool::ExtentRuns& a, const pool::ExtentRuns& b) {
-  pool::ExtentSet set;
-  set.Add(a);
-  return !std::all_of(b.begin(), b.end(), [&](const pool::ExtentRun& run) { return set.IsFree(run); });
-}
-
-// Removes those of `runs` that are in the set.
-void RemoveAny(const pool::ExtentRuns& runs, pool::ExtentSet& set) {
-  for (const pool::ExtentRun& run : runs) {
-    for (uint32_t extent = run.first; extent < run.end(); ++extent) {
-      if (set.HasAll({extent, 1})) set.Remove({extent, 1});
-    }
-  }
 }
 
 }  // namespace
@@ -63,6 +41,13 @@ void PoolWork::ForEachDisk(const PoolEntry& entry, Visit visit) const {
   }
 }
 
+PoolEntry* PoolWork::Find(const Key& key) const {
+  PoolEntry* const entry = core_.tables.pools.Find(key.id);
+  return entry == nullptr || entry->row.uid != key.uid ? nullptr : entry;
+}
+
+// ---- Which pools there are
+
 std::vector<std::string> PoolWork::Ids() {
   const StateLock lock(core_.mutex);
   std::vector<std::string> ids;
@@ -75,7 +60,8 @@ std::optional<PoolWork::DriveInfo> PoolWork::DriveOf(const std::string& id) {
   const PoolEntry* const entry = core_.tables.pools.Find(id);
   if (entry == nullptr) return std::nullopt;
   const PoolRow& row = entry->row;
-  return DriveInfo{.device = row.spec.device(),
+  return DriveInfo{.key = {id, row.uid},
+                   .device = row.spec.device(),
                    .label = {.pool = row.uid,
                              .host = HostUid(),
                              .extent_bytes = row.spec.extent_bytes(),
@@ -84,25 +70,25 @@ std::optional<PoolWork::DriveInfo> PoolWork::DriveOf(const std::string& id) {
                    .labelled = row.labelled};
 }
 
-Result<PoolWork::OpenedDrive> PoolWork::OpenDrive(const std::string& id, const std::string& device) {
-  {
-    const StateLock lock(core_.mutex);
-    if (auto opened = signals_.opened.extract(id); !opened.empty())
-      return OpenedDrive{.drive = std::move(opened.mapped()), .to_be_labelled = true};
-  }
-  CLEAT_ASSIGN(const auto found,
-               core_.paths->FindStoredDisk(device, fmt::format("{}: device '{}'", PoolName(id), device)));
-  CLEAT_ASSIGN(auto drive, BlockDrive::Open(found, device));
-  return OpenedDrive{.drive = std::move(drive)};
+std::unique_ptr<BlockDrive> PoolWork::TakeOpened(const Key& key) {
+  const StateLock lock(core_.mutex);
+  if (Find(key) == nullptr) return nullptr;
+  auto opened = signals_.opened.extract(key.id);
+  return opened.empty() ? nullptr : std::move(opened.mapped());
+}
+
+Result<UniqueFd> PoolWork::FindDrive(const DriveInfo& info) const {
+  return core_.paths->FindStoredDisk(info.device,
+                                     fmt::format("{}: device '{}'", PoolName(info.key.id), info.device));
 }
 
 // ---- What has become of the drive
 
-Status PoolWork::Labelled(const std::string& id) {
+Status PoolWork::Labelled(const Key& key) {
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {PoolName(id)}};
+  const WriteNames names{.changes = {PoolName(key.id)}};
   core_.writes.Await(names);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+  PoolEntry* const entry = Find(key);
   if (entry == nullptr || entry->row.labelled) return Ok{};
   PoolRow row = entry->row;
   row.labelled = true;
@@ -111,94 +97,50 @@ Status PoolWork::Labelled(const std::string& id) {
   return Ok{};
 }
 
-Status PoolWork::Opened(const std::string& id, const std::optional<pool::Map>& map) {
+Status PoolWork::Opened(const Key& key, const std::optional<pool::Map>& map,
+                        const std::optional<StorageIdentity>& identity) {
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {PoolName(id)}};
+  const LostRevisions* const lost = FindLost(map);
+  const WriteNames names{.changes = {PoolName(key.id)}, .needs = {}, .everything = lost != nullptr};
   core_.writes.Await(names);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+  PoolEntry* const entry = Find(key);
   if (entry == nullptr) return Ok{};
-  const std::string name = PoolName(id);
   if (map && map->generation > core_.publisher.newest()) {
     return Error(
         ErrorCode::kFailedPrecondition,
         fmt::format("{}: the map on {} is newer than the store: an older store was put in its place. "
                     "Restore a backup with cleatctl (docs/operations.md), which knows of that",
-                    name, entry->row.spec.device()));
+                    PoolName(key.id), entry->row.spec.device()));
   }
-  const Compared compared = map ? Compare(*entry, *map) : Compared();
-  entry->unknown = compared.unknown;
-  if (compared.older) {
-    CLEAT_TRY(EraseTheRest(*entry, names));
-  }
+  if (lost != nullptr) CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
   entry->free = FreeOf(*entry);
-  entry->map_written = map ? map->generation : 0;
+  entry->identity = identity;
   entry->opened = true;
+  signals_.MapChanged(*entry);
   entry->state = v1::POOL_STATE_READY;
   entry->message.clear();
-  signals_.MapChanged(core_, *entry);
   core_.publisher.Publish(*entry);
   return Ok{};
 }
 
-PoolWork::Compared PoolWork::Compare(const PoolEntry& entry, const pool::Map& map) const {
-  std::map<uint64_t, pool::ExtentRuns> known;  // by identity
-  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) {
-    known.emplace(core_.view.IdentityOf(row).value(), ExtentsOf(row.spec));
-  });
-  Compared compared;
-  // What a store hands out and loses when it is restored, it knows (LostRevisions).
-  compared.older = std::any_of(core_.tables.lost.begin(), core_.tables.lost.end(), [&](const auto& lost) {
-    return map.generation >= lost.first && map.generation < lost.until;
-  });
-  pool::ExtentSet to_erase;
-  to_erase.Add(entry.row.to_erase);
-  for (const pool::MapDisk& disk : map.disks) {
-    if (known.contains(disk.identity)) continue;
-    const bool purged = std::all_of(disk.extents.begin(), disk.extents.end(),
-                                    [&](const pool::ExtentRun& run) { return to_erase.HasAll(run); });
-    if (!purged) compared.unknown.push_back({disk, NameIn(disk)});
-  }
-  compared.older = compared.older || !compared.unknown.empty();
-  return compared;
-}
-
-pool::ExtentSet PoolWork::FreeOf(const PoolEntry& entry) const {
-  pool::ExtentSet free;
-  free.Add({0, entry.row.extents});
-  free.Remove(entry.row.to_erase);
-  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) { free.Remove(ExtentsOf(row.spec)); });
-  for (const UnknownPoolDisk& unknown : entry.unknown) RemoveAny(unknown.disk.extents, free);
-  return free;
-}
-
-Status PoolWork::EraseTheRest(PoolEntry& entry, const WriteNames& names) {
-  PoolRow row = entry.row;
-  pool::ExtentSet rest = FreeOf(entry);
-  rest.Add(row.to_erase);
-  for (const UnknownPoolDisk& unknown : entry.unknown) RemoveAny(unknown.disk.extents, rest);
-  row.to_erase = rest.Runs();
-  CLEAT_TRY(core_.writes.Write(names, {row}));
-  spdlog::warn(
-      "{}: map newer than the restored store: {} extents are erased again, {} disks that the store does not "
-      "know keep "
-      "theirs",
-      PoolName(row.id), rest.count(), entry.unknown.size());
-  entry.row = std::move(row);
-  return Ok{};
-}
-
-void PoolWork::Failed(const std::string& id, const std::string& message) {
-  (void)SetState(id, v1::POOL_STATE_FAILED, message);
+void PoolWork::Failed(const Key& key, const std::string& message) {
+  const StateLock lock(core_.mutex);
+  (void)SetState(Find(key), v1::POOL_STATE_FAILED, message);
 }
 
 bool PoolWork::NotAnswering(const std::string& id, const std::string& message) {
-  return SetState(id, v1::POOL_STATE_NOT_ANSWERING, message);
+  const StateLock lock(core_.mutex);
+  return SetState(core_.tables.pools.Find(id), v1::POOL_STATE_NOT_ANSWERING, message);
+}
+
+void PoolWork::SetNote(const Key& key, const std::string& message) {
+  const StateLock lock(core_.mutex);
+  PoolEntry* const entry = Find(key);
+  if (entry != nullptr) (void)SetState(entry, entry->state, message);
 }
 
 // Whether it is another one than before.
-bool PoolWork::SetState(const std::string& id, v1::PoolState state, const std::string& message) {
-  const StateLock lock(core_.mutex);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+bool PoolWork::SetState(PoolEntry* entry, v1::PoolState state, const std::string& message) {
   if (entry == nullptr || (entry->state == state && entry->message == message)) return false;
   entry->state = state;
   entry->message = message;
@@ -206,71 +148,157 @@ bool PoolWork::SetState(const std::string& id, v1::PoolState state, const std::s
   return true;
 }
 
-void PoolWork::MapWritten(const std::string& id, uint64_t generation) {
+void PoolWork::MapWritten(const Key& key, uint64_t changes) {
   const StateLock lock(core_.mutex);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+  PoolEntry* const entry = Find(key);
   if (entry == nullptr) return;
-  entry->map_written = generation;
+  entry->map_changes_written = changes;
   signals_.map_written.NotifyAll();
 }
 
-Status PoolWork::Erased(const std::string& id, uint32_t extent) {
+Status PoolWork::Erased(const Key& key, uint32_t extent) {
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {PoolName(id)}};
+  const WriteNames names{.changes = {PoolName(key.id)}};
   core_.writes.Await(names);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+  PoolEntry* const entry = Find(key);
   if (entry == nullptr) return Ok{};
   pool::ExtentSet to_erase;
   to_erase.Add(entry->row.to_erase);
   if (!to_erase.HasAll({extent, 1})) return Ok{};
-  to_erase.Remove({extent, 1});
+  to_erase.Remove(pool::ExtentRun{extent, 1});
   PoolRow row = entry->row;
   row.to_erase = to_erase.Runs();
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);
-  entry->free.Add({extent, 1});
-  if (entry->row.to_erase.empty()) spdlog::info("{}: erased: nothing is left to be erased", PoolName(id));
+  entry->free.Add(pool::ExtentRun{extent, 1});
+  if (entry->row.to_erase.empty()) spdlog::info("{}: erased: nothing is left to be erased", PoolName(key.id));
   core_.publisher.Publish(*entry);
   return Ok{};
 }
 
+// ---- After the store was restored
+
+// What a store hands out and loses when it is restored, it knows. A map's generation is a revision.
+const LostRevisions* PoolWork::FindLost(const std::optional<pool::Map>& map) const {
+  if (!map) return nullptr;
+  const auto found =
+      std::find_if(core_.tables.lost.begin(), core_.tables.lost.end(), [&](const LostRevisions& lost) {
+        return map->generation >= lost.first && map->generation < lost.until;
+      });
+  return found == core_.tables.lost.end() ? nullptr : &*found;
+}
+
+// The drive is right about whose an extent is: the store has missed what happened since its backup. Only disks that were made since it was
+// restored, from revision `known_from` on, it knows better: a crash may have come before the map.
+pool::ExtentRuns PoolWork::ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const {
+  const pool::ExtentRuns present = ExtentsOf(row.spec);
+  if (row.revision >= known_from) return present;
+  const uint64_t identity = core_.view.IdentityOf(row).value();
+  const auto found = std::find_if(map.disks.begin(), map.disks.end(),
+                                  [&](const pool::MapDisk& disk) { return disk.identity == identity; });
+  const bool has_all =
+      found != map.disks.end() && pool::CountOf(found->extents) >= pool::CountOf(present) && !present.empty();
+  return has_all ? found->extents : pool::ExtentRuns();
+}
+
+Status PoolWork::Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t known_from,
+                           const WriteNames& names) {
+  pool::ExtentSet rest;  // of which nobody knows what is in it
+  rest.Add(pool::ExtentRun{0, entry.row.extents});
+  std::set<uint64_t> known;
+  StoreChange change;
+  ForEachDisk(entry, [&](const DiskRow& row, bool deleted) CLEAT_REQUIRES(holds_state) {
+    known.insert(core_.view.IdentityOf(row).value());
+    const pool::ExtentRuns runs = ExtentsNow(row, map, known_from);
+    rest.Remove(runs);
+    if (runs == ExtentsOf(row.spec)) return;
+    if (deleted) {
+      DeletedDiskRow changed = *core_.tables.deleted.Find(row.id, row.revision);
+      SetExtents(runs, changed.disk.spec);
+      change.emplace_back(std::move(changed));
+    } else {
+      DiskRow changed = row;
+      SetExtents(runs, changed.spec);
+      change.emplace_back(std::move(changed));
+    }
+  });
+  PoolRow row = entry.row;
+  row.unknown.clear();
+  for (const pool::MapDisk& disk : map.disks) {
+    if (known.contains(disk.identity)) continue;
+    row.unknown.push_back(disk);
+    rest.Remove(disk.extents);
+  }
+  row.to_erase = rest.Runs();
+  spdlog::warn(
+      "{}: map newer than the restored store: {} extents are erased again, {} disks that the store does not "
+      "know keep theirs, {} disks have others or none",
+      PoolName(row.id), rest.count(), row.unknown.size(), change.size());
+  change.emplace_back(std::move(row));
+  CLEAT_TRY(core_.writes.Write(names, change));
+  Adopt(entry, change);
+  return Ok{};
+}
+
+void PoolWork::Adopt(PoolEntry& entry, StoreChange& change) {
+  for (RowChange& changed : change) {
+    if (auto* const pool = std::get_if<PoolRow>(&changed)) {
+      entry.row = std::move(*pool);
+    } else if (auto* const deleted = std::get_if<DeletedDiskRow>(&changed)) {
+      core_.tables.deleted.Put(std::move(*deleted));
+    } else {
+      auto& row = std::get<DiskRow>(changed);
+      DiskEntry& disk = core_.tables.disks.At(row.id);
+      disk.row = std::move(row);
+      SetLost(disk);
+      core_.publisher.Publish(disk);
+    }
+  }
+  entry.of_disks = entry.of_deleted = 0;
+  ForEachDisk(entry, [&](const DiskRow& row, bool deleted) {
+    (deleted ? entry.of_deleted : entry.of_disks) += pool::CountOf(ExtentsOf(row.spec));
+  });
+}
+
 // ---- What it is to be given
 
-PoolWork::Work PoolWork::NextWork(const std::string& id, const std::set<uint32_t>& not_now) {
+pool::ExtentSet PoolWork::FreeOf(const PoolEntry& entry) const {
+  pool::ExtentSet free;
+  free.Add(pool::ExtentRun{0, entry.row.extents});
+  free.Remove(entry.row.to_erase);
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) { free.Remove(ExtentsOf(row.spec)); });
+  for (const pool::MapDisk& unknown : entry.row.unknown) free.Remove(unknown.extents);
+  return free;
+}
+
+PoolWork::Work PoolWork::NextWork(const Key& key, uint32_t from) {
   const StateLock lock(core_.mutex);
-  PoolEntry* const entry = core_.tables.pools.Find(id);
+  PoolEntry* const entry = Find(key);
   Work work;
   if (entry == nullptr || !entry->opened) return work;
-  if (entry->state == v1::POOL_STATE_NOT_ANSWERING) {  // who asks has an answer from the drive
-    entry->state = v1::POOL_STATE_READY;
-    entry->message.clear();
-    core_.publisher.Publish(*entry);
-  }
-  if (entry->map_wanted > entry->map_written) {
+  if (entry->state == v1::POOL_STATE_NOT_ANSWERING)  // who asks has an answer from the drive
+    (void)SetState(entry, v1::POOL_STATE_READY, {});
+  if (entry->map_changes > entry->map_changes_written) {
     work.map = MapOf(*entry);
+    work.changes = entry->map_changes;
     return work;
   }
   for (const pool::ExtentRun& run : entry->row.to_erase) {
-    for (uint32_t extent = run.first; extent < run.end() && !work.to_erase; ++extent) {
-      if (!not_now.contains(extent)) work.to_erase = extent;
-    }
+    if (run.end() <= from) continue;
+    work.to_erase = std::max(run.first, from);
+    break;
   }
   return work;
 }
 
-// An unknown disk keeps its extents, so that a disk of the restored store that had them before has them in vain: no engine attaches it.
 pool::Map PoolWork::MapOf(const PoolEntry& entry) const {
-  pool::Map map{.pool = entry.row.uid, .generation = entry.map_wanted, .disks = {}};
-  for (const UnknownPoolDisk& unknown : entry.unknown) map.disks.push_back(unknown.disk);
-  const size_t unknown = map.disks.size();
-  ForEachDisk(entry, [&](const DiskRow& row, bool deleted) {
-    pool::MapDisk disk{.identity = core_.view.IdentityOf(row).value(),
-                       .deleted = deleted,
-                       .extents = ExtentsOf(row.spec),
-                       .description = DescriptionOf(row)};
-    const auto taken = [&](const pool::MapDisk& other) { return Overlap(other.extents, disk.extents); };
-    if (std::none_of(map.disks.begin(), map.disks.begin() + static_cast<ptrdiff_t>(unknown), taken))
-      map.disks.push_back(std::move(disk));
+  pool::Map map{.pool = entry.row.uid, .generation = core_.publisher.newest(), .disks = entry.row.unknown};
+  ForEachDisk(entry, [&](const DiskRow& row, bool deleted) CLEAT_REQUIRES(holds_state) {
+    if (WhyLost(row.spec)) return;
+    map.disks.push_back({.identity = core_.view.IdentityOf(row).value(),
+                         .deleted = deleted,
+                         .extents = ExtentsOf(row.spec),
+                         .description = DescriptionOf(row)});
   });
   return map;
 }

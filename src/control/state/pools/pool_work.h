@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pool's drive is to be given - a label, the map, zeroes - and what has become of it: the side of the state that the pools' threads talk to
-// (pool_threads.h). Any thread.
+// (pool_threads.h). Any thread. Of a pool that is gone, or was made anew with the same id, nothing is changed.
 //
 // Order: the map goes first, so that a purged disk is not in the drive's map any more when its extents are erased; an extent is free when
 // the store says so, after it was erased, and the drive was flushed.
@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
+#include "control/paths/storage_identity.h"
 #include "control/pools/block_drive.h"
 #include "control/state/pools/pool_signals.h"
 #include "control/state/publish/state_core.h"
@@ -27,55 +27,67 @@ class PoolWork {
   // Both outlive it.
   PoolWork(StateCore& core, PoolSignals& signals) : core_(core), signals_(signals) {}
 
+  // ---- Which pools there are
   std::vector<std::string> Ids();
+  // Which one is meant: its id may be another pool's later.
+  struct Key {
+    std::string id;
+    pool::Uid uid{};
+  };
   struct DriveInfo {
+    Key key;
     std::string device;
     pool::Label label;      // that the drive is to have
     bool labelled = false;  // it has had that
   };
-  // nullopt: the pool is gone.
+  // nullopt: no pool has that id.
   std::optional<DriveInfo> DriveOf(const std::string& id);
-
-  struct OpenedDrive {
-    std::unique_ptr<BlockDrive> drive;
-    bool to_be_labelled = false;  // Create has looked at it: whatever is on it may go
-  };
-  // The drive as Create has opened it, or opened now, which may take as long as the drive does.
-  Result<OpenedDrive> OpenDrive(const std::string& id, const std::string& device) CLEAT_EXCLUDES(holds_state);
+  // The drive as Pools::Create has opened it, which has looked at it, so that whatever is on it may go; null: it is to be opened.
+  std::unique_ptr<BlockDrive> TakeOpened(const Key& key);
+  // The pool's device, O_PATH.
+  Result<UniqueFd> FindDrive(const DriveInfo& info) const;
 
   // ---- What has become of the drive
   // Durable when it returns OK.
-  Status Labelled(const std::string& id);
-  // The drive is open, and has that map, or none. kFailedPrecondition: the map is newer than all that this store has been told of.
-  Status Opened(const std::string& id, const std::optional<pool::Map>& map);
-  void Failed(const std::string& id, const std::string& message);
+  Status Labelled(const Key& key);
+  // The drive is open, and has that map, or none. Where the store was restored from a backup and the map is newer, the store is made to say
+  // what the drive does: that is durable then. kFailedPrecondition: the map is newer than all that this store has been told of.
+  Status Opened(const Key& key, const std::optional<pool::Map>& map,
+                const std::optional<StorageIdentity>& identity);
+  void Failed(const Key& key, const std::string& message);
   // Whether that was not known yet.
   bool NotAnswering(const std::string& id, const std::string& message);
-  void MapWritten(const std::string& id, uint64_t generation);
+  // The drive can be used, but for that.
+  void SetNote(const Key& key, const std::string& message);
+  void MapWritten(const Key& key, uint64_t changes);
   // Durable when it returns OK: the extent may be given to a disk at once.
-  Status Erased(const std::string& id, uint32_t extent);
+  Status Erased(const Key& key, uint32_t extent);
 
-  // ---- What it is to be given
-  // What a drive that was opened needs; neither: nothing. Extents in `not_now` are left for later.
+  // ---- What a drive that was opened is to be given; neither: nothing
   struct Work {
     std::optional<pool::Map> map;
-    std::optional<uint32_t> to_erase;  // an extent
+    uint64_t changes = 0;              // with the map: for MapWritten
+    std::optional<uint32_t> to_erase;  // the first extent from `from` on
   };
-  Work NextWork(const std::string& id, const std::set<uint32_t>& not_now);
+  Work NextWork(const Key& key, uint32_t from);
 
  private:
+  struct Reconciled;
+  PoolEntry* Find(const Key& key) const CLEAT_REQUIRES(holds_state);
+  bool SetState(PoolEntry* entry, v1::PoolState state, const std::string& message)
+      CLEAT_REQUIRES(holds_state);
+  // The revisions that were lost when the store was restored, if the map was written then; null: the store is as new.
+  const LostRevisions* FindLost(const std::optional<pool::Map>& map) const CLEAT_REQUIRES(holds_state);
+  Status Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t known_from, const WriteNames& names)
+      CLEAT_REQUIRES(holds_state);
+  // What becomes of one disk; the extents that it has from then on.
+  pool::ExtentRuns ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const
+      CLEAT_REQUIRES(holds_state);
+  void Adopt(PoolEntry& entry, StoreChange& change) CLEAT_REQUIRES(holds_state);
   pool::Map MapOf(const PoolEntry& entry) const CLEAT_REQUIRES(holds_state);
-  // Calls visit(row, deleted) for each disk of the pool.
+  // Calls visit(row, deleted) for each disk of the pool, deleted ones that are kept included.
   template <typename Visit>
   void ForEachDisk(const PoolEntry& entry, Visit visit) const CLEAT_REQUIRES(holds_state);
-  bool SetState(const std::string& id, v1::PoolState state, const std::string& message);
-  struct Compared {
-    std::vector<UnknownPoolDisk> unknown;
-    bool older = false;  // the store is, than the map
-  };
-  Compared Compare(const PoolEntry& entry, const pool::Map& map) const CLEAT_REQUIRES(holds_state);
-  // All that is neither a disk's nor an unknown one's is to be erased.
-  Status EraseTheRest(PoolEntry& entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // What is nobody's: neither a disk's, nor an unknown one's, nor to be erased.
   pool::ExtentSet FreeOf(const PoolEntry& entry) const CLEAT_REQUIRES(holds_state);
 

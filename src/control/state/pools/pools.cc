@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <iterator>
@@ -15,6 +16,7 @@
 #include "control/model/names.h"
 #include "control/model/page.h"
 #include "control/state/pools/host_uid.h"
+#include "control/state/pools/pool_extents.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
 #include "pool/pool_drive.h"
@@ -98,15 +100,17 @@ Result<v1::Pool> Pools::Create(const v1::CreatePoolRequest& request) {
     if (existing != nullptr) return core_.view.Show(*existing);
     CLEAT_TRY(CheckNew(id, spec));
   }
-  CLEAT_ASSIGN(auto prepared, Prepare(id, spec, request.overwrite()));
-  prepared.row.labels = std::move(labels);
+  auto prepared = Prepare(id, spec, request.overwrite());
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {name, kPoolCount}};
+  const WriteNames names{.changes = {name, kPoolCount, StorageName(spec.device())}};
   core_.writes.Await(names);
-  CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, prepared.row.labels));
+  // The same call may have been made twice at once, and the other one has the drive.
+  CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, labels));
   if (existing != nullptr) return core_.view.Show(*existing);
+  CLEAT_TRY(prepared);
   CLEAT_TRY(CheckNew(id, spec));
-  CLEAT_TRY(Commit(prepared, names));
+  prepared->row.labels = std::move(labels);
+  CLEAT_TRY(Commit(*prepared, names));
   return AwaitLabel(id);
 }
 
@@ -154,7 +158,6 @@ Status Pools::CheckNew(const std::string& id, const v1::PoolSpec& spec) const {
   return Ok{};
 }
 
-// Looks at the drive, and changes nothing on it.
 Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const {
   const std::string name = PoolName(id);
   const std::string& device = spec.device();
@@ -162,26 +165,64 @@ Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec,
   auto opened = OpenDrive(found, device);
   if (!opened.ok()) return UnusableDrive(name, fmt::format("{}: {}", name, opened.error().message));
   Prepared prepared{.drive = std::move(*opened), .row = {}};
-  if (!overwrite) {
-    if (auto label = pool::ReadLabel(*prepared.drive); !label.ok()) {
-      return UnusableDrive(name, fmt::format("{}: {}", name, label.error().message));
-    } else if (*label) {
-      const pool::Label& other = **label;
-      return UnusableDrive(
-          name, fmt::format("{}: {} is pool '{}' (uid {}) of {} already: `overwrite` (--overwrite) makes "
-                            "a new one of it, and what is in it is lost",
-                            name, device, other.name, pool::TextOf(other.pool),
-                            other.host == HostUid() ? "this host" : "another host"));
-    }
-    if (auto empty = prepared.drive->CheckEmpty(); !empty.ok())
-      return UnusableDrive(name, fmt::format("{}: {}", name, empty.error().message));
-  }
+  CLEAT_TRY(CheckNotTaken(name, *prepared.drive, device));
+  CLEAT_TRY(CheckLabel(name, *prepared.drive, device, overwrite));
   prepared.row.id = id;
   prepared.row.spec = std::move(spec);
   prepared.row.uid = NewUid();
   CLEAT_TRY(Cut(name, prepared.drive->size_bytes(), prepared.row));
   prepared.row.to_erase = {{0, prepared.row.extents}};
   return prepared;
+}
+
+// By a disk of this host, by whatever path, attached or not; or by an engine that still has disks of a former pool open.
+Status Pools::CheckNotTaken(const std::string& name, const BlockDrive& drive,
+                            const std::string& device) const {
+  CLEAT_ASSIGN(const auto identity, IdentifyStorage(drive.file(), fmt::format("{}: {}", name, device)));
+  const std::vector<std::string> disks = disks_with_(identity);
+  if (disks.empty()) return Ok{};
+  return RefuseFor(
+      name, v1::REASON_DRIVE_TAKEN,
+      fmt::format("{}: {} is on '{}', or on a part of it: name another drive, or delete that disk first",
+                  name, DiskName(disks.front()), device),
+      {{"conflict", DiskName(disks.front())}});
+}
+
+// What is on the drive may be overwritten, but not a pool of this host, whose thread may have it closed for the moment, nor what an engine
+// has open.
+Status Pools::CheckLabel(const std::string& name, BlockDrive& drive, const std::string& device,
+                         bool overwrite) const {
+  const auto label = pool::ReadLabel(drive);
+  if (label.ok() && *label) {
+    const StateLock lock(core_.mutex);
+    for (const auto& [id, entry] : core_.tables.pools) {
+      if (entry.row.uid != (**label).pool) continue;
+      return RefuseFor(name, v1::REASON_DRIVE_TAKEN,
+                       fmt::format("{}: '{}' is the drive of {}", name, device, PoolName(id)),
+                       {{"conflict", PoolName(id)}});
+    }
+  }
+  if (drive.size_bytes() > pool::kDataOffset) {
+    const uint64_t data_bytes = drive.size_bytes() - pool::kDataOffset;
+    if (!drive.TryLock(pool::kDataOffset, data_bytes))
+      return UnusableDrive(name,
+                           fmt::format("{}: an engine has disks on '{}': detach them first", name, device));
+    drive.Unlock(pool::kDataOffset, data_bytes);
+  }
+  if (overwrite) return Ok{};
+  if (!label.ok()) return UnusableDrive(name, fmt::format("{}: {}: {}", name, device, label.error().message));
+  if (*label) {
+    const pool::Label& other = **label;
+    return UnusableDrive(
+        name, fmt::format(
+                  "{}: {} is pool '{}' (uid {}) of {} already: `overwrite` (--overwrite) makes a new one of "
+                  "it, and what is in it is lost",
+                  name, device, other.name, pool::TextOf(other.pool),
+                  IsThisHost(other.host) ? "this host" : "another host, perhaps"));
+  }
+  if (auto empty = drive.CheckEmpty(); !empty.ok())
+    return UnusableDrive(name, fmt::format("{}: {}", name, empty.error().message));
+  return Ok{};
 }
 
 // The store first: a crash leaves a pool whose thread gives the drive its label.
@@ -241,28 +282,42 @@ Result<v1::DeletePoolResponse> Pools::Delete(const v1::DeletePoolRequest& reques
   const PoolEntry* entry = core_.tables.pools.Find(id);
   if (entry == nullptr) return v1::DeletePoolResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
-  if (!entry->disks.empty()) {
-    const std::string& disk = *entry->disks.begin();
+  CLEAT_TRY(CheckNotInUse(*entry, request.discard_unknown()));
+  CLEAT_TRY(core_.writes.Write(names, {ErasePoolRow{id}}));
+  core_.tables.pools.Erase(id);
+  signals_.opened.erase(id);
+  core_.publisher.PublishGone(name);
+  signals_.wake(id);
+  spdlog::info("{}: deleted", name);
+  return v1::DeletePoolResponse();
+}
+
+Status Pools::CheckNotInUse(const PoolEntry& entry, bool discard_unknown) const {
+  const std::string name = PoolName(entry.row.id);
+  if (!entry.disks.empty()) {
+    const std::string& disk = *entry.disks.begin();
     return RefuseFor(
         name, v1::REASON_POOL_IN_USE,
         fmt::format("{} has {} disk(s), {} among them: delete and purge them first (cleatctl disk "
                     "delete --purge {})",
-                    name, entry->disks.size(), DiskName(disk), disk),
+                    name, entry.disks.size(), DiskName(disk), disk),
         {{"conflict", DiskName(disk)}});
   }
-  if (entry->of_deleted > 0) {
+  const auto is_here = [&](const auto& kept) { return PoolOf(kept.second.disk.spec) == name; };
+  const DeletedDisks::Rows& deleted = core_.tables.deleted.rows();
+  if (std::any_of(deleted.begin(), deleted.end(), is_here)) {
     return RefuseFor(
         name, v1::REASON_POOL_IN_USE,
         fmt::format("{} has deleted disks that are kept: purge them first (cleatctl disk list --deleted, "
                     "disk purge)",
                     name));
   }
-  CLEAT_TRY(core_.writes.Write(names, {ErasePoolRow{id}}));
-  core_.tables.pools.Erase(id);
-  core_.publisher.PublishGone(name);
-  signals_.wake(id);
-  spdlog::info("{}: deleted", name);
-  return v1::DeletePoolResponse();
+  if (entry.row.unknown.empty() || discard_unknown) return Ok{};
+  return RefuseFor(
+      name, v1::REASON_POOL_IN_USE,
+      fmt::format("{} has {} disks that the store, which was restored, does not know: put the former store "
+                  "back, or give them up (`discard_unknown`, --discard-unknown)",
+                  name, entry.row.unknown.size()));
 }
 
 }  // namespace cleat::control

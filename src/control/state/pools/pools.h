@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
+#include "control/paths/storage_identity.h"
 #include "control/pools/block_drive.h"
 #include "control/state/pools/pool_signals.h"
 #include "control/state/publish/state_core.h"
@@ -22,8 +24,12 @@ class Pools {
   // How long Create waits for the drive to have its label.
   static constexpr uint64_t kLabelWaitMs = 5000;
 
+  // The disks, by id, whose files have any part of that drive.
+  using DisksWith = std::function<std::vector<std::string>(const StorageIdentity& drive)>;
+
   // Both outlive it.
-  Pools(StateCore& core, PoolSignals& signals) : core_(core), signals_(signals) {}
+  Pools(StateCore& core, PoolSignals& signals, DisksWith disks_with)
+      : core_(core), signals_(signals), disks_with_(std::move(disks_with)) {}
 
   void Fill(std::vector<PoolRow> rows) CLEAT_REQUIRES(holds_state);  // from the store, before the disks
 
@@ -43,14 +49,21 @@ class Pools {
   Result<const PoolEntry*> CheckExisting(const std::string& id, const v1::PoolSpec& asked,
                                          const Labels& labels) const CLEAT_REQUIRES(holds_state);
   Status CheckNew(const std::string& id, const v1::PoolSpec& spec) const CLEAT_REQUIRES(holds_state);
+  // Looks at the drive, and changes nothing on it.
   Result<Prepared> Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const
       CLEAT_EXCLUDES(holds_state);
+  Status CheckNotTaken(const std::string& name, const BlockDrive& drive, const std::string& device) const
+      CLEAT_EXCLUDES(holds_state);
+  Status CheckLabel(const std::string& name, BlockDrive& drive, const std::string& device,
+                    bool overwrite) const CLEAT_EXCLUDES(holds_state);
   Status Commit(Prepared& prepared, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  Status CheckNotInUse(const PoolEntry& entry, bool discard_unknown) const CLEAT_REQUIRES(holds_state);
 
   Result<v1::Pool> AwaitLabel(const std::string& id) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   PoolSignals& signals_;
+  const DisksWith disks_with_;
 };
 
 }  // namespace cleat::control

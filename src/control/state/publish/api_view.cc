@@ -32,6 +32,12 @@ std::string WhyNotAnswering(const EngineEntry& engine) {
   return fmt::format("{} does not answer: {}", EngineName(engine.id), engine.status.message());
 }
 
+std::string NameOnDrive(const pool::MapDisk& disk) {
+  v1::Disk described;
+  const bool parsed = described.ParseFromString(disk.description) && ParseDiskName(described.name()).ok();
+  return parsed ? described.name() : fmt::format("uid {:016x}", disk.identity);
+}
+
 }  // namespace
 
 v1::Disk ApiView::Show(const DiskEntry& entry) const {
@@ -119,12 +125,16 @@ void ApiView::ShowStatus(const PoolEntry& entry, v1::PoolStatus& status) const {
   status.set_largest_free_bytes(entry.free.longest() * extent_bytes);
   status.set_disks(static_cast<uint32_t>(entry.disks.size()));
   status.set_uid(pool::TextOf(entry.row.uid));
-  if (entry.unknown.empty()) return;
-  AddNote(fmt::format(
-              "{} disks on the drive are not in the store, which was restored from a backup ({} for one): "
-              "their extents stay as they are",
-              entry.unknown.size(), entry.unknown.front().name),
-          *status.mutable_message());
+  uint64_t unknown = 0;
+  for (const pool::MapDisk& disk : entry.row.unknown) unknown += pool::CountOf(disk.extents);
+  status.set_unknown_bytes(unknown * extent_bytes);
+  if (unknown == 0) return;
+  AddNote(
+      fmt::format(
+          "{} disks on the drive are not in the store, which was restored from a backup ({} for one): their "
+          "extents stay as they are",
+          entry.row.unknown.size(), NameOnDrive(entry.row.unknown.front())),
+      *status.mutable_message());
 }
 
 v1::Group ApiView::Show(const GroupEntry& entry) const {

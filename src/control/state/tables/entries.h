@@ -15,6 +15,7 @@
 #include "control/model/intent.h"
 #include "control/model/model.h"
 #include "control/paths/engine_paths.h"
+#include "control/paths/storage_identity.h"
 #include "control/state/tables/cluster_fault.h"
 #include "pool/extents.h"
 #include "pool/layout.h"
@@ -52,29 +53,22 @@ struct ControllerEntry {
       {};  // the engine on which it is to stand by for a move; empty: it is not being moved
 };
 
-// A disk that the drive's map has, and the store does not: it was made after the backup that the store was restored from. Its extents are left
-// alone.
-struct UnknownPoolDisk {
-  pool::MapDisk disk;
-  std::string name;  // for people
-};
-
+// The API (Pools) and disks (PoolExtents) change the first part, the pool's thread (PoolWork) the second one, and both what is free.
 struct PoolEntry {
   PoolRow row;
   std::set<std::string> disks;  // ids
   uint64_t of_disks = 0;        // extents
   uint64_t of_deleted = 0;      // ... of deleted disks that are kept
   uint64_t revision = 0;
+  uint64_t map_changes = 0;  // how often the map has changed since cleatd's start
 
-  // ---- What is known of the drive since cleatd's start
+  // ---- What is known of the drive since then
   v1::PoolState state = v1::POOL_STATE_OPENING;
   std::string message = {};
-  bool opened = false;                        // its map was compared with the store
-  std::vector<UnknownPoolDisk> unknown = {};  // from then on
-  pool::ExtentSet free = {};                  // likewise: erased, and nobody's
-  // Generations of the map: the one that the drive should have, and the one that it has.
-  uint64_t map_wanted = 0;
-  uint64_t map_written = 0;
+  bool opened = false;                           // its map was compared with the store
+  pool::ExtentSet free = {};                     // from then on: erased, and nobody's
+  std::optional<StorageIdentity> identity = {};  // which drive it is
+  uint64_t map_changes_written = 0;              // what of map_changes the drive's copy has
 };
 
 struct GroupEntry {

@@ -60,9 +60,7 @@ Status CheckDiskOfPool(const Tables& tables, const DiskRow& row, const std::stri
   if (name.empty()) return Ok{};
   const PoolEntry* const pool = tables.pools.Find(*ParsePoolName(name));
   if (pool == nullptr) return Broken(whose, name + " is not there");
-  pool::ExtentRuns runs;
-  for (const v1::ExtentRun& run : row.spec.pool().extents()) runs.push_back({run.first(), run.count()});
-  return seen.at(pool->row.id).Add(whose, runs);
+  return seen.at(pool->row.id).Add(whose, ExtentsOf(row.spec));
 }
 
 Status CheckPools(const Tables& tables) {
@@ -72,6 +70,8 @@ Status CheckPools(const Tables& tables) {
     PoolExtentsSeen& extents = seen.try_emplace(id, pool).first->second;
     CLEAT_TRY(extents.Add("what is to be erased", pool.row.to_erase));
     CLEAT_TRY(extents.Add("what is free", pool.free.Runs()));
+    for (const pool::MapDisk& disk : pool.row.unknown)
+      CLEAT_TRY(extents.Add("an unknown disk", disk.extents));
   }
   for (const auto& [id, disk] : tables.disks) {
     CLEAT_TRY(CheckDiskOfPool(tables, disk.row, DiskName(id), seen));
