@@ -8,11 +8,12 @@ import shutil
 import time
 import unittest
 
-from cleat_guest import SharedBenchTest
+from cleat_guest import GuestError, SharedBenchTest
 from cleat_guest.programs import pack
 
 SECONDS = 240  # for what can only hang
 DRIVE_BYTES = 512 << 20
+EXTENT_BYTES = 64 << 20  # of the pool
 BAD_BYTES = 2 << 20  # as in nvme_namespace.cc
 SLOW_WRITES = 5  # a second
 PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
@@ -66,9 +67,14 @@ class NvmeHost(SharedBenchTest):
 
     @classmethod
     def start_host(cls):
-        cls.guest.run(AS_USER + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock --engine-socket /run/cleat/engine.sock "
-                      "--paths /run/paths.conf >/run/cleatd.log 2>&1 & until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
+        cls.start_cleatd()
         cls.start_engine()
+
+    @classmethod
+    def start_cleatd(cls):
+        cls.guest.run("rm -f /run/cleat/api.sock; " + AS_USER + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock --engine-socket /run/cleat/engine.sock "
+                      "--paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
+                      "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
 
     @classmethod
     def start_engine(cls):
@@ -85,6 +91,9 @@ class NvmeHost(SharedBenchTest):
 
     def kill_engine(self):
         self.guest.run("kill -9 $(cat /run/engine.pid)")
+
+    def kill_cleatd(self):
+        self.guest.run("kill -9 $(cat /run/cleatd.pid)")
 
     def reset_drive(self, serial):
         """As the kernel does with a drive that does not answer: what it has is taken back, and nothing reaches it meanwhile."""
@@ -137,6 +146,100 @@ class NvmeTest(NvmeHost):
 
     def test_3_a_virtual_machines_disk_survives_its_engine_and_resets_of_the_drive(self):
         self.survive_engine_and_resets()
+
+    # ---- Pools
+
+    def pool(self):
+        return json.loads(self.ctl("pool", "get", "p"))["status"]
+
+    def wait_erased(self):
+        while int(self.pool()["to_erase_bytes"]) > 0:
+            time.sleep(0.1)
+
+    @staticmethod
+    def extents(disk):
+        """One by one."""
+        return [run["first"] + at for run in disk["spec"]["pool"]["extents"] for at in range(run["count"])]
+
+    def make(self, disk, size, *more):
+        return json.loads(self.ctl("disk", "create", disk, "--size", size, "--block", "4K", "--pool", "p", *more))
+
+    def is_erased(self, extents):
+        """All of it as QEMU has it; of both ends of each extent as the block device has them past its page cache, too."""
+        with open(self.bench.path("large"), "rb") as image:
+            for extent in extents:
+                image.seek((1 + extent) * EXTENT_BYTES)
+                if image.read(EXTENT_BYTES).strip(b"\0"):
+                    return False
+        ends = " ".join(f"{64 * (1 + extent)} {64 * (1 + extent) + 63}" for extent in extents)
+        return self.guest.run(f"for at in {ends}; do dd if={self.drives['large']} bs=1M skip=$at count=1 iflag=direct 2>/dev/null; done | "
+                              "tr -d '\\0' | wc -c").strip() == "0"
+
+    def start_load(self, disk):
+        """Verified, over a controller of the disk's name, until `end_load`; with pauses, since emulated processors have more to do."""
+        self.ctl("controller", "create", disk, "--socket", f"/run/{disk}.sock")
+        load = self.guest.background(
+            f"umask 0; cleat-perf run --listen /run/{disk}.sock --reconnect --verify --wait call --mix read=50,write=50 --depth 8 "
+            f"--rate 200 --block-size 16k --timeout 120 --time 3600 --no-progress --json /run/{disk}.json & echo $! >/run/{disk}.pid; wait $!")
+        self.ctl("attach", disk, disk)
+        self.ctl("wait", f"controllers/{disk}", "--for", "in-use", "--timeout", "120")
+        return load
+
+    def end_load(self, disk, load):
+        self.guest.run(f"kill -INT $(cat /run/{disk}.pid)")
+        load.wait(SECONDS)
+        result = json.loads(self.guest.run(f"cat /run/{disk}.json"))["result"]
+        self.assertEqual((result["errors"], result["faults"]), (0, 0), result)
+        self.assertGreater(result["verified_blocks"], 0)
+        self.assertEqual(result["reconnects"], 1)  # the engine has ended under the load, once
+
+    def refused(self, words, *arguments):
+        with self.assertRaises(GuestError) as caught:
+            self.ctl(*arguments)
+        for word in words:
+            self.assertIn(word, caught.exception.output)
+
+    def test_4_disks_of_a_pool_outlive_engine_and_cleatd_and_are_erased(self):
+        """One of two is purged while the other one, an encrypted one, is written to. Costs 12 s on idle cores."""
+        drive = self.drives["large"]
+        self.ctl("pool", "create", "p", "--device", drive, "--extent-size", "64M", "--overwrite", "--wait=120")
+        self.wait_erased()
+        self.refused(["FILE_TAKEN", "pools/p"], "disk", "create", "whole", "--size", "512M", "--block", "4K", "--file", drive)
+        self.guest.run("head -c 64 /dev/urandom >/run/b.key")
+        self.make("a", "64M")
+        disks = {"b": self.make("b", "80M", "--encryption-key-file", "/run/b.key"),
+                 "a": json.loads(self.ctl("disk", "resize", "a", "72M"))}
+        of_a, of_b = self.extents(disks["a"]), self.extents(disks["b"])
+        self.assertEqual((len(of_a), len(of_b), len({*of_a, *of_b})), (2, 2, 4), (of_a, of_b))
+        loads = {disk: self.start_load(disk) for disk in ("a", "b")}
+        self.kill_engine()
+        self.start_engine()
+        pool = self.pool()
+        self.kill_cleatd()
+        self.start_cleatd()
+        for disk in loads:
+            self.ctl("wait", f"controllers/{disk}/attachments/{disk}", "--timeout", "120")
+        self.ctl("wait", "pools/p", "--timeout", "120")
+        self.assertEqual(pool, self.pool())
+        present = {disk["name"]: disk for disk in json.loads(self.ctl("disk", "list"))["disks"]}
+        for disk in disks.values():
+            now = present[disk["name"]]
+            self.assertEqual((disk["spec"], disk["uid"]), (now["spec"], now["uid"]))
+            self.assertRegex(now["status"]["io_path"], r"^NVMe commands \(/dev/ng\d+n1, QEMU NVMe Ctrl\)$")
+        self.end_load("a", loads["a"])
+        self.assertFalse(self.is_erased(of_a))
+        self.ctl("detach", "a", "--wait=120")
+        self.ctl("disk", "delete", "a", "--purge")
+        self.wait_erased()
+        self.assertTrue(self.is_erased(of_a))
+        of_c = self.extents(self.make("c", "320M"))
+        self.assertLessEqual({*of_a}, {*of_c})
+        self.assertTrue(self.is_erased(of_c))
+        self.end_load("b", loads["b"])
+        self.refused(["POOL_IN_USE"], "pool", "delete", "p")
+        for arguments in (("detach", "b", "--wait=120"), ("disk", "delete", "b", "--purge", "--yes"), ("disk", "delete", "c", "--purge"),
+                          ("controller", "delete", "a"), ("controller", "delete", "b"), ("pool", "delete", "p", "--wait=120")):
+            self.ctl(*arguments)
 
 
 class NvmePathsTest(NvmeHost):
