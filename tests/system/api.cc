@@ -50,6 +50,9 @@ void Model::Apply(const v1::WatchResponse& event) {
     case v1::WatchResponse::kGroup:
       groups[event.group().name()] = event.group();
       break;
+    case v1::WatchResponse::kPool:
+      pools[event.pool().name()] = event.pool();
+      break;
     case v1::WatchResponse::kController:
       controllers[event.controller().name()] = event.controller();
       break;
@@ -63,6 +66,7 @@ void Model::Apply(const v1::WatchResponse& event) {
       disks.erase(event.gone());
       clusters.erase(event.gone());
       groups.erase(event.gone());
+      pools.erase(event.gone());
       controllers.erase(event.gone());
       attachments.erase(event.gone());
       engines.erase(event.gone());
@@ -94,6 +98,7 @@ std::string Model::ToString() const {
   };
   for (const auto& [name, engine] : engines) add(name, engine.status());
   for (const auto& [name, cluster] : clusters) add(name, cluster.status());
+  for (const auto& [name, pool] : pools) add(name, pool.status());
   for (const auto& [name, disk] : disks) add(name, disk.status());
   for (const auto& [name, controller] : controllers) add(name, controller.status());
   for (const auto& [name, attachment] : attachments) add(name, attachment.status());
@@ -136,13 +141,32 @@ Reply<v1::Disk> Api::GetDisk(const std::string& id) {
   return reply;
 }
 
-grpc::Status Api::DeleteDisk(const std::string& id) {
+grpc::Status Api::DeleteDisk(const std::string& id, bool purge) {
   grpc::ClientContext context;
   Prepare(&context, kCallTimeoutNs);
   v1::DeleteDiskRequest request;
   request.set_name(DiskName(id));
+  request.set_purge(purge);
   v1::DeleteDiskResponse response;
   return stub_->DeleteDisk(&context, request, &response);
+}
+
+grpc::Status Api::UndeleteDisk(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::UndeleteDiskRequest request;
+  request.set_name(DiskName(id));
+  v1::Disk disk;
+  return stub_->UndeleteDisk(&context, request, &disk);
+}
+
+grpc::Status Api::PurgeDisk(const std::string& id) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::PurgeDiskRequest request;
+  request.set_name(DiskName(id));
+  v1::PurgeDiskResponse response;
+  return stub_->PurgeDisk(&context, request, &response);
 }
 
 Reply<v1::Controller> Api::CreateController(const std::string& id, const v1::ControllerSpec& spec) {
@@ -229,6 +253,18 @@ grpc::Status Api::DeleteGroup(const std::string& id) {
   request.set_name("groups/" + id);
   v1::DeleteGroupResponse response;
   return stub_->DeleteGroup(&context, request, &response);
+}
+
+Reply<v1::Pool> Api::CreatePool(const std::string& id, const std::string& device, uint64_t extent_bytes) {
+  grpc::ClientContext context;
+  Prepare(&context, kCallTimeoutNs);
+  v1::CreatePoolRequest request;
+  request.set_pool_id(id);
+  request.mutable_pool()->mutable_spec()->set_device(device);
+  request.mutable_pool()->mutable_spec()->set_extent_bytes(extent_bytes);
+  Reply<v1::Pool> reply;
+  reply.status = stub_->CreatePool(&context, request, &reply.value);
+  return reply;
 }
 
 grpc::Status Api::WaitReady(const std::string& name) {
@@ -354,6 +390,13 @@ v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create)
   spec.set_size_bytes(size_bytes);
   spec.mutable_file()->set_path(path);
   spec.mutable_file()->set_create(create);
+  return spec;
+}
+
+v1::DiskSpec PoolDisk(uint64_t size_bytes, const std::string& pool) {
+  v1::DiskSpec spec;
+  spec.set_size_bytes(size_bytes);
+  spec.mutable_pool()->set_pool("pools/" + pool);
   return spec;
 }
 

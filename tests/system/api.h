@@ -35,6 +35,7 @@ struct Model {
   std::map<std::string, v1::Disk> disks;
   std::map<std::string, v1::Cluster> clusters;  // List leaves them out
   std::map<std::string, v1::Group> groups;
+  std::map<std::string, v1::Pool> pools;  // as clusters
   std::map<std::string, v1::Controller> controllers;
   std::map<std::string, v1::Attachment> attachments;
   std::map<std::string, v1::Engine> engines;
@@ -56,12 +57,16 @@ class Api {
 
   Reply<v1::Disk> CreateDisk(const std::string& id, const v1::DiskSpec& spec);
   Reply<v1::Disk> GetDisk(const std::string& id);
-  grpc::Status DeleteDisk(const std::string& id);
+  grpc::Status DeleteDisk(const std::string& id, bool purge = false);
+  // Of deleted disks that are kept.
+  grpc::Status UndeleteDisk(const std::string& id);
+  grpc::Status PurgeDisk(const std::string& id);
   Reply<v1::Disk> ResizeDisk(const std::string& id, uint64_t size_bytes);
   Reply<v1::Disk> LimitDisk(const std::string& id, const v1::Limits& limits);
   Reply<v1::Group> CreateGroup(const std::string& id, const v1::Limits& limits);
   Reply<v1::Group> LimitGroup(const std::string& id, const v1::Limits& limits);
   grpc::Status DeleteGroup(const std::string& id);
+  Reply<v1::Pool> CreatePool(const std::string& id, const std::string& device, uint64_t extent_bytes);
   // READY, within kWaitTimeoutNs.
   grpc::Status WaitReady(const std::string& name);
   Reply<v1::Controller> CreateController(const std::string& id, const v1::ControllerSpec& spec);
@@ -93,6 +98,7 @@ v1::Limits Iops(uint64_t per_second, uint64_t burst_per_second = 0, int64_t burs
 v1::DiskSpec NullDisk(uint64_t size_bytes);
 v1::DiskSpec MemoryDisk(uint64_t size_bytes);
 v1::DiskSpec FileDisk(uint64_t size_bytes, const std::string& path, bool create = true);
+v1::DiskSpec PoolDisk(uint64_t size_bytes, const std::string& pool);
 v1::ControllerSpec BlkController(const std::string& socket_path, uint32_t queues = 1,
                                  v1::SocketMode mode = v1::SOCKET_MODE_CLIENT);
 v1::ControllerSpec ScsiController(const std::string& socket_path, uint32_t queues = 1);
