@@ -195,7 +195,12 @@ class Tenants {
     if (!kept_.empty()) BringBackOrPurge();
   }
 
-  void Make() { MakeOf(RandomBytes(kTenantExtentsMax * kExtentBytes)); }
+  // Where there is no room it is made.
+  void Make() {
+    if (MakeOf(RandomBytes(kTenantExtentsMax * kExtentBytes))) return;
+    if (!kept_.empty()) return PurgeKept(kept_.begin());
+    if (!present_.empty()) Purge(present_.begin());
+  }
   bool MakeOf(uint64_t bytes) {
     const std::string id = fmt::format("t{}", ++number_);
     Tenant tenant{.number = number_, .bytes = bytes, .written = {}};
@@ -221,14 +226,14 @@ class Tenants {
     ++counts_.deleted;
     kept_.insert(present_.extract(one));
   }
+  void PurgeKept(Present::iterator one) {
+    Insist("purge", [&] { return api_.PurgeDisk(one->first); });
+    ++counts_.purged;
+    kept_.erase(one);
+  }
   void BringBackOrPurge() {
     const auto one = kept_.begin();
-    if (random_.Chance(1, 2)) {
-      Insist("purge", [&] { return api_.PurgeDisk(one->first); });
-      ++counts_.purged;
-      kept_.erase(one);
-      return;
-    }
+    if (random_.Chance(1, 2)) return PurgeKept(one);
     // What has been brought back is not kept any more, which a call that is said again is told.
     Insist("undelete", [&] {
       const grpc::Status status = api_.UndeleteDisk(one->first);
