@@ -64,7 +64,8 @@ Status PoolExtents::Place(const std::string& disk_id, v1::DiskSpec& spec) {
   if (all <= present) return Ok{};
   const uint64_t wanted = all - present;
   if (entry->state != v1::POOL_STATE_READY || wanted > entry->free.count()) {
-    signals_.wake(entry->row.id);  // a drive that had failed is tried now
+    // A drive that had failed is tried now.
+    if (entry->state != v1::POOL_STATE_READY) signals_.wake(entry->row.id);
     return NoRoom(disk_id, *entry, wanted);
   }
   pool::ExtentRuns runs = ExtentsOf(spec);
