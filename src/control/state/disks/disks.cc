@@ -111,7 +111,7 @@ Result<v1::Disk> Disks::Create(const v1::CreateDiskRequest& request) {
   entry.row.id = id;
   entry.row.spec = std::move(spec);
   entry.row.labels = std::move(labels);
-  const auto made = [&] {
+  auto made = [&] {
     const StateLock lock(core_.mutex);
     auto committed = Commit(std::move(entry), key, prepared);
     storages_.EndBusy(id);

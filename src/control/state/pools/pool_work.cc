@@ -191,7 +191,7 @@ const LostRevisions* PoolWork::FindLost(const std::optional<pool::Map>& map) con
 // The drive is right about whose an extent is: the store has missed what happened since its backup. Only disks that were made since it was
 // restored, from revision `known_from` on, it knows better: a crash may have come before the map.
 pool::ExtentRuns PoolWork::ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const {
-  const pool::ExtentRuns present = ExtentsOf(row.spec);
+  pool::ExtentRuns present = ExtentsOf(row.spec);
   if (row.revision >= known_from) return present;
   const uint64_t identity = core_.view.IdentityOf(row).value();
   const auto found = std::find_if(map.disks.begin(), map.disks.end(),

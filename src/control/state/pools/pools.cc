@@ -175,7 +175,7 @@ Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec,
   return prepared;
 }
 
-// By a disk of this host, by whatever path, attached or not; or by an engine that still has disks of a former pool open.
+// A disk of this host may be on it by another path, and not be attached.
 Status Pools::CheckNotTaken(const std::string& name, const BlockDrive& drive,
                             const std::string& device) const {
   CLEAT_ASSIGN(const auto identity, IdentifyStorage(drive.file(), fmt::format("{}: {}", name, device)));
