@@ -363,7 +363,10 @@ bool PoolThreads::OnePool::EraseStep(uint32_t next) {
 // A store that can't be written is asked again; the extent need not be erased again.
 bool PoolThreads::OnePool::ExtentErased() {
   const uint32_t done = *extent;
-  bad.erase(done);
+  if (bad.erase(done) > 0 && bad.empty()) {
+    work.SetNote(key, {});
+    last_failure.clear();
+  }
   while (!work.Erased(key, done).ok()) {
     if (!WaitFor(kRetry, false)) return false;
   }

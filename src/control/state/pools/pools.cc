@@ -225,7 +225,7 @@ Status Pools::CheckLabel(const std::string& name, BlockDrive& drive, const std::
   return Ok{};
 }
 
-// The store first: a crash leaves a pool whose thread gives the drive its label.
+// The store first: a crash leaves a pool whose drive has no label, which is said, and the drive as it was.
 Status Pools::Commit(Prepared& prepared, const WriteNames& names) {
   PoolEntry entry;
   prepared.row.revision = prepared.row.intent_revision = core_.publisher.NextRevision();
