@@ -109,8 +109,8 @@ struct ClusterRow {
   uint64_t spec_revision = 0;
 };
 
-// A drive that is cut into disks. Which extents are whose, its disks' specs say (DiskSpec.pool.extents), deleted ones' that are kept included.
-// Those that are neither theirs nor in `to_erase` are free: nothing but zeroes.
+// A drive that is cut into disks. The specs of its disks (DiskSpec.pool.extents), and of deleted disks that are kept, say which extents are
+// whose. Every extent that no disk has, neither one of the store nor one of `unknown`, and that is not in `to_erase`, is free: it reads as zeroes.
 struct PoolRow {
   std::string id;
   v1::PoolSpec spec;  // complete

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the state wakes the pools' threads, and they who waits for them. Under the state's mutex.
+// How the state wakes the pools' threads, and how these wake a caller that waits for the drive's map. Under the state's mutex.
 #pragma once
 
 #include <functional>
