@@ -305,6 +305,17 @@ Table TableOf(const Repeated<v1::Pool>& pools) {
   return table;
 }
 
+Table TableOf(const Repeated<v1::ScannedDisk>& disks) {
+  Table table({{"DISK"}, {"SIZE"}, {"EXTENTS"}, {"DELETED"}, {"UID"}, {"PROBLEM"}});
+  for (const v1::ScannedDisk& scanned : disks) {
+    const v1::Disk& disk = scanned.disk();
+    table.Add({disk.name().empty() ? "?" : std::string(IdOf(disk.name())),
+               disk.has_spec() ? HumanSize(disk.spec().size_bytes()) : "", Extents(disk.spec().pool()),
+               scanned.deleted() ? "yes" : "", disk.uid(), scanned.problem()});
+  }
+  return table;
+}
+
 Table TableOf(const Repeated<v1::Group>& groups) {
   Table table({{"GROUP"},
                {"LIMITS"},

@@ -19,6 +19,8 @@ Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks);
 Table TableOfDeleted(const Repeated<v1::Disk>& disks);
 Table TableOf(const Repeated<v1::Cluster>& clusters);
 Table TableOf(const Repeated<v1::Pool>& pools);
+// Disks that a drive has.
+Table TableOf(const Repeated<v1::ScannedDisk>& disks);
 Table TableOf(const Repeated<v1::Group>& groups);
 Table TableOf(const Repeated<v1::Controller>& controllers);
 Table TableOf(const Repeated<v1::Attachment>& attachments);

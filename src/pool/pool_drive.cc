@@ -22,6 +22,10 @@ std::string NameOf(const Label& label) {
          std::to_string(label.extents) + " extents of " + std::to_string(label.extent_bytes) + " bytes)";
 }
 
+bool IsZero(std::span<const uint8_t> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
 // Of one copy; nothing where the drive is too small to have it.
 Result<std::optional<Label>> ReadCopy(Drive& drive, size_t copy) {
   const uint64_t offset = kLabelOffsets[copy];
@@ -35,6 +39,7 @@ struct Slot {
   std::optional<Map> map;      // nullopt: none that is whole
   size_t number = 0;           // of the slot
   std::optional<Error> error;  // why it could not be read
+  bool damaged = false;        // it is not empty, and not whole
 };
 
 Result<Map> ReadWhole(Drive& drive, uint64_t offset, std::span<const uint8_t> first, uint64_t size,
@@ -58,19 +63,27 @@ Slot ReadSlot(Drive& drive, const Label& label, size_t number) {
     return slot;
   }
   const auto size = MapBytes(first);
+  slot.damaged = !size && !IsZero(first);
   if (!size) return slot;
   auto map = ReadWhole(drive, offset, first, *size, label);
   if (map.ok()) {
     slot.map = *std::move(map);
   } else if (map.error().code != ErrorCode::kDataLoss) {
     slot.error = map.error();
+  } else {
+    slot.damaged = true;
   }
   return slot;
 }
 
+using Slots = std::array<Slot, kMapSlots>;
+
+Slots ReadSlots(Drive& drive, const Label& label) {
+  return {ReadSlot(drive, label, 0), ReadSlot(drive, label, 1)};
+}
+
 // The slot that counts; its map is nullopt when there is none.
-Result<Slot> ReadPresent(Drive& drive, const Label& label) {
-  std::array<Slot, kMapSlots> slots{ReadSlot(drive, label, 0), ReadSlot(drive, label, 1)};
+Result<Slot> PresentOf(Slots slots) {
   for (const Slot& slot : slots) {
     if (slot.error && slot.error->code == ErrorCode::kUnimplemented) return *slot.error;
   }
@@ -86,16 +99,16 @@ Result<Slot> ReadPresent(Drive& drive, const Label& label) {
   return std::move(slots[1]);  // the first map goes to the first slot
 }
 
+Result<Slot> ReadPresent(Drive& drive, const Label& label) {
+  return PresentOf(ReadSlots(drive, label));
+}
+
 Status CheckRoom(const Drive& drive, const Label& label, ErrorCode code) {
   const uint32_t room = ExtentsOn(drive.size_bytes(), label.extent_bytes);
   if (room >= label.extents) return Ok{};
   return Error(code, "the drive has " + std::to_string(drive.size_bytes()) + " bytes, room for " +
                          std::to_string(room) + " extents, and is too small for " + NameOf(label) +
                          ": use the drive that the pool was made for, or make the pool anew");
-}
-
-bool IsZero(std::span<const uint8_t> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
 }  // namespace
@@ -120,6 +133,14 @@ Result<std::optional<Label>> ReadLabel(Drive& drive) {
 Result<std::optional<Map>> ReadMap(Drive& drive, const Label& label) {
   CLEAT_ASSIGN(Slot present, ReadPresent(drive, label));
   return std::move(present.map);
+}
+
+Result<MapSlots> ReadMapSlots(Drive& drive, const Label& label) {
+  Slots slots = ReadSlots(drive, label);
+  const bool damaged = std::any_of(slots.begin(), slots.end(),
+                                   [](const Slot& slot) { return slot.damaged || slot.error.has_value(); });
+  CLEAT_ASSIGN(Slot present, PresentOf(std::move(slots)));
+  return MapSlots{.map = std::move(present.map), .damaged = damaged};
 }
 
 Status PoolDrive::Format(const Label& label) {
@@ -194,6 +215,39 @@ Status PoolDrive::WriteMap(Map map) {
   generation_ = map.generation;
   slot_ = 1 - slot_;
   return Ok{};
+}
+
+Status PoolDrive::Relabel(const Label& label) {
+  CLEAT_CHECK(label_.has_value() && label_->pool == label.pool);
+  std::array<std::optional<Label>, kLabelCopies> present;
+  for (size_t copy = 0; copy < kLabelCopies; ++copy) {
+    auto read = ReadCopy(drive_, copy);
+    if (read.ok() && *read && (**read).pool == label.pool) present[copy] = **read;
+  }
+  // While the whole one of the two is written, the other one must be.
+  for (const bool whole : {false, true}) {
+    for (size_t copy = 0; copy < kLabelCopies; ++copy) {
+      if (present[copy].has_value() != whole || present[copy] == label) continue;
+      CLEAT_TRY(drive_.Write(kLabelOffsets[copy], Encode(label, copy)));
+      CLEAT_TRY(drive_.Flush());
+    }
+  }
+  label_ = label;
+  return Ok{};
+}
+
+Status PoolDrive::ReplaceMap(Map map) {
+  const uint64_t former = std::exchange(generation_, 0);
+  const uint64_t tried = std::exchange(tried_generation_, 0);
+  if (Status written = WriteMap(std::move(map)); !written.ok()) {
+    generation_ = former;
+    tried_generation_ = tried;
+    return written;
+  }
+  if (former < generation_) return Ok{};
+  const Block nothing{};
+  CLEAT_TRY(drive_.Write(kMapOffsets[slot_], nothing));
+  return drive_.Flush();
 }
 
 Status PoolDrive::EraseStep(uint32_t extent, uint64_t& done_bytes) {

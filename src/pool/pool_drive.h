@@ -23,6 +23,15 @@ Result<std::optional<Label>> ReadLabel(Drive& drive);
 // kUnimplemented when one is of a newer version.
 Result<std::optional<Map>> ReadMap(Drive& drive, const Label& label);
 
+// The same, for whoever takes the drive's word for what is on it, and has to know whether it may have lost some.
+struct MapSlots {
+  std::optional<Map> map;
+  bool damaged =
+      false;  // a slot that is not empty is not whole: a write of it was interrupted, or it was written over
+};
+// kIo only when a slot can't be read and the other one is not whole; kUnimplemented as ReadMap.
+Result<MapSlots> ReadMapSlots(Drive& drive, const Label& label);
+
 class PoolDrive {
  public:
   // How many bytes one call of EraseStep erases, so that a pool's other work comes in between.
@@ -48,6 +57,14 @@ class PoolDrive {
   // kInternal: no engine would accept it (CheckMap); nothing was written then.
   Status WriteMap(Map map);
   uint64_t generation() const { return generation_; }
+
+  // ---- For a pool that goes on under another store. After Open; at any moment the drive has a label and a map of the pool.
+  // Gives the drive that label, which differs in its host alone from the one that Open has found: one copy after the other, a damaged one
+  // first. kIo.
+  Status Relabel(const Label& label);
+  // As WriteMap, but with the map's own generation, also where the present one's is higher: that one goes, once the new one is durable. After
+  // an error, or a crash, the drive has either.
+  Status ReplaceMap(Map map);
 
   // Erases the next kEraseStepBytes of `extent`, from `done_bytes` on, which it moves; at the extent's end flushes, reads samples back, and
   // is done when `done_bytes` is the extent's size. What was done before that is not durable: after an error, which sets `done_bytes` to 0,

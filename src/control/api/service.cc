@@ -192,8 +192,17 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
 grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                                  v1::Pool* reply) {
   static constexpr Method kMethod{"CreatePool", Role::kAdmin, true};
-  return guard_.Handle(*context, kMethod, PoolName(request->pool_id()), reply,
-                       [&] { return state_.pools().Create(*request); });
+  return guard_.Handle(*context, kMethod, PoolName(request->pool_id()), reply, [&] {
+    return request->from_drive() ? state_.found_pools().Create(*request) : state_.pools().Create(*request);
+  });
+}
+
+// A look at a device by somebody who may make a pool of it.
+grpc::Status Service::ScanDrive(grpc::ServerContext* context, const v1::ScanDriveRequest* request,
+                                v1::ScanDriveResponse* reply) {
+  static constexpr Method kMethod{"ScanDrive", Role::kAdmin, false};
+  return guard_.Handle(*context, kMethod, request->device(), reply,
+                       [&] { return state_.found_pools().Scan(*request); });
 }
 
 grpc::Status Service::GetPool(grpc::ServerContext* context, const v1::GetPoolRequest* request,

@@ -55,6 +55,8 @@ class Service final : public v1::Cleat::Service {
                              v1::DeleteClusterResponse* reply) override;
   grpc::Status CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                           v1::Pool* reply) override;
+  grpc::Status ScanDrive(grpc::ServerContext* context, const v1::ScanDriveRequest* request,
+                         v1::ScanDriveResponse* reply) override;
   grpc::Status GetPool(grpc::ServerContext* context, const v1::GetPoolRequest* request,
                        v1::Pool* reply) override;
   grpc::Status ListPools(grpc::ServerContext* context, const v1::ListPoolsRequest* request,

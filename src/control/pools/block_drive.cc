@@ -85,7 +85,7 @@ bool PunchHole(const UniqueFd& fd, uint64_t offset_bytes, uint64_t length_bytes)
 
 Result<std::unique_ptr<BlockDrive>> BlockDrive::Open(const UniqueFd& found, const std::string& path) {
   std::unique_ptr<BlockDrive> drive(new BlockDrive(path));
-  CLEAT_TRY(drive->OpenFile(found));
+  CLEAT_TRY(drive->OpenFile(found, O_RDWR));
   CLEAT_TRY(drive->Lock());
   if (drive->block_device_) CLEAT_TRY(drive->Claim());
   CLEAT_TRY(drive->Measure());
@@ -95,7 +95,15 @@ Result<std::unique_ptr<BlockDrive>> BlockDrive::Open(const UniqueFd& found, cons
   return drive;
 }
 
-Status BlockDrive::OpenFile(const UniqueFd& found) {
+Result<std::unique_ptr<BlockDrive>> BlockDrive::OpenToRead(const UniqueFd& found, const std::string& path) {
+  std::unique_ptr<BlockDrive> drive(new BlockDrive(path));
+  CLEAT_TRY(drive->OpenFile(found, O_RDONLY));
+  CLEAT_TRY(drive->Measure());
+  CLEAT_TRY(drive->UsePageCacheWhereItMust());
+  return drive;
+}
+
+Status BlockDrive::OpenFile(const UniqueFd& found, int access) {
   struct stat info {};
   if (fstat(found.get(), &info) != 0) return ErrnoError(errno, path_ + " can't be examined");
   if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) {
@@ -103,8 +111,8 @@ Status BlockDrive::OpenFile(const UniqueFd& found) {
                  path_ + " is neither a block device nor a regular file: name one that is");
   }
   block_device_ = S_ISBLK(info.st_mode);
-  fd_ = ReopenAs(found, O_RDWR | O_NOCTTY | O_DIRECT);
-  if (!fd_ && errno == EINVAL && !block_device_) fd_ = ReopenAs(found, O_RDWR | O_NOCTTY);  // tmpfs
+  fd_ = ReopenAs(found, access | O_NOCTTY | O_DIRECT);
+  if (!fd_ && errno == EINVAL && !block_device_) fd_ = ReopenAs(found, access | O_NOCTTY);  // tmpfs
   if (!fd_) return WhyNoDrive(errno, path_);
   void* memory = nullptr;
   if (posix_memalign(&memory, pool::kBlockBytes, kBounceBytes) != 0)

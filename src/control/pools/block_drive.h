@@ -30,6 +30,9 @@ class BlockDrive final : public pool::Drive {
   //   else                 as open(2) says
   static Result<std::unique_ptr<BlockDrive>> Open(const UniqueFd& found, const std::string& path);
 
+  // To look at what is on it, whoever uses it: takes no lock and no claim, flushes nothing, and can't be written (kIo). Errors as Open's.
+  static Result<std::unique_ptr<BlockDrive>> OpenToRead(const UniqueFd& found, const std::string& path);
+
   // A multiple of pool::kBlockBytes: what is left at the end is not used.
   uint64_t size_bytes() const override { return size_bytes_; }
   bool is_block_device() const { return block_device_; }
@@ -55,7 +58,7 @@ class BlockDrive final : public pool::Drive {
   };
 
   explicit BlockDrive(std::string path) : path_(std::move(path)) {}
-  Status OpenFile(const UniqueFd& found);
+  Status OpenFile(const UniqueFd& found, int access);
   Status UsePageCacheWhereItMust();
   Status Lock();
   Status Claim();

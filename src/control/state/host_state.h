@@ -36,6 +36,7 @@
 #include "control/state/disks/kept_disks.h"
 #include "control/state/disks/memfd_keeper.h"
 #include "control/state/engines/engines.h"
+#include "control/state/found/found_pools.h"
 #include "control/state/keys/spec_keys.h"
 #include "control/state/moves/engine_removal.h"
 #include "control/state/moves/upgrades.h"
@@ -70,6 +71,7 @@ class HostState {
   KeptDisks& kept_disks() { return kept_disks_; }
   Clusters& clusters() { return clusters_; }
   Pools& pools() { return pools_; }
+  FoundPools& found_pools() { return found_pools_; }
   Groups& groups() { return groups_; }
   Controllers& controllers() { return controllers_; }
   Attachments& attachments() { return attachments_; }
@@ -150,6 +152,7 @@ class HostState {
   Disks disks_{core_, keys_, clusters_, pool_extents_, storages_, keep_};
   DiskKeys disk_keys_{core_, keys_, storages_};
   KeptDisks kept_disks_{core_, clusters_, pool_extents_, storages_, disks_, keep_};
+  FoundPools found_pools_{core_, pools_, disks_, pool_extents_, storages_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};
   Upgrades upgrades_{core_, controllers_};

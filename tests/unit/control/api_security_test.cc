@@ -165,6 +165,11 @@ class SecurityTest : public ::testing::Test {
     Response response;
     return (stub.*method)(&context, request, &response);
   }
+  static grpc::Status ScanDrive(v1::Cleat::Stub& stub) {
+    v1::ScanDriveRequest request;
+    request.set_device("/dev/null");
+    return Call(stub, &v1::Cleat::Stub::ScanDrive, request);
+  }
   static grpc::Status CreatePool(v1::Cleat::Stub& stub, const std::string& id) {
     v1::CreatePoolRequest request;
     request.set_pool_id(id);
@@ -494,6 +499,8 @@ TEST_F(TlsTest, MakingAndDeletingPoolsTakeTheRoleAdminAndAreAudited) {
   EXPECT_EQ(ReasonIn(DeletePool(*attacher, "p")), "ROLE_MISSING");
   // The device is none: what cleatd says of it is not about roles.
   EXPECT_NE(ReasonIn(CreatePool(*boss, "p")), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(ScanDrive(*attacher)), "ROLE_MISSING");
+  EXPECT_NE(ReasonIn(ScanDrive(*boss)), "ROLE_MISSING");
   EXPECT_NE(ReasonIn(DeletePool(*boss, "p")), "ROLE_MISSING");
   const auto reader = Dial("reader");
   EXPECT_NE(ReasonIn(GetPool(*reader, "p")), "ROLE_MISSING");

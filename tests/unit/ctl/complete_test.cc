@@ -69,6 +69,7 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"engine", "upgrade", "e", "--to", "id"}), (Words{"id-a", "id-b"}));
   EXPECT_EQ(Complete({"disk", "create", "a", "--pool", "id-a"}), Words{"id-a"});
   EXPECT_EQ(Complete({"pool", "create", "p", "--device", ""}), Words{":files"});
+  EXPECT_EQ(Complete({"pool", "scan", "--device", ""}), Words{":files"});
   EXPECT_EQ(Complete({"apply", "-f", "ho"}), Words{":files"});
   EXPECT_EQ(Complete({"disk", "create", "a", "--file", ""}), Words{":files"});
   EXPECT_EQ(Complete({"completion", ""}), (Words{"bash", "zsh"}));

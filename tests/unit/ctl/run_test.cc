@@ -38,6 +38,7 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
   Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
   Answer<v1::CreatePoolRequest, v1::Pool> create_pool;
+  Answer<v1::ScanDriveRequest, v1::ScanDriveResponse> scan_drive;
   Answer<v1::GetPoolRequest, v1::Pool> get_pool;
   Answer<v1::ListPoolsRequest, v1::ListPoolsResponse> list_pools;
   Answer<v1::DeletePoolRequest, v1::DeletePoolResponse> delete_pool;
@@ -68,6 +69,10 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status CreatePool(grpc::ServerContext*, const v1::CreatePoolRequest* request,
                           v1::Pool* pool) override {
     return create_pool(*request, *pool);
+  }
+  grpc::Status ScanDrive(grpc::ServerContext*, const v1::ScanDriveRequest* request,
+                         v1::ScanDriveResponse* response) override {
+    return scan_drive(*request, *response);
   }
   grpc::Status GetPool(grpc::ServerContext*, const v1::GetPoolRequest* request, v1::Pool* pool) override {
     return get_pool(*request, *pool);
@@ -406,6 +411,59 @@ TEST_F(RunTest, APoolIsMadeOfADriveAsTheCommandLineSays) {
   EXPECT_EQ(requests[1].pool().spec().extent_bytes(), uint64_t{64} << 20);
   EXPECT_EQ(requests[1].pool().labels().at("bay"), "3");
   EXPECT_TRUE(requests[1].overwrite());
+}
+
+// A drive with one disk that can be made, and one that can't.
+v1::ScanDriveResponse ScanOf(const v1::Pool& pool) {
+  v1::ScanDriveResponse scan;
+  *scan.mutable_pool() = pool;
+  scan.set_of_this_host(true);
+  v1::ScannedDisk& good = *scan.add_disks();
+  good.mutable_disk()->set_name("disks/root");
+  good.mutable_disk()->set_uid("0000010000000007");
+  good.mutable_disk()->mutable_spec()->set_size_bytes(uint64_t{1} << 30);
+  v1::ExtentRun& run = *good.mutable_disk()->mutable_spec()->mutable_pool()->add_extents();
+  run.set_first(3);
+  run.set_count(4);
+  v1::ScannedDisk& bad = *scan.add_disks();
+  bad.mutable_disk()->set_uid("0000010000000008");
+  bad.set_deleted(true);
+  bad.set_problem("its description can't be read");
+  return scan;
+}
+
+TEST_F(RunTest, AScanShowsWhatADriveHasAndTheNextStep) {
+  v1::Pool pool = PoolWith(3577, 0);
+  pool.mutable_status()->clear_state();
+  cleatd_.scan_drive = [&](const v1::ScanDriveRequest& request, v1::ScanDriveResponse& response) {
+    EXPECT_EQ(request.device(), "/dev/nvme0n1");
+    response = ScanOf(pool);
+    return grpc::Status::OK;
+  };
+  const std::string text = Ctl({"pool", "scan", "--device", "/dev/nvme0n1"}).out;
+  EXPECT_EQ(
+      text,
+      "pools/nvme0 on /dev/nvme0n1: 894.2 GiB, uid 00112233445566778899aabbccddeeff, of this host\n"
+      "DISK  SIZE   EXTENTS  DELETED  UID               PROBLEM\n"
+      "root  1 GiB  4: 3-6            0000010000000007\n"
+      "?                     yes      0000010000000008  its description can't be read\n"
+      "1 of the disks would stay on the drive, unknown, and keep their extents\n"
+      "to have it here, with its disks: cleatctl pool create nvme0 --device /dev/nvme0n1 --from-drive\n");
+  EXPECT_THAT(Ctl({"pool", "scan", "--device", "/dev/nvme0n1", "-o", "json"}).out,
+              HasSubstr("\"problem\": \"its description can't be read\""));
+  pool.mutable_status()->set_state(v1::POOL_STATE_READY);
+  EXPECT_THAT(Ctl({"pool", "scan", "--device", "/dev/nvme0n1"}).out,
+              HasSubstr("\ncleatd has it already: cleatctl pool get nvme0\n"));
+
+  v1::CreatePoolRequest created;
+  cleatd_.create_pool = [&](const v1::CreatePoolRequest& request, v1::Pool& answer) {
+    created = request;
+    answer = pool;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Ctl({"pool", "create", "nvme0", "--device", "/d", "--from-drive"}).code, kOk);
+  EXPECT_TRUE(created.from_drive());
+  EXPECT_EQ(Ctl({"pool", "create", "nvme0", "--device", "/d", "--from-drive", "--overwrite"}).code, kUsage);
 }
 
 TEST_F(RunTest, APoolShowsWhatItHas) {

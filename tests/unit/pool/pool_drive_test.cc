@@ -267,6 +267,86 @@ TEST(PoolMapOnDrive, ASlotThatIsLostLeavesTheOther) {
   EXPECT_EQ(*ReadMap(drive, ALabel(2)), std::nullopt) << "another pool's";
 }
 
+// ---- Under another store
+
+Label OfAnotherHost() {
+  Label label = ALabel();
+  label.host.fill(0x11);
+  return label;
+}
+
+// The pool goes on under another store, whose revisions are lower. `damaged`: the copy of the label that is, if any.
+Plan TakeOverPlan(std::optional<size_t> damaged, uint64_t generation) {
+  Plan plan;
+  plan.prepare = [damaged](MemoryDrive& drive) {
+    MakePool(drive, ALabel());
+    if (damaged) drive.Put(kLabelOffsets[*damaged], 0xff);
+  };
+  plan.act = [generation](MemoryDrive& drive) {
+    PoolDrive pool(drive, 1);
+    return pool.Open(ALabel()).ok() && pool.Relabel(OfAnotherHost()).ok() &&
+           pool.ReplaceMap(AMap(3, ALabel(), generation)).ok();
+  };
+  plan.check = [generation](MemoryDrive& drive, bool done) -> std::string {
+    const auto label = ReadLabel(drive);
+    if (!label.ok() || !*label) return "the label is gone";
+    if (**label != ALabel() && **label != OfAnotherHost()) return "a label of nobody";
+    const auto map = ReadMap(drive, ALabel());
+    if (!map.ok() || !*map) return "no map: " + Describe(map);
+    const bool is_new = *map == AMap(3, ALabel(), generation);
+    if (done && (!is_new || **label != OfAnotherHost())) return kLost;
+    if (!is_new && *map != AMap(2, ALabel(), 2)) return "neither the map of before nor the new one";
+    // Whoever tries again is done, and goes on by his own numbers.
+    PoolDrive pool(drive, 1);
+    if (!pool.Open(ALabel()).ok() || !pool.Relabel(OfAnotherHost()).ok() ||
+        !pool.ReplaceMap(AMap(4, ALabel(), generation)).ok() || pool.generation() != generation)
+      return "not taken over by the second try";
+    if (!pool.WriteMap(AMap(5, ALabel())).ok()) return "the next map was not written";
+    return *ReadMap(drive, ALabel()) == AMap(5, ALabel(), generation + 1) ? ""
+                                                                          : "the next map is another one";
+  };
+  return plan;
+}
+
+TEST(PoolUnderAnotherStore, HasALabelAndAMapAtAnyMoment) {
+  const std::set<std::string> none;
+  for (const uint64_t generation : {1, 2, 7}) {
+    SCOPED_TRACE(generation);
+    EXPECT_EQ(Violations(TakeOverPlan({}, generation)), none);
+    EXPECT_EQ(Violations(TakeOverPlan({}, generation), kTorn), none);
+    EXPECT_EQ(Violations(TakeOverPlan(0, generation), kTorn), none) << "the first label is damaged";
+    EXPECT_EQ(Violations(TakeOverPlan(1, generation), kTorn), none) << "the second one is";
+  }
+}
+
+TEST(PoolUnderAnotherStore, OnADriveWithoutFlushesDamageIsFound) {
+  EXPECT_TRUE(Violations(TakeOverPlan({}, 1), kFlushesNothing).contains(kLost));
+}
+
+TEST(PoolUnderAnotherStore, ADamagedMapIsToldFromNone) {
+  MemoryDrive drive(kDriveBytes);
+  PoolDrive pool(drive, 1);
+  ASSERT_TRUE(pool.Format(ALabel()).ok());
+  EXPECT_FALSE(ReadMapSlots(drive, ALabel())->damaged);
+  ASSERT_TRUE(pool.WriteMap(AMap(1, ALabel())).ok());
+  EXPECT_FALSE(ReadMapSlots(drive, ALabel())->damaged);
+  ASSERT_TRUE(pool.WriteMap(AMap(2, ALabel())).ok());
+  // A byte of the second map; its first block; then the first map as well.
+  drive.Put(kMapOffsets[1] + kBlockBytes, 0);
+  EXPECT_TRUE(ReadMapSlots(drive, ALabel())->damaged);
+  EXPECT_EQ(ReadMapSlots(drive, ALabel())->map, AMap(1, ALabel(), 1));
+  drive.Put(kMapOffsets[1], 0xff);
+  EXPECT_TRUE(ReadMapSlots(drive, ALabel())->damaged);
+  drive.Put(kMapOffsets[0], 0xff);
+  EXPECT_TRUE(ReadMapSlots(drive, ALabel())->damaged);
+  EXPECT_EQ(ReadMapSlots(drive, ALabel())->map, std::nullopt);
+  // The one that was replaced is none.
+  MakePool(drive, ALabel());
+  ASSERT_TRUE(pool.Open(ALabel()).ok());
+  ASSERT_TRUE(pool.ReplaceMap(AMap(3, ALabel(), 1)).ok());
+  EXPECT_FALSE(ReadMapSlots(drive, ALabel())->damaged);
+}
+
 // ---- The label
 
 TEST(PoolLabelOnDrive, IsTheFirstCopyOrTheSecond) {

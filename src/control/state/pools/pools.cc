@@ -88,30 +88,41 @@ void Pools::Fill(std::vector<PoolRow> rows) {
 // ---- Creating
 
 Result<v1::Pool> Pools::Create(const v1::CreatePoolRequest& request) {
-  const std::string& id = request.pool_id();
-  CLEAT_TRY(CheckId("pool_id", id));
-  const std::string name = PoolName(id);
-  CLEAT_ASSIGN(auto spec, CompletePoolSpec(name, request.pool().spec()));
-  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.pool().labels()));
+  CLEAT_CHECK(!request.from_drive());  // FoundPools makes these
+  CLEAT_ASSIGN(Asked asked, Complete(request));
+  const std::string& id = asked.id;
   {
     const StateLock lock(core_.mutex);
-    core_.writes.Await({.changes = {name}});
-    CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, labels));
+    core_.writes.Await({.changes = {PoolName(id)}});
+    CLEAT_ASSIGN(const auto existing, CheckExisting(asked));
     if (existing != nullptr) return core_.view.Show(*existing);
-    CLEAT_TRY(CheckNew(id, spec));
+    CLEAT_TRY(CheckNew(id, asked.spec));
   }
-  auto prepared = Prepare(id, spec, request.overwrite());
+  auto prepared = Prepare(id, asked.spec, request.overwrite());
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {name, kPoolCount, StorageName(spec.device())}};
+  const WriteNames names = NamesOf(asked);
   core_.writes.Await(names);
   // The same call may have been made twice at once, and the other one has the drive.
-  CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, labels));
+  CLEAT_ASSIGN(const auto existing, CheckExisting(asked));
   if (existing != nullptr) return core_.view.Show(*existing);
   CLEAT_TRY(prepared);
-  CLEAT_TRY(CheckNew(id, spec));
-  prepared->row.labels = std::move(labels);
+  CLEAT_TRY(CheckNew(id, asked.spec));
+  prepared->row.labels = std::move(asked.labels);
   CLEAT_TRY(Commit(*prepared, names));
   return AwaitLabel(id);
+}
+
+Result<Pools::Asked> Pools::Complete(const v1::CreatePoolRequest& request) {
+  Asked asked{.id = request.pool_id(), .spec = {}, .labels = {}};
+  CLEAT_TRY(CheckId("pool_id", asked.id));
+  const std::string name = PoolName(asked.id);
+  CLEAT_ASSIGN(asked.spec, CompletePoolSpec(name, request.pool().spec()));
+  CLEAT_ASSIGN(asked.labels, CheckLabels(name, request.pool().labels()));
+  return asked;
+}
+
+WriteNames Pools::NamesOf(const Asked& asked) {
+  return {.changes = {PoolName(asked.id), kPoolCount, StorageName(asked.spec.device())}};
 }
 
 // The pool's thread labels the drive. If that takes long the answer says so; if it fails, why.
@@ -125,14 +136,14 @@ Result<v1::Pool> Pools::AwaitLabel(const std::string& id) {
   }
 }
 
-Result<const PoolEntry*> Pools::CheckExisting(const std::string& id, const v1::PoolSpec& asked,
-                                              const Labels& labels) const {
+Result<const PoolEntry*> Pools::CheckExisting(const Asked& asked) const {
+  const std::string& id = asked.id;
   const PoolEntry* const existing = core_.tables.pools.Find(id);
   if (existing == nullptr) return existing;
-  v1::PoolSpec wanted = asked;
+  v1::PoolSpec wanted = asked.spec;
   if (wanted.extent_bytes() == 0) wanted.set_extent_bytes(existing->row.spec.extent_bytes());
   if (!SameSpec(existing->row.spec, wanted)) return AlreadyExists(PoolName(id), existing->row.spec, wanted);
-  if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(PoolName(id));
+  if (existing->row.labels != asked.labels) return AlreadyExistsWithOtherLabels(PoolName(id));
   return existing;
 }
 
@@ -161,11 +172,8 @@ Status Pools::CheckNew(const std::string& id, const v1::PoolSpec& spec) const {
 Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const {
   const std::string name = PoolName(id);
   const std::string& device = spec.device();
-  CLEAT_ASSIGN(const auto found, core_.paths->FindDisk(device, fmt::format("{}: device '{}'", name, device)));
-  auto opened = OpenDrive(found, device);
-  if (!opened.ok()) return UnusableDrive(name, fmt::format("{}: {}", name, opened.error().message));
-  Prepared prepared{.drive = std::move(*opened), .row = {}};
-  CLEAT_TRY(CheckNotTaken(name, *prepared.drive, device));
+  CLEAT_ASSIGN(auto drive, OpenUntaken(name, device));
+  Prepared prepared{.drive = std::move(drive), .row = {}};
   CLEAT_TRY(CheckLabel(name, *prepared.drive, device, overwrite));
   prepared.row.id = id;
   prepared.row.spec = std::move(spec);
@@ -173,6 +181,40 @@ Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec,
   CLEAT_TRY(Cut(name, prepared.drive->size_bytes(), prepared.row));
   prepared.row.to_erase = {{0, prepared.row.extents}};
   return prepared;
+}
+
+Result<std::unique_ptr<BlockDrive>> Pools::OpenUntaken(const std::string& name,
+                                                       const std::string& device) const {
+  CLEAT_ASSIGN(const auto found, core_.paths->FindDisk(device, fmt::format("{}: device '{}'", name, device)));
+  auto opened = OpenDrive(found, device);
+  if (!opened.ok()) return UnusableDrive(name, fmt::format("{}: {}", name, opened.error().message));
+  CLEAT_TRY(CheckNotTaken(name, **opened, device));
+  return std::move(*opened);
+}
+
+Status Pools::LockExtents(const std::string& name, BlockDrive& drive, const std::string& device) {
+  if (drive.size_bytes() <= pool::kDataOffset) return Ok{};
+  if (drive.TryLock(pool::kDataOffset, drive.size_bytes() - pool::kDataOffset)) return Ok{};
+  return UnusableDrive(name,
+                       fmt::format("{}: an engine has disks on '{}': detach them first, or, where cleatd "
+                                   "does not know them any more, end the VMs and restart that engine",
+                                   name, device));
+}
+
+void Pools::UnlockExtents(BlockDrive& drive) {
+  if (drive.size_bytes() > pool::kDataOffset)
+    drive.Unlock(pool::kDataOffset, drive.size_bytes() - pool::kDataOffset);
+}
+
+Status Pools::CheckNoPools(const std::string& name, const pool::Uid& uid, const std::string& device) const {
+  const StateLock lock(core_.mutex);
+  for (const auto& [id, entry] : core_.tables.pools) {
+    if (entry.row.uid != uid) continue;
+    return RefuseFor(name, v1::REASON_DRIVE_TAKEN,
+                     fmt::format("{}: '{}' is the drive of {}", name, device, PoolName(id)),
+                     {{"conflict", PoolName(id)}});
+  }
+  return Ok{};
 }
 
 // A disk of this host may be on it by another path, and not be attached.
@@ -188,37 +230,25 @@ Status Pools::CheckNotTaken(const std::string& name, const BlockDrive& drive,
       {{"conflict", DiskName(disks.front())}});
 }
 
-// What is on the drive may be overwritten, but not a pool of this host, whose thread may have it closed for the moment, nor what an engine
-// has open.
+// What is on the drive may be overwritten, but not a pool of this host, nor what an engine has open.
 Status Pools::CheckLabel(const std::string& name, BlockDrive& drive, const std::string& device,
                          bool overwrite) const {
   const auto label = pool::ReadLabel(drive);
-  if (label.ok() && *label) {
-    const StateLock lock(core_.mutex);
-    for (const auto& [id, entry] : core_.tables.pools) {
-      if (entry.row.uid != (**label).pool) continue;
-      return RefuseFor(name, v1::REASON_DRIVE_TAKEN,
-                       fmt::format("{}: '{}' is the drive of {}", name, device, PoolName(id)),
-                       {{"conflict", PoolName(id)}});
-    }
-  }
-  if (drive.size_bytes() > pool::kDataOffset) {
-    const uint64_t data_bytes = drive.size_bytes() - pool::kDataOffset;
-    if (!drive.TryLock(pool::kDataOffset, data_bytes))
-      return UnusableDrive(name,
-                           fmt::format("{}: an engine has disks on '{}': detach them first", name, device));
-    drive.Unlock(pool::kDataOffset, data_bytes);
-  }
+  if (label.ok() && *label) CLEAT_TRY(CheckNoPools(name, (**label).pool, device));
+  CLEAT_TRY(LockExtents(name, drive, device));
+  UnlockExtents(drive);
   if (overwrite) return Ok{};
   if (!label.ok()) return UnusableDrive(name, fmt::format("{}: {}: {}", name, device, label.error().message));
   if (*label) {
     const pool::Label& other = **label;
     return UnusableDrive(
-        name, fmt::format(
-                  "{}: {} is pool '{}' (uid {}) of {} already: `overwrite` (--overwrite) makes a new one of "
-                  "it, and what is in it is lost",
-                  name, device, other.name, pool::TextOf(other.pool),
-                  IsThisHost(other.host) ? "this host" : "another host, perhaps"));
+        name,
+        fmt::format(
+            "{}: {} is pool '{}' (uid {}) of {} already: `from_drive` (--from-drive) makes it as it "
+            "is there, with its disks (cleatctl pool scan shows them); `overwrite` (--overwrite) makes a "
+            "new one of it, and what is in it is lost",
+            name, device, other.name, pool::TextOf(other.pool),
+            IsThisHost(other.host) ? "this host" : "another host, perhaps"));
   }
   if (auto empty = drive.CheckEmpty(); !empty.ok())
     return UnusableDrive(name, fmt::format("{}: {}", name, empty.error().message));
@@ -227,18 +257,22 @@ Status Pools::CheckLabel(const std::string& name, BlockDrive& drive, const std::
 
 // The store first: a crash leaves a pool whose drive has no label, which is said, and the drive as it was.
 Status Pools::Commit(Prepared& prepared, const WriteNames& names) {
-  PoolEntry entry;
   prepared.row.revision = prepared.row.intent_revision = core_.publisher.NextRevision();
-  entry.row = prepared.row;
-  CLEAT_TRY(core_.writes.Write(names, {entry.row}));
-  const std::string id = entry.row.id;
+  CLEAT_TRY(core_.writes.Write(names, {prepared.row}));
+  Wake(Insert(std::move(prepared.row), std::move(prepared.drive)).row.id);
+  return Ok{};
+}
+
+PoolEntry& Pools::Insert(PoolRow row, std::unique_ptr<BlockDrive> drive) {
+  const std::string id = row.id;
+  PoolEntry entry;
+  entry.row = std::move(row);
   PoolEntry& kept = core_.tables.pools.Insert(id, std::move(entry));
   core_.publisher.Publish(kept);
   spdlog::info("{}: created: {} extents of {} bytes on {}", PoolName(id), kept.row.extents,
                kept.row.spec.extent_bytes(), kept.row.spec.device());
-  signals_.opened[id] = std::move(prepared.drive);
-  signals_.wake(id);
-  return Ok{};
+  signals_.opened[id] = std::move(drive);
+  return kept;
 }
 
 // ---- Reading and deleting
@@ -315,8 +349,8 @@ Status Pools::CheckNotInUse(const PoolEntry& entry, bool discard_unknown) const 
   if (entry.row.unknown.empty() || discard_unknown) return Ok{};
   return RefuseFor(
       name, v1::REASON_POOL_IN_USE,
-      fmt::format("{} has {} disks that the store, which was restored, does not know: put the former store "
-                  "back, or give them up (`discard_unknown`, --discard-unknown)",
+      fmt::format("{} has {} disks that the store, which was restored or lost, does not know: put the former "
+                  "store back, or give them up (`discard_unknown`, --discard-unknown)",
                   name, entry.row.unknown.size()));
 }
 

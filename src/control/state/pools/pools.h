@@ -39,16 +39,38 @@ class Pools {
   Result<v1::DeletePoolResponse> Delete(const v1::DeletePoolRequest& request);
   std::vector<v1::Pool> All();
 
+  // ---- For found/found_pools.h, which makes pools as their drives have them
+  struct Asked {
+    std::string id;
+    v1::PoolSpec spec;
+    Labels labels;
+  };
+  static Result<Asked> Complete(const v1::CreatePoolRequest& request);
+  // The pool that is there already, as it is asked for; nullptr when there is none.
+  Result<const PoolEntry*> CheckExisting(const Asked& asked) const CLEAT_REQUIRES(holds_state);
+  Status CheckNew(const std::string& id, const v1::PoolSpec& spec) const CLEAT_REQUIRES(holds_state);
+  // What a new pool's write changes beside what it makes.
+  static WriteNames NamesOf(const Asked& asked);
+  // No disk of this host is on it.
+  Result<std::unique_ptr<BlockDrive>> OpenUntaken(const std::string& name, const std::string& device) const
+      CLEAT_EXCLUDES(holds_state);
+  // DRIVE_TAKEN: it is a pool of this host, whose thread may have it closed for the moment.
+  Status CheckNoPools(const std::string& name, const pool::Uid& uid, const std::string& device) const
+      CLEAT_EXCLUDES(holds_state);
+  // Nobody has extents of it open; nobody gets any until they are unlocked.
+  static Status LockExtents(const std::string& name, BlockDrive& drive, const std::string& device);
+  static void UnlockExtents(BlockDrive& drive);
+  // The store has the row. The pool's thread is to be woken when all that belongs to it is there.
+  PoolEntry& Insert(PoolRow row, std::unique_ptr<BlockDrive> drive) CLEAT_REQUIRES(holds_state);
+  void Wake(const std::string& id) CLEAT_REQUIRES(holds_state) { signals_.wake(id); }
+  Result<v1::Pool> AwaitLabel(const std::string& id) CLEAT_REQUIRES(holds_state);
+
  private:
   // A drive that is open, and the pool that it is to be.
   struct Prepared {
     std::unique_ptr<BlockDrive> drive;
     PoolRow row;
   };
-  // The pool that is there already, as it is asked for; nullptr when there is none.
-  Result<const PoolEntry*> CheckExisting(const std::string& id, const v1::PoolSpec& asked,
-                                         const Labels& labels) const CLEAT_REQUIRES(holds_state);
-  Status CheckNew(const std::string& id, const v1::PoolSpec& spec) const CLEAT_REQUIRES(holds_state);
   // Looks at the drive, and changes nothing on it.
   Result<Prepared> Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const
       CLEAT_EXCLUDES(holds_state);
@@ -58,8 +80,6 @@ class Pools {
                     bool overwrite) const CLEAT_EXCLUDES(holds_state);
   Status Commit(Prepared& prepared, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status CheckNotInUse(const PoolEntry& entry, bool discard_unknown) const CLEAT_REQUIRES(holds_state);
-
-  Result<v1::Pool> AwaitLabel(const std::string& id) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   PoolSignals& signals_;

@@ -129,12 +129,11 @@ void ApiView::ShowStatus(const PoolEntry& entry, v1::PoolStatus& status) const {
   for (const pool::MapDisk& disk : entry.row.unknown) unknown += pool::CountOf(disk.extents);
   status.set_unknown_bytes(unknown * extent_bytes);
   if (unknown == 0) return;
-  AddNote(
-      fmt::format(
-          "{} disks on the drive are not in the store, which was restored from a backup ({} for one): their "
-          "extents stay as they are",
-          entry.row.unknown.size(), NameOnDrive(entry.row.unknown.front())),
-      *status.mutable_message());
+  AddNote(fmt::format("{} disks on the drive are not in the store, which was restored from a backup or lost "
+                      "({} for one): "
+                      "their extents stay as they are",
+                      entry.row.unknown.size(), NameOnDrive(entry.row.unknown.front())),
+          *status.mutable_message());
 }
 
 v1::Group ApiView::Show(const GroupEntry& entry) const {
