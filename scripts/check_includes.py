@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "engine": ["vhost", "virtio", "scsi", "observe", "qos", "keys", "nvme", "pool", "block", "reactor", "base", "modules", "engine-proto"],
     "modules": ["nvme", "pool", "keys", "block", "reactor", "base"],
     "stats": ["observe-reader", "base", "public-proto"],
-    "control": ["stats", "keys", "pool", "base", "observe-reader", "engine-proto", "public-proto"],
+    "control": ["stats", "keys", "nvme", "pool", "base", "observe-reader", "engine-proto", "public-proto"],
     "ctl": ["stats", "base", "observe-reader", "public-proto"],
     "perf": ["base"],
 }

@@ -154,6 +154,27 @@ std::string Extents(const v1::PoolBackend& pool) {
   return fmt::format("{}: {}", count, runs);
 }
 
+// "3 %"
+std::string Percent(bool has, uint32_t percent) {
+  return has ? fmt::format("{} %", percent) : std::string();
+}
+
+// "98 %, threshold 10 %"
+std::string Spare(const v1::DriveHealth& health) {
+  std::string text = Percent(health.has_spare_percent(), health.spare_percent());
+  if (!text.empty() && health.has_spare_threshold_percent())
+    text += fmt::format(", threshold {} %", health.spare_threshold_percent());
+  return text;
+}
+
+std::string Temperature(const v1::DriveHealth& health) {
+  return health.has_temperature_celsius() ? fmt::format("{} C", health.temperature_celsius()) : std::string();
+}
+
+std::string MediaErrors(const v1::DriveHealth& health) {
+  return health.has_media_errors() ? std::to_string(health.media_errors()) : std::string();
+}
+
 std::string OnNoSpace(const v1::DiskSpec& spec) {
   return spec.on_no_space() == v1::ON_NO_SPACE_WAIT ? "wait" : "error";
 }
@@ -288,6 +309,13 @@ Table TableOf(const Repeated<v1::Pool>& pools) {
                {"LARGEST"},
                {"DISKS"},
                {"STATE"},
+               {"WEAR"},
+               {"TEMPERATURE", kDetailsOnly},
+               {"SPARE", kDetailsOnly},
+               {"MEDIA ERRORS", kDetailsOnly},
+               {"WRITTEN", kDetailsOnly},
+               {"WARNINGS"},
+               {"CONDITION UNKNOWN", kDetailsOnly},
                {"LABELS"},
                {"UID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
@@ -295,12 +323,30 @@ Table TableOf(const Repeated<v1::Pool>& pools) {
                {"MESSAGE"}});
   for (const v1::Pool& pool : pools) {
     const v1::PoolStatus& status = pool.status();
-    table.Add({std::string(IdOf(pool.name())), pool.spec().device(), HumanSize(pool.spec().extent_bytes()),
-               RoundedSize(status.capacity_bytes()), RoundedSize(status.allocated_bytes()),
-               RoundedUnlessNone(status.reclaimable_bytes()), RoundedUnlessNone(status.to_erase_bytes()),
-               RoundedSize(status.free_bytes()), RoundedSize(status.largest_free_bytes()),
-               std::to_string(status.disks()), StateOf(pool), Labels(pool.labels()), status.uid(),
-               std::to_string(pool.revision()), pool.etag(), status.message()});
+    const v1::DriveHealth& health = status.health();
+    table.Add({std::string(IdOf(pool.name())),
+               pool.spec().device(),
+               HumanSize(pool.spec().extent_bytes()),
+               RoundedSize(status.capacity_bytes()),
+               RoundedSize(status.allocated_bytes()),
+               RoundedUnlessNone(status.reclaimable_bytes()),
+               RoundedUnlessNone(status.to_erase_bytes()),
+               RoundedSize(status.free_bytes()),
+               RoundedSize(status.largest_free_bytes()),
+               std::to_string(status.disks()),
+               StateOf(pool),
+               Percent(health.has_wear_percent(), health.wear_percent()),
+               Temperature(health),
+               Spare(health),
+               MediaErrors(health),
+               RoundedUnlessNone(health.written_bytes()),
+               fmt::to_string(fmt::join(health.warnings(), "; ")),
+               health.unknown_because(),
+               Labels(pool.labels()),
+               status.uid(),
+               std::to_string(pool.revision()),
+               pool.etag(),
+               status.message()});
   }
   return table;
 }

@@ -24,6 +24,7 @@ enum class Opcode : uint8_t {
 
 // Of the admin queue (base 5).
 enum class AdminOpcode : uint8_t {
+  kGetLogPage = 0x02,
   kIdentify = 0x06,
 };
 
@@ -35,6 +36,14 @@ enum class IdentifyCns : uint8_t {
 };
 
 inline constexpr uint32_t kIdentifyBytes = 4096;
+
+// What Get Log Page returns (its LID field, base 5.16.1).
+enum class LogPage : uint8_t {
+  kSmart = 0x02,  // SMART / Health Information (base 5.16.1.3)
+};
+
+inline constexpr uint32_t kSmartLogBytes = 512;
+inline constexpr uint32_t kAllNamespaces = 0xffff'ffff;  // as NSID: the controller
 
 struct Command {
   uint8_t opcode = 0;
@@ -83,6 +92,14 @@ constexpr Command Identify(IdentifyCns cns, uint32_t nsid) {
   return {.opcode = static_cast<uint8_t>(AdminOpcode::kIdentify),
           .nsid = nsid,
           .cdw10 = static_cast<uint32_t>(cns)};
+}
+
+// `bytes`: a multiple of four, at most 256 KiB, from the page's beginning.
+constexpr Command GetLogPage(LogPage page, uint32_t nsid, uint32_t bytes) {
+  constexpr uint32_t kDwordBytes = 4;
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kGetLogPage),
+          .nsid = nsid,
+          .cdw10 = (bytes / kDwordBytes - 1) << 16 | static_cast<uint32_t>(page)};
 }
 
 }  // namespace cleat::nvme

@@ -211,6 +211,65 @@ void AddClusters(std::vector<MetricFamily>& families,
   }
 }
 
+// What pools' drives say of their condition. There is no series of what a drive does not report, or can't be asked.
+struct DriveFamilies {
+  MetricFamily known = Family("cleat_pool_health_known", MetricType::Gauge,
+                              "Whether cleatd gets the SMART log of the pool's drive");
+  MetricFamily warnings =
+      Family("cleat_pool_warnings", MetricType::Gauge, "Critical warnings of the pool's drive");
+  MetricFamily wear = Family("cleat_pool_wear_ratio", MetricType::Gauge,
+                             "Endurance of the pool's drive that is used up; may go beyond 1");
+  MetricFamily temperature =
+      Family("cleat_pool_temperature_celsius", MetricType::Gauge, "Temperature of the pool's drive");
+  MetricFamily spare = Family("cleat_pool_spare_ratio", MetricType::Gauge,
+                              "Spare blocks that the pool's drive has left, of those it was made with");
+  MetricFamily threshold = Family("cleat_pool_spare_threshold_ratio", MetricType::Gauge,
+                                  "Spare below which the maker of the pool's drive gives no promise");
+  MetricFamily media_errors =
+      Family("cleat_pool_media_errors_total", MetricType::Counter,
+             "Errors of its media that the pool's drive could not correct, since it was made");
+  MetricFamily written = Family("cleat_pool_written_bytes_total", MetricType::Counter,
+                                "Bytes written to the pool's drive since it was made");
+  MetricFamily powered = Family("cleat_pool_power_on_seconds_total", MetricType::Counter,
+                                "Time that the pool's drive has been on since it was made, in whole hours");
+  MetricFamily unsafe_shutdowns =
+      Family("cleat_pool_unsafe_shutdowns_total", MetricType::Counter,
+             "Times that the pool's drive lost its power without notice since it was made");
+
+  void Add(const MetricLabels& labels, const v1::DriveHealth& health);
+};
+
+void DriveFamilies::Add(const MetricLabels& labels, const v1::DriveHealth& health) {
+  constexpr double kPercent = 100;
+  constexpr double kSecondsOfAnHour = 3600;
+  const bool is_known = health.unknown_because().empty();
+  control::Add(known, labels, is_known ? 1 : 0);
+  if (is_known || !health.warnings().empty()) control::Add(warnings, labels, health.warnings_size());
+  const auto add = [&labels](MetricFamily& family, bool has, double value) {
+    if (has) control::Add(family, labels, value);
+  };
+  add(wear, health.has_wear_percent(), health.wear_percent() / kPercent);
+  add(temperature, health.has_temperature_celsius(), health.temperature_celsius());
+  add(spare, health.has_spare_percent(), health.spare_percent() / kPercent);
+  add(threshold, health.has_spare_threshold_percent(), health.spare_threshold_percent() / kPercent);
+  add(media_errors, health.has_media_errors(), static_cast<double>(health.media_errors()));
+  add(written, health.has_written_bytes(), static_cast<double>(health.written_bytes()));
+  add(powered, health.has_power_on_hours(), static_cast<double>(health.power_on_hours()) * kSecondsOfAnHour);
+  add(unsafe_shutdowns, health.has_unsafe_shutdowns(), static_cast<double>(health.unsafe_shutdowns()));
+}
+
+void AddDrives(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& pools) {
+  DriveFamilies drives;
+  for (const v1::Pool& pool : pools) {
+    if (pool.status().has_health()) drives.Add({{"pool", IdOf(pool.name())}}, pool.status().health());
+  }
+  for (MetricFamily* family :
+       {&drives.known, &drives.warnings, &drives.wear, &drives.temperature, &drives.spare, &drives.threshold,
+        &drives.media_errors, &drives.written, &drives.powered, &drives.unsafe_shutdowns}) {
+    if (!family->metric.empty()) families.push_back(std::move(*family));
+  }
+}
+
 void AddPools(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& pools) {
   MetricFamily ready = Family("cleat_pool_ready", MetricType::Gauge, "Whether the pool's drive can be used");
   MetricFamily bytes = Family("cleat_pool_bytes", MetricType::Gauge, "Bytes of the pool, by what they are");
@@ -315,6 +374,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   Add(families.back(), {}, static_cast<double>(host.deleted_disks));
   AddClusters(families, host.clusters);
   AddPools(families, host.pools);
+  AddDrives(families, host.pools);
   families.push_back(Family(
       "cleat_unlisted_paths", MetricType::Gauge,
       "Disks, controllers and clusters that are served though callers may not name their paths any more"));

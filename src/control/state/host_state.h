@@ -112,6 +112,7 @@ class HostState {
   // Begins to look after them, once it is known which paths may be opened; without, they are left alone. Stop ends that.
   void StartPoolThreads();
   void StopPoolThreads() { pool_threads_.Stop(); }
+  PoolWork& pool_work() { return pool_work_; }  // for tests: the threads' side of the state
 
   // ---- Keys and paths
   const keys::Keyring* keyring() const { return keys_.keyring(); }

@@ -30,12 +30,13 @@ class CephMetricsTest : public testing::Test {
     std::map<std::string, double> samples;
     for (const auto& family : metrics_.Collect()) {
       if (!family.name.starts_with(prefix)) continue;
-      EXPECT_EQ(family.type, prometheus::MetricType::Gauge) << family.name;
+      const bool counts = family.type == prometheus::MetricType::Counter;
+      EXPECT_EQ(counts, family.name.ends_with("_total")) << family.name;
       for (const auto& metric : family.metric) {
         std::string labels;
         for (const auto& label : metric.label)
           labels += (labels.empty() ? "" : ",") + label.name + "=" + label.value;
-        samples[family.name + "{" + labels + "}"] = metric.gauge.value;
+        samples[family.name + "{" + labels + "}"] = counts ? metric.counter.value : metric.gauge.value;
       }
     }
     return samples;
@@ -112,6 +113,55 @@ TEST_F(CephMetricsTest, PoolsAreSeenWithWhatTheirBytesAre) {
   EXPECT_EQ(Collect("cleat_pool_"), expected);
   host_.pools.front().mutable_status()->set_state(v1::POOL_STATE_FAILED);
   EXPECT_EQ(Collect("cleat_pool_")["cleat_pool_ready{pool=p}"], 0);
+}
+
+TEST_F(CephMetricsTest, APoolsDriveIsSeenWithAllThatItSaysOfItself) {
+  v1::Pool pool;
+  pool.set_name("pools/p");
+  v1::DriveHealth& health = *pool.mutable_status()->mutable_health();
+  health.set_wear_percent(103);
+  health.set_temperature_celsius(-4);
+  health.set_spare_percent(9);
+  health.set_spare_threshold_percent(10);
+  health.set_media_errors(7);
+  health.set_written_bytes(512'000);
+  health.set_power_on_hours(2);
+  health.set_unsafe_shutdowns(3);
+  health.add_warnings("the spare is below its threshold");
+  host_.pools = {pool};
+  const auto of_drive = [this] {
+    std::map<std::string, double> samples = Collect("cleat_pool_");
+    std::erase_if(samples, [](const auto& sample) {
+      return sample.first.starts_with("cleat_pool_bytes") || sample.first.starts_with("cleat_pool_largest") ||
+             sample.first.starts_with("cleat_pool_ready");
+    });
+    return samples;
+  };
+  const std::map<std::string, double> expected = {
+      {"cleat_pool_health_known{pool=p}", 1},
+      {"cleat_pool_warnings{pool=p}", 1},
+      {"cleat_pool_wear_ratio{pool=p}", 1.03},
+      {"cleat_pool_temperature_celsius{pool=p}", -4},
+      {"cleat_pool_spare_ratio{pool=p}", 0.09},
+      {"cleat_pool_spare_threshold_ratio{pool=p}", 0.1},
+      {"cleat_pool_media_errors_total{pool=p}", 7},
+      {"cleat_pool_written_bytes_total{pool=p}", 512'000},
+      {"cleat_pool_power_on_seconds_total{pool=p}", 7200},
+      {"cleat_pool_unsafe_shutdowns_total{pool=p}", 3},
+  };
+  EXPECT_EQ(of_drive(), expected);
+  // Of what a drive can't be asked there is nothing, not a zero.
+  v1::DriveHealth& unknown = *host_.pools.front().mutable_status()->mutable_health();
+  unknown.Clear();
+  unknown.set_unknown_because("cleatd may not ask it");
+  unknown.set_temperature_celsius(31);
+  const std::map<std::string, double> little = {{"cleat_pool_health_known{pool=p}", 0},
+                                                {"cleat_pool_temperature_celsius{pool=p}", 31}};
+  EXPECT_EQ(of_drive(), little);
+  unknown.add_warnings("the temperature is beyond a threshold");
+  EXPECT_EQ(of_drive()["cleat_pool_warnings{pool=p}"], 1);
+  host_.pools.front().mutable_status()->clear_health();
+  EXPECT_TRUE(of_drive().empty());
 }
 
 TEST_F(CephMetricsTest, DeletedDisksThatAreKeptAreCounted) {

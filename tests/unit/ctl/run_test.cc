@@ -492,6 +492,43 @@ TEST_F(RunTest, APoolShowsWhatItHas) {
               HasSubstr("\"capacity_bytes\": \"960193626112\""));
 }
 
+TEST_F(RunTest, APoolShowsTheConditionOfItsDrive) {
+  v1::Pool worn = PoolWith(3577, 0);
+  v1::DriveHealth& health = *worn.mutable_status()->mutable_health();
+  health.set_wear_percent(103);
+  health.set_temperature_celsius(71);
+  health.set_spare_percent(9);
+  health.set_spare_threshold_percent(10);
+  health.set_media_errors(0);
+  health.set_written_bytes(uint64_t{3} << 40);
+  health.add_warnings("the spare is below its threshold");
+  health.add_warnings("the media is read-only");
+  cleatd_.list_pools = [&](const v1::ListPoolsRequest&, v1::ListPoolsResponse& page) {
+    *page.add_pools() = worn;
+    return grpc::Status::OK;
+  };
+  const std::string list = Ctl({"pool", "list"}).out;
+  EXPECT_THAT(list, HasSubstr("STATE  WEAR   WARNINGS"));
+  EXPECT_THAT(list,
+              HasSubstr("READY  103 %  the spare is below its threshold; the media is read-only  bay=3\n"));
+  cleatd_.get_pool = [&](const v1::GetPoolRequest&, v1::Pool& pool) {
+    pool = worn;
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
+              ::testing::AllOf(
+                  HasSubstr("\nwear          103 %\n"), HasSubstr("\ntemperature   71 C\n"),
+                  HasSubstr("\nspare         9 %, threshold 10 %\n"), HasSubstr("\nmedia errors  0\n"),
+                  HasSubstr("\nwritten       3 TiB\n"),
+                  HasSubstr("\nwarnings      the spare is below its threshold; the media is read-only\n"),
+                  ::testing::Not(HasSubstr("condition unknown"))));
+  health.Clear();
+  health.set_unknown_because("cleatd may not ask the drive");
+  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
+              ::testing::AllOf(HasSubstr("\ncondition unknown  cleatd may not ask the drive\n"),
+                               ::testing::Not(HasSubstr("wear")), ::testing::Not(HasSubstr("spare"))));
+}
+
 TEST_F(RunTest, APoolIsDeletedByItsEtagAndWaitedFor) {
   v1::DeletePoolRequest deleted;
   cleatd_.delete_pool = [&](const v1::DeletePoolRequest& request, v1::DeletePoolResponse&) {

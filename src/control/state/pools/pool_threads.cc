@@ -32,7 +32,8 @@ constexpr std::chrono::seconds kStopPatience{1};
 
 // A pool's thread, and what others know of it. The thread and PoolThreads share it, so that a thread whose drive hangs may outlive the rest.
 struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
-  OnePool(std::string its_id, PoolWork& its_work) : id(std::move(its_id)), work(its_work) {}
+  OnePool(std::string its_id, PoolWork& its_work, HealthQuestion question)
+      : id(std::move(its_id)), work(its_work), health(std::move(question)) {}
 
   void Start() {
     thread = std::thread([self = shared_from_this()] { self->Run(); });
@@ -50,6 +51,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   void Close();
   void End();
   bool DoNext();
+  bool AskHealth();
   bool WriteMap(const PoolWork::Work& next);
   bool EraseStep(uint32_t next);
   bool ExtentErased();
@@ -64,6 +66,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
 
   const std::string id;
   PoolWork& work;
+  const HealthQuestion health;
   std::thread thread;
 
   Mutex mutex;
@@ -82,6 +85,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   std::optional<pool::PoolDrive> pool_drive;
   std::optional<StorageIdentity> identity;
   uint64_t extent_bytes = 0;
+  Clock::time_point health_due;    // when the drive is asked for its condition again
   uint32_t from = 0;               // the first extent that was not looked at in this round
   bool left_some = false;          // in this round: engines have them locked
   std::optional<uint32_t> extent;  // that is being erased, and is locked
@@ -153,7 +157,7 @@ void PoolThreads::Wake(const std::string& id) {
   std::shared_ptr<OnePool>& pool = pools_[id];
   if (pool != nullptr && pool->Wake()) return;
   if (pool != nullptr) pool->thread.join();  // it has ended
-  pool = std::make_shared<OnePool>(id, work_);
+  pool = std::make_shared<OnePool>(id, work_, health_);
   pool->Start();
 }
 
@@ -258,6 +262,8 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
   const auto map = Ask([&] { return pool::ReadMap(*drive, info.label); });
   if (!map) return false;
   if (!map->ok()) return Failed(map->error());
+  // Whoever sees the pool READY sees its drive's condition.
+  if (!AskHealth()) return false;
   if (Status taken = work.Opened(key, **map, identity); !taken.ok()) return Failed(taken.error());
   last_failure.clear();
   spdlog::info("{}: drive open: {}", PoolName(id), info.device);
@@ -318,6 +324,8 @@ bool PoolThreads::OnePool::Failed(const Error& why) {
 // One step of what the drive needs; waits when it needs nothing.
 bool PoolThreads::OnePool::DoNext() {
   const PoolWork::Work next = work.NextWork(key, from);
+  if (Clock::now() >= health_due)
+    return AskHealth();  // whatever else is to be done: it waits for one command
   if (next.map) return WriteMap(next);
   if (next.to_erase) return EraseStep(*next.to_erase);
   // The round is over.
@@ -325,7 +333,16 @@ bool PoolThreads::OnePool::DoNext() {
   const bool some = std::exchange(left_some, false);
   from = 0;
   if (some) return WaitFor(kLockedWait);
-  return WaitFor(bad.empty() ? Clock::duration(std::chrono::hours(1)) : Clock::duration(kBadWait));
+  const Clock::duration until_asked = std::max(health_due - Clock::now(), Clock::duration::zero());
+  return WaitFor(bad.empty() ? until_asked : std::min<Clock::duration>(until_asked, kBadWait));
+}
+
+bool PoolThreads::OnePool::AskHealth() {
+  auto read = Ask([&] { return health.read(drive->file()); });
+  if (!read) return false;
+  health_due = Clock::now() + health.every;
+  work.SetHealth(key, std::move(*read));
+  return true;
 }
 
 bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {

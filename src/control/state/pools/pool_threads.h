@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads that look after pools' drives, one a pool, since a drive may hang: each opens its drive, writes the map when it has changed, and
-// erases what is to be erased, for at most half of the time. A drive that fails is opened again every few seconds. One thread more looks
-// whether a call to a drive lasts too long, and says so.
+// erases what is to be erased, for at most half of the time. Every minute it asks the drive for its condition. A drive that fails is opened
+// again every few seconds. One thread more looks whether a call to a drive lasts too long, and says so.
 //
 // Start, Stop and the destructor on one thread; Wake on any.
 #pragma once
@@ -12,8 +12,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
+#include "control/pools/drive_health.h"
 #include "control/state/pools/pool_work.h"
 
 namespace cleat::control {
@@ -24,7 +26,9 @@ class PoolThreads {
   static constexpr std::chrono::seconds kPatience{5};  // before a drive that does not answer is called that
   static constexpr std::chrono::milliseconds kLookAt{500};  // how often that is looked at
 
-  explicit PoolThreads(PoolWork& work) : work_(work) {}  // which outlives it
+  // `work` outlives it. `health` may be asked on a thread that outlives it.
+  explicit PoolThreads(PoolWork& work, HealthQuestion health = {})
+      : work_(work), health_(std::move(health)) {}
   ~PoolThreads() { Stop(); }
   PoolThreads(const PoolThreads&) = delete;
   PoolThreads& operator=(const PoolThreads&) = delete;
@@ -41,6 +45,7 @@ class PoolThreads {
   void Watch();
 
   PoolWork& work_;
+  const HealthQuestion health_;
   Mutex mutex_;
   CondVar stop_;
   bool started_ CLEAT_GUARDED_BY(mutex_) = false;

@@ -148,6 +148,20 @@ bool PoolWork::SetState(PoolEntry* entry, v1::PoolState state, const std::string
   return true;
 }
 
+void PoolWork::SetHealth(const Key& key, v1::DriveHealth health) {
+  const StateLock lock(core_.mutex);
+  PoolEntry* const entry = Find(key);
+  if (entry == nullptr) return;
+  const std::string warnings = fmt::format("{}", fmt::join(health.warnings(), "; "));
+  const KnownHealth::News news = entry->health.Take(std::move(health));
+  if (news.warnings_changed && !warnings.empty()) {
+    spdlog::warn("{}: drive warns: {}; see cleatctl pool get", PoolName(key.id), warnings);
+  } else if (news.warnings_changed) {
+    spdlog::info("{}: drive warns no more", PoolName(key.id));
+  }
+  if (news.to_tell) core_.publisher.Publish(*entry);
+}
+
 void PoolWork::MapWritten(const Key& key, uint64_t changes) {
   const StateLock lock(core_.mutex);
   PoolEntry* const entry = Find(key);

@@ -59,6 +59,8 @@ class PoolWork {
   bool NotAnswering(const std::string& id, const std::string& message);
   // The drive can be used, but for that.
   void SetNote(const Key& key, const std::string& message);
+  // What the drive says of its condition. Watchers hear of it where KnownHealth says so, the log of its warnings.
+  void SetHealth(const Key& key, v1::DriveHealth health);
   void MapWritten(const Key& key, uint64_t changes);
   // Durable when it returns OK: the extent may be given to a disk at once.
   Status Erased(const Key& key, uint32_t extent);

@@ -125,6 +125,8 @@ void ApiView::ShowStatus(const PoolEntry& entry, v1::PoolStatus& status) const {
   status.set_largest_free_bytes(entry.free.longest() * extent_bytes);
   status.set_disks(static_cast<uint32_t>(entry.disks.size()));
   status.set_uid(pool::TextOf(entry.row.uid));
+  if (const v1::DriveHealth* health = entry.health.latest(); health != nullptr)
+    *status.mutable_health() = *health;
   uint64_t unknown = 0;
   for (const pool::MapDisk& disk : entry.row.unknown) unknown += pool::CountOf(disk.extents);
   status.set_unknown_bytes(unknown * extent_bytes);

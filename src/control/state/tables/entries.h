@@ -16,6 +16,7 @@
 #include "control/model/model.h"
 #include "control/paths/engine_paths.h"
 #include "control/paths/storage_identity.h"
+#include "control/pools/drive_health.h"
 #include "control/state/tables/cluster_fault.h"
 #include "pool/extents.h"
 #include "pool/layout.h"
@@ -69,6 +70,7 @@ struct PoolEntry {
   pool::ExtentSet free = {};                     // from then on: erased, and nobody's
   std::optional<StorageIdentity> identity = {};  // which drive it is
   uint64_t map_changes_written = 0;              // what of map_changes the drive's copy has
+  KnownHealth health = {};
 };
 
 struct GroupEntry {
