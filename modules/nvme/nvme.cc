@@ -30,12 +30,31 @@ struct Opened {
   std::string why_not;                // why a namespace is not
 };
 
+// What others wrote to these bytes of the block device is on its way no more, but at the drive, and what they read is forgotten. 0, or the
+// errno. The drive is asked for no flush: of two writes it keeps the later one, and who wants his to be durable asks for that.
+int WriteBack(int fd, const pool::DriveRange& range) {
+  const auto first = static_cast<off_t>(range.first_byte);
+  const auto length = static_cast<off_t>(range.bytes);
+  constexpr unsigned int kToTheDrive =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (sync_file_range(fd, first, length, kToTheDrive) != 0) return errno;
+  return posix_fadvise(fd, first, length, POSIX_FADV_DONTNEED);
+}
+
+// Of a disk of a pool its extents alone: the others' are none of its business, and thousands of disks that are attached would flush the drive
+// as many times.
 Status WriteBackCache(const UringFile& block, const std::string& who, const std::string& path) {
   const int fd = block.fd.get();
-  if (fsync(fd) != 0) return ErrnoError(errno, who + ": " + path + ": writing back what its page cache has");
-  const int failed = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-  if (failed != 0) return ErrnoError(failed, who + ": " + path + ": emptying its page cache");
-  return Ok{};
+  int failed = 0;
+  if (block.extents.is_whole_drive()) {
+    failed = fsync(fd) != 0 ? errno : posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  } else {
+    for (const pool::DriveRange& range : block.extents.Ranges()) {
+      if (failed == 0) failed = WriteBack(fd, range);
+    }
+  }
+  if (failed == 0) return Ok{};
+  return ErrnoError(failed, who + ": " + path + ": writing back what its page cache has");
 }
 
 class NvmeDevice final : public block::Device {
@@ -146,7 +165,7 @@ Task<Result<std::unique_ptr<block::Device>>> OpenFileDisk(UringOptions options, 
   CLEAT_CO_TRY(block::CheckGeometry(options.shape.ToGeometry(), options.shape.name));
   const std::function<Result<Opened>()> open = [&options, &hub]() -> Result<Opened> {
     Opened opened;
-    CLEAT_ASSIGN(opened.file, OpenUringFile(options));
+    CLEAT_ASSIGN(opened.file, OpenUringFile(options, hub.maps()));
     LookForNamespace(options, hub, opened);
     return opened;
   };

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "base/log.h"
 
 namespace cleat::modules {
@@ -21,12 +22,7 @@ constexpr off_t kIoByte = 1;
 constexpr char kUnfinished = '.';
 
 struct flock WholeByte(off_t at) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = at;
-  lock.l_len = 1;
-  return lock;
+  return FileRange(F_WRLCK, static_cast<uint64_t>(at), 1);
 }
 
 bool Lock(int fd, int command, off_t at) {

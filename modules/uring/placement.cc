@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/uring/placement.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,12 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "modules/uring/uring_file.h"
 #include "pool/drive.h"
 #include "pool/extent_map.h"
+#include "pool/map_cache.h"
 #include "pool/pool_drive.h"
 
 namespace cleat::modules {
@@ -62,21 +64,16 @@ class OpenDrive final : public pool::Drive {
   const std::unique_ptr<uint8_t, decltype(&std::free)> memory_;
 };
 
-Error Refused(const std::string& why) {
-  return {ErrorCode::kFailedPrecondition, why};
+// A block device is itself, by whichever node it was opened.
+Result<pool::DriveId> IdOf(const UringFile& file, const std::string& what) {
+  struct stat status {};
+  if (fstat(file.fd.get(), &status) != 0) return ErrnoError(errno, what + " can't be examined");
+  if (S_ISBLK(status.st_mode)) return pool::DriveId{.device = status.st_rdev, .file = 0};
+  return pool::DriveId{.device = status.st_dev, .file = status.st_ino};
 }
 
-// The same extents in the same order, however they were written down.
-pool::ExtentRuns Joined(const pool::ExtentRuns& runs) {
-  pool::ExtentRuns joined;
-  for (const pool::ExtentRun& run : runs) {
-    if (!joined.empty() && joined.back().end() == run.first) {
-      joined.back().count += run.count;
-    } else {
-      joined.push_back(run);
-    }
-  }
-  return joined;
+Error Refused(const std::string& why) {
+  return {ErrorCode::kFailedPrecondition, why};
 }
 
 Status LabelIsOurs(const pool::Label& label, const Placement& placement, uint64_t drive_bytes) {
@@ -99,30 +96,26 @@ Status LabelIsOurs(const pool::Label& label, const Placement& placement, uint64_
   return Ok{};
 }
 
-Status MapHasDisk(const std::optional<pool::Map>& map, const Placement& placement) {
+Status MapHasDisk(const pool::MapIndex* map, const Placement& placement) {
   const auto not_yet = [](const std::string& why) {
     return Error(ErrorCode::kUnavailable, why + ": tried again until cleatd has written it");
   };
-  if (!map) return not_yet("the drive has no copy of the pool's map yet");
-  const pool::ExtentRuns wanted = Joined(placement.runs);
-  const auto is_ours = [&](const pool::MapDisk& disk) {
-    const bool same = !placement.identity.known() || disk.identity == placement.identity.value();
-    return same && !disk.deleted && Joined(disk.extents) == wanted;
-  };
-  if (std::any_of(map->disks.begin(), map->disks.end(), is_ours)) return Ok{};
-  return not_yet("the drive has a copy of the pool's map, of generation " + Text(map->generation) +
+  if (map == nullptr) return not_yet("the drive has no copy of the pool's map yet");
+  if (map->Has(placement.identity, placement.runs)) return Ok{};
+  return not_yet("the drive has a copy of the pool's map, of generation " + Text(map->generation()) +
                  ", that does not have the disk with these extents yet");
 }
 
-Status CheckDrive(const Placement& placement, OpenDrive& drive) {
+Status CheckDrive(const Placement& placement, const pool::DriveId& id, OpenDrive& drive,
+                  pool::MapCache& maps) {
   CLEAT_ASSIGN(const auto label, pool::ReadLabel(drive));
   if (!label)
     return Refused(
         "the drive carries no label of a pool: correct the pool's device, or find the drive that is the "
         "pool's");
   CLEAT_TRY(LabelIsOurs(*label, placement, drive.size_bytes()));
-  CLEAT_ASSIGN(const auto map, pool::ReadMap(drive, *label));
-  return MapHasDisk(map, placement);
+  CLEAT_ASSIGN(const auto map, maps.Read(id, drive, *label));
+  return MapHasDisk(map.get(), placement);
 }
 
 }  // namespace
@@ -130,15 +123,18 @@ Status CheckDrive(const Placement& placement, OpenDrive& drive) {
 Status CheckPlacement(const UringFile& file, const std::string& what) {
   if (!file.placement) return Ok{};
   CLEAT_ASSIGN(const uint64_t drive_bytes, UringFileBytes(file, what));
+  CLEAT_ASSIGN(const pool::DriveId id, IdOf(file, what));
+  CLEAT_CHECK(file.maps != nullptr);
   OpenDrive drive(file.fd.get(), drive_bytes);
-  const Status checked = CheckDrive(*file.placement, drive);
+  const Status checked = CheckDrive(*file.placement, id, drive, *file.maps);
   if (!checked) return Error(checked.error().code, what + ": " + checked.error().message);
   return Ok{};
 }
 
 Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
-                    UringFile& file) {
+                    pool::MapCache& maps, UringFile& file) {
   file.placement = placement;
+  file.maps = &maps;
   CLEAT_TRY(CheckPlacement(file, what));
   pool::ExtentMap extents(placement.extent_bytes, placement.runs);
   if (size_bytes > extents.size_bytes()) {

@@ -11,6 +11,10 @@
 #include "pool/extents.h"
 #include "pool/layout.h"
 
+namespace cleat::pool {
+class MapCache;
+}  // namespace cleat::pool
+
 namespace cleat::modules {
 
 struct UringFile;
@@ -23,12 +27,12 @@ struct Placement {
 };
 
 // Gives `file`, which is open, its place on the drive (UringFile::extents), once the drive's label and its copy of the map were read and have
-// it so. `size_bytes`: the disk's. `what` begins errors.
+// it so. `size_bytes`: the disk's. `maps`, which outlives the file, spares the map's reading where it is known. `what` begins errors.
 //   kFailedPrecondition  no pool's drive, another pool's, or other extents than the pool's; the disk is larger than its extents
 //   kUnavailable         the map on the drive does not have the disk, with these extents: it is not written yet; try again
 //   kDataLoss, kIo, kUnimplemented  as pool::ReadLabel and pool::ReadMap say
 Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,
-                    UringFile& file);
+                    pool::MapCache& maps, UringFile& file);
 // Whether the drive still has it so, of a file that was placed; any other one has. To be asked once its extents are locked: before, the disk
 // may have been purged, and its extents be another one's. Errors as PlaceOnDrive's.
 Status CheckPlacement(const UringFile& file, const std::string& what);

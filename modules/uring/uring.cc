@@ -91,7 +91,9 @@ Task<Result<std::unique_ptr<block::Device>>> OpenUring(UringOptions options, Uri
   const Status rings = hub.status();
   if (!rings) co_return Error(rings.error().code, options.shape.name + ": " + rings.error().message);
   CLEAT_CO_TRY(block::CheckGeometry(options.shape.ToGeometry(), options.shape.name));
-  const std::function<Result<UringFile>()> open = [&options] { return OpenUringFile(options); };
+  const std::function<Result<UringFile>()> open = [&options, &hub] {
+    return OpenUringFile(options, hub.maps());
+  };
   CLEAT_CO_ASSIGN(UringFile file, co_await blocking.Run(open));
   co_return MakeUring(options, std::move(file), {}, hub, blocking);
 }

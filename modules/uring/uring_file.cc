@@ -16,6 +16,7 @@
 #include <fstream>
 #include <memory>
 
+#include "base/file_lock.h"
 #include "base/listed_open.h"
 #include "base/log.h"
 #include "modules/uring/uring.h"
@@ -158,18 +159,9 @@ Status Claim(UringFile& file, const std::string& what) {
 // What is locked of a file's content by those who read it together, and where users' bytes begin: no file is as long.
 constexpr uint64_t kUserBytesFrom = uint64_t{1} << 61;
 
-struct flock RangeOf(short type, uint64_t start, uint64_t length) {
-  struct flock range {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(start);
-  range.l_len = static_cast<off_t>(length);  // 0: up to any end
-  return range;
-}
-
 // 0, or the errno.
 int LockRange(const UringFile& file, short type, uint64_t start, uint64_t length) {
-  struct flock range = RangeOf(type, start, length);
+  struct flock range = FileRange(type, start, length);
   return fcntl(file.fd.get(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
 }
 
@@ -207,7 +199,7 @@ int LockContent(const UringFile& file, short type) {
 // A file that is open to be read alone can't be locked for writing, but it can be asked who would be in the way: whoever had this user's byte
 // has it until the kernel has ended the last read of that open file, also when its process was killed.
 Status LockUserByte(const UringFile& file, const std::string& what, LockRefusal* refusal) {
-  struct flock other = RangeOf(F_WRLCK, file.user_byte, 1);
+  struct flock other = FileRange(F_WRLCK, file.user_byte, 1);
   if (fcntl(file.fd.get(), F_OFD_GETLK, &other) != 0)
     return ErrnoError(errno, what + ": locks can't be looked at");
   // Engines before this one, and other programs, lock a file from its beginning on: they may be any user.
@@ -229,7 +221,7 @@ Result<UniqueFd> FindAnyFile(const std::string& path, const std::string& what) {
   return found;
 }
 
-Result<UringFile> OpenUringFile(const UringOptions& options) {
+Result<UringFile> OpenUringFile(const UringOptions& options, pool::MapCache& maps) {
   const std::string what = options.shape.name + ": " + options.path;
   // First without opening: opening a pipe or a terminal has effects.
   const auto found = options.find(options.path, what);
@@ -262,7 +254,8 @@ Result<UringFile> OpenUringFile(const UringOptions& options) {
   }
   ExamineDiscard(status, options.shape.logical_block_bytes, file);
   CLEAT_TRY(ChooseDirect(options, what, file));
-  if (options.placement) CLEAT_TRY(PlaceOnDrive(*options.placement, options.shape.size_bytes, what, file));
+  if (options.placement)
+    CLEAT_TRY(PlaceOnDrive(*options.placement, options.shape.size_bytes, what, maps, file));
   return file;
 }
 

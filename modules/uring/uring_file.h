@@ -26,6 +26,7 @@ struct UringFile {
   UniqueFd claim;
   bool block_device = false;
   std::optional<Placement> placement;  // of a disk of a pool, on the node that the label is read from
+  pool::MapCache* maps = nullptr;      // then
   // The byte, far behind any file's end, whose lock stands for this user among those who read the file. 0: nobody's.
   uint64_t user_byte = 0;
   // O_DIRECT is on, and what it asks of buffers' addresses and of their lengths and offsets (powers of two).
@@ -37,8 +38,8 @@ struct UringFile {
   uint32_t discard_granularity_bytes = 0;
 };
 
-// Errors: see OpenUring.
-Result<UringFile> OpenUringFile(const UringOptions& options);
+// `maps`, which outlives the file: of the drives of pools. Errors: see OpenUring.
+Result<UringFile> OpenUringFile(const UringOptions& options, pool::MapCache& maps);
 
 // What the file or block device holds at present.
 // `what` begins errors.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The io_urings: of each I/O reactor one for files and one for devices' commands, shared by all disks on it. Owned by the engine, beside
-// the reactors.
+// The io_urings: of each I/O reactor one for files and one for devices' commands, shared by all disks on it; and what is known of the drives
+// of pools, shared by their disks. Owned by the engine, beside the reactors.
 //
 // Life: AddReactor for each I/O reactor before its thread starts (or on it); destroyed after the threads have
 // ended and before the reactors, with no disk open. OpenUring and the channels only look rings up, from any
@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "pool/map_cache.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
@@ -45,6 +46,9 @@ class UringHub {
   Result<uint32_t> KeepFiles(int commands, int other);
   void DropFiles(uint32_t place);
 
+  // From any thread that may block.
+  pool::MapCache& maps() { return maps_; }
+
  private:
   Status KeepInAll(uint32_t place, int fd);
   void DropFromAll(uint32_t place);
@@ -55,6 +59,7 @@ class UringHub {
   std::vector<std::unique_ptr<UringRing>> command_rings_;
   std::optional<Error> error_;
   std::optional<Error> commands_error_;
+  pool::MapCache maps_;
   Mutex mutex_;
   std::vector<uint32_t> free_places_ CLEAT_GUARDED_BY(mutex_);  // each the first of two
 };

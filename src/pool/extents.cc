@@ -14,6 +14,18 @@ uint64_t CountOf(const ExtentRuns& runs) {
   return count;
 }
 
+ExtentRuns Joined(const ExtentRuns& runs) {
+  ExtentRuns joined;
+  for (const ExtentRun& run : runs) {
+    if (!joined.empty() && joined.back().end() == run.first) {
+      joined.back().count += run.count;
+    } else {
+      joined.push_back(run);
+    }
+  }
+  return joined;
+}
+
 bool AreWithin(const ExtentRuns& runs, uint32_t extents) {
   ExtentSet seen;
   for (const ExtentRun& run : runs) {

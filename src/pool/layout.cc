@@ -24,6 +24,8 @@ constexpr size_t kCrcBytes = 4;
 constexpr size_t kAfterCrc = kCrcAt + kCrcBytes;
 constexpr size_t kMapBytesAt = 16;  // a map's length
 
+constexpr size_t kGenerationAt = 40;  // of a map
+
 constexpr size_t kDiskBytes = 24;  // of a disk in the map, without its runs and its description
 constexpr size_t kRunBytes = 8;
 constexpr size_t kMapHeaderBytes = 64;
@@ -393,6 +395,14 @@ std::optional<uint64_t> MapBytes(std::span<const uint8_t, kBlockBytes> first_blo
   const uint64_t bytes = Reader(first_block, kMapBytesAt).U64();
   if (bytes == 0 || bytes > kMapBytesMax || bytes % kBlockBytes != 0) return std::nullopt;
   return bytes;
+}
+
+Result<std::optional<uint64_t>> ClaimedGeneration(std::span<const uint8_t, kBlockBytes> first_block) {
+  if (!MapBytes(first_block)) return std::optional<uint64_t>();
+  const uint32_t version = VersionOf(first_block);
+  if (version != kVersion)
+    return Error(ErrorCode::kUnimplemented, "a pool's map begins as one of version " + Text(version));
+  return std::optional<uint64_t>(Reader(first_block, kGenerationAt).U64());
 }
 
 Result<Map> DecodeMap(std::span<const uint8_t> bytes, const Label& label) {

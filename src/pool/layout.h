@@ -101,6 +101,9 @@ Status CheckMap(const Map& map, const Label& label);
 Result<std::vector<uint8_t>> Encode(const Map& map);
 // How many bytes a map has whose first block this is; nullopt: no map begins like this.
 std::optional<uint64_t> MapBytes(std::span<const uint8_t, kBlockBytes> first_block);
+// The generation that a map claims whose first block this is, whether it is whole or not. nullopt: no map begins like this. kUnimplemented:
+// one of another version does, which may have that number elsewhere.
+Result<std::optional<uint64_t>> ClaimedGeneration(std::span<const uint8_t, kBlockBytes> first_block);
 // As many bytes as MapBytes says. kDataLoss: damaged, cut, or CheckMap has something against it; kUnimplemented: whole, and of a newer
 // version.
 Result<Map> DecodeMap(std::span<const uint8_t> bytes, const Label& label);

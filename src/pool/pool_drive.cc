@@ -37,6 +37,7 @@ Result<std::optional<Label>> ReadCopy(Drive& drive, size_t copy) {
 
 struct Slot {
   std::optional<Map> map;      // nullopt: none that is whole
+  Block head;                  // that the map begins with, if there is one
   size_t number = 0;           // of the slot
   std::optional<Error> error;  // why it could not be read
   bool damaged = false;        // it is not empty, and not whole
@@ -57,15 +58,14 @@ Slot ReadSlot(Drive& drive, const Label& label, size_t number) {
   slot.number = number;
   const uint64_t offset = kMapOffsets[number];
   if (drive.size_bytes() < offset + kMapBytesMax) return slot;
-  Block first;
-  if (const Status read = drive.Read(offset, first); !read) {
+  if (const Status read = drive.Read(offset, slot.head); !read) {
     slot.error = read.error();
     return slot;
   }
-  const auto size = MapBytes(first);
-  slot.damaged = !size && !IsZero(first);
+  const auto size = MapBytes(slot.head);
+  slot.damaged = !size && !IsZero(slot.head);
   if (!size) return slot;
-  auto map = ReadWhole(drive, offset, first, *size, label);
+  auto map = ReadWhole(drive, offset, slot.head, *size, label);
   if (map.ok()) {
     slot.map = *std::move(map);
   } else if (map.error().code != ErrorCode::kDataLoss) {
@@ -141,6 +141,12 @@ Result<MapSlots> ReadMapSlots(Drive& drive, const Label& label) {
                                    [](const Slot& slot) { return slot.damaged || slot.error.has_value(); });
   CLEAT_ASSIGN(Slot present, PresentOf(std::move(slots)));
   return MapSlots{.map = std::move(present.map), .damaged = damaged};
+}
+
+Result<std::optional<FoundMap>> FindMap(Drive& drive, const Label& label) {
+  CLEAT_ASSIGN(Slot present, ReadPresent(drive, label));
+  if (!present.map) return std::optional<FoundMap>();
+  return std::optional<FoundMap>({*std::move(present.map), present.head});
 }
 
 Status PoolDrive::Format(const Label& label) {

@@ -4,6 +4,7 @@
 // caller knows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,12 @@ Result<std::optional<Label>> ReadLabel(Drive& drive);
 // The newer of the two slots that are whole; nullopt: none is. kIo when a slot can't be read and the other one is not whole;
 // kUnimplemented when one is of a newer version.
 Result<std::optional<Map>> ReadMap(Drive& drive, const Label& label);
+// The same, with the block that the map begins with: its length, its generation and the checksum of all its blocks are in there.
+struct FoundMap {
+  Map map;
+  std::array<uint8_t, kBlockBytes> head;
+};
+Result<std::optional<FoundMap>> FindMap(Drive& drive, const Label& label);
 
 // The same, for whoever takes the drive's word for what is on it, and has to know whether it may have lost some.
 struct MapSlots {

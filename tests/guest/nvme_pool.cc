@@ -2,6 +2,7 @@
 // Disks of a pool by the commands of its drive. A part of the program nvme_namespace.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -159,6 +160,38 @@ TEST_P(NamespacePool, DisksKeepOutThemselvesAndWhoeverHasTheDrive) {
   ASSERT_TRUE(acquire(whole).ok());
   EXPECT_FALSE(acquire(disk).ok());
   for (const auto* one : {&disk, &again, &other, &whole}) EXPECT_TRUE(host_.Await((*one)->Close()).ok());
+}
+
+// What somebody wrote to the disk's extents through the block device lies in its page cache: it is not written over the disk's data later, and
+// who reads there afterwards sees the disk's.
+TEST_P(NamespacePool, NobodysOldPagesAreWrittenOverADisk) {
+  const auto disk = OpenAsDisk(&disks_[0]);
+  const uint64_t size = test::BytesOf(disks_[0]);
+  std::vector<uint64_t> places;
+  for (uint64_t end = 0; end < size; end += test::kPoolExtentBytes) {
+    places.push_back(end);
+    places.push_back(end + test::kPoolExtentBytes - 4096);
+  }
+  test::Arena arena(4096);
+  const UniqueFd buffered(open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  std::memset(arena.data(), 'o', 4096);
+  for (const uint64_t at : places) {
+    const auto on_drive = static_cast<off_t>(test::OnDrive(disks_[0], at));
+    ASSERT_EQ(pwrite(buffered.get(), arena.data(), 4096, on_drive), 4096);
+  }
+  ASSERT_TRUE(host_.Await(disk->pipeline().Acquire()).ok());
+  std::memset(arena.data(), 'n', 4096);
+  for (const uint64_t at : places) ASSERT_EQ(disk->Do(Op::kWrite, at, 4096, &arena), IoStatus::kOk);
+  sync();
+  for (const uint64_t at : places) {
+    ASSERT_EQ(disk->Do(Op::kRead, at, 4096, &arena), IoStatus::kOk);
+    EXPECT_EQ(arena.data()[0], 'n') << "at " << at;
+    const auto on_drive = static_cast<off_t>(test::OnDrive(disks_[0], at));
+    ASSERT_EQ(pread(buffered.get(), arena.data(), 4096, on_drive), 4096);
+    EXPECT_EQ(arena.data()[0], 'n') << "through the block device, at " << at;
+  }
+  EXPECT_TRUE(host_.Await(disk->pipeline().Release()).ok());
+  host_.Close(*disk);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/listed_open.h"
 #include "control/pools/signatures.h"
 #include "pool/layout.h"
@@ -23,18 +24,9 @@ namespace {
 
 constexpr size_t kBounceBytes = size_t{1} << 20;
 
-struct flock RangeOf(short type, uint64_t offset_bytes, uint64_t length_bytes) {
-  struct flock range {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(offset_bytes);
-  range.l_len = static_cast<off_t>(length_bytes);
-  return range;
-}
-
 // The bytes of which one cleatd has the lock: those of the label's first copy.
 struct flock LabelBytesLocked() {
-  return RangeOf(F_WRLCK, 0, pool::kBlockBytes);
+  return FileRange(F_WRLCK, 0, pool::kBlockBytes);
 }
 
 Error WhyNoDrive(int error_number, const std::string& path) {
@@ -181,12 +173,12 @@ Status BlockDrive::Measure() {
 }
 
 bool BlockDrive::TryLock(uint64_t offset_bytes, uint64_t length_bytes) {
-  struct flock range = RangeOf(F_WRLCK, offset_bytes, length_bytes);
+  struct flock range = FileRange(F_WRLCK, offset_bytes, length_bytes);
   return fcntl(fd_.get(), F_OFD_SETLK, &range) == 0;
 }
 
 void BlockDrive::Unlock(uint64_t offset_bytes, uint64_t length_bytes) {
-  struct flock range = RangeOf(F_UNLCK, offset_bytes, length_bytes);
+  struct flock range = FileRange(F_UNLCK, offset_bytes, length_bytes);
   (void)fcntl(fd_.get(), F_OFD_SETLK, &range);
 }
 

@@ -92,6 +92,16 @@ inline void MakePool(const std::string& path, uint32_t extents, std::vector<pool
   ASSERT_TRUE(done.ok()) << done.error().message;
 }
 
+// The next map of a pool that was made so.
+inline void WriteMap(const std::string& path, uint32_t extents, pool::Map map) {
+  WritingDrive drive(path);
+  pool::PoolDrive pool(drive, 1);
+  const Status opened = pool.Open(PoolLabel(extents));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const Status done = pool.WriteMap(std::move(map));
+  ASSERT_TRUE(done.ok()) << done.error().message;
+}
+
 inline uint64_t PoolFileBytes(uint32_t extents) {
   return pool::kDataOffset + extents * kPoolExtentBytes;
 }

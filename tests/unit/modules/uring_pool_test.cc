@@ -325,6 +325,20 @@ TEST_F(UringPoolLocks, OneWriterOfEachDiskAndNoneOfItsNeighbours) {
   EXPECT_TRUE(rig_.Acquire(first).ok());
 }
 
+// A disk that was purged after it was opened, while another disk of the engine has been served from the map that has it.
+TEST_F(UringPoolLocks, TheMapCountsThatTheDriveHasOnceTheLocksAreThere) {
+  const auto purged = Open(0);
+  EXPECT_TRUE(rig_.Acquire(Open(1)).ok());
+  pool::Map map;
+  map.disks = disks_;
+  map.disks[0].identity = 15;  // a new disk that was given the same extents
+  test::WriteMap(rig_.path(), kExtents, map);
+  ExpectHeld(rig_.Acquire(purged), ErrorCode::kUnavailable, "generation 2");
+  EXPECT_TRUE(rig_.Acquire(Open(1)).ok());
+  const auto made = rig_.MustOpen(With(DiskIdentity(15), disks_[0].extents));
+  EXPECT_TRUE(rig_.Acquire(made).ok()) << "and nothing is left locked";
+}
+
 TEST_F(UringPoolLocks, WhoHasAllOfTheDriveHasItAlone) {
   const auto disk = Open(0);
   for (const AccessMode mode : {AccessMode::kReadWrite, AccessMode::kReadOnly}) {
