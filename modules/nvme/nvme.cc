@@ -87,10 +87,8 @@ class NvmeDevice final : public block::Device {
   // What others wrote to the block device lies in its page cache, perhaps, and would be written to the drive later.
   Task<Status> Acquire(AccessMode mode) override {
     CLEAT_CO_TRY(co_await ownership_.Acquire(mode));
-    const std::function<Status()> clean = [this, mode] {
-      return mode == AccessMode::kReadWrite ? WriteBackCache(block_, name(), path_) : Status(Ok{});
-    };
-    Status cleaned = co_await blocking_.Run(clean);
+    Status cleaned;
+    if (mode == AccessMode::kReadWrite) cleaned = co_await CleanCache();
     if (!cleaned) (void)co_await ownership_.Release();
     co_return cleaned;
   }
@@ -98,11 +96,20 @@ class NvmeDevice final : public block::Device {
   void SetAcquireTimeout(uint64_t wait_ns) override { ownership_.SetTimeout(wait_ns); }
   void SetUser(const std::string& user) override { ownership_.SetUser(user); }
 
+  // Until the cache was cleaned the target lacks what the nodes have already, so that whoever tries again cleans it.
+  Task<Status> Extend(const pool::ExtentRuns& extents) override {
+    CLEAT_CO_TRY(co_await ownership_.Extend(extents));
+    if (target_.extents.size_bytes() == block_.extents.size_bytes()) co_return Ok{};
+    if (node_.for_writing) CLEAT_CO_TRY(co_await CleanCache());
+    target_.extents = block_.extents;
+    co_return Ok{};
+  }
   Task<Status> Resize(uint64_t size_bytes) override {
     const std::function<Status()> measure = [this, size_bytes] {
       return CheckRoomFor(size_bytes, block_, name(), path_);
     };
     CLEAT_CO_TRY(co_await blocking_.Run(measure));
+    target_.extents = block_.extents;
     SetSize(size_bytes);
     co_return Ok{};
   }
@@ -118,10 +125,15 @@ class NvmeDevice final : public block::Device {
   }
 
  private:
+  Task<Status> CleanCache() {
+    const std::function<Status()> clean = [this] { return WriteBackCache(block_, name(), path_); };
+    co_return co_await blocking_.Run(clean);
+  }
+
   const std::string path_;
   UringFile block_;  // locked, measured; no I/O goes through it
   NamespaceNode node_;
-  const CommandTarget target_;
+  CommandTarget target_;
   UringHub& hub_;
   BlockingPool& blocking_;
   FileOwnership ownership_;

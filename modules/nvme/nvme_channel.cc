@@ -160,7 +160,7 @@ bool NvmeChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec> 
 // Where the request goes on, and how much of it lies there in one piece.
 pool::DriveRange NvmeChannel::Next(const Request& request) const {
   const uint64_t begun = request.top().scratch[kBegun];
-  pool::DriveRange next = target_.extents.At(request.offset_bytes + begun);
+  pool::DriveRange next = extents_.At(request.offset_bytes + begun);
   next.bytes = std::min(next.bytes, request.length_bytes - begun);
   return next;
 }

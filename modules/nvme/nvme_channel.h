@@ -25,7 +25,8 @@ struct CommandTarget {
   bool write_cache = false;
   bool deallocates_to_zeroes = false;  // Write Zeroes may be asked to deallocate
   nvme::Limits limits;
-  pool::ExtentMap extents;  // where the disk lies on the namespace
+  pool::ExtentMap
+      extents;  // where the disk lies on the namespace; alone of all this it changes, when the disk grows
 };
 
 class NvmeChannel final : public block::Channel, private UringClient {
@@ -40,10 +41,13 @@ class NvmeChannel final : public block::Channel, private UringClient {
   static constexpr uint64_t kNoWayMaxNs = 60 * kNsPerSecond;
 
   // Both outlive the channel.
-  NvmeChannel(const CommandTarget& target, UringRing& ring) : target_(target), ring_(ring) {}
+  NvmeChannel(const CommandTarget& target, UringRing& ring)
+      : target_(target), extents_(target.extents), ring_(ring) {}
   ~NvmeChannel() override { CLEAT_CHECK(in_flight_ == 0); }
 
   void Submit(block::Request& request) override;
+  // What is under way lies where it lay: a disk only gets more.
+  void Resized() override { extents_ = target_.extents; }
 
  private:
   // What of a request is the channel's business stands in its frame's scratch.
@@ -100,6 +104,8 @@ class NvmeChannel final : public block::Channel, private UringClient {
   };
 
   const CommandTarget& target_;
+  pool::ExtentMap
+      extents_;  // the target's, which changes on another thread, as it was when the channel was told
   UringRing& ring_;
   uint64_t in_flight_ = 0;      // requests
   uint64_t under_way_ = 0;      // commands

@@ -23,6 +23,8 @@ constexpr uint64_t kLockRetryMaxNs = 20 * kNsPerMs;
 constexpr uint64_t kHolderLookNs = 250 * kNsPerMs;
 // Others' claims on a block device (see UringFile::claim) do not outlive their process.
 constexpr uint64_t kClaimWaitNs = kNsPerSecond;
+// Who grows is asked again by cleatd, and other work on the disk waits meanwhile.
+constexpr uint64_t kExtendWaitNs = kNsPerSecond;
 
 }  // namespace
 
@@ -53,16 +55,23 @@ Task<Status> FileOwnership::Acquire(AccessMode mode) {
   }
   Refused refused;
   const std::function<Status()> lock = [this, mode, &refused] { return Lock(mode, refused); };
-  const std::function<std::optional<LockHolder>()> find = [&refused, mode] {
+  const FindHolder find = [&refused, mode] {
     const UringFile& file = refused.node->file;
     if (file.extents.is_whole_drive()) return FindLockHolder(file.fd.get());
     return FindLockHolder(file.fd.get(), WantedRanges{file.extents.Ranges(), mode == AccessMode::kReadWrite});
   };
+  Status locked = co_await Insist(lock, find, refused, wait_ns_);
+  if (locked) held_ = mode;
+  co_return locked;
+}
+
+Task<Status> FileOwnership::Insist(const std::function<Status()>& lock, const FindHolder& find,
+                                   Refused& refused, uint64_t wait_ns) {
   Reactor& reactor = *Reactor::Current();
   const uint64_t since_ns = reactor.now_ns();
-  uint64_t look_ns = since_ns + std::min(kHolderLookNs, wait_ns_);
+  uint64_t look_ns = since_ns + std::min(kHolderLookNs, wait_ns);
   bool said = false;  // that it is waited for: once, at the first look, however late that is
-  for (uint64_t wait_ns = kLockRetryMinNs;; wait_ns = std::min(2 * wait_ns, kLockRetryMaxNs)) {
+  for (uint64_t pause_ns = kLockRetryMinNs;; pause_ns = std::min(2 * pause_ns, kLockRetryMaxNs)) {
     Status locked = co_await blocking_.Run(lock);
     if (locked) {
       if (said) spdlog::info("{}: lock free again: {}", who_, nodes_.front().path);
@@ -77,17 +86,62 @@ Task<Status> FileOwnership::Acquire(AccessMode mode) {
       if (refused.refusal == LockRefusal::kHeld) holder = co_await blocking_.Run(find);
       if (holder) locked = HeldBy(*holder, *refused.node);
       // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
-      if (waited_ns >= wait_ns_) co_return locked;
+      if (waited_ns >= wait_ns) co_return locked;
       if (!std::exchange(said, true)) spdlog::info("{}; waiting for the lock", locked.error().message);
-      look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + wait_ns_);
+      look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + wait_ns);
     }
-    co_await reactor.SleepFor(wait_ns);
+    co_await reactor.SleepFor(pause_ns);
   }
+}
+
+// ---- A disk of a pool that grows
+
+// The locks of what it is to have beside, on all nodes or on none; then the drive says whether it has them as the disk's.
+Status FileOwnership::LockGrowth(const Growth& growth, Refused& refused) {
+  for (size_t i = 0; held_ && i < nodes_.size(); ++i) {
+    Status locked = LockMore(nodes_[i].file, *held_, growth.more, who_, nodes_[i].path);
+    if (locked) continue;
+    refused = {LockRefusal::kHeld, &nodes_[i]};
+    UnlockGrowth(growth, i);
+    return locked;
+  }
+  Status placed = CheckGrowth(growth, nodes_.front().file, who_ + ": " + nodes_.front().path);
+  if (placed) return Ok{};
+  refused.refusal = LockRefusal::kNotThere;
+  UnlockGrowth(growth, nodes_.size());
+  return placed;
+}
+
+// On the first `nodes` of them.
+void FileOwnership::UnlockGrowth(const Growth& growth, size_t nodes) {
+  for (size_t i = 0; held_ && i < nodes; ++i) UnlockMore(nodes_[i].file, growth.more);
+}
+
+Task<Status> FileOwnership::Extend(const pool::ExtentRuns& runs) {
+  UringFile& file = nodes_.front().file;
+  const std::string what = who_ + ": " + nodes_.front().path;
+  if (!file.placement) {
+    co_return Error(ErrorCode::kInvalidArgument, what + ": it is no disk of a pool, and has no extents");
+  }
+  CLEAT_CO_ASSIGN(const Growth growth, GrowthOf(*file.placement, runs, what));
+  if (growth.more.empty()) co_return Ok{};
+  Refused refused;
+  const std::function<Status()> lock = [&] { return LockGrowth(growth, refused); };
+  const FindHolder find = [&] {
+    return FindLockHolder(refused.node->file.fd.get(),
+                          WantedRanges{growth.more, held_ == AccessMode::kReadWrite});
+  };
+  CLEAT_CO_TRY(co_await Insist(lock, find, refused, std::min(wait_ns_, kExtendWaitNs)));
+  file.placement = growth.placement;
+  for (const Node& node : nodes_) node.file.extents = growth.extents;
+  co_return Ok{};
 }
 
 Task<Status> FileOwnership::Release() {
   const std::function<Status()> unlock = [this] { return Unlock(); };
-  co_return co_await blocking_.Run(unlock);
+  Status unlocked = co_await blocking_.Run(unlock);
+  held_.reset();
+  co_return unlocked;
 }
 
 void FileOwnership::SetUser(const std::string& user) {

@@ -106,8 +106,8 @@ Status MapHasDisk(const pool::MapIndex* map, const Placement& placement) {
                  ", that does not have the disk with these extents yet");
 }
 
-Status CheckDrive(const Placement& placement, const pool::DriveId& id, OpenDrive& drive,
-                  pool::MapCache& maps) {
+Status CheckLabelAndMap(const Placement& placement, const pool::DriveId& id, OpenDrive& drive,
+                        pool::MapCache& maps) {
   CLEAT_ASSIGN(const auto label, pool::ReadLabel(drive));
   if (!label)
     return Refused(
@@ -118,17 +118,45 @@ Status CheckDrive(const Placement& placement, const pool::DriveId& id, OpenDrive
   return MapHasDisk(map.get(), placement);
 }
 
-}  // namespace
-
-Status CheckPlacement(const UringFile& file, const std::string& what) {
-  if (!file.placement) return Ok{};
+Status CheckDrive(const Placement& placement, const UringFile& file, const std::string& what) {
   CLEAT_ASSIGN(const uint64_t drive_bytes, UringFileBytes(file, what));
   CLEAT_ASSIGN(const pool::DriveId id, IdOf(file, what));
   CLEAT_CHECK(file.maps != nullptr);
   OpenDrive drive(file.fd.get(), drive_bytes);
-  const Status checked = CheckDrive(*file.placement, id, drive, *file.maps);
+  const Status checked = CheckLabelAndMap(placement, id, drive, *file.maps);
   if (!checked) return Error(checked.error().code, what + ": " + checked.error().message);
   return Ok{};
+}
+
+}  // namespace
+
+Status CheckPlacement(const UringFile& file, const std::string& what) {
+  if (!file.placement) return Ok{};
+  return CheckDrive(*file.placement, file, what);
+}
+
+Result<Growth> GrowthOf(const Placement& now, const pool::ExtentRuns& runs, const std::string& what) {
+  const pool::ExtentRuns before = pool::Joined(now.runs);
+  pool::ExtentRuns more = pool::Joined(runs);
+  if (!pool::AreWithin(runs, pool::kExtentsMax) || !pool::BeginsWith(more, before)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 what +
+                     ": the extents that the disk is to have are not those that it has, and more: detach "
+                     "it, and attach it again");
+  }
+  Growth growth{.placement = now, .extents = pool::ExtentMap(now.extent_bytes, runs), .more = {}};
+  growth.placement.runs = runs;
+  const size_t last = before.size() - 1;
+  more.erase(more.begin(), more.begin() + static_cast<ptrdiff_t>(last));
+  more.front().first += before[last].count;
+  more.front().count -= before[last].count;
+  if (more.front().count == 0) more.erase(more.begin());
+  if (!more.empty()) growth.more = pool::ExtentMap(now.extent_bytes, more).Ranges();
+  return growth;
+}
+
+Status CheckGrowth(const Growth& growth, const UringFile& file, const std::string& what) {
+  return CheckDrive(growth.placement, file, what);
 }
 
 Status PlaceOnDrive(const Placement& placement, uint64_t size_bytes, const std::string& what,

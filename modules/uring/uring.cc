@@ -45,6 +45,7 @@ class UringDevice final : public block::Device {
   void SetAcquireTimeout(uint64_t wait_ns) override { ownership_.SetTimeout(wait_ns); }
   void SetUser(const std::string& user) override { ownership_.SetUser(user); }
 
+  Task<Status> Extend(const pool::ExtentRuns& extents) override { return ownership_.Extend(extents); }
   Task<Status> Resize(uint64_t size_bytes) override {
     const std::function<Status()> measure = [this, size_bytes] {
       return CheckRoomFor(size_bytes, file_, name(), path_);

@@ -132,7 +132,7 @@ bool UringChannel::Prepare(Request& request, io_uring_sqe& sqe, std::span<iovec>
 // Where the request goes on, and how much of it lies there in one piece.
 pool::DriveRange UringChannel::Next(const Request& request) const {
   const uint64_t done = request.top().scratch[kDone];
-  pool::DriveRange next = file_.extents.At(request.offset_bytes + done);
+  pool::DriveRange next = extents_.At(request.offset_bytes + done);
   next.bytes = std::min(next.bytes, request.length_bytes - done);
   return next;
 }

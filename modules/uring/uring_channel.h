@@ -13,10 +13,12 @@ namespace cleat::modules {
 class UringChannel final : public block::Channel, private UringClient {
  public:
   // `file` and `ring` outlive the channel.
-  UringChannel(const UringFile& file, UringRing& ring) : file_(file), ring_(ring) {}
+  UringChannel(const UringFile& file, UringRing& ring) : file_(file), extents_(file.extents), ring_(ring) {}
   ~UringChannel() override { CLEAT_CHECK(in_flight_ == 0); }
 
   void Submit(block::Request& request) override;
+  // What is under way lies where it lay: a disk only gets more.
+  void Resized() override { extents_ = file_.extents; }
 
  private:
   // What of a request is the channel's business stands in its frame's scratch.
@@ -49,6 +51,8 @@ class UringChannel final : public block::Channel, private UringClient {
   void End(block::Request& request, block::IoStatus status);
 
   const UringFile& file_;
+  pool::ExtentMap
+      extents_;  // the file's, which changes on another thread, as it was when the channel was told
   UringRing& ring_;
   uint64_t in_flight_ = 0;
   bool punch_works_ = true;  // until the file system says otherwise

@@ -170,6 +170,17 @@ void UnlockRanges(const UringFile& file) {
   LockRange(file, F_UNLCK, 0, kUserBytesFrom);
 }
 
+// All of these, or none.
+int LockRanges(const UringFile& file, short type, const std::vector<pool::DriveRange>& ranges) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const int failed = LockRange(file, type, ranges[i].first_byte, ranges[i].bytes);
+    if (failed == 0) continue;
+    while (i-- > 0) LockRange(file, F_UNLCK, ranges[i].first_byte, ranges[i].bytes);
+    return failed;
+  }
+  return 0;
+}
+
 // A pool's disk: each of its extents, or none. Block devices have a shared flock beside, which keeps out those who lock all of one to write.
 int LockExtents(const UringFile& file, short type) {
   const int fd = file.fd.get();
@@ -178,14 +189,18 @@ int LockExtents(const UringFile& file, short type) {
     return file.block_device && flock(fd, LOCK_UN) != 0 ? errno : 0;
   }
   if (file.block_device && flock(fd, LOCK_SH | LOCK_NB) != 0) return errno;
-  for (const pool::DriveRange& range : file.extents.Ranges()) {
-    const int failed = LockRange(file, type, range.first_byte, range.bytes);
-    if (failed == 0) continue;
-    UnlockRanges(file);
-    if (file.block_device) flock(fd, LOCK_UN);
-    return failed;
-  }
-  return 0;
+  const int failed = LockRanges(file, type, file.extents.Ranges());
+  if (failed != 0 && file.block_device) flock(fd, LOCK_UN);
+  return failed;
+}
+
+Error WhyNotLocked(int error_number, const std::string& what) {
+  if (error_number != EAGAIN && error_number != EACCES && error_number != EWOULDBLOCK)
+    return ErrnoError(error_number, what + " can't be locked");
+  return {ErrorCode::kUnavailable,
+          what +
+              " is locked, by no process that can be seen: by a killed one whose last writes are still "
+              "under way, or by one of another user (lslocks, as root, shows it): try again"};
 }
 
 // Of a file: who writes locks all there is, users' bytes too. Of a block device a flock, as udev and others do.
@@ -313,15 +328,19 @@ Status LockUringFile(UringFile& file, AccessMode mode, const std::string& who, c
     if (!locked) LockContent(file, F_UNLCK);
     return locked;
   }
-  if (failed == EAGAIN || failed == EACCES || failed == EWOULDBLOCK) {
-    *refusal = LockRefusal::kHeld;
-    return Error(
-        ErrorCode::kUnavailable,
-        what +
-            " is locked, by no process that can be seen: by a killed one whose last writes are still "
-            "under way, or by one of another user (lslocks, as root, shows it): try again");
-  }
-  return ErrnoError(failed, what + " can't be locked");
+  *refusal = LockRefusal::kHeld;
+  return WhyNotLocked(failed, what);
+}
+
+Status LockMore(const UringFile& file, AccessMode mode, const std::vector<pool::DriveRange>& more,
+                const std::string& who, const std::string& path) {
+  const int failed = LockRanges(file, mode == AccessMode::kReadWrite ? F_WRLCK : F_RDLCK, more);
+  if (failed == 0) return Ok{};
+  return WhyNotLocked(failed, who + ": " + path);
+}
+
+void UnlockMore(const UringFile& file, const std::vector<pool::DriveRange>& more) {
+  for (const pool::DriveRange& range : more) LockRange(file, F_UNLCK, range.first_byte, range.bytes);
 }
 
 Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path) {

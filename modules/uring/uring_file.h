@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -65,5 +66,10 @@ enum class LockRefusal : uint8_t {
 Status LockUringFile(UringFile& file, block::AccessMode mode, const std::string& who, const std::string& path,
                      LockRefusal* refusal);
 Status UnlockUringFile(UringFile& file, const std::string& who, const std::string& path);
+// Of a disk of a pool that is locked for `mode`: takes the locks of these ranges beside those that it has, or none of them. Never waits:
+// kUnavailable, as LockUringFile.
+Status LockMore(const UringFile& file, block::AccessMode mode, const std::vector<pool::DriveRange>& more,
+                const std::string& who, const std::string& path);
+void UnlockMore(const UringFile& file, const std::vector<pool::DriveRange>& more);
 
 }  // namespace cleat::modules

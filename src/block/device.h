@@ -13,12 +13,17 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "block/memory.h"
 #include "block/request.h"
 #include "reactor/reactor.h"
 #include "reactor/task.h"
+
+namespace cleat::pool {
+struct ExtentRun;  // pool/extents.h
+}  // namespace cleat::pool
 
 namespace cleat::block {
 
@@ -149,6 +154,17 @@ class Device {
   // old end come only after every channel was told (Channel::Resized).
   virtual Task<Status> Resize(uint64_t /*size_bytes*/) {
     co_return Error(ErrorCode::kUnimplemented, name_ + ": this kind of disk can't change its size");
+  }
+
+  // Gives a disk of a pool more of its drive, before Resize: `extents`, which live until the task is over, are all that it has then, those of
+  // before first. If it is acquired it owns them, too; channels use them once they were told (Channel::Resized). On an error it has what it
+  // had. The same extents again are OK.
+  //   kUnavailable         somebody has one of them locked, or the drive's map does not have them as the disk's yet: try again
+  //   kFailedPrecondition  not the pool's drive any more, or a drive without these extents
+  //   kInvalidArgument     they do not begin with those that it has; no disk of a pool
+  //   else                 the drive can't be read, or what it carries is damaged
+  virtual Task<Status> Extend(const std::vector<pool::ExtentRun>& /*extents*/) {
+    co_return Error(ErrorCode::kInvalidArgument, name_ + ": it is no disk of a pool, and has no extents");
   }
 
   // No channel is left. After it the device is only destroyed.

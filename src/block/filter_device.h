@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "block/device.h"
 
@@ -43,6 +44,9 @@ class FilterDevice : public Device {
   Task<Status> Release() override { return below_->Release(); }
   void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
   void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }
+  Task<Status> Extend(const std::vector<pool::ExtentRun>& extents) override {
+    return below_->Extend(extents);
+  }
   Task<Status> Resize(uint64_t size_bytes) override;
   Task<Status> Close() override { return below_->Close(); }
 

@@ -160,6 +160,8 @@ class Pipeline {
   // Whether writes wait while the storage has no space for them, rather than fail. Any thread, at any time; what waits when
   // that ends hears of it within SpaceWait::kRetryNs.
   void SetWaitsForSpace(bool waits) { waits_for_space_->store(waits, std::memory_order_relaxed); }
+  // As the device's: before Resize, of a disk of a pool.
+  Task<Status> Extend(const std::vector<pool::ExtentRun>& extents) { return top_->Extend(extents); }
   // Grows the disk: the devices first, then every channel on its reactor. Only a size above the present one
   // is an error-free request; back on control when it has taken effect. On an error nothing has changed.
   Task<Status> Resize(uint64_t size_bytes);

@@ -2,30 +2,42 @@
 #include "pool/extent_map.h"
 
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "pool/layout.h"
 
 namespace cleat::pool {
 
-ExtentMap::ExtentMap() : entries_{{.distance = 0, .end = uint64_t{1} << kWholeShift}} {}
+ExtentMap::ExtentMap() {
+  static const auto whole = std::make_shared<const std::vector<Entry>>(
+      std::vector<Entry>{{.distance = 0, .end = uint64_t{1} << kWholeShift}});
+  Set(whole);
+}
 
 ExtentMap::ExtentMap(uint64_t extent_bytes, const ExtentRuns& runs)
     : shift_(static_cast<uint32_t>(std::countr_zero(extent_bytes))) {
   CLEAT_CHECK(std::has_single_bit(extent_bytes));
-  entries_.reserve(CountOf(runs) + 1);
+  std::vector<Entry> entries;
+  entries.reserve(CountOf(runs) + 1);
   for (const ExtentRun& run : runs) {
     for (uint64_t extent = run.first; extent < run.end(); ++extent) {
-      const uint64_t at = entries_.size() << shift_;
-      entries_.push_back({kDataOffset + (extent << shift_) - at, at + extent_bytes});
+      const uint64_t at = entries.size() << shift_;
+      entries.push_back({kDataOffset + (extent << shift_) - at, at + extent_bytes});
     }
   }
-  CLEAT_CHECK(!entries_.empty());
+  CLEAT_CHECK(!entries.empty());
   // Neighbours are as far from the disk's bytes as each other.
-  for (size_t i = entries_.size() - 1; i-- > 0;) {
-    if (entries_[i].distance == entries_[i + 1].distance) entries_[i].end = entries_[i + 1].end;
+  for (size_t i = entries.size() - 1; i-- > 0;) {
+    if (entries[i].distance == entries[i + 1].distance) entries[i].end = entries[i + 1].end;
   }
-  entries_.push_back(entries_.back());
+  entries.push_back(entries.back());
+  Set(std::make_shared<const std::vector<Entry>>(std::move(entries)));
+}
+
+void ExtentMap::Set(std::shared_ptr<const std::vector<Entry>> all) {
+  all_ = std::move(all);
+  entries_ = all_->data();
 }
 
 std::vector<DriveRange> ExtentMap::Ranges() const {

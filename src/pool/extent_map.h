@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where on its drive each byte of a disk lies. A value that never changes; any thread. What goes on with each request costs two loads, and
-// the same for a disk that is its drive: no request asks which of the two it is.
+// Where on its drive each byte of a disk lies. A value that never changes, and whose copies share what it knows: each channel of a disk has
+// one, so that a disk that grows exchanges them one by one, each on its own reactor. Any thread. What goes on with each request costs two
+// loads, and the same for a disk that is its drive: no request asks which of the two it is.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "pool/extents.h"
@@ -33,7 +35,7 @@ class ExtentMap {
 
   bool is_whole_drive() const { return shift_ == kWholeShift; }
   // What the disk has room for.
-  uint64_t size_bytes() const { return entries_.back().end; }
+  uint64_t size_bytes() const { return all_->back().end; }
   // The disk's pieces in its order, neighbours as one. Not of a whole drive.
   std::vector<DriveRange> Ranges() const;
 
@@ -44,8 +46,12 @@ class ExtentMap {
     uint64_t end = 0;       // of the piece, as the disk counts
   };
 
+  void Set(std::shared_ptr<const std::vector<Entry>> all);
+
   uint32_t shift_ = kWholeShift;
-  std::vector<Entry> entries_;  // of each extent of the disk, and of what begins at its end
+  std::shared_ptr<const std::vector<Entry>>
+      all_;                         // of each extent of the disk, and of what begins at its end
+  const Entry* entries_ = nullptr;  // the same, without a load more
 };
 
 }  // namespace cleat::pool

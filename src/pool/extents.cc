@@ -26,6 +26,13 @@ ExtentRuns Joined(const ExtentRuns& runs) {
   return joined;
 }
 
+bool BeginsWith(const ExtentRuns& all, const ExtentRuns& first) {
+  if (first.size() > all.size() || first.empty()) return first.empty();
+  const size_t last = first.size() - 1;
+  return std::equal(first.begin(), first.end() - 1, all.begin()) && all[last].first == first[last].first &&
+         all[last].count >= first[last].count;
+}
+
 bool AreWithin(const ExtentRuns& runs, uint32_t extents) {
   ExtentSet seen;
   for (const ExtentRun& run : runs) {

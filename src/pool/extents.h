@@ -24,6 +24,8 @@ using ExtentRuns = std::vector<ExtentRun>;
 uint64_t CountOf(const ExtentRuns& runs);
 // The same extents in the same order, in as few runs as can be: equal for equal extents, however they were written down.
 ExtentRuns Joined(const ExtentRuns& runs);
+// Whether a disk that has `all` may have had `first` before, since disks only grow. Both are Joined.
+bool BeginsWith(const ExtentRuns& all, const ExtentRuns& first);
 // Whether each run has an extent, ends before `extents`, and no extent is named twice.
 bool AreWithin(const ExtentRuns& runs, uint32_t extents);
 

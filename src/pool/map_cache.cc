@@ -46,11 +46,11 @@ bool MapIndex::Has(DiskIdentity identity, const ExtentRuns& extents) const {
   const ExtentRuns wanted = Joined(extents);
   if (!identity.known()) {
     return std::any_of(disks_.begin(), disks_.end(),
-                       [&wanted](const Disk& disk) { return disk.extents == wanted; });
+                       [&wanted](const Disk& disk) { return BeginsWith(disk.extents, wanted); });
   }
   const auto found = std::lower_bound(disks_.begin(), disks_.end(), identity.value(),
                                       [](const Disk& disk, uint64_t value) { return disk.identity < value; });
-  return found != disks_.end() && found->identity == identity.value() && found->extents == wanted;
+  return found != disks_.end() && found->identity == identity.value() && BeginsWith(found->extents, wanted);
 }
 
 // A drive, and its map as it was last read whole.

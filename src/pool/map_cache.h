@@ -37,7 +37,8 @@ class MapIndex {
   explicit MapIndex(const Map& map);
 
   uint64_t generation() const { return generation_; }
-  // Whether that disk, or any one where it is not known which, has these extents in this order, and is not deleted.
+  // Whether that disk, or any one where it is not known which, has these extents in this order and perhaps, since it has grown, more behind
+  // them, and is not deleted.
   bool Has(DiskIdentity identity, const ExtentRuns& extents) const;
 
  private:

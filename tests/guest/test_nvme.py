@@ -244,11 +244,12 @@ class NvmeTest(NvmeHost):
             self.refused(["FILE_TAKEN", "pools/p"], "disk", "create", "whole", "--size", "512M", "--block", "4K", "--file", name)
         self.guest.run("head -c 64 /dev/urandom >/run/b.key")
         self.make("a", "64M")
-        disks = {"b": self.make("b", "80M", "--encryption-key-file", "/run/b.key"),
-                 "a": json.loads(self.ctl("disk", "resize", "a", "72M"))}
+        disks = {"b": self.make("b", "80M", "--encryption-key-file", "/run/b.key")}
+        loads = {disk: self.start_load(disk) for disk in ("a", "b")}
+        # Under its load, by an extent behind the other disk's: the guest is told when the engine has it locked on both nodes.
+        disks["a"] = json.loads(self.ctl("disk", "resize", "a", "72M", "--wait=120"))
         of_a, of_b = self.extents(disks["a"]), self.extents(disks["b"])
         self.assertEqual((len(of_a), len(of_b), len({*of_a, *of_b})), (2, 2, 4), (of_a, of_b))
-        loads = {disk: self.start_load(disk) for disk in ("a", "b")}
         self.kill_engine()
         self.start_engine()
         pool = self.pool()

@@ -179,10 +179,12 @@ void AttachedDisk::RestoreUse(std::span<const uint64_t> use) {
   if (limited_ != nullptr) limited_->RestoreUse(use);
 }
 
-Task<Status> AttachedDisk::Resize(uint64_t size_bytes) {
-  Status resized = co_await pipeline_->Resize(size_bytes);
-  if (resized) spec.disk.size_bytes = size_bytes;
-  co_return resized;
+Task<Status> AttachedDisk::Resize(const ResizeSpec& resize) {
+  if (!resize.extents.empty()) CLEAT_CO_TRY(co_await pipeline_->Extend(resize.extents));
+  CLEAT_CO_TRY(co_await pipeline_->Resize(resize.size_bytes));
+  spec.disk.size_bytes = resize.size_bytes;
+  spec.disk.backend = WithExtents(spec.disk.backend, resize.extents);
+  co_return Ok{};
 }
 
 }  // namespace cleat::engine

@@ -46,7 +46,8 @@ class AttachedDisk {
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
   // The guest device has let go of it: nothing is in flight.
   Task<void> Close();
-  Task<Status> Resize(uint64_t size_bytes);
+  // With more of its pool's drive, if it is a pool's disk and is given any. `resize` lives until the task is over.
+  Task<Status> Resize(const ResizeSpec& resize);
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
   void SetOnNoSpace(OnNoSpace on_no_space);

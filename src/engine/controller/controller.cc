@@ -267,7 +267,7 @@ Task<Status> Controller::Resize(const ResizeSpec& resize) {
     AttachedDisk* disk = target->disk.get();
     // Larger: its storage has grown by itself since this was asked for.
     if (disk->spec.disk.size_bytes >= resize.size_bytes) continue;
-    CLEAT_CO_TRY(co_await disk->Resize(resize.size_bytes));
+    CLEAT_CO_TRY(co_await disk->Resize(resize));
     co_await guest_device_->Resized(*disk);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
     spdlog::info("{}: size changed on {}: {} bytes", resize.disk, spec_.name, resize.size_bytes);

@@ -165,9 +165,9 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   Status acquired = co_await disk.Acquire();
   CLEAT_CO_TRY(acquired);
   // Before the guest asks for what the last host let it grow to.
-  const uint64_t size_bytes = disk.grown_bytes();
-  if (size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
-  Status resized = co_await disk.Resize(size_bytes);
+  const ResizeSpec grown{disk.spec.disk.name, disk.grown_bytes()};
+  if (grown.size_bytes <= disk.spec.disk.size_bytes) co_return acquired;
+  Status resized = co_await disk.Resize(grown);
   CLEAT_CO_TRY(resized);
   co_await guest_device_->Resized(disk);
   co_return resized;

@@ -183,12 +183,8 @@ Result<Pool> Pool::Unpack(const Cleat__Engine__V1__PoolBackend& in) {
   if (!std::has_single_bit(pool.extent_bytes) || pool.extent_bytes < pool::kExtentBytesMin ||
       pool.extent_bytes > pool::kExtentBytesMax)
     return Malformed("disk.pool.extent_bytes is no power of two from 64 MiB to 1 GiB");
-  if (in.n_extents == 0 || in.n_extents > pool::kExtentsMax)
-    return Malformed("disk.pool.extents has none, or too many");
-  for (size_t i = 0; i < in.n_extents; ++i)
-    pool.extents.push_back({in.extents[i]->first, in.extents[i]->count});
-  if (!pool::AreWithin(pool.extents, pool::kExtentsMax))
-    return Malformed("disk.pool.extents has one twice, an empty run, or one beyond any pool");
+  if (in.n_extents == 0) return Malformed("disk.pool.extents has none");
+  CLEAT_ASSIGN(pool.extents, ExtentRunsOf({in.extents, in.n_extents}, "disk.pool.extents"));
   return pool;
 }
 
@@ -305,6 +301,14 @@ Backend::Backend(std::shared_ptr<const Kind> kind) : kind_(std::move(kind)) {}
 
 bool Backend::operator==(const Backend& other) const {
   return kind_->value == other.kind_->value;
+}
+
+Backend WithExtents(const Backend& backend, const pool::ExtentRuns& extents) {
+  const auto* const present = std::get_if<Pool>(&backend.kind().value);
+  if (present == nullptr || extents.empty()) return backend;
+  Pool grown = *present;
+  grown.extents = extents;
+  return Backend(std::make_shared<const Backend::Kind>(Backend::Kind{std::move(grown)}));
 }
 
 uint32_t FilesOf(const Backend& backend) {

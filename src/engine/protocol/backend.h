@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "pool/extents.h"
+
 namespace cleat::engine {
 
 // A value that never changes; copies share it, on any thread.
@@ -24,6 +26,9 @@ class Backend {
  private:
   std::shared_ptr<const Kind> kind_;  // never null
 };
+
+// A pool's disk with these extents, which are as many as it takes; any other one, or without any, as it is.
+Backend WithExtents(const Backend& backend, const pool::ExtentRuns& extents);
 
 // File descriptors that are open for a disk of this kind at most.
 uint32_t FilesOf(const Backend& backend);

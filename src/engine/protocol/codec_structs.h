@@ -7,11 +7,13 @@
 
 #include <cstddef>
 #include <memory_resource>
+#include <span>
 #include <string>
 #include <type_traits>
 
 #include "base/result.h"
 #include "engine/protocol/backend.h"
+#include "pool/layout.h"
 #include "qos/limits.h"
 
 // protobuf-c's optional scalars come in pairs.
@@ -55,6 +57,18 @@ inline Result<std::string> TextOf(const char* text, const char* field) {
   std::string copy(text);
   if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
   return copy;
+}
+
+// Any number of them; none twice, and none that no pool has.
+inline Result<pool::ExtentRuns> ExtentRunsOf(std::span<Cleat__Engine__V1__ExtentRun* const> runs,
+                                             const char* field) {
+  if (runs.size() > pool::kExtentsMax) return Malformed(std::string(field) + " has too many");
+  pool::ExtentRuns extents;
+  extents.reserve(runs.size());
+  for (const auto* run : runs) extents.push_back({run->first, run->count});
+  if (!pool::AreWithin(extents, pool::kExtentsMax))
+    return Malformed(std::string(field) + " has one twice, an empty run, or one beyond any pool");
+  return extents;
 }
 
 // Empty when it is missing. Its length is the caller's to check.

@@ -215,6 +215,12 @@ Result<HandOver> HandOverOf(const PbHandOver* in) {
   return hand_over;
 }
 
+Result<ResizeDiskMessage> ResizeOf(const Cleat__Engine__V1__ResizeDisk& in) {
+  CLEAT_ASSIGN(auto disk, TextOf(in.disk, "resize_disk.disk"));
+  CLEAT_ASSIGN(auto extents, ExtentRunsOf({in.extents, in.n_extents}, "resize_disk.extents"));
+  return ResizeDiskMessage{{std::move(disk), in.size_bytes, std::move(extents)}};
+}
+
 Result<Incoming> TakeControllerOf(const PbEnvelope& in) {
   CLEAT_ASSIGN(auto name, TextOf(in.take_controller->name, "take_controller.name"));
   CLEAT_ASSIGN(auto hand_over, HandOverOf(in.take_controller->hand_over));
@@ -273,8 +279,7 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return Incoming{in.id, LimitDiskMessage{std::move(limit)}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {
-      CLEAT_ASSIGN(auto disk, TextOf(in.resize_disk->disk, "resize_disk.disk"));
-      return Incoming{in.id, ResizeDiskMessage{{std::move(disk), in.resize_disk->size_bytes}}};
+      return OneValue<ResizeDiskMessage>(in.id, ResizeOf(*in.resize_disk));
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_READ_PATH_LISTS:
       return Incoming{in.id, ReadPathListsMessage{}};

@@ -11,6 +11,7 @@
 #include "base/disk_identity.h"
 #include "engine/protocol/backend.h"
 #include "keys/data_key.h"
+#include "pool/extents.h"
 #include "qos/limits.h"
 
 namespace cleat::engine {
@@ -227,6 +228,8 @@ struct LimitSpec {
 struct ResizeSpec {
   std::string disk;
   uint64_t size_bytes = 0;
+  // Of a disk of a pool: all that it has now, in its order. Empty: those that it has, also from a cleatd that tells none.
+  pool::ExtentRuns extents = {};
 };
 
 // Limits, checked when a command comes in.

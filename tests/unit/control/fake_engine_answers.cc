@@ -158,7 +158,17 @@ engine::v1::Reply FakeEngine::DoResize(const engine::v1::ResizeDisk& resize) {
   }
   for (auto& [key, status] : attachments_) {
     engine::v1::Disk& disk = *status.mutable_attachment()->mutable_disk();
-    if (disk.name() == resize.disk()) disk.set_size_bytes(resize.size_bytes());
+    if (disk.name() != resize.disk()) continue;
+    if (disk.has_pool()) {
+      uint64_t extents = 0;
+      const auto& all = resize.extents().empty() ? disk.pool().extents() : resize.extents();
+      for (const auto& run : all) extents += run.count();
+      if (extents * disk.pool().extent_bytes() < resize.size_bytes())
+        return Bad("failed_precondition", "its extents have less");
+      const auto taken = all;
+      *disk.mutable_pool()->mutable_extents() = taken;
+    }
+    disk.set_size_bytes(resize.size_bytes());
   }
   return Good();
 }

@@ -52,7 +52,7 @@ TEST_F(PoolsTest, ADiskHasItsExtentsInStoreAnswerAndMap) {
   EXPECT_EQ((kExtents - 3) * kExtentBytes, Pool().status().free_bytes());
 }
 
-TEST_F(PoolsTest, ADiskGrowsInPlaceWhileItIsNotAttached) {
+TEST_F(PoolsTest, ADiskGrowsByExtentsThatNeedNotLieBehindItsOwn) {
   MakePool();
   Create(PoolDisk("a", 1));
   Create(PoolDisk("between", 1));

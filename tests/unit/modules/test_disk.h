@@ -72,10 +72,14 @@ class TestDisk {
       : step_(std::move(step)) {
     auto pipeline = block::Pipeline::Make(std::move(device), mode);
     CLEAT_CHECK(pipeline.ok());
-    pipeline_ = std::move(pipeline).value();
-    auto channel = pipeline_->OpenChannel(reactor);
-    CLEAT_CHECK(channel.ok());
-    channel_ = std::move(channel).value();
+    own_ = std::move(pipeline).value();
+    pipeline_ = own_.get();
+    OpenChannel(reactor);
+  }
+  // One channel of several: `pipeline` outlives it.
+  TestDisk(block::Pipeline& pipeline, Reactor& reactor, std::function<void()> step)
+      : step_(std::move(step)), pipeline_(&pipeline) {
+    OpenChannel(reactor);
   }
 
   block::Pipeline& pipeline() { return *pipeline_; }
@@ -103,8 +107,15 @@ class TestDisk {
   void Step() { step_(); }
 
  private:
+  void OpenChannel(Reactor& reactor) {
+    auto channel = pipeline_->OpenChannel(reactor);
+    CLEAT_CHECK(channel.ok());
+    channel_ = std::move(channel).value();
+  }
+
   std::function<void()> step_;
-  std::unique_ptr<block::Pipeline> pipeline_;
+  std::unique_ptr<block::Pipeline> own_;
+  block::Pipeline* pipeline_ = nullptr;
   std::unique_ptr<block::PipelineChannel> channel_;
 };
 

@@ -11,6 +11,7 @@
 #include "base/log_request.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -42,15 +43,22 @@ void SizeReconciler::ReconcileDisk(const std::string& disk) {
   if (moves_.IsMoving(controllers)) return;  // nobody has it for the moment; looked at again afterwards
   const DiskIdentity identity = context_.state.disks().IdentityOf(*row);
   for (auto& [peer, engine] : context_.engines.all()) {
-    if (PlanSize(engine, controllers, *row, identity, context_.now_ns()))
-      AskResize(engine, disk, row->spec.size_bytes());
+    if (PlanSize(engine, controllers, *row, identity, context_.now_ns())) AskResize(engine, *row);
   }
 }
 
-void SizeReconciler::AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes) {
+void SizeReconciler::AskResize(EngineView& engine, const DiskRow& row) {
+  const std::string disk = row.id;
+  const uint64_t size_bytes = row.spec.size_bytes();
   engine::v1::Envelope envelope;
-  envelope.mutable_resize_disk()->set_disk(DiskName(disk));
-  envelope.mutable_resize_disk()->set_size_bytes(size_bytes);
+  engine::v1::ResizeDisk& resize = *envelope.mutable_resize_disk();
+  resize.set_disk(DiskName(disk));
+  resize.set_size_bytes(size_bytes);
+  for (const pool::ExtentRun& run : ExtentsOf(row.spec)) {
+    engine::v1::ExtentRun& extents = *resize.add_extents();
+    extents.set_first(run.first);
+    extents.set_count(run.count);
+  }
   context_.requests.AskOnce<DiskId>(
       engine, &EngineView::resize_requests, DiskId{disk}, std::move(envelope),
       [this, disk, size_bytes](EngineView& answered, const EngineRequests::Outcome& outcome) {

@@ -30,7 +30,7 @@ class SizeReconciler {
   void ReconcileDisk(const std::string& disk);
 
  private:
-  void AskResize(EngineView& engine, const std::string& disk, uint64_t size_bytes);
+  void AskResize(EngineView& engine, const DiskRow& row);
   void OnAnswer(EngineView& engine, const std::string& disk, uint64_t size_bytes,
                 const EngineRequests::Outcome& outcome);
 

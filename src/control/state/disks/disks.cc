@@ -227,9 +227,25 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   const auto& mask = request.update_mask();
   CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kOnNoSpacePath, kLabelsPath}));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
+  auto updated = [&] {
+    const StateLock lock(core_.mutex);
+    return UpdateLocked(id, request, std::move(labels));
+  }();
+  if (updated.ok() && Names(mask, kSizePath) && !PoolOf(updated->spec()).empty())
+    TellWhenMapped(*updated, id);
+  return updated;
+}
 
+void Disks::TellWhenMapped(const v1::Disk& disk, const std::string& id) {
+  pools_.AwaitMap(disk.spec());
   const StateLock lock(core_.mutex);
-  const WriteNames names{.changes = {name}};
+  core_.publisher.DiskChanged(id);
+}
+
+Result<v1::Disk> Disks::UpdateLocked(const std::string& id, const v1::UpdateDiskRequest& request,
+                                     Labels labels) {
+  const auto& mask = request.update_mask();
+  const WriteNames names{.changes = {DiskName(id)}};
   core_.writes.Await(names);
   CLEAT_ASSIGN(auto found, FindForUpdate(id, request.disk().etag()));
   DiskEntry& entry = *found;
@@ -253,7 +269,6 @@ Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   WriteNames growing = names;
   if (!PoolOf(spec).empty()) growing.needs.insert(PoolOf(spec));
   core_.writes.Await(growing);  // meanwhile others may have begun to; a busy disk stays
-  if (status.ok()) status = CheckNotInUse(entry, spec);  // it may have been attached meanwhile
   if (status.ok()) status = CommitUpdate(entry, growing, spec, std::move(labels));
   storages_.EndBusy(id);
   CLEAT_TRY(status);
@@ -281,17 +296,7 @@ Status Disks::CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const
   }
   if (entry.status.state() == v1::DISK_STATE_LOST)
     return RefuseFor(name, v1::REASON_DISK_LOST, entry.status.message());
-  return CheckNotInUse(entry, spec);
-}
-
-Status Disks::CheckNotInUse(const DiskEntry& entry, const v1::DiskSpec& spec) const {
-  if (PoolOf(spec).empty() || entry.attachments.empty()) return Ok{};
-  const std::string name = DiskName(entry.row.id);
-  const std::string& attachment = entry.attachments.begin()->first;
-  return RefuseFor(
-      name, v1::REASON_DISK_IN_USE,
-      fmt::format("{} is attached as {}: a disk of a pool grows while it is not", name, attachment),
-      {{"conflict", attachment}});
+  return Ok{};
 }
 
 Status Disks::GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) {
@@ -322,7 +327,7 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   if (grown) pools_.Join(entry.row, PoolExtents::As::kDisk);
   core_.publisher.Publish(entry);
   const std::string name = DiskName(entry.row.id);
-  if (limited || on_no_space || grown) core_.publisher.DiskChanged(entry.row.id);
+  if (limited || on_no_space || (grown && PoolOf(spec).empty())) core_.publisher.DiskChanged(entry.row.id);
   if (limited) spdlog::info("{}: limits changed", name);
   if (on_no_space) spdlog::info("{}: on_no_space changed: {}", name, WaitsForSpace(spec) ? "wait" : "error");
   if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);

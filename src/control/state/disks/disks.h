@@ -80,12 +80,14 @@ class Disks {
   Result<v1::Disk> Commit(DiskEntry entry, const std::optional<keys::Secret>& key,
                           const Result<DiskStorages::Identity>& prepared) CLEAT_REQUIRES(holds_state);
   DiskEntry& Insert(DiskEntry entry) CLEAT_REQUIRES(holds_state);
+  Result<v1::Disk> UpdateLocked(const std::string& id, const v1::UpdateDiskRequest& request, Labels labels)
+      CLEAT_REQUIRES(holds_state);
+  // Has engines told of a larger disk of a pool when its drive has the map, without which none takes it, or after some time.
+  void TellWhenMapped(const v1::Disk& disk, const std::string& id) CLEAT_EXCLUDES(holds_state);
   // The disk that an update is for, or why it can't have one now.
   Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag)
       CLEAT_REQUIRES(holds_state);
   Status CheckGrows(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
-  // Of a disk of a pool.
-  Status CheckNotInUse(const DiskEntry& entry, const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
   // Makes what is behind the disk as large as `spec` says. Without the mutex meanwhile; the disk is busy, so it stays.
   Status GrowUnlocked(const std::string& id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
   Status CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::DiskSpec& spec, Labels labels)
