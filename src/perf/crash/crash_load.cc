@@ -35,7 +35,11 @@ const char* CrashFaultName(CrashFault fault) {
 }
 
 CrashLoad::CrashLoad(DiskPort& port, StampedBlocks& blocks, const CrashLoadOptions& options)
-    : port_(port), blocks_(blocks), options_(options), random_(options.seed) {}
+    : port_(port),
+      blocks_(blocks),
+      options_(options),
+      random_(options.seed),
+      give_back_percent_(options.give_back_percent) {}
 
 CrashLoad::~CrashLoad() {
   Stop();
@@ -134,7 +138,8 @@ bool CrashLoad::Step() {
     Find(CrashFault::kFrontEnd, waited.error().message);
     return false;
   }
-  for (uint16_t queue = 0; queue < port_.queues(); ++queue) Reap(queue);
+  ReapAll();
+  if (reset_.load(std::memory_order_relaxed) && !Reset()) return false;
   if (Status health = port_.Health(); !health) {
     Find(CrashFault::kRings, health.error().message);
     return false;
@@ -163,15 +168,24 @@ uint32_t CrashLoad::SubmitAll(bool stopping) {
 
 bool CrashLoad::PrepareNext(Lane& lane, bool stopping) {
   lane.comparing = lane.compare_from < lane.bytes;
+  if (!lane.comparing && stopping) return false;
+  GiveBack(lane);
   if (lane.comparing) {
     PrepareCompare(lane);
-  } else if (stopping) {
-    return false;
   } else {
     PrepareRandom(lane);
   }
   lane.prepared = true;
   return true;
+}
+
+// Nothing of the lane is in flight: neither of its buffers is in use.
+void CrashLoad::GiveBack(Lane& lane) {
+  const uint32_t percent = give_back_percent_.load(std::memory_order_relaxed);
+  if (percent == 0 || !random_.Chance(percent, 100)) return;
+  const Status given = port_.GiveBack(lane.buffers[lane.next_buffer], options_.bytes_max);
+  if (!given) return Find(CrashFault::kFrontEnd, given.error().message);
+  ++given_back_;
 }
 
 void CrashLoad::PrepareCompare(Lane& lane) {
@@ -209,6 +223,28 @@ void CrashLoad::PrepareRandom(Lane& lane) {
   if (request.op == DiskOp::kRead) return;
   lane.next_buffer ^= 1;
   blocks_.BeginWrite(request.offset_bytes, port_.Buffer(request.data_gpa, request.length_bytes));
+}
+
+bool CrashLoad::Reset() {
+  Status done = port_.Stop();
+  // The next back end is waited for first: what a dead one has in the storage may still come into the guest's memory.
+  if (!done && done.error().code == ErrorCode::kUnavailable) return true;
+  reset_ = false;
+  if (done) {
+    ReapAll();
+    done = port_.StartAnew();
+  }
+  if (!done) {
+    Find(CrashFault::kRings, "a reset by the guest: " + done.error().message);
+    return false;
+  }
+  ++resets_;
+  CompareEverything();
+  return true;
+}
+
+void CrashLoad::ReapAll() {
+  for (uint16_t queue = 0; queue < port_.queues(); ++queue) Reap(queue);
 }
 
 void CrashLoad::Reap(uint16_t queue) {
@@ -322,6 +358,8 @@ void CrashLoad::Publish(uint64_t answered) {
   counts_.blocks_compared = compared_;
   counts_.reconnects = epoch_;
   counts_.in_flight = in_flight_;
+  counts_.resets = resets_;
+  counts_.given_back = given_back_;
   if (recovered_ != epoch_ && Recovered()) recovered_ = epoch_;
   changed_.NotifyAll();
 }

@@ -8,7 +8,8 @@
 //             death everything is read again. What a device promises to write as a whole is one logical block, and that
 //             is the model's block: it may be old or new while its write is unacknowledged, never in between.
 //   lost      a request that is not answered within a limit although a back end is there
-//   rings     an answer to what was not asked or was answered before, or any other breach of a ring's rules
+//   rings     an answer to what was not asked or was answered before, a device that was stopped with a request left, or any other breach of
+//             a ring's rules
 //   failed    an answer that is an error
 //   front end the back end closed the handshake for good, or refused a message
 //
@@ -43,6 +44,8 @@ struct CrashLoadOptions {
   uint32_t bytes_max = 32 * 1024;
   // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
   uint64_t pause_ns = 0;
+  // Of a hundred requests, before so many their buffer's pages go back to the host, as a balloon's do, and the request uses new ones.
+  uint32_t give_back_percent = 0;
   uint64_t lost_after_ns = 60 * kNsPerSecond;  // without an answer, since there is a back end
 };
 
@@ -63,7 +66,9 @@ class CrashLoad {
     uint64_t writes = 0;    // of those; zeroes as well
     uint64_t blocks_compared = 0;
     uint64_t reconnects = 0;
-    uint64_t in_flight = 0;  // at reconnects, summed up: what had to be answered by a successor
+    uint64_t in_flight = 0;   // at reconnects, summed up: what had to be answered by a successor
+    uint64_t resets = 0;      // of the device, by the guest
+    uint64_t given_back = 0;  // buffers
     uint64_t findings = 0;
   };
 
@@ -83,6 +88,12 @@ class CrashLoad {
   // whole disk was compared.
   uint64_t Mark() const { return reconnects_.load(); }
   bool WaitRecovered(uint64_t mark, uint64_t timeout_ns);
+
+  // The guest resets its device under load, as soon as a back end is there: what is in flight is answered, and everything goes on in
+  // empty rings. Then the whole disk is compared.
+  void AskReset() { reset_ = true; }
+  // From now on: see CrashLoadOptions.
+  void SetGiveBackPercent(uint32_t percent) { give_back_percent_ = percent; }
 
   GapMeter& gaps() { return gaps_; }
   Counts counts() const;
@@ -112,7 +123,10 @@ class CrashLoad {
   bool PrepareNext(Lane& lane, bool stopping);
   void PrepareCompare(Lane& lane);
   void PrepareRandom(Lane& lane);
+  bool Reset();  // false: ended
+  void ReapAll();
   void Reap(uint16_t queue);
+  void GiveBack(Lane& lane);
   void Complete(const DiskAnswer& answer, uint64_t now_ns);
   void Judge(Lane& lane, const DiskAnswer& answer);
   void NoticeReconnect();
@@ -140,7 +154,11 @@ class CrashLoad {
   uint64_t compared_ = 0;
   uint64_t in_flight_ = 0;
   GapMeter gaps_;
+  uint64_t resets_ = 0;
+  uint64_t given_back_ = 0;
   std::atomic<uint64_t> reconnects_{0};
+  std::atomic<bool> reset_{false};
+  std::atomic<uint32_t> give_back_percent_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 

@@ -49,6 +49,12 @@ class DiskPort {
   virtual size_t Poll(uint16_t queue, std::span<DiskAnswer> answers) = 0;
   // Until there may be something to poll. Goes on over the back end's end; kDeadlineExceeded when nothing came.
   virtual Status Wait(uint64_t timeout_ns) = 0;
+  // The guest stops the device: all that was submitted is answered, and lies there to be polled, also what Poll would not look at
+  // otherwise. kUnavailable when no back end is there. StartAnew goes on, with empty rings: that is a reset.
+  virtual Status Stop() = 0;
+  virtual Status StartAnew() = 0;
+  // A buffer's pages go back to the host, as a balloon's do: it reads as zeroes.
+  virtual Status GiveBack(uint64_t gpa, uint64_t size_bytes) = 0;
   virtual Status Health() const = 0;
   virtual std::string Describe(uint16_t queue) const = 0;  // what keeps its requests, for people
   virtual uint64_t reconnects() const = 0;
@@ -66,6 +72,11 @@ class BlkPort final : public DiskPort {
   void Kick(uint16_t queue) override { driver_.Kick(queue); }
   size_t Poll(uint16_t queue, std::span<DiskAnswer> answers) override;
   Status Wait(uint64_t timeout_ns) override { return driver_.WaitAsGuest(0, timeout_ns); }
+  Status Stop() override { return driver_.Stop(); }
+  Status StartAnew() override { return driver_.StartAnew(); }
+  Status GiveBack(uint64_t gpa, uint64_t size_bytes) override {
+    return driver_.memory().GiveBack(gpa, size_bytes);
+  }
   Status Health() const override { return driver_.Health(); }
   std::string Describe(uint16_t queue) const override { return driver_.Describe(queue); }
   uint64_t reconnects() const override { return driver_.stats().reconnects; }
@@ -89,6 +100,11 @@ class ScsiPort final : public DiskPort {
   size_t Poll(uint16_t queue, std::span<DiskAnswer> answers) override;
   Status Wait(uint64_t timeout_ns) override {
     return driver_.WaitAsGuest(wire::kScsiFirstRequestQueue, timeout_ns);
+  }
+  Status Stop() override { return driver_.Stop(); }
+  Status StartAnew() override { return driver_.StartAnew(); }
+  Status GiveBack(uint64_t gpa, uint64_t size_bytes) override {
+    return driver_.memory().GiveBack(gpa, size_bytes);
   }
   Status Health() const override { return driver_.Health(); }
   std::string Describe(uint16_t queue) const override {

@@ -43,11 +43,22 @@ Status ScsiDriver::Begin(const ScsiOptions& options) {
                              options.num_queues, frontend_.queues_max()));
   }
   CLEAT_TRY(MakeQueues(rings, Settings{.area_bytes = sizeof(ScsiArea)}));
-  if (has(wire::kScsiHotplug) || has(wire::kScsiChange)) {
-    for (uint16_t i = 0; i < std::min(kEventBuffers, options.queue_size); ++i) GiveEventBuffer();
-    ring(wire::kScsiEventQueue).Publish();
-  }
+  GiveEventBuffers();
   return StartFresh();
+}
+
+Status ScsiDriver::StartAnew() {
+  for (uint16_t queue = wire::kScsiFirstRequestQueue; queue < num_queues(); ++queue) {
+    if (in_flight(queue) == 0) continue;
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("ring {}: {} requests are not answered by a device that was stopped", queue,
+                             in_flight(queue)));
+  }
+  Collect();
+  CLEAT_TRY(RenewRings());
+  GiveEventBuffers();
+  Status started = StartFresh();
+  return !started && started.error().code == ErrorCode::kUnavailable ? Status(Ok{}) : started;
 }
 
 bool ScsiDriver::Submit(uint16_t queue, const ScsiIo& io) {
@@ -104,6 +115,12 @@ void ScsiDriver::GiveEventBuffer() {
   if (slot == nullptr) return;
   Area<ScsiArea>(*slot).answer = {};
   Enqueue(wire::kScsiEventQueue, kEventShape, {}, {}, 0);
+}
+
+void ScsiDriver::GiveEventBuffers() {
+  if (!has(wire::kScsiHotplug) && !has(wire::kScsiChange)) return;
+  for (uint16_t i = 0; i < std::min(kEventBuffers, queue_size_); ++i) GiveEventBuffer();
+  ring(wire::kScsiEventQueue).Publish();
 }
 
 void ScsiDriver::Collect() {

@@ -126,6 +126,9 @@ class ScsiDriver final : public RequestDriver<ScsiCompletion> {
   // The targets that have a LUN 0, by INQUIRY, as a guest scans for them.
   Result<std::vector<uint8_t>> ScanTargets(uint8_t targets_max = 8);
 
+  // As VirtioDriver::StartAnew; the device gets its event buffers again.
+  Status StartAnew();
+
   uint16_t request_queues() const {
     return static_cast<uint16_t>(num_queues() - wire::kScsiFirstRequestQueue);
   }
@@ -139,6 +142,7 @@ class ScsiDriver final : public RequestDriver<ScsiCompletion> {
   ScsiCompletion Read(uint16_t queue, const Slot& slot, uint32_t written_bytes) override;
   void Collect() override;
   void GiveEventBuffer();
+  void GiveEventBuffers();
 
   std::deque<wire::ScsiEvent> events_;
 };

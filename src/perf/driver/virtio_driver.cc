@@ -48,16 +48,15 @@ Status VirtioDriver::MakeQueues(uint16_t count, const Settings& settings) {
                             .piece_alignment_bytes = piece_alignment_bytes_};
   planner_ = std::make_unique<LayoutPlanner>(layout_policy_, layout_seed_, indirect, limits);
   layout_.chain.reserve(size_t{chain_max} * 2);
-  const RingOptions ring_options{
-      .size = queue_size_,
-      .event_idx = has(wire::kFeatureEventIdx),
-      .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0},
-      .packed = has(wire::kFeatureRingPacked)};
+  ring_options_ = {.size = queue_size_,
+                   .event_idx = has(wire::kFeatureEventIdx),
+                   .indirect_entries = indirect ? static_cast<uint16_t>(chain_max) : uint16_t{0},
+                   .packed = has(wire::kFeatureRingPacked)};
   const uint32_t stride_bytes =
       (settings.area_bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
   queues_.resize(count);
   for (Queue& queue : queues_) {
-    CLEAT_ASSIGN(queue.ring, DriverRing::Create(memory_, ring_options));
+    CLEAT_ASSIGN(queue.ring, DriverRing::Create(memory_, ring_options_));
     CLEAT_ASSIGN(auto areas, AllocateBuffer(uint64_t{stride_bytes} * queue_size_));
     queue.slots.resize(queue_size_);
     for (uint16_t i = 0; i < queue_size_; ++i) {
@@ -104,6 +103,8 @@ Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
 Status VirtioDriver::Stop() {
   CLEAT_ASSIGN(bases_, frontend_.Stop(num_queues()));
   stopped_ = true;
+  for (Queue& queue : queues_)
+    queue.asleep = false;  // whoever has stopped a device looks at all of its rings
   return Ok{};
 }
 
@@ -111,6 +112,32 @@ Status VirtioDriver::Resume() {
   if (!stopped_) return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
   const std::vector<uint32_t> bases = bases_;
   return StartRings(bases);
+}
+
+Status VirtioDriver::RenewRings() {
+  if (!stopped_) return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
+  for (Queue& queue : queues_) {
+    queue.ring.reset();
+    CLEAT_ASSIGN(queue.ring, DriverRing::Create(memory_, ring_options_));
+    queue.free_slots.clear();
+    for (uint16_t i = 0; i < queue_size_; ++i)
+      queue.free_slots.push_back(static_cast<uint16_t>(queue_size_ - 1 - i));
+    queue.asleep = false;
+  }
+  frontend_.DropInflight();
+  return Ok{};
+}
+
+Status VirtioDriver::StartAnew() {
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (in_flight(static_cast<uint16_t>(i)) == 0) continue;
+    return Error(ErrorCode::kFailedPrecondition,
+                 fmt::format("ring {}: {} requests are not answered by a device that was stopped", i,
+                             in_flight(static_cast<uint16_t>(i))));
+  }
+  CLEAT_TRY(RenewRings());
+  Status started = StartFresh();
+  return !started && started.error().code == ErrorCode::kUnavailable ? Status(Ok{}) : started;
 }
 
 Status VirtioDriver::Reconnect() {

@@ -75,6 +75,10 @@ class VirtioDriver {
   // continue).
   Status Stop();
   Status Resume();
+  // The guest resets the device: after Stop, once everything was polled, the rings are made anew and empty, and no in-flight memory is
+  // kept. kFailedPrecondition where requests are left. A back end that goes away meanwhile is no error: Reconnect begins with these rings.
+  // Of drivers whose device has event buffers, theirs (ScsiDriver::StartAnew).
+  Status StartAnew();
   // A new connection after the back end's end (it waits for one), with the same rings and the kept in-flight memory, as
   // QEMU 10 does it (vhost_virtqueue_stop when GET_VRING_BASE is not answered): a split ring's base is its used index; a
   // packed ring has no such thing in memory, and its base stays what it was when the ring was last started or stopped
@@ -142,6 +146,7 @@ class VirtioDriver {
   Status Negotiate(uint64_t wanted_features);
   Status MakeQueues(uint16_t count, const Settings& settings);
   Status StartFresh();
+  Status RenewRings();  // see StartAnew
 
   // ---- Requests. Take a free slot (nullptr: there is none), fill its area, enqueue it. False: no room now,
   // or impossible under the device's limits; the slot is still free then.
@@ -191,6 +196,7 @@ class VirtioDriver {
   std::vector<Buffer> buffers_;
   std::vector<uint32_t> bases_;  // as the rings were last started with, or stopped at
   bool stopped_ = false;
+  RingOptions ring_options_;
   std::unique_ptr<LayoutPlanner> planner_;
   RequestLayout layout_;
   std::vector<pollfd> poll_fds_;

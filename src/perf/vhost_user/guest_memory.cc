@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "perf/vhost_user/guest_memory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -168,6 +169,18 @@ void GuestMemory::Free(uint64_t gpa, uint64_t size_bytes) {
     }
   }
   region->free.emplace(gpa, size_bytes);
+}
+
+Status GuestMemory::GiveBack(uint64_t gpa, uint64_t size_bytes) {
+  const Region* region = Find(gpa);
+  CLEAT_CHECK(region != nullptr && gpa % kPageBytes == 0 && size_bytes % kPageBytes == 0);
+  const uint64_t offset = gpa - region->spec.gpa;
+  CLEAT_CHECK(size_bytes <= region->spec.size_bytes - offset);
+  if (fallocate(region->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(region->spec.file_offset_bytes + offset),
+                static_cast<off_t>(size_bytes)) == 0)
+    return Ok{};
+  return ErrnoError(errno, fmt::format("guest memory at {:#x} can't be given back", gpa));
 }
 
 std::vector<wire::MemoryRegion> GuestMemory::Table() const {

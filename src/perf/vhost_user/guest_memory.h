@@ -57,6 +57,10 @@ class GuestMemory {
   Result<uint64_t> AllocateIn(uint64_t region_gpa, uint64_t size_bytes, uint64_t alignment);
   void Free(uint64_t gpa, uint64_t size_bytes);  // exactly what was allocated
 
+  // Gives pages back to the host, as a balloon does: they are gone from the memory's file, and whoever touches them next gets others, of
+  // zeroes. What lies in them is still allocated here. Both are multiples of a page; CLEAT_CHECKs that they lie in one region.
+  Status GiveBack(uint64_t gpa, uint64_t size_bytes);
+
   // For SET_MEM_TABLE: the regions in order of address, and their files.
   std::vector<wire::MemoryRegion> Table() const;
   std::vector<int> Fds() const;

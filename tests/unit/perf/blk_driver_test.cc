@@ -163,6 +163,27 @@ TEST_F(BlkDriverTest, StopAndResume) {
   EXPECT_EQ(back, data);
 }
 
+TEST_F(BlkDriverTest, AfterAResetTheRingsAreEmptyAndBeginAnew) {
+  Connect();
+  Start();
+  const std::vector<uint8_t> data(4096, 0x22);
+  ASSERT_TRUE(driver->WriteSync(0, data).ok());
+  EXPECT_FALSE(driver->StartAnew().ok()) << "not stopped";
+  const uint64_t buffer = driver->AllocateBuffer(512).value();
+  ASSERT_TRUE(driver->Submit(0, {.length_bytes = 512, .data_gpa = buffer, .token = 7}));
+  driver->Kick(0);
+  ASSERT_TRUE(driver->Stop().ok());
+  const Status left = driver->StartAnew();
+  ASSERT_FALSE(left.ok()) << "a request is there to be polled";
+  EXPECT_EQ(left.error().code, ErrorCode::kFailedPrecondition);
+  std::vector<BlkCompletion> batch(8);
+  ASSERT_EQ(driver->Poll(0, batch), 1U);
+  ASSERT_TRUE(driver->StartAnew().ok());
+  std::vector<uint8_t> back(4096);
+  ASSERT_TRUE(driver->ReadSync(0, back).ok());
+  EXPECT_EQ(back, data);
+}
+
 TEST_F(BlkDriverTest, ANewDriverOnTheSameConnectionIsAReboot) {
   Connect();
   Start({.queue_size = 16, .layout = LayoutPolicy::kClassic});

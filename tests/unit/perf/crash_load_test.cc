@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <vector>
 
 namespace cleat::perf::crash_load_test {
@@ -25,6 +26,8 @@ enum class Wrong : uint8_t {
   kRunsAgain,     // an acknowledged write lands once more, over newer ones
   kAnswersTwice,  // a request
   kFails,         // a request is answered with an error
+  kKeepsPages,    // memory that was given back goes on to be used, as if it were pinned
+  kStopsEarly,    // a stopped device has a request left
 };
 
 // Everything happens in Wait, on the load's thread, but for Crash.
@@ -69,6 +72,20 @@ class PretendPort final : public DiskPort {
     for (uint64_t i = random_.Between(1, pending_.size()); i > 0; --i) AnswerOne();
     return Ok{};
   }
+  Status Stop() override {
+    const size_t left = wrong_ == Wrong::kStopsEarly ? 1 : 0;
+    while (pending_.size() > left) AnswerOne();
+    return Ok{};
+  }
+  Status StartAnew() override {
+    return pending_.empty() ? Status(Ok{}) : Error(ErrorCode::kFailedPrecondition, "a request is left");
+  }
+  Status GiveBack(uint64_t gpa, uint64_t size_bytes) override {
+    const std::span<uint8_t> buffer = Buffer(gpa, size_bytes);
+    if (wrong_ == Wrong::kKeepsPages) pinned_.try_emplace(gpa, buffer.begin(), buffer.end());
+    std::fill(buffer.begin(), buffer.end(), uint8_t{0});
+    return Ok{};
+  }
   Status Health() const override { return Ok{}; }
   std::string Describe(uint16_t /*queue*/) const override { return "pretended"; }
   uint64_t reconnects() const override { return reconnects_; }
@@ -93,13 +110,20 @@ class PretendPort final : public DiskPort {
     return std::span(disk_).subspan(request.offset_bytes, request.length_bytes);
   }
 
+  // The memory that the device has for the request's.
+  std::span<uint8_t> Reached(const DiskRequest& request) {
+    const auto pinned = pinned_.find(request.data_gpa);
+    return pinned == pinned_.end() ? Buffer(request.data_gpa, request.length_bytes)
+                                   : std::span(pinned->second).first(request.length_bytes);
+  }
+
   // Any of them: out of order.
   void AnswerOne() {
     const size_t which = random_.Below(pending_.size());
     const auto [queue, request] = pending_[which];
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(which));
     const std::span<uint8_t> blocks = On(request);
-    const std::span<uint8_t> buffer = Buffer(request.data_gpa, request.length_bytes);
+    const std::span<uint8_t> buffer = Reached(request);
     if (request.op == DiskOp::kRead) std::copy(blocks.begin(), blocks.end(), buffer.begin());
     if (request.op == DiskOp::kWrite || request.op == DiskOp::kZero) {
       Written written{request.offset_bytes, {blocks.begin(), blocks.end()}, {}};
@@ -145,6 +169,9 @@ class PretendPort final : public DiskPort {
         AnswerOne();
         answers_.back().answer.outcome = DiskAnswer::Outcome::kFailed;
         break;
+      case Wrong::kKeepsPages:  // all the time
+      case Wrong::kStopsEarly:
+        break;
     }
   }
   // Nothing that is in flight would cover up what is done to its blocks.
@@ -175,6 +202,7 @@ class PretendPort final : public DiskPort {
   std::vector<uint8_t> disk_ = std::vector<uint8_t>(kDiskBytes);
   std::vector<uint8_t> memory_ = std::vector<uint8_t>(kBufferBytes);
   uint64_t allocated_ = 0;
+  std::map<uint64_t, std::vector<uint8_t>> pinned_;  // by the buffer's address
   std::vector<Pending> pending_;
   std::vector<Answer> answers_;
   std::vector<Written> writes_;
@@ -185,14 +213,16 @@ struct Judged {
   CrashLoad::Counts counts;
 };
 
-// Three deaths, of which the second is followed by the fault.
+// Three deaths, of which the second is followed by the fault. Between them the guest resets the device, and its balloon is at work.
 Judged Judge(Wrong wrong, uint64_t seed) {
   PretendPort port(wrong, seed);
   StampedBlocks blocks(kDiskBytes, kBlockBytes, 1);
-  CrashLoad load(port, blocks, {.seed = seed, .lost_after_ns = kNsPerSecond / 2});
+  CrashLoad load(port, blocks, {.seed = seed, .give_back_percent = 20, .lost_after_ns = kNsPerSecond / 2});
   EXPECT_TRUE(load.Start().ok());
   for (int death = 0; death < 3; ++death) {
-    EXPECT_TRUE(load.WaitProgress(500, kWaitNs));
+    EXPECT_TRUE(load.WaitProgress(250, kWaitNs));
+    load.AskReset();
+    EXPECT_TRUE(load.WaitProgress(250, kWaitNs));
     const uint64_t mark = load.Mark();
     port.Crash();
     EXPECT_TRUE(load.WaitRecovered(mark, kWaitNs)) << "death " << death;
@@ -208,6 +238,8 @@ TEST(CrashLoadTest, ADiskThatIsRightIsFoundRight) {
       ADD_FAILURE() << "seed " << seed << ": " << finding.text;
     EXPECT_EQ(judged.counts.reconnects, 3U);
     EXPECT_GT(judged.counts.in_flight, 0U);
+    EXPECT_EQ(judged.counts.resets, 3U);
+    EXPECT_GT(judged.counts.given_back, 0U);
     EXPECT_GE(judged.counts.blocks_compared, 4 * kDiskBytes / kBlockBytes)
         << "after each death and in the end";
   }
@@ -236,8 +268,22 @@ INSTANTIATE_TEST_SUITE_P(CrashLoadTest, CrashLoadFaultTest,
                                          Fault{Wrong::kTears, CrashFault::kData, "Torn"},
                                          Fault{Wrong::kRunsAgain, CrashFault::kData, "RunAgain"},
                                          Fault{Wrong::kAnswersTwice, CrashFault::kRings, "AnsweredTwice"},
-                                         Fault{Wrong::kFails, CrashFault::kFailed, "Failed"}),
+                                         Fault{Wrong::kFails, CrashFault::kFailed, "Failed"},
+                                         Fault{Wrong::kKeepsPages, CrashFault::kData, "FromAnOldPage"}),
                          [](const auto& fault) { return fault.param.name; });
+
+// The load ends there: what is left may still come.
+TEST(CrashLoadTest, ARequestThatAResetLeavesIsFound) {
+  PretendPort port(Wrong::kStopsEarly, 1);
+  StampedBlocks blocks(kDiskBytes, kBlockBytes, 1);
+  CrashLoad load(port, blocks);
+  ASSERT_TRUE(load.Start().ok());
+  ASSERT_TRUE(load.WaitProgress(100, kWaitNs));
+  load.AskReset();
+  EXPECT_FALSE(load.WaitProgress(UINT64_MAX / 2, kWaitNs));
+  ASSERT_FALSE(load.findings().empty());
+  EXPECT_EQ(load.findings().front().fault, CrashFault::kRings) << load.findings().front().text;
+}
 
 TEST(GapMeterTest, KeepsTheLongestSilenceSinceTheLastLook) {
   GapMeter gaps;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 
 namespace cleat::perf::guest_memory_test {
@@ -88,6 +89,18 @@ TEST(GuestMemoryTest, RefusesRegionsThatCannotBe) {
     EXPECT_TRUE((*memory)->AddRegion({.gpa = i * kMiB, .size_bytes = 4096}).ok());
   }
   EXPECT_FALSE((*memory)->AddRegion({.gpa = 9 * kMiB, .size_bytes = 4096}).ok()) << "a ninth region";
+}
+
+TEST(GuestMemoryTest, WhatIsGivenBackReadsAsZeroesAndNothingElseDoes) {
+  auto memory = GuestMemory::CreateWithHole(8 << 20);
+  ASSERT_TRUE(memory.ok());
+  const uint64_t gpa = (*memory)->Allocate(4 * GuestMemory::kPageBytes, GuestMemory::kPageBytes).value();
+  const std::span<uint8_t> bytes = (*memory)->Span(gpa, 4 * GuestMemory::kPageBytes);
+  std::fill(bytes.begin(), bytes.end(), uint8_t{1});
+  ASSERT_TRUE((*memory)->GiveBack(gpa + GuestMemory::kPageBytes, 2 * GuestMemory::kPageBytes).ok());
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0), static_cast<int64_t>(2 * GuestMemory::kPageBytes));
+  EXPECT_EQ(bytes[GuestMemory::kPageBytes - 1], 1);
+  EXPECT_EQ(bytes[3 * GuestMemory::kPageBytes], 1);
 }
 
 }  // namespace
