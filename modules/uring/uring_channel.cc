@@ -250,16 +250,17 @@ void UringChannel::Failed(Request& request, int error_number) {
 }
 
 // After a failed fallocate. EOPNOTSUPP: this file never can; EINVAL: not this range (a block device with
-// larger blocks than the disk's). A discard then does nothing, as a hint may.
+// larger blocks than the disk's); EBUSY: not now, since a page of the range waits in a block device's page cache to be written, which the
+// kernel does not drop while the device has an exclusive owner. A discard then does nothing, as a hint may.
 bool UringChannel::TryAnotherWay(Request& request, int error_number) {
-  if (error_number != EOPNOTSUPP && error_number != EINVAL) return false;
+  if (error_number != EOPNOTSUPP && error_number != EINVAL && error_number != EBUSY) return false;
   auto& scratch = request.top().scratch;
   const bool punch = (scratch[kMode] & FALLOC_FL_PUNCH_HOLE) != 0;
   if (error_number == EOPNOTSUPP) (punch ? punch_works_ : zero_range_works_) = false;
   if (request.op == Op::kDiscard) {
     End(request, IoStatus::kOk);
   } else {
-    if (error_number == EINVAL) scratch[kPlain] = 1;
+    if (error_number != EOPNOTSUPP) scratch[kPlain] = 1;
     ring_.Start(request);
   }
   return true;

@@ -173,6 +173,25 @@ TEST(NamespaceChoice, GoesThroughTheBlockDeviceWhereTheDiskHasSmallerBlocks) {
   EXPECT_TRUE(host.Await(device->Close()).ok());
 }
 
+// Through the page cache, with an owner, whom the kernel keeps from dropping pages that wait to be written.
+TEST(NamespaceChoice, ZeroesGoOverWhatThePageCacheHas) {
+  Host host;
+  test::TestDisk disk(host.MustOpen(PathIn("CLEAT_NVME_4K")), host.reactor(),
+                      [&] { host.reactor().RunOnce(); });
+  ASSERT_TRUE(host.Await(disk.pipeline().Acquire()).ok());
+  test::Arena arena(4096);
+  for (const Op op : {Op::kWriteZeroes, Op::kDiscard}) {
+    std::memset(arena.data(), 'x', 4096);
+    ASSERT_EQ(disk.Do(Op::kWrite, 8192, 4096, &arena), IoStatus::kOk);
+    ASSERT_EQ(disk.Do(op, 8192, 4096), IoStatus::kOk) << "a page of it is dirty";
+    ASSERT_EQ(disk.Do(Op::kRead, 8192, 4096, &arena), IoStatus::kOk);
+    const int64_t zeroes = std::count(arena.data(), arena.data() + 4096, 0);
+    EXPECT_TRUE(op == Op::kDiscard || zeroes == 4096) << zeroes;
+  }
+  EXPECT_TRUE(host.Await(disk.pipeline().Release()).ok());
+  host.Close(disk);
+}
+
 TEST(NamespaceErrors, AMediumErrorFailsItsRequestAloneAndIsNamed) {
   Host host;
   const auto disk = host.OpenNamespaceDisk(PathIn("CLEAT_NVME_BAD"));

@@ -121,6 +121,7 @@ Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase
   }
   Status booted = what.scsi ? guest->BootScsi(host, what, options) : guest->BootBlk(host, what, options);
   if (!booted) return Error(booted.error().code, what.Id() + ": " + booted.error().message);
+  if (options.around_port) guest->port_ = options.around_port(std::move(guest->port_));
   guest->load_ = std::make_unique<perf::CrashLoad>(*guest->port_, guest->blocks_, options.load);
   return guest;
 }

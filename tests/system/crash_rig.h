@@ -51,6 +51,8 @@ enum class CrashControl : uint8_t {
 struct CrashGuestOptions {
   CrashControl control = CrashControl::kNone;
   perf::CrashLoadOptions load = {};
+  // What stands between the load and its driver; for negative controls.
+  std::function<std::unique_ptr<perf::DiskPort>(std::unique_ptr<perf::DiskPort>)> around_port = {};
 };
 
 class CrashGuest {

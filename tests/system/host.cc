@@ -137,7 +137,7 @@ void Host::StartCleatd() {
                                      "--log-level", options_.log_level};
   if (cleatd_product_.has_path_lists) arguments.insert(arguments.end(), {"--paths", Path("paths.conf")});
   arguments.insert(arguments.end(), options_.cleatd_arguments.begin(), options_.cleatd_arguments.end());
-  cleatd_ = Spawn(cleatd_product_.Program("cleatd"), arguments, "cleatd");
+  cleatd_ = Spawn(cleatd_product_.Program("cleatd"), arguments, "cleatd", options_.cleatd_preload);
 }
 
 const Product& Host::EngineProduct(const std::string& id) const {

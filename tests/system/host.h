@@ -41,6 +41,7 @@ struct HostOptions {
   std::vector<std::string> engine_arguments = {};  // likewise
   uint64_t engine_open_files = 0;                  // that all engines may have; 0: as the test
   std::string engine_preload = {};                 // a library that negative controls give to all engines
+  std::string cleatd_preload = {};                 // likewise, to cleatd
   Product cleatd = {};                             // the version that each of them is at first
   Product engine = {};                             // all engines
 };

@@ -136,11 +136,13 @@ Status ControlPlane::CreateDisks(const HostShape& shape) {
     v1::CreateDiskRequest request;
     request.set_disk_id(DiskId(shape, index));
     v1::DiskSpec& spec = *request.mutable_disk()->mutable_spec();
-    spec.set_size_bytes(shape.image.empty() ? kDiskBytes : kImageBytes);
+    spec.set_size_bytes(shape.image.empty() && shape.device.empty() ? kDiskBytes : kImageBytes);
     if (!shape.image.empty()) {
       spec.mutable_rbd()->set_cluster(kCluster);
       spec.mutable_rbd()->set_pool("rbd");
       spec.mutable_rbd()->set_image(shape.image);
+    } else if (!shape.device.empty()) {
+      spec.mutable_file()->set_path(shape.device);
     } else if (index / shape.targets < shape.with_memory) {
       spec.mutable_memory();
     } else {

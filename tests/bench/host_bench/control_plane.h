@@ -24,7 +24,8 @@ struct HostShape {
   v1::ControllerType type = v1::CONTROLLER_TYPE_SCSI;
   uint32_t with_memory =
       0;  // so many of the first controllers have disks with content; the others have null disks
-  std::string image = {};  // of the cluster that was made known: the only disk is that, of 64 MiB
+  std::string image = {};   // of the cluster that was made known: the only disk is that, of 64 MiB
+  std::string device = {};  // a block device: the only disk is its first 64 MiB
   uint32_t disks() const { return controllers * targets; }
 };
 

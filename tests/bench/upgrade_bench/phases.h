@@ -36,6 +36,9 @@ struct Plan {
   std::string key;
   std::string image;
   uint32_t rbd_upgrades = 40;  // a round
+  // An NVMe namespace, of which the first 64 MiB are zeroes; that phase is left out without one, too.
+  std::string device;
+  uint32_t nvme_upgrades = 9;  // a round
 };
 
 class UpgradePhases {
@@ -49,8 +52,11 @@ class UpgradePhases {
   Status Standby();  // standby_gap_ms_*
   Status Stopped();  // stopped_engine_*
   Status Rbd();      // rbd_upgrade_gap_ms_*
+  Status Nvme();     // nvme_upgrade_gap_ratio
 
  private:
+  static constexpr double kQuietSecondsMax = 1;
+
   // A host with two engines, all controllers on the first; guests, the first of them under load. The guests go first.
   struct Stage {
     std::unique_ptr<BenchHost> host;
@@ -74,7 +80,8 @@ class UpgradePhases {
   Status Kill(Stage& stage, uint32_t controllers, Gaps* gaps);
   Status Stop(Stage& stage, uint32_t controllers, Gaps* gaps, std::vector<double>* seen_ms);
   static Status PutBack(Stage& stage, uint32_t controllers);
-  Status Quiet(Stage& stage, double seconds, Gaps* gaps);
+  // For so long, at most kQuietSecondsMax where nothing else is said.
+  Status Quiet(Stage& stage, double seconds, Gaps* gaps, double seconds_max = kQuietSecondsMax);
   Status MeasureUpgrades(const std::string& figure, const HostShape& shape, const UpgradeGuests::Load& load,
                          uint32_t upgrades);
   void Add(const std::string& figure, const std::vector<Gaps>& rounds);
