@@ -47,7 +47,7 @@ endef
 
 DAEMONS := cleatd cleat-engine cleatctl
 
-.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-upgrade soak bench lint format clean \
+.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-nvme demo-upgrade soak bench lint format clean \
   build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
@@ -146,6 +146,11 @@ demo-crash: setup-demo ## kill the engine three times under a guest that verifie
 demo-upgrade: setup-demo ## exchange the engine under a guest that verifies what it wrote, and kill it beside its standby
 	$(call build,release,$(DAEMONS))
 	@/usr/bin/python3 scripts/demo_upgrade.py
+
+demo-nvme: setup-demo ## an NVMe drive cut into disks, in a guest that has one; the engine killed and exchanged under load, a disk erased
+	$(call build,release,$(DAEMONS) cleat-perf)
+	@scripts/guest/make_image.sh nvme >/dev/null
+	@/usr/bin/python3 -B scripts/demo_nvme.py
 
 demo-ceph: setup-demo-ceph ## a guest on encrypted disks in a Ceph cluster of its own, whose OSD stands still for a while
 	$(call build,release,$(DAEMONS))

@@ -120,12 +120,12 @@ class Guest:
     images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev), "crypt"
     (cryptsetup), "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes) or "nvme" (Linux 6.12). `nvme` maps serial
     numbers to QEMU's words for NVMe drives: a dictionary with "drive", options of -drive, and "device", those of -device nvme beside
-    drive, serial and id. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
+    drive, serial and id; `nvme_ports`: each has a PCI Express port of its own, and may be unplugged and plugged in again. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
     more of the kernel's, or of its modules'. `incoming`: does not
     boot, but waits for a guest that migrates into it. Made by Bench.guest, which says where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
-                 cpus=2, memory_mb=256, files=None, nvme=None, incoming=False,
+                 cpus=2, memory_mb=256, files=None, nvme=None, nvme_ports=False, incoming=False,
                  counted=False, kernel_options=""):
         self.name = name
         self._incoming = incoming
@@ -136,6 +136,7 @@ class Guest:
         self._scsi = dict(scsi or {})
         self._files = dict(files or {})
         self._nvme = dict(nvme or {})
+        self._nvme_ports = nvme_ports
         self._counted = counted
         self._kernel_options = kernel_options
         self._queues = queues
@@ -445,6 +446,44 @@ class Guest:
         self.qmp.command("chardev-remove", id=f"chardev-{disk}")
         del self._plugged[disk]
 
+    # NVMe drives
+
+    def pull_nvme(self, serial, timeout_s=COMMAND_SECONDS):
+        """Pulls the drive out of its port: nobody in the guest was asked. QEMU takes it when the port's slot control says that its power and
+        power indicator are off; as the kernel has not said so itself, it hears of it by the interrupt of a card that is no longer present,
+        which is held back until slot control is as it was."""
+        port = f"/sys/bus/pci/devices/0000:00:{self._nvme_slot(serial):02x}.0"
+        self.run(f"port={port}/config; at() {{ od -An -tu1 -j $1 -N 1 $port | tr -d ' '; }}; cap=$(at 52); "
+                 "until [ $(at $cap) = 16 ]; do cap=$(at $((cap + 1))); done; control=$((cap + 24)); "
+                 "put() { printf \"\\\\$(printf %03o $1)\\\\$(printf %03o $2)\" | dd of=$port bs=2 seek=$((control / 2)) conv=notrunc 2>/dev/null; }; "
+                 "low=$(at $control); high=$(at $((control + 1))); put $((low & ~32)) $((high | 7)); put $low $high; "
+                 f"while ls -d {port}/0000:*:00.0 >/dev/null 2>&1; do sleep 0.05; done", timeout_s)
+
+    def unplug_nvme(self, serial, timeout_s=COMMAND_SECONDS):
+        """As who presses the port's button does: the guest's kernel lets go of the drive, after the 5 s in which it may be pressed again."""
+        self.qmp.command("device_del", id=f"nvme-{serial}")
+        self.qmp.wait_event("DEVICE_DELETED", timeout_s, device=f"nvme-{serial}")
+
+    def plug_nvme(self, serial):
+        """The drive comes back, with what is on it."""
+        added = self.qmp.command("human-monitor-command", command_line=f"drive_add 0 {self._nvme[serial]['drive']},if=none,id=drive-{serial}")
+        if added.strip() != "OK":
+            raise BenchError(f"guest {self.name}: drive {serial} is not added: {added}")
+        self.qmp.command("device_add", **self._nvme_device(serial))
+
+    def throttle_nvme(self, serial, bytes_per_second):
+        """0: no limit."""
+        self.qmp.command("block_set_io_throttle", id=f"nvme-{serial}", bps=bytes_per_second, bps_rd=0, bps_wr=0, iops=0, iops_rd=0, iops_wr=0)
+
+    def _nvme_slot(self, serial):
+        return FIRST_PORT_SLOT + self._ports + list(self._nvme).index(serial)
+
+    def _nvme_device(self, serial):
+        device = {"driver": "nvme", "id": f"nvme-{serial}", "serial": serial, "drive": f"drive-{serial}"}
+        if self._nvme_ports:
+            device["bus"] = f"nvme-port-{serial}"
+        return device | dict(word.split("=", 1) for word in self._nvme[serial].get("device", "").split(",") if word)
+
     def _command_line(self, qmp_fd, port_fd):
         argv = [
             QEMU, "-nodefaults", "-display", "none", "-no-user-config", "-name", self.name,
@@ -470,10 +509,14 @@ class Guest:
         for index, (disk, path) in enumerate(self._files.items(), len(self._disks)):
             argv += ["-drive", f"file={path},format=raw,if=none,id=drive-{disk}",
                      "-device", f"virtio-blk-pci,id=disk-{disk},drive=drive-{disk},addr={FIRST_DISK_SLOT + index:#x}"]
+        if self._nvme_ports:  # by the kernel's own driver of such ports, which sees what is pulled out; ACPI's is asked first
+            argv += ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
         for serial, drive in self._nvme.items():
-            more = drive.get("device", "")
-            argv += ["-drive", f"{drive['drive']},if=none,id=drive-{serial}",
-                     "-device", f"nvme,id=nvme-{serial},serial={serial},drive=drive-{serial}" + (f",{more}" if more else "")]
+            if self._nvme_ports:
+                slot = self._nvme_slot(serial)
+                argv += ["-device", f"pcie-root-port,id=nvme-port-{serial},chassis={slot},addr={slot:#x}"]
+            device = ",".join(f"{key}={value}" for key, value in self._nvme_device(serial).items())
+            argv += ["-drive", f"{drive['drive']},if=none,id=drive-{serial}", "-device", device.removeprefix("driver=")]
         for index, (controller, path) in enumerate(self._scsi.items()):
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host with NVMe drives: a guest with Linux 6.12 whose drives QEMU emulates, and Cleat in it. This machine's own kernel has none.
+cleat-perf in the guest plays QEMU and the virtual machine."""
+
+import json
+import os
+import shutil
+import time
+
+from cleat_guest.process import BenchError
+from cleat_guest.programs import pack
+
+SECONDS = 240  # for what can only hang
+PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
+AS_USER = "run_as --reuid 1000 --regid 1000 --clear-groups "
+_PATHS = "files /\\ndevices /\\nsockets /\\nkeys /\\n"
+_POLL_SECONDS = 0.1
+
+
+class Load:
+    """cleat-perf as the front end of a controller, which is named as its disk and has its socket in /run: writes, reads and verifies until
+    `end`, whatever becomes of the engine."""
+
+    def __init__(self, host, disk, options="--mix read=50,write=50 --depth 8 --rate 100 --block-size 16k"):
+        self._guest = host.guest
+        self._files = f"/run/{disk}"
+        self._job = host.guest.background(
+            f"umask 0; cleat-perf run --listen {self._files}.sock --reconnect --verify --wait call --timeout {SECONDS} --time 3600 "
+            f"--no-progress {options} --json {self._files}.json & echo $! >{self._files}.pid; wait $!; echo status $?")
+
+    def end(self):
+        """What cleat-perf found, as its JSON has it."""
+        self._guest.run(f"kill -INT $(cat {self._files}.pid)")
+        said = self._job.wait(SECONDS)
+        status, text = self._guest.execute(f"cat {self._files}.json")
+        if status != 0:
+            raise BenchError(f"cleat-perf on {self._files}.sock has no result:\n{said}")
+        return json.loads(text)["result"]
+
+    def end_well(self):
+        """The same, of a disk that nothing may have gone wrong on."""
+        result = self.end()
+        if result["errors"] or result["faults"] or not result["verified_blocks"]:
+            raise BenchError(f"the load on {self._files}.sock: {result['errors']} errors, {result['faults']} wrong blocks, "
+                             f"{result['verified_blocks']} verified; {result['first_error']} {result['first_fault']}")
+        return result
+
+
+class NvmeHost:
+    """`drives`: serial -> QEMU's words, as in Guest; each has a port of its own with `ports`, and can be unplugged. `files`: paths in the
+    guest -> paths here, beside the programs."""
+
+    def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024):
+        self._bench = bench
+        run_as = shutil.copy(shutil.which("setpriv"), bench.path("run_as"))  # busybox's setpriv can't become another user
+        archive = pack(bench.path("programs.tar"), [*(os.path.join(bench.bin_dir, name) for name in PROGRAMS), *programs, run_as], files)
+        self.guest = bench.guest(tools="nvme", memory_mb=memory_mb, kernel_options=kernel_options, files={"programs": archive},
+                                 nvme=drives, nvme_ports=ports)
+        self.guest.wait_ready()
+        self.guest.run("tar x -f /dev/vda -C / && mkdir -p /run/cleat/state /dev/disk/by-id && chown -R 1000 /run/cleat && "
+                       "printf '" + _PATHS + "' >/run/paths.conf")
+        for serial in drives:
+            self.link(serial)
+
+    # ---- Drives
+
+    def controller(self, serial):
+        """The number of the drive with that serial number, once the kernel has its namespace."""
+        found = self.guest.run(f"until grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null; do sleep 0.05; done")
+        number = os.path.basename(os.path.dirname(found.strip())).removeprefix("nvme")
+        self.guest.run(f"until [ -b /dev/nvme{number}n1 ] && [ -c /dev/ng{number}n1 ]; do sleep 0.05; done")
+        return number
+
+    def link(self, serial):
+        """As a host's udev does with a drive that has come; the name that stays."""
+        number = self.controller(serial)
+        self.guest.run(f"chown 1000 /dev/nvme{number}n1 /dev/ng{number}n1; ln -sfn /dev/nvme{number}n1 {self.by_id(serial)}")
+        return self.by_id(serial)
+
+    @staticmethod
+    def by_id(serial):
+        return f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{serial}"
+
+    # ---- Processes. As in production, none has any privilege.
+
+    def start_cleatd(self):
+        self.guest.run("rm -f /run/cleat/api.sock; " + AS_USER + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock "
+                       "--engine-socket /run/cleat/engine.sock --paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
+                       "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
+
+    def start_engine(self, number=0, options=""):
+        self.guest.run(AS_USER + f"cleat-engine --name engine-{number} --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine "
+                       f"--reactors 1 --state-dir /run/cleat/state --paths /run/paths.conf {options} >>/run/engine-{number}.log 2>&1 & "
+                       f"echo $! >/run/engine-{number}.pid")
+        self.ctl("wait", f"engines/engine-{number}", "--timeout", "120")
+
+    def kill_engine(self, number=0):
+        self.guest.run(f"kill -9 $(cat /run/engine-{number}.pid)")
+
+    def ctl(self, *arguments):
+        """What cleatctl says, as JSON where it says anything."""
+        said = self.guest.run("cleatctl --address unix:/run/cleat/api.sock --output json " + " ".join(arguments))
+        try:
+            return json.loads(said)
+        except ValueError:
+            return said
+
+    def wait_for(self, what, get, there):
+        """Until `there` holds of what `get` returns, which is returned."""
+        deadline = time.monotonic() + SECONDS
+        while not there(last := get()):
+            if time.monotonic() >= deadline:
+                raise BenchError(f"{what}: not within {SECONDS} s; last: {last}")
+            time.sleep(_POLL_SECONDS)
+        return last
