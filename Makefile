@@ -19,6 +19,8 @@ LINT_ARGS ?=
 # The older version from which `make test-all` and `make test-upgrade` upgrade, and to which they go back: a commit, or `none`. Empty: the
 # newest release before this commit, or what CHANGELOG.md names.
 BASE ?=
+# The drive that `make test-nvme` tries, and destroys.
+DEVICE ?=
 # How long `make soak` runs each target.
 SOAK_SECONDS ?= 600
 # What `make unit` builds and runs, where, and what it passes on: make unit DIR=virtio FLAVOUR=asan ARGS=--gtest_filter='Split*'
@@ -47,7 +49,7 @@ endef
 
 DAEMONS := cleatd cleat-engine cleatctl
 
-.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-nvme demo-upgrade soak bench lint format clean \
+.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-nvme demo-upgrade test-nvme soak bench lint format clean \
   build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
@@ -155,6 +157,11 @@ demo-nvme: setup-demo ## an NVMe drive cut into disks, in a guest that has one; 
 demo-ceph: setup-demo-ceph ## a guest on encrypted disks in a Ceph cluster of its own, whose OSD stands still for a while
 	$(call build,release,$(DAEMONS))
 	@/usr/bin/python3 scripts/demo_ceph.py
+
+test-nvme: setup-build ## try a real drive, which LOSES ALL ITS DATA; as root, asks first: make test-nvme DEVICE=/dev/disk/by-id/...
+	@[ -n "$(DEVICE)" ] || { echo "make test-nvme: name the drive: make test-nvme DEVICE=/dev/disk/by-id/nvme-..." >&2; exit 2; }
+	$(call build,release,$(DAEMONS) cleat-perf)
+	@/usr/bin/python3 -B scripts/test_nvme_drive.py "$(DEVICE)"
 
 lint: setup-lint ## formatting, clang-tidy, include directions, SPDX lines; builds only generated code
 	$(call build,release,generated)
