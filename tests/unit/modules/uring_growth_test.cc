@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "pool/layout.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/modules/pool_file.h"
 #include "tests/unit/modules/uring_fixture.h"
 
@@ -37,6 +38,7 @@ const pool::MapDisk kNeighbour{
 
 class UringGrowth : public testing::Test {
  protected:
+  explicit UringGrowth(const std::string& folder = test::FolderInMemory()) : folder_(folder) {}
   void SetUp() override {
     path_ = folder_.MakeFile("drive", test::PoolFileBytes(kExtents));
     test::MakePool(path_, kExtents, {kSmall, kNeighbour});
@@ -111,7 +113,7 @@ class UringGrowth : public testing::Test {
   const MonotonicClock clock_;
   std::vector<std::unique_ptr<Reactor>> reactors_;
   test::UringHost host_;  // whose rings go before their reactors
-  test::ScratchFolder folder_{test::DiskFolder()};
+  test::ScratchFolder folder_;
   std::string path_;
 };
 
@@ -271,7 +273,12 @@ class Guest {
   std::thread thread_;
 };
 
-TEST_F(UringGrowth, EachChannelTakesTheNewExtentsInItsTurnUnderLoad) {
+class UringGrowthUnderLoad : public UringGrowth {
+ protected:
+  UringGrowthUnderLoad() : UringGrowth(test::DiskFolder()) {}
+};
+
+TEST_F(UringGrowthUnderLoad, EachChannelTakesTheNewExtentsInItsTurn) {
   const auto before = Read(0, pool::kDataOffset);
   auto made = block::Pipeline::Make(Open(kSmall), AccessMode::kReadWrite);
   ASSERT_TRUE(made.ok());
