@@ -75,6 +75,11 @@ bool PunchHole(const UniqueFd& fd, uint64_t offset_bytes, uint64_t length_bytes)
 
 }  // namespace
 
+Result<std::unique_ptr<HostDrive>> BlockDrive::OpenAny(const UniqueFd& found, const std::string& path) {
+  CLEAT_ASSIGN(std::unique_ptr<HostDrive> drive, Open(found, path));
+  return drive;
+}
+
 Result<std::unique_ptr<BlockDrive>> BlockDrive::Open(const UniqueFd& found, const std::string& path) {
   std::unique_ptr<BlockDrive> drive(new BlockDrive(path));
   CLEAT_TRY(drive->OpenFile(found, O_RDWR));

@@ -17,11 +17,11 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "pool/drive.h"
+#include "control/pools/host_drive.h"
 
 namespace cleat::control {
 
-class BlockDrive final : public pool::Drive {
+class BlockDrive final : public HostDrive {
  public:
   // `found`: the drive, opened by the policy of paths (O_PATH); `path` is its name in errors, which begin with it.
   //   kFailedPrecondition  neither a block device nor a regular file; in use by a mount, RAID, LVM or a whole disk; larger blocks than a pool's
@@ -29,6 +29,8 @@ class BlockDrive final : public pool::Drive {
   //   kPermissionDenied    this process may not write it, or it is read-only
   //   else                 as open(2) says
   static Result<std::unique_ptr<BlockDrive>> Open(const UniqueFd& found, const std::string& path);
+  // The same, for who has any drive.
+  static Result<std::unique_ptr<HostDrive>> OpenAny(const UniqueFd& found, const std::string& path);
 
   // To look at what is on it, whoever uses it: takes no lock and no claim, flushes nothing, and can't be written (kIo). Errors as Open's.
   static Result<std::unique_ptr<BlockDrive>> OpenToRead(const UniqueFd& found, const std::string& path);
@@ -36,7 +38,7 @@ class BlockDrive final : public pool::Drive {
   // A multiple of pool::kBlockBytes: what is left at the end is not used.
   uint64_t size_bytes() const override { return size_bytes_; }
   bool is_block_device() const { return block_device_; }
-  const UniqueFd& file() const { return fd_; }  // to look at
+  const UniqueFd& file() const override { return fd_; }
 
   Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override;
   Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override;
@@ -44,13 +46,9 @@ class BlockDrive final : public pool::Drive {
   Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override;
   Status Flush() override;
 
-  // Locks that range, as an engine that has a disk there does; false: somebody has it, or its last I/O has not ended.
-  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes);
-  void Unlock(uint64_t offset_bytes, uint64_t length_bytes);
-
-  // kFailedPrecondition, and what it is, when the drive has a file system, a partition table, or anything else that libblkid knows; kIo. Of a
-  // pool's label ask pool::ReadLabel.
-  Status CheckEmpty() const;
+  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes) override;
+  void Unlock(uint64_t offset_bytes, uint64_t length_bytes) override;
+  Status CheckEmpty() const override;
 
  private:
   struct Free {

@@ -156,6 +156,11 @@ void HostState::StartPoolThreads() {
   pool_threads_.Start();
 }
 
+void HostState::SetDrives(OpenHostDrive open, const PoolThreads::Pace& pace) {
+  pool_signals_.open = std::move(open);
+  pool_threads_.SetPace(pace);
+}
+
 // ---- Keys and paths
 
 size_t HostState::waiting_changes() {

@@ -113,6 +113,8 @@ class HostState {
   void StartPoolThreads();
   void StopPoolThreads() { pool_threads_.Stop(); }
   PoolWork& pool_work() { return pool_work_; }  // for tests: the threads' side of the state
+  // For tests, before the first request: what drives are, and how long their threads wait.
+  void SetDrives(OpenHostDrive open, const PoolThreads::Pace& pace);
 
   // ---- Keys and paths
   const keys::Keyring* keyring() const { return keys_.keyring(); }

@@ -126,6 +126,7 @@ class PoolRig : public ::testing::Test {
     store_ = std::move(Store::Open(dir_.path()).value());
     state_ = std::move(
         HostState::Load(*store_, *memory_, WatchHub::kQueueMax, nullptr, {.time_s = keep_s}).value());
+    if (drives_) state_->SetDrives(drives_, pace_);
     if (threads) state_->StartPoolThreads();
   }
   void Close() {
@@ -194,6 +195,8 @@ class PoolRig : public ::testing::Test {
   }
 
   test::TempDir dir_;
+  OpenHostDrive drives_;  // from the next Open on; empty: files and block devices, as they are
+  PoolThreads::Pace pace_;
   std::unique_ptr<MemfdKeeper> memory_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<HostState> state_;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "control/model/errors.h"
 #include "control/model/names.h"
+#include "control/pools/block_drive.h"
 #include "control/state/pools/host_uid.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
@@ -110,7 +111,7 @@ const PoolEntry* FoundPools::FindPool(const pool::Uid& uid) const {
 
 // ---- Reading
 
-Result<FoundPool> FoundPools::Read(const std::string& name, BlockDrive& drive, const std::string& device) {
+Result<FoundPool> FoundPools::Read(const std::string& name, HostDrive& drive, const std::string& device) {
   auto label = pool::ReadLabel(drive);
   if (!label.ok())
     return UnusableAsFound(name, fmt::format("{}: {}: {}", name, device, label.error().message));
@@ -356,7 +357,7 @@ void FoundPools::AddRow(const pool::MapDisk& disk, v1::DiskSpec spec, const std:
   rows.deleted.push_back(std::move(kept));
 }
 
-Status FoundPools::WriteTo(BlockDrive& drive, const std::string& name, const FoundPool& found,
+Status FoundPools::WriteTo(HostDrive& drive, const std::string& name, const FoundPool& found,
                            const FoundRows& rows) {
   pool::PoolDrive pool_drive(drive, found.label.pool[0]);
   Status status = pool_drive.Open(found.label);

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
-#include "control/pools/block_drive.h"
+#include "control/pools/host_drive.h"
 #include "control/state/disks/disk_storages.h"
 #include "control/state/disks/disks.h"
 #include "control/state/found/found_disk.h"
@@ -59,17 +59,17 @@ class FoundPools {
   class Room;
   // A drive that is open and as the rows, which the store is to get, have it.
   struct Prepared {
-    std::unique_ptr<BlockDrive> drive;
+    std::unique_ptr<HostDrive> drive;
     FoundRows rows;
   };
   Result<Prepared> Prepare(const Pools::Asked& asked) CLEAT_EXCLUDES(holds_state);
   Status Commit(Prepared prepared, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // `name`: the resource that errors are about. DRIVE_UNUSABLE: no pool's drive, or one whose disks can't be told any more.
-  static Result<FoundPool> Read(const std::string& name, BlockDrive& drive, const std::string& device);
+  static Result<FoundPool> Read(const std::string& name, HostDrive& drive, const std::string& device);
   // Takes revisions for all that can be made. What can't stays on the drive, as unknown.
   Result<FoundRows> Plan(const std::string& name, const FoundPool& found) CLEAT_REQUIRES(holds_state);
   // The drive gets this host's label, and the map of `rows`.
-  static Status WriteTo(BlockDrive& drive, const std::string& name, const FoundPool& found,
+  static Status WriteTo(HostDrive& drive, const std::string& name, const FoundPool& found,
                         const FoundRows& rows) CLEAT_EXCLUDES(holds_state);
   // Whether all of it can still be made, after the mutex was let go. RESOURCE_BUSY.
   Status CheckStill(const std::string& name, const FoundRows& rows) const CLEAT_REQUIRES(holds_state);

@@ -173,7 +173,8 @@ void PoolExtents::AwaitMap(const v1::DiskSpec& spec) {
   const PoolEntry* entry = EntryOf(spec);
   if (entry == nullptr) return;
   const uint64_t wanted = entry->map_changes;
-  while (entry != nullptr && entry->map_changes_written < wanted &&
+  // A drive that has failed is opened again before it has the map.
+  while (entry != nullptr && entry->state != v1::POOL_STATE_FAILED && entry->map_changes_written < wanted &&
          core_.mutex.WaitUntil(signals_.map_written, until)) {
     entry = EntryOf(spec);
   }

@@ -17,8 +17,8 @@ struct PoolSignals {
   // A pool's thread may have something to do, or is to be started. Called with the mutex held; set once, before the first request.
   std::function<void(const std::string& id)> wake = [](const std::string&) {};
   CondVar map_written;
-  std::map<std::string, std::unique_ptr<BlockDrive>>
-      opened;  // by Pools::Create, for the pool's thread: by id
+  OpenHostDrive open = BlockDrive::OpenAny;                  // set once, before the first request, by tests
+  std::map<std::string, std::unique_ptr<HostDrive>> opened;  // by Pools::Create, for the pool's thread: by id
 
   // The drive is to have another map.
   void MapChanged(PoolEntry& entry) const CLEAT_REQUIRES(holds_state) {

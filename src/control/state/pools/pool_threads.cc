@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "control/model/names.h"
-#include "control/pools/block_drive.h"
+#include "control/pools/host_drive.h"
 #include "pool/pool_drive.h"
 
 namespace cleat::control {
@@ -20,20 +20,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Extents that an engine still has locked are tried again after so long.
-constexpr std::chrono::seconds kLockedWait{1};
-// ... and those that could not be erased.
-constexpr std::chrono::seconds kBadWait{60};
 constexpr std::chrono::seconds kErasePauseMax{1};
 // How long Stop waits for a drive's answer.
 constexpr std::chrono::seconds kStopPatience{1};
+
+double Seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 }  // namespace
 
 // A pool's thread, and what others know of it. The thread and PoolThreads share it, so that a thread whose drive hangs may outlive the rest.
 struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
-  OnePool(std::string its_id, PoolWork& its_work, HealthQuestion question)
-      : id(std::move(its_id)), work(its_work), health(std::move(question)) {}
+  OnePool(std::string its_id, PoolWork& its_work, const Pace& its_pace, HealthQuestion question)
+      : id(std::move(its_id)), work(its_work), pace(its_pace), health(std::move(question)) {}
 
   void Start() {
     thread = std::thread([self = shared_from_this()] { self->Run(); });
@@ -47,7 +47,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   void Run();
   bool MayEnd();
   bool Open(const PoolWork::DriveInfo& info);
-  Status OpenDrive(const PoolWork::DriveInfo& info, const UniqueFd& found);
+  Status OpenDrive(const PoolWork::DriveInfo& info, const OpenHostDrive& open, const UniqueFd& found);
   void Close();
   void End();
   bool DoNext();
@@ -66,6 +66,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
 
   const std::string id;
   PoolWork& work;
+  const Pace pace;
   const HealthQuestion health;
   std::thread thread;
 
@@ -81,7 +82,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   bool stopped = false;
   std::string last_failure;  // since the drive was open
   PoolWork::Key key;         // of the pool whose drive is open, or was last
-  std::unique_ptr<BlockDrive> drive;
+  std::unique_ptr<HostDrive> drive;
   std::optional<pool::PoolDrive> pool_drive;
   std::optional<StorageIdentity> identity;
   uint64_t extent_bytes = 0;
@@ -157,7 +158,7 @@ void PoolThreads::Wake(const std::string& id) {
   std::shared_ptr<OnePool>& pool = pools_[id];
   if (pool != nullptr && pool->Wake()) return;
   if (pool != nullptr) pool->thread.join();  // it has ended
-  pool = std::make_shared<OnePool>(id, work_, health_);
+  pool = std::make_shared<OnePool>(id, work_, pace_, health_);
   pool->Start();
 }
 
@@ -167,7 +168,7 @@ void PoolThreads::Watch() {
     std::map<std::string, std::shared_ptr<OnePool>> pools;
     {
       const MutexLock lock(mutex_);
-      const auto until = Clock::now() + kLookAt;
+      const auto until = Clock::now() + pace_.look_at;
       while (!stopping_ && stop_.WaitUntil(mutex_, until)) {
       }
       if (stopping_) return;
@@ -175,14 +176,14 @@ void PoolThreads::Watch() {
     }
     for (const auto& [id, pool] : pools) {
       const auto lasts = pool->CallLasts();
-      if (lasts < kPatience) continue;
+      if (lasts < pace_.patience) continue;
       if (work_.NotAnswering(
               id, fmt::format("the drive does not answer: a call to it lasts for more than {} s: see the "
                               "kernel's log (dmesg)",
-                              kPatience.count())))
+                              Seconds(pace_.patience))))
         spdlog::warn(
             "{}: drive does not answer: a call to it lasts for more than {} s; see the kernel's log (dmesg)",
-            PoolName(id), kPatience.count());
+            PoolName(id), Seconds(pace_.patience));
     }
   }
 }
@@ -226,7 +227,7 @@ void PoolThreads::OnePool::Run() {
     if (stopped || (!info && MayEnd())) break;
     if (!info) continue;
     if (drive == nullptr && !Open(*info)) {
-      if (!stopped) WaitFor(kRetry);
+      if (!stopped) WaitFor(pace.retry);
       continue;
     }
     DoNext();
@@ -254,7 +255,7 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
     if (!device.ok()) return Failed(device.error());
     found = std::move(*device);
   }
-  const auto opened = Ask([&] { return OpenDrive(info, found); });
+  const auto opened = Ask([&, open = work.opener()] { return OpenDrive(info, open, found); });
   if (!opened) return false;
   Status status = *opened;
   if (status.ok() && !info.labelled) status = work.Labelled(key);
@@ -271,10 +272,11 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
 }
 
 // A cleatd that ended between the store and the label leaves a drive that may be somebody else's by now: nobody writes to it.
-Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info, const UniqueFd& found) {
+Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info, const OpenHostDrive& open,
+                                       const UniqueFd& found) {
   const bool looked_at = drive != nullptr;
   if (!looked_at) {
-    CLEAT_ASSIGN(drive, BlockDrive::Open(found, info.device));
+    CLEAT_ASSIGN(drive, open(found, info.device));
   }
   const auto found_identity = IdentifyStorage(drive->file(), info.device);
   identity = found_identity.ok() ? std::optional(*found_identity) : std::nullopt;
@@ -316,7 +318,7 @@ bool PoolThreads::OnePool::Failed(const Error& why) {
   Close();
   if (std::exchange(last_failure, why.message) != why.message)
     spdlog::warn("{}: drive not usable now: {}; tried again in {} s", PoolName(id), why.message,
-                 kRetry.count());
+                 Seconds(pace.retry));
   work.Failed(key, why.message);
   return false;
 }
@@ -332,9 +334,9 @@ bool PoolThreads::OnePool::DoNext() {
   LeaveExtent();
   const bool some = std::exchange(left_some, false);
   from = 0;
-  if (some) return WaitFor(kLockedWait);
+  if (some) return WaitFor(pace.locked);
   const Clock::duration until_asked = std::max(health_due - Clock::now(), Clock::duration::zero());
-  return WaitFor(bad.empty() ? until_asked : std::min<Clock::duration>(until_asked, kBadWait));
+  return WaitFor(bad.empty() ? until_asked : std::min<Clock::duration>(until_asked, pace.bad));
 }
 
 bool PoolThreads::OnePool::AskHealth() {
@@ -350,7 +352,7 @@ bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {
   if (!written) return false;
   if (!written->ok()) {
     Failed(written->error());
-    return WaitFor(kRetry, false);
+    return WaitFor(pace.retry, false);
   }
   work.MapWritten(key, next.changes);
   return true;
@@ -385,7 +387,7 @@ bool PoolThreads::OnePool::ExtentErased() {
     last_failure.clear();
   }
   while (!work.Erased(key, done).ok()) {
-    if (!WaitFor(kRetry, false)) return false;
+    if (!WaitFor(pace.retry, false)) return false;
   }
   LeaveExtent();
   return true;
@@ -395,11 +397,11 @@ bool PoolThreads::OnePool::ExtentErased() {
 bool PoolThreads::OnePool::EraseFailed(const Error& why) {
   const uint32_t failed = *extent;
   LeaveExtent();
-  bad[failed] = Clock::now() + kBadWait;
+  bad[failed] = Clock::now() + pace.bad;
   from = failed + 1;
   if (std::exchange(last_failure, why.message) != why.message)
     spdlog::warn("{}: extent {} not erased: {}; it is given to no disk, and tried again in {} s",
-                 PoolName(id), failed, why.message, kBadWait.count());
+                 PoolName(id), failed, why.message, Seconds(pace.bad));
   work.SetNote(key, fmt::format("extent {} can't be erased: {}", failed, why.message));
   return true;
 }

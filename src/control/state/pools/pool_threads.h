@@ -22,9 +22,15 @@ namespace cleat::control {
 
 class PoolThreads {
  public:
-  static constexpr std::chrono::seconds kRetry{5};     // after a drive has failed
-  static constexpr std::chrono::seconds kPatience{5};  // before a drive that does not answer is called that
-  static constexpr std::chrono::milliseconds kLookAt{500};  // how often that is looked at
+  // How long the threads wait.
+  struct Pace {
+    std::chrono::milliseconds retry{5'000};     // after a drive has failed
+    std::chrono::milliseconds patience{5'000};  // before a drive that does not answer is called that
+    std::chrono::milliseconds look_at{500};     // how often that is looked at
+    std::chrono::milliseconds locked{
+        1'000};                             // before extents are tried again that an engine still has locked
+    std::chrono::milliseconds bad{60'000};  // ... and those that could not be erased
+  };
 
   // `work` outlives it. `health` may be asked on a thread that outlives it.
   explicit PoolThreads(PoolWork& work, HealthQuestion health = {})
@@ -34,6 +40,8 @@ class PoolThreads {
   PoolThreads& operator=(const PoolThreads&) = delete;
 
   void Start();
+  // For tests, before Start.
+  void SetPace(const Pace& pace) { pace_ = pace; }
   // Waits for what the threads do, but for calls of drives that do not answer: their threads end by themselves, and touch nothing of this
   // process any more.
   void Stop();
@@ -46,6 +54,7 @@ class PoolThreads {
 
   PoolWork& work_;
   const HealthQuestion health_;
+  Pace pace_;
   Mutex mutex_;
   CondVar stop_;
   bool started_ CLEAT_GUARDED_BY(mutex_) = false;

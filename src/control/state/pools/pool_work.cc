@@ -70,7 +70,7 @@ std::optional<PoolWork::DriveInfo> PoolWork::DriveOf(const std::string& id) {
                    .labelled = row.labelled};
 }
 
-std::unique_ptr<BlockDrive> PoolWork::TakeOpened(const Key& key) {
+std::unique_ptr<HostDrive> PoolWork::TakeOpened(const Key& key) {
   const StateLock lock(core_.mutex);
   if (Find(key) == nullptr) return nullptr;
   auto opened = signals_.opened.extract(key.id);
@@ -126,6 +126,7 @@ Status PoolWork::Opened(const Key& key, const std::optional<pool::Map>& map,
 void PoolWork::Failed(const Key& key, const std::string& message) {
   const StateLock lock(core_.mutex);
   (void)SetState(Find(key), v1::POOL_STATE_FAILED, message);
+  signals_.map_written.NotifyAll();  // nobody waits for it any longer
 }
 
 bool PoolWork::NotAnswering(const std::string& id, const std::string& message) {

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/paths/storage_identity.h"
-#include "control/pools/block_drive.h"
+#include "control/pools/host_drive.h"
 #include "control/state/pools/pool_signals.h"
 #include "control/state/publish/state_core.h"
 #include "pool/layout.h"
@@ -43,7 +43,9 @@ class PoolWork {
   // nullopt: no pool has that id.
   std::optional<DriveInfo> DriveOf(const std::string& id);
   // The drive as Pools::Create has opened it, which has looked at it, so that whatever is on it may go; null: it is to be opened.
-  std::unique_ptr<BlockDrive> TakeOpened(const Key& key);
+  std::unique_ptr<HostDrive> TakeOpened(const Key& key);
+  // How drives are opened.
+  const OpenHostDrive& opener() const { return signals_.open; }
   // The pool's device, O_PATH.
   Result<UniqueFd> FindDrive(const DriveInfo& info) const;
 

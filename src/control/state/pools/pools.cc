@@ -63,11 +63,12 @@ Status Cut(const std::string& pool, uint64_t drive_bytes, PoolRow& row) {
 }
 
 // The thread of a pool that was deleted a moment ago, or the last I/O of a process that was killed, may still have the drive.
-Result<std::unique_ptr<BlockDrive>> OpenDrive(const UniqueFd& found, const std::string& device) {
+Result<std::unique_ptr<HostDrive>> OpenDrive(const OpenHostDrive& open, const UniqueFd& found,
+                                             const std::string& device) {
   constexpr int kTries = 20;
   constexpr std::chrono::milliseconds kPause{100};
   for (int tries = 1;; ++tries) {
-    auto opened = BlockDrive::Open(found, device);
+    auto opened = open(found, device);
     if (opened.ok() || opened.error().code != ErrorCode::kUnavailable || tries == kTries) return opened;
     std::this_thread::sleep_for(kPause);
   }
@@ -183,16 +184,16 @@ Result<Pools::Prepared> Pools::Prepare(const std::string& id, v1::PoolSpec spec,
   return prepared;
 }
 
-Result<std::unique_ptr<BlockDrive>> Pools::OpenUntaken(const std::string& name,
-                                                       const std::string& device) const {
+Result<std::unique_ptr<HostDrive>> Pools::OpenUntaken(const std::string& name,
+                                                      const std::string& device) const {
   CLEAT_ASSIGN(const auto found, core_.paths->FindDisk(device, fmt::format("{}: device '{}'", name, device)));
-  auto opened = OpenDrive(found, device);
+  auto opened = OpenDrive(signals_.open, found, device);
   if (!opened.ok()) return UnusableDrive(name, fmt::format("{}: {}", name, opened.error().message));
   CLEAT_TRY(CheckNotTaken(name, **opened, device));
   return std::move(*opened);
 }
 
-Status Pools::LockExtents(const std::string& name, BlockDrive& drive, const std::string& device) {
+Status Pools::LockExtents(const std::string& name, HostDrive& drive, const std::string& device) {
   if (drive.size_bytes() <= pool::kDataOffset) return Ok{};
   if (drive.TryLock(pool::kDataOffset, drive.size_bytes() - pool::kDataOffset)) return Ok{};
   return UnusableDrive(name,
@@ -201,7 +202,7 @@ Status Pools::LockExtents(const std::string& name, BlockDrive& drive, const std:
                                    name, device));
 }
 
-void Pools::UnlockExtents(BlockDrive& drive) {
+void Pools::UnlockExtents(HostDrive& drive) {
   if (drive.size_bytes() > pool::kDataOffset)
     drive.Unlock(pool::kDataOffset, drive.size_bytes() - pool::kDataOffset);
 }
@@ -218,7 +219,7 @@ Status Pools::CheckNoPools(const std::string& name, const pool::Uid& uid, const 
 }
 
 // A disk of this host may be on it by another path, and not be attached.
-Status Pools::CheckNotTaken(const std::string& name, const BlockDrive& drive,
+Status Pools::CheckNotTaken(const std::string& name, const HostDrive& drive,
                             const std::string& device) const {
   CLEAT_ASSIGN(const auto identity, IdentifyStorage(drive.file(), fmt::format("{}: {}", name, device)));
   const std::vector<std::string> disks = disks_with_(identity);
@@ -231,7 +232,7 @@ Status Pools::CheckNotTaken(const std::string& name, const BlockDrive& drive,
 }
 
 // What is on the drive may be overwritten, but not a pool of this host, nor what an engine has open.
-Status Pools::CheckLabel(const std::string& name, BlockDrive& drive, const std::string& device,
+Status Pools::CheckLabel(const std::string& name, HostDrive& drive, const std::string& device,
                          bool overwrite) const {
   const auto label = pool::ReadLabel(drive);
   if (label.ok() && *label) CLEAT_TRY(CheckNoPools(name, (**label).pool, device));
@@ -263,7 +264,7 @@ Status Pools::Commit(Prepared& prepared, const WriteNames& names) {
   return Ok{};
 }
 
-PoolEntry& Pools::Insert(PoolRow row, std::unique_ptr<BlockDrive> drive) {
+PoolEntry& Pools::Insert(PoolRow row, std::unique_ptr<HostDrive> drive) {
   const std::string id = row.id;
   PoolEntry entry;
   entry.row = std::move(row);

@@ -13,7 +13,7 @@
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
 #include "control/paths/storage_identity.h"
-#include "control/pools/block_drive.h"
+#include "control/pools/host_drive.h"
 #include "control/state/pools/pool_signals.h"
 #include "control/state/publish/state_core.h"
 
@@ -52,31 +52,31 @@ class Pools {
   // What a new pool's write changes beside what it makes.
   static WriteNames NamesOf(const Asked& asked);
   // No disk of this host is on it.
-  Result<std::unique_ptr<BlockDrive>> OpenUntaken(const std::string& name, const std::string& device) const
+  Result<std::unique_ptr<HostDrive>> OpenUntaken(const std::string& name, const std::string& device) const
       CLEAT_EXCLUDES(holds_state);
   // DRIVE_TAKEN: it is a pool of this host, whose thread may have it closed for the moment.
   Status CheckNoPools(const std::string& name, const pool::Uid& uid, const std::string& device) const
       CLEAT_EXCLUDES(holds_state);
   // Nobody has extents of it open; nobody gets any until they are unlocked.
-  static Status LockExtents(const std::string& name, BlockDrive& drive, const std::string& device);
-  static void UnlockExtents(BlockDrive& drive);
+  static Status LockExtents(const std::string& name, HostDrive& drive, const std::string& device);
+  static void UnlockExtents(HostDrive& drive);
   // The store has the row. The pool's thread is to be woken when all that belongs to it is there.
-  PoolEntry& Insert(PoolRow row, std::unique_ptr<BlockDrive> drive) CLEAT_REQUIRES(holds_state);
+  PoolEntry& Insert(PoolRow row, std::unique_ptr<HostDrive> drive) CLEAT_REQUIRES(holds_state);
   void Wake(const std::string& id) CLEAT_REQUIRES(holds_state) { signals_.wake(id); }
   Result<v1::Pool> AwaitLabel(const std::string& id) CLEAT_REQUIRES(holds_state);
 
  private:
   // A drive that is open, and the pool that it is to be.
   struct Prepared {
-    std::unique_ptr<BlockDrive> drive;
+    std::unique_ptr<HostDrive> drive;
     PoolRow row;
   };
   // Looks at the drive, and changes nothing on it.
   Result<Prepared> Prepare(const std::string& id, v1::PoolSpec spec, bool overwrite) const
       CLEAT_EXCLUDES(holds_state);
-  Status CheckNotTaken(const std::string& name, const BlockDrive& drive, const std::string& device) const
+  Status CheckNotTaken(const std::string& name, const HostDrive& drive, const std::string& device) const
       CLEAT_EXCLUDES(holds_state);
-  Status CheckLabel(const std::string& name, BlockDrive& drive, const std::string& device,
+  Status CheckLabel(const std::string& name, HostDrive& drive, const std::string& device,
                     bool overwrite) const CLEAT_EXCLUDES(holds_state);
   Status Commit(Prepared& prepared, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status CheckNotInUse(const PoolEntry& entry, bool discard_unknown) const CLEAT_REQUIRES(holds_state);
