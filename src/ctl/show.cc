@@ -167,6 +167,10 @@ std::string Spare(const v1::DriveHealth& health) {
   return text;
 }
 
+std::string WhyUnknown(const v1::DriveHealth& health) {
+  return health.unknown_because().empty() ? std::string() : "not known: " + health.unknown_because();
+}
+
 std::string Temperature(const v1::DriveHealth& health) {
   return health.has_temperature_celsius() ? fmt::format("{} C", health.temperature_celsius()) : std::string();
 }
@@ -315,7 +319,7 @@ Table TableOf(const Repeated<v1::Pool>& pools) {
                {"MEDIA ERRORS", kDetailsOnly},
                {"WRITTEN", kDetailsOnly},
                {"WARNINGS"},
-               {"CONDITION UNKNOWN", kDetailsOnly},
+               {"HEALTH", kDetailsOnly},
                {"LABELS"},
                {"UID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
@@ -341,7 +345,7 @@ Table TableOf(const Repeated<v1::Pool>& pools) {
                MediaErrors(health),
                RoundedUnlessNone(health.written_bytes()),
                fmt::to_string(fmt::join(health.warnings(), "; ")),
-               health.unknown_because(),
+               WhyUnknown(health),
                Labels(pool.labels()),
                status.uid(),
                std::to_string(pool.revision()),
