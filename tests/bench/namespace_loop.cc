@@ -3,7 +3,8 @@
 // commands, or through its block device. No ring, no guest: what differs is the way to the drive. For a guest with an emulated drive and
 // counted instructions (scripts/bench/cleat_bench/measure_nvme.py).
 //
-//   namespace_loop --device /dev/nvme0n1 --by commands|block [--depth 32] [--requests 20000]
+//   namespace_loop --device /dev/nvme0n1 --by commands|block|bare|registered [--depth 32] [--requests 20000]
+// `bare` and `registered` are a loop without the engine, to compare with each other: bare_commands.h.
 // Prints for how many nanoseconds a request keeps the only processor busy, interrupts and kernel included: a thread that runs when nobody
 // else does counts what is left.
 #include <pthread.h>
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "bare_commands.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
@@ -181,6 +183,16 @@ Spent Measure(const Leftover& leftover, const std::function<void()>& work) {
   return {leftover.count() - counts, clock.NowNs() - ns};
 }
 
+void MeasureLoop(auto& loop, uint64_t requests) {
+  loop.Run(requests / 10);
+  const Leftover leftover;
+  const Spent rest = Measure(leftover, [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+  const Spent load = Measure(leftover, [&] { loop.Run(requests); });
+  const double left_ns =
+      static_cast<double>(load.counts) * static_cast<double>(rest.ns) / static_cast<double>(rest.counts);
+  std::printf("%.1f\n", (static_cast<double>(load.ns) - left_ns) / static_cast<double>(requests));
+}
+
 }  // namespace
 }  // namespace cleat
 
@@ -188,19 +200,22 @@ int main(int argc, char** argv) {
   cleat::Arguments arguments;
   CLI::App app("Reads from an NVMe namespace, by commands or through its block device");
   app.add_option("--device", arguments.device)->required();
-  app.add_option("--by", arguments.by)->check(CLI::IsMember({"commands", "block"}))->capture_default_str();
+  app.add_option("--by", arguments.by)
+      ->check(CLI::IsMember({"commands", "block", "bare", "registered"}))
+      ->capture_default_str();
   app.add_option("--depth", arguments.depth)->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--requests", arguments.requests)->capture_default_str();
   app.add_option("--bytes", arguments.bytes, "of the device that are read")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  cleat::Loop loop(arguments);
-  loop.Run(arguments.requests / 10);
-  const cleat::Leftover leftover;
-  const cleat::Spent rest =
-      cleat::Measure(leftover, [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
-  const cleat::Spent load = cleat::Measure(leftover, [&] { loop.Run(arguments.requests); });
-  const double left_ns =
-      static_cast<double>(load.counts) * static_cast<double>(rest.ns) / static_cast<double>(rest.counts);
-  std::printf("%.1f\n", (static_cast<double>(load.ns) - left_ns) / static_cast<double>(arguments.requests));
+  if (arguments.by == "commands" || arguments.by == "block") {
+    cleat::Loop loop(arguments);
+    cleat::MeasureLoop(loop, arguments.requests);
+  } else {
+    cleat::BareCommands loop({.device = arguments.device,
+                              .bytes = arguments.bytes,
+                              .depth = arguments.depth,
+                              .registered = arguments.by == "registered"});
+    cleat::MeasureLoop(loop, arguments.requests);
+  }
   return 0;
 }

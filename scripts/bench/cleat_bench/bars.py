@@ -50,6 +50,8 @@ BARS: dict[str, Bar] = {
     "idle_wake_us_p50": _at_most(100, "first request after idling, among 3,072 disks"),
     "attach_3072_serial_s": _at_most(6, "3,072 disks attached one after the other, until all are READY"),
     "attach_3072_parallel_s": _at_most(3, "3,072 disks attached in parallel, until all are READY"),
+    "pool_create_ms_p50": _at_most(5, "CreateDisk of a disk of a pool on a sparse file: median"),
+    "pool_3072_attach_s": _at_most(3, "3,072 disks of a pool attached in parallel, until all are READY"),
     "get_p99_ms_while_creating": _at_most(2, "a Get while others create, on a store that takes 20 ms to sync: 99th percentile"),
     "restart_100_disks_ms": _at_most(2000, "a killed engine started again, until 100 disks are served again"),
     "upgrade_gap_ms_p99": _at_most(10, "an upgrade under one VM: the longest silence its guest sees, 99th percentile"),

@@ -52,6 +52,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_nvme.BARS, measure_nvme.seconds, measure_nvme.measure, by_name_only=True),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
+    Measurement("pool", "disks of a pool on a sparse file: making them, attaching 3,072 (only when it is named)", measure_host.POOL_BARS,
+                measure_host.pool_seconds, measure_host.measure_pool, by_name_only=True),
     Measurement("crash", "the engine killed under 100 disks, and under load", measure_crash.BARS,
                 measure_crash.seconds, measure_crash.measure),
     Measurement("upgrade", "engines exchanged under one VM", measure_upgrade.ONE_BARS, measure_upgrade.lasts(18),

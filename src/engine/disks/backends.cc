@@ -81,6 +81,11 @@ struct KeptMemory {
 
 // ---- file: a regular file or a block device (modules/uring), or an NVMe namespace (modules/nvme)
 
+// Of a disk there. An NVMe namespace has a node more.
+uint32_t FilesAt(const std::string& path) {
+  return path.starts_with("/dev/") ? 3 : 2;
+}
+
 struct File {
   static constexpr uint32_t kFiles = 2;
   std::string path;
@@ -98,8 +103,7 @@ struct File {
     out.file = &file;
   }
   bool operator==(const File& other) const { return path == other.path; }
-  // An NVMe namespace has a node more.
-  uint32_t files() const { return path.starts_with("/dev/") ? kFiles + 1 : kFiles; }
+  uint32_t files() const { return FilesAt(path); }
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
     modules::UringOptions options(opening.shape(), path, opening.mode);
     const auto links = path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
@@ -153,7 +157,7 @@ Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
 // ---- pool: extents of a drive (src/pool), through modules/uring or modules/nvme as a file
 
 struct Pool {
-  static constexpr uint32_t kFiles = 3;  // as File's of a namespace
+  static constexpr uint32_t kFiles = 3;  // as File's of a namespace, and of a regular file
   std::string path;                      // the drive's
   pool::Uid uid{};
   uint64_t extent_bytes = 0;
@@ -162,6 +166,7 @@ struct Pool {
   static Result<Pool> Unpack(const Cleat__Engine__V1__PoolBackend& in);
   void Pack(PbDisk& out, Memory& memory) const;
   bool operator==(const Pool&) const = default;
+  uint32_t files() const { return FilesAt(path); }
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
     modules::UringOptions options(opening.shape(), path, opening.mode);
     options.find = [&paths = opening.parts.paths](const std::string& where, const std::string& what) {

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control_plane.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "bench_host.h"
+#include "pool/layout.h"
 #include "ready_watch.h"
 
 namespace cleat::bench {
@@ -20,8 +27,11 @@ namespace {
 constexpr uint64_t kDiskBytes = uint64_t{1} << 30;
 constexpr uint64_t kImageBytes = uint64_t{64} << 20;
 constexpr char kCluster[] = "clusters/ceph";
+constexpr char kPool[] = "pools/bench";
 constexpr int kLookMs = 2;
 constexpr uint64_t kStatusTimeoutNs = 120 * kNsPerSecond;
+constexpr uint64_t kEraseTimeoutNs = 300 * kNsPerSecond;
+constexpr int kEraseLookMs = 50;
 constexpr uint32_t kCreateInFlight = 32;
 constexpr std::chrono::seconds kCallTimeout{60};
 
@@ -51,6 +61,11 @@ v1::AttachDiskRequest AttachRequest(const HostShape& shape, uint32_t index) {
   if (shape.type == v1::CONTROLLER_TYPE_SCSI)
     request.mutable_attachment()->mutable_spec()->set_target(index % shape.targets);
   return request;
+}
+
+void SetInPool(v1::DiskSpec& spec) {
+  spec.set_size_bytes(ControlPlane::kExtentBytes);
+  spec.mutable_pool()->set_pool(kPool);
 }
 
 void LimitTime(grpc::ClientContext& context) {
@@ -131,13 +146,70 @@ Status ControlPlane::CreateControllers(const HostShape& shape,
   });
 }
 
+Status ControlPlane::CreatePool(const std::string& file, uint32_t extents) {
+  const UniqueFd drive(open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  const uint64_t bytes = pool::kDataOffset + extents * kExtentBytes;
+  if (!drive || ftruncate(drive.get(), static_cast<off_t>(bytes)) != 0)
+    return ErrnoError(errno, fmt::format("{}, a sparse file of {} bytes", file, bytes));
+  v1::CreatePoolRequest request;
+  request.set_pool_id(std::string(kPool).substr(std::strlen("pools/")));
+  request.mutable_pool()->mutable_spec()->set_device(file);
+  request.mutable_pool()->mutable_spec()->set_extent_bytes(kExtentBytes);
+  v1::Pool pool;
+  grpc::ClientContext create;
+  LimitTime(create);
+  CLEAT_TRY(Checked(kPool, stub_->CreatePool(&create, request, &pool)));
+  v1::GetPoolRequest get;
+  get.set_name(kPool);
+  const uint64_t end_ns = MonotonicClock().NowNs() + kEraseTimeoutNs;
+  while (pool.status().state() != v1::POOL_STATE_READY || pool.status().to_erase_bytes() > 0) {
+    if (stop_.load()) return Error(ErrorCode::kCancelled, "interrupted");
+    if (MonotonicClock().NowNs() > end_ns)
+      return Error(ErrorCode::kDeadlineExceeded,
+                   fmt::format("{}: not erased yet: {}", kPool, pool.ShortDebugString()));
+    poll(nullptr, 0, kEraseLookMs);
+    grpc::ClientContext look;
+    LimitTime(look);
+    CLEAT_TRY(Checked(kPool, stub_->GetPool(&look, get, &pool)));
+  }
+  return Ok{};
+}
+
+Result<double> ControlPlane::CreateTimed(const v1::CreateDiskRequest& request) {
+  const MonotonicClock clock;
+  grpc::ClientContext context;
+  LimitTime(context);
+  v1::Disk made;
+  const uint64_t start_ns = clock.NowNs();
+  CLEAT_TRY(Checked("disks/" + request.disk_id(), stub_->CreateDisk(&context, request, &made)));
+  return Seconds(start_ns, clock.NowNs()) * 1000;
+}
+
+Result<double> ControlPlane::CreateInPool(const std::string& id) {
+  v1::CreateDiskRequest request;
+  request.set_disk_id(id);
+  SetInPool(*request.mutable_disk()->mutable_spec());
+  return CreateTimed(request);
+}
+
+Result<double> ControlPlane::CreateInFile(const std::string& id, const std::string& file) {
+  v1::CreateDiskRequest request;
+  request.set_disk_id(id);
+  request.mutable_disk()->mutable_spec()->set_size_bytes(kExtentBytes);
+  request.mutable_disk()->mutable_spec()->mutable_file()->set_path(file);
+  request.mutable_disk()->mutable_spec()->mutable_file()->set_create(true);
+  return CreateTimed(request);
+}
+
 Status ControlPlane::CreateDisks(const HostShape& shape) {
   return MakeCalls(shape.disks(), kCreateInFlight, [&](uint32_t index, grpc::ClientContext& context) {
     v1::CreateDiskRequest request;
     request.set_disk_id(DiskId(shape, index));
     v1::DiskSpec& spec = *request.mutable_disk()->mutable_spec();
     spec.set_size_bytes(shape.image.empty() && shape.device.empty() ? kDiskBytes : kImageBytes);
-    if (!shape.image.empty()) {
+    if (shape.in_pool) {
+      SetInPool(spec);
+    } else if (!shape.image.empty()) {
       spec.mutable_rbd()->set_cluster(kCluster);
       spec.mutable_rbd()->set_pool("rbd");
       spec.mutable_rbd()->set_image(shape.image);

@@ -24,6 +24,7 @@ struct HostShape {
   v1::ControllerType type = v1::CONTROLLER_TYPE_SCSI;
   uint32_t with_memory =
       0;  // so many of the first controllers have disks with content; the others have null disks
+  bool in_pool = false;     // all disks are of the pool that was made, an extent each; no memory, no image
   std::string image = {};   // of the cluster that was made known: the only disk is that, of 64 MiB
   std::string device = {};  // a block device: the only disk is its first 64 MiB
   uint32_t disks() const { return controllers * targets; }
@@ -45,6 +46,12 @@ class ControlPlane {
   Status WaitForEngine(size_t engine = 0);
   // A cluster of Ceph's, by the name that shapes with an image take theirs from.
   Status CreateCluster(const std::string& monitors, const std::string& user, const std::string& key);
+  // A pool on a file, which is made, sparse; waits until all of its extents are erased.
+  Status CreatePool(const std::string& file, uint32_t extents);
+  static constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
+  // A disk of one extent of that pool, or in the file, which is made. How long the call took, in milliseconds.
+  Result<double> CreateInPool(const std::string& id);
+  Result<double> CreateInFile(const std::string& id, const std::string& file);
   Status CreateControllers(const HostShape& shape,
                            const std::function<std::string(const std::string&)>& socket_of);
   Status CreateDisks(const HostShape& shape);
@@ -64,6 +71,7 @@ class ControlPlane {
   using Call = std::function<Status(uint32_t index, grpc::ClientContext& context)>;
   // In the order of their indices, `in_flight` at a time, up to the first that fails.
   Status MakeCalls(uint32_t count, uint32_t in_flight, const Call& call);
+  Result<double> CreateTimed(const v1::CreateDiskRequest& request);
   Result<v1::EngineStatus> StatusOf(size_t engine);
   Status WaitStatus(size_t engine, const std::string& what,
                     const std::function<bool(const v1::EngineStatus&)>& there);

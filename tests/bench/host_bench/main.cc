@@ -4,12 +4,14 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/version.h"
 #include "phases.h"
@@ -32,6 +34,9 @@ constexpr const char* kFooter =
                              on 64 controllers on a host that has no others; in turns
   get_p99_ms_while_creating  99th percentile of GetDisk while four others create disks, on a store whose disk takes
                              20 ms to sync (get_p99_ms_alone: while nobody does)
+  pool_create_ms_p50         CreateDisk of a disk of a pool whose drive is a sparse file (file_create_ms_p50: of a disk in
+                             a file that is made with it), in turns
+  pool_3072_attach_s         attach_3072_parallel_s of disks of that pool
 and some more that explain these. Exit status: 0 - measured, 1 - could not be measured. Bars are not judged here.
 
 Example:
@@ -72,6 +77,7 @@ void MakeQuick(Plan* plan) {
   plan->shape = {.controllers = 8, .targets = 8};
   plan->active = 4;
   plan->get_ms = 300;
+  plan->creates = 5;
   plan->idle_windows = 1;
   plan->idle_window_ms = 500;
   plan->wakes = 20;
@@ -109,9 +115,12 @@ int Main(int argc, char** argv) {
   app.add_option("--engine-core", plan.host.engine_core, "Core of the engines' reactors")
       ->capture_default_str();
   app.add_option("--generator-core", plan.generator_core, "Core of the load")->capture_default_str();
-  std::string only;
-  app.add_option("--only", only, "serial: that, idle and wake-up; parallel: that, and the busy disks")
-      ->check(CLI::IsMember({"serial", "parallel"}));
+  std::vector<std::string> parts{"serial", "parallel", "pool"};
+  app.add_option("--only", parts,
+                 "Some of: serial (and idle and wake-up), parallel (and the busy disks), pool (its disks)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"serial", "parallel", "pool"}))
+      ->capture_default_str();
   app.footer(kFooter);
   CLI11_PARSE(app, argc, argv);
 
@@ -119,8 +128,12 @@ int Main(int argc, char** argv) {
     return Complain(
         Error(ErrorCode::kFailedPrecondition, "two cores are needed: engine and load have one each"));
   CatchSignals();
-  plan.serial = only != "parallel";
-  plan.parallel = only != "serial";
+  const auto is_wanted = [&parts](const char* part) {
+    return std::find(parts.begin(), parts.end(), part) != parts.end();
+  };
+  plan.serial = is_wanted("serial");
+  plan.parallel = is_wanted("parallel");
+  plan.pool = is_wanted("pool");
   Figures figures;
   if (quick) {
     MakeQuick(&plan);

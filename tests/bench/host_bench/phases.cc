@@ -42,6 +42,7 @@ Status Phases::Run() {
   if (plan_.serial) {
     if (Status status = Serial(); !status) return status;
   }
+  if (plan_.pool) CLEAT_TRY(Pool());
   if (!plan_.parallel) return Ok{};
   Populated crowded;
   Status status = Parallel(&crowded);
@@ -89,9 +90,9 @@ Result<Populated> Phases::Populate(const HostShape& shape, uint32_t in_flight) {
 
 Status Phases::PopulateOn(Populated& made, const HostShape& shape, uint32_t in_flight) {
   const MonotonicClock clock;
-  auto host = BenchHost::Start(plan_.host);
-  if (!host) return std::move(host).error();
-  made.host = std::move(*host);
+  if (made.host == nullptr) {
+    CLEAT_ASSIGN(made.host, BenchHost::Start(plan_.host));
+  }
   ControlPlane control(made.host->address(), stop_);
   if (Status status = control.WaitForEngine(); !status) return status;
   made.engine_empty_bytes = PrivateDirtyBytes(made.host->engine_pid());

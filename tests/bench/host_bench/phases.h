@@ -20,6 +20,7 @@ struct Plan {
   HostShape shape{.controllers = 384, .targets = 8};
   bool serial = true;       // attach one by one, idle, wake
   bool parallel = true;     // attach together, a few busy disks
+  bool pool = true;         // make disks of a pool, attach them together
   uint32_t active = 64;     // disks under load, on as many controllers
   uint32_t in_flight = 32;  // calls of the parallel attach
   uint32_t idle_windows = 3;
@@ -29,6 +30,7 @@ struct Plan {
   uint32_t load_ms = 250;
   uint32_t depth = 4;
   uint32_t get_ms = 5000;  // of each run of Gets
+  uint32_t creates = 100;  // of disks in the pool, and as many in files, in turns
   int generator_core = 1;
   HostOptions host;
 };
@@ -59,9 +61,12 @@ class Phases {
   Status SlowStore();
   Status Serial();
   Status Parallel(Populated* crowded);
+  Status Pool();
   Status Active(Populated& crowded);
 
+  Status CreateTimes(ControlPlane& control, const std::string& folder);
   Result<Populated> Populate(const HostShape& shape, uint32_t in_flight);
+  // `made` has a host, or is given one.
   Status PopulateOn(Populated& made, const HostShape& shape, uint32_t in_flight);
   // A Get each millisecond, for a while: how long each took, in milliseconds.
   Result<std::vector<double>> GetTimes(v1::Cleat::Stub& stub) const;
