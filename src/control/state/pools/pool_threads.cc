@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "control/model/names.h"
 #include "control/pools/host_drive.h"
+#include "pool/layout.h"
 #include "pool/pool_drive.h"
 
 namespace cleat::control {
@@ -52,6 +54,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   void End();
   bool DoNext();
   bool AskHealth();
+  bool Look();
   bool WriteMap(const PoolWork::Work& next);
   bool EraseStep(uint32_t next);
   bool ExtentErased();
@@ -81,7 +84,8 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   // ---- The thread's own
   bool stopped = false;
   std::string last_failure;  // since the drive was open
-  PoolWork::Key key;         // of the pool whose drive is open, or was last
+  Clock::time_point last_look;
+  PoolWork::Key key;  // of the pool whose drive is open, or was last
   std::unique_ptr<HostDrive> drive;
   std::optional<pool::PoolDrive> pool_drive;
   std::optional<StorageIdentity> identity;
@@ -334,9 +338,8 @@ bool PoolThreads::OnePool::DoNext() {
   LeaveExtent();
   const bool some = std::exchange(left_some, false);
   from = 0;
-  if (some) return WaitFor(pace.locked);
   const Clock::duration until_asked = std::max(health_due - Clock::now(), Clock::duration::zero());
-  return WaitFor(bad.empty() ? until_asked : std::min<Clock::duration>(until_asked, pace.bad));
+  return WaitFor(std::min<Clock::duration>(until_asked, some ? pace.locked : pace.idle)) && Look();
 }
 
 bool PoolThreads::OnePool::AskHealth() {
@@ -345,6 +348,18 @@ bool PoolThreads::OnePool::AskHealth() {
   health_due = Clock::now() + health.every;
   work.SetHealth(key, std::move(*read));
   return true;
+}
+
+// Nobody tells this thread that its drive was pulled out, or answers no more.
+bool PoolThreads::OnePool::Look() {
+  if (Clock::now() - last_look < pace.idle) return true;
+  last_look = Clock::now();
+  const auto answer = Ask([&] {
+    std::array<uint8_t, pool::kBlockBytes> label{};
+    return drive->Read(0, label);
+  });
+  if (!answer) return false;
+  return answer->ok() || Failed(answer->error());
 }
 
 bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads that look after pools' drives, one a pool, since a drive may hang: each opens its drive, writes the map when it has changed, and
-// erases what is to be erased, for at most half of the time. Every minute it asks the drive for its condition. A drive that fails is opened
-// again every few seconds. One thread more looks whether a call to a drive lasts too long, and says so.
+// erases what is to be erased, for at most half of the time; a drive that needs nothing is looked at every few seconds. Every minute each asks
+// its drive for its condition. A drive that fails is opened again every few seconds. One thread more looks whether a call to a drive lasts too
+// long, and says so.
 //
 // Start, Stop and the destructor on one thread; Wake on any.
 #pragma once
@@ -30,6 +31,8 @@ class PoolThreads {
     std::chrono::milliseconds locked{
         1'000};                             // before extents are tried again that an engine still has locked
     std::chrono::milliseconds bad{60'000};  // ... and those that could not be erased
+    std::chrono::milliseconds idle{
+        5'000};  // before a drive that needs nothing is looked at: it may be gone, or hang
   };
 
   // `work` outlives it. `health` may be asked on a thread that outlives it.
