@@ -2,6 +2,8 @@
 #include "modules/uring/uring_channel.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <bit>
@@ -30,6 +32,8 @@ IoStatus StatusOfErrno(int error_number) {
       return IoStatus::kUnsupported;
     case EBADE:  // what the block layer makes of a reservation conflict
       return IoStatus::kReservationConflict;
+    case ENODEV:
+      return IoStatus::kHardwareError;
     default:
       return IoStatus::kIoError;
   }
@@ -219,7 +223,7 @@ void UringChannel::Progressed(Request& request, uint64_t bytes) {
   if (scratch[kDone] == request.length_bytes) {
     AllDone(request);
   } else if (whole == 0) {
-    End(request, IoStatus::kIoError);  // the file ends here: somebody has made it shorter
+    Failed(request, EIO);  // the file ends here: somebody has made it shorter
   } else {
     ring_.Start(request);
   }
@@ -243,10 +247,18 @@ void UringChannel::AllDone(Request& request) {
 
 void UringChannel::Failed(Request& request, int error_number) {
   const auto& scratch = request.top().scratch;
+  if (IsGone()) error_number = ENODEV;
   if (scratch[kMode] == 0 || scratch[kSync] == kSyncUnderWay || !TryAnotherWay(request, error_number)) {
     request.error_number = error_number;
     End(request, StatusOfErrno(error_number));
   }
+}
+
+// A block device that was pulled out has no bytes any more, so that the kernel finds no space for writes: that must not be
+// taken for a full drive, which may be waited for.
+bool UringChannel::IsGone() const {
+  uint64_t bytes = 0;
+  return file_.block_device && ioctl(file_.fd.get(), BLKGETSIZE64, &bytes) == 0 && bytes == 0;
 }
 
 // After a failed fallocate. EOPNOTSUPP: this file never can; EINVAL: not this range (a block device with

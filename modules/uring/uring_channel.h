@@ -44,6 +44,7 @@ class UringChannel final : public block::Channel, private UringClient {
   void PrepareZeroes(block::Request& request, io_uring_sqe& sqe);
   void Failed(block::Request& request, int error_number);
   bool TryAnotherWay(block::Request& request, int error_number);
+  bool IsGone() const;
   void Progressed(block::Request& request, uint64_t bytes);
   void ZeroesDone(block::Request& request);
   void AllDone(block::Request& request);
