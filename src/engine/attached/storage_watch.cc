@@ -51,6 +51,10 @@ const char* NextStep(int error_number) {
       return "make room in what it lies on (a file system, a thin pool, a Ceph pool or its quota)";
     case EROFS:
       return "what it lies on is read-only: see the host's kernel log (dmesg)";
+    case ENODEV:
+      return "the drive was pulled out, or the kernel has given it up (dmesg): once it is back, detach the "
+             "disk and "
+             "attach it again";
     case EBUSY:
     case EBADE:
       return "somebody else owns it: see who, and detach it there or here";
