@@ -30,17 +30,15 @@ std::string Text(uint64_t number) {
 // For reading alone, through the open file of the disk, whatever its O_DIRECT asks of memory. Its errors say "the drive".
 class OpenDrive final : public pool::Drive {
  public:
-  OpenDrive(int fd, uint64_t size_bytes)
-      : fd_(fd),
-        size_bytes_(size_bytes),
-        memory_(static_cast<uint8_t*>(std::aligned_alloc(pool::kBlockBytes, kStepBytes)), &std::free) {}
+  OpenDrive(int fd, uint64_t size_bytes) : fd_(fd), size_bytes_(size_bytes) {}
 
   uint64_t size_bytes() const override { return size_bytes_; }
 
   Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
-    if (memory_ == nullptr) return ErrnoError(ENOMEM, "reading the drive");
+    if (!HaveMemory(std::min<uint64_t>(to.size(), kStepBytes)))
+      return ErrnoError(ENOMEM, "reading the drive");
     while (!to.empty()) {
-      const auto got = pread(fd_, memory_.get(), std::min<uint64_t>(to.size(), kStepBytes),
+      const auto got = pread(fd_, memory_.get(), std::min<uint64_t>(to.size(), memory_bytes_),
                              static_cast<off_t>(offset_bytes));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error(ErrorCode::kIo, ErrnoError(errno, At(offset_bytes)).message);
@@ -59,9 +57,18 @@ class OpenDrive final : public pool::Drive {
   static std::string At(uint64_t offset_bytes) { return "reading the drive at byte " + Text(offset_bytes); }
   static Status ReadsAlone() { return Error(ErrorCode::kInternal, "engines do not write here"); }
 
+  // As a rule nothing but single blocks are read, for which the allocator has no need to ask the kernel.
+  bool HaveMemory(uint64_t bytes) {
+    if (bytes <= memory_bytes_) return true;
+    memory_.reset(static_cast<uint8_t*>(std::aligned_alloc(pool::kBlockBytes, bytes)));
+    memory_bytes_ = memory_ != nullptr ? bytes : 0;
+    return memory_ != nullptr;
+  }
+
   const int fd_;
   const uint64_t size_bytes_;
-  const std::unique_ptr<uint8_t, decltype(&std::free)> memory_;
+  std::unique_ptr<uint8_t, decltype(&std::free)> memory_{nullptr, &std::free};
+  uint64_t memory_bytes_ = 0;  // whole blocks
 };
 
 // A block device is itself, by whichever node it was opened.
