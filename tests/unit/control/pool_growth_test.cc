@@ -2,6 +2,7 @@
 // Disks of a pool that grow while an engine, which is played, has them.
 #include <algorithm>
 
+#include "base/mutex.h"
 #include "control/validate/backends.h"
 #include "pool_rig.h"
 #include "reconciler_rig.h"
@@ -17,6 +18,10 @@ class PoolGrowthTest : public ReconcilerRig {
     const UniqueFd file(open(drive_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_EQ(ftruncate(file.get(), static_cast<off_t>(OffsetOf(kExtents))), 0);
     state_->StartPoolThreads();
+    engine_.set_filter([this](const engine::v1::Envelope& envelope) {
+      const MutexLock lock(mutex_);
+      return filter_ ? filter_(envelope) : envelope;
+    });
     ASSERT_TRUE(engine_.Connect());
     ASSERT_TRUE(state_->pools().Create(NewPool("p", drive_)).ok());
     Await("the drive is erased", [&] { return ToErase() == 0; });
@@ -56,8 +61,8 @@ class PoolGrowthTest : public ReconcilerRig {
   }
   pool::ExtentRuns ExtentsInEngine() {
     pool::ExtentRuns runs;
-    for (const auto& run : engine_.DiskAt("controllers/c", 0).pool().extents())
-      runs.push_back({run.first(), run.count()});
+    const engine::v1::Disk disk = engine_.DiskAt("controllers/c", 0);
+    for (const auto& run : disk.pool().extents()) runs.push_back({run.first(), run.count()});
     return runs;
   }
   pool::ExtentRuns ExtentsInMap() {
@@ -72,13 +77,21 @@ class PoolGrowthTest : public ReconcilerRig {
     return disk == (*map)->disks.end() ? pool::ExtentRuns() : disk->extents;
   }
 
+  // What the engine's messages go through from now on.
+  void SetFilter(FakeEngine::Filter filter) {
+    const MutexLock lock(mutex_);
+    filter_ = std::move(filter);
+  }
+
+  Mutex mutex_;
+  FakeEngine::Filter filter_ CLEAT_GUARDED_BY(mutex_);
   const std::string drive_ = dir_ / "drive";
   const pool::ExtentRuns grown_{{0, 1}, {2, 2}};
 };
 
 TEST_F(PoolGrowthTest, TheEngineIsToldOfTheExtentsThatTheDriveHasAsTheDisks) {
   pool::ExtentRuns in_map;  // when the engine was told
-  engine_.set_filter([&](const engine::v1::Envelope& envelope) {
+  SetFilter([&](const engine::v1::Envelope& envelope) {
     if (envelope.has_resize_disk()) in_map = ExtentsInMap();
     return envelope;
   });
@@ -93,6 +106,7 @@ TEST_F(PoolGrowthTest, TheEngineIsToldOfTheExtentsThatTheDriveHasAsTheDisks) {
   ASSERT_TRUE(AwaitSize(3 * kExtentBytes));
   EXPECT_EQ(ExtentsInEngine(), grown_);
   EXPECT_EQ(engine_.TakeRequests().size(), 2U);
+  SetFilter(nullptr);
 }
 
 TEST_F(PoolGrowthTest, AnEngineThatCannotIsAskedAgain) {
@@ -109,7 +123,7 @@ TEST_F(PoolGrowthTest, AnEngineThatCannotIsAskedAgain) {
 
 // As engines of before: what they do not know of a message they do not see.
 TEST_F(PoolGrowthTest, AnEngineThatKnowsNoExtentsServesTheDiskAsItWas) {
-  engine_.set_filter([](const engine::v1::Envelope& envelope) {
+  SetFilter([](const engine::v1::Envelope& envelope) {
     engine::v1::Envelope known = envelope;
     if (known.has_resize_disk()) known.mutable_resize_disk()->clear_extents();
     return known;
@@ -123,7 +137,7 @@ TEST_F(PoolGrowthTest, AnEngineThatKnowsNoExtentsServesTheDiskAsItWas) {
   EXPECT_EQ(ExtentsInEngine(), (pool::ExtentRuns{{0, 1}}));
   // The next version's takes its place.
   engine_.Die();
-  engine_.set_filter(nullptr);
+  SetFilter(nullptr);
   ASSERT_TRUE(engine_.Connect());
   ASSERT_TRUE(AwaitSize(2 * kExtentBytes));
   EXPECT_EQ(ExtentsInEngine(), (pool::ExtentRuns{{0, 1}, {2, 1}}));
