@@ -162,16 +162,21 @@ TEST_F(FoundPoolsTest, ALostStoreIsMadeAnewWithAllThatItsDiskHeld) {
   EXPECT_EQ(kExtents * kExtentBytes, Pool().status().allocated_bytes());
 }
 
-// Without threads nothing is erased: no extent that the drive does not say to be a disk's is given to one.
+// Before a thread has done anything. The call waits for the drive to be open meanwhile.
 TEST_F(FoundPoolsTest, WhatNobodyOwnsIsGivenToNobodyBeforeItIsErased) {
   MakePool();
   Create(PoolDisk("a", 2));
   LoseStore(false);
-  const auto made = state_->found_pools().Create(FromDrive("p", Drive()));
-  ASSERT_TRUE(made.ok()) << made.error().message;
-  EXPECT_EQ((kExtents - 2) * kExtentBytes, made->status().to_erase_bytes());
-  EXPECT_EQ(0U, made->status().free_bytes());
-  EXPECT_EQ(v1::REASON_POOL_NOT_READY, WhyNot(PoolDisk("b", 1)));
+  std::thread call([&] { EXPECT_EQ(v1::REASON_UNSPECIFIED, WhyNotMade(FromDrive("p", Drive()))); });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (state_->pools().All().empty() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ((kExtents - 2) * kExtentBytes, Pool().status().to_erase_bytes());
+  EXPECT_EQ(2 * kExtentBytes, Pool().status().allocated_bytes());
+  EXPECT_EQ(0U, Pool().status().free_bytes());
+  state_->StartPoolThreads();
+  call.join();
+  AwaitErased();
 }
 
 TEST_F(FoundPoolsTest, DisksThatCantBeMadeKeepTheirExtents) {
@@ -265,8 +270,8 @@ TEST_F(FoundPoolsTest, DamagedDescriptionsAreReadOrLeftAlone) {
   Random random(4711);
   size_t made = 0;
   size_t refused = 0;
-  for (int round = 0; round < 60; ++round) {
-    LoseStore(false);
+  for (int round = 0; round < 40; ++round) {
+    LoseStore();
     EditMap([&](pool::Map& map) {
       for (pool::MapDisk& disk : map.disks) {
         for (const auto& [name, before] : good) {
@@ -284,22 +289,19 @@ TEST_F(FoundPoolsTest, DamagedDescriptionsAreReadOrLeftAlone) {
     const auto pool = state_->found_pools().Create(FromDrive("p", Drive()));
     ASSERT_TRUE(pool.ok()) << pool.error().message;
     EXPECT_EQ(6 * kExtentBytes, pool->status().unknown_bytes() + pool->status().allocated_bytes());
-    EXPECT_EQ((kExtents - 6) * kExtentBytes, pool->status().to_erase_bytes());
     for (const v1::ScannedDisk& disk : scanned->disks()) {
       ++(disk.problem().empty() ? made : refused);
       for (const char c : disk.problem()) ASSERT_TRUE(c >= ' ' && c <= '~') << disk.problem();
-      if (disk.problem().empty())
-        EXPECT_EQ(ExtentsOf(disk.disk().spec()), ExtentsOf(state_->disks()
-                                                               .Get([&] {
-                                                                 v1::GetDiskRequest get;
-                                                                 get.set_name(disk.disk().name());
-                                                                 return get;
-                                                               }())
-                                                               ->spec()));
+      if (!disk.problem().empty()) continue;
+      v1::GetDiskRequest get;
+      get.set_name(disk.disk().name());
+      const auto there = state_->disks().Get(get);
+      ASSERT_TRUE(there.ok()) << there.error().message;
+      EXPECT_EQ(ExtentsOf(disk.disk().spec()), ExtentsOf(there->spec()));
     }
   }
-  EXPECT_GT(made, 50U);
-  EXPECT_GT(refused, 50U);
+  EXPECT_GT(made, 20U);
+  EXPECT_GT(refused, 20U);
   for (const auto& [name, disk] : good) EXPECT_TRUE(IsAll(drive, disk.extents, 7));
 }
 
@@ -443,6 +445,7 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
     ++(made ? whole : none);
     for (const auto& [name, disk] : Scanned())
       EXPECT_EQ(made ? "it is here already" : "", disk.problem()) << name;
+    Open();
     EXPECT_EQ(v1::REASON_UNSPECIFIED, WhyNotMade(FromDrive("p", Drive())));
     EXPECT_EQ(3U, Pool().status().disks());
     for (const auto& [name, runs] : extents)

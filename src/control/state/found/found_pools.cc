@@ -112,26 +112,24 @@ const PoolEntry* FoundPools::FindPool(const pool::Uid& uid) const {
 // ---- Reading
 
 Result<FoundPool> FoundPools::Read(const std::string& name, HostDrive& drive, const std::string& device) {
+  const std::string what = name == device ? device : fmt::format("{}: {}", name, device);
   auto label = pool::ReadLabel(drive);
-  if (!label.ok())
-    return UnusableAsFound(name, fmt::format("{}: {}: {}", name, device, label.error().message));
+  if (!label.ok()) return UnusableAsFound(name, fmt::format("{}: {}", what, label.error().message));
   if (!*label) {
-    return UnusableAsFound(name,
-                           fmt::format("{}: {} has no label of a pool: a new one can be made of it (cleatctl "
-                                       "pool create, without --from-drive)",
-                                       name, device));
+    return UnusableAsFound(name, what +
+                                     " has no label of a pool: a new one can be made of it (cleatctl pool "
+                                     "create, without --from-drive)");
   }
   FoundPool found{.label = std::move(**label), .slots = {}};
   auto slots = ReadSlots(drive, found.label);
-  if (!slots.ok())
-    return UnusableAsFound(name, fmt::format("{}: {}: {}", name, device, slots.error().message));
+  if (!slots.ok()) return UnusableAsFound(name, fmt::format("{}: {}", what, slots.error().message));
   if (!slots->map && slots->damaged) {
     return UnusableAsFound(
-        name, fmt::format(
-                  "{}: {} is pool '{}', and both copies of its map are damaged: which disks it has can't be "
-                  "told. Restore a backup of the store (cleatctl store restore), or give up what is in it "
-                  "(cleatctl pool create --overwrite)",
-                  name, device, found.label.name));
+        name,
+        fmt::format("{} is pool '{}', and both copies of its map are damaged: which disks it has can't be "
+                    "told. Restore a backup of the store (cleatctl store restore), or give up what is in "
+                    "it (cleatctl pool create --overwrite)",
+                    what, found.label.name));
   }
   found.slots = std::move(*slots);
   return found;
@@ -168,7 +166,7 @@ Result<v1::ScanDriveResponse> FoundPools::Scan(const v1::ScanDriveRequest& reque
   CLEAT_ASSIGN(const auto file, core_.paths->FindDisk(*device, fmt::format("device '{}'", *device)));
   auto drive = BlockDrive::OpenToRead(file, *device);
   if (!drive.ok()) return UnusableAsFound(*device, drive.error().message);
-  CLEAT_ASSIGN(const FoundPool found, Read("the scan", **drive, *device));
+  CLEAT_ASSIGN(const FoundPool found, Read(*device, **drive, *device));
   const StateLock lock(core_.mutex);
   return Show(found, *device);
 }
