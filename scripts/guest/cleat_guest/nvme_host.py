@@ -47,7 +47,7 @@ class Load:
 
 
 class NvmeHost:
-    """`drives`: serial -> QEMU's words, as in Guest; each has a port of its own with `ports`, and can be unplugged. `files`: paths in the
+    """`drives` and `ports`: as Guest's `nvme` and `nvme_ports`. `files`: paths in the
     guest -> paths here, beside the programs."""
 
     def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024):
