@@ -454,15 +454,24 @@ class Guest:
         power indicator are off; as the kernel has not said so itself, it hears of it by the interrupt of a card that is no longer present,
         which is held back until slot control is as it was."""
         port = f"/sys/bus/pci/devices/0000:00:{self._nvme_slot(serial):02x}.0"
-        self.run(f"port={port}/config; at() {{ od -An -tu1 -j $1 -N 1 $port | tr -d ' '; }}; cap=$(at 52); "
-                 "until [ $(at $cap) = 16 ]; do cap=$(at $((cap + 1))); done; control=$((cap + 24)); "
-                 "put() { printf \"\\\\$(printf %03o $1)\\\\$(printf %03o $2)\" | dd of=$port bs=2 seek=$((control / 2)) conv=notrunc 2>/dev/null; }; "
-                 "low=$(at $control); high=$(at $((control + 1))); put $((low & ~32)) $((high | 7)); put $low $high; "
-                 f"while ls -d {port}/0000:*:00.0 >/dev/null 2>&1; do sleep 0.05; done", timeout_s)
+        self._in_slot(serial, f"put $((low & ~32)) $((high | 7)); put $low $high; while ls -d {port}/0000:*:00.0 >/dev/null 2>&1; do sleep 0.05; done",
+                      timeout_s)
 
     def plug_nvme(self, serial):
-        """The drive comes back, with what is on it."""
+        """The drive comes back, with what is on it. QEMU presses the port's button as well, which the kernel might take for a wish to have a
+        drive out that it has just found: so it hears of nothing until that is forgotten."""
+        self._in_slot(serial, "put $((low & ~32)) $high")
         self.qmp.command("device_add", **self._nvme_device(serial))
+        self._in_slot(serial, "at=$((at + 2)); put 1 0; at=$((at - 2)); put $((low | 32)) $high")
+
+    def _in_slot(self, serial, commands, timeout_s=COMMAND_SECONDS):
+        """Runs `commands` in the guest, where $low and $high are the two bytes of slot control of the drive's port, which lie at $at of its
+        configuration, and `put` writes two bytes there. Behind them lies slot status."""
+        config = f"/sys/bus/pci/devices/0000:00:{self._nvme_slot(serial):02x}.0/config"
+        self.run(f"byte() {{ od -An -tu1 -j $1 -N 1 {config} | tr -d ' '; }}; at=$(byte 52); "
+                 "until [ $(byte $at) = 16 ]; do at=$(byte $((at + 1))); done; at=$((at + 24)); low=$(byte $at); high=$(byte $((at + 1))); "
+                 f"put() {{ printf \"\\\\$(printf %03o $1)\\\\$(printf %03o $2)\" | dd of={config} bs=2 seek=$((at / 2)) conv=notrunc 2>/dev/null; }}; "
+                 f"{commands}", timeout_s)
 
     def throttle_nvme(self, serial, bytes_per_second):
         """0: no limit."""
