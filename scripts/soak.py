@@ -31,6 +31,8 @@ CRASH_KILLS, CRASH_KILLS_FROM_SECONDS = 500, 600
 CRASH_LIMIT_SECONDS = 5400
 # Likewise, engines exchanged under load: with disks of all kinds, and with disks in Ceph.
 UPGRADES, UPGRADES_IN_CEPH = 300, 100
+# Likewise, kills and upgrades on NVMe drives, in a guest with emulated processors.
+NVME_STEPS, NVME_STEPS_MIN = 200, 8
 # Of runs on Ceph disks, when targets get as long as above.
 CEPH_OPERATIONS = 5000
 CEPH_IMAGES = 500
@@ -187,6 +189,31 @@ def run_upgrades(runner, command, name, most, seconds):
             "runs": [run | totals_of(report["devices"])], "findings": findings}
 
 
+def run_nvme(runner, source, command, seconds):
+    """Engines killed and exchanged on NVMe drives, in a guest: the run's own JSON is build/soak/nvme_soak.json."""
+    seed = random.randrange(1, 2**31)
+    steps = min(NVME_STEPS, max(NVME_STEPS_MIN, NVME_STEPS * seconds // CRASH_KILLS_FROM_SECONDS))
+    say(f"nvme_soak: {steps} kills and upgrades, seed {seed}")
+    build = source / "build"
+    out = runner.folder / "nvme_soak.json"
+    out.unlink(missing_ok=True)
+    subprocess.run([source / "scripts/guest/make_image.sh", "nvme"], env=dict(os.environ, CLEAT_GUEST_DIR=str(build / "guest")), check=True)
+    environment = dict(os.environ, PYTHONPATH=str(source / "scripts/guest"), CLEAT_BIN_DIR=str(build / "bin"),
+                       CLEAT_LOG_DIR=str(build / "logs"), CLEAT_TEST_SEED=str(seed), CLEAT_SOAK_STEPS=str(steps), CLEAT_SOAK_JSON=str(out))
+    status, took, log = runner.run("nvme_soak", command, CRASH_LIMIT_SECONDS,
+                                   lambda path: (tail_of(path).strip().splitlines() or [f"seed {seed}"])[-1], environment)
+    report = json.loads(out.read_text()) if out.exists() else {"kills": 0, "upgrades": 0, "devices": []}
+    findings = []
+    if status != 0:
+        kept = runner.folder / f"nvme_soak-{seed}.log"
+        log.rename(kept)
+        findings.append(f"seed {seed}: {kept}")
+    run = {key: report[key] for key in ("kills", "upgrades", "steps", "guest_resets", "buffers_given_back", "tenants", "gap_ms",
+                                        "finding_count") if key in report}
+    return {"target": "nvme_soak", "seed": seed, "seconds": round(took, 1), "executions": report["kills"] + report["upgrades"],
+            "runs": [run | totals_of(report["devices"])], "findings": findings}
+
+
 def commit_of(source):
     """What is tested: the commit, marked when the tree has changes on top of it."""
     run = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
@@ -263,6 +290,7 @@ def main():
     for name, most in (("system_upgrade_test", UPGRADES), ("rbd_upgrade_test", UPGRADES_IN_CEPH)):
         if name in commands:
             targets.append((name, lambda n=name, m=most: run_upgrades(runner, commands[n], n, m, arguments.seconds)))
+    targets.append(("nvme_soak", lambda: run_nvme(runner, source, commands["nvme_soak"], arguments.seconds)))
     if arguments.only:
         unknown = set(arguments.only) - {name for name, _ in targets}
         if unknown:

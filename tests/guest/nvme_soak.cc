@@ -47,6 +47,8 @@ constexpr char kPool[] = "p";
 constexpr char kOtherId[] = "green";
 constexpr uint64_t kExtentBytes = pool::kExtentBytesMin;
 constexpr uint64_t kSteps = 6;
+// Of each guest: emulated processors start engines, too.
+constexpr uint64_t kPauseNs = 10 * kNsPerMs;
 // Of guests without protection, who are to lose requests; the others are not, on no machine.
 constexpr uint64_t kLostNs = 120 * kNsPerSecond;
 constexpr uint64_t kControlLostNs = 10 * kNsPerSecond;
@@ -141,7 +143,7 @@ void AddGuests(Host& host, CrashRig& rig) {
       {PoolCase("encrypted", false, true), "NVMe commands"},
       {PoolCase("beside", false, false), "NVMe commands"}};
   for (const auto& [what, way] : guests) {
-    ASSERT_OK(rig.Add(what, {.load = {.depth = 4, .lost_after_ns = kLostNs}}));
+    ASSERT_OK(rig.Add(what, {.load = {.depth = 4, .pause_ns = kPauseNs, .lost_after_ns = kLostNs}}));
     ExpectWay(host, what, way);
   }
 }
@@ -177,10 +179,11 @@ TEST(NvmeSoak, NothingIsFound) {
                                              Variable("CLEAT_NVME_CACHED"), Variable("CLEAT_NVME_POOL")});
   Steps steps(host, rig, upgrades, drives, Seed());
   Tenants tenants(host, kPool, kExtentBytes, Seed());
+  Random comes_or_goes(Seed());
   ASSERT_OK(rig.Start());
   const uint64_t goal = test::FromEnvironment("CLEAT_SOAK_STEPS", kSteps);
   while (steps.kills() + steps.upgrades() < goal) {
-    tenants.Step();
+    if (comes_or_goes.Chance(1, 2)) tenants.Step();
     const Step step = steps.Choose();
     fmt::print("{} kills, {} upgrades; next: {}\n", steps.kills(), steps.upgrades(), step.ToString());
     std::fflush(stdout);

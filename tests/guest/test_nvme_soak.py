@@ -23,6 +23,7 @@ TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
 STEPS = int(os.environ.get("CLEAT_SOAK_STEPS") or 8)
 SECONDS = 600 + 60 * STEPS  # for what can only hang
 LOOK_SECONDS = 0.1
+TELL_SECONDS = 30
 BETWEEN_HOLDS_SECONDS = 0.05
 ASK = "/run/soak.ask"
 
@@ -96,9 +97,12 @@ class NvmeSoakTest(SharedBenchTest):
     def attend(self, job):
         """Does what is asked for until the program has ended."""
         self.guest.run(f"rm -f {ASK} {ASK}.done")
-        done, deadline = "", time.monotonic() + SECONDS
+        done, deadline, tell = "", time.monotonic() + SECONDS, time.monotonic() + TELL_SECONDS
         while not job.done():
             self.assertLess(time.monotonic(), deadline, "nvme_soak does not end")
+            if time.monotonic() > tell:
+                tell += TELL_SECONDS
+                print(self.guest.run("tail -n 1 /run/soak.log").strip(), flush=True)
             asked = self.guest.run(f"cat {ASK} 2>/dev/null || true").split()
             if asked and asked[0] != done:
                 done = asked[0]

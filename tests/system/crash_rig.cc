@@ -169,7 +169,7 @@ CrashRig::~CrashRig() {
 
 Status CrashRig::Add(const CrashCase& what, CrashGuestOptions options) {
   options.load.seed = random_.Next();
-  options.load.pause_ns = kPauseNs;
+  if (options.load.pause_ns == 0) options.load.pause_ns = kPauseNs;
   auto guest = CrashGuest::Make(host_, what, options);
   if (!guest) return std::move(guest).error();
   guests_.push_back(std::move(*guest));

@@ -93,7 +93,7 @@ const char* CrashEventName(CrashEvent event);
 class CrashRig {
  public:
   static constexpr uint64_t kDiskBytes = uint64_t{2} << 20;
-  // Of each guest's load. Sixteen of them on memory disks would leave the kernel's own threads, which complete direct
+  // Of each guest's load that says nothing else. Sixteen of them on memory disks would leave the kernel's own threads, which complete direct
   // writes, without a processor for seconds.
   static constexpr uint64_t kPauseNs = 2 * kNsPerMs;
   // For all guests to be well again after an event. Far above what it takes.

@@ -38,6 +38,8 @@ BARS: dict[str, Bar] = {
     "hardening_cost_percent": _at_most(1, "instructions a request with hardening, against compiled without: the worst of the counted loads"),
     "nvme_passthrough_vs_uring_instructions":
         _at_most(0.85, "instructions of engine and kernel a read, by an NVMe drive's own commands, over those through its block device"),
+    "nvme_upgrade_gap_ratio":
+        _at_most(1.5, "an upgrade under one VM with an NVMe drive: the longest silence, over that of windows without an upgrade"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cleat_bench import (measure_active, measure_crash, measure_crypto, measure_host, measure_instructions,
-                         measure_malloc, measure_null, measure_nvme, measure_qos, measure_qsd, measure_rbd, measure_rbd_images,
-                         measure_sight, measure_upgrade)
+                         measure_malloc, measure_null, measure_nvme, measure_nvme_upgrade, measure_qos, measure_qsd, measure_rbd,
+                         measure_rbd_images, measure_sight, measure_upgrade)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
 
@@ -50,6 +50,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 lambda pace: measure_instructions.SECONDS, measure_instructions.measure),
     Measurement("nvme", "instructions a read from an NVMe drive, by its commands and through its block device (only when it is named)",
                 measure_nvme.BARS, measure_nvme.seconds, measure_nvme.measure, by_name_only=True),
+    Measurement("nvme-upgrade", "engines exchanged under one VM with an NVMe drive (only when it is named)",
+                measure_nvme_upgrade.BARS, measure_nvme_upgrade.seconds, measure_nvme_upgrade.measure, by_name_only=True),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
     Measurement("pool", "disks of a pool on a sparse file: making them, attaching 3,072 (only when it is named)", measure_host.POOL_BARS,

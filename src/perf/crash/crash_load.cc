@@ -238,6 +238,13 @@ bool CrashLoad::Reset() {
     Find(CrashFault::kRings, "a reset by the guest: " + done.error().message);
     return false;
   }
+  // What the device had not begun is asked for once more.
+  for (Lane& lane : lanes_) {
+    if (!lane.busy || lane.lost) continue;
+    lane.busy = false;
+    lane.before_reconnect = false;
+    lane.prepared = true;
+  }
   ++resets_;
   CompareEverything();
   return true;

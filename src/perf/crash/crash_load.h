@@ -8,7 +8,7 @@
 //             death everything is read again. What a device promises to write as a whole is one logical block, and that
 //             is the model's block: it may be old or new while its write is unacknowledged, never in between.
 //   lost      a request that is not answered within a limit although a back end is there
-//   rings     an answer to what was not asked or was answered before, a device that was stopped with a request left, or any other breach of
+//   rings     an answer to what was not asked or was answered before, a request that a stopped device had begun and left, or any other breach of
 //             a ring's rules
 //   failed    an answer that is an error
 //   front end the back end closed the handshake for good, or refused a message
@@ -89,8 +89,8 @@ class CrashLoad {
   uint64_t Mark() const { return reconnects_.load(); }
   bool WaitRecovered(uint64_t mark, uint64_t timeout_ns);
 
-  // The guest resets its device under load, as soon as a back end is there: what is in flight is answered, and everything goes on in
-  // empty rings. Then the whole disk is compared.
+  // The guest resets its device under load, as soon as a back end is there: what the device has begun is answered, what it has not is
+  // asked for once more, and everything goes on in empty rings. Then the whole disk is compared.
   void AskReset() { reset_ = true; }
   // From now on: see CrashLoadOptions.
   void SetGiveBackPercent(uint32_t percent) { give_back_percent_ = percent; }

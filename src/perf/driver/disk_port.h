@@ -49,7 +49,7 @@ class DiskPort {
   virtual size_t Poll(uint16_t queue, std::span<DiskAnswer> answers) = 0;
   // Until there may be something to poll. Goes on over the back end's end; kDeadlineExceeded when nothing came.
   virtual Status Wait(uint64_t timeout_ns) = 0;
-  // The guest stops the device: all that was submitted is answered, and lies there to be polled, also what Poll would not look at
+  // The guest stops the device: all that it had begun is answered, and lies there to be polled, also what Poll would not look at
   // otherwise. kUnavailable when no back end is there. StartAnew goes on, with empty rings: that is a reset.
   virtual Status Stop() = 0;
   virtual Status StartAnew() = 0;

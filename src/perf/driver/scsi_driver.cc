@@ -48,12 +48,7 @@ Status ScsiDriver::Begin(const ScsiOptions& options) {
 }
 
 Status ScsiDriver::StartAnew() {
-  for (uint16_t queue = wire::kScsiFirstRequestQueue; queue < num_queues(); ++queue) {
-    if (in_flight(queue) == 0) continue;
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("ring {}: {} requests are not answered by a device that was stopped", queue,
-                             in_flight(queue)));
-  }
+  CLEAT_TRY(CheckLeft(wire::kScsiFirstRequestQueue));
   Collect();
   CLEAT_TRY(RenewRings());
   GiveEventBuffers();

@@ -115,7 +115,6 @@ Status VirtioDriver::Resume() {
 }
 
 Status VirtioDriver::RenewRings() {
-  if (!stopped_) return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
   for (Queue& queue : queues_) {
     queue.ring.reset();
     CLEAT_ASSIGN(queue.ring, DriverRing::Create(memory_, ring_options_));
@@ -128,13 +127,22 @@ Status VirtioDriver::RenewRings() {
   return Ok{};
 }
 
-Status VirtioDriver::StartAnew() {
-  for (size_t i = 0; i < queues_.size(); ++i) {
-    if (in_flight(static_cast<uint16_t>(i)) == 0) continue;
-    return Error(ErrorCode::kFailedPrecondition,
-                 fmt::format("ring {}: {} requests are not answered by a device that was stopped", i,
-                             in_flight(static_cast<uint16_t>(i))));
+Status VirtioDriver::CheckLeft(uint16_t first_ring) const {
+  if (!stopped_) return Error(ErrorCode::kFailedPrecondition, "the device was not stopped");
+  for (uint16_t i = first_ring; i < num_queues(); ++i) {
+    const DriverRing& ring = *queues_[i].ring;
+    if (ring.HasUsed() ||
+        (!ring.packed() && in_flight(i) != static_cast<uint16_t>(ring.avail_idx() - bases_[i]))) {
+      return Error(ErrorCode::kFailedPrecondition,
+                   fmt::format("ring {}: {} requests are left by a device that was stopped at {:#x}", i,
+                               in_flight(i), bases_[i]));
+    }
   }
+  return Ok{};
+}
+
+Status VirtioDriver::StartAnew() {
+  CLEAT_TRY(CheckLeft(0));
   CLEAT_TRY(RenewRings());
   Status started = StartFresh();
   return !started && started.error().code == ErrorCode::kUnavailable ? Status(Ok{}) : started;

@@ -71,13 +71,14 @@ class VirtioDriver {
   VirtioDriver& operator=(const VirtioDriver&) = delete;
 
   // The guest shuts the device down: every ring disabled and drained by the back end. Afterwards everything
-  // that was submitted can be polled. Resume brings the same rings up where they stopped (pause and
+  // that the device had begun can be polled. Resume brings the same rings up where they stopped (pause and
   // continue).
   Status Stop();
   Status Resume();
   // The guest resets the device: after Stop, once everything was polled, the rings are made anew and empty, and no in-flight memory is
-  // kept. kFailedPrecondition where requests are left. A back end that goes away meanwhile is no error: Reconnect begins with these rings.
-  // Of drivers whose device has event buffers, theirs (ScsiDriver::StartAnew).
+  // kept. What the device had not begun is forgotten. kFailedPrecondition where a request was begun and is not answered, or was answered and
+  // not polled (of packed rings only the latter can be told). A back end that goes away meanwhile is no error: Reconnect begins with these
+  // rings. Of drivers whose device has event buffers, theirs (ScsiDriver::StartAnew).
   Status StartAnew();
   // A new connection after the back end's end (it waits for one), with the same rings and the kept in-flight memory, as
   // QEMU 10 does it (vhost_virtqueue_stop when GET_VRING_BASE is not answered): a split ring's base is its used index; a
@@ -146,7 +147,9 @@ class VirtioDriver {
   Status Negotiate(uint64_t wanted_features);
   Status MakeQueues(uint16_t count, const Settings& settings);
   Status StartFresh();
-  Status RenewRings();  // see StartAnew
+  // See StartAnew.
+  Status CheckLeft(uint16_t first_ring) const;
+  Status RenewRings();
 
   // ---- Requests. Take a free slot (nullptr: there is none), fill its area, enqueue it. False: no room now,
   // or impossible under the device's limits; the slot is still free then.

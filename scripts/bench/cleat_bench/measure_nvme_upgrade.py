@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a guest on an NVMe drive waits when its engine is exchanged, against windows of the same length without an upgrade.
+
+This machine's kernel has no drive, so all of it - cleatd, two engines and cleat-upgrade-bench, which plays the VM - runs in a guest whose
+drive QEMU emulates. Only the ratio means anything: emulated processors make everything slow alike.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from cleat_guest import BenchError
+from cleat_guest.guest import Guest
+from cleat_guest.programs import pack
+
+from cleat_bench.lab import Lab, Pace
+from cleat_bench.measure_nvme import MAKE_IMAGE
+from cleat_bench.results import read_figures
+from cleat_bench.stats import Figure
+
+BARS = ("nvme_upgrade_gap_ratio",)
+PROGRAMS = ("cleatd", "cleat-engine", "cleat-upgrade-bench")
+DRIVE_BYTES = 128 << 20
+SECONDS = 150.0  # about: 36 upgrades and as many windows without one
+TIMEOUT_S = 900
+
+
+def seconds(pace: Pace) -> float:
+    return SECONDS if pace.run_s >= 1 else SECONDS / 5
+
+
+def measure(lab: Lab) -> dict[str, Figure]:
+    programs = [os.path.join(lab.bin_dir, name) for name in PROGRAMS]
+    for program in programs:
+        if not os.path.exists(program):
+            raise BenchError(f"{program} is missing: run 'make bench'")
+    guest_dir = str(Path(lab.bin_dir).parent / "guest")
+    made = subprocess.run([MAKE_IMAGE, "nvme"], env=os.environ | {"CLEAT_GUEST_DIR": guest_dir}, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=False)
+    if made.returncode != 0:
+        raise BenchError(f"no guest to measure in: {made.stdout.strip()}")
+    image = Path(lab.dir) / "nvme-upgrade.img"
+    with open(image, "wb") as file:
+        file.truncate(DRIVE_BYTES)
+    archive = pack(str(Path(lab.dir) / "nvme-upgrade-programs.tar"), programs)
+    guest = Guest("nvme-upgrade", guest_dir, lab.log_dir, tools="nvme", memory_mb=1024, files={"programs": archive},
+                  nvme={"drive": {"drive": f"file={image},format=raw"}})
+    with guest:
+        guest.wait_ready()
+        guest.run("tar x -f /dev/vda -C / && mkdir -p /tmp && until [ -b /dev/nvme0n1 ] && [ -c /dev/ng0n1 ]; do sleep 0.05; done")
+        command = ["cleat-upgrade-bench", "--only", "nvme", "--device", "/dev/nvme0n1", "--bin-dir", "/bin", "--dir", "/tmp",
+                   "--json", "/run/figures.json", *(["--quick"] if lab.quick else [])]
+        guest.run(" ".join(command), TIMEOUT_S)
+        figures = read_figures(guest.run("cat /run/figures.json"))
+    lab.record("nvme upgrade", command, {name: figure.as_json() for name, figure in figures.items()})
+    return figures
