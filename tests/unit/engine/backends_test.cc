@@ -117,6 +117,17 @@ TEST_F(EveryBackend, OfAPoolHasItsExtentsInOrderAndNoneTwice) {
   EXPECT_FALSE(UnpackBackend("disks/a", sample.disk).value() == kept) << "another order is another disk";
 }
 
+TEST_F(EveryBackend, OfAPoolIsGivenMoreExtentsAndNoOtherOneAny) {
+  const auto kept = DiskOf("pool").backend;
+  EXPECT_TRUE(WithExtents(kept, {}) == kept);
+  const Backend grown = WithExtents(kept, {{1, 2}, {9, 3}});
+  EXPECT_FALSE(grown == kept);
+  EXPECT_TRUE(WithExtents(grown, {{1, 2}, {9, 3}}) == grown);
+  EXPECT_EQ(StorageOf(grown), StorageOf(kept));
+  const auto file = DiskOf("file").backend;
+  EXPECT_TRUE(WithExtents(file, {{1, 2}}) == file);
+}
+
 // The disk's extents of a pool's drive, when the drive has them down as that disk's.
 TEST_F(EveryBackend, OfAPoolIsOpenedOnItsDrive) {
   const char* const environment = std::getenv("TMPDIR");
