@@ -487,7 +487,8 @@ class Guest:
     def _nvme_device(self, serial):
         device = {"driver": "nvme", "id": f"nvme-{serial}", "serial": serial, "drive": f"drive-{serial}"}
         if self._nvme_ports:
-            device["bus"] = f"nvme-port-{serial}"
+            # QEMU lets go of what was pulled out a while later.
+            device |= {"bus": f"nvme-port-{serial}", "share-rw": "on"}
         return device | dict(word.split("=", 1) for word in self._nvme[serial].get("device", "").split(",") if word)
 
     def _command_line(self, qmp_fd, port_fd):

@@ -64,17 +64,18 @@ class NvmeHost:
 
     # ---- Drives
 
-    def controller(self, serial):
-        """The number of the drive with that serial number, once the kernel has its namespace."""
-        found = self.guest.run(f"until grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null; do sleep 0.05; done")
-        number = os.path.basename(os.path.dirname(found.strip())).removeprefix("nvme")
-        self.guest.run(f"until [ -b /dev/nvme{number}n1 ] && [ -c /dev/ng{number}n1 ]; do sleep 0.05; done")
-        return number
+    def namespace(self, serial):
+        """What the kernel calls the namespace of the drive with that serial number, once it has it: nvme0n1. One that came back while its
+        former self was still open somewhere has other numbers, both."""
+        return self.guest.run(
+            f"until serial=$(grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null) && "
+            "name=$(basename $(ls -d ${serial%serial}nvme*n* 2>/dev/null | head -n1) 2>/dev/null) && "
+            "[ -b /dev/$name ] && [ -c /dev/ng${name#nvme} ]; do sleep 0.05; done; echo $name").strip()
 
     def link(self, serial):
         """As a host's udev does with a drive that has come; the name that stays."""
-        number = self.controller(serial)
-        self.guest.run(f"chown 1000 /dev/nvme{number}n1 /dev/ng{number}n1; ln -sfn /dev/nvme{number}n1 {self.by_id(serial)}")
+        name = self.namespace(serial)
+        self.guest.run(f"chown 1000 /dev/{name} /dev/ng{name.removeprefix('nvme')}; ln -sfn /dev/{name} {self.by_id(serial)}")
         return self.by_id(serial)
 
     @staticmethod
