@@ -461,7 +461,8 @@ class Guest:
         """The drive comes back, with what is on it. QEMU presses the port's button as well, which the kernel might take for a wish to have a
         drive out that it has just found: so it hears of nothing until that is forgotten."""
         self._in_slot(serial, "put $((low & ~32)) $high")
-        self.qmp.command("device_add", **self._nvme_device(serial))
+        typed = {"on": True} | {str(size): size for size in (512, 4096)}  # QMP wants them so
+        self.qmp.command_as_is("device_add", {key: typed.get(value, value) for key, value in self._nvme_device(serial).items()})
         self._in_slot(serial, "at=$((at + 2)); put 1 0; at=$((at - 2)); put $((low | 32)) $high")
 
     def _in_slot(self, serial, commands, timeout_s=COMMAND_SECONDS):

@@ -20,13 +20,16 @@ class Qmp:
         self._greeted = False
 
     def command(self, name, timeout_s=ANSWER_SECONDS, **arguments):
-        """The command's return value. QEMU greets before it makes devices but answers only afterwards."""
+        """The command's return value; `_` in a name stands for `-`."""
+        return self.command_as_is(name, {key.replace("_", "-"): value for key, value in arguments.items()}, timeout_s)
+
+    def command_as_is(self, name, arguments, timeout_s=ANSWER_SECONDS):
+        """The same, with names as they are. QEMU greets before it makes devices but answers only afterwards."""
         deadline = time.monotonic() + timeout_s
         if not self._greeted:
             self._next_message(deadline, name)
             self._greeted = True
             self._exchange({"execute": "qmp_capabilities"}, deadline)
-        arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
         return self._exchange({"execute": name, "arguments": arguments}, deadline)
 
     def wait_event(self, name, timeout_s=ANSWER_SECONDS, **data):
