@@ -109,7 +109,11 @@ class NvmeDevice final : public block::Device {
       return CheckRoomFor(size_bytes, block_, name(), path_);
     };
     CLEAT_CO_TRY(co_await blocking_.Run(measure));
-    target_.extents = block_.extents;
+    if (target_.extents.size_bytes() != block_.extents.size_bytes()) {
+      co_return Error(
+          ErrorCode::kUnavailable,
+          name() + ": " + path_ + ": the page cache of its new extents is not written back yet: try again");
+    }
     SetSize(size_bytes);
     co_return Ok{};
   }

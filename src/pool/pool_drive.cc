@@ -165,6 +165,7 @@ Status PoolDrive::Format(const Label& label) {
   for (size_t copy = 0; copy < kLabelCopies; ++copy)
     CLEAT_TRY(drive_.Write(kLabelOffsets[copy], Encode(label, copy)));
   CLEAT_TRY(drive_.Flush());
+  host_ = label.host;
   label_ = label;
   generation_ = tried_generation_ = 0;
   slot_ = 0;
@@ -198,6 +199,7 @@ Status PoolDrive::Open(const Label& label) {
                                                      " is wanted: name the pool's drive");
   }
   CLEAT_ASSIGN(const Slot present, ReadPresent(drive_, label));
+  host_ = found->host;
   generation_ = tried_generation_ = present.map ? present.map->generation : 0;
   slot_ = 1 - present.number;
   label_ = label;

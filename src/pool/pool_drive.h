@@ -57,6 +57,8 @@ class PoolDrive {
   // Finds the drive as it was left; writes nothing. kFailedPrecondition: no label, or another one, wherever it was written: the error names both; else as ReadLabel
   // and ReadMap.
   Status Open(const Label& label);
+  // Whose host's the label is: after Format or Open.
+  const Uid& host() const { return host_; }
 
   // Writes the map, whose pool need not be set, to the slot that is not the present one. Its generation is the one after the present one, or
   // the map's own if that is higher. Durable when it returns OK; after an error, or a crash, the drive has the map of before or this one. No two maps have the same
@@ -85,7 +87,8 @@ class PoolDrive {
 
   Drive& drive_;
   Random random_;
-  std::optional<Label> label_;     // after Format or Open
+  std::optional<Label> label_;  // after Format or Open
+  Uid host_{};
   uint64_t generation_ = 0;        // of the present map; 0: there is none
   uint64_t tried_generation_ = 0;  // the highest that a write was begun for
   size_t slot_ = 0;                // for the next map

@@ -22,9 +22,11 @@
 
 namespace cleat::control {
 
-// Revisions that a restored store skips beyond all that anybody was seen to have: of a store that was lost nobody knows how many it handed
-// out after the backup. As many changes would have to be missing in the backup and not be seen in any engine.
+// Revisions that a restored store skips beyond all that anybody was seen to have.
 inline constexpr uint64_t kRevisionsSkipped = uint64_t{1} << 20;
+// ... where the store of the backup was lost: nobody knows how many it handed out after the backup, a million at each start of cleatd among
+// them. More than a thousand such starts would have to be missing in the backup, and their revisions in all engines.
+inline constexpr uint64_t kRevisionsSkippedOfLost = uint64_t{1} << 30;
 // Identities of disks have so many (base/disk_identity.h); the other half is for what comes after the last restore.
 inline constexpr uint64_t kRestoredRevisionMax = DiskIdentity::kRevisionMax / 2;
 inline constexpr int kRestoreChangesMax = 256;  // that an answer lists

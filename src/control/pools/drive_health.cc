@@ -180,7 +180,8 @@ v1::DriveHealth ReadHealth(dev_t block_device, const HealthSource& source) {
   const auto of_namespace = FindNamespace(block_device, source.sysfs);
   if (!of_namespace) {
     return Unknown(
-        "the drive is no NVMe namespace of /sys, and cleatd asks no others: watch it by other means "
+        "the drive is no NVMe namespace in /sys, or is gone from there, and cleatd asks no others: watch "
+        "them by other means "
         "(smartctl)");
   }
   v1::DriveHealth health;

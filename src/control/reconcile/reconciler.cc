@@ -68,7 +68,9 @@ Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, 
 
 void Reconciler::OnEngine(const EngineInfo& info, engine::v1::Inventory inventory) {
   EngineView& engine = engines_.Add(info);
-  engine.foreign = IsForeign(inventory, state_.NewestRevision());
+  engine.foreign = IsForeign(inventory, {.newest_revision = state_.NewestRevision(),
+                                         .number = state_.store_number(),
+                                         .restored = context_.IsRestored()});
   unclaimed_.ReportHeld(info.id, inventory);
   spdlog::info("{}: connected to cleatd: version {}, {} controllers, {} attachments, {} memory disks",
                EngineName(info.id), info.version, inventory.controllers_size(), inventory.attachments_size(),

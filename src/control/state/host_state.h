@@ -92,6 +92,7 @@ class HostState {
   void SetWake(std::function<void()> wake);
   ChangedIntent TakeChanged();
   uint64_t NewestRevision();
+  uint64_t store_number() const { return core_.store.number(); }
 
   // ---- The store
   Result<StoreBackup> BackUpStore() { return BackUp(core_.store, NewestRevision()); }

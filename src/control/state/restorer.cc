@@ -129,9 +129,10 @@ Result<LostRevisions> Restorer::Prepare(StoreUpload& upload, const Rows& present
                  fmt::format("store: revision {} was seen, and there are none left beyond {}", newest,
                              kRestoredRevisionMax));
   }
-  const uint64_t until = newest + kRevisionsSkipped;
-  // Of another store than this one: what this one's revisions say nothing about is lost from the first one on.
-  const uint64_t first = upload.store().number() == core_.store.number() ? upload.next_revision() : 1;
+  // Of another store than this one: this one's revisions say nothing about it, and all are lost from the first one on.
+  const bool same = upload.store().number() == core_.store.number();
+  const uint64_t until = newest + (same ? kRevisionsSkipped : kRevisionsSkippedOfLost);
+  const uint64_t first = same ? upload.next_revision() : 1;
   std::map<std::pair<std::string, uint64_t>, std::string> places;
   for (const ControllerRow& row : present.controllers) places[{row.id, row.revision}] = row.engine;
   for (const auto& [engine, held] : unclaimed_.held()) {

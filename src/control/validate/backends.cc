@@ -356,9 +356,9 @@ void SetExtents(const pool::ExtentRuns& runs, v1::DiskSpec& spec) {
 
 std::optional<std::string> WhyLost(const v1::DiskSpec& spec) {
   if (!spec.has_pool() || spec.pool().extents_size() > 0) return std::nullopt;
-  return "it was purged after the backup that the store was restored from: what it had on the drive is "
-         "another's, or "
-         "erased. Delete it";
+  return "the drive does not have it: it was purged after the backup that the store was restored from, and "
+         "what it had is "
+         "another's, or erased; or its pool was made from the drive since, as another disk. Delete it";
 }
 
 bool IsKeptMemory(const v1::DiskSpec& spec) {

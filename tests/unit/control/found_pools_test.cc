@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/random.h"
+#include "control/pools/block_drive.h"
 #include "control/state/pools/host_uid.h"
 #include "pool_rig.h"
 
@@ -27,12 +28,15 @@ class FoundPoolsTest : public PoolRig {
   // All that cleatd remembers is gone; the drives are as they were.
   void LoseStore(bool threads = true, uint64_t keep_s = 86'400) {
     Close();
+    RemoveStore();
+    Open(threads, keep_s);
+    ASSERT_EQ(0U, store_->Load().value().pools.size());
+  }
+  void RemoveStore() {
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
       if (entry.path().filename().string().starts_with("cleat.db") || entry.path().filename() == "lock")
         std::filesystem::remove(entry.path());
     }
-    Open(threads, keep_s);
-    ASSERT_EQ(0U, store_->Load().value().pools.size());
   }
   Result<v1::ScanDriveResponse> Scan(const std::string& device) {
     v1::ScanDriveRequest request;
@@ -413,6 +417,45 @@ TEST_F(FoundPoolsTest, DeletedDisksAreKeptAFewDaysMore) {
   EXPECT_EQ(kExtentBytes, Pool().status().reclaimable_bytes());
 }
 
+// A drive whose process dies at its `left`th change, before or after it.
+class DyingDrive final : public HostDrive {
+ public:
+  DyingDrive(std::unique_ptr<HostDrive> below, int left) : below_(std::move(below)), left_(left) {}
+
+  uint64_t size_bytes() const override { return below_->size_bytes(); }
+  const UniqueFd& file() const override { return below_->file(); }
+  Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
+    return below_->Read(offset_bytes, to);
+  }
+  Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override {
+    return Change([&] { return below_->Write(offset_bytes, from); });
+  }
+  Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override {
+    return Change([&] { return below_->Zero(offset_bytes, length_bytes); });
+  }
+  Status Flush() override {
+    return Change([&] { return below_->Flush(); });
+  }
+  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes) override {
+    return below_->TryLock(offset_bytes, length_bytes);
+  }
+  void Unlock(uint64_t offset_bytes, uint64_t length_bytes) override {
+    below_->Unlock(offset_bytes, length_bytes);
+  }
+  Status CheckEmpty() const override { return below_->CheckEmpty(); }
+
+ private:
+  Status Change(const std::function<Status()>& change) {
+    if (--left_ == 0) kill(getpid(), SIGKILL);
+    Status done = change();
+    if (--left_ == 0) kill(getpid(), SIGKILL);
+    return done;
+  }
+
+  const std::unique_ptr<HostDrive> below_;
+  int left_;
+};
+
 // Whatever the moment: no pool, and a drive that says all that it said; or the pool with its disks.
 TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
   MakePool();
@@ -423,20 +466,23 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
     extents[name] = disk.extents;
     Fill(drive, disk.extents, 5);
   }
-  Random random(1);
+  // Each change of the drive until the pool's thread has begun its own work on it; two deaths for each.
+  constexpr int kChangesMax = 40;
   int none = 0;
   int whole = 0;
-  for (int kills = 0; kills < 30; ++kills) {
+  for (int left = 1; left <= kChangesMax; ++left) {
     LoseStore(false);
     Close();
     const pid_t child = fork();
     if (child == 0) {
+      drives_ = [left](const UniqueFd& found, const std::string& path) -> Result<std::unique_ptr<HostDrive>> {
+        CLEAT_ASSIGN(auto below, BlockDrive::OpenAny(found, path));
+        return std::unique_ptr<HostDrive>(std::make_unique<DyingDrive>(std::move(below), left));
+      };
       Open();
       (void)state_->found_pools().Create(FromDrive("p", Drive()));
       for (;;) pause();
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random.Between(2'000, 30'000)));
-    kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(child, waitpid(child, &status, 0));
     ASSERT_TRUE(WIFSIGNALED(status)) << status;
@@ -444,9 +490,9 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
     const bool made = state_->pools().List({}).value().pools_size() != 0;
     ++(made ? whole : none);
     for (const auto& [name, disk] : Scanned())
-      EXPECT_EQ(made ? "it is here already" : "", disk.problem()) << name;
+      EXPECT_EQ(made ? "it is here already" : "", disk.problem()) << name << " after " << left;
     Open();
-    EXPECT_EQ(v1::REASON_UNSPECIFIED, WhyNotMade(FromDrive("p", Drive())));
+    EXPECT_EQ(v1::REASON_UNSPECIFIED, WhyNotMade(FromDrive("p", Drive()))) << left;
     EXPECT_EQ(3U, Pool().status().disks());
     for (const auto& [name, runs] : extents)
       EXPECT_EQ(runs, ExtentsOf(Get(name.substr(name.find('/') + 1)).spec()));
@@ -456,6 +502,121 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
   Open();
   AwaitErased();
   for (const auto& [name, runs] : extents) EXPECT_TRUE(IsAll(drive, runs, 5)) << name;
+}
+
+// ---- A store and a drive that have gone different ways
+
+class TwoStoresTest : public FoundPoolsTest {
+ protected:
+  // The folder's store, as it is, into another one; and back again.
+  void Keep() {
+    Close();
+    std::filesystem::create_directory(dir_ / "kept");
+    MoveStore(dir_.path(), dir_ / "kept");
+  }
+  void PutBack() {
+    Close();
+    RemoveStore();
+    MoveStore(dir_ / "kept", dir_.path());
+    Open();
+  }
+  v1::PoolStatus AwaitLookedAt() {
+    return Await([](const v1::PoolStatus& s) { return s.state() != v1::POOL_STATE_OPENING; }).status();
+  }
+  void SetHost(uint8_t first_byte) {
+    PlainDrive drive(Drive());
+    pool::Label label = **pool::ReadLabel(drive);
+    label.host[0] = first_byte;
+    for (size_t copy = 0; copy < pool::kLabelCopies; ++copy)
+      ASSERT_TRUE(drive.Write(pool::kLabelOffsets[copy], Encode(label, copy)).ok());
+  }
+  pool::Uid Host() {
+    PlainDrive drive(Drive());
+    return (**pool::ReadLabel(drive)).host;
+  }
+
+ private:
+  static void MoveStore(const std::string& from, const std::string& to) {
+    for (const auto& entry : std::filesystem::directory_iterator(from)) {
+      if (entry.path().filename().string().starts_with("cleat.db"))
+        std::filesystem::rename(entry.path(), std::filesystem::path(to) / entry.path().filename());
+    }
+  }
+};
+
+TEST_F(TwoStoresTest, AStoreDoesNotGoOnWhereAnotherOneHasTakenItsDriveOver) {
+  MakePool();
+  Create(PoolDisk("a", 2));
+  Keep();
+  Open();
+  MakeFromDrive();
+  Delete("a", true);
+  AwaitErased();
+  const v1::Disk theirs = Create(PoolDisk("b", 3));
+  PlainDrive drive(Drive());
+  Fill(drive, ExtentsOf(theirs.spec()), 7);
+  Close();
+  const auto before = MapOnDrive();
+  PutBack();
+  const v1::PoolStatus status = AwaitLookedAt();
+  EXPECT_EQ(v1::POOL_STATE_FAILED, status.state());
+  EXPECT_NE(status.message().find("was used with another store since"), std::string::npos)
+      << status.message();
+  EXPECT_EQ(0U, status.free_bytes());
+  EXPECT_EQ(v1::REASON_POOL_NOT_READY, WhyNot(PoolDisk("c", 1)));
+  Close();
+  EXPECT_EQ(before, MapOnDrive());
+  EXPECT_TRUE(IsAll(drive, ExtentsOf(theirs.spec()), 7));
+}
+
+TEST_F(TwoStoresTest, AnOlderStoreThatWasPutInPlaceByHandIsNoticedByADiskThatItDoesNotKnow) {
+  MakePool();
+  Close();
+  std::filesystem::create_directory(dir_ / "kept");
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+    if (entry.path().filename().string().starts_with("cleat.db"))
+      std::filesystem::copy(entry.path(), dir_ / "kept" / entry.path().filename());
+  }
+  Open();
+  Create(PoolDisk("a", 2));
+  AwaitErased();
+  PutBack();
+  for (int starts = 0; starts < 3; ++starts) Open();  // so that it has handed out the map's generation
+  EXPECT_EQ(v1::POOL_STATE_FAILED, AwaitLookedAt().state());
+  EXPECT_EQ(1U, MapOnDrive().size());
+}
+
+TEST_F(TwoStoresTest, UnderAnotherHostsLabelTheSamePoolIsTakenOverAndWhatNobodyHasIsErasedAgain) {
+  MakePool();
+  const v1::Disk disk = Create(PoolDisk("a", 2));
+  AwaitErased();
+  Close();
+  const pool::Uid host = Host();
+  SetHost(static_cast<uint8_t>(host[0] + 1));
+  PlainDrive drive(Drive());
+  Fill(drive, {{0, kExtents}}, 3);
+  Open();
+  AwaitErased();
+  Close();
+  EXPECT_EQ(host, Host());
+  const pool::ExtentRuns runs = ExtentsOf(disk.spec());
+  EXPECT_TRUE(IsAll(drive, runs, 3));
+  pool::ExtentSet rest;
+  rest.Add(pool::ExtentRun{0, kExtents});
+  rest.Remove(runs);
+  EXPECT_TRUE(IsAll(drive, rest.Runs(), 0));
+}
+
+TEST_F(TwoStoresTest, UnderAnotherHostsLabelAnythingElseIsRefused) {
+  MakePool();
+  Create(PoolDisk("a", 2));
+  AwaitErased();
+  EditMap([](pool::Map& map) { map.disks.clear(); });
+  SetHost(static_cast<uint8_t>(Host()[0] + 1));
+  Open();
+  const v1::PoolStatus status = AwaitLookedAt();
+  EXPECT_EQ(v1::POOL_STATE_FAILED, status.state());
+  EXPECT_NE(status.message().find("another host's label"), std::string::npos) << status.message();
 }
 
 }  // namespace

@@ -7,8 +7,15 @@
 
 namespace cleat::control {
 
-bool IsForeign(const engine::v1::Inventory& inventory, uint64_t newest_revision) {
-  return std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
+bool IsForeign(const engine::v1::Inventory& inventory, const OwnStore& own) {
+  const uint64_t newest_revision = own.newest_revision;
+  const auto is_others = [&own](const engine::v1::AttachmentStatus& status) {
+    const DiskIdentity disk(status.attachment().disk().identity());
+    return !own.restored && disk.known() && disk.store() != own.number;
+  };
+  const auto& attachments = inventory.attachments();
+  return std::any_of(attachments.begin(), attachments.end(), is_others) ||
+         std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
                      [&](const auto& c) { return c.controller().revision() > newest_revision; }) ||
          std::any_of(inventory.groups().begin(), inventory.groups().end(),
                      [&](const auto& g) { return g.limits().revision() > newest_revision; }) ||

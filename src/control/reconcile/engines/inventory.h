@@ -10,9 +10,16 @@
 
 namespace cleat::control {
 
-// Whether the engine has something from another store. Revisions rise for ever, over restarts too, so that one that was not handed out yet
-// is such a thing. Tearing down what another store's owner put there would take running guests' disks away.
-bool IsForeign(const engine::v1::Inventory& inventory, uint64_t newest_revision);
+// What this cleatd's store says of itself.
+struct OwnStore {
+  uint64_t newest_revision = 0;
+  uint64_t number = 0;    // that disks' identities begin with
+  bool restored = false;  // from a backup, which may be another store's: disks of that one are at home here
+};
+
+// Whether the engine has something from another store: a disk whose identity says so, or a revision that was not handed out yet, since
+// revisions rise for ever, over restarts too. Tearing down what another store's owner put there would take running guests' disks away.
+bool IsForeign(const engine::v1::Inventory& inventory, const OwnStore& own);
 
 HeldByEngine HeldIn(const engine::v1::Inventory& inventory);
 

@@ -28,8 +28,9 @@ std::string WhyNotIn(const v1::DiskSpec& spec, const pool::MapDisk& disk, const 
   if (spec.size_bytes() > bytes)
     return fmt::format("its size is {} bytes, and its extents have {}", spec.size_bytes(), bytes);
   if (!spec.has_encryption()) return {};
-  return "it is encrypted, and its key was in the lost store alone: only a backup of that brings it back "
-         "(cleatctl store restore)";
+  return "it is encrypted, and its key was in the lost store alone: only a backup of that brings it back, "
+         "which is to be "
+         "restored before the pool is made from its drive (cleatctl store restore)";
 }
 
 }  // namespace

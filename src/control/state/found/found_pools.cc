@@ -289,7 +289,11 @@ Result<FoundRows> FoundPools::Plan(const std::string& name, const FoundPool& fou
   // Revisions that stand still would be given to several disks.
   if (core_.publisher.stands_still()) CLEAT_TRY(core_.store.Probe());
   if (core_.publisher.stands_still()) return Busy(name, name + ": the store could not be written until now");
-  FoundRows rows{.pool = {}, .disks = {}, .deleted = {}, .map = found.slots.map};
+  FoundRows rows{.pool = {},
+                 .disks = {},
+                 .deleted = {},
+                 .map = found.slots.map,
+                 .newest_before = core_.publisher.newest()};
   rows.pool.uid = found.label.pool;
   rows.pool.extents = found.label.extents;
   rows.pool.labelled = true;
@@ -325,9 +329,9 @@ Status FoundPools::PlanDisk(const std::string& name, const pool::Label& label, R
     disk.identity = core_.view.IdentityOf(row).value();
     return Ok{};
   }
-  // It keeps its number, which no disk that is made later may have.
+  // It keeps its number, which no disk that is made later, or from this map, may have.
   if (identity.store() == core_.store.number() &&
-      (disk.identity & DiskIdentity::kRevisionMax) > core_.publisher.newest()) {
+      (disk.identity & DiskIdentity::kRevisionMax) > rows.newest_before) {
     return UnusableAsFound(name,
                            fmt::format("{}: the map on the drive has disk {:016x}, which this cleatd has not "
                                        "made yet: no cleatd wrote that map",

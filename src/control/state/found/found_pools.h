@@ -39,6 +39,7 @@ struct FoundRows {
   std::vector<DiskRow> disks;
   std::vector<DeletedDiskRow> deleted;
   std::optional<pool::Map> map;  // nullopt: the drive has none, and no disks
+  uint64_t newest_before = 0;    // the store's newest revision, before these rows had theirs
 };
 
 class FoundPools {

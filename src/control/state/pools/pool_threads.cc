@@ -269,7 +269,13 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
   if (!map->ok()) return Failed(map->error());
   // Whoever sees the pool READY sees its drive's condition.
   if (!AskHealth()) return false;
-  if (Status taken = work.Opened(key, **map, identity); !taken.ok()) return Failed(taken.error());
+  const PoolWork::Found on_drive{.host = pool_drive->host(), .map = **map, .identity = identity};
+  if (Status taken = work.Opened(key, on_drive); !taken.ok()) return Failed(taken.error());
+  if (on_drive.host != info.label.host) {
+    const auto labelled = Ask([&] { return pool_drive->Relabel(info.label); });
+    if (!labelled) return false;
+    if (!labelled->ok()) return Failed(labelled->error());
+  }
   last_failure.clear();
   spdlog::info("{}: drive open: {}", PoolName(id), info.device);
   return true;
@@ -354,12 +360,9 @@ bool PoolThreads::OnePool::AskHealth() {
 bool PoolThreads::OnePool::Look() {
   if (Clock::now() - last_look < pace.idle) return true;
   last_look = Clock::now();
-  const auto answer = Ask([&] {
-    std::array<uint8_t, pool::kBlockBytes> label{};
-    return drive->Read(0, label);
-  });
-  if (!answer) return false;
-  return answer->ok() || Failed(answer->error());
+  const auto label = Ask([&] { return pool::ReadLabel(*drive); });
+  if (!label) return false;
+  return label->ok() || Failed(label->error());
 }
 
 bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {

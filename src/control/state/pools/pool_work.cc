@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <variant>
@@ -97,24 +98,23 @@ Status PoolWork::Labelled(const Key& key) {
   return Ok{};
 }
 
-Status PoolWork::Opened(const Key& key, const std::optional<pool::Map>& map,
-                        const std::optional<StorageIdentity>& identity) {
+Status PoolWork::Opened(const Key& key, const Found& found) {
   const StateLock lock(core_.mutex);
+  const std::optional<pool::Map>& map = found.map;
   const LostRevisions* const lost = FindLost(map);
   const WriteNames names{.changes = {PoolName(key.id)}, .needs = {}, .everything = lost != nullptr};
   core_.writes.Await(names);
   PoolEntry* const entry = Find(key);
   if (entry == nullptr) return Ok{};
-  if (map && map->generation > core_.publisher.newest()) {
-    return Error(
-        ErrorCode::kFailedPrecondition,
-        fmt::format("{}: the map on {} is newer than the store: an older store was put in its place. "
-                    "Restore a backup with cleatctl (docs/operations.md), which knows of that",
-                    PoolName(key.id), entry->row.spec.device()));
+  if (map) CLEAT_TRY(CheckNotNewer(*entry, *map));
+  if (lost != nullptr) {
+    CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
+  } else {
+    if (map) CLEAT_TRY(CheckKnowsAll(*entry, *map));
+    if (found.host != HostUid()) CLEAT_TRY(TakeOver(*entry, map, names));
   }
-  if (lost != nullptr) CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
   entry->free = FreeOf(*entry);
-  entry->identity = identity;
+  entry->identity = found.identity;
   entry->opened = true;
   signals_.MapChanged(*entry);
   entry->state = v1::POOL_STATE_READY;
@@ -188,6 +188,76 @@ Status PoolWork::Erased(const Key& key, uint32_t extent) {
   entry->free.Add(pool::ExtentRun{extent, 1});
   if (entry->row.to_erase.empty()) spdlog::info("{}: erased: nothing is left to be erased", PoolName(key.id));
   core_.publisher.Publish(*entry);
+  return Ok{};
+}
+
+// ---- A drive that was used with another store since
+
+namespace {
+
+Error OfAnotherStore(const PoolEntry& entry, const std::string& what) {
+  const std::string& device = entry.row.spec.device();
+  return {ErrorCode::kFailedPrecondition,
+          fmt::format(
+              "{}: {} {}: the drive was used with another store since. Where this store is older, restore "
+              "a backup with cleatctl, which knows of that (docs/local-nvme.md, \"A drive that another "
+              "store has used\")",
+              PoolName(entry.row.id), device, what)};
+}
+
+}  // namespace
+
+Status PoolWork::CheckNotNewer(const PoolEntry& entry, const pool::Map& map) const {
+  if (map.generation <= core_.publisher.newest()) return Ok{};
+  return OfAnotherStore(entry, "has a map that is newer than the store");
+}
+
+// What this store has purged is to be erased as long as the drive's map has it: the next map comes before the first erasure.
+Status PoolWork::CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) const {
+  std::set<uint64_t> known;
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/)
+                         CLEAT_REQUIRES(holds_state) { known.insert(core_.view.IdentityOf(row).value()); });
+  for (const pool::MapDisk& disk : entry.row.unknown) known.insert(disk.identity);
+  pool::ExtentSet to_erase;
+  to_erase.Add(entry.row.to_erase);
+  const auto is_purged = [&](const pool::MapDisk& disk) {
+    return std::all_of(disk.extents.begin(), disk.extents.end(),
+                       [&](const pool::ExtentRun& run) { return to_erase.HasAll(run); });
+  };
+  for (const pool::MapDisk& disk : map.disks) {
+    if (known.contains(disk.identity) || is_purged(disk)) continue;
+    return OfAnotherStore(
+        entry, fmt::format("has a disk ({:016x}) that the store neither has nor has purged", disk.identity));
+  }
+  return Ok{};
+}
+
+// This host has another number than when the pool was made, as after it was installed anew, or the drive was in another one.
+Status PoolWork::TakeOver(PoolEntry& entry, const std::optional<pool::Map>& map, const WriteNames& names) {
+  std::map<uint64_t, pool::ExtentRuns> on_drive;
+  if (map) {
+    for (const pool::MapDisk& disk : map->disks) on_drive[disk.identity] = pool::Joined(disk.extents);
+  }
+  pool::ExtentSet rest;
+  rest.Add(pool::ExtentRun{0, entry.row.extents});
+  bool agrees = true;
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) CLEAT_REQUIRES(holds_state) {
+    const pool::ExtentRuns runs = ExtentsOf(row.spec);
+    const auto found = on_drive.find(core_.view.IdentityOf(row).value());
+    agrees =
+        agrees && (WhyLost(row.spec) || (found != on_drive.end() && found->second == pool::Joined(runs)));
+    rest.Remove(runs);
+  });
+  if (!agrees)
+    return OfAnotherStore(entry,
+                          "has another host's label, and not all of the store's disks as the store has them");
+  for (const pool::MapDisk& unknown : entry.row.unknown) rest.Remove(unknown.extents);
+  PoolRow row = entry.row;
+  row.to_erase = rest.Runs();
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry.row = std::move(row);
+  spdlog::warn("{}: label of another host on {}: what no disk has is erased again", PoolName(entry.row.id),
+               entry.row.spec.device());
   return Ok{};
 }
 

@@ -52,10 +52,16 @@ class PoolWork {
   // ---- What has become of the drive
   // Durable when it returns OK.
   Status Labelled(const Key& key);
-  // The drive is open, and has that map, or none. Where the store was restored from a backup and the map is newer, the store is made to say
-  // what the drive does: that is durable then. kFailedPrecondition: the map is newer than all that this store has been told of.
-  Status Opened(const Key& key, const std::optional<pool::Map>& map,
-                const std::optional<StorageIdentity>& identity);
+  // What was found on a drive that was opened.
+  struct Found {
+    pool::Uid host{};              // whose the label is
+    std::optional<pool::Map> map;  // nullopt: it has none
+    std::optional<StorageIdentity> identity;
+  };
+  // Where the store was restored from a backup and the map is newer, the store is made to say what the drive does: that is durable then. Where
+  // the label is another host's, and the map agrees with the store, all that no disk has is to be erased again: that host may have had it.
+  // kFailedPrecondition: the drive was used with another store since, so that neither can be trusted to say whose an extent is.
+  Status Opened(const Key& key, const Found& found);
   void Failed(const Key& key, const std::string& message);
   // Whether that was not known yet.
   bool NotAnswering(const std::string& id, const std::string& message);
@@ -83,6 +89,10 @@ class PoolWork {
   // The revisions that were lost when the store was restored, if the map was written then; null: the store is as new.
   const LostRevisions* FindLost(const std::optional<pool::Map>& map) const CLEAT_REQUIRES(holds_state);
   Status Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t known_from, const WriteNames& names)
+      CLEAT_REQUIRES(holds_state);
+  Status CheckNotNewer(const PoolEntry& entry, const pool::Map& map) const CLEAT_REQUIRES(holds_state);
+  Status CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) const CLEAT_REQUIRES(holds_state);
+  Status TakeOver(PoolEntry& entry, const std::optional<pool::Map>& map, const WriteNames& names)
       CLEAT_REQUIRES(holds_state);
   // What becomes of one disk; the extents that it has from then on.
   pool::ExtentRuns ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const

@@ -224,9 +224,20 @@ TEST(InventoryTest, AnEngineWithARevisionThatWasNotGivenYetIsOfAnotherStore) {
   inventory.add_attachments()->mutable_attachment()->set_revision(4);
   inventory.add_groups()->mutable_limits()->set_revision(5);
   inventory.add_clusters()->set_revision(6);
-  EXPECT_FALSE(IsForeign(inventory, 6));
-  EXPECT_TRUE(IsForeign(inventory, 5));
+  EXPECT_FALSE(IsForeign(inventory, {.newest_revision = 6}));
+  EXPECT_TRUE(IsForeign(inventory, {.newest_revision = 5}));
   EXPECT_EQ(HeldIn(inventory).newest_revision, 6U);
+}
+
+TEST(InventoryTest, AnEngineWithADiskOfAnotherStoreIsForeignHoweverSmallItsRevisions) {
+  engine::v1::Inventory inventory;
+  engine::v1::Attachment& attachment = *inventory.add_attachments()->mutable_attachment();
+  attachment.set_revision(4);
+  EXPECT_FALSE(IsForeign(inventory, {.newest_revision = 6, .number = 7})) << "not known whose";
+  attachment.mutable_disk()->set_identity(DiskIdentity::Of(7, 3).value());
+  EXPECT_FALSE(IsForeign(inventory, {.newest_revision = 6, .number = 7}));
+  EXPECT_TRUE(IsForeign(inventory, {.newest_revision = 6, .number = 8}));
+  EXPECT_FALSE(IsForeign(inventory, {.newest_revision = 6, .number = 8, .restored = true}));
 }
 
 }  // namespace
