@@ -467,7 +467,7 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
     Fill(drive, disk.extents, 5);
   }
   // Each change of the drive until the pool's thread has begun its own work on it; two deaths for each.
-  constexpr int kChangesMax = 40;
+  constexpr int kChangesMax = 24;
   int none = 0;
   int whole = 0;
   for (int left = 1; left <= kChangesMax; ++left) {
@@ -513,6 +513,7 @@ class TwoStoresTest : public FoundPoolsTest {
     Close();
     std::filesystem::create_directory(dir_ / "kept");
     MoveStore(dir_.path(), dir_ / "kept");
+    RemoveStore();
   }
   void PutBack() {
     Close();
