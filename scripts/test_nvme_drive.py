@@ -9,11 +9,15 @@ has failed, 2 - the drive was refused, or nobody agreed to its loss."""
 
 import argparse
 import array
+import contextlib
 import fcntl
+import glob
+import grp
 import json
 import mmap
 import os
 import platform
+import pwd
 import shutil
 import signal
 import stat
@@ -23,7 +27,10 @@ import sys
 import tempfile
 import time
 
-USER = 61184  # of the daemons: nobody's
+# The daemons' user is one of these, if nobody has it. No service gives them out: they lie between what systemd has for homes and the like
+# (60001 to 60705) and for its DynamicUser= (61184 to 65519), and far from containers' (524288 and up): https://systemd.io/UIDS-GIDS. A package of
+# Debian's may be given one of 60000 to 64999 for good, so each is looked up first.
+USERS = range(60706, 61184)
 WAIT_SECONDS = 120  # for what can only hang
 MIB = 1 << 20
 EXTENT_BYTES_MIN = 64 * MIB
@@ -32,6 +39,15 @@ DISK_BYTES = 128 * MIB
 DRIVE_BYTES_MIN = 512 * MIB
 DATA_BEGINS = 64 * MIB  # of a pool's drive: docs/local-nvme.md
 LABELS_AT = (0, MIB)
+ENDS_BYTES = 4 * MIB  # at both ends of a drive: where partition tables, file systems and the like have what they are known by
+LOOKS = 3  # at who has the drive open, before it is refused: udev and the like open one for a moment
+LOOK_EVERY_SECONDS = 0.2
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # the kernel's PROC_PID_INIT_INO
+CAP_SYS_PTRACE = 19
+# Where the kernel itself uses a block device without its exclusive claim: files that have the path of one.
+KERNEL_USERS = ("/sys/block/loop*/loop/backing_file", "/sys/kernel/config/nvmet/subsystems/*/namespaces/*/device_path",
+                "/sys/kernel/config/target/core/*/*/udev_path")
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one is Python's own to handle
 KILLS = 3
 RUNS = 3  # of each measurement
 SPEEDS = {"4 KiB random reads, 32 in flight": "--block-size 4k --depth 32 --mix read=100",
@@ -56,31 +72,178 @@ def read_text(path):
         return ""
 
 
+# ---- The host's processes
+
+def process_lines(pid, key):
+    """The numbers in these lines of /proc/PID/status."""
+    return [int(word) for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith(key) for word in line.split()[1:]]
+
+
+def free_user():
+    """A user and group that no process and no entry of the host's user database has."""
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    taken = {number for pid in pids for number in process_lines(pid, ("Uid:", "Gid:", "Groups:"))}
+    for user in USERS:
+        with contextlib.suppress(KeyError):
+            pwd.getpwuid(user)
+            continue
+        with contextlib.suppress(KeyError):
+            grp.getgrgid(user)
+            continue
+        if user not in taken:
+            return user
+    raise Refused(f"each user from {USERS[0]} to {USERS[-1]} is somebody's here: the daemons have none to run as")
+
+
+def check_processes_seen():
+    """What has a drive open is found in /proc, so that has to show all of the host's processes, with their files."""
+    capabilities = int((read_text("/proc/self/status").partition("CapEff:")[2].split() or ["0"])[0], 16)
+    if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE or not capabilities >> CAP_SYS_PTRACE & 1:
+        raise Refused("the host's other processes, and what they have open, can't be seen from here: run this as root of the host itself, in no "
+                      "container")
+
+
+def open_files(pid):
+    """The files that a process has open, as paths below /proc. PermissionError where it can't be seen."""
+    for folder in (f"/proc/{pid}", *glob.iglob(f"/proc/{pid}/task/*")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found = os.listdir(f"{folder}/fd")
+            if found:  # else it is the kernel's, or its first thread has ended and others have not
+                return [f"{folder}/fd/{name}" for name in found]
+    return []
+
+
+def nodes_open(numbers):
+    """Which process has which node open: `numbers` has the nodes' names by kind and device number. So it is seen also where the process has
+    nodes of its own, as libvirt's virtual machines have. This process is left out."""
+    found = []
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        names = set()
+        for file in open_files(pid) if pid != os.getpid() else ():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if not os.readlink(file).startswith("/"):
+                    continue  # a socket and the like
+                with contextlib.suppress(OSError):  # what FUSE shows to its user alone, what NFS has lost
+                    status = os.stat(file)
+                    names.add(numbers.get((stat.S_IFMT(status.st_mode), status.st_rdev)))
+        names.discard(None)
+        if names:
+            command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or read_text(f"/proc/{pid}/comm")
+            found.append(f"process {pid} ({command[:100]}) has {', '.join(sorted(names))} open")
+    return found
+
+
 # ---- The drive
 
+def sysfs_number(path):
+    """The device number in a file `dev` of sysfs; None where there is none."""
+    major, colon, minor = read_text(path).partition(":")
+    return os.makedev(int(major), int(minor)) if colon else None
+
+
+def words(path):
+    return " ".join(read_text(path).split())
+
+
+def whole_devices():
+    return [path for path in glob.glob("/sys/class/block/*") if not os.path.exists(f"{path}/partition")]
+
+
+def wwid_of(sysfs):
+    return words(f"{sysfs}/wwid") or words(f"{sysfs}/device/wwid")
+
+
+def marks_of(sysfs):
+    """What a drive says of itself that tells it from others: (what it is, its text), the handiest first."""
+    serial = words(f"{sysfs}/serial") or words(f"{sysfs}/device/serial")
+    nsid = words(f"{sysfs}/nsid")
+    marks = [("serial number", serial)]
+    if nsid and serial:
+        marks.append(("serial number and namespace", f"{serial}/{nsid}"))
+    return [mark for mark in (*marks, ("WWID", wwid_of(sysfs))) if mark[1]]
+
+
 class Drive:
-    """A block device: what it is, who uses it, what is on it."""
+    """A block device: what it is, who uses it, what is on it. It is open as long as this is: the kernel gives its number to no other."""
 
     def __init__(self, path):
         self.given = path
         self.path = os.path.realpath(path)
         try:
             self.status = os.stat(self.path)
+            if not stat.S_ISBLK(self.status.st_mode):
+                raise Refused(f"{path} is no block device: name a drive, best by its link in /dev/disk/by-id")
+            self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise Refused(f"{path}: {error.strerror}: name a drive, best by its link in /dev/disk/by-id") from None
-        if not stat.S_ISBLK(self.status.st_mode):
-            raise Refused(f"{path} is no block device: name a drive, best by its link in /dev/disk/by-id")
-        self.name = os.path.basename(self.path)
+        self.name = os.path.basename(os.path.realpath(f"/sys/dev/block/{os.major(self.status.st_rdev)}:{os.minor(self.status.st_rdev)}"))
         self.sysfs = f"/sys/class/block/{self.name}"
+        if os.fstat(self._handle).st_rdev != self.status.st_rdev or not os.path.isdir(self.sysfs):
+            raise Refused(f"{path} comes or goes just now: try again")
         self.bytes = int(read_text(f"{self.sysfs}/size") or 0) * 512
         self.block_bytes = int(read_text(f"{self.sysfs}/queue/logical_block_size") or 512)
         self.model = read_text(f"{self.sysfs}/device/model") or "no model"
-        self.serial = read_text(f"{self.sysfs}/device/serial") or self.name
         self.firmware = read_text(f"{self.sysfs}/device/firmware_rev") or "-"
         self.is_nvme = self.name.startswith("nvme")
         self.node = self.path.replace("/nvme", "/ng", 1) if self.is_nvme else None
         if self.node and not os.path.exists(self.node):
             self.node = None
+        self._same = self._same_drive()
+        self.mark_is, self.mark = self._mark()
+        # What another drive in its place would not share; `diskseq` counts the media that the kernel has seen.
+        self.facts = (self.status.st_rdev, self.path, self.mark, self.model, self.firmware, self.bytes, self.block_bytes, self.node,
+                      self.node and os.stat(self.node).st_rdev, read_text(f"{self.sysfs}/diskseq"))
+
+    def close(self):
+        os.close(self._handle)
+
+    def _same_drive(self):
+        """Other block devices that are this drive on another way: its second port, or the paths of a multipath device."""
+        def facts(sysfs):
+            return wwid_of(sysfs), words(f"{sysfs}/device/serial"), read_text(f"{sysfs}/size")
+        mine = facts(self.sysfs)
+        return sorted(path for path in whole_devices() if mine[0] and facts(path) == mine and path != self.sysfs)
+
+    def _mark(self):
+        """What tells this drive from all others of the host, and stays the same when the kernel names it anew: (what it is, its text). A
+        drive without such a thing has its path, and the file that is behind it."""
+        others = {mark for path in whole_devices() if path not in (self.sysfs, *self._same) for mark in marks_of(path)}
+        links = [link for link in (self.given, *sorted(glob.glob("/dev/disk/by-id/*")))
+                 if link.startswith("/dev/disk/by-id/") and os.path.realpath(link) == self.path]
+        backing = read_text(f"{self.sysfs}/loop/backing_file")
+        marks = [mark for mark in marks_of(self.sysfs) if mark not in others] + [("link", link) for link in links]
+        return (*marks, ("path and file", f"{self.path} {backing}") if backing else ("path", self.path))[0]
+
+    def ends(self):
+        """What is at the drive's beginning and end."""
+        return self.read(0, ENDS_BYTES) + self.read(self.bytes - ENDS_BYTES, ENDS_BYTES)
+
+    def _numbers(self):
+        """The names of all nodes that lead to the drive or a part of it, by kind and number, as nodes_open takes them."""
+        found = {(stat.S_IFBLK, self.status.st_rdev): self.name}
+        if self.node:
+            found[(stat.S_IFCHR, os.stat(self.node).st_rdev)] = os.path.basename(self.node)
+        for sysfs in (self.sysfs, *self._same):
+            generic = "/sys/class/nvme-generic/" + os.path.basename(sysfs).replace("nvme", "ng", 1)
+            parts = [os.path.dirname(path) for path in glob.glob(f"{sysfs}/*/partition")]
+            for kind, paths in ((stat.S_IFBLK, [sysfs, *parts]),
+                                (stat.S_IFCHR, [generic, *glob.glob(f"{sysfs}/device/scsi_generic/*"), *glob.glob(f"{sysfs}/device/bsg/*")])):
+                for path in paths:
+                    number = sysfs_number(f"{path}/dev")
+                    if number is not None:
+                        found[(kind, number)] = os.path.basename(path)
+        return found
+
+    def _users(self):
+        """Who has it open, or uses it in the kernel without a claim."""
+        numbers = self._numbers()
+        found = nodes_open(numbers)
+        for file in (file for pattern in KERNEL_USERS for file in glob.glob(pattern)):
+            with contextlib.suppress(OSError):
+                status = os.stat(read_text(file))
+                if (stat.S_IFMT(status.st_mode), status.st_rdev) in numbers:
+                    found.append(f"the kernel uses it ({file})")
+        return found
 
     def check_unused(self):
         if os.path.exists(f"{self.sysfs}/partition"):
@@ -97,12 +260,42 @@ class Drive:
         holders = os.listdir(f"{self.sysfs}/holders") if os.path.isdir(f"{self.sysfs}/holders") else []
         if holders:
             raise Refused(f"{self.given} is a part of {', '.join(holders)} (LVM, RAID, dm): take it out first, or name another drive")
-        try:
-            os.close(os.open(self.path, os.O_RDONLY | os.O_EXCL))
-        except OSError as error:
-            raise Refused(f"{self.given} is in use ({error.strerror}): lsblk and lslocks, as root, show by whom") from None
+        for path in (self.path, *(f"/dev/{os.path.basename(sysfs)}" for sysfs in self._same)):
+            try:
+                os.close(os.open(path, os.O_RDONLY | os.O_EXCL))
+            except FileNotFoundError:
+                pass  # a path of a multipath device: the kernel's alone
+            except OSError as error:
+                raise Refused(f"{self.given} is in use ({path}: {error.strerror}): lsblk and lslocks, as root, show by whom") from None
+        self._check_not_open()
         if self.bytes < DRIVE_BYTES_MIN:
             raise Refused(f"{self.given} has {self.bytes // MIB} MiB: {DRIVE_BYTES_MIN // MIB} are needed")
+
+    def _check_not_open(self):
+        """By anybody, who need not have claimed it: QEMU does not, and no one does who gives the drive commands alone."""
+        check_processes_seen()
+        try:
+            for look in range(LOOKS):
+                time.sleep(LOOK_EVERY_SECONDS if look else 0)
+                users = self._users()
+                if not users:
+                    return
+        except PermissionError as error:
+            raise Refused(f"who uses {self.given} can't be seen ({error.filename}: {error.strerror}): run this as root of the host itself") from None
+        raise Refused(f"{self.given} is in use: {'; '.join(users)}: end that first, or name another drive")
+
+    def check_as_shown(self, ends):
+        """After the question, which may have stood for long: it is the same drive, still nobody's, and what is on it is what was."""
+        again = Drive(self.given)
+        try:
+            if again.facts != self.facts:
+                raise Refused(f"{self.given} is not the drive any more that was shown: nothing was done")
+            again.check_unused()
+            if again.ends() != ends:
+                raise Refused(f"what is on {self.given} has changed since the question: nothing was done; look at it ({again.path}; it "
+                              f"{again.content()}), and begin again")
+        finally:
+            again.close()
 
     def content(self):
         """What is on it, in a few words."""
@@ -166,51 +359,59 @@ class Cleat:
     """cleatd and an engine in a folder of their own, and cleat-perf. The user that they run as gets the drive's nodes, and the nodes their owner
     back at the end."""
 
-    def __init__(self, bin_dir, drive):
+    def __init__(self, bin_dir, drive, undo):
+        """What is to be undone at the end goes to `undo`, an ExitStack, before it is done."""
         self._bin = bin_dir
         self._drive = drive
+        self._undo = undo
+        self._user = free_user()
         self._owners = {path: os.stat(path) for path in (drive.path, drive.node) if path}
-        self.dir = tempfile.mkdtemp(prefix="cleat-test-nvme-", dir="/run")
         self._processes = {}
         for program in ("cleatd", "cleat-engine", "cleatctl", "cleat-perf"):
             if not os.path.exists(os.path.join(bin_dir, program)):
                 raise Refused(f"{bin_dir}/{program} is missing: run 'make build'")
+        self.dir = tempfile.mkdtemp(prefix="cleat-test-nvme-", dir="/run")
+        undo.callback(shutil.rmtree, self.dir, ignore_errors=True)
 
-    def __enter__(self):
+    def start(self):
         os.makedirs(f"{self.dir}/state")
         with open(f"{self.dir}/paths.conf", "w", encoding="utf-8") as lists:
             lists.write(f"files {self.dir}\ndevices {self._drive.path}\nsockets {self.dir}\nkeys {self.dir}\n")
         for path in (self.dir, f"{self.dir}/state"):
-            os.chown(path, USER, USER)
+            os.chown(path, self._user, self._user)
+        self._undo.callback(self._give_back)
+        self._undo.callback(self._end_all)
         self.let_use(self._drive.path, True)
         self._start("cleatd", "--listen", self._address, "--engine-socket", f"{self.dir}/engine.sock")
         until = time.monotonic() + WAIT_SECONDS
         while not os.path.exists(f"{self.dir}/api.sock"):
             if self._processes["cleatd"].poll() is not None or time.monotonic() >= until:
-                said = self.log_tail()
-                self.__exit__()
-                raise Refused(f"cleatd does not start, and nothing was done to the drive:\n{said}")
+                raise Refused(f"cleatd does not start, and nothing was done to the drive:\n{self.log_tail()}")
             time.sleep(0.05)
-        return self
 
-    def __exit__(self, *unused):
+    def _end_all(self):
         for name in list(self._processes):
             self._end(name, signal.SIGTERM)
+
+    def _give_back(self):
+        for number in ENDING:  # whoever is impatient waits this moment
+            signal.signal(number, signal.SIG_IGN)
         for path, owner in self._owners.items():
-            os.chown(path, owner.st_uid, owner.st_gid)
-        shutil.rmtree(self.dir, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # the drive is gone, or another one has come
+                if os.stat(path).st_rdev == owner.st_rdev:
+                    os.chown(path, owner.st_uid, owner.st_gid)
 
     @property
     def _address(self):
         return f"unix:{self.dir}/api.sock"
 
     def let_use(self, node, allowed):
-        os.chown(node, USER if allowed else self._owners[node].st_uid, self._owners[node].st_gid)
+        os.chown(node, self._user if allowed else self._owners[node].st_uid, self._owners[node].st_gid)
 
     def _start(self, program, *options):
         with open(f"{self.dir}/{program}.log", "ab") as log:
             self._processes[program] = subprocess.Popen(
-                ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--pdeathsig", "KILL", "--", os.path.join(self._bin, program),
+                ["setpriv", f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups", "--pdeathsig", "KILL", "--", os.path.join(self._bin, program),
                  "--state-dir", f"{self.dir}/state", "--paths", f"{self.dir}/paths.conf", *options], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
 
@@ -450,20 +651,23 @@ class Trial:
 
 
 def agree(drive, given):
-    print(f"{drive.given}\n  {drive.path}: {drive.model}, serial {drive.serial}, {drive.bytes / 1e9:.1f} GB; it {drive.content()}\n"
+    """Returns what is at the drive's ends, as it was before the question."""
+    ends = drive.ends()
+    print(f"{drive.given}\n  {drive.path}: {drive.model}, {drive.mark_is} {drive.mark}, {drive.bytes / 1e9:.1f} GB; it {drive.content()}\n"
           f"ALL DATA ON IT WILL BE LOST.")
     if given is None:
-        print(f"Type its serial number ({drive.serial}) to go on: ", end="", flush=True)
-        given = sys.stdin.readline().strip()
-    if given != drive.serial:
-        raise Refused(f"'{given}' is not the serial number of {drive.given}: nothing was done")
+        print(f"Type its {drive.mark_is} ({drive.mark}) to go on: ", end="", flush=True)
+        given = sys.stdin.readline()
+    if " ".join(given.split()) != " ".join(drive.mark.split()):
+        raise Refused(f"'{given.strip()}' is not the {drive.mark_is} of {drive.given}, which is {drive.mark}: nothing was done")
+    return ends
 
 
 def main():
     here = os.path.dirname(os.path.realpath(__file__))
     parser = argparse.ArgumentParser(description="Tries Cleat on a drive, which loses all its data.")
     parser.add_argument("device", help="the whole drive, best by its link in /dev/disk/by-id")
-    parser.add_argument("--yes-destroy", metavar="SERIAL", help="agrees to the loss of that drive's data, instead of asking")
+    parser.add_argument("--yes-destroy", metavar="SERIAL", help="agrees to the loss of that drive's data, instead of asking for what it is told by")
     parser.add_argument("--bin-dir", default=os.path.join(here, "..", "build", "bin"), help="where cleatd and the others are")
     parser.add_argument("--seconds", type=float, default=3, help="of each of the %(prog)s speeds' runs (default %(default)s)")
     options = parser.parse_args()
@@ -472,8 +676,10 @@ def main():
             raise Refused("this takes root: sudo make test-nvme DEVICE=...")
         drive = Drive(options.device)
         drive.check_unused()
-        agree(drive, options.yes_destroy)
-        with Cleat(os.path.realpath(options.bin_dir), drive) as cleat:
+        drive.check_as_shown(agree(drive, options.yes_destroy))
+        with contextlib.ExitStack() as undo:
+            cleat = Cleat(os.path.realpath(options.bin_dir), drive, undo)
+            cleat.start()
             trial = Trial(cleat, drive, options.seconds)
             trial.run()
             failed = any(outcome != "ok" for _, outcome in trial.checks)
@@ -488,5 +694,6 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+    for ending in ENDING[1:]:
+        signal.signal(ending, lambda number, unused: sys.exit(128 + number))
     sys.exit(main())

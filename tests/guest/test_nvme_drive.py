@@ -37,14 +37,31 @@ class NvmeDriveTest(SharedBenchTest):
                                        f"--seconds 0.2 {more}", 1000)
 
     def test_1_asks_before_it_destroys(self):
+        drive = self.host.by_id("trial")
         status, output = self.run_script("--yes-destroy another")
         self.assertEqual(status, 2, output)
         self.assertIn("'another' is not the serial number", output)
-        self.host.guest.run(f"echo secret | dd of={self.host.by_id('trial')} conv=fsync 2>/dev/null")
-        status, output = self.host.guest.execute(f"echo no | {RUN} {self.host.by_id('trial')} --bin-dir /bin")
+        # What was written after the drive was shown was not agreed to.
+        self.host.guest.run("mkfifo /run/answer")
+        job = self.host.guest.background(f"{RUN} {drive} --bin-dir /bin </run/answer >/run/said 2>&1; echo status $?")
+        self.host.guest.run(f"exec 9>/run/answer; until grep -q 'to go on' /run/said; do sleep 0.05; done; "
+                            f"echo secret | dd of={drive} conv=fsync 2>/dev/null; echo trial >&9")
+        self.assertIn("status 2", job.wait())
+        output = self.host.guest.run("cat /run/said")
+        self.assertIn("has nothing at its beginning", output)
+        self.assertIn("has changed since the question", output)
+        self.assertIn("it has data", output)
+        self.assertEqual(self.host.guest.run(f"head -c 6 {drive}"), "secret")
+
+    def test_1_names_who_has_it_open(self):
+        """Nobody of these has claimed it; one has it under a name of its own."""
+        self.host.guest.run("mknod /run/its-own b $(tr : ' ' </sys/block/nvme0n1/dev)")
+        status, output = self.host.guest.execute(
+            "sleep 1001 </dev/ng0n1 >/dev/null 2>&1 & commands=$!; sleep 1002 </run/its-own >/dev/null 2>&1 & block=$!; "
+            f"{RUN} {self.host.by_id('trial')} --bin-dir /bin --yes-destroy trial; status=$?; kill $commands $block; exit $status")
         self.assertEqual(status, 2, output)
-        self.assertIn("has data", output)
-        self.assertEqual(self.host.guest.run(f"head -c 6 {self.host.by_id('trial')}"), "secret")
+        self.assertRegex(output, r"in use: .*process \d+ \(sleep 1001\) has ng0n1 open")
+        self.assertRegex(output, r"process \d+ \(sleep 1002\) has nvme0n1 open")
 
     def test_2_all_of_its_checks_go_well_by_both_ways(self):
         status, output = self.run_script("--yes-destroy trial")
