@@ -466,9 +466,11 @@ class Cleat:
 
     def begin_load(self, disk, options):
         os.umask(0)  # the engine, another user, connects to its socket
-        return subprocess.Popen(
+        load = subprocess.Popen(
             [os.path.join(self._bin, "cleat-perf"), "run", "--listen", f"{self.dir}/{disk}.sock", "--reconnect", "--no-progress", "--timeout",
              str(WAIT_SECONDS), "--json", "-", *options.split()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._undo.callback(load.kill)  # of one that has ended, nothing
+        return load
 
     @staticmethod
     def end_load(load):
