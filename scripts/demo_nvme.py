@@ -87,7 +87,8 @@ class Demo:
         self.host.start_engine(1)
         self.host.ctl("engine", "upgrade", "engine-0", "--to", "engine-1")
         pause = self.host.ctl("engine", "get", "engine-0")["status"]["upgrade"]["longest_pause"]
-        self.say.show(f"cleatctl engine upgrade engine-0 --to engine-1: both disks moved; the longest pause by cleatd's clock: {pause}")
+        self.say.show("cleatctl engine upgrade engine-0 --to engine-1: both disks moved; the longest pause by cleatd's clock: "
+                      f"{1000 * float(pause.rstrip('s')):.0f} ms")
 
     def purge(self):
         extents = self.extents(self.host.ctl("disk", "get", "plain"))
