@@ -418,31 +418,19 @@ TEST_F(FoundPoolsTest, DeletedDisksAreKeptAFewDaysMore) {
 }
 
 // A drive whose process dies at its `left`th change, before or after it.
-class DyingDrive final : public HostDrive {
+class DyingDrive final : public PassingDrive {
  public:
-  DyingDrive(std::unique_ptr<HostDrive> below, int left) : below_(std::move(below)), left_(left) {}
+  DyingDrive(std::unique_ptr<HostDrive> below, int left) : PassingDrive(std::move(below)), left_(left) {}
 
-  uint64_t size_bytes() const override { return below_->size_bytes(); }
-  const UniqueFd& file() const override { return below_->file(); }
-  Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
-    return below_->Read(offset_bytes, to);
-  }
   Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override {
-    return Change([&] { return below_->Write(offset_bytes, from); });
+    return Change([&] { return PassingDrive::Write(offset_bytes, from); });
   }
   Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override {
-    return Change([&] { return below_->Zero(offset_bytes, length_bytes); });
+    return Change([&] { return PassingDrive::Zero(offset_bytes, length_bytes); });
   }
   Status Flush() override {
-    return Change([&] { return below_->Flush(); });
+    return Change([&] { return PassingDrive::Flush(); });
   }
-  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes) override {
-    return below_->TryLock(offset_bytes, length_bytes);
-  }
-  void Unlock(uint64_t offset_bytes, uint64_t length_bytes) override {
-    below_->Unlock(offset_bytes, length_bytes);
-  }
-  Status CheckEmpty() const override { return below_->CheckEmpty(); }
 
  private:
   Status Change(const std::function<Status()>& change) {
@@ -452,7 +440,6 @@ class DyingDrive final : public HostDrive {
     return done;
   }
 
-  const std::unique_ptr<HostDrive> below_;
   int left_;
 };
 

@@ -73,20 +73,18 @@ class Faults {
   std::set<uint32_t> stale_ CLEAT_GUARDED_BY(mutex_);
 };
 
-class FaultyDrive final : public HostDrive {
+class FaultyDrive final : public PassingDrive {
  public:
   FaultyDrive(std::unique_ptr<HostDrive> drive, std::shared_ptr<Faults> faults)
-      : drive_(std::move(drive)), faults_(std::move(faults)) {}
+      : PassingDrive(std::move(drive)), faults_(std::move(faults)) {}
 
-  uint64_t size_bytes() const override { return drive_->size_bytes(); }
-  const UniqueFd& file() const override { return drive_->file(); }
   Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
     CLEAT_TRY(faults_->Pass());
-    return drive_->Read(offset_bytes, to);
+    return PassingDrive::Read(offset_bytes, to);
   }
   Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override {
     CLEAT_TRY(faults_->Pass());
-    return drive_->Write(offset_bytes, from);
+    return PassingDrive::Write(offset_bytes, from);
   }
   Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override {
     CLEAT_TRY(faults_->Pass());
@@ -98,22 +96,14 @@ class FaultyDrive final : public HostDrive {
       case Faults::Zeroing::kDone:
         break;
     }
-    return drive_->Zero(offset_bytes, length_bytes);
+    return PassingDrive::Zero(offset_bytes, length_bytes);
   }
   Status Flush() override {
     CLEAT_TRY(faults_->Pass());
-    return drive_->Flush();
+    return PassingDrive::Flush();
   }
-  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes) override {
-    return drive_->TryLock(offset_bytes, length_bytes);
-  }
-  void Unlock(uint64_t offset_bytes, uint64_t length_bytes) override {
-    drive_->Unlock(offset_bytes, length_bytes);
-  }
-  Status CheckEmpty() const override { return drive_->CheckEmpty(); }
 
  private:
-  const std::unique_ptr<HostDrive> drive_;
   const std::shared_ptr<Faults> faults_;
 };
 

@@ -106,6 +106,35 @@ inline v1::CreateDiskRequest PoolDisk(const std::string& id, uint32_t extents,
   return request;
 }
 
+// A drive with another one behind it; what a test has against it overrides.
+class PassingDrive : public HostDrive {
+ public:
+  explicit PassingDrive(std::unique_ptr<HostDrive> below) : below_(std::move(below)) {}
+
+  uint64_t size_bytes() const override { return below_->size_bytes(); }
+  const UniqueFd& file() const override { return below_->file(); }
+  Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override {
+    return below_->Read(offset_bytes, to);
+  }
+  Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override {
+    return below_->Write(offset_bytes, from);
+  }
+  Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override {
+    return below_->Zero(offset_bytes, length_bytes);
+  }
+  Status Flush() override { return below_->Flush(); }
+  bool TryLock(uint64_t offset_bytes, uint64_t length_bytes) override {
+    return below_->TryLock(offset_bytes, length_bytes);
+  }
+  void Unlock(uint64_t offset_bytes, uint64_t length_bytes) override {
+    below_->Unlock(offset_bytes, length_bytes);
+  }
+  Status CheckEmpty() const override { return below_->CheckEmpty(); }
+
+ private:
+  const std::unique_ptr<HostDrive> below_;
+};
+
 class PoolRig : public ::testing::Test {
  protected:
   static constexpr uint32_t kExtents = 12;
