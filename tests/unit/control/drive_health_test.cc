@@ -311,7 +311,6 @@ TEST_F(PoolHealthTest, TheDriveIsAskedAgainAndAgainBesideItsOtherWork) {
   threads.Stop();
 }
 
-// Costs the time after which a drive is said not to answer.
 TEST_F(PoolHealthTest, ADriveThatDoesNotAnswerTheQuestionIsNoticed) {
   MakePool();
   Open(/*threads=*/false);
@@ -322,8 +321,10 @@ TEST_F(PoolHealthTest, ADriveThatDoesNotAnswerTheQuestionIsNoticed) {
     return Good();
   };
   PoolThreads threads(state_->pool_work(), {.read = read, .every = std::chrono::milliseconds(1)});
+  threads.SetPace({.patience = std::chrono::milliseconds(500), .look_at = std::chrono::milliseconds(5)});
   threads.Start();
-  const v1::Pool silent = Await([](const auto& s) { return s.state() == v1::POOL_STATE_NOT_ANSWERING; });
+  const v1::Pool silent =
+      Await([&](const auto& s) { return asked == 2 && s.state() == v1::POOL_STATE_NOT_ANSWERING; });
   EXPECT_THAT(silent.status().message(), HasSubstr("the drive does not answer"));
   EXPECT_EQ(silent.status().health().wear_percent(), Good().wear_percent()) << "as it was";
   answer.set_value();
