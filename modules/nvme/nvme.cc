@@ -89,7 +89,11 @@ class NvmeDevice final : public block::Device {
     CLEAT_CO_TRY(co_await ownership_.Acquire(mode));
     Status cleaned;
     if (mode == AccessMode::kReadWrite) cleaned = co_await CleanCache();
-    if (!cleaned) (void)co_await ownership_.Release();
+    if (!cleaned) {
+      (void)co_await ownership_.Release();
+    } else if (mode == AccessMode::kReadWrite) {
+      target_.extents = block_.extents;
+    }
     co_return cleaned;
   }
   Task<Status> Release() override { return ownership_.Release(); }

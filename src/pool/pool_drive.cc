@@ -240,6 +240,7 @@ Status PoolDrive::Relabel(const Label& label) {
       CLEAT_TRY(drive_.Flush());
     }
   }
+  host_ = label.host;
   label_ = label;
   return Ok{};
 }

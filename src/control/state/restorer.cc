@@ -124,6 +124,12 @@ Result<LostRevisions> Restorer::Prepare(StoreUpload& upload, const Rows& present
   CLEAT_ASSIGN(const auto own, core_.store.NextRevision());
   uint64_t newest = std::max({own, upload.next_revision(), core_.publisher.newest() + 1});
   for (const auto& [engine, held] : unclaimed_.held()) newest = std::max(newest, held.newest_revision + 1);
+  // Maps on drives that this store knows nothing of, since an older one was put in its place: lost from there on.
+  uint64_t first = upload.next_revision();
+  for (const auto& [id, pool] : core_.tables.pools) {
+    newest = std::max(newest, pool.map_found + 1);
+    if (pool.state == v1::POOL_STATE_FAILED && pool.map_found != 0) first = std::min(first, pool.map_found);
+  }
   if (newest > kRestoredRevisionMax) {
     return Error(ErrorCode::kInternal,
                  fmt::format("store: revision {} was seen, and there are none left beyond {}", newest,
@@ -132,7 +138,7 @@ Result<LostRevisions> Restorer::Prepare(StoreUpload& upload, const Rows& present
   // Of another store than this one: this one's revisions say nothing about it, and all are lost from the first one on.
   const bool same = upload.store().number() == core_.store.number();
   const uint64_t until = newest + (same ? kRevisionsSkipped : kRevisionsSkippedOfLost);
-  const uint64_t first = same ? upload.next_revision() : 1;
+  if (!same) first = 1;
   std::map<std::pair<std::string, uint64_t>, std::string> places;
   for (const ControllerRow& row : present.controllers) places[{row.id, row.revision}] = row.engine;
   for (const auto& [engine, held] : unclaimed_.held()) {

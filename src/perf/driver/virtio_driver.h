@@ -77,8 +77,8 @@ class VirtioDriver {
   Status Resume();
   // The guest resets the device: after Stop, once everything was polled, the rings are made anew and empty, and no in-flight memory is
   // kept. What the device had not begun is forgotten. kFailedPrecondition where a request was begun and is not answered, or was answered and
-  // not polled (of packed rings only the latter can be told). A back end that goes away meanwhile is no error: Reconnect begins with these
-  // rings. Of drivers whose device has event buffers, theirs (ScsiDriver::StartAnew).
+  // not polled. A back end that goes away meanwhile is no error: Reconnect begins with these rings. Of drivers whose device has event buffers,
+  // theirs (ScsiDriver::StartAnew).
   Status StartAnew();
   // A new connection after the back end's end (it waits for one), with the same rings and the kept in-flight memory, as
   // QEMU 10 does it (vhost_virtqueue_stop when GET_VRING_BASE is not answered): a split ring's base is its used index; a

@@ -133,18 +133,14 @@ Status Frontend::SetUpRing(uint32_t index, const RingSetup& ring) {
   return SetVringCall(index, ring.call_fd);
 }
 
-Result<std::vector<uint32_t>> Frontend::Stop(uint16_t ring_count) {
-  std::vector<uint32_t> bases;
+Status Frontend::Stop(std::span<uint32_t> bases) {
   if ((offered_features_ & wire::kFeatureProtocolFeatures) != 0) {
-    for (uint16_t i = 0; i < ring_count; ++i) {
-      CLEAT_TRY(SetVringEnable(i, false));
-    }
+    for (uint32_t i = 0; i < bases.size(); ++i) CLEAT_TRY(SetVringEnable(i, false));
   }
-  for (uint16_t i = 0; i < ring_count; ++i) {
-    CLEAT_ASSIGN(auto base, GetVringBase(i));
-    bases.push_back(base);
+  for (uint32_t i = 0; i < bases.size(); ++i) {
+    CLEAT_ASSIGN(bases[i], GetVringBase(i));
   }
-  return bases;
+  return Ok{};
 }
 
 }  // namespace cleat::perf

@@ -104,8 +104,8 @@ class Frontend {
   // A driver that came up: calls, features, in-flight memory, memory table, rings, enable. `features` is what
   // the driver acknowledged. In-flight memory that is kept is sent again if it fits, otherwise made anew.
   Status Start(uint64_t features, const GuestMemory& memory, std::span<const RingSetup> rings);
-  // Disables and stops each ring; the bases the back end answered with.
-  Result<std::vector<uint32_t>> Stop(uint16_t ring_count);
+  // Disables and stops each ring. `bases`: one for each, set as it is answered, as QEMU keeps it: also where a later one is not.
+  Status Stop(std::span<uint32_t> bases);
 
   // ---- Steps.
   Result<uint64_t> GetFeatures();

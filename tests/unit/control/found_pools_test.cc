@@ -10,6 +10,7 @@
 #include "control/pools/block_drive.h"
 #include "control/state/pools/host_uid.h"
 #include "pool_rig.h"
+#include "restored.h"
 
 namespace cleat::control::pool_rig::found_pools_test {
 namespace {
@@ -572,6 +573,13 @@ TEST_F(TwoStoresTest, AnOlderStoreThatWasPutInPlaceByHandIsNoticedByADiskThatItD
   for (int starts = 0; starts < 3; ++starts) Open();  // so that it has handed out the map's generation
   EXPECT_EQ(v1::POOL_STATE_FAILED, AwaitLookedAt().state());
   EXPECT_EQ(1U, MapOnDrive().size());
+  // What the message and the manual say is to be done.
+  const auto restored = Restore(*state_, BytesOfBackup(*state_));
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  Open();
+  AwaitErased();
+  EXPECT_EQ(2 * kExtentBytes, Pool().status().unknown_bytes());
+  EXPECT_NE(std::string::npos, Pool().status().message().find("disks/a")) << Pool().status().message();
 }
 
 TEST_F(TwoStoresTest, UnderAnotherHostsLabelTheSamePoolIsTakenOverAndWhatNobodyHasIsErasedAgain) {

@@ -292,7 +292,8 @@ TEST_P(EndpointTest, ABrokenRingIsReportedAndAResetHelps) {
     ASSERT_TRUE(perf::Apply(perf::RingAbuse::kHeadOutOfRange, (*driver)->ring(0), *memory, scratch, 1).ok());
     EXPECT_TRUE(endpoint.WaitState(EndpointState::kBroken));
     EXPECT_TRUE(endpoint.WaitMessage("the guest has to reset the device"));
-    ASSERT_TRUE(front_end->Stop(1).ok());
+    uint32_t base = 0;
+    ASSERT_TRUE(front_end->Stop({&base, 1}).ok());
   }
   auto driver = BlkDriver::Start(*front_end, *memory, Queues(1));
   ASSERT_TRUE(driver.ok()) << driver.error().message;

@@ -185,9 +185,10 @@ TEST_F(RelayTest, AnswersWithTheRingsTrueBase) {
       host.control_thread().Call([&] { up = session->rings_up(); });
       return up == 2;
     }));
-    auto bases = front_end->Stop(2);
-    ASSERT_TRUE(bases.ok()) << bases.error().message;
-    EXPECT_EQ(*bases, (std::vector<uint32_t>{17, 17}));
+    std::vector<uint32_t> bases(2);
+    const Status stopped = front_end->Stop(bases);
+    ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+    EXPECT_EQ(bases, (std::vector<uint32_t>{17, 17}));
   }
 }
 

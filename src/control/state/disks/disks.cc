@@ -268,8 +268,8 @@ Result<v1::Disk> Disks::UpdateLocked(const std::string& id, const v1::UpdateDisk
   WriteNames growing = names;
   if (!PoolOf(spec).empty()) growing.needs.insert(PoolOf(spec));
   core_.writes.Await(growing);  // meanwhile others may have begun to; a busy disk stays
-  if (status.ok())
-    status = CheckGrows(entry, spec);  // its pool's drive, open by now, may have had it down as purged
+  // Its pool's drive, open by now, may have had it down as purged.
+  if (status.ok() && !PoolOf(spec).empty()) status = CheckGrows(entry, spec);
   if (status.ok()) status = CommitUpdate(entry, growing, spec, std::move(labels));
   storages_.EndBusy(id);
   CLEAT_TRY(status);

@@ -34,4 +34,8 @@ bool IsThisHost(const pool::Uid& uid) {
   return uid != pool::Uid() && uid == HostUid();
 }
 
+bool IsAnotherHosts(const pool::Uid& uid) {
+  return HostUid() != pool::Uid() && uid != HostUid();
+}
+
 }  // namespace cleat::control

@@ -10,5 +10,7 @@ namespace cleat::control {
 const pool::Uid& HostUid();
 // Whether that is known, and this host's.
 bool IsThisHost(const pool::Uid& uid);
+// False also where this host's number is not known.
+bool IsAnotherHosts(const pool::Uid& uid);
 
 }  // namespace cleat::control

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "control/model/names.h"
 #include "control/pools/host_drive.h"
+#include "control/state/pools/host_uid.h"
 #include "pool/layout.h"
 #include "pool/pool_drive.h"
 
@@ -52,6 +53,7 @@ struct PoolThreads::OnePool : std::enable_shared_from_this<OnePool> {
   Status OpenDrive(const PoolWork::DriveInfo& info, const OpenHostDrive& open, const UniqueFd& found);
   void Close();
   void End();
+  Status WriteFirst(const pool::Label& label, const PoolWork::Work& first);
   bool DoNext();
   bool AskHealth();
   bool Look();
@@ -270,12 +272,12 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
   // Whoever sees the pool READY sees its drive's condition.
   if (!AskHealth()) return false;
   const PoolWork::Found on_drive{.host = pool_drive->host(), .map = **map, .identity = identity};
-  if (Status taken = work.Opened(key, on_drive); !taken.ok()) return Failed(taken.error());
-  if (on_drive.host != info.label.host) {
-    const auto labelled = Ask([&] { return pool_drive->Relabel(info.label); });
-    if (!labelled) return false;
-    if (!labelled->ok()) return Failed(labelled->error());
-  }
+  const auto first = work.Opened(key, on_drive);
+  if (!first.ok()) return Failed(first.error());
+  const auto written = Ask([&] { return WriteFirst(info.label, *first); });
+  if (!written) return false;
+  if (!written->ok()) return Failed(written->error());
+  work.Ready(key, first->changes);
   last_failure.clear();
   spdlog::info("{}: drive open: {}", PoolName(id), info.device);
   return true;
@@ -297,6 +299,11 @@ Status PoolThreads::OnePool::OpenDrive(const PoolWork::DriveInfo& info, const Op
   return Error(ErrorCode::kFailedPrecondition,
                "cleatd ended before the drive got its label: delete the pool, and make it anew (" +
                    opened.error().message + ")");
+}
+
+Status PoolThreads::OnePool::WriteFirst(const pool::Label& label, const PoolWork::Work& first) {
+  if (IsAnotherHosts(pool_drive->host())) CLEAT_TRY(pool_drive->Relabel(label));
+  return first.map ? pool_drive->WriteMap(*first.map) : Status(Ok{});
 }
 
 void PoolThreads::OnePool::LeaveExtent() {
@@ -356,13 +363,17 @@ bool PoolThreads::OnePool::AskHealth() {
   return true;
 }
 
-// Nobody tells this thread that its drive was pulled out, or answers no more.
+// Nobody tells this thread that its drive was pulled out, answers no more, or was taken by a host that can't see its locks.
 bool PoolThreads::OnePool::Look() {
   if (Clock::now() - last_look < pace.idle) return true;
   last_look = Clock::now();
   const auto label = Ask([&] { return pool::ReadLabel(*drive); });
   if (!label) return false;
-  return label->ok() || Failed(label->error());
+  if (!label->ok()) return Failed(label->error());
+  const std::optional<pool::Label>& found = **label;
+  if (found && found->pool == key.uid && found->host == pool_drive->host()) return true;
+  return Failed({ErrorCode::kFailedPrecondition,
+                 "the drive has lost its label, or has another one now: see who else uses it"});
 }
 
 bool PoolThreads::OnePool::WriteMap(const PoolWork::Work& next) {

@@ -98,29 +98,38 @@ Status PoolWork::Labelled(const Key& key) {
   return Ok{};
 }
 
-Status PoolWork::Opened(const Key& key, const Found& found) {
+Result<PoolWork::Work> PoolWork::Opened(const Key& key, const Found& found) {
   const StateLock lock(core_.mutex);
   const std::optional<pool::Map>& map = found.map;
   const LostRevisions* const lost = FindLost(map);
   const WriteNames names{.changes = {PoolName(key.id)}, .needs = {}, .everything = lost != nullptr};
   core_.writes.Await(names);
   PoolEntry* const entry = Find(key);
-  if (entry == nullptr) return Ok{};
+  if (entry == nullptr) return Work{};
+  entry->map_found = map ? map->generation : 0;
   if (map) CLEAT_TRY(CheckNotNewer(*entry, *map));
   if (lost != nullptr) {
     CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
   } else {
     if (map) CLEAT_TRY(CheckKnowsAll(*entry, *map));
-    if (found.host != HostUid()) CLEAT_TRY(TakeOver(*entry, map, names));
+    if (IsAnotherHosts(found.host)) CLEAT_TRY(TakeOver(*entry, map, names));
   }
-  entry->free = FreeOf(*entry);
   entry->identity = found.identity;
-  entry->opened = true;
   signals_.MapChanged(*entry);
+  return Work{.map = MapOf(*entry), .changes = entry->map_changes, .to_erase = {}};
+}
+
+void PoolWork::Ready(const Key& key, uint64_t changes) {
+  const StateLock lock(core_.mutex);
+  PoolEntry* const entry = Find(key);
+  if (entry == nullptr) return;
+  entry->free = FreeOf(*entry);
+  entry->opened = true;
+  entry->map_changes_written = changes;
   entry->state = v1::POOL_STATE_READY;
   entry->message.clear();
   core_.publisher.Publish(*entry);
-  return Ok{};
+  signals_.map_written.NotifyAll();
 }
 
 void PoolWork::Failed(const Key& key, const std::string& message) {

@@ -49,6 +49,13 @@ class PoolWork {
   // The pool's device, O_PATH.
   Result<UniqueFd> FindDrive(const DriveInfo& info) const;
 
+  // What a drive is to be given; neither: nothing.
+  struct Work {
+    std::optional<pool::Map> map;
+    uint64_t changes = 0;  // with the map: for MapWritten and Ready
+    std::optional<uint32_t> to_erase;
+  };
+
   // ---- What has become of the drive
   // Durable when it returns OK.
   Status Labelled(const Key& key);
@@ -60,8 +67,12 @@ class PoolWork {
   };
   // Where the store was restored from a backup and the map is newer, the store is made to say what the drive does: that is durable then. Where
   // the label is another host's, and the map agrees with the store, all that no disk has is to be erased again: that host may have had it.
+  // What the drive is to be given first: label and map, before Ready.
   // kFailedPrecondition: the drive was used with another store since, so that neither can be trusted to say whose an extent is.
-  Status Opened(const Key& key, const Found& found);
+  Result<Work> Opened(const Key& key, const Found& found);
+  // The drive has that label and map. Before this no disk is made or grows here, so that a crash in between leaves nothing that neither the
+  // former map nor the former label knows of.
+  void Ready(const Key& key, uint64_t changes);
   void Failed(const Key& key, const std::string& message);
   // Whether that was not known yet.
   bool NotAnswering(const std::string& id, const std::string& message);
@@ -73,12 +84,7 @@ class PoolWork {
   // Durable when it returns OK: the extent may be given to a disk at once.
   Status Erased(const Key& key, uint32_t extent);
 
-  // ---- What a drive that was opened is to be given; neither: nothing
-  struct Work {
-    std::optional<pool::Map> map;
-    uint64_t changes = 0;              // with the map: for MapWritten
-    std::optional<uint32_t> to_erase;  // the first extent from `from` on
-  };
+  // What a drive that is ready is to be given next. `to_erase` is the first extent from `from` on.
   Work NextWork(const Key& key, uint32_t from);
 
  private:
