@@ -47,7 +47,7 @@ std::string DescribeScan(const v1::ScanDriveResponse& scan, const std::string& d
   const v1::PoolStatus& status = pool.status();
   const std::string name = pool.name().empty() ? "a pool without a name that could be one" : pool.name();
   std::string text =
-      fmt::format("{} on {}: {}, uid {}, of {}\n", name, device, HumanSize(status.capacity_bytes()),
+      fmt::format("{} on {}: {}, uid {}, of {}\n", name, device, RoundedSize(status.capacity_bytes()),
                   status.uid(), scan.of_this_host() ? "this host" : "another host");
   if (!status.message().empty()) text += status.message() + "\n";
   text += scan.disks().empty() ? "no disks\n" : TableOf(scan.disks()).Rows();
