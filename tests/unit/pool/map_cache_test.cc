@@ -285,7 +285,9 @@ TEST(MapIndex, HasExtentsInTheirOrderHoweverTheyAreWrittenDown) {
   EXPECT_TRUE(index.Has(DiskIdentity(3), {{4, 1}, {5, 1}, {1, 1}}));
   EXPECT_TRUE(index.Has(DiskIdentity(), {{4, 2}, {1, 1}}));
   EXPECT_FALSE(index.Has(DiskIdentity(3), {{1, 1}, {4, 2}}));
-  EXPECT_FALSE(index.Has(DiskIdentity(3), {{4, 2}}));
+  EXPECT_TRUE(index.Has(DiskIdentity(3), {{4, 2}})) << "it has grown since";
+  EXPECT_TRUE(index.Has(DiskIdentity(3), {{4, 1}}));
+  EXPECT_FALSE(index.Has(DiskIdentity(3), {{5, 1}}));
   EXPECT_FALSE(index.Has(DiskIdentity(3), {{4, 2}, {1, 2}}));
   EXPECT_FALSE(index.Has(DiskIdentity(2), {{7, 1}})) << "deleted";
   EXPECT_FALSE(index.Has(DiskIdentity(), {{7, 1}})) << "deleted";
