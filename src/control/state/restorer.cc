@@ -124,11 +124,12 @@ Result<LostRevisions> Restorer::Prepare(StoreUpload& upload, const Rows& present
   CLEAT_ASSIGN(const auto own, core_.store.NextRevision());
   uint64_t newest = std::max({own, upload.next_revision(), core_.publisher.newest() + 1});
   for (const auto& [engine, held] : unclaimed_.held()) newest = std::max(newest, held.newest_revision + 1);
-  // Maps on drives that this store knows nothing of, since an older one was put in its place: lost from there on.
+  // Maps on drives that this store knows nothing of, since an older one was put in its place: lost from there on. A pool that failed for
+  // another reason says nothing of that kind: its drive's map is merely old.
   uint64_t first = upload.next_revision();
   for (const auto& [id, pool] : core_.tables.pools) {
     newest = std::max(newest, pool.map_found + 1);
-    if (pool.state == v1::POOL_STATE_FAILED && pool.map_found != 0) first = std::min(first, pool.map_found);
+    if (pool.used_elsewhere && pool.map_found != 0) first = std::min(first, pool.map_found);
   }
   if (newest > kRestoredRevisionMax) {
     return Error(ErrorCode::kInternal,

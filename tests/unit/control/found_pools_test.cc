@@ -33,12 +33,6 @@ class FoundPoolsTest : public PoolRig {
     Open(threads, keep_s);
     ASSERT_EQ(0U, store_->Load().value().pools.size());
   }
-  void RemoveStore() {
-    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-      if (entry.path().filename().string().starts_with("cleat.db") || entry.path().filename() == "lock")
-        std::filesystem::remove(entry.path());
-    }
-  }
   Result<v1::ScanDriveResponse> Scan(const std::string& device) {
     v1::ScanDriveRequest request;
     request.set_device(device);

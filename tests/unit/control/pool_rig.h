@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -162,6 +163,12 @@ class PoolRig : public ::testing::Test {
     if (state_ != nullptr) state_->StopPoolThreads();
     state_.reset();
     store_.reset();
+  }
+  void RemoveStore() {
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      if (entry.path().filename().string().starts_with("cleat.db") || entry.path().filename() == "lock")
+        std::filesystem::remove(entry.path());
+    }
   }
   v1::Pool Pool(const std::string& id = "p") {
     v1::GetPoolRequest request;

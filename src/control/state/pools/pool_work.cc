@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 #include <variant>
@@ -40,6 +39,13 @@ void PoolWork::ForEachDisk(const PoolEntry& entry, Visit visit) const {
   for (const auto& [key, row] : core_.tables.deleted.rows()) {
     if (PoolOf(row.disk.spec) == name) visit(row.disk, true);
   }
+}
+
+const pool::MapDisk* PoolWork::FindIn(const pool::Map& map, const DiskRow& row) const {
+  const uint64_t identity = core_.view.IdentityOf(row).value();
+  const auto found = std::find_if(map.disks.begin(), map.disks.end(),
+                                  [&](const pool::MapDisk& disk) { return disk.identity == identity; });
+  return found == map.disks.end() ? nullptr : &*found;
 }
 
 PoolEntry* PoolWork::Find(const Key& key) const {
@@ -107,13 +113,15 @@ Result<PoolWork::Work> PoolWork::Opened(const Key& key, const Found& found) {
   PoolEntry* const entry = Find(key);
   if (entry == nullptr) return Work{};
   entry->map_found = map ? map->generation : 0;
-  if (map) CLEAT_TRY(CheckNotNewer(*entry, *map));
-  if (lost != nullptr) {
-    CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
-  } else {
-    if (map) CLEAT_TRY(CheckKnowsAll(*entry, *map));
-    if (IsAnotherHosts(found.host)) CLEAT_TRY(TakeOver(*entry, map, names));
-  }
+  const bool takes_over = lost == nullptr && IsAnotherHosts(found.host);
+  Status is_ours;
+  if (map) is_ours = CheckNotNewer(*entry, *map);
+  if (is_ours.ok() && map && lost == nullptr) is_ours = CheckKnowsAll(*entry, *map);
+  if (is_ours.ok() && takes_over) is_ours = CheckHasAll(*entry, map);
+  entry->used_elsewhere = !is_ours.ok();
+  CLEAT_TRY(is_ours);
+  if (lost != nullptr) CLEAT_TRY(Reconcile(*entry, *map, lost->until, names));
+  if (takes_over) CLEAT_TRY(TakeOver(*entry, names));
   entry->identity = found.identity;
   signals_.MapChanged(*entry);
   return Work{.map = MapOf(*entry), .changes = entry->map_changes, .to_erase = {}};
@@ -241,25 +249,25 @@ Status PoolWork::CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) con
   return Ok{};
 }
 
+// A drive under another host's label is this store's where it has each disk as the store does.
+Status PoolWork::CheckHasAll(const PoolEntry& entry, const std::optional<pool::Map>& map) const {
+  bool has_all = true;
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) CLEAT_REQUIRES(holds_state) {
+    if (WhyLost(row.spec)) return;
+    const pool::MapDisk* const found = map ? FindIn(*map, row) : nullptr;
+    has_all =
+        has_all && found != nullptr && pool::Joined(found->extents) == pool::Joined(ExtentsOf(row.spec));
+  });
+  if (has_all) return Ok{};
+  return OfAnotherStore(entry,
+                        "has another host's label, and not all of the store's disks as the store has them");
+}
+
 // This host has another number than when the pool was made, as after it was installed anew, or the drive was in another one.
-Status PoolWork::TakeOver(PoolEntry& entry, const std::optional<pool::Map>& map, const WriteNames& names) {
-  std::map<uint64_t, pool::ExtentRuns> on_drive;
-  if (map) {
-    for (const pool::MapDisk& disk : map->disks) on_drive[disk.identity] = pool::Joined(disk.extents);
-  }
+Status PoolWork::TakeOver(PoolEntry& entry, const WriteNames& names) {
   pool::ExtentSet rest;
   rest.Add(pool::ExtentRun{0, entry.row.extents});
-  bool agrees = true;
-  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) CLEAT_REQUIRES(holds_state) {
-    const pool::ExtentRuns runs = ExtentsOf(row.spec);
-    const auto found = on_drive.find(core_.view.IdentityOf(row).value());
-    agrees =
-        agrees && (WhyLost(row.spec) || (found != on_drive.end() && found->second == pool::Joined(runs)));
-    rest.Remove(runs);
-  });
-  if (!agrees)
-    return OfAnotherStore(entry,
-                          "has another host's label, and not all of the store's disks as the store has them");
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) { rest.Remove(ExtentsOf(row.spec)); });
   for (const pool::MapDisk& unknown : entry.row.unknown) rest.Remove(unknown.extents);
   PoolRow row = entry.row;
   row.to_erase = rest.Runs();
@@ -284,15 +292,21 @@ const LostRevisions* PoolWork::FindLost(const std::optional<pool::Map>& map) con
 
 // The drive is right about whose an extent is: the store has missed what happened since its backup. Only disks that were made since it was
 // restored, from revision `known_from` on, it knows better: a crash may have come before the map.
-pool::ExtentRuns PoolWork::ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const {
-  pool::ExtentRuns present = ExtentsOf(row.spec);
-  if (row.revision >= known_from) return present;
-  const uint64_t identity = core_.view.IdentityOf(row).value();
-  const auto found = std::find_if(map.disks.begin(), map.disks.end(),
-                                  [&](const pool::MapDisk& disk) { return disk.identity == identity; });
-  const bool has_all =
-      found != map.disks.end() && pool::CountOf(found->extents) >= pool::CountOf(present) && !present.empty();
-  return has_all ? found->extents : pool::ExtentRuns();
+DiskRow PoolWork::AsOnDrive(const PoolEntry& entry, const DiskRow& row, const pool::Map& map,
+                            uint64_t known_from) const {
+  DiskRow now = row;
+  if (row.revision >= known_from) return now;
+  const pool::ExtentRuns present = ExtentsOf(row.spec);
+  const pool::MapDisk* const found = FindIn(map, row);
+  const bool has_fewer = found != nullptr && pool::CountOf(found->extents) < pool::CountOf(present);
+  const bool keeps = found != nullptr && !present.empty() &&
+                     (!has_fewer || pool::BeginsWith(pool::Joined(present), pool::Joined(found->extents)));
+  SetExtents(keeps ? found->extents : pool::ExtentRuns(), now.spec);
+  // It grew, and the map with that was never written, so that no guest has seen it: it has its former extents, and all of their bytes. Of
+  // the others nobody knows what is in them.
+  if (keeps && has_fewer)
+    now.spec.set_size_bytes(pool::CountOf(found->extents) * entry.row.spec.extent_bytes());
+  return now;
 }
 
 Status PoolWork::Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t known_from,
@@ -303,17 +317,16 @@ Status PoolWork::Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t know
   StoreChange change;
   ForEachDisk(entry, [&](const DiskRow& row, bool deleted) CLEAT_REQUIRES(holds_state) {
     known.insert(core_.view.IdentityOf(row).value());
-    const pool::ExtentRuns runs = ExtentsNow(row, map, known_from);
+    DiskRow now = AsOnDrive(entry, row, map, known_from);
+    const pool::ExtentRuns runs = ExtentsOf(now.spec);
     rest.Remove(runs);
     if (runs == ExtentsOf(row.spec)) return;
     if (deleted) {
       DeletedDiskRow changed = *core_.tables.deleted.Find(row.id, row.revision);
-      SetExtents(runs, changed.disk.spec);
+      changed.disk = std::move(now);
       change.emplace_back(std::move(changed));
     } else {
-      DiskRow changed = row;
-      SetExtents(runs, changed.spec);
-      change.emplace_back(std::move(changed));
+      change.emplace_back(std::move(now));
     }
   });
   PoolRow row = entry.row;
@@ -334,15 +347,28 @@ Status PoolWork::Reconcile(PoolEntry& entry, const pool::Map& map, uint64_t know
   return Ok{};
 }
 
+namespace {
+
+void WarnOfShrinking(const DiskRow& before, const DiskRow& now) {
+  if (now.spec.size_bytes() >= before.spec.size_bytes()) return;
+  spdlog::warn("{}: growth undone: has {} bytes again, not {}: {} never had more of it on its drive",
+               DiskName(now.id), now.spec.size_bytes(), before.spec.size_bytes(), PoolOf(now.spec));
+}
+
+}  // namespace
+
 void PoolWork::Adopt(PoolEntry& entry, StoreChange& change) {
   for (RowChange& changed : change) {
     if (auto* const pool = std::get_if<PoolRow>(&changed)) {
       entry.row = std::move(*pool);
     } else if (auto* const deleted = std::get_if<DeletedDiskRow>(&changed)) {
+      const DiskRow& now = deleted->disk;
+      WarnOfShrinking(core_.tables.deleted.Find(now.id, now.revision)->disk, now);
       core_.tables.deleted.Put(std::move(*deleted));
     } else {
       auto& row = std::get<DiskRow>(changed);
       DiskEntry& disk = core_.tables.disks.At(row.id);
+      WarnOfShrinking(disk.row, row);
       disk.row = std::move(row);
       SetLost(disk);
       core_.publisher.Publish(disk);

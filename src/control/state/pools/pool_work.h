@@ -98,11 +98,14 @@ class PoolWork {
       CLEAT_REQUIRES(holds_state);
   Status CheckNotNewer(const PoolEntry& entry, const pool::Map& map) const CLEAT_REQUIRES(holds_state);
   Status CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) const CLEAT_REQUIRES(holds_state);
-  Status TakeOver(PoolEntry& entry, const std::optional<pool::Map>& map, const WriteNames& names)
+  Status CheckHasAll(const PoolEntry& entry, const std::optional<pool::Map>& map) const
       CLEAT_REQUIRES(holds_state);
-  // What becomes of one disk; the extents that it has from then on.
-  pool::ExtentRuns ExtentsNow(const DiskRow& row, const pool::Map& map, uint64_t known_from) const
-      CLEAT_REQUIRES(holds_state);
+  Status TakeOver(PoolEntry& entry, const WriteNames& names) CLEAT_REQUIRES(holds_state);
+  // What becomes of one disk: it has the extents that the drive has as its, or none.
+  DiskRow AsOnDrive(const PoolEntry& entry, const DiskRow& row, const pool::Map& map,
+                    uint64_t known_from) const CLEAT_REQUIRES(holds_state);
+  // The disk in the map; null: the map does not have it.
+  const pool::MapDisk* FindIn(const pool::Map& map, const DiskRow& row) const CLEAT_REQUIRES(holds_state);
   void Adopt(PoolEntry& entry, StoreChange& change) CLEAT_REQUIRES(holds_state);
   pool::Map MapOf(const PoolEntry& entry) const CLEAT_REQUIRES(holds_state);
   // Calls visit(row, deleted) for each disk of the pool, deleted ones that are kept included.

@@ -66,9 +66,10 @@ struct PoolEntry {
   // ---- What is known of the drive since then
   v1::PoolState state = v1::POOL_STATE_OPENING;
   std::string message = {};
-  uint64_t map_found = 0;     // the generation of the map that it had when it was opened last
-  bool opened = false;        // that map was compared with the store, and the next one is written
-  pool::ExtentSet free = {};  // from then on: erased, and nobody's
+  uint64_t map_found = 0;       // the generation of the map that it had when it was opened last
+  bool used_elsewhere = false;  // ... and that it was refused, since another store had used it
+  bool opened = false;          // that map was compared with the store, and the next one is written
+  pool::ExtentSet free = {};    // from then on: erased, and nobody's
   std::optional<StorageIdentity> identity = {};  // which drive it is
   uint64_t map_changes_written = 0;              // what of map_changes the drive's copy has
   KnownHealth health = {};
