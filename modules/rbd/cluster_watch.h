@@ -6,7 +6,7 @@
 //   a client is connecting for 2 s, or a question is unanswered for 2 s, or one came to nothing --> silent, since it began
 //   a client has connected, an image was opened, a question was answered                        --> not silent
 //
-// Of the engine's control reactor; makes no call itself.
+// A watch belongs to the engine's control reactor, and makes no call itself.
 #pragma once
 
 #include <cstdint>

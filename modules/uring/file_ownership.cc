@@ -23,12 +23,12 @@ constexpr uint64_t kLockRetryMaxNs = 20 * kNsPerMs;
 constexpr uint64_t kHolderLookNs = 250 * kNsPerMs;
 // Others' claims on a block device (see UringFile::claim) do not outlive their process.
 constexpr uint64_t kClaimWaitNs = kNsPerSecond;
-// Who grows is asked again by cleatd, and other work on the disk waits meanwhile.
+// Growth waits for a lock no longer than this: other work on the disk waits meanwhile, and cleatd asks again for a growth that failed.
 constexpr uint64_t kExtendWaitNs = kNsPerSecond;
 
 }  // namespace
 
-// All nodes, or none.
+// Locks all nodes, or none.
 Status FileOwnership::Lock(AccessMode mode, Refused& refused) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     Status locked = LockUringFile(nodes_[i].file, mode, who_, nodes_[i].path, &refused.refusal);
@@ -85,7 +85,7 @@ Task<Status> FileOwnership::Insist(const std::function<Status()>& lock, const Fi
       std::optional<LockHolder> holder;
       if (refused.refusal == LockRefusal::kHeld) holder = co_await blocking_.Run(find);
       if (holder) locked = HeldBy(*holder, *refused.node);
-      // Also one that is there may be on its way out, or pass by: udev, a backup, an engine that drains.
+      // A holder that was found may be on its way out, or pass by, as well: udev, a backup, an engine that drains.
       if (waited_ns >= wait_ns) co_return locked;
       if (!std::exchange(said, true)) spdlog::info("{}; waiting for the lock", locked.error().message);
       look_ns = std::min(reactor.now_ns() + std::max(kHolderLookNs, waited_ns), since_ns + wait_ns);
@@ -112,7 +112,7 @@ Status FileOwnership::LockGrowth(const Growth& growth, Refused& refused) {
   return placed;
 }
 
-// On the first `nodes` of them.
+// Gives up the growth's locks on the first `nodes` nodes.
 void FileOwnership::UnlockGrowth(const Growth& growth, size_t nodes) {
   for (size_t i = 0; held_ && i < nodes; ++i) UnlockMore(nodes_[i].file, growth.more);
 }

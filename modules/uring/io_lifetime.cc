@@ -40,7 +40,7 @@ bool IsShortage(int error_number) {
   return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
 }
 
-// Of a folder that is not there: none.
+// A folder that is not there has no names.
 Result<std::vector<std::string>> NamesIn(const std::string& folder) {
   std::vector<std::string> names;
   DIR* const directory = opendir(folder.c_str());

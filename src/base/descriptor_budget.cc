@@ -9,7 +9,7 @@
 namespace cleat {
 namespace {
 
-// Of a process whose /proc can't be read: what engines have at their start, and more.
+// What a process whose /proc can't be read is taken to have open: what engines have at their start, and more.
 constexpr uint64_t kOpenUnknown = 128;
 
 uint64_t CountOpen() {

@@ -53,7 +53,7 @@ class DescriptorBudget {
   DescriptorBudget(const DescriptorBudget&) = delete;
   DescriptorBudget& operator=(const DescriptorBudget&) = delete;
 
-  // By the process' soft limit, with what it has open now as its own.
+  // The budget by the process' soft limit, with what it has open now as its own.
   static DescriptorBudget OfProcess();
 
   // kResourceExhausted when there are not so many left; `who` begins the message: "controllers/vm1".

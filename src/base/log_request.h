@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which request a thread works for just now: lines that it logs meanwhile end with ` request=ID`, the id of the API call that asked for what
 // the line tells. cleatd passes the id on to engines with its orders, so that one grep finds what a call did in both programs' logs.
-// Of each thread by itself; no lock.
+// Each thread has its own request, without a lock.
 #pragma once
 
 #include <cstddef>

@@ -72,7 +72,7 @@ class PipelineChannel {
   // Counted: several queues of a disk may be stopped at a time. Has EndWaits in it.
   void BeginBypass();
   void EndBypass();
-  // What waits for space and may not any more (FrontEnd) fails.
+  // Fails the requests that wait for space and may not any more (FrontEnd).
   void EndWaits() {
     if (space_wait_.any()) FailWaiting(/*all=*/false);
   }
@@ -160,7 +160,7 @@ class Pipeline {
   // Whether writes wait while the storage has no space for them, rather than fail. Any thread, at any time; what waits when
   // that ends hears of it within SpaceWait::kRetryNs.
   void SetWaitsForSpace(bool waits) { waits_for_space_->store(waits, std::memory_order_relaxed); }
-  // As the device's: before Resize, of a disk of a pool.
+  // Gives a disk of a pool more of its drive, before Resize: Device::Extend.
   Task<Status> Extend(const std::vector<pool::ExtentRun>& extents) { return top_->Extend(extents); }
   // Grows the disk: the devices first, then every channel on its reactor. Only a size above the present one
   // is an error-free request; back on control when it has taken effect. On an error nothing has changed.

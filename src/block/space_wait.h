@@ -36,7 +36,7 @@ class SpaceWait {
  public:
   // Between two tries of the first one. Also how long it takes at most until what waits hears that the disk is to fail again.
   static constexpr uint64_t kRetryNs = kNsPerSecond;
-  // What it waits for itself is held back by a COMPARE AND WRITE.
+  // Between two tries while the requests that a try waits for are held back by a COMPARE AND WRITE.
   static constexpr uint64_t kHeldBackNs = kNsPerMs;
 
   // `allowed`: the disk's setting, shared with the pipeline; nullptr: nothing ever waits.
@@ -46,7 +46,7 @@ class SpaceWait {
   SpaceWait(const SpaceWait&) = delete;
   SpaceWait& operator=(const SpaceWait&) = delete;
 
-  // Of a request that has failed with kNoSpace, whether for the first time or not. True: it waits, and is answered later.
+  // Takes a request that has failed with kNoSpace, whether for the first time or not. True: it waits, and is answered later.
   bool Hold(Request& request);
   // A request has ended otherwise; if it is the one that was tried again, the next one is tried.
   void Ended(const Request& request) {

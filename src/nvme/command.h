@@ -13,7 +13,7 @@ namespace cleat::nvme {
 static_assert(std::endian::native == std::endian::little,
               "NVMe is little-endian, and its structures are read and written in place");
 
-// Of I/O queues (NVM 3.2, figure 15 in revision 1.0).
+// The commands of I/O queues (NVM 3.2, figure 15 in revision 1.0).
 enum class Opcode : uint8_t {
   kFlush = 0x00,
   kWrite = 0x01,
@@ -22,7 +22,7 @@ enum class Opcode : uint8_t {
   kDatasetManagement = 0x09,
 };
 
-// Of the admin queue (base 5).
+// The commands of the admin queue (base 5).
 enum class AdminOpcode : uint8_t {
   kGetLogPage = 0x02,
   kIdentify = 0x06,

@@ -29,7 +29,7 @@ class Limits {
   uint32_t block_bytes() const { return 1U << block_shift_; }
   uint32_t block_shift() const { return block_shift_; }
   uint64_t transfer_bytes_max() const { return transfer_bytes_max_; }
-  // Of one Write Zeroes or one Dataset Management command; 0: the drive has no such command.
+  // The most of one Write Zeroes or one Dataset Management command; 0: the drive has no such command.
   uint64_t write_zeroes_bytes_max() const { return write_zeroes_bytes_max_; }
   uint64_t discard_bytes_max() const { return discard_bytes_max_; }
   const DataLimits& data() const { return data_; }

@@ -17,7 +17,7 @@ Number At(SmartLogData data, size_t offset) {
   return number;
 }
 
-// Of 128 bits, little-endian.
+// A number of 128 bits, little-endian; UINT64_MAX where it is larger than that.
 uint64_t LargeAt(SmartLogData data, size_t offset) {
   const auto low = At<uint64_t>(data, offset);
   return At<uint64_t>(data, offset + sizeof(low)) == 0 ? low : UINT64_MAX;

@@ -19,7 +19,7 @@ class Drive {
   virtual Status Read(uint64_t offset_bytes, std::span<uint8_t> to) = 0;
   // Done, and not yet sure to outlast a loss of power; until Flush has returned any part of it may be there, or not.
   virtual Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) = 0;
-  // As a write of zeroes. The drive may give the space back if it promises that it reads as zeroes then.
+  // Works as a write of zeroes. The drive may give the space back if it promises that it reads as zeroes then.
   virtual Status Zero(uint64_t offset_bytes, uint64_t length_bytes) = 0;
   // All that was done before outlasts a loss of power.
   virtual Status Flush() = 0;

@@ -27,7 +27,7 @@ class ExtentMap {
   // `runs`: at least one extent, each at most once, in the disk's order. `extent_bytes`: a power of two.
   ExtentMap(uint64_t extent_bytes, const ExtentRuns& runs);
 
-  // From that byte of the disk on, as much as lies on the drive in one piece. Nothing at the disk's end; no further.
+  // What lies on the drive in one piece, from that byte of the disk on: nothing at the disk's end.
   DriveRange At(uint64_t disk_byte) const {
     const Entry& entry = entries_[disk_byte >> shift_];
     return {disk_byte + entry.distance, entry.end - disk_byte};

@@ -51,7 +51,7 @@ uint64_t RoundedUp(uint64_t bytes) {
   return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
 }
 
-// Of all but the checksum itself.
+// The checksum of all bytes but those of the checksum itself.
 uint32_t CrcOf(std::span<const uint8_t> bytes) {
   const auto rest = bytes.subspan(kAfterCrc);
   return static_cast<uint32_t>(crc32_z(crc32_z(0, bytes.data(), kCrcAt), rest.data(), rest.size()));

@@ -51,7 +51,7 @@ class MapIndex {
   std::vector<Disk> disks_;  // in their identities' order; without the deleted ones
 };
 
-// By which the system tells a drive from others at present: another drive may have the same number later.
+// The numbers by which the system tells a drive from others at present: another drive may have the same ones later.
 struct DriveId {
   uint64_t device = 0;  // a block device's number, or that of the file system
   uint64_t file = 0;    // a regular file's number there; 0: a block device
@@ -61,8 +61,8 @@ struct DriveId {
 
 class MapCache {
  public:
-  // Of a host with as many pools as it may have. Beyond that, the drive that nobody has asked for for longest is forgotten. Of each there is
-  // one map, without descriptions: 2 MiB at most, 200 KiB of 3,000 disks of one run.
+  // As many drives as a host may have pools. Beyond that, the drive that nobody has asked for for longest is forgotten. The cache has one map
+  // of each, without descriptions: 2 MiB at most, 200 KiB for 3,000 disks of one run.
   static constexpr size_t kDrivesMax = 64;
 
   MapCache();

@@ -26,7 +26,7 @@ bool IsZero(std::span<const uint8_t> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
-// Of one copy; nothing where the drive is too small to have it.
+// Reads one copy of the label; nothing where the drive is too small to have it.
 Result<std::optional<Label>> ReadCopy(Drive& drive, size_t copy) {
   const uint64_t offset = kLabelOffsets[copy];
   if (drive.size_bytes() < offset + kBlockBytes) return std::optional<Label>();
@@ -232,7 +232,7 @@ Status PoolDrive::Relabel(const Label& label) {
     auto read = ReadCopy(drive_, copy);
     if (read.ok() && *read && (**read).pool == label.pool) present[copy] = **read;
   }
-  // While the whole one of the two is written, the other one must be.
+  // The copy that is not whole is written first, so that one whole copy is there at any time.
   for (const bool whole : {false, true}) {
     for (size_t copy = 0; copy < kLabelCopies; ++copy) {
       if (present[copy].has_value() != whole || present[copy] == label) continue;

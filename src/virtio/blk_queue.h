@@ -44,7 +44,7 @@ class BlkQueue final : public RingQueue {
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
  private:
-  // Of all of a channel's queues.
+  // The one front end of all of a channel's queues.
   static const block::FrontEnd& FrontEnd();
   struct Header {  // struct virtio_blk_outhdr
     uint32_t type;

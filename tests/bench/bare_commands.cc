@@ -27,7 +27,7 @@ void Check(bool works, const char* what) {
   std::exit(2);
 }
 
-// Of what liburing returns.
+// Ends the program when what a call of liburing returned is an error.
 void CheckResult(int result, const char* what) {
   errno = result < 0 ? -result : 0;
   Check(result >= 0, what);

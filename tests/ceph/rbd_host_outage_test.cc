@@ -46,7 +46,7 @@ double Metric(const Host& host, const std::string& sample) {
   return at == std::string::npos ? -1 : std::atof(reply.body.c_str() + at + sample.size());
 }
 
-// Of the cluster that all disks are in.
+// A metric of the cluster that all disks are in.
 double CephMetric(const Host& host, const std::string& name) {
   return Metric(host, name + R"({engine="engine-0",cluster="ceph"} )");
 }

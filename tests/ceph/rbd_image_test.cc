@@ -141,7 +141,7 @@ TEST_F(RbdImagePools, AreThoseOfTheDataToo) {
   EXPECT_EQ(Used(), Pools());
 }
 
-// Its last writes may wait for that pool.
+// The last writes of such an image may wait for its pool.
 TEST_F(RbdImagePools, AreUsedByAnImageThatIsBeingClosedAside) {
   auto opened = Open("vms");
   ASSERT_TRUE(opened.ok());

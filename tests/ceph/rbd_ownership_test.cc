@@ -306,7 +306,7 @@ TEST_F(RbdOwnership, AResizeByAnotherLeavesTheImageToItsOwner) {
   EXPECT_TRUE(ceph_.MetadataKeys("by-another").empty());
   const auto owner = host_.OpenDisk(Options("by-another"));  // nobody's
   ASSERT_NE(owner, nullptr);
-  // Nobody else makes it larger then, nor another disk of the owner's own client.
+  // No other host makes the image larger then, nor does another disk of the owner's own client.
   const auto beside = host_.Open(Options("by-another"));
   ASSERT_TRUE(beside.ok());
   for (const Status& refused :
@@ -324,7 +324,7 @@ TEST_F(RbdOwnership, AResizeByAnotherLeavesTheImageToItsOwner) {
   Arena arena(4096);
   EXPECT_EQ(owner->Do(Op::kWrite, 0, 4096, &arena), IoStatus::kOk);
   EXPECT_EQ(ceph_.MetadataKeys("by-another").size(), 1U);
-  // Its lock went with the resize by the one, and with the release by the other.
+  // The image's lock went with the resize by the one, and with the release by the other.
   ASSERT_TRUE(owner->Release().ok());
   EXPECT_TRUE(AcquireOf(blue, **standby).ok());
 }

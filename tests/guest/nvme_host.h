@@ -40,7 +40,7 @@ class Host : public test::UringHost {
     CLEAT_CHECK(opened.ok());
     return std::move(opened).value();
   }
-  // By commands, or this is no test of them.
+  // The disk has to use commands, or a test of commands would test nothing.
   std::unique_ptr<test::TestDisk> OpenNamespaceDisk(const std::string& path, uint32_t block = 512) {
     auto device = MustOpen(path, block);
     EXPECT_TRUE(device->io_path().starts_with("NVMe commands (/dev/ng")) << device->io_path();

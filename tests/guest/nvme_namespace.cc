@@ -70,8 +70,8 @@ TEST_P(Namespace, AgreesWithTheReferenceAlsoAfterReopening) {
   host_.Close(*disk);
 }
 
-// More at once than the queues of ring and drive hold. Each request's memory is in two pieces that no other one shares: the kernel reads a
-// command's iovecs late when the drive's queue is full.
+// The guest asks for more at once than the queues of ring and drive hold. Each request's memory is in two pieces that no other one shares: the
+// kernel reads a command's iovecs late when the drive's queue is full.
 TEST_P(Namespace, LosesNothingBeyondItsLimits) {
   constexpr uint64_t kRequests = kBytes / 8192;
   static_assert(kRequests > UringRing::kVectors && kRequests > NvmeChannel::kCommandsMax);

@@ -58,7 +58,7 @@ class Api {
   Reply<v1::Disk> CreateDisk(const std::string& id, const v1::DiskSpec& spec);
   Reply<v1::Disk> GetDisk(const std::string& id);
   grpc::Status DeleteDisk(const std::string& id, bool purge = false);
-  // Of deleted disks that are kept.
+  // For deleted disks that are kept.
   grpc::Status UndeleteDisk(const std::string& id);
   grpc::Status PurgeDisk(const std::string& id);
   Reply<v1::Disk> ResizeDisk(const std::string& id, uint64_t size_bytes);

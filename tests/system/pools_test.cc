@@ -299,7 +299,7 @@ class Tenants {
       return WriteMarks(peer, tenant);
     });
   }
-  // As often as an engine is killed meanwhile.
+  // Does the work again as often as an engine is killed meanwhile.
   template <typename Work>
   void Repeat(Peer& peer, Work work) {
     const perf::Deadline deadline(kWaitTimeoutNs);

@@ -29,7 +29,7 @@ struct AuditRecord {
   uint64_t duration_us = 0;
   std::string request_id = {};  // the caller's, or one that was drawn for it
   bool intent = false;          // before the change, so that code, reason and duration say nothing yet
-  // Of an object that the call changed, or (a code that is not OK) was refused to change. Empty: it is of the call alone.
+  // The object that the call changed, or (a code that is not OK) was refused to change. Empty: the record is of the call alone.
   std::string kind = {};
   std::string object = {};
   std::string before = {};  // JSON of at most kStateBytesMax; empty: it was not there

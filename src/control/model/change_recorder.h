@@ -35,7 +35,7 @@ class ChangeRecorder {
   // A change that a call wanted among others was refused.
   virtual void Refused(const std::string& object, const Error& error) = 0;
 
-  // Of this thread; null: nobody's call is carried out on it.
+  // This thread's recorder; null: the thread carries out nobody's call.
   static const std::shared_ptr<ChangeRecorder>& Current() { return current_; }
 
  private:

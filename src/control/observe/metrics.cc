@@ -189,7 +189,7 @@ void AddCeph(std::vector<MetricFamily>& families, const v1::ListEnginesResponse&
   }
 }
 
-// Of every engine together; nothing of a cluster that no engine reaches for.
+// The state of each cluster as all engines together see it; a cluster that no engine reaches for has no series.
 void AddClusters(std::vector<MetricFamily>& families,
                  const std::map<std::string, v1::ClusterState>& clusters) {
   MetricFamily silent =

@@ -143,7 +143,7 @@ Status BlockDrive::Lock() {
                    "under way: end that use, then try again");
 }
 
-// By an open file of its own (open(2), O_EXCL without O_CREAT), after the locks, whose refusal says more.
+// The claim is an open file of its own (open(2), O_EXCL without O_CREAT), and is made after the locks, whose refusal says more.
 Status BlockDrive::Claim() {
   claim_ = ReopenAs(fd_, O_RDONLY | O_EXCL);
   if (claim_) return Ok{};
@@ -222,7 +222,7 @@ Status BlockDrive::Write(uint64_t offset_bytes, std::span<const uint8_t> from) {
 Status BlockDrive::Zero(uint64_t offset_bytes, uint64_t length_bytes) {
   CLEAT_CHECK(offset_bytes <= size_bytes_ && length_bytes <= size_bytes_ - offset_bytes);
   if (length_bytes == 0) return Ok{};
-  // Of a block device the kernel punches none but holes that read as zeroes.
+  // In a block device the kernel punches only holes that read as zeroes.
   if (PunchHole(fd_, offset_bytes, length_bytes)) return Ok{};
   if (!block_device_) return WriteZeroes(offset_bytes, length_bytes);
   uint64_t range[] = {offset_bytes, length_bytes};

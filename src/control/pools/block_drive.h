@@ -32,7 +32,8 @@ class BlockDrive final : public HostDrive {
   // The same, for who has any drive.
   static Result<std::unique_ptr<HostDrive>> OpenAny(const UniqueFd& found, const std::string& path);
 
-  // To look at what is on it, whoever uses it: takes no lock and no claim, flushes nothing, and can't be written (kIo). Errors as Open's.
+  // A drive to look at what is on it, whoever uses it: takes no lock and no claim, flushes nothing, and can't be written (kIo). Errors as
+  // Open's.
   static Result<std::unique_ptr<BlockDrive>> OpenToRead(const UniqueFd& found, const std::string& path);
 
   // A multiple of pool::kBlockBytes: what is left at the end is not used.
@@ -42,7 +43,7 @@ class BlockDrive final : public HostDrive {
 
   Status Read(uint64_t offset_bytes, std::span<uint8_t> to) override;
   Status Write(uint64_t offset_bytes, std::span<const uint8_t> from) override;
-  // By the drive's own command where it has one: the space is given back where the kernel knows that it reads as zeroes then.
+  // Takes the drive's own command where it has one: the space is given back where the kernel knows that it reads as zeroes then.
   Status Zero(uint64_t offset_bytes, uint64_t length_bytes) override;
   Status Flush() override;
 

@@ -60,7 +60,7 @@ class KnownHealth {
   };
   // Takes what was read last.
   News Take(v1::DriveHealth read);
-  // As it was read last; null: never.
+  // The condition as it was read last; null: it never was.
   const v1::DriveHealth* latest() const { return latest_ ? &*latest_ : nullptr; }
 
  private:

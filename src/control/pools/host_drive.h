@@ -16,7 +16,7 @@ namespace cleat::control {
 
 class HostDrive : public pool::Drive {
  public:
-  // To look at: which storage it is.
+  // The drive's open file, to look at which storage it is.
   virtual const UniqueFd& file() const = 0;
 
   // Locks that range, as an engine that has a disk there does; false: somebody has it, or its last I/O has not ended.

@@ -84,7 +84,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   void ReconcileDisksOf(const EngineView& engine, const engine::v1::Inventory& inventory);
   void ReconcileControllersOf(EngineView& engine);
   void ReconcileAllMemory();
-  // Of all engines that have died and not come back.
+  // Begins the take-overs from all engines that have died and not come back.
   void BeginTakeOvers();
   // The controllers that are the engine's by their rows.
   void ReconcileControllersOn(const std::string& engine);

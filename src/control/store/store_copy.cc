@@ -38,7 +38,7 @@ Status Store::OpenCopy(const Error& cause) {
   db_ = *copy;
   CLEAT_TRY(CheckIntegrity());
   CLEAT_ASSIGN(const auto version, Number("PRAGMA user_version"));
-  // Of another version there is nothing to serve before it was migrated, which takes a write.
+  // A store of another version can't be served before it was migrated, which takes a write.
   if (version != kSchemaVersion) return cause;
   CLEAT_ASSIGN(number_, ReadNumber());
   CLEAT_ASSIGN(copied_, Fingerprint());

@@ -222,7 +222,7 @@ Status PoolKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
   return Ok{};
 }
 
-// Whose pool it is and on which drive, ToEngine adds.
+// ToEngine adds whose pool it is, and on which drive.
 void PoolKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const {
   engine::v1::PoolBackend& pool = *disk->mutable_pool();
   for (const v1::ExtentRun& run : row.spec.pool().extents()) {

@@ -48,7 +48,7 @@ const std::string& PoolOf(const v1::DiskSpec& spec);
 // The extents that it has, in its order; none where it is of no pool.
 pool::ExtentRuns ExtentsOf(const v1::DiskSpec& spec);
 void SetExtents(const pool::ExtentRuns& runs, v1::DiskSpec& spec);
-// Of a disk that was made, and has no extents any more: why.
+// Why a disk that was made has no extents any more; nothing: it has them, or is of no pool.
 std::optional<std::string> WhyLost(const v1::DiskSpec& spec);
 
 // Its content is memory that cleatd makes (memfd_keeper.h) and holds together with the engines.

@@ -17,7 +17,7 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
 inline bool WaitsForSpace(const v1::DiskSpec& spec) {
   return spec.on_no_space() == v1::ON_NO_SPACE_WAIT;
 }
-// Of those that change while it is attached, and that engines are told with a revision.
+// Whether the disk has settings of those that change while it is attached, and that engines are told with a revision.
 inline bool HasSettings(const v1::DiskSpec& spec) {
   return spec.has_limits() || WaitsForSpace(spec);
 }

@@ -135,7 +135,7 @@ bool IsHexDigit(char c) {
   return std::isxdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-// Of base64 and of base64url.
+// Whether the character is one of base64 or of base64url.
 bool IsBase64(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
          std::string_view("+/-_=").find(c) != std::string_view::npos;

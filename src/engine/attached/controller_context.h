@@ -17,7 +17,7 @@
 namespace cleat::engine {
 
 struct ControllerContext {
-  // Of nothing where nobody counts.
+  // Where nobody counts descriptors, the reservation is of none.
   Result<DescriptorBudget::Reservation> Reserve(uint64_t count, const std::string& who) const {
     return descriptors == nullptr ? DescriptorBudget::Reservation() : descriptors->Reserve(count, who);
   }

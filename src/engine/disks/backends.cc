@@ -81,7 +81,7 @@ struct KeptMemory {
 
 // ---- file: a regular file or a block device (modules/uring), or an NVMe namespace (modules/nvme)
 
-// Of a disk there. An NVMe namespace has a node more.
+// How many descriptors a disk at that path takes: an NVMe namespace has a node more.
 uint32_t FilesAt(const std::string& path) {
   return path.starts_with("/dev/") ? 3 : 2;
 }

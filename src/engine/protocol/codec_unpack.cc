@@ -75,7 +75,7 @@ LimitsSpec LimitsOf(const PbLimits* in) {
   return spec;
 }
 
-// Of a value that is not known here nothing is done but what every engine does.
+// A value that this engine does not know means what every engine does.
 OnNoSpace OnNoSpaceOf(Cleat__Engine__V1__OnNoSpace in) {
   return in == CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT ? OnNoSpace::kWait : OnNoSpace::kError;
 }

@@ -228,7 +228,7 @@ struct LimitSpec {
 struct ResizeSpec {
   std::string disk;
   uint64_t size_bytes = 0;
-  // Of a disk of a pool: all that it has now, in its order. Empty: those that it has, also from a cleatd that tells none.
+  // All extents that a disk of a pool has now, in its order. Empty: the disk keeps those that it has; a cleatd that tells none says so, too.
   pool::ExtentRuns extents = {};
 };
 

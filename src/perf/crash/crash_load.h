@@ -44,7 +44,7 @@ struct CrashLoadOptions {
   uint32_t bytes_max = 32 * 1024;
   // From filling the queues until what was answered is taken: many guests are not to take all of the machine.
   uint64_t pause_ns = 0;
-  // Of a hundred requests, before so many their buffer's pages go back to the host, as a balloon's do, and the request uses new ones.
+  // Before so many of a hundred requests the pages of their buffer go back to the host, as a balloon's do, and the request uses new ones.
   uint32_t give_back_percent = 0;
   uint64_t lost_after_ns = 60 * kNsPerSecond;  // without an answer, since there is a back end
 };

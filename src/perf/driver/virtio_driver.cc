@@ -102,8 +102,8 @@ Status VirtioDriver::StartRings(std::span<const uint32_t> bases) {
 
 Status VirtioDriver::Stop() {
   if (Status stopped = frontend_.Stop(bases_); !stopped) {
-    // It may have died between its last answer and that one's arrival here: a ring that it has stopped has nothing in flight, and no log that
-    // knows better. QEMU does not know as much (docs/recovery.md).
+    // The back end may have died after it sent its last answer and before that answer arrived here. A ring that it has stopped has nothing in
+    // flight, and no log that knows better. QEMU does not know as much (docs/recovery.md).
     for (size_t i = 0; i < queues_.size(); ++i) {
       if (queues_[i].ring->packed()) bases_[i] = queues_[i].ring->base_after_crash();
     }

@@ -255,7 +255,7 @@ TEST_F(SpaceWaitTest, TheLimitsArePaidOnce) {
   EXPECT_GE(storage_->submitted, 6U);
 }
 
-// Its read and its write paid when it came.
+// The command's read and its write paid when it came.
 TEST_F(SpaceWaitTest, ACompareAndWritePaysTheLimitsOnceToo) {
   const Io& compare = Submit(Op::kCompareAndWrite, 3, 0);
   Pass(5 * SpaceWait::kRetryNs);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may call what on the unix socket: the roles that callers were granted, the audit log, and what every gRPC server has. Over real gRPC.
+// Who may call what on the unix socket: the roles that callers were granted, the audit log, and what every gRPC server
+// has. The calls go over real gRPC.
 #include <fmt/format.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may call what over mutual TLS: roles by the names in certificates, and certificates that are replaced. Over real gRPC; certificates are
-// made by the openssl command.
+// Who may call what over mutual TLS: roles by the names in certificates, and certificates that are replaced. The calls go over real gRPC;
+// certificates are made by the openssl command.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
@@ -157,7 +157,7 @@ TEST_F(TlsTest, MakingAndDeletingPoolsTakeTheRoleAdminAndAreAudited) {
   }
 }
 
-// Who is not admitted is answered before anything is read: an upload that never comes would hold one of the API's threads.
+// A caller who is not admitted is answered before anything is read: an upload that never comes would hold one of the API's threads.
 TEST_F(TlsTest, AnUploadIsNotAwaitedFromACallerWithoutTheRole) {
   ASSERT_TRUE(options_.grants.Add("attach=cert:attacher.example").ok());
   for (const char* name : {"attacher", "stranger"})

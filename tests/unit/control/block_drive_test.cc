@@ -172,7 +172,7 @@ TEST_F(BlockDriveTest, HasOneOwnerUntilItIsClosed) {
 TEST_F(BlockDriveTest, AFileThatIsAWholeDiskIsRefused) {
   const std::string path = MakeFile(kMiB);
   for (const short type : {F_RDLCK, F_WRLCK}) {
-    // As modules/uring has it.
+    // The lock that modules/uring takes.
     const UniqueFd engine(open(path.c_str(), O_RDWR | O_CLOEXEC));
     struct flock whole {};
     whole.l_type = type;

@@ -136,7 +136,7 @@ TEST_F(ClusterFaultsTest, WhatIsWrongIsToldToWatchersOnceAnEpisode) {
   EXPECT_EQ(seen, (std::vector{v1::CLUSTER_STATE_NOT_ANSWERING, v1::CLUSTER_STATE_OK}));
 }
 
-// Its disks tell of their storage one by one; the cluster of all of them.
+// A cluster's disks tell of their storage one by one, and the cluster tells of all of them.
 TEST_F(ClusterFaultsTest, AClusterSaysThatItsDisksWaitOrFail) {
   ASSERT_TRUE(state_->clusters().Create(NewCluster("ceph")).ok());
   ASSERT_TRUE(engine_.Connect());

@@ -119,7 +119,7 @@ TEST_F(DriveHealthTest, WithoutThePrivilegeTheTemperatureIsTheKernels) {
   MakeSensor("nvme0/hwmon3", "90850", "1");
   EXPECT_EQ(Read(0, -EACCES).temperature_celsius(), 91);
   EXPECT_THAT(Read(0, -EACCES).warnings(), ElementsAre("the temperature is beyond a threshold"));
-  // Of a drive that answers with an error, or not now, nobody knows.
+  // The temperature of a drive that answers with an error, or not now, is not known.
   EXPECT_FALSE(Read(0, -EAGAIN).has_temperature_celsius());
 }
 
@@ -281,7 +281,7 @@ TEST_F(PoolHealthTest, WatchersHearOfWhatMattersAndCallersSeeTheLatest) {
   EXPECT_THAT(heard.warnings(), ElementsAre("the spare is below its threshold"));
   EXPECT_EQ(heard.written_bytes(), 5000U);
 
-  // Of a pool that is gone, or is another one by now, nothing is kept.
+  // Nothing is kept for a pool that is gone, or is another one by now.
   PoolWork::Key other = key;
   other.uid[0] ^= 1;
   state_->pool_work().SetHealth(other, Good());

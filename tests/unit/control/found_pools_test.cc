@@ -38,7 +38,7 @@ class FoundPoolsTest : public PoolRig {
     request.set_device(device);
     return state_->found_pools().Scan(request);
   }
-  // By name.
+  // The scanned disks by their names.
   std::map<std::string, v1::ScannedDisk> Scanned() {
     std::map<std::string, v1::ScannedDisk> disks;
     const auto answer = Scan(Drive());
@@ -234,7 +234,7 @@ TEST_F(FoundPoolsTest, DisksThatCantBeMadeKeepTheirExtents) {
   AwaitErased();
   mark = 10;
   for (const auto& [name, runs] : extents) EXPECT_TRUE(IsAll(drive, runs, mark++)) << name;
-  // Their descriptions stay on the drive as well, and they go with the pool alone.
+  // The disks' descriptions stay on the drive as well, and the disks go with the pool alone.
   EXPECT_EQ(extents["disks/encrypted"], MapOnDrive()["disks/encrypted"].extents);
   Delete("good", true);
   v1::DeletePoolRequest request;

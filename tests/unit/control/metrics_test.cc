@@ -150,7 +150,7 @@ TEST_F(CephMetricsTest, APoolsDriveIsSeenWithAllThatItSaysOfItself) {
       {"cleat_pool_unsafe_shutdowns_total{pool=p}", 3},
   };
   EXPECT_EQ(of_drive(), expected);
-  // Of what a drive can't be asked there is nothing, not a zero.
+  // What a drive can't be asked for has no series, rather than a zero.
   v1::DriveHealth& unknown = *host_.pools.front().mutable_status()->mutable_health();
   unknown.Clear();
   unknown.set_unknown_because("cleatd may not ask it");

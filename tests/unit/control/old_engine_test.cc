@@ -69,7 +69,7 @@ TEST_F(OldEngineTest, ItCanNotBeUpgradedAndTheErrorSaysWhatToDo) {
   AwaitServed("a", "engine-0");
 }
 
-// Of two engines one can wait: the status says of each what it does, whatever was asked for.
+// One of two engines can wait: the status says of each what it does, whatever was asked for.
 TEST_F(OldEngineTest, WritesThatItCanNotLetWaitAreSaidToFail) {
   blue_.set_filter([](const engine::v1::Envelope& envelope) { return Through(envelope, false); });
   auto disk = NullDisk("d");

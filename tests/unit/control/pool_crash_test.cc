@@ -420,7 +420,7 @@ class Life {
     const auto count = static_cast<uint32_t>(free.count());
     if (count > 0 && !state_->disks().Create(PoolDisk("last", count)).ok()) Found(kNotMended, "free extents");
   }
-  // As its operator would.
+  // What the drive's operator would do.
   bool MakePoolAnew() {
     v1::DeletePoolRequest request;
     request.set_name("pools/p");

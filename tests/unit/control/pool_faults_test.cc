@@ -179,7 +179,7 @@ TEST_F(PoolFaultsTest, ADriveThatHangsIsSaidAndNothingElseWaitsForIt) {
   EXPECT_TRUE(MapOnDrive()["disks/a"].deleted);
 }
 
-// Its thread is left behind, and touches nothing any more when the drive answers.
+// The pool's thread is left behind, and touches nothing any more when the drive answers.
 TEST_F(PoolFaultsTest, ADriveThatHangsHoldsUpNoEnd) {
   Create(PoolDisk("a", 1));
   faults_->Hang();

@@ -121,7 +121,7 @@ TEST_F(PoolGrowthTest, AnEngineThatCannotIsAskedAgain) {
   EXPECT_EQ(engine_.TakeRequests().size(), 4U);
 }
 
-// As engines of before: what they do not know of a message they do not see.
+// The engine here is one of an older version: it does not see what it does not know of a message.
 TEST_F(PoolGrowthTest, AnEngineThatKnowsNoExtentsServesTheDiskAsItWas) {
   SetFilter([](const engine::v1::Envelope& envelope) {
     engine::v1::Envelope known = envelope;

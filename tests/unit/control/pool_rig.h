@@ -49,7 +49,7 @@ class PlainDrive final : public pool::Drive {
     return Write(offset_bytes, std::vector<uint8_t>(length_bytes));
   }
   Status Flush() override { return Ok{}; }
-  // As an engine that has the extent open.
+  // Locks the extent as an engine that has it open does.
   bool Lock(uint32_t extent, short type = F_WRLCK) {
     struct flock range {};
     range.l_type = type;

@@ -259,7 +259,7 @@ TEST_F(PoolsTest, DrivesThatAreNotEmptyOrInUseAreRefused) {
   };
   MakePool();
   EXPECT_EQ(v1::REASON_DRIVE_TAKEN, why(NewPool("q", dir_ / "drive")));
-  // By another name.
+  // The same drive by another name.
   std::filesystem::create_symlink(dir_ / "drive", dir_ / "link");
   EXPECT_EQ(v1::REASON_DRIVE_UNUSABLE, why(NewPool("q", dir_ / "link")));
   // A disk is on it, by another name, and is not attached.
@@ -347,7 +347,7 @@ TEST_F(PoolsTest, ADriveThatIsAnotherOneIsNotTouched) {
   PlainDrive other(dir_ / "drive");
   EXPECT_FALSE(pool::ReadLabel(other).value().has_value());
   std::filesystem::rename(dir_ / "away", dir_ / "drive");
-  // Whoever asks for a disk has the drive looked at again.
+  // A call that asks for a disk has the drive looked at again.
   const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (WhyNot(PoolDisk("a", 1)) != v1::REASON_UNSPECIFIED && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -230,7 +230,7 @@ TEST_F(StoppedStandbyTest, KeepsWhatItHasTakenAndLetsGoOfWhatItWasNotAskedFor) {
   AwaitServed("c", "engine-0");
 }
 
-// Of two, the first by name stands by as long as it answers.
+// The first of two engines by name stands by as long as it answers.
 TEST_F(StoppedStandbyTest, LeavesItToAnotherStandbyThatAnswers) {
   Begin();
   FakeEngine other(socket_, "engine-2");

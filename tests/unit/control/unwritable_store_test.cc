@@ -213,7 +213,7 @@ std::string BytesOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// As where the store's file system is not mounted any more, and later is.
+// The store's file is gone as if its file system were not mounted any more, and later comes back.
 TEST_F(UnwritableStoreTest, NothingIsMadeWhereItsFileHasGone) {
   ReadOnly([&](const Remount& remount) {
     Load();

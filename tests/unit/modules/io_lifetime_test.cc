@@ -169,7 +169,7 @@ TEST_F(IoLifetimeTest, LastsAsLongAsARingThatHasIt) {
   while (locked()) usleep(1000);  // the kernel ends rings in the background
 }
 
-// Otherwise a process short of descriptors would take the dead one's reads for ended, and its guest's memory would be given up to them.
+// A process short of descriptors would otherwise take the dead one's reads for ended, and its guest's memory would be given up to them.
 TEST_F(IoLifetimeTest, WithoutADescriptorToLookWithOneCountsAsFound) {
   const auto ours = Make("ours");
   OtherProcess other(folder(), true);

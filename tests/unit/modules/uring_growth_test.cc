@@ -43,7 +43,7 @@ class UringGrowth : public testing::Test {
     path_ = folder_.MakeFile("drive", test::PoolFileBytes(kExtents));
     test::MakePool(path_, kExtents, {kSmall, kNeighbour});
   }
-  // As cleatd does it when the store has it.
+  // Writes the map as cleatd does when its store has the disks.
   void WriteMap(std::vector<pool::MapDisk> disks) {
     test::WritingDrive drive(path_);
     pool::PoolDrive pool(drive, 1);

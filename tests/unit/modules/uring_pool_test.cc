@@ -375,7 +375,7 @@ TEST_F(UringPoolLocks, SoItIsOnABlockDevice) {
   ASSERT_TRUE(rig_.Acquire(whole).ok());
   ExpectHeld(rig_.Acquire(disk), ErrorCode::kFailedPrecondition, "another disk of this engine");
   ASSERT_TRUE(rig_.host().Await(whole->Release()).ok());
-  // Whoever looks after the pool has the device to himself, and does not keep its disks out.
+  // The process that looks after the pool has the device to itself, and does not keep the pool's disks out.
   const UniqueFd claim(open(loop.path().c_str(), O_RDONLY | O_EXCL | O_CLOEXEC));
   ASSERT_TRUE(claim);
   EXPECT_TRUE(rig_.Acquire(again).ok());

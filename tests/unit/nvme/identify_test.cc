@@ -26,7 +26,7 @@ struct Page {
   }
 };
 
-// As QEMU's controller says it.
+// What QEMU's controller says of itself.
 Page Controller() {
   Page page;
   page.PutText(4, 20, "S3R1AL");

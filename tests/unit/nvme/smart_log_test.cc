@@ -23,7 +23,7 @@ struct Page {
   }
 };
 
-// Of a drive of some years.
+// The log of a drive that has been used for some years.
 Page Used() {
   Page page;
   page.Put<uint8_t>(0, 1U << 3);

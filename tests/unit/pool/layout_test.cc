@@ -58,7 +58,7 @@ uint64_t Get(const Bytes& bytes, size_t at, size_t count) {
   return value;
 }
 
-// As somebody who knows the format would, so that the content alone is wrong.
+// Gives the bytes a right checksum, as somebody who knows the format would, so that the content alone is wrong.
 void Seal(Bytes& bytes) {
   uLong crc = crc32_z(0, bytes.data(), 12);
   crc = crc32_z(crc, bytes.data() + 16, bytes.size() - 16);

@@ -30,7 +30,7 @@ Label ALabel(uint8_t pool = 1, uint32_t extents = kExtents) {
   return label;
 }
 
-// Of several blocks; whose the extents are is another thing for each `content`.
+// A map of several blocks; whose the extents are differs for each `content`.
 Map AMap(uint64_t content, uint64_t generation = 0, const Label& label = ALabel()) {
   Map map;
   map.pool = label.pool;
@@ -88,7 +88,7 @@ std::string Compare(MapCache& maps, MemoryDrive& drive, const Label& label = ALa
   return Differ(known.value().get(), whole.value());
 }
 
-// Of blocks behind the first one of a slot.
+// How many blocks behind the first one of a slot were read.
 size_t BodiesRead(const MemoryDrive& drive, size_t from = 0) {
   return static_cast<size_t>(std::count_if(
       drive.reads().begin() + static_cast<ptrdiff_t>(from), drive.reads().end(), [](uint64_t offset) {
@@ -144,7 +144,7 @@ TEST_F(MapCacheTest, FindsAMapThatWasWrittenAnewAsTheSameGeneration) {
   EXPECT_EQ(BodiesFor(), 0U);
 }
 
-// As it may be with any order in which a drive takes the blocks of a map.
+// A drive may take the blocks of a map in any order.
 TEST_F(MapCacheTest, TakesTheOlderMapUntilTheNewOneIsWhole) {
   const Map next = AMap(3, 3);
   MemoryDrive written(kDriveBytes);
@@ -242,7 +242,7 @@ TEST_F(MapCacheTest, ForgetsTheDriveThatWasAskedForLongestAgo) {
   EXPECT_EQ(BodiesFor(id(1)), 2U) << "was forgotten";
 }
 
-// One memory drive, for several threads.
+// A memory drive that several threads share.
 class SharedDrive final : public Drive {
  public:
   explicit SharedDrive(MemoryDrive& drive) : drive_(drive) {}

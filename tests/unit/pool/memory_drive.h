@@ -37,7 +37,7 @@ class MemoryDrive : public Drive {
   uint64_t operations() const { return operations_; }
   const std::vector<uint64_t>& reads() const { return reads_; }  // their offsets
 
-  // Of what was written since the last flush each sector is there or not. Power is back.
+  // Loses power, which is back then: each sector that was written since the last flush is there or not.
   void LosePower(Random& random) {
     const uint64_t sector = faults.sector_bytes;
     for (const auto& [number, versions] : unflushed_) {

@@ -30,7 +30,7 @@ Label ALabel(uint8_t pool = 1, uint32_t extents = kExtents) {
   return label;
 }
 
-// Of several blocks, and another one for each `content`.
+// A map of several blocks, another one for each `content`.
 Map AMap(uint64_t content, const Label& label, uint64_t generation = 0) {
   Map map;
   map.pool = label.pool;
@@ -296,7 +296,7 @@ Plan TakeOverPlan(std::optional<size_t> damaged, uint64_t generation) {
     const bool is_new = *map == AMap(3, ALabel(), generation);
     if (done && (!is_new || **label != OfAnotherHost())) return kLost;
     if (!is_new && *map != AMap(2, ALabel(), 2)) return "neither the map of before nor the new one";
-    // Whoever tries again is done, and goes on by his own numbers.
+    // The host that tries again succeeds, and goes on by its own numbers.
     PoolDrive pool(drive, 1);
     if (!pool.Open(ALabel()).ok() || !pool.Relabel(OfAnotherHost()).ok() ||
         !pool.ReplaceMap(AMap(4, ALabel(), generation)).ok() || pool.generation() != generation)

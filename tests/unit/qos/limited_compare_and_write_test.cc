@@ -240,7 +240,7 @@ TEST_F(LimitedCompareAndWrite, WaitsForTheStorageAsEveryStopDoes) {
 class BusyReactor {
  public:
   static constexpr uint32_t kRequests = 300;
-  // Of all: their channels open before the first request, and close after the last one.
+  // What all of them share: their channels open before the first request, and close after the last one.
   struct Together {
     explicit Together(uint32_t count) : opened(count), busy(count) {}
     std::latch opened;

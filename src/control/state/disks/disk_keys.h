@@ -25,8 +25,8 @@ class DiskKeys {
   Status RewrapKeys();
 
  private:
-  // Of all disks that may have a key, and of those that are on their way into a table or from one to the other: what is written of them before
-  // is under the former key-encryption key.
+  // The names of all disks that may have a key, and of those that are on their way into a table or from one to the other: what is written
+  // of them before is under the former key-encryption key.
   WriteNames NamesOfKeys() const CLEAT_REQUIRES(holds_state);
   void SetRewrapped(RowChange& changed) CLEAT_REQUIRES(holds_state);
 

@@ -18,7 +18,7 @@
 namespace cleat::control {
 namespace {
 
-// Of a new disk: its cluster and its pool stay.
+// The names of a new disk's write: the disk's cluster and its pool stay meanwhile.
 WriteNames NamesOf(const DiskRow& row) {
   WriteNames names{.changes = {DiskName(row.id)}};
   if (const std::string& cluster = ClusterOf(row.spec); !cluster.empty()) names.needs.insert(cluster);
@@ -268,7 +268,7 @@ Result<v1::Disk> Disks::UpdateLocked(const std::string& id, const v1::UpdateDisk
   WriteNames growing = names;
   if (!PoolOf(spec).empty()) growing.needs.insert(PoolOf(spec));
   core_.writes.Await(growing);  // meanwhile others may have begun to; a busy disk stays
-  // Its pool's drive, open by now, may have had it down as purged.
+  // The map on the pool's drive, open by now, may have had the disk as purged.
   if (status.ok() && !PoolOf(spec).empty()) status = CheckGrows(entry, spec);
   if (status.ok()) status = CommitUpdate(entry, growing, spec, std::move(labels));
   storages_.EndBusy(id);

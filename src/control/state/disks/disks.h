@@ -34,7 +34,7 @@ class Disks {
         const KeepDeleted& keep)
       : core_(core), keys_(keys), clusters_(clusters), pools_(pools), storages_(storages), keep_(keep) {}
 
-  // From the store, after the clusters and pools.
+  // Takes the disks from the store, after the clusters and pools.
   Status Fill(std::vector<DiskRow> rows) CLEAT_REQUIRES(holds_state);
 
   // ---- The API
@@ -82,7 +82,7 @@ class Disks {
   DiskEntry& Insert(DiskEntry entry) CLEAT_REQUIRES(holds_state);
   Result<v1::Disk> UpdateLocked(const std::string& id, const v1::UpdateDiskRequest& request, Labels labels)
       CLEAT_REQUIRES(holds_state);
-  // Has engines told of a larger disk of a pool when its drive has the map, without which none takes it, or after some time.
+  // Tells engines of a larger disk of a pool once the drive has the map, without which no engine takes the new size, or after some time.
   void TellWhenMapped(const v1::Disk& disk, const std::string& id) CLEAT_EXCLUDES(holds_state);
   // The disk that an update is for, or why it can't have one now.
   Result<DiskEntry*> FindForUpdate(const std::string& id, const std::string& etag)

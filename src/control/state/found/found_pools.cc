@@ -329,7 +329,7 @@ Status FoundPools::PlanDisk(const std::string& name, const pool::Label& label, R
     disk.identity = core_.view.IdentityOf(row).value();
     return Ok{};
   }
-  // It keeps its number, which no disk that is made later, or from this map, may have.
+  // The disk on the drive keeps its number, which no disk that is made later, or from this map, may have.
   if (identity.store() == core_.store.number() &&
       (disk.identity & DiskIdentity::kRevisionMax) > rows.newest_before) {
     return UnusableAsFound(name,

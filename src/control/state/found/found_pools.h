@@ -53,7 +53,7 @@ class FoundPools {
   // Changes nothing, whoever uses the drive.
   Result<v1::ScanDriveResponse> Scan(const v1::ScanDriveRequest& request) CLEAT_EXCLUDES(holds_state);
 
-  // Of a request with `from_drive`.
+  // Carries out a request with `from_drive`.
   Result<v1::Pool> Create(const v1::CreatePoolRequest& request) CLEAT_EXCLUDES(holds_state);
 
  private:

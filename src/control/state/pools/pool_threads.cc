@@ -269,7 +269,7 @@ bool PoolThreads::OnePool::Open(const PoolWork::DriveInfo& info) {
   const auto map = Ask([&] { return pool::ReadMap(*drive, info.label); });
   if (!map) return false;
   if (!map->ok()) return Failed(map->error());
-  // Whoever sees the pool READY sees its drive's condition.
+  // The condition is read first, so that a pool that is READY has one.
   if (!AskHealth()) return false;
   const PoolWork::Found on_drive{.host = pool_drive->host(), .map = **map, .identity = identity};
   const auto first = work.Opened(key, on_drive);
@@ -340,7 +340,7 @@ bool PoolThreads::OnePool::Failed(const Error& why) {
   return false;
 }
 
-// One step of what the drive needs; waits when it needs nothing.
+// Does one step of what the drive needs, or waits when it needs nothing.
 bool PoolThreads::OnePool::DoNext() {
   const PoolWork::Work next = work.NextWork(key, from);
   if (Clock::now() >= health_due)
@@ -363,7 +363,8 @@ bool PoolThreads::OnePool::AskHealth() {
   return true;
 }
 
-// Nobody tells this thread that its drive was pulled out, answers no more, or was taken by a host that can't see its locks.
+// The thread has to look by itself: neither the kernel nor an engine tells it that its drive was pulled out, answers no more, or was taken by
+// a host that can't see its locks.
 bool PoolThreads::OnePool::Look() {
   if (Clock::now() - last_look < pace.idle) return true;
   last_look = Clock::now();
@@ -422,7 +423,7 @@ bool PoolThreads::OnePool::ExtentErased() {
   return true;
 }
 
-// One extent that can't be erased keeps no other from it.
+// An extent that can't be erased does not keep others from being erased.
 bool PoolThreads::OnePool::EraseFailed(const Error& why) {
   const uint32_t failed = *extent;
   LeaveExtent();

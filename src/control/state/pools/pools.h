@@ -57,7 +57,7 @@ class Pools {
   // DRIVE_TAKEN: it is a pool of this host, whose thread may have it closed for the moment.
   Status CheckNoPools(const std::string& name, const pool::Uid& uid, const std::string& device) const
       CLEAT_EXCLUDES(holds_state);
-  // Nobody has extents of it open; nobody gets any until they are unlocked.
+  // Locks all extents of the drive, or says that somebody has one of them open: nobody opens any until they are unlocked.
   static Status LockExtents(const std::string& name, HostDrive& drive, const std::string& device);
   static void UnlockExtents(HostDrive& drive);
   // The store has the row. The pool's thread is to be woken when all that belongs to it is there.
