@@ -8,7 +8,8 @@ import unittest
 from cleat_guest import SharedBenchTest
 from cleat_guest.nvme_host import NvmeHost
 
-SCRIPT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts", "test_nvme_drive.py")
+SCRIPTS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts")
+SCRIPT_PARTS = ("test_nvme_drive.py", "nvme_trial")
 PYTHON = os.path.realpath("/usr/bin/python3")
 RUN = f"PYTHONHOME=/usr PYTHONDONTWRITEBYTECODE=1 {os.path.basename(PYTHON)} /test_nvme_drive.py"
 LEFT_OUT = {"test", "idlelib", "tkinter", "ensurepip", "lib2to3", "pydoc_data", "distutils", "dist-packages"}
@@ -30,7 +31,7 @@ class NvmeDriveTest(SharedBenchTest):
         # Busybox's setpriv knows no other users.
         setpriv = {"/bin/setpriv": cls.bench.path("run_as")}
         cls.host = NvmeHost(cls.bench, {"trial": {"drive": f"file={cls.bench.path('drive')},format=raw"}}, programs=[PYTHON],
-                            files={"/test_nvme_drive.py": SCRIPT, **python_library(), **setpriv})
+                            files={**{f"/{part}": os.path.join(SCRIPTS, part) for part in SCRIPT_PARTS}, **python_library(), **setpriv})
 
     def run_script(self, more):
         return self.host.guest.execute(f"{RUN} {self.host.by_id('trial')} --bin-dir /bin "
