@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drives of pools that hang, fail, and can't be erased in part: what is said, what goes on beside, and that it is mended by itself.
+#include <chrono>
 #include <memory>
 #include <set>
 #include <utility>
@@ -32,10 +33,13 @@ class Faults {
   void SetStale(std::set<uint32_t> extents) {
     Set([&]() CLEAT_REQUIRES(mutex_) { stale_ = std::move(extents); });
   }
-  // Until a call has come that hangs.
-  void AwaitHanging() {
+  // Waits until a call has come that hangs; false: none has.
+  [[nodiscard]] bool AwaitHanging() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     const MutexLock lock(mutex_);
-    while (waiting_ == 0) changed_.Wait(mutex_);
+    while (waiting_ == 0 && changed_.WaitUntil(mutex_, until)) {
+    }
+    return waiting_ > 0;
   }
 
   // ---- The drive's side: waits while it hangs.
@@ -184,7 +188,7 @@ TEST_F(PoolFaultsTest, ADriveThatHangsHoldsUpNoEnd) {
   Create(PoolDisk("a", 1));
   faults_->Hang();
   Delete("a", false);
-  faults_->AwaitHanging();
+  ASSERT_TRUE(faults_->AwaitHanging()) << "the pool's thread asked the drive that hangs for nothing";
   Close();
   faults_->GoOn();
   Open();

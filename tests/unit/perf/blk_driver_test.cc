@@ -172,7 +172,9 @@ TEST_F(BlkDriverTest, AfterAResetTheRingsAreEmptyAndBeginAnew) {
   const uint64_t buffer = driver->AllocateBuffer(512).value();
   ASSERT_TRUE(driver->Submit(0, {.length_bytes = 512, .data_gpa = buffer, .token = 7}));
   driver->Kick(0);
-  while (!driver->ring(0).HasUsed()) std::this_thread::yield();
+  const Deadline deadline(kWaitNs);
+  while (!driver->ring(0).HasUsed() && !deadline.passed()) std::this_thread::yield();
+  ASSERT_TRUE(driver->ring(0).HasUsed()) << "the request was not answered";
   ASSERT_TRUE(driver->Stop().ok());
   const Status left = driver->StartAnew();
   ASSERT_FALSE(left.ok()) << "a request is there to be polled";
