@@ -12,88 +12,14 @@
 #include "ctl/app.h"
 #include "ctl/client.h"
 #include "ctl/show.h"
-#include "google/rpc/error_details.pb.h"
+#include "fake_cleatd.h"
 
 namespace cleat::ctl::run_test {
 namespace {
 
+using fake_cleatd::FakeCleatd;
+using fake_cleatd::Refusal;
 using ::testing::HasSubstr;
-
-grpc::Status Refusal(grpc::StatusCode code, const std::string& reason, const std::string& message) {
-  google::rpc::ErrorInfo info;
-  info.set_reason(reason);
-  info.set_domain("cleat");
-  google::rpc::Status details;
-  details.add_details()->PackFrom(info);
-  return {code, message, details.SerializeAsString()};
-}
-
-class FakeCleatd : public v1::Cleat::Service {
- public:
-  template <typename Request, typename Response>
-  using Answer = std::function<grpc::Status(const Request&, Response&)>;
-
-  Answer<v1::ListDisksRequest, v1::ListDisksResponse> list_disks;
-  Answer<v1::GetDiskRequest, v1::Disk> get_disk;
-  Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
-  Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
-  Answer<v1::CreatePoolRequest, v1::Pool> create_pool;
-  Answer<v1::ScanDriveRequest, v1::ScanDriveResponse> scan_drive;
-  Answer<v1::GetPoolRequest, v1::Pool> get_pool;
-  Answer<v1::ListPoolsRequest, v1::ListPoolsResponse> list_pools;
-  Answer<v1::DeletePoolRequest, v1::DeletePoolResponse> delete_pool;
-  Answer<v1::WaitRequest, v1::WaitResponse> wait;
-  Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
-
-  std::function<grpc::Status(grpc::ServerWriter<v1::BackupStoreResponse>&)> backup_store;
-
-  grpc::Status BackupStore(grpc::ServerContext*, const v1::BackupStoreRequest*,
-                           grpc::ServerWriter<v1::BackupStoreResponse>* writer) override {
-    return backup_store(*writer);
-  }
-  grpc::Status ListDisks(grpc::ServerContext*, const v1::ListDisksRequest* request,
-                         v1::ListDisksResponse* response) override {
-    return list_disks(*request, *response);
-  }
-  grpc::Status GetDisk(grpc::ServerContext*, const v1::GetDiskRequest* request, v1::Disk* disk) override {
-    return get_disk(*request, *disk);
-  }
-  grpc::Status UpdateDisk(grpc::ServerContext*, const v1::UpdateDiskRequest* request,
-                          v1::Disk* disk) override {
-    return update_disk(*request, *disk);
-  }
-  grpc::Status AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
-                          v1::Attachment* attachment) override {
-    return attach_disk(*request, *attachment);
-  }
-  grpc::Status CreatePool(grpc::ServerContext*, const v1::CreatePoolRequest* request,
-                          v1::Pool* pool) override {
-    return create_pool(*request, *pool);
-  }
-  grpc::Status ScanDrive(grpc::ServerContext*, const v1::ScanDriveRequest* request,
-                         v1::ScanDriveResponse* response) override {
-    return scan_drive(*request, *response);
-  }
-  grpc::Status GetPool(grpc::ServerContext*, const v1::GetPoolRequest* request, v1::Pool* pool) override {
-    return get_pool(*request, *pool);
-  }
-  grpc::Status ListPools(grpc::ServerContext*, const v1::ListPoolsRequest* request,
-                         v1::ListPoolsResponse* response) override {
-    return list_pools(*request, *response);
-  }
-  grpc::Status DeletePool(grpc::ServerContext*, const v1::DeletePoolRequest* request,
-                          v1::DeletePoolResponse* response) override {
-    return delete_pool(*request, *response);
-  }
-  grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
-                    v1::WaitResponse* response) override {
-    return wait(*request, *response);
-  }
-  grpc::Status ApplyHost(grpc::ServerContext*, const v1::ApplyHostRequest* request,
-                         v1::ApplyHostResponse* response) override {
-    return apply_host(*request, *response);
-  }
-};
 
 struct Outcome {
   int code;
