@@ -9,23 +9,14 @@
 #include "base/random.h"
 #include "control/pools/block_drive.h"
 #include "control/state/pools/host_uid.h"
-#include "pool_rig.h"
+#include "found_pools_rig.h"
 #include "restored.h"
 
 namespace cleat::control::pool_rig::found_pools_test {
 namespace {
 
-v1::CreatePoolRequest FromDrive(const std::string& id, const std::string& device) {
-  v1::CreatePoolRequest request = NewPool(id, device);
-  request.mutable_pool()->mutable_spec()->clear_extent_bytes();
-  request.set_from_drive(true);
-  return request;
-}
-
-class FoundPoolsTest : public PoolRig {
+class FoundPoolsTest : public FoundPoolsRig {
  protected:
-  std::string Drive() { return dir_ / "drive"; }
-
   // All that cleatd remembers is gone; the drives are as they were.
   void LoseStore(bool threads = true, uint64_t keep_s = 86'400) {
     Close();
@@ -51,40 +42,12 @@ class FoundPoolsTest : public PoolRig {
     const auto made = state_->found_pools().Create(request);
     return made.ok() ? v1::REASON_UNSPECIFIED : ReasonOf(made.error());
   }
-  void MakeFromDrive() {
-    const auto made = state_->found_pools().Create(FromDrive("p", Drive()));
-    ASSERT_TRUE(made.ok()) << made.error().message;
-    EXPECT_EQ(v1::POOL_STATE_READY, made->status().state());
-    AwaitErased();
-  }
   v1::Disk Get(const std::string& id) {
     v1::GetDiskRequest request;
     request.set_name(DiskName(id));
     const auto disk = state_->disks().Get(request);
     EXPECT_TRUE(disk.ok()) << id;
     return disk.ok() ? *disk : v1::Disk();
-  }
-  std::vector<v1::Disk> Deleted() {
-    v1::ListDisksRequest request;
-    request.set_show_deleted(true);
-    std::vector<v1::Disk> deleted;
-    const auto all = state_->disks().List(request).value();
-    for (const v1::Disk& disk : all.disks()) {
-      if (disk.has_delete_time()) deleted.push_back(disk);
-    }
-    return deleted;
-  }
-  // The drive's map, changed by somebody.
-  void EditMap(const std::function<void(pool::Map&)>& edit) {
-    PlainDrive drive(Drive());
-    const pool::Label label = **pool::ReadLabel(drive);
-    pool::PoolDrive pool_drive(drive, 1);
-    CLEAT_CHECK(pool_drive.Open(label).ok());
-    pool::Map map = pool::ReadMap(drive, label).value().value();
-    ++map.generation;
-    edit(map);
-    const Status written = pool_drive.WriteMap(std::move(map));
-    CLEAT_CHECK(written.ok());
   }
   void Describe(const std::string& disk, const std::function<void(v1::Disk&)>& edit) {
     EditMap([&](pool::Map& map) {
@@ -141,7 +104,7 @@ TEST_F(FoundPoolsTest, ALostStoreIsMadeAnewWithAllThatItsDiskHeld) {
   EXPECT_NE(former.uid(), again.uid());
   EXPECT_EQ(v1::DISK_STATE_READY, again.status().state());
   EXPECT_TRUE(IsAll(drive, ExtentsOf(again.spec()), 1));
-  ASSERT_EQ(1U, Deleted().size());
+  ASSERT_EQ(1U, DisksOf(*state_, true).size());
   v1::UndeleteDiskRequest undelete;
   undelete.set_name("disks/deleted");
   const auto back = state_->kept_disks().Undelete(undelete);
@@ -408,7 +371,7 @@ TEST_F(FoundPoolsTest, DeletedDisksAreKeptAFewDaysMore) {
   LoseStore(true, 0);
   MakeFromDrive();
   ASSERT_TRUE(state_->kept_disks().PurgeExpired().ok());
-  ASSERT_EQ(1U, Deleted().size());
+  ASSERT_EQ(1U, DisksOf(*state_, true).size());
   EXPECT_EQ(kExtentBytes, Pool().status().reclaimable_bytes());
 }
 
@@ -484,129 +447,6 @@ TEST_F(FoundPoolsTest, AKillLeavesNoPoolOrTheWholeOne) {
   Open();
   AwaitErased();
   for (const auto& [name, runs] : extents) EXPECT_TRUE(IsAll(drive, runs, 5)) << name;
-}
-
-// ---- A store and a drive that have gone different ways
-
-class TwoStoresTest : public FoundPoolsTest {
- protected:
-  // The folder's store, as it is, into another one; and back again.
-  void Keep() {
-    Close();
-    std::filesystem::create_directory(dir_ / "kept");
-    MoveStore(dir_.path(), dir_ / "kept");
-    RemoveStore();
-  }
-  void PutBack() {
-    Close();
-    RemoveStore();
-    MoveStore(dir_ / "kept", dir_.path());
-    Open();
-  }
-  v1::PoolStatus AwaitLookedAt() {
-    return Await([](const v1::PoolStatus& s) { return s.state() != v1::POOL_STATE_OPENING; }).status();
-  }
-  void SetHost(uint8_t first_byte) {
-    PlainDrive drive(Drive());
-    pool::Label label = **pool::ReadLabel(drive);
-    label.host[0] = first_byte;
-    for (size_t copy = 0; copy < pool::kLabelCopies; ++copy)
-      ASSERT_TRUE(drive.Write(pool::kLabelOffsets[copy], Encode(label, copy)).ok());
-  }
-  pool::Uid Host() {
-    PlainDrive drive(Drive());
-    return (**pool::ReadLabel(drive)).host;
-  }
-
- private:
-  static void MoveStore(const std::string& from, const std::string& to) {
-    for (const auto& entry : std::filesystem::directory_iterator(from)) {
-      if (entry.path().filename().string().starts_with("cleat.db"))
-        std::filesystem::rename(entry.path(), std::filesystem::path(to) / entry.path().filename());
-    }
-  }
-};
-
-TEST_F(TwoStoresTest, AStoreDoesNotGoOnWhereAnotherOneHasTakenItsDriveOver) {
-  MakePool();
-  Create(PoolDisk("a", 2));
-  Keep();
-  Open();
-  MakeFromDrive();
-  Delete("a", true);
-  AwaitErased();
-  const v1::Disk theirs = Create(PoolDisk("b", 3));
-  PlainDrive drive(Drive());
-  Fill(drive, ExtentsOf(theirs.spec()), 7);
-  Close();
-  const auto before = MapOnDrive();
-  PutBack();
-  const v1::PoolStatus status = AwaitLookedAt();
-  EXPECT_EQ(v1::POOL_STATE_FAILED, status.state());
-  EXPECT_NE(status.message().find("was used with another store since"), std::string::npos)
-      << status.message();
-  EXPECT_EQ(0U, status.free_bytes());
-  EXPECT_EQ(v1::REASON_POOL_NOT_READY, WhyNot(PoolDisk("c", 1)));
-  Close();
-  EXPECT_EQ(before, MapOnDrive());
-  EXPECT_TRUE(IsAll(drive, ExtentsOf(theirs.spec()), 7));
-}
-
-TEST_F(TwoStoresTest, AnOlderStoreThatWasPutInPlaceByHandIsNoticedByADiskThatItDoesNotKnow) {
-  MakePool();
-  Close();
-  std::filesystem::create_directory(dir_ / "kept");
-  for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-    if (entry.path().filename().string().starts_with("cleat.db"))
-      std::filesystem::copy(entry.path(), dir_ / "kept" / entry.path().filename());
-  }
-  Open();
-  Create(PoolDisk("a", 2));
-  AwaitErased();
-  PutBack();
-  for (int starts = 0; starts < 3; ++starts) Open();  // so that it has handed out the map's generation
-  EXPECT_EQ(v1::POOL_STATE_FAILED, AwaitLookedAt().state());
-  EXPECT_EQ(1U, MapOnDrive().size());
-  // What the message and the manual say is to be done.
-  const auto restored = Restore(*state_, BytesOfBackup(*state_));
-  ASSERT_TRUE(restored.ok()) << restored.error().message;
-  Open();
-  AwaitErased();
-  EXPECT_EQ(2 * kExtentBytes, Pool().status().unknown_bytes());
-  EXPECT_NE(std::string::npos, Pool().status().message().find("disks/a")) << Pool().status().message();
-}
-
-TEST_F(TwoStoresTest, UnderAnotherHostsLabelTheSamePoolIsTakenOverAndWhatNobodyHasIsErasedAgain) {
-  MakePool();
-  const v1::Disk disk = Create(PoolDisk("a", 2));
-  AwaitErased();
-  Close();
-  const pool::Uid host = Host();
-  SetHost(static_cast<uint8_t>(host[0] + 1));
-  PlainDrive drive(Drive());
-  Fill(drive, {{0, kExtents}}, 3);
-  Open();
-  AwaitErased();
-  Close();
-  EXPECT_EQ(host, Host());
-  const pool::ExtentRuns runs = ExtentsOf(disk.spec());
-  EXPECT_TRUE(IsAll(drive, runs, 3));
-  pool::ExtentSet rest;
-  rest.Add(pool::ExtentRun{0, kExtents});
-  rest.Remove(runs);
-  EXPECT_TRUE(IsAll(drive, rest.Runs(), 0));
-}
-
-TEST_F(TwoStoresTest, UnderAnotherHostsLabelAnythingElseIsRefused) {
-  MakePool();
-  Create(PoolDisk("a", 2));
-  AwaitErased();
-  EditMap([](pool::Map& map) { map.disks.clear(); });
-  SetHost(static_cast<uint8_t>(Host()[0] + 1));
-  Open();
-  const v1::PoolStatus status = AwaitLookedAt();
-  EXPECT_EQ(v1::POOL_STATE_FAILED, status.state());
-  EXPECT_NE(status.message().find("another host's label"), std::string::npos) << status.message();
 }
 
 }  // namespace

@@ -61,14 +61,9 @@ class GrownRestoredTest : public PoolRig {
     Open();
     AwaitErased();
   }
-  v1::Disk A() {
-    v1::GetDiskRequest request;
-    request.set_name("disks/a");
-    return state_->disks().Get(request).value();
-  }
   // With all that was written to it, and more that reads as zeroes.
   void ExpectWhole(uint32_t extents) {
-    const v1::Disk a = A();
+    const v1::Disk a = state_->disks().Get(GetDisk("a")).value();
     EXPECT_NE(a.status().state(), v1::DISK_STATE_LOST) << a.status().message();
     EXPECT_EQ(a.spec().size_bytes(), extents * kExtentBytes);
     const pool::ExtentRuns runs = pool::Joined(ExtentsOf(a.spec()));

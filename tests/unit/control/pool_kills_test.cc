@@ -49,17 +49,6 @@ bool HasNothingOfOthers(PlainDrive& drive, const v1::Disk& disk) {
 
 class PoolKillsTest : public PoolRig {
  protected:
-  std::vector<v1::Disk> Disks(bool deleted) {
-    v1::ListDisksRequest request;
-    request.set_show_deleted(deleted);
-    std::vector<v1::Disk> disks;
-    const v1::ListDisksResponse all = state_->disks().List(request).value();
-    for (const v1::Disk& disk : all.disks()) {
-      if (disk.has_delete_time() == deleted) disks.push_back(disk);
-    }
-    return disks;
-  }
-
   // The child: never returns.
   [[noreturn]] void Work(uint64_t seed) {
     Open();
@@ -87,7 +76,7 @@ class PoolKillsTest : public PoolRig {
     ForEachBlock(ExtentsOf(disk.spec()), [&](uint64_t at) { CLEAT_CHECK(drive.Write(at, own).ok()); });
   }
   void Grow(PlainDrive& drive, Random& random) {
-    const std::vector<v1::Disk> disks = Disks(false);
+    const std::vector<v1::Disk> disks = DisksOf(*state_, false);
     if (disks.empty()) return;
     const v1::Disk& disk = disks[random.Below(disks.size())];
     v1::UpdateDiskRequest request;
@@ -98,7 +87,7 @@ class PoolKillsTest : public PoolRig {
     if (grown.ok()) Write(drive, *grown);
   }
   void Remove(Random& random, uint64_t what) {
-    const std::vector<v1::Disk> disks = Disks(what == 9);
+    const std::vector<v1::Disk> disks = DisksOf(*state_, what == 9);
     if (disks.empty()) return;
     const v1::Disk& disk = disks[random.Below(disks.size())];
     if (what < 9) {
@@ -138,7 +127,7 @@ class PoolKillsTest : public PoolRig {
     to_erase.Add(row.to_erase);
     std::map<std::string, v1::Disk> known;
     for (const bool deleted : {false, true}) {
-      for (const v1::Disk& disk : Disks(deleted)) {
+      for (const v1::Disk& disk : DisksOf(*state_, deleted)) {
         EXPECT_TRUE(HasNothingOfOthers(drive, disk)) << disk.name();
         known[disk.uid()] = disk;
       }

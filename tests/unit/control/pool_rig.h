@@ -107,6 +107,18 @@ inline v1::CreateDiskRequest PoolDisk(const std::string& id, uint32_t extents,
   return request;
 }
 
+// The disks that there are, or (`deleted`) those that are kept of deleted ones.
+inline std::vector<v1::Disk> DisksOf(HostState& state, bool deleted) {
+  v1::ListDisksRequest request;
+  request.set_show_deleted(deleted);
+  std::vector<v1::Disk> disks;
+  const v1::ListDisksResponse all = state.disks().List(request).value();
+  for (const v1::Disk& disk : all.disks()) {
+    if (disk.has_delete_time() == deleted) disks.push_back(disk);
+  }
+  return disks;
+}
+
 // A drive with another one behind it; what a test has against it overrides.
 class PassingDrive : public HostDrive {
  public:
