@@ -15,8 +15,8 @@
 #include "control/daemon.h"
 #include "control/model/reasons.h"
 #include "control/reconcile/context/reconciler_options.h"
+#include "daemon_options.h"
 #include "fake_engine.h"
-#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -54,11 +54,7 @@ bool Never() {
 class ApiCallsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    DaemonOptions options;
-    options.state_dir = dir_.path();
-    options.paths_file = OpenPaths(dir_ / "paths.conf");
-    options.api_socket = dir_ / "api.sock";
-    options.engine_socket = dir_ / "engine.sock";
+    DaemonOptions options = OptionsIn(dir_);
     options.reconciler.retry_min_ns = kNsPerMs;
     options.reconciler.retry_max_ns = 20 * kNsPerMs;
     auto daemon = Daemon::Start(options);

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "control/daemon.h"
+#include "daemon_options.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -36,10 +36,7 @@ inline std::string ReasonIn(const grpc::Status& status) {
 class SecurityTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    options_.state_dir = dir_.path();
-    options_.paths_file = OpenPaths(dir_ / "paths.conf");
-    options_.api_socket = dir_ / "api.sock";
-    options_.engine_socket = dir_ / "engine.sock";
+    options_ = OptionsIn(dir_);
     options_.audit_log = dir_ / "audit.json";
   }
   void Start() {
@@ -48,42 +45,9 @@ class SecurityTest : public ::testing::Test {
     daemon_ = std::move(*daemon);
   }
 
-  static grpc::Status Create(v1::Cleat::Stub& stub, const std::string& id) {
-    grpc::ClientContext context;
+  // A cleatd that does not answer fails the test.
+  static void Limit(grpc::ClientContext& context) {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    v1::Disk disk;
-    return stub.CreateDisk(&context, NullDisk(id), &disk);
-  }
-  static grpc::Status List(v1::Cleat::Stub& stub) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    v1::ListDisksResponse response;
-    return stub.ListDisks(&context, {}, &response);
-  }
-  static grpc::Status Delete(v1::Cleat::Stub& stub, const std::string& id, bool purge) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    v1::DeleteDiskRequest request;
-    request.set_name("disks/" + id);
-    request.set_purge(purge);
-    v1::DeleteDiskResponse response;
-    return stub.DeleteDisk(&context, request, &response);
-  }
-  static grpc::Status Undelete(v1::Cleat::Stub& stub, const std::string& id) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    v1::UndeleteDiskRequest request;
-    request.set_name("disks/" + id);
-    v1::Disk disk;
-    return stub.UndeleteDisk(&context, request, &disk);
-  }
-  static grpc::Status Purge(v1::Cleat::Stub& stub, const std::string& id) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    v1::PurgeDiskRequest request;
-    request.set_name("disks/" + id);
-    v1::PurgeDiskResponse response;
-    return stub.PurgeDisk(&context, request, &response);
   }
   template <typename Request, typename Response>
   static grpc::Status Call(v1::Cleat::Stub& stub,
@@ -91,9 +55,31 @@ class SecurityTest : public ::testing::Test {
                                                                    Response*),
                            const Request& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    Limit(context);
     Response response;
     return (stub.*method)(&context, request, &response);
+  }
+  static grpc::Status Create(v1::Cleat::Stub& stub, const std::string& id) {
+    return Call(stub, &v1::Cleat::Stub::CreateDisk, NullDisk(id));
+  }
+  static grpc::Status List(v1::Cleat::Stub& stub) {
+    return Call(stub, &v1::Cleat::Stub::ListDisks, v1::ListDisksRequest());
+  }
+  static grpc::Status Delete(v1::Cleat::Stub& stub, const std::string& id, bool purge) {
+    v1::DeleteDiskRequest request;
+    request.set_name("disks/" + id);
+    request.set_purge(purge);
+    return Call(stub, &v1::Cleat::Stub::DeleteDisk, request);
+  }
+  static grpc::Status Undelete(v1::Cleat::Stub& stub, const std::string& id) {
+    v1::UndeleteDiskRequest request;
+    request.set_name("disks/" + id);
+    return Call(stub, &v1::Cleat::Stub::UndeleteDisk, request);
+  }
+  static grpc::Status Purge(v1::Cleat::Stub& stub, const std::string& id) {
+    v1::PurgeDiskRequest request;
+    request.set_name("disks/" + id);
+    return Call(stub, &v1::Cleat::Stub::PurgeDisk, request);
   }
   static grpc::Status ScanDrive(v1::Cleat::Stub& stub) {
     v1::ScanDriveRequest request;
@@ -121,17 +107,17 @@ class SecurityTest : public ::testing::Test {
   }
   static grpc::Status Backup(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    Limit(context);
     const auto reader = stub.BackupStore(&context, {});
     v1::BackupStoreResponse piece;
     while (reader->Read(&piece)) {
     }
     return reader->Finish();
   }
-  // Of nothing that is a store.
+  // Uploads bytes that are no store.
   static grpc::Status Restore(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    Limit(context);
     v1::RestoreStoreResponse response;
     const auto writer = stub.RestoreStore(&context, &response);
     v1::RestoreStoreRequest request;
@@ -145,19 +131,16 @@ class SecurityTest : public ::testing::Test {
   // Opens the upload, and never sends anything.
   static grpc::Status RestoreNothing(v1::Cleat::Stub& stub) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    Limit(context);
     v1::RestoreStoreResponse response;
     return stub.RestoreStore(&context, &response)->Finish();
   }
   static grpc::Status ApplyExact(v1::Cleat::Stub& stub) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     v1::ApplyHostRequest request;
     request.set_mode(v1::APPLY_MODE_EXACT);
     request.set_allow_empty(true);
     request.set_max_removals(100);
-    v1::ApplyHostResponse response;
-    return stub.ApplyHost(&context, request, &response);
+    return Call(stub, &v1::Cleat::Stub::ApplyHost, request);
   }
 
   test::TempDir dir_;

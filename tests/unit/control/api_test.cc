@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "control/daemon.h"
+#include "daemon_options.h"
 #include "fake_engine.h"
-#include "open_paths.h"
 #include "requests.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -22,10 +22,7 @@ namespace {
 class ApiTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    options_.state_dir = dir_.path();
-    options_.paths_file = OpenPaths(dir_ / "paths.conf");
-    options_.api_socket = dir_ / "api.sock";
-    options_.engine_socket = dir_ / "engine.sock";
+    options_ = OptionsIn(dir_);
     options_.watch_queue_max = 16;
     auto daemon = Daemon::Start(options_);
     ASSERT_TRUE(daemon.ok()) << daemon.error().message;

@@ -14,7 +14,7 @@
 
 #include "control/daemon.h"
 #include "control/model/reasons.h"
-#include "open_paths.h"
+#include "daemon_options.h"
 #include "requests.h"
 #include "tests/support/temp_dir.h"
 
@@ -25,10 +25,8 @@ class DiskFilesTest : public ::testing::Test {
  protected:
   DiskFilesTest() {
     std::filesystem::create_directories(state_dir_ + "/disks");
+    options_ = OptionsIn(dir_);
     options_.state_dir = state_dir_;
-    options_.paths_file = OpenPaths(dir_ / "paths.conf");
-    options_.api_socket = dir_ / "api.sock";
-    options_.engine_socket = dir_ / "engine.sock";
   }
   void SetUp() override { Start(); }
   void Start() {
