@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -63,6 +64,13 @@ void AddHistogram(MetricFamily& family, MetricLabels labels, const observe::Hist
   for (const uint64_t end_ns : kEndsNs) {
     metric.histogram.bucket.push_back({.cumulative_count = histogram.CountUpTo(end_ns),
                                        .upper_bound = Seconds(static_cast<double>(end_ns))});
+  }
+}
+
+// Families without a series are left out.
+void MoveFilled(std::initializer_list<MetricFamily*> from, std::vector<MetricFamily>& to) {
+  for (MetricFamily* family : from) {
+    if (!family->metric.empty()) to.push_back(std::move(*family));
   }
 }
 
@@ -183,10 +191,9 @@ void AddCeph(std::vector<MetricFamily>& families, const v1::ListEnginesResponse&
   for (const v1::Engine& engine : engines.engines()) {
     if (engine.status().has_ceph()) ceph.Add(IdOf(engine.name()), engine.status().ceph());
   }
-  for (MetricFamily* family : {&ceph.threads, &ceph.unlisted, &ceph.clients, &ceph.images, &ceph.blocklisted,
-                               &ceph.busy, &ceph.longest}) {
-    if (!family->metric.empty()) families.push_back(std::move(*family));
-  }
+  MoveFilled({&ceph.threads, &ceph.unlisted, &ceph.clients, &ceph.images, &ceph.blocklisted, &ceph.busy,
+              &ceph.longest},
+             families);
 }
 
 // The state of each cluster as all engines together see it; a cluster that no engine reaches for has no series.
@@ -206,9 +213,7 @@ void AddClusters(std::vector<MetricFamily>& families,
     Add(full, labels, state == v1::CLUSTER_STATE_FULL ? 1 : 0);
     Add(failing, labels, state == v1::CLUSTER_STATE_FAILING ? 1 : 0);
   }
-  for (MetricFamily* family : {&silent, &full, &failing}) {
-    if (!family->metric.empty()) families.push_back(std::move(*family));
-  }
+  MoveFilled({&silent, &full, &failing}, families);
 }
 
 // What pools' drives say of their condition. There is no series of what a drive does not report, or can't be asked.
@@ -263,11 +268,10 @@ void AddDrives(std::vector<MetricFamily>& families, const std::vector<v1::Pool>&
   for (const v1::Pool& pool : pools) {
     if (pool.status().has_health()) drives.Add({{"pool", IdOf(pool.name())}}, pool.status().health());
   }
-  for (MetricFamily* family :
-       {&drives.known, &drives.warnings, &drives.wear, &drives.temperature, &drives.spare, &drives.threshold,
-        &drives.media_errors, &drives.written, &drives.powered, &drives.unsafe_shutdowns}) {
-    if (!family->metric.empty()) families.push_back(std::move(*family));
-  }
+  MoveFilled(
+      {&drives.known, &drives.warnings, &drives.wear, &drives.temperature, &drives.spare, &drives.threshold,
+       &drives.media_errors, &drives.written, &drives.powered, &drives.unsafe_shutdowns},
+      families);
 }
 
 void AddPools(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& pools) {
@@ -285,9 +289,7 @@ void AddPools(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& 
     Add(bytes, With(labels, "state", "free"), static_cast<double>(status.free_bytes()));
     Add(largest, labels, static_cast<double>(status.largest_free_bytes()));
   }
-  for (MetricFamily* family : {&ready, &bytes, &largest}) {
-    if (!family->metric.empty()) families.push_back(std::move(*family));
-  }
+  MoveFilled({&ready, &bytes, &largest}, families);
 }
 
 void AddProcess(std::vector<MetricFamily>& families) {
@@ -361,10 +363,8 @@ std::vector<MetricFamily> Metrics::Collect() const {
     }
   }
   families.push_back(std::move(connected));
-  for (MetricFamily* family :
-       {&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages}) {
-    if (!family->metric.empty()) families.push_back(std::move(*family));
-  }
+  MoveFilled({&disks.operations, &disks.bytes, &disks.errors, &disks.in_flight, &disks.oldest, &disks.stages},
+             families);
   const v1::ListEnginesResponse engines = engines_();
   AddCeph(families, engines);
   AddEngines(families, engines);
