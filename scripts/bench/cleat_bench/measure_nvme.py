@@ -11,18 +11,14 @@ what registering would spare of all that a read takes today (docs/local-nvme.md)
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-from cleat_guest import BenchError
 from cleat_guest.guest import Guest
-from cleat_guest.programs import pack
 
 from cleat_bench.lab import Lab, Pace
+from cleat_bench.nvme_guest import nvme_guest
 from cleat_bench.stats import Figure, figure, ratio
 
-MAKE_IMAGE = Path(__file__).resolve().parent.parent.parent / "guest" / "make_image.sh"
 BARS = ("nvme_passthrough_vs_uring_instructions",)
 WAYS = ("commands", "block", "bare", "registered")
 DRIVE_BYTES = 64 << 20
@@ -38,22 +34,7 @@ def seconds(pace: Pace) -> float:
 
 def measure(lab: Lab) -> dict[str, Figure]:
     program = Path(lab.bin_dir).parent / "tests" / "namespace_loop"
-    if not program.exists():
-        raise BenchError(f"{program} is missing: run 'make bench'")
-    guest_dir = str(Path(lab.bin_dir).parent / "guest")
-    made = subprocess.run([MAKE_IMAGE, "nvme"], env=os.environ | {"CLEAT_GUEST_DIR": guest_dir}, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, check=False)
-    if made.returncode != 0:
-        raise BenchError(f"no guest to measure in: {made.stdout.strip()}")
-    image = Path(lab.dir) / "nvme.img"
-    with open(image, "wb") as file:
-        file.truncate(DRIVE_BYTES)
-    archive = pack(str(Path(lab.dir) / "nvme-programs.tar"), [str(program)])
-    guest = Guest("nvme", guest_dir, lab.log_dir, tools="nvme", memory_mb=512, counted=True, files={"programs": archive},
-                  nvme={"drive": {"drive": f"file={image},format=raw"}})
-    with guest:
-        guest.wait_ready()
-        guest.run("tar x -f /dev/vda -C / && until [ -b /dev/nvme0n1 ]; do sleep 0.05; done")
+    with nvme_guest(lab, "nvme", [program], DRIVE_BYTES, memory_mb=512, counted=True) as guest:
         rounds = {way: [] for way in WAYS}
         for _ in range(lab.pace.rounds):
             for way in WAYS:

@@ -9,16 +9,12 @@ of that.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-from cleat_guest import BenchError
 from cleat_guest.guest import Guest
-from cleat_guest.programs import pack
 
 from cleat_bench.lab import Lab, Pace
-from cleat_bench.measure_nvme import MAKE_IMAGE
+from cleat_bench.nvme_guest import nvme_guest
 from cleat_bench.results import read_figures
 from cleat_bench.stats import Figure
 
@@ -35,24 +31,9 @@ def seconds(pace: Pace) -> float:
 
 
 def measure(lab: Lab) -> dict[str, Figure]:
-    programs = [os.path.join(lab.bin_dir, name) for name in PROGRAMS]
-    for program in programs:
-        if not os.path.exists(program):
-            raise BenchError(f"{program} is missing: run 'make bench'")
-    guest_dir = str(Path(lab.bin_dir).parent / "guest")
-    made = subprocess.run([MAKE_IMAGE, "nvme"], env=os.environ | {"CLEAT_GUEST_DIR": guest_dir}, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, check=False)
-    if made.returncode != 0:
-        raise BenchError(f"no guest to measure in: {made.stdout.strip()}")
-    image = Path(lab.dir) / "nvme-upgrade.img"
-    with open(image, "wb") as file:
-        file.truncate(DRIVE_BYTES)
-    archive = pack(str(Path(lab.dir) / "nvme-upgrade-programs.tar"), programs)
-    guest = Guest("nvme-upgrade", guest_dir, lab.log_dir, tools="nvme", memory_mb=1024, files={"programs": archive},
-                  nvme={"drive": {"drive": f"file={image},format=raw"}})
-    with guest:
-        guest.wait_ready()
-        guest.run("tar x -f /dev/vda -C / && mkdir -p /tmp && until [ -b /dev/nvme0n1 ] && [ -c /dev/ng0n1 ]; do sleep 0.05; done")
+    programs = [Path(lab.bin_dir) / name for name in PROGRAMS]
+    with nvme_guest(lab, "nvme-upgrade", programs, DRIVE_BYTES, memory_mb=1024) as guest:
+        guest.run("mkdir -p /tmp")
         figures = one_run(lab, guest, "nvme", ["--device", "/dev/nvme0n1", "--nvme-upgrades", str(UPGRADES)])
         memory = one_run(lab, guest, "one", ["--upgrades", str(UPGRADES)])
     return figures | {"nvme_upgrade_memory_gap_ms_p50": memory["upgrade_gap_ms_p50"]}
