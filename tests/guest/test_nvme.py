@@ -2,100 +2,51 @@
 """Disks on NVMe namespaces by the drive's own commands. This machine's kernel has no drive: Cleat itself runs in a guest that has four,
 emulated by QEMU, and cleat-perf plays the virtual machine. One boot for all."""
 
-import json
 import os
-import shutil
 import time
 import unittest
 
 from cleat_guest import GuestError, SharedBenchTest
-from cleat_guest.programs import pack
+from cleat_guest.nvme_host import Load, NvmeHost
 
-SECONDS = 240  # for what can only hang
 DRIVE_BYTES = 512 << 20
 EXTENT_BYTES = 64 << 20  # of the pool
 BAD_BYTES = 2 << 20  # as in nvme_namespace.cc
 SLOW_WRITES = 5  # a second
-PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
 TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
-AS_USER = "run_as --reuid 1000 --regid 1000 --clear-groups "
 WITH_SYS_ADMIN = "--inh-caps +sys_admin --ambient-caps +sys_admin "
 TOO_HOT, READ_ONLY = 1 << 1, 1 << 3  # of a drive's critical warnings
-PATHS = "files /\\ndevices /\\nsockets /\\nkeys /\\n"
 
 
-class NvmeHost(SharedBenchTest):
-    """The guest, and Cleat in it."""
+class NvmeDisksTest(SharedBenchTest):
+    """The host in the guest, and what all of its tests use."""
 
     kernel_options = ""
 
     @classmethod
     def set_up_bench(cls):
-        run_as = shutil.copy(shutil.which("setpriv"), cls.bench.path("run_as"))  # busybox's setpriv can't become another user
-        programs = pack(cls.bench.path("programs.tar"),
-                        [os.path.join(cls.bench.bin_dir, name) for name in PROGRAMS] +
-                        [os.path.join(TEST_DIR, "nvme_namespace"), run_as],
-                        {"/no_ofd_lock.so": os.path.join(TEST_DIR, "libcleat_no_ofd_lock.so")})
-        for name in ("plain", "large", "bad", "slow"):
-            with open(cls.bench.path(name), "wb") as image:
-                image.truncate(DRIVE_BYTES)
-        with open(cls.bench.path("bad.conf"), "w", encoding="utf-8") as rules:
-            rules.write(f'[inject-error]\nevent = "read_aio"\nerrno = "5"\nsector = "{BAD_BYTES // 512}"\nonce = "off"\n')
         path = cls.bench.path
-        cls.guest = cls.bench.guest(tools="nvme", memory_mb=1024, kernel_options=cls.kernel_options, files={"programs": programs}, nvme={
+        for name in ("plain", "large", "bad", "slow"):
+            with open(path(name), "wb") as image:
+                image.truncate(DRIVE_BYTES)
+        with open(path("bad.conf"), "w", encoding="utf-8") as rules:
+            rules.write(f'[inject-error]\nevent = "read_aio"\nerrno = "5"\nsector = "{BAD_BYTES // 512}"\nonce = "off"\n')
+        cls.host = NvmeHost(cls.bench, {
             "plain": {"drive": f"file={path('plain')},format=raw"},
             "large": {"drive": f"file={path('large')},format=raw", "device": "logical_block_size=4096,physical_block_size=4096"},
             "bad": {"drive": f"driver=raw,file.driver=blkdebug,file.config={path('bad.conf')},"
                              f"file.image.driver=file,file.image.filename={path('bad')}"},
-            "slow": {"drive": f"file={path('slow')},format=raw,throttling.iops-write={SLOW_WRITES}"}})
-        cls.guest.wait_ready()
-        cls.guest.run("tar x -f /dev/vda -C / && mkdir -p /run/cleat/state && chown -R 1000 /run/cleat && "
-                      "printf '" + PATHS + "' >/run/paths.conf")
-        cls.drives = {serial: f"/dev/nvme{cls.controller(serial)}n1" for serial in ("plain", "large", "bad", "slow")}
-        cls.guest.run("chown 1000 /dev/nvme*n1 /dev/ng*n1")
-        cls.start_host()
-
-    @classmethod
-    def controller(cls, serial):
-        """The number of the drive with that serial number, once the kernel has its namespace."""
-        found = cls.guest.run(f"until grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null; do sleep 0.05; done")
-        number = os.path.basename(os.path.dirname(found.strip())).removeprefix("nvme")
-        cls.guest.run(f"until [ -b /dev/nvme{number}n1 ] && [ -c /dev/ng{number}n1 ]; do sleep 0.05; done")
-        return number
-
-    # The host in the guest
-
-    # As in production, neither process has any privilege.
-
-    @classmethod
-    def start_host(cls):
-        cls.start_cleatd()
-        cls.start_engine()
-
-    @classmethod
-    def start_cleatd(cls, privileges=""):
-        cls.guest.run("rm -f /run/cleat/api.sock; " + AS_USER + privileges + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock --engine-socket /run/cleat/engine.sock "
-                      "--paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
-                      "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
-
-    @classmethod
-    def start_engine(cls):
-        cls.guest.run(AS_USER + "cleat-engine --name engine-0 --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine --reactors 1 "
-                      "--state-dir /run/cleat/state --paths /run/paths.conf >>/run/engine.log 2>&1 & echo $! >/run/engine.pid")
-        cls.ctl("wait", "engines/engine-0", "--timeout", "120")
-
-    @classmethod
-    def ctl(cls, *arguments):
-        return cls.guest.run("cleatctl --address unix:/run/cleat/api.sock --output json " + " ".join(arguments))
+            "slow": {"drive": f"file={path('slow')},format=raw,throttling.iops-write={SLOW_WRITES}"}},
+            kernel_options=cls.kernel_options, programs=[os.path.join(TEST_DIR, "nvme_namespace")],
+            files={"/no_ofd_lock.so": os.path.join(TEST_DIR, "libcleat_no_ofd_lock.so")})
+        cls.guest = cls.host.guest
+        cls.ctl = cls.host.ctl
+        cls.drives = {serial: f"/dev/{cls.host.namespace(serial)}" for serial in ("plain", "large", "bad", "slow")}
+        cls.host.start_cleatd()
+        cls.host.start_engine()
 
     def status(self, disk):
-        return json.loads(self.ctl("disk", "get", disk))["status"]
-
-    def kill_engine(self):
-        self.guest.run("kill -9 $(cat /run/engine.pid)")
-
-    def kill_cleatd(self):
-        self.guest.run("kill -9 $(cat /run/cleatd.pid)")
+        return self.ctl("disk", "get", disk)["status"]
 
     def reset_drive(self, serial):
         """As the kernel does with a drive that does not answer: what it has is taken back, and nothing reaches it meanwhile."""
@@ -105,26 +56,20 @@ class NvmeHost(SharedBenchTest):
         """A virtual machine's verified load, while the engine is killed and the drive is reset."""
         self.ctl("disk", "create", "d", "--size", "32M", "--file", self.drives["plain"])
         self.ctl("controller", "create", "c", "--socket", "/run/c.sock")
-        load = self.guest.background(
-            "umask 0; cleat-perf run --listen /run/c.sock --reconnect --verify --wait call --mix read=50,write=50 --depth 16 "
-            "--timeout 120 --time 3600 --no-progress --json /run/load.json & echo $! >/run/load.pid; wait $!")
+        load = Load(self.host, "c", "--mix read=50,write=50 --depth 16")
         self.ctl("attach", "d", "c", "--wait=120")
         for _ in range(5):
             self.assertRegex(self.status("d")["io_path"], r"^NVMe commands \(/dev/ng\d+n1, QEMU NVMe Ctrl\)$")
             time.sleep(1)
-            self.kill_engine()
-            self.start_engine()
+            self.host.kill_engine()
+            self.host.start_engine()
             self.ctl("wait", "controllers/c/attachments/d", "--timeout", "120")
             time.sleep(0.5)
             self.reset_drive("plain")
-        self.guest.run("kill -INT $(cat /run/load.pid)")
-        load.wait(SECONDS)
-        result = json.loads(self.guest.run("cat /run/load.json"))["result"]
-        self.assertEqual((result["errors"], result["faults"]), (0, 0), result)
-        self.assertGreater(result["verified_blocks"], 0)
+        load.end_well()
 
 
-class NvmeTest(NvmeHost):
+class NvmeTest(NvmeDisksTest):
     """Drives with one controller each: what comes during a reset waits in the kernel."""
 
     kernel_options = "nvme_core.multipath=0"
@@ -156,12 +101,11 @@ class NvmeTest(NvmeHost):
 
     def pool_and_health(self):
         """The pool's status, and what its drive says of its condition, which may change each minute."""
-        status = json.loads(self.ctl("pool", "get", "p"))["status"]
+        status = self.ctl("pool", "get", "p")["status"]
         return status, status.pop("health")
 
     def wait_erased(self):
-        while int(self.pool()["to_erase_bytes"]) > 0:
-            time.sleep(0.1)
+        self.host.wait_for("erasing what was a disk's", self.pool, lambda status: int(status["to_erase_bytes"]) == 0)
 
     @staticmethod
     def extents(disk):
@@ -169,7 +113,7 @@ class NvmeTest(NvmeHost):
         return [run["first"] + at for run in disk["spec"]["pool"]["extents"] for at in range(run["count"])]
 
     def make(self, disk, size, *more):
-        return json.loads(self.ctl("disk", "create", disk, "--size", size, "--block", "4K", "--pool", "p", *more))
+        return self.ctl("disk", "create", disk, "--size", size, "--block", "4K", "--pool", "p", *more)
 
     def is_erased(self, extents):
         """All of it as QEMU has it; of both ends of each extent as the block device has them past its page cache, too."""
@@ -183,22 +127,15 @@ class NvmeTest(NvmeHost):
                               "tr -d '\\0' | wc -c").strip() == "0"
 
     def start_load(self, disk):
-        """Verified, over a controller of the disk's name, until `end_load`; with pauses, since emulated processors have more to do."""
+        """With pauses, since emulated processors have more to do."""
         self.ctl("controller", "create", disk, "--socket", f"/run/{disk}.sock")
-        load = self.guest.background(
-            f"umask 0; cleat-perf run --listen /run/{disk}.sock --reconnect --verify --wait call --mix read=50,write=50 --depth 8 "
-            f"--rate 200 --block-size 16k --timeout 120 --time 3600 --no-progress --json /run/{disk}.json & echo $! >/run/{disk}.pid; wait $!")
+        load = Load(self.host, disk, "--mix read=50,write=50 --depth 8 --rate 200 --block-size 16k")
         self.ctl("attach", disk, disk)
         self.ctl("wait", f"controllers/{disk}", "--for", "in-use", "--timeout", "120")
         return load
 
-    def end_load(self, disk, load):
-        self.guest.run(f"kill -INT $(cat /run/{disk}.pid)")
-        load.wait(SECONDS)
-        result = json.loads(self.guest.run(f"cat /run/{disk}.json"))["result"]
-        self.assertEqual((result["errors"], result["faults"]), (0, 0), result)
-        self.assertGreater(result["verified_blocks"], 0)
-        self.assertEqual(result["reconnects"], 1)  # the engine has ended under the load, once
+    def end_load(self, load):
+        self.assertEqual(load.end_well()["reconnects"], 1)  # the engine has ended under the load, once
 
     def refused(self, words, *arguments):
         with self.assertRaises(GuestError) as caught:
@@ -207,8 +144,8 @@ class NvmeTest(NvmeHost):
             self.assertIn(word, caught.exception.output)
 
     def restart_cleatd(self, *privileges):
-        self.kill_cleatd()
-        self.start_cleatd(*privileges)
+        self.host.kill_cleatd()
+        self.host.start_cleatd(*privileges)
         self.ctl("wait", "pools/p", "--timeout", "120")
 
     def warn(self, warnings):
@@ -250,22 +187,22 @@ class NvmeTest(NvmeHost):
         disks = {"b": self.make("b", "80M", "--encryption-key-file", "/run/b.key")}
         loads = {disk: self.start_load(disk) for disk in ("a", "b")}
         # Under its load, by an extent behind the other disk's: the guest is told when the engine has it locked on both nodes.
-        disks["a"] = json.loads(self.ctl("disk", "resize", "a", "72M", "--wait=120"))
+        disks["a"] = self.ctl("disk", "resize", "a", "72M", "--wait=120")
         of_a, of_b = self.extents(disks["a"]), self.extents(disks["b"])
         self.assertEqual((len(of_a), len(of_b), len({*of_a, *of_b})), (2, 2, 4), (of_a, of_b))
-        self.kill_engine()
-        self.start_engine()
+        self.host.kill_engine()
+        self.host.start_engine()
         pool = self.pool()
         self.check_condition(pool)
         for disk in loads:
             self.ctl("wait", f"controllers/{disk}/attachments/{disk}", "--timeout", "120")
         self.assertEqual(pool, self.pool())
-        present = {disk["name"]: disk for disk in json.loads(self.ctl("disk", "list"))["disks"]}
+        present = {disk["name"]: disk for disk in self.ctl("disk", "list")["disks"]}
         for disk in disks.values():
             now = present[disk["name"]]
             self.assertEqual((disk["spec"], disk["uid"]), (now["spec"], now["uid"]))
             self.assertRegex(now["status"]["io_path"], r"^NVMe commands \(/dev/ng\d+n1, QEMU NVMe Ctrl\)$")
-        self.end_load("a", loads["a"])
+        self.end_load(loads["a"])
         self.assertFalse(self.is_erased(of_a))
         self.ctl("detach", "a", "--wait=120")
         self.ctl("disk", "delete", "a", "--purge")
@@ -274,14 +211,14 @@ class NvmeTest(NvmeHost):
         of_c = self.extents(self.make("c", "320M"))
         self.assertLessEqual({*of_a}, {*of_c})
         self.assertTrue(self.is_erased(of_c))
-        self.end_load("b", loads["b"])
+        self.end_load(loads["b"])
         self.refused(["POOL_IN_USE"], "pool", "delete", "p")
         for arguments in (("detach", "b", "--wait=120"), ("disk", "delete", "b", "--purge", "--yes"), ("disk", "delete", "c", "--purge"),
                           ("controller", "delete", "a"), ("controller", "delete", "b"), ("pool", "delete", "p", "--wait=120")):
             self.ctl(*arguments)
 
 
-class NvmePathsTest(NvmeHost):
+class NvmePathsTest(NvmeDisksTest):
     """Drives that several controllers may reach, as QEMU's say of themselves: during a reset the kernel has no way to them, and says so."""
 
     def test_a_virtual_machines_disk_survives_its_engine_and_resets_of_the_drive(self):

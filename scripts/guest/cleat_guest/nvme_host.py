@@ -65,11 +65,11 @@ class NvmeHost:
     # ---- Drives
 
     def namespace(self, serial):
-        """What the kernel calls the namespace of the drive with that serial number, once it has it: nvme0n1. One that came back while its
-        former self was still open somewhere has other numbers, both."""
+        """What the kernel calls the namespace of the drive with that serial number, once it has it: nvme0n1, also where that is reached by
+        several ways, of which nvme0c0n1 is one. A drive that came back while its former self was still open somewhere has other numbers, both."""
         return self.guest.run(
             f"until serial=$(grep -lx '{serial} *' /sys/class/nvme/nvme*/serial 2>/dev/null) && "
-            "name=$(basename $(ls -d ${serial%serial}nvme*n* 2>/dev/null | head -n1) 2>/dev/null) && "
+            "name=$(basename $(ls -d ${serial%serial}nvme*n* 2>/dev/null | head -n1) 2>/dev/null | sed 's/c[0-9]*n/n/') && "
             "[ -b /dev/$name ] && [ -c /dev/ng${name#nvme} ]; do sleep 0.05; done; echo $name").strip()
 
     def link(self, serial):
@@ -82,10 +82,11 @@ class NvmeHost:
     def by_id(serial):
         return f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{serial}"
 
-    # ---- Processes. As in production, none has any privilege.
+    # ---- Processes. As in production, none has any privilege unless a test gives it one.
 
-    def start_cleatd(self):
-        self.guest.run("rm -f /run/cleat/api.sock; " + AS_USER + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock "
+    def start_cleatd(self, privileges=""):
+        """`privileges`: options of setpriv's."""
+        self.guest.run("rm -f /run/cleat/api.sock; " + AS_USER + privileges + "cleatd --state-dir /run/cleat/state --listen unix:/run/cleat/api.sock "
                        "--engine-socket /run/cleat/engine.sock --paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
                        "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
 
@@ -94,6 +95,9 @@ class NvmeHost:
                        f"--reactors 1 --state-dir /run/cleat/state --paths /run/paths.conf {options} >>/run/engine-{number}.log 2>&1 & "
                        f"echo $! >/run/engine-{number}.pid")
         self.ctl("wait", f"engines/engine-{number}", "--timeout", "120")
+
+    def kill_cleatd(self):
+        self.guest.run("kill -9 $(cat /run/cleatd.pid)")
 
     def kill_engine(self, number=0):
         self.guest.run(f"kill -9 $(cat /run/engine-{number}.pid)")
