@@ -4,14 +4,10 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <google/protobuf/util/time_util.h>
-#include <linux/nvme_ioctl.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +17,7 @@
 #include <utility>
 
 #include "nvme/command.h"
+#include "nvme/kernel_drive.h"
 #include "nvme/status.h"
 
 namespace cleat::control {
@@ -33,23 +30,9 @@ namespace fs = std::filesystem;
 constexpr uint32_t kTimeoutMs = 60'000;
 
 int GetSmartLog(const UniqueFd& drive, std::span<uint8_t, nvme::kSmartLogBytes> page) {
-  const nvme::Command get =
-      nvme::GetLogPage(nvme::LogPage::kSmart, nvme::kAllNamespaces, nvme::kSmartLogBytes);
-  nvme_admin_cmd command{};
-  command.opcode = get.opcode;
-  command.nsid = get.nsid;
-  command.cdw10 = get.cdw10;
-  command.addr = std::bit_cast<uintptr_t>(page.data());
-  command.data_len = nvme::kSmartLogBytes;
-  command.timeout_ms = kTimeoutMs;
-  const int result = ioctl(drive.get(), NVME_IOCTL_ADMIN_CMD, &command);
-  return result < 0 ? -errno : result;
-}
-
-bool IsNumberAfter(const std::string& text, const std::string& prefix) {
-  return text.starts_with(prefix) && text.size() > prefix.size() &&
-         std::all_of(text.begin() + static_cast<ptrdiff_t>(prefix.size()), text.end(),
-                     [](char c) { return c >= '0' && c <= '9'; });
+  return nvme::RunAdmin(drive.get(),
+                        nvme::GetLogPage(nvme::LogPage::kSmart, nvme::kAllNamespaces, nvme::kSmartLogBytes),
+                        page, kTimeoutMs);
 }
 
 // The folders of that name and a number in a folder of sysfs, in the order of their names.
@@ -57,7 +40,7 @@ std::vector<fs::path> Numbered(const fs::path& folder, const std::string& prefix
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (IsNumberAfter(it->path().filename().string(), prefix)) found.push_back(it->path());
+    if (nvme::IsNumbered(it->path().filename().string(), prefix)) found.push_back(it->path());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -68,19 +51,6 @@ std::optional<int64_t> NumberOf(const fs::path& path) {
   int64_t number = 0;
   if (stream >> number) return number;
   return std::nullopt;
-}
-
-// An NVMe namespace's folder in sysfs, or that of the namespace that a partition is a part of; nothing: it is another kind of device.
-std::optional<fs::path> FindNamespace(dev_t block_device, const std::string& sysfs) {
-  std::error_code error;
-  fs::path folder = fs::canonical(
-      fs::path(sysfs) / "dev/block" / fmt::format("{}:{}", major(block_device), minor(block_device)), error);
-  if (error) return std::nullopt;
-  if (fs::exists(folder / "partition", error)) folder = folder.parent_path();
-  const std::string parent = fs::canonical(folder / "device", error).filename().string();
-  const bool nvme = IsNumberAfter(parent, "nvme") || IsNumberAfter(parent, "nvme-subsys");
-  if (error || !nvme || !folder.filename().string().starts_with("nvme")) return std::nullopt;
-  return folder;
 }
 
 // What the kernel reads of the temperature, where it does: beside the controller, or beside one of those that reach a shared namespace.
@@ -122,7 +92,7 @@ void Fill(const nvme::SmartLog& log, v1::DriveHealth& health) {
   for (const std::string& warning : nvme::WarningsOf(log.critical_warning)) health.add_warnings(warning);
 }
 
-// By the kernel, whatever the drive does.
+// Whether the kernel has refused to ask, whatever the drive does.
 bool IsRefusal(int result) {
   return result == -EACCES || result == -EPERM;
 }
@@ -177,7 +147,7 @@ v1::DriveHealth ReadHealth(const UniqueFd& drive) {
 }
 
 v1::DriveHealth ReadHealth(dev_t block_device, const HealthSource& source) {
-  const auto of_namespace = FindNamespace(block_device, source.sysfs);
+  const auto of_namespace = nvme::FindNamespaceFolder(block_device, source.sysfs);
   if (!of_namespace) {
     return Unknown(
         "the drive is no NVMe namespace in /sys, or is gone from there, and cleatd asks no others: watch "
@@ -193,7 +163,7 @@ v1::DriveHealth ReadHealth(dev_t block_device, const HealthSource& source) {
     health = Unknown(WhyNoLog(result));
   }
   if (IsRefusal(result)) {
-    if (const auto sensor = FindSensor(*of_namespace)) ReadSensor(*sensor, health);
+    if (const auto sensor = FindSensor(of_namespace->path)) ReadSensor(*sensor, health);
   }
   if (result == 0 || health.has_temperature_celsius())
     *health.mutable_read_at() = google::protobuf::util::TimeUtil::GetCurrentTime();
