@@ -120,151 +120,111 @@ void Api::Prepare(grpc::ClientContext* context, uint64_t timeout_ns) const {
   context->set_wait_for_ready(patient_);
 }
 
-Reply<v1::Disk> Api::CreateDisk(const std::string& id, const v1::DiskSpec& spec) {
+template <typename Request, typename Response>
+Reply<Response> Api::Call(grpc::Status (v1::Cleat::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                  Response*),
+                          const Request& request) {
   grpc::ClientContext context;
   Prepare(&context, kCallTimeoutNs);
+  Reply<Response> reply;
+  reply.status = (stub_.get()->*method)(&context, request, &reply.value);
+  return reply;
+}
+
+Reply<v1::Disk> Api::CreateDisk(const std::string& id, const v1::DiskSpec& spec) {
   v1::CreateDiskRequest request;
   request.set_disk_id(id);
   *request.mutable_disk()->mutable_spec() = spec;
-  Reply<v1::Disk> reply;
-  reply.status = stub_->CreateDisk(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::CreateDisk, request);
 }
 
 Reply<v1::Disk> Api::GetDisk(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::GetDiskRequest request;
   request.set_name(DiskName(id));
-  Reply<v1::Disk> reply;
-  reply.status = stub_->GetDisk(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::GetDisk, request);
 }
 
 grpc::Status Api::DeleteDisk(const std::string& id, bool purge) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::DeleteDiskRequest request;
   request.set_name(DiskName(id));
   request.set_purge(purge);
-  v1::DeleteDiskResponse response;
-  return stub_->DeleteDisk(&context, request, &response);
+  return Call(&v1::Cleat::Stub::DeleteDisk, request).status;
 }
 
 grpc::Status Api::UndeleteDisk(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::UndeleteDiskRequest request;
   request.set_name(DiskName(id));
-  v1::Disk disk;
-  return stub_->UndeleteDisk(&context, request, &disk);
+  return Call(&v1::Cleat::Stub::UndeleteDisk, request).status;
 }
 
 grpc::Status Api::PurgeDisk(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::PurgeDiskRequest request;
   request.set_name(DiskName(id));
-  v1::PurgeDiskResponse response;
-  return stub_->PurgeDisk(&context, request, &response);
+  return Call(&v1::Cleat::Stub::PurgeDisk, request).status;
 }
 
 Reply<v1::Controller> Api::CreateController(const std::string& id, const v1::ControllerSpec& spec) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::CreateControllerRequest request;
   request.set_controller_id(id);
   *request.mutable_controller()->mutable_spec() = spec;
-  Reply<v1::Controller> reply;
-  reply.status = stub_->CreateController(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::CreateController, request);
 }
 
 Reply<v1::Controller> Api::GetController(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::GetControllerRequest request;
   request.set_name(ControllerName(id));
-  Reply<v1::Controller> reply;
-  reply.status = stub_->GetController(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::GetController, request);
 }
 
 grpc::Status Api::DeleteController(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::DeleteControllerRequest request;
   request.set_name(ControllerName(id));
-  v1::DeleteControllerResponse response;
-  return stub_->DeleteController(&context, request, &response);
+  return Call(&v1::Cleat::Stub::DeleteController, request).status;
 }
 
 Reply<v1::Disk> Api::ResizeDisk(const std::string& id, uint64_t size_bytes) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::UpdateDiskRequest request;
   request.mutable_disk()->set_name(DiskName(id));
   request.mutable_disk()->mutable_spec()->set_size_bytes(size_bytes);
   request.mutable_update_mask()->add_paths("spec.size_bytes");
-  Reply<v1::Disk> reply;
-  reply.status = stub_->UpdateDisk(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::UpdateDisk, request);
 }
 
 Reply<v1::Disk> Api::LimitDisk(const std::string& id, const v1::Limits& limits) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::UpdateDiskRequest request;
   request.mutable_disk()->set_name(DiskName(id));
   *request.mutable_disk()->mutable_spec()->mutable_limits() = limits;
   request.mutable_update_mask()->add_paths("spec.limits");
-  Reply<v1::Disk> reply;
-  reply.status = stub_->UpdateDisk(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::UpdateDisk, request);
 }
 
 Reply<v1::Group> Api::CreateGroup(const std::string& id, const v1::Limits& limits) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::CreateGroupRequest request;
   request.set_group_id(id);
   *request.mutable_group()->mutable_spec()->mutable_limits() = limits;
-  Reply<v1::Group> reply;
-  reply.status = stub_->CreateGroup(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::CreateGroup, request);
 }
 
 Reply<v1::Group> Api::LimitGroup(const std::string& id, const v1::Limits& limits) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::UpdateGroupRequest request;
   request.mutable_group()->set_name("groups/" + id);
   *request.mutable_group()->mutable_spec()->mutable_limits() = limits;
   request.mutable_update_mask()->add_paths("spec.limits");
-  Reply<v1::Group> reply;
-  reply.status = stub_->UpdateGroup(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::UpdateGroup, request);
 }
 
 grpc::Status Api::DeleteGroup(const std::string& id) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::DeleteGroupRequest request;
   request.set_name("groups/" + id);
-  v1::DeleteGroupResponse response;
-  return stub_->DeleteGroup(&context, request, &response);
+  return Call(&v1::Cleat::Stub::DeleteGroup, request).status;
 }
 
 Reply<v1::Pool> Api::CreatePool(const std::string& id, const std::string& device, uint64_t extent_bytes) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::CreatePoolRequest request;
   request.set_pool_id(id);
   request.mutable_pool()->mutable_spec()->set_device(device);
   request.mutable_pool()->mutable_spec()->set_extent_bytes(extent_bytes);
-  Reply<v1::Pool> reply;
-  reply.status = stub_->CreatePool(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::CreatePool, request);
 }
 
 grpc::Status Api::WaitReady(const std::string& name) {
@@ -279,35 +239,24 @@ grpc::Status Api::WaitReady(const std::string& name) {
 
 Reply<v1::Attachment> Api::Attach(const std::string& controller, const std::string& disk, bool read_only,
                                   std::optional<uint32_t> target) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::AttachDiskRequest request;
   request.set_parent(ControllerName(controller));
   request.mutable_attachment()->mutable_spec()->set_disk(DiskName(disk));
   request.mutable_attachment()->mutable_spec()->set_read_only(read_only);
   if (target) request.mutable_attachment()->mutable_spec()->set_target(*target);
-  Reply<v1::Attachment> reply;
-  reply.status = stub_->AttachDisk(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::AttachDisk, request);
 }
 
 Reply<v1::Attachment> Api::GetAttachment(const std::string& controller, const std::string& disk) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::GetAttachmentRequest request;
   request.set_name(AttachmentName(controller, disk));
-  Reply<v1::Attachment> reply;
-  reply.status = stub_->GetAttachment(&context, request, &reply.value);
-  return reply;
+  return Call(&v1::Cleat::Stub::GetAttachment, request);
 }
 
 grpc::Status Api::Detach(const std::string& controller, const std::string& disk) {
-  grpc::ClientContext context;
-  Prepare(&context, kCallTimeoutNs);
   v1::DetachDiskRequest request;
   request.set_name(AttachmentName(controller, disk));
-  v1::DetachDiskResponse response;
-  return stub_->DetachDisk(&context, request, &response);
+  return Call(&v1::Cleat::Stub::DetachDisk, request).status;
 }
 
 Reply<Model> Api::List() {

@@ -88,6 +88,11 @@ class Api {
 
  private:
   void Prepare(grpc::ClientContext* context, uint64_t timeout_ns) const;
+  // A call that cleatd answers at once, within kCallTimeoutNs.
+  template <typename Request, typename Response>
+  Reply<Response> Call(grpc::Status (v1::Cleat::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*),
+                       const Request& request);
 
   const bool patient_;
   std::unique_ptr<v1::Cleat::Stub> stub_;
