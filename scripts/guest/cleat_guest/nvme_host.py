@@ -15,13 +15,14 @@ PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
 AS_USER = "run_as --reuid 1000 --regid 1000 --clear-groups "
 _PATHS = "files /\\ndevices /\\nsockets /\\nkeys /\\n"
 _POLL_SECONDS = 0.1
+LOAD = "--mix read=50,write=50 --depth 8 --rate 100 --block-size 16k"
 
 
 class Load:
     """cleat-perf as the front end of a controller, which is named as its disk and has its socket in /run: writes, reads and verifies until
     `end`, whatever becomes of the engine."""
 
-    def __init__(self, host, disk, options="--mix read=50,write=50 --depth 8 --rate 100 --block-size 16k"):
+    def __init__(self, host, disk, options=LOAD):
         self._guest = host.guest
         self._files = f"/run/{disk}"
         self._job = host.guest.background(
@@ -31,6 +32,10 @@ class Load:
     def end(self):
         """What cleat-perf found, as its JSON has it."""
         self._guest.run(f"kill -INT $(cat {self._files}.pid)")
+        return self.wait()
+
+    def wait(self):
+        """The same, of a load that ends by itself (--requests)."""
         said = self._job.wait(SECONDS)
         status, text = self._guest.execute(f"cat {self._files}.json")
         if status != 0:
