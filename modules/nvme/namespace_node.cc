@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "base/listed_open.h"
 #include "modules/nvme/command_entry.h"
 #include "nvme/command.h"
+#include "nvme/kernel_drive.h"
 #include "nvme/status.h"
 
 namespace cleat::modules {
@@ -84,18 +86,12 @@ Result<UniqueFd> OpenNode(const NamespacePaths& paths, AccessMode mode) {
 // What Identify returns; `what` names the device.
 Status Identify(int fd, nvme::IdentifyCns cns, uint32_t nsid, std::array<uint8_t, nvme::kIdentifyBytes>& data,
                 const std::string& what) {
-  const nvme::Command identify = nvme::Identify(cns, nsid);
-  nvme_admin_cmd command{};
-  command.opcode = identify.opcode;
-  command.nsid = identify.nsid;
-  command.cdw10 = identify.cdw10;
-  command.addr = std::bit_cast<uintptr_t>(data.data());
-  command.data_len = nvme::kIdentifyBytes;
-  const int result = ioctl(fd, NVME_IOCTL_ADMIN_CMD, &command);
+  const int result = nvme::RunAdmin(fd, nvme::Identify(cns, nsid), data);
   if (result == 0) return Ok{};
   const std::string asked =
       what + " does not say what it is (Identify " + std::to_string(static_cast<uint32_t>(cns)) + ")";
-  if (result < 0) return errno == EACCES || errno == EPERM ? NotAllowed(what) : ErrnoError(errno, asked);
+  if (result == -EACCES || result == -EPERM) return NotAllowed(what);
+  if (result < 0) return ErrnoError(-result, asked);
   return Error(ErrorCode::kIo, asked + ": " + nvme::NameOf(nvme::Status(static_cast<uint16_t>(result))));
 }
 
@@ -201,23 +197,19 @@ Status TryCommands(const NamespaceNode& node) {
 
 Result<std::optional<NamespacePaths>> FindNamespace(dev_t block_device, const std::string& sysfs) {
   using Found = std::optional<NamespacePaths>;
-  const std::string prefix = "nvme";
-  const fs::path device = fs::path(sysfs) / "dev/block" /
-                          (std::to_string(major(block_device)) + ":" + std::to_string(minor(block_device)));
-  const std::string name = NameOf(device);
-  std::error_code error;
-  if (!name.starts_with(prefix) || fs::exists(device / "partition", error)) return Found();
-  const std::string parent = NameOf(device / "device");
+  const auto folder = nvme::FindNamespaceFolder(block_device, sysfs);
+  if (!folder || folder->is_partition) return Found();
+  const std::string name = folder->path.filename();
   NamespacePaths paths;
-  paths.name = "ng" + name.substr(prefix.size());
+  paths.name = "ng" + name.substr(std::string_view("nvme").size());
   const fs::path node = fs::path(sysfs) / "class/nvme-generic" / paths.name;
   paths.device = DeviceIn(node / "dev");
-  if (paths.device == 0 || NameOf(node / "device") != parent) {
+  if (paths.device == 0 || NameOf(node / "device") != folder->parent) {
     return NoCommands("the kernel has no node for commands beside " + name + " (" + paths.name +
                       ": Linux 5.19 and later)");
   }
-  paths.queue = device / "queue";
-  paths.multipath = parent.starts_with("nvme-subsys");
+  paths.queue = folder->path / "queue";
+  paths.multipath = folder->parent.starts_with("nvme-subsys");
   return Found(std::move(paths));
 }
 
