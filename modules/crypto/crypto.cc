@@ -45,9 +45,7 @@ Result<std::unique_ptr<CryptoDevice>> CryptoDevice::Make(std::unique_ptr<block::
 
 CryptoDevice::CryptoDevice(std::unique_ptr<block::Device> below, const block::Geometry& geometry,
                            CryptoOptions options, const CryptoHub& hub)
-    : FilterDevice(std::move(below), geometry), options_(std::move(options)), hub_(hub) {
-  for (const block::MemoryRegion* region : hub_.regions()) this->below().RegionAdded(*region);
-}
+    : FilterDevice(std::move(below), geometry), options_(std::move(options)), hub_(hub) {}
 
 Result<std::unique_ptr<block::Channel>> CryptoDevice::OpenChannel(Reactor& reactor) {
   BouncePool* pool = hub_.Find(reactor);
@@ -60,11 +58,6 @@ Result<std::unique_ptr<block::Channel>> CryptoDevice::OpenChannel(Reactor& react
   CLEAT_ASSIGN(auto channel, below().OpenChannel(reactor));
   return std::unique_ptr<block::Channel>(std::make_unique<CryptoChannel>(
       reactor, *pool, std::move(cipher).value(), options_.data_unit_bytes, std::move(channel)));
-}
-
-Task<Status> CryptoDevice::Close() {
-  for (const block::MemoryRegion* region : hub_.regions()) below().RegionRemoved(*region);
-  return FilterDevice::Close();
 }
 
 }  // namespace cleat::modules

@@ -45,7 +45,6 @@ class CryptoDevice final : public block::FilterDevice {
   uint32_t frames() const override { return FilterDevice::frames() + 1; }
   // kFailedPrecondition on a reactor that the hub does not know.
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override;
-  Task<Status> Close() override;
 
  private:
   CryptoDevice(std::unique_ptr<block::Device> below, const block::Geometry& geometry, CryptoOptions options,

@@ -38,10 +38,4 @@ BouncePool* CryptoHub::Find(const Reactor& reactor) const {
   return nullptr;
 }
 
-std::vector<const block::MemoryRegion*> CryptoHub::regions() const {
-  std::vector<const block::MemoryRegion*> regions;
-  for (const Pool& pool : pools_) regions.push_back(&pool.pool->region());
-  return regions;
-}
-
 }  // namespace cleat::modules

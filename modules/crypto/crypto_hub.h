@@ -34,8 +34,6 @@ class CryptoHub {
   Status status() const;
   const XtsImplementation& xts() const { return *xts_; }  // when status() is Ok
   BouncePool* Find(const Reactor& reactor) const;         // nullptr when it has none
-  // For back ends that register memory.
-  std::vector<const block::MemoryRegion*> regions() const;
 
  private:
   struct Pool {

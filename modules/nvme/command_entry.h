@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "nvme/command.h"
@@ -21,9 +22,11 @@ inline constexpr uint32_t kCommandRingFlags = IORING_SETUP_SQE128 | IORING_SETUP
 
 // Fills in the whole entry but for its user data. `file`: a place in the ring, or a descriptor, as `flags` (IOSQE_) say. `pieces`: the memory
 // that is read or written; what several point to, and they themselves, are good until the entry is submitted, the memory until the command is
-// over. `timeout_ms`: the kernel then aborts the command, and resets the controller if that is no help.
+// over. `timeout_ms`: the kernel then aborts the command, and resets the controller if that is no help. `registered`: the place in the ring
+// of memory that a single piece lies in.
 inline void FillCommandEntry(io_uring_sqe& entry, int file, uint32_t flags, const nvme::Command& command,
-                             std::span<const iovec> pieces, uint32_t timeout_ms) {
+                             std::span<const iovec> pieces, uint32_t timeout_ms,
+                             std::optional<uint16_t> registered = std::nullopt) {
   nvme_uring_cmd told{};
   told.opcode = command.opcode;
   told.nsid = command.nsid;
@@ -44,6 +47,10 @@ inline void FillCommandEntry(io_uring_sqe& entry, int file, uint32_t flags, cons
   entry.flags = static_cast<uint8_t>(flags);
   entry.fd = file;
   entry.cmd_op = pieces.size() > 1 ? NVME_URING_CMD_IO_VEC : NVME_URING_CMD_IO;
+  if (registered) {
+    entry.uring_cmd_flags = IORING_URING_CMD_FIXED;
+    entry.buf_index = *registered;
+  }
   std::memcpy(bytes + offsetof(io_uring_sqe, cmd), &told, sizeof(told));
 }
 

@@ -81,7 +81,7 @@ class NvmeDevice final : public block::Device {
     if (ring == nullptr) {
       return Error(ErrorCode::kInternal, name() + ": " + reactor.name() + " has no io_uring for commands");
     }
-    return std::unique_ptr<block::Channel>(std::make_unique<NvmeChannel>(target_, *ring));
+    return std::unique_ptr<block::Channel>(std::make_unique<NvmeChannel>(target_, *ring, hub_.registrar()));
   }
 
   // What others wrote to the block device lies in its page cache, perhaps, and would be written to the drive later.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "block/segments.h"
 #include "modules/nvme/command_entry.h"
 #include "nvme/data_piece.h"
@@ -174,9 +175,20 @@ nvme::Command NvmeChannel::On(nvme::Opcode opcode, const Request& request, pool:
                         flags | (request.fua ? nvme::kForceUnitAccess : 0U));
 }
 
-void NvmeChannel::Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces) {
+void NvmeChannel::Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces,
+                       std::optional<uint16_t> registered) {
   FillCommandEntry(sqe, static_cast<int>(target_.place), IOSQE_FIXED_FILE, command, pieces,
-                   target_.timeout_ms);
+                   target_.timeout_ms, registered);
+}
+
+// The place of registered memory that holds the command's. The kernel takes it for memory in one piece alone.
+std::optional<uint16_t> NvmeChannel::FindRegistered(const Request& request, std::span<const iovec> pieces) {
+  if (pieces.size() != 1 || request.segments.size() != 1 || !uses_registered_) return std::nullopt;
+  const block::MemoryRegion& region = *request.segments[0].region;
+  const auto offset = static_cast<uint64_t>(static_cast<uint8_t*>(pieces[0].iov_base) - region.base());
+  const std::optional<uint16_t> place = registrar_.Find(region, offset, pieces[0].iov_len);
+  if (place) ring_.CountRegistered();
+  return place;
 }
 
 void NvmeChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::span<iovec> iovecs) {
@@ -188,7 +200,7 @@ void NvmeChannel::PrepareTransfer(Request& request, io_uring_sqe& sqe, std::span
   Fill(sqe,
        On(request.op == Op::kRead ? nvme::Opcode::kRead : nvme::Opcode::kWrite, request,
           {next.first_byte, piece.bytes}, 0),
-       iovecs.first(piece.iovecs));
+       iovecs.first(piece.iovecs), FindRegistered(request, iovecs.first(piece.iovecs)));
   begun += piece.bytes;
 }
 
@@ -264,6 +276,13 @@ NvmeChannel::Hope NvmeChannel::HopeAfter(int32_t result) const {
 }
 
 bool NvmeChannel::MayTryAgain(Request& request, int32_t result) {
+  if ((result == -EINVAL || result == -EFAULT) && uses_registered_ && ring_.registered_commands() > 0) {
+    uses_registered_ = false;
+    spdlog::warn(
+        "{}: a command on registered memory failed (errno {}): it is tried without, as all that follow",
+        ring_.reactor().name(), -result);
+    return true;
+  }
   const Hope hope = HopeAfter(result);
   if (hope == Hope::kNone) return false;
   uint64_t& tries = request.top().scratch[kTries];

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 #include "block/device.h"
@@ -40,9 +41,9 @@ class NvmeChannel final : public block::Channel, private UringClient {
   // How long a request is tried again while there is no way to the drive. A reset takes the kernel seconds; a drive that it gives up is gone, and says so at once.
   static constexpr uint64_t kNoWayMaxNs = 60 * kNsPerSecond;
 
-  // Both outlive the channel.
-  NvmeChannel(const CommandTarget& target, UringRing& ring)
-      : target_(target), extents_(target.extents), ring_(ring) {}
+  // All outlive the channel.
+  NvmeChannel(const CommandTarget& target, UringRing& ring, MemoryRegistrar& registrar)
+      : target_(target), extents_(target.extents), ring_(ring), registrar_(registrar) {}
   ~NvmeChannel() override { CLEAT_CHECK(in_flight_ == 0); }
 
   void Submit(block::Request& request) override;
@@ -86,7 +87,9 @@ class NvmeChannel final : public block::Channel, private UringClient {
   void PrepareBounced(block::Request& request, io_uring_sqe& sqe);
   void PrepareZeroes(block::Request& request, io_uring_sqe& sqe);
   void PrepareDiscard(block::Request& request, io_uring_sqe& sqe);
-  void Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces);
+  void Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces,
+            std::optional<uint16_t> registered = std::nullopt);
+  std::optional<uint16_t> FindRegistered(const block::Request& request, std::span<const iovec> pieces);
   pool::DriveRange Next(const block::Request& request) const;
   nvme::Command On(nvme::Opcode opcode, const block::Request& request, pool::DriveRange range,
                    uint32_t flags) const;
@@ -107,6 +110,10 @@ class NvmeChannel final : public block::Channel, private UringClient {
   pool::ExtentMap
       extents_;  // the target's, which changes on another thread, as it was when the channel was told
   UringRing& ring_;
+  MemoryRegistrar& registrar_;
+  // False once the kernel has refused a command, perhaps for it: the first kernels of 6.12 counted all pages of a chunk, also those that a
+  // command does not touch, against the drive's limit (`block: fix queue limits checks in blk_rq_map_user_bvec for real`).
+  bool uses_registered_ = true;
   uint64_t in_flight_ = 0;      // requests
   uint64_t under_way_ = 0;      // commands
   block::RequestList waiting_;  // until fewer commands are under way

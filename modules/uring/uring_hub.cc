@@ -55,6 +55,7 @@ Status UringHub::AddReactor(Reactor& reactor) {
   auto commands = UringRing::Make(reactor, lifetime_, UringRing::Kind::kCommands, kept_files_);
   if (commands) {
     command_rings_.push_back(std::move(commands).value());
+    registrar_.AddRing(*command_rings_.back());
   } else {
     commands_error_ = std::move(commands).error();
   }
@@ -75,6 +76,12 @@ Status UringHub::commands_status() const {
 
 UringRing* UringHub::FindForCommands(const Reactor& reactor) const {
   return FindIn(command_rings_, reactor);
+}
+
+uint64_t UringHub::registered_commands() const {
+  uint64_t commands = 0;
+  for (const auto& ring : command_rings_) commands += ring->registered_commands();
+  return commands;
 }
 
 Result<uint32_t> UringHub::KeepFiles(int commands, int other) {

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "modules/uring/memory_registrar.h"
 #include "pool/map_cache.h"
 #include "reactor/reactor.h"
 
@@ -46,6 +47,10 @@ class UringHub {
   Result<uint32_t> KeepFiles(int commands, int other);
   void DropFiles(uint32_t place);
 
+  // For commands on guests' memory.
+  MemoryRegistrar& registrar() { return registrar_; }
+  uint64_t registered_commands() const;  // whose memory was registered, since the start. Any thread
+
   // From any thread that may block.
   pool::MapCache& maps() { return maps_; }
 
@@ -57,6 +62,7 @@ class UringHub {
   const uint32_t kept_files_;  // of each ring for commands
   std::vector<std::unique_ptr<UringRing>> rings_;
   std::vector<std::unique_ptr<UringRing>> command_rings_;
+  MemoryRegistrar registrar_;  // its thread uses the rings, and ends before them
   std::optional<Error> error_;
   std::optional<Error> commands_error_;
   pool::MapCache maps_;

@@ -153,6 +153,24 @@ Status UringRing::KeepFile(uint32_t place, int fd) {
   return Ok{};
 }
 
+Status UringRing::MakeBufferPlaces(uint32_t places) {
+  const int made = io_uring_register_buffers_sparse(&ring_, places);
+  if (made < 0) return ErrnoError(-made, "places for memory in the io_uring of " + reactor_.name());
+  return Ok{};
+}
+
+Status UringRing::SetBuffer(uint32_t place, const iovec& memory) {
+  const int set = io_uring_register_buffers_update_tag(&ring_, place, &memory, nullptr, 1);
+  if (set == 1) return Ok{};
+  if (set == -ENOMEM) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "the kernel locks no more memory for the engine's user, whose processes and io_urings count "
+                 "together, "
+                 "or has none: raise LimitMEMLOCK= in the unit");
+  }
+  return ErrnoError(set < 0 ? -set : EIO, "registering memory with the io_uring of " + reactor_.name());
+}
+
 UringRing::~UringRing() {
   CLEAT_CHECK(under_way_ == 0 && waiting_.empty() && bounce_waiting_.empty());
   if (added()) reactor_.RemovePoller(*this);

@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "block/request.h"
 #include "modules/uring/io_lifetime.h"
+#include "modules/uring/memory_registrar.h"
 #include "reactor/poller.h"
 #include "reactor/reactor.h"
 
@@ -41,7 +43,7 @@ class UringClient {
   virtual void BounceReady(block::Request& request, uint8_t* buffer) = 0;
 };
 
-class UringRing final : private Poller {
+class UringRing final : private Poller, public BufferTable {
  public:
   static constexpr uint32_t kSubmitMax = 256;       // operations a system call takes
   static constexpr uint32_t kUnderWayMax = 2048;    // in the kernel or on their way; more wait in line
@@ -82,6 +84,15 @@ class UringRing final : private Poller {
   // the last request that was begun before it is dropped has ended, also when this process is killed. Commands name the file by `place`
   // (IOSQE_FIXED_FILE): 1 and up, below `kept_files`. `fd` -1: drops what is there.
   Status KeepFile(uint32_t place, int fd);
+
+  // ---- Of a ring for commands: memory that they name by its place (IORING_URING_CMD_FIXED)
+  Status MakeBufferPlaces(uint32_t places) override;
+  Status SetBuffer(uint32_t place, const iovec& memory) override;
+  // A command that names such memory is about to be submitted.
+  void CountRegistered() { registered_commands_.store(registered_commands() + 1, std::memory_order_relaxed); }
+  uint64_t registered_commands() const {  // any thread
+    return registered_commands_.load(std::memory_order_relaxed);
+  }
 
  private:
   class RingWatch : public FdWatch {
@@ -128,6 +139,7 @@ class UringRing final : private Poller {
 
   uint8_t* vector_memory_ = nullptr;    // of a ring for commands
   std::vector<uint64_t> vectors_free_;  // numbers, from 1 up
+  std::atomic<uint64_t> registered_commands_{0};
   std::array<iovec, 4 * kIovecsMax> iovecs_;
   uint32_t iovecs_used_ = 0;  // by operations that are not submitted yet
 

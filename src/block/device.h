@@ -144,11 +144,6 @@ class Device {
   // before, and waits for the last reads of that user as for an owner's last writes, since they go to the same guest's memory. Before Acquire.
   virtual void SetUser(const std::string& /*user*/) {}
 
-  // Guest memory comes and goes: a back end may register it (on control; it must not slow the I/O path). A
-  // region is removed only when no request uses it any more.
-  virtual void RegionAdded(const MemoryRegion& /*region*/) {}
-  virtual void RegionRemoved(const MemoryRegion& /*region*/) {}
-
   // Takes the size that the storage has grown to; `size_bytes` is above the present one and a multiple of the
   // logical block. kFailedPrecondition when there is not so much. Requests go on meanwhile; those beyond the
   // old end come only after every channel was told (Channel::Resized).

@@ -42,8 +42,6 @@ class FilterDevice : public Device {
   void SetAcquireTimeout(uint64_t wait_ns) override { below_->SetAcquireTimeout(wait_ns); }
   void SetUser(const std::string& user) override { below_->SetUser(user); }
   Task<Status> Release() override { return below_->Release(); }
-  void RegionAdded(const MemoryRegion& region) override { below_->RegionAdded(region); }
-  void RegionRemoved(const MemoryRegion& region) override { below_->RegionRemoved(region); }
   Task<Status> Extend(const std::vector<pool::ExtentRun>& extents) override {
     return below_->Extend(extents);
   }

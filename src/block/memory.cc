@@ -7,32 +7,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <utility>
 
 namespace cleat::block {
-namespace {
-
-uint64_t NextRegionId() {
-  static std::atomic<uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
-}  // namespace
-
 MemoryRegion::MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes,
-                           MemoryGuard guard)
+                           MemoryGuard guard, std::unique_ptr<MemoryRegistration> registration)
     : base_(base),
       size_bytes_(size_bytes),
       mapping_(mapping),
       mapping_bytes_(mapping_bytes),
-      id_(NextRegionId()),
-      guard_(std::move(guard)) {}
+      guard_(std::move(guard)),
+      registration_(std::move(registration)) {}
 
 MemoryRegion::~MemoryRegion() {
   guard_.reset();
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+  if (registration_ != nullptr) registration_->End();
 }
 
 Status MemoryRegion::CheckInMemory(const UniqueFd& fd) {
@@ -45,7 +36,8 @@ Status MemoryRegion::CheckInMemory(const UniqueFd& fd) {
 }
 
 Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint64_t fd_offset,
-                                                        uint64_t size_bytes) {
+                                                        uint64_t size_bytes,
+                                                        std::unique_ptr<MemoryRegistration> registration) {
   CLEAT_TRY(CheckInMemory(fd));
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "memory region: fstat");
@@ -72,12 +64,14 @@ Result<std::shared_ptr<MemoryRegion>> MemoryRegion::Map(const UniqueFd& fd, uint
     return std::move(guard).error();
   }
   return std::shared_ptr<MemoryRegion>(new MemoryRegion(static_cast<uint8_t*>(mapping) + lead, size_bytes,
-                                                        mapping, mapping_bytes, std::move(guard).value()));
+                                                        mapping, mapping_bytes, std::move(guard).value(),
+                                                        std::move(registration)));
 }
 
-std::shared_ptr<MemoryRegion> MemoryRegion::Borrow(void* base, uint64_t size_bytes) {
-  return std::shared_ptr<MemoryRegion>(
-      new MemoryRegion(static_cast<uint8_t*>(base), size_bytes, nullptr, 0, MemoryGuard()));
+std::shared_ptr<MemoryRegion> MemoryRegion::Borrow(void* base, uint64_t size_bytes,
+                                                   std::unique_ptr<MemoryRegistration> registration) {
+  return std::shared_ptr<MemoryRegion>(new MemoryRegion(static_cast<uint8_t*>(base), size_bytes, nullptr, 0,
+                                                        MemoryGuard(), std::move(registration)));
 }
 
 Result<std::shared_ptr<const MemoryMap>> MemoryMap::Make(std::vector<Entry> entries) {

@@ -16,10 +16,11 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/memory_guard.h"
+#include "block/memory_registration.h"
 
 namespace cleat::block {
 
-class MemoryRegion {
+class MemoryRegion : public std::enable_shared_from_this<MemoryRegion> {
  public:
   // kInvalidArgument for a file of another file system than tmpfs (memfd) and hugetlbfs: a reactor that touches a page of
   // it would wait for storage, or for a FUSE server of the peer's own. Never waits itself.
@@ -27,31 +28,34 @@ class MemoryRegion {
 
   // Maps `size_bytes` of `fd` from `fd_offset` on, shared and writable; keeps no descriptor. Guarded (see
   // memory_guard.h): whoever owns the file can take it away, and then this reads as zeros. In memory, as above.
-  static Result<std::shared_ptr<MemoryRegion>> Map(const UniqueFd& fd, uint64_t fd_offset,
-                                                   uint64_t size_bytes);
+  // `registration`: it may be registered (memory_registration.h); nullptr: it may not.
+  static Result<std::shared_ptr<MemoryRegion>> Map(
+      const UniqueFd& fd, uint64_t fd_offset, uint64_t size_bytes,
+      std::unique_ptr<MemoryRegistration> registration = nullptr);
   // Memory that somebody else owns and keeps alive (tests, pools).
-  static std::shared_ptr<MemoryRegion> Borrow(void* base, uint64_t size_bytes);
+  static std::shared_ptr<MemoryRegion> Borrow(void* base, uint64_t size_bytes,
+                                              std::unique_ptr<MemoryRegistration> registration = nullptr);
   ~MemoryRegion();
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;
 
   uint8_t* base() const { return base_; }
   uint64_t size_bytes() const { return size_bytes_; }
-  // Unique in the process for all time: what back ends file their registrations under (io_uring buffers, RDMA
-  // keys).
-  uint64_t id() const { return id_; }
+  // nullptr: it may not be registered.
+  MemoryRegistration* registration() const { return registration_.get(); }
   // The file's owner has taken pages of it away, and somebody looked at one: what is read here is no longer
   // what the guest wrote. Any thread.
   bool broken() const { return guard_ && guard_->broken(); }
 
  private:
-  MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes, MemoryGuard guard);
+  MemoryRegion(uint8_t* base, uint64_t size_bytes, void* mapping, uint64_t mapping_bytes, MemoryGuard guard,
+               std::unique_ptr<MemoryRegistration> registration);
   uint8_t* base_;
   uint64_t size_bytes_;
   void* mapping_;  // nullptr when borrowed
   uint64_t mapping_bytes_;
-  uint64_t id_;
   std::optional<MemoryGuard> guard_;  // until just before it is unmapped
+  const std::unique_ptr<MemoryRegistration> registration_;
 };
 
 // A piece of a region: the handle, not a bare pointer, so that a back end can find what it registered for the

@@ -397,6 +397,7 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                {"STATE"},
                {"RINGS"},
                {"CONNECTIONS", kDetailsOnly},
+               {"MEMORY PINNED", kDetailsOnly},
                {"SOCKET"},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
@@ -409,9 +410,9 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                Short(v1::ControllerType_Name(spec.type()), "CONTROLLER_TYPE_"),
                Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_"), std::to_string(spec.queues()),
                std::string(IdOf(status.engine())), std::string(IdOf(spec.group())), StateOf(controller),
-               std::to_string(status.rings_up()), std::to_string(status.connections()), spec.socket_path(),
-               Labels(controller.labels()), std::to_string(controller.revision()), controller.etag(),
-               status.message()});
+               std::to_string(status.rings_up()), std::to_string(status.connections()),
+               spec.memory_pinned() ? "yes" : "no", spec.socket_path(), Labels(controller.labels()),
+               std::to_string(controller.revision()), controller.etag(), status.message()});
   }
   return table;
 }

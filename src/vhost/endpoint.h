@@ -59,6 +59,7 @@ struct EndpointOptions {
   SocketMode mode = SocketMode::kClient;
   std::vector<Reactor*> io_reactors;  // queue q runs on io_reactors[q % size]
   Ownership* ownership = nullptr;     // asked before rings start; nullptr: they always may
+  bool memory_pinned = false;         // the guest gives no memory back: back ends may register it
 };
 
 // Called on the control reactor after each change of status().

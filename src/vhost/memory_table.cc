@@ -48,7 +48,8 @@ const MemoryTable::Region* FindMapped(const MemoryTable* table, const struct sta
 }
 
 Result<MemoryTable::Region> MapRegion(const MemoryTableRegion& wanted, const UniqueFd& fd,
-                                      const MemoryTable* previous, const MemoryTable::ReleaseFn& release) {
+                                      const MemoryTable* previous, const MemoryTable::ReleaseFn& release,
+                                      const std::string& pinned_by) {
   CLEAT_TRY(block::MemoryRegion::CheckInMemory(fd));
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) return ErrnoError(errno, "fstat");
@@ -63,7 +64,10 @@ Result<MemoryTable::Region> MapRegion(const MemoryTableRegion& wanted, const Uni
     region.memory = same->memory;
     return region;
   }
-  CLEAT_ASSIGN(auto mapped, block::MemoryRegion::Map(fd, wanted.file_offset_bytes, wanted.size_bytes));
+  std::unique_ptr<block::MemoryRegistration> registration;
+  if (!pinned_by.empty()) registration = std::make_unique<block::MemoryRegistration>(pinned_by);
+  CLEAT_ASSIGN(auto mapped, block::MemoryRegion::Map(fd, wanted.file_offset_bytes, wanted.size_bytes,
+                                                     std::move(registration)));
   region.memory = Hand(std::move(mapped), release);
   return region;
 }
@@ -98,11 +102,12 @@ Result<std::shared_ptr<const MemoryTable>> MemoryTable::Make(std::vector<Region>
 Result<std::shared_ptr<const MemoryTable>> MemoryTable::Map(std::span<const MemoryTableRegion> regions,
                                                             std::span<const UniqueFd> files,
                                                             const MemoryTable* previous,
-                                                            const ReleaseFn& release) {
+                                                            const ReleaseFn& release,
+                                                            const std::string& pinned_by) {
   CLEAT_CHECK(regions.size() == files.size());
   std::vector<Region> mapped;
   for (size_t i = 0; i < regions.size(); ++i) {
-    auto region = MapRegion(regions[i], files[i], previous, release);
+    auto region = MapRegion(regions[i], files[i], previous, release, pinned_by);
     if (!region) return Annotate(i, region.error());
     mapped.push_back(std::move(region).value());
   }

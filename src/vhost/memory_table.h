@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -41,11 +42,12 @@ class MemoryTable {
   static Result<std::shared_ptr<const MemoryTable>> Make(std::vector<Region> regions);
 
   // Maps the files, `previous`' mapping of the same piece of the same file being used again (memory hot-plug
-  // must not map everything anew). Blocks: for a BlockingPool's thread. Keeps no descriptor.
+  // must not map everything anew, nor register it anew). Blocks: for a BlockingPool's thread. Keeps no descriptor. `pinned_by`: who vouches
+  // that the guest gives no memory back, so that it may be registered; empty: nobody.
   static Result<std::shared_ptr<const MemoryTable>> Map(std::span<const MemoryTableRegion> regions,
                                                         std::span<const UniqueFd> files,
-                                                        const MemoryTable* previous,
-                                                        const ReleaseFn& release);
+                                                        const MemoryTable* previous, const ReleaseFn& release,
+                                                        const std::string& pinned_by = {});
 
   const std::shared_ptr<const block::MemoryMap>& map() const { return map_; }
   std::span<const Region> regions() const { return regions_; }

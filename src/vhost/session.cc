@@ -108,7 +108,8 @@ Task<Status> Session::MapMemory(std::span<const MemoryTableRegion> regions, std:
     pool->Post([region = std::move(region)] {});
   };
   const std::function<Result<std::shared_ptr<const MemoryTable>>()> map = [&] {
-    return MemoryTable::Map(regions, files, memory_.get(), release);
+    return MemoryTable::Map(regions, files, memory_.get(), release,
+                            options_.memory_pinned ? options_.name : std::string());
   };
   CLEAT_CO_ASSIGN(auto table, co_await pool_.Run(map));
   co_return co_await SetMemory(std::move(table));

@@ -50,7 +50,8 @@ class Session {
     std::string name;                   // the controller's, for messages
     std::vector<Reactor*> io_reactors;  // ring r runs on io_reactors[r % size]; they outlive the session
     Ownership* ownership =
-        nullptr;  // asked before the first ring starts; nullptr: rings always may. Outlives it
+        nullptr;                 // asked before the first ring starts; nullptr: rings always may. Outlives it
+    bool memory_pinned = false;  // the guest gives no memory back: it may be registered
   };
   // `on_change` is called on control after a ring went up, down or broke.
   Session(Options options, Reactor& control, BlockingPool& pool, virtio::DeviceModel& model,

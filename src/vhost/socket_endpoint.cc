@@ -209,6 +209,7 @@ Task<Status> SocketEndpoint::Serve(UniqueFd peer) {
   Session::Options session_options;
   session_options.name = options_.name;
   session_options.io_reactors = options_.io_reactors;
+  session_options.memory_pinned = options_.memory_pinned;
   session_options.ownership = options_.ownership;
   session_ = std::make_unique<Session>(std::move(session_options), control, factory_.pool_, model_, [this] {
     if (session_ == nullptr) return;

@@ -73,8 +73,8 @@ void BareCommands::Begin(uint64_t slot) {
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   Check(entry != nullptr, "an entry of the ring");
   const nvme::Command read = nvme::OnBlocks(nvme::Opcode::kRead, nsid_, first, blocks, 0);
-  modules::FillCommandEntry(*entry, 0, IOSQE_FIXED_FILE, read, {&piece, 1}, 0);
-  if (options_.registered) entry->uring_cmd_flags = IORING_URING_CMD_FIXED;  // of buffer 0
+  const std::optional<uint16_t> place = options_.registered ? std::optional<uint16_t>(0) : std::nullopt;
+  modules::FillCommandEntry(*entry, 0, IOSQE_FIXED_FILE, read, {&piece, 1}, 0, place);
   entry->user_data = slot;
 }
 

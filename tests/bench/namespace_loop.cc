@@ -3,8 +3,9 @@
 // commands, or through its block device. No ring, no guest: what differs is the way to the drive. For a guest with an emulated drive and
 // counted instructions (scripts/bench/cleat_bench/measure_nvme.py).
 //
-//   namespace_loop --device /dev/nvme0n1 --by commands|block|bare|registered [--depth 32] [--requests 20000]
-// `bare` and `registered` are a loop without the engine, to compare with each other: bare_commands.h.
+//   namespace_loop --device /dev/nvme0n1 --by commands|pinned|block|bare|registered [--depth 32] [--requests 20000]
+// `pinned`: by commands from memory that somebody vouches for, registered when it begins. `bare` and `registered` are a loop without the
+// engine, to compare with each other: bare_commands.h.
 // Prints for how many nanoseconds a request keeps the only processor busy, interrupts and kernel included: a thread that runs when nobody
 // else does counts what is left.
 #include <pthread.h>
@@ -57,19 +58,24 @@ class Loop {
     CLEAT_CHECK(hub_.emplace().AddReactor(*reactor_).ok());
     const modules::UringOptions disk(block::DiskShape("disks/n", arguments.bytes, 512, kBlockBytes),
                                      arguments.device, block::AccessMode::kReadWrite);
-    auto opened = Await(arguments.by == "commands" ? modules::OpenFileDisk(disk, *hub_, blocking_)
-                                                   : modules::OpenUring(disk, *hub_, blocking_));
+    const bool by_commands = arguments.by != "block";
+    auto opened = Await(by_commands ? modules::OpenFileDisk(disk, *hub_, blocking_)
+                                    : modules::OpenUring(disk, *hub_, blocking_));
     if (!opened) Fail(opened.error().message);
     const bool commands = opened.value()->io_path().starts_with("NVMe commands");
-    if (commands != (arguments.by == "commands")) Fail("it goes by " + opened.value()->io_path());
+    if (commands != by_commands) Fail("it goes by " + opened.value()->io_path());
     pipeline_ =
         std::move(block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite)).value();
     channel_ = std::move(pipeline_->OpenChannel(*reactor_)).value();
     memory_ = static_cast<uint8_t*>(std::aligned_alloc(kBlockBytes, size_t{arguments.depth} * kBlockBytes));
-    region_ = block::MemoryRegion::Borrow(memory_, uint64_t{arguments.depth} * kBlockBytes);
+    const bool pinned = arguments.by == "pinned";
+    region_ = block::MemoryRegion::Borrow(
+        memory_, uint64_t{arguments.depth} * kBlockBytes,
+        pinned ? std::make_unique<block::MemoryRegistration>("namespace_loop") : nullptr);
     for (uint32_t i = 0; i < arguments.depth; ++i)
       slots_.push_back(std::make_unique<Slot>(
           *this, block::Segment{region_.get(), uint64_t{i} * kBlockBytes, kBlockBytes}));
+    while (pinned && !hub_->registrar().Find(*region_, 0, kBlockBytes)) sched_yield();
   }
   ~Loop() {
     channel_.reset();
@@ -201,13 +207,13 @@ int main(int argc, char** argv) {
   CLI::App app("Reads from an NVMe namespace, by commands or through its block device");
   app.add_option("--device", arguments.device)->required();
   app.add_option("--by", arguments.by)
-      ->check(CLI::IsMember({"commands", "block", "bare", "registered"}))
+      ->check(CLI::IsMember({"commands", "pinned", "block", "bare", "registered"}))
       ->capture_default_str();
   app.add_option("--depth", arguments.depth)->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--requests", arguments.requests)->capture_default_str();
   app.add_option("--bytes", arguments.bytes, "of the device that are read")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  if (arguments.by == "commands" || arguments.by == "block") {
+  if (arguments.by != "bare" && arguments.by != "registered") {
     cleat::Loop loop(arguments);
     cleat::MeasureLoop(loop, arguments.requests);
   } else {

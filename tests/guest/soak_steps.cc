@@ -76,7 +76,7 @@ Step Steps::Choose() {
 
 bool Steps::Do(const Step& step) {
   for (const auto& guest : rig_.guests())
-    guest->load().SetGiveBackPercent(step.balloon ? kGiveBackPercent : 0);
+    guest->load().SetGiveBackPercent(step.balloon && !guest->memory_pinned() ? kGiveBackPercent : 0);
   ++counts_[EventName(step.event)];
   ++counts_[StorageName(step.storage)];
   if (step.guest_resets) ++counts_["guest resets"];

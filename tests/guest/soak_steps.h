@@ -37,7 +37,7 @@ struct Step {
   Event event = Event::kKill;
   Storage storage = Storage::kAsIs;
   bool guest_resets = false;  // the guests reset their devices
-  bool balloon = false;       // the guests' balloons are at work
+  bool balloon = false;       // the balloons are at work, of guests that have one
   std::string ToString() const;
 };
 

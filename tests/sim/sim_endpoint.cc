@@ -127,6 +127,7 @@ Task<void> SimEndpoint::ServeOne(SimPeer& peer) {
   options.name = options_.name;
   options.io_reactors = options_.io_reactors;
   options.ownership = options_.ownership;
+  options.memory_pinned = options_.memory_pinned;
   session_ = std::make_unique<vhost::Session>(std::move(options), control, network_.world_.blocking(), model_,
                                               [this] { Changed(); });
   Connection connection(*session_, model_, options_.name, id_, control);

@@ -83,6 +83,7 @@ v1::DiskSpec WithEncryption(v1::DiskSpec spec) {
 // What nobody wrote to an encrypted disk decrypts to anything.
 CrashGuest::CrashGuest(const CrashCase& what, uint64_t disk_id)
     : id_(what.Id()),
+      memory_pinned_(what.memory_pinned),
       blocks_(CrashRig::kDiskBytes, what.block_bytes, disk_id, !what.spec || !what.spec->has_encryption()) {}
 
 Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase& what,
@@ -106,6 +107,7 @@ Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase
   v1::ControllerSpec controller =
       what.scsi ? ScsiController(socket, what.queues) : BlkController(socket, what.queues);
   if (!what.group.empty()) controller.set_group("groups/" + what.group);
+  controller.set_memory_pinned(what.memory_pinned);
   for (const grpc::Status& status :
        {host.api().CreateDisk(what.Id(), disk).status,
         host.api().CreateController(what.Id(), controller).status,
@@ -121,7 +123,6 @@ Result<std::unique_ptr<CrashGuest>> CrashGuest::Make(Host& host, const CrashCase
   }
   Status booted = what.scsi ? guest->BootScsi(host, what, options) : guest->BootBlk(host, what, options);
   if (!booted) return Error(booted.error().code, what.Id() + ": " + booted.error().message);
-  if (options.around_port) guest->port_ = options.around_port(std::move(guest->port_));
   guest->load_ = std::make_unique<perf::CrashLoad>(*guest->port_, guest->blocks_, options.load);
   return guest;
 }

@@ -35,6 +35,7 @@ struct CrashCase {
   std::optional<v1::DiskSpec> spec = {};  // any other disk, in the file's place
   std::string storage = {};               // what to call that
   std::string group = {};                 // whose limits the controller shares; there already
+  bool memory_pinned = false;             // the controller's, which says that the guest has no balloon
   std::string Id() const;                 // "blk-packed-q4-file"
 };
 
@@ -51,8 +52,6 @@ enum class CrashControl : uint8_t {
 struct CrashGuestOptions {
   CrashControl control = CrashControl::kNone;
   perf::CrashLoadOptions load = {};
-  // What stands between the load and its driver; for negative controls.
-  std::function<std::unique_ptr<perf::DiskPort>(std::unique_ptr<perf::DiskPort>)> around_port = {};
 };
 
 class CrashGuest {
@@ -62,6 +61,7 @@ class CrashGuest {
                                                   const CrashGuestOptions& options);
 
   const std::string& id() const { return id_; }
+  bool memory_pinned() const { return memory_pinned_; }
   perf::CrashLoad& load() { return *load_; }
   perf::LatencyHistogram& gaps() { return gaps_; }
   // virtio-blk's alone; the load has its driver.
@@ -73,6 +73,7 @@ class CrashGuest {
   Status BootScsi(Host& host, const CrashCase& what, const CrashGuestOptions& options);
 
   const std::string id_;
+  const bool memory_pinned_;
   perf::StampedBlocks blocks_;
   std::unique_ptr<Peer> blk_;
   std::unique_ptr<ScsiPeer> scsi_;

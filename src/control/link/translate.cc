@@ -97,6 +97,7 @@ engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
   controller.set_queues(row.spec.queues());
   controller.set_revision(row.revision);
   if (!row.spec.group().empty()) controller.set_group(row.spec.group());
+  if (row.spec.memory_pinned()) controller.set_memory_pinned(true);
   if (protocol < kProtocolIdentities) return controller;
   controller.set_last_disk(row.last_disk.value());
   if (!row.last_disk_name.empty()) controller.set_last_disk_name(row.last_disk_name);

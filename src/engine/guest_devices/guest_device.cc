@@ -19,6 +19,7 @@ Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& contex
   options.mode = ModeOf(spec);
   options.io_reactors = reactors;
   options.ownership = &ownership;
+  options.memory_pinned = spec.memory_pinned;
   auto endpoint = context.endpoints.Make(options, model, on_change);
   CLEAT_TRY(endpoint);
   CLEAT_TRY((*endpoint)->Start());

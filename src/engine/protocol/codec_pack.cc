@@ -32,6 +32,7 @@ class Packer {
     CLEAT_PB_SET(out, revision, spec.revision);
     if (!spec.group.empty()) out.group = PbText(spec.group);
     CLEAT_PB_SET(out, last_disk, spec.last_disk.value());
+    if (spec.memory_pinned) CLEAT_PB_SET(out, memory_pinned, 1);
     return &out;
   }
 

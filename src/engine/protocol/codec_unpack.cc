@@ -55,6 +55,7 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
   if (in->group != nullptr && *in->group != '\0') {
     CLEAT_ASSIGN(spec.group, TextOf(in->group, "controller.group"));
   }
+  spec.memory_pinned = in->memory_pinned != 0;
   spec.last_disk = DiskIdentity(in->last_disk);
   if (in->last_disk_name != nullptr && *in->last_disk_name != '\0') {
     CLEAT_ASSIGN(spec.last_disk_name, TextOf(in->last_disk_name, "controller.last_disk_name"));

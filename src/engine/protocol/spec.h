@@ -103,7 +103,8 @@ struct ControllerSpec {
   SocketMode socket_mode = SocketMode::kClient;
   uint32_t queues = 1;  // request queues; a SCSI controller has two more of its own
   uint64_t revision = 0;
-  std::string group;  // whose limits its disks share; empty: none
+  std::string group;           // whose limits its disks share; empty: none
+  bool memory_pinned = false;  // the caller vouches that its guest gives no memory back
   // Of a blk controller: the disk that its guest's driver may still remember (engine/guest_devices/swap_guard.h). Not known: none but the one that is
   // attached.
   DiskIdentity last_disk;
@@ -112,7 +113,8 @@ struct ControllerSpec {
   // The same controller, whatever the revision of the intent, and whichever its last disk.
   bool SameAs(const ControllerSpec& other) const {
     return name == other.name && type == other.type && socket_path == other.socket_path &&
-           socket_mode == other.socket_mode && queues == other.queues && group == other.group;
+           socket_mode == other.socket_mode && queues == other.queues && group == other.group &&
+           memory_pinned == other.memory_pinned;
   }
 };
 

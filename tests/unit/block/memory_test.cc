@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -92,10 +91,22 @@ TEST(MemoryRegion, RefusesAFileThatIsNotInMemory) {
   }
 }
 
-TEST(MemoryRegion, IdsAreNeverUsedAgain) {
-  std::set<uint64_t> ids;
+TEST(MemoryRegion, TellsTheRegistrarOnceItIsNoMore) {
+  auto registration = std::make_unique<MemoryRegistration>("controllers/c");
+  MemoryRegistration& asked = *registration;
   uint8_t memory[16];
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(ids.insert(MemoryRegion::Borrow(memory, 16)->id()).second);
+  auto region = MemoryRegion::Borrow(memory, 16, std::move(registration));
+  EXPECT_EQ(region->registration(), &asked);
+  EXPECT_EQ(asked.state(), MemoryRegistration::kUnasked);
+  EXPECT_TRUE(asked.Ask());
+  EXPECT_FALSE(asked.Ask()) << "it is to be registered once";
+  EXPECT_EQ(asked.state(), MemoryRegistration::kPlain);
+  int ended = 0;
+  asked.Publish(7, [&ended] { ++ended; });
+  EXPECT_EQ(asked.state(), 7 + MemoryRegistration::kFirst);
+  region.reset();
+  EXPECT_EQ(ended, 1);
+  EXPECT_EQ(MemoryRegion::Borrow(memory, 16)->registration(), nullptr);
 }
 
 class MemoryMapTest : public testing::Test {

@@ -220,6 +220,18 @@ TEST_F(HostStateTest, AControllerGetsDefaultsAndTheLeastLoadedEngine) {
   EXPECT_EQ(state_->engines().Get(GetEngine("engine-b"))->status().controllers(), 1u);
 }
 
+TEST_F(HostStateTest, AControllerKeepsWhoVouchesForItsMemory) {
+  EXPECT_FALSE(state_->controllers().Create(NewController("a"))->spec().memory_pinned());
+  auto vouched = NewController("b");
+  vouched.mutable_controller()->mutable_spec()->set_memory_pinned(true);
+  ASSERT_TRUE(state_->controllers().Create(vouched).ok());
+  EXPECT_TRUE(state_->controllers().Create(vouched).ok()) << "the same again";
+  ExpectError(state_->controllers().Create(NewController("b")), ErrorCode::kAlreadyExists, {"controllers/b"});
+  Open();
+  EXPECT_FALSE(state_->controllers().Get(GetController("a"))->spec().memory_pinned());
+  EXPECT_TRUE(state_->controllers().Get(GetController("b"))->spec().memory_pinned());
+}
+
 TEST_F(HostStateTest, AControllerWaitsForAnEngineWithRoom) {
   ConnectEngine("engine-a", 1);
   ASSERT_TRUE(state_->controllers().Create(NewController("a")).ok());

@@ -53,6 +53,19 @@ class ReconcilerTest : public ReconcilerRig {
   }
 };
 
+TEST_F(ReconcilerTest, TheEngineIsToldWhoVouchesForItsMemoryAlsoOfOneMadeAnew) {
+  ASSERT_TRUE(engine_.Connect());
+  auto request = NewController("a");
+  request.mutable_controller()->mutable_spec()->set_memory_pinned(true);
+  ASSERT_TRUE(state_->controllers().Create(request).ok());
+  Await("a is there", [&] { return StateOf("a") == v1::CONTROLLER_STATE_IDLE; });
+  EXPECT_TRUE(engine_.ControllerAt("controllers/a").memory_pinned());
+  ASSERT_TRUE(state_->controllers().Delete(DeleteController("a")).ok());
+  AwaitGone("a");
+  AwaitProbe("a");
+  EXPECT_FALSE(engine_.ControllerAt("controllers/a").memory_pinned()) << "that was another one's";
+}
+
 TEST_F(ReconcilerTest, WhatWasAskedBeforeAnyEngineCameIsDoneWhenOneComes) {
   Create(NullDisk("d"), "a");
   EXPECT_EQ(StateOf("a"), v1::CONTROLLER_STATE_PENDING);

@@ -281,6 +281,32 @@ TEST(Codec, WhoStandsByIsSaid) {
   }
 }
 
+TEST(Codec, WhoVouchesForItsMemoryIsReadAndTold) {
+  std::string name = "controllers/vm1";
+  std::string path = "/run/vm1.sock";
+  Cleat__Engine__V1__Controller controller = CLEAT__ENGINE__V1__CONTROLLER__INIT;
+  controller.name = name.data();
+  controller.socket_path = path.data();
+  controller.has_type = controller.has_socket_mode = 1;
+  controller.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK;
+  controller.socket_mode = CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT;
+  Cleat__Engine__V1__PutController put = CLEAT__ENGINE__V1__PUT_CONTROLLER__INIT;
+  put.controller = &controller;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER;
+  envelope.put_controller = &put;
+  ControllerReport report;
+  report.spec = std::get<PutControllerMessage>(Decode(Write(envelope))->body).controller;
+  EXPECT_FALSE(report.spec.memory_pinned) << "of a cleatd that says nothing";
+  EXPECT_EQ(Read(EncodeController(report))->status_event->controller->controller->memory_pinned, 0);
+  controller.has_memory_pinned = controller.memory_pinned = 1;
+  const ControllerSpec pinned = std::get<PutControllerMessage>(Decode(Write(envelope))->body).controller;
+  EXPECT_TRUE(pinned.memory_pinned);
+  EXPECT_FALSE(pinned.SameAs(report.spec)) << "it can't be changed while the controller is there";
+  report.spec = pinned;
+  EXPECT_EQ(Read(EncodeController(report))->status_event->controller->controller->memory_pinned, 1);
+}
+
 TEST(Codec, AnInventoryOfAThousandGoesInChunksThatFit) {
   std::vector<ControllerReport> controllers(1000);
   for (size_t i = 0; i < controllers.size(); ++i) {

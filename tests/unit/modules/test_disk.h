@@ -44,12 +44,15 @@ struct Io {
   std::function<void()> on_done;
 };
 
-// Page-aligned memory that requests point into.
+// Page-aligned memory that requests point into. kPinned: it may be registered.
+enum class Pages : uint8_t { kAny, kPinned };
 class Arena {
  public:
-  explicit Arena(uint64_t bytes)
+  explicit Arena(uint64_t bytes, Pages pages = Pages::kAny)
       : memory_(static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))),
-        region_(block::MemoryRegion::Borrow(memory_, bytes)) {
+        region_(block::MemoryRegion::Borrow(
+            memory_, bytes,
+            pages == Pages::kPinned ? std::make_unique<block::MemoryRegistration>("arena") : nullptr)) {
     std::memset(memory_, 0xa5, bytes);
   }
   ~Arena() { std::free(memory_); }
@@ -126,13 +129,13 @@ class RandomLoad {
  public:
   enum class Discards : uint8_t { kReadZero, kNone };
   RandomLoad(TestDisk& disk, uint64_t seed, uint64_t from, uint64_t bytes,
-             Discards discards = Discards::kReadZero)
+             Discards discards = Discards::kReadZero, Pages pages = Pages::kAny)
       : disk_(disk),
         random_(seed),
         from_(from),
         discards_(discards),
         reference_(bytes, 0),
-        arena_(kDepth * kSlotBytes) {}
+        arena_(kDepth * kSlotBytes, pages) {}
 
   void Run(int requests) {
     std::vector<std::unique_ptr<Slot>> slots;

@@ -24,8 +24,9 @@ struct Files {
     fds.push_back(std::move(fd));
   }
   Result<std::shared_ptr<const MemoryTable>> Map(const MemoryTable* previous = nullptr,
-                                                 const MemoryTable::ReleaseFn& release = nullptr) const {
-    return MemoryTable::Map(regions, fds, previous, release);
+                                                 const MemoryTable::ReleaseFn& release = nullptr,
+                                                 const std::string& pinned_by = {}) const {
+    return MemoryTable::Map(regions, fds, previous, release, pinned_by);
   }
 };
 
@@ -79,6 +80,39 @@ TEST(MemoryTable, KeepsMappingsOfRegionsThatStay) {
   auto third = moved.Map(first->get());
   ASSERT_TRUE(third.ok());
   EXPECT_NE((*third)->regions()[0].memory, (*first)->regions()[0].memory);
+}
+
+// Memory is added and taken away while the guest runs: what stays is what the kernel was told of, and is not told of again.
+TEST(MemoryTable, MayBeRegisteredOnlyWhereSomebodyVouchesAndThenOnce) {
+  Files files;
+  files.Add({0, kPage, 0x10000, 0}, Memfd(1));
+  const auto plain = files.Map();
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ((*plain)->regions()[0].memory->registration(), nullptr);
+  std::vector<std::shared_ptr<block::MemoryRegion>> released;
+  const MemoryTable::ReleaseFn release = [&](auto region) { released.push_back(std::move(region)); };
+  auto first = files.Map(nullptr, release, "controllers/c");
+  ASSERT_TRUE(first.ok());
+  block::MemoryRegistration* const asked = (*first)->regions()[0].memory->registration();
+  ASSERT_NE(asked, nullptr);
+  EXPECT_EQ(asked->owner(), "controllers/c");
+  int ended = 0;
+  ASSERT_TRUE(asked->Ask());
+  asked->Publish(5, [&ended] { ++ended; });
+  files.Add({0x100000, kPage, 0x90000, 0}, Memfd(1));
+  auto grown = files.Map(first->get(), release, "controllers/c");
+  ASSERT_TRUE(grown.ok());
+  first = Error(ErrorCode::kCancelled, "");
+  EXPECT_EQ((*grown)->regions()[0].memory->registration(), asked);
+  EXPECT_EQ((*grown)->regions()[1].memory->registration()->state(), block::MemoryRegistration::kUnasked);
+  // Whoever registers it may keep it a moment longer.
+  auto kept = (*grown)->regions()[0].memory->shared_from_this();
+  grown = Error(ErrorCode::kCancelled, "");
+  ASSERT_EQ(released.size(), 2U);
+  released.clear();
+  EXPECT_EQ(ended, 0);
+  kept.reset();
+  EXPECT_EQ(ended, 1);
 }
 
 TEST(MemoryTable, HandsTheLastReferenceOn) {

@@ -50,6 +50,7 @@ v1::ControllerSpec SpecOf(const ControllerView& view) {
   const engine::v1::Controller& known = view.actual->controller();
   spec.set_socket_path(known.socket_path());
   spec.set_queues(known.queues());
+  spec.set_memory_pinned(known.memory_pinned());
   spec.set_type(known.type() == engine::v1::CONTROLLER_TYPE_SCSI ? v1::CONTROLLER_TYPE_SCSI
                                                                  : v1::CONTROLLER_TYPE_BLK);
   return spec;

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/uring/memory_registrar.h"
+
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace cleat::modules {
+namespace {
+
+using block::MemoryRegion;
+using block::MemoryRegistration;
+
+constexpr int kMajorMin = 6;
+constexpr int kMinorMin = 12;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+std::string Mebibytes(uint64_t bytes) {
+  return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
+}
+
+// CAP_IPC_LOCK: the limit is none.
+bool MayLockAnything() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> has{};
+  return syscall(SYS_capget, &header, has.data()) == 0 && (has[0].effective & (1U << CAP_IPC_LOCK)) != 0;
+}
+
+// The soft limit is this process' to raise.
+uint64_t LockLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return RLIM_INFINITY;
+  if (limit.rlim_cur != limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_MEMLOCK, &limit);
+  }
+  return limit.rlim_cur;
+}
+
+// All of the memory's pages are there: whoever looks them up need not make them.
+Status Populate(const iovec& memory) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = std::bit_cast<uintptr_t>(memory.iov_base) / page * page;
+  const uintptr_t end = (std::bit_cast<uintptr_t>(memory.iov_base) + memory.iov_len + page - 1) / page * page;
+  int failed = 0;
+  do {
+    failed = madvise(std::bit_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE) != 0 ? errno : 0;
+  } while (failed == EINTR || failed == EAGAIN);
+  if (failed == 0) return Ok{};
+  return ErrnoError(failed, "allocating all of it");
+}
+
+}  // namespace
+
+std::optional<Error> MemoryRegistrar::CheckKernel() {
+  utsname kernel{};
+  int major = 0;
+  int minor = 0;
+  if (uname(&kernel) == 0 && std::sscanf(kernel.release, "%d.%d", &major, &minor) == 2 &&
+      (major > kMajorMin || (major == kMajorMin && minor >= kMinorMin)))
+    return std::nullopt;
+  return Error(ErrorCode::kUnimplemented,
+               "from Linux 6.12 on that makes I/O cheaper, and this is " + std::string(kernel.release));
+}
+
+void MemoryRegistrar::Inbox::Post(Job job) {
+  {
+    const MutexLock lock(mutex);
+    if (closed) return;
+    jobs.push_back(std::move(job));
+  }
+  changed.NotifyOne();
+}
+
+MemoryRegistrar::MemoryRegistrar(Options options) : options_(std::move(options)) {
+  CLEAT_CHECK(pthread_getaffinity_np(pthread_self(), sizeof cpus_, &cpus_) == 0);
+}
+
+MemoryRegistrar::~MemoryRegistrar() {
+  std::deque<Job> left;
+  {
+    const MutexLock lock(inbox_->mutex);
+    inbox_->closed = true;
+    left.swap(inbox_->jobs);
+  }
+  inbox_->changed.NotifyOne();
+  const MutexLock lock(start_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void MemoryRegistrar::AddRing(BufferTable& ring) {
+  const MutexLock lock(start_);
+  CLEAT_CHECK(!thread_.joinable());
+  rings_.push_back(&ring);
+}
+
+// ---- On a reactor
+
+void MemoryRegistrar::Ask(const MemoryRegion& region) {
+  if (!region.registration()->Ask()) return;
+  {
+    const MutexLock lock(start_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
+  }
+  inbox_->Post({region.shared_from_this(), {}});
+}
+
+// ---- On the thread
+
+void MemoryRegistrar::ThreadMain() {
+  pthread_setname_np(pthread_self(), "registrar");
+  pthread_setaffinity_np(pthread_self(), sizeof cpus_, &cpus_);
+  for (;;) {
+    Job job;
+    {
+      const MutexLock lock(inbox_->mutex);
+      while (inbox_->jobs.empty() && !inbox_->closed) inbox_->changed.Wait(inbox_->mutex);
+      if (inbox_->closed) return;
+      job = std::move(inbox_->jobs.front());
+      inbox_->jobs.pop_front();
+    }
+    for (const Places& places : std::exchange(to_empty_, {})) Empty(places);
+    if (job.region != nullptr) {
+      Register(*job.region);
+    } else {
+      registered_bytes_ -= job.ended.bytes;
+      Empty(job.ended);
+    }
+  }
+}
+
+void MemoryRegistrar::Register(const MemoryRegion& region) {
+  MemoryRegistration& registration = *region.registration();
+  const std::string& owner = registration.owner();
+  const auto places = Enter(region);
+  if (places) {
+    registered_bytes_ += places->bytes;
+    registration.Publish(places->first, [inbox = inbox_, ended = *places] { inbox->Post({nullptr, ended}); });
+    spdlog::info("{}: {} of its memory registered with {} io_urings, and locked", owner,
+                 Mebibytes(places->bytes), rings_.size());
+    refused_.clear();
+  } else if (!inbox_->closed && refused_ != owner) {
+    spdlog::warn("{}: {} of its memory not registered, so its I/O costs more: {}", owner,
+                 Mebibytes(region.size_bytes()), places.error().message);
+    refused_ = owner;
+  }
+}
+
+Result<MemoryRegistrar::Places> MemoryRegistrar::Enter(const MemoryRegion& region) {
+  if (auto why_not = options_.check_kernel()) return *std::move(why_not);
+  const uint64_t bytes = region.size_bytes();
+  const uint64_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
+  CLEAT_TRY(CheckMemlock(bytes));
+  CLEAT_TRY(MakePlaces());
+  const auto first = chunks <= options_.places ? TakePlaces(static_cast<uint32_t>(chunks)) : std::nullopt;
+  if (!first) {
+    return Error(ErrorCode::kResourceExhausted, "an engine registers " +
+                                                    Mebibytes(options_.places * kChunkBytes) +
+                                                    " of all guests at most, and has " +
+                                                    Mebibytes(registered_bytes_) + "; use more engines");
+  }
+  Places places{.first = *first, .count = static_cast<uint32_t>(chunks), .bytes = bytes};
+  for (uint32_t chunk = 0; chunk < places.count; ++chunk) {
+    const uint64_t offset = chunk * kChunkBytes;
+    Status entered = Error(ErrorCode::kAborted, "the engine ends");
+    if (!inbox_->closed)
+      entered = EnterChunk(*first + chunk, {region.base() + offset, std::min(kChunkBytes, bytes - offset)});
+    if (entered) continue;
+    Empty(places);
+    return std::move(entered).error();
+  }
+  return places;
+}
+
+// Beforehand: registering lasts, and so does taking it back. Others of the same user may have locked memory as well, which the kernel knows.
+Status MemoryRegistrar::CheckMemlock(uint64_t bytes) const {
+  const uint64_t limit = LockLimit();
+  const uint64_t needed = (registered_bytes() + bytes) * rings_.size();
+  if (limit == RLIM_INFINITY || needed <= limit || MayLockAnything()) return Ok{};
+  return Error(ErrorCode::kResourceExhausted,
+               "RLIMIT_MEMLOCK is " + Mebibytes(limit) + ", and " + Mebibytes(needed) +
+                   " are needed, with what is registered already, for " + std::to_string(rings_.size()) +
+                   " io_urings: raise LimitMEMLOCK= in the unit");
+}
+
+Status MemoryRegistrar::MakePlaces() {
+  if (!taken_.empty()) return Ok{};
+  for (BufferTable* ring : rings_) CLEAT_TRY(ring->MakeBufferPlaces(options_.places));
+  taken_.resize(options_.places);
+  return Ok{};
+}
+
+Status MemoryRegistrar::EnterChunk(uint32_t place, const iovec& chunk) {
+  CLEAT_TRY(Populate(chunk));
+  for (BufferTable* ring : rings_) CLEAT_TRY(ring->SetBuffer(place, chunk));
+  return Ok{};
+}
+
+void MemoryRegistrar::Empty(const Places& places) {
+  bool emptied = true;
+  for (uint32_t place = places.first; place < places.first + places.count; ++place) {
+    for (BufferTable* ring : rings_) emptied &= ring->SetBuffer(place, {nullptr, 0}).ok();
+  }
+  if (!emptied) return to_empty_.push_back(places);  // no memory now: at the next job
+  std::fill_n(taken_.begin() + places.first, places.count, false);
+}
+
+// The first that lie side by side.
+std::optional<uint32_t> MemoryRegistrar::TakePlaces(uint32_t count) {
+  const auto found = std::search_n(taken_.begin(), taken_.end(), count, false);
+  if (found == taken_.end()) return std::nullopt;
+  std::fill_n(found, count, true);
+  return static_cast<uint32_t>(found - taken_.begin());
+}
+
+}  // namespace cleat::modules

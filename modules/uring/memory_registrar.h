@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Registers guests' memory with the rings for commands, so that the kernel need not look up its pages for each command: memory of which
+// somebody vouches that its pages stay the same (block/memory_registration.h), when a command first needs it.
+//
+// A region is registered in chunks, on a thread of the registrar's own. Each ring has it at the same places; only when all have it commands
+// name them. While a chunk's pages are looked up the ring is locked, and its reactor's next system call waits: that is what makes a chunk
+// small. The pages are there by then: they were all touched before, without that lock.
+//
+// When a region ends its places are emptied in each ring, and given to others only then. Between its end and that, its addresses may be
+// another mapping's already: nobody names its places any more, since only requests that keep a region do, and the kernel has the pages, not
+// the addresses. It lets go of them when the commands that were begun before have ended.
+//
+// What can't be registered is used as it is; a line of the log says why. Owned by the UringHub.
+#pragma once
+
+#include <sched.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "block/memory.h"
+
+namespace cleat::modules {
+
+// What the registrar needs of a ring. On its thread; may wait for the reactor's present system call.
+class BufferTable {
+ public:
+  // Makes `places` places, all empty. Once.
+  virtual Status MakeBufferPlaces(uint32_t places) = 0;
+  // Looks up the memory's pages, and keeps them; {nullptr, 0}: lets go of what was there. kResourceExhausted: the kernel locks no more
+  // memory for this user.
+  virtual Status SetBuffer(uint32_t place, const iovec& memory) = 0;
+
+ protected:
+  ~BufferTable() = default;
+};
+
+class MemoryRegistrar {
+ public:
+  // 4,096 pages of 4 KiB, which the kernel looks up in a fraction of a millisecond.
+  static constexpr uint64_t kChunkBytes = uint64_t{16} << 20;
+  // IORING_MAX_REG_BUFFERS: 256 GiB of all guests together.
+  static constexpr uint32_t kPlaces = 16384;
+
+  struct Options {
+    uint32_t places = kPlaces;
+    // Why none is registered on this kernel; nullopt: it is. The cost was counted from Linux 6.12 on; on 6.1 registered memory was seen to
+    // make block I/O slower (docs/local-nvme.md).
+    std::function<std::optional<Error>()> check_kernel = CheckKernel;
+  };
+  static std::optional<Error> CheckKernel();
+
+  MemoryRegistrar() : MemoryRegistrar(Options()) {}
+  explicit MemoryRegistrar(Options options);
+  // Ends its thread. The rings are still there.
+  ~MemoryRegistrar();
+  MemoryRegistrar(const MemoryRegistrar&) = delete;
+  MemoryRegistrar& operator=(const MemoryRegistrar&) = delete;
+
+  // All rings, before the first command: one that came later would lack what the others have.
+  void AddRing(BufferTable& ring);
+
+  // The place of [offset, offset + bytes) of the region in each ring; nullopt: it has none, or no single one. Any reactor, for a request
+  // that keeps the region. Asks for the region if nobody has.
+  std::optional<uint16_t> Find(const block::MemoryRegion& region, uint64_t offset_bytes, uint64_t bytes) {
+    block::MemoryRegistration* const registration = region.registration();
+    if (registration == nullptr) [[likely]]
+      return std::nullopt;
+    const uint32_t state = registration->state();
+    if (state < block::MemoryRegistration::kFirst) [[unlikely]] {
+      if (state == block::MemoryRegistration::kUnasked) Ask(region);
+      return std::nullopt;
+    }
+    const uint64_t chunk = offset_bytes / kChunkBytes;
+    if (bytes == 0 || (offset_bytes + bytes - 1) / kChunkBytes != chunk) return std::nullopt;
+    return static_cast<uint16_t>(state - block::MemoryRegistration::kFirst + chunk);
+  }
+
+  // Of all regions that are registered now. Any thread.
+  uint64_t registered_bytes() const { return registered_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Places {
+    uint32_t first = 0;
+    uint32_t count = 0;
+    uint64_t bytes = 0;  // of the region
+  };
+  // What is to be done: a region to be registered, or places of one that has ended.
+  struct Job {
+    std::shared_ptr<const block::MemoryRegion> region;
+    Places ended;
+  };
+  // Outlives the registrar where regions do.
+  struct Inbox {
+    void Post(Job job) CLEAT_EXCLUDES(mutex);
+    Mutex mutex;
+    CondVar changed;
+    std::deque<Job> jobs CLEAT_GUARDED_BY(mutex);
+    std::atomic<bool> closed{false};  // written under the mutex
+  };
+
+  void Ask(const block::MemoryRegion& region);
+  void ThreadMain();
+  void Register(const block::MemoryRegion& region);
+  Result<Places> Enter(const block::MemoryRegion& region);
+  Status CheckMemlock(uint64_t bytes) const;
+  Status MakePlaces();
+  Status EnterChunk(uint32_t place, const iovec& chunk);
+  void Empty(const Places& places);
+  std::optional<uint32_t> TakePlaces(uint32_t count);
+
+  const Options options_;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+  cpu_set_t cpus_{};  // where its maker may run: the first to ask is a reactor, with a core of its own
+  std::atomic<uint64_t> registered_bytes_{0};
+
+  Mutex start_;
+  std::thread thread_ CLEAT_GUARDED_BY(start_);
+
+  // ---- Of the thread, once that runs
+  std::vector<BufferTable*> rings_;
+  std::vector<bool> taken_;       // by place; none while the rings have no places
+  std::vector<Places> to_empty_;  // that a ring could not empty yet
+  std::string refused_;           // whose memory was refused last: one line for all of its regions
+};
+
+}  // namespace cleat::modules
