@@ -137,8 +137,8 @@ void MemoryRegistrar::ThreadMain() {
     if (job.region != nullptr) {
       Register(*job.region);
     } else {
-      registered_bytes_ -= job.ended.bytes;
       Empty(job.ended);
+      registered_bytes_ -= job.ended.bytes;
     }
   }
 }

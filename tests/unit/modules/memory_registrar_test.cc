@@ -160,14 +160,14 @@ TEST_F(RegisteredMemory, GivesItsPlacesBackWhenItEnds) {
   registrar_.Find(*too_much, 0, 1);
   large.reset();
   AwaitBytes(registrar_, 0);
+  EXPECT_EQ(reader_->Read(place, was_at), -EFAULT) << "nothing is there any more";
   EXPECT_EQ(registrar_.Find(*too_much, 0, 1), std::nullopt)
       << "there were four places, and it is asked for once";
-  const auto again = Vouched(file, 4 * kChunk);
+  const auto again = Vouched(file, 3 * kChunk);
   registrar_.Find(*again, 0, 1);
   ASSERT_TRUE(AwaitPlace(registrar_, *again));
-  EXPECT_EQ(reader_->Read(*registrar_.Find(*again, 3 * kChunk, kPage), again->base() + 3 * kChunk),
+  EXPECT_EQ(reader_->Read(*registrar_.Find(*again, 2 * kChunk, kPage), again->base() + 2 * kChunk),
             static_cast<int32_t>(kPage));
-  if (was_at != again->base() + place * kChunk) EXPECT_EQ(reader_->Read(place, was_at), -EFAULT);
 }
 
 TEST_F(RegisteredMemory, ThatNobodyVouchesForStaysAsItIs) {
@@ -180,7 +180,8 @@ TEST_F(RegisteredMemory, ThatNobodyVouchesForStaysAsItIs) {
 
 TEST(KernelForRegisteredMemory, IsNamedWhereItIsTooOld) {
   const auto why_not = MemoryRegistrar::CheckKernel();
-  if (why_not) EXPECT_NE(why_not->message.find("Linux 6.12"), std::string::npos) << why_not->message;
+  if (!why_not) return;
+  EXPECT_NE(why_not->message.find("Linux 6.12"), std::string::npos) << why_not->message;
 }
 
 // ---- With tables that refuse
