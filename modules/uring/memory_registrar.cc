@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -28,6 +29,9 @@ using block::MemoryRegistration;
 constexpr int kMajorMin = 6;
 constexpr int kMinorMin = 12;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr size_t kPopulateStep = 2 * kMiB;
+// Between chunks, so that rings are locked for a small part of the time.
+constexpr std::chrono::milliseconds kPause{1};
 
 std::string Mebibytes(uint64_t bytes) {
   return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
@@ -51,17 +55,20 @@ uint64_t LockLimit() {
   return limit.rlim_cur;
 }
 
-// All of the memory's pages are there: whoever looks them up need not make them.
+// All of the memory's pages are there: whoever looks them up need not make them. In steps, since what is mapped meanwhile waits.
 Status Populate(const iovec& memory) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = std::bit_cast<uintptr_t>(memory.iov_base) / page * page;
   const uintptr_t end = (std::bit_cast<uintptr_t>(memory.iov_base) + memory.iov_len + page - 1) / page * page;
-  int failed = 0;
-  do {
-    failed = madvise(std::bit_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE) != 0 ? errno : 0;
-  } while (failed == EINTR || failed == EAGAIN);
-  if (failed == 0) return Ok{};
-  return ErrnoError(failed, "allocating all of it");
+  for (uintptr_t at = begin; at < end; at += kPopulateStep) {
+    const size_t bytes = std::min(end - at, kPopulateStep);
+    int failed = 0;
+    do {
+      failed = madvise(std::bit_cast<void*>(at), bytes, MADV_POPULATE_WRITE) != 0 ? errno : 0;
+    } while (failed == EINTR || failed == EAGAIN);
+    if (failed != 0) return ErrnoError(failed, "allocating all of it");
+  }
+  return Ok{};
 }
 
 }  // namespace
@@ -179,9 +186,11 @@ Result<MemoryRegistrar::Places> MemoryRegistrar::Enter(const MemoryRegion& regio
     Status entered = Error(ErrorCode::kAborted, "the engine ends");
     if (!inbox_->closed)
       entered = EnterChunk(*first + chunk, {region.base() + offset, std::min(kChunkBytes, bytes - offset)});
-    if (entered) continue;
-    Empty(places);
-    return std::move(entered).error();
+    if (!entered) {
+      Empty(places);
+      return std::move(entered).error();
+    }
+    std::this_thread::sleep_for(kPause);
   }
   return places;
 }
@@ -198,8 +207,8 @@ Status MemoryRegistrar::CheckMemlock(uint64_t bytes) const {
 }
 
 Status MemoryRegistrar::MakePlaces() {
-  if (!taken_.empty()) return Ok{};
-  for (BufferTable* ring : rings_) CLEAT_TRY(ring->MakeBufferPlaces(options_.places));
+  for (; rings_with_places_ < rings_.size(); ++rings_with_places_)
+    CLEAT_TRY(rings_[rings_with_places_]->MakeBufferPlaces(options_.places));
   taken_.resize(options_.places);
   return Ok{};
 }

@@ -129,6 +129,7 @@ class MemoryRegistrar {
 
   // ---- Of the thread, once that runs
   std::vector<BufferTable*> rings_;
+  size_t rings_with_places_ = 0;
   std::vector<bool> taken_;       // by place; none while the rings have no places
   std::vector<Places> to_empty_;  // that a ring could not empty yet
   std::string refused_;           // whose memory was refused last: one line for all of its regions
