@@ -182,12 +182,15 @@ void NvmeChannel::Fill(io_uring_sqe& sqe, const nvme::Command& command, std::spa
 }
 
 // The place of registered memory that holds the command's. The kernel takes it for memory in one piece alone.
-std::optional<uint16_t> NvmeChannel::FindRegistered(const Request& request, std::span<const iovec> pieces) {
+std::optional<uint16_t> NvmeChannel::FindRegistered(Request& request, std::span<const iovec> pieces) {
   if (pieces.size() != 1 || request.segments.size() != 1 || !uses_registered_) return std::nullopt;
   const block::MemoryRegion& region = *request.segments[0].region;
   const auto offset = static_cast<uint64_t>(static_cast<uint8_t*>(pieces[0].iov_base) - region.base());
   const std::optional<uint16_t> place = registrar_.Find(region, offset, pieces[0].iov_len);
-  if (place) ring_.CountRegistered();
+  if (place) {
+    ring_.CountRegistered();
+    request.top().scratch[kStepBytes] = 1;
+  }
   return place;
 }
 
@@ -275,14 +278,21 @@ NvmeChannel::Hope NvmeChannel::HopeAfter(int32_t result) const {
   }
 }
 
-bool NvmeChannel::MayTryAgain(Request& request, int32_t result) {
-  if ((result == -EINVAL || result == -EFAULT) && uses_registered_ && ring_.registered_commands() > 0) {
-    uses_registered_ = false;
+// Whether the request named registered memory; it does so no more, and no other one.
+bool NvmeChannel::GivesUpRegistered(Request& request) {
+  auto& scratch = request.top().scratch;
+  if (!IsTransfer(request) || scratch[kBounce] != 0 || scratch[kStepBytes] == 0) return false;
+  scratch[kStepBytes] = 0;
+  if (uses_registered_)
     spdlog::warn(
-        "{}: a command on registered memory failed (errno {}): it is tried without, as all that follow",
-        ring_.reactor().name(), -result);
-    return true;
-  }
+        "{}: a command on registered memory failed: it is tried without, as all of its disk that follow",
+        ring_.reactor().name());
+  uses_registered_ = false;
+  return true;
+}
+
+bool NvmeChannel::MayTryAgain(Request& request, int32_t result) {
+  if ((result == -EINVAL || result == -EFAULT) && GivesUpRegistered(request)) return true;
   const Hope hope = HopeAfter(result);
   if (hope == Hope::kNone) return false;
   uint64_t& tries = request.top().scratch[kTries];

@@ -58,7 +58,7 @@ class NvmeChannel final : public block::Channel, private UringClient {
     kFailure,   // the first one's result, with kFailed above it; 0: none has failed
     kTries,  // by the drive, in bits 15:0; above them when the request first failed, in ms of the reactor's clock
     kBounce,  // transfers: the bounce buffer's address; discards, with the next one: the range, as the drive reads it
-    kStepBytes,  // transfers through the bounce buffer: of the command that is under way
+    kStepBytes,  // transfers through the bounce buffer: of the command that is under way; others: 1 once a command named registered memory
   };
   static constexpr uint64_t kFailed = uint64_t{1} << 32;
   static constexpr uint32_t kSinceShift = 16;
@@ -89,7 +89,7 @@ class NvmeChannel final : public block::Channel, private UringClient {
   void PrepareDiscard(block::Request& request, io_uring_sqe& sqe);
   void Fill(io_uring_sqe& sqe, const nvme::Command& command, std::span<const iovec> pieces,
             std::optional<uint16_t> registered = std::nullopt);
-  std::optional<uint16_t> FindRegistered(const block::Request& request, std::span<const iovec> pieces);
+  std::optional<uint16_t> FindRegistered(block::Request& request, std::span<const iovec> pieces);
   pool::DriveRange Next(const block::Request& request) const;
   nvme::Command On(nvme::Opcode opcode, const block::Request& request, pool::DriveRange range,
                    uint32_t flags) const;
@@ -97,6 +97,7 @@ class NvmeChannel final : public block::Channel, private UringClient {
   // ---- What failed
   Hope HopeAfter(int32_t result) const;
   bool MayTryAgain(block::Request& request, int32_t result);
+  bool GivesUpRegistered(block::Request& request);
   void Pause(block::Request& request);
   void TryAgain();
 

@@ -2,7 +2,7 @@
 // The io_urings: of each I/O reactor one for files and one for devices' commands, shared by all disks on it; and what is known of the drives
 // of pools, shared by their disks. Owned by the engine, beside the reactors.
 //
-// Life: AddReactor for each I/O reactor before its thread starts (or on it); destroyed after the threads have
+// Life: AddReactor for each I/O reactor before its thread starts (or on it), and before the first disk is opened; destroyed after the threads have
 // ended and before the reactors, with no disk open. OpenUring and the channels only look rings up, from any
 // thread.
 #pragma once
