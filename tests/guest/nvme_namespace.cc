@@ -70,6 +70,61 @@ TEST_P(Namespace, AgreesWithTheReferenceAlsoAfterReopening) {
   host_.Close(*disk);
 }
 
+// The same from memory that is registered meanwhile: in two chunks, so that some commands' lies in both. Then from other memory, which gets
+// the places of the first while commands go on.
+TEST(NamespaceMemory, AgreesWithTheReferenceAlsoWhereItIsRegistered) {
+  Host host;
+  const auto disk = host.OpenNamespaceDisk(PathIn("CLEAT_NVME_4K"), 4096);
+  UringHub& hub = host.hub();
+  std::unique_ptr<test::RandomLoad> before;
+  for (const uint64_t seed : {1, 2}) {
+    ASSERT_EQ(disk->Do(Op::kWriteZeroes, 0, kBytes), IoStatus::kOk);
+    auto load = std::make_unique<test::RandomLoad>(*disk, seed, 0, kBytes, test::RandomLoad::Discards::kNone,
+                                                   test::Pages::kPinned);
+    before.reset();
+    for (const uint64_t none = hub.registered_commands(); hub.registered_commands() == none;) load->Run(20);
+    EXPECT_GT(hub.registrar().registered_bytes(), MemoryRegistrar::kChunkBytes);
+    load->Run(150);
+    const uint64_t registered = hub.registered_commands();
+    load->Run(50);
+    EXPECT_GT(hub.registered_commands(), registered) << "the kernel has refused one";
+    test::Arena arena(kBytes);
+    ASSERT_EQ(disk->Do(Op::kRead, 0, kBytes, &arena), IoStatus::kOk);
+    EXPECT_EQ(std::memcmp(arena.data(), load->reference().data(), kBytes), 0);
+    before = std::move(load);
+  }
+  before.reset();
+  while (hub.registrar().registered_bytes() > 0) std::this_thread::yield();
+  host.Close(*disk);
+}
+
+// As on kernels that refuse what others take: here because a place that is used was emptied.
+TEST(NamespaceMemory, WhatTheKernelRefusesIsTriedWithoutRegistering) {
+  constexpr uint64_t kRequests = 64;
+  Host host;
+  const auto disk = host.OpenNamespaceDisk(PathIn("CLEAT_NVME"));
+  test::Arena arena(kRequests * 4096, test::Pages::kPinned);
+  while (!host.hub().registrar().Find(arena.region(), 0, 1)) std::this_thread::yield();
+  ASSERT_EQ(disk->Do(Op::kWrite, 0, kRequests * 4096, &arena), IoStatus::kOk);
+  EXPECT_GT(host.hub().registered_commands(), 0U);
+  const uint16_t place = *host.hub().registrar().Find(arena.region(), 0, 1);
+  ASSERT_TRUE(host.hub().FindForCommands(host.reactor())->SetBuffer(place, {nullptr, 0}).ok());
+  std::memset(arena.data(), 0, kRequests * 4096);
+  std::vector<std::unique_ptr<Io>> ios;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    Io& io = *ios.emplace_back(std::make_unique<Io>());
+    io.segments = {{&arena.region(), i * 4096, 4096}};
+    disk->Start(io, Op::kRead, i * 4096, 4096);
+  }
+  for (const auto& io : ios) EXPECT_EQ(disk->Wait(*io), IoStatus::kOk);
+  EXPECT_EQ(std::count(arena.data(), arena.data() + kRequests * 4096, 0xa5),
+            static_cast<int64_t>(kRequests * 4096));
+  const uint64_t registered = host.hub().registered_commands();
+  EXPECT_EQ(disk->Do(Op::kRead, 0, 4096, &arena), IoStatus::kOk);
+  EXPECT_EQ(host.hub().registered_commands(), registered);
+  host.Close(*disk);
+}
+
 // The guest asks for more at once than the queues of ring and drive hold. Each request's memory is in two pieces that no other one shares: the
 // kernel reads a command's iovecs late when the drive's queue is full.
 TEST_P(Namespace, LosesNothingBeyondItsLimits) {

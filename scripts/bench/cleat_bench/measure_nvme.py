@@ -3,7 +3,9 @@
 block device.
 
 This machine's kernel has no drive, and an emulated one has no speed of its own. So tests/bench/namespace_loop runs in a guest with Linux
-6.12 whose only processor's clock goes by instructions (QEMU's -icount), and what counts is the time that the processor was busy.
+6.12 whose only processor's clock goes by instructions (QEMU's -icount), and what counts is the time that the processor was busy. The drive
+has no file behind it and answers at once: one with a file answers when this machine's other threads let it, and with that it changes how many
+completions are found at a time.
 
 By commands also from registered memory (memory_pinned). Beside these a loop without the engine, with memory that the kernel looks up for
 each command and with memory that it was told of before: what registering spares at best (docs/local-nvme.md).
@@ -34,7 +36,8 @@ def seconds(pace: Pace) -> float:
 
 def measure(lab: Lab) -> dict[str, Figure]:
     program = Path(lab.bin_dir).parent / "tests" / "namespace_loop"
-    with nvme_guest(lab, "nvme", [program], DRIVE_BYTES, memory_mb=512, counted=True) as guest:
+    drive = f"driver=null-co,size={DRIVE_BYTES},read-zeroes=on"
+    with nvme_guest(lab, "nvme", [program], drive, memory_mb=512, counted=True) as guest:
         rounds = {way: [] for way in WAYS}
         for _ in range(lab.pace.rounds):
             for way in WAYS:

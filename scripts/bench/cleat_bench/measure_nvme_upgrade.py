@@ -32,7 +32,10 @@ def seconds(pace: Pace) -> float:
 
 def measure(lab: Lab) -> dict[str, Figure]:
     programs = [Path(lab.bin_dir) / name for name in PROGRAMS]
-    with nvme_guest(lab, "nvme-upgrade", programs, DRIVE_BYTES, memory_mb=1024) as guest:
+    image = Path(lab.dir) / "nvme-upgrade.img"
+    with open(image, "wb") as file:
+        file.truncate(DRIVE_BYTES)
+    with nvme_guest(lab, "nvme-upgrade", programs, f"file={image},format=raw", memory_mb=1024) as guest:
         guest.run("mkdir -p /tmp")
         figures = one_run(lab, guest, "nvme", ["--device", "/dev/nvme0n1", "--nvme-upgrades", str(UPGRADES)])
         memory = one_run(lab, guest, "one", ["--upgrades", str(UPGRADES)])

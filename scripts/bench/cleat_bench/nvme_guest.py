@@ -20,9 +20,9 @@ TIMEOUT_S = 600
 
 
 @contextlib.contextmanager
-def nvme_guest(lab: Lab, name: str, programs: list[Path], drive_bytes: int, **options) -> Iterator[Guest]:
-    """A guest with these programs of the build in /bin, and with a drive, /dev/nvme0n1, that takes commands at /dev/ng0n1. `options`: as
-    Guest's."""
+def nvme_guest(lab: Lab, name: str, programs: list[Path], drive: str, **options) -> Iterator[Guest]:
+    """A guest with these programs of the build in /bin, and with a drive, /dev/nvme0n1, that takes commands at /dev/ng0n1. `drive`: its
+    back end in QEMU's words (-drive). `options`: as Guest's."""
     for program in programs:
         if not program.exists():
             raise BenchError(f"{program} is missing: run 'make bench'")
@@ -31,12 +31,8 @@ def nvme_guest(lab: Lab, name: str, programs: list[Path], drive_bytes: int, **op
                           timeout=TIMEOUT_S, check=False)
     if made.returncode != 0:
         raise BenchError(f"no guest to measure in: {made.stdout.strip()}")
-    image = Path(lab.dir) / f"{name}.img"
-    with open(image, "wb") as file:
-        file.truncate(drive_bytes)
     archive = pack(str(Path(lab.dir) / f"{name}-programs.tar"), [str(program) for program in programs])
-    guest = Guest(name, guest_dir, lab.log_dir, tools="nvme", files={"programs": archive}, nvme={"drive": {"drive": f"file={image},format=raw"}},
-                  **options)
+    guest = Guest(name, guest_dir, lab.log_dir, tools="nvme", files={"programs": archive}, nvme={"drive": {"drive": drive}}, **options)
     with guest:
         guest.wait_ready()
         guest.run("tar x -f /dev/vda -C / && until [ -b /dev/nvme0n1 ] && [ -c /dev/ng0n1 ]; do sleep 0.05; done")

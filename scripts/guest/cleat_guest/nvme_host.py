@@ -95,8 +95,9 @@ class NvmeHost:
                        "--engine-socket /run/cleat/engine.sock --paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
                        "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
 
-    def start_engine(self, number=0, options=""):
-        self.guest.run(AS_USER + f"cleat-engine --name engine-{number} --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine "
+    def start_engine(self, number=0, options="", limits=""):
+        """`limits`: what the shell says before, "ulimit -l unlimited; "."""
+        self.guest.run(limits + AS_USER + f"cleat-engine --name engine-{number} --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine "
                        f"--reactors 1 --state-dir /run/cleat/state --paths /run/paths.conf {options} >>/run/engine-{number}.log 2>&1 & "
                        f"echo $! >/run/engine-{number}.pid")
         self.ctl("wait", f"engines/engine-{number}", "--timeout", "120")
