@@ -283,6 +283,8 @@ bool NvmeChannel::GivesUpRegistered(Request& request) {
   auto& scratch = request.top().scratch;
   if (!IsTransfer(request) || scratch[kBounce] != 0 || scratch[kStepBytes] == 0) return false;
   scratch[kStepBytes] = 0;
+  // What the kernel says of registered memory it says of a namespace without a path as well: its later commands may name it again.
+  if (target_.multipath) return true;
   if (uses_registered_)
     spdlog::warn(
         "{}: a command on registered memory failed: it is tried without, as all of its disk that follow",

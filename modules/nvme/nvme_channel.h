@@ -112,7 +112,7 @@ class NvmeChannel final : public block::Channel, private UringClient {
       extents_;  // the target's, which changes on another thread, as it was when the channel was told
   UringRing& ring_;
   MemoryRegistrar& registrar_;
-  // False once the kernel has refused a command, perhaps for it: the first kernels of 6.12 counted all pages of a chunk, also those that a
+  // False once the kernel has refused a command, perhaps for it: there were kernels that counted all pages of a chunk, also those that a
   // command does not touch, against the drive's limit (`block: fix queue limits checks in blk_rq_map_user_bvec for real`).
   bool uses_registered_ = true;
   uint64_t in_flight_ = 0;      // requests

@@ -15,6 +15,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -26,15 +28,26 @@ namespace {
 using block::MemoryRegion;
 using block::MemoryRegistration;
 
-constexpr int kMajorMin = 6;
-constexpr int kMinorMin = 12;
+// 6.12.36 is {6, 12, 36}.
+using Release = std::array<int, 3>;
+constexpr Release kGoodOf6Point12{6, 12, 36};
+constexpr Release kGoodOf6Point15{6, 15, 5};
+constexpr Release kGoodAgain{6, 16, 0};
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr size_t kPopulateStep = 2 * kMiB;
-// Between chunks, so that rings are locked for a small part of the time.
+// Between chunks, so that rings are locked for a small part of the time: this long, or so many times as long as the chunk took.
 constexpr std::chrono::milliseconds kPause{1};
+constexpr int kPauseShare = 20;
 
 std::string Mebibytes(uint64_t bytes) {
   return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
+}
+
+// Processor time of this thread, in nanoseconds.
+uint64_t ThreadNs() {
+  timespec now{};
+  CLEAT_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
 // CAP_IPC_LOCK: the limit is none.
@@ -73,22 +86,38 @@ Status Populate(const iovec& memory) {
 
 }  // namespace
 
-std::optional<Error> MemoryRegistrar::CheckKernel() {
-  utsname kernel{};
-  int major = 0;
-  int minor = 0;
-  if (uname(&kernel) == 0 && std::sscanf(kernel.release, "%d.%d", &major, &minor) == 2 &&
-      (major > kMajorMin || (major == kMajorMin && minor >= kMinorMin)))
-    return std::nullopt;
-  return Error(ErrorCode::kUnimplemented,
-               "from Linux 6.12 on that makes I/O cheaper, and this is " + std::string(kernel.release));
+bool MemoryRegistrar::IsGoodRelease(const std::string& release) {
+  Release is{};
+  if (std::sscanf(release.c_str(), "%d.%d.%d", &is[0], &is[1], &is[2]) < 2) return false;
+  const auto is_of = [&is](const Release& first) {
+    return is[0] == first[0] && is[1] == first[1] && is[2] >= first[2];
+  };
+  return is_of(kGoodOf6Point12) || is_of(kGoodOf6Point15) || is >= kGoodAgain;
 }
 
-void MemoryRegistrar::Inbox::Post(Job job) {
+std::optional<Error> MemoryRegistrar::CheckKernel() {
+  utsname kernel{};
+  if (uname(&kernel) == 0 && IsGoodRelease(kernel.release)) return std::nullopt;
+  return Error(
+      ErrorCode::kUnimplemented,
+      "Linux 6.12.36, 6.15.5 and 6.16 are the first ones that it is safe and cheaper with, and this is " +
+          std::string(kernel.release));
+}
+
+void MemoryRegistrar::Inbox::PostEnded(const Places& places) {
   {
     const MutexLock lock(mutex);
     if (closed) return;
-    jobs.push_back(std::move(job));
+    ended.push_back(places);
+  }
+  changed.NotifyOne();
+}
+
+void MemoryRegistrar::Inbox::PostAsked(std::weak_ptr<const MemoryRegion> region) {
+  {
+    const MutexLock lock(mutex);
+    if (closed) return;
+    asked.push_back(std::move(region));
   }
   changed.NotifyOne();
 }
@@ -98,11 +127,9 @@ MemoryRegistrar::MemoryRegistrar(Options options) : options_(std::move(options))
 }
 
 MemoryRegistrar::~MemoryRegistrar() {
-  std::deque<Job> left;
   {
     const MutexLock lock(inbox_->mutex);
     inbox_->closed = true;
-    left.swap(inbox_->jobs);
   }
   inbox_->changed.NotifyOne();
   const MutexLock lock(start_);
@@ -119,11 +146,25 @@ void MemoryRegistrar::AddRing(BufferTable& ring) {
 
 void MemoryRegistrar::Ask(const MemoryRegion& region) {
   if (!region.registration()->Ask()) return;
-  {
-    const MutexLock lock(start_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
+  if (const Status started = StartThread(); !started) {
+    spdlog::warn("{}: {} of its memory not registered, so its I/O costs more: {}",
+                 region.registration()->owner(), Mebibytes(region.size_bytes()), started.error().message);
+    return;
   }
-  inbox_->Post({region.shared_from_this(), {}});
+  inbox_->PostAsked(region.weak_from_this());
+}
+
+// Where no thread can be made now, a region that comes later tries again. The library says it with an exception: EAGAIN, a limit of threads
+// or tasks.
+Status MemoryRegistrar::StartThread() {
+  const MutexLock lock(start_);
+  if (thread_.joinable()) return Ok{};
+  try {
+    thread_ = std::thread([this] { ThreadMain(); });
+    return Ok{};
+  } catch (const std::system_error& error) {
+    return ErrnoError(error.code().value(), "making a thread");
+  }
 }
 
 // ---- On the thread
@@ -132,20 +173,27 @@ void MemoryRegistrar::ThreadMain() {
   pthread_setname_np(pthread_self(), "registrar");
   pthread_setaffinity_np(pthread_self(), sizeof cpus_, &cpus_);
   for (;;) {
-    Job job;
+    std::optional<Places> ended;
+    std::weak_ptr<const MemoryRegion> asked;
     {
       const MutexLock lock(inbox_->mutex);
-      while (inbox_->jobs.empty() && !inbox_->closed) inbox_->changed.Wait(inbox_->mutex);
+      while (inbox_->ended.empty() && inbox_->asked.empty() && !inbox_->closed)
+        inbox_->changed.Wait(inbox_->mutex);
       if (inbox_->closed) return;
-      job = std::move(inbox_->jobs.front());
-      inbox_->jobs.pop_front();
+      if (!inbox_->ended.empty()) {
+        ended = inbox_->ended.front();
+        inbox_->ended.pop_front();
+      } else {
+        asked = std::move(inbox_->asked.front());
+        inbox_->asked.pop_front();
+      }
     }
     for (const Places& places : std::exchange(to_empty_, {})) Empty(places);
-    if (job.region != nullptr) {
-      Register(*job.region);
-    } else {
-      Empty(job.ended);
-      registered_bytes_ -= job.ended.bytes;
+    if (ended) {
+      Empty(*ended);
+      registered_bytes_ -= ended->bytes;
+    } else if (const auto region = asked.lock()) {
+      Register(*region);
     }
   }
 }
@@ -156,11 +204,11 @@ void MemoryRegistrar::Register(const MemoryRegion& region) {
   const auto places = Enter(region);
   if (places) {
     registered_bytes_ += places->bytes;
-    registration.Publish(places->first, [inbox = inbox_, ended = *places] { inbox->Post({nullptr, ended}); });
+    registration.Publish(places->first, [inbox = inbox_, ended = *places] { inbox->PostEnded(ended); });
     spdlog::info("{}: {} of its memory registered with {} io_urings, and locked", owner,
                  Mebibytes(places->bytes), rings_.size());
     refused_.clear();
-  } else if (!inbox_->closed && refused_ != owner) {
+  } else if (places.error().code != ErrorCode::kAborted && refused_ != owner) {
     spdlog::warn("{}: {} of its memory not registered, so its I/O costs more: {}", owner,
                  Mebibytes(region.size_bytes()), places.error().message);
     refused_ = owner;
@@ -183,14 +231,13 @@ Result<MemoryRegistrar::Places> MemoryRegistrar::Enter(const MemoryRegion& regio
   Places places{.first = *first, .count = static_cast<uint32_t>(chunks), .bytes = bytes};
   for (uint32_t chunk = 0; chunk < places.count; ++chunk) {
     const uint64_t offset = chunk * kChunkBytes;
-    Status entered = Error(ErrorCode::kAborted, "the engine ends");
-    if (!inbox_->closed)
+    Status entered = MayGoOn(region);
+    if (entered)
       entered = EnterChunk(*first + chunk, {region.base() + offset, std::min(kChunkBytes, bytes - offset)});
     if (!entered) {
       Empty(places);
       return std::move(entered).error();
     }
-    std::this_thread::sleep_for(kPause);
   }
   return places;
 }
@@ -213,16 +260,39 @@ Status MemoryRegistrar::MakePlaces() {
   return Ok{};
 }
 
-Status MemoryRegistrar::EnterChunk(uint32_t place, const iovec& chunk) {
-  CLEAT_TRY(Populate(chunk));
-  for (BufferTable* ring : rings_) CLEAT_TRY(ring->SetBuffer(place, chunk));
+// kAborted: it is not worth it any more.
+Status MemoryRegistrar::MayGoOn(const MemoryRegion& region) const {
+  if (inbox_->closed) return Error(ErrorCode::kAborted, "the engine ends");
+  if (region.weak_from_this().use_count() == 1)
+    return Error(ErrorCode::kAborted, "nobody else has it any more");
   return Ok{};
 }
 
+// Then a pause, in which no ring is locked.
+Status MemoryRegistrar::EnterChunk(uint32_t place, const iovec& chunk) {
+  CLEAT_TRY(Populate(chunk));
+  uint64_t longest_ns = 0;
+  for (BufferTable* ring : rings_) {
+    const uint64_t begun = ThreadNs();
+    CLEAT_TRY(ring->SetBuffer(place, chunk));
+    longest_ns = std::max(longest_ns, ThreadNs() - begun);
+  }
+  if (longest_ns > options_.chunk_ns_max) {
+    return Error(ErrorCode::kUnavailable, "the kernel took " + std::to_string(longest_ns / kNsPerMs) +
+                                              " ms to look up " + Mebibytes(chunk.iov_len) +
+                                              " of it, and a reactor waits meanwhile");
+  }
+  std::this_thread::sleep_for(
+      std::max<std::chrono::nanoseconds>(kPause, std::chrono::nanoseconds(kPauseShare * longest_ns)));
+  return Ok{};
+}
+
+// With pauses as well: the kernel lets go of the pages on the reactor whose command was the last one to be begun before.
 void MemoryRegistrar::Empty(const Places& places) {
   bool emptied = true;
   for (uint32_t place = places.first; place < places.first + places.count; ++place) {
     for (BufferTable* ring : rings_) emptied &= ring->SetBuffer(place, {nullptr, 0}).ok();
+    if (!inbox_->closed) std::this_thread::sleep_for(kPause);
   }
   if (!emptied) return to_empty_.push_back(places);  // no memory now: at the next job
   std::fill_n(taken_.begin() + places.first, places.count, false);

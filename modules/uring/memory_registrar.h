@@ -26,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "block/memory.h"
@@ -49,16 +50,24 @@ class MemoryRegistrar {
  public:
   // 4,096 pages of 4 KiB, which the kernel looks up in a fraction of a millisecond.
   static constexpr uint64_t kChunkBytes = uint64_t{16} << 20;
+  // A region one of whose chunks takes the kernel longer is not registered: huge pages among others, of which it compares each with all that
+  // it has already, or pages that have to be moved first. In nanoseconds of the thread's processor time.
+  static constexpr uint64_t kChunkNsMax = 100 * kNsPerMs;
   // IORING_MAX_REG_BUFFERS: 256 GiB of all guests together.
   static constexpr uint32_t kPlaces = 16384;
 
   struct Options {
     uint32_t places = kPlaces;
-    // Why none is registered on this kernel; nullopt: it is. The cost was counted from Linux 6.12 on; on 6.1 registered memory was seen to
-    // make block I/O slower (docs/local-nvme.md).
+    // Why none is registered on this kernel; nullopt: it is.
     std::function<std::optional<Error>()> check_kernel = CheckKernel;
+    uint64_t chunk_ns_max = kChunkNsMax;
   };
   static std::optional<Error> CheckKernel();
+  // Whether a kernel of that release, as uname says it, takes registered memory as it is to be, and is faster with it. Counted from Linux 6.12
+  // on; on 6.1 registered memory was seen to make block I/O slower. From 6.12 to 6.15 a piece of a huge page that is mapped at an address
+  // which the page's size does not divide was taken for another piece of it, until "io_uring/rsrc: don't rely on user vaddr alignment", which
+  // 6.12.36, 6.15.5 and 6.16 have.
+  static bool IsGoodRelease(const std::string& release);
 
   MemoryRegistrar() : MemoryRegistrar(Options()) {}
   explicit MemoryRegistrar(Options options);
@@ -95,26 +104,25 @@ class MemoryRegistrar {
     uint32_t count = 0;
     uint64_t bytes = 0;  // of the region
   };
-  // What is to be done: a region to be registered, or places of one that has ended.
-  struct Job {
-    std::shared_ptr<const block::MemoryRegion> region;
-    Places ended;
-  };
   // Outlives the registrar where regions do.
   struct Inbox {
-    void Post(Job job) CLEAT_EXCLUDES(mutex);
+    void PostEnded(const Places& places) CLEAT_EXCLUDES(mutex);
+    void PostAsked(std::weak_ptr<const block::MemoryRegion> region) CLEAT_EXCLUDES(mutex);
     Mutex mutex;
     CondVar changed;
-    std::deque<Job> jobs CLEAT_GUARDED_BY(mutex);
+    std::deque<Places> ended CLEAT_GUARDED_BY(mutex);  // places of regions that are no more: these first
+    std::deque<std::weak_ptr<const block::MemoryRegion>> asked CLEAT_GUARDED_BY(mutex);  // to be registered
     std::atomic<bool> closed{false};  // written under the mutex
   };
 
   void Ask(const block::MemoryRegion& region);
+  Status StartThread() CLEAT_EXCLUDES(start_);
   void ThreadMain();
   void Register(const block::MemoryRegion& region);
   Result<Places> Enter(const block::MemoryRegion& region);
   Status CheckMemlock(uint64_t bytes) const;
   Status MakePlaces();
+  Status MayGoOn(const block::MemoryRegion& region) const;
   Status EnterChunk(uint32_t place, const iovec& chunk);
   void Empty(const Places& places);
   std::optional<uint32_t> TakePlaces(uint32_t count);

@@ -110,11 +110,11 @@ struct ControllerSpec {
   DiskIdentity last_disk;
   std::string last_disk_name;  // for messages
 
-  // The same controller, whatever the revision of the intent, and whichever its last disk.
+  // The same controller, whatever the revision of the intent, and whichever its last disk. A cleatd of before does not know of memory_pinned.
   bool SameAs(const ControllerSpec& other) const {
     return name == other.name && type == other.type && socket_path == other.socket_path &&
            socket_mode == other.socket_mode && queues == other.queues && group == other.group &&
-           memory_pinned == other.memory_pinned;
+           (memory_pinned == other.memory_pinned || revision == other.revision);
   }
 };
 

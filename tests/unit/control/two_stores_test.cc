@@ -118,6 +118,20 @@ TEST_F(TwoStoresTest, UnderAnotherHostsLabelTheSamePoolIsTakenOverAndWhatNobodyH
   EXPECT_TRUE(IsAll(drive, rest.Runs(), 0));
 }
 
+TEST_F(TwoStoresTest, ADiskThatTheDriveHasElsewhereIsNotThisStores) {
+  MakePool();
+  const pool::ExtentRuns runs = ExtentsOf(Create(PoolDisk("a", 2)).spec());
+  AwaitErased();
+  EditMap([&](pool::Map& map) { map.disks.at(0).extents = {{runs.front().first + 4, 2}}; });
+  const auto before = MapOnDrive();
+  Open();
+  const v1::PoolStatus status = AwaitLookedAt();
+  EXPECT_EQ(v1::POOL_STATE_FAILED, status.state());
+  EXPECT_NE(status.message().find("elsewhere than the store has it"), std::string::npos) << status.message();
+  Close();
+  EXPECT_EQ(before, MapOnDrive());
+}
+
 TEST_F(TwoStoresTest, UnderAnotherHostsLabelAnythingElseIsRefused) {
   MakePool();
   Create(PoolDisk("a", 2));

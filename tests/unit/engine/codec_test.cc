@@ -302,7 +302,11 @@ TEST(Codec, WhoVouchesForItsMemoryIsReadAndTold) {
   controller.has_memory_pinned = controller.memory_pinned = 1;
   const ControllerSpec pinned = std::get<PutControllerMessage>(Decode(Write(envelope))->body).controller;
   EXPECT_TRUE(pinned.memory_pinned);
-  EXPECT_FALSE(pinned.SameAs(report.spec)) << "it can't be changed while the controller is there";
+  EXPECT_TRUE(pinned.SameAs(report.spec))
+      << "of the same revision: a cleatd of before says so of one that it found here";
+  ControllerSpec anew = pinned;
+  ++anew.revision;
+  EXPECT_FALSE(anew.SameAs(report.spec)) << "it can't be changed while the controller is there";
   report.spec = pinned;
   EXPECT_EQ(Read(EncodeController(report))->status_event->controller->controller->memory_pinned, 1);
 }

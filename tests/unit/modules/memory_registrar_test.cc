@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -45,13 +46,20 @@ std::shared_ptr<MemoryRegion> Vouched(const UniqueFd& file, uint64_t bytes) {
   return std::move(region).value();
 }
 
-// Registered once it has been asked for; the registrar has a thread of its own.
+// The registrar has a thread of its own.
+template <typename There>
+bool Await(There there) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!there() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_TRUE(there());
+  return there();
+}
+// Once it has been asked for.
 bool AwaitPlace(MemoryRegistrar& registrar, const MemoryRegion& region) {
-  while (!registrar.Find(region, 0, 1)) std::this_thread::yield();
-  return true;
+  return Await([&] { return registrar.Find(region, 0, 1).has_value(); });
 }
 void AwaitBytes(const MemoryRegistrar& registrar, uint64_t bytes) {
-  while (registrar.registered_bytes() != bytes) std::this_thread::yield();
+  Await([&] { return registrar.registered_bytes() == bytes; });
 }
 
 // ---- With the kernel
@@ -184,6 +192,14 @@ TEST(KernelForRegisteredMemory, IsNamedWhereItIsTooOld) {
   EXPECT_NE(why_not->message.find("Linux 6.12"), std::string::npos) << why_not->message;
 }
 
+TEST(KernelForRegisteredMemory, IsOneThatTakesHugePagesAsTheyAre) {
+  for (const char* good : {"6.12.36", "6.12.117+deb13-amd64", "6.15.5-arch1", "6.16-rc1", "6.18.0", "7.0.0"})
+    EXPECT_TRUE(MemoryRegistrar::IsGoodRelease(good)) << good;
+  for (const char* bad :
+       {"6.1.0-41-amd64", "5.19.0", "6.12", "6.12.35", "6.13.12", "6.14.99", "6.15.4", "6.11.99", "x", ""})
+    EXPECT_FALSE(MemoryRegistrar::IsGoodRelease(bad)) << bad;
+}
+
 // ---- With tables that refuse
 
 class Table final : public BufferTable {
@@ -198,6 +214,8 @@ class Table final : public BufferTable {
     const MutexLock lock(mutex_);
     EXPECT_LT(place, places_);
     ++calls_;
+    changed_.NotifyAll();
+    while (stands_still_ && memory.iov_base != nullptr) changed_.Wait(mutex_);
     if (memory.iov_base == nullptr && keeps_) return Error(ErrorCode::kResourceExhausted, "no memory now");
     if (memory.iov_base == nullptr) {
       memory_.erase(place);
@@ -216,6 +234,12 @@ class Table final : public BufferTable {
     const MutexLock lock(mutex_);
     keeps_ = keeps;
   }
+  // Whoever puts memory into it waits meanwhile.
+  void SetStandsStill(bool stands_still) {
+    const MutexLock lock(mutex_);
+    stands_still_ = stands_still;
+    changed_.NotifyAll();
+  }
   uint64_t calls() {
     const MutexLock lock(mutex_);
     return calls_;
@@ -227,6 +251,8 @@ class Table final : public BufferTable {
 
  private:
   Mutex mutex_;
+  CondVar changed_;
+  bool stands_still_ CLEAT_GUARDED_BY(mutex_) = false;
   uint32_t places_ CLEAT_GUARDED_BY(mutex_) = 0;
   size_t most_ CLEAT_GUARDED_BY(mutex_) = 1000;
   bool keeps_ CLEAT_GUARDED_BY(mutex_) = false;
@@ -253,7 +279,7 @@ TEST_F(Registrar, HasAllRingsHaveItOrNone) {
   const auto region = Region(2 * kChunk);
   tables_[1].SetMost(1);
   Ask(*region);
-  while (tables_[1].calls() < 4 || !tables_[0].memory().empty()) std::this_thread::yield();
+  Await([&] { return tables_[1].calls() >= 4 && tables_[0].memory().empty(); });
   EXPECT_TRUE(tables_[1].memory().empty());
   EXPECT_EQ(registrar_->registered_bytes(), 0U);
   EXPECT_EQ(registrar_->Find(*region, 0, 1), std::nullopt);
@@ -299,10 +325,38 @@ TEST_F(Registrar, OutlivesRegionsAndTheOtherWayRound) {
   for (int i = 0; i < 3; ++i) Ask(*last.emplace_back(Region(kPage)));
   for (const auto& region : last) ASSERT_TRUE(AwaitPlace(*registrar_, *region));
   AwaitBytes(*registrar_, 3 * kPage);
-  while (tables_[0].memory().size() != 3) std::this_thread::yield();
+  Await([&] { return tables_[0].memory().size() == 3; });
   Ask(*last.emplace_back(Region(2 * kChunk)));  // perhaps just now
   registrar_.reset();
   last.clear();
+}
+
+TEST_F(Registrar, EndsWithARegionThatNobodyHasAnyMore) {
+  auto region = Region(2 * kChunk);
+  tables_[0].SetStandsStill(true);
+  Ask(*region);
+  Await([&] { return tables_[0].calls() == 1; });
+  auto unneeded = Region(kPage);  // gone before its turn comes
+  Ask(*unneeded);
+  unneeded.reset();
+  region.reset();
+  tables_[0].SetStandsStill(false);
+  Await([&] { return tables_[0].calls() == 3 && tables_[0].memory().empty(); });
+  const auto next = Region(kPage);
+  Ask(*next);
+  ASSERT_TRUE(AwaitPlace(*registrar_, *next));
+  EXPECT_EQ(tables_[0].calls(), 4U) << "one chunk, its two places emptied, and the next region's";
+}
+
+TEST_F(Registrar, LeavesMemoryAloneThatTheKernelIsSlowWith) {
+  Table table;
+  MemoryRegistrar registrar({.places = 4, .check_kernel = AnyKernel, .chunk_ns_max = 0});
+  registrar.AddRing(table);
+  const auto region = Region(2 * kChunk);
+  EXPECT_EQ(registrar.Find(*region, 0, 1), std::nullopt);
+  Await([&] { return table.calls() == 3 && table.memory().empty(); });
+  EXPECT_EQ(registrar.Find(*region, 0, 1), std::nullopt);
+  EXPECT_EQ(registrar.registered_bytes(), 0U);
 }
 
 TEST_F(Registrar, AsksForNothingOnAKernelThatGainsNothing) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <variant>
@@ -231,10 +232,12 @@ Status PoolWork::CheckNotNewer(const PoolEntry& entry, const pool::Map& map) con
 
 // What this store has purged is to be erased as long as the drive's map has it: the next map comes before the first erasure.
 Status PoolWork::CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) const {
-  std::set<uint64_t> known;
-  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/)
-                         CLEAT_REQUIRES(holds_state) { known.insert(core_.view.IdentityOf(row).value()); });
-  for (const pool::MapDisk& disk : entry.row.unknown) known.insert(disk.identity);
+  std::map<uint64_t, pool::ExtentRuns>
+      known;  // by identity: what the store has of it; nothing: the disk is lost
+  ForEachDisk(entry, [&](const DiskRow& row, bool /*deleted*/) CLEAT_REQUIRES(holds_state) {
+    known[core_.view.IdentityOf(row).value()] = pool::Joined(ExtentsOf(row.spec));
+  });
+  for (const pool::MapDisk& disk : entry.row.unknown) known[disk.identity] = pool::Joined(disk.extents);
   pool::ExtentSet to_erase;
   to_erase.Add(entry.row.to_erase);
   const auto is_purged = [&](const pool::MapDisk& disk) {
@@ -242,9 +245,18 @@ Status PoolWork::CheckKnowsAll(const PoolEntry& entry, const pool::Map& map) con
                        [&](const pool::ExtentRun& run) { return to_erase.HasAll(run); });
   };
   for (const pool::MapDisk& disk : map.disks) {
-    if (known.contains(disk.identity) || is_purged(disk)) continue;
-    return OfAnotherStore(
-        entry, fmt::format("has a disk ({:016x}) that the store neither has nor has purged", disk.identity));
+    const auto found = known.find(disk.identity);
+    if (found == known.end() && !is_purged(disk)) {
+      return OfAnotherStore(
+          entry,
+          fmt::format("has a disk ({:016x}) that the store neither has nor has purged", disk.identity));
+    }
+    if (found == known.end() || found->second.empty()) continue;
+    const pool::ExtentRuns on_drive = pool::Joined(disk.extents);
+    if (!pool::BeginsWith(found->second, on_drive) && !pool::BeginsWith(on_drive, found->second)) {
+      return OfAnotherStore(
+          entry, fmt::format("has a disk ({:016x}) elsewhere than the store has it", disk.identity));
+    }
   }
   return Ok{};
 }
@@ -302,8 +314,8 @@ DiskRow PoolWork::AsOnDrive(const PoolEntry& entry, const DiskRow& row, const po
   const bool keeps = found != nullptr && !present.empty() &&
                      (!has_fewer || pool::BeginsWith(pool::Joined(present), pool::Joined(found->extents)));
   SetExtents(keeps ? found->extents : pool::ExtentRuns(), now.spec);
-  // It grew, and the map with that was never written, so that no guest has seen it: it has its former extents, and all of their bytes. Of
-  // the others nobody knows what is in them.
+  // It grew, and the drive has no map with that: so no guest has seen it, unless the drive has lost its newer map. It has its former extents,
+  // and all of their bytes; of the others nobody knows what is in them.
   if (keeps && has_fewer)
     now.spec.set_size_bytes(pool::CountOf(found->extents) * entry.row.spec.extent_bytes());
   return now;
