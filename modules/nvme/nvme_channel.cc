@@ -183,13 +183,15 @@ void NvmeChannel::Fill(io_uring_sqe& sqe, const nvme::Command& command, std::spa
 
 // The place of registered memory that holds the command's. The kernel takes it for memory in one piece alone.
 std::optional<uint16_t> NvmeChannel::FindRegistered(Request& request, std::span<const iovec> pieces) {
-  if (pieces.size() != 1 || request.segments.size() != 1 || !uses_registered_) return std::nullopt;
+  uint64_t& registered = request.top().scratch[kRegistered];
+  if (pieces.size() != 1 || request.segments.size() != 1 || !uses_registered_ || registered == kMayNot)
+    return std::nullopt;
   const block::MemoryRegion& region = *request.segments[0].region;
   const auto offset = static_cast<uint64_t>(static_cast<uint8_t*>(pieces[0].iov_base) - region.base());
   const std::optional<uint16_t> place = registrar_.Find(region, offset, pieces[0].iov_len);
   if (place) {
     ring_.CountRegistered();
-    request.top().scratch[kStepBytes] = 1;
+    registered = kHasNamed;
   }
   return place;
 }
@@ -278,12 +280,12 @@ NvmeChannel::Hope NvmeChannel::HopeAfter(int32_t result) const {
   }
 }
 
-// Whether the request named registered memory; it does so no more, and no other one.
+// Whether the request named registered memory; it does so no more, nor do the others of the disk.
 bool NvmeChannel::GivesUpRegistered(Request& request) {
   auto& scratch = request.top().scratch;
-  if (!IsTransfer(request) || scratch[kBounce] != 0 || scratch[kStepBytes] == 0) return false;
-  scratch[kStepBytes] = 0;
-  // What the kernel says of registered memory it says of a namespace without a path as well: its later commands may name it again.
+  if (!IsTransfer(request) || scratch[kBounce] != 0 || scratch[kRegistered] != kHasNamed) return false;
+  scratch[kRegistered] = kMayNot;
+  // What the kernel says of registered memory it says of a namespace without a path as well: other requests may go on naming it.
   if (target_.multipath) return true;
   if (uses_registered_)
     spdlog::warn(

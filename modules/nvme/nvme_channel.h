@@ -58,8 +58,11 @@ class NvmeChannel final : public block::Channel, private UringClient {
     kFailure,   // the first one's result, with kFailed above it; 0: none has failed
     kTries,  // by the drive, in bits 15:0; above them when the request first failed, in ms of the reactor's clock
     kBounce,  // transfers: the bounce buffer's address; discards, with the next one: the range, as the drive reads it
-    kStepBytes,  // transfers through the bounce buffer: of the command that is under way; others: 1 once a command named registered memory
+    kStepBytes,                // transfers through the bounce buffer: of the command that is under way
+    kRegistered = kStepBytes,  // other transfers: a Registered
   };
+  // Whether commands of the request name registered memory.
+  enum Registered : uint8_t { kMayName, kHasNamed, kMayNot };
   static constexpr uint64_t kFailed = uint64_t{1} << 32;
   static constexpr uint32_t kSinceShift = 16;
   // When a failed command may do better.
