@@ -157,8 +157,7 @@ Result<Rbd> Rbd::Unpack(const Cleat__Engine__V1__RbdBackend& in) {
 // ---- pool: extents of a drive (src/pool), through modules/uring or modules/nvme as a file
 
 struct Pool {
-  static constexpr uint32_t kFiles = 3;  // as File's of a namespace, and of a regular file
-  std::string path;                      // the drive's
+  std::string path;  // the drive's
   pool::Uid uid{};
   uint64_t extent_bytes = 0;
   pool::ExtentRuns extents;  // in the disk's order
