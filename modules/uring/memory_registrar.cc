@@ -28,7 +28,7 @@ namespace {
 using block::MemoryRegion;
 using block::MemoryRegistration;
 
-// 6.12.36 is {6, 12, 36}.
+// A kernel's version: 6.12.36 is {6, 12, 36}.
 using Release = std::array<int, 3>;
 constexpr Release kGoodOf6Point12{6, 12, 36};
 constexpr Release kGoodOf6Point15{6, 15, 5};
@@ -50,7 +50,7 @@ uint64_t ThreadNs() {
   return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// CAP_IPC_LOCK: the limit is none.
+// Whether the limit is none for this process, which has CAP_IPC_LOCK then.
 bool MayLockAnything() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> has{};
@@ -68,7 +68,7 @@ uint64_t LockLimit() {
   return limit.rlim_cur;
 }
 
-// All of the memory's pages are there: whoever looks them up need not make them. In steps, since what is mapped meanwhile waits.
+// Makes all of the memory's pages, so that looking them up does not. Step by step, since what is mapped meanwhile waits for a step.
 Status Populate(const iovec& memory) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = std::bit_cast<uintptr_t>(memory.iov_base) / page * page;
@@ -242,7 +242,7 @@ Result<MemoryRegistrar::Places> MemoryRegistrar::Enter(const MemoryRegion& regio
   return places;
 }
 
-// Beforehand: registering lasts, and so does taking it back. Others of the same user may have locked memory as well, which the kernel knows.
+// The limit is looked at beforehand: registering lasts, and so does taking it back. Others of the same user may have locked memory as well, which the kernel knows.
 Status MemoryRegistrar::CheckMemlock(uint64_t bytes) const {
   const uint64_t limit = LockLimit();
   const uint64_t needed = (registered_bytes() + bytes) * rings_.size();
@@ -260,7 +260,7 @@ Status MemoryRegistrar::MakePlaces() {
   return Ok{};
 }
 
-// kAborted: it is not worth it any more.
+// kAborted: registering the region is not worth it any more.
 Status MemoryRegistrar::MayGoOn(const MemoryRegion& region) const {
   if (inbox_->closed) return Error(ErrorCode::kAborted, "the engine ends");
   if (region.weak_from_this().use_count() == 1)
@@ -268,7 +268,7 @@ Status MemoryRegistrar::MayGoOn(const MemoryRegion& region) const {
   return Ok{};
 }
 
-// Then a pause, in which no ring is locked.
+// Registers one chunk with all rings, and pauses then, with no ring locked.
 Status MemoryRegistrar::EnterChunk(uint32_t place, const iovec& chunk) {
   CLEAT_TRY(Populate(chunk));
   uint64_t longest_ns = 0;
@@ -287,7 +287,7 @@ Status MemoryRegistrar::EnterChunk(uint32_t place, const iovec& chunk) {
   return Ok{};
 }
 
-// With pauses as well: the kernel lets go of the pages on the reactor whose command was the last one to be begun before.
+// Pauses after each place, since the kernel lets go of its pages on a reactor: the one whose command was the last to begin before.
 void MemoryRegistrar::Empty(const Places& places) {
   bool emptied = true;
   for (uint32_t place = places.first; place < places.first + places.count; ++place) {
@@ -298,7 +298,7 @@ void MemoryRegistrar::Empty(const Places& places) {
   std::fill_n(taken_.begin() + places.first, places.count, false);
 }
 
-// The first that lie side by side.
+// Takes the first places that lie side by side; nullopt: there are not so many.
 std::optional<uint32_t> MemoryRegistrar::TakePlaces(uint32_t count) {
   const auto found = std::search_n(taken_.begin(), taken_.end(), count, false);
   if (found == taken_.end()) return std::nullopt;

@@ -8,7 +8,7 @@
 //
 // When a region ends its places are emptied in each ring, and given to others only then. Between its end and that, its addresses may be
 // another mapping's already: nobody names its places any more, since only requests that keep a region do, and the kernel has the pages, not
-// the addresses. It lets go of them when the commands that were begun before have ended.
+// the addresses. The kernel lets go of the pages when the commands that were begun before have ended.
 //
 // What can't be registered is used as it is; a line of the log says why. Owned by the UringHub.
 #pragma once
@@ -53,7 +53,7 @@ class MemoryRegistrar {
   // A region one of whose chunks takes the kernel longer is not registered: huge pages among others, of which it compares each with all that
   // it has already, or pages that have to be moved first. In nanoseconds of the thread's processor time.
   static constexpr uint64_t kChunkNsMax = 100 * kNsPerMs;
-  // IORING_MAX_REG_BUFFERS: 256 GiB of all guests together.
+  // As many as a ring may have (IORING_MAX_REG_BUFFERS): 256 GiB of all guests together.
   static constexpr uint32_t kPlaces = 16384;
 
   struct Options {
@@ -71,7 +71,7 @@ class MemoryRegistrar {
 
   MemoryRegistrar() : MemoryRegistrar(Options()) {}
   explicit MemoryRegistrar(Options options);
-  // Ends its thread. The rings are still there.
+  // Ends the thread, which uses the rings until then.
   ~MemoryRegistrar();
   MemoryRegistrar(const MemoryRegistrar&) = delete;
   MemoryRegistrar& operator=(const MemoryRegistrar&) = delete;
@@ -95,7 +95,7 @@ class MemoryRegistrar {
     return static_cast<uint16_t>(state - block::MemoryRegistration::kFirst + chunk);
   }
 
-  // Of all regions that are registered now. Any thread.
+  // The bytes of all regions that are registered now. Any thread.
   uint64_t registered_bytes() const { return registered_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -135,7 +135,7 @@ class MemoryRegistrar {
   Mutex start_;
   std::thread thread_ CLEAT_GUARDED_BY(start_);
 
-  // ---- Of the thread, once that runs
+  // ---- The thread's own, once it runs
   std::vector<BufferTable*> rings_;
   size_t rings_with_places_ = 0;
   std::vector<bool> taken_;       // by place; none while the rings have no places

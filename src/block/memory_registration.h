@@ -17,7 +17,7 @@ namespace cleat::block {
 
 class MemoryRegistration {
  public:
-  // Of state(). kUnasked: nobody needed it yet. kPlain: asked for; used without, at least for now. Else the first place, and kFirst above it.
+  // What state() says. kUnasked: no command needed the region yet. kPlain: it is used unregistered, at least for now. Else: kFirst + its first place.
   static constexpr uint32_t kUnasked = 0;
   static constexpr uint32_t kPlain = 1;
   static constexpr uint32_t kFirst = 2;
@@ -37,7 +37,7 @@ class MemoryRegistration {
     return state_.compare_exchange_strong(unasked, kPlain, std::memory_order_relaxed);
   }
 
-  // By the registrar, on a thread that keeps the region. Whoever sees the places may use them at once. `ended`: called when the region is
+  // Called by the registrar, on a thread that keeps the region; commands may name the places at once. `ended`: called when the region is
   // no more, and nothing that uses it, on whatever thread that is.
   void Publish(uint32_t first_place, std::function<void()> ended) {
     CLEAT_CHECK(!ended_);
@@ -45,7 +45,7 @@ class MemoryRegistration {
     state_.store(first_place + kFirst, std::memory_order_release);
   }
 
-  // By the region, at its end.
+  // Called by the region, at its end.
   void End() {
     if (ended_) ended_();
   }

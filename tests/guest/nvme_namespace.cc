@@ -98,7 +98,7 @@ TEST(NamespaceMemory, AgreesWithTheReferenceAlsoWhereItIsRegistered) {
   host.Close(*disk);
 }
 
-// As on kernels that refuse what others take: here because a place that is used was emptied.
+// Some kernels refuse what others take: here the kernel does, because a place that is used was emptied.
 TEST(NamespaceMemory, WhatTheKernelRefusesIsTriedWithoutRegistering) {
   constexpr uint64_t kRequests = 64;
   Host host;

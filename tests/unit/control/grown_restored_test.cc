@@ -61,7 +61,7 @@ class GrownRestoredTest : public PoolRig {
     Open();
     AwaitErased();
   }
-  // With all that was written to it, and more that reads as zeroes.
+  // The disk has all that was written to it, and more that reads as zeroes.
   void ExpectWhole(uint32_t extents) {
     const v1::Disk a = state_->disks().Get(GetDisk("a")).value();
     EXPECT_NE(a.status().state(), v1::DISK_STATE_LOST) << a.status().message();

@@ -234,7 +234,7 @@ class Table final : public BufferTable {
     const MutexLock lock(mutex_);
     keeps_ = keeps;
   }
-  // Whoever puts memory into it waits meanwhile.
+  // As long as the table stands still, putting memory into it waits.
   void SetStandsStill(bool stands_still) {
     const MutexLock lock(mutex_);
     stands_still_ = stands_still;
@@ -265,7 +265,7 @@ class Registrar : public testing::Test {
   Registrar() {
     for (Table& table : tables_) registrar_->AddRing(table);
   }
-  // Nobody reads it: it takes no memory of this host but what is touched.
+  // A region of the file, which all regions share.
   std::shared_ptr<MemoryRegion> Region(uint64_t bytes) { return Vouched(file_, bytes); }
   void Ask(const MemoryRegion& region) { EXPECT_EQ(registrar_->Find(region, 0, 1), std::nullopt); }
 

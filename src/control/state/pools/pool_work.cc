@@ -314,8 +314,8 @@ DiskRow PoolWork::AsOnDrive(const PoolEntry& entry, const DiskRow& row, const po
   const bool keeps = found != nullptr && !present.empty() &&
                      (!has_fewer || pool::BeginsWith(pool::Joined(present), pool::Joined(found->extents)));
   SetExtents(keeps ? found->extents : pool::ExtentRuns(), now.spec);
-  // It grew, and the drive has no map with that: so no guest has seen it, unless the drive has lost its newer map. It has its former extents,
-  // and all of their bytes; of the others nobody knows what is in them.
+  // The disk grew, and the drive has no map with that: so no guest has seen the growth, unless the drive has lost its newer map. The disk keeps
+  // its former extents, and all of their bytes; nobody knows what is in the others.
   if (keeps && has_fewer)
     now.spec.set_size_bytes(pool::CountOf(found->extents) * entry.row.spec.extent_bytes());
   return now;
