@@ -272,6 +272,9 @@ NvmeChannel::Hope NvmeChannel::HopeAfter(int32_t result) const {
     case EINTR:   // the kernel has taken it back from the drive, which it resets
     case EAGAIN:  // no memory for a command
     case ENOMEM:
+    // A command that has to wait, as during a reset, is started later by a thread of the kernel's, which kernels with the x32 ABI take for
+    // a 32-bit process: they cut its address to 32 bits, where an engine has no memory. No other command of ours has a bad address.
+    case EFAULT:
       return Hope::kNoWayNow;
     case EINVAL:  // what the kernel says of a namespace with several paths while it has none
       return target_.multipath ? Hope::kNoWayNow : Hope::kNone;

@@ -8,7 +8,8 @@
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 #   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
 #   initramfs-systemd.cpio boots what make_root.sh makes, with systemd
-#   initramfs-nvme.cpio as the first, with the kernel's NVMe driver, for vmlinuz-nvme: Linux 6.12, whose io_uring gives drives commands
+#   initramfs-nvme.cpio as the first, with the kernel's NVMe driver and its NVMe/TCP target, for vmlinuz-nvme: Linux 6.12, whose io_uring
+#                       gives drives commands; not the cloud kernel, which has no target
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,7 +17,7 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
-readonly nvme_modules=(virtio_pci virtio_blk nvme)
+readonly nvme_modules=(virtio_pci virtio_blk nvme nvmet_tcp)
 # Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
 readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
@@ -47,7 +48,7 @@ use_own_lists() {
     die "apt-get update failed: $(grep -m1 '^E:' "$work/apt.log")"
 }
 
-# Downloads the package that the meta-package $1 of Debian's cloud kernel stands for into $work.
+# Downloads the package that the meta-package $1 of a Debian kernel stands for into $work.
 download_kernel() {
   local package
   package=$(apt-cache "${apt_options[@]}" depends "$1" 2>/dev/null |
@@ -109,9 +110,9 @@ make_kernel() {
 
 # Debian 12 has 6.12 beside its own kernel; later ones are as new themselves.
 make_nvme_kernel() {
-  local tree version package=linux-image-cloud-amd64
+  local tree version package=linux-image-amd64
   # shellcheck source=/dev/null
-  if [ "$(. /etc/os-release && echo "$VERSION_ID")" = 12 ]; then package=linux-image-6.12-cloud-amd64; fi
+  if [ "$(. /etc/os-release && echo "$VERSION_ID")" = 12 ]; then package=linux-image-6.12-amd64; fi
   unpack_kernel "$package"
   copy_modules "$tree" "$version" modules-nvme "${nvme_modules[@]}"
   take_kernel vmlinuz-nvme
