@@ -26,12 +26,20 @@ enum class Opcode : uint8_t {
 enum class AdminOpcode : uint8_t {
   kGetLogPage = 0x02,
   kIdentify = 0x06,
+  kAbort = 0x08,
+  kSetFeatures = 0x09,
+  kGetFeatures = 0x0a,
+  kAsyncEventRequest = 0x0c,
+  kKeepAlive = 0x18,
+  kFabrics = 0x7f,  // base 6: which of them, its FCTYPE says
 };
 
 // What Identify returns (its CNS field, base 5.17.1), 4096 bytes each.
 enum class IdentifyCns : uint8_t {
   kNamespace = 0x00,             // of the NVM command set (NVM 4.1.5.1)
   kController = 0x01,            // base 5.17.2.1
+  kActiveNamespaces = 0x02,      // their identifiers, above the one that is given (base 5.17.2.2)
+  kDescriptors = 0x03,           // what a namespace is called besides (base 5.17.2.3)
   kCommandSetController = 0x06,  // what the NVM command set limits beside (NVM 4.1.5.4); controllers of 2.0
 };
 
@@ -39,7 +47,17 @@ inline constexpr uint32_t kIdentifyBytes = 4096;
 
 // What Get Log Page returns (its LID field, base 5.16.1).
 enum class LogPage : uint8_t {
-  kSmart = 0x02,  // SMART / Health Information (base 5.16.1.3)
+  kSmart = 0x02,              // SMART / Health Information (base 5.16.1.3)
+  kChangedNamespaces = 0x04,  // base 5.16.1.5
+  kAna = 0x0c,                // Asymmetric Namespace Access (base 5.16.1.13)
+  kDiscovery = 0x70,          // base 5.16.1.23
+};
+
+// What Set Features sets (its FID field, base 5.27.1).
+enum class Feature : uint8_t {
+  kQueues = 0x07,
+  kAsyncEvents = 0x0b,
+  kKeepAliveTimer = 0x0f,
 };
 
 inline constexpr uint32_t kSmartLogBytes = 512;
@@ -100,6 +118,21 @@ constexpr Command GetLogPage(LogPage page, uint32_t nsid, uint32_t bytes) {
   return {.opcode = static_cast<uint8_t>(AdminOpcode::kGetLogPage),
           .nsid = nsid,
           .cdw10 = (bytes / kDwordBytes - 1) << 16 | static_cast<uint32_t>(page)};
+}
+
+constexpr Command SetFeature(Feature feature, uint32_t value) {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kSetFeatures),
+          .cdw10 = static_cast<uint32_t>(feature),
+          .cdw11 = value};
+}
+
+// Stays with the controller until it has an event to tell.
+constexpr Command AsyncEventRequest() {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kAsyncEventRequest)};
+}
+
+constexpr Command KeepAlive() {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kKeepAlive)};
 }
 
 }  // namespace cleat::nvme

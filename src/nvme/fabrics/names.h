@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hosts, subsystems and their ports are called: NVMe qualified names, host identifiers, addresses.
+//
+// Source: NVM Express Base Specification 2.0 ("base"), 4.5 (names), 5.27.1.25 (host identifier). Plain values; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace cleat::nvme::fabrics {
+
+inline constexpr size_t kNqnBytesMax = 223;
+// Every discovery service answers to this name (base 4.5).
+inline constexpr std::string_view kDiscoveryNqn = "nqn.2014-08.org.nvmexpress.discovery";
+inline constexpr std::string_view kUuidNqnPrefix = "nqn.2014-08.org.nvmexpress:uuid:";
+inline constexpr uint16_t kPortDefault = 4420;  // of NVM subsystems, as assigned by IANA
+
+// Bytes as they are sent, which is also the order in which a UUID is written.
+using Uuid = std::array<uint8_t, 16>;
+
+// kInvalidArgument, with `what` as the subject: "the host's NQN".
+cleat::Status CheckNqn(std::string_view nqn, std::string_view what);
+
+// "8-4-4-4-12" hexadecimal digits, in either case.
+Result<Uuid> ParseUuid(std::string_view text);
+std::string TextOfUuid(const Uuid& uuid);
+
+// What a host says that it is. Targets pair the two: one NQN with two identifiers, or the reverse, is refused by some.
+struct HostIdentity {
+  std::string nqn;
+  Uuid id{};  // not zero
+};
+cleat::Status CheckHostIdentity(const HostIdentity& host);
+// The identity of a host of which only the UUID is known: its NQN is the one made from it.
+HostIdentity HostIdentityOfUuid(const Uuid& uuid);
+
+enum class AddressFamily : uint8_t { kIpv4 = 1, kIpv6 = 2 };  // as in discovery records (ADRFAM)
+
+struct TransportAddress {
+  AddressFamily family = AddressFamily::kIpv4;
+  std::array<uint8_t, 16> address{};  // in network order; of IPv4 the first four
+  uint16_t port = 0;
+
+  bool operator==(const TransportAddress&) const = default;
+};
+
+// "10.0.0.1:4420", "[fd00::1]:4420". A literal, never a name: what a name stands for may change while a disk is in use. The port may be
+// left out, brackets stay then. No zones ("%eth0").
+Result<TransportAddress> ParseTransportAddress(std::string_view text);
+// The two fields as discovery records have them (TRADDR without brackets, TRSVCID).
+Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
+                                            std::string_view port);
+std::string TextOfAddress(const TransportAddress& address);
+
+}  // namespace cleat::nvme::fabrics

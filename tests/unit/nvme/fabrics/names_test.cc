@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/fabrics/names.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace cleat::nvme::fabrics {
+namespace {
+
+bool Good(std::string_view nqn) {
+  return CheckNqn(nqn, "the name").ok();
+}
+
+TEST(Nqn, NamesOfBothFormsAreTaken) {
+  EXPECT_TRUE(Good(kDiscoveryNqn));
+  EXPECT_TRUE(Good("nqn.2024-01.com.example:disks/a"));
+  EXPECT_TRUE(Good("nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-AABBccddeeff"));
+  EXPECT_TRUE(Good("nqn.2024-12.com.example:\xc3\xa4"));
+  EXPECT_TRUE(Good("nqn.2024-01.c" + std::string(kNqnBytesMax - 13, 'a')));
+}
+
+TEST(Nqn, WhatIsNoNameIsRefused) {
+  for (const char* nqn :
+       {"", "nqn.", "iqn.2024-01.com.example:a", "nqn.2024-13.com.example:a", "nqn.2024-00.c",
+        "nqn.20x4-01.com", "nqn.2024-01.", "nqn.2024-01com", "nqn.2014-08.org.nvmexpress:uuid:0011",
+        "nqn.2024-01.com.example:a\nb", "nqn.2024-01.com.example:\xff", "nqn.2024-01.com.example:\xc0\x80",
+        "nqn.2024-01.com.example:\xed\xa0\x80", "nqn.2024-01.com.example:\xe2\x82",
+        "nqn.2024-01.com.example:\xc2\x85"}) {
+    EXPECT_FALSE(Good(nqn)) << nqn;
+  }
+  EXPECT_FALSE(Good("nqn.2024-01.c" + std::string(kNqnBytesMax - 12, 'a'))) << "224 bytes";
+  EXPECT_FALSE(Good(std::string_view("nqn.2024-01.com\0a", 17)));
+}
+
+TEST(HostIdentity, AHostOfAUuidHasBothNames) {
+  const Uuid uuid = ParseUuid("00112233-4455-6677-8899-aabbccddeeff").value();
+  const HostIdentity host = HostIdentityOfUuid(uuid);
+  EXPECT_EQ(host.nqn, "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff");
+  EXPECT_TRUE(CheckHostIdentity(host).ok());
+  EXPECT_FALSE(CheckHostIdentity({.nqn = host.nqn, .id = {}}).ok()) << "zero is no identifier";
+}
+
+TEST(Uuid, OnlyTheWrittenFormIsRead) {
+  EXPECT_FALSE(ParseUuid("00112233445566778899aabbccddeeff").ok());
+  EXPECT_FALSE(ParseUuid("00112233-4455-6677-8899-aabbccddeefg").ok());
+  EXPECT_FALSE(ParseUuid("00112233-4455-6677-8899-aabbccddeeff0").ok());
+}
+
+TEST(TransportAddress, LiteralsAreReadAndWritten) {
+  EXPECT_EQ(TextOfAddress(ParseTransportAddress("10.0.0.1:8009").value()), "10.0.0.1:8009");
+  EXPECT_EQ(TextOfAddress(ParseTransportAddress("10.0.0.1").value()), "10.0.0.1:4420");
+  EXPECT_EQ(TextOfAddress(ParseTransportAddress("[fd00:0::1]:1").value()), "[fd00::1]:1");
+  EXPECT_EQ(TextOfAddress(ParseTransportAddress("[::1]").value()), "[::1]:4420");
+}
+
+TEST(TransportAddress, WhatIsNoLiteralIsRefused) {
+  for (const char* text :
+       {"", ":", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:44x", "10.0.0:1", "target:4420",
+        "::1", "[::1", "[::1]4420", "[::1]:", "[10.0.0.1]:4420", "[fe80::1%eth0]:4420", "10.0.0.1:-1"}) {
+    EXPECT_FALSE(ParseTransportAddress(text).ok()) << text;
+  }
+}
+
+TEST(Names, AnyBytesAreReadOrRefused) {
+  Random random(3);
+  for (int i = 0; i < 20000; ++i) {
+    std::string text = random.Chance(1, 2) ? "nqn.2024-01.com.example:a" : "[fd00::1]:4420";
+    for (int j = 0; j < 3; ++j) text[random.Below(text.size())] = static_cast<char>(random.Next());
+    text.resize(random.Below(text.size() + 1));
+    (void)Good(text);
+    (void)ParseUuid(text);
+    if (auto address = ParseTransportAddress(text)) {
+      ASSERT_EQ(ParseTransportAddress(TextOfAddress(*address)).value(), *address) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleat::nvme::fabrics
