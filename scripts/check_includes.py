@@ -101,6 +101,7 @@ ROOMS = {
     },
     "nvme": {
         "fabrics": [""],
+        "host": ["fabrics", ""],
     },
     "perf": {
         "wire": [],

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/host/association.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "nvme/host/association_memory.h"
+
+namespace cleat::nvme::host {
+namespace {
+
+using fabrics::CompletionEntry;
+
+constexpr uint64_t kMillisecondNs = 1'000'000;
+constexpr uint64_t kSecondNs = 1'000 * kMillisecondNs;
+
+// The whole set-up, beside what the controller may take to get ready. Each of its commands has a deadline of its own; a target that answers each
+// one just in time would have the host go through its namespaces for hours.
+constexpr uint64_t kSetupTimeoutNs = 60 * kSecondNs;
+// How many events a controller may tell in a window before it has to wait for the next one.
+constexpr uint32_t kEventsInWindowMax = 16;
+constexpr uint64_t kEventWindowNs = kSecondNs;
+// The namespace and the ANA log are read again at most that often, whatever the controller tells.
+constexpr uint64_t kRefreshSpacingNs = 100 * kMillisecondNs;
+
+constexpr uint32_t kKatoMinMs = 1000;
+constexpr uint32_t kKatoMaxMs = 600'000;
+
+// What a cookie says: the kind in its low byte, the number of the step or the slot of the event above it.
+enum Kind : uint8_t { kStepKind = 1, kKeepAliveKind = 2, kEventKind = 3 };
+constexpr uint64_t CookieOf(Kind kind, uint64_t number) {
+  return number << 8 | kind;
+}
+
+}  // namespace
+
+Association::Association(AssociationConfig config, AssociationOwner& owner)
+    : config_(std::move(config)),
+      owner_(owner),
+      memory_(std::make_unique<Memory>(
+          fabrics::ConnectDataOf(config_.host, config_.subsystem_nqn, fabrics::kAnyController))) {
+  CLEAT_CHECK(config_.kato_ms >= kKatoMinMs && config_.kato_ms <= kKatoMaxMs);
+  CLEAT_CHECK(config_.admin_entries >= kAdminEntriesMin && config_.io_queues >= 1);
+  CLEAT_CHECK(config_.io_queues < UINT16_MAX && config_.command_timeout_ns > 0);
+  CLEAT_CHECK(config_.wanted.nsid || !config_.wanted.ids.none());
+}
+
+Association::~Association() = default;
+
+void Association::Start(fabrics::QueuePair& admin, uint64_t now_ns) {
+  CLEAT_CHECK(phase_ == Phase::kIdle);
+  admin_ = &admin;
+  now_ns_ = now_ns;
+  phase_ = Phase::kConnecting;
+  phase_deadline_ns_ = now_ns + config_.connect_timeout_ns;
+}
+
+void Association::Connected() {
+  if (phase_ != Phase::kConnecting) return;
+  phase_ = Phase::kSetup;
+  phase_deadline_ns_ = now_ns_ + kSetupTimeoutNs;
+  Send(Step::kConnect);
+}
+
+void Association::Submit(uint64_t cookie, const Command& command, bool to_target, std::span<uint8_t> data) {
+  if (admin_->room() == 0) {
+    Fail({ErrorCode::kInternal, config_.who + ": the admin queue has no room for a command"});
+    return;
+  }
+  fabrics::QueuedCommand queued{
+      .entry = fabrics::EntryOf(command), .to_target = {}, .from_target = {}, .cookie = cookie};
+  if (!data.empty()) {
+    const block::MemoryRegion* region = memory_->page_region.get();
+    if (to_target) region = memory_->connect_region.get();
+    if (data.data() != region->base()) {
+      memory_->log_region = block::MemoryRegion::Borrow(data.data(), data.size());
+      region = memory_->log_region.get();
+    }
+    memory_->segment = {
+        .region = region, .offset_bytes = 0, .length_bytes = static_cast<uint32_t>(data.size())};
+    (to_target ? queued.to_target : queued.from_target) = {&memory_->segment, 1};
+  }
+  admin_->Submit(queued);
+}
+
+void Association::Send(Step step) {
+  step_ = step;
+  waiting_ = false;
+  step_deadline_ns_ = now_ns_ + config_.command_timeout_ns;
+  if (step == Step::kConnect) last_heard_sent_ns_ = now_ns_;
+  if (step == Step::kSpace || step == Step::kDescriptors) memory_->page.fill(0);
+  Submit(CookieOf(kStepKind, ++step_number_), CommandOf(step), step == Step::kConnect, DataOf(step));
+}
+
+void Association::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
+  if (phase_ == Phase::kIdle || phase_ >= Phase::kEnding) return;
+  const uint64_t number = cookie >> 8;
+  switch (static_cast<Kind>(cookie & 0xff)) {
+    case kKeepAliveKind:
+      TakeKeepAlive(entry);
+      return;
+    case kEventKind:
+      if (number < events_.size()) TakeEvent(number, entry);
+      return;
+    case kStepKind:
+      break;
+  }
+  if (number != step_number_ || step_ == Step::kNone || waiting_) return;
+  const Step step = std::exchange(step_, Step::kNone);
+  if (auto took = Took(step, entry, data_bytes); !took) Fail(took.error());
+}
+
+// ---- Time
+
+void Association::Tick(uint64_t now_ns) {
+  now_ns_ = std::max(now_ns_, now_ns);
+  if (phase_ == Phase::kIdle || phase_ >= Phase::kEnding) return;
+  if (phase_ != Phase::kLive && now_ns_ >= phase_deadline_ns_) {
+    const char* what = ": the target takes too long to set up a controller";
+    if (phase_ == Phase::kConnecting) what = ": the transport has not connected in time";
+    if (phase_ == Phase::kShutdown) what = ": the controller takes too long to shut down";
+    Fail({ErrorCode::kDeadlineExceeded, config_.who + what});
+    return;
+  }
+  if (phase_ == Phase::kConnecting) return;
+  TickStep();
+  if (phase_ >= Phase::kShutdown) return;
+  TickKeepAlive();
+  if (phase_ >= Phase::kShutdown) return;
+  ArmEvents();
+  BeginRefresh();
+}
+
+void Association::TickStep() {
+  if (step_ == Step::kNone) return;
+  if (waiting_) {
+    if (now_ns_ >= send_at_ns_) Send(step_);
+    return;
+  }
+  if (now_ns_ < step_deadline_ns_) return;
+  Fail({ErrorCode::kDeadlineExceeded,
+        fmt::format("{}: the target has not answered {} in {} ms", config_.who, NameOfStep(step_),
+                    config_.command_timeout_ns / kMillisecondNs)});
+}
+
+// Half of the time that the target grants goes by between two of them, and the other half is there for the answer.
+void Association::TickKeepAlive() {
+  const uint64_t half_ns = config_.kato_ms * kMillisecondNs / 2;
+  if (keep_alive_at_ns_ == 0) return;
+  if (keep_alive_out_) {
+    if (now_ns_ < keep_alive_sent_ns_ + half_ns) return;
+    Fail({ErrorCode::kDeadlineExceeded,
+          fmt::format("{}: the target has not answered Keep Alive in {} ms, and nothing is known of it since",
+                      config_.who, half_ns / kMillisecondNs)});
+    return;
+  }
+  if (now_ns_ < keep_alive_at_ns_) return;
+  keep_alive_out_ = true;
+  keep_alive_sent_ns_ = now_ns_;
+  keep_alive_at_ns_ = now_ns_ + half_ns;
+  Submit(CookieOf(kKeepAliveKind, 0), KeepAlive(), false, {});
+}
+
+void Association::TakeKeepAlive(const CompletionEntry& entry) {
+  if (!keep_alive_out_) return;
+  keep_alive_out_ = false;
+  if (!entry.status().ok()) {
+    Fail({ErrorCode::kUnavailable,
+          fmt::format("{}: Keep Alive: {}", config_.who, nvme::NameOf(entry.status()))});
+    return;
+  }
+  last_heard_sent_ns_ = keep_alive_sent_ns_;
+}
+
+// ---- Events
+
+void Association::ArmEvents() {
+  if (now_ns_ >= window_end_ns_) {
+    window_end_ns_ = now_ns_ + kEventWindowNs;
+    events_in_window_ = 0;
+  }
+  for (size_t slot = 0; slot < events_armed_max_; ++slot) {
+    if (events_in_window_ >= kEventsInWindowMax || phase_ >= Phase::kShutdown) return;
+    if (events_[slot].outstanding || events_[slot].refused) continue;
+    events_[slot].outstanding = true;
+    Submit(CookieOf(kEventKind, slot), AsyncEventRequest(), false, {});
+  }
+}
+
+void Association::TakeEvent(size_t slot, const CompletionEntry& entry) {
+  if (!events_[slot].outstanding) return;
+  events_[slot].outstanding = false;
+  if (!entry.status().ok()) {
+    events_[slot].refused = true;
+    return;
+  }
+  ++events_seen_;
+  ++events_in_window_;
+  switch (fabrics::ParseEvent(static_cast<uint32_t>(entry.result)).kind) {
+    case fabrics::EventKind::kNamespaceChanged:
+      changed_list_wanted_ = true;
+      refresh_wanted_ = true;
+      break;
+    case fabrics::EventKind::kAnaChanged:
+      refresh_wanted_ = true;
+      break;
+    // The controller tells no more of their types until it is asked for their logs: nobody here does.
+    case fabrics::EventKind::kDiscoveryChanged:
+    case fabrics::EventKind::kError:
+    case fabrics::EventKind::kSmart:
+    case fabrics::EventKind::kShuttingDown:
+    case fabrics::EventKind::kOther:
+      break;
+  }
+  // The request is renewed at the next Tick: an answer may come from within Submit, and the next one from within that.
+}
+
+void Association::Wish(uint64_t after_ns) {
+  refresh_at_ns_ = std::max(refresh_at_ns_, now_ns_ + after_ns);
+  refresh_wanted_ = true;
+}
+
+void Association::Recheck() {
+  if (phase_ == Phase::kLive) refresh_wanted_ = true;
+}
+
+void Association::BeginRefresh() {
+  if (phase_ != Phase::kLive || step_ != Step::kNone || !refresh_wanted_ || now_ns_ < refresh_at_ns_) return;
+  refresh_wanted_ = false;
+  refresh_at_ns_ = now_ns_ + kRefreshSpacingNs;
+  ana_tries_ = 0;
+  fresh_ = info_;
+  Send(std::exchange(changed_list_wanted_, false) ? Step::kChangedList : Step::kDescriptors);
+}
+
+// ---- Ends
+
+void Association::Fail(const Error& reason) {
+  if (phase_ >= Phase::kEnding) return;
+  if (phase_ != Phase::kShutdown) {
+    phase_ = Phase::kEnding;
+    owner_.Lost(config_.life, reason);
+  }
+  phase_ = Phase::kEnding;
+  admin_->Abort(reason);
+}
+
+void Association::Break(const Error& reason) {
+  if (phase_ != Phase::kIdle) Fail(reason);
+}
+
+void Association::Finish() {
+  phase_ = Phase::kEnding;
+  admin_->Abort({ErrorCode::kCancelled, config_.who + ": the association has been ended"});
+}
+
+void Association::End(bool shutdown) {
+  if (phase_ == Phase::kIdle || phase_ >= Phase::kShutdown) return;
+  if (!shutdown || !enabled_) {
+    Finish();
+    return;
+  }
+  phase_ = Phase::kShutdown;
+  phase_deadline_ns_ = now_ns_ + kShutdownTimeoutNs;
+  Send(Step::kShutdownSet);
+}
+
+void Association::Unanswered(uint64_t cookie, fabrics::Reached) {
+  if (static_cast<Kind>(cookie & 0xff) == kEventKind && cookie >> 8 < events_.size())
+    events_[cookie >> 8].outstanding = false;
+}
+
+void Association::Ended(const Error& reason) {
+  if (phase_ == Phase::kIdle || phase_ == Phase::kGone) return;
+  const bool broken = phase_ < Phase::kShutdown;
+  phase_ = Phase::kGone;
+  if (broken) owner_.Lost(config_.life, reason);
+  owner_.Gone(config_.life);
+}
+
+}  // namespace cleat::nvme::host
