@@ -101,6 +101,7 @@ ROOMS = {
     },
     "nvme": {
         "fabrics": [""],
+        "tcp": ["fabrics", ""],
         "host": ["fabrics", ""],
     },
     "perf": {
