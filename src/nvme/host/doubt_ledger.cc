@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/host/doubt_ledger.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/check.h"
+
+namespace cleat::nvme::host {
+
+DoubtLedger::DoubtLedger(uint32_t reactors, ProofPolicy policy) : policy_(policy), reactors_(reactors) {
+  CLEAT_CHECK(reactors > 0);
+}
+
+void DoubtLedger::Take(const LifeReport& report) {
+  CLEAT_CHECK(report.reactor < reactors_.size());
+  std::vector<bool>& reported = reported_by_.try_emplace(report.life, reactors_.size(), false).first->second;
+  CLEAT_CHECK(!reported[report.reactor]);
+  reported[report.reactor] = true;
+  ++reactors_[report.reactor].reports;
+  ++version_;
+  for (const Attempt& attempt : report.perhaps) {
+    Add(attempt, report.life);
+  }
+  ForgetIfHarmless(report.life);
+}
+
+void DoubtLedger::Take(const DoubtAck& ack) {
+  Reactor& reactor = reactors_.at(ack.reactor);
+  CLEAT_CHECK(ack.version <= version_ && ack.version >= reactor.acked_version);
+  reactor.acked_version = ack.version;
+  reactor.barriers = ack.barriers;
+  OpenRetries();
+}
+
+void DoubtLedger::Take(const BarrierEnded& ended) {
+  std::erase_if(reactors_.at(ended.reactor).barriers,
+                [&](const Attempt& barrier) { return barrier.origin == ended.origin; });
+  OpenRetries();
+}
+
+Status DoubtLedger::Proved(LifeId life, Proof proof) {
+  if (!policy_.Accepts(proof)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 "life " + std::to_string(life) +
+                     ": its target does not promise that this proof holds; confirm that it is dead by hand");
+  }
+  const auto found = reported_by_.find(life);
+  if (found == reported_by_.end()) {
+    return Error(ErrorCode::kNotFound,
+                 "life " + std::to_string(life) +
+                     ": nothing of it is in doubt; see the disk's status for those that are");
+  }
+  if (std::find(found->second.begin(), found->second.end(), false) != found->second.end()) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 "life " + std::to_string(life) +
+                     ": a reactor's socket may still send for it; prove it once all have ended");
+  }
+  reported_by_.erase(found);
+  std::erase_if(entries_,
+                [&](Entry& entry) { return std::erase(entry.lives, life) > 0 && entry.lives.empty(); });
+  ++version_;
+  OpenRetries();
+  return {};
+}
+
+void DoubtLedger::DoubtAll(LifeId life, uint64_t blocks) {
+  CLEAT_CHECK(blocks > 0);
+  reported_by_[life] = std::vector<bool>(reactors_.size(), true);
+  ++version_;
+  Add({.origin = kNobody, .range = {.first = 0, .blocks = blocks}}, life);
+}
+
+void DoubtLedger::Disown(OriginId origin) {
+  for (Entry& entry : entries_) {
+    if (entry.ghost.origin == origin) {
+      entry.ghost.origin = kNobody;
+      ++version_;
+    }
+  }
+}
+
+DoubtTable DoubtLedger::TableFor(uint32_t reactor) const {
+  DoubtTable table{.version = version_, .reports_seen = reactors_.at(reactor).reports, .ghosts = {}};
+  table.ghosts.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    table.ghosts.push_back(entry.ghost);
+  }
+  return table;
+}
+
+void DoubtLedger::Add(const Attempt& attempt, LifeId life) {
+  const BlockRange& range = attempt.range;
+  CLEAT_CHECK(range.blocks > 0 && range.end() > range.first);
+  for (Entry& entry : entries_) {
+    const bool is_same = entry.ghost.range.first == range.first && entry.ghost.range.blocks == range.blocks;
+    if (is_same && entry.ghost.origin == attempt.origin) {
+      if (std::find(entry.lives.begin(), entry.lives.end(), life) == entry.lives.end()) {
+        entry.lives.push_back(life);
+      }
+      entry.ghost.retry_open = entry.ghost.retry_open && entry.lives.size() < kLivesOfGhostMax;
+      return;
+    }
+  }
+  const auto behind = std::partition_point(
+      entries_.begin(), entries_.end(), [&](const Entry& e) { return e.ghost.range.first <= range.first; });
+  entries_.insert(
+      behind,
+      {.ghost = {.range = range, .origin = attempt.origin}, .lives = {life}, .since_version = version_});
+  if (entries_.size() > kGhostsMax) {
+    MergeClosest();
+  }
+}
+
+void DoubtLedger::MergeClosest() {
+  size_t best = 0;
+  uint64_t best_blocks = std::numeric_limits<uint64_t>::max();
+  for (size_t i = 0; i + 1 < entries_.size(); ++i) {
+    const BlockRange& left = entries_[i].ghost.range;
+    const uint64_t blocks = std::max(left.end(), entries_[i + 1].ghost.range.end()) - left.first;
+    if (blocks < best_blocks) {
+      best_blocks = blocks;
+      best = i;
+    }
+  }
+  Entry& left = entries_[best];
+  for (const LifeId life : entries_[best + 1].lives) {
+    if (std::find(left.lives.begin(), left.lives.end(), life) == left.lives.end()) {
+      left.lives.push_back(life);
+    }
+  }
+  const Entry& right = entries_[best + 1];
+  left.since_version = std::max(left.since_version, right.since_version);
+  left.ghost = {.range = {.first = left.ghost.range.first, .blocks = best_blocks},
+                .origin = kNobody,
+                .is_obeyed = left.ghost.is_obeyed && right.ghost.is_obeyed,
+                .retry_open = false};
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+}
+
+// A path that flaps ends one life after the other, most of them with nothing in doubt.
+void DoubtLedger::ForgetIfHarmless(LifeId life) {
+  const std::vector<bool>& reported = reported_by_.at(life);
+  const bool is_complete = std::find(reported.begin(), reported.end(), false) == reported.end();
+  const bool has_ghost = std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return std::find(entry.lives.begin(), entry.lives.end(), life) != entry.lives.end();
+  });
+  if (is_complete && !has_ghost) {
+    reported_by_.erase(life);
+  }
+}
+
+bool DoubtLedger::IsObeyed(const Entry& entry) const {
+  return std::all_of(reactors_.begin(), reactors_.end(),
+                     [&](const Reactor& reactor) { return reactor.acked_version >= entry.since_version; });
+}
+
+bool DoubtLedger::IsOpen(const Entry& entry) const {
+  return entry.ghost.is_obeyed && entry.ghost.origin != kNobody && entry.lives.size() < kLivesOfGhostMax &&
+         std::all_of(reactors_.begin(), reactors_.end(), [&](const Reactor& reactor) {
+           return std::none_of(reactor.barriers.begin(), reactor.barriers.end(), [&](const Attempt& barrier) {
+             return barrier.origin != entry.ghost.origin && barrier.range.Overlaps(entry.ghost.range);
+           });
+         });
+}
+
+void DoubtLedger::OpenRetries() {
+  for (Entry& entry : entries_) {
+    if (!entry.ghost.is_obeyed && IsObeyed(entry)) {
+      entry.ghost.is_obeyed = true;
+      ++version_;
+    }
+    if (!entry.ghost.retry_open && IsOpen(entry)) {
+      entry.ghost.retry_open = true;
+      ++version_;
+    }
+  }
+}
+
+}  // namespace cleat::nvme::host
