@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A TCP connection that never blocks, on one reactor: connected, read and written by whoever polls it, with a watch that says when there is
+// something to do again.
+//
+// Its end. The socket lingers for no time from its creation on (SO_LINGER 0): Close(), or this process's death, resets the connection at
+// once and drops what the kernel has not sent. Each send is a plain copy (no MSG_ZEROCOPY): once Send has returned the kernel has bytes of
+// its own and no reference to memory of ours, so memory may be used again from Close() on whatever a network card still has queued. What
+// was sent before may all the same reach the target later: Close() takes nothing back.
+//
+// One thread: its reactor's, which outlives it.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "reactor/reactor.h"
+
+namespace cleat::modules {
+
+// Where a target listens. Names are resolved elsewhere: that takes a resolver, which blocks.
+class SocketAddress {
+ public:
+  // `host`: IPv4 ("192.0.2.1") or IPv6 ("2001:db8::1", and with a zone "fe80::1%eth0"). kInvalidArgument names what is wrong.
+  static Result<SocketAddress> Parse(const std::string& host, uint16_t port);
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size_bytes() const { return size_bytes_; }
+  int family() const { return storage_.ss_family; }
+  const std::string& text() const { return text_; }  // "192.0.2.1:4420", "[2001:db8::1]:4420"
+
+ private:
+  SocketAddress() = default;
+  sockaddr_storage storage_{};
+  socklen_t size_bytes_ = 0;
+  std::string text_;
+};
+
+// Hears of a socket from its reactor's turn.
+class SocketEvents {
+ public:
+  // There may be something to read, room to write again, or an end: once after each change (edge-triggered). May close the socket and
+  // destroy it.
+  virtual void SocketReady() = 0;
+
+ protected:
+  ~SocketEvents() = default;
+};
+
+class StreamSocket {
+ public:
+  // The most pieces of memory that one system call takes here.
+  static constexpr size_t kPiecesMax = 256;
+  // A peer that has vanished without a word is noticed on an idle connection (keepalive) and on one with unacknowledged bytes (user
+  // timeout) alike. NVMe's own keep alive notices more; these are for queues that wait for a target that never answers.
+  static constexpr int kKeepAliveIdleS = 10;
+  static constexpr int kKeepAliveIntervalS = 5;
+  static constexpr int kKeepAliveProbes = 4;
+  static constexpr int kUserTimeoutMs = 30'000;
+
+  // `events` outlives the socket.
+  StreamSocket(Reactor& reactor, SocketEvents& events) : reactor_(reactor), events_(events), watch_(*this) {}
+  ~StreamSocket() { Close(); }
+  StreamSocket(const StreamSocket&) = delete;
+  StreamSocket& operator=(const StreamSocket&) = delete;
+
+  // Begins to connect; the deadline is the caller's. Not connected or connecting before.
+  //   kResourceExhausted  no descriptor, no local port
+  //   kUnavailable        refused, no route; perhaps later, by FinishConnect
+  Status Connect(const SocketAddress& address);
+  // Whether it is connected by now; kUnavailable names the address and the cause.
+  Result<bool> FinishConnect();
+
+  // Copies the beginning of the pieces, at most kPiecesMax of them, to the kernel. Returns how many bytes went; fewer than asked: the kernel
+  // takes nothing more now, SocketReady will come.
+  Result<size_t> Send(std::span<const iovec> pieces);
+  // Reads into the pieces. 0: nothing is there now, SocketReady will come. The peer's end of the connection is an error, kUnavailable.
+  Result<size_t> Receive(std::span<const iovec> pieces);
+
+  // Resets the connection, see above. Nothing when it is closed. No event comes after it.
+  void Close();
+
+  bool open() const { return fd_.valid(); }
+
+ private:
+  struct Watch : FdWatch {
+    explicit Watch(StreamSocket& s)
+        : FdWatch([](FdWatch& watch, uint32_t) { static_cast<Watch&>(watch).socket.events_.SocketReady(); }),
+          socket(s) {}
+    StreamSocket& socket;
+  };
+
+  Status Prepare(int fd) const;
+  Error Broken(int error_number, const char* doing) const;
+
+  Reactor& reactor_;
+  SocketEvents& events_;
+  UniqueFd fd_;
+  Watch watch_;  // ends before the descriptor
+  std::string peer_;
+};
+
+}  // namespace cleat::modules

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/tcp_queue.h"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <span>
+
+namespace cleat::modules {
+
+using nvme::fabrics::CompletionEntry;
+using nvme::fabrics::Reached;
+
+TcpQueue::TcpQueue(const TcpQueueOptions& options, Reactor& reactor, nvme::fabrics::QueuePairOwner& owner)
+    : options_(options),
+      reactor_(reactor),
+      owner_(owner),
+      socket_(reactor, *this),
+      connection_(options.connection, *this) {}
+
+TcpQueue::~TcpQueue() {
+  CLEAT_CHECK(!started_ || ended());
+}
+
+void TcpQueue::Start() {
+  CLEAT_CHECK(!started_);
+  started_ = true;
+  if (const Status begun = socket_.Connect(options_.address); !begun.ok())
+    return connection_.Abort({begun.error().code, options_.connection.name + ": " + begun.error().message});
+  reactor_.AddTimer(connect_over_, reactor_.now_ns() + options_.connect_timeout_ns);
+  reactor_.AddPoller(*this);
+}
+
+void TcpQueue::Submit(const nvme::fabrics::QueuedCommand& command) {
+  connection_.Submit(command);
+  ++in_flight_;
+  reactor_.Activate(*this);
+}
+
+// The connection tells the owner, by way of Unanswered and Ended below, which close the socket first.
+void TcpQueue::Abort(const Error& reason) {
+  connection_.Abort(reason);
+}
+
+void TcpQueue::TooLate() {
+  const char* const lacks = tcp_connected_ ? "no answer to ICReq: is it an NVMe/TCP target?"
+                                           : "no TCP connection: look for a firewall, or a host that is down";
+  Abort({ErrorCode::kDeadlineExceeded,
+         options_.connection.name + ": " + options_.address.text() + ": not connected within " +
+             std::to_string(options_.connect_timeout_ns / kNsPerMs) + " ms, " + lacks});
+}
+
+// ---- What the reactor calls
+
+void TcpQueue::SocketReady() {
+  readable_ = writable_ = true;
+  reactor_.Activate(*this);
+}
+
+bool TcpQueue::Poll() {
+  if (!tcp_connected_ && !FinishConnect()) return false;
+  bool worked = SendSome();
+  if (!ended()) worked |= ReceiveSome();
+  // Data that was asked for, and commands that followed upon completions.
+  if (worked && !ended()) SendSome();
+  return worked;
+}
+
+// An event that comes after this look sets its flag and activates the poller again.
+bool TcpQueue::Arm() {
+  return !readable_ && !(writable_ && connection_.wants_to_send());
+}
+
+// Whether the socket is connected; it is asked after each event.
+bool TcpQueue::FinishConnect() {
+  if (!writable_) return false;
+  writable_ = readable_ = false;
+  const Result<bool> connected = socket_.FinishConnect();
+  if (!connected.ok()) {
+    Abort({connected.error().code, options_.connection.name + ": " + connected.error().message});
+    return false;
+  }
+  if (!*connected) return false;
+  tcp_connected_ = writable_ = readable_ = true;
+  connection_.Start();
+  return true;
+}
+
+bool TcpQueue::SendSome() {
+  bool worked = false;
+  while (writable_ && connection_.wants_to_send()) {
+    std::array<iovec, kPieces> pieces;
+    const uint32_t count = connection_.FillSend(pieces);
+    if (count == 0) return worked;
+    const Result<size_t> sent = socket_.Send(std::span(pieces).first(count));
+    if (!sent.ok()) {
+      Abort({sent.error().code, options_.connection.name + ": " + sent.error().message});
+      return true;
+    }
+    size_t all = 0;
+    for (const iovec& piece : std::span(pieces).first(count)) all += piece.iov_len;
+    writable_ = *sent == all;
+    if (*sent == 0) return worked;
+    worked = true;
+    connection_.Sent(*sent);
+  }
+  return worked;
+}
+
+// A short read does not clear the flag: the peer's end may have come with the event of the data before it.
+bool TcpQueue::ReceiveSome() {
+  bool worked = false;
+  for (int reads = 0; reads < kReadsMax && (readable_ || in_flight_ > 0); ++reads) {
+    std::array<iovec, kPieces> pieces;
+    const uint32_t count = connection_.ReceiveSpace(pieces);
+    const Result<size_t> received = socket_.Receive(std::span(pieces).first(count));
+    if (!received.ok()) {
+      Abort({received.error().code, options_.connection.name + ": " + received.error().message});
+      return true;
+    }
+    readable_ = *received > 0;
+    if (!readable_) return worked;
+    worked = true;
+    connection_.Received(*received);
+    if (ended()) return true;
+    size_t all = 0;
+    for (const iovec& piece : std::span(pieces).first(count)) all += piece.iov_len;
+    if (*received < all) return true;
+  }
+  return worked;
+}
+
+// ---- What the connection says
+
+// The last PDU says why, if the kernel takes it at once and sends it before the reset.
+void TcpQueue::CloseSocket() {
+  if (!socket_.open()) return;
+  if (tcp_connected_ && connection_.wants_to_send()) {
+    std::array<iovec, kPieces> pieces;
+    const uint32_t count = connection_.FillSend(pieces);
+    if (count > 0) (void)socket_.Send(std::span(pieces).first(count));
+  }
+  socket_.Close();
+  connect_over_.Cancel();
+  reactor_.RemovePoller(*this);
+}
+
+void TcpQueue::Connected() {
+  connect_over_.Cancel();
+  owner_.Connected();
+}
+
+void TcpQueue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
+  if (ended()) [[unlikely]]
+    CloseSocket();
+  --in_flight_;
+  owner_.Completed(cookie, entry, data_bytes);
+}
+
+void TcpQueue::Unanswered(uint64_t cookie, Reached reached) {
+  CloseSocket();
+  --in_flight_;
+  owner_.Unanswered(cookie, reached);
+}
+
+void TcpQueue::Ended(const Error& reason) {
+  CloseSocket();
+  owner_.Ended(reason);
+}
+
+}  // namespace cleat::modules

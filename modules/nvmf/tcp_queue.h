@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// One NVMe queue pair over a TCP connection of its own, on one reactor: the rules of NVMe/TCP (nvme/tcp/host_connection.h) with a socket.
+//
+// While commands are in flight the reactor polls it: what was submitted since the last poll goes out in one system call, and what has come
+// is read without waiting for an event. Without commands it is armed, woken up by the socket alone, and takes no time.
+//
+// Its end. The socket is closed before the owner hears of any command that was not answered, so that from then on nothing of this
+// connection leaves the host but what the network card or the network already has; the memory of commands is not used any more
+// (stream_socket.h). What the target may have of each command, Reached says.
+//
+// Ownership: whoever makes it owns it, and keeps it until Ended; it is not destroyed from within a callback. Thread: the reactor's. Nothing
+// is allocated after Start but the text of the error that ends it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "modules/nvmf/stream_socket.h"
+#include "nvme/fabrics/queue_pair.h"
+#include "nvme/tcp/host_connection.h"
+#include "reactor/poller.h"
+#include "reactor/reactor.h"
+
+namespace cleat::modules {
+
+struct TcpQueueOptions {
+  TcpQueueOptions(SocketAddress a, nvme::tcp::HostConnectionOptions c)
+      : address(std::move(a)), connection(std::move(c)) {}
+
+  SocketAddress address;
+  nvme::tcp::HostConnectionOptions connection;
+  // Until the target has answered ICReq, the TCP connection included.
+  uint64_t connect_timeout_ns = 10 * kNsPerSecond;
+};
+
+class TcpQueue final : public nvme::fabrics::QueuePair,
+                       private Poller,
+                       private SocketEvents,
+                       private nvme::fabrics::QueuePairOwner {
+ public:
+  // System calls that read, in one poll: a queue with much to read leaves the reactor to the others.
+  static constexpr int kReadsMax = 4;
+  // Pieces of memory of one system call.
+  static constexpr size_t kPieces = 64;
+
+  // `reactor` and `owner` outlive it.
+  TcpQueue(const TcpQueueOptions& options, Reactor& reactor, nvme::fabrics::QueuePairOwner& owner);
+  ~TcpQueue() override;
+  TcpQueue(const TcpQueue&) = delete;
+  TcpQueue& operator=(const TcpQueue&) = delete;
+
+  // Begins to connect. Once. Connected or Ended follows, Ended perhaps before this returns.
+  void Start();
+
+  // ---- QueuePair
+  uint32_t room() const override { return connection_.room(); }
+  void Submit(const nvme::fabrics::QueuedCommand& command) override;
+  void Abort(const Error& reason) override;
+
+  // As Identify has said; from the next Submit on.
+  void set_in_capsule_bytes(uint32_t bytes) { connection_.set_in_capsule_bytes(bytes); }
+  uint32_t in_flight() const { return in_flight_; }
+  bool ended() const { return connection_.ended(); }
+
+ private:
+  struct ConnectTimer : Timer {
+    explicit ConnectTimer(TcpQueue& q)
+        : Timer([](Timer& timer) { static_cast<ConnectTimer&>(timer).queue.TooLate(); }), queue(q) {}
+    TcpQueue& queue;
+  };
+
+  // ---- Poller
+  bool Poll() override;
+  bool Arm() override;
+  // ---- SocketEvents
+  void SocketReady() override;
+  // ---- QueuePairOwner: of the connection, for the owner
+  void Connected() override;
+  void Completed(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes) override;
+  void Unanswered(uint64_t cookie, nvme::fabrics::Reached reached) override;
+  void Ended(const Error& reason) override;
+
+  bool FinishConnect();
+  bool SendSome();
+  bool ReceiveSome();
+  void TooLate();
+  void CloseSocket();
+
+  const TcpQueueOptions options_;
+  Reactor& reactor_;
+  nvme::fabrics::QueuePairOwner& owner_;
+  StreamSocket socket_;
+  nvme::tcp::HostConnection connection_;
+  ConnectTimer connect_over_{*this};
+  bool started_ = false;
+  bool tcp_connected_ = false;
+  // False from the moment that the kernel had nothing, or took nothing more, until the socket's next event.
+  bool readable_ = false;
+  bool writable_ = false;
+  uint32_t in_flight_ = 0;
+};
+
+}  // namespace cleat::modules

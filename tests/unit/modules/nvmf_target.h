@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small NVMe/TCP target for the tests of the initiator: real sockets on the loopback, a thread a connection that blocks, a namespace in
+// memory. It puts its bytes together itself, by the offsets of the specifications' figures, and shares no code with src/nvme, so that an
+// offset that is wrong there is wrong against this one.
+//
+// It misbehaves on demand (Faults). What it got is counted, and can be waited for: no test looks at a clock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace cleat::test {
+
+class NvmfTarget {
+ public:
+  static constexpr uint32_t kNsid = 7;
+  static constexpr uint32_t kBlockBytes = 512;
+  static constexpr const char* kSubsystem = "nqn.2016-06.io.spdk:test-subsystem";
+  static constexpr std::array<uint8_t, 16> kUuid = {0x5a, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  static constexpr std::array<uint8_t, 16> kNguid = {0x77, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1};
+
+  struct Options {
+    uint64_t size_bytes = uint64_t{8} << 20;
+    uint8_t mdts = 5;                    // 128 KiB
+    uint32_t capsule_data_bytes = 8192;  // of I/O queues
+    uint32_t r2t_bytes = 65536;          // the most that one R2T asks for
+    uint32_t c2h_bytes = 48 * 1024;      // the most that one C2HData brings
+    uint32_t h2c_bytes_max = 16384;      // MAXH2CDATA
+    bool digests = true;                 // granted when asked for
+    bool success_flag = false;           // reads end with their data, without a capsule
+  };
+  // Any of them may change at any time.
+  struct Faults {
+    std::atomic<bool> never_icresp{false};
+    std::atomic<bool> bytewise{false};           // each byte that it sends is a system call
+    std::atomic<bool> wrong_data_digest{false};  // of data to the host
+    std::atomic<bool> wrong_header_digest{false};
+    std::atomic<bool> cut_in_data{false};  // the connection is closed in the midst of data to the host
+    std::atomic<bool> mute_io{false};      // commands of I/O queues are read, not executed, and not answered
+    std::atomic<bool> mute_r2t{false};     // writes that need R2T get none
+    std::atomic<bool> cut_io{false};  // the next command of an I/O queue ends its connection, not executed
+  };
+  struct Counts {
+    std::atomic<uint32_t> ic_requests{0};
+    std::atomic<uint32_t> accepted{0};      // connections
+    std::atomic<uint32_t> admin_queues{0};  // connected
+    std::atomic<uint32_t> io_queues{0};
+    std::atomic<uint32_t> io_commands{0};  // received
+    std::atomic<uint32_t> reads{0};        // executed
+    std::atomic<uint32_t> writes{0};
+    std::atomic<uint32_t> r2t_writes{0};
+    std::atomic<uint32_t> zeroes{0};
+    std::atomic<uint32_t> discards{0};
+    std::atomic<uint32_t> flushes{0};
+    std::atomic<uint32_t> keep_alives{0};
+    std::atomic<uint32_t> digest_errors{0};  // in what the host sent
+    std::atomic<uint64_t> longest_bytes{0};  // of reads and writes
+  };
+
+  NvmfTarget() : NvmfTarget(Options{}) {}
+  explicit NvmfTarget(const Options& options);
+  ~NvmfTarget();
+  NvmfTarget(const NvmfTarget&) = delete;
+  NvmfTarget& operator=(const NvmfTarget&) = delete;
+
+  uint16_t port() const { return port_; }
+  // Nobody listens and no connection is left; then again on the same port, with what the namespace held.
+  void Stop();
+  void Start();
+  // Ends all connections, and goes on listening.
+  void CutAll();
+
+  Faults faults;
+  Counts counts;
+  // A copy of what the namespace holds.
+  std::vector<uint8_t> Read(uint64_t offset, uint64_t bytes);
+  // The namespace, while nothing is under way.
+  void Write(uint64_t offset, std::span<const uint8_t> data);
+
+ private:
+  struct Session;
+  void Accept();
+  void JoinAll();
+
+  const Options options_;
+  uint16_t port_ = 0;
+  std::atomic<int> listener_{-1};
+  std::thread acceptor_;
+  std::mutex mutex_;  // of what follows
+  std::vector<uint8_t> disk_;
+  std::list<std::unique_ptr<Session>> sessions_;
+  uint16_t next_controller_ = 1;
+  bool stopping_ = false;
+};
+
+}  // namespace cleat::test
