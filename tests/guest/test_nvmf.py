@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces that are reached over NVMe/TCP: the target is Linux' own (nvmet), in a guest whose emulated drives are behind it, and the
+initiator under test runs beside it in that guest, since this machine's kernel has no target. One boot for all."""
+
+import os
+import unittest
+
+from cleat_guest import SharedBenchTest
+from cleat_guest.nvme_host import NvmeHost
+
+DRIVE_BYTES = 64 << 20
+TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
+NVMET = "/sys/kernel/config/nvmet"
+NQN = "nqn.2026-11.example:guest"
+# Both are given to the namespace by the target, so that the initiator can be told what to look for.
+UUIDS = {"plain": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e11", "large": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e12"}
+PORT = 4420
+
+
+class NvmfTest(SharedBenchTest):
+    """The kernel's target with two namespaces, of blocks of 512 and of 4096 bytes."""
+
+    @classmethod
+    def set_up_bench(cls):
+        path = cls.bench.path
+        for name in UUIDS:
+            with open(path(name), "wb") as image:
+                image.truncate(DRIVE_BYTES)
+        cls.host = NvmeHost(cls.bench, {
+            "plain": {"drive": f"file={path('plain')},format=raw"},
+            "large": {"drive": f"file={path('large')},format=raw", "device": "logical_block_size=4096,physical_block_size=4096"}},
+            programs=[os.path.join(TEST_DIR, "nvmf_namespace")])
+        cls.guest = cls.host.guest
+        cls.guest.run("ifconfig lo 127.0.0.1 up && mount -t configfs none /sys/kernel/config")
+        subsystem = f"{NVMET}/subsystems/{NQN}"
+        cls.guest.run(f"mkdir {subsystem} && echo 1 >{subsystem}/attr_allow_any_host")
+        for nsid, (serial, uuid) in enumerate(UUIDS.items(), start=1):
+            space = f"{subsystem}/namespaces/{nsid}"
+            cls.guest.run(f"mkdir {space} && echo /dev/{cls.host.namespace(serial)} >{space}/device_path && "
+                          f"echo {uuid} >{space}/device_uuid && echo 1 >{space}/enable")
+        cls.listen()
+
+    @classmethod
+    def listen(cls):
+        """The address is written without its newline, which the kernel would take for a part of it."""
+        port = f"{NVMET}/ports/1"
+        cls.guest.run(f"mkdir {port} && echo tcp >{port}/addr_trtype && echo ipv4 >{port}/addr_adrfam && echo 127.0.0.1 >{port}/addr_traddr && "
+                      f"echo {PORT} >{port}/addr_trsvcid && ln -s {NVMET}/subsystems/{NQN} {port}/subsystems/{NQN}")
+
+    def run_program(self, arguments=""):
+        variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORT} CLEAT_NVMF_NQN={NQN} " + " ".join(
+            f"CLEAT_NVMF_{serial.upper()}={uuid}" for serial, uuid in UUIDS.items())
+        return self.guest.execute(f"cd /run && {variables} nvmf_namespace {arguments}")
+
+    def test_1_the_kernels_target_is_understood(self):
+        status, output = self.run_program()
+        self.assertEqual(status, 0, output)
+        self.assertIn("PASSED", output)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
