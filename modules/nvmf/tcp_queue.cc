@@ -88,7 +88,7 @@ bool TcpQueue::FinishConnect() {
 
 bool TcpQueue::SendSome() {
   bool worked = false;
-  while (writable_ && connection_.wants_to_send()) {
+  for (int sends = 0; sends < kSendsMax && writable_ && connection_.wants_to_send(); ++sends) {
     std::array<iovec, kPieces> pieces;
     const uint32_t count = connection_.FillSend(pieces);
     if (count == 0) return worked;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One NVMe queue pair over a TCP connection of its own, on one reactor: the rules of NVMe/TCP (nvme/tcp/host_connection.h) with a socket.
 //
-// While commands are in flight the reactor polls it: what was submitted since the last poll goes out in one system call, and what has come
-// is read without waiting for an event. Without commands it is armed, woken up by the socket alone, and takes no time.
+// The reactor polls it while there is work, and for its spin time after: what was submitted since the last poll goes out in one system
+// call, and what has come is read without waiting for an event. Then it is armed, also with commands in flight (an admin queue always has
+// some, for events), is woken up by the socket alone, and takes no time.
 //
 // Its end. The socket is closed before the owner hears of any command that was not answered, so that from then on nothing of this
-// connection leaves the host but what the network card or the network already has; the memory of commands is not used any more
+// connection is sent but what is in the kernel's queue to the network card, the card or the network already; the memory of commands is not used any more
 // (stream_socket.h). What the target may have of each command, Reached says.
 //
 // Ownership: whoever makes it owns it, and keeps it until Ended; it is not destroyed from within a callback. Thread: the reactor's. Nothing
@@ -42,6 +43,7 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
  public:
   // System calls that read, in one poll: a queue with much to read leaves the reactor to the others.
   static constexpr int kReadsMax = 4;
+  static constexpr int kSendsMax = 4;
   // Pieces of memory of one system call.
   static constexpr size_t kPieces = 64;
 
@@ -59,7 +61,7 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   void Submit(const nvme::fabrics::QueuedCommand& command) override;
   void Abort(const Error& reason) override;
 
-  // As Identify has said; from the next Submit on.
+  // The value that Identify has; used from the next Submit on.
   void set_in_capsule_bytes(uint32_t bytes) { connection_.set_in_capsule_bytes(bytes); }
   uint32_t in_flight() const { return in_flight_; }
   bool ended() const { return connection_.ended(); }

@@ -45,7 +45,7 @@ struct Field {
   const char* name;
 };
 
-// By offset, upwards.
+// Sorted by offset.
 constexpr Field kDataFields[] = {
     {offsetof(ConnectData, host_id), "the host identifier (HOSTID)"},
     {offsetof(ConnectData, controller_id), "the controller identifier (CNTLID)"},

@@ -36,7 +36,7 @@ struct ConnectData {
 };
 static_assert(sizeof(ConnectData) == 1024);
 
-// As the controller of an admin queue's Connect: any that the subsystem makes. Identifiers from kControllerIdLast + 1 on stand for such
+// The controller that an admin queue's Connect names: any that the subsystem makes. Identifiers from kControllerIdLast + 1 on stand for such
 // wishes.
 inline constexpr uint16_t kAnyController = 0xffff;
 inline constexpr uint16_t kControllerIdLast = 0xffef;
@@ -82,7 +82,7 @@ constexpr Command PropertyGet(Property property) {
           .cdw10 = property == Property::kCapabilities ? 1U : 0U,  // 8 bytes, else 4
           .cdw11 = static_cast<uint32_t>(property)};
 }
-// Of the four, a host sets kConfiguration alone.
+// A host sets kConfiguration alone of the four.
 constexpr Command PropertySet(Property property, uint32_t value) {
   return {.opcode = static_cast<uint8_t>(AdminOpcode::kFabrics),
           .nsid = static_cast<uint32_t>(FabricsType::kPropertySet),

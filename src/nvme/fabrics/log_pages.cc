@@ -96,7 +96,7 @@ LogReader::LogReader(Kind kind, uint64_t total_bytes, bool offsets, uint64_t tra
 }
 
 LogReader LogReader::Discovery(uint64_t transfer_bytes_max, std::string who) {
-  // That a discovery controller reads a log from its middle on is mandatory.
+  // Reading a log from its middle on is mandatory for discovery controllers.
   return {Kind::kDiscovery, kDiscoveryHeaderBytes, true, transfer_bytes_max, std::move(who)};
 }
 

@@ -42,7 +42,7 @@ class LogReader {
   std::span<uint8_t> room();
   // kAborted: it has changed in each of kLogTriesMax tries. kDataLoss: damage.
   Result<Progress> Take(uint64_t data_bytes);
-  // From the beginning, as new.
+  // Begins anew, from the log's beginning.
   void Restart();
   std::span<const uint8_t> log() const { return log_; }
 

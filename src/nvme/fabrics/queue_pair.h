@@ -2,7 +2,7 @@
 // A queue pair of a fabric as the host drives it, whatever the transport: commands with their data go in, completions come out, and at its
 // end each command that was not answered comes back with what the target can have of it.
 //
-// One thread: the reactor's that has the queue. Pure in that it reads no clock: who owns it decides when it has waited long enough.
+// One thread: the reactor's that has the queue. Pure in that it reads no clock: its owner decides when it has waited long enough.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,15 @@ struct QueuedCommand {
   uint64_t cookie = 0;  // comes back with the completion
 };
 
-// Who hears of a queue pair. Called from within its methods that bring news; may submit from there, and may not destroy the queue pair.
+// The listener of a queue pair. Called from within its methods that bring news; may submit from there, and may not destroy the queue pair.
 class QueuePairOwner {
  public:
   // The connection is there: commands may be submitted. Once, first.
   virtual void Connected() = 0;
   // `data_bytes`: how much of from_target was filled, without gaps from its beginning.
   virtual void Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) = 0;
-  // Its end, once, last: `reason` names what broke. Each command in flight has come back by Unanswered before.
+  // Its end, once, last: `reason` names what broke. Each command in flight has come back before: by Unanswered, or by Completed where the
+  // target had answered while the last of the command's data was being sent.
   virtual void Unanswered(uint64_t cookie, Reached reached) = 0;
   virtual void Ended(const Error& reason) = 0;
 

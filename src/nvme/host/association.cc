@@ -228,8 +228,10 @@ void Association::Recheck() {
 }
 
 void Association::BeginRefresh() {
+  if (recheck_at_ns_ != 0 && now_ns_ >= recheck_at_ns_) refresh_wanted_ = true;
   if (phase_ != Phase::kLive || step_ != Step::kNone || !refresh_wanted_ || now_ns_ < refresh_at_ns_) return;
   refresh_wanted_ = false;
+  recheck_at_ns_ = 0;
   refresh_at_ns_ = now_ns_ + kRefreshSpacingNs;
   ana_tries_ = 0;
   fresh_ = info_;

@@ -80,7 +80,7 @@ enum Changed : uint32_t {
   kChangedAna = 1U << 2,  // state, group or problem
 };
 
-// Who hears of an association; each call says of which life. Called from within its methods and the queue pair's callbacks; may call End and
+// The listener of an association; each call says of which life. Called from within its methods and the queue pair's callbacks; may call End and
 // Recheck from there. The association is destroyed after Gone, and not from within a callback.
 class AssociationOwner {
  public:
@@ -88,7 +88,7 @@ class AssociationOwner {
   virtual void Live(uint64_t life, const AssociationInfo& info) = 0;
   // Only between Live and Lost. `changed`: bits of Changed.
   virtual void Changed(uint64_t life, uint32_t changed, const AssociationInfo& info) = 0;
-  // It is broken, or has never come to be: its I/O queues have to end too. At most once; not after End.
+  // The association is broken, or has never come to be: its I/O queues have to end too. At most once; not after End.
   virtual void Lost(uint64_t life, const Error& reason) = 0;
   // Once, last: the admin queue pair has ended and nothing of the association is in use.
   virtual void Gone(uint64_t life) = 0;
@@ -122,7 +122,8 @@ class Association final : public fabrics::QueuePairOwner {
   bool live() const { return phase_ == Phase::kLive; }
   uint64_t life() const { return config_.life; }
   const AssociationInfo& info() const { return info_; }
-  // When the keep-alive was sent that was the last to be answered, or the Connect: from then on the target counts KATO. 0: none yet.
+  // When the last Keep Alive that was answered was sent, or the Connect, to the exactness of a Tick; 0: none yet. For people. No proof begins
+  // here: the target counts KATO from what it received last, which may be a later Keep Alive whose answer never came.
   uint64_t last_heard_sent_ns() const { return last_heard_sent_ns_; }
   uint64_t events_seen() const { return events_seen_; }
 
@@ -227,7 +228,8 @@ class Association final : public fabrics::QueuePairOwner {
 
   bool refresh_wanted_ = false;
   bool changed_list_wanted_ = false;
-  uint64_t refresh_at_ns_ = 0;
+  uint64_t refresh_at_ns_ = 0;  // not before
+  uint64_t recheck_at_ns_ = 0;  // without being told; 0: never
   uint32_t refresh_tries_ = 0;
 
   uint32_t listed_ = 0;     // in memory_->ids

@@ -25,7 +25,7 @@ constexpr uint32_t kLookedAtMax = 4096;
 // A log that is damaged once may be whole the next time.
 constexpr uint32_t kAnaTriesMax = 3;
 constexpr uint64_t kAnaRetryNs = 500 * kMillisecondNs;
-// A log that could not be used, or that has the namespace's group change, is read again without being told.
+// What keeps I/O off the path is looked at again without being told.
 constexpr uint64_t kAnaRecheckNs = 5 * kSecondNs;
 // A namespace that can't be identified at the moment.
 constexpr uint32_t kRefreshTriesMax = 5;
@@ -520,7 +520,7 @@ cleat::Status Association::UseAna() {
   return {};
 }
 
-// One odd log says little; several count as a way that is not there.
+// A single odd log says little; several count as a way that is not there.
 void Association::AnaFailed(const Error& reason) {
   if (++ana_tries_ < kAnaTriesMax) {
     if (memory_->ana) memory_->ana->Restart();
@@ -537,8 +537,10 @@ void Association::AnaFailed(const Error& reason) {
 // All is read: the owner hears of it.
 void Association::Settle() {
   ana_tries_ = 0;
-  const bool recheck = fresh_.present && (!fresh_.ana_problem.empty() || fresh_.ana == AnaState::kChange);
-  if (recheck) Wish(kAnaRecheckNs);
+  // A target may send no event when a path that takes no I/O becomes usable, or when the namespace is back.
+  const bool usable = fresh_.ana == AnaState::kOptimized || fresh_.ana == AnaState::kNonOptimized;
+  const bool in_use = fresh_.present && usable && fresh_.ana_problem.empty();
+  recheck_at_ns_ = in_use ? 0 : now_ns_ + kAnaRecheckNs;
   if (phase_ == Phase::kSetup) {
     info_ = fresh_;
     phase_ = Phase::kLive;

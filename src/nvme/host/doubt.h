@@ -11,9 +11,9 @@
 
 namespace cleat::nvme::host {
 
-// One association over one path: 64 random bits, never used again.
+// An association over one path: 64 random bits, never used again.
 using LifeId = uint64_t;
-// One write-like request (write, write zeroes, discard, compare and write) of a disk, whatever becomes of it; never used again, nor by a
+// A write-like request (write, write zeroes, discard, compare and write) of a disk, whatever becomes of it; never used again, nor by a
 // later engine.
 using OriginId = uint64_t;
 inline constexpr OriginId kNobody = 0;  // the origin of a ghost whose request nobody will retry
@@ -26,7 +26,8 @@ struct BlockRange {
   bool Overlaps(const BlockRange& other) const { return first < other.end() && other.first < end(); }
 };
 
-// An attempt that was sent and not answered, or a request that has one.
+// An attempt that was sent and not answered, or a request that has one. An origin has at most one attempt under way at a time: a request that
+// is cut into several commands is as many origins.
 struct Attempt {
   OriginId origin = kNobody;
   BlockRange range;

@@ -11,6 +11,8 @@
 
 namespace cleat::nvme::host {
 
+// A view lives as long as its ledger: one that is made anew would not know what the ledger believes that its reactor obeys. Nothing is
+// sent before its first table was adopted: until then it holds nothing.
 class DoubtView {
  public:
   explicit DoubtView(uint32_t reactor) : reactor_(reactor) {}
@@ -36,7 +38,7 @@ class DoubtView {
  private:
   bool IsHeld(const Attempt& request) const;
   bool ForgetBarrier(OriginId origin);
-  // Of the ghosts that overlap `range`, the first of which `matches` says yes.
+  // Whether `matches` says yes of any ghost that overlaps `range`.
   template <typename Matches>
   bool AnyOver(const BlockRange& range, Matches matches) const;
 

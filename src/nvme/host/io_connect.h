@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Connect of an I/O queue: the one command that goes before a queue of an association takes I/O.
 //
-// Whoever owns the queue pair owns this beside it, on the same thread, and hands on what concerns it: Send at Connected, Take with the
+// The owner of the queue pair owns this beside it, on the same thread, and hands on what concerns it: Send at Connected, Take with the
 // completion of kCookie, Overdue from time to time. An error means that the owner aborts the queue pair with it.
 #pragma once
 
@@ -36,7 +36,7 @@ class IoConnect {
 
   // Once, when the queue pair is connected.
   void Send(fabrics::QueuePair& queue, uint64_t now_ns);
-  // From success on the queue takes I/O.
+  // The queue takes I/O from success on.
   cleat::Status Take(const fabrics::CompletionEntry& entry);
   // An error once the target has not answered in time.
   std::optional<Error> Overdue(uint64_t now_ns) const;

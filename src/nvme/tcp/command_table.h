@@ -21,7 +21,7 @@ namespace cleat::nvme::tcp {
 
 inline constexpr uint32_t kSlotBits = 10;
 inline constexpr uint32_t kGenerations = 1U << (16 - kSlotBits);
-// One less than the bits hold: CID FFFFh has a meaning of its own (base 2.0, 3.3.3.1).
+// The slots are one less than the bits hold: CID FFFFh has a meaning of its own (base 2.0, 3.3.3.1).
 inline constexpr uint32_t kDepthMax = (1U << kSlotBits) - 1;
 
 // The longest beginning of a PDU of ours: CapsuleCmd with its digest, and padding for the CPDA (17) that takes most.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CRC32C (Castagnoli), the digest of NVMe/TCP headers and data: initial value and final complement as in iSCSI.
 //
-// By the processor's instruction where there is one (SSE4.2), in three streams that are folded together; by a table else. Which is decided
+// The checksum is made by the processor's instruction where there is one (SSE4.2), in three streams that are folded together; by a table else. Which is decided
 // once, before main. Source: RFC 3720, 12.1 and B.4. Pure; any thread.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's end of one NVMe/TCP connection, which is one queue: commands become PDUs that go out, PDUs that come in become completions.
-// It has no socket: who owns one asks for memory to send from (FillSend) and to receive to (ReceiveSpace), and says how many bytes went and
+// The connection has no socket: the owner of one asks for memory to send from (FillSend) and to receive to (ReceiveSpace), and says how many bytes went and
 // came (Sent, Received).
 //
 // Memory. A command's memory is sent from and received to in place. It is in use until the owner's Completed or Unanswered, which never come
@@ -60,7 +60,7 @@ class HostConnection final : public fabrics::QueuePair, private PduSink {
   // At once: Unanswered and Ended come before it returns. After the end it does nothing. What was given by FillSend before is not counted as
   // sent, so it is not called between FillSend and Sent.
   void Abort(const Error& reason) override;
-  // As Identify has said; from the next Submit on.
+  // The value that Identify has; used from the next Submit on.
   void set_in_capsule_bytes(uint32_t bytes) { in_capsule_bytes_ = bytes; }
   bool connected() const { return connected_; }
   // After its end there may be one last PDU to send, which says why; nothing more is received.

@@ -182,10 +182,12 @@ inline constexpr uint8_t kDataAlignMax = 31;
 inline constexpr uint32_t kDataAlignUnitBytes = 4;
 // The least MAXH2CDATA of a controller.
 inline constexpr uint32_t kH2cDataLeastBytes = 4096;
+// The data of one H2CData that a host makes, whatever the controller takes: its data digest is made in one go.
+inline constexpr uint32_t kH2cDataMostBytes = 1 << 20;
 // What the admin queue's capsules, and those of fabrics commands (Connect) on any queue, may carry (tcp 3.3.1, figure 9).
 inline constexpr uint32_t kAdminInCapsuleBytes = 8192;
 inline constexpr uint8_t kFabricsOpcode = 0x7f;
-// Of one command, either way.
+// The data of one command, either way.
 inline constexpr uint64_t kCommandDataMaxBytes = 1ULL << 30;
 
 }  // namespace cleat::nvme::tcp

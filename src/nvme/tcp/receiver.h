@@ -58,7 +58,7 @@ class Receiver {
  public:
   Receiver(uint32_t buffer_bytes, PduSink& sink);
 
-  // From here on PDUs have digests.
+  // PDUs have digests from here on.
   void set_digests(Digests digests) { digests_ = digests; }
 
   uint32_t Space(std::span<iovec> iovecs);

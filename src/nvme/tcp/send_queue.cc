@@ -51,7 +51,7 @@ void AddPdu(const CommandSlot& slot, Pieces& pieces) {
 void SendQueue::set_controller_limits(uint8_t data_align, uint32_t h2c_data_max_bytes) {
   CLEAT_CHECK(data_align <= kDataAlignMax && h2c_data_max_bytes >= kH2cDataLeastBytes);
   data_align_bytes_ = (uint32_t{data_align} + 1) * kDataAlignUnitBytes;
-  h2c_data_max_bytes_ = h2c_data_max_bytes;
+  h2c_data_max_bytes_ = std::min(h2c_data_max_bytes, kH2cDataMostBytes);
 }
 
 void SendQueue::PushIcReq() {

@@ -24,7 +24,7 @@ class SendQueue {
  public:
   SendQueue(uint32_t depth, Digests digests) : queue_(depth), digests_(digests) {}
 
-  // As ICResp has it.
+  // The limits that ICResp has.
   void set_controller_limits(uint8_t data_align, uint32_t h2c_data_max_bytes);
 
   void PushIcReq();

@@ -3,7 +3,7 @@
 // memory. It puts its bytes together itself, by the offsets of the specifications' figures, and shares no code with src/nvme, so that an
 // offset that is wrong there is wrong against this one.
 //
-// It misbehaves on demand (Faults). What it got is counted, and can be waited for: no test looks at a clock.
+// The target misbehaves on demand (Faults). What it got is counted, and can be waited for: no test looks at a clock.
 #pragma once
 
 #include <array>
@@ -74,7 +74,7 @@ class NvmfTarget {
   NvmfTarget& operator=(const NvmfTarget&) = delete;
 
   uint16_t port() const { return port_; }
-  // Nobody listens and no connection is left; then again on the same port, with what the namespace held.
+  // Stop: nobody listens and no connection is left; Start: again on the same port, with what the namespace held.
   void Stop();
   void Start();
   // Ends all connections, and goes on listening.

@@ -504,7 +504,7 @@ TEST(HostConnection, RefusesASecondAnswerWhileTheFirstIsHeldBack) {
   busy.host.Send(1000);
   busy.host.Receive(busy.controller.Resp(1, 0x281) + busy.controller.Resp(1, 0x281));
   EXPECT_EQ(busy.host.ended, 1);
-  // It was answered: that stands.
+  // The command was answered: that stands.
   EXPECT_EQ(busy.host.answers, (Answers{{2, 0x281, 0}}));
   EXPECT_EQ(busy.host.left.size(), 2U);
   EXPECT_TRUE(busy.host.Send().empty());
