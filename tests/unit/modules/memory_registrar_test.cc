@@ -166,6 +166,11 @@ TEST_F(RegisteredMemory, GivesItsPlacesBackWhenItEnds) {
   uint8_t* const was_at = large->base() + 2 * kChunk;
   const auto too_much = Vouched(file, 2 * kChunk);
   registrar_.Find(*too_much, 0, 1);
+  // Regions are looked at in the order in which they were asked for: the last one has its place when the one before it was refused.
+  auto last = Vouched(file, kChunk);
+  registrar_.Find(*last, 0, 1);
+  ASSERT_TRUE(AwaitPlace(registrar_, *last));
+  last.reset();
   large.reset();
   AwaitBytes(registrar_, 0);
   EXPECT_EQ(reader_->Read(place, was_at), -EFAULT) << "nothing is there any more";
