@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/auth/algorithms.h"
+
+#include <openssl/core_names.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+
+#include <memory>
+
+#include "base/check.h"
+
+namespace cleat::nvme::auth {
+namespace {
+
+struct HashRow {
+  size_t size_bytes;
+  const char* name;
+};
+constexpr HashRow kHashes[] = {{32, "SHA-256"}, {48, "SHA-384"}, {64, "SHA-512"}};
+
+struct GroupRow {
+  size_t size_bytes;
+  const char* name;
+};
+constexpr GroupRow kGroups[] = {{0, "null"},        {256, "ffdhe2048"}, {384, "ffdhe3072"},
+                                {512, "ffdhe4096"}, {768, "ffdhe6144"}, {1024, "ffdhe8192"}};
+
+const HashRow& RowOf(Hash hash) {
+  const auto at = static_cast<size_t>(hash) - 1;
+  CLEAT_CHECK(at < std::size(kHashes));
+  return kHashes[at];
+}
+
+const GroupRow& RowOf(DhGroup group) {
+  const auto at = static_cast<size_t>(group);
+  CLEAT_CHECK(at < std::size(kGroups));
+  return kGroups[at];
+}
+
+}  // namespace
+
+std::optional<Hash> HashOf(uint8_t id) {
+  if (id == 0 || id > std::size(kHashes)) return std::nullopt;
+  return static_cast<Hash>(id);
+}
+
+std::optional<DhGroup> DhGroupOf(uint8_t id) {
+  if (id >= std::size(kGroups)) return std::nullopt;
+  return static_cast<DhGroup>(id);
+}
+
+size_t BytesOf(Hash hash) {
+  return RowOf(hash).size_bytes;
+}
+size_t BytesOf(DhGroup group) {
+  return RowOf(group).size_bytes;
+}
+const char* NameOf(Hash hash) {
+  return RowOf(hash).name;
+}
+const char* NameOf(DhGroup group) {
+  return RowOf(group).name;
+}
+
+keys::Secret HmacOf(Hash hash, std::span<const uint8_t> key, Parts parts) {
+  const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> mac(EVP_MAC_fetch(nullptr, "HMAC", nullptr),
+                                                              &EVP_MAC_free);
+  CLEAT_CHECK(mac != nullptr);
+  const std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context(EVP_MAC_CTX_new(mac.get()),
+                                                                          &EVP_MAC_CTX_free);
+  CLEAT_CHECK(context != nullptr);
+  // OpenSSL reads the name, whatever its type says.
+  char* const name = const_cast<char*>(NameOf(hash));
+  const OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name, 0),
+                               OSSL_PARAM_construct_end()};
+  CLEAT_CHECK(EVP_MAC_init(context.get(), key.data(), key.size(), params) == 1);
+  for (const auto part : parts) CLEAT_CHECK(EVP_MAC_update(context.get(), part.data(), part.size()) == 1);
+  keys::Secret result = keys::Secret::Zeroes(BytesOf(hash));
+  size_t written = 0;
+  CLEAT_CHECK(EVP_MAC_final(context.get(), result.mutable_bytes().data(), &written, result.size()) == 1);
+  CLEAT_CHECK(written == result.size());
+  return result;
+}
+
+keys::Secret DigestOf(Hash hash, std::span<const uint8_t> bytes) {
+  keys::Secret result = keys::Secret::Zeroes(BytesOf(hash));
+  size_t written = 0;
+  CLEAT_CHECK(EVP_Q_digest(nullptr, NameOf(hash), nullptr, bytes.data(), bytes.size(),
+                           result.mutable_bytes().data(), &written) == 1);
+  CLEAT_CHECK(written == result.size());
+  return result;
+}
+
+}  // namespace cleat::nvme::auth

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/auth/chap_secret.h"
+
+#include <openssl/evp.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace cleat::nvme::auth {
+namespace {
+
+constexpr std::string_view kPrefix = "DHHC-1:";
+constexpr size_t kBase64At = 10;  // behind the two digits and their colon
+constexpr size_t kCrcBytes = 4;
+
+Error NoSecret(std::string_view what, std::string_view why) {
+  return {ErrorCode::kInvalidArgument, std::string(what) + " is no DH-HMAC-CHAP secret: " + std::string(why) +
+                                           "; give what 'nvme gen-dhchap-key' prints, DHHC-1:HH:BASE64:"};
+}
+
+// The two digits. nullopt within: no transformation.
+Result<std::optional<Hash>> TransformationOf(std::string_view digits, std::string_view what) {
+  if (digits == "00") return std::optional<Hash>();
+  if (digits[0] == '0' && digits[1] >= '1') {
+    const std::optional<Hash> hash = HashOf(static_cast<uint8_t>(digits[1] - '0'));
+    if (hash) return hash;
+  }
+  return NoSecret(what, "its transformation is not one of 00, 01, 02 and 03");
+}
+
+// Of exactly what the text stands for, without its padding; empty: it is no base64.
+keys::Secret DecodeBase64(std::string_view text) {
+  if (text.empty() || text.size() % 4 != 0) return {};
+  const size_t padding = text.size() - (text.find_last_not_of('=') + 1);
+  if (padding > 2) return {};
+  keys::Secret room = keys::Secret::Zeroes(text.size() / 4 * 3);
+  const int decoded =
+      EVP_DecodeBlock(room.mutable_bytes().data(), AsBytes(text).data(), static_cast<int>(text.size()));
+  if (decoded != static_cast<int>(room.size())) return {};
+  return keys::Secret::Copy(room.bytes().first(room.size() - padding));
+}
+
+}  // namespace
+
+Result<ChapSecret> ChapSecret::Parse(std::string_view text, std::string_view what) {
+  if (text.size() > kSecretTextBytesMax) return NoSecret(what, "it is too long");
+  if (!text.starts_with(kPrefix) || text.size() <= kBase64At || text[kBase64At - 1] != ':')
+    return NoSecret(what, "it does not begin with DHHC-1:HH:");
+  if (!text.ends_with(':')) return NoSecret(what, "it does not end with a colon");
+  CLEAT_ASSIGN(const std::optional<Hash> transformation,
+               TransformationOf(text.substr(kPrefix.size(), 2), what));
+  text.remove_suffix(1);
+  const keys::Secret room = DecodeBase64(text.substr(kBase64At));
+  if (room.empty()) return NoSecret(what, "what is behind the second colon is not base64");
+  const size_t size_bytes = room.size() - std::min(kCrcBytes, room.size());
+  if (size_bytes != BytesOf(Hash::kSha256) && size_bytes != BytesOf(Hash::kSha384) &&
+      size_bytes != BytesOf(Hash::kSha512)) {
+    return NoSecret(what, "it is not of 32, 48 or 64 bytes");
+  }
+  if (transformation && size_bytes != BytesOf(*transformation))
+    return NoSecret(what, "its size is not that of its transformation's hash");
+  uint32_t crc = 0;
+  std::memcpy(&crc, room.bytes().data() + size_bytes, sizeof(crc));
+  if (crc != ::crc32(0, room.bytes().data(), static_cast<uInt>(size_bytes)))
+    return NoSecret(what, "its checksum is wrong, so that a part of it was lost or changed");
+  return ChapSecret(keys::Secret::Copy(room.bytes().first(size_bytes)), transformation);
+}
+
+keys::Secret ChapSecret::KeyFor(std::string_view nqn) const {
+  if (!transformation_) return bytes_.Copy();
+  return HmacOf(*transformation_, bytes_.bytes(), {AsBytes(nqn), AsBytes("NVMe-over-Fabrics")});
+}
+
+}  // namespace cleat::nvme::auth
