@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Includes go one way: engine -> vhost -> virtio -> (scsi, observe) -> block -> reactor -> base.
 
-Modules know block, keys and what is below; cleatd and cleatctl share with the engine base, proto, keys (cleatd) and the
-counters' format and reader alone; perf knows base alone. Libraries that belong to one layer are kept there too. Prints
-every include that breaks this. Large folders have rooms (ROOMS) whose includes go one way too, and of which none holds more
+Modules know block, keys and what is below; nvme knows keys for the room in which hosts authenticate; cleatd and cleatctl
+share with the engine base, proto, keys (cleatd) and the counters' format and reader alone; perf knows base alone. Libraries
+that belong to one layer are kept there too. Prints every include that breaks this. Large folders have rooms (ROOMS) whose includes go one way too, and of which none holds more
 than FILES_MAX files: more are two concepts. So are longer files than LINES_MAX."""
 
 import os
@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "keys": ["base"],
     "qos": ["block", "reactor", "base"],
     "scsi": ["block", "reactor", "base"],
-    "nvme": ["block", "base"],
+    "nvme": ["keys", "block", "base"],  # keys: the room auth
     "pool": ["base"],
     "observe-reader": ["base"],
     "observe": ["observe-reader", "block", "reactor", "base"],
@@ -38,7 +38,7 @@ MAY_INCLUDE = {
 # Prefix of an include -> the folders that may use it.
 ONLY_IN = {
     "rte_": ["vhost", "engine"],
-    "openssl/": ["keys", "modules", "control"],
+    "openssl/": ["keys", "nvme", "modules", "control"],
     "grpc": ["control", "ctl"],
     "google/protobuf": ["stats", "control", "ctl"],
     "sqlite3": ["control"],
@@ -102,7 +102,8 @@ ROOMS = {
     "nvme": {
         "fabrics": [""],
         "tcp": ["fabrics", ""],
-        "host": ["fabrics", ""],
+        "auth": ["fabrics", ""],
+        "host": ["auth", "fabrics", ""],
     },
     "perf": {
         "wire": [],
@@ -110,9 +111,10 @@ ROOMS = {
         "workload": ["vhost_user", "wire"],
         "ring": ["vhost_user", "wire"],
         "driver": ["ring", "vhost_user", "wire"],
+        "nvme_tcp": ["ring", "vhost_user", "wire"],
         "hostile": ["driver", "ring", "vhost_user", "wire"],
         "crash": ["driver", "workload", "wire"],
-        "load": ["driver", "ring", "vhost_user", "wire", "workload"],
+        "load": ["driver", "nvme_tcp", "ring", "vhost_user", "wire", "workload"],
         "bare_loops": ["load", "vhost_user", "wire"],
         "report": ["load", "workload"],
         "tool": ["report", "bare_loops", "load", "wire"],

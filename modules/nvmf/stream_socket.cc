@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/stream_socket.h"
 
-#include <arpa/inet.h>
-#include <net/if.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace cleat::modules {
 namespace {
+
+using nvme::fabrics::AddressFamily;
+using nvme::fabrics::TransportAddress;
 
 // Errors of this machine and its limits; the target has no part in them.
 bool IsOurs(int error_number) {
   return error_number == ENOBUFS || error_number == ENOMEM || error_number == EMFILE ||
          error_number == ENFILE || error_number == EADDRNOTAVAIL;
 }
+
+constexpr size_t kTouchBytes = 4096;  // the smallest page
 
 Status Set(int fd, int level, int option, const void* value, socklen_t bytes, const char* name) {
   if (setsockopt(fd, level, option, value, bytes) != 0) return ErrnoError(errno, name);
@@ -28,38 +33,49 @@ Status SetInt(int fd, int level, int option, int value, const char* name) {
   return Set(fd, level, option, &value, sizeof(value), name);
 }
 
-}  // namespace
-
-Result<SocketAddress> SocketAddress::Parse(const std::string& host, uint16_t port) {
-  const Error wrong(ErrorCode::kInvalidArgument,
-                    "'" + host + "' is no address: give IPv4 or IPv6 in numbers, not a name");
-  if (port == 0)
-    return Error(ErrorCode::kInvalidArgument, host + ": port 0: give the one that the target listens on");
-  SocketAddress address;
-  auto& four = reinterpret_cast<sockaddr_in&>(address.storage_);
-  if (inet_pton(AF_INET, host.c_str(), &four.sin_addr) == 1) {
-    four.sin_family = AF_INET;
-    four.sin_port = htons(port);
-    address.size_bytes_ = sizeof(four);
-    address.text_ = host + ":" + std::to_string(port);
-    return address;
+// The owner of a guest may take memory of it away at any time. A touch has the memory guard (block/memory_guard.h) put zero pages there and mark
+// that guest's memory as broken, where the kernel fails a system call with EFAULT: without it the connection would end, and so would the next
+// one that tries the same request. No byte is changed.
+void TouchByte(uint8_t* byte, bool writes) {
+  if (writes) {
+    __atomic_fetch_or(byte, 0, __ATOMIC_RELAXED);
+  } else {
+    (void)__atomic_load_n(byte, __ATOMIC_RELAXED);
   }
-  auto& six = reinterpret_cast<sockaddr_in6&>(address.storage_);
-  address.storage_ = {};
-  const size_t zone = host.find('%');
-  if (inet_pton(AF_INET6, host.substr(0, zone).c_str(), &six.sin6_addr) != 1) return wrong;
-  if (zone != std::string::npos) {
-    six.sin6_scope_id = if_nametoindex(host.c_str() + zone + 1);
-    if (six.sin6_scope_id == 0)
-      return Error(ErrorCode::kInvalidArgument,
-                   host + ": no network interface '" + host.substr(zone + 1) + "' here");
-  }
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(port);
-  address.size_bytes_ = sizeof(six);
-  address.text_ = "[" + host + "]:" + std::to_string(port);
-  return address;
 }
+
+void Touch(std::span<const iovec> pieces, bool writes) {
+  for (const iovec& piece : pieces) {
+    auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
+    for (size_t at = 0; at < piece.iov_len; at += kTouchBytes) TouchByte(bytes + at, writes);
+    if (piece.iov_len > 0) TouchByte(bytes + piece.iov_len - 1, writes);
+  }
+}
+
+// What the kernel takes for an address: the one of the two that fits its family.
+struct KernelAddress {
+  explicit KernelAddress(const TransportAddress& address) {
+    if (address.family == AddressFamily::kIpv4) {
+      auto& four = reinterpret_cast<sockaddr_in&>(storage);
+      four.sin_family = AF_INET;
+      four.sin_port = htons(address.port);
+      std::memcpy(&four.sin_addr, address.address.data(), sizeof(four.sin_addr));
+      size_bytes = sizeof(four);
+      return;
+    }
+    auto& six = reinterpret_cast<sockaddr_in6&>(storage);
+    six.sin6_family = AF_INET6;
+    six.sin6_port = htons(address.port);
+    std::memcpy(&six.sin6_addr, address.address.data(), sizeof(six.sin6_addr));
+    size_bytes = sizeof(six);
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+
+  sockaddr_storage storage{};
+  socklen_t size_bytes = 0;
+};
+
+}  // namespace
 
 Error StreamSocket::Broken(int error_number, const char* doing) const {
   const std::string text =
@@ -79,14 +95,15 @@ Status StreamSocket::Prepare(int fd) const {
   return SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs, "TCP_USER_TIMEOUT");
 }
 
-Status StreamSocket::Connect(const SocketAddress& address) {
+Status StreamSocket::Connect(const TransportAddress& address) {
   CLEAT_CHECK(!open());
-  peer_ = address.text();
-  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  peer_ = nvme::fabrics::TextOfAddress(address);
+  const KernelAddress to(address);
+  UniqueFd fd(socket(to.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Broken(errno, "no socket");
   if (const Status prepared = Prepare(fd.get()); !prepared.ok())
     return Error(prepared.error().code, peer_ + ": " + prepared.error().message);
-  if (connect(fd.get(), address.get(), address.size_bytes()) != 0 && errno != EINPROGRESS)
+  if (connect(fd.get(), to.get(), to.size_bytes) != 0 && errno != EINPROGRESS)
     return Broken(errno, "not connected");
   fd_ = std::move(fd);
   if (Status watched = watch_.Start(reactor_, fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP); !watched.ok()) {
@@ -112,10 +129,15 @@ Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
+  bool touched = false;
   for (;;) {
     const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN) return size_t{0};
+    if (errno == EFAULT && !std::exchange(touched, true)) {
+      Touch(pieces.first(message.msg_iovlen), false);
+      continue;
+    }
     if (errno != EINTR) return Broken(errno, "connection lost while sending");
   }
 }
@@ -124,12 +146,17 @@ Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
+  bool touched = false;
   for (;;) {
     const ssize_t received = recvmsg(fd_.get(), &message, 0);
     if (received > 0) return static_cast<size_t>(received);
     if (received == 0)
       return Error(ErrorCode::kUnavailable, peer_ + ": connection lost: the target has closed it");
     if (errno == EAGAIN) return size_t{0};
+    if (errno == EFAULT && !std::exchange(touched, true)) {
+      Touch(pieces.first(message.msg_iovlen), true);
+      continue;
+    }
     if (errno != EINTR) return Broken(errno, "connection lost");
   }
 }

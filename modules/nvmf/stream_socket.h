@@ -7,10 +7,12 @@
 // its own and no reference to memory of ours, so memory may be used again from Close() on whatever a network card still has queued. What
 // was sent before may all the same reach the target later: Close() takes nothing back.
 //
+// Memory of a guest that its owner has taken away is sent as zeroes, and what is received there is seen by nobody (block/memory_guard.h): the
+// connection goes on.
+//
 // One thread: its reactor's, which outlives it.
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -20,27 +22,10 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "nvme/fabrics/names.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
-
-// Where a target listens. Names are resolved elsewhere: that takes a resolver, which blocks.
-class SocketAddress {
- public:
-  // `host`: IPv4 ("192.0.2.1") or IPv6 ("2001:db8::1", and with a zone "fe80::1%eth0"). kInvalidArgument names what is wrong.
-  static Result<SocketAddress> Parse(const std::string& host, uint16_t port);
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
-  socklen_t size_bytes() const { return size_bytes_; }
-  int family() const { return storage_.ss_family; }
-  const std::string& text() const { return text_; }  // "192.0.2.1:4420", "[2001:db8::1]:4420"
-
- private:
-  SocketAddress() = default;
-  sockaddr_storage storage_{};
-  socklen_t size_bytes_ = 0;
-  std::string text_;
-};
 
 // Hears of a socket from its reactor's turn.
 class SocketEvents {
@@ -73,7 +58,7 @@ class StreamSocket {
   // Begins to connect; the deadline is the caller's. Not connected or connecting before.
   //   kResourceExhausted  no descriptor, no local port
   //   kUnavailable        refused, no route; perhaps later, by FinishConnect
-  Status Connect(const SocketAddress& address);
+  Status Connect(const nvme::fabrics::TransportAddress& address);
   // Whether it is connected by now; kUnavailable names the address and the cause.
   Result<bool> FinishConnect();
 

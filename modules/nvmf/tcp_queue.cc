@@ -46,8 +46,9 @@ void TcpQueue::TooLate() {
   const char* const lacks = tcp_connected_ ? "no answer to ICReq: is it an NVMe/TCP target?"
                                            : "no TCP connection: look for a firewall, or a host that is down";
   Abort({ErrorCode::kDeadlineExceeded,
-         options_.connection.name + ": " + options_.address.text() + ": not connected within " +
-             std::to_string(options_.connect_timeout_ns / kNsPerMs) + " ms, " + lacks});
+         options_.connection.name + ": " + nvme::fabrics::TextOfAddress(options_.address) +
+             ": not connected within " + std::to_string(options_.connect_timeout_ns / kNsPerMs) + " ms, " +
+             lacks});
 }
 
 // ---- What the reactor calls

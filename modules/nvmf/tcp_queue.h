@@ -27,10 +27,10 @@
 namespace cleat::modules {
 
 struct TcpQueueOptions {
-  TcpQueueOptions(SocketAddress a, nvme::tcp::HostConnectionOptions c)
-      : address(std::move(a)), connection(std::move(c)) {}
+  TcpQueueOptions(const nvme::fabrics::TransportAddress& a, nvme::tcp::HostConnectionOptions c)
+      : address(a), connection(std::move(c)) {}
 
-  SocketAddress address;
+  nvme::fabrics::TransportAddress address;
   nvme::tcp::HostConnectionOptions connection;
   // Until the target has answered ICReq, the TCP connection included.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;

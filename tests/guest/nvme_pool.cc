@@ -75,7 +75,7 @@ TEST_P(NamespacePool, EachDiskHasItsOwnExtents) {
       ASSERT_EQ(one.Do(Op::kWriteZeroes, from, 2 * kHalf), IoStatus::kOk);
     }
   }
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < 2; ++round) {
     for (const Around& around : loads) around.load->Run(80);
   }
   const auto whole = OpenAsDisk(nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The protocol of NVMe/TCP against Linux' own target, over real sockets that this test pumps itself: connections, an association, I/O
-// queues. Run in the guest of test_nvmf.py, which says in the environment
+// queues. Run in the guest of test_nvmf.py, or beside any other target (SPDK's nvmf_tgt); the environment says
 //   CLEAT_NVMF_ADDRESS  where the target listens
 //   CLEAT_NVMF_NQN      its subsystem
 //   CLEAT_NVMF_PLAIN    UUID of a namespace with blocks of 512 bytes
@@ -40,7 +40,8 @@ using fabrics::Reached;
 
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kHangNs = 60'000 * kNsPerMs;  // for what can only hang
-constexpr uint64_t kBytes = 4 << 20;             // of a namespace that are used
+constexpr uint64_t kBytes =
+    2 << 20;  // of a namespace that are used: a 16th, one command, is what SPDK's target takes too
 constexpr uint32_t kDepth = 16;
 
 std::string Setting(const char* variable) {
@@ -303,6 +304,8 @@ TEST_P(OverTcp, AgreesWithTheReference) {
   const host::AssociationInfo& info = host.info();
   ASSERT_EQ(info.space.block_bytes, GetParam().block_bytes);
   ASSERT_GE(info.space.blocks * info.space.block_bytes, kBytes);
+  const uint64_t most = info.controller.transfer_bytes_max;
+  ASSERT_TRUE(most == 0 || kPart <= most) << most;
   Queue first(host, 1);
   Queue second(host, 2);
   test::Arena arena(kBytes);
@@ -350,10 +353,8 @@ TEST_P(OverTcp, AgreesWithTheReference) {
 TEST(Association, IsKeptAliveBySayingSo) {
   Host host(Setting("CLEAT_NVMF_PLAIN"), {}, Setting("CLEAT_NVMF_NQN"), 1000);
   ASSERT_TRUE(host.BecomesLive()) << host.WhyLost();
-  const uint64_t begun_ns = host.association().last_heard_sent_ns();
-  // Longer than the target waits for a host that says nothing.
-  EXPECT_TRUE(
-      host.Until([&] { return host.association().last_heard_sent_ns() > begun_ns + 3000 * kNsPerMs; }));
+  // One each half second: longer than the target waits for a host that says nothing.
+  EXPECT_TRUE(host.Until([&] { return host.association().keep_alives_answered() > 6; }));
   EXPECT_TRUE(host.association().live());
 }
 

@@ -13,15 +13,14 @@ DRIVE_BYTES = 512 << 20
 EXTENT_BYTES = 64 << 20  # of the pool
 BAD_BYTES = 2 << 20  # as in nvme_namespace.cc
 SLOW_WRITES = 5  # a second
+KILLS = 3  # of an engine under load, each followed by a reset of the drive
 TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
 WITH_SYS_ADMIN = "--inh-caps +sys_admin --ambient-caps +sys_admin "
 TOO_HOT, READ_ONLY = 1 << 1, 1 << 3  # of a drive's critical warnings
 
 
-class NvmeDisksTest(SharedBenchTest):
-    """The host in the guest, and what all of its tests use."""
-
-    kernel_options = ""
+class NvmeTest(SharedBenchTest):
+    """Drives with one controller each, unless a test says otherwise: what comes during a reset waits in the kernel."""
 
     @classmethod
     def set_up_bench(cls):
@@ -37,13 +36,17 @@ class NvmeDisksTest(SharedBenchTest):
             "bad": {"drive": f"driver=raw,file.driver=blkdebug,file.config={path('bad.conf')},"
                              f"file.image.driver=file,file.image.filename={path('bad')}"},
             "slow": {"drive": f"file={path('slow')},format=raw,throttling.iops-write={SLOW_WRITES}"}},
-            kernel_options=cls.kernel_options, programs=[os.path.join(TEST_DIR, "nvme_namespace")],
+            programs=[os.path.join(TEST_DIR, "nvme_namespace")],
             files={"/no_ofd_lock.so": os.path.join(TEST_DIR, "libcleat_no_ofd_lock.so")})
         cls.guest = cls.host.guest
         cls.ctl = cls.host.ctl
-        cls.drives = {serial: f"/dev/{cls.host.namespace(serial)}" for serial in ("plain", "large", "bad", "slow")}
+        cls.find_drives()
         cls.host.start_cleatd()
         cls.host.start_engine()
+
+    @classmethod
+    def find_drives(cls):
+        cls.drives = {serial: f"/dev/{cls.host.namespace(serial)}" for serial in ("plain", "large", "bad", "slow")}
 
     def status(self, disk):
         return self.ctl("disk", "get", disk)["status"]
@@ -58,21 +61,17 @@ class NvmeDisksTest(SharedBenchTest):
         self.ctl("controller", "create", "c", "--socket", "/run/c.sock")
         load = Load(self.host, "c", "--mix read=50,write=50 --depth 16")
         self.ctl("attach", "d", "c", "--wait=120")
-        for _ in range(5):
+        for _ in range(KILLS):
             self.assertRegex(self.status("d")["io_path"], r"^NVMe commands \(/dev/ng\d+n1, QEMU NVMe Ctrl\)$")
-            time.sleep(1)
+            time.sleep(0.5)
             self.host.kill_engine()
-            self.host.start_engine()
+            self.host.launch_engine()
             self.ctl("wait", "controllers/c/attachments/d", "--timeout", "120")
             time.sleep(0.5)
             self.reset_drive("plain")
         load.end_well()
-
-
-class NvmeTest(NvmeDisksTest):
-    """Drives with one controller each: what comes during a reset waits in the kernel."""
-
-    kernel_options = "nvme_core.multipath=0"
+        for arguments in (("detach", "c", "--wait=120"), ("disk", "delete", "d"), ("controller", "delete", "c")):
+            self.ctl(*arguments)
 
     def run_program(self, environment="", arguments=""):
         drives = {"CLEAT_NVME": "plain", "CLEAT_NVME_4K": "large", "CLEAT_NVME_BAD": "bad", "CLEAT_NVME_SLOW": "slow"}
@@ -129,7 +128,7 @@ class NvmeTest(NvmeDisksTest):
     def start_load(self, disk, *more):
         """With pauses, since emulated processors have more to do."""
         self.ctl("controller", "create", disk, "--socket", f"/run/{disk}.sock", *more)
-        load = Load(self.host, disk, "--mix read=50,write=50 --depth 8 --rate 200 --block-size 16k")
+        load = Load(self.host, disk)
         self.ctl("attach", disk, disk)
         self.ctl("wait", f"controllers/{disk}", "--for", "in-use", "--timeout", "120")
         return load
@@ -226,11 +225,16 @@ class NvmeTest(NvmeDisksTest):
                           ("controller", "delete", "a"), ("controller", "delete", "b"), ("pool", "delete", "p", "--wait=120")):
             self.ctl(*arguments)
 
+    # ---- Paths
 
-class NvmePathsTest(NvmeDisksTest):
-    """Drives that several controllers may reach, as QEMU's say of themselves: during a reset the kernel has no way to them, and says so."""
+    def load_driver(self, multipath):
+        self.host.load_driver(multipath)
+        self.find_drives()
 
-    def test_a_virtual_machines_disk_survives_its_engine_and_resets_of_the_drive(self):
+    def test_5_it_survives_them_where_several_controllers_may_reach_the_drive(self):
+        """As QEMU's drives say of themselves: during a reset the kernel has no way to them, and says so."""
+        self.addCleanup(self.load_driver, multipath=False)
+        self.load_driver(multipath=True)
         self.survive_engine_and_resets()
 
 

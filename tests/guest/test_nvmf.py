@@ -48,14 +48,20 @@ class NvmfTest(SharedBenchTest):
                       f"echo {PORT} >{port}/addr_trsvcid && ln -s {NVMET}/subsystems/{NQN} {port}/subsystems/{NQN}")
 
     def run_program(self, arguments=""):
-        variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORT} CLEAT_NVMF_NQN={NQN} " + " ".join(
+        variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORT} CLEAT_NVMF_NQN={NQN} CLEAT_NVMF_SUBSYSTEM={NVMET}/subsystems/{NQN} " \
+            f"CLEAT_NVMF_LINK={NVMET}/ports/1/subsystems/{NQN} " + " ".join(
             f"CLEAT_NVMF_{serial.upper()}={uuid}" for serial, uuid in UUIDS.items())
         return self.guest.execute(f"cd /run && {variables} nvmf_namespace {arguments}")
 
     def test_1_the_kernels_target_is_understood(self):
-        status, output = self.run_program()
+        status, output = self.run_program("--gtest_filter=-Disk.*")
         self.assertEqual(status, 0, output)
         self.assertIn("PASSED", output)
+
+    def test_2_a_disk_outlives_its_target(self):
+        status, output = self.run_program("--gtest_filter=Disk.*")
+        self.assertEqual(status, 0, output)
+        self.assertIn("[  PASSED  ] 1 test", output)
 
 
 if __name__ == "__main__":

@@ -504,7 +504,7 @@ class Guest:
             "-chardev", f"socket,id=port,fd={port_fd}", "-serial", "chardev:port",
             "-kernel", os.path.join(self._image_dir, self._kernel),
             "-initrd", os.path.join(self._image_dir, self._initramfs),
-            "-append", "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable no_timer_check "
+            "-append", "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable no_timer_check init_on_alloc=0 "
                        f"random.trust_cpu=on {self._kernel_options}",
         ]
         packed = "on" if self._packed else "off"

@@ -57,6 +57,7 @@ class NvmeHost:
 
     def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024):
         self._bench = bench
+        self._drives = drives
         run_as = shutil.copy(shutil.which("setpriv"), bench.path("run_as"))  # busybox's setpriv can't become another user
         archive = pack(bench.path("programs.tar"), [*(os.path.join(bench.bin_dir, name) for name in PROGRAMS), *programs, run_as], files)
         self.guest = bench.guest(tools="nvme", memory_mb=memory_mb, kernel_options=kernel_options, files={"programs": archive},
@@ -83,6 +84,14 @@ class NvmeHost:
         self.guest.run(f"chown 1000 /dev/{name} /dev/ng{name.removeprefix('nvme')}; ln -sfn /dev/{name} {self.by_id(serial)}")
         return self.by_id(serial)
 
+    def load_driver(self, multipath):
+        """The kernel's driver anew, for drives that may have several ways to them or that have one; none is in use. The drives get other
+        numbers."""
+        self.guest.run("rmmod nvmet_tcp nvmet 2>/dev/null; cd /lib/modules && rmmod nvme nvme_core && "
+                       f"insmod nvme-core.ko multipath={int(multipath)} && insmod nvme.ko")
+        for serial in self._drives:
+            self.link(serial)
+
     @staticmethod
     def by_id(serial):
         return f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{serial}"
@@ -95,11 +104,15 @@ class NvmeHost:
                        "--engine-socket /run/cleat/engine.sock --paths /run/paths.conf >>/run/cleatd.log 2>&1 & echo $! >/run/cleatd.pid; "
                        "until [ -S /run/cleat/api.sock ]; do sleep 0.05; done")
 
-    def start_engine(self, number=0, options="", limits=""):
+    def launch_engine(self, number=0, options="", limits=""):
         """`limits`: what the shell says before, "ulimit -l unlimited; "."""
         self.guest.run(limits + AS_USER + f"cleat-engine --name engine-{number} --control /run/cleat/engine.sock --runtime-dir /run/cleat/engine "
                        f"--reactors 1 --state-dir /run/cleat/state --paths /run/paths.conf {options} >>/run/engine-{number}.log 2>&1 & "
                        f"echo $! >/run/engine-{number}.pid")
+
+    def start_engine(self, number=0, options="", limits=""):
+        """As launch_engine, until cleatd has it."""
+        self.launch_engine(number, options, limits)
         self.ctl("wait", f"engines/engine-{number}", "--timeout", "120")
 
     def kill_cleatd(self):

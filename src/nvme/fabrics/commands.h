@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands that only fabrics have - Connect, Property Get and Set, Disconnect - and the properties of a controller, which take the place
-// of a PCIe drive's registers.
+// The commands that only fabrics have - Connect, Property Get and Set, Authentication Send and Receive, Disconnect - and the properties of a
+// controller, which take the place of a PCIe drive's registers.
 //
 // Source: NVM Express Base Specification 2.0 ("base"), 6 (commands), 3.1.3 (properties). Plain values; any thread. What a target answers is
 // checked before it is used.
@@ -21,6 +21,8 @@ enum class FabricsType : uint8_t {
   kPropertySet = 0x00,
   kConnect = 0x01,
   kPropertyGet = 0x04,
+  kAuthenticationSend = 0x05,
+  kAuthenticationReceive = 0x06,
   kDisconnect = 0x08,
 };
 
@@ -65,6 +67,26 @@ Result<ConnectAnswer> ParseConnect(const CompletionEntry& entry, const std::stri
 constexpr Command Disconnect() {
   return {.opcode = static_cast<uint8_t>(AdminOpcode::kFabrics),
           .nsid = static_cast<uint32_t>(FabricsType::kDisconnect)};
+}
+
+// ---- Authentication Send and Receive (base 6.1 and 6.2): messages of NVMe's security protocol, which nvme/auth has
+
+// SECP, and SPSP1 and SPSP0, which say that these are messages of in-band authentication.
+inline constexpr uint32_t kAuthenticationProtocol = 0xe9U << 24 | 1U << 16 | 1U << 8;
+
+// `message_bytes`: of the data to the target.
+constexpr Command AuthenticationSend(uint32_t message_bytes) {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kFabrics),
+          .nsid = static_cast<uint32_t>(FabricsType::kAuthenticationSend),
+          .cdw10 = kAuthenticationProtocol,
+          .cdw11 = message_bytes};
+}
+// `room_bytes`: for the message that comes.
+constexpr Command AuthenticationReceive(uint32_t room_bytes) {
+  return {.opcode = static_cast<uint8_t>(AdminOpcode::kFabrics),
+          .nsid = static_cast<uint32_t>(FabricsType::kAuthenticationReceive),
+          .cdw10 = kAuthenticationProtocol,
+          .cdw11 = room_bytes};
 }
 
 // ---- Properties (base 3.1.3); the numbers are offsets.

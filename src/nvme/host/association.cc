@@ -23,6 +23,11 @@ constexpr uint64_t kSetupTimeoutNs = 60 * kSecondNs;
 // How many events a controller may tell in a window before it has to wait for the next one.
 constexpr uint32_t kEventsInWindowMax = 16;
 constexpr uint64_t kEventWindowNs = kSecondNs;
+// When an event request that failed, and may succeed later, is sent again.
+constexpr uint64_t kEventRetryNs = 5 * kSecondNs;
+// AsynchronousEventRequestLimitExceeded (base 2.0, figure 101: 1/05h).
+constexpr uint8_t kCommandSpecificType = 1;
+constexpr uint8_t kEventLimitExceeded = 0x05;
 // The namespace and the ANA log are read again at most that often, whatever the controller tells.
 constexpr uint64_t kRefreshSpacingNs = 100 * kMillisecondNs;
 
@@ -53,7 +58,7 @@ Association::~Association() = default;
 void Association::Start(fabrics::QueuePair& admin, uint64_t now_ns) {
   CLEAT_CHECK(phase_ == Phase::kIdle);
   admin_ = &admin;
-  now_ns_ = now_ns;
+  host_ns_ = now_ns_ = now_ns;
   phase_ = Phase::kConnecting;
   phase_deadline_ns_ = now_ns + config_.connect_timeout_ns;
 }
@@ -90,7 +95,7 @@ void Association::Send(Step step) {
   step_ = step;
   waiting_ = false;
   step_deadline_ns_ = now_ns_ + config_.command_timeout_ns;
-  if (step == Step::kConnect) last_heard_sent_ns_ = now_ns_;
+  if (step == Step::kConnect) connect_sent_ns_ = now_ns_;
   if (step == Step::kSpace || step == Step::kDescriptors) memory_->page.fill(0);
   Submit(CookieOf(kStepKind, ++step_number_), CommandOf(step), step == Step::kConnect, DataOf(step));
 }
@@ -116,8 +121,14 @@ void Association::Completed(uint64_t cookie, const CompletionEntry& entry, uint6
 // ---- Time
 
 void Association::Tick(uint64_t now_ns) {
-  now_ns_ = std::max(now_ns_, now_ns);
+  const uint64_t passed_ns = now_ns - std::min(now_ns, host_ns_);
+  const uint64_t counts_ns = std::min(passed_ns, kTickCountsNs);
+  host_ns_ += passed_ns;
+  now_ns_ += counts_ns;
   if (phase_ == Phase::kIdle || phase_ >= Phase::kEnding) return;
+  // The controller's own clock for the host went on meanwhile.
+  if (keep_alive_at_ns_ > now_ns_)
+    keep_alive_at_ns_ -= std::min(keep_alive_at_ns_ - now_ns_, passed_ns - counts_ns);
   if (phase_ != Phase::kLive && now_ns_ >= phase_deadline_ns_) {
     const char* what = ": the target takes too long to set up a controller";
     if (phase_ == Phase::kConnecting) what = ": the transport has not connected in time";
@@ -172,7 +183,7 @@ void Association::TakeKeepAlive(const CompletionEntry& entry) {
           fmt::format("{}: Keep Alive: {}", config_.who, nvme::NameOf(entry.status()))});
     return;
   }
-  last_heard_sent_ns_ = keep_alive_sent_ns_;
+  ++keep_alives_answered_;
 }
 
 // ---- Events
@@ -184,7 +195,7 @@ void Association::ArmEvents() {
   }
   for (size_t slot = 0; slot < events_armed_max_; ++slot) {
     if (events_in_window_ >= kEventsInWindowMax || phase_ >= Phase::kShutdown) return;
-    if (events_[slot].outstanding || events_[slot].refused) continue;
+    if (events_[slot].outstanding || now_ns_ < events_[slot].again_ns) continue;
     events_[slot].outstanding = true;
     Submit(CookieOf(kEventKind, slot), AsyncEventRequest(), false, {});
   }
@@ -193,8 +204,12 @@ void Association::ArmEvents() {
 void Association::TakeEvent(size_t slot, const CompletionEntry& entry) {
   if (!events_[slot].outstanding) return;
   events_[slot].outstanding = false;
-  if (!entry.status().ok()) {
-    events_[slot].refused = true;
+  const nvme::Status status = entry.status();
+  events_[slot].failed = !status.ok();
+  if (events_[slot].failed) {
+    const bool too_many = status.type() == kCommandSpecificType && status.code() == kEventLimitExceeded;
+    events_[slot].again_ns = too_many || status.do_not_retry() ? UINT64_MAX : now_ns_ + kEventRetryNs;
+    if (!ToldOfChanges()) RecheckBy(now_ns_ + kUntoldRecheckNs);
     return;
   }
   ++events_seen_;
@@ -216,6 +231,16 @@ void Association::TakeEvent(size_t slot, const CompletionEntry& entry) {
       break;
   }
   // The request is renewed at the next Tick: an answer may come from within Submit, and the next one from within that.
+}
+
+// Whether the controller has a request to tell of a change with, or will soon have one.
+bool Association::ToldOfChanges() const {
+  return std::any_of(events_.begin(), events_.begin() + events_armed_max_,
+                     [](const EventSlot& slot) { return slot.outstanding || !slot.failed; });
+}
+
+void Association::RecheckBy(uint64_t at_ns) {
+  recheck_at_ns_ = recheck_at_ns_ == 0 ? at_ns : std::min(recheck_at_ns_, at_ns);
 }
 
 void Association::Wish(uint64_t after_ns) {

@@ -41,9 +41,9 @@ struct AssociationConfig {
   std::string subsystem_nqn;
   NamespaceWanted wanted;
   uint32_t kato_ms = 5000;  // within which the target has to hear of the host; 1000 to 600 000
-  uint32_t admin_entries =
-      32;                  // of the admin queue: what was asked of the transport; at least kAdminEntriesMin
-  uint32_t io_queues = 1;  // asked of the controller
+  // Of the admin queue: what was asked of the transport; at least kAdminEntriesMin.
+  uint32_t admin_entries = 32;
+  uint32_t io_queues = 1;                        // asked of the controller
   uint64_t connect_timeout_ns = 10'000'000'000;  // until the transport has connected
   uint64_t command_timeout_ns = 10'000'000'000;  // until an admin command is answered
 };
@@ -69,8 +69,8 @@ struct AssociationInfo {
   uint32_t ana_group = 0;
   // Without ANA: kOptimized.
   fabrics::AnaState ana = fabrics::AnaState::kOptimized;
-  std::string
-      ana_problem;  // not empty: the log can't be used, for this reason, and the path counts as inaccessible
+  // Not empty: the log can't be used, for this reason, and the path counts as inaccessible.
+  std::string ana_problem;
 };
 
 // What is different in AssociationInfo; bits.
@@ -99,8 +99,11 @@ class AssociationOwner {
 
 class Association final : public fabrics::QueuePairOwner {
  public:
-  // How often Tick has to come at least; deadlines are as exact as that.
+  // How often Tick has to come; deadlines are as exact as that.
   static constexpr uint64_t kTickNs = 100'000'000;
+  // The most that one Tick takes from the time that a target has left. The rest is time in which the host stood still and read no socket. A
+  // silent target is found out all the same, after as many Ticks.
+  static constexpr uint64_t kTickCountsNs = 2 * kTickNs;
   static constexpr uint64_t kShutdownTimeoutNs = 5'000'000'000;
 
   Association(AssociationConfig config, AssociationOwner& owner);
@@ -110,7 +113,7 @@ class Association final : public fabrics::QueuePairOwner {
 
   // Before the queue pair can call back. An invalid config is a programmer's error; names have passed CheckNqn.
   void Start(fabrics::QueuePair& admin, uint64_t now_ns);
-  // Each kTickNs or more often, and before news of the queue pair that come with a later time.
+  // Each kTickNs or more often. May come before or after news of the queue pair that have come meanwhile.
   void Tick(uint64_t now_ns);
   // The orderly end: no I/O queue is in use any more. With `shutdown` the controller is told and has kShutdownTimeoutNs for it.
   void End(bool shutdown);
@@ -122,9 +125,7 @@ class Association final : public fabrics::QueuePairOwner {
   bool live() const { return phase_ == Phase::kLive; }
   uint64_t life() const { return config_.life; }
   const AssociationInfo& info() const { return info_; }
-  // When the last Keep Alive that was answered was sent, or the Connect, to the exactness of a Tick; 0: none yet. For people. No proof begins
-  // here: the target counts KATO from what it received last, which may be a later Keep Alive whose answer never came.
-  uint64_t last_heard_sent_ns() const { return last_heard_sent_ns_; }
+  uint64_t keep_alives_answered() const { return keep_alives_answered_; }
   uint64_t events_seen() const { return events_seen_; }
 
   void Connected() override;
@@ -157,7 +158,8 @@ class Association final : public fabrics::QueuePairOwner {
   struct Memory;  // of commands' data
   struct EventSlot {
     bool outstanding = false;
-    bool refused = false;  // the controller does not take it
+    bool failed = false;    // the last one
+    uint64_t again_ns = 0;  // not before
   };
   using Entry = fabrics::CompletionEntry;
 
@@ -171,6 +173,8 @@ class Association final : public fabrics::QueuePairOwner {
   void TickStep();
   void ArmEvents();
   void TakeEvent(size_t slot, const Entry& entry);
+  bool ToldOfChanges() const;
+  void RecheckBy(uint64_t at_ns);
   void Wish(uint64_t after_ns);
   void BeginRefresh();
 
@@ -182,6 +186,7 @@ class Association final : public fabrics::QueuePairOwner {
   cleat::Status Took(Step step, const Entry& entry, uint64_t data_bytes);
   cleat::Status TookConnect(const Entry& entry);
   cleat::Status TookReady(const Entry& entry);
+  void TookShutdown(const Entry& entry);
   cleat::Status TookController();
   cleat::Status TookQueues(const Entry& entry);
   cleat::Status TookList();
@@ -208,24 +213,23 @@ class Association final : public fabrics::QueuePairOwner {
   Step step_ = Step::kNone;   // in flight, or to be sent at send_at_ns_
   uint32_t step_number_ = 0;  // tells an answer of an earlier one, left behind by End
   bool waiting_ = false;      // step_ is to be sent at send_at_ns_
-  uint64_t now_ns_ = 0;
+  uint64_t host_ns_ = 0;      // the last Tick's time
+  uint64_t now_ns_ = 0;       // as kTickCountsNs has it; so are all times below
   uint64_t send_at_ns_ = 0;
   uint64_t step_deadline_ns_ = 0;
   uint64_t phase_deadline_ns_ = 0;  // of connecting, setup, shutdown
   uint64_t ready_deadline_ns_ = 0;
   bool enabled_ = false;  // CC.EN has been set
-
-  uint64_t last_heard_sent_ns_ = 0;
+  uint64_t connect_sent_ns_ = 0;
+  uint64_t keep_alives_answered_ = 0;
   uint64_t keep_alive_at_ns_ = 0;  // 0: not yet
   uint64_t keep_alive_sent_ns_ = 0;
   bool keep_alive_out_ = false;
-
   std::array<EventSlot, kEventRequestsMax> events_{};
   uint32_t events_armed_max_ = 0;
   uint32_t events_in_window_ = 0;
   uint64_t window_end_ns_ = 0;
   uint64_t events_seen_ = 0;
-
   bool refresh_wanted_ = false;
   bool changed_list_wanted_ = false;
   uint64_t refresh_at_ns_ = 0;  // not before

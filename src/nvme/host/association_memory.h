@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the data of an association's commands is: one that has data is in flight at a time. Owned by the association, on its thread.
+// What the sources of an association share beside their header, and where the data of its commands is: one that has data is in flight at a
+// time. Owned by the association, on its thread.
 #pragma once
 
 #include <array>
@@ -12,6 +13,9 @@
 #include "nvme/host/association.h"
 
 namespace cleat::nvme::host {
+
+// How often the namespace and the ANA log are read while the controller fails the requests to tell of changes.
+inline constexpr uint64_t kUntoldRecheckNs = 30'000'000'000;
 
 struct Association::Memory {
   explicit Memory(fabrics::ConnectData data)

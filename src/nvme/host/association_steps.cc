@@ -53,6 +53,13 @@ bool Is(const NamespaceIds& given, const NamespaceIds& known) {
   return Is(given.uuid, known.uuid) && Is(given.nguid, known.nguid) && Is(given.eui64, known.eui64);
 }
 
+// What is not known yet is as `also` has it.
+void Learn(NamespaceIds& ids, const NamespaceIds& also) {
+  if (!ids.uuid) ids.uuid = also.uuid;
+  if (!ids.nguid) ids.nguid = also.nguid;
+  if (!ids.eui64) ids.eui64 = also.eui64;
+}
+
 bool SameSpace(const NamespaceInfo& left, const NamespaceInfo& right) {
   const auto tie = [](const NamespaceInfo& space) {
     return std::tie(space.blocks, space.block_bytes, space.shared, space.write_protected,
@@ -232,17 +239,23 @@ cleat::Status Association::Took(Step step, const CompletionEntry& entry, uint64_
       Send(Step::kShutdownDone);
       return {};
     case Step::kShutdownDone:
-      if (fabrics::ParseControllerStatus(static_cast<uint32_t>(entry.result)).shutdown_done) {
-        Finish();
-        return {};
-      }
-      step_ = Step::kShutdownDone;
-      waiting_ = true;
-      send_at_ns_ = now_ns_ + kPollNs;
+      TookShutdown(entry);
       return {};
     default:
       return {};
   }
+}
+
+// A controller that has failed does not shut down either.
+void Association::TookShutdown(const CompletionEntry& entry) {
+  const auto status = fabrics::ParseControllerStatus(static_cast<uint32_t>(entry.result));
+  if (status.shutdown_done || status.fatal) {
+    Finish();
+    return;
+  }
+  step_ = Step::kShutdownDone;
+  waiting_ = true;
+  send_at_ns_ = now_ns_ + kPollNs;
 }
 
 // ---- The controller
@@ -279,7 +292,7 @@ cleat::Status Association::TookReady(const CompletionEntry& entry) {
     return {};
   }
   // The controller's clock for the host runs from here on at the latest; before it is ready it takes no Keep Alive.
-  keep_alive_at_ns_ = std::max(now_ns_, last_heard_sent_ns_ + config_.kato_ms * kMillisecondNs / 2);
+  keep_alive_at_ns_ = std::max(now_ns_, connect_sent_ns_ + config_.kato_ms * kMillisecondNs / 2);
   Send(Step::kController);
   return {};
 }
@@ -408,9 +421,10 @@ cleat::Status Association::NotPresent() {
   return {};
 }
 
-// A namespace that is replaced, or formatted anew, is another one: what a guest knows of the old one does not hold.
+// A namespace that is replaced, or formatted anew, is another one: what a guest knows of the old one does not hold. An identifier that it
+// says only now, or does not say this time, is no other one.
 cleat::Status Association::CheckSame(const NamespaceInfo& space) const {
-  if (fresh_.ids != info_.ids) {
+  if (!MayBe(fresh_.ids, info_.ids)) {
     return Error(ErrorCode::kFailedPrecondition,
                  fmt::format("{} is {} now, and was {}: it is another namespace", NamespaceName(),
                              fabrics::TextOfIds(fresh_.ids), fabrics::TextOfIds(info_.ids)));
@@ -446,8 +460,7 @@ cleat::Status Association::TookSpace(const CompletionEntry& entry, uint64_t data
                  fmt::format("{} is {} by its descriptors, and {} by Identify Namespace", NamespaceName(),
                              fabrics::TextOfIds(fresh_.ids), fabrics::TextOfIds(place.ids)));
   }
-  if (!fresh_.ids.nguid) fresh_.ids.nguid = place.ids.nguid;
-  if (!fresh_.ids.eui64) fresh_.ids.eui64 = place.ids.eui64;
+  Learn(fresh_.ids, place.ids);
   if (!Is(config_.wanted.ids, fresh_.ids)) {
     if (setup && !config_.wanted.nsid) return NextCandidate({});
     return Error(ErrorCode::kFailedPrecondition,
@@ -455,7 +468,10 @@ cleat::Status Association::TookSpace(const CompletionEntry& entry, uint64_t data
                              fabrics::TextOfIds(fresh_.ids), fabrics::TextOfIds(config_.wanted.ids)));
   }
   CLEAT_ASSIGN(const NamespaceInfo space, ParseNamespace(data, fresh_.controller, NamespaceName()));
-  if (!setup) CLEAT_TRY(CheckSame(space));
+  if (!setup) {
+    CLEAT_TRY(CheckSame(space));
+    Learn(fresh_.ids, info_.ids);
+  }
   fresh_.space = space;
   fresh_.present = true;
   fresh_.ana_group = place.ana_group;
@@ -540,7 +556,9 @@ void Association::Settle() {
   // A target may send no event when a path that takes no I/O becomes usable, or when the namespace is back.
   const bool usable = fresh_.ana == AnaState::kOptimized || fresh_.ana == AnaState::kNonOptimized;
   const bool in_use = fresh_.present && usable && fresh_.ana_problem.empty();
-  recheck_at_ns_ = in_use ? 0 : now_ns_ + kAnaRecheckNs;
+  recheck_at_ns_ = 0;
+  if (!in_use) RecheckBy(now_ns_ + kAnaRecheckNs);
+  if (!ToldOfChanges()) RecheckBy(now_ns_ + kUntoldRecheckNs);
   if (phase_ == Phase::kSetup) {
     info_ = fresh_;
     phase_ = Phase::kLive;

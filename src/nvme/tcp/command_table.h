@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of one connection that are in flight, each in a slot with all that its PDUs need: nothing is allocated for a command.
 //
-// A command's CID is its slot's number in the low bits, and in the high ones a count of how often the slot was used: an answer that comes
-// late, or twice, names no command. The count comes round after kGenerations uses of the slot.
+// CIDs are given out in turn, so that one comes back after kCidUsesLeast commands at the earliest, whatever the depth and however long other
+// commands stay in flight: until then an answer that comes late, or twice, names no command.
 //
 // One thread: its connection's.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,10 +20,13 @@
 
 namespace cleat::nvme::tcp {
 
-inline constexpr uint32_t kSlotBits = 10;
-inline constexpr uint32_t kGenerations = 1U << (16 - kSlotBits);
-// The slots are one less than the bits hold: CID FFFFh has a meaning of its own (base 2.0, 3.3.3.1).
-inline constexpr uint32_t kDepthMax = (1U << kSlotBits) - 1;
+inline constexpr uint32_t kDepthMax = 1023;
+// CID FFFFh names no command (base 2.0, 3.3.3.1).
+inline constexpr uint16_t kNoCid = 0xffff;
+// A CID's low bits are its place in an index of so many places a slot. A CID whose place is taken by a command in flight is left out: an
+// eighth of them at most.
+inline constexpr uint32_t kPlacesPerSlot = 8;
+inline constexpr uint32_t kCidUsesLeast = kNoCid - (1U << 16) / kPlacesPerSlot;
 
 // The longest beginning of a PDU of ours: CapsuleCmd with its digest, and padding for the CPDA (17) that takes most.
 inline constexpr uint32_t kSendHeaderMaxBytes = 144;
@@ -46,7 +50,7 @@ struct CommandSlot {
   std::span<const block::Segment> from_target;
   uint64_t cookie = 0;
   uint32_t data_bytes = 0;  // either way
-  uint16_t cid = 0;         // of the present use, or the next
+  uint16_t cid = 0;
   uint16_t ttag = 0;
   bool in_use = false;
   bool may_lack_data = false;  // a controller can't execute it without data that is not in its capsule
@@ -66,12 +70,10 @@ struct CommandSlot {
 
 class CommandTable {
  public:
-  explicit CommandTable(uint32_t depth) : slots_(depth), free_(depth) {
+  explicit CommandTable(uint32_t depth)
+      : slots_(depth), free_(depth), index_(std::bit_ceil(depth * kPlacesPerSlot), kNoSlot) {
     CLEAT_CHECK(depth > 0 && depth <= kDepthMax);
-    for (uint32_t i = 0; i < depth; ++i) {
-      slots_[i].cid = static_cast<uint16_t>(i);
-      free_[i] = static_cast<uint16_t>(depth - 1 - i);
-    }
+    for (uint32_t i = 0; i < depth; ++i) free_[i] = static_cast<uint16_t>(depth - 1 - i);
     free_count_ = depth;
   }
 
@@ -80,7 +82,11 @@ class CommandTable {
 
   CommandSlot& Take() {
     CLEAT_CHECK(free_count_ > 0);
-    CommandSlot& slot = slots_[free_[--free_count_]];
+    const uint16_t number = free_[--free_count_];
+    while (next_cid_ == kNoCid || PlaceOf(next_cid_) != kNoSlot) ++next_cid_;
+    PlaceOf(next_cid_) = number;
+    CommandSlot& slot = slots_[number];
+    slot.cid = next_cid_++;
     slot.in_use = true;
     slot.in_capsule = slot.may_lack_data = slot.capsule_begun = slot.capsule_sent = false;
     slot.data_begun = slot.data_queued = slot.answered = slot.last_came = slot.digest_wrong = false;
@@ -90,24 +96,28 @@ class CommandTable {
 
   // The command that has the CID now, or nullptr.
   CommandSlot* Find(uint16_t cid) {
-    const uint32_t number = cid & kDepthMax;
-    if (number >= slots_.size()) return nullptr;
+    const uint16_t number = PlaceOf(cid);
+    if (number == kNoSlot) return nullptr;
     CommandSlot& slot = slots_[number];
-    return slot.in_use && slot.cid == cid ? &slot : nullptr;
+    return slot.cid == cid ? &slot : nullptr;
   }
 
   void Free(CommandSlot& slot) {
     CLEAT_CHECK(slot.in_use);
-    const uint16_t number = slot.cid & kDepthMax;
     slot.in_use = false;
-    slot.cid = static_cast<uint16_t>(slot.cid + (1U << kSlotBits));
-    free_[free_count_++] = number;
+    PlaceOf(slot.cid) = kNoSlot;
+    free_[free_count_++] = static_cast<uint16_t>(&slot - slots_.data());
   }
 
  private:
+  static constexpr uint16_t kNoSlot = 0xffff;
+  uint16_t& PlaceOf(uint16_t cid) { return index_[cid & (index_.size() - 1)]; }
+
   std::vector<CommandSlot> slots_;
-  std::vector<uint16_t> free_;
+  std::vector<uint16_t> free_;   // the one that was freed last is used first: it is in the cache
+  std::vector<uint16_t> index_;  // place of a CID -> number of the slot
   uint32_t free_count_ = 0;
+  uint16_t next_cid_ = 0;
 };
 
 }  // namespace cleat::nvme::tcp

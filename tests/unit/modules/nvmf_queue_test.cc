@@ -3,7 +3,9 @@
 // deadline is waited for.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "block/memory.h"
+#include "block/memory_guard.h"
 #include "block/segments.h"
 #include "modules/nvmf/stream_socket.h"
 #include "modules/nvmf/tcp_queue.h"
@@ -56,6 +61,10 @@ struct Owner final : nvme::fabrics::QueuePairOwner {
   std::function<void()> on_unanswered;
 };
 
+nvme::fabrics::TransportAddress Loopback(uint16_t port) {
+  return nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(port)).value();
+}
+
 // Whether this process has a socket that is connected to the port.
 bool IsConnectedTo(uint16_t port) {
   for (int fd = 0; fd < 256; ++fd) {
@@ -76,7 +85,7 @@ class NvmfQueue : public testing::Test {
     connection.depth = 32;
     connection.digests = digests;
     connection.in_capsule_bytes = in_capsule_bytes;
-    const TcpQueueOptions options(SocketAddress::Parse("127.0.0.1", port).value(), connection);
+    const TcpQueueOptions options(Loopback(port), connection);
     queue_ = std::make_unique<TcpQueue>(options, *reactor_, owner_);
     queue_->Start();
   }
@@ -165,17 +174,6 @@ class NvmfQueue : public testing::Test {
   std::unique_ptr<TcpQueue> queue_;
 };
 
-TEST(SocketAddressTest, ALiteralIsTakenAndANameIsNot) {
-  EXPECT_EQ(SocketAddress::Parse("192.0.2.1", 4420).value().text(), "192.0.2.1:4420");
-  EXPECT_EQ(SocketAddress::Parse("2001:db8::1", 1).value().text(), "[2001:db8::1]:1");
-  for (const char* wrong : {"localhost", "", "1.2.3", "192.0.2.1.5", "::g", "1.2.3.4:5"}) {
-    const auto address = SocketAddress::Parse(wrong, 4420);
-    ASSERT_FALSE(address.ok()) << wrong;
-    EXPECT_EQ(address.error().code, ErrorCode::kInvalidArgument);
-  }
-  EXPECT_FALSE(SocketAddress::Parse("192.0.2.1", 0).ok());
-}
-
 // The peer has an empty receive buffer to begin with, so that all that it reads before the reset is what was sent before Close.
 TEST(StreamSocketTest, CloseResetsAndWhatWasSentIsACopy) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -194,7 +192,7 @@ TEST(StreamSocketTest, CloseResetsAndWhatWasSentIsACopy) {
     bool ready = false;
   } events;
   StreamSocket stream(*reactor, events);
-  ASSERT_TRUE(stream.Connect(SocketAddress::Parse("127.0.0.1", ntohs(address.sin_port)).value()).ok());
+  ASSERT_TRUE(stream.Connect(Loopback(ntohs(address.sin_port))).ok());
   while (!events.ready) reactor->RunOnce();
   ASSERT_TRUE(stream.FinishConnect().value());
   const UniqueFd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -342,6 +340,38 @@ TEST_F(NvmfQueue, AWriteInItsCapsuleMayHaveBeenExecuted) {
   target.CutAll();
   Until([&] { return owner_.ended.has_value(); });
   EXPECT_EQ(owner_.unanswered[1], Reached::kPerhapsAll);
+}
+
+// A VM's memory is a file, which whoever has made it may truncate under a request.
+TEST_F(NvmfQueue, MemoryThatIsTakenAwayIsZeroesAndEndsNoQueue) {
+  constexpr uint32_t kBytes = 128 * 1024;
+  constexpr uint32_t kLeft = 40 * 1024;
+  ASSERT_TRUE(block::MemoryGuard::Install().ok());
+  NvmfTarget target;
+  MakeLive(target.port());
+  for (const bool writes : {true, false}) {
+    const UniqueFd file(memfd_create("guest", MFD_CLOEXEC));
+    ASSERT_EQ(ftruncate(file.get(), kBytes), 0);
+    const auto region = block::MemoryRegion::Map(file, 0, kBytes).value();
+    std::memset(region->base(), 0x5a, kBytes);
+    ASSERT_EQ(ftruncate(file.get(), kLeft), 0);
+    const block::Segment whole{region.get(), 0, kBytes};
+    QueuedCommand command;
+    command.entry = nvme::fabrics::EntryOf(nvme::OnBlocks(writes ? nvme::Opcode::kWrite : nvme::Opcode::kRead,
+                                                          NvmfTarget::kNsid, 0, kBytes / kBlock, 0));
+    const uint64_t cookie = writes ? 101 : 102;
+    if (writes) {
+      Submit(command, cookie, {&whole, 1}, {});
+    } else {
+      Submit(command, cookie, {}, {&whole, 1});
+    }
+    ASSERT_TRUE(Wait(cookie)) << owner_.ended->message;
+    EXPECT_TRUE(region->broken()) << "its owner is told";
+    std::vector<uint8_t> expected(kBytes);
+    std::fill_n(expected.begin(), kLeft, 0x5a);
+    EXPECT_EQ(target.Read(0, kBytes), expected);
+  }
+  WritesAndReads(target);
 }
 
 TEST_F(NvmfQueue, AHeaderDigestThatIsWrongEndsTheQueue) {

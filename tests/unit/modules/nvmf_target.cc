@@ -49,7 +49,8 @@ constexpr uint8_t kIcReq = 0, kIcResp = 1, kHostTerm = 2, kCommand = 4, kRespons
                   kToHost = 7, kReady = 9;
 constexpr uint8_t kHeaderDigest = 1, kDataDigest = 2, kLast = 4, kSuccess = 8;  // FLAGS
 
-constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182;
+constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182, kConnectBusy = 0x181,
+                   kConnectInvalidHost = 0x184, kInvalidNamespace = 0xb;
 
 }  // namespace
 
@@ -111,6 +112,7 @@ struct NvmfTarget::Session {
     std::copy(data.begin(), data.end(), pdu.begin() + static_cast<ptrdiff_t>(data_at));
     if (data_digest)
       Put(pdu, data_at + data.size(), Crc32c(data) ^ (target.faults.wrong_data_digest ? 1U : 0U), 4);
+    const std::lock_guard lock(send_mutex);
     if (!data.empty() && target.faults.cut_in_data) return SendAll(pdu, data_at + data.size() / 2);
     return SendAll(pdu);
   }
@@ -202,7 +204,8 @@ struct NvmfTarget::Session {
     if (queue == 0) return Admin(entry);
     ++target.counts.io_commands;
     if (target.faults.cut_io.exchange(false)) return false;
-    if (target.faults.mute_io) return true;
+    const bool is_write = entry[0] != 0x00 && entry[0] != 0x02;
+    if (target.faults.mute_io || (target.faults.mute_writes && is_write)) return true;
     return Io(entry, data);
   }
 
@@ -240,9 +243,12 @@ struct NvmfTarget::Session {
   bool Connect(const Bytes& entry, const Bytes& data) {
     if (data.size() != 1024 || std::strcmp(reinterpret_cast<const char*>(&data[256]), kSubsystem) != 0)
       return Respond(entry, 0, kConnectInvalid);
+    if (target.faults.refuse_host) return Respond(entry, 0, kConnectInvalidHost);
+    if (Get(&entry[42], 2) != 0 && target.faults.refuse_queue.exchange(false))
+      return Respond(entry, 0, kConnectBusy);
     queue = static_cast<uint16_t>(Get(&entry[42], 2));
     sq_size = static_cast<uint16_t>(Get(&entry[44], 2));
-    auto controller = static_cast<uint16_t>(Get(&data[16], 2));
+    controller = static_cast<uint16_t>(Get(&data[16], 2));
     if (queue == 0) {
       const std::lock_guard lock(target.mutex_);
       controller = target.next_controller_++;
@@ -259,12 +265,17 @@ struct NvmfTarget::Session {
         return Identify(entry);
       case 0x02:  // a log page without entries
         return Return(entry, Bytes(4096));
-      case 0x09:  // Set Features: eight queues of each kind
-        return Respond(entry, (Get(&entry[40], 1)) == 7 ? 0x00070007 : 0);
+      case 0x09: {  // Set Features: so many queues of each kind
+        const uint32_t queues = target.faults.io_queues - 1;
+        return Respond(entry, (Get(&entry[40], 1)) == 7 ? queues << 16 | queues : 0);
+      }
       case 0x0a:
         return Respond(entry);
-      case 0x0c:  // Asynchronous Event Request: no event ever comes
+      case 0x0c: {  // Asynchronous Event Request: answered by NotifyNamespace
+        const std::lock_guard lock(target.mutex_);
+        event_requests.push_back(entry);
         return true;
+      }
       case 0x18:
         ++target.counts.keep_alives;
         return Respond(entry);
@@ -276,9 +287,11 @@ struct NvmfTarget::Session {
   bool Identify(const Bytes& entry) {
     Bytes data(4096);
     const uint64_t kind = Get(&entry[40], 1);
+    const bool present = !target.faults.detached;
     if (kind == 0) {
-      const uint64_t blocks = target.options_.size_bytes / kBlockBytes;
-      if (Get(&entry[4], 4) != kNsid) return Return(entry, data);
+      const uint64_t blocks = target.size_bytes_ / kBlockBytes;
+      if (Get(&entry[4], 4) != kNsid || !present) return Return(entry, data);
+      data[99] = target.faults.write_protected ? 1 : 0;  // NSATTR
       for (const size_t at : {0U, 8U, 16U}) Put(data, at, blocks, 8);
       data[33] = 0x9;  // DLFEAT: what is deallocated reads as zeroes, and Write Zeroes may deallocate
       std::copy(kNguid.begin(), kNguid.end(), data.begin() + 104);
@@ -286,8 +299,9 @@ struct NvmfTarget::Session {
     } else if (kind == 1) {
       Controller(data);
     } else if (kind == 2) {
-      Put(data, 0, kNsid, 4);
+      Put(data, 0, present ? kNsid : 0, 4);
     } else if (kind == 3) {
+      if (!present) return Respond(entry, 0, kInvalidNamespace);
       data[0] = 3;
       data[1] = 16;
       std::copy(kUuid.begin(), kUuid.end(), data.begin() + 4);
@@ -305,17 +319,19 @@ struct NvmfTarget::Session {
     std::memcpy(&data[4], "SERIAL", 6);
     std::memcpy(&data[24], "test target", 11);
     data[77] = target.options_.mdts;
-    Put(data, 78, 1, 2);
+    Put(data, 78, controller, 2);
     Put(data, 80, 0x00010400, 4);
-    data[111] = 1;          // an I/O controller
-    Put(data, 320, 10, 2);  // KAS: seconds
+    Put(data, 92, 1U << 8, 4);  // OAES: namespaces that change
+    data[111] = 1;              // an I/O controller
+    Put(data, 320, 10, 2);      // KAS: seconds
     data[512] = 0x66;
     data[513] = 0x44;
     Put(data, 514, 128, 2);
     Put(data, 516, 1, 4);
-    Put(data, 520, 1U << 2 | 1U << 3, 2);  // ONCS: Dataset Management, Write Zeroes
-    data[525] = 1;                         // a volatile write cache
-    Put(data, 536, 1U | 1U << 20, 4);      // SGLs, offsets into the capsule
+    // ONCS: Dataset Management, Write Zeroes
+    Put(data, 520, 1U << 2 | (target.options_.write_zeroes ? 1U << 3 : 0U), 2);
+    data[525] = target.options_.write_cache || target.faults.write_cache_appears ? 1 : 0;
+    Put(data, 536, 1U | 1U << 20, 4);  // SGLs, offsets into the capsule
     std::strcpy(reinterpret_cast<char*>(&data[768]), kSubsystem);
     Put(data, 1792, (64 + target.options_.capsule_data_bytes) / 16, 4);
     Put(data, 1796, 1, 4);
@@ -326,7 +342,8 @@ struct NvmfTarget::Session {
     const uint64_t at = Get(&entry[40], 8) * kBlockBytes;
     const uint64_t bytes = (Get(&entry[48], 2) + 1) * kBlockBytes;
     const bool ranged = entry[0] == 1 || entry[0] == 2 || entry[0] == 8;
-    if (ranged && at + bytes > target.options_.size_bytes) return Respond(entry, 0, 0x80);
+    if (target.faults.detached) return Respond(entry, 0, kInvalidNamespace);
+    if (ranged && at + bytes > target.size_bytes_) return Respond(entry, 0, 0x80);
     switch (entry[0]) {
       case 0x00:
         ++target.counts.flushes;
@@ -366,7 +383,7 @@ struct NvmfTarget::Session {
   bool Store(const Bytes& entry, const Bytes& data, uint64_t bytes) {
     if (data.size() != bytes) return Respond(entry, 0, kInvalidField);
     Longest(bytes);
-    target.Write(Get(&entry[40], 8) * kBlockBytes, data);
+    if (!target.faults.lose_writes) target.Write(Get(&entry[40], 8) * kBlockBytes, data);
     ++target.counts.writes;
     return Respond(entry);
   }
@@ -418,15 +435,19 @@ struct NvmfTarget::Session {
   bool digests_data = false;
   uint16_t queue = 0;
   uint16_t sq_size = 31;
-  uint16_t head = 0;
+  uint16_t controller = 0;
+  std::atomic<uint16_t> head{0};
   uint32_t configuration = 0;
   uint32_t next_tag = 100;
+  std::vector<Bytes> event_requests;  // under the target's mutex_
+  std::mutex send_mutex;
   std::map<uint16_t, PendingWrite> writes;
   std::atomic<bool> over{false};
   std::thread thread;  // last: it uses all of them
 };
 
-NvmfTarget::NvmfTarget(const Options& options) : options_(options), disk_(options.size_bytes) {
+NvmfTarget::NvmfTarget(const Options& options)
+    : options_(options), disk_(options.size_bytes), size_bytes_(options.size_bytes) {
   Start();
 }
 
@@ -469,6 +490,23 @@ void NvmfTarget::Stop() {
 void NvmfTarget::CutAll() {
   const std::lock_guard lock(mutex_);
   for (auto& session : sessions_) shutdown(session->socket, SHUT_RDWR);
+}
+
+void NvmfTarget::Grow(uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  CLEAT_CHECK(size_bytes >= disk_.size());
+  disk_.resize(size_bytes);
+  size_bytes_ = size_bytes;
+}
+
+void NvmfTarget::NotifyNamespace() {
+  const std::lock_guard lock(mutex_);
+  for (auto& session : sessions_) {
+    if (session->event_requests.empty()) continue;
+    const Bytes request = session->event_requests.back();
+    session->event_requests.pop_back();
+    session->Respond(request, 0x00040002);  // a notice, of the log of changed namespaces
+  }
 }
 
 void NvmfTarget::JoinAll() {

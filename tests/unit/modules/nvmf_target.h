@@ -38,6 +38,8 @@ class NvmfTarget {
     uint32_t h2c_bytes_max = 16384;      // MAXH2CDATA
     bool digests = true;                 // granted when asked for
     bool success_flag = false;           // reads end with their data, without a capsule
+    bool write_cache = true;             // a volatile one
+    bool write_zeroes = true;            // the command is there
   };
   // Any of them may change at any time.
   struct Faults {
@@ -45,10 +47,18 @@ class NvmfTarget {
     std::atomic<bool> bytewise{false};           // each byte that it sends is a system call
     std::atomic<bool> wrong_data_digest{false};  // of data to the host
     std::atomic<bool> wrong_header_digest{false};
+    std::atomic<bool> lose_writes{false};  // answered, not stored
     std::atomic<bool> cut_in_data{false};  // the connection is closed in the midst of data to the host
     std::atomic<bool> mute_io{false};      // commands of I/O queues are read, not executed, and not answered
     std::atomic<bool> mute_r2t{false};     // writes that need R2T get none
     std::atomic<bool> cut_io{false};  // the next command of an I/O queue ends its connection, not executed
+    std::atomic<bool> mute_writes{false};   // as mute_io, but reads and flushes are served
+    std::atomic<bool> refuse_host{false};   // Connect: this host is not allowed
+    std::atomic<bool> refuse_queue{false};  // the next Connect of an I/O queue: the controller is busy
+    std::atomic<bool> detached{false};      // the namespace is not there for this host
+    std::atomic<bool> write_protected{false};
+    std::atomic<bool> write_cache_appears{false};  // to controllers from now on
+    std::atomic<uint32_t> io_queues{8};            // granted
   };
   struct Counts {
     std::atomic<uint32_t> ic_requests{0};
@@ -84,6 +94,10 @@ class NvmfTarget {
   Counts counts;
   // A copy of what the namespace holds.
   std::vector<uint8_t> Read(uint64_t offset, uint64_t bytes);
+  // Makes the namespace larger.
+  void Grow(uint64_t size_bytes);
+  // Tells each controller's host that the namespace has changed, if the host has asked to be told.
+  void NotifyNamespace();
   // The namespace, while nothing is under way.
   void Write(uint64_t offset, std::span<const uint8_t> data);
 
@@ -98,6 +112,7 @@ class NvmfTarget {
   std::thread acceptor_;
   std::mutex mutex_;  // of what follows
   std::vector<uint8_t> disk_;
+  std::atomic<uint64_t> size_bytes_;
   std::list<std::unique_ptr<Session>> sessions_;
   uint16_t next_controller_ = 1;
   bool stopping_ = false;

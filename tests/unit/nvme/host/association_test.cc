@@ -17,6 +17,11 @@ using fabrics::SubmissionEntry;
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr uint64_t kLife = 0x1234567890abcdef;
+constexpr uint8_t kIdentify = 0x06;
+constexpr uint8_t kKeepAlive = 0x18;
+constexpr uint8_t kFabrics = 0x7f;
+constexpr uint32_t kPropertyGet = 4;  // in the entry's byte 4, where others have the namespace
+constexpr uint8_t kEventRequest = 0x0c;
 constexpr uint32_t kAnaEvent = 0x0c0302;
 constexpr uint32_t kNamespaceEvent = 0x040002;
 
@@ -80,6 +85,11 @@ struct Scene {
       target.Serve();
     }
   }
+  // One Tick that comes so late, before the socket is read.
+  void StandStill(uint64_t ns) {
+    now_ns += ns;
+    association.Tick(now_ns);
+  }
   std::string lost() const { return news.lost ? news.lost->message : "not lost"; }
   bool LostFor(std::string_view part) const {
     return news.lost && news.gone && target.aborted && lost().starts_with("subsystems/a at 10.0.0.1:4420") &&
@@ -91,6 +101,10 @@ struct Scene {
   Association association;
   uint64_t now_ns = kSecondNs;
 };
+
+bool IsKeepAlive(const SubmissionEntry& entry) {
+  return entry.opcode == kKeepAlive;
+}
 
 std::optional<FakeAnswer> IfOpcode(const SubmissionEntry& entry, uint8_t opcode, uint32_t cdw10,
                                    FakeAnswer answer) {
@@ -263,15 +277,49 @@ TEST(Association, KeepAliveIsSentAtHalfItsTimeAndMissed) {
   Scene scene;
   scene.Begin();
   scene.Pass(10 * kSecondNs);
-  EXPECT_EQ(scene.target.Count(0x18), 4U);
-  EXPECT_EQ(scene.association.last_heard_sent_ns(), scene.now_ns);
-  scene.target.mute = [](const SubmissionEntry& entry) { return entry.opcode == 0x18; };
+  EXPECT_EQ(scene.target.Count(kKeepAlive), 4U);
+  EXPECT_EQ(scene.association.keep_alives_answered(), 4U);
+  scene.target.mute = IsKeepAlive;
   scene.Pass(4900 * 1'000'000ULL);
   EXPECT_FALSE(scene.news.lost) << scene.lost();
-  const uint64_t heard_ns = scene.association.last_heard_sent_ns();
   scene.Pass(200 * 1'000'000ULL);
+  EXPECT_TRUE(scene.LostFor("Keep Alive")) << "within KATO of the last that was answered: " << scene.lost();
+  EXPECT_EQ(scene.association.keep_alives_answered(), 4U);
+}
+
+// The answer lies in the socket meanwhile, which is read after the Tick.
+TEST(Association, AHostThatStoodStillReadsTheAnswerBeforeItGivesUp) {
+  Scene scene;
+  scene.Begin();
+  for (int round = 0; round < 3; ++round) {
+    scene.target.mute = IsKeepAlive;
+    scene.Pass(2500 * 1'000'000ULL);
+    ASSERT_EQ(scene.target.Count(kKeepAlive), 1U + 2 * round);
+    scene.StandStill(3600 * kSecondNs);
+    ASSERT_FALSE(scene.news.lost) << scene.lost();
+    scene.target.mute = {};
+    scene.target.Serve();
+    scene.Pass(Association::kTickNs);
+    ASSERT_EQ(scene.target.Count(kKeepAlive), 2U + 2 * round) << "the target has heard nothing for an hour";
+  }
+  Scene setup;
+  setup.target.mute = [](const SubmissionEntry& entry) { return entry.opcode == 0x09; };
+  setup.Begin();
+  setup.StandStill(3600 * kSecondNs);
+  ASSERT_FALSE(setup.news.lost) << setup.lost();
+  setup.target.mute = {};
+  setup.target.Serve();
+  EXPECT_TRUE(setup.news.info) << setup.lost();
+}
+
+TEST(Association, ASilentTargetIsFoundOutByAHostThatStandsStillOverAndOver) {
+  Scene scene;
+  scene.Begin();
+  scene.target.mute = IsKeepAlive;
+  int ticks = 0;
+  for (; ticks < 100 && !scene.news.lost; ++ticks) scene.StandStill(60 * kSecondNs);
   EXPECT_TRUE(scene.LostFor("Keep Alive")) << scene.lost();
-  EXPECT_LE(scene.now_ns, heard_ns + 5 * kSecondNs + Association::kTickNs) << "within KATO";
+  EXPECT_GE(ticks, 12) << "half of the keep alive time, as its Ticks count";
 }
 
 TEST(Association, ARefusedKeepAliveEndsIt) {
@@ -322,6 +370,51 @@ TEST(Association, ADamagedAnaLogIsReadAgainAndThenCountsAsInaccessible) {
   EXPECT_EQ(scene.news.info->ana_problem, "");
 }
 
+TEST(Association, AnEventRequestThatFailedIsSentAgainLater) {
+  Scene scene;
+  scene.Begin();
+  ASSERT_TRUE(scene.target.FailEventRequest({.code = 0x06, .data = {}}));
+  const uint64_t before = scene.target.Count(kEventRequest);
+  scene.Pass(4 * kSecondNs);
+  EXPECT_EQ(scene.target.Count(kEventRequest), before) << "after a pause";
+  scene.Pass(2 * kSecondNs);
+  EXPECT_EQ(scene.target.Count(kEventRequest), before + 1);
+  EXPECT_EQ(scene.target.event_requests.size(), kEventRequestsMax);
+}
+
+TEST(Association, AnEventRequestThatTheControllerHasNoRoomForIsNot) {
+  for (const FakeAnswer& answer : {FakeAnswer{.type = 1, .code = 0x05, .data = {}},
+                                   FakeAnswer{.code = 0x06, .do_not_retry = true, .data = {}}}) {
+    Scene scene;
+    scene.Begin();
+    const uint64_t identified = scene.target.Count(kIdentify);
+    ASSERT_TRUE(scene.target.FailEventRequest(answer));
+    scene.Pass(3600 * kSecondNs);
+    EXPECT_EQ(scene.target.Count(kEventRequest), kEventRequestsMax);
+    EXPECT_EQ(scene.target.Count(kIdentify), identified)
+        << "the others tell: nothing is read without being told";
+  }
+}
+
+TEST(Association, AControllerThatCantTellIsAskedNowAndThen) {
+  Scene scene;
+  scene.Begin();
+  while (scene.target.FailEventRequest({.type = 1, .code = 0x05, .data = {}})) {
+  }
+  scene.target.space = fabrics::NamespacePage(1 << 22);
+  scene.target.ana_state = 3;
+  const uint64_t before = scene.target.seen.size();
+  scene.Pass(31 * kSecondNs);
+  EXPECT_EQ(scene.news.changed, kChangedSize | kChangedAna);
+  EXPECT_EQ(scene.news.info->ana, AnaState::kInaccessible);
+  scene.target.ana_state = 1;
+  scene.Pass(31 * kSecondNs);
+  EXPECT_EQ(scene.news.info->ana, AnaState::kOptimized);
+  scene.Pass(600 * kSecondNs);
+  EXPECT_LE(scene.target.seen.size() - before, 400U) << "at a bounded rate";
+  EXPECT_FALSE(scene.news.lost) << scene.lost();
+}
+
 TEST(Association, AResizeAndARemovalAreToldAndTheReturn) {
   Scene scene;
   scene.Begin();
@@ -349,6 +442,30 @@ TEST(Association, AnotherNamespaceInItsPlaceEndsIt) {
   config.wanted = {.nsid = 5, .ids = {}};
   Scene scene(config);
   scene.Begin();
+  fabrics::Uuid other = fabrics::kTestUuid;
+  other[0] = 99;
+  scene.target.descriptors = fabrics::DescriptorsPage(other);
+  scene.target.Tell(kNamespaceEvent);
+  scene.Pass(kSecondNs);
+  EXPECT_TRUE(scene.LostFor("it is another namespace")) << scene.lost();
+}
+
+TEST(Association, AnIdentifierThatIsLearnedLateOrLeftOutIsNoOtherNamespace) {
+  AssociationConfig config = Config();
+  config.wanted = {.nsid = 5, .ids = {}};
+  Scene scene(config);
+  const fabrics::Page with_uuid = scene.target.descriptors;
+  scene.target.descriptors = fabrics::Page();
+  scene.Begin();
+  ASSERT_TRUE(scene.news.info) << scene.lost();
+  ASSERT_FALSE(scene.association.info().ids.uuid);
+  for (const fabrics::Page& descriptors : {with_uuid, fabrics::Page(), with_uuid}) {
+    scene.target.descriptors = descriptors;
+    scene.target.Tell(kNamespaceEvent);
+    scene.Pass(kSecondNs);
+    ASSERT_FALSE(scene.news.lost) << scene.lost();
+    EXPECT_EQ(scene.association.info().ids.uuid, fabrics::kTestUuid) << "what was known stays known";
+  }
   fabrics::Uuid other = fabrics::kTestUuid;
   other[0] = 99;
   scene.target.descriptors = fabrics::DescriptorsPage(other);
@@ -399,6 +516,19 @@ TEST(Association, AnEndDoesNotWaitForAControllerForever) {
   scene.association.End(true);
   scene.Pass(Association::kShutdownTimeoutNs + Association::kTickNs);
   EXPECT_TRUE(scene.news.gone);
+  EXPECT_FALSE(scene.news.lost);
+}
+
+TEST(Association, AnEndDoesNotWaitForAControllerThatHasFailed) {
+  Scene scene;
+  scene.Begin();
+  scene.target.instead = [](const SubmissionEntry& entry) -> std::optional<FakeAnswer> {
+    if (entry.opcode != kFabrics || entry.nsid != kPropertyGet) return std::nullopt;
+    return FakeAnswer{.result = 3, .data = {}};  // CSTS: ready and fatal
+  };
+  scene.association.End(true);
+  scene.target.Serve();
+  EXPECT_TRUE(scene.news.gone) << "at once";
   EXPECT_FALSE(scene.news.lost);
 }
 

@@ -8,6 +8,7 @@ namespace cleat::nvme::host::model {
 namespace {
 
 constexpr uint32_t kSpoilt = 1000;
+constexpr DoubtLog::Shape kLogShape{.reactors = kReactors, .attempts = 4, .ghosts = 32};
 
 uint32_t BlocksOf(const BlockRange& range) {
   return ((1U << range.blocks) - 1) << range.first;
@@ -54,22 +55,39 @@ void Put(std::string* text, const BarrierEnded& ended) {
 
 }  // namespace
 
-World::World(const Plan& plan) : plan_(&plan), requests_(plan.writes.size()), bytes_(plan.blocks) {
+World::World(const Plan& plan)
+    : plan_(&plan),
+      log_memory_(DoubtLog::BytesFor(kLogShape) / sizeof(uint64_t)),
+      requests_(plan.writes.size()),
+      bytes_(plan.blocks) {
   Start();
 }
 
+DoubtLog World::Log() {
+  return DoubtLog::Open(
+             {reinterpret_cast<uint8_t*>(log_memory_.data()), log_memory_.size() * sizeof(uint64_t)},
+             kLogShape)
+      .value();
+}
+
+void World::LeaveLog(uint32_t write) {
+  Log().End(plan_->writes[write].reactor, write);
+}
+
 void World::Start() {
-  ledger_.emplace(kReactors, ProofPolicy{.controller_reset = true});
+  ledger_.emplace(ProofPolicy{.controller_reset = true});
   for (uint32_t reactor = 0; reactor < kReactors; ++reactor) {
-    views_[reactor].emplace(reactor);
+    views_[reactor].emplace(ledger_->Joined());
     to_ledger_[reactor].clear();
     to_view_[reactor].clear();
     acks_[reactor] = {};
     barriers_[reactor].clear();
-    tables_[reactor] = {};
+    tables_[reactor] = ledger_->TableFor(reactor);
     reports_sent_[reactor] = 0;
+    ledger_->Take(views_[reactor]->Adopt(tables_[reactor], {}));
   }
-  published_ = 0;
+  published_ = ledger_->version();
+  known_over_ = 0;
   reported_.clear();
   since_.assign(requests_.size(), 0);
 }
@@ -213,6 +231,10 @@ void World::Do(const Event& event) {
 
 void World::Send(uint32_t write, uint32_t life) {
   requests_[write].stage = Stage::kSent;
+  if (plan_->fault != Fault::kNone) {
+    LeaveLog(write);  // a driver that retries too early finds its slot taken
+  }
+  Log().Begin(plan_->writes[write].reactor, write, plan_->writes[write].range);
   sent_.push_back({.write = write, .life = life});
 }
 
@@ -237,6 +259,7 @@ void World::Answer(uint32_t attempt) {
   const uint32_t write = sent_[attempt].write;
   sent_.erase(sent_.begin() + attempt);
   requests_[write].stage = Stage::kAnswered;
+  LeaveLog(write);
   EndBarrier(write);
   for (Sent& sent : sent_) {
     sent.spoilt = sent.spoilt || (sent.in_socket && sent.write == write);
@@ -268,6 +291,11 @@ void World::EndLife(uint32_t reactor, uint32_t life, bool unsent) {
       requests_[sent.write].in_doubt = true;
       sent.in_socket = plan_->fault == Fault::kAnsweredTooEarly;
       blocks_ever_in_doubt_ |= BlocksOf(plan_->writes[sent.write].range);
+    } else {
+      LeaveLog(sent.write);
+    }
+    if (plan_->fault == Fault::kUnloggedTooEarly) {
+      LeaveLog(sent.write);
     }
   }
   std::erase_if(sent_, [&](const Sent& sent) {
@@ -286,6 +314,11 @@ void World::ToLedger(uint32_t reactor) {
   if (const auto* report = std::get_if<LifeReport>(&mail)) {
     const DoubtTable before = ledger_->TableFor(0);
     ledger_->Take(*report);
+    const uint32_t life = 1U << (report->life - IdOf(0));
+    if ((known_over_ & life) == 0) {  // the first report is how the ledger's owner hears of it
+      ledger_->Over(report->life);
+    }
+    known_over_ |= life;
     Reported reported{.life = report->life, .reactor = reactor};
     for (const Attempt& attempt : report->perhaps) {
       const auto write = static_cast<uint32_t>(attempt.origin - 1 - (10 * engine_));
@@ -296,6 +329,7 @@ void World::ToLedger(uint32_t reactor) {
       }
     }
     reported_.push_back(reported);
+    Log().Store(ledger_->ranges());
   } else if (const auto* ack = std::get_if<DoubtAck>(&mail)) {
     ledger_->Take(*ack);
     acks_[reactor] = *ack;
@@ -323,6 +357,13 @@ void World::ToView(uint32_t reactor) {
     barriers_[reactor].push_back(barrier.origin);
   }
   to_ledger_[reactor].emplace_back(ack);
+  // The ledger has recorded all that this reactor has reported.
+  for (uint32_t write = 0;
+       write < requests_.size() && tables_[reactor].reports_seen == reports_sent_[reactor]; ++write) {
+    if (plan_->writes[write].reactor == reactor && requests_[write].stage == Stage::kWaiting) {
+      LeaveLog(write);
+    }
+  }
 }
 
 void World::Publish() {
@@ -352,6 +393,7 @@ void World::Prove(uint32_t life) {
     Fail("a proof that holds was refused");
   }
   std::erase_if(reported_, [&](const Reported& reported) { return reported.life == id; });
+  Log().Store(ledger_->ranges());
   Publish();
 }
 
@@ -367,9 +409,17 @@ void World::Crash() {
     request.in_doubt = false;
     request.stage = request.stage == Stage::kSent ? Stage::kWaiting : request.stage;
   }
+  std::vector<BlockRange> past = {{.first = 0, .blocks = plan_->blocks}};
+  if (plan_->has_log) {
+    past = Log().Read();
+  }
   if (plan_->fault != Fault::kForgetOverCrash) {
-    ledger_->DoubtAll(PastLife(), plan_->blocks);
-    blocks_ever_in_doubt_ = BlocksOf({.first = 0, .blocks = plan_->blocks});
+    ledger_->Doubt(PastLife(), past);
+    Log().Store(ledger_->ranges());
+    Log().ForgetAttempts();
+    for (const BlockRange& range : past) {
+      blocks_ever_in_doubt_ |= BlocksOf(range);
+    }
     for (uint32_t reactor = 0; reactor < kReactors; ++reactor) {
       // Before the first request is sent.
       const DoubtAck ack = views_[reactor]->Adopt(ledger_->TableFor(reactor), {});

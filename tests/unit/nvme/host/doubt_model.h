@@ -26,8 +26,9 @@
 #include <variant>
 #include <vector>
 
-#include "nvme/host/doubt_ledger.h"
-#include "nvme/host/doubt_view.h"
+#include "nvme/host/doubt/doubt_ledger.h"
+#include "nvme/host/doubt/doubt_log.h"
+#include "nvme/host/doubt/doubt_view.h"
 
 namespace cleat::nvme::host::model {
 
@@ -42,6 +43,7 @@ enum class Fault : uint8_t {
   kProofOfAnotherLife,  // another life is proved than the one that the target has ended
   kProofTooEarly,       // a proof from before the last reactor's socket was dead
   kForgetOverCrash,     // a new engine that begins with nothing in doubt
+  kUnloggedTooEarly,    // an attempt leaves the log when its life ends, before the ledger has it as a ghost
   kAnsweredTooEarly,    // answered while the old socket could still send from the guest's memory
   kFailedAtOnce,        // a request in doubt is failed before every reactor obeys its ghost
 };
@@ -57,6 +59,7 @@ struct Plan {
   uint32_t mortal_lives = 1;  // of each engine; one more never ends
   uint32_t blocks = 1;
   bool may_crash = false;   // the engine, once
+  bool has_log = false;     // that outlives it; else the whole disk is in doubt then
   bool may_unsend = false;  // an attempt of a dead life may be known not to have reached the target
   Fault fault = Fault::kNone;
 };
@@ -142,16 +145,21 @@ class World {
   void Crash();
   void Start();
   void Publish();
+  DoubtLog Log();
+  void LeaveLog(uint32_t write);
   void Fail(const std::string& what) { wrong_ = wrong_.empty() ? what : wrong_; }
   void Check();
 
   const Plan* plan_;
   uint32_t engine_ = 0;
+  std::vector<uint64_t> log_memory_;  // a write's slot is its number
   std::optional<DoubtLedger> ledger_;
   std::array<std::optional<DoubtView>, kReactors> views_;
   std::array<std::vector<Mail>, kReactors> to_ledger_;
   std::array<std::vector<DoubtTable>, kReactors> to_view_;
   uint64_t published_ = 0;
+  uint32_t known_over_ =
+      0;  // lives of which the ledger was told that they are over: a function of what it was told
 
   std::vector<Request> requests_;
   std::vector<Sent> sent_;       // not yet answered, and, once its life is over, not yet executed

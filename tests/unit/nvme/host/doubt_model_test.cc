@@ -82,6 +82,14 @@ TEST(DoubtModel, NoScheduleWithACrashOfTheEngineIsWrong) {
   EXPECT_EQ(TryAll(plan, "two writes, a crash"), "");
 }
 
+TEST(DoubtModel, NoScheduleWithACrashThatTheLogOutlivesIsWrong) {
+  Plan plan = TwoWrites();
+  plan.mortal_lives = 0;
+  plan.may_crash = true;
+  plan.has_log = true;
+  EXPECT_EQ(TryAll(plan, "two writes, a crash, a log"), "");
+}
+
 uint64_t Number(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): there is one thread
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
@@ -91,7 +99,9 @@ Plan AnyPlan(Random* random, Fault fault) {
   Plan plan{.writes = {},
             .mortal_lives = static_cast<uint32_t>(random->Between(1, 3)),
             .blocks = 2,
-            .may_crash = fault == Fault::kForgetOverCrash || random->Chance(1, 4),
+            .may_crash =
+                fault == Fault::kForgetOverCrash || fault == Fault::kUnloggedTooEarly || random->Chance(1, 4),
+            .has_log = fault == Fault::kUnloggedTooEarly || random->Chance(1, 2),
             .may_unsend = random->Chance(1, 2),
             .fault = fault};
   const uint64_t writes = random->Between(2, 4);
@@ -166,8 +176,8 @@ TEST(DoubtModel, AllSchedulesFindBarriersThatAreUntold) {
 INSTANTIATE_TEST_SUITE_P(, DoubtModelWith,
                          testing::Values(Fault::kNoWaiting, Fault::kRetryAsNew, Fault::kBarriersUntold,
                                          Fault::kProofOfAnotherLife, Fault::kProofTooEarly,
-                                         Fault::kForgetOverCrash, Fault::kAnsweredTooEarly,
-                                         Fault::kFailedAtOnce));
+                                         Fault::kForgetOverCrash, Fault::kUnloggedTooEarly,
+                                         Fault::kAnsweredTooEarly, Fault::kFailedAtOnce));
 
 }  // namespace
 }  // namespace cleat::nvme::host::model

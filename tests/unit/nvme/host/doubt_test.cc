@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "nvme/host/doubt_ledger.h"
-#include "nvme/host/doubt_view.h"
+#include "nvme/host/doubt/doubt_ledger.h"
+#include "nvme/host/doubt/doubt_view.h"
 
 namespace cleat::nvme::host {
 namespace {
@@ -29,14 +29,70 @@ class Doubt : public testing::Test {
     }
   }
   void KillPath(LifeId life, const std::vector<Attempt>& of_reactor_0) {
+    ledger_.Over(life);
     ledger_.Take(view0_.EndLife(life, of_reactor_0));
     ledger_.Take(view1_.EndLife(life, {}));
   }
 
-  DoubtLedger ledger_{2, {.controller_reset = true}};
-  DoubtView view0_{0};
-  DoubtView view1_{1};
+  DoubtLedger ledger_{{.controller_reset = true}};
+  DoubtView view0_{ledger_.Joined()};
+  DoubtView view1_{ledger_.Joined()};
 };
+
+TEST_F(Doubt, AViewWithoutATableHoldsEveryWrite) {
+  EXPECT_FALSE(view0_.MaySend(kOld));
+  EXPECT_FALSE(view0_.MayRetry(kOld));
+  EXPECT_FALSE(view0_.MayFail(kOld));
+  Publish();
+  EXPECT_TRUE(view0_.MaySend(kOld));
+}
+
+TEST_F(Doubt, AReactorThatJoinsLaterHoldsUpNothingAndIsHeldItself) {
+  KillPath(kLife, {kOld});
+  Publish();
+  DoubtView late(ledger_.Joined());
+  Publish();
+  EXPECT_TRUE(view0_.MayRetry(kOld));
+  late.Adopt(ledger_.TableFor(2), {});
+  EXPECT_FALSE(late.MaySend(kOver));
+  EXPECT_TRUE(late.MaySend(kBeside));
+}
+
+TEST_F(Doubt, AReactorThatJoinsAfterALifesEndDoesNotReportIt) {
+  ledger_.Over(kLife);
+  ledger_.Joined();
+  ledger_.Take(view0_.EndLife(kLife, {kOld}));
+  EXPECT_FALSE(ledger_.IsReported(kLife));
+  ledger_.Take(view1_.EndLife(kLife, {}));
+  EXPECT_TRUE(ledger_.IsReported(kLife));
+}
+
+// Reactor 1 leaves after it has reported a life that nobody knows to be over yet; another one takes its number, and was on that life too.
+TEST_F(Doubt, AReactorThatLeavesIsNeitherAwaitedNorTakenForTheNextOne) {
+  ledger_.Take(view1_.EndLife(kLife, {kOver}));
+  ledger_.Left(1);
+  ASSERT_EQ(ledger_.Joined(), 1U);
+  DoubtView next(1);
+  ledger_.Over(kLife);
+  ledger_.Take(view0_.EndLife(kLife, {kOld}));
+  EXPECT_FALSE(ledger_.IsReported(kLife));
+  ledger_.Take(next.EndLife(kLife, {}));
+  EXPECT_TRUE(ledger_.IsReported(kLife));
+  EXPECT_EQ(ledger_.lives(), std::vector<LifeId>{kLife});
+  ledger_.Over(kLife + 1);
+  ledger_.Take(view0_.EndLife(kLife + 1, {}));
+  ledger_.Left(1);
+  EXPECT_TRUE(ledger_.IsReported(kLife + 1));
+}
+
+TEST_F(Doubt, TheBarriersOfAReactorThatLeftHoldNobody) {
+  KillPath(kLife, {kOld});
+  Publish({kOver});
+  EXPECT_FALSE(view0_.MayRetry(kOld));
+  ledger_.Left(1);
+  view0_.Adopt(ledger_.TableFor(0), {});
+  EXPECT_TRUE(view0_.MayRetry(kOld));
+}
 
 TEST_F(Doubt, ANewWriteWaitsWhileAnothersGhostOverlapsOnEveryReactor) {
   KillPath(kLife, {kOld});
@@ -70,6 +126,7 @@ TEST_F(Doubt, ARetryWaitsForAnOverlappingWriteThatWasSentBeforeTheGhostWasKnown)
 TEST_F(Doubt, ABarrierThatBecomesAGhostItselfStillHoldsTheRetry) {
   KillPath(kLife, {kOld});
   Publish({kOver});
+  ledger_.Over(kLife + 1);
   ledger_.Take(view1_.EndLife(kLife + 1, {kOver}));
   ASSERT_TRUE(view1_.EndAttempt(kOver.origin));
   ledger_.Take(BarrierEnded{.reactor = 1, .origin = kOver.origin});
@@ -101,6 +158,7 @@ TEST_F(Doubt, AProofThatTheTargetDoesNotPromiseIsRefusedAndAPersonsWordIsNot) {
 }
 
 TEST_F(Doubt, ALifeIsNotProvedWhileAReactorsSocketMayStillSend) {
+  ledger_.Over(kLife);
   ledger_.Take(view0_.EndLife(kLife, {kOld}));
   EXPECT_FALSE(ledger_.Proved(kLife, Proof::kControllerReset).ok());
   ledger_.Take(view1_.EndLife(kLife, {}));
@@ -125,7 +183,7 @@ TEST_F(Doubt, AGhostThatNobodyWillRetryHoldsEverybody) {
 }
 
 TEST_F(Doubt, WithoutALogTheWholeDiskIsInDoubt) {
-  ledger_.DoubtAll(kLife, 1000);
+  ledger_.Doubt(kLife, std::vector{BlockRange{.first = 0, .blocks = 1000}});
   Publish();
   EXPECT_FALSE(view0_.MaySend({.origin = 9, .range = {.first = 999, .blocks = 1}}));
 }

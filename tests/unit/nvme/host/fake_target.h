@@ -20,6 +20,7 @@ struct FakeAnswer {
   uint64_t result = 0;
   uint8_t type = 0;  // of the status
   uint8_t code = 0;
+  bool do_not_retry = false;
   std::vector<uint8_t> data;
 };
 
@@ -94,6 +95,15 @@ class FakeTarget final : public fabrics::QueuePair {
     return true;
   }
 
+  // The same with an error.
+  bool FailEventRequest(const FakeAnswer& answer) {
+    if (event_requests.empty()) return false;
+    const uint64_t cookie = event_requests.front();
+    event_requests.pop_front();
+    owner->Completed(cookie, EntryOf(answer), 0);
+    return true;
+  }
+
   uint64_t Count(uint8_t opcode) const {
     uint64_t count = 0;
     for (const auto& entry : seen) count += entry.opcode == opcode ? 1 : 0;
@@ -114,7 +124,8 @@ class FakeTarget final : public fabrics::QueuePair {
   static fabrics::CompletionEntry EntryOf(const FakeAnswer& answer) {
     fabrics::CompletionEntry entry;
     entry.result = answer.result;
-    entry.status_field = static_cast<uint16_t>((answer.type << 8 | answer.code) << 1);
+    entry.status_field =
+        static_cast<uint16_t>(((answer.do_not_retry ? 1 << 14 : 0) | answer.type << 8 | answer.code) << 1);
     return entry;
   }
   static FakeAnswer Value(uint64_t result) { return {.result = result, .data = {}}; }

@@ -465,22 +465,23 @@ TEST(HostConnection, NamesTheControllersReasonForItsEnd) {
   EXPECT_TRUE(busy.host.Send().empty());
 }
 
-TEST(HostConnection, KnowsALateAnswerByTheGenerationOfItsCid) {
+TEST(HostConnection, KnowsALateAnswerByItsCid) {
+  constexpr uint16_t kUses = 1000;
   Host host({.name = {}, .depth = 1});
   host.Connect(Controller::IcResp(0));
   TestMemory memory({512}, 1);
-  for (uint32_t use = 0; use < kGenerations; ++use) {
+  for (uint16_t use = 0; use < kUses; ++use) {
     host.Read(use, memory);
     const Bytes sent = host.Send();
-    EXPECT_EQ(test::Get(sent, 10, 2), use << kSlotBits);
-    host.Receive(Controller{}.Resp(static_cast<uint16_t>(use << kSlotBits)));
+    EXPECT_EQ(test::Get(sent, 10, 2), use);
+    host.Receive(Controller{}.Resp(use));
   }
-  EXPECT_EQ(host.answers.size(), kGenerations);
-  host.Read(99, memory);
+  EXPECT_EQ(host.answers.size(), kUses);
+  host.Read(kUses, memory);
   host.Send();
-  host.Receive(Controller{}.Resp(static_cast<uint16_t>(5 << kSlotBits)));
+  host.Receive(Controller{}.Resp(5));
   EXPECT_EQ(host.ended, 1);
-  EXPECT_EQ(host.left, (Lefts{{99, Reached::kPerhapsAll}}));
+  EXPECT_EQ(host.left, (Lefts{{kUses, Reached::kPerhapsAll}}));
 }
 
 // ---- What is answered while its data is being sent.

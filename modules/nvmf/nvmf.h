@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk in a namespace of an NVMe-oF subsystem, over NVMe/TCP: an association for its admin commands on the control reactor, and an I/O
+// queue for each channel on the channel's reactor. A path that breaks is connected again, with pauses that grow; requests wait meanwhile,
+// however long, and what a dead connection may have left at the target is in doubt (docs/nvmeof.md, "Writes in doubt").
+//
+// There is one path for now: `addresses` has one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "block/device.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/host/doubt/doubt.h"
+#include "reactor/task.h"
+
+namespace cleat::modules {
+
+// What disks of one subsystem share. Does not change while disks have it.
+struct NvmfSubsystem {
+  std::string name;  // "subsystems/a": what errors call it
+  std::string nqn;   // has passed CheckNqn
+  std::vector<nvme::fabrics::TransportAddress> addresses;
+  nvme::fabrics::HostIdentity host;  // who this host is to it
+  bool header_digest = false;
+  bool data_digest = false;
+  uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000
+  nvme::host::ProofPolicy proofs;
+};
+
+// On the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
+struct NvmfEvents {
+  // The namespace has another size now; once for each change that is seen, the last one for certain.
+  std::function<void(uint64_t size_bytes)> resized;
+  // The path is up again, or broken: why, for people. Once for each change; of a broken path once more, when the target answers again and
+  // can't be used as it is.
+  std::function<void()> connected;
+  std::function<void(const Error& why)> broken;
+};
+
+struct NvmfOptions {
+  NvmfOptions(block::DiskShape s, std::shared_ptr<const NvmfSubsystem> of, nvme::fabrics::Uuid uuid,
+              block::AccessMode mode)
+      : shape(std::move(s)), subsystem(std::move(of)), name_space(uuid), access(mode) {}
+
+  block::DiskShape shape;
+  std::shared_ptr<const NvmfSubsystem> subsystem;
+  nvme::fabrics::Uuid name_space;
+  block::AccessMode access;
+  NvmfEvents events;
+  // Within which OpenNvmf has to have found the namespace.
+  uint64_t open_timeout_ns = 15 * kNsPerSecond;
+};
+
+// What OpenNvmf opens.
+class NvmfDevice : public block::Device {
+ public:
+  // An operator says that the target executes nothing any more of what was sent on paths that are broken by now: what waits for writes in
+  // doubt goes on. A wrong word may cost data: a write that was left behind would then overwrite a newer one. On the control reactor.
+  // kFailedPrecondition while a reactor has not closed its socket of such a path yet: try again.
+  virtual Status ConfirmDead() = 0;
+
+ protected:
+  using block::Device::Device;
+};
+
+// On the control reactor, of an NvmfDevice.
+//   kInvalidArgument     options that make no sense
+//   kNotFound            the subsystem has no such namespace for this host
+//   kPermissionDenied    the subsystem does not let this host in
+//   kFailedPrecondition  the namespace is smaller than the disk, has blocks of another size, or is write-protected and the disk is not
+//                        read-only
+//   kUnimplemented       a namespace or a controller that Cleat can't use
+//   kResourceExhausted   a limit of this host, or of the search for the namespace
+//   kUnavailable         nobody answers there, or not NVMe/TCP; the last error says what
+// Acquire keeps nobody else out: there are no reservations yet.
+Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options);
+
+}  // namespace cleat::modules

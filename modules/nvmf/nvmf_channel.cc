@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/nvmf_channel.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::modules {
+
+using nvme::fabrics::CompletionEntry;
+using nvme::fabrics::Reached;
+using nvme::host::IoConnect;
+using nvme::host::LifeId;
+using nvme::host::RequestQueue;
+
+namespace {
+
+std::string NameOfQueue(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
+  return shared.who + ", queue " + std::to_string(plan.queue_id);
+}
+
+nvme::host::IoConnectConfig ConnectConfigOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
+  nvme::host::IoConnectConfig config;
+  config.who = NameOfQueue(shared, plan);
+  config.host = shared.host;
+  config.subsystem_nqn = shared.subsystem_nqn;
+  config.controller_id = plan.controller_id;
+  config.queue_id = plan.queue_id;
+  config.entries = plan.entries;
+  config.timeout_ns = NvmfChannel::kConnectTimeoutNs;
+  return config;
+}
+
+TcpQueueOptions TcpOptionsOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
+  nvme::tcp::HostConnectionOptions connection;
+  connection.name = NameOfQueue(shared, plan);
+  connection.depth = plan.entries - 1;
+  connection.digests = shared.digests;
+  TcpQueueOptions options(shared.address, std::move(connection));
+  options.connect_timeout_ns = NvmfChannel::kConnectTimeoutNs;
+  return options;
+}
+
+}  // namespace
+
+void NvmfControlLink::Post(std::function<void(NvmfChannelOwner&)> call) const {
+  control->PostCall([core = owner, call = std::move(call)] {
+    if (const auto held = core.lock()) call(*held);
+  });
+}
+
+// ---- One I/O queue
+
+NvmfChannel::IoQueue::IoQueue(NvmfChannel& channel, const IoQueuePlan& plan)
+    : channel_(channel),
+      life_(plan.life),
+      connect_(ConnectConfigOf(*channel.shared_, plan)),
+      tcp_(TcpOptionsOf(*channel.shared_, plan), channel.reactor_, *this) {}
+
+void NvmfChannel::IoQueue::CheckOverdue() {
+  if (const auto overdue = connect_.Overdue(channel_.reactor_.now_ns())) tcp_.Abort(*overdue);
+}
+
+void NvmfChannel::IoQueue::Connected() {
+  connect_.Send(tcp_, channel_.reactor_.now_ns());
+}
+
+void NvmfChannel::IoQueue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
+  if (cookie != IoConnect::kCookie) [[likely]] {
+    channel_.requests_->Completed(life_, cookie, entry, data_bytes);
+    channel_.ArmTick();
+    return;
+  }
+  if (const Status taken = connect_.Take(entry); !taken) return tcp_.Abort(taken.error());
+  channel_.QueueReady();
+}
+
+void NvmfChannel::IoQueue::Unanswered(uint64_t cookie, Reached reached) {
+  if (cookie != IoConnect::kCookie) channel_.requests_->Unanswered(life_, cookie, reached);
+}
+
+void NvmfChannel::IoQueue::Ended(const Error& reason) {
+  channel_.QueueEnded(reason);
+}
+
+// ---- The channel
+
+NvmfChannel::NvmfChannel(std::shared_ptr<const NvmfChannelShared> shared,
+                         std::shared_ptr<NvmfChannelPort> port, NvmfControlLink control)
+    : shared_(std::move(shared)),
+      port_(std::move(port)),
+      control_(std::move(control)),
+      reactor_(port_->reactor) {
+  port_->channel = this;
+  control_.Post([to = port_](NvmfChannelOwner& core) { core.Joined(to); });
+}
+
+NvmfChannel::~NvmfChannel() {
+  CLEAT_CHECK(early_.empty());
+  Close();
+  if (life_ && life_->queue && !life_->queue->ended())
+    life_->queue->End({ErrorCode::kCancelled, NameOfQueue(*shared_, life_->plan) + ": not used any more"});
+  life_.reset();
+  requests_.reset();
+  shared_->open.fetch_sub(1, std::memory_order_relaxed);
+  control_.Post([port = port_](NvmfChannelOwner& core) { core.Left(port.get()); });
+}
+
+// No mail of the core comes any more.
+void NvmfChannel::Close() {
+  closing_ = true;
+  port_->channel = nullptr;
+}
+
+class NvmfChannel::Lent final : public block::Channel {
+ public:
+  explicit Lent(std::unique_ptr<NvmfChannel> channel) : channel_(std::move(channel)) {}
+  ~Lent() override {
+    channel_->Close();
+    channel_->reactor_.PostCall([channel = channel_] {});
+  }
+  void Submit(block::Request& request) override { channel_->Submit(request); }
+  void AbortQueued(const block::Request* only) override { channel_->AbortQueued(only); }
+
+ private:
+  const std::shared_ptr<NvmfChannel> channel_;
+};
+
+std::unique_ptr<block::Channel> NvmfChannel::Lend(std::unique_ptr<NvmfChannel> channel) {
+  return std::make_unique<Lent>(std::move(channel));
+}
+
+void NvmfChannel::Submit(block::Request& request) {
+  if (!requests_) [[unlikely]]
+    return early_.PushBack(request);
+  requests_->Submit(request);
+  ArmTick();
+}
+
+void NvmfChannel::AbortQueued(const block::Request* only) {
+  if (requests_) {
+    requests_->AbortQueued(only);
+    return ArmTick();
+  }
+  // All are taken out first: a completion may submit the next request.
+  block::RequestList aborted;
+  block::RequestList kept;
+  while (block::Request* request = early_.PopFront())
+    (only == nullptr || request == only ? aborted : kept).PushBack(*request);
+  while (block::Request* request = kept.PopFront()) early_.PushBack(*request);
+  while (block::Request* request = aborted.PopFront()) request->Complete(block::IoStatus::kAborted);
+}
+
+bool NvmfChannel::WantsTick() const {
+  return (requests_ && requests_->wants_tick()) ||
+         (life_ && !life_->is_over && (life_->queue == nullptr || !life_->queue->ready()));
+}
+
+void NvmfChannel::Tick() {
+  if (requests_) requests_->Tick(reactor_.now_ns());
+  if (life_ && !life_->is_over) {
+    if (life_->queue != nullptr && life_->queue->ended()) life_->queue.reset();
+    if (life_->queue != nullptr) {
+      life_->queue->CheckOverdue();
+    } else if (reactor_.now_ns() >= life_->try_at_ns) {
+      TryQueue();
+    }
+  }
+  ArmTick();
+}
+
+// ---- Mail of the core
+
+void NvmfChannel::Welcome(uint32_t number, nvme::host::DoubtTable table) {
+  RequestQueue::Config config;
+  config.reactor = number;
+  config.first_origin = port_->first_origin;
+  config.write_cache = shared_->write_cache;
+  nvme::host::RequestQueueOwner& self = *this;
+  requests_.emplace(config, self);
+  requests_->Adopt(std::move(table));
+  while (block::Request* request = early_.PopFront()) requests_->Submit(*request);
+  ArmTick();
+}
+
+void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
+  CLEAT_CHECK(requests_ && !life_);
+  life_.emplace(plan);
+  TryQueue();
+  ArmTick();
+}
+
+void NvmfChannel::TryQueue() {
+  ++life_->tries;
+  life_->queue = std::make_unique<IoQueue>(*this, life_->plan);
+  life_->queue->Start();
+}
+
+void NvmfChannel::QueueReady() {
+  const IoQueuePlan& plan = life_->plan;
+  TcpQueue& queue = life_->queue->tcp();
+  queue.set_in_capsule_bytes(plan.in_capsule_bytes);
+  requests_->PathReady(plan.life, queue, plan.format);
+  if (!plan.usable) requests_->SetUsable(plan.life, false);
+  ArmTick();
+}
+
+// Within a callback of the queue, which is destroyed later.
+void NvmfChannel::QueueEnded(const Error& reason) {
+  if (closing_ || life_->is_over) return;
+  if (!life_->queue->ready() && life_->tries < kConnectTriesMax) {
+    life_->try_at_ns = reactor_.now_ns() + kConnectPauseNs;
+    return ArmTick();
+  }
+  life_->is_over = true;
+  ReportLife();
+  control_.Post(
+      [life = life_->plan.life, reason](NvmfChannelOwner& core) { core.QueueBroken(life, reason); });
+}
+
+void NvmfChannel::ReportLife() {
+  life_->is_reported = true;
+  requests_->PathEnded(life_->plan.life);
+  ArmTick();
+}
+
+void NvmfChannel::EndLife(LifeId life, const Error& reason) {
+  if (!life_ || life_->plan.life != life) {
+    requests_->PathEnded(life);
+    return ArmTick();
+  }
+  life_->is_over = true;
+  if (life_->queue && !life_->queue->ended()) life_->queue->End(reason);
+  if (!life_->is_reported) ReportLife();
+  life_.reset();
+}
+
+void NvmfChannel::SetUsable(LifeId life, bool usable) {
+  if (!life_ || life_->plan.life != life || life_->is_over) return;
+  life_->plan.usable = usable;
+  if (life_->queue && life_->queue->ready()) requests_->SetUsable(life, usable);
+  ArmTick();
+}
+
+void NvmfChannel::SetFormat(LifeId life, const nvme::host::PathFormat& format) {
+  if (!life_ || life_->plan.life != life || life_->is_over) return;
+  life_->plan.format = format;
+  if (life_->queue && life_->queue->ready()) requests_->SetFormat(life, format);
+  ArmTick();
+}
+
+void NvmfChannel::Adopt(nvme::host::DoubtTable table) {
+  requests_->Adopt(std::move(table));
+  ArmTick();
+}
+
+// ---- Mail to the core
+
+void NvmfChannel::Report(nvme::host::LifeReport report) {
+  control_.Post([report = std::move(report)](NvmfChannelOwner& core) { core.Take(report); });
+}
+
+void NvmfChannel::Acked(nvme::host::DoubtAck ack) {
+  control_.Post([ack = std::move(ack)](NvmfChannelOwner& core) { core.Take(ack); });
+}
+
+void NvmfChannel::BarrierOver(nvme::host::BarrierEnded ended) {
+  control_.Post([ended](NvmfChannelOwner& core) { core.Take(ended); });
+}
+
+void NvmfChannel::GivenUp(nvme::host::OriginId origin) {
+  control_.Post([origin](NvmfChannelOwner& core) { core.GivenUp(origin); });
+}
+
+void NvmfChannel::PathRefused(LifeId life) {
+  control_.Post([life](NvmfChannelOwner& core) { core.PathRefused(life); });
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk in a namespace of an NVMe-oF subsystem on one I/O reactor: the disk's requests there (nvme/host/requests/request_queue.h), and the
+// I/O queue of each life of the path. The disk's core on the control reactor (nvmf_disk.h) says when a life begins and ends; the channel
+// tells it what the ledger of writes in doubt has to know. Both by mail: in order between the two, and harmless when the other one is gone.
+//
+// The end of a life here: the socket is closed, each command has come back, the life is reported. A queue that breaks by itself does all of
+// it at once and says so; the core then ends the life everywhere.
+//
+// Ownership: whoever opened the channel owns it (Lend), on its reactor, which outlives it and runs once more after that. Limits: one I/O queue at a time, kDepthMax commands.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "block/device.h"
+#include "modules/nvmf/tcp_queue.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/host/doubt/doubt.h"
+#include "nvme/host/io_connect.h"
+#include "nvme/host/requests/request_queue.h"
+#include "reactor/reactor.h"
+
+namespace cleat::modules {
+
+class NvmfChannel;
+
+// What the channels of a disk share. Constant but for the count.
+struct NvmfChannelShared {
+  std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420"
+  nvme::fabrics::TransportAddress address;
+  nvme::tcp::Digests digests;
+  nvme::fabrics::HostIdentity host;
+  std::string subsystem_nqn;
+  bool write_cache = false;
+  mutable std::atomic<uint32_t> open{0};  // channels that there are; any thread
+};
+
+// What the core sends mail to. `channel` is for the reactor's thread alone: nullptr once the channel is gone.
+struct NvmfChannelPort {
+  NvmfChannelPort(Reactor& r, nvme::host::OriginId origin) : reactor(r), first_origin(origin) {}
+
+  Reactor& reactor;
+  const nvme::host::OriginId first_origin;
+  NvmfChannel* channel = nullptr;
+};
+
+// What a channel needs for its I/O queue of one life.
+struct IoQueuePlan {
+  nvme::host::LifeId life = 0;
+  uint16_t controller_id = 0;
+  uint16_t queue_id = 0;
+  uint32_t entries = 0;  // of the queue: one more than commands under way
+  uint32_t in_capsule_bytes = 0;
+  bool usable = true;
+  nvme::host::PathFormat format;
+};
+
+// The disk's core, for its channels. On the control reactor.
+class NvmfChannelOwner {
+ public:
+  // Welcome is the answer.
+  virtual void Joined(std::shared_ptr<NvmfChannelPort> port) = 0;
+  // The last mail: nothing of the channel is under way.
+  virtual void Left(const NvmfChannelPort* port) = 0;
+  // The I/O queue of this life is broken.
+  virtual void QueueBroken(nvme::host::LifeId life, const Error& reason) = 0;
+  virtual void PathRefused(nvme::host::LifeId life) = 0;
+  virtual void Take(const nvme::host::LifeReport& report) = 0;
+  virtual void Take(const nvme::host::DoubtAck& ack) = 0;
+  virtual void Take(const nvme::host::BarrierEnded& ended) = 0;
+  virtual void GivenUp(nvme::host::OriginId origin) = 0;
+
+ protected:
+  ~NvmfChannelOwner() = default;
+};
+
+// The way back. The control reactor outlives the channels.
+struct NvmfControlLink {
+  Reactor* control = nullptr;
+  std::weak_ptr<NvmfChannelOwner> owner;
+
+  void Post(std::function<void(NvmfChannelOwner&)> call) const;
+};
+
+class NvmfChannel final : private nvme::host::RequestQueueOwner {
+ public:
+  // Commands under way in an I/O queue, whatever the controller would take.
+  static constexpr uint32_t kDepthMax = 128;
+  static constexpr uint64_t kConnectTimeoutNs = 10 * kNsPerSecond;
+  // How often an I/O queue is connected within a life, and after what pause, before the life counts as broken: a target may still hold the
+  // identifier of a queue whose connection was reset.
+  static constexpr uint32_t kConnectTriesMax = 5;
+  static constexpr uint64_t kConnectPauseNs = 100 * kNsPerMs;
+
+  NvmfChannel(std::shared_ptr<const NvmfChannelShared> shared, std::shared_ptr<NvmfChannelPort> port,
+              NvmfControlLink control);
+  ~NvmfChannel();  // no request is left; not within a completion of one
+
+  // What the disk's user has of it, and may destroy within the completion of the last request: this object then goes a little later.
+  static std::unique_ptr<block::Channel> Lend(std::unique_ptr<NvmfChannel> channel);
+
+  // ---- As block::Channel has them
+  void Submit(block::Request& request);
+  void AbortQueued(const block::Request* only);
+
+  // ---- Mail of the core
+  // Its number in the ledger, and the first table. Once, first.
+  void Welcome(uint32_t number, nvme::host::DoubtTable table);
+  void BeginLife(const IoQueuePlan& plan);
+  // Of each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
+  void EndLife(nvme::host::LifeId life, const Error& reason);
+  void SetUsable(nvme::host::LifeId life, bool usable);
+  void SetFormat(nvme::host::LifeId life, const nvme::host::PathFormat& format);
+  void Adopt(nvme::host::DoubtTable table);
+
+ private:
+  class Lent;
+  // The I/O queue of one life, in one try to connect it.
+  class IoQueue final : public nvme::fabrics::QueuePairOwner {
+   public:
+    IoQueue(NvmfChannel& channel, const IoQueuePlan& plan);
+
+    bool ready() const { return connect_.ready(); }
+    bool ended() const { return tcp_.ended(); }
+    void Start() { tcp_.Start(); }
+    void End(const Error& reason) { tcp_.Abort(reason); }
+    void CheckOverdue();
+    TcpQueue& tcp() { return tcp_; }
+
+    // ---- QueuePairOwner
+    void Connected() override;
+    void Completed(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry,
+                   uint64_t data_bytes) override;
+    void Unanswered(uint64_t cookie, nvme::fabrics::Reached reached) override;
+    void Ended(const Error& reason) override;
+
+   private:
+    NvmfChannel& channel_;
+    const nvme::host::LifeId life_;
+    nvme::host::IoConnect connect_;
+    TcpQueue tcp_;
+  };
+  // A life that was begun here and not ended by the core yet.
+  struct Life {
+    explicit Life(const IoQueuePlan& p) : plan(p) {}
+
+    IoQueuePlan plan;
+    std::unique_ptr<IoQueue> queue;  // nullptr: between two tries
+    uint32_t tries = 0;
+    uint64_t try_at_ns = 0;
+    bool is_over = false;      // the queue was broken, or is to end
+    bool is_reported = false;  // PathEnded was called
+  };
+  struct TickTimer : Timer {
+    explicit TickTimer(NvmfChannel& c)
+        : Timer([](Timer& timer) { static_cast<TickTimer&>(timer).channel.Tick(); }), channel(c) {}
+    NvmfChannel& channel;
+  };
+
+  // ---- RequestQueueOwner: mail to the core
+  void Report(nvme::host::LifeReport report) override;
+  void Acked(nvme::host::DoubtAck ack) override;
+  void BarrierOver(nvme::host::BarrierEnded ended) override;
+  void GivenUp(nvme::host::OriginId origin) override;
+  void PathRefused(nvme::host::LifeId life) override;
+
+  void Close();
+  void TryQueue();
+  void QueueReady();
+  void QueueEnded(const Error& reason);
+  void ReportLife();
+  bool WantsTick() const;
+  void Tick();
+  // After whatever may have left something that waits for time.
+  void ArmTick() {
+    if (!tick_.pending() && WantsTick()) [[unlikely]]
+      reactor_.AddTimer(tick_, reactor_.now_ns() + nvme::host::RequestQueue::kPauseNs);
+  }
+
+  const std::shared_ptr<const NvmfChannelShared> shared_;
+  const std::shared_ptr<NvmfChannelPort> port_;
+  const NvmfControlLink control_;
+  Reactor& reactor_;
+  bool closing_ = false;
+  block::RequestList early_;  // came before Welcome
+  std::optional<nvme::host::RequestQueue> requests_;
+  std::optional<Life> life_;
+  TickTimer tick_{*this};
+};
+
+}  // namespace cleat::modules

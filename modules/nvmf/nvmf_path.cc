@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/nvmf_path.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::modules {
+namespace {
+
+using nvme::host::Association;
+using nvme::host::AssociationInfo;
+
+// Never 0, and never one that this or another engine has drawn before.
+uint64_t DrawLife() {
+  uint64_t life = 0;
+  while (life == 0) CLEAT_CHECK(getrandom(&life, sizeof(life), 0) == sizeof(life));
+  return life;
+}
+
+}  // namespace
+
+NvmfPath::NvmfPath(NvmfPathConfig config, Reactor& reactor, NvmfPathOwner& owner)
+    : config_(std::move(config)), reactor_(reactor), owner_(owner) {}
+
+// The owner is going: nobody is told any more.
+NvmfPath::~NvmfPath() {
+  over_ = ending_ = true;
+  if (admin_ != nullptr && !admin_->ended())
+    admin_->Abort({ErrorCode::kCancelled, config_.association.who + ": the disk is not used any more"});
+}
+
+void NvmfPath::Start() {
+  CLEAT_CHECK(association_ == nullptr && !ending_);
+  Try();
+}
+
+void NvmfPath::Try() {
+  gone_ = false;
+  live_since_ns_ = 0;
+  break_reason_.reset();
+  nvme::host::AssociationConfig association = config_.association;
+  association.life = DrawLife();
+  association.connect_timeout_ns = kConnectTimeoutNs;
+  nvme::tcp::HostConnectionOptions connection;
+  connection.name = association.who + ", admin queue";
+  connection.depth = association.admin_entries - 1;
+  connection.digests = config_.digests;
+  TcpQueueOptions options(config_.address, std::move(connection));
+  options.connect_timeout_ns = kConnectTimeoutNs;
+  nvme::host::AssociationOwner& self = *this;
+  association_ = std::make_unique<Association>(std::move(association), self);
+  admin_ = std::make_unique<TcpQueue>(options, reactor_, *association_);
+  association_->Start(*admin_, reactor_.now_ns());
+  reactor_.AddTimer(tick_, reactor_.now_ns() + Association::kTickNs);
+  admin_->Start();
+}
+
+void NvmfPath::Tick() {
+  if (gone_) return;
+  reactor_.AddTimer(tick_, reactor_.now_ns() + Association::kTickNs);
+  association_->Tick(reactor_.now_ns());
+}
+
+void NvmfPath::StepAt(uint64_t at_ns) {
+  if (step_.pending() && step_.deadline_ns() <= at_ns) return;
+  step_.Cancel();
+  reactor_.AddTimer(step_, at_ns);
+}
+
+void NvmfPath::Step() {
+  if (break_reason_ && association_ != nullptr) {
+    const Error reason = *std::exchange(break_reason_, std::nullopt);
+    association_->Break(reason);
+  }
+  if (gone_ && association_ != nullptr) {
+    tick_.Cancel();
+    admin_.reset();
+    association_.reset();
+    if (!io_in_use_) PlanNextTry();
+  }
+  if (association_ != nullptr || over_) return;
+  if (ending_) {
+    over_ = true;
+    return owner_.PathOver();
+  }
+  if (io_in_use_) return;
+  if (reactor_.now_ns() < try_at_ns_) return StepAt(try_at_ns_);
+  Try();
+}
+
+void NvmfPath::PlanNextTry() {
+  uint64_t pause_ns = 0;
+  if (failures_ > 0) {
+    constexpr uint32_t kDoublingsMax = 10;
+    const uint64_t most_ns = std::min(kPauseMinNs << std::min(failures_ - 1, kDoublingsMax), kPauseMaxNs);
+    pause_ns = reactor_.random().Between(most_ns / 2, most_ns);
+  }
+  ++failures_;
+  try_at_ns_ = reactor_.now_ns() + pause_ns;
+  StepAt(try_at_ns_);
+}
+
+// ---- For the owner
+
+void NvmfPath::Break(uint64_t life, const Error& reason) {
+  if (association_ == nullptr || association_->life() != life || gone_ || break_reason_) return;
+  break_reason_ = reason;
+  StepAt(reactor_.now_ns());
+}
+
+void NvmfPath::Recheck(uint64_t life) {
+  if (association_ != nullptr && association_->life() == life) association_->Recheck();
+}
+
+void NvmfPath::IoEnded(uint64_t /*life*/) {
+  CLEAT_CHECK(io_in_use_);
+  io_in_use_ = false;
+  if (association_ == nullptr && !ending_) PlanNextTry();
+}
+
+void NvmfPath::End(bool shutdown) {
+  CLEAT_CHECK(!ending_);
+  ending_ = true;
+  break_reason_.reset();
+  if (association_ != nullptr && !gone_) {
+    association_->End(shutdown);
+  } else {
+    StepAt(reactor_.now_ns());
+  }
+}
+
+// ---- What the association says
+
+void NvmfPath::Live(uint64_t life, const AssociationInfo& info) {
+  if (ending_) return;
+  live_since_ns_ = std::max<uint64_t>(reactor_.now_ns(), 1);
+  io_in_use_ = true;
+  owner_.PathLive(life, info);
+}
+
+void NvmfPath::Changed(uint64_t life, uint32_t changed, const AssociationInfo& info) {
+  if (!ending_) owner_.PathChanged(life, changed, info);
+}
+
+void NvmfPath::Lost(uint64_t life, const Error& reason) {
+  if (ending_) return;
+  if (live_since_ns_ == 0) {
+    failures_ = std::max(failures_, 1U);
+    return owner_.TryFailed(reason);
+  }
+  if (reactor_.now_ns() - live_since_ns_ >= kSteadyNs) failures_ = 0;
+  owner_.PathLost(life, reason);
+}
+
+void NvmfPath::Gone(uint64_t /*life*/) {
+  gone_ = true;
+  if (!over_) StepAt(reactor_.now_ns());
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/host/doubt/doubt_log.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <string>
+
+#include "base/check.h"
+
+namespace cleat::nvme::host {
+namespace {
+
+constexpr uint64_t kMagic = 0x3130'474f'4c54'4244;  // "DBTLOG01"
+constexpr uint32_t kListShift = 32;
+
+// The word that makes a place valid, or not, comes after all that was stored before it, for whoever reads the memory once this engine is dead.
+void StoreLast(uint64_t& word, uint64_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+bool IsZero(std::span<const uint8_t> memory) {
+  return std::all_of(memory.begin(), memory.end(), [](uint8_t byte) { return byte == 0; });
+}
+
+}  // namespace
+
+DoubtLog::DoubtLog(std::span<uint8_t> memory, const Shape& shape)
+    : header_(reinterpret_cast<Header*>(memory.data())),
+      places_(reinterpret_cast<BlockRange*>(memory.data() + sizeof(Header))),
+      shape_(shape) {
+  CLEAT_CHECK(memory.size() >= BytesFor(shape));
+  CLEAT_CHECK(std::bit_cast<uintptr_t>(memory.data()) % alignof(uint64_t) == 0);
+  CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0);
+}
+
+DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape) {
+  const DoubtLog log(memory, shape);
+  StoreLast(log.header_->magic, 0);
+  std::fill(memory.begin() + sizeof(Header), memory.begin() + BytesFor(shape), uint8_t{0});
+  log.header_->shape = shape;
+  log.header_->reserved = 0;
+  log.header_->ghosts = 0;
+  StoreLast(log.header_->magic, kMagic);
+  return log;
+}
+
+Result<DoubtLog> DoubtLog::Open(std::span<uint8_t> memory, const Shape& shape) {
+  const DoubtLog log(memory, shape);
+  if (log.header_->magic == 0 && IsZero(memory.first(BytesFor(shape)))) return Format(memory, shape);
+  const uint64_t ghosts = log.header_->ghosts;
+  if (log.header_->magic != kMagic || log.header_->shape != shape || (ghosts & UINT32_MAX) > shape.ghosts ||
+      ghosts >> kListShift > 1)
+    return Error(ErrorCode::kFailedPrecondition,
+                 "the log of writes in doubt is damaged, or another version's: all of the disk counts as in "
+                 "doubt; confirm that its targets have dropped what the engine before sent");
+  return log;
+}
+
+BlockRange& DoubtLog::AttemptAt(uint32_t reactor, uint32_t slot) const {
+  CLEAT_CHECK(reactor < shape_.reactors && slot < shape_.attempts);
+  return places_[size_t{reactor} * shape_.attempts + slot];
+}
+
+BlockRange* DoubtLog::GhostsAt(uint64_t list) const {
+  return places_ + size_t{shape_.reactors} * shape_.attempts + list * shape_.ghosts;
+}
+
+// A range that no disk can have is one that is in doubt from its first block on.
+std::vector<BlockRange> DoubtLog::Read() const {
+  std::vector<BlockRange> ranges;
+  const auto take = [&ranges](BlockRange range) {
+    if (range.blocks == 0) return;
+    range.blocks = std::min(range.blocks, UINT64_MAX - range.first);
+    ranges.push_back(range);
+  };
+  for (uint32_t reactor = 0; reactor < shape_.reactors; ++reactor)
+    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) take(AttemptAt(reactor, slot));
+  const BlockRange* const ghosts = GhostsAt(header_->ghosts >> kListShift);
+  const uint64_t count = header_->ghosts & UINT32_MAX;
+  for (uint64_t i = 0; i < count; ++i) take(ghosts[i]);
+  return ranges;
+}
+
+void DoubtLog::ForgetAttempts() {
+  for (uint32_t reactor = 0; reactor < shape_.reactors; ++reactor)
+    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
+}
+
+void DoubtLog::Begin(uint32_t reactor, uint32_t slot, const BlockRange& range) {
+  BlockRange& place = AttemptAt(reactor, slot);
+  CLEAT_CHECK(place.blocks == 0 && range.blocks > 0);
+  place.first = range.first;
+  StoreLast(place.blocks, range.blocks);
+}
+
+void DoubtLog::End(uint32_t reactor, uint32_t slot) {
+  StoreLast(AttemptAt(reactor, slot).blocks, 0);
+}
+
+void DoubtLog::Store(std::span<const BlockRange> ghosts) {
+  CLEAT_CHECK(ghosts.size() <= shape_.ghosts);
+  const uint64_t list = 1 - (header_->ghosts >> kListShift);
+  std::copy(ghosts.begin(), ghosts.end(), GhostsAt(list));
+  StoreLast(header_->ghosts, list << kListShift | ghosts.size());
+}
+
+}  // namespace cleat::nvme::host

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/host/requests/request_queue.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "nvme/status.h"
+
+namespace cleat::nvme::host {
+
+using block::IoStatus;
+using block::Op;
+using block::Request;
+
+RequestQueue::RequestQueue(const Config& config, RequestQueueOwner& owner)
+    : config_(config), owner_(owner), view_(config.reactor), last_origin_(config.first_origin) {
+  for (uint32_t i = 0; i < kCommandsMax; ++i) free_slots_[i] = static_cast<uint8_t>(kCommandsMax - 1 - i);
+}
+
+RequestQueue::~RequestQueue() {
+  CLEAT_CHECK(requests_ == 0);
+}
+
+// ---- A request's way
+
+void RequestQueue::Submit(Request& request) {
+  ++requests_;
+  block::Frame& frame =
+      request.Push([](Request& done, const block::Frame&) { done.Complete(done.status); }, this);
+  frame.scratch = {};
+  if (request.op == Op::kFlush && !config_.write_cache) return End(request, IoStatus::kOk);
+  if (Writes(request)) frame.scratch[kOrigin] = ++last_origin_;
+  if (waiting_.empty()) [[likely]] {
+    GoOn(request);
+  } else {
+    waiting_.Push(request);
+  }
+}
+
+// Sends as many of the request's commands as may go at once. The request is in no line, and not spent.
+RequestQueue::Stop RequestQueue::SendSome(Request& request) {
+  // A discard's commands go one after the other: each does gigabytes, and may keep the target busy for long.
+  const uint32_t most = request.op == Op::kDiscard ? 1 : kRequestCommandsMax;
+  do {
+    if (Writes(request) && !MayGo(request)) [[unlikely]]
+      return Stop::kDoubt;
+    const uint32_t place = FindPath(request);
+    if (place == kNoPath || free_slot_count_ == 0) return Stop::kRoom;
+    if (!CommandMaker::CanMake(request, paths_[place].format)) return Stop::kNoCommand;
+    if (!SendNext(request, place)) return Stop::kRoom;
+  } while (!IsSpent(request) && WordOf(request, kUnderWay) < most);
+  return Stop::kNothing;
+}
+
+bool RequestQueue::SendNext(Request& request, uint32_t place) {
+  Path& path = paths_[place];
+  CommandMaker::Made made;
+  if (!maker_.Make(request, WordOf(request, kBegun), path.format, made)) return false;
+  const uint32_t slot = free_slots_[--free_slot_count_];
+  slots_[slot] = {.request = &request,
+                  .data_bytes = static_cast<uint32_t>(request.op == Op::kRead ? made.bytes : 0),
+                  .path = static_cast<uint8_t>(place),
+                  .list = made.list};
+  WordOf(request, kBegun) += request.op == Op::kFlush ? 1 : made.bytes;
+  uint64_t& flags = WordOf(request, kFlags);
+  if (WordOf(request, kUnderWay)++ == 0) flags = (flags & kFlagsMask) | uint64_t{place} << kPathShift;
+  made.command.cookie = slot;
+  path.queue->Submit(made.command);
+  return true;
+}
+
+// Where a request waits that could not go on. One with commands under way waits for those, in no line.
+void RequestQueue::Settle(Request& request, Stop stop) {
+  if (WordOf(request, kUnderWay) > 0) return;
+  switch (stop) {
+    case Stop::kRoom:
+      return waiting_.Push(request);
+    case Stop::kDoubt:
+      return held_.Push(request);
+    case Stop::kNoCommand:
+      WordOf(request, kFailure) = kLacking;
+      return GiveUp(request);
+    case Stop::kNothing:
+      return;
+  }
+}
+
+// Lets those that wait go on, in order, until one finds no room.
+void RequestQueue::Serve() {
+  while (Request* const first = waiting_.Pop()) {
+    const Stop stop = SendSome(*first);
+    if (stop == Stop::kRoom && WordOf(*first, kUnderWay) == 0) return waiting_.PushFront(*first);
+    Settle(*first, stop);
+  }
+}
+
+bool RequestQueue::MayGo(const Request& request) const {
+  const Attempt attempt = AttemptOf(request);
+  return Has(request, kInDoubt) ? view_.MayRetry(attempt) : view_.MaySend(attempt);
+}
+
+uint32_t RequestQueue::FindPath(const Request& request) const {
+  if (WordOf(request, kUnderWay) > 0) {
+    const auto place = static_cast<uint32_t>(WordOf(request, kFlags) >> kPathShift);
+    return paths_[place].takes_commands() ? place : kNoPath;
+  }
+  for (uint32_t place = 0; place < kPathsMax; ++place) {
+    if (paths_[place].takes_commands()) return place;
+  }
+  return kNoPath;
+}
+
+void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry,
+                             uint64_t data_bytes) {
+  if (cookie < kForeignCookies) {
+    const Slot slot = GiveBack(life, cookie);
+    if (!entry.status().ok()) [[unlikely]] {
+      NoteFailure(*slot.request, kStatus | entry.status_field >> 1, life);
+    } else if (data_bytes < slot.data_bytes) [[unlikely]] {
+      NoteFailure(*slot.request, kShort, life);
+    }
+    AfterCommand(*slot.request);
+  }
+  if (!waiting_.empty()) [[unlikely]]
+    Serve();
+}
+
+void RequestQueue::Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached) {
+  if (cookie >= kForeignCookies) return;
+  const Slot slot = GiveBack(life, cookie);
+  paths_[slot.path].breaks = true;
+  uint64_t& flags = WordOf(*slot.request, kFlags);
+  flags |= kLost;
+  if (reached == fabrics::Reached::kPerhapsAll && Writes(*slot.request)) flags |= kPerhaps;
+  AfterCommand(*slot.request);
+}
+
+// A command is over: its slot and its list are free again.
+RequestQueue::Slot RequestQueue::GiveBack(LifeId life, uint64_t cookie) {
+  CLEAT_CHECK(cookie < kCommandsMax);
+  const Slot slot = std::exchange(slots_[cookie], {});
+  CLEAT_CHECK(slot.request != nullptr && paths_[slot.path].life == life);
+  free_slots_[free_slot_count_++] = static_cast<uint8_t>(cookie);
+  maker_.GiveBack(slot.list);
+  --WordOf(*slot.request, kUnderWay);
+  return slot;
+}
+
+// What becomes of a request one of whose commands is over.
+void RequestQueue::AfterCommand(Request& request) {
+  const bool none_left = WordOf(request, kUnderWay) == 0;
+  if (Has(request, kLost)) [[unlikely]] {
+    if (none_left) paths_[WordOf(request, kFlags) >> kPathShift].lost.PushBack(request);
+    return;
+  }
+  if (none_left) EndAttempt(request);
+  if (WordOf(request, kFailure) != 0) [[unlikely]] {
+    if (none_left) Failed(request);
+  } else if (IsSpent(request)) {
+    if (none_left) End(request, IoStatus::kOk);
+  } else if (waiting_.empty()) {
+    GoOn(request);
+  } else if (none_left) {
+    waiting_.Push(request);
+  }
+}
+
+// No command of it is under way, and its life, if that has ended, is reported.
+void RequestQueue::EndAttempt(const Request& request) {
+  const OriginId origin = WordOf(request, kOrigin);
+  if (Writes(request) && view_.EndAttempt(origin)) [[unlikely]]
+    owner_.BarrierOver({.reactor = config_.reactor, .origin = origin});
+}
+
+void RequestQueue::End(Request& request, IoStatus status) {
+  --requests_;
+  if (Has(request, kInDoubt)) [[unlikely]]
+    --in_doubt_;
+  request.Complete(status);
+}
+
+// Those with a command under way, and those whose life has not ended yet, are not in a line.
+void RequestQueue::AbortQueued(const Request* only) {
+  block::RequestList aborted;
+  for (RequestLine* const line : {&waiting_, &held_, &looked_at_, &paused_}) {
+    for (Request* request = line->front(); request != nullptr;) {
+      Request* const next = line->Next(*request);
+      if ((only == nullptr || request == only) && !Has(*request, kInDoubt)) {
+        line->Remove(*request);
+        aborted.PushBack(*request);
+      }
+      request = next;
+    }
+  }
+  while (Request* const request = aborted.PopFront()) End(*request, IoStatus::kAborted);
+}
+
+// ---- What failed
+
+void RequestQueue::NoteFailure(Request& request, uint64_t failure, LifeId life) {
+  if (WordOf(request, kFailure) != 0) return;
+  WordOf(request, kFailure) = failure;
+  if ((failure & kStatus) != 0 && IsPathError(Status(static_cast<uint16_t>(failure))))
+    owner_.PathRefused(life);
+}
+
+// The request has failed, has no command under way, and is in no line.
+void RequestQueue::Failed(Request& request) {
+  if (!MayTryAgain(request)) return GiveUp(request);
+  WordOf(request, kFailure) = 0;
+  WordOf(request, kResumeNs) = 0;
+  paused_.Push(request);
+}
+
+bool RequestQueue::MayTryAgain(Request& request) {
+  const uint64_t failure = WordOf(request, kFailure);
+  if ((failure & kStatus) != 0) {
+    const Status status(static_cast<uint16_t>(failure));
+    if (IsPathError(status)) return true;
+    if (!nvme::MayRetry(status)) return false;
+  }
+  return ++WordOf(request, kTries) <= kTriesMax;
+}
+
+// The request is answered with its failure: at once, or when the view allows it.
+void RequestQueue::GiveUp(Request& request) {
+  if (Has(request, kInDoubt)) {
+    if (!view_.MayFail(AttemptOf(request))) return held_.Push(request);
+    owner_.GivenUp(WordOf(request, kOrigin));
+  }
+  const uint64_t failure = WordOf(request, kFailure);
+  if ((failure & kLacking) != 0) {
+    request.error_number = EOPNOTSUPP;
+    return End(request, IoStatus::kUnsupported);
+  }
+  if ((failure & kShort) != 0) {
+    request.error_number = EIO;
+    return End(request, IoStatus::kIoError);
+  }
+  const Status status(static_cast<uint16_t>(failure));
+  request.error_number = ErrorNumberOf(status);
+  End(request, StatusOf(status));
+}
+
+// Before all that wait, as these came earlier.
+void RequestQueue::BeginAnew(block::RequestList& lost) {
+  RequestLine again;
+  block::RequestList failed;
+  while (Request* const request = lost.PopFront()) {
+    EndAttempt(*request);
+    WordOf(*request, kFlags) &= kInDoubt;
+    if (WordOf(*request, kFailure) != 0) {
+      failed.PushBack(*request);
+    } else {
+      WordOf(*request, kBegun) = 0;
+      again.Push(*request);
+    }
+  }
+  again.TakeAll(waiting_);
+  waiting_.TakeAll(again);
+  while (Request* const request = failed.PopFront()) Failed(*request);
+  Serve();
+}
+
+void RequestQueue::Tick(uint64_t now_ns) {
+  for (Request* request = paused_.front(); request != nullptr; request = paused_.Next(*request)) {
+    if (WordOf(*request, kResumeNs) == 0) WordOf(*request, kResumeNs) = now_ns + kPauseNs;
+  }
+  // Those that pause from within this loop have no time yet.
+  while (Request* const request = paused_.front()) {
+    if (WordOf(*request, kResumeNs) == 0 || WordOf(*request, kResumeNs) > now_ns) break;
+    paused_.Remove(*request);
+    WordOf(*request, kBegun) = 0;
+    waiting_.Push(*request);
+  }
+  Serve();
+}
+
+// ---- Paths
+
+void RequestQueue::PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format) {
+  CLEAT_CHECK(PlaceOf(life) == kNoPath);
+  const auto free =
+      std::find_if(paths_.begin(), paths_.end(), [](const Path& path) { return path.queue == nullptr; });
+  CLEAT_CHECK(free != paths_.end());
+  SetFormat(*free, format);
+  free->queue = &queue;
+  free->life = life;
+  free->usable = true;
+  free->breaks = false;
+  Serve();
+}
+
+void RequestQueue::SetUsable(LifeId life, bool usable) {
+  const uint32_t place = PlaceOf(life);
+  if (place == kNoPath) return;
+  paths_[place].usable = usable;
+  Serve();
+}
+
+void RequestQueue::SetFormat(LifeId life, const PathFormat& format) {
+  if (const uint32_t place = PlaceOf(life); place != kNoPath) SetFormat(paths_[place], format);
+}
+
+void RequestQueue::SetFormat(Path& path, const PathFormat& format) {
+  const uint32_t block_bytes = format.limits.block_bytes();
+  CLEAT_CHECK(block_bytes_ == 0 || block_bytes == block_bytes_);
+  CLEAT_CHECK(block_bytes <= CommandMaker::kZeroBytes && format.limits.transfer_bytes_max() >= block_bytes);
+  block_bytes_ = block_bytes;
+  path.format = format;
+}
+
+// The report is mailed before the ends of barriers that it names; only then may anything of the life go on.
+void RequestQueue::PathEnded(LifeId life) {
+  block::RequestList lost;
+  std::vector<Attempt> perhaps;
+  if (const uint32_t place = PlaceOf(life); place != kNoPath) {
+    CLEAT_CHECK(!HasCommands(place));
+    Path& path = paths_[place];
+    path.queue = nullptr;
+    for (Request* request = path.lost.front(); request != nullptr; request = path.lost.Next(*request)) {
+      if (!Has(*request, kPerhaps)) continue;
+      perhaps.push_back(AttemptOf(*request));
+      if (!Has(*request, kInDoubt)) ++in_doubt_;
+      WordOf(*request, kFlags) |= kInDoubt;
+    }
+    lost.Splice(path.lost);
+  }
+  owner_.Report(view_.EndLife(life, std::move(perhaps)));
+  BeginAnew(lost);
+}
+
+uint32_t RequestQueue::PlaceOf(LifeId life) const {
+  const auto found = std::find_if(paths_.begin(), paths_.end(), [life](const Path& path) {
+    return path.queue != nullptr && path.life == life;
+  });
+  return static_cast<uint32_t>(found - paths_.begin());
+}
+
+bool RequestQueue::HasCommands(uint32_t place) const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [place](const Slot& slot) { return slot.request != nullptr && slot.path == place; });
+}
+
+// ---- The ledger
+
+void RequestQueue::Adopt(DoubtTable table) {
+  owner_.Acked(view_.Adopt(std::move(table), AttemptsUnderWay()));
+  looked_at_.TakeAll(held_);
+  while (Request* const request = looked_at_.Pop()) {
+    if (WordOf(*request, kFailure) != 0) {
+      GiveUp(*request);
+    } else {
+      GoOn(*request);
+    }
+  }
+}
+
+// Of the requests that write: those with a command under way, and those of lives that are not reported yet.
+std::vector<Attempt> RequestQueue::AttemptsUnderWay() {
+  std::vector<Attempt> attempts;
+  const auto add = [&attempts](const Request& request) {
+    if (Writes(request)) attempts.push_back(AttemptOf(request));
+  };
+  for (const Slot& slot : slots_) {
+    if (slot.request != nullptr) add(*slot.request);
+  }
+  for (Path& path : paths_) {
+    for (Request* request = path.lost.front(); request != nullptr; request = path.lost.Next(*request))
+      add(*request);
+  }
+  const auto by_origin = [](const Attempt& a, const Attempt& b) { return a.origin < b.origin; };
+  const auto same_origin = [](const Attempt& a, const Attempt& b) { return a.origin == b.origin; };
+  std::sort(attempts.begin(), attempts.end(), by_origin);
+  attempts.erase(std::unique(attempts.begin(), attempts.end(), same_origin), attempts.end());
+  return attempts;
+}
+
+RequestQueue::Counts RequestQueue::counts() const {
+  return {.requests = requests_,
+          .for_path = waiting_.count(),
+          .for_doubt = held_.count() + looked_at_.count(),
+          .paused = paused_.count(),
+          .in_doubt = in_doubt_};
+}
+
+}  // namespace cleat::nvme::host

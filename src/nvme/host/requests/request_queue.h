@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk's requests on one reactor: cuts each into commands, gives them to the queue pair of a path, tries again what may do better, and
+// asks the disk's view of writes in doubt (doubt_view.h) before any command that changes the namespace.
+//
+// A request belongs to one life at a time: its next command goes where its others are. When that life ends the request begins anew,
+// elsewhere or later; if a command of it that writes may have reached the target its whole range is in doubt. Without a path requests wait,
+// however long.
+//
+// Not here: COMPARE AND WRITE, which the pipeline makes of a read and a write with the range held (block/compare_and_write.h); its write is
+// in doubt, and retried, as any other.
+//
+// Ownership and thread: the disk's channel owns it, on its reactor. Pure: time comes in by Tick, news of paths and of the ledger by calls.
+// Nothing is allocated for a request, with one exception (command_maker.h). May complete requests from within each of its methods;
+// completing one may destroy no queue, and ends no path.
+//
+// Source: NVM Command Set Specification 1.0, 3.2 (commands); docs/nvmeof.md, "Writes in doubt" (when they may go).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "block/request.h"
+#include "nvme/fabrics/capsule.h"
+#include "nvme/fabrics/queue_pair.h"
+#include "nvme/host/doubt/doubt.h"
+#include "nvme/host/doubt/doubt_view.h"
+#include "nvme/host/requests/command_maker.h"
+#include "nvme/host/requests/request_line.h"
+
+namespace cleat::nvme::host {
+
+// What a request queue tells the disk's control thread; mail, in order, from within its methods.
+class RequestQueueOwner {
+ public:
+  virtual void Report(LifeReport report) = 0;
+  virtual void Acked(DoubtAck ack) = 0;
+  virtual void BarrierOver(BarrierEnded ended) = 0;
+  // A request in doubt was failed: nobody will retry it (DoubtLedger::Disown).
+  virtual void GivenUp(OriginId origin) = 0;
+  // The target says that this path does not lead to the namespace now (status type 3).
+  virtual void PathRefused(LifeId life) = 0;
+
+ protected:
+  ~RequestQueueOwner() = default;
+};
+
+class RequestQueue {
+ public:
+  // Paths with a queue pair at a time.
+  static constexpr size_t kPathsMax = 8;
+  // Commands under way at once, over all paths; of one request, so that a large one leaves room for others.
+  static constexpr uint32_t kCommandsMax = 128;
+  static constexpr uint32_t kRequestCommandsMax = 8;
+  // The blocks that ranges in doubt are counted in, whatever the namespace's are: those of requests that came before any path are known
+  // too.
+  static constexpr uint32_t kDoubtBlockBytes = 512;
+  // How often a request is tried again when the target says that it may help, and after what pause at least; the pause as well after the
+  // target said that the path does not lead to the namespace, which is tried without limit.
+  static constexpr uint32_t kTriesMax = 5;
+  static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
+
+  struct Config {
+    uint32_t reactor = 0;       // its number in the disk's ledger
+    OriginId first_origin = 0;  // above it, this queue's alone: 2^48 of them
+    bool write_cache = false;   // false: flushes have nothing to do
+  };
+  RequestQueue(const Config& config, RequestQueueOwner& owner);
+  ~RequestQueue();  // no request is left
+  RequestQueue(const RequestQueue&) = delete;
+  RequestQueue& operator=(const RequestQueue&) = delete;
+
+  // ---- The block API, as block::Channel has it
+  void Submit(block::Request& request);
+  // Those that wait, of which no command is under way and nothing is in doubt, are completed with kAborted; nullptr: all of them.
+  void AbortQueued(const block::Request* only);
+
+  // ---- Paths
+  // The queue pair takes I/O from now on. It outlives PathEnded, and each of its completions comes to Completed or Unanswered here. The
+  // life is new to this queue; at most kPathsMax at a time. All formats have blocks of one size, up to CommandMaker::kZeroBytes.
+  void PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format);
+  // Whether new commands may go by it (ANA); usable at first. Those under way stay. Ignored, as SetFormat, for a life that has no path
+  // here.
+  void SetUsable(LifeId life, bool usable);
+  // The namespace has another size or other limits on it.
+  void SetFormat(LifeId life, const PathFormat& format);
+  void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
+  void Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached);
+  // Each of its commands has come back, and its socket can send nothing any more; or the life has ended without a queue pair here. Once
+  // for each life that the disk has had since this queue was made. Mails the report.
+  void PathEnded(LifeId life);
+  // Whoever submits a command of its own to the queue pair (Connect) uses cookies from here on; they may come to Completed and Unanswered.
+  static constexpr uint64_t kForeignCookies = uint64_t{1} << 32;
+
+  // ---- The ledger
+  // Before the first one no command that writes is sent. Mails the answer, then goes on with what it no longer holds.
+  void Adopt(DoubtTable table);
+
+  // ---- Time, at least every kPauseNs while wants_tick(); room for commands may come with it.
+  void Tick(uint64_t now_ns);
+  bool wants_tick() const { return !paused_.empty(); }
+
+  // For people: requests that are here; that wait for a path, for doubt, for a pause.
+  struct Counts {
+    uint64_t requests = 0;
+    uint64_t for_path = 0;
+    uint64_t for_doubt = 0;
+    uint64_t paused = 0;
+    uint64_t in_doubt = 0;  // requests that had a ghost of their own; it may be proved by now
+  };
+  Counts counts() const;
+
+ private:
+  // What of a request is the queue's business stands in its frame's scratch.
+  enum Scratch : uint8_t {
+    kBegun,     // bytes that commands were made for; a flush has one
+    kUnderWay,  // commands
+    kFlags,     // Flag; from kPathShift on the place of the path that its commands under way are on
+    kFailure,   // of the command that failed first: a Failure, perhaps with the status; 0: none has failed
+    kTries,     // again, as the target said that it may help
+    kOrigin,    // of one that writes
+    kResumeNs = kBegun,  // while it pauses: until when; 0: the next Tick says
+  };
+  enum Flag : uint8_t {
+    kInDoubt = 1,  // has left a ghost
+    kLost = 2,     // a command of it was not answered, and the life has not ended yet
+    kPerhaps = 4,  // and may have reached the target
+  };
+  static constexpr uint32_t kPathShift = 8;
+  static constexpr uint64_t kFlagsMask = (1U << kPathShift) - 1;
+  enum Failure : uint32_t {
+    kStatus = 1 << 16,  // the target's, in the bits below
+    kShort = 1 << 17,   // success with less data than was asked for
+    kLacking = 1 << 18  // the target has no such command
+  };
+  // What keeps a request from its next command.
+  enum class Stop : uint8_t { kNothing, kRoom, kDoubt, kNoCommand };
+
+  struct Path {
+    fabrics::QueuePair* queue = nullptr;  // nullptr: this place is free
+    LifeId life = 0;
+    PathFormat format;
+    bool usable = false;
+    bool breaks = false;      // a command has come back unanswered: PathEnded follows
+    block::RequestList lost;  // until it ends: none of their commands is under way, and one was not answered
+
+    bool takes_commands() const { return queue != nullptr && usable && !breaks && queue->room() > 0; }
+  };
+  static constexpr uint32_t kNoPath = kPathsMax;
+
+  // A command under way; its place is the cookie.
+  struct Slot {
+    block::Request* request = nullptr;  // nullptr: free
+    uint32_t data_bytes = 0;            // that are to come
+    uint8_t path = 0;
+    uint8_t list = CommandMaker::kNoList;
+  };
+
+  static uint64_t& WordOf(block::Request& request, Scratch word) { return request.top().scratch[word]; }
+  static uint64_t WordOf(const block::Request& request, Scratch word) { return request.top().scratch[word]; }
+  static bool Has(const block::Request& request, Flag flag) { return (WordOf(request, kFlags) & flag) != 0; }
+  static bool Writes(const block::Request& request) {
+    return request.op != block::Op::kRead && request.op != block::Op::kFlush;
+  }
+  static bool IsSpent(const block::Request& request) {
+    return WordOf(request, kBegun) == (request.op == block::Op::kFlush ? 1 : request.length_bytes);
+  }
+  static Attempt AttemptOf(const block::Request& request) {
+    return {.origin = WordOf(request, kOrigin),
+            .range = {.first = request.offset_bytes / kDoubtBlockBytes,
+                      .blocks = request.length_bytes / kDoubtBlockBytes}};
+  }
+
+  // ---- A request's way
+  void GoOn(block::Request& request) { Settle(request, SendSome(request)); }
+  Stop SendSome(block::Request& request);
+  bool SendNext(block::Request& request, uint32_t place);
+  void Settle(block::Request& request, Stop stop);
+  void Serve();
+  bool MayGo(const block::Request& request) const;
+  uint32_t FindPath(const block::Request& request) const;
+  Slot GiveBack(LifeId life, uint64_t cookie);
+  void AfterCommand(block::Request& request);
+  void EndAttempt(const block::Request& request);
+  void End(block::Request& request, block::IoStatus status);
+
+  // ---- What failed
+  void NoteFailure(block::Request& request, uint64_t failure, LifeId life);
+  void Failed(block::Request& request);
+  static bool MayTryAgain(block::Request& request);
+  void GiveUp(block::Request& request);
+  void BeginAnew(block::RequestList& lost);
+
+  // ---- Paths
+  uint32_t PlaceOf(LifeId life) const;
+  void SetFormat(Path& path, const PathFormat& format);
+  bool HasCommands(uint32_t place) const;
+  std::vector<Attempt> AttemptsUnderWay();
+
+  const Config config_;
+  RequestQueueOwner& owner_;
+  DoubtView view_;
+  CommandMaker maker_;
+  OriginId last_origin_;
+  uint64_t requests_ = 0;
+  uint64_t in_doubt_ = 0;
+  uint32_t block_bytes_ = 0;  // 0: no path yet
+
+  RequestLine waiting_;    // for a path with room, a slot, or a list for the next command's data
+  RequestLine held_;       // for the view; those with a failure, to be failed
+  RequestLine looked_at_;  // those of held_ while a new table is tried on them
+  RequestLine paused_;
+
+  std::array<Path, kPathsMax> paths_;
+  std::array<Slot, kCommandsMax> slots_;
+  std::array<uint8_t, kCommandsMax> free_slots_;
+  uint32_t free_slot_count_ = kCommandsMax;
+};
+
+}  // namespace cleat::nvme::host

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk in a namespace of Linux' own target, which goes and comes back under load. Run in the guest of test_nvmf.py, as nvmf_namespace.cc,
+// with besides
+//   CLEAT_NVMF_SUBSYSTEM  the subsystem's folder in configfs; its namespace 1 is that of CLEAT_NVMF_PLAIN
+//   CLEAT_NVMF_LINK       the link by which a port offers the subsystem
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "modules/nvmf/nvmf.h"
+#include "tests/unit/modules/test_disk.h"
+
+namespace cleat::modules::nvmf_disk {
+namespace {
+
+constexpr uint64_t kBytes = 8 << 20;  // of the namespace that are used
+constexpr int kStops = 3;
+constexpr uint32_t kTurnsBetween = 500;  // of the reactors, before the target goes again
+
+std::string Setting(const char* variable) {
+  const char* value = std::getenv(variable);
+  CLEAT_CHECK(value != nullptr);
+  return value;
+}
+
+class Host {
+ public:
+  void Turn() {
+    control_->RunOnce();
+    io_->RunOnce();
+  }
+  template <typename T>
+  T Await(Task<T> task) {
+    std::optional<T> result;
+    const auto held = std::make_shared<Task<T>>(std::move(task));
+    control_->PostCall([held, &result] { Spawn(Keep(std::move(*held), result)); });
+    while (!result) Turn();
+    return std::move(*result);
+  }
+  Reactor& io() { return *io_; }
+
+ private:
+  template <typename T>
+  static Task<void> Keep(Task<T> task, std::optional<T>& result) {
+    result.emplace(co_await task);
+  }
+
+  const MonotonicClock clock_;
+  std::unique_ptr<Reactor> control_ = std::move(Reactor::Make(clock_, {})).value();
+  std::unique_ptr<Reactor> io_ = std::move(Reactor::Make(clock_, {})).value();
+};
+
+// The kernel's target, as its administrator has it.
+class Target {
+ public:
+  // Ends all associations, and then waits for what is under way at the namespace: nothing of it is executed later.
+  void Stop() {
+    CLEAT_CHECK(unlink(link_.c_str()) == 0);
+    Enable("0");
+  }
+  void Start() {
+    Enable("1");
+    CLEAT_CHECK(symlink(subsystem_.c_str(), link_.c_str()) == 0);
+  }
+
+ private:
+  void Enable(const char* value) {
+    const UniqueFd fd(open((subsystem_ + "/namespaces/1/enable").c_str(), O_WRONLY | O_CLOEXEC));
+    CLEAT_CHECK(write(fd.get(), value, 1) == 1);
+  }
+  const std::string subsystem_ = Setting("CLEAT_NVMF_SUBSYSTEM");
+  const std::string link_ = Setting("CLEAT_NVMF_LINK");
+};
+
+NvmfOptions OptionsOf(int& broken, int& connected) {
+  NvmfSubsystem subsystem;
+  subsystem.name = "subsystems/guest";
+  subsystem.nqn = Setting("CLEAT_NVMF_NQN");
+  subsystem.addresses = {nvme::fabrics::ParseTransportAddress(Setting("CLEAT_NVMF_ADDRESS")).value()};
+  nvme::fabrics::Uuid id{};
+  id.fill(0x43);
+  subsystem.host = nvme::fabrics::HostIdentityOfUuid(id);
+  NvmfOptions options(block::DiskShape("disks/guest", kBytes, 512, 4096),
+                      std::make_shared<NvmfSubsystem>(std::move(subsystem)),
+                      nvme::fabrics::ParseUuid(Setting("CLEAT_NVMF_PLAIN")).value(),
+                      block::AccessMode::kReadWrite);
+  options.events.broken = [&broken](const Error&) { ++broken; };
+  options.events.connected = [&connected] { ++connected; };
+  return options;
+}
+
+TEST(Disk, LosesNothingWhenItsTargetGoesAndComesBackUnderLoad) {
+  Host host;
+  Target target;
+  int broken = 0;
+  int connected = 0;
+  auto opened = host.Await(OpenNvmf(OptionsOf(broken, connected)));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  auto* const device = static_cast<NvmfDevice*>(opened->get());
+  auto pipeline = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();
+  int stops = 0;
+  uint32_t turns = 0;
+  test::TestDisk* under_load = nullptr;
+  test::TestDisk disk(*pipeline, host.io(), [&] {
+    host.Turn();
+    if (stops == kStops || connected < stops || ++turns < kTurnsBetween ||
+        under_load->channel().in_flight() < 8)
+      return;
+    turns = 0;
+    ++stops;
+    target.Stop();
+    while (broken < stops || !device->ConfirmDead().ok()) host.Turn();
+    target.Start();
+  });
+  under_load = &disk;
+  // The namespace begins as the reference does.
+  ASSERT_EQ(disk.Do(block::Op::kWriteZeroes, 0, kBytes), block::IoStatus::kOk);
+  test::RandomLoad load(disk, 3, 0, kBytes, test::RandomLoad::Discards::kNone);
+  while (stops < kStops && !HasFailure()) load.Run(200);
+  load.Run(200);
+  test::Arena arena(kBytes);
+  ASSERT_EQ(disk.Do(block::Op::kRead, 0, kBytes, &arena), block::IoStatus::kOk);
+  EXPECT_EQ(std::memcmp(arena.data(), load.reference().data(), kBytes), 0);
+  disk.CloseChannel();
+  EXPECT_TRUE(host.Await(pipeline->Close()).ok());
+}
+
+}  // namespace
+}  // namespace cleat::modules::nvmf_disk

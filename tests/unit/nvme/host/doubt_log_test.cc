@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The log of writes in doubt: what the engine after a killed one finds. Killing is copying the memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nvme/host/doubt/doubt_log.h"
+
+namespace cleat::nvme::host::doubt_log_test {
+namespace {
+
+constexpr DoubtLog::Shape kShape{.reactors = 2, .attempts = 3, .ghosts = 4};
+constexpr BlockRange kOld{.first = 8, .blocks = 8};
+constexpr BlockRange kNew{.first = 100, .blocks = 1};
+
+class TheDoubtLog : public testing::Test {
+ protected:
+  static std::vector<BlockRange> Sorted(std::vector<BlockRange> ranges) {
+    std::sort(ranges.begin(), ranges.end(),
+              [](const BlockRange& a, const BlockRange& b) { return a.first < b.first; });
+    return ranges;
+  }
+  // What an engine finds that starts now.
+  std::vector<BlockRange> Found() {
+    auto copy = memory_;
+    auto log = DoubtLog::Open(Bytes(copy), kShape);
+    EXPECT_TRUE(log.ok());
+    return Sorted(log->Read());
+  }
+  static std::span<uint8_t> Bytes(std::vector<uint64_t>& memory) {
+    return {reinterpret_cast<uint8_t*>(memory.data()), memory.size() * sizeof(uint64_t)};
+  }
+
+  std::vector<uint64_t> memory_ = std::vector<uint64_t>(DoubtLog::BytesFor(kShape) / sizeof(uint64_t));
+  DoubtLog log_ = DoubtLog::Open(Bytes(memory_), kShape).value();
+};
+
+TEST_F(TheDoubtLog, OfANewDiskHasNothing) {
+  EXPECT_TRUE(Found().empty());
+}
+
+TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {
+  log_.Begin(0, 2, kOld);
+  log_.Begin(1, 0, kNew);
+  EXPECT_EQ(Found(), (std::vector{kOld, kNew}));
+  log_.End(0, 2);
+  EXPECT_EQ(Found(), std::vector{kNew});
+}
+
+TEST_F(TheDoubtLog, HasTheLastListOfGhostsAlone) {
+  log_.Store(std::vector{kOld, kNew});
+  EXPECT_EQ(Found(), (std::vector{kOld, kNew}));
+  log_.Store(std::vector{kNew});
+  EXPECT_EQ(Found(), std::vector{kNew});
+  log_.Store({});
+  EXPECT_TRUE(Found().empty());
+}
+
+// The engine is killed while it takes over: what it found is there at each moment.
+TEST_F(TheDoubtLog, LosesNothingWhileItIsTakenOver) {
+  log_.Begin(0, 0, kOld);
+  log_.Store(std::vector{kNew});
+  const std::vector<BlockRange> before = Found();
+  log_.Store(log_.Read());
+  for (const BlockRange& range : before) {
+    const auto found = Found();
+    EXPECT_NE(std::find(found.begin(), found.end(), range), found.end());
+  }
+  log_.ForgetAttempts();
+  EXPECT_EQ(Found(), before);
+}
+
+TEST_F(TheDoubtLog, ThatIsDamagedIsRefusedAndNotTakenForEmpty) {
+  const auto opened_with = [this](size_t word, uint64_t value) {
+    auto copy = memory_;
+    copy[word] = value;
+    return DoubtLog::Open(Bytes(copy), kShape).ok();
+  };
+  EXPECT_TRUE(opened_with(0, memory_[0]));
+  EXPECT_FALSE(opened_with(0, 1)) << "magic";
+  EXPECT_FALSE(opened_with(0, 0)) << "half made: the rest of its header is there";
+  EXPECT_FALSE(opened_with(1, 7)) << "another shape";
+  EXPECT_FALSE(opened_with(3, kShape.ghosts + 1)) << "more ghosts than it has room for";
+  EXPECT_FALSE(opened_with(3, uint64_t{2} << 32)) << "a third list";
+}
+
+TEST_F(TheDoubtLog, ARangeThatGoesRoundIsTakenToTheEnd) {
+  memory_[4] = 5;
+  memory_[5] = UINT64_MAX;
+  EXPECT_EQ(Found(), (std::vector{BlockRange{.first = 5, .blocks = UINT64_MAX - 5}}));
+}
+
+}  // namespace
+}  // namespace cleat::nvme::host::doubt_log_test
