@@ -58,8 +58,7 @@ class LoadRun {
     uint64_t stream = 0;
     for (size_t i = 0; i < devices_.size(); ++i) {
       watched_.emplace_back();
-      watched_.back().driver = devices_[i].driver;
-      watched_.back().name = devices_[i].name;
+      watched_.back().device = &devices_[i];
       CLEAT_TRY(AddDevice(i, &stream, streams));
     }
     for (auto& thread : threads_) {
@@ -93,8 +92,7 @@ class LoadRun {
                                    .stream = *stream,
                                    .streams = streams,
                                    .name = fmt::format("{}, queue {}", device.name, q)};
-      DriverRing& ring = device.driver->ring(static_cast<uint16_t>(device.first_ring + q));
-      CLEAT_ASSIGN(auto queue, LoadQueue::Make(ring, device.driver->memory(), setup, options_, thread.state));
+      CLEAT_ASSIGN(auto queue, device.MakeQueue(setup, options_, thread.state));
       thread.AddQueue(std::move(queue), watched_[index]);
       *stream += device.disks.size();
     }
@@ -112,8 +110,7 @@ class LoadRun {
       fds.push_back({.fd = done_fd_.get(), .events = POLLIN, .revents = 0});
       for (Watched& device : watched_) {
         const bool gone = device.gone.load(std::memory_order_acquire);
-        fds.push_back(
-            {.fd = gone ? -1 : device.driver->frontend().socket().fd(), .events = POLLRDHUP, .revents = 0});
+        fds.push_back({.fd = gone ? -1 : device.device->connection_fd(), .events = POLLRDHUP, .revents = 0});
       }
       const uint64_t now_ns = clock_.NowNs();
       const uint64_t left_ns = next_tick_ns > now_ns ? next_tick_ns - now_ns : 0;
@@ -274,6 +271,30 @@ Result<LoadDevice> LoadDevice::Of(ScsiDriver& driver, std::string name, std::spa
     device.disks.push_back(std::move(disk));
   }
   return device;
+}
+
+LoadDevice LoadDevice::Of(NvmeTcpDriver& driver, std::string name) {
+  LoadDevice device{
+      .name = name, .type = DeviceType::kNvme, .nvme = &driver, .queues = driver.num_queues(), .disks = {}};
+  const NvmeTcpController::Namespace& disk = driver.disk();
+  device.disks.push_back({.name = fmt::format("{}, namespace {}", name, disk.nsid),
+                          .bytes = disk.blocks * disk.block_bytes,
+                          .logical_block_bytes = disk.block_bytes,
+                          .nsid = disk.nsid});
+  return device;
+}
+
+Result<std::unique_ptr<LoadQueue>> LoadDevice::MakeQueue(const LoadQueue::Setup& setup,
+                                                         const LoadOptions& options,
+                                                         LoadThreadState& state) const {
+  if (nvme != nullptr)
+    return LoadQueue::Make(nvme->queue(setup.queue), nvme->memory(), setup, options, state);
+  DriverRing& ring = driver->ring(static_cast<uint16_t>(first_ring + setup.queue));
+  return LoadQueue::Make(ring, driver->memory(), setup, options, state);
+}
+
+int LoadDevice::connection_fd() const {
+  return nvme != nullptr ? nvme->admin_socket() : driver->frontend().socket().fd();
 }
 
 Result<LoadReport> RunLoad(std::span<LoadDevice> devices, const LoadOptions& options,

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,14 +19,17 @@
 #include "perf/load/load_options.h"
 #include "perf/load/load_queue.h"
 #include "perf/load/load_stats.h"
+#include "perf/nvme_tcp/driver.h"
 
 namespace cleat::perf {
 
-// A started device with its disks; the driver outlives the load and has nothing else in flight on the request queues.
+// A started device with its disks; the driver, which is one of the two, outlives the load and has nothing else in flight on the
+// request queues.
 struct LoadDevice {
   std::string name;
   DeviceType type = DeviceType::kBlk;
   VirtioDriver* driver = nullptr;
+  NvmeTcpDriver* nvme = nullptr;
   uint16_t first_ring = 0;  // of the request queues
   uint16_t queues = 1;
   std::vector<LoadDisk> disks;
@@ -33,6 +37,12 @@ struct LoadDevice {
   static LoadDevice Of(BlkDriver& driver, std::string name);
   // The disks behind these targets; unit attentions are taken. Errors say what the device answered.
   static Result<LoadDevice> Of(ScsiDriver& driver, std::string name, std::span<const uint8_t> targets);
+  static LoadDevice Of(NvmeTcpDriver& driver, std::string name);
+
+  Result<std::unique_ptr<LoadQueue>> MakeQueue(const LoadQueue::Setup& setup, const LoadOptions& options,
+                                               LoadThreadState& state) const;
+  // Hangs up when the other side is gone.
+  int connection_fd() const;
 };
 
 struct LoadProgress {

@@ -27,6 +27,7 @@ Error Named(const std::string& name, const Error& error) {
 }  // namespace
 
 Status OpenLoadDevice::Stop() {
+  if (nvme_ != nullptr) return nvme_->Stop();
   Status status = blk_ != nullptr ? blk_->Stop() : scsi_ != nullptr ? scsi_->Stop() : Status(Ok{});
   if (!status) return Named(device_.name, status.error());
   return status;
@@ -38,6 +39,12 @@ class LoadDeviceOpener {
       : options_(options), load_(load), deadline_(options.timeout_ns) {}
 
   Result<std::vector<OpenLoadDevice>> Open(const std::function<void(size_t)>& opened) {
+    if (!options_.nvme_tcp.address.empty()) {
+      devices_.resize(1);
+      CLEAT_TRY(StartNvme(devices_[0]));
+      if (opened) opened(devices_.size());
+      return std::move(devices_);
+    }
     if (options_.sockets.empty() || options_.sockets.size() > kLoadDevicesMax) {
       return Error(ErrorCode::kInvalidArgument, fmt::format("{} sockets: at least one is needed, {} at most",
                                                             options_.sockets.size(), kLoadDevicesMax));
@@ -117,7 +124,12 @@ class LoadDeviceOpener {
   size_t DisksMax() const { return options_.targets.empty() ? kScsiTargetsScanned : options_.targets.size(); }
 
   Status Start(OpenLoadDevice& open) {
-    const uint64_t disks = options_.type == DeviceType::kBlk ? 1 : DisksMax();
+    CLEAT_TRY(MakeMemory(open, options_.type == DeviceType::kBlk ? 1 : DisksMax()));
+    CLEAT_TRY(open.frontend_->Open());
+    return options_.type == DeviceType::kBlk ? StartBlk(open) : StartScsi(open);
+  }
+
+  Status MakeMemory(OpenLoadDevice& open, uint64_t disks) const {
     const uint64_t page_mask = GuestMemory::kPageBytes - 1;
     const uint64_t block_bytes = (uint64_t{load_.block_bytes} + page_mask) & ~page_mask;
     const uint64_t queue_bytes = disks * load_.depth * (block_bytes + 256) + kQueueOverheadBytes;
@@ -131,8 +143,42 @@ class LoadDeviceOpener {
               options_.queues, load_.depth, load_.block_bytes, disks));
     }
     CLEAT_ASSIGN(open.memory_, GuestMemory::CreateWithHole(2 * half_bytes));
-    CLEAT_TRY(open.frontend_->Open());
-    return options_.type == DeviceType::kBlk ? StartBlk(open) : StartScsi(open);
+    return Ok{};
+  }
+
+  Status StartNvme(OpenLoadDevice& open) {
+    NvmeTcpOptions nvme = options_.nvme_tcp;
+    nvme.queues = options_.queues;
+    nvme.depth = static_cast<uint16_t>(load_.depth);
+    nvme.timeout_ns = options_.timeout_ns;
+    CLEAT_TRY(MakeMemory(open, 1));
+    CLEAT_ASSIGN(open.nvme_, NvmeTcpDriver::Start(*open.memory_, nvme));
+    if (Status status = CheckNvme(*open.nvme_); !status) return Named(nvme.address, status.error());
+    open.device_ = LoadDevice::Of(*open.nvme_, nvme.address);
+    return Ok{};
+  }
+
+  Status CheckNvme(const NvmeTcpDriver& driver) const {
+    const NvmeTcpController::Facts& facts = driver.facts();
+    const NvmeTcpController::Namespace& disk = driver.disk();
+    const uint64_t request_max =
+        std::min<uint64_t>(facts.transfer_bytes_max, uint64_t{wire::kNvmeBlocksMax} * disk.block_bytes);
+    if (load_.block_bytes > request_max) {
+      return Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("block size {}; the controller takes {} a command", load_.block_bytes, request_max));
+    }
+    if (disk.write_protected && (load_.writes() || load_.has(LoadOp::kDiscard))) {
+      return Error(ErrorCode::kFailedPrecondition, "the namespace is write protected, the mix writes");
+    }
+    if (load_.has(LoadOp::kDiscard) && !facts.deallocates) {
+      return Error(ErrorCode::kFailedPrecondition,
+                   "the controller does not offer Dataset Management, which discards are");
+    }
+    if (load_.has(LoadOp::kWriteZeroes) && !facts.writes_zeroes) {
+      return Error(ErrorCode::kFailedPrecondition, "the controller does not offer Write Zeroes");
+    }
+    return Ok{};
   }
 
   Status StartBlk(OpenLoadDevice& open) {

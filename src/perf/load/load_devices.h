@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The devices of a load: sockets, guests' memory, drivers, and the disks that are found behind them. Back ends may come
-// in any order. One thread; each device owns its memory, front end and driver, and is to be closed by Stop.
+// in any order. One thread; each device owns its memory, front end and driver, and is to be closed by Stop. A namespace behind NVMe/TCP
+// is a device too, whose memory is a host's.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ struct LoadDeviceOptions {
   bool packed = false;
   bool reconnect = false;
   uint64_t timeout_ns = 60 * kNsPerSecond;  // for all devices to be there
+  // With an address: the one device, in place of sockets; queues, depth and the time-out are those above and the load's.
+  NvmeTcpOptions nvme_tcp;
 };
 
 class OpenLoadDevice {
@@ -46,6 +49,7 @@ class OpenLoadDevice {
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<BlkDriver> blk_;
   std::unique_ptr<ScsiDriver> scsi_;
+  std::unique_ptr<NvmeTcpDriver> nvme_;
   LoadDevice device_;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/random.h"
@@ -31,7 +32,7 @@ class LoadQueueOf final : public LoadQueue {
 
  public:
   LoadQueueOf(Ring& ring, const Setup& setup, const LoadOptions& options, LoadThreadState& state)
-      : LoadQueue(ring, setup.name),
+      : LoadQueue(setup.name),
         posts_(ring),
         options_(options),
         state_(state),
@@ -48,12 +49,12 @@ class LoadQueueOf final : public LoadQueue {
   }
 
   Status Prepare(GuestMemory& memory, const Setup& setup) {
-    const bool indirect = options_.indirect && ring_.options().indirect_entries > 0;
+    const bool indirect = options_.indirect && posts_.options().indirect_entries > 0;
     const size_t slots = setup.disks.size() * options_.depth;
     const uint64_t data_stride = (uint64_t{options_.block_bytes} + kPageBytes - 1) / kPageBytes * kPageBytes;
     CLEAT_ASSIGN(auto areas, memory.Allocate(slots * sizeof(Area), kPageBytes));
     CLEAT_ASSIGN(auto data, memory.Allocate(slots * data_stride, kPageBytes));
-    slots_.resize(ring_.size());
+    slots_.resize(posts_.size());
     poll_batch_ = std::clamp<size_t>(slots / 2, 1, kPollBatchMax);
     streams_.reserve(setup.disks.size());
     for (size_t i = 0; i < setup.disks.size(); ++i) {
@@ -64,7 +65,7 @@ class LoadQueueOf final : public LoadQueue {
         if (!id) {
           return Error(ErrorCode::kInvalidArgument,
                        fmt::format("{}: {} requests in flight do not fit into a ring of {} descriptors",
-                                   name_, slots, ring_.size()));
+                                   name_, slots, posts_.size()));
         }
         ids_.push_back(*id);
         Slot& slot = slots_[*id];
@@ -100,7 +101,7 @@ class LoadQueueOf final : public LoadQueue {
       }
     }
     if (options_.rate > 0) SendDue(now_ns);
-    ring_.Submit();
+    posts_.Submit();
   }
 
   size_t Poll() override {
@@ -126,7 +127,7 @@ class LoadQueueOf final : public LoadQueue {
     if (options_.rate > 0 && state_.phase == LoadThreadState::Phase::kLoad) {
       SendDue(completed > 0 ? now_ns : state_.clock.NowNs());
     }
-    if (posts_.HasUnpublished()) ring_.Submit();
+    if (posts_.HasUnpublished()) posts_.Submit();
     return completed;
   }
 
@@ -136,7 +137,7 @@ class LoadQueueOf final : public LoadQueue {
       slots_[id].step = 0;
       NextVerification(id, slots_[id]);
     }
-    ring_.Submit();
+    posts_.Submit();
   }
 
   uint64_t NextDueNs() const override {
@@ -165,6 +166,17 @@ class LoadQueueOf final : public LoadQueue {
 
   uint32_t in_flight() const override { return in_flight_; }
   uint64_t completed() const override { return completed_; }
+
+  int call_fd() const override { return posts_.call_fd(); }
+  bool EnableCalls() override { return posts_.EnableCalls(); }
+  void DisableCalls() override { posts_.DisableCalls(); }
+  std::string Problem() const override {
+    if constexpr (std::is_base_of_v<DriverRing, Ring>) {
+      return posts_.broken() ? "the device broke the ring: " + posts_.broken_reason() : std::string();
+    } else {
+      return posts_.Problem();
+    }
+  }
 
  private:
   // A disk as this queue sees it.
@@ -397,13 +409,22 @@ class LoadQueueOf final : public LoadQueue {
   std::vector<Segment> pieces_, chain_;  // Shape's
 };
 
-template <typename Ring, typename Request>
-Result<std::unique_ptr<LoadQueue>> MakeOf(DriverRing& ring, GuestMemory& memory,
-                                          const LoadQueue::Setup& setup, const LoadOptions& options,
-                                          LoadThreadState& state) {
+template <typename Ring, typename Request, typename Base>
+Result<std::unique_ptr<LoadQueue>> MakeOf(Base& ring, GuestMemory& memory, const LoadQueue::Setup& setup,
+                                          const LoadOptions& options, LoadThreadState& state) {
   auto queue = std::make_unique<LoadQueueOf<Ring, Request>>(static_cast<Ring&>(ring), setup, options, state);
   CLEAT_TRY(queue->Prepare(memory, setup));
   return std::unique_ptr<LoadQueue>(std::move(queue));
+}
+
+Status CheckDisks(const LoadQueue::Setup& setup, const LoadOptions& options) {
+  for (const LoadDisk& disk : setup.disks) {
+    const uint64_t lanes = uint64_t{setup.queues} * options.depth;
+    if (Status status = CheckLoad(options, disk.bytes, disk.logical_block_bytes, lanes); !status) {
+      return Error(status.error().code, disk.name + ": " + status.error().message);
+    }
+  }
+  return Ok{};
 }
 
 }  // namespace
@@ -414,12 +435,7 @@ uint32_t LoadQueue::DescriptorsNeeded(const LoadOptions& options, size_t disks, 
 
 Result<std::unique_ptr<LoadQueue>> LoadQueue::Make(DriverRing& ring, GuestMemory& memory, const Setup& setup,
                                                    const LoadOptions& options, LoadThreadState& state) {
-  for (const LoadDisk& disk : setup.disks) {
-    const uint64_t lanes = uint64_t{setup.queues} * options.depth;
-    if (Status status = CheckLoad(options, disk.bytes, disk.logical_block_bytes, lanes); !status) {
-      return Error(status.error().code, disk.name + ": " + status.error().message);
-    }
-  }
+  CLEAT_TRY(CheckDisks(setup, options));
   const bool scsi = setup.type == DeviceType::kScsi;
   if (ring.packed()) {
     return scsi ? MakeOf<PackedDriverRing, ScsiLoadRequest>(ring, memory, setup, options, state)
@@ -427,6 +443,13 @@ Result<std::unique_ptr<LoadQueue>> LoadQueue::Make(DriverRing& ring, GuestMemory
   }
   return scsi ? MakeOf<SplitDriverRing, ScsiLoadRequest>(ring, memory, setup, options, state)
               : MakeOf<SplitDriverRing, BlkLoadRequest>(ring, memory, setup, options, state);
+}
+
+Result<std::unique_ptr<LoadQueue>> LoadQueue::Make(NvmePostedQueue& queue, GuestMemory& memory,
+                                                   const Setup& setup, const LoadOptions& options,
+                                                   LoadThreadState& state) {
+  CLEAT_TRY(CheckDisks(setup, options));
+  return MakeOf<NvmePostedQueue, NvmeLoadRequest>(queue, memory, setup, options, state);
 }
 
 }  // namespace cleat::perf

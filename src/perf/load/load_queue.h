@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The load on one virtqueue: keeps requests in flight on it, with a slot for each whose chain is written once and
-// aimed at another block with every use. A generator thread owns it (its LoadThreadState is shared by the thread's
-// queues) and polls it; ring and memory outlive it. It allocates when it is made and never again, and what the device
+// The load on one virtqueue or NVMe queue pair: keeps requests in flight on it, with a slot for each whose chain is
+// written once and aimed at another block with every use. A generator thread owns it (its LoadThreadState is shared by
+// the thread's queues) and polls it; ring and memory outlive it. It allocates when it is made and never again, and what the device
 // may still write to belongs to the GuestMemory, not to it.
 //
-// In the inner loop nothing is virtual: one implementation is compiled for each ring format and device type.
+// In the inner loop nothing is virtual: one implementation is compiled for each ring format and device type, and the
+// queue pair is one more format.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "perf/driver/scsi_cdb.h"
 #include "perf/load/load_options.h"
 #include "perf/load/load_stats.h"
+#include "perf/nvme_tcp/driver.h"
 #include "perf/ring/driver_ring.h"
 #include "perf/vhost_user/guest_memory.h"
 #include "perf/wire/virtio_blk.h"
@@ -25,14 +27,15 @@
 
 namespace cleat::perf {
 
-enum class DeviceType : uint8_t { kBlk, kScsi };
+enum class DeviceType : uint8_t { kBlk, kScsi, kNvme };
 
 // A disk behind a queue: the device's one, or one of a controller's targets.
 struct LoadDisk {
   std::string name;
   uint64_t bytes = 0;
   uint32_t logical_block_bytes = wire::kSectorBytes;
-  scsi::Lun lun{};  // scsi only
+  scsi::Lun lun{};    // scsi only
+  uint32_t nsid = 0;  // NVMe only
   StampedBlocks* stamps =
       nullptr;  // with verification; shared by the disk's queues, which write disjoint blocks
 };
@@ -51,7 +54,7 @@ struct LoadThreadState {
   uint64_t live_streams = 0;  // open loop: that will send more even with nothing in flight
   Phase phase = Phase::kLoad;
   uint64_t reconnects = 0;
-  bool broken = false;  // some ring is: see DriverRing::broken_reason
+  bool broken = false;  // some queue is: see LoadQueue::Problem
 };
 
 class LoadQueue {
@@ -68,6 +71,9 @@ class LoadQueue {
 
   static Result<std::unique_ptr<LoadQueue>> Make(DriverRing& ring, GuestMemory& memory, const Setup& setup,
                                                  const LoadOptions& options, LoadThreadState& state);
+  static Result<std::unique_ptr<LoadQueue>> Make(NvmePostedQueue& queue, GuestMemory& memory,
+                                                 const Setup& setup, const LoadOptions& options,
+                                                 LoadThreadState& state);
   virtual ~LoadQueue() = default;
 
   // Descriptors that a queue needs for this load on so many disks.
@@ -86,13 +92,18 @@ class LoadQueue {
   virtual uint32_t in_flight() const = 0;
   virtual uint64_t completed() const = 0;
 
-  DriverRing& ring() { return ring_; }
+  // Waiting, as DriverRing has it.
+  virtual int call_fd() const = 0;
+  virtual bool EnableCalls() = 0;
+  virtual void DisableCalls() = 0;
+  // What the other side has broken; empty: nothing.
+  virtual std::string Problem() const = 0;
+
   const std::string& name() const { return name_; }
 
  protected:
-  LoadQueue(DriverRing& ring, std::string name) : ring_(ring), name_(std::move(name)) {}
+  explicit LoadQueue(std::string name) : name_(std::move(name)) {}
 
-  DriverRing& ring_;
   const std::string name_;
 };
 

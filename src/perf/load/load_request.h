@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A load's requests in guest memory, one struct for each device type: the area a request has besides its data, its
+// A load's requests in guest memory (or a host's, for NVMe), one struct for each device type: the area a request has besides its data, its
 // chain, what is written when its operation changes (Form) and what is written for every request (Aim). Header and
 // first bytes of the answer share a cache line, as they do in guests' drivers: one line goes to the device and back.
 // Static functions on plain memory, for LoadQueue.
@@ -16,6 +16,8 @@
 #include "perf/driver/scsi_cdb.h"
 #include "perf/load/load_options.h"
 #include "perf/load/load_queue.h"
+#include "perf/nvme_tcp/queue.h"
+#include "perf/wire/nvme.h"
 #include "perf/wire/virtio_blk.h"
 #include "perf/wire/virtio_scsi.h"
 
@@ -172,6 +174,73 @@ struct ScsiLoadRequest {
         return scsi::WriteSame16(0, disk.blocks, scsi::kSameNdob);
     }
     return {};
+  }
+};
+
+// A command, where its answer goes, and what a discard has for data.
+struct NvmeLoadRequest {
+  struct alignas(64) Area {
+    wire::NvmeCommand command;
+    NvmeAnswer answer;
+    wire::NvmeRange range;
+  };
+  static_assert(sizeof(Area) == 128);
+  struct Disk {
+    Disk(const LoadDisk& disk, uint32_t block)
+        : nsid(disk.nsid),
+          shift(static_cast<uint32_t>(std::countr_zero(disk.logical_block_bytes))),
+          blocks(block >> shift) {}
+    uint32_t nsid;
+    uint32_t shift;
+    uint32_t blocks;
+  };
+
+  static void Chain(LoadOp op, uint64_t area_gpa, std::span<const Segment> data,
+                    std::vector<Segment>* chain) {
+    chain->push_back({area_gpa, sizeof(wire::NvmeCommand), false});
+    if (op == LoadOp::kRead || op == LoadOp::kWrite) {
+      for (Segment piece : data) {
+        piece.writable = op == LoadOp::kRead;
+        chain->push_back(piece);
+      }
+    } else if (op == LoadOp::kDiscard) {
+      chain->push_back({area_gpa + offsetof(Area, range), sizeof(wire::NvmeRange), false});
+    }
+    chain->push_back({area_gpa + offsetof(Area, answer), sizeof(NvmeAnswer), true});
+  }
+
+  static void Form(Area& area, LoadOp op, const Disk& disk, uint64_t /*tag*/) {
+    static constexpr uint8_t kOpcodes[kLoadOps] = {wire::kNvmeRead, wire::kNvmeWrite, wire::kNvmeFlush,
+                                                   wire::kNvmeDatasetManagement, wire::kNvmeWriteZeroes};
+    area.command = {};
+    area.command.opcode = kOpcodes[static_cast<size_t>(op)];
+    area.command.nsid = disk.nsid;
+    area.range = {0, disk.blocks, 0};
+    if (op == LoadOp::kDiscard) {
+      area.command.cdw11 = wire::kNvmeDeallocate;
+    } else if (op != LoadOp::kFlush) {
+      area.command.cdw12 = disk.blocks - 1;
+    }
+  }
+
+  static void Aim(Area& area, LoadOp op, const Disk& disk, uint64_t offset_bytes) {
+    area.answer.status = NvmeAnswer::kNone;
+    const uint64_t block = offset_bytes >> disk.shift;
+    if (op == LoadOp::kDiscard) {
+      area.range.first_block = block;
+    } else if (op != LoadOp::kFlush) {
+      area.command.cdw10 = static_cast<uint32_t>(block);
+      area.command.cdw11 = static_cast<uint32_t>(block >> 32);
+    }
+  }
+
+  static bool Good(const Area& area) { return area.answer.good(); }
+  static std::string Problem(const Area& area) {
+    if (area.answer.status == NvmeAnswer::kNone) return "no answer";
+    if (area.answer.code() == wire::kNvmeDataTransferError)
+      return "data transfer error, or a wrong digest of the data";
+    return "status code type " + std::to_string(area.answer.code() >> 8) + ", status code " +
+           std::to_string(area.answer.code() & 0xff);
   }
 };
 

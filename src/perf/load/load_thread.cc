@@ -48,7 +48,7 @@ Status LoadThread::Prepare() {
     return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   };
   bool added = add(wake_.get(), kWakeIndex);
-  for (uint32_t i = 0; i < lanes_.size(); ++i) added = added && add(lanes_[i].queue->ring().call_fd(), i);
+  for (uint32_t i = 0; i < lanes_.size(); ++i) added = added && add(lanes_[i].queue->call_fd(), i);
   if (!added) return ErrnoError(errno, "epoll of a generator thread");
   return Ok{};
 }
@@ -113,11 +113,10 @@ Status LoadThread::DriveWaiting() {
     for (const uint32_t i : ready) {
       LoadQueue& queue = *lanes_[i].queue;
       do {
-        queue.ring().DisableCalls();
+        queue.DisableCalls();
         while (queue.Poll() > 0 && attention_.load(std::memory_order_relaxed) == 0) {
         }
-      } while (!queue.ring().EnableCalls() && attention_.load(std::memory_order_relaxed) == 0 &&
-               !state.broken);
+      } while (!queue.EnableCalls() && attention_.load(std::memory_order_relaxed) == 0 && !state.broken);
     }
     CLEAT_TRY(Sleep(&ready));
     if (attention_.load(std::memory_order_relaxed) != 0 || state.broken) {
@@ -126,7 +125,7 @@ Status LoadThread::DriveWaiting() {
       for (uint32_t i = 0; i < lanes_.size(); ++i) ready.push_back(i);
     }
   }
-  for (Lane& lane : lanes_) lane.queue->ring().DisableCalls();
+  for (Lane& lane : lanes_) lane.queue->DisableCalls();
   return Ok{};
 }
 
@@ -180,9 +179,8 @@ Status LoadThread::Attend() {
 
 Status LoadThread::LookAfter(Lane& lane, uint64_t now_ns) {
   LoadQueue& queue = *lane.queue;
-  if (queue.ring().broken()) {
-    return Error(ErrorCode::kDataLoss,
-                 queue.name() + ": the device broke the ring: " + queue.ring().broken_reason());
+  if (const std::string problem = queue.Problem(); !problem.empty()) {
+    return Error(ErrorCode::kDataLoss, queue.name() + ": " + problem);
   }
   if (lane.device->gone.load(std::memory_order_acquire)) {
     while (queue.Poll() > 0) {  // what was completed before the end must not be missed
@@ -203,16 +201,18 @@ Status LoadThread::LookAfter(Lane& lane, uint64_t now_ns) {
 }
 
 Status LoadThread::LeftBy(Watched& device) {
-  if (!environment_.reconnect) {
+  if (!environment_.reconnect || device.device->driver == nullptr) {
     uint32_t in_flight = 0;
     for (const Lane& lane : lanes_) in_flight += lane.device == &device ? lane.queue->in_flight() : 0;
-    return Error(ErrorCode::kUnavailable,
-                 fmt::format("{}: the back end closed the connection with {} requests in flight", device.name,
-                             in_flight));
+    return Error(
+        ErrorCode::kUnavailable,
+        fmt::format("{}: the {} closed the connection with {} requests in flight", device.device->name,
+                    device.device->nvme != nullptr ? "target" : "back end", in_flight));
   }
   // The new back end may be gone again before all is set up: then the next one is waited for.
-  Status status = device.driver->Reconnect();
-  while (!status && status.error().code == ErrorCode::kUnavailable) status = device.driver->Reconnect();
+  VirtioDriver& driver = *device.device->driver;
+  Status status = driver.Reconnect();
+  while (!status && status.error().code == ErrorCode::kUnavailable) status = driver.Reconnect();
   if (!status) return status;
   ++state.reconnects;
   device.gone.store(false, std::memory_order_release);

@@ -24,8 +24,7 @@ class LoadThread {
   };
   // A device whose connection is watched by the caller of RunLoad: gone is set there, taken back here.
   struct Watched {
-    VirtioDriver* driver = nullptr;
-    std::string name;
+    const LoadDevice* device = nullptr;
     std::atomic<bool> gone{false};
   };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cleat-perf: a load generator with its own virtio driver. It stands where QEMU and a guest would: it owns
-// the vhost-user sockets, takes the back ends' connections, and does I/O on the disks behind them.
+// the vhost-user sockets, takes the back ends' connections, and does I/O on the disks behind them. It has an NVMe/TCP
+// initiator of its own as well, for the targets on the other side of the engine.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -13,8 +14,10 @@ namespace cleat::perf {
 namespace {
 
 int Main(int argc, char** argv) {
-  CLI::App app("Load generator for vhost-user disks (blk and scsi): plays QEMU and its guest, no VM needed.",
-               "cleat-perf");
+  CLI::App app(
+      "Load generator for vhost-user disks (blk and scsi): plays QEMU and its guest, no VM needed. And for "
+      "namespaces behind NVMe/TCP.",
+      "cleat-perf");
   app.set_version_flag("--version", std::string("cleat-perf ") + kVersion);
   app.footer(
       "Exit status: 0 - all went well, 1 - errors, 2 - a disk returned wrong data.\n"

@@ -42,6 +42,8 @@ Examples:
       open loop: 20,000 requests a second whatever the disk does; the result as JSON
   cleat-perf run --listen /run/d.sock --mix read=50,write=50 --verify --requests 100000
       every block stamped, checked when it is read, and all of them at the end
+  cleat-perf run --nvme-tcp 10.0.0.1:4420 --nqn nqn.2024-01.org.example:disks --namespace 1 --queues 2 --cores 2,3
+      a namespace behind any NVMe/TCP target, with an initiator of its own: two queue pairs, each on a core
 
 Exit status: 0 - all went well, 1 - errors, 2 - a disk returned wrong data.)";
 
@@ -69,6 +71,7 @@ class RunCommand final : public Command {
     app = parent.add_subcommand("run", "Put a load on disks and report rate and latencies");
     app->footer(kRunFooter);
     AddDeviceOptions();
+    AddNvmeOptions();
     AddLoadOptions();
     AddRunOptions();
   }
@@ -77,8 +80,7 @@ class RunCommand final : public Command {
     if (Status status = Resolve(); !status) return Complain(status.error());
     if (Status status = PrepareProcess(); !status) return Complain(status.error());
     const std::function<void(size_t)> opened = [&](size_t count) {
-      if (progress_)
-        std::fprintf(stderr, "%zu of %zu devices are connected\n", count, devices_.sockets.size());
+      if (progress_) std::fprintf(stderr, "%zu of %zu devices are connected\n", count, DeviceCount());
     };
     auto open = OpenLoadDevices(devices_, load_, opened);
     if (!open) return Complain(open.error());
@@ -144,6 +146,35 @@ class RunCommand final : public Command {
         ->group(group);
   }
 
+  void AddNvmeOptions() {
+    const char* group = "NVMe/TCP";
+    NvmeTcpOptions& nvme = devices_.nvme_tcp;
+    auto* address =
+        app->add_option("--nvme-tcp", nvme.address, "Address and port of a target, in place of sockets")
+            ->type_name("HOST:PORT")
+            ->group(group);
+    for (const char* other : {"--listen", "--connect", "--devices", "--active", "--type", "--targets",
+                              "--queue-size", "--packed", "--no-indirect", "--reconnect"}) {
+      address->excludes(app->get_option(other));
+    }
+    auto* nqn =
+        app->add_option("--nqn", nvme.subsystem_nqn, "The subsystem's NQN")->type_name("NQN")->group(group);
+    nqn->needs(address);
+    address->needs(nqn);
+    const auto text = [&](const char* name, std::string& value, const char* what, const char* type) {
+      app->add_option(name, value, what)->type_name(type)->group(group)->needs(address);
+    };
+    text("--namespace", nvme.namespace_name, "The namespace's number or UUID (default: the only one)", "ID");
+    text("--host-nqn", nvme.host_nqn, "This host's NQN (default: made of its identifier)", "NQN");
+    text("--host-id", nvme.host_id, "This host's identifier (default: another one each time)", "UUID");
+    app->add_flag("--header-digest", nvme.digests.header, "CRC32C of each PDU's header")
+        ->group(group)
+        ->needs(address);
+    app->add_flag("--data-digest", nvme.digests.data, "CRC32C of each PDU's data")
+        ->group(group)
+        ->needs(address);
+  }
+
   void AddLoadOptions() {
     const char* group = "Load";
     app->add_option("--depth", load_.depth, "Requests in flight a queue and disk; with --rate: at most")
@@ -193,8 +224,9 @@ class RunCommand final : public Command {
     app->add_option("--warmup", warmup_s_, "Seconds before that, not counted")
         ->check(CLI::NonNegativeNumber)
         ->group(group);
-    app->add_option("--wait", load_.wait,
-                    "poll: spin on the rings; call: sleep on the call eventfds (default poll)")
+    app->add_option(
+           "--wait", load_.wait,
+           "poll: spin on the rings or sockets; call: sleep on the call eventfds or sockets (default poll)")
         ->transform(CLI::CheckedTransformer(kWaits))
         ->option_text("HOW")
         ->group(group);
@@ -270,11 +302,15 @@ class RunCommand final : public Command {
                    pattern_seen ? "a path with {} needs --devices, such as --devices 0-7"
                                 : "--devices needs a path with {} in it, such as '/run/c{}.sock'");
     }
-    if (devices_.sockets.empty()) {
-      return Error(ErrorCode::kInvalidArgument, "no socket: give --listen PATH or --connect PATH");
+    if (devices_.sockets.empty() && !OverNvme()) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "no socket: give --listen PATH, --connect PATH or --nvme-tcp HOST:PORT");
     }
     return Ok{};
   }
+
+  bool OverNvme() const { return !devices_.nvme_tcp.address.empty(); }
+  size_t DeviceCount() const { return OverNvme() ? 1 : devices_.sockets.size(); }
 
   Status PrepareProcess() {
     // Many devices are many descriptors.
@@ -322,9 +358,11 @@ class RunCommand final : public Command {
     Json mix;
     for (size_t op = 0; op < kLoadOps; ++op) mix[kLoadOpNames[op]] = load_.mix[op];
     Json json;
-    json["type"] = NameOf(kTypes, devices_.type);
-    json["sockets"] = devices_.sockets.size();
-    json["active"] = active_ == 0 ? devices_.sockets.size() : active_;
+    json["type"] = OverNvme() ? "nvme-tcp" : NameOf(kTypes, devices_.type);
+    json["sockets"] = DeviceCount();
+    json["active"] = active_ == 0 ? DeviceCount() : active_;
+    json["header_digest"] = devices_.nvme_tcp.digests.header;
+    json["data_digest"] = devices_.nvme_tcp.digests.data;
     json["queues"] = devices_.queues;
     json["depth"] = load_.depth;
     json["block_bytes"] = load_.block_bytes;

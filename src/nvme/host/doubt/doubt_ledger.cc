@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/host/doubt/doubt_ledger.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/check.h"
+
+namespace cleat::nvme::host {
+
+// Until its first table a view holds every write, so that it obeys what is in doubt already.
+uint32_t DoubtLedger::Joined() {
+  const auto free = std::find_if(reactors_.begin(), reactors_.end(),
+                                 [](const Reactor& reactor) { return !reactor.present; });
+  const auto number = static_cast<uint32_t>(free - reactors_.begin());
+  if (free == reactors_.end()) {
+    reactors_.emplace_back();
+  }
+  reactors_[number] = {.present = true, .acked_version = version_, .reports = 0, .barriers = {}};
+  return number;
+}
+
+void DoubtLedger::Left(uint32_t reactor) {
+  CLEAT_CHECK(reactors_.at(reactor).present);
+  reactors_[reactor] = {};
+  for (auto& [id, life] : lives_) {
+    life.reactors.erase(reactor);
+  }
+  ForgetHarmless();
+  OpenRetries();
+}
+
+void DoubtLedger::Over(LifeId id) {
+  Life& life = lives_[id];
+  CLEAT_CHECK(!life.over);
+  life.over = true;
+  std::set<uint32_t> awaited;
+  for (uint32_t reactor = 0; reactor < reactors_.size(); ++reactor) {
+    if (reactors_[reactor].present && !life.reactors.contains(reactor)) {
+      awaited.insert(reactor);
+    }
+  }
+  life.reactors = std::move(awaited);
+  ForgetHarmless();
+}
+
+void DoubtLedger::Take(const LifeReport& report) {
+  CLEAT_CHECK(reactors_.at(report.reactor).present);
+  Life& life = lives_[report.life];
+  const bool is_first =
+      life.over ? life.reactors.erase(report.reactor) == 1 : life.reactors.insert(report.reactor).second;
+  CLEAT_CHECK(is_first);
+  ++reactors_[report.reactor].reports;
+  ++version_;
+  for (const Attempt& attempt : report.perhaps) {
+    Add(attempt, report.life);
+  }
+  ForgetHarmless();
+}
+
+void DoubtLedger::Take(const DoubtAck& ack) {
+  Reactor& reactor = reactors_.at(ack.reactor);
+  CLEAT_CHECK(reactor.present);
+  CLEAT_CHECK(ack.version <= version_ && ack.version >= reactor.acked_version);
+  reactor.acked_version = ack.version;
+  reactor.barriers = ack.barriers;
+  OpenRetries();
+}
+
+void DoubtLedger::Take(const BarrierEnded& ended) {
+  std::erase_if(reactors_.at(ended.reactor).barriers,
+                [&](const Attempt& barrier) { return barrier.origin == ended.origin; });
+  OpenRetries();
+}
+
+cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
+  if (!policy_.Accepts(proof)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 "life " + std::to_string(life) +
+                     ": its target does not promise that this proof holds; confirm that it is dead by hand");
+  }
+  const auto found = lives_.find(life);
+  if (found == lives_.end()) {
+    return Error(ErrorCode::kNotFound,
+                 "life " + std::to_string(life) +
+                     ": nothing of it is in doubt; see the disk's status for those that are");
+  }
+  if (!IsReported(life)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 "life " + std::to_string(life) +
+                     ": a reactor's socket may still send for it; prove it once all have ended");
+  }
+  lives_.erase(found);
+  std::erase_if(entries_,
+                [&](Entry& entry) { return std::erase(entry.lives, life) > 0 && entry.lives.empty(); });
+  ++version_;
+  OpenRetries();
+  return {};
+}
+
+void DoubtLedger::Doubt(LifeId life, std::span<const BlockRange> ranges) {
+  if (ranges.empty()) return;
+  lives_[life] = {.over = true, .reactors = {}};
+  ++version_;
+  for (const BlockRange& range : ranges) {
+    Add({.origin = kNobody, .range = range}, life);
+  }
+}
+
+void DoubtLedger::Disown(OriginId origin) {
+  for (Entry& entry : entries_) {
+    if (entry.ghost.origin == origin) {
+      entry.ghost.origin = kNobody;
+      ++version_;
+    }
+  }
+}
+
+DoubtTable DoubtLedger::TableFor(uint32_t reactor) const {
+  DoubtTable table{.version = version_, .reports_seen = reactors_.at(reactor).reports, .ghosts = {}};
+  table.ghosts.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    table.ghosts.push_back(entry.ghost);
+  }
+  return table;
+}
+
+void DoubtLedger::Add(const Attempt& attempt, LifeId life) {
+  const BlockRange& range = attempt.range;
+  CLEAT_CHECK(range.blocks > 0 && range.end() > range.first);
+  for (Entry& entry : entries_) {
+    const bool is_same = entry.ghost.range.first == range.first && entry.ghost.range.blocks == range.blocks;
+    if (is_same && entry.ghost.origin == attempt.origin) {
+      if (std::find(entry.lives.begin(), entry.lives.end(), life) == entry.lives.end()) {
+        entry.lives.push_back(life);
+      }
+      entry.ghost.retry_open = entry.ghost.retry_open && entry.lives.size() < kLivesOfGhostMax;
+      return;
+    }
+  }
+  const auto behind = std::partition_point(
+      entries_.begin(), entries_.end(), [&](const Entry& e) { return e.ghost.range.first <= range.first; });
+  entries_.insert(
+      behind,
+      {.ghost = {.range = range, .origin = attempt.origin}, .lives = {life}, .since_version = version_});
+  if (entries_.size() > kGhostsMax) {
+    MergeClosest();
+  }
+}
+
+void DoubtLedger::MergeClosest() {
+  size_t best = 0;
+  uint64_t best_blocks = std::numeric_limits<uint64_t>::max();
+  for (size_t i = 0; i + 1 < entries_.size(); ++i) {
+    const BlockRange& left = entries_[i].ghost.range;
+    const uint64_t blocks = std::max(left.end(), entries_[i + 1].ghost.range.end()) - left.first;
+    if (blocks < best_blocks) {
+      best_blocks = blocks;
+      best = i;
+    }
+  }
+  Entry& left = entries_[best];
+  for (const LifeId life : entries_[best + 1].lives) {
+    if (std::find(left.lives.begin(), left.lives.end(), life) == left.lives.end()) {
+      left.lives.push_back(life);
+    }
+  }
+  const Entry& right = entries_[best + 1];
+  left.since_version = std::max(left.since_version, right.since_version);
+  left.ghost = {.range = {.first = left.ghost.range.first, .blocks = best_blocks},
+                .origin = kNobody,
+                .is_obeyed = left.ghost.is_obeyed && right.ghost.is_obeyed,
+                .retry_open = false};
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+}
+
+bool DoubtLedger::IsReported(LifeId life) const {
+  const auto found = lives_.find(life);
+  return found == lives_.end() || (found->second.over && found->second.reactors.empty());
+}
+
+std::vector<LifeId> DoubtLedger::lives() const {
+  std::vector<LifeId> ids;
+  for (const auto& [id, life] : lives_) {
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<BlockRange> DoubtLedger::ranges() const {
+  std::vector<BlockRange> ranges;
+  ranges.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    ranges.push_back(entry.ghost.range);
+  }
+  return ranges;
+}
+
+bool DoubtLedger::HasGhost(LifeId life) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return std::find(entry.lives.begin(), entry.lives.end(), life) != entry.lives.end();
+  });
+}
+
+// A path that flaps ends one life after the other, most of them with nothing in doubt.
+void DoubtLedger::ForgetHarmless() {
+  std::erase_if(lives_, [&](const auto& life) { return IsReported(life.first) && !HasGhost(life.first); });
+}
+
+bool DoubtLedger::IsObeyed(const Entry& entry) const {
+  return std::all_of(reactors_.begin(), reactors_.end(), [&](const Reactor& reactor) {
+    return !reactor.present || reactor.acked_version >= entry.since_version;
+  });
+}
+
+bool DoubtLedger::IsOpen(const Entry& entry) const {
+  return entry.ghost.is_obeyed && entry.ghost.origin != kNobody && entry.lives.size() < kLivesOfGhostMax &&
+         std::all_of(reactors_.begin(), reactors_.end(), [&](const Reactor& reactor) {
+           return std::none_of(reactor.barriers.begin(), reactor.barriers.end(), [&](const Attempt& barrier) {
+             return barrier.origin != entry.ghost.origin && barrier.range.Overlaps(entry.ghost.range);
+           });
+         });
+}
+
+void DoubtLedger::OpenRetries() {
+  for (Entry& entry : entries_) {
+    if (!entry.ghost.is_obeyed && IsObeyed(entry)) {
+      entry.ghost.is_obeyed = true;
+      ++version_;
+    }
+    if (!entry.ghost.retry_open && IsOpen(entry)) {
+      entry.ghost.retry_open = true;
+      ++version_;
+    }
+  }
+}
+
+}  // namespace cleat::nvme::host
