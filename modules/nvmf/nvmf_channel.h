@@ -6,7 +6,8 @@
 // The end of a life here: the socket is closed, each command has come back, the life is reported. A queue that breaks by itself does all of
 // it at once and says so; the core then ends the life everywhere.
 //
-// Ownership: whoever opened the channel owns it (Lend), on its reactor, which outlives it and runs once more after that. Limits: one I/O queue at a time, kDepthMax commands.
+// Ownership: whoever opened the channel owns it (Lend), on its reactor, which outlives it and runs once more after that. Limits: one I/O
+// queue at a time, kDepthMax commands.
 #pragma once
 
 #include <atomic>

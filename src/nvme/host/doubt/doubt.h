@@ -13,7 +13,7 @@ namespace cleat::nvme::host {
 
 // An association over one path: 64 random bits, never used again.
 using LifeId = uint64_t;
-// A write-like request (write, write zeroes, discard, compare and write) of a disk, whatever becomes of it; never used again, nor by a
+// A write-like request (write, write zeroes, discard) of a disk, whatever becomes of it; never used again, nor by a
 // later engine.
 using OriginId = uint64_t;
 inline constexpr OriginId kNobody = 0;  // the origin of a ghost whose request nobody will retry
@@ -27,8 +27,8 @@ struct BlockRange {
   bool operator==(const BlockRange&) const = default;
 };
 
-// An attempt that was sent and not answered, or a request that has one. An origin has at most one attempt under way at a time: a request that
-// is cut into several commands is as many origins.
+// An attempt that was sent and not answered, or a request that has one. An origin has at most one attempt under way at a time, on one life,
+// however many commands carry it.
 struct Attempt {
   OriginId origin = kNobody;
   BlockRange range;
