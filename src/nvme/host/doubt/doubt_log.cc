@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <string>
 
 #include "base/check.h"
@@ -30,7 +29,7 @@ DoubtLog::DoubtLog(std::span<uint8_t> memory, const Shape& shape)
       places_(reinterpret_cast<BlockRange*>(memory.data() + sizeof(Header))),
       shape_(shape) {
   CLEAT_CHECK(memory.size() >= BytesFor(shape));
-  CLEAT_CHECK(std::bit_cast<uintptr_t>(memory.data()) % alignof(uint64_t) == 0);
+  CLEAT_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % alignof(uint64_t) == 0);
   CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0);
 }
 
