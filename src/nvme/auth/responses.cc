@@ -6,7 +6,7 @@
 namespace cleat::nvme::auth {
 namespace {
 
-// Who proves what to whom. A response of one direction is never one of the other: the roles differ.
+// The roles say who proves what to whom: they differ, so that a response of one direction is never one of the other.
 struct Side {
   std::string_view role;
   std::string_view nqn;

@@ -53,7 +53,7 @@ class DoubtLedger {
   size_t ghosts() const { return entries_.size(); }
   // What of the disk is in doubt, for the log: at most kGhostsMax.
   std::vector<BlockRange> ranges() const;
-  // Those that left something in doubt and are not proved, or have not been reported by all.
+  // The lives that left something in doubt and are not proved, or have not been reported by all.
   std::vector<LifeId> lives() const;
 
  private:

@@ -181,7 +181,7 @@ void RequestQueue::End(Request& request, IoStatus status) {
   request.Complete(status);
 }
 
-// Those with a command under way, and those whose life has not ended yet, are not in a line.
+// Requests with a command under way, and those whose life has not ended yet, are in no line.
 void RequestQueue::AbortQueued(const Request* only) {
   block::RequestList aborted;
   for (RequestLine* const line : {&waiting_, &held_, &looked_at_, &paused_}) {
@@ -268,7 +268,7 @@ void RequestQueue::Tick(uint64_t now_ns) {
   for (Request* request = paused_.front(); request != nullptr; request = paused_.Next(*request)) {
     if (WordOf(*request, kResumeNs) == 0) WordOf(*request, kResumeNs) = now_ns + kPauseNs;
   }
-  // Those that pause from within this loop have no time yet.
+  // A request that pauses from within this loop has no time yet.
   while (Request* const request = paused_.front()) {
     if (WordOf(*request, kResumeNs) == 0 || WordOf(*request, kResumeNs) > now_ns) break;
     paused_.Remove(*request);

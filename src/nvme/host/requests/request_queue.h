@@ -73,7 +73,7 @@ class RequestQueue {
 
   // ---- The block API, as block::Channel has it
   void Submit(block::Request& request);
-  // Those that wait, of which no command is under way and nothing is in doubt, are completed with kAborted; nullptr: all of them.
+  // Completes with kAborted the requests that wait, have no command under way and nothing in doubt; `only`: that one, nullptr: all of them.
   void AbortQueued(const block::Request* only);
 
   // ---- Paths
@@ -90,7 +90,7 @@ class RequestQueue {
   // Each of its commands has come back, and its socket can send nothing any more; or the life has ended without a queue pair here. Once
   // for each life that the disk has had since this queue was made. Mails the report.
   void PathEnded(LifeId life);
-  // Whoever submits a command of its own to the queue pair (Connect) uses cookies from here on; they may come to Completed and Unanswered.
+  // Commands of others on the queue pair (Connect) have cookies from here on; they may come to Completed and Unanswered.
   static constexpr uint64_t kForeignCookies = uint64_t{1} << 32;
 
   // ---- The ledger
