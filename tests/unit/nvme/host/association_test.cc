@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/random.h"
-#include "nvme/host/io_connect.h"
 #include "tests/unit/nvme/host/fake_target.h"
 
 namespace cleat::nvme::host {
@@ -572,36 +571,6 @@ TEST(Association, AnyAnswersAreTakenOrEndIt) {
     ASSERT_TRUE(scene.news.info || scene.news.lost || scene.target.seen.size() > 2);
   }
   EXPECT_GT(alive, 0U);
-}
-
-TEST(IoConnect, AQueueIsReadyWhenTheTargetSaysSo) {
-  FakeTarget target;
-  IoConnect connect({.who = "q",
-                     .host = Config().host,
-                     .subsystem_nqn = Config().subsystem_nqn,
-                     .controller_id = 7,
-                     .queue_id = 2,
-                     .entries = 128,
-                     .timeout_ns = kSecondNs});
-  connect.Send(target, 5);
-  EXPECT_EQ(target.seen[0].cdw10, 2U << 16);
-  EXPECT_FALSE(connect.Overdue(kSecondNs).has_value());
-  EXPECT_TRUE(connect.Overdue(kSecondNs + 5).has_value());
-  fabrics::CompletionEntry entry;
-  entry.result = 7;
-  EXPECT_TRUE(connect.Take(entry).ok());
-  EXPECT_TRUE(connect.ready());
-  EXPECT_FALSE(connect.Overdue(10 * kSecondNs).has_value());
-  IoConnect other({.who = "q",
-                   .host = Config().host,
-                   .subsystem_nqn = Config().subsystem_nqn,
-                   .controller_id = 8,
-                   .queue_id = 2,
-                   .entries = 128,
-                   .timeout_ns = kSecondNs});
-  other.Send(target, 5);
-  EXPECT_EQ(other.Take(entry).error().code, ErrorCode::kDataLoss) << "a queue of another controller";
-  EXPECT_FALSE(other.ready());
 }
 
 }  // namespace
