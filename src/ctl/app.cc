@@ -119,6 +119,7 @@ void BuildApp(CLI::App& app, Globals& globals) {
   AddGlobalOptions(app, globals);
   AddDiskCommands(app, globals);
   AddClusterCommands(app, globals);
+  AddSubsystemCommands(app, globals);
   AddPoolCommands(app, globals);
   AddGroupCommands(app, globals);
   AddControllerCommands(app, globals);

@@ -120,6 +120,32 @@ std::string ShowPool(const v1::PoolBackend& pool) {
   return fmt::format("pool:{}", IdOf(pool.pool()));
 }
 
+// ---- nvme_tcp
+
+void AddNvmeTcp(const Options& to) {
+  auto* nvme = to.choices
+                   .add_option_function<std::string>(
+                       "--nvme-tcp",
+                       [&spec = to.spec](const auto& subsystem) {
+                         spec.mutable_nvme_tcp()->set_subsystem(FullName("subsystems/", subsystem));
+                       },
+                       "A namespace of an NVMe-oF subsystem, which is there and at least as large")
+                   ->type_name(kSubsystemArgument);
+  auto* name_space =
+      to.create
+          .add_option_function<std::string>(
+              "--namespace",
+              [&spec = to.spec](const auto& uuid) { spec.mutable_nvme_tcp()->set_namespace_uuid(uuid); },
+              "... which one: its UUID")
+          ->type_name("UUID")
+          ->needs(nvme);
+  nvme->needs(name_space);
+}
+
+std::string ShowNvmeTcp(const v1::NvmeTcpBackend& nvme) {
+  return fmt::format("nvme-tcp:{}/{}", IdOf(nvme.subsystem()), nvme.namespace_uuid());
+}
+
 // ---- example
 
 void AddExample(const Options& to) {
@@ -153,8 +179,10 @@ int PlaceInHelp(Kind kind) {
       return 3;
     case Kind::kPool:
       return 4;
-    case Kind::kExample:
+    case Kind::kNvmeTcp:
       return 5;
+    case Kind::kExample:
+      return 6;
     case Kind::BACKEND_NOT_SET:
       break;
   }
@@ -173,6 +201,8 @@ void AddKind(Kind kind, const Options& to) {
       return AddRbd(to);
     case Kind::kPool:
       return AddPool(to);
+    case Kind::kNvmeTcp:
+      return AddNvmeTcp(to);
     case Kind::kExample:
       return AddExample(to);
     case Kind::BACKEND_NOT_SET:
@@ -194,6 +224,8 @@ std::string ShowBackend(const v1::DiskSpec& spec) {
       return ShowRbd(spec.rbd());
     case Kind::kPool:
       return ShowPool(spec.pool());
+    case Kind::kNvmeTcp:
+      return ShowNvmeTcp(spec.nvme_tcp());
     case Kind::kExample:
       return ShowExample(spec.example());
     case Kind::BACKEND_NOT_SET:

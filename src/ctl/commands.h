@@ -18,6 +18,7 @@ namespace cleat::ctl {
 
 void AddDiskCommands(CLI::App& app, Globals& globals);
 void AddClusterCommands(CLI::App& app, Globals& globals);
+void AddSubsystemCommands(CLI::App& app, Globals& globals);
 void AddPoolCommands(CLI::App& app, Globals& globals);
 void AddGroupCommands(CLI::App& app, Globals& globals);
 void AddControllerCommands(CLI::App& app, Globals& globals);
@@ -37,6 +38,7 @@ void AddHelpCommands(CLI::App& app, Globals& globals);    // explain, completion
 inline constexpr const char* kDiskArgument = "DISK";
 inline constexpr const char* kDeletedDiskArgument = "DELETED";
 inline constexpr const char* kClusterArgument = "CLUSTER";
+inline constexpr const char* kSubsystemArgument = "SUBSYSTEM";
 inline constexpr const char* kPoolArgument = "POOL";
 inline constexpr const char* kGroupArgument = "GROUP";
 inline constexpr const char* kControllerArgument = "CONTROLLER";

@@ -142,8 +142,8 @@ std::vector<std::string> Values(const CLI::Option& option, const CLI::App& app, 
     }
     AddCommands(*command, found);
   } else if (kind == kDiskArgument || kind == kDeletedDiskArgument || kind == kClusterArgument ||
-             kind == kPoolArgument || kind == kGroupArgument || kind == kControllerArgument ||
-             kind == kEngineArgument || kind == kNameArgument) {
+             kind == kSubsystemArgument || kind == kPoolArgument || kind == kGroupArgument ||
+             kind == kControllerArgument || kind == kEngineArgument || kind == kNameArgument) {
     found = find_ids(kind, "");
   } else if (kind == kWhichArgument && !walk.positionals().empty()) {
     found = find_ids(kind, walk.positionals().back());
@@ -231,6 +231,10 @@ std::vector<std::string> FindIdsOfCleatd(const Globals& globals, std::string_vie
   if (all || kind == kClusterArgument) {
     list(&v1::Cleat::Stub::ListClusters, v1::ListClustersRequest(), v1::ListClustersResponse(),
          [](auto& r) { return r.clusters(); });
+  }
+  if (all || kind == kSubsystemArgument) {
+    list(&v1::Cleat::Stub::ListSubsystems, v1::ListSubsystemsRequest(), v1::ListSubsystemsResponse(),
+         [](auto& r) { return r.subsystems(); });
   }
   if (all || kind == kPoolArgument) {
     list(&v1::Cleat::Stub::ListPools, v1::ListPoolsRequest(), v1::ListPoolsResponse(),

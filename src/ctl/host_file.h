@@ -10,7 +10,7 @@
 
 namespace cleat::ctl {
 
-// The clusters, groups, disks, controllers and attachments of the file; "-": of standard input. What the list commands print as yaml or
+// The clusters, subsystems, groups, disks, controllers and attachments of the file; "-": of standard input. What the list commands print as yaml or
 // json is such a file; several documents add up. kInvalidArgument: the file, the line and the cause.
 Result<v1::ApplyHostRequest> ReadHostFile(const std::string& path);
 

@@ -301,6 +301,31 @@ Table TableOf(const Repeated<v1::Cluster>& clusters) {
   return table;
 }
 
+Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
+  Table table({{"SUBSYSTEM"},
+               {"NQN"},
+               {"ADDRESSES"},
+               {"HOST NQN", kDetailsOnly},
+               {"HOST ID", kDetailsOnly},
+               {"HEADER DIGEST", kDetailsOnly},
+               {"DATA DIGEST", kDetailsOnly},
+               {"KEEP ALIVE", kDetailsOnly},
+               {"DISKS"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly}});
+  const auto yes_or_no = [](bool set) { return std::string(set ? "yes" : "no"); };
+  for (const v1::Subsystem& subsystem : subsystems) {
+    const v1::SubsystemSpec& spec = subsystem.spec();
+    table.Add({std::string(IdOf(subsystem.name())), spec.nqn(),
+               fmt::format("{}", fmt::join(spec.addresses(), ",")), spec.host_nqn(), spec.host_id(),
+               yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
+               fmt::format("{} ms", spec.keep_alive_ms()), std::to_string(subsystem.status().disks()),
+               Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
+  }
+  return table;
+}
+
 Table TableOf(const Repeated<v1::Pool>& pools) {
   Table table({{"POOL"},
                {"DEVICE"},
@@ -492,6 +517,8 @@ std::string LineOf(const v1::WatchResponse& event) {
       return line(event.disk());
     case v1::WatchResponse::kCluster:
       return line(event.cluster());
+    case v1::WatchResponse::kSubsystem:
+      return text(event.subsystem().name(), "READY", "");
     case v1::WatchResponse::kPool:
       return line(event.pool());
     case v1::WatchResponse::kGroup:

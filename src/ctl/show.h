@@ -18,6 +18,7 @@ Table TableOf(const Repeated<v1::Disk>& disks);
 Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks);
 Table TableOfDeleted(const Repeated<v1::Disk>& disks);
 Table TableOf(const Repeated<v1::Cluster>& clusters);
+Table TableOf(const Repeated<v1::Subsystem>& subsystems);
 Table TableOf(const Repeated<v1::Pool>& pools);
 // Disks that a drive has.
 Table TableOf(const Repeated<v1::ScannedDisk>& disks);

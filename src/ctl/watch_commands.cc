@@ -61,6 +61,8 @@ ExitCode Wait(Client& client, const WaitArguments& arguments) {
       return ShowOne(client, response.disk(), Detail::kLine);
     case v1::WaitResponse::kCluster:
       return ShowOne(client, response.cluster(), Detail::kLine);
+    case v1::WaitResponse::kSubsystem:
+      return ShowOne(client, response.subsystem(), Detail::kLine);
     case v1::WaitResponse::kPool:
       return ShowOne(client, response.pool(), Detail::kLine);
     case v1::WaitResponse::kGroup:

@@ -50,7 +50,8 @@ Labels LabelsOf(const google::protobuf::Map<std::string, std::string>& labels) {
 }  // namespace
 
 bool ApplyHostCall::Names::Empty() const {
-  return disks.empty() && groups.empty() && clusters.empty() && controllers.empty() && attachments.empty();
+  return disks.empty() && groups.empty() && clusters.empty() && subsystems.empty() && controllers.empty() &&
+         attachments.empty();
 }
 
 Result<ApplyHostCall::Names> ApplyHostCall::NamesOf(const v1::ApplyHostRequest& request) const {
@@ -59,6 +60,8 @@ Result<ApplyHostCall::Names> ApplyHostCall::NamesOf(const v1::ApplyHostRequest& 
   CLEAT_TRY(Collect(request.groups(), &names.groups, [](auto name) { return ParseGroupName(name).ok(); }));
   CLEAT_TRY(
       Collect(request.clusters(), &names.clusters, [](auto name) { return ParseClusterName(name).ok(); }));
+  CLEAT_TRY(Collect(request.subsystems(), &names.subsystems,
+                    [](auto name) { return ParseSubsystemName(name).ok(); }));
   CLEAT_TRY(Collect(request.controllers(), &names.controllers,
                     [](auto name) { return ParseControllerName(name).ok(); }));
   CLEAT_TRY(Collect(request.attachments(), &names.attachments,
@@ -82,6 +85,7 @@ Result<v1::ApplyHostResponse> ApplyHostCall::Apply(const v1::ApplyHostRequest& r
   }
   for (const v1::Group& group : request.groups()) ApplyGroup(group);
   for (const v1::Cluster& cluster : request.clusters()) ApplyCluster(cluster);
+  for (const v1::Subsystem& subsystem : request.subsystems()) ApplySubsystem(subsystem);
   for (const v1::Disk& disk : request.disks()) ApplyDisk(disk);
   for (const v1::Controller& controller : request.controllers()) ApplyController(controller);
   for (const v1::Attachment& attachment : request.attachments()) ApplyAttachment(attachment);
@@ -124,7 +128,7 @@ auto ApplyHostCall::RetryWhileBusy(Call call) -> decltype(call()) {
 std::string ApplyHostCall::Host::Etag() const {
   size_t count = 0;
   uint64_t newest = 0;
-  for (const PresentByName* kind : {&disks, &groups, &clusters, &controllers, &attachments}) {
+  for (const PresentByName* kind : {&disks, &groups, &clusters, &subsystems, &controllers, &attachments}) {
     count += kind->size();
     for (const auto& [name, present] : *kind) newest = std::max(newest, RevisionOfEtag(present.etag));
   }
@@ -144,6 +148,8 @@ Result<ApplyHostCall::Host> ApplyHostCall::PresentHost() {
     if (resource.has_cluster())
       host.clusters[resource.cluster().name()] = {resource.cluster().etag(),
                                                   resource.cluster().spec().has_wrapped_key()};
+    if (resource.has_subsystem())
+      host.subsystems[resource.subsystem().name()] = {resource.subsystem().etag()};
     if (resource.has_group()) host.groups[resource.group().name()] = {resource.group().etag()};
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
       host.controllers[resource.controller().name()] = {resource.controller().etag()};
@@ -189,6 +195,8 @@ Result<std::vector<ApplyHostCall::Removal>> ApplyHostCall::PlanRemovals(const v1
   add_others(host->disks, wanted.disks, &Remove<&HostState::disks, &Disks::Delete, v1::DeleteDiskRequest>);
   add_others(host->clusters, wanted.clusters,
              &Remove<&HostState::clusters, &Clusters::Delete, v1::DeleteClusterRequest>);
+  add_others(host->subsystems, wanted.subsystems,
+             &Remove<&HostState::subsystems, &Subsystems::Delete, v1::DeleteSubsystemRequest>);
   if (wanted.Empty() && !request.allow_empty()) {
     return Refuse(
         v1::REASON_HOST_EMPTIED,
@@ -293,6 +301,40 @@ void ApplyHostCall::ApplyCluster(const v1::Cluster& cluster) {
   }
   WipePlainKey(update.mutable_cluster()->mutable_spec());
   Report(name, unchanged ? v1::APPLY_ACTION_UNCHANGED : v1::APPLY_ACTION_UPDATED);
+}
+
+void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
+  const std::string& name = subsystem.name();
+  const std::string id = *ParseSubsystemName(name);
+  const auto spec = CompleteSubsystemSpec(id, subsystem.spec());
+  if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto labels = CheckLabels(name, subsystem.labels()); !labels.ok())
+    return ReportFailed(name, labels.error());
+  v1::GetSubsystemRequest get;
+  get.set_name(name);
+  const auto present = state_.subsystems().Get(get);
+  if (!present.ok()) {
+    made_.insert(name);
+    if (dry_run_) return Report(name, v1::APPLY_ACTION_CREATED);
+    v1::CreateSubsystemRequest request;
+    request.set_subsystem_id(id);
+    *request.mutable_subsystem() = subsystem;
+    const auto made = RetryWhileBusy([&] { return state_.subsystems().Create(request); });
+    if (!made.ok()) return ReportFailed(name, made.error());
+    return Report(name, v1::APPLY_ACTION_CREATED);
+  }
+  v1::UpdateSubsystemRequest update;
+  *update.mutable_subsystem() = subsystem;
+  update.mutable_subsystem()->clear_etag();
+  if (!SameSpec(present->spec(), WithHostOf(present->spec(), *spec)))
+    update.mutable_update_mask()->add_paths("spec");
+  if (LabelsOf(subsystem.labels()) != LabelsOf(present->labels()))
+    update.mutable_update_mask()->add_paths("labels");
+  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  const auto updated = RetryWhileBusy([&] { return state_.subsystems().Update(update); });
+  if (!updated.ok()) return ReportFailed(name, updated.error());
+  Report(name, v1::APPLY_ACTION_UPDATED);
 }
 
 void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {

@@ -31,6 +31,7 @@ class ApplyHostCall {
     std::set<std::string> disks;
     std::set<std::string> groups;
     std::set<std::string> clusters;
+    std::set<std::string> subsystems;
     std::set<std::string> controllers;
     std::set<std::string> attachments;
     bool Empty() const;
@@ -46,6 +47,7 @@ class ApplyHostCall {
     PresentByName disks;
     PresentByName groups;
     PresentByName clusters;
+    PresentByName subsystems;
     PresentByName controllers;
     PresentByName attachments;
     std::string Etag() const;
@@ -66,6 +68,7 @@ class ApplyHostCall {
 
   void ApplyGroup(const v1::Group& group);
   void ApplyCluster(const v1::Cluster& cluster);
+  void ApplySubsystem(const v1::Subsystem& subsystem);
   void ApplyDisk(const v1::Disk& disk);
   void ApplyController(const v1::Controller& controller);
   void ApplyAttachment(const v1::Attachment& attachment);

@@ -189,6 +189,41 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
 }
 
 // A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.
+grpc::Status Service::CreateSubsystem(grpc::ServerContext* context, const v1::CreateSubsystemRequest* request,
+                                      v1::Subsystem* reply) {
+  static constexpr Method kMethod{"CreateSubsystem", Role::kAttach, true};
+  return guard_.Handle(*context, kMethod, SubsystemName(request->subsystem_id()), reply,
+                       [&] { return state_.subsystems().Create(*request); });
+}
+
+grpc::Status Service::GetSubsystem(grpc::ServerContext* context, const v1::GetSubsystemRequest* request,
+                                   v1::Subsystem* reply) {
+  static constexpr Method kMethod{"GetSubsystem", Role::kRead, false};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.subsystems().Get(*request); });
+}
+
+grpc::Status Service::ListSubsystems(grpc::ServerContext* context, const v1::ListSubsystemsRequest* request,
+                                     v1::ListSubsystemsResponse* reply) {
+  static constexpr Method kMethod{"ListSubsystems", Role::kRead, false};
+  return guard_.Handle(*context, kMethod, "subsystems", reply,
+                       [&] { return state_.subsystems().List(*request); });
+}
+
+grpc::Status Service::UpdateSubsystem(grpc::ServerContext* context, const v1::UpdateSubsystemRequest* request,
+                                      v1::Subsystem* reply) {
+  static constexpr Method kMethod{"UpdateSubsystem", Role::kAttach, true};
+  return guard_.Handle(*context, kMethod, request->subsystem().name(), reply,
+                       [&] { return state_.subsystems().Update(*request); });
+}
+
+grpc::Status Service::DeleteSubsystem(grpc::ServerContext* context, const v1::DeleteSubsystemRequest* request,
+                                      v1::DeleteSubsystemResponse* reply) {
+  static constexpr Method kMethod{"DeleteSubsystem", Role::kAttach, true};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.subsystems().Delete(*request); });
+}
+
 grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                                  v1::Pool* reply) {
   static constexpr Method kMethod{"CreatePool", Role::kAdmin, true};

@@ -53,6 +53,16 @@ class Service final : public v1::Cleat::Service {
                              v1::Cluster* reply) override;
   grpc::Status DeleteCluster(grpc::ServerContext* context, const v1::DeleteClusterRequest* request,
                              v1::DeleteClusterResponse* reply) override;
+  grpc::Status CreateSubsystem(grpc::ServerContext* context, const v1::CreateSubsystemRequest* request,
+                               v1::Subsystem* reply) override;
+  grpc::Status GetSubsystem(grpc::ServerContext* context, const v1::GetSubsystemRequest* request,
+                            v1::Subsystem* reply) override;
+  grpc::Status ListSubsystems(grpc::ServerContext* context, const v1::ListSubsystemsRequest* request,
+                              v1::ListSubsystemsResponse* reply) override;
+  grpc::Status UpdateSubsystem(grpc::ServerContext* context, const v1::UpdateSubsystemRequest* request,
+                               v1::Subsystem* reply) override;
+  grpc::Status DeleteSubsystem(grpc::ServerContext* context, const v1::DeleteSubsystemRequest* request,
+                               v1::DeleteSubsystemResponse* reply) override;
   grpc::Status CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                           v1::Pool* reply) override;
   grpc::Status ScanDrive(grpc::ServerContext* context, const v1::ScanDriveRequest* request,

@@ -131,7 +131,7 @@ Result<StoreBackup> BackUp(Store& store, uint64_t newest) {
       "UPDATE revisions SET next = 1 + max({}, (SELECT ifnull(max(r), 0) FROM (SELECT intent_revision AS r "
       "FROM disks UNION "
       "ALL SELECT intent_revision FROM deleted_disks UNION ALL SELECT intent_revision FROM pools UNION "
-      "ALL SELECT intent_revision FROM clusters UNION "
+      "ALL SELECT intent_revision FROM subsystems UNION ALL SELECT intent_revision FROM clusters UNION "
       "ALL SELECT "
       "spec_revision FROM clusters UNION ALL SELECT intent_revision FROM groups UNION ALL SELECT "
       "intent_revision FROM "

@@ -76,6 +76,7 @@ std::string Bytes(const google::protobuf::Message& spec, const Labels& labels, u
 
 struct Host {
   Contents clusters;
+  Contents subsystems;
   Contents pools;
   Contents groups;
   Contents disks;
@@ -110,6 +111,8 @@ Host HostOf(const Rows& rows) {
     host.clusters[ClusterName(row.id)] = Bytes(spec, row.labels, row.spec_revision);
     ExtractKey(host, ClusterName(row.id), WrappedKeyOf(row));
   }
+  for (const SubsystemRow& row : rows.subsystems)
+    host.subsystems[SubsystemName(row.id)] = Bytes(row.spec, row.labels, row.revision);
   for (const PoolRow& row : rows.pools)
     host.pools[PoolName(row.id)] = Bytes(row.spec, row.labels, row.revision);
   for (const GroupRow& row : rows.groups)
@@ -141,8 +144,8 @@ class Planner {
   Planner(const Host& present, const Host& restored) : present_(present), restored_(restored) {}
 
   v1::RestoreStoreResponse Plan() {
-    for (const auto kind : {&Host::clusters, &Host::pools, &Host::groups, &Host::disks, &Host::kept,
-                            &Host::controllers, &Host::attachments})
+    for (const auto kind : {&Host::clusters, &Host::subsystems, &Host::pools, &Host::groups, &Host::disks,
+                            &Host::kept, &Host::controllers, &Host::attachments})
       Compare(present_.*kind, restored_.*kind);
     std::stable_partition(changes_.begin(), changes_.end(), [](const auto& c) { return c.loses_key(); });
     for (v1::RestoreChange& change : changes_) {
@@ -193,12 +196,14 @@ std::string EtagOfHost(const Rows& rows) {
   look(rows.disks);
   look(rows.groups);
   look(rows.clusters);
+  look(rows.subsystems);
   look(rows.pools);
   look(rows.controllers);
   look(rows.attachments);
   for (const DeletedDiskRow& row : rows.deleted_disks) newest = std::max(newest, row.disk.intent_revision);
-  const size_t count = rows.disks.size() + rows.groups.size() + rows.clusters.size() + rows.pools.size() +
-                       rows.controllers.size() + rows.attachments.size() + rows.deleted_disks.size();
+  const size_t count = rows.disks.size() + rows.groups.size() + rows.clusters.size() +
+                       rows.subsystems.size() + rows.pools.size() + rows.controllers.size() +
+                       rows.attachments.size() + rows.deleted_disks.size();
   return fmt::format("{:x}-{:x}", newest, count);
 }
 

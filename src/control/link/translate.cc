@@ -104,12 +104,28 @@ engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
   return controller;
 }
 
+namespace {
+
+// What PutBackend knows nothing of: the subsystem itself.
+void Put(const v1::SubsystemSpec& spec, engine::v1::NvmeTcpBackend& nvme) {
+  nvme.set_nqn(spec.nqn());
+  *nvme.mutable_addresses() = spec.addresses();
+  nvme.set_host_nqn(spec.host_nqn());
+  nvme.set_host_id(spec.host_id());
+  if (spec.header_digest()) nvme.set_header_digest(true);
+  if (spec.data_digest()) nvme.set_data_digest(true);
+  nvme.set_keep_alive_ms(spec.keep_alive_ms());
+}
+
+}  // namespace
+
 engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol) {
   engine::v1::Attachment attachment;
   attachment.set_controller(ControllerName(intent.row.controller));
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
+  if (attachment.disk().has_nvme_tcp()) Put(intent.subsystem, *attachment.mutable_disk()->mutable_nvme_tcp());
   if (attachment.disk().has_pool()) {
     engine::v1::PoolBackend& pool = *attachment.mutable_disk()->mutable_pool();
     pool.set_device(intent.pool.device);

@@ -36,8 +36,9 @@ struct AttachmentIntent {
   DiskIdentity disk_identity;
   bool path_checked = false;  // when the disk was made: Rows::paths_checked_from
   v1::DiskStatus disk_status;
-  uint64_t cluster_revision = 0;  // of the spec of the disk's cluster, when it is in one
-  PoolPlace pool = {};            // of the disk's pool, when it is in one
+  uint64_t cluster_revision = 0;     // of the spec of the disk's cluster, when it is in one
+  PoolPlace pool = {};               // of the disk's pool, when it is in one
+  v1::SubsystemSpec subsystem = {};  // of the disk's subsystem, when it is a namespace of one
 };
 struct ControllerIntent {
   bool exists = false;

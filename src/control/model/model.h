@@ -25,6 +25,11 @@ inline constexpr size_t kLostRangesMax = 64;  // of revisions; beyond that the o
 inline constexpr size_t kControllersMax = 1024;
 inline constexpr size_t kGroupsMax = 1024;
 inline constexpr size_t kClustersMax = 64;
+inline constexpr size_t kSubsystemsMax = 64;
+inline constexpr int kSubsystemAddressesMax = 1;  // more are more paths
+inline constexpr uint32_t kKeepAliveMsDefault = 5000;
+inline constexpr uint32_t kKeepAliveMsMin = 1000;
+inline constexpr uint32_t kKeepAliveMsMax = 600'000;
 inline constexpr size_t kPoolsMax = 64;
 inline constexpr uint32_t kImagesPerClientMax = 64;
 inline constexpr uint32_t kConnectTimeoutMsMax = 300'000;
@@ -109,6 +114,15 @@ struct ClusterRow {
   uint64_t spec_revision = 0;
 };
 
+// Its spec changes only while it has no disks.
+struct SubsystemRow {
+  std::string id;
+  v1::SubsystemSpec spec;  // complete: says who this host is, too
+  Labels labels;
+  uint64_t revision = 0;
+  uint64_t intent_revision = 0;
+};
+
 // A drive that is cut into disks. The specs of its disks (DiskSpec.pool.extents), and of deleted disks that are kept, say which extents are
 // whose. Every extent that no disk has, neither one of the store nor one of `unknown`, and that is not in `to_erase`, is free: it reads as zeroes.
 struct PoolRow {
@@ -167,6 +181,7 @@ struct Rows {
   std::vector<DeletedDiskRow> deleted_disks;
   std::vector<GroupRow> groups;
   std::vector<ClusterRow> clusters;
+  std::vector<SubsystemRow> subsystems;
   std::vector<PoolRow> pools;
   std::vector<ControllerRow> controllers;
   std::vector<AttachmentRow> attachments;

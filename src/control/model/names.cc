@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kDisks = "disks/";
 constexpr std::string_view kClusters = "clusters/";
+constexpr std::string_view kSubsystems = "subsystems/";
 constexpr std::string_view kPools = "pools/";
 constexpr std::string_view kGroups = "groups/";
 constexpr std::string_view kControllers = "controllers/";
@@ -40,6 +41,9 @@ std::string DiskName(std::string_view id) {
 }
 std::string ClusterName(std::string_view id) {
   return fmt::format("{}{}", kClusters, id);
+}
+std::string SubsystemName(std::string_view id) {
+  return fmt::format("{}{}", kSubsystems, id);
 }
 std::string PoolName(std::string_view id) {
   return fmt::format("{}{}", kPools, id);
@@ -79,6 +83,9 @@ Result<std::string> ParseDiskName(std::string_view name) {
 Result<std::string> ParseClusterName(std::string_view name) {
   return ParseSimple(name, kClusters, "clusters/ID");
 }
+Result<std::string> ParseSubsystemName(std::string_view name) {
+  return ParseSimple(name, kSubsystems, "subsystems/ID");
+}
 Result<std::string> ParsePoolName(std::string_view name) {
   return ParseSimple(name, kPools, "pools/ID");
 }
@@ -105,6 +112,7 @@ Result<AttachmentIds> ParseAttachmentName(std::string_view name) {
 std::string_view KindOfName(std::string_view name) {
   if (name.starts_with(kDisks)) return "disk";
   if (name.starts_with(kClusters)) return "cluster";
+  if (name.starts_with(kSubsystems)) return "subsystem";
   if (name.starts_with(kPools)) return "pool";
   if (name.starts_with(kGroups)) return "group";
   if (name.starts_with(kEngines)) return "engine";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resource names ("disks/ID", "clusters/ID", "pools/ID", "groups/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in
+// Resource names ("disks/ID", "clusters/ID", "subsystems/ID", "pools/ID", "groups/ID", "controllers/ID/attachments/ID", "engines/NAME") and the ids in
 // them. Pure functions.
 #pragma once
 
@@ -13,6 +13,7 @@ namespace cleat::control {
 
 std::string DiskName(std::string_view id);
 std::string ClusterName(std::string_view id);
+std::string SubsystemName(std::string_view id);
 std::string PoolName(std::string_view id);
 std::string GroupName(std::string_view id);
 std::string ControllerName(std::string_view id);
@@ -27,12 +28,13 @@ Status CheckId(std::string_view what, std::string_view id);
 // The id in a name; kInvalidArgument, with the form that is expected, when the name has another one.
 Result<std::string> ParseDiskName(std::string_view name);
 Result<std::string> ParseClusterName(std::string_view name);
+Result<std::string> ParseSubsystemName(std::string_view name);
 Result<std::string> ParsePoolName(std::string_view name);
 Result<std::string> ParseGroupName(std::string_view name);
 Result<std::string> ParseControllerName(std::string_view name);
 Result<std::string> ParseEngineName(std::string_view name);
 
-// "disk", "cluster", "pool", "group", "controller", "attachment" or "engine"; empty for a name of no such form.
+// "disk", "cluster", "subsystem", "pool", "group", "controller", "attachment" or "engine"; empty for a name of no such form.
 std::string_view KindOfName(std::string_view name);
 
 struct AttachmentIds {

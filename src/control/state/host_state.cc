@@ -48,6 +48,7 @@ Status HostState::Fill(Rows rows) {
   core_.tables.lost = std::move(rows.lost);
   // What is named comes before what names it.
   clusters_.Fill(std::move(rows.clusters));
+  subsystems_.Fill(std::move(rows.subsystems));
   pools_.Fill(std::move(rows.pools));
   CLEAT_TRY(disks_.Fill(std::move(rows.disks)));
   for (DeletedDiskRow& row : rows.deleted_disks) {
@@ -136,6 +137,7 @@ Status HostState::GoOn() {
   const auto publish = [&](auto& entry) CLEAT_REQUIRES(holds_state) { core_.publisher.Publish(entry); };
   for (auto& [id, entry] : core_.tables.engines) publish(entry);
   for (auto& [id, entry] : core_.tables.clusters) publish(entry);
+  for (auto& [id, entry] : core_.tables.subsystems) publish(entry);
   for (auto& [id, entry] : core_.tables.pools) publish(entry);
   for (auto& [id, entry] : core_.tables.disks) publish(entry);
   for (auto& [id, entry] : core_.tables.groups) publish(entry);

@@ -40,6 +40,7 @@
 #include "control/state/keys/spec_keys.h"
 #include "control/state/moves/engine_removal.h"
 #include "control/state/moves/upgrades.h"
+#include "control/state/pools/host_uid.h"
 #include "control/state/pools/pool_extents.h"
 #include "control/state/pools/pool_threads.h"
 #include "control/state/pools/pool_work.h"
@@ -49,6 +50,8 @@
 #include "control/state/settings/cluster_faults.h"
 #include "control/state/settings/clusters.h"
 #include "control/state/settings/groups.h"
+#include "control/state/settings/remote_storage.h"
+#include "control/state/settings/subsystems.h"
 #include "control/state/waits.h"
 #include "control/store/store.h"
 #include "keys/keyring.h"
@@ -70,6 +73,7 @@ class HostState {
   DiskKeys& disk_keys() { return disk_keys_; }
   KeptDisks& kept_disks() { return kept_disks_; }
   Clusters& clusters() { return clusters_; }
+  Subsystems& subsystems() { return subsystems_; }
   Pools& pools() { return pools_; }
   FoundPools& found_pools() { return found_pools_; }
   Groups& groups() { return groups_; }
@@ -144,6 +148,8 @@ class HostState {
   const KeepDeleted keep_;
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
+  Subsystems subsystems_{core_, HostUid()};
+  RemoteStorage remote_storage_{clusters_, subsystems_};
   PoolSignals pool_signals_;
   Pools pools_{core_, pool_signals_, [this](const auto& drive) { return storages_.DisksWith(drive); }};
   PoolExtents pool_extents_{core_, pool_signals_};
@@ -153,9 +159,9 @@ class HostState {
   Engines engines_{core_, cluster_faults_};
   Unclaimed unclaimed_{core_};
   DiskStorages storages_;
-  Disks disks_{core_, keys_, clusters_, pool_extents_, storages_, keep_};
+  Disks disks_{core_, keys_, remote_storage_, pool_extents_, storages_, keep_};
   DiskKeys disk_keys_{core_, keys_, storages_};
-  KeptDisks kept_disks_{core_, clusters_, pool_extents_, storages_, disks_, keep_};
+  KeptDisks kept_disks_{core_, remote_storage_, pool_extents_, storages_, disks_, keep_};
   FoundPools found_pools_{core_, pools_, disks_, pool_extents_, storages_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};

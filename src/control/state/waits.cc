@@ -113,6 +113,8 @@ Waits::Finding Waits::Find(const v1::WaitRequest& request) {
   if (auto disk = ParseDiskName(request.name()); disk.ok()) return FindDiskState(request, *disk);
   if (auto cluster = ParseClusterName(request.name()); cluster.ok())
     return FindClusterState(request, *cluster);
+  if (auto subsystem = ParseSubsystemName(request.name()); subsystem.ok())
+    return FindSubsystemState(request, *subsystem);
   if (auto pool = ParsePoolName(request.name()); pool.ok()) return FindPoolState(request, *pool);
   if (auto group = ParseGroupName(request.name()); group.ok()) return FindGroupState(request, *group);
   if (auto controller = ParseControllerName(request.name()); controller.ok()) {
@@ -122,12 +124,11 @@ Waits::Finding Waits::Find(const v1::WaitRequest& request) {
     return FindAttachmentState(request, *attachment);
   }
   if (auto engine = ParseEngineName(request.name()); engine.ok()) return FindEngineState(request, *engine);
-  return {.failed = RefuseFor(
-              request.name(), v1::REASON_INVALID_NAME,
-              fmt::format(
-                  "'{:.200}' is no name of a disk, cluster, pool, group, controller, attachment or engine",
-                  request.name()),
-              {{"field", "name"}})};
+  return {.failed = RefuseFor(request.name(), v1::REASON_INVALID_NAME,
+                              fmt::format("'{:.200}' is no name of a disk, cluster, subsystem, pool, group, "
+                                          "controller, attachment or engine",
+                                          request.name()),
+                              {{"field", "name"}})};
 }
 
 // What is the same of all resources: GONE, and something that is not there or won't stay.
@@ -189,6 +190,13 @@ Waits::Finding Waits::FindClusterState(const v1::WaitRequest& request, const std
   return FindSettings(request, entry, behind,
                       [this](const ClusterEntry& cluster, v1::WaitResponse& response) CLEAT_REQUIRES(
                           holds_state) { *response.mutable_cluster() = core_.view.Show(cluster); });
+}
+
+// A subsystem is READY as soon as it is there: engines are told of it with each of its disks.
+Waits::Finding Waits::FindSubsystemState(const v1::WaitRequest& request, const std::string& id) {
+  return FindSettings(request, core_.tables.subsystems.Find(id), "",
+                      [this](const SubsystemEntry& subsystem, v1::WaitResponse& response) CLEAT_REQUIRES(
+                          holds_state) { *response.mutable_subsystem() = core_.view.Show(subsystem); });
 }
 
 Waits::Finding Waits::FindPoolState(const v1::WaitRequest& request, const std::string& id) {

@@ -47,6 +47,8 @@ class Waits {
   Finding Find(const v1::WaitRequest& request) CLEAT_REQUIRES(holds_state);
   Finding FindDiskState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindClusterState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
+  Finding FindSubsystemState(const v1::WaitRequest& request, const std::string& id)
+      CLEAT_REQUIRES(holds_state);
   Finding FindPoolState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindGroupState(const v1::WaitRequest& request, const std::string& id) CLEAT_REQUIRES(holds_state);
   Finding FindControllerState(const v1::WaitRequest& request, const std::string& id)

@@ -102,6 +102,11 @@ constexpr char kGoTo10[] = R"(
     intent_revision INTEGER NOT NULL, uid TEXT NOT NULL, extents INTEGER NOT NULL, labelled INTEGER NOT NULL,
     to_erase TEXT NOT NULL, unknown TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+constexpr char kGoTo11[] = R"(
+  CREATE TABLE subsystems (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
+    intent_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -292,12 +297,17 @@ Status GoTo10(Migrator& m) {
   return m.Execute(kGoTo10);
 }
 
+// Version 11: NVMe-oF subsystems.
+Status GoTo11(Migrator& m) {
+  return m.Execute(kGoTo11);
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4}, {5, GoTo5},
-                           {6, GoTo6},         {7, GoTo7}, {8, GoTo8}, {9, GoTo9}, {10, GoTo10}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2}, {3, GoTo3}, {4, GoTo4},   {5, GoTo5},  {6, GoTo6},
+                           {7, GoTo7},         {8, GoTo8}, {9, GoTo9}, {10, GoTo10}, {11, GoTo11}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

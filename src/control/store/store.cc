@@ -28,6 +28,7 @@ constexpr char kEraseDisk[] = "DELETE FROM disks WHERE id = ?";
 constexpr char kEraseDeletedDisk[] = "DELETE FROM deleted_disks WHERE revision = ?";
 constexpr char kEraseGroup[] = "DELETE FROM groups WHERE id = ?";
 constexpr char kEraseCluster[] = "DELETE FROM clusters WHERE id = ?";
+constexpr char kEraseSubsystem[] = "DELETE FROM subsystems WHERE id = ?";
 constexpr char kErasePool[] = "DELETE FROM pools WHERE id = ?";
 constexpr char kEraseController[] = "DELETE FROM controllers WHERE id = ?";
 constexpr char kEraseAttachment[] = "DELETE FROM attachments WHERE controller = ? AND id = ?";
@@ -341,6 +342,9 @@ Status Store::StepChange(const EraseGroupRow& erased) {
 Status Store::StepChange(const EraseClusterRow& erased) {
   return Step(kEraseCluster, {erased.id});
 }
+Status Store::StepChange(const EraseSubsystemRow& erased) {
+  return Step(kEraseSubsystem, {erased.id});
+}
 Status Store::StepChange(const ErasePoolRow& erased) {
   return Step(kErasePool, {erased.id});
 }
@@ -481,6 +485,7 @@ Result<Rows> Store::LoadRows() {
   CLEAT_TRY(LoadAll(rows.deleted_disks));
   CLEAT_TRY(LoadAll(rows.groups));
   CLEAT_TRY(LoadAll(rows.clusters));
+  CLEAT_TRY(LoadAll(rows.subsystems));
   CLEAT_TRY(LoadAll(rows.pools));
   CLEAT_TRY(LoadAll(rows.controllers));
   CLEAT_TRY(LoadAll(rows.attachments));

@@ -128,6 +128,7 @@ class Store {
   Status StepChange(const EraseDeletedDiskRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseGroupRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseClusterRow& erased) CLEAT_REQUIRES(mutex_);
+  Status StepChange(const EraseSubsystemRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const ErasePoolRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseControllerRow& erased) CLEAT_REQUIRES(mutex_);
   Status StepChange(const EraseAttachmentRow& erased) CLEAT_REQUIRES(mutex_);

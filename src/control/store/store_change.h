@@ -23,6 +23,9 @@ struct EraseGroupRow {
 struct EraseClusterRow {
   std::string id;
 };
+struct EraseSubsystemRow {
+  std::string id;
+};
 struct ErasePoolRow {
   std::string id;
 };
@@ -38,9 +41,9 @@ struct EraseAttachmentRow {
 };
 
 using RowChange =
-    std::variant<DiskRow, DeletedDiskRow, GroupRow, ClusterRow, PoolRow, ControllerRow, AttachmentRow,
-                 UpgradeRow, EraseDiskRow, EraseDeletedDiskRow, EraseGroupRow, EraseClusterRow, ErasePoolRow,
-                 EraseControllerRow, EraseAttachmentRow, EraseUpgradeRow>;
+    std::variant<DiskRow, DeletedDiskRow, GroupRow, ClusterRow, SubsystemRow, PoolRow, ControllerRow,
+                 AttachmentRow, UpgradeRow, EraseDiskRow, EraseDeletedDiskRow, EraseGroupRow, EraseClusterRow,
+                 EraseSubsystemRow, ErasePoolRow, EraseControllerRow, EraseAttachmentRow, EraseUpgradeRow>;
 
 // All of it is durable, or nothing. To erase what is not there is no error.
 using StoreChange = std::vector<RowChange>;

@@ -56,6 +56,7 @@ Result<uint64_t> Store::Fingerprint() {
   sum = Mixed(sum, rows.deleted_disks);
   sum = Mixed(sum, rows.groups);
   sum = Mixed(sum, rows.clusters);
+  sum = Mixed(sum, rows.subsystems);
   sum = Mixed(sum, rows.pools);
   sum = Mixed(sum, rows.controllers);
   sum = Mixed(sum, rows.attachments);

@@ -99,6 +99,10 @@ std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
   return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.spec_revision};
 }
 
+std::vector<SqlValue> ValuesOf(const SubsystemRow& row) {
+  return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision};
+}
+
 std::vector<SqlValue> ValuesOf(const PoolRow& row) {
   return {row.id,
           row.spec,
@@ -176,6 +180,14 @@ bool ReadRow(SqlRun& run, ClusterRow& row) {
   return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
 }
 
+bool ReadRow(SqlRun& run, SubsystemRow& row) {
+  row.id = run.Bytes(0);
+  row.revision = run.Number(2);
+  row.labels = SplitLabels(run.Bytes(3));
+  row.intent_revision = run.Number(4);
+  return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
+}
+
 bool ReadRow(SqlRun& run, PoolRow& row) {
   row.id = run.Bytes(0);
   row.revision = run.Number(2);
@@ -235,6 +247,9 @@ std::string Describe(const GroupRow& row) {
 }
 std::string Describe(const ClusterRow& row) {
   return fmt::format("cluster '{}'", row.id);
+}
+std::string Describe(const SubsystemRow& row) {
+  return fmt::format("subsystem '{}'", row.id);
 }
 std::string Describe(const PoolRow& row) {
   return fmt::format("pool '{}'", row.id);

@@ -48,6 +48,12 @@ struct StoredAs<ClusterRow> {
   static constexpr int kColumns = 6;
 };
 template <>
+struct StoredAs<SubsystemRow> {
+  static constexpr char kPut[] = "REPLACE INTO subsystems VALUES (?, ?, ?, ?, ?, ?)";
+  static constexpr char kLoad[] = "SELECT id, spec, revision, labels, intent_revision, sum FROM subsystems";
+  static constexpr int kColumns = 5;
+};
+template <>
 struct StoredAs<PoolRow> {
   static constexpr char kPut[] = "REPLACE INTO pools VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
   static constexpr char kLoad[] =
@@ -88,6 +94,7 @@ std::vector<SqlValue> ValuesOf(const DiskRow& row);
 std::vector<SqlValue> ValuesOf(const DeletedDiskRow& row);
 std::vector<SqlValue> ValuesOf(const GroupRow& row);
 std::vector<SqlValue> ValuesOf(const ClusterRow& row);
+std::vector<SqlValue> ValuesOf(const SubsystemRow& row);
 std::vector<SqlValue> ValuesOf(const PoolRow& row);
 std::vector<SqlValue> ValuesOf(const ControllerRow& row);
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row);
@@ -100,6 +107,7 @@ bool ReadRow(SqlRun& run, DiskRow& row);
 bool ReadRow(SqlRun& run, DeletedDiskRow& row);
 bool ReadRow(SqlRun& run, GroupRow& row);
 bool ReadRow(SqlRun& run, ClusterRow& row);
+bool ReadRow(SqlRun& run, SubsystemRow& row);
 bool ReadRow(SqlRun& run, PoolRow& row);
 bool ReadRow(SqlRun& run, ControllerRow& row);
 bool ReadRow(SqlRun& run, AttachmentRow& row);
@@ -111,6 +119,7 @@ std::string Describe(const DiskRow& row);
 std::string Describe(const DeletedDiskRow& row);
 std::string Describe(const GroupRow& row);
 std::string Describe(const ClusterRow& row);
+std::string Describe(const SubsystemRow& row);
 std::string Describe(const PoolRow& row);
 std::string Describe(const ControllerRow& row);
 std::string Describe(const AttachmentRow& row);

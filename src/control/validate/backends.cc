@@ -12,6 +12,7 @@
 #include "control/model/names.h"
 #include "control/model/reasons.h"
 #include "control/validate/spec_rules.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::control {
 namespace {
@@ -232,6 +233,46 @@ void PoolKind::Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* 
   }
 }
 
+// ---- nvme_tcp: a namespace of an NVMe-oF subsystem
+
+class NvmeTcpKind final : public BackendKind {
+ public:
+  Status Complete(std::string_view disk, v1::DiskSpec* spec) const override;
+  std::optional<StorageClaim> Claim(const v1::DiskSpec& spec) const override {
+    const v1::NvmeTcpBackend& nvme = spec.nvme_tcp();
+    // No two subsystems of the host have the same NQN.
+    return StorageClaim{.noun = "namespace",
+                        .with_an = "a namespace",
+                        .which = fmt::format("{} {}", nvme.subsystem(), nvme.namespace_uuid()),
+                        .when_taken = v1::REASON_NAMESPACE_TAKEN};
+  }
+  const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
+  const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
+  bool IsKeptMemory() const override { return false; }
+  bool GrowsInEngine() const override { return true; }
+  std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
+  std::string WhyItStays() const override { return {}; }
+  // ToEngine adds how the subsystem is reached.
+  void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
+    disk->mutable_nvme_tcp()->set_subsystem(row.spec.nvme_tcp().subsystem());
+    disk->mutable_nvme_tcp()->set_namespace_uuid(row.spec.nvme_tcp().namespace_uuid());
+  }
+};
+
+Status NvmeTcpKind::Complete(std::string_view disk, v1::DiskSpec* spec) const {
+  v1::NvmeTcpBackend& nvme = *spec->mutable_nvme_tcp();
+  if (auto subsystem = ParseSubsystemName(nvme.subsystem()); !subsystem.ok())
+    return InvalidBackend(disk, "nvme_tcp.subsystem", "is wrong: " + subsystem.error().message);
+  const auto uuid = nvme::fabrics::ParseUuid(nvme.namespace_uuid());
+  if (!uuid.ok()) return InvalidBackend(disk, "nvme_tcp.namespace_uuid", "is wrong: " + uuid.error().message);
+  if (*uuid == nvme::fabrics::Uuid{}) {
+    return InvalidBackend(disk, "nvme_tcp.namespace_uuid",
+                          "is all zeroes, which no namespace has: its identification says it (nvme list-ns)");
+  }
+  nvme.set_namespace_uuid(nvme::fabrics::TextOfUuid(*uuid));
+  return Ok{};
+}
+
 // ---- example: an array of the engine's, in builds that have it
 
 class ExampleKind final : public BackendKind {
@@ -272,6 +313,7 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
   static const FileKind file;
   static const RbdKind rbd;
   static const PoolKind pool;
+  static const NvmeTcpKind nvme_tcp;
   static const ExampleKind example;
   switch (spec.backend_case()) {
     case v1::DiskSpec::kNull:
@@ -284,6 +326,8 @@ const BackendKind& KindOf(const v1::DiskSpec& spec) {
       return rbd;
     case v1::DiskSpec::kPool:
       return pool;
+    case v1::DiskSpec::kNvmeTcp:
+      return nvme_tcp;
     case v1::DiskSpec::kExample:
       return example;
     case v1::DiskSpec::BACKEND_NOT_SET:
@@ -328,11 +372,21 @@ const std::string& ClusterOf(const engine::v1::Disk& disk) {
     case engine::v1::Disk::kMemory:
     case engine::v1::Disk::kFile:
     case engine::v1::Disk::kPool:
+    case engine::v1::Disk::kNvmeTcp:
     case engine::v1::Disk::kExample:
     case engine::v1::Disk::BACKEND_NOT_SET:
       break;
   }
   return Nothing();
+}
+
+const std::string& SubsystemOf(const v1::DiskSpec& spec) {
+  return spec.has_nvme_tcp() ? spec.nvme_tcp().subsystem() : Nothing();
+}
+
+const std::string& RemoteOf(const v1::DiskSpec& spec) {
+  const std::string& cluster = ClusterOf(spec);
+  return cluster.empty() ? SubsystemOf(spec) : cluster;
 }
 
 const std::string& PoolOf(const v1::DiskSpec& spec) {

@@ -43,6 +43,11 @@ bool IsInCluster(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const v1::DiskSpec& spec);
 const std::string& ClusterOf(const engine::v1::Disk& disk);
 
+// The subsystem that it is a namespace of, "subsystems/ID"; empty: of none.
+const std::string& SubsystemOf(const v1::DiskSpec& spec);
+// What of these two it is in; empty: in neither.
+const std::string& RemoteOf(const v1::DiskSpec& spec);
+
 // The pool that it has extents of, "pools/ID"; empty: of none.
 const std::string& PoolOf(const v1::DiskSpec& spec);
 // The extents that it has, in its order; none where it is of no pool.

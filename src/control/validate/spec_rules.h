@@ -24,6 +24,10 @@ inline bool HasSettings(const v1::DiskSpec& spec) {
 Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
 // Whether it can log in: with monitors alone there must be a key.
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
+// Without who this host is, when the spec does not say.
+Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
+// The spec, with who this host is in `present` where it does not say itself.
+v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec);
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,

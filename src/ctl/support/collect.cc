@@ -102,6 +102,7 @@ void AddHost(const Globals& globals, Bundle& bundle) {
   disks.set_show_deleted(true);
   parts.Add("host/disks.json", &Stub::ListDisks, disks);
   parts.Add("host/clusters.json", &Stub::ListClusters, v1::ListClustersRequest());
+  parts.Add("host/subsystems.json", &Stub::ListSubsystems, v1::ListSubsystemsRequest());
   parts.Add("host/pools.json", &Stub::ListPools, v1::ListPoolsRequest());
   parts.Add("host/groups.json", &Stub::ListGroups, v1::ListGroupsRequest());
   parts.Add("host/controllers.json", &Stub::ListControllers, v1::ListControllersRequest());

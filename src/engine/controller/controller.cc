@@ -151,7 +151,8 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
   }
-  CLEAT_CO_ASSIGN(auto descriptors, context_.Reserve(FilesOf(attachment.disk.backend), attachment.disk.name));
+  const uint32_t files = FilesOf(attachment.disk.backend, reactors_.size());
+  CLEAT_CO_ASSIGN(auto descriptors, context_.Reserve(files, attachment.disk.name));
   target.disk = std::make_unique<AttachedDisk>(context_, attachment, reactors_, group_);
   target.disk->descriptors = std::move(descriptors);
   SetState(*target.disk, AttachmentState::kOpening, "opening " + attachment.disk.name);

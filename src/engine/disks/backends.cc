@@ -6,13 +6,16 @@
 //   Open     opened, by its module in modules/. At most kFiles file descriptors are open for it then, one that is examined included.
 // A kind that lacks one of these does not compile, nor does one that is missing in the variant or in UnpackBackend.
 #include <cleat/engine/v1/engine.pb-c.h>
+#include <spdlog/spdlog.h>
 
 #include <bit>
 #include <cstring>
 #include <memory_resource>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/build_options.h"
 #include "engine/disks/open_backend.h"
@@ -21,7 +24,9 @@
 #include "modules/example/example.h"
 #include "modules/null/null.h"
 #include "modules/nvme/nvme.h"
+#include "modules/nvmf/nvmf.h"
 #include "modules/ram/ram.h"
+#include "nvme/fabrics/names.h"
 #include "pool/layout.h"
 
 namespace cleat::engine {
@@ -103,7 +108,7 @@ struct File {
     out.file = &file;
   }
   bool operator==(const File& other) const { return path == other.path; }
-  uint32_t files() const { return FilesAt(path); }
+  uint32_t files(size_t /*reactors*/) const { return FilesAt(path); }
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
     modules::UringOptions options(opening.shape(), path, opening.mode);
     const auto links = path_checked ? PathGuard::Links::kNone : PathGuard::Links::kTrusted;
@@ -165,7 +170,7 @@ struct Pool {
   static Result<Pool> Unpack(const Cleat__Engine__V1__PoolBackend& in);
   void Pack(PbDisk& out, Memory& memory) const;
   bool operator==(const Pool&) const = default;
-  uint32_t files() const { return FilesAt(path); }
+  uint32_t files(size_t /*reactors*/) const { return FilesAt(path); }
   Task<Opened> Open(const Opening& opening, DiskEvents /*events*/) const {
     modules::UringOptions options(opening.shape(), path, opening.mode);
     options.find = [&paths = opening.parts.paths](const std::string& where, const std::string& what) {
@@ -211,6 +216,111 @@ void Pool::Pack(PbDisk& out, Memory& memory) const {
   out.pool = &pool;
 }
 
+// ---- nvme_tcp: a namespace of an NVMe-oF subsystem (modules/nvmf)
+
+namespace fabrics = nvme::fabrics;
+
+constexpr size_t kAddressesMax = 8;
+constexpr uint32_t kKeepAliveMsMin = 1000;
+constexpr uint32_t kKeepAliveMsMax = 600'000;
+
+struct NvmeTcp {
+  std::string subsystem;  // "subsystems/ID"
+  std::string nqn;
+  std::vector<fabrics::TransportAddress> addresses;
+  fabrics::HostIdentity host;
+  bool header_digest = false;
+  bool data_digest = false;
+  uint32_t keep_alive_ms = 0;
+  fabrics::Uuid name_space{};
+
+  static Result<NvmeTcp> Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in);
+  void Pack(PbDisk& out, Memory& memory) const;
+  // How the namespace is reached does not say which one it is.
+  bool operator==(const NvmeTcp& other) const {
+    return subsystem == other.subsystem && nqn == other.nqn && name_space == other.name_space;
+  }
+  // A connection for the admin queue, and one for each reactor's I/O queue.
+  uint32_t files(size_t reactors) const { return 1 + static_cast<uint32_t>(reactors); }
+  Task<Opened> Open(const Opening& opening, DiskEvents events) const;
+};
+
+Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
+  if (texts.empty() || texts.size() > kAddressesMax)
+    return Malformed("disk.nvme_tcp.addresses has none, or more than 8");
+  std::vector<fabrics::TransportAddress> addresses;
+  for (const char* const text : texts) {
+    auto address = fabrics::ParseTransportAddress(text);
+    if (!address) return Malformed("disk.nvme_tcp.addresses: " + address.error().message);
+    addresses.push_back(*address);
+  }
+  return addresses;
+}
+
+Result<fabrics::Uuid> UuidOf(const char* text, const char* field) {
+  CLEAT_ASSIGN(const auto copy, TextOf(text, field));
+  auto uuid = fabrics::ParseUuid(copy);
+  if (!uuid) return Malformed(std::string(field) + ": " + uuid.error().message);
+  if (*uuid == fabrics::Uuid{}) return Malformed(std::string(field) + " is zero");
+  return uuid;
+}
+
+Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
+  NvmeTcp nvme;
+  CLEAT_ASSIGN(nvme.subsystem, TextOf(in.subsystem, "disk.nvme_tcp.subsystem"));
+  CLEAT_ASSIGN(nvme.nqn, TextOf(in.nqn, "disk.nvme_tcp.nqn"));
+  if (auto status = fabrics::CheckNqn(nvme.nqn, "disk.nvme_tcp.nqn"); !status)
+    return Malformed(status.error().message);
+  CLEAT_ASSIGN(nvme.addresses, AddressesOf({in.addresses, in.n_addresses}));
+  CLEAT_ASSIGN(nvme.host.nqn, TextOf(in.host_nqn, "disk.nvme_tcp.host_nqn"));
+  CLEAT_ASSIGN(nvme.host.id, UuidOf(in.host_id, "disk.nvme_tcp.host_id"));
+  if (auto status = fabrics::CheckHostIdentity(nvme.host); !status) return Malformed(status.error().message);
+  nvme.header_digest = in.header_digest != 0;
+  nvme.data_digest = in.data_digest != 0;
+  nvme.keep_alive_ms = in.keep_alive_ms;
+  if (nvme.keep_alive_ms < kKeepAliveMsMin || nvme.keep_alive_ms > kKeepAliveMsMax)
+    return Malformed("disk.nvme_tcp.keep_alive_ms is not 1000 to 600000");
+  CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
+  return nvme;
+}
+
+void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
+  auto& nvme = NewMessage(memory, cleat__engine__v1__nvme_tcp_backend__init);
+  nvme.subsystem = PbText(subsystem);
+  nvme.nqn = PbText(nqn);
+  auto** const texts = static_cast<char**>(memory.allocate(addresses.size() * sizeof(char*), alignof(char*)));
+  for (size_t i = 0; i < addresses.size(); ++i)
+    texts[i] = CopyOf(fabrics::TextOfAddress(addresses[i]), memory);
+  nvme.n_addresses = addresses.size();
+  nvme.addresses = texts;
+  nvme.host_nqn = PbText(host.nqn);
+  nvme.host_id = CopyOf(fabrics::TextOfUuid(host.id), memory);
+  CLEAT_PB_SET(nvme, header_digest, header_digest);
+  CLEAT_PB_SET(nvme, data_digest, data_digest);
+  CLEAT_PB_SET(nvme, keep_alive_ms, keep_alive_ms);
+  nvme.namespace_uuid = CopyOf(fabrics::TextOfUuid(name_space), memory);
+  out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP;
+  out.nvme_tcp = &nvme;
+}
+
+Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
+  auto shared = std::make_shared<modules::NvmfSubsystem>();
+  shared->name = subsystem;
+  shared->nqn = nqn;
+  shared->addresses = addresses;
+  shared->host = host;
+  shared->header_digest = header_digest;
+  shared->data_digest = data_digest;
+  shared->kato_ms = keep_alive_ms;
+  modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
+  options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,
+                            name = opening.disk.name](uint64_t size_bytes) {
+    spdlog::info("{}: namespace's size changed: {} bytes", name, size_bytes);
+    if (grew) grew(size_bytes - size_bytes % block_bytes);
+  };
+  return modules::OpenNvmf(std::move(options));
+}
+
 // ---- example: an array of the engine's, in builds that have it (modules/example)
 
 struct Example {
@@ -250,7 +360,7 @@ struct Example {
 }  // namespace
 
 struct Backend::Kind {
-  std::variant<Null, KeptMemory, File, Rbd, Pool, Example> value;
+  std::variant<Null, KeptMemory, File, Rbd, Pool, NvmeTcp, Example> value;
 };
 
 namespace {
@@ -275,6 +385,8 @@ Result<Backend> UnpackBackend(const std::string& disk, const PbDisk& in) {
       return BackendOf(Rbd::Unpack(*in.rbd));
     case CLEAT__ENGINE__V1__DISK__BACKEND_POOL:
       return BackendOf(Pool::Unpack(*in.pool));
+    case CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP:
+      return BackendOf(NvmeTcp::Unpack(*in.nvme_tcp));
     case CLEAT__ENGINE__V1__DISK__BACKEND_EXAMPLE:
       return BackendOf(Example::Unpack(*in.example));
     case CLEAT__ENGINE__V1__DISK__BACKEND__NOT_SET:
@@ -315,10 +427,10 @@ Backend WithExtents(const Backend& backend, const pool::ExtentRuns& extents) {
   return Backend(std::make_shared<const Backend::Kind>(Backend::Kind{std::move(grown)}));
 }
 
-uint32_t FilesOf(const Backend& backend) {
-  const auto files = [](const auto& kind) -> uint32_t {
-    if constexpr (requires { kind.files(); }) {
-      return kind.files();
+uint32_t FilesOf(const Backend& backend, size_t reactors) {
+  const auto files = [reactors](const auto& kind) -> uint32_t {
+    if constexpr (requires { kind.files(reactors); }) {
+      return kind.files(reactors);
     } else {
       return kind.kFiles;
     }
@@ -334,6 +446,8 @@ std::string StorageOf(const Backend& backend) {
   const auto name = [](const auto& kind) -> std::string {
     if constexpr (requires { kind.cluster; }) {
       return kind.cluster;
+    } else if constexpr (requires { kind.subsystem; }) {
+      return kind.subsystem;
     } else if constexpr (requires { kind.path; }) {
       return kind.path;
     } else {

@@ -3,6 +3,8 @@
 // backends.cc alone knows.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -30,11 +32,11 @@ class Backend {
 // A pool's disk with these extents, which are as many as it takes; any other one, or without any, as it is.
 Backend WithExtents(const Backend& backend, const pool::ExtentRuns& extents);
 
-// File descriptors that are open for a disk of this kind at most.
-uint32_t FilesOf(const Backend& backend);
+// File descriptors that are open at most for a disk of this kind which is used on that many reactors.
+uint32_t FilesOf(const Backend& backend, size_t reactors);
 uint32_t FilesOfFileDisk();  // those of a disk on a file or a block device
 
-// What people are told to see to when a disk's storage does not answer: "clusters/x", a path, or "its storage".
+// What people are told to see to when a disk's storage does not answer: "clusters/x", "subsystems/x", a path, or "its storage".
 std::string StorageOf(const Backend& backend);
 
 }  // namespace cleat::engine

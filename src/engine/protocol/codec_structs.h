@@ -6,6 +6,7 @@
 #include <cleat/engine/v1/engine.pb-c.h>
 
 #include <cstddef>
+#include <cstring>
 #include <memory_resource>
 #include <span>
 #include <string>
@@ -89,6 +90,13 @@ Message& NewMessage(std::pmr::memory_resource& memory, void (*init)(Message*)) {
   auto* message = std::pmr::polymorphic_allocator<>(&memory).new_object<Message>();
   init(message);
   return *message;
+}
+
+// The text, which lives as long as `memory`.
+inline char* CopyOf(const std::string& text, std::pmr::memory_resource& memory) {
+  auto* const copy = static_cast<char*>(memory.allocate(text.size() + 1, alignof(char)));
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
 }
 
 // ---- The oneof `backend` of a disk (backends.cc)

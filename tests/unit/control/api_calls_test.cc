@@ -411,6 +411,35 @@ TEST_F(ApplyTest, ClustersComeBeforeTheirDisksAndGoAfterThem) {
   EXPECT_EQ(Apply(Empty(2)), "DELETED disks/db, DELETED clusters/ceph");
 }
 
+TEST_F(ApplyTest, SubsystemsComeBeforeTheirDisksAndGoAfterThem) {
+  v1::ApplyHostRequest request;
+  v1::Subsystem& subsystem = *request.add_subsystems();
+  subsystem.set_name("subsystems/array");
+  subsystem.mutable_spec()->set_nqn("nqn.2014-08.org.example:array");
+  subsystem.mutable_spec()->add_addresses("10.0.0.1");
+  request.set_dry_run(true);
+  EXPECT_EQ(Apply(request), "CREATED subsystems/array");
+  request.set_dry_run(false);
+  EXPECT_EQ(Apply(request), "CREATED subsystems/array");
+  EXPECT_EQ(Apply(request), "UNCHANGED subsystems/array") << "who this host is was not said either time";
+  subsystem.mutable_spec()->set_data_digest(true);
+  EXPECT_EQ(Apply(request), "UPDATED subsystems/array");
+  v1::Disk& disk = *request.add_disks();
+  disk = NullDisk("db").disk();
+  disk.set_name("disks/db");
+  disk.mutable_spec()->mutable_nvme_tcp()->set_subsystem("subsystems/array");
+  disk.mutable_spec()->mutable_nvme_tcp()->set_namespace_uuid("4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
+  EXPECT_EQ(Apply(request), "UNCHANGED subsystems/array, CREATED disks/db");
+  subsystem.mutable_spec()->set_data_digest(false);
+  EXPECT_EQ(Apply(request), "FAILED subsystems/array, UNCHANGED disks/db") << "it has a disk";
+  // What an answer shows declares the same.
+  v1::GetSubsystemRequest get;
+  get.set_name("subsystems/array");
+  subsystem = *state().subsystems().Get(get);
+  EXPECT_EQ(Apply(request), "UNCHANGED subsystems/array, UNCHANGED disks/db");
+  EXPECT_EQ(Apply(Empty(2)), "DELETED disks/db, DELETED subsystems/array");
+}
+
 TEST_F(ApplyTest, ARequestThatNamesNothingRemovesNothingUnlessThatIsMeant) {
   Apply(Host());
   v1::ApplyHostRequest request = Empty(5);

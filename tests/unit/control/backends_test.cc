@@ -25,9 +25,10 @@ std::vector<const FieldDescriptor*> KindsOf(const google::protobuf::Descriptor* 
   return kinds;
 }
 
-// What a text field may say: the name of a cluster, a path, or a word.
+// What a text field may say: the name of a cluster or a subsystem, a path, or a word.
 std::string TextFor(const std::string& field) {
   if (field == "cluster") return "clusters/a";
+  if (field == "subsystem") return "subsystems/a";
   return field == "path" ? "/a" : "a";
 }
 
@@ -72,7 +73,7 @@ TEST(EveryBackend, ClaimsWhatItNames) {
     SCOPED_TRACE(kind->name());
     const DiskRow row = RowOf(kind);
     const auto claim = ClaimOf(row.spec);
-    const bool names_storage = !FileOf(row.spec).empty() || !ClusterOf(row.spec).empty();
+    const bool names_storage = !FileOf(row.spec).empty() || !RemoteOf(row.spec).empty();
     EXPECT_TRUE(claim || !names_storage) << "another disk could have the same";
     if (!claim) continue;
     EXPECT_EQ(ClaimOfStorage(row.spec), ClaimOfStorage(RowOf(kind).spec));

@@ -43,6 +43,8 @@ TEST(Backends, AreWrittenAndShown) {
       {{"--rbd", "clusters/c/vms/n/a@then"}, "rbd:c/vms/n/a@then"},
       {{"--pool", "nvme0"}, "pool:nvme0"},
       {{"--pool", "pools/nvme0"}, "pool:nvme0"},
+      {{"--nvme-tcp", "array", "--namespace", "4c0f"}, "nvme-tcp:array/4c0f"},
+      {{"--namespace", "4c0f", "--nvme-tcp", "subsystems/array"}, "nvme-tcp:array/4c0f"},
   };
   for (const auto& [arguments, shown] : cases) {
     const Parsed parsed = Parse(arguments);
@@ -53,6 +55,8 @@ TEST(Backends, AreWrittenAndShown) {
   EXPECT_FALSE(Parse({"--file", "/a.img"}).spec.file().create());
   EXPECT_EQ(Parse({"--rbd", "c/vms/n/a@then"}).spec.rbd().cluster(), "clusters/c");
   EXPECT_EQ(Parse({"--pool", "nvme0"}).spec.pool().pool(), "pools/nvme0");
+  EXPECT_EQ(Parse({"--nvme-tcp", "array", "--namespace", "4c0f"}).spec.nvme_tcp().subsystem(),
+            "subsystems/array");
   EXPECT_EQ(ShowBackend(v1::DiskSpec()), "?");
 }
 
@@ -64,6 +68,9 @@ TEST(Backends, OneIsNeededWithWhatGoesWithIt) {
                                              {"--memory", "--create"},
                                              {"--pool", "nvme0", "--create"},
                                              {"--pool", "nvme0", "--file", "/a.img"},
+                                             {"--nvme-tcp", "array"},
+                                             {"--namespace", "4c0f"},
+                                             {"--memory", "--namespace", "4c0f"},
                                              {"--rbd", "c/a"},
                                              {"--rbd", "c/vms/a@"}}) {
     EXPECT_FALSE(Parse(arguments).ok) << CLI::detail::join(arguments, " ");
@@ -78,10 +85,12 @@ TEST(Backends, EachKindHasAnOptionOfItsNameAndIsShown) {
   for (int i = 0; i < backend->field_count(); ++i) {
     const auto* kind = backend->field(i);
     const bool offered = kExampleDisks || kind->number() != v1::DiskSpec::kExampleFieldNumber;
-    EXPECT_EQ(app.get_option_no_throw("--" + kind->name()) != nullptr, offered) << kind->name();
+    std::string name = kind->name();
+    std::replace(name.begin(), name.end(), '_', '-');
+    EXPECT_EQ(app.get_option_no_throw("--" + name) != nullptr, offered) << name;
     v1::DiskSpec disk;
     disk.GetReflection()->MutableMessage(&disk, kind);
-    EXPECT_TRUE(ShowBackend(disk).starts_with(kind->name())) << ShowBackend(disk);
+    EXPECT_TRUE(ShowBackend(disk).starts_with(name)) << ShowBackend(disk);
   }
 }
 

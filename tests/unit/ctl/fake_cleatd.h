@@ -38,6 +38,9 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::GetPoolRequest, v1::Pool> get_pool;
   Answer<v1::ListPoolsRequest, v1::ListPoolsResponse> list_pools;
   Answer<v1::DeletePoolRequest, v1::DeletePoolResponse> delete_pool;
+  Answer<v1::CreateSubsystemRequest, v1::Subsystem> create_subsystem;
+  Answer<v1::GetSubsystemRequest, v1::Subsystem> get_subsystem;
+  Answer<v1::UpdateSubsystemRequest, v1::Subsystem> update_subsystem;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
 
@@ -80,6 +83,18 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status DeletePool(grpc::ServerContext*, const v1::DeletePoolRequest* request,
                           v1::DeletePoolResponse* response) override {
     return delete_pool(*request, *response);
+  }
+  grpc::Status CreateSubsystem(grpc::ServerContext*, const v1::CreateSubsystemRequest* request,
+                               v1::Subsystem* subsystem) override {
+    return create_subsystem(*request, *subsystem);
+  }
+  grpc::Status GetSubsystem(grpc::ServerContext*, const v1::GetSubsystemRequest* request,
+                            v1::Subsystem* subsystem) override {
+    return get_subsystem(*request, *subsystem);
+  }
+  grpc::Status UpdateSubsystem(grpc::ServerContext*, const v1::UpdateSubsystemRequest* request,
+                               v1::Subsystem* subsystem) override {
+    return update_subsystem(*request, *subsystem);
   }
   grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
                     v1::WaitResponse* response) override {

@@ -44,12 +44,32 @@ void PlaceInPool(Cleat__Engine__V1__PoolBackend& pool) {
   pool.extents = extents.data();
 }
 
+// What a namespace of a subsystem has: texts that mean something, and addresses where nobody answers.
+std::map<std::string, std::string> NvmeTcpTexts() {
+  return {{"subsystem", "subsystems/a"},
+          {"nqn", "nqn.2014-08.org.example:array"},
+          {"host_nqn", "nqn.2014-08.org.example:host"},
+          {"host_id", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"},
+          {"namespace_uuid", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f12"}};
+}
+void Reach(Cleat__Engine__V1__NvmeTcpBackend& nvme) {
+  static std::array<std::string, 2> texts{"127.0.0.1:1", "[::1]:1"};
+  static std::array<char*, 2> addresses{texts[0].data(), texts[1].data()};
+  nvme.n_addresses = addresses.size();
+  nvme.addresses = addresses.data();
+  CLEAT_PB_SET(nvme, header_digest, 1);
+  CLEAT_PB_SET(nvme, data_digest, 1);
+  CLEAT_PB_SET(nvme, keep_alive_ms, 5000);
+}
+
 // As cleatd would send it: with something in each text.
 BackendMessage Sample(const std::string& kind) {
   std::map<std::string, std::string> texts;
   for (const std::string& name : BackendMessage::TextsOf(kind)) texts[name] = "a-" + name;
+  if (kind == "nvme_tcp") texts = NvmeTcpTexts();
   BackendMessage sample(kind, texts);
   if (sample.disk.backend_case == CLEAT__ENGINE__V1__DISK__BACKEND_POOL) PlaceInPool(*sample.disk.pool);
+  if (sample.disk.backend_case == CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP) Reach(*sample.disk.nvme_tcp);
   return sample;
 }
 
@@ -141,11 +161,11 @@ TEST_F(EveryBackend, OfAPoolIsOpenedOnItsDrive) {
   DiskSpec disk = DiskOf("pool");
   std::string node = "/dev/nvme0n1";
   sample.disk.pool->device = node.data();
-  EXPECT_EQ(FilesOf(UnpackBackend(disk.name, sample.disk).value()), 3U) << "with the node for commands";
+  EXPECT_EQ(FilesOf(UnpackBackend(disk.name, sample.disk).value(), 1), 3U) << "with the node for commands";
   sample.disk.pool->device = path.data();
   disk.backend = UnpackBackend(disk.name, sample.disk).value();
   EXPECT_EQ(StorageOf(disk.backend), path);
-  EXPECT_EQ(FilesOf(disk.backend), 2U);
+  EXPECT_EQ(FilesOf(disk.backend, 8), 2U);
   for (const uint64_t identity : {31, 0}) {
     disk.identity = DiskIdentity(identity);
     const auto opened = Open(disk);
@@ -156,6 +176,62 @@ TEST_F(EveryBackend, OfAPoolIsOpenedOnItsDrive) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
   unlink(path.c_str());
+}
+
+TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
+  const auto refused = [](const std::string& field, auto change) {
+    const BackendMessage sample = Sample("nvme_tcp");
+    Cleat__Engine__V1__NvmeTcpBackend nvme = *sample.disk.nvme_tcp;
+    change(nvme);
+    PbDisk disk = sample.disk;
+    disk.nvme_tcp = &nvme;
+    const auto unpacked = UnpackBackend("disks/a", disk);
+    ASSERT_EQ(unpacked.ok(), field.empty()) << field;
+    if (unpacked.ok()) return;
+    EXPECT_EQ(unpacked.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(unpacked.error().message.find(field), std::string::npos) << unpacked.error().message;
+  };
+  std::string wrong = "array";
+  std::string zero = "00000000-0000-0000-0000-000000000000";
+  std::array<char*, 9> many{};
+  refused("", [](auto& /*nvme*/) {});
+  refused("nvme_tcp.subsystem is missing", [](auto& nvme) { nvme.subsystem = nullptr; });
+  refused("nvme_tcp.nqn is missing", [](auto& nvme) { nvme.nqn = nullptr; });
+  refused("nvme_tcp.nqn", [&](auto& nvme) { nvme.nqn = wrong.data(); });
+  refused("nvme_tcp.addresses has none", [](auto& nvme) { nvme.n_addresses = 0; });
+  refused("'array' is no address", [&](auto& nvme) {
+    many[0] = wrong.data();
+    nvme.addresses = many.data();
+    nvme.n_addresses = 1;
+  });
+  refused("nvme_tcp.addresses has none, or more", [&](auto& nvme) {
+    many.fill(nvme.addresses[0]);
+    nvme.addresses = many.data();
+    nvme.n_addresses = many.size();
+  });
+  refused("host's NQN", [&](auto& nvme) { nvme.host_nqn = wrong.data(); });
+  refused("nvme_tcp.host_id", [&](auto& nvme) { nvme.host_id = wrong.data(); });
+  refused("nvme_tcp.host_id", [&](auto& nvme) { nvme.host_id = zero.data(); });
+  refused("nvme_tcp.keep_alive_ms", [](auto& nvme) { nvme.keep_alive_ms = 999; });
+  refused("nvme_tcp.keep_alive_ms", [](auto& nvme) { nvme.keep_alive_ms = 600'001; });
+  refused("nvme_tcp.namespace_uuid", [](auto& nvme) { nvme.namespace_uuid = nullptr; });
+  refused("nvme_tcp.namespace_uuid", [&](auto& nvme) { nvme.namespace_uuid = zero.data(); });
+}
+
+// How it is reached may change between one attachment and the next; which namespace of which subsystem it is says the storage.
+TEST_F(EveryBackend, OfASubsystemIsTheSameHoweverItIsReached) {
+  const Backend kept = DiskOf("nvme_tcp").backend;
+  const auto same = [&](auto change) {
+    const BackendMessage sample = Sample("nvme_tcp");
+    change(*sample.disk.nvme_tcp);
+    return UnpackBackend("disks/a", sample.disk).value() == kept;
+  };
+  std::string other = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f13";
+  EXPECT_TRUE(same([](auto& nvme) { nvme.n_addresses = 1; }));
+  EXPECT_TRUE(same([](auto& nvme) { nvme.data_digest = 0; }));
+  EXPECT_FALSE(same([&](auto& nvme) { nvme.namespace_uuid = other.data(); }));
+  EXPECT_EQ(StorageOf(kept), "subsystems/a");
+  EXPECT_EQ(FilesOf(kept, 3), 4U) << "a connection for each reactor, and one for the admin queue";
 }
 
 TEST_F(EveryBackend, IsAnotherStorageThanThatOfOtherKinds) {

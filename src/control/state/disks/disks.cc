@@ -18,10 +18,10 @@
 namespace cleat::control {
 namespace {
 
-// The names of a new disk's write: the disk's cluster and its pool stay meanwhile.
+// The names of a new disk's write: the disk's cluster or subsystem, and its pool, stay meanwhile.
 WriteNames NamesOf(const DiskRow& row) {
   WriteNames names{.changes = {DiskName(row.id)}};
-  if (const std::string& cluster = ClusterOf(row.spec); !cluster.empty()) names.needs.insert(cluster);
+  if (const std::string& remote = RemoteOf(row.spec); !remote.empty()) names.needs.insert(remote);
   if (const std::string& pool = PoolOf(row.spec); !pool.empty()) names.needs.insert(pool);
   if (const std::string& file = FileOf(row.spec); !file.empty()) names.needs.insert(StorageName(file));
   return names;
@@ -45,15 +45,7 @@ Status Disks::Fill(std::vector<DiskRow> rows) {
         CLEAT_TRY(storages_.MakeMemory(entry.row));
       }
     }
-    if (IsInCluster(entry.row.spec)) {
-      const std::string& name = ClusterOf(entry.row.spec);
-      const auto cluster = ParseClusterName(name);
-      if (!cluster.ok() || !core_.tables.clusters.Has(*cluster)) {
-        return Refuse(v1::REASON_STORE_DAMAGED, fmt::format("store: {} is there, but not its cluster {}",
-                                                            DiskName(entry.row.id), name));
-      }
-      core_.tables.clusters.At(*cluster).disks.insert(entry.row.id);
-    }
+    CLEAT_TRY(remote_.Fill(entry.row));
     if (const std::string& name = PoolOf(entry.row.spec); !name.empty()) {
       const auto pool = ParsePoolName(name);
       if (!pool.ok() || !core_.tables.pools.Has(*pool)) {
@@ -77,7 +69,7 @@ DiskEntry& Disks::Insert(DiskEntry entry) {
 
 DiskEntry& Disks::Add(DiskEntry entry) {
   DiskEntry& kept = Insert(std::move(entry));
-  clusters_.Join(kept.row);
+  remote_.Join(kept.row);
   pools_.Join(kept.row, PoolExtents::As::kDisk);
   core_.publisher.Publish(kept);
   return kept;
@@ -141,7 +133,7 @@ Status Disks::CheckRoom(const std::string& id, const v1::DiskSpec& spec) {
                      fmt::format("{}: there are {} disks, which is the most: delete one", name, kDisksMax),
                      {{"limit", std::to_string(kDisksMax)}});
   }
-  CLEAT_TRY(clusters_.CheckClusterOf(id, spec));
+  CLEAT_TRY(remote_.Check(id, spec));
   CLEAT_TRY(pools_.CheckPoolOf(id, spec));
   return storages_.CheckUnique(id, spec);
 }
@@ -154,8 +146,8 @@ Result<v1::Disk> Disks::Commit(DiskEntry entry, const std::optional<keys::Secret
   CLEAT_TRY(storages_.CheckSameStorage(id, entry.row.spec, *prepared));
   const WriteNames names = NamesOf(entry.row);
   core_.writes.Await(names);
-  // The cluster or the pool may have gone while the mutex was let go.
-  CLEAT_TRY(clusters_.CheckClusterOf(id, entry.row.spec));
+  // The cluster, the subsystem or the pool may have gone while the mutex was let go.
+  CLEAT_TRY(remote_.Check(id, entry.row.spec));
   CLEAT_TRY(pools_.CheckPoolOf(id, entry.row.spec));
   const v1::DiskSpec unplaced = entry.row.spec;
   CLEAT_TRY(pools_.Place(id, entry.row.spec));
@@ -462,7 +454,7 @@ Status Disks::CheckNotAttached(const std::string& name, const DiskEntry& entry) 
 void Disks::Drop(const std::string& id) {
   const DiskRow row = core_.tables.disks.At(id).row;
   storages_.Release(row);
-  clusters_.Leave(row);
+  remote_.Leave(row);
   pools_.Leave(row, PoolExtents::As::kDisk);
   core_.tables.disks.Erase(id);
   core_.publisher.PublishGone(DiskName(id));

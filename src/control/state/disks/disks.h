@@ -15,7 +15,7 @@
 #include "control/state/keys/spec_keys.h"
 #include "control/state/pools/pool_extents.h"
 #include "control/state/publish/state_core.h"
-#include "control/state/settings/clusters.h"
+#include "control/state/settings/remote_storage.h"
 #include "control/state/tables/deleted_disks.h"
 #include "control/state/writes/row_under_way.h"
 
@@ -30,9 +30,9 @@ bool NamesPurge(const DiskRow& row, const WriteNames& names);
 class Disks {
  public:
   // All outlive it. Deleted disks are kept as `keep` says.
-  Disks(StateCore& core, const SpecKeys& keys, Clusters& clusters, PoolExtents& pools, DiskStorages& storages,
-        const KeepDeleted& keep)
-      : core_(core), keys_(keys), clusters_(clusters), pools_(pools), storages_(storages), keep_(keep) {}
+  Disks(StateCore& core, const SpecKeys& keys, RemoteStorage& remote, PoolExtents& pools,
+        DiskStorages& storages, const KeepDeleted& keep)
+      : core_(core), keys_(keys), remote_(remote), pools_(pools), storages_(storages), keep_(keep) {}
 
   // Takes the disks from the store, after the clusters and pools.
   Status Fill(std::vector<DiskRow> rows) CLEAT_REQUIRES(holds_state);
@@ -107,7 +107,7 @@ class Disks {
 
   StateCore& core_;
   const SpecKeys& keys_;
-  Clusters& clusters_;
+  RemoteStorage& remote_;
   PoolExtents& pools_;
   DiskStorages& storages_;
   const KeepDeleted& keep_;

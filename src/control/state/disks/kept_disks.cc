@@ -123,16 +123,16 @@ Result<DiskStorages::Identity> KeptDisks::RestoreUnlocked(const std::string& id,
 Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_revision) {
   const std::string name = DiskName(id);
   WriteNames names{.changes = {name, KeptName(id)}};
-  // While the mutex was let go, the kept row and the cluster may have gone, and the key may have been wrapped anew.
+  // While the mutex was let go, the kept row and what it is stored in may have gone, and the key may have been wrapped anew.
   const DeletedDiskRow* found = core_.tables.deleted.Find(id, kept_revision);
   if (found == nullptr) return NotFound(name);
-  if (const std::string& cluster = ClusterOf(found->disk.spec); !cluster.empty()) names.needs.insert(cluster);
+  if (const std::string& remote = RemoteOf(found->disk.spec); !remote.empty()) names.needs.insert(remote);
   if (const std::string& pool = PoolOf(found->disk.spec); !pool.empty()) names.needs.insert(pool);
   core_.writes.Await(names);
   found = core_.tables.deleted.Find(id, kept_revision);
   if (found == nullptr) return NotFound(name);
   const DiskRow kept = found->disk;
-  CLEAT_TRY(clusters_.CheckClusterOf(kept.id, kept.spec));
+  CLEAT_TRY(remote_.Check(kept.id, kept.spec));
   DiskEntry entry;
   entry.row = kept;
   entry.row.intent_revision = core_.publisher.NextRevision();

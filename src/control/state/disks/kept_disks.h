@@ -19,9 +19,9 @@ Error KeyNotKept(const std::string& name, std::string_view why);
 class KeptDisks {
  public:
   // All outlive it.
-  KeptDisks(StateCore& core, Clusters& clusters, PoolExtents& pools, DiskStorages& storages, Disks& disks,
+  KeptDisks(StateCore& core, RemoteStorage& remote, PoolExtents& pools, DiskStorages& storages, Disks& disks,
             const KeepDeleted& keep)
-      : core_(core), clusters_(clusters), pools_(pools), storages_(storages), disks_(disks), keep_(keep) {}
+      : core_(core), remote_(remote), pools_(pools), storages_(storages), disks_(disks), keep_(keep) {}
 
   Result<v1::Disk> Undelete(const v1::UndeleteDiskRequest& request);
   Result<v1::PurgeDiskResponse> Purge(const v1::PurgeDiskRequest& request);
@@ -42,7 +42,7 @@ class KeptDisks {
       CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
-  Clusters& clusters_;
+  RemoteStorage& remote_;
   PoolExtents& pools_;
   DiskStorages& storages_;
   Disks& disks_;

@@ -102,6 +102,17 @@ void ApiView::ShowStatus(const ClusterEntry& entry, v1::ClusterStatus& status) c
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
 }
 
+v1::Subsystem ApiView::Show(const SubsystemEntry& entry) const {
+  v1::Subsystem subsystem;
+  subsystem.set_name(SubsystemName(entry.row.id));
+  *subsystem.mutable_spec() = entry.row.spec;
+  subsystem.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
+  subsystem.set_revision(entry.revision);
+  subsystem.set_etag(EtagOf(entry.row.intent_revision));
+  subsystem.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
+  return subsystem;
+}
+
 v1::Pool ApiView::Show(const PoolEntry& entry) const {
   v1::Pool pool;
   pool.set_name(PoolName(entry.row.id));

@@ -30,6 +30,7 @@ class ApiView {
   v1::Disk Show(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Disk Show(const DeletedDiskRow& row) const CLEAT_REQUIRES(holds_state);
   v1::Cluster Show(const ClusterEntry& entry) const CLEAT_REQUIRES(holds_state);
+  v1::Subsystem Show(const SubsystemEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Pool Show(const PoolEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Group Show(const GroupEntry& entry) const CLEAT_REQUIRES(holds_state);
   v1::Controller Show(const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);

@@ -85,6 +85,7 @@ std::vector<WatchEvent> Publisher::Snapshot() const {
   const auto add = [&](const auto& entry) CLEAT_REQUIRES(holds_state) { snapshot.push_back(EventOf(entry)); };
   for (const auto& [id, entry] : tables_.engines) add(entry);
   for (const auto& [id, entry] : tables_.clusters) add(entry);
+  for (const auto& [id, entry] : tables_.subsystems) add(entry);
   for (const auto& [id, entry] : tables_.pools) add(entry);
   for (const auto& [id, entry] : tables_.disks) add(entry);
   for (const auto& [id, entry] : tables_.groups) add(entry);

@@ -85,6 +85,7 @@ class Publisher {
   static std::shared_ptr<Event> NewEvent(uint64_t revision);
   static void Set(v1::Disk&& shown, Event& event) { *event.mutable_disk() = std::move(shown); }
   static void Set(v1::Cluster&& shown, Event& event) { *event.mutable_cluster() = std::move(shown); }
+  static void Set(v1::Subsystem&& shown, Event& event) { *event.mutable_subsystem() = std::move(shown); }
   static void Set(v1::Pool&& shown, Event& event) { *event.mutable_pool() = std::move(shown); }
   static void Set(v1::Group&& shown, Event& event) { *event.mutable_group() = std::move(shown); }
   static void Set(v1::Controller&& shown, Event& event) { *event.mutable_controller() = std::move(shown); }

@@ -256,6 +256,18 @@ Status Clusters::CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& 
                                DiskName(disk_id), cluster));
 }
 
+Status Clusters::Fill(const DiskRow& row) {
+  if (!IsInCluster(row.spec)) return Ok{};
+  const std::string& name = ClusterOf(row.spec);
+  const auto cluster = ParseClusterName(name);
+  if (!cluster.ok() || !core_.tables.clusters.Has(*cluster)) {
+    return Refuse(v1::REASON_STORE_DAMAGED,
+                  fmt::format("store: {} is there, but not its cluster {}", DiskName(row.id), name));
+  }
+  core_.tables.clusters.At(*cluster).disks.insert(row.id);
+  return Ok{};
+}
+
 void Clusters::Join(const DiskRow& row) {
   const std::string& name = ClusterOf(row.spec);
   if (name.empty()) return;

@@ -40,6 +40,8 @@ class Clusters {
   // ---- For disks
   // Whether the cluster that the disk's spec names is there.
   Status CheckClusterOf(const std::string& disk_id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
+  // A stored disk's: an error when the cluster that its spec names is not there.
+  Status Fill(const DiskRow& row) CLEAT_REQUIRES(holds_state);
   // Puts a disk into the cluster that its spec names, or takes it out.
   void Join(const DiskRow& row) CLEAT_REQUIRES(holds_state);
   void Leave(const DiskRow& row) CLEAT_REQUIRES(holds_state);

@@ -94,6 +94,12 @@ struct ClusterEntry {
   std::set<std::string> failing = {};     // ... or fails requests
 };
 
+struct SubsystemEntry {
+  SubsystemRow row;
+  std::set<std::string> disks;  // ids
+  uint64_t revision = 0;
+};
+
 // An engine has no row: it is known since it connected, or since a row named it.
 struct EngineEntry {
   std::string id;

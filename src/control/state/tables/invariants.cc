@@ -33,6 +33,27 @@ Status CheckClusters(const Tables& tables) {
   return Ok{};
 }
 
+Status CheckSubsystems(const Tables& tables) {
+  std::set<std::string> nqns;
+  size_t listed = 0;
+  size_t members = 0;
+  for (const auto& [id, subsystem] : tables.subsystems) {
+    listed += subsystem.disks.size();
+    if (!nqns.insert(subsystem.row.spec.nqn()).second)
+      return Broken(SubsystemName(id), "has the NQN of another subsystem");
+  }
+  for (const auto& [id, disk] : tables.disks) {
+    const std::string& name = SubsystemOf(disk.row.spec);
+    if (name.empty()) continue;
+    ++members;
+    const SubsystemEntry* const subsystem = tables.subsystems.Find(*ParseSubsystemName(name));
+    if (subsystem == nullptr || !subsystem->disks.contains(id))
+      return Broken(DiskName(id), name + " does not list it");
+  }
+  if (listed != members) return Broken("subsystems", fmt::format("list {} disks, not {}", listed, members));
+  return Ok{};
+}
+
 // No extent has two owners, and none is a disk's and free.
 class PoolExtentsSeen {
  public:
@@ -159,6 +180,7 @@ Status CheckEngines(const Tables& tables) {
 
 Status CheckTables(const Tables& tables) {
   CLEAT_TRY(CheckClusters(tables));
+  CLEAT_TRY(CheckSubsystems(tables));
   CLEAT_TRY(CheckPools(tables));
   CLEAT_TRY(CheckGroups(tables));
   CLEAT_TRY(CheckAttachments(tables));

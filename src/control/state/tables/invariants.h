@@ -9,6 +9,7 @@
 namespace cleat::control {
 
 //   a disk's cluster is there and lists it, and lists no disk that is not its own;
+//   a disk's subsystem is there and lists it, and lists no other; no two subsystems have the same NQN;
 //   a disk's pool is there and lists it, and lists no other, and no extent is two disks', or a disk's and free, or to be erased;
 //   a controller's group is there and lists it, and lists no other; no two groups have the same slot;
 //   an attachment's disk is there and knows of it, detaching or not, and knows of no other;

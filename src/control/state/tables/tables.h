@@ -21,6 +21,7 @@ struct Tables {
   ResourceTable<DiskEntry> disks;
   DeletedDisks deleted;
   ResourceTable<ClusterEntry> clusters;
+  ResourceTable<SubsystemEntry> subsystems;
   ResourceTable<PoolEntry> pools;
   ResourceTable<GroupEntry> groups;
   ResourceTable<ControllerEntry> controllers;

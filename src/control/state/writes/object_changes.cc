@@ -47,6 +47,12 @@ Object ObjectOf(const ClusterRow& row) {
 Object ObjectOf(const EraseClusterRow& row) {
   return {"cluster", ClusterName(row.id)};
 }
+Object ObjectOf(const SubsystemRow& row) {
+  return {"subsystem", SubsystemName(row.id)};
+}
+Object ObjectOf(const EraseSubsystemRow& row) {
+  return {"subsystem", SubsystemName(row.id)};
+}
 Object ObjectOf(const PoolRow& row) {
   return {"pool", PoolName(row.id)};
 }
@@ -99,6 +105,9 @@ State StateOf(const GroupRow& row) {
 State StateOf(const ClusterRow& row) {
   return {'{' + SpecAndLabels(row.spec, row.labels) + '}', row.spec.wrapped_key().data()};
 }
+State StateOf(const SubsystemRow& row) {
+  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};
+}
 State StateOf(const PoolRow& row) {
   return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};
 }
@@ -127,6 +136,9 @@ State StateOf(const EraseGroupRow& /*row*/) {
   return {};
 }
 State StateOf(const EraseClusterRow& /*row*/) {
+  return {};
+}
+State StateOf(const EraseSubsystemRow& /*row*/) {
   return {};
 }
 State StateOf(const ErasePoolRow& /*row*/) {
@@ -228,6 +240,8 @@ class InTables {
   State Before(const EraseGroupRow& row) const { return StateIn(tables_.groups.Find(row.id)); }
   State Before(const ClusterRow& row) const { return StateIn(tables_.clusters.Find(row.id)); }
   State Before(const EraseClusterRow& row) const { return StateIn(tables_.clusters.Find(row.id)); }
+  State Before(const SubsystemRow& row) const { return StateIn(tables_.subsystems.Find(row.id)); }
+  State Before(const EraseSubsystemRow& row) const { return StateIn(tables_.subsystems.Find(row.id)); }
   State Before(const PoolRow& row) const { return StateIn(tables_.pools.Find(row.id)); }
   State Before(const ErasePoolRow& row) const { return StateIn(tables_.pools.Find(row.id)); }
   State Before(const ControllerRow& row) const { return StateIn(tables_.controllers.Find(row.id)); }
@@ -259,6 +273,7 @@ ObjectChanges ChangesBetween(RowsOfStore before, RowsOfStore after) {
   add(before.rows.disks, after.rows.disks);
   add(before.rows.groups, after.rows.groups);
   add(before.rows.clusters, after.rows.clusters);
+  add(before.rows.subsystems, after.rows.subsystems);
   add(before.rows.pools, after.rows.pools);
   add(before.rows.controllers, after.rows.controllers);
   add(before.rows.attachments, after.rows.attachments);

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/settings/subsystems.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "control/model/errors.h"
+#include "control/model/names.h"
+#include "control/model/page.h"
+#include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
+#include "control/validate/update_mask.h"
+#include "nvme/fabrics/names.h"
+
+namespace cleat::control {
+namespace {
+
+// Among the names of a new subsystem's write: the subsystems that are there are counted, and their NQNs compared.
+constexpr char kSubsystemCount[] = "number of subsystems";
+
+// Why what is asked for can't be done while the subsystem has disks.
+Error InUse(const SubsystemEntry& entry, std::string_view what) {
+  const std::string name = SubsystemName(entry.row.id);
+  const std::string& disk = *entry.disks.begin();
+  return RefuseFor(
+      name, v1::REASON_SUBSYSTEM_IN_USE,
+      fmt::format("{} has {} disk(s), {} among them, {}: delete them first (cleatctl disk delete {})", name,
+                  entry.disks.size(), DiskName(disk), what, disk),
+      {{"conflict", DiskName(disk)}});
+}
+
+}  // namespace
+
+void Subsystems::Fill(std::vector<SubsystemRow> rows) {
+  for (SubsystemRow& row : rows) {
+    const std::string id = row.id;
+    core_.tables.subsystems.Insert(
+        id, {.row = std::move(row), .disks = {}, .revision = core_.publisher.newest() + 1});
+  }
+}
+
+// ---- The API
+
+Result<v1::Subsystem> Subsystems::Create(const v1::CreateSubsystemRequest& request) {
+  const std::string& id = request.subsystem_id();
+  CLEAT_TRY(CheckId("subsystem_id", id));
+  const std::string name = SubsystemName(id);
+  CLEAT_ASSIGN(auto spec, CompleteSubsystemSpec(id, request.subsystem().spec()));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
+
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name, kSubsystemCount}};
+  core_.writes.Await(names);
+  CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, labels));
+  if (existing != nullptr) return core_.view.Show(*existing);
+  CLEAT_TRY(CheckRoom(name, spec.nqn()));
+  CLEAT_TRY(SetHost(spec));
+  SubsystemEntry entry;
+  entry.row.id = id;
+  entry.row.spec = std::move(spec);
+  entry.row.labels = std::move(labels);
+  entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {entry.row}));
+  SubsystemEntry& kept = core_.tables.subsystems.Insert(id, std::move(entry));
+  core_.publisher.Publish(kept);
+  spdlog::info("{}: created: {}; this host is {} to it", name, kept.row.spec.nqn(), kept.row.spec.host_nqn());
+  return core_.view.Show(kept);
+}
+
+Result<const SubsystemEntry*> Subsystems::CheckExisting(const std::string& id, const v1::SubsystemSpec& spec,
+                                                        const Labels& labels) const {
+  const SubsystemEntry* const existing = core_.tables.subsystems.Find(id);
+  if (existing == nullptr) return existing;
+  const std::string name = SubsystemName(id);
+  const v1::SubsystemSpec wanted = WithHostOf(existing->row.spec, spec);
+  if (!SameSpec(existing->row.spec, wanted)) return AlreadyExists(name, existing->row.spec, wanted);
+  if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
+  return existing;
+}
+
+Status Subsystems::CheckRoom(const std::string& name, const std::string& nqn) const {
+  for (const auto& [id, entry] : core_.tables.subsystems) {
+    if (entry.row.spec.nqn() != nqn) continue;
+    return RefuseFor(name, v1::REASON_NQN_TAKEN,
+                     fmt::format("{}: {} has the NQN '{}': name that one for disks, or delete it", name,
+                                 SubsystemName(id), nqn),
+                     {{"conflict", SubsystemName(id)}});
+  }
+  if (core_.tables.subsystems.size() < kSubsystemsMax) return Ok{};
+  return RefuseFor(
+      name, v1::REASON_TOO_MANY_RESOURCES,
+      fmt::format("{}: there are {} subsystems, which is the most: delete one", name, kSubsystemsMax),
+      {{"limit", std::to_string(kSubsystemsMax)}});
+}
+
+Status Subsystems::SetHost(v1::SubsystemSpec& spec) const {
+  if (!spec.host_id().empty()) return Ok{};
+  nvme::fabrics::Uuid uuid = host_;
+  if (uuid == nvme::fabrics::Uuid{} &&
+      getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size()))
+    return ErrnoError(errno, "drawing an identifier for this host");
+  // The form of a UUID whose bits mean nothing (RFC 4122, 4.4).
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0fU) | 0x40U);
+  uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3fU) | 0x80U);
+  const nvme::fabrics::HostIdentity host = nvme::fabrics::HostIdentityOfUuid(uuid);
+  spec.set_host_nqn(host.nqn);
+  spec.set_host_id(nvme::fabrics::TextOfUuid(host.id));
+  return Ok{};
+}
+
+Result<v1::Subsystem> Subsystems::Get(const v1::GetSubsystemRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseSubsystemName(request.name()));
+  const StateLock lock(core_.mutex);
+  const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
+  if (entry == nullptr) return NotFound(request.name());
+  return core_.view.Show(*entry);
+}
+
+Result<v1::ListSubsystemsResponse> Subsystems::List(const v1::ListSubsystemsRequest& request) {
+  CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
+  v1::ListSubsystemsResponse response;
+  const StateLock lock(core_.mutex);
+  const auto& table = core_.tables.subsystems;
+  for (auto it = table.After(request.page_token()); it != table.end(); ++it) {
+    v1::Subsystem subsystem = core_.view.Show(it->second);
+    if (!page.Take(subsystem.ByteSizeLong())) {
+      response.set_next_page_token(std::prev(it)->first);
+      break;
+    }
+    *response.add_subsystems() = std::move(subsystem);
+  }
+  return response;
+}
+
+Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& request) {
+  const std::string& name = request.subsystem().name();
+  CLEAT_ASSIGN(auto id, ParseSubsystemName(name));
+  const auto& mask = request.update_mask();
+  CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
+  v1::SubsystemSpec spec;
+  if (Names(mask, kSpecPath)) {
+    CLEAT_ASSIGN(spec, CompleteSubsystemSpec(id, request.subsystem().spec()));
+  }
+
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name}};
+  core_.writes.Await(names);
+  SubsystemEntry* entry = core_.tables.subsystems.Find(id);
+  if (entry == nullptr) return NotFound(name);
+  CLEAT_TRY(CheckEtag(name, request.subsystem().etag(), entry->row.intent_revision));
+  SubsystemRow row = entry->row;
+  if (Names(mask, kSpecPath)) row.spec = WithHostOf(entry->row.spec, std::move(spec));
+  if (Names(mask, kLabelsPath)) row.labels = std::move(labels);
+  const bool changed = !SameSpec(row.spec, entry->row.spec);
+  if (!changed && row.labels == entry->row.labels) return core_.view.Show(*entry);
+  if (changed) {
+    CLEAT_TRY(CheckChange(*entry, row.spec));
+  }
+  row.intent_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  core_.publisher.Publish(*entry);
+  if (changed) spdlog::info("{}: settings changed", name);
+  return core_.view.Show(*entry);
+}
+
+Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec) {
+  const std::string name = SubsystemName(entry.row.id);
+  if (spec.nqn() != entry.row.spec.nqn()) {
+    return RefuseFor(name, v1::REASON_INVALID_FIELD,
+                     fmt::format("{}: nqn is '{}', and can't become '{}': create another subsystem", name,
+                                 entry.row.spec.nqn(), spec.nqn()),
+                     {{"field", "spec.nqn"}});
+  }
+  if (entry.disks.empty()) return Ok{};
+  return InUse(entry, "which its settings hold for");
+}
+
+Result<v1::DeleteSubsystemResponse> Subsystems::Delete(const v1::DeleteSubsystemRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseSubsystemName(request.name()));
+  const std::string& name = request.name();
+  const StateLock lock(core_.mutex);
+  const WriteNames names{.changes = {name}};
+  core_.writes.Await(names);
+  const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
+  if (entry == nullptr) return v1::DeleteSubsystemResponse();
+  CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
+  if (!entry->disks.empty()) return InUse(*entry, "which are reached by it");
+  CLEAT_TRY(core_.writes.Write(names, {EraseSubsystemRow{id}}));
+  core_.tables.subsystems.Erase(id);
+  core_.publisher.PublishGone(name);
+  spdlog::info("{}: deleted", name);
+  return v1::DeleteSubsystemResponse();
+}
+
+// ---- For disks
+
+Status Subsystems::CheckSubsystemOf(const std::string& disk_id, const v1::DiskSpec& spec) {
+  const std::string& subsystem = SubsystemOf(spec);
+  if (subsystem.empty() || core_.tables.subsystems.Has(*ParseSubsystemName(subsystem))) return Ok{};
+  return RefuseFor(subsystem, v1::REASON_RESOURCE_NOT_FOUND,
+                   fmt::format("{}: {} does not exist: create it first (cleatctl subsystem create)",
+                               DiskName(disk_id), subsystem));
+}
+
+Status Subsystems::Fill(const DiskRow& row) {
+  if (!row.spec.has_nvme_tcp()) return Ok{};
+  const std::string& name = SubsystemOf(row.spec);
+  const auto id = ParseSubsystemName(name);
+  if (!id.ok() || !core_.tables.subsystems.Has(*id)) {
+    return Refuse(v1::REASON_STORE_DAMAGED,
+                  fmt::format("store: {} is there, but not its subsystem {}", DiskName(row.id), name));
+  }
+  core_.tables.subsystems.At(*id).disks.insert(row.id);
+  return Ok{};
+}
+
+void Subsystems::Join(const DiskRow& row) {
+  const std::string& name = SubsystemOf(row.spec);
+  if (name.empty()) return;
+  SubsystemEntry& subsystem = core_.tables.subsystems.At(*ParseSubsystemName(name));
+  subsystem.disks.insert(row.id);
+  core_.publisher.Publish(subsystem);
+}
+
+void Subsystems::Leave(const DiskRow& row) {
+  const std::string& name = SubsystemOf(row.spec);
+  if (name.empty()) return;
+  SubsystemEntry& subsystem = core_.tables.subsystems.At(*ParseSubsystemName(name));
+  subsystem.disks.erase(row.id);
+  core_.publisher.Publish(subsystem);
+}
+
+}  // namespace cleat::control

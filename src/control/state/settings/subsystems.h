@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVMe-oF subsystems. cleatd never speaks to one: it keeps how they are reached, and tells an engine with each disk that is a namespace of
+// one. So a subsystem's spec stays as it is while it has disks. Any thread; what needs the state's mutex says so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+#include "control/model/model.h"
+#include "control/state/publish/state_core.h"
+#include "pool/layout.h"
+
+namespace cleat::control {
+
+class Subsystems {
+ public:
+  // `core` outlives it. `host`: which host this is, 16 bytes that are no other's; all zeroes where that is not known.
+  Subsystems(StateCore& core, const pool::Uid& host) : core_(core), host_(host) {}
+
+  void Fill(std::vector<SubsystemRow> rows) CLEAT_REQUIRES(holds_state);  // from the store
+
+  // ---- The API
+  Result<v1::Subsystem> Create(const v1::CreateSubsystemRequest& request);
+  Result<v1::Subsystem> Get(const v1::GetSubsystemRequest& request);
+  Result<v1::ListSubsystemsResponse> List(const v1::ListSubsystemsRequest& request);
+  Result<v1::Subsystem> Update(const v1::UpdateSubsystemRequest& request);
+  Result<v1::DeleteSubsystemResponse> Delete(const v1::DeleteSubsystemRequest& request);
+
+  // ---- For disks
+  // Whether the subsystem that the disk's spec names is there.
+  Status CheckSubsystemOf(const std::string& disk_id, const v1::DiskSpec& spec) CLEAT_REQUIRES(holds_state);
+  // A stored disk's: an error when the subsystem that its spec names is not there.
+  Status Fill(const DiskRow& row) CLEAT_REQUIRES(holds_state);
+  // Puts a disk into the subsystem that its spec names, or takes it out.
+  void Join(const DiskRow& row) CLEAT_REQUIRES(holds_state);
+  void Leave(const DiskRow& row) CLEAT_REQUIRES(holds_state);
+
+ private:
+  // The subsystem that is there already, as it is asked for; nullptr when there is none.
+  Result<const SubsystemEntry*> CheckExisting(const std::string& id, const v1::SubsystemSpec& spec,
+                                              const Labels& labels) const CLEAT_REQUIRES(holds_state);
+  // Whether there is room for another one, of that NQN.
+  Status CheckRoom(const std::string& name, const std::string& nqn) const CLEAT_REQUIRES(holds_state);
+  // What Update changes in the row; an error when it may not.
+  static Status CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec)
+      CLEAT_REQUIRES(holds_state);
+  // Says in the spec who this host is, unless it says so itself.
+  Status SetHost(v1::SubsystemSpec& spec) const;
+
+  StateCore& core_;
+  const pool::Uid host_;
+};
+
+}  // namespace cleat::control

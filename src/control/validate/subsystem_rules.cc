@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an NVMe-oF subsystem may say.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "control/model/names.h"
+#include "control/model/reasons.h"
+#include "control/validate/spec_rules.h"
+#include "nvme/fabrics/names.h"
+
+namespace cleat::control {
+namespace {
+
+namespace fabrics = nvme::fabrics;
+
+Error InvalidSubsystem(std::string_view resource, std::string_view field, const std::string& why) {
+  return RefuseFor(resource, v1::REASON_INVALID_FIELD, fmt::format("{}: {} {}", resource, field, why),
+                   {{"field", fmt::format("spec.{}", field)}});
+}
+
+Status CheckSubsystemNqn(std::string_view name, const std::string& nqn) {
+  if (nqn.empty()) return InvalidSubsystem(name, "nqn", "is missing: the subsystem's NVMe qualified name");
+  if (auto status = fabrics::CheckNqn(nqn, "it"); !status.ok())
+    return InvalidSubsystem(name, "nqn", "is wrong: " + status.error().message);
+  if (nqn != fabrics::kDiscoveryNqn) return Ok{};
+  return InvalidSubsystem(name, "nqn", "is that of discovery services, which have no namespaces");
+}
+
+Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
+  if (spec.addresses().empty())
+    return InvalidSubsystem(name, "addresses", "are missing: say where the subsystem is, as 10.0.0.1:4420");
+  if (spec.addresses_size() > kSubsystemAddressesMax) {
+    return InvalidSubsystem(name, "addresses",
+                            fmt::format("are {}: one address for now", spec.addresses_size()));
+  }
+  for (std::string& text : *spec.mutable_addresses()) {
+    const auto address = fabrics::ParseTransportAddress(text);
+    if (!address.ok()) return InvalidSubsystem(name, "addresses", "are wrong: " + address.error().message);
+    text = fabrics::TextOfAddress(*address);
+  }
+  return Ok{};
+}
+
+Status CompleteHost(std::string_view name, v1::SubsystemSpec& spec) {
+  if (spec.host_nqn().empty() != spec.host_id().empty()) {
+    return InvalidSubsystem(
+        name, spec.host_nqn().empty() ? "host_nqn" : "host_id",
+        "is missing: targets know a host by both, host_nqn and host_id; or leave out both");
+  }
+  if (spec.host_nqn().empty()) return Ok{};
+  const auto id = fabrics::ParseUuid(spec.host_id());
+  if (!id.ok()) return InvalidSubsystem(name, "host_id", "is wrong: " + id.error().message);
+  if (*id == fabrics::Uuid{}) return InvalidSubsystem(name, "host_id", "is all zeroes, which no host is");
+  if (auto status = fabrics::CheckHostIdentity({.nqn = spec.host_nqn(), .id = *id}); !status.ok())
+    return InvalidSubsystem(name, "host_nqn", "is wrong: " + status.error().message);
+  spec.set_host_id(fabrics::TextOfUuid(*id));
+  return Ok{};
+}
+
+}  // namespace
+
+Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec) {
+  const std::string name = SubsystemName(id);
+  CLEAT_TRY(CheckSubsystemNqn(name, spec.nqn()));
+  CLEAT_TRY(CompleteAddresses(name, spec));
+  CLEAT_TRY(CompleteHost(name, spec));
+  if (spec.keep_alive_ms() == 0) spec.set_keep_alive_ms(kKeepAliveMsDefault);
+  if (spec.keep_alive_ms() >= kKeepAliveMsMin && spec.keep_alive_ms() <= kKeepAliveMsMax) return spec;
+  return InvalidSubsystem(
+      name, "keep_alive_ms",
+      fmt::format("is {}: it must be {} to {}", spec.keep_alive_ms(), kKeepAliveMsMin, kKeepAliveMsMax));
+}
+
+v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec) {
+  if (!spec.host_id().empty()) return spec;
+  spec.set_host_nqn(present.host_nqn());
+  spec.set_host_id(present.host_id());
+  return spec;
+}
+
+}  // namespace cleat::control

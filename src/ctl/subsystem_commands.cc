@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
+#include "ctl/commands.h"
+
+namespace cleat::ctl {
+namespace {
+
+using Stub = v1::Cleat::Stub;
+
+struct SubsystemArguments {
+  std::string id;
+  std::string nqn;
+  std::vector<std::string> addresses;
+  std::string host_nqn;
+  std::string host_id;
+  std::optional<bool> header_digest;
+  std::optional<bool> data_digest;
+  uint32_t keep_alive_ms = 0;
+  LabelArguments labels;
+  std::string etag;
+  int wait_s = -1;
+};
+
+std::string SubsystemName(const SubsystemArguments& arguments) {
+  return FullName("subsystems/", arguments.id);
+}
+
+bool ChangesSubsystem(const SubsystemArguments& arguments) {
+  return !arguments.addresses.empty() || !arguments.host_nqn.empty() || !arguments.host_id.empty() ||
+         arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0;
+}
+
+// What was given; the rest stays as it is.
+void ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& spec) {
+  if (!arguments.nqn.empty()) spec.set_nqn(arguments.nqn);
+  if (!arguments.addresses.empty())
+    spec.mutable_addresses()->Assign(arguments.addresses.begin(), arguments.addresses.end());
+  if (!arguments.host_nqn.empty()) spec.set_host_nqn(arguments.host_nqn);
+  if (!arguments.host_id.empty()) spec.set_host_id(arguments.host_id);
+  if (arguments.header_digest) spec.set_header_digest(*arguments.header_digest);
+  if (arguments.data_digest) spec.set_data_digest(*arguments.data_digest);
+  if (arguments.keep_alive_ms != 0) spec.set_keep_alive_ms(arguments.keep_alive_ms);
+}
+
+ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
+  v1::CreateSubsystemRequest request;
+  request.set_subsystem_id(std::string(IdOf(arguments.id)));
+  ChangeLabels(arguments.labels, *request.mutable_subsystem()->mutable_labels());
+  ChangeSubsystem(arguments, *request.mutable_subsystem()->mutable_spec());
+  v1::Subsystem subsystem;
+  const ExitCode code = client.Call(&Stub::CreateSubsystem, request, subsystem);
+  return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
+}
+
+ExitCode GetSubsystem(Client& client, const SubsystemArguments& arguments) {
+  v1::GetSubsystemRequest request;
+  request.set_name(SubsystemName(arguments));
+  v1::Subsystem subsystem;
+  if (const ExitCode code = client.Call(&Stub::GetSubsystem, request, subsystem); code != kOk) return code;
+  return ShowOne(client, subsystem, Detail::kAll);
+}
+
+ExitCode ListSubsystems(Client& client, const SubsystemArguments&) {
+  return ListAll(client, &Stub::ListSubsystems, v1::ListSubsystemsRequest(),
+                 &v1::ListSubsystemsResponse::subsystems);
+}
+
+// Reads the subsystem, changes what was given, and writes it back, unless somebody else changed it meanwhile.
+ExitCode UpdateSubsystem(Client& client, const SubsystemArguments& arguments) {
+  v1::Subsystem subsystem;
+  if (!ChangesSubsystem(arguments)) {
+    const ExitCode code = UpdateLabels(client, &Stub::GetSubsystem, &Stub::UpdateSubsystem,
+                                       &v1::UpdateSubsystemRequest::mutable_subsystem,
+                                       SubsystemName(arguments), arguments.etag, arguments.labels, subsystem);
+    return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
+  }
+  v1::GetSubsystemRequest get;
+  get.set_name(SubsystemName(arguments));
+  if (const ExitCode code = client.Call(&Stub::GetSubsystem, get, subsystem); code != kOk) return code;
+  v1::UpdateSubsystemRequest request;
+  *request.mutable_subsystem() = subsystem;
+  if (!arguments.etag.empty()) request.mutable_subsystem()->set_etag(arguments.etag);
+  ChangeSubsystem(arguments, *request.mutable_subsystem()->mutable_spec());
+  request.mutable_update_mask()->add_paths("spec");
+  if (!arguments.labels.set.empty() || !arguments.labels.remove.empty()) {
+    ChangeLabels(arguments.labels, *request.mutable_subsystem()->mutable_labels());
+    request.mutable_update_mask()->add_paths("labels");
+  }
+  const ExitCode code = client.Call(&Stub::UpdateSubsystem, request, subsystem);
+  return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
+}
+
+ExitCode DeleteSubsystem(Client& client, const SubsystemArguments& arguments) {
+  v1::DeleteSubsystemRequest request;
+  request.set_name(SubsystemName(arguments));
+  request.set_etag(arguments.etag);
+  v1::DeleteSubsystemResponse response;
+  if (const ExitCode code = client.Call(&Stub::DeleteSubsystem, request, response); code != kOk) return code;
+  return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
+}
+
+// --NAME and --no-NAME. CLI11's own flags say "no" where neither was given.
+void AddSwitch(CLI::App& command, const std::string& name, std::optional<bool>& value,
+               const std::string& description) {
+  command.add_flag_callback(
+      "--" + name, [&value] { value = true; }, description);
+  command.add_flag_callback(
+      "--no-" + name, [&value] { value = false; }, "Without these");
+}
+
+void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
+  command.add_option("--host-nqn", arguments.host_nqn,
+                     "Who this host is to the subsystem, with --host-id; without both, cleatd makes them");
+  command.add_option("--host-id", arguments.host_id, "This host's identifier, a UUID");
+  AddSwitch(command, "header-digest", arguments.header_digest,
+            "Checksums of the headers of what is sent and received");
+  AddSwitch(command, "data-digest", arguments.data_digest, "... and of the data");
+  command.add_option("--keep-alive-ms", arguments.keep_alive_ms,
+                     "After that long without a sign of life the other side is taken for dead: 1000 to "
+                     "600000, 5000 by default");
+}
+
+CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments) {
+  return command
+      .add_option("--address", arguments.addresses,
+                  "Where its NVMe/TCP port is: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone")
+      ->expected(1);
+}
+
+}  // namespace
+
+void AddSubsystemCommands(CLI::App& app, Globals& globals) {
+  CLI::App* subsystem = AddCommand(
+      app, "subsystem", "NVMe-oF subsystems that have disks: create, list, get, update, delete", "");
+  subsystem->require_subcommand(1);
+  const auto arguments = std::make_shared<SubsystemArguments>();
+  constexpr const char* kWhich = "ID or subsystems/ID";
+
+  CLI::App* create = AddCommand(
+      *subsystem, "create", "Make an NVMe-oF subsystem known, for disks to be made of its namespaces",
+      "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --address 10.0.0.1:4420\n"
+      "cleatctl disk create root --size 10G --nvme-tcp array1 --namespace "
+      "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
+  create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
+      ->required();
+  create->add_option("--nqn", arguments->nqn, "Its NVMe qualified name")->required();
+  AddAddress(*create, *arguments)->required();
+  AddSubsystemSpec(*create, *arguments);
+  AddLabels(*create, arguments->labels);
+  OnRun(*create, globals, arguments, CreateSubsystem);
+
+  CLI::App* list = AddCommand(*subsystem, "list", "Show all subsystems", "cleatctl subsystem list");
+  OnRun(*list, globals, arguments, ListSubsystems);
+
+  CLI::App* get = AddCommand(*subsystem, "get", "Show a subsystem", "cleatctl subsystem get array1");
+  get->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
+  OnRun(*get, globals, arguments, GetSubsystem);
+
+  CLI::App* update =
+      AddCommand(*subsystem, "update", "Change a subsystem's labels, or, without disks, how it is reached",
+                 "cleatctl subsystem update array1 --address 10.0.0.2:4420\n"
+                 "cleatctl subsystem update array1 --label site=b");
+  update->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
+  AddAddress(*update, *arguments);
+  AddSubsystemSpec(*update, *arguments);
+  AddLabels(*update, arguments->labels);
+  AddRemoveLabels(*update, arguments->labels);
+  AddEtag(*update, arguments->etag);
+  OnRun(*update, globals, arguments, UpdateSubsystem);
+
+  CLI::App* remove = AddCommand(*subsystem, "delete", "Forget a subsystem without disks",
+                                "cleatctl subsystem delete array1");
+  remove->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
+  AddEtag(*remove, arguments->etag);
+  AddWait(*remove, arguments->wait_s, "it is gone");
+  OnRun(*remove, globals, arguments, DeleteSubsystem);
+}
+
+}  // namespace cleat::ctl
