@@ -251,7 +251,10 @@ class NvmeTcpKind final : public BackendKind {
   bool IsKeptMemory() const override { return false; }
   bool GrowsInEngine() const override { return true; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return {}; }
+  // Without reservations a destination could not tell that the source's writes have ended.
+  std::string WhyItStays() const override {
+    return "is a namespace from which another host can't be shut out yet, so that a VM can't migrate with it";
+  }
   // ToEngine adds how the subsystem is reached.
   void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
     disk->mutable_nvme_tcp()->set_subsystem(row.spec.nvme_tcp().subsystem());

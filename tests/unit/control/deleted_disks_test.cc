@@ -459,8 +459,7 @@ TEST_F(DeletedDisksTest, AStoreOfBeforeHasNoneAndTakesThem) {
   Close();
   Execute(
       "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE pools; "
-      "DROP TABLE "
-      "deleted_disks; PRAGMA user_version = 7");
+      "DROP TABLE subsystems; DROP TABLE deleted_disks; PRAGMA user_version = 7");
   Open();
   EXPECT_EQ(List(true), "a");
   ASSERT_TRUE(state_->disks().Delete(DeleteDisk("a")).ok());

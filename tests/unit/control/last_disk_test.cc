@@ -178,7 +178,8 @@ TEST(LastDiskMigration, OfAControllerWithoutADiskItIsNotKnownAndOfOneWithADiskIt
   Execute(db, "DROP TABLE deleted_disks");
   Execute(
       db,
-      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE pools");
+      "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE pools; "
+      "DROP TABLE subsystems");
   Execute(db, "PRAGMA user_version = 6");
   sqlite3_close(db);
 

@@ -315,9 +315,7 @@ TEST_F(StoreRestoreTest, AnOlderStoreIsMigratedOnTheWay) {
   const std::string file = WriteBackup();
   Execute(file,
           "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
-          "pools; DROP TABLE "
-          "deleted_disks; "
-          "PRAGMA user_version = 7");
+          "pools; DROP TABLE subsystems; DROP TABLE deleted_disks; PRAGMA user_version = 7");
   ASSERT_TRUE(state().disks().Create(NullDisk("b")).ok());
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
   EXPECT_TRUE(Has("a"));
@@ -330,8 +328,7 @@ TEST_F(StoreRestoreTest, AStoreOfBeforeHasLostNothing) {
   daemon_.reset();
   Execute(options_.state_dir + "/cleat.db",
           "ALTER TABLE revisions DROP COLUMN paths_checked_from; DROP TABLE lost_revisions; DROP TABLE "
-          "pools; PRAGMA "
-          "user_version = 8");
+          "pools; DROP TABLE subsystems; PRAGMA user_version = 8");
   Start();
   EXPECT_TRUE(Has("a"));
   EXPECT_EQ(state().lost().size(), 0U);

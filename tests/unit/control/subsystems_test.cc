@@ -280,6 +280,20 @@ TEST_F(SubsystemsTest, ANamespaceIsOneDisksUnlessBothOnlyRead) {
   EXPECT_TRUE(state_->disks().Create(reader).ok());
 }
 
+TEST_F(SubsystemsTest, ADiskOfOneDoesNotMigrate) {
+  ASSERT_TRUE(Create(NewSubsystem("array")).ok());
+  ASSERT_TRUE(state_->disks().Create(NvmeDisk("a")).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("vm")).ok());
+  v1::AttachDiskRequest attach = Attach("a", "vm");
+  attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
+  const auto incoming = state_->attachments().Attach(attach);
+  ASSERT_FALSE(incoming.ok()) << "two hosts would write to the namespace";
+  EXPECT_EQ(MetadataOf(incoming.error(), "field"), "spec.mode");
+  EXPECT_NE(incoming.error().message.find("can't be shut out"), std::string::npos)
+      << incoming.error().message;
+  EXPECT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
+}
+
 // ---- The store ----
 
 TEST_F(SubsystemsTest, AStoredDiskWithoutItsSubsystemIsDamage) {
