@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <string>
 
 #include "base/check.h"
@@ -11,7 +12,9 @@ namespace cleat::nvme::host {
 namespace {
 
 constexpr uint64_t kMagic = 0x3130'474f'4c54'4244;  // "DBTLOG01"
+constexpr uint64_t kLostMagic = std::bit_cast<uint64_t>(kDoubtLogLost);
 constexpr uint32_t kListShift = 32;
+static_assert(std::endian::native == std::endian::little, "kMagic is text");
 
 // The word that makes a place valid, or not, comes after all that was stored before it, for whoever reads the memory once this engine is dead.
 void StoreLast(uint64_t& word, uint64_t value) {
@@ -22,37 +25,51 @@ bool IsZero(std::span<const uint8_t> memory) {
   return std::all_of(memory.begin(), memory.end(), [](uint8_t byte) { return byte == 0; });
 }
 
+Error Refuse(const std::string& why) {
+  return {ErrorCode::kFailedPrecondition,
+          "the log of writes in doubt " + why +
+              ": all of the disk counts as in doubt; confirm that its targets have dropped what the engine "
+              "before sent"};
+}
+
 }  // namespace
 
 DoubtLog::DoubtLog(std::span<uint8_t> memory, const Shape& shape)
     : header_(reinterpret_cast<Header*>(memory.data())),
-      places_(reinterpret_cast<BlockRange*>(memory.data() + sizeof(Header))),
+      places_(reinterpret_cast<BlockRange*>(memory.data() + kHeaderBytes)),
       shape_(shape) {
   CLEAT_CHECK(memory.size() >= BytesFor(shape));
   CLEAT_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % alignof(uint64_t) == 0);
   CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0);
 }
 
-DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape) {
-  const DoubtLog log(memory, shape);
-  StoreLast(log.header_->magic, 0);
-  std::fill(memory.begin() + sizeof(Header), memory.begin() + BytesFor(shape), uint8_t{0});
+// An engine that is killed in between leaves a lost log behind, never one that looks new.
+DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts) {
+  DoubtLog log(memory, shape);
+  StoreLast(log.header_->magic, kLostMagic);
+  std::fill(memory.begin() + sizeof(uint64_t), memory.begin() + BytesFor(shape), uint8_t{0});
   log.header_->shape = shape;
-  log.header_->reserved = 0;
-  log.header_->ghosts = 0;
+  log.Store(ghosts);
   StoreLast(log.header_->magic, kMagic);
   return log;
 }
 
+// A header of zeroes has zeroes behind it: Format marks the memory before it touches anything else.
 Result<DoubtLog> DoubtLog::Open(std::span<uint8_t> memory, const Shape& shape) {
   const DoubtLog log(memory, shape);
-  if (log.header_->magic == 0 && IsZero(memory.first(BytesFor(shape)))) return Format(memory, shape);
-  const uint64_t ghosts = log.header_->ghosts;
-  if (log.header_->magic != kMagic || log.header_->shape != shape || (ghosts & UINT32_MAX) > shape.ghosts ||
-      ghosts >> kListShift > 1)
-    return Error(ErrorCode::kFailedPrecondition,
-                 "the log of writes in doubt is damaged, or another version's: all of the disk counts as in "
-                 "doubt; confirm that its targets have dropped what the engine before sent");
+  Header& header = *log.header_;
+  if (IsZero(memory.first(kHeaderBytes))) {
+    StoreLast(header.magic, kLostMagic);
+    header.shape = shape;
+    StoreLast(header.magic, kMagic);
+    return log;
+  }
+  if (header.magic == kLostMagic) return Refuse("is lost");
+  if (header.magic != kMagic) return Refuse("is damaged: there is no header");
+  if (header.shape != shape) return Refuse("is another version's, or damaged");
+  if ((header.ghosts & UINT32_MAX) > shape.ghosts || header.ghosts >> kListShift > 1 ||
+      header.rows > shape.reactors)
+    return Refuse("is damaged: its header has more than there is room for");
   return log;
 }
 
@@ -65,15 +82,16 @@ BlockRange* DoubtLog::GhostsAt(uint64_t list) const {
   return places_ + size_t{shape_.reactors} * shape_.attempts + list * shape_.ghosts;
 }
 
-// A range that no disk can have is one that is in doubt from its first block on.
+// A range that no disk can have is one that is in doubt from its first block on, and at least the last one of all.
 std::vector<BlockRange> DoubtLog::Read() const {
   std::vector<BlockRange> ranges;
   const auto take = [&ranges](BlockRange range) {
     if (range.blocks == 0) return;
+    range.first = std::min(range.first, UINT64_MAX - 1);
     range.blocks = std::min(range.blocks, UINT64_MAX - range.first);
     ranges.push_back(range);
   };
-  for (uint32_t reactor = 0; reactor < shape_.reactors; ++reactor)
+  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor)
     for (uint32_t slot = 0; slot < shape_.attempts; ++slot) take(AttemptAt(reactor, slot));
   const BlockRange* const ghosts = GhostsAt(header_->ghosts >> kListShift);
   const uint64_t count = header_->ghosts & UINT32_MAX;
@@ -82,8 +100,16 @@ std::vector<BlockRange> DoubtLog::Read() const {
 }
 
 void DoubtLog::ForgetAttempts() {
-  for (uint32_t reactor = 0; reactor < shape_.reactors; ++reactor)
-    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
+  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor) ClearRow(reactor);
+}
+
+void DoubtLog::OpenRow(uint32_t reactor) {
+  CLEAT_CHECK(reactor < shape_.reactors);
+  if (reactor >= header_->rows) StoreLast(header_->rows, reactor + 1);
+}
+
+void DoubtLog::ClearRow(uint32_t reactor) {
+  for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
 }
 
 void DoubtLog::Begin(uint32_t reactor, uint32_t slot, const BlockRange& range) {

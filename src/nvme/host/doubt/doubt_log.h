@@ -5,10 +5,13 @@
 // A write is recorded before its first byte is given to the transport, and forgotten when it was answered, or when the ledger has recorded it
 // as a ghost. An engine may be killed between any two stores: each place is valid by one word that is stored last.
 //
-// The object is a view of the memory, which is its maker's; it may be copied. Each reactor's part is written by that reactor alone, the
-// ghosts' by the ledger's thread; Read is for before any of these begin. No lock, no allocation but Read's.
+// The object is a view of the memory, which is its maker's; it may be copied. Each reactor's row is written by that reactor alone, the rest by
+// the ledger's thread; one engine at a time has it. Read is for before any attempt begins. No lock, no allocation but Read's.
+//
+// Memory: the header and each row that was used cost a page, the rest nothing where the memory is a sparse file's.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +22,10 @@
 
 namespace cleat::nvme::host {
 
+// What stands in place of a log that is gone although an engine may have used it: whoever made the new memory writes this at its start, and
+// Open refuses it then, so that the whole disk is in doubt.
+inline constexpr std::array<uint8_t, 8> kDoubtLogLost = {'D', 'B', 'T', 'L', 'O', 'S', 'T', '1'};
+
 class DoubtLog {
  public:
   // How much the memory has room for; the same for as long as the disk lives. Each at least 1.
@@ -28,21 +35,27 @@ class DoubtLog {
     uint32_t ghosts = 0;
     bool operator==(const Shape&) const = default;
   };
+  static constexpr size_t kHeaderBytes = 64;  // so that reactors share no cache line
   static constexpr size_t BytesFor(const Shape& shape) {
-    return sizeof(Header) +
+    return kHeaderBytes +
            (size_t{shape.reactors} * shape.attempts + size_t{2} * shape.ghosts) * sizeof(BlockRange);
   }
 
   // `memory`: BytesFor(shape) bytes, aligned to 8; zeroes for a disk that never had a log. kFailedPrecondition: it holds something else than a
-  // log of this shape, and the whole disk has to count as in doubt; Format makes a new one then.
+  // log of this shape, or kDoubtLogLost, and the whole disk has to count as in doubt; Format makes a new one then, once that is noted elsewhere.
   static Result<DoubtLog> Open(std::span<uint8_t> memory, const Shape& shape);
-  static DoubtLog Format(std::span<uint8_t> memory, const Shape& shape);
+  // Has these ghosts from its first valid moment on; until then the memory is kDoubtLogLost.
+  static DoubtLog Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts);
 
   // All ranges that an engine before left, in no order. Those who read it record them as ghosts (Store), and then ForgetAttempts.
   std::vector<BlockRange> Read() const;
   void ForgetAttempts();
 
-  // `slot`, which is free: an attempt on the range is about to be sent.
+  // From now on the row of `reactor` is read; before its first attempt. The ledger's thread.
+  void OpenRow(uint32_t reactor);
+  // The row is empty: the reactor uses it no more, and all that was in doubt of it is stored. The ledger's thread.
+  void ClearRow(uint32_t reactor);
+  // `slot`, which is free, of an open row: an attempt on the range is about to be sent.
   void Begin(uint32_t reactor, uint32_t slot, const BlockRange& range);
   void End(uint32_t reactor, uint32_t slot);
 
@@ -55,8 +68,9 @@ class DoubtLog {
     Shape shape;
     uint32_t reserved;
     uint64_t ghosts;  // which of the two lists is valid in bit 32, how many it has below
+    uint64_t rows;    // those behind were never used, and are zeroes
   };
-  static_assert(sizeof(Header) == 32);
+  static_assert(sizeof(Header) == 40 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
 
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;
@@ -66,5 +80,10 @@ class DoubtLog {
   BlockRange* places_;  // attempts, by reactor; the two lists of ghosts
   Shape shape_;
 };
+
+// The log that is kept for each disk, of one shape for all versions of Cleat to come: a change of it puts each disk in doubt as a whole.
+// Room for twice the channels that a disk has at a time, as numbers of those that leave come back late; a row is as large as a page.
+inline constexpr DoubtLog::Shape kDoubtLogShape{.reactors = 128, .attempts = 256, .ghosts = 4096};
+inline constexpr size_t kDoubtLogBytes = DoubtLog::BytesFor(kDoubtLogShape);
 
 }  // namespace cleat::nvme::host

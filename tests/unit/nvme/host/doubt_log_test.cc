@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "nvme/host/doubt/doubt_log.h"
@@ -34,6 +36,12 @@ class TheDoubtLog : public testing::Test {
     return {reinterpret_cast<uint8_t*>(memory.data()), memory.size() * sizeof(uint64_t)};
   }
 
+  void SetUp() override {
+    log_.OpenRow(0);
+    log_.OpenRow(1);
+  }
+
+  static constexpr size_t kFirstPlace = DoubtLog::kHeaderBytes / sizeof(uint64_t);
   std::vector<uint64_t> memory_ = std::vector<uint64_t>(DoubtLog::BytesFor(kShape) / sizeof(uint64_t));
   DoubtLog log_ = DoubtLog::Open(Bytes(memory_), kShape).value();
 };
@@ -85,12 +93,53 @@ TEST_F(TheDoubtLog, ThatIsDamagedIsRefusedAndNotTakenForEmpty) {
   EXPECT_FALSE(opened_with(1, 7)) << "another shape";
   EXPECT_FALSE(opened_with(3, kShape.ghosts + 1)) << "more ghosts than it has room for";
   EXPECT_FALSE(opened_with(3, uint64_t{2} << 32)) << "a third list";
+  EXPECT_FALSE(opened_with(4, kShape.reactors + 1)) << "more rows than it has room for";
 }
 
 TEST_F(TheDoubtLog, ARangeThatGoesRoundIsTakenToTheEnd) {
-  memory_[4] = 5;
-  memory_[5] = UINT64_MAX;
-  EXPECT_EQ(Found(), (std::vector{BlockRange{.first = 5, .blocks = UINT64_MAX - 5}}));
+  memory_[kFirstPlace] = 5;
+  memory_[kFirstPlace + 1] = UINT64_MAX;
+  memory_[kFirstPlace + 2] = UINT64_MAX;
+  memory_[kFirstPlace + 3] = 1;
+  EXPECT_EQ(Found(), (std::vector{BlockRange{.first = 5, .blocks = UINT64_MAX - 5},
+                                  BlockRange{.first = UINT64_MAX - 1, .blocks = 1}}));
+}
+
+TEST_F(TheDoubtLog, ThatIsMarkedAsLostIsRefusedWithAReasonThatNamesIt) {
+  std::vector<uint64_t> memory(memory_.size());
+  std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
+  const auto opened = DoubtLog::Open(Bytes(memory), kShape);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(opened.error().message.find("is lost"), std::string::npos) << opened.error().message;
+}
+
+TEST_F(TheDoubtLog, ThatIsMadeAnewHasItsGhostsAtOnceAndNothingOfBefore) {
+  log_.Begin(1, 2, kOld);
+  log_.Store(std::vector{kOld});
+  log_ = DoubtLog::Format(Bytes(memory_), kShape, std::vector{kNew});
+  EXPECT_EQ(Found(), std::vector{kNew});
+  log_.OpenRow(1);
+  EXPECT_EQ(Found(), std::vector{kNew});
+}
+
+TEST_F(TheDoubtLog, ARowThatIsClearedHasNothingAndOthersKeepWhatTheyHave) {
+  log_.Begin(0, 0, kOld);
+  log_.Begin(1, 0, kNew);
+  log_.ClearRow(0);
+  EXPECT_EQ(Found(), std::vector{kNew});
+  log_.Begin(0, 0, kOld);
+  EXPECT_EQ(Found(), (std::vector{kOld, kNew}));
+}
+
+// Memory of a sparse file is spent by reading it, too.
+TEST_F(TheDoubtLog, RowsThatWereNeverUsedAreNotRead) {
+  std::vector<uint64_t> memory(memory_.size());
+  auto log = DoubtLog::Open(Bytes(memory), kShape).value();
+  memory[kFirstPlace + 1] = 1;
+  EXPECT_TRUE(log.Read().empty());
+  log.OpenRow(0);
+  EXPECT_EQ(log.Read().size(), 1U);
 }
 
 }  // namespace

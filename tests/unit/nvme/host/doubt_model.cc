@@ -78,6 +78,7 @@ void World::Start() {
   ledger_.emplace(ProofPolicy{.controller_reset = true});
   for (uint32_t reactor = 0; reactor < kReactors; ++reactor) {
     views_[reactor].emplace(ledger_->Joined());
+    Log().OpenRow(reactor);
     to_ledger_[reactor].clear();
     to_view_[reactor].clear();
     acks_[reactor] = {};
