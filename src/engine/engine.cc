@@ -237,7 +237,7 @@ Status Engine::DropMemory(const std::string& disk) {
 Task<Status> Engine::ResizeDisk(ResizeSpec resize) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
-  CLEAT_CO_TRY(parts_.memories.Grow({resize.disk, resize.size_bytes}));
+  CLEAT_CO_TRY(parts_.memories.Grow(resize.disk, resize.size_bytes));
   std::vector<std::shared_ptr<Controller>> having;  // which outlive a wait
   for (const auto& [name, controller] : controllers_) {
     if (controller->Has(resize.disk)) having.push_back(controller);

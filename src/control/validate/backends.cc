@@ -13,6 +13,7 @@
 #include "control/model/reasons.h"
 #include "control/validate/spec_rules.h"
 #include "nvme/fabrics/names.h"
+#include "nvme/host/doubt/doubt_log.h"
 
 namespace cleat::control {
 namespace {
@@ -26,7 +27,7 @@ class BackendKind {
   virtual const std::string& File(const v1::DiskSpec& spec) const = 0;
   // Null: disks of this kind are in none.
   virtual const std::string* Cluster(const v1::DiskSpec& spec) const = 0;
-  virtual bool IsKeptMemory() const = 0;
+  virtual KeptMemory Keeps(const v1::DiskSpec& spec) const = 0;
   virtual bool GrowsInEngine() const = 0;
   virtual std::string WhyReadOnly(const v1::DiskSpec& spec) const = 0;
   virtual std::string WhyItStays() const = 0;
@@ -55,7 +56,7 @@ class NoKind final : public BackendKind {
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override { return {}; }
@@ -81,7 +82,7 @@ class NullKind final : public BackendKind {
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override { return {}; }
@@ -98,7 +99,7 @@ class MemoryKind final : public BackendKind {
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return true; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kContent; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override { return "is memory, which a VM can't migrate with"; }
@@ -124,7 +125,7 @@ class FileKind final : public BackendKind {
   }
   const std::string& File(const v1::DiskSpec& spec) const override { return spec.file().path(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override { return {}; }
@@ -150,7 +151,7 @@ class RbdKind final : public BackendKind {
   }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& spec) const override { return &spec.rbd().cluster(); }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return true; }
   std::string WhyReadOnly(const v1::DiskSpec& spec) const override {
     if (spec.rbd().snapshot().empty()) return {};
@@ -207,7 +208,7 @@ class PoolKind final : public BackendKind {
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override {
@@ -248,7 +249,10 @@ class NvmeTcpKind final : public BackendKind {
   }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  // Where all only read, nothing is ever in doubt.
+  KeptMemory Keeps(const v1::DiskSpec& spec) const override {
+    return spec.access_mode() == v1::ACCESS_MODE_MANY_READERS ? KeptMemory::kNone : KeptMemory::kDoubtLog;
+  }
   bool GrowsInEngine() const override { return true; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   // Without reservations a destination could not tell that the source's writes have ended.
@@ -284,7 +288,7 @@ class ExampleKind final : public BackendKind {
   std::optional<StorageClaim> Claim(const v1::DiskSpec& /*spec*/) const override { return std::nullopt; }
   const std::string& File(const v1::DiskSpec& /*spec*/) const override { return Nothing(); }
   const std::string* Cluster(const v1::DiskSpec& /*spec*/) const override { return nullptr; }
-  bool IsKeptMemory() const override { return false; }
+  KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   std::string WhyItStays() const override { return "is its engine's own, which a VM can't migrate with"; }
@@ -418,8 +422,20 @@ std::optional<std::string> WhyLost(const v1::DiskSpec& spec) {
          "another's, or erased; or its pool was made from the drive since, as another disk. Delete it";
 }
 
-bool IsKeptMemory(const v1::DiskSpec& spec) {
-  return KindOf(spec).IsKeptMemory();
+KeptMemory KeptMemoryOf(const v1::DiskSpec& spec) {
+  return KindOf(spec).Keeps(spec);
+}
+
+uint64_t KeptBytes(const v1::DiskSpec& spec) {
+  switch (KeptMemoryOf(spec)) {
+    case KeptMemory::kNone:
+      return 0;
+    case KeptMemory::kContent:
+      return spec.size_bytes();
+    case KeptMemory::kDoubtLog:
+      return nvme::host::kDoubtLogBytes;
+  }
+  return 0;
 }
 
 bool GrowsInEngine(const v1::DiskSpec& spec) {

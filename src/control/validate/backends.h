@@ -56,8 +56,14 @@ void SetExtents(const pool::ExtentRuns& runs, v1::DiskSpec& spec);
 // Why a disk that was made has no extents any more; nothing: it has them, or is of no pool.
 std::optional<std::string> WhyLost(const v1::DiskSpec& spec);
 
-// Its content is memory that cleatd makes (memfd_keeper.h) and holds together with the engines.
-bool IsKeptMemory(const v1::DiskSpec& spec);
+// Memory that cleatd makes under a disk's name (memfd_keeper.h) and holds together with the engines.
+enum class KeptMemory : uint8_t {
+  kNone,
+  kContent,  // the disk's content, as large as the disk
+  kDoubtLog,  // of writes that a target may still execute (docs/nvmeof.md, rule 7); the same size for each disk
+};
+KeptMemory KeptMemoryOf(const v1::DiskSpec& spec);
+uint64_t KeptBytes(const v1::DiskSpec& spec);  // 0: none
 // Engines let its storage grow, and hear of it when somebody else did; cleatd takes over the size that they report. Otherwise
 // cleatd sees to the size before an engine hears of it.
 bool GrowsInEngine(const v1::DiskSpec& spec);

@@ -185,6 +185,7 @@ class Packer {
     cleat__engine__v1__memory__init(&out);
     out.disk = PbText(report.disk);
     CLEAT_PB_SET(out, size_bytes, report.size_bytes);
+    if (report.fixed) CLEAT_PB_SET(out, fixed, 1);
     return &out;
   }
 

@@ -249,7 +249,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_KEEP_MEMORY: {
       if (in.keep_memory->memory == nullptr) return Malformed("keep_memory.memory is missing");
       CLEAT_ASSIGN(auto disk, TextOf(in.keep_memory->memory->disk, "keep_memory.memory.disk"));
-      return Incoming{in.id, KeepMemoryMessage{{std::move(disk), in.keep_memory->memory->size_bytes}}};
+      const auto& memory = *in.keep_memory->memory;
+      return Incoming{in.id, KeepMemoryMessage{{std::move(disk), memory.size_bytes, memory.fixed != 0}}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DROP_MEMORY:
       return OneText<DropMemoryMessage>(in.id, in.drop_memory->disk, "drop_memory.disk");

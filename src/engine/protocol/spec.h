@@ -173,6 +173,7 @@ struct AttachmentReport {
 struct MemoryReport {
   std::string disk;
   uint64_t size_bytes = 0;
+  bool fixed = false;  // does not grow with the disk
 };
 
 // The connections to Ceph clusters. Without any: nothing at all.

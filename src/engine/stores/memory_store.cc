@@ -36,20 +36,22 @@ Status MemoryStore::Keep(const MemoryReport& memory, UniqueFd fd) {
                                                     std::to_string(kMemoriesMax) + " memory disks already");
   }
   CLEAT_TRY(CheckSize(memory, fd));
-  kept_.emplace(memory.disk, Kept{memory.size_bytes, std::move(fd)});
+  kept_.emplace(memory.disk, Kept{memory.size_bytes, memory.fixed, std::move(fd)});
   return Ok{};
 }
 
-Status MemoryStore::Grow(const MemoryReport& memory) {
-  const auto found = kept_.find(memory.disk);
-  if (found == kept_.end() || found->second.size_bytes == memory.size_bytes) return Ok{};
-  if (memory.size_bytes < found->second.size_bytes) {
-    return Error(ErrorCode::kInvalidArgument, memory.disk + ": its memory can't shrink from " +
-                                                  std::to_string(found->second.size_bytes) + " to " +
-                                                  std::to_string(memory.size_bytes) + " bytes");
+Status MemoryStore::Grow(const std::string& disk, uint64_t size_bytes) {
+  const auto found = kept_.find(disk);
+  if (found == kept_.end()) return Ok{};
+  Kept& kept = found->second;
+  if (kept.fixed || kept.size_bytes == size_bytes) return Ok{};
+  if (size_bytes < kept.size_bytes) {
+    return Error(ErrorCode::kInvalidArgument, disk + ": its memory can't shrink from " +
+                                                  std::to_string(kept.size_bytes) + " to " +
+                                                  std::to_string(size_bytes) + " bytes");
   }
-  Status enough = CheckSize(memory, found->second.fd);
-  if (enough) found->second.size_bytes = memory.size_bytes;
+  Status enough = CheckSize({disk, size_bytes}, kept.fd);
+  if (enough) kept.size_bytes = size_bytes;
   return enough;
 }
 
@@ -70,7 +72,7 @@ Result<UniqueFd> MemoryStore::Duplicate(const std::string& disk) const {
 std::vector<MemoryReport> MemoryStore::Report() const {
   std::vector<MemoryReport> report;
   report.reserve(kept_.size());
-  for (const auto& [disk, kept] : kept_) report.push_back({disk, kept.size_bytes});
+  for (const auto& [disk, kept] : kept_) report.push_back({disk, kept.size_bytes, kept.fixed});
   return report;
 }
 

@@ -195,7 +195,9 @@ engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment)
     return Bad(fail_code_, fail_message_);
   }
   if (!controllers_.contains(attachment.controller())) return Bad("not_found", "no such controller");
-  if (attachment.disk().has_memory() && !memories_.contains(attachment.disk().name())) {
+  const bool keeps_memory =
+      attachment.disk().has_memory() || (attachment.disk().has_nvme_tcp() && !attachment.read_only());
+  if (keeps_memory && !memories_.contains(attachment.disk().name())) {
     return Bad("failed_precondition", "no memory");
   }
   if (attachment.disk().has_rbd() && !clusters_.contains(attachment.disk().rbd().cluster())) {

@@ -33,6 +33,25 @@ inline v1::CreateDiskRequest FileDisk(const std::string& id, const std::string& 
   return request;
 }
 
+inline v1::CreateSubsystemRequest NewSubsystem(const std::string& id,
+                                               const std::string& nqn = "nqn.2014-08.org.example:array") {
+  v1::CreateSubsystemRequest request;
+  request.set_subsystem_id(id);
+  request.mutable_subsystem()->mutable_spec()->set_nqn(nqn);
+  request.mutable_subsystem()->mutable_spec()->add_addresses("10.0.0.1");
+  return request;
+}
+
+inline v1::CreateDiskRequest NvmeDisk(const std::string& id,
+                                      const std::string& uuid = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11",
+                                      const std::string& subsystem = "subsystems/array") {
+  v1::CreateDiskRequest request = NullDisk(id);
+  v1::NvmeTcpBackend& nvme = *request.mutable_disk()->mutable_spec()->mutable_nvme_tcp();
+  nvme.set_subsystem(subsystem);
+  nvme.set_namespace_uuid(uuid);
+  return request;
+}
+
 inline v1::CreateControllerRequest NewController(const std::string& id, const std::string& socket = {}) {
   v1::CreateControllerRequest request;
   request.set_controller_id(id);

@@ -19,23 +19,6 @@ constexpr char kUuid[] = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11";
 constexpr char kOtherUuid[] = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f12";
 constexpr char kHostNqn[] = "nqn.2014-08.org.example:host";
 
-v1::CreateSubsystemRequest NewSubsystem(const std::string& id, const std::string& nqn = kNqn) {
-  v1::CreateSubsystemRequest request;
-  request.set_subsystem_id(id);
-  request.mutable_subsystem()->mutable_spec()->set_nqn(nqn);
-  request.mutable_subsystem()->mutable_spec()->add_addresses("10.0.0.1");
-  return request;
-}
-
-v1::CreateDiskRequest NvmeDisk(const std::string& id, const std::string& uuid = kUuid,
-                               const std::string& subsystem = "subsystems/array") {
-  v1::CreateDiskRequest request = NullDisk(id);
-  v1::NvmeTcpBackend& nvme = *request.mutable_disk()->mutable_spec()->mutable_nvme_tcp();
-  nvme.set_subsystem(subsystem);
-  nvme.set_namespace_uuid(uuid);
-  return request;
-}
-
 v1::UpdateSubsystemRequest Update(const v1::CreateSubsystemRequest& wanted) {
   v1::UpdateSubsystemRequest request;
   request.mutable_subsystem()->set_name(SubsystemName(wanted.subsystem_id()));
@@ -333,8 +316,8 @@ TEST_F(SubsystemsTest, AStoreOfBeforeIsMigratedAndTakesSubsystems) {
 TEST_F(SubsystemsTest, AnEngineIsToldOfTheSubsystemWithEachDisk) {
   ASSERT_TRUE(engine_.Connect());
   AttachOne();
-  EXPECT_EQ(engine_.TakeRequests(),
-            (Requests{"PutController controllers/vm", "Attach controllers/vm 0 disks/a"}));
+  EXPECT_EQ(engine_.TakeRequests(), (Requests{"PutController controllers/vm", "KeepMemory disks/a",
+                                              "Attach controllers/vm 0 disks/a"}));
   const engine::v1::NvmeTcpBackend told = engine_.DiskAt("controllers/vm", 0).nvme_tcp();
   const v1::SubsystemSpec spec = Get("array")->spec();
   EXPECT_EQ(told.subsystem(), "subsystems/array");

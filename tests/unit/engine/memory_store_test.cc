@@ -37,6 +37,19 @@ TEST(MemoryStore, RefusesWhatWouldLoseOrCrash) {
   EXPECT_EQ(store.Keep({"disks/m", 4096}, MakeMemory(4096)).error().code, ErrorCode::kAlreadyExists);
 }
 
+TEST(MemoryStore, WhatIsNotTheDisksContentStaysAsLargeAsItIs) {
+  MemoryStore store;
+  ASSERT_TRUE(store.Keep({.disk = "disks/n", .size_bytes = 8192, .fixed = true}, MakeMemory(8192)).ok());
+  EXPECT_TRUE(store.Grow("disks/n", 4096).ok()) << "a disk that is smaller than its log";
+  EXPECT_TRUE(store.Grow("disks/n", 1 << 20).ok());
+  ASSERT_EQ(store.Report().size(), 1U);
+  EXPECT_EQ(store.Report().front().size_bytes, 8192U);
+  EXPECT_TRUE(store.Report().front().fixed);
+  ASSERT_TRUE(store.Keep({"disks/m", 8192}, MakeMemory(8192)).ok());
+  EXPECT_EQ(store.Grow("disks/m", 4096).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.Grow("disks/m", 1 << 20).error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST(MemoryStore, DropIsFinalAndHarmlessTwice) {
   MemoryStore store;
   ASSERT_TRUE(store.Keep({"disks/m", 4096}, MakeMemory(4096)).ok());

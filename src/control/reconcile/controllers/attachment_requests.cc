@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "control/link/translate.h"
 #include "control/model/names.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -125,14 +126,16 @@ void AttachmentRequests::KeepMemory(EngineView& engine, const std::string& contr
                                     const AttachmentIntent& intent) {
   const std::string& disk = intent.disk.id;
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
+  const uint64_t size_bytes = KeptBytes(intent.disk.spec);
   ControllerRequests::Request request{.envelope = {}, .fd = memory_.Share(disk), .target = key.target};
   engine::v1::KeepMemory& keep = *request.envelope.mutable_keep_memory();
   keep.mutable_memory()->set_disk(DiskName(disk));
-  keep.mutable_memory()->set_size_bytes(intent.disk.spec.size_bytes());
+  keep.mutable_memory()->set_size_bytes(size_bytes);
+  if (KeptMemoryOf(intent.disk.spec) == KeptMemory::kDoubtLog) keep.mutable_memory()->set_fixed(true);
   engine.memory_requests.Begin(DiskId{disk});
   requests_.Ask(engine, controller, std::move(request),
-                [this, key, disk, size_bytes = intent.disk.spec.size_bytes()](
-                    EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
+                [this, key, disk, size_bytes](EngineView& answered, ControllerView& view,
+                                              const engine::v1::Reply& reply) {
                   OnMemoryKept(answered, view, key, disk, size_bytes, FromEngine(reply));
                 });
 }

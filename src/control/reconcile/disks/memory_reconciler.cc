@@ -11,6 +11,7 @@
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 
@@ -56,8 +57,9 @@ void MemoryReconciler::ReconcileOn(EngineView& engine, const std::string& disk,
                                    const std::optional<DiskRow>& row) {
   const DiskIdentity identity = row ? context_.state.disks().IdentityOf(*row) : DiskIdentity();
   if (row && HoldsUnrecorded(engine, *row, identity)) memory_.Drop(disk);
+  const bool here = memory_.Has(disk) && !memory_.IsLostLog(disk);
   const MemoryPlan plan =
-      PlanMemory(engine, disk, row, identity, memory_.Has(disk), context_.IsRestored(), context_.now_ns());
+      PlanMemory(engine, disk, row, identity, here, context_.IsRestored(), context_.now_ns());
   if (plan.record) {
     const bool held = engine.memories.contains(disk);
     if (auto status = context_.state.disks().RecordKept(disk, engine.info.id, held); !status.ok())
@@ -119,14 +121,27 @@ void MemoryReconciler::Report(const DiskRow& row) {
   if (!row.held_by.empty()) {
     return state.disks().Report(
         row.id, v1::DISK_STATE_PENDING,
-        fmt::format("its content is held by {}, which is waited for", EngineName(*row.held_by.begin())));
+        fmt::format("its {} is held by {}, which is waited for",
+                    KeptMemoryOf(row.spec) == KeptMemory::kDoubtLog ? "log of writes in doubt" : "content",
+                    EngineName(*row.held_by.begin())));
   }
+  if (KeptMemoryOf(row.spec) == KeptMemory::kDoubtLog) return ReplaceLog(row);
   state.disks().Report(
       row.id, v1::DISK_STATE_LOST,
       fmt::format("the content of {} is lost: memory disks do not outlive both cleatd and the engine. "
                   "Detach it, delete it and create it anew (cleatctl disk delete {})",
                   DiskName(row.id), row.id));
   for (const std::string& controller : state.disks().ControllersWith(row.id))
+    reconcile_.Controller(controller);
+}
+
+// Nobody has the log of a disk that an engine has used.
+void MemoryReconciler::ReplaceLog(const DiskRow& row) {
+  const Status made = memory_.MakeLostLog(row.id);
+  context_.requests.RetryLater(made, DiskId{row.id});
+  if (!made.ok()) return;
+  context_.state.disks().Report(row.id, v1::DISK_STATE_READY, "");
+  for (const std::string& controller : context_.state.disks().ControllersWith(row.id))
     reconcile_.Controller(controller);
 }
 
@@ -164,8 +179,8 @@ void MemoryReconciler::AskFetch(EngineView& engine, const DiskRow& row) {
   engine::v1::Envelope envelope;
   envelope.mutable_fetch_memory()->set_disk(DiskName(row.id));
   Ask(engine, row.id, std::move(envelope),
-      [this, disk = row.id, size_bytes = row.spec.size_bytes()](EngineView& answered, const Status& status,
-                                                                UniqueFd fd) {
+      [this, disk = row.id, size_bytes = KeptBytes(row.spec)](EngineView& answered, const Status& status,
+                                                              UniqueFd fd) {
         if (!status.ok()) return status;
         auto adopted = memory_.Adopt(disk, size_bytes, std::move(fd));
         if (adopted.ok()) adopted = context_.state.disks().RecordKept(disk, answered.info.id, true);

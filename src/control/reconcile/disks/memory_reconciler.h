@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory disks: which engines hold their memory, handing it out (AttachmentRequests), getting it back.
+// Memory that is kept for disks: which engines hold it, handing it out (AttachmentRequests), getting it back.
 //
 //   reached_engine  durable, before the first Attach: from then on a guest may have written to it
 //   held_by         durable: the engines that hold it, as they confirmed and as their inventories say
@@ -9,6 +9,10 @@
 //   else an engine that isn't connected may    PENDING
 //   else                                       LOST
 // (Memory that never reached an engine is zero by definition, and made anew when cleatd starts.)
+//
+// So with the log of doubt of a namespace of an NVMe-oF subsystem (docs/nvmeof.md, rule 7), but that its disk is never LOST: a new log is
+// made then, which says that the one before is gone, and the engine takes the whole disk for being in doubt. cleatd's is exchanged for the
+// log of an engine that has one.
 //
 // The reconciler owns it. On the link's thread.
 #pragma once
@@ -61,6 +65,7 @@ class MemoryReconciler {
   bool HoldsUnrecorded(const EngineView& engine, const DiskRow& row, const DiskIdentity& identity) const;
   void ForgetDead(const std::string& disk);
   void Report(const DiskRow& row);
+  void ReplaceLog(const DiskRow& row);
   bool IsSpare(const EngineView& engine, const std::string& disk);
   void AskDrop(EngineView& engine, const std::string& disk);
   void AskFetch(EngineView& engine, const DiskRow& row);

@@ -32,7 +32,7 @@ bool PlanSize(const EngineView& engine, const std::vector<std::string>& controll
               const DiskIdentity& identity, uint64_t now_ns) {
   if (engine.foreign || row.deleting) return false;
   return engine.resize_requests.Ready(DiskId{row.id}, now_ns) && !HoldsAnother(engine, row.id, identity) &&
-         IsBehind(engine, controllers, row.id, row.spec.size_bytes());
+         IsBehind(engine, controllers, row);
 }
 
 void SizeReconciler::ReconcileDisk(const std::string& disk) {

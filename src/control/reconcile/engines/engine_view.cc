@@ -5,6 +5,7 @@
 
 #include "control/link/translate.h"
 #include "control/model/names.h"
+#include "control/validate/backends.h"
 
 namespace cleat::control {
 namespace {
@@ -58,13 +59,15 @@ std::string GroupOf(const ControllerView& view) {
   return group.ok() ? *std::move(group) : std::string();
 }
 
-bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
-              uint64_t size_bytes) {
-  if (const auto held = engine.memories.find(disk);
-      held != engine.memories.end() && held->second != 0 && held->second < size_bytes) {
+bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row) {
+  const uint64_t size_bytes = row.spec.size_bytes();
+  // A log of doubt does not grow with its disk.
+  if (const auto held = engine.memories.find(row.id); held != engine.memories.end() &&
+                                                      KeptMemoryOf(row.spec) == KeptMemory::kContent &&
+                                                      held->second != 0 && held->second < size_bytes) {
     return true;
   }
-  return AnyOpen(engine, controllers, disk, [size_bytes](const engine::v1::Disk& known) {
+  return AnyOpen(engine, controllers, row.id, [size_bytes](const engine::v1::Disk& known) {
     return known.has_size_bytes() && known.size_bytes() < size_bytes;
   });
 }

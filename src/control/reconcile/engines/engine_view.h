@@ -93,10 +93,9 @@ bool IsResizing(const ControllerIntent& intent, const EngineView& engine);
 // Whether nothing is being done, or is to be done, about the controller in the engine that serves it.
 bool IsQuiet(const ControllerIntent& intent, const EngineView& engine, const ControllerView& view);
 
-// Whether the engine knows a smaller size of the disk than this: behind a guest, or of memory that it holds.
+// Whether the engine knows a smaller size of the disk than its row says: behind a guest, or of memory that it holds.
 // `controllers` are those that have the disk, for an engine has hundreds and this is asked with every change.
-bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const std::string& disk,
-              uint64_t size_bytes);
+bool IsBehind(const EngineView& engine, const std::vector<std::string>& controllers, const DiskRow& row);
 // Whether an attachment of the disk is open there with older limits than these.
 bool IsBehindLimits(const EngineView& engine, const std::vector<std::string>& controllers,
                     const std::string& disk, uint64_t limits_revision);

@@ -123,8 +123,8 @@ Status DiskStorages::CheckNotBusy(const std::string& id) const {
 // ---- Files and memory
 
 Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id, const v1::DiskSpec& spec) {
-  if (IsKeptMemory(spec)) {
-    CLEAT_TRY(memory_.Make(id, spec.size_bytes()));
+  if (const uint64_t size_bytes = KeptBytes(spec); size_bytes != 0) {
+    CLEAT_TRY(memory_.Make(id, size_bytes));
   }
   if (FileOf(spec).empty()) return Identity();
   CLEAT_ASSIGN(auto identity, PrepareDiskFile(DiskName(id), spec, *core_.paths));
@@ -132,16 +132,32 @@ Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id, cons
   return Identity(identity);
 }
 
-Result<DiskStorages::Identity> DiskStorages::Restore(const std::string& id, const v1::DiskSpec& spec) {
+Result<DiskStorages::Identity> DiskStorages::Restore(const std::string& id, const v1::DiskSpec& spec,
+                                                     bool log_lost) {
+  if (log_lost) {
+    CLEAT_TRY(memory_.MakeLostLog(id));
+    return Identity();
+  }
   if (FileOf(spec).empty()) return Prepare(id, spec);
   CLEAT_ASSIGN(auto identity, CheckDiskFile(DiskName(id), spec, *core_.paths));
   AwaitLooks(id, identity);
   return Identity(identity);
 }
 
+Status DiskStorages::MakeMemory(const DiskRow& row) {
+  return IsLogLost(row) ? memory_.MakeLostLog(row.id) : memory_.Make(row.id, KeptBytes(row.spec));
+}
+
+// A store that was restored may not know that an engine has used a disk which was made before.
+bool DiskStorages::IsLogLost(const DiskRow& row) const {
+  const std::vector<LostRevisions>& lost = core_.tables.lost;
+  const bool unknown = !lost.empty() && row.revision < lost.back().until;
+  return KeptMemoryOf(row.spec) == KeptMemory::kDoubtLog && (row.reached_engine || unknown);
+}
+
 // What is behind the disk is larger before anybody hears of it. When the store then refuses, that does no harm.
 Status DiskStorages::Grow(const std::string& id, const v1::DiskSpec& spec) {
-  if (IsKeptMemory(spec)) return memory_.Grow(id, spec.size_bytes());
+  if (KeptMemoryOf(spec) == KeptMemory::kContent) return memory_.Grow(id, spec.size_bytes());
   if (!FileOf(spec).empty()) return GrowDiskFile(DiskName(id), spec, *core_.paths);
   return Ok{};
 }

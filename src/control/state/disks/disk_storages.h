@@ -56,8 +56,9 @@ class DiskStorages {
   using Identity = std::optional<StorageIdentity>;
   // Makes the file or the memory of a new disk.
   Result<Identity> Prepare(const std::string& id, const v1::DiskSpec& spec) CLEAT_EXCLUDES(holds_state);
-  // Of a disk that comes back: makes no file, since that one has content.
-  Result<Identity> Restore(const std::string& id, const v1::DiskSpec& spec) CLEAT_EXCLUDES(holds_state);
+  // Of a disk that comes back: makes no file, since that one has content. `log_lost`: IsLogLost.
+  Result<Identity> Restore(const std::string& id, const v1::DiskSpec& spec, bool log_lost)
+      CLEAT_EXCLUDES(holds_state);
   // Makes it as large as `spec` says.
   Status Grow(const std::string& id, const v1::DiskSpec& spec) CLEAT_EXCLUDES(holds_state);
 
@@ -71,7 +72,10 @@ class DiskStorages {
   // The disk was not made after all.
   void Drop(const std::string& id) CLEAT_REQUIRES(holds_state);
   void DropMemory(const std::string& id) { memory_.Drop(id); }
-  Status MakeMemory(const DiskRow& row) { return memory_.Make(row.id, row.spec.size_bytes()); }
+  // Of a stored disk whose memory nobody holds and nobody has to be asked for.
+  Status MakeMemory(const DiskRow& row) CLEAT_REQUIRES(holds_state);
+  // Whether an engine may have left writes in doubt that a log which is made now does not have.
+  bool IsLogLost(const DiskRow& row) const CLEAT_REQUIRES(holds_state);
   // Its file, if it has one, is looked at again by and by: the path may lead elsewhere since.
   void LookAgain(const DiskRow& row);
   void LookAtAll() CLEAT_REQUIRES(holds_state);

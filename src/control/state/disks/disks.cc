@@ -36,7 +36,7 @@ Status Disks::Fill(std::vector<DiskRow> rows) {
     DiskEntry entry{
         .row = std::move(row), .status = {}, .attachments = {}, .revision = core_.publisher.newest() + 1};
     entry.status.set_state(v1::DISK_STATE_READY);
-    if (IsKeptMemory(entry.row.spec) && !entry.row.deleting) {
+    if (KeptBytes(entry.row.spec) != 0 && !entry.row.deleting) {
       if (entry.row.reached_engine) {
         // The reconciler finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
@@ -428,8 +428,9 @@ std::optional<DeletedDiskRow> Disks::WhatIsKept(const DiskRow& row, const v1::De
   DeletedDiskRow kept{.disk = row, .delete_time_s = keep_.now_s(), .purge_time_s = 0};
   kept.purge_time_s = kept.delete_time_s + keep_.time_s;
   kept.disk.intent_revision = core_.publisher.NextRevision();
-  // No engine and no process holds the memory of a deleted disk.
-  kept.disk.reached_engine = false;
+  // No engine and no process holds the memory of a deleted disk. That an engine has used a namespace stays known: what it left in doubt at
+  // the target does not end with the disk.
+  if (KeptMemoryOf(row.spec) != KeptMemory::kDoubtLog) kept.disk.reached_engine = false;
   kept.disk.held_by.clear();
   return kept;
 }
@@ -472,7 +473,7 @@ std::vector<std::string> Disks::InMemory() {
   const StateLock lock(core_.mutex);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : core_.tables.disks) {
-    if (IsKeptMemory(entry.row.spec)) ids.push_back(id);
+    if (KeptBytes(entry.row.spec) != 0) ids.push_back(id);
   }
   return ids;
 }
@@ -480,7 +481,7 @@ std::vector<std::string> Disks::InMemory() {
 std::optional<DiskRow> Disks::MemoryRow(const std::string& id) {
   const StateLock lock(core_.mutex);
   const DiskEntry* entry = core_.tables.disks.Find(id);
-  if (entry == nullptr || !IsKeptMemory(entry->row.spec)) return std::nullopt;
+  if (entry == nullptr || KeptBytes(entry->row.spec) == 0) return std::nullopt;
   return entry->row;
 }
 

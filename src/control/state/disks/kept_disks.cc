@@ -108,16 +108,17 @@ Result<v1::Disk> KeptDisks::Undelete(const v1::UndeleteDiskRequest& request) {
 
 Result<v1::Disk> KeptDisks::UndeleteBusy(const DeletedDiskRow& kept) {
   const std::string& id = kept.disk.id;
-  CLEAT_ASSIGN(const auto identity, RestoreUnlocked(id, kept.disk.spec));
+  CLEAT_ASSIGN(const auto identity, RestoreUnlocked(kept.disk));
   CLEAT_TRY(storages_.CheckSameStorage(id, kept.disk.spec, identity));
   auto disk = CommitUndelete(id, kept.disk.revision);
   if (!disk.ok()) storages_.Drop(id);
   return disk;
 }
 
-Result<DiskStorages::Identity> KeptDisks::RestoreUnlocked(const std::string& id, const v1::DiskSpec& spec) {
+Result<DiskStorages::Identity> KeptDisks::RestoreUnlocked(const DiskRow& row) {
+  const bool log_lost = storages_.IsLogLost(row);
   const StateUnlock unlocked(core_.mutex);
-  return storages_.Restore(id, spec);
+  return storages_.Restore(row.id, row.spec, log_lost);
 }
 
 Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_revision) {
@@ -137,7 +138,7 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   entry.row = kept;
   entry.row.intent_revision = core_.publisher.NextRevision();
   // A disk of memory comes back as another disk: what its guest has under way was for the content that is gone.
-  if (IsKeptMemory(kept.spec)) entry.row.revision = entry.row.intent_revision;
+  if (KeptMemoryOf(kept.spec) == KeptMemory::kContent) entry.row.revision = entry.row.intent_revision;
   entry.status.set_state(v1::DISK_STATE_READY);
   SetLost(entry);
   CLEAT_TRY(core_.writes.Write(names, {EraseDeletedDiskRow{kept.revision}, entry.row}));
@@ -145,9 +146,11 @@ Result<v1::Disk> KeptDisks::CommitUndelete(const std::string& id, uint64_t kept_
   pools_.Leave(kept, PoolExtents::As::kDeleted);
   const DiskEntry& added = disks_.Add(std::move(entry));
   spdlog::info("{}: undeleted: uid {}{}", name, core_.view.UidOf(added.row),
-               IsKeptMemory(kept.spec) ? ", empty: its content was freed when it was deleted" : "");
+               KeptMemoryOf(kept.spec) == KeptMemory::kContent
+                   ? ", empty: its content was freed when it was deleted"
+                   : "");
   v1::Disk shown = core_.view.Show(added);
-  if (IsKeptMemory(kept.spec))
+  if (KeptMemoryOf(kept.spec) == KeptMemory::kContent)
     shown.mutable_status()->set_message("it is empty: its content was freed when it was deleted");
   return shown;
 }

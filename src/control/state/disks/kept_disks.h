@@ -38,8 +38,7 @@ class KeptDisks {
   Result<v1::Disk> UndeleteBusy(const DeletedDiskRow& kept) CLEAT_REQUIRES(holds_state);
   Result<v1::Disk> CommitUndelete(const std::string& id, uint64_t kept_revision) CLEAT_REQUIRES(holds_state);
   Status Erase(const WriteNames& names, const std::vector<DeletedDiskRow>& rows) CLEAT_REQUIRES(holds_state);
-  Result<DiskStorages::Identity> RestoreUnlocked(const std::string& id, const v1::DiskSpec& spec)
-      CLEAT_REQUIRES(holds_state);
+  Result<DiskStorages::Identity> RestoreUnlocked(const DiskRow& row) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
   RemoteStorage& remote_;

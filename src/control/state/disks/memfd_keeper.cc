@@ -10,17 +10,17 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/log.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
+#include "nvme/host/doubt/doubt_log.h"
 
 namespace cleat::control {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK;
 
-}  // namespace
-
-Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
+Result<UniqueFd> NewMemory(const std::string& disk_id, uint64_t size_bytes) {
   const std::string disk = DiskName(disk_id);
   UniqueFd memory(memfd_create(("cleat:" + disk).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) return ErrnoError(errno, disk + ": memory can't be had");
@@ -29,8 +29,29 @@ Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   }
   if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
     return ErrnoError(errno, disk + ": memory can't be sealed");
-  const MutexLock lock(mutex_);
-  memories_[disk_id] = std::move(memory);
+  return memory;
+}
+
+}  // namespace
+
+Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
+  CLEAT_ASSIGN(auto memory, NewMemory(disk_id, size_bytes));
+  Put(disk_id, std::move(memory), false);
+  return Ok{};
+}
+
+Status MemfdKeeper::MakeLostLog(const std::string& disk_id) {
+  const std::string disk = DiskName(disk_id);
+  CLEAT_ASSIGN(auto memory, NewMemory(disk_id, nvme::host::kDoubtLogBytes));
+  const auto& mark = nvme::host::kDoubtLogLost;
+  if (pwrite(memory.get(), mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size()))
+    return ErrnoError(errno, disk + ": memory can't be written");
+  Put(disk_id, std::move(memory), true);
+  spdlog::warn(
+      "{}: log of writes in doubt lost: the whole disk is in doubt, its reads go and its writes wait; see "
+      "that its target executes nothing any more of what this host has sent, then cleatctl disk "
+      "confirm-dead {}",
+      disk, disk_id);
   return Ok{};
 }
 
@@ -44,8 +65,7 @@ Status MemfdKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniqu
         fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
                     DiskName(disk_id), size_bytes));
   }
-  const MutexLock lock(mutex_);
-  memories_[disk_id] = std::move(memory);
+  Put(disk_id, std::move(memory), false);
   return Ok{};
 }
 
@@ -77,6 +97,11 @@ bool MemfdKeeper::Has(const std::string& disk_id) const {
   return memories_.contains(disk_id);
 }
 
+bool MemfdKeeper::IsLostLog(const std::string& disk_id) const {
+  const MutexLock lock(mutex_);
+  return lost_logs_.contains(disk_id);
+}
+
 UniqueFd MemfdKeeper::Share(const std::string& disk_id) const {
   const MutexLock lock(mutex_);
   const auto it = memories_.find(disk_id);
@@ -86,6 +111,17 @@ UniqueFd MemfdKeeper::Share(const std::string& disk_id) const {
 void MemfdKeeper::Drop(const std::string& disk_id) {
   const MutexLock lock(mutex_);
   memories_.erase(disk_id);
+  lost_logs_.erase(disk_id);
+}
+
+void MemfdKeeper::Put(const std::string& disk_id, UniqueFd memory, bool lost_log) {
+  const MutexLock lock(mutex_);
+  memories_[disk_id] = std::move(memory);
+  if (lost_log) {
+    lost_logs_.insert(disk_id);
+  } else {
+    lost_logs_.erase(disk_id);
+  }
 }
 
 }  // namespace cleat::control

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory behind `memory` disks: one memfd a disk, sealed against shrinking, so that an engine that maps it can't be
-// hurt by its size changing. It may grow, which takes nothing away. cleatd and the engine both hold it (KeepMemory), so that
-// it outlives either. cleatd never maps it. Any thread.
+// Memory that is kept under disks' names: the content of `memory` disks, and the logs of doubt of namespaces (docs/nvmeof.md, rule 7). One
+// memfd a disk, sealed against shrinking, so that an engine that maps it can't be hurt by its size changing. Content may grow, which takes
+// nothing away. cleatd and the engine both hold it (KeepMemory), so that it outlives either. cleatd never maps it. Any thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "base/mutex.h"
@@ -19,6 +20,9 @@ class MemfdKeeper {
   // Makes zeroed memory for a disk; nothing is taken from the host until it is written.
   Status Make(const std::string& disk_id, uint64_t size_bytes);
 
+  // Makes a log of doubt for a disk whose log may be gone: its mark tells the engine to take the whole disk for being in doubt.
+  Status MakeLostLog(const std::string& disk_id);
+
   // Takes over memory that an engine kept. kDataLoss when it is not a memfd of at least that size, sealed: it
   // is then not what was handed out.
   Status Adopt(const std::string& disk_id, uint64_t size_bytes, UniqueFd memory);
@@ -28,13 +32,18 @@ class MemfdKeeper {
   Status Grow(const std::string& disk_id, uint64_t size_bytes);
 
   bool Has(const std::string& disk_id) const;
+  // Whether what is here was made by MakeLostLog: an engine's is better.
+  bool IsLostLog(const std::string& disk_id) const;
   // A descriptor to hand to an engine; invalid when there is none.
   UniqueFd Share(const std::string& disk_id) const;
   void Drop(const std::string& disk_id);
 
  private:
+  void Put(const std::string& disk_id, UniqueFd memory, bool lost_log);
+
   mutable Mutex mutex_;
   std::map<std::string, UniqueFd> memories_ CLEAT_GUARDED_BY(mutex_);
+  std::set<std::string> lost_logs_ CLEAT_GUARDED_BY(mutex_);  // disks of `memories_`
 };
 
 }  // namespace cleat::control

@@ -69,7 +69,7 @@ v1::Disk ApiView::Show(const DeletedDiskRow& row) const {
   entry.row = row.disk;
   entry.revision = row.disk.intent_revision;
   entry.status.set_state(v1::DISK_STATE_DELETED);
-  if (IsKeptMemory(row.disk.spec)) {
+  if (KeptMemoryOf(row.disk.spec) == KeptMemory::kContent) {
     entry.status.set_message(
         "its content was freed when it was deleted: undeleted, it is another disk, and empty");
   }
