@@ -63,6 +63,9 @@ enum class KeptMemory : uint8_t {
   kDoubtLog,  // of writes that a target may still execute (docs/nvmeof.md, rule 7); the same size for each disk
 };
 KeptMemory KeptMemoryOf(const v1::DiskSpec& spec);
+inline bool KeepsMemory(const v1::DiskSpec& spec) {
+  return KeptMemoryOf(spec) != KeptMemory::kNone;
+}
 uint64_t KeptBytes(const v1::DiskSpec& spec);  // 0: none
 // Engines let its storage grow, and hear of it when somebody else did; cleatd takes over the size that they report. Otherwise
 // cleatd sees to the size before an engine hears of it.

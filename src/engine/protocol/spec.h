@@ -137,8 +137,7 @@ struct AttachmentSpec {
 enum class ControllerState : uint8_t { kIdle, kConnecting, kHandshake, kReady, kBroken, kClosing, kStandby };
 // kFenced: open, and shut out of its storage for good. Until it is detached.
 // kStandby: open, and not owned.
-// kIncoming, kReleased: likewise; acquired when the guest's rings start, and kActive then. kReleased: given up to where
-// its VM migrates to.
+// kIncoming, kReleased: likewise; acquired when the guest's rings start, and kActive then. kReleased: given up to where its VM has gone.
 enum class AttachmentState : uint8_t {  // as in the protocol, less one
   kOpening,
   kActive,
@@ -173,7 +172,7 @@ struct AttachmentReport {
 struct MemoryReport {
   std::string disk;
   uint64_t size_bytes = 0;
-  bool fixed = false;  // does not grow with the disk
+  bool fixed = false;  // the disk's size is another matter
 };
 
 // The connections to Ceph clusters. Without any: nothing at all.

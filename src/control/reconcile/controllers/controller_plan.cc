@@ -98,7 +98,7 @@ bool PlanAttach(const AttachmentIntent& intent, const EngineView& engine, const 
   // The size of memory that the engine holds comes first.
   if (engine.resize_requests.IsBusy(disk)) return false;
   Step step{.kind = Step::Kind::kAttach, .target = intent.row.spec.target(), .intent = &intent};
-  if (KeptBytes(intent.disk.spec) != 0 && !engine.memories.contains(disk.id)) {
+  if (KeepsMemory(intent.disk.spec) && !engine.memories.contains(disk.id)) {
     if (engine.memory_requests.IsBusy(disk)) return false;  // another controller's request brings it
     step.kind = memory.Has(disk.id) ? Step::Kind::kKeepMemory : Step::Kind::kWaitForDisk;
   }

@@ -239,7 +239,7 @@ void ControllerReconciler::AttachOrWait(EngineView& engine, const std::string& c
   if (parts_.unclaimed.MakeWait(engine, controller, intent)) return;
   if (step.kind == Step::Kind::kKeepMemory) return parts_.attachments.KeepMemory(engine, controller, intent);
   // Memory that the engine has and the restored store knows nothing of: cleatd is to have it as well.
-  if (context_.IsRestored() && KeptBytes(intent.disk.spec) != 0 && !intent.disk.reached_engine)
+  if (context_.IsRestored() && KeepsMemory(intent.disk.spec) && !intent.disk.reached_engine)
     reconcile_.DiskMemory(intent.disk.id);
   parts_.attachments.Attach(engine, controller, intent);
 }

@@ -123,8 +123,8 @@ Status DiskStorages::CheckNotBusy(const std::string& id) const {
 // ---- Files and memory
 
 Result<DiskStorages::Identity> DiskStorages::Prepare(const std::string& id, const v1::DiskSpec& spec) {
-  if (const uint64_t size_bytes = KeptBytes(spec); size_bytes != 0) {
-    CLEAT_TRY(memory_.Make(id, size_bytes));
+  if (KeepsMemory(spec)) {
+    CLEAT_TRY(memory_.Make(id, KeptBytes(spec)));
   }
   if (FileOf(spec).empty()) return Identity();
   CLEAT_ASSIGN(auto identity, PrepareDiskFile(DiskName(id), spec, *core_.paths));

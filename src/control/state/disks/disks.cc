@@ -36,7 +36,7 @@ Status Disks::Fill(std::vector<DiskRow> rows) {
     DiskEntry entry{
         .row = std::move(row), .status = {}, .attachments = {}, .revision = core_.publisher.newest() + 1};
     entry.status.set_state(v1::DISK_STATE_READY);
-    if (KeptBytes(entry.row.spec) != 0 && !entry.row.deleting) {
+    if (KeepsMemory(entry.row.spec) && !entry.row.deleting) {
       if (entry.row.reached_engine) {
         // The reconciler finds out at the engines' inventories.
         entry.status.set_state(v1::DISK_STATE_PENDING);
@@ -473,7 +473,7 @@ std::vector<std::string> Disks::InMemory() {
   const StateLock lock(core_.mutex);
   std::vector<std::string> ids;
   for (const auto& [id, entry] : core_.tables.disks) {
-    if (KeptBytes(entry.row.spec) != 0) ids.push_back(id);
+    if (KeepsMemory(entry.row.spec)) ids.push_back(id);
   }
   return ids;
 }
@@ -481,7 +481,7 @@ std::vector<std::string> Disks::InMemory() {
 std::optional<DiskRow> Disks::MemoryRow(const std::string& id) {
   const StateLock lock(core_.mutex);
   const DiskEntry* entry = core_.tables.disks.Find(id);
-  if (entry == nullptr || KeptBytes(entry->row.spec) == 0) return std::nullopt;
+  if (entry == nullptr || !KeepsMemory(entry->row.spec)) return std::nullopt;
   return entry->row;
 }
 
