@@ -40,7 +40,7 @@ bool DoubtView::IsHeld(const Attempt& request) const {
 }
 
 bool DoubtView::MayRetry(const Attempt& request) const {
-  if (reports_seen_ != reports_sent_) {
+  if (!KnowsAllReports()) {
     return false;
   }
   return !AnyOver(request.range, [&](const Ghost& ghost) {
@@ -49,7 +49,7 @@ bool DoubtView::MayRetry(const Attempt& request) const {
 }
 
 bool DoubtView::MayFail(const Attempt& request) const {
-  return reports_seen_ == reports_sent_ && !AnyOver(request.range, [&](const Ghost& ghost) {
+  return KnowsAllReports() && !AnyOver(request.range, [&](const Ghost& ghost) {
            return (ghost.origin == kNobody || ghost.origin == request.origin) && !ghost.is_obeyed;
          });
 }

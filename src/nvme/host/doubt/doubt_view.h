@@ -26,6 +26,9 @@ class DoubtView {
   // or the guest could send a newer write past it.
   bool MayFail(const Attempt& request) const;
 
+  // Whether the table that is obeyed takes all reports of this reactor into account.
+  bool KnowsAllReports() const { return reports_seen_ == reports_sent_; }
+
   // A life is over for this reactor; the caller mails what this returns. The caller's contract: the old socket can send nothing any more.
   LifeReport EndLife(LifeId life, std::vector<Attempt> perhaps);
   // A table has come. `under_way`: all write-like attempts of this reactor on any path that were sent, not answered, and named in no report.

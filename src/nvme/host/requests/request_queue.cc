@@ -15,7 +15,11 @@ using block::Op;
 using block::Request;
 
 RequestQueue::RequestQueue(const Config& config, RequestQueueOwner& owner)
-    : config_(config), owner_(owner), view_(config.reactor), last_origin_(config.first_origin) {
+    : config_(config),
+      owner_(owner),
+      log_(config.log),
+      view_(config.reactor),
+      last_origin_(config.first_origin) {
   for (uint32_t i = 0; i < kCommandsMax; ++i) free_slots_[i] = static_cast<uint8_t>(kCommandsMax - 1 - i);
 }
 
@@ -63,12 +67,21 @@ bool RequestQueue::SendNext(Request& request, uint32_t place) {
                   .data_bytes = static_cast<uint32_t>(request.op == Op::kRead ? made.bytes : 0),
                   .path = static_cast<uint8_t>(place),
                   .list = made.list};
+  if (Writes(request)) Record(request, slot, made.bytes);
   WordOf(request, kBegun) += request.op == Op::kFlush ? 1 : made.bytes;
   uint64_t& flags = WordOf(request, kFlags);
   if (WordOf(request, kUnderWay)++ == 0) flags = (flags & kFlagsMask) | uint64_t{place} << kPathShift;
   made.command.cookie = slot;
   path.queue->Submit(made.command);
   return true;
+}
+
+// Before the queue pair has the command: its connection may send from within Submit.
+void RequestQueue::Record(const Request& request, uint32_t slot, uint64_t bytes) {
+  if (!log_) return;
+  const uint64_t offset_bytes = request.offset_bytes + WordOf(request, kBegun);
+  log_->Begin(config_.reactor, slot,
+              {.first = offset_bytes / kDoubtBlockBytes, .blocks = bytes / kDoubtBlockBytes});
 }
 
 // Where a request waits that could not go on. One with commands under way waits for those, in no line.
@@ -115,7 +128,8 @@ uint32_t RequestQueue::FindPath(const Request& request) const {
 void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry,
                              uint64_t data_bytes) {
   if (cookie < kForeignCookies) {
-    const Slot slot = GiveBack(life, cookie);
+    const Slot slot = TakeBack(life, cookie);
+    FreeSlot(cookie, Writes(*slot.request));
     if (!entry.status().ok()) [[unlikely]] {
       NoteFailure(*slot.request, kStatus | entry.status_field >> 1, life);
     } else if (data_bytes < slot.data_bytes) [[unlikely]] {
@@ -129,23 +143,34 @@ void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::Comple
 
 void RequestQueue::Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached) {
   if (cookie >= kForeignCookies) return;
-  const Slot slot = GiveBack(life, cookie);
+  const Slot slot = TakeBack(life, cookie);
   paths_[slot.path].breaks = true;
   uint64_t& flags = WordOf(*slot.request, kFlags);
   flags |= kLost;
-  if (reached == fabrics::Reached::kPerhapsAll && Writes(*slot.request)) flags |= kPerhaps;
+  if (reached == fabrics::Reached::kPerhapsAll && Writes(*slot.request)) {
+    flags |= kPerhaps;
+    slots_[cookie] = {.path = slot.path, .kept = Kept::kUntilReport};
+    ++kept_slot_count_;
+  } else {
+    FreeSlot(cookie, Writes(*slot.request));
+  }
   AfterCommand(*slot.request);
 }
 
-// A command is over: its slot and its list are free again.
-RequestQueue::Slot RequestQueue::GiveBack(LifeId life, uint64_t cookie) {
+// A command is over: its list is free again, and its slot is the caller's to free or to keep.
+RequestQueue::Slot RequestQueue::TakeBack(LifeId life, uint64_t cookie) {
   CLEAT_CHECK(cookie < kCommandsMax);
   const Slot slot = std::exchange(slots_[cookie], {});
   CLEAT_CHECK(slot.request != nullptr && paths_[slot.path].life == life);
-  free_slots_[free_slot_count_++] = static_cast<uint8_t>(cookie);
   maker_.GiveBack(slot.list);
   --WordOf(*slot.request, kUnderWay);
   return slot;
+}
+
+// The target will not execute the slot's command any more, or the ledger has stored its ghost.
+void RequestQueue::FreeSlot(uint64_t slot, bool writes) {
+  if (writes && log_) log_->End(config_.reactor, static_cast<uint32_t>(slot));
+  free_slots_[free_slot_count_++] = static_cast<uint8_t>(slot);
 }
 
 // What becomes of a request one of whose commands is over.
@@ -327,6 +352,9 @@ void RequestQueue::PathEnded(LifeId life) {
       WordOf(*request, kFlags) |= kInDoubt;
     }
     lost.Splice(path.lost);
+    for (Slot& slot : slots_) {
+      if (slot.kept == Kept::kUntilReport && slot.path == place) slot.kept = Kept::kUntilTable;
+    }
   }
   owner_.Report(view_.EndLife(life, std::move(perhaps)));
   BeginAnew(lost);
@@ -348,6 +376,7 @@ bool RequestQueue::HasCommands(uint32_t place) const {
 
 void RequestQueue::Adopt(DoubtTable table) {
   owner_.Acked(view_.Adopt(std::move(table), AttemptsUnderWay()));
+  const bool has_freed = FreeKeptSlots();
   looked_at_.TakeAll(held_);
   while (Request* const request = looked_at_.Pop()) {
     if (WordOf(*request, kFailure) != 0) {
@@ -356,6 +385,19 @@ void RequestQueue::Adopt(DoubtTable table) {
       GoOn(*request);
     }
   }
+  if (has_freed) Serve();
+}
+
+bool RequestQueue::FreeKeptSlots() {
+  if (kept_slot_count_ == 0 || !view_.KnowsAllReports()) return false;
+  const uint32_t free_before = free_slot_count_;
+  for (uint32_t i = 0; i < kCommandsMax; ++i) {
+    if (slots_[i].kept != Kept::kUntilTable) continue;
+    slots_[i] = {};
+    --kept_slot_count_;
+    FreeSlot(i, /*writes=*/true);
+  }
+  return free_slot_count_ > free_before;
 }
 
 // Of the requests that write: those with a command under way, and those of lives that are not reported yet.

@@ -6,6 +6,10 @@
 // elsewhere or later; if a command of it that writes may have reached the target its whole range is in doubt. Without a path requests wait,
 // however long.
 //
+// With a log of doubt, each command that writes is in it from before the queue pair has it: the blocks of that command alone, as those of its
+// request's other commands are not sent yet, or were answered. A command's slot is its place in the log. Where the command came back
+// unanswered the slot stays taken until a table was adopted that knows of all reports, as the ledger has stored its ghost by then.
+//
 // Not here: COMPARE AND WRITE, which the pipeline makes of a read and a write with the range held (block/compare_and_write.h); its write is
 // in doubt, and retried, as any other.
 //
@@ -18,6 +22,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,6 +30,7 @@
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
+#include "nvme/host/doubt/doubt_log.h"
 #include "nvme/host/doubt/doubt_view.h"
 #include "nvme/host/requests/command_maker.h"
 #include "nvme/host/requests/request_line.h"
@@ -52,6 +58,7 @@ class RequestQueue {
   static constexpr size_t kPathsMax = 8;
   // Commands under way at once, over all paths; of one request, so that a large one leaves room for others.
   static constexpr uint32_t kCommandsMax = 128;
+  static_assert(kCommandsMax <= kDoubtLogShape.attempts);
   static constexpr uint32_t kRequestCommandsMax = 8;
   // The blocks that ranges in doubt are counted in, whatever the namespace's are: those of requests that came before any path are known
   // too.
@@ -65,6 +72,8 @@ class RequestQueue {
     uint32_t reactor = 0;       // its number in the disk's ledger
     OriginId first_origin = 0;  // above it, this queue's alone: 2^48 of them
     bool write_cache = false;   // false: flushes have nothing to do
+    // Its row `reactor` is open, empty, and this queue's until no request is left; the memory lives longer.
+    std::optional<DoubtLog> log = std::nullopt;
   };
   RequestQueue(const Config& config, RequestQueueOwner& owner);
   ~RequestQueue();  // no request is left
@@ -149,12 +158,15 @@ class RequestQueue {
   };
   static constexpr uint32_t kNoPath = kPathsMax;
 
+  // Why a slot without a command is not free.
+  enum class Kept : uint8_t { kNo, kUntilReport, kUntilTable };
   // A command under way; its place is the cookie.
   struct Slot {
-    block::Request* request = nullptr;  // nullptr: free
+    block::Request* request = nullptr;  // nullptr: free, or kept
     uint32_t data_bytes = 0;            // that are to come
     uint8_t path = 0;
     uint8_t list = CommandMaker::kNoList;
+    Kept kept = Kept::kNo;
   };
 
   static uint64_t& WordOf(block::Request& request, Scratch word) { return request.top().scratch[word]; }
@@ -180,7 +192,9 @@ class RequestQueue {
   void Serve();
   bool MayGo(const block::Request& request) const;
   uint32_t FindPath(const block::Request& request) const;
-  Slot GiveBack(LifeId life, uint64_t cookie);
+  void Record(const block::Request& request, uint32_t slot, uint64_t bytes);
+  Slot TakeBack(LifeId life, uint64_t cookie);
+  void FreeSlot(uint64_t slot, bool writes);
   void AfterCommand(block::Request& request);
   void EndAttempt(const block::Request& request);
   void End(block::Request& request, block::IoStatus status);
@@ -197,9 +211,11 @@ class RequestQueue {
   void SetFormat(Path& path, const PathFormat& format);
   bool HasCommands(uint32_t place) const;
   std::vector<Attempt> AttemptsUnderWay();
+  bool FreeKeptSlots();
 
   const Config config_;
   RequestQueueOwner& owner_;
+  std::optional<DoubtLog> log_;
   DoubtView view_;
   CommandMaker maker_;
   OriginId last_origin_;
@@ -216,6 +232,7 @@ class RequestQueue {
   std::array<Slot, kCommandsMax> slots_;
   std::array<uint8_t, kCommandsMax> free_slots_;
   uint32_t free_slot_count_ = kCommandsMax;
+  uint32_t kept_slot_count_ = 0;
 };
 
 }  // namespace cleat::nvme::host

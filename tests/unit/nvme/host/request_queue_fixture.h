@@ -9,12 +9,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "block/segments.h"
 #include "nvme/host/doubt/doubt_ledger.h"
+#include "nvme/host/doubt/doubt_log.h"
 #include "nvme/host/requests/request_queue.h"
 
 namespace cleat::nvme::host::requests_test {
@@ -34,10 +36,12 @@ class FakePair final : public fabrics::QueuePair {
   const LifeId life;
   uint32_t depth;
   std::deque<fabrics::QueuedCommand> sent;  // and not answered
+  std::function<void(const fabrics::QueuedCommand&)> on_submit;
 
   uint32_t room() const override { return depth - static_cast<uint32_t>(sent.size()); }
   void Submit(const fabrics::QueuedCommand& command) override {
     ASSERT_GT(room(), 0U);
+    if (on_submit) on_submit(command);
     sent.push_back(command);
   }
   void Abort(const Error& reason) override { FAIL() << reason.message; }
@@ -58,6 +62,27 @@ inline std::string RangeOf(const fabrics::QueuedCommand& command) {
 inline Opcode OpcodeOf(const fabrics::QueuedCommand& command) {
   return static_cast<Opcode>(command.entry.opcode);
 }
+
+inline constexpr DoubtLog::Shape kLogShape{
+    .reactors = 2, .attempts = RequestQueue::kCommandsMax, .ghosts = kGhostsMax};
+
+// A log of doubt on memory that outlives an engine.
+class LogMemory {
+ public:
+  LogMemory() {
+    for (uint32_t reactor = 0; reactor < kLogShape.reactors; ++reactor) log().OpenRow(reactor);
+  }
+  DoubtLog log() { return DoubtLog::Open(bytes(), kLogShape).value(); }
+  // What an engine would find that starts now.
+  std::vector<BlockRange> Found() { return log().Read(); }
+
+ private:
+  std::span<uint8_t> bytes() {
+    return {reinterpret_cast<uint8_t*>(words_.data()), words_.size() * sizeof(uint64_t)};
+  }
+
+  std::vector<uint64_t> words_ = std::vector<uint64_t>(DoubtLog::BytesFor(kLogShape) / sizeof(uint64_t));
+};
 
 // A guest's request with its memory, in segments of `segment_bytes`.
 struct Io {
@@ -146,6 +171,7 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
       }
       if (told_ == ledger_.version()) continue;
       told_ = ledger_.version();
+      log_memory_.log().Store(ledger_.ranges());
       queue_.Adopt(ledger_.TableFor(0));
       ledger_.Take(other_.Adopt(ledger_.TableFor(1), others_under_way_));
     } while (!mail_.empty() || told_ != ledger_.version());
@@ -207,7 +233,9 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
   uint64_t told_ = 0;
   uint64_t now_ns_ = kNsPerSecond;
   std::deque<Io> ios_;
-  RequestQueue queue_{{.reactor = 0, .first_origin = 100, .write_cache = true}, *this};
+  LogMemory log_memory_;
+  RequestQueue queue_{{.reactor = 0, .first_origin = 100, .write_cache = true, .log = log_memory_.log()},
+                      *this};
   DoubtView other_{1};
 };
 

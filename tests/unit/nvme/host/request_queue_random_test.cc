@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random schedules of two request queues, their ledger, and a target whose commands linger beyond the end of their life. After each event it
 // is checked that no attempt of a write that was answered changes a byte; and, of a guest that has no two overlapping writes under way at
-// once, that a block which nobody writes holds what was answered last.
+// once, that a block which nobody writes holds what was answered last; and that the log of doubt has whatever the target may still execute, as
+// the engine may be killed at any moment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,8 +59,9 @@ struct Life {
 
 class Reactor final : public RequestQueueOwner {
  public:
-  Reactor(uint32_t number, DoubtLedger& ledger)
-      : queue({.reactor = number, .first_origin = uint64_t{number} << 48, .write_cache = false}, *this),
+  Reactor(uint32_t number, DoubtLedger& ledger, const DoubtLog& log)
+      : queue({.reactor = number, .first_origin = uint64_t{number} << 48, .write_cache = false, .log = log},
+              *this),
         ledger_(ledger) {}
   void Report(LifeReport report) override {
     mail.emplace_back([this, report = std::move(report)] { ledger_.Take(report); });
@@ -90,7 +92,7 @@ class World {
         overlapping_(overlapping),
         slow_reactor_(static_cast<uint32_t>(seed % (kReactors + 1))) {
     format_ = MakeFormat({.transfer_bytes_max = seed % 2 == 0 ? kBlockBytes : 0});
-    for (uint32_t i = 0; i < kReactors; ++i) reactors_.emplace_back(ledger_.Joined(), ledger_);
+    for (uint32_t i = 0; i < kReactors; ++i) reactors_.emplace_back(ledger_.Joined(), ledger_, log_.log());
     for (auto& allowed : allowed_) allowed = {0};
     told_ = 0;
     Publish();
@@ -211,6 +213,7 @@ class World {
       reactors_[r].queue.Unanswered(pair.life, command.cookie,
                                     is_sent ? Reached::kPerhapsAll : Reached::kNoData);
       if (random_.Chance(1, 4)) ToView();
+      CheckLog();
     }
     reactors_[r].queue.PathEnded(pair.life);
   }
@@ -221,8 +224,18 @@ class World {
   }
   void AddLife() {
     Life& life = lives_.emplace_back(1000 + lives_.size());
+    for (FakePair& pair : life.pairs) {
+      pair.on_submit = [this](const fabrics::QueuedCommand& command) { SeeSubmission(command); };
+    }
     for (uint32_t r = 0; r < kReactors; ++r)
       reactors_[r].queue.PathReady(life.pairs[r].life, life.pairs[r], format_);
+  }
+
+  void SeeSubmission(const fabrics::QueuedCommand& command) {
+    const BlockRange range = EffectOf(0, command).range;
+    const std::vector<BlockRange> logged = log_.Found();
+    EXPECT_NE(std::find(logged.begin(), logged.end(), range), logged.end())
+        << "block " << range.first << " is written before the log has it";
   }
 
   void ExecuteLate() {
@@ -263,10 +276,29 @@ class World {
   void Publish() {
     if (told_ == ledger_.version()) return;
     told_ = ledger_.version();
+    log_.log().Store(ledger_.ranges());
     for (uint32_t r = 0; r < kReactors; ++r) reactors_[r].tables.push_back(ledger_.TableFor(r));
   }
 
+  // Also between two commands that come back, and before each command that is sent.
+  void CheckLog() {
+    const std::vector<BlockRange> logged = log_.Found();
+    const auto expect = [&logged](const Effect& effect) {
+      for (uint64_t block = effect.range.first; block < effect.range.end(); ++block) {
+        EXPECT_TRUE(std::any_of(logged.begin(), logged.end(),
+                                [block](const BlockRange& range) {
+                                  return range.Overlaps({block, 1});
+                                }))
+            << "the log does not have block " << block << ", of life " << effect.life;
+      }
+    };
+    for (const Life& life : lives_)
+      for (const FakePair& pair : life.pairs)
+        for (const fabrics::QueuedCommand& command : pair.sent) expect(EffectOf(pair.life, command));
+    for (const Effect& effect : late_effects_) expect(effect);
+  }
   void Check() {
+    CheckLog();
     for (Version version = 1; version <= writes_.size(); ++version) {
       Write& write = writes_[version - 1];
       if (!write.io.done || std::exchange(write.counted, true)) continue;
@@ -290,6 +322,7 @@ class World {
   const uint32_t slow_reactor_;
   PathFormat format_;
   DoubtLedger ledger_{{.controller_reset = true}};
+  requests_test::LogMemory log_;
   uint64_t told_ = 0;
   uint64_t now_ns_ = kNsPerSecond;
   std::deque<Write> writes_;
