@@ -20,6 +20,11 @@ class OpenedNvmf final : public NvmfDevice {
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& reactor) override {
     return disk_->OpenChannel(reactor);
   }
+  Task<Status> Acquire(block::AccessMode /*mode*/) override { return disk_->Acquire(); }
+  Task<Status> Release() override {
+    disk_->Release();
+    co_return Ok{};
+  }
   Task<Status> Resize(uint64_t size_bytes) override {
     CLEAT_CO_TRY(co_await disk_->WaitForSize(size_bytes));
     SetSize(size_bytes);

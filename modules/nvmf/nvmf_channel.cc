@@ -171,14 +171,14 @@ void NvmfChannel::Tick() {
 
 // ---- Mail of the core
 
-void NvmfChannel::Welcome(uint32_t number, nvme::host::DoubtTable table) {
+void NvmfChannel::Welcome(uint32_t number) {
   RequestQueue::Config config;
   config.reactor = number;
   config.first_origin = port_->first_origin;
   config.write_cache = shared_->write_cache;
+  if (shared_->doubt_log != nullptr) config.log = shared_->doubt_log->log();
   nvme::host::RequestQueueOwner& self = *this;
   requests_.emplace(config, self);
-  requests_->Adopt(std::move(table));
   while (block::Request* request = early_.PopFront()) requests_->Submit(*request);
   ArmTick();
 }

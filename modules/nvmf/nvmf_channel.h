@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "block/device.h"
+#include "modules/nvmf/kept_doubt_log.h"
 #include "modules/nvmf/tcp_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
@@ -38,7 +39,8 @@ struct NvmfChannelShared {
   nvme::fabrics::HostIdentity host;
   std::string subsystem_nqn;
   bool write_cache = false;
-  mutable std::atomic<uint32_t> open{0};  // channels that there are; any thread
+  std::shared_ptr<const KeptDoubtLog> doubt_log;  // nullptr: there is none
+  mutable std::atomic<uint32_t> open{0};          // channels that there are; any thread
 };
 
 // What the core sends mail to. `channel` is for the reactor's thread alone: nullptr once the channel is gone.
@@ -110,8 +112,8 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void AbortQueued(const block::Request* only);
 
   // ---- Mail of the core
-  // Its number in the ledger, and the first table. Once, first.
-  void Welcome(uint32_t number, nvme::host::DoubtTable table);
+  // Its number in the ledger. Once, first; writes wait for a table after it.
+  void Welcome(uint32_t number);
   void BeginLife(const IoQueuePlan& plan);
   // Of each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
   void EndLife(nvme::host::LifeId life, const Error& reason);

@@ -118,6 +118,10 @@ NvmfDisk::NvmfDisk(NvmfOptions options, Reactor& control)
 // ---- Opening and closing
 
 Task<Status> NvmfDisk::Open() {
+  if (const UniqueFd file = std::move(options_.doubt_log);
+      file.valid() && options_.access == block::AccessMode::kReadWrite) {
+    CLEAT_CO_ASSIGN(doubt_log_, KeptDoubtLog::Map(file, options_.shape.name));
+  }
   path_.Start();
   {
     const Deadline deadline(control_, changed_, control_.now_ns() + options_.open_timeout_ns);
@@ -132,6 +136,22 @@ Task<Status> NvmfDisk::Open() {
   }
   is_open_ = true;
   co_return Ok{};
+}
+
+// Channels may be here already, with an I/O queue each; until they have a table they write nothing.
+Task<Status> NvmfDisk::Acquire() {
+  if (MayPublish()) co_return Ok{};
+  LogFound(doubt_log_->Take(ledger_, DrawLife()));
+  for (const Link& link : links_) doubt_log_->OpenRow(link.number);
+  published_version_ = 0;
+  Publish();
+  while (!ledger_.IsObeyed()) co_await changed_.Wait();
+  co_return Ok{};
+}
+
+// No request is left, so that no reactor writes to the log any more (RequestQueue::Config).
+void NvmfDisk::Release() {
+  if (doubt_log_ != nullptr) doubt_log_->Yield();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
@@ -160,6 +180,12 @@ Result<std::unique_ptr<block::Channel>> NvmfDisk::OpenChannel(Reactor& reactor) 
                  fmt::format("{}: it has been opened {} times on a reactor: detach it everywhere, then "
                              "attach it again",
                              options_.shape.name, kChannelsEverMax));
+  }
+  if (numbers_.fetch_add(1, std::memory_order_relaxed) >= kNumbersMax) {
+    numbers_.fetch_sub(1, std::memory_order_relaxed);
+    shared_->open.fetch_sub(1, std::memory_order_relaxed);
+    return Error(ErrorCode::kResourceExhausted,
+                 options_.shape.name + ": too many of its channels are just being closed: try again");
   }
   auto port = std::make_shared<NvmfChannelPort>(reactor, (number + 1) << kOriginShift);
   NvmfControlLink link{.control = &control_, .owner = weak_from_this()};
@@ -295,6 +321,7 @@ void NvmfDisk::PathLive(uint64_t life, const AssociationInfo& info) {
     shared_->host = options_.subsystem->host;
     shared_->subsystem_nqn = options_.subsystem->nqn;
     shared_->write_cache = geometry_.write_cache;
+    shared_->doubt_log = doubt_log_;
   }
   queues_granted_.store(info.io_queues, std::memory_order_relaxed);
   life_ = life;
@@ -394,9 +421,11 @@ void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   Link link;
   link.port = std::move(port);
   link.number = ledger_.Joined();
-  Tell(link, [number = link.number, table = ledger_.TableFor(link.number)](NvmfChannel& channel) {
-    channel.Welcome(number, table);
-  });
+  Tell(link, [number = link.number](NvmfChannel& channel) { channel.Welcome(number); });
+  if (MayPublish()) {
+    if (doubt_log_ != nullptr) doubt_log_->OpenRow(link.number);
+    SendTable(link);
+  }
   links_.push_back(std::move(link));
   if (life_ != 0) BeginLife(links_.back());
   Publish();
@@ -407,6 +436,7 @@ void NvmfDisk::Left(const NvmfChannelPort* port) {
                                   [port](const Link& link) { return link.port.get() == port; });
   CLEAT_CHECK(found != links_.end());
   ledger_.Left(found->number);
+  numbers_.fetch_sub(1, std::memory_order_relaxed);
   if (found->queue_id != 0) free_queues_.push_back(found->queue_id);
   links_.erase(found);
   changed_.Pulse();
@@ -436,6 +466,7 @@ void NvmfDisk::Take(const nvme::host::LifeReport& report) {
 void NvmfDisk::Take(const nvme::host::DoubtAck& ack) {
   ledger_.Take(ack);
   Publish();
+  changed_.Pulse();
 }
 
 void NvmfDisk::Take(const nvme::host::BarrierEnded& ended) {
@@ -448,11 +479,16 @@ void NvmfDisk::GivenUp(nvme::host::OriginId origin) {
   Publish();
 }
 
+// While another engine has the log, whatever changes is published by Acquire.
 void NvmfDisk::Publish() {
+  if (!MayPublish()) return;
   if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;
-  for (const Link& link : links_) {
-    Tell(link, [table = ledger_.TableFor(link.number)](NvmfChannel& channel) { channel.Adopt(table); });
-  }
+  if (doubt_log_ != nullptr) doubt_log_->Store(ledger_);
+  for (const Link& link : links_) SendTable(link);
+}
+
+void NvmfDisk::SendTable(const Link& link) const {
+  Tell(link, [table = ledger_.TableFor(link.number)](NvmfChannel& channel) { channel.Adopt(table); });
 }
 
 void NvmfDisk::GoOnWhenReported() {
@@ -475,6 +511,18 @@ void NvmfDisk::SetDown(const Error& why) {
   if (!std::exchange(up_, false) || !is_open_) return;
   LogState();
   if (const auto& tell = options_.events.broken) tell(why);
+}
+
+void NvmfDisk::LogFound(const KeptDoubtLog::Found& found) const {
+  const std::string& disk = options_.shape.name;
+  if (found.unreadable) {
+    spdlog::warn("{}: {}; writes wait until then, reads do not", disk, found.unreadable->message);
+  } else if (found.ranges > 0) {
+    spdlog::warn(
+        "{}: {} bytes are in doubt since an engine before (ranges: {}); writes over them wait until somebody "
+        "confirms that its targets have dropped what that engine sent, reads do not",
+        disk, std::min(found.bytes, geometry_.size_bytes), found.ranges);
+  }
 }
 
 // A path that comes and goes quickly is logged as it is a little later.

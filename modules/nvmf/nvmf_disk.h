@@ -23,10 +23,12 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "block/device.h"
+#include "modules/nvmf/kept_doubt_log.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/nvmf_channel.h"
 #include "modules/nvmf/nvmf_path.h"
 #include "nvme/host/doubt/doubt_ledger.h"
+#include "nvme/host/doubt/doubt_log.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
 
@@ -40,6 +42,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   static constexpr uint32_t kQueuesMax = 64;
   // Channels that one open disk ever has: each has 2^48 numbers for its writes (OriginId), which are not used again.
   static constexpr uint64_t kChannelsEverMax = 0xfffe;
+  // Channels at a time, with those whose end the core has not heard of yet: each has a row in the log of doubt.
+  static constexpr uint32_t kNumbersMax = nvme::host::kDoubtLogShape.reactors;
+  static_assert(kQueuesMax < kNumbersMax);
   static constexpr uint64_t kDiscardBytesMax = uint64_t{256} << 20;
   // How long Resize waits for a size that the controller has not told of yet.
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
@@ -51,6 +56,9 @@ class NvmfDisk final : public NvmfChannelOwner,
 
   // Finds the namespace, or says why not; Close follows in either case.
   Task<Status> Open();
+  // With a log of doubt: from Acquire on the log is this engine's, and when it returns all channels hold what the log had.
+  Task<Status> Acquire();
+  void Release();
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
 
@@ -107,23 +115,29 @@ class NvmfDisk final : public NvmfChannelOwner,
   void TellAll(const Call& call) const;
   void BeginLife(Link& link);
   uint32_t QueueEntries() const;
+  bool MayPublish() const { return doubt_log_ == nullptr || doubt_log_->is_taken(); }
   void Publish();
+  void SendTable(const Link& link) const;
   void GoOnWhenReported();
 
   // ---- What people hear
   void SetUp();
   void SetDown(const Error& why);
   void LogState();
+  void LogFound(const KeptDoubtLog::Found& found) const;
 
-  const NvmfOptions options_;
+  NvmfOptions options_;
   Reactor& control_;
   const std::string where_;  // "subsystems/a at 10.0.0.1:4420"
   block::Geometry geometry_;
   std::shared_ptr<NvmfChannelShared> shared_;  // for channels, from Open's success on
   std::atomic<uint32_t> queues_granted_{0};    // by the last controller that was fit for use
   std::atomic<uint64_t> channels_ever_{0};
+  std::atomic<uint32_t> numbers_{
+      0};  // of the ledger's that channels have, or will have: until Left was taken
   NvmfPath path_;
   nvme::host::DoubtLedger ledger_;
+  std::shared_ptr<KeptDoubtLog> doubt_log_;  // nullptr: there is none
   uint64_t published_version_ = 0;
   std::vector<Link> links_;
   std::deque<uint16_t> free_queues_;  // of the present life; the one that was free longest first

@@ -9,19 +9,15 @@
 #include "base/check.h"
 
 namespace cleat::modules {
-namespace {
 
 using nvme::host::Association;
 using nvme::host::AssociationInfo;
 
-// Never 0, and never one that this or another engine has drawn before.
-uint64_t DrawLife() {
-  uint64_t life = 0;
+nvme::host::LifeId DrawLife() {
+  nvme::host::LifeId life = 0;
   while (life == 0) CLEAT_CHECK(getrandom(&life, sizeof(life), 0) == sizeof(life));
   return life;
 }
-
-}  // namespace
 
 NvmfPath::NvmfPath(NvmfPathConfig config, Reactor& reactor, NvmfPathOwner& owner)
     : config_(std::move(config)), reactor_(reactor), owner_(owner) {}

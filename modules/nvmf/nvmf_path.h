@@ -21,6 +21,7 @@
 #include "modules/nvmf/tcp_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
+#include "nvme/host/doubt/doubt.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
@@ -30,6 +31,9 @@ struct NvmfPathConfig {
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
 };
+
+// A life's number: never 0, and never one that this or another engine has drawn before.
+nvme::host::LifeId DrawLife();
 
 class NvmfPathOwner {
  public:

@@ -208,6 +208,12 @@ void DoubtLedger::ForgetHarmless() {
   std::erase_if(lives_, [&](const auto& life) { return IsReported(life.first) && !HasGhost(life.first); });
 }
 
+bool DoubtLedger::IsObeyed() const {
+  return std::all_of(reactors_.begin(), reactors_.end(), [this](const Reactor& reactor) {
+    return !reactor.present || reactor.acked_version == version_;
+  });
+}
+
 bool DoubtLedger::IsObeyed(const Entry& entry) const {
   return std::all_of(reactors_.begin(), reactors_.end(), [&](const Reactor& reactor) {
     return !reactor.present || reactor.acked_version >= entry.since_version;

@@ -49,6 +49,8 @@ class DoubtLedger {
   void Disown(OriginId origin);
 
   uint64_t version() const { return version_; }
+  // Whether every reactor obeys what is in doubt as of this version.
+  bool IsObeyed() const;
   DoubtTable TableFor(uint32_t reactor) const;
   size_t ghosts() const { return entries_.size(); }
   // What of the disk is in doubt, for the log: at most kGhostsMax.

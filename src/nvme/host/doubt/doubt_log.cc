@@ -100,16 +100,13 @@ std::vector<BlockRange> DoubtLog::Read() const {
 }
 
 void DoubtLog::ForgetAttempts() {
-  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor) ClearRow(reactor);
+  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor)
+    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
 }
 
 void DoubtLog::OpenRow(uint32_t reactor) {
   CLEAT_CHECK(reactor < shape_.reactors);
   if (reactor >= header_->rows) StoreLast(header_->rows, reactor + 1);
-}
-
-void DoubtLog::ClearRow(uint32_t reactor) {
-  for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
 }
 
 void DoubtLog::Begin(uint32_t reactor, uint32_t slot, const BlockRange& range) {

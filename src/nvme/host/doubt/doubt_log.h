@@ -44,6 +44,8 @@ class DoubtLog {
   // `memory`: BytesFor(shape) bytes, aligned to 8; zeroes for a disk that never had a log. kFailedPrecondition: it holds something else than a
   // log of this shape, or kDoubtLogLost, and the whole disk has to count as in doubt; Format makes a new one then, once that is noted elsewhere.
   static Result<DoubtLog> Open(std::span<uint8_t> memory, const Shape& shape);
+  // Without a look at what the memory has, as another engine may still have it: for those who will be told when it is this engine's.
+  static DoubtLog View(std::span<uint8_t> memory, const Shape& shape) { return {memory, shape}; }
   // Has these ghosts from its first valid moment on; until then the memory is kDoubtLogLost.
   static DoubtLog Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts);
 
@@ -53,8 +55,6 @@ class DoubtLog {
 
   // From now on the row of `reactor` is read; before its first attempt. The ledger's thread.
   void OpenRow(uint32_t reactor);
-  // The row is empty: the reactor uses it no more, and all that was in doubt of it is stored. The ledger's thread.
-  void ClearRow(uint32_t reactor);
   // `slot`, which is free, of an open row: an attempt on the range is about to be sent.
   void Begin(uint32_t reactor, uint32_t slot, const BlockRange& range);
   void End(uint32_t reactor, uint32_t slot);

@@ -25,6 +25,8 @@ RequestQueue::RequestQueue(const Config& config, RequestQueueOwner& owner)
 
 RequestQueue::~RequestQueue() {
   CLEAT_CHECK(requests_ == 0);
+  // A request with a command in a kept slot is not answered before a table that frees the slot.
+  CLEAT_CHECK(kept_slot_count_ == 0);
 }
 
 // ---- A request's way

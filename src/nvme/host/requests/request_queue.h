@@ -72,7 +72,8 @@ class RequestQueue {
     uint32_t reactor = 0;       // its number in the disk's ledger
     OriginId first_origin = 0;  // above it, this queue's alone: 2^48 of them
     bool write_cache = false;   // false: flushes have nothing to do
-    // Its row `reactor` is open, empty, and this queue's until no request is left; the memory lives longer.
+    // Its row `reactor` is this queue's, open and empty when the first table comes; nothing is written to it while no request is here. The
+    // memory lives longer.
     std::optional<DoubtLog> log = std::nullopt;
   };
   RequestQueue(const Config& config, RequestQueueOwner& owner);

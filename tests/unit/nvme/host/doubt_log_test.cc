@@ -123,15 +123,6 @@ TEST_F(TheDoubtLog, ThatIsMadeAnewHasItsGhostsAtOnceAndNothingOfBefore) {
   EXPECT_EQ(Found(), std::vector{kNew});
 }
 
-TEST_F(TheDoubtLog, ARowThatIsClearedHasNothingAndOthersKeepWhatTheyHave) {
-  log_.Begin(0, 0, kOld);
-  log_.Begin(1, 0, kNew);
-  log_.ClearRow(0);
-  EXPECT_EQ(Found(), std::vector{kNew});
-  log_.Begin(0, 0, kOld);
-  EXPECT_EQ(Found(), (std::vector{kOld, kNew}));
-}
-
 // Memory of a sparse file is spent by reading it, too.
 TEST_F(TheDoubtLog, RowsThatWereNeverUsedAreNotRead) {
   std::vector<uint64_t> memory(memory_.size());

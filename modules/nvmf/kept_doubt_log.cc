@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/kept_doubt_log.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "nvme/host/requests/request_queue.h"
+
+namespace cleat::modules {
+namespace {
+
+using nvme::host::BlockRange;
+using nvme::host::DoubtLedger;
+using nvme::host::DoubtLog;
+using nvme::host::kDoubtLogBytes;
+using nvme::host::kDoubtLogShape;
+
+static_assert(nvme::host::kGhostsMax <= kDoubtLogShape.ghosts);
+
+// Whatever size the disk has, or comes to have.
+constexpr BlockRange kWholeDisk{.first = 0, .blocks = std::numeric_limits<uint64_t>::max()};
+
+// Blocks that several ranges have count once.
+uint64_t BytesOf(std::vector<BlockRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const BlockRange& a, const BlockRange& b) { return a.first < b.first; });
+  uint64_t blocks = 0;
+  uint64_t counted_to = 0;
+  for (const BlockRange& range : ranges) {
+    const uint64_t first = std::max(range.first, counted_to);
+    if (range.end() <= first) continue;
+    blocks += range.end() - first;
+    counted_to = range.end();
+  }
+  constexpr uint64_t kBlockBytes = nvme::host::RequestQueue::kDoubtBlockBytes;
+  return std::min(blocks, std::numeric_limits<uint64_t>::max() / kBlockBytes) * kBlockBytes;
+}
+
+}  // namespace
+
+KeptDoubtLog::KeptDoubtLog(std::span<uint8_t> memory)
+    : memory_(memory), log_(DoubtLog::View(memory, kDoubtLogShape)) {}
+
+KeptDoubtLog::~KeptDoubtLog() {
+  munmap(memory_.data(), memory_.size());
+}
+
+Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, const std::string& disk) {
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) return ErrnoError(errno, disk + ": its log of writes in doubt: fstat");
+  if (status.st_size != static_cast<off_t>(kDoubtLogBytes)) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: its log of writes in doubt has {} bytes, not {}: detach the disk everywhere, "
+                    "then attach it again",
+                    disk, status.st_size, kDoubtLogBytes));
+  }
+  void* const memory =
+      mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (memory == MAP_FAILED) return ErrnoError(errno, disk + ": its log of writes in doubt: mmap");
+  return std::shared_ptr<KeptDoubtLog>(new KeptDoubtLog({static_cast<uint8_t*>(memory), kDoubtLogBytes}));
+}
+
+KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId life) {
+  CLEAT_CHECK(!is_taken_);
+  is_taken_ = true;
+  Found found;
+  auto opened = DoubtLog::Open(memory_, kDoubtLogShape);
+  std::vector<BlockRange> ranges = {kWholeDisk};
+  if (opened) {
+    ranges = opened->Read();
+  } else {
+    found.unreadable = opened.error();
+  }
+  found.ranges = ranges.size();
+  found.bytes = BytesOf(ranges);
+  ledger.Doubt(life, ranges);
+  if (opened) {
+    log_.Store(ledger.ranges());
+    log_.ForgetAttempts();
+  } else {
+    (void)DoubtLog::Format(memory_, kDoubtLogShape, ledger.ranges());
+  }
+  return found;
+}
+
+void KeptDoubtLog::Store(const DoubtLedger& ledger) {
+  CLEAT_CHECK(is_taken_);
+  log_.Store(ledger.ranges());
+}
+
+}  // namespace cleat::modules

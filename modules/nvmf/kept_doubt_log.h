@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The log of writes in doubt (nvme/host/doubt/doubt_log.h) of one disk, in a memfd that others hold as well, so that it outlives the engine.
+//
+// An engine that takes a disk over opens it while the one before still serves it, and both map the same memory: it is another's until Take,
+// and from Yield on. Only in between does anything of it change.
+//
+// Ownership: the disk's core and its channels share it. Take, Yield and Store on the control reactor; each channel writes its row on its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "nvme/host/doubt/doubt_ledger.h"
+#include "nvme/host/doubt/doubt_log.h"
+
+namespace cleat::modules {
+
+class KeptDoubtLog {
+ public:
+  // `disk` begins errors. kInvalidArgument: no file of kDoubtLogBytes. The file does not shrink, as its maker has sealed it.
+  static Result<std::shared_ptr<KeptDoubtLog>> Map(const UniqueFd& file, const std::string& disk);
+  ~KeptDoubtLog();
+  KeptDoubtLog(const KeptDoubtLog&) = delete;
+  KeptDoubtLog& operator=(const KeptDoubtLog&) = delete;
+
+  struct Found {
+    size_t ranges = 0;
+    uint64_t bytes = 0;
+    std::optional<Error> unreadable;  // all of the disk is in doubt
+  };
+  // The disk is this engine's from now on. What was in doubt is recorded in the ledger as `life`, whose requests nobody will retry, and then
+  // in the log as ghosts alone. No attempt of this engine is under way.
+  Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life);
+  // The disk is another engine's. No attempt is under way.
+  void Yield() { is_taken_ = false; }
+  bool is_taken() const { return is_taken_; }
+
+  // While it is taken: what is in doubt, before any reactor has a table that says so.
+  void Store(const nvme::host::DoubtLedger& ledger);
+  // A reactor may write its row of `log`, while it is taken.
+  void OpenRow(uint32_t reactor) { log_.OpenRow(reactor); }
+  const nvme::host::DoubtLog& log() const { return log_; }
+
+ private:
+  explicit KeptDoubtLog(std::span<uint8_t> memory);
+
+  const std::span<uint8_t> memory_;
+  nvme::host::DoubtLog log_;  // a view, which never changes: channels copy it on their reactors
+  bool is_taken_ = false;
+};
+
+}  // namespace cleat::modules

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk's log of writes in doubt (docs/nvmeof.md, rule 7) over the lives of engines. An engine is killed by a copy of the log: what it does
+// after that is not in the copy, which is what the next engine finds.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "modules/nvmf/kept_doubt_log.h"
+#include "nvme/host/doubt/doubt_log.h"
+#include "tests/unit/modules/nvmf_rig.h"
+
+namespace cleat::modules::nvmf_log_test {
+namespace {
+
+using block::IoStatus;
+using block::Op;
+using nvme::host::BlockRange;
+using nvme::host::DoubtLog;
+using nvme::host::kDoubtLogBytes;
+using nvme::host::kDoubtLogShape;
+using test::Arena;
+using test::NvmfRig;
+using test::NvmfTarget;
+using test::OneWrite;
+using test::TestDisk;
+
+constexpr uint64_t kBlock = NvmfTarget::kBlockBytes;
+
+// A file as cleatd makes one for each disk.
+class LogFile {
+ public:
+  explicit LogFile(size_t bytes = kDoubtLogBytes) : fd_(memfd_create("log", MFD_CLOEXEC)) {
+    EXPECT_EQ(ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0);
+  }
+  UniqueFd Duplicate() const { return fd_.Duplicate(); }
+  void MarkLost() {
+    EXPECT_EQ(pwrite(fd_.get(), nvme::host::kDoubtLogLost.data(), nvme::host::kDoubtLogLost.size(), 0),
+              static_cast<ssize_t>(nvme::host::kDoubtLogLost.size()));
+  }
+  LogFile Copy() const {
+    LogFile copy;
+    const std::vector<uint64_t> words = Words();
+    EXPECT_EQ(pwrite(copy.fd_.get(), words.data(), kDoubtLogBytes, 0), static_cast<ssize_t>(kDoubtLogBytes));
+    return copy;
+  }
+  // What an engine would find that takes the disk now.
+  Result<std::vector<BlockRange>> Found() const {
+    std::vector<uint64_t> words = Words();
+    auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape);
+    if (!log) return log.error();
+    return log->Read();
+  }
+
+ private:
+  std::vector<uint64_t> Words() const {
+    std::vector<uint64_t> words((kDoubtLogBytes + 7) / 8);
+    EXPECT_EQ(pread(fd_.get(), words.data(), kDoubtLogBytes, 0), static_cast<ssize_t>(kDoubtLogBytes));
+    return words;
+  }
+
+  UniqueFd fd_;
+};
+
+// A disk of one engine; all of them have one target and one set of reactors.
+struct Engine {
+  Engine(NvmfRig& on, const LogFile& log, block::AccessMode mode = block::AccessMode::kReadWrite) : rig(on) {
+    NvmfOptions options = rig.Options();
+    options.doubt_log = log.Duplicate();
+    options.access = mode;
+    auto opened = rig.TryOpen(std::move(options));
+    EXPECT_TRUE(opened.ok()) << opened.error().message;
+    if (!opened) return;
+    device = static_cast<NvmfDevice*>(opened->get());
+    pipeline = block::Pipeline::Make(std::move(opened).value(), mode).value();
+    for (size_t i = 0; i < disks.size(); ++i)
+      disks[i] = std::make_unique<TestDisk>(*pipeline, *rig.io[i], [this] { rig.Turn(); });
+  }
+  ~Engine() { End(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void Acquire() { EXPECT_TRUE(rig.Await(pipeline->Acquire()).ok()); }
+  void Release() { EXPECT_TRUE(rig.Await(pipeline->Release()).ok()); }
+  void End() {
+    for (auto& disk : disks) disk.reset();
+    if (pipeline == nullptr) return;
+    EXPECT_TRUE(rig.Await(pipeline->Close()).ok());
+    pipeline.reset();
+  }
+  IoStatus Write(uint64_t offset_bytes, uint8_t fill, size_t reactor = 0) {
+    OneWrite write(offset_bytes, 4096, fill);
+    write.Start(*disks[reactor]);
+    return disks[reactor]->Wait(write.io);
+  }
+  void ConfirmDead() {
+    rig.Until([&] { return device->ConfirmDead().ok(); });
+  }
+
+  NvmfRig& rig;
+  NvmfDevice* device = nullptr;
+  std::unique_ptr<block::Pipeline> pipeline;
+  std::array<std::unique_ptr<TestDisk>, 2> disks;
+};
+
+class TheLogOfADisk : public testing::Test {
+ protected:
+  // A write that the target has, and does not answer.
+  void LeaveUnanswered(Engine& engine, OneWrite& write) {
+    rig_.target.faults.mute_writes = true;
+    const uint32_t before = rig_.target.counts.io_commands;
+    write.Start(*engine.disks[0]);
+    rig_.Until([&] { return rig_.target.counts.io_commands > before; });
+    rig_.target.faults.mute_writes = false;
+  }
+  // All paths break, and the write's retry is answered.
+  void Recover(Engine& engine, OneWrite& write) {
+    rig_.target.CutAll();
+    EXPECT_EQ(engine.disks[0]->Wait(write.io), IoStatus::kOk);
+  }
+  // On each reactor writes over the blocks wait until somebody says that the target is dead; reads and other writes do not.
+  void ExpectHeld(Engine& engine, uint64_t offset_bytes) {
+    Arena arena(4096);
+    OneWrite here(offset_bytes + 2048, 4096, 2);
+    OneWrite there(offset_bytes - 2048, 4096, 3);
+    here.Start(*engine.disks[0]);
+    there.Start(*engine.disks[1]);
+    for (auto& disk : engine.disks) EXPECT_EQ(disk->Do(Op::kRead, offset_bytes, 4096, &arena), IoStatus::kOk);
+    rig_.ForSomeTurns();
+    EXPECT_FALSE(here.io.done || there.io.done);
+    engine.ConfirmDead();
+    EXPECT_EQ(engine.disks[0]->Wait(here.io), IoStatus::kOk);
+    EXPECT_EQ(engine.disks[1]->Wait(there.io), IoStatus::kOk);
+  }
+  static void ExpectNothingIn(const LogFile& log) {
+    const auto found = log.Found();
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_TRUE(found->empty());
+  }
+
+  NvmfRig rig_;
+  LogFile log_;
+};
+
+TEST_F(TheLogOfADisk, HasNothingAfterWritesThatWereAnswered) {
+  Engine engine(rig_, log_);
+  engine.Acquire();
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(engine.Write(4096 * i, 7, i % 2), IoStatus::kOk);
+  ExpectNothingIn(log_);
+  engine.Release();
+  ExpectNothingIn(log_);
+}
+
+TEST_F(TheLogOfADisk, AWriteThatAKilledEngineLeftUnansweredHoldsWhatOverlapsIt) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite write(8192, 4096, 1);
+    LeaveUnanswered(killed, write);
+    left = log_.Copy();
+    Recover(killed, write);
+  }
+  const auto found = left.Found();
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(*found, (std::vector{BlockRange{.first = 8192 / kBlock, .blocks = 4096 / kBlock}}));
+  Engine next(rig_, left);
+  next.Acquire();
+  EXPECT_EQ(next.Write(0, 4), IoStatus::kOk) << "beside it";
+  ExpectHeld(next, 8192);
+  ExpectNothingIn(left);
+}
+
+TEST_F(TheLogOfADisk, SoDoesTheGhostOfAWriteWhoseRetryWasAnswered) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite write(8192, 4096, 1);
+    LeaveUnanswered(killed, write);
+    Recover(killed, write);
+    left = log_.Copy();
+    killed.ConfirmDead();
+  }
+  ExpectNothingIn(log_);
+  Engine next(rig_, left);
+  next.Acquire();
+  ExpectHeld(next, 8192);
+}
+
+// The second engine is killed too, before anybody has said anything.
+TEST_F(TheLogOfADisk, WhatWasFoundOnceIsFoundAgain) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite write(8192, 4096, 1);
+    LeaveUnanswered(killed, write);
+    left = log_.Copy();
+    Recover(killed, write);
+  }
+  {
+    Engine second(rig_, left);
+    second.Acquire();
+    EXPECT_EQ(second.Write(0, 4), IoStatus::kOk);
+  }
+  Engine third(rig_, left);
+  third.Acquire();
+  ExpectHeld(third, 8192);
+}
+
+TEST_F(TheLogOfADisk, ThatIsLostPutsTheWholeDiskInDoubt) {
+  log_.MarkLost();
+  {
+    Engine engine(rig_, log_);
+    EXPECT_FALSE(log_.Found().ok()) << "opened is not acquired";
+    engine.Acquire();
+    EXPECT_TRUE(log_.Found().ok());
+    ExpectHeld(engine, 8192);
+    OneWrite last(NvmfRig::kBytes - 4096, 4096, 5);
+    last.Start(*engine.disks[1]);
+    EXPECT_EQ(engine.disks[1]->Wait(last.io), IoStatus::kOk);
+  }
+  ExpectNothingIn(log_);
+}
+
+TEST_F(TheLogOfADisk, ThatIsLostIsInDoubtToTheLastBlockAndForTheNextEngineToo) {
+  log_.MarkLost();
+  {
+    Engine engine(rig_, log_);
+    engine.Acquire();
+  }
+  Engine next(rig_, log_);
+  next.Acquire();
+  OneWrite last(NvmfRig::kBytes - 4096, 4096, 5);
+  last.Start(*next.disks[1]);
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(last.io.done);
+  next.ConfirmDead();
+  EXPECT_EQ(next.disks[1]->Wait(last.io), IoStatus::kOk);
+}
+
+// As in an upgrade: the next engine opens the disk while the one before still writes.
+TEST_F(TheLogOfADisk, IsTakenWhenTheDiskIsAndNotWhenItIsOpened) {
+  Engine first(rig_, log_);
+  first.Acquire();
+  OneWrite under_way(8192, 4096, 1);
+  LeaveUnanswered(first, under_way);
+  Engine second(rig_, log_);
+  OneWrite early(8192, 4096, 2);
+  early.Start(*second.disks[1]);
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(early.io.done) << "written before the disk was acquired";
+  Recover(first, under_way);
+  first.ConfirmDead();
+  ExpectNothingIn(log_);
+  first.Release();
+  second.Acquire();
+  EXPECT_EQ(second.disks[1]->Wait(early.io), IoStatus::kOk);
+  EXPECT_EQ(second.Write(8192, 3), IoStatus::kOk);
+  second.Release();
+  first.Acquire();
+  EXPECT_EQ(first.Write(8192, 4), IoStatus::kOk);
+  ExpectNothingIn(log_);
+}
+
+TEST_F(TheLogOfADisk, WhatIsInDoubtGoesOverWithTheDiskAndStaysInDoubtWhenItComesBack) {
+  Engine first(rig_, log_);
+  first.Acquire();
+  OneWrite write(8192, 4096, 1);
+  LeaveUnanswered(first, write);
+  Recover(first, write);
+  first.Release();
+  Engine second(rig_, log_);
+  second.Acquire();
+  ExpectHeld(second, 8192);
+  second.Release();
+  first.Acquire();
+  ExpectHeld(first, 8192);
+  ExpectNothingIn(log_);
+}
+
+// The log is another engine's then: its attempts must not be forgotten by what happens here.
+TEST_F(TheLogOfADisk, IsLeftAloneByAnEngineThatHasReleasedTheDisk) {
+  Engine first(rig_, log_);
+  first.Acquire();
+  OneWrite write(8192, 4096, 1);
+  LeaveUnanswered(first, write);
+  Recover(first, write);
+  first.Release();
+  Engine second(rig_, log_);
+  second.Acquire();
+  const auto before = log_.Found();
+  first.ConfirmDead();
+  rig_.target.CutAll();
+  rig_.ForSomeTurns();
+  EXPECT_EQ(log_.Found().value(), before.value());
+  second.ConfirmDead();
+}
+
+TEST_F(TheLogOfADisk, ChannelsThatComeAndGoHaveRowsOfTheirOwn) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite first(8192, 4096, 1);
+    LeaveUnanswered(killed, first);
+    killed.disks[1].reset();
+    for (int round = 0; round < 3; ++round)
+      killed.disks[1] = std::make_unique<TestDisk>(*killed.pipeline, *rig_.io[1], [this] { rig_.Turn(); });
+    EXPECT_EQ(killed.Write(0, 4, 1), IoStatus::kOk);
+    left = log_.Copy();
+    Recover(killed, first);
+  }
+  EXPECT_EQ(left.Found().value(), (std::vector{BlockRange{.first = 8192 / kBlock, .blocks = 4096 / kBlock}}));
+}
+
+TEST_F(TheLogOfADisk, OfAReadOnlyDiskIsLeftAsItIs) {
+  log_.MarkLost();
+  Engine engine(rig_, log_, block::AccessMode::kReadOnly);
+  engine.Acquire();
+  Arena arena(4096);
+  EXPECT_EQ(engine.disks[0]->Do(Op::kRead, 0, 4096, &arena), IoStatus::kOk);
+  EXPECT_FALSE(log_.Found().ok());
+}
+
+TEST_F(TheLogOfADisk, OfAnotherSizeIsRefused) {
+  const LogFile small(4096);
+  NvmfOptions options = rig_.Options();
+  options.doubt_log = small.Duplicate();
+  const auto opened = rig_.TryOpen(std::move(options));
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(opened.error().message.find("disks/n: its log of writes in doubt has 4096 bytes"),
+            std::string::npos)
+      << opened.error().message;
+}
+
+}  // namespace
+}  // namespace cleat::modules::nvmf_log_test
