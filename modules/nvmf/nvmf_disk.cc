@@ -120,7 +120,9 @@ NvmfDisk::NvmfDisk(NvmfOptions options, Reactor& control)
 Task<Status> NvmfDisk::Open() {
   if (const UniqueFd file = std::move(options_.doubt_log);
       file.valid() && options_.access == block::AccessMode::kReadWrite) {
-    CLEAT_CO_ASSIGN(doubt_log_, KeptDoubtLog::Map(file, options_.shape.name));
+    auto log = KeptDoubtLog::Map(file, options_.shape.name);
+    is_over_ = !log.ok();  // no path has begun that Close would have to end
+    CLEAT_CO_ASSIGN(doubt_log_, std::move(log));
   }
   path_.Start();
   {
