@@ -240,8 +240,9 @@ struct NvmeTcp {
   bool operator==(const NvmeTcp& other) const {
     return subsystem == other.subsystem && nqn == other.nqn && name_space == other.name_space;
   }
-  // A connection for the admin queue, and one for each reactor's I/O queue.
-  uint32_t files(size_t reactors) const { return 1 + static_cast<uint32_t>(reactors); }
+  // A connection for the admin queue, one for each reactor's I/O queue, and, while it is opened, the log of doubt, beside the one that is
+  // kept (Engine::KeepMemory).
+  uint32_t files(size_t reactors) const { return 2 + static_cast<uint32_t>(reactors); }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 };
 
@@ -318,7 +319,11 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
     spdlog::info("{}: namespace's size changed: {} bytes", name, size_bytes);
     if (grew) grew(size_bytes - size_bytes % block_bytes);
   };
-  return modules::OpenNvmf(std::move(options));
+  // Only writes are ever in doubt.
+  if (opening.mode == block::AccessMode::kReadWrite) {
+    CLEAT_CO_ASSIGN(options.doubt_log, opening.parts.memories.Duplicate(opening.disk.name));
+  }
+  co_return co_await modules::OpenNvmf(std::move(options));
 }
 
 // ---- example: an array of the engine's, in builds that have it (modules/example)

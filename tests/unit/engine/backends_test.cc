@@ -3,6 +3,7 @@
 // or refused by name.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -231,7 +232,24 @@ TEST_F(EveryBackend, OfASubsystemIsTheSameHoweverItIsReached) {
   EXPECT_TRUE(same([](auto& nvme) { nvme.data_digest = 0; }));
   EXPECT_FALSE(same([&](auto& nvme) { nvme.namespace_uuid = other.data(); }));
   EXPECT_EQ(StorageOf(kept), "subsystems/a");
-  EXPECT_EQ(FilesOf(kept, 3), 4U) << "a connection for each reactor, and one for the admin queue";
+  EXPECT_EQ(FilesOf(kept, 3), 5U) << "a connection for each reactor, one for the admin queue, and its log";
+}
+
+TEST_F(EveryBackend, OfASubsystemTakesTheLogThatIsKeptUnlessItOnlyReads) {
+  const BackendMessage sample = Sample("nvme_tcp");
+  DiskSpec disk = DiskOf("nvme_tcp");
+  EXPECT_EQ(Open(disk).error().code, ErrorCode::kNotFound);
+  const auto reads = Open(disk, block::AccessMode::kReadOnly);
+  ASSERT_FALSE(reads.ok());
+  EXPECT_EQ(reads.error().code, ErrorCode::kInvalidArgument) << "two addresses, and no question of a log";
+  sample.disk.nvme_tcp->n_addresses = 1;
+  disk.backend = UnpackBackend(disk.name, sample.disk).value();
+  UniqueFd small(memfd_create("test", MFD_CLOEXEC));
+  ASSERT_TRUE(memories_.Keep({.disk = disk.name, .size_bytes = 0, .fixed = true}, std::move(small)).ok());
+  const auto refused = Open(disk);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("log of writes in doubt"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST_F(EveryBackend, IsAnotherStorageThanThatOfOtherKinds) {

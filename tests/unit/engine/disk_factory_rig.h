@@ -84,9 +84,9 @@ class DiskFactoryRig : public testing::Test {
   using Opened = Result<OpenDisk>;
 
   // The disk is closed again.
-  Opened Open(const DiskSpec& disk) {
+  Opened Open(const DiskSpec& disk, block::AccessMode mode = block::AccessMode::kReadWrite) {
     std::optional<Opened> opened;
-    Spawn(OpenInto(disk, &opened));
+    Spawn(OpenInto(disk, mode, &opened));
     Await(opened);
     if (opened->ok()) Close(*opened->value().pipeline);
     return std::move(*opened);
@@ -95,7 +95,7 @@ class DiskFactoryRig : public testing::Test {
   // Writes a block, reads it and flushes, as a front end does. False: the disk can't be opened.
   bool OpenAndUse(const DiskSpec& disk) {
     std::optional<Opened> opened;
-    Spawn(OpenInto(disk, &opened));
+    Spawn(OpenInto(disk, block::AccessMode::kReadWrite, &opened));
     Await(opened);
     if (!opened->ok()) return false;
     block::Pipeline& pipeline = *opened->value().pipeline;
@@ -125,9 +125,9 @@ class DiskFactoryRig : public testing::Test {
     Spawn(CloseInto(pipeline, &closed));
     while (!closed) reactor_->RunOnce();
   }
-  Task<void> OpenInto(const DiskSpec& disk, std::optional<Opened>* opened) {
+  Task<void> OpenInto(const DiskSpec& disk, block::AccessMode mode, std::optional<Opened>* opened) {
     DiskEvents events;
-    auto open = disks_.Open(disk, block::AccessMode::kReadWrite, nullptr, std::move(events));
+    auto open = disks_.Open(disk, mode, nullptr, std::move(events));
     *opened = co_await std::move(open);
   }
   Task<void> CloseInto(block::Pipeline& pipeline, bool* closed) {
@@ -139,11 +139,11 @@ class DiskFactoryRig : public testing::Test {
   ManualClock clock_;
   std::unique_ptr<Reactor> reactor_ = Reactor::Make(clock_, {}).value();
   BlockingPool blocking_{0};
-  MemoryStore memories_;
   modules::UringHub uring_;
   modules::CryptoHub crypto_;
 
  protected:
+  MemoryStore memories_;
   keys::Keyring keyring_;
 
  private:
