@@ -63,7 +63,7 @@ bool IsBehind(const EngineView& engine, const std::vector<std::string>& controll
   const uint64_t size_bytes = row.spec.size_bytes();
   // A log of doubt does not grow with its disk.
   if (const auto held = engine.memories.find(row.id); held != engine.memories.end() &&
-                                                      KeptMemoryOf(row.spec) == KeptMemory::kContent &&
+                                                      KeptMemoryOf(row.spec) != KeptMemory::kDoubtLog &&
                                                       held->second != 0 && held->second < size_bytes) {
     return true;
   }
