@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log of writes in doubt (nvme/host/doubt/doubt_log.h) of one disk, in a memfd that others hold as well, so that it outlives the engine.
+// The log of writes in doubt (nvme/host/doubt/doubt_log.h) of one disk, in a memfd that others hold as well, so that it outlives the
+// engine.
 //
 // An engine that takes a disk over opens it while the one before still serves it, and both map the same memory: it is another's until Take,
 // and from Yield on. Only in between does anything of it change.
 //
-// Ownership: the disk's core and its channels share it. Take, Yield and Store on the control reactor; each channel writes its row on its own.
+// Ownership: the disk's core and its channels share it. Take, Yield and Store on the control reactor; each channel writes its row on its
+// own.
 #pragma once
 
 #include <cstddef>
@@ -34,14 +36,14 @@ class KeptDoubtLog {
     uint64_t bytes = 0;
     std::optional<Error> unreadable;  // all of the disk is in doubt
   };
-  // The disk is this engine's from now on. What was in doubt is recorded in the ledger as `life`, whose requests nobody will retry, and then
-  // in the log as ghosts alone. No attempt of this engine is under way.
+  // The disk is this engine's from now on. What was in doubt is recorded in the ledger as `life`, whose requests nobody will retry, and
+  // then in the log as ghosts alone. No attempt of this engine is under way.
   Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life);
   // The disk is another engine's. No attempt is under way.
   void Yield() { is_taken_ = false; }
   bool is_taken() const { return is_taken_; }
 
-  // While it is taken: what is in doubt, before any reactor has a table that says so.
+  // Writes what is in doubt; while it is taken, and before any reactor has a table that says so.
   void Store(const nvme::host::DoubtLedger& ledger);
   // A reactor may write its row of `log`, while it is taken.
   void OpenRow(uint32_t reactor) { log_.OpenRow(reactor); }

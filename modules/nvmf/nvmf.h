@@ -55,9 +55,9 @@ struct NvmfOptions {
   nvme::fabrics::Uuid name_space;
   block::AccessMode access;
   NvmfEvents events;
-  // A sealed file of nvme::host::kDoubtLogBytes that outlives this engine and comes back with the disk (nvme/host/doubt/doubt_log.h): zeroes
-  // for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only disk
-  // leaves it alone.
+  // A sealed file of nvme::host::kDoubtLogBytes that outlives this engine and comes back with the disk (nvme/host/doubt/doubt_log.h):
+  // zeroes for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only
+  // disk leaves it alone.
   UniqueFd doubt_log;
   // Within which OpenNvmf has to have found the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
@@ -84,8 +84,8 @@ class NvmfDevice : public block::Device {
 //   kUnimplemented       a namespace or a controller that Cleat can't use
 //   kResourceExhausted   a limit of this host, or of the search for the namespace
 //   kUnavailable         nobody answers there, or not NVMe/TCP; the last error says what
-// Acquire keeps nobody else out, as there are no reservations yet. With a log of doubt the first write goes after Acquire, which finds what the
-// engine before left in doubt, and the last one has ended before Release or Close; the disk's other engine may open it at any time.
+// Acquire keeps nobody else out, as there are no reservations yet. With a log of doubt the first write goes after Acquire, which finds what
+// the engine before left in doubt, and the last one has ended before Release or Close; the disk's other engine may open it at any time.
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options);
 
 }  // namespace cleat::modules

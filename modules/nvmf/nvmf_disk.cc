@@ -481,7 +481,7 @@ void NvmfDisk::GivenUp(nvme::host::OriginId origin) {
   Publish();
 }
 
-// While another engine has the log, whatever changes is published by Acquire.
+// Changes that come while another engine has the log are published by Acquire.
 void NvmfDisk::Publish() {
   if (!MayPublish()) return;
   if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;

@@ -56,7 +56,7 @@ class NvmfDisk final : public NvmfChannelOwner,
 
   // Finds the namespace, or says why not; Close follows in either case.
   Task<Status> Open();
-  // With a log of doubt: from Acquire on the log is this engine's, and when it returns all channels hold what the log had.
+  // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it.
   Task<Status> Acquire();
   void Release();
   // No channel is left. With `shutdown` the controller is told.

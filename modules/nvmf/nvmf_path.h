@@ -3,7 +3,8 @@
 // that grow. The I/O queues are others' (nvmf_channel.h): the owner is told when they may connect and when they have to end, and tells when
 // they have ended, before which there is no next try.
 //
-// Each try has a life of its own (64 random bits). Only a life that was live is told of; of tries that fail before that, the reason is told.
+// Each try has a life of its own (64 random bits). Only a life that was live is told of; of tries that fail before that, the reason is
+// told.
 //
 // Ownership: the disk's core owns it, on the control reactor; destroyed at any time, but not from within its own callbacks. The owner is
 // called from within callbacks of the admin queue, from timers and from Start, by no other method here, and may call each of them.

@@ -31,8 +31,8 @@ class DoubtLedger {
   // The view is no more: nothing of its reactor is under way, and all of its mail was taken.
   void Left(uint32_t reactor);
 
-  // A life is over, once: each reactor that is there now has reported it or will, whether it had a queue on it or not; those that join from now
-  // on won't. A report may come before.
+  // A life is over, once: each reactor that is there now has reported it or will, whether it had a queue on it or not; those that join from
+  // now on won't. A report may come before.
   void Over(LifeId life);
   void Take(const LifeReport& report);
   void Take(const DoubtAck& ack);
@@ -42,8 +42,8 @@ class DoubtLedger {
   // Nothing of `life` will be executed any more. Refused where the target's policy does not accept the proof, and before IsReported: what a
   // reactor has not reported may still be sent.
   cleat::Status Proved(LifeId life, Proof proof);
-  // The engine's start: what the log of the engine before has (doubt_log.h), or without one the whole disk, is in doubt; all of it as `life`,
-  // of which nobody's retry is.
+  // The engine's start: what the log of the engine before has (doubt_log.h), or without one the whole disk, is in doubt; all of it as
+  // `life`, of which nobody's retry is.
   void Doubt(LifeId life, std::span<const BlockRange> ranges);
   // A request will never be retried: its ghosts hold everybody.
   void Disown(OriginId origin);

@@ -16,7 +16,8 @@ constexpr uint64_t kLostMagic = std::bit_cast<uint64_t>(kDoubtLogLost);
 constexpr uint32_t kListShift = 32;
 static_assert(std::endian::native == std::endian::little, "kMagic is text");
 
-// The word that makes a place valid, or not, comes after all that was stored before it, for whoever reads the memory once this engine is dead.
+// The word that makes a place valid, or not, comes after all that was stored before it, for whoever reads the memory once this engine is
+// dead.
 void StoreLast(uint64_t& word, uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }

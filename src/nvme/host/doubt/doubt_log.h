@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would be in doubt of a disk if its engine died now, in memory that outlives the engine: each write-like attempt that is under way, by
-// the reactor that sent it, and the ledger's ghosts. The next engine reads it before the disk's first request (docs/nvmeof.md, rule 7).
+// What would be in doubt of a disk if its engine died now, in memory that outlives the engine: each write-like attempt that is under way,
+// by the reactor that sent it, and the ledger's ghosts. The next engine reads it before the disk's first request (docs/nvmeof.md, rule 7).
 //
-// A write is recorded before its first byte is given to the transport, and forgotten when it was answered, or when the ledger has recorded it
-// as a ghost. An engine may be killed between any two stores: each place is valid by one word that is stored last.
+// A write is recorded before its first byte is given to the transport, and forgotten when it was answered, or when the ledger has recorded
+// it as a ghost. An engine may be killed between any two stores: each place is valid by one word that is stored last.
 //
-// The object is a view of the memory, which is its maker's; it may be copied. Each reactor's row is written by that reactor alone, the rest by
-// the ledger's thread; one engine at a time has it. Read is for before any attempt begins. No lock, no allocation but Read's.
+// The object is a view of the memory, which is its maker's; it may be copied. Each reactor's row is written by that reactor alone, the rest
+// by the ledger's thread; one engine at a time has it. Read is for before any attempt begins. No lock, no allocation but Read's.
 //
 // Memory: the header and each row that was used cost a page, the rest nothing where the memory is a sparse file's.
 #pragma once
@@ -41,8 +41,9 @@ class DoubtLog {
            (size_t{shape.reactors} * shape.attempts + size_t{2} * shape.ghosts) * sizeof(BlockRange);
   }
 
-  // `memory`: BytesFor(shape) bytes, aligned to 8; zeroes for a disk that never had a log. kFailedPrecondition: it holds something else than a
-  // log of this shape, or kDoubtLogLost, and the whole disk has to count as in doubt; Format makes a new one then, once that is noted elsewhere.
+  // `memory`: BytesFor(shape) bytes, aligned to 8; zeroes for a disk that never had a log. kFailedPrecondition: it holds something else
+  // than a log of this shape, or kDoubtLogLost, and the whole disk has to count as in doubt; Format makes a new one then that has
+  // that as a ghost.
   static Result<DoubtLog> Open(std::span<uint8_t> memory, const Shape& shape);
   // Without a look at what the memory has, as another engine may still have it: for those who will be told when it is this engine's.
   static DoubtLog View(std::span<uint8_t> memory, const Shape& shape) { return {memory, shape}; }
@@ -53,7 +54,7 @@ class DoubtLog {
   std::vector<BlockRange> Read() const;
   void ForgetAttempts();
 
-  // From now on the row of `reactor` is read; before its first attempt. The ledger's thread.
+  // The row of `reactor` is read from now on; before its first attempt. The ledger's thread.
   void OpenRow(uint32_t reactor);
   // `slot`, which is free, of an open row: an attempt on the range is about to be sent.
   void Begin(uint32_t reactor, uint32_t slot, const BlockRange& range);

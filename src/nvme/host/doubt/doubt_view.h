@@ -31,8 +31,8 @@ class DoubtView {
 
   // A life is over for this reactor; the caller mails what this returns. The caller's contract: the old socket can send nothing any more.
   LifeReport EndLife(LifeId life, std::vector<Attempt> perhaps);
-  // A table has come. `under_way`: all write-like attempts of this reactor on any path that were sent, not answered, and named in no report.
-  // The caller mails what this returns, then asks again for the requests that it holds.
+  // A table has come. `under_way`: all write-like attempts of this reactor on any path that were sent, not answered, and named in no
+  // report. The caller mails what this returns, then asks again for the requests that it holds.
   DoubtAck Adopt(DoubtTable table, std::span<const Attempt> under_way);
   // For each write-like attempt that was answered, and for each of a life whose LifeReport has been mailed, whether the report names it or
   // not: true when the caller has to mail BarrierEnded.

@@ -6,9 +6,10 @@
 // elsewhere or later; if a command of it that writes may have reached the target its whole range is in doubt. Without a path requests wait,
 // however long.
 //
-// With a log of doubt, each command that writes is in it from before the queue pair has it: the blocks of that command alone, as those of its
-// request's other commands are not sent yet, or were answered. A command's slot is its place in the log. Where the command came back
-// unanswered the slot stays taken until a table was adopted that knows of all reports, as the ledger has stored its ghost by then.
+// A log of doubt, if there is one, has each command that writes from before the queue pair has it: the blocks of that command alone, as
+// those of its request's other commands are not sent yet, or were answered. A command's slot is its place in the log. Where the command
+// came back unanswered the slot stays taken until a table was adopted that knows of all reports, as the ledger has stored its ghost by
+// then.
 //
 // Not here: COMPARE AND WRITE, which the pipeline makes of a read and a write with the range held (block/compare_and_write.h); its write is
 // in doubt, and retried, as any other.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request queue on a stage: queue pairs that keep commands until a test answers them, a guest's requests, and the disk's real ledger with one
-// more reactor, whose mail a test delivers.
+// A request queue on a stage: queue pairs that keep commands until a test answers them, a guest's requests, and the disk's real ledger with
+// one more reactor, whose mail a test delivers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request queue has in the log of writes in doubt, and when (docs/nvmeof.md, rule 7): at each moment an engine may be killed, and the
-// next one finds whatever may still be executed.
+// What a request queue has in the log of writes in doubt, and when (docs/nvmeof.md, rule 7): at each moment an engine may be killed, and
+// the next one finds whatever may still be executed.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random schedules of two request queues, their ledger, and a target whose commands linger beyond the end of their life. After each event it
-// is checked that no attempt of a write that was answered changes a byte; and, of a guest that has no two overlapping writes under way at
-// once, that a block which nobody writes holds what was answered last; and that the log of doubt has whatever the target may still execute, as
-// the engine may be killed at any moment.
+// Random schedules of two request queues, their ledger, and a target whose commands linger beyond the end of their life. After each event
+// it is checked that no attempt of a write that was answered changes a byte; and, of a guest that has no two overlapping writes under way
+// at once, that a block which nobody writes holds what was answered last; and that the log of doubt has whatever the target may still
+// execute, as the engine may be killed at any moment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -280,7 +280,7 @@ class World {
     for (uint32_t r = 0; r < kReactors; ++r) reactors_[r].tables.push_back(ledger_.TableFor(r));
   }
 
-  // Also between two commands that come back, and before each command that is sent.
+  // Called between two commands that come back, too.
   void CheckLog() {
     const std::vector<BlockRange> logged = log_.Found();
     const auto expect = [&logged](const Effect& effect) {
