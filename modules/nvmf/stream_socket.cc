@@ -23,6 +23,8 @@ bool IsOurs(int error_number) {
 }
 
 constexpr size_t kTouchBytes = 4096;  // the smallest page
+// How often one system call touches its memory: the owner may take more of it away right after it was touched.
+constexpr int kTouchesMax = 8;
 
 Status Set(int fd, int level, int option, const void* value, socklen_t bytes, const char* name) {
   if (setsockopt(fd, level, option, value, bytes) != 0) return ErrnoError(errno, name);
@@ -129,12 +131,12 @@ Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
-  bool touched = false;
+  int touches = 0;
   for (;;) {
     const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN) return size_t{0};
-    if (errno == EFAULT && !std::exchange(touched, true)) {
+    if (errno == EFAULT && touches++ < kTouchesMax) {
       Touch(pieces.first(message.msg_iovlen), false);
       continue;
     }
@@ -146,14 +148,14 @@ Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
-  bool touched = false;
+  int touches = 0;
   for (;;) {
     const ssize_t received = recvmsg(fd_.get(), &message, 0);
     if (received > 0) return static_cast<size_t>(received);
     if (received == 0)
       return Error(ErrorCode::kUnavailable, peer_ + ": connection lost: the target has closed it");
     if (errno == EAGAIN) return size_t{0};
-    if (errno == EFAULT && !std::exchange(touched, true)) {
+    if (errno == EFAULT && touches++ < kTouchesMax) {
       Touch(pieces.first(message.msg_iovlen), true);
       continue;
     }
