@@ -76,6 +76,7 @@ ROOMS = {
         "engines": ["settings", "publish", "writes", "tables"],
         "pools": ["publish", "writes", "tables"],
         "disks": ["pools", "settings", "keys", "publish", "writes", "tables"],
+        "doubt": ["disks"],
         "found": ["disks", "pools", "publish", "writes", "tables"],
         "controllers": ["disks", "engines", "settings", "publish", "writes", "tables"],
         "moves": ["controllers", "disks", "engines", "publish", "writes", "tables"],

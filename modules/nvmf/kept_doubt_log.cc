@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "nvme/host/requests/request_queue.h"
+#include "nvme/host/doubt/doubt.h"
 
 namespace cleat::modules {
 namespace {
@@ -39,7 +39,7 @@ uint64_t BytesOf(std::vector<BlockRange> ranges) {
     blocks += range.end() - first;
     counted_to = range.end();
   }
-  constexpr uint64_t kBlockBytes = nvme::host::RequestQueue::kDoubtBlockBytes;
+  constexpr uint64_t kBlockBytes = nvme::host::kDoubtBlockBytes;
   return std::min(blocks, std::numeric_limits<uint64_t>::max() / kBlockBytes) * kBlockBytes;
 }
 

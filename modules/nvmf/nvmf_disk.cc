@@ -161,6 +161,7 @@ Task<void> NvmfDisk::Close(bool shutdown) {
   is_open_ = false;
   closing_ = true;
   log_later_.Cancel();
+  word_later_.Cancel();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
   path_.End(shutdown);
   while (!is_over_) co_await changed_.Wait();
@@ -487,6 +488,28 @@ void NvmfDisk::Publish() {
   if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;
   if (doubt_log_ != nullptr) doubt_log_->Store(ledger_);
   for (const Link& link : links_) SendTable(link);
+  AwaitWord();
+}
+
+void NvmfDisk::AwaitWord() {
+  if (doubt_log_ == nullptr || ledger_.ghosts() == 0 || closing_ || word_later_.pending()) return;
+  control_.AddTimer(word_later_, control_.now_ns() + kWordNs);
+}
+
+// The word is another process', in the log, and of no effect once more is in doubt than it was about (DoubtLog::Confirm).
+void NvmfDisk::LookForWord() {
+  if (!doubt_log_->is_taken()) return;  // who takes it looks
+  if (doubt_log_->log().IsConfirmed()) {
+    const Status confirmed = ConfirmDead();
+    if (confirmed) {
+      spdlog::warn("{}: nothing is in doubt any more: an operator says that what was is dead",
+                   options_.shape.name);
+    } else {
+      spdlog::warn("{}: the operator's word for what is in doubt holds in part: {}", options_.shape.name,
+                   confirmed.error().message);
+    }
+  }
+  AwaitWord();
 }
 
 void NvmfDisk::SendTable(const Link& link) const {

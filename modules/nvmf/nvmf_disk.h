@@ -48,6 +48,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   static constexpr uint64_t kDiscardBytesMax = uint64_t{256} << 20;
   // How long Resize waits for a size that the controller has not told of yet.
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
+  // How often an operator's word is looked for in the log of doubt, while anything is in doubt.
+  static constexpr uint64_t kWordNs = 200 * kNsPerMs;
   // Lines about the path in the log: one state is not logged before the line of another one is so old.
   static constexpr uint64_t kLogSpacingNs = kNsPerSecond;
 
@@ -80,6 +82,12 @@ class NvmfDisk final : public NvmfChannelOwner,
   struct LogTimer : Timer {
     explicit LogTimer(NvmfDisk& d)
         : Timer([](Timer& timer) { static_cast<LogTimer&>(timer).disk.LogState(); }), disk(d) {}
+    NvmfDisk& disk;
+  };
+
+  struct WordTimer : Timer {
+    explicit WordTimer(NvmfDisk& d)
+        : Timer([](Timer& timer) { static_cast<WordTimer&>(timer).disk.LookForWord(); }), disk(d) {}
     NvmfDisk& disk;
   };
 
@@ -120,7 +128,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 
-  // ---- What people hear
+  // ---- What people say and hear
+  void AwaitWord();
+  void LookForWord();
   void SetUp();
   void SetDown(const Error& why);
   void LogState();
@@ -160,6 +170,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool logged_up_ = true;
   uint64_t log_after_ns_ = 0;
   LogTimer log_later_{*this};
+  WordTimer word_later_{*this};  // runs while anything is in doubt
 };
 
 // kInvalidArgument.

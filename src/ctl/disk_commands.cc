@@ -34,6 +34,7 @@ struct DiskArguments {
   LabelArguments labels;
   std::string etag;
   std::string uid;
+  uint64_t doubt = 0;  // DiskDoubt.number; 0: as it is
   bool deleted = false;
   bool purge = false;
   bool yes = false;
@@ -193,6 +194,40 @@ ExitCode PurgeDisk(Client& client, const DiskArguments& arguments) {
   return kOk;
 }
 
+std::string ShowDoubt(const v1::Disk& disk) {
+  const v1::DiskDoubt& doubt = disk.status().doubt();
+  const std::string how_much =
+      doubt.whole_disk() ? "all of it" : fmt::format("{} ranges, {} bytes", doubt.ranges(), doubt.bytes());
+  return fmt::format(
+      "{}: in doubt: {} (number {}). Its target may still execute what it was sent on paths that broke. If "
+      "it does after this, newer data is "
+      "lost: confirm only what is known to be dead, as a target that was restarted or whose host is off.\n",
+      disk.name(), how_much, doubt.number());
+}
+
+ExitCode ConfirmDead(Client& client, const DiskArguments& arguments) {
+  v1::ConfirmDeadRequest request;
+  request.set_name(DiskName(arguments));
+  request.set_doubt_number(arguments.doubt);
+  if (arguments.doubt == 0) {
+    v1::GetDiskRequest get;
+    get.set_name(request.name());
+    v1::Disk disk;
+    if (const ExitCode code = client.Call(&Stub::GetDisk, get, disk); code != kOk) return code;
+    if (!disk.status().has_doubt()) {
+      fmt::print(stderr, "{}: nothing is in doubt\n", request.name());
+      return ShowOne(client, disk, Detail::kLine);
+    }
+    if (!arguments.yes) {
+      if (const ExitCode code = Ask(ShowDoubt(disk), "Are they dead?"); code != kOk) return code;
+    }
+    request.set_doubt_number(disk.status().doubt().number());
+  }
+  v1::Disk disk;
+  if (const ExitCode code = client.Call(&Stub::ConfirmDead, request, disk); code != kOk) return code;
+  return ShowOne(client, disk, Detail::kLine);
+}
+
 void AddOnNoSpace(CLI::App& command, std::string& on_no_space) {
   command
       .add_option(
@@ -272,12 +307,27 @@ void AddRemovingCommands(CLI::App& disk, Globals& globals, const std::shared_ptr
   OnRun(*purge, globals, arguments, PurgeDisk);
 }
 
+void AddConfirmDead(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
+  CLI::App* confirm = AddCommand(
+      disk, "confirm-dead",
+      "Say that an NVMe-oF disk's targets execute nothing any more of what is in doubt; takes the role admin",
+      "cleatctl disk get data    says what is in doubt\n"
+      "cleatctl disk confirm-dead data\n"
+      "cleatctl disk confirm-dead data --doubt 7");
+  confirm->add_option(kDiskArgument, arguments->id, "ID or disks/ID")->required();
+  confirm->add_option("--doubt", arguments->doubt,
+                      "Number of what is in doubt, as `disk get` says; asks about what is now if not given");
+  confirm->add_flag("-y,--yes", arguments->yes, "Don't ask; needed without a terminal");
+  OnRun(*confirm, globals, arguments, ConfirmDead);
+}
+
 }  // namespace
 
 void AddDiskCommands(CLI::App& app, Globals& globals) {
-  CLI::App* disk =
-      AddCommand(app, "disk",
-                 "What stores blocks: create, list, get, update, resize, limit, delete, undelete, purge", "");
+  CLI::App* disk = AddCommand(
+      app, "disk",
+      "What stores blocks: create, list, get, update, resize, limit, delete, undelete, purge, confirm-dead",
+      "");
   disk->require_subcommand(1);
   const auto arguments = std::make_shared<DiskArguments>();
   constexpr const char* kWhich = "ID or disks/ID";
@@ -325,6 +375,7 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   OnRun(*limit, globals, arguments, LimitDisk);
 
   AddRemovingCommands(*disk, globals, arguments);
+  AddConfirmDead(*disk, globals, arguments);
 }
 
 }  // namespace cleat::ctl

@@ -64,6 +64,14 @@ std::string Faults(const v1::DiskSpec& spec) {
                      spec.fault().delay_ns_max(), spec.fault().fail_per_million());
 }
 
+std::string InDoubt(const v1::DiskStatus& status) {
+  if (!status.has_doubt()) return {};
+  const v1::DiskDoubt& doubt = status.doubt();
+  return fmt::format("{}, number {}",
+                     doubt.whole_disk() ? "all of it" : fmt::format("{} bytes", doubt.bytes()),
+                     doubt.number());
+}
+
 // controllers/C/attachments/A: C is what people look for.
 std::string ControllerOf(std::string_view attachment) {
   const std::string rest = Short(attachment, "controllers/");
@@ -211,6 +219,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"STATE"},
                {"ATTACHED TO"},
                {"I/O PATH", kDetailsOnly},
+               {"IN DOUBT", kDetailsOnly},
                {"LABELS"},
                {"UID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
@@ -236,6 +245,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                StateOf(disk),
                Attached(disk.status()),
                disk.status().io_path(),
+               InDoubt(disk.status()),
                Labels(disk.labels()),
                disk.uid(),
                std::to_string(disk.revision()),

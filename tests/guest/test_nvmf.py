@@ -6,7 +6,7 @@ import os
 import unittest
 
 from cleat_guest import SharedBenchTest
-from cleat_guest.nvme_host import NvmeHost
+from cleat_guest.nvme_host import Load, NvmeHost
 
 DRIVE_BYTES = 64 << 20
 TEST_DIR = os.path.join(os.environ["CLEAT_BIN_DIR"], "..", "tests")
@@ -62,6 +62,57 @@ class NvmfTest(SharedBenchTest):
         status, output = self.run_program("--gtest_filter=Disk.*")
         self.assertEqual(status, 0, output)
         self.assertIn("[  PASSED  ] 1 test", output)
+
+    # ---- As cleatd's disk
+
+    def break_path(self):
+        """The target ends all connections, and takes new ones at once."""
+        link = f"{NVMET}/ports/1/subsystems/{NQN}"
+        self.guest.run(f"rm {link} && ln -s {NVMET}/subsystems/{NQN} {link}")
+
+    def doubt(self):
+        """What is in doubt of the disk, if anything is."""
+        return self.host.ctl("disk", "get", "remote")["status"].get("doubt")
+
+    def until_in_doubt(self, do):
+        """Nearly each time at the first try: some write is under way, as the load goes as fast as it can."""
+        def tried():
+            do()
+            return self.doubt()
+        self.host.wait_for("writes in doubt", tried, bool)
+
+    def confirm_what_is_in_doubt(self):
+        """Said again where more has come into doubt meanwhile, as from a reactor that had not closed its socket yet."""
+        def said():
+            self.guest.execute("cleatctl --address unix:/run/cleat/api.sock disk confirm-dead remote --yes")
+            return self.doubt()
+        self.host.wait_for("nothing in doubt", said, lambda doubt: not doubt)
+
+    def test_3_cleatds_disk_goes_on_after_broken_paths_kills_and_upgrades(self):
+        host = self.host
+        kills = 0
+
+        def kill_engine():
+            nonlocal kills
+            kills += 1
+            host.kill_engine(0)
+            host.start_engine(0)
+            host.ctl("wait", "controllers/remote/attachments/remote", "--timeout", "120")
+
+        host.start_cleatd()
+        host.start_engine(0)
+        host.ctl("subsystem", "create", "kernel", "--nqn", NQN, "--address", f"127.0.0.1:{PORT}")
+        host.ctl("disk", "create", "remote", "--size", "16M", "--nvme-tcp", "kernel", "--namespace", UUIDS["plain"])
+        host.ctl("controller", "create", "remote", "--socket", "/run/remote.sock")
+        load = Load(host, "remote", "--mix read=30,write=70 --depth 8")
+        host.ctl("attach", "remote", "remote", "--wait=120")
+        for bring_into_doubt in (self.break_path, kill_engine):
+            self.until_in_doubt(bring_into_doubt)
+            self.confirm_what_is_in_doubt()
+
+        host.start_engine(1)
+        host.ctl("engine", "upgrade", "engine-0", "--to", "engine-1")
+        self.assertEqual(load.end_well()["reconnects"], kills + 1)  # and the upgrade
 
 
 if __name__ == "__main__":

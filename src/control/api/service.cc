@@ -105,8 +105,11 @@ grpc::Status Service::CreateDisk(grpc::ServerContext* context, const v1::CreateD
 grpc::Status Service::GetDisk(grpc::ServerContext* context, const v1::GetDiskRequest* request,
                               v1::Disk* reply) {
   static constexpr Method kMethod{"GetDisk", Role::kRead, false};
-  return guard_.Handle(*context, kMethod, request->name(), reply,
-                       [&] { return state_.disks().Get(*request); });
+  return guard_.Handle(*context, kMethod, request->name(), reply, [&]() -> Result<v1::Disk> {
+    CLEAT_ASSIGN(auto disk, state_.disks().Get(*request));
+    state_.disk_doubt().AddTo(disk);
+    return disk;
+  });
 }
 
 grpc::Status Service::ListDisks(grpc::ServerContext* context, const v1::ListDisksRequest* request,
@@ -143,6 +146,13 @@ grpc::Status Service::PurgeDisk(grpc::ServerContext* context, const v1::PurgeDis
   static constexpr Method kMethod{"PurgeDisk", Role::kAdmin, true};
   return guard_.Handle(*context, kMethod, request->name(), reply,
                        [&] { return state_.kept_disks().Purge(*request); });
+}
+
+grpc::Status Service::ConfirmDead(grpc::ServerContext* context, const v1::ConfirmDeadRequest* request,
+                                  v1::Disk* reply) {
+  static constexpr Method kMethod{"ConfirmDead", Role::kAdmin, true};
+  return guard_.Handle(*context, kMethod, request->name(), reply,
+                       [&] { return state_.disk_doubt().ConfirmDead(*request); });
 }
 
 grpc::Status Service::CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,

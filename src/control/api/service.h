@@ -43,6 +43,8 @@ class Service final : public v1::Cleat::Service {
                             v1::Disk* reply) override;
   grpc::Status PurgeDisk(grpc::ServerContext* context, const v1::PurgeDiskRequest* request,
                          v1::PurgeDiskResponse* reply) override;
+  grpc::Status ConfirmDead(grpc::ServerContext* context, const v1::ConfirmDeadRequest* request,
+                           v1::Disk* reply) override;
   grpc::Status CreateCluster(grpc::ServerContext* context, const v1::CreateClusterRequest* request,
                              v1::Cluster* reply) override;
   grpc::Status GetCluster(grpc::ServerContext* context, const v1::GetClusterRequest* request,

@@ -21,7 +21,11 @@ std::atomic<bool> check_always = false;
 
 HostState::HostState(Store& store, MemfdKeeper& memory, size_t watch_queue_max, keys::Keyring* keyring,
                      KeepDeleted keep)
-    : core_(store, watch_queue_max), keep_(std::move(keep)), keys_(keyring), storages_(core_, memory) {}
+    : core_(store, watch_queue_max),
+      keep_(std::move(keep)),
+      keys_(keyring),
+      storages_(core_, memory),
+      disk_doubt_(disks_, memory) {}
 
 Result<std::unique_ptr<HostState>> HostState::Load(Store& store, MemfdKeeper& memory, size_t watch_queue_max,
                                                    keys::Keyring* keyring, KeepDeleted keep) {

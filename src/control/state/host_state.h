@@ -35,6 +35,7 @@
 #include "control/state/disks/disks.h"
 #include "control/state/disks/kept_disks.h"
 #include "control/state/disks/memfd_keeper.h"
+#include "control/state/doubt/disk_doubt.h"
 #include "control/state/engines/engines.h"
 #include "control/state/found/found_pools.h"
 #include "control/state/keys/spec_keys.h"
@@ -72,6 +73,7 @@ class HostState {
   Disks& disks() { return disks_; }
   DiskKeys& disk_keys() { return disk_keys_; }
   KeptDisks& kept_disks() { return kept_disks_; }
+  DiskDoubt& disk_doubt() { return disk_doubt_; }
   Clusters& clusters() { return clusters_; }
   Subsystems& subsystems() { return subsystems_; }
   Pools& pools() { return pools_; }
@@ -162,6 +164,7 @@ class HostState {
   Disks disks_{core_, keys_, remote_storage_, pool_extents_, storages_, keep_};
   DiskKeys disk_keys_{core_, keys_, storages_};
   KeptDisks kept_disks_{core_, remote_storage_, pool_extents_, storages_, disks_, keep_};
+  DiskDoubt disk_doubt_;
   FoundPools found_pools_{core_, pools_, disks_, pool_extents_, storages_, keep_};
   Controllers controllers_{core_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};

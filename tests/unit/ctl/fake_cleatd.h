@@ -32,6 +32,7 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::ListDisksRequest, v1::ListDisksResponse> list_disks;
   Answer<v1::GetDiskRequest, v1::Disk> get_disk;
   Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
+  Answer<v1::ConfirmDeadRequest, v1::Disk> confirm_dead;
   Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
   Answer<v1::CreatePoolRequest, v1::Pool> create_pool;
   Answer<v1::ScanDriveRequest, v1::ScanDriveResponse> scan_drive;
@@ -60,6 +61,10 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status UpdateDisk(grpc::ServerContext*, const v1::UpdateDiskRequest* request,
                           v1::Disk* disk) override {
     return update_disk(*request, *disk);
+  }
+  grpc::Status ConfirmDead(grpc::ServerContext*, const v1::ConfirmDeadRequest* request,
+                           v1::Disk* disk) override {
+    return confirm_dead(*request, *disk);
   }
   grpc::Status AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
                           v1::Attachment* attachment) override {

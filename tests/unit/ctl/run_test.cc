@@ -123,6 +123,42 @@ TEST_F(RunTest, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
   EXPECT_EQ(Ctl({"disk", "update", "a"}).code, kUsage);
 }
 
+TEST_F(RunTest, ConfirmDeadSaysWhatItIsAboutAndNamesItsNumber) {
+  bool in_doubt = true;
+  cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
+    disk.set_name(request.name());
+    if (!in_doubt) return grpc::Status::OK;
+    v1::DiskDoubt& doubt = *disk.mutable_status()->mutable_doubt();
+    doubt.set_number(7);
+    doubt.set_ranges(2);
+    doubt.set_bytes(8192);
+    return grpc::Status::OK;
+  };
+  std::vector<v1::ConfirmDeadRequest> confirmed;
+  cleatd_.confirm_dead = [&](const v1::ConfirmDeadRequest& request, v1::Disk& disk) {
+    confirmed.push_back(request);
+    disk.set_name(request.name());
+    return grpc::Status::OK;
+  };
+  const Outcome asked = Ctl({"disk", "confirm-dead", "a"});
+  EXPECT_EQ(asked.code, kUsage) << "nobody is at a terminal";
+  EXPECT_THAT(asked.err, HasSubstr("disks/a: in doubt: 2 ranges, 8192 bytes (number 7)"));
+  EXPECT_TRUE(confirmed.empty());
+  EXPECT_EQ(Ctl({"disk", "confirm-dead", "a", "--yes"}).code, kOk);
+  EXPECT_EQ(Ctl({"disk", "confirm-dead", "a", "--doubt", "5"}).code, kOk);
+  ASSERT_EQ(confirmed.size(), 2U);
+  EXPECT_EQ(confirmed[0].name(), "disks/a");
+  EXPECT_EQ(confirmed[0].doubt_number(), 7U);
+  EXPECT_EQ(confirmed[1].doubt_number(), 5U);
+  EXPECT_THAT(Ctl({"disk", "get", "a"}).out, HasSubstr("8192 bytes, number 7"));
+
+  in_doubt = false;
+  const Outcome nothing = Ctl({"disk", "confirm-dead", "a", "--yes"});
+  EXPECT_EQ(nothing.code, kOk);
+  EXPECT_THAT(nothing.err, HasSubstr("nothing is in doubt"));
+  EXPECT_EQ(confirmed.size(), 2U);
+}
+
 TEST_F(RunTest, ResizeAsksForTheSizeAlone) {
   cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
     EXPECT_EQ(request.update_mask().paths_size(), 1);

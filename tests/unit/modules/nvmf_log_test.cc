@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "modules/nvmf/kept_doubt_log.h"
+#include "modules/nvmf/nvmf_disk.h"
 #include "nvme/host/doubt/doubt_log.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
@@ -57,6 +58,20 @@ class LogFile {
     auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape);
     if (!log) return log.error();
     return log->Read();
+  }
+
+  // Of what is in doubt now.
+  uint32_t Number() const {
+    const std::vector<uint64_t> words = Words();
+    return DoubtLog::Look({reinterpret_cast<const uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape)
+        .number;
+  }
+  // As cleatd does where an operator says so.
+  void Confirm(uint32_t number) {
+    void* const at = mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    ASSERT_NE(at, MAP_FAILED);
+    DoubtLog::Confirm({static_cast<uint8_t*>(at), kDoubtLogBytes}, number);
+    munmap(at, kDoubtLogBytes);
   }
 
  private:
@@ -214,6 +229,39 @@ TEST_F(TheLogOfADisk, WhatWasFoundOnceIsFoundAgain) {
   Engine third(rig_, left);
   third.Acquire();
   ExpectHeld(third, 8192);
+}
+
+TEST_F(TheLogOfADisk, AnOperatorsWordInItEndsTheDoubtThatItIsAbout) {
+  Engine engine(rig_, log_);
+  engine.Acquire();
+  OneWrite first(8192, 4096, 1);
+  LeaveUnanswered(engine, first);
+  Recover(engine, first);
+  OneWrite held(8192 + 2048, 4096, 2);
+  held.Start(*engine.disks[0]);
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(held.io.done);
+  log_.Confirm(log_.Number());
+  EXPECT_EQ(engine.disks[0]->Wait(held.io), IoStatus::kOk);
+  ExpectNothingIn(log_);
+}
+
+// The path breaks once more after somebody looked, and before he says what he knows.
+TEST_F(TheLogOfADisk, AnOperatorsWordIsNotAboutWhatComesIntoDoubtLater) {
+  Engine engine(rig_, log_);
+  engine.Acquire();
+  OneWrite first(8192, 4096, 1);
+  LeaveUnanswered(engine, first);
+  Recover(engine, first);
+  const uint32_t seen = log_.Number();
+  OneWrite second(65536, 4096, 2);
+  LeaveUnanswered(engine, second);
+  Recover(engine, second);
+  log_.Confirm(seen);
+  const uint64_t until_ns = rig_.clock.NowNs() + 2 * NvmfDisk::kWordNs;
+  rig_.Until([&] { return rig_.clock.NowNs() >= until_ns; });
+  EXPECT_EQ(log_.Found()->size(), 2U);
+  engine.ConfirmDead();
 }
 
 TEST_F(TheLogOfADisk, ThatIsLostPutsTheWholeDiskInDoubt) {

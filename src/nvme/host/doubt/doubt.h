@@ -18,6 +18,9 @@ using LifeId = uint64_t;
 using OriginId = uint64_t;
 inline constexpr OriginId kNobody = 0;  // the origin of a ghost whose request nobody will retry
 
+// The blocks that ranges in doubt are counted in, whatever the namespace's are: those of requests that came before any path are known too.
+inline constexpr uint32_t kDoubtBlockBytes = 512;
+
 struct BlockRange {
   uint64_t first = 0;
   uint64_t blocks = 0;  // > 0, and first + blocks does not overflow

@@ -62,19 +62,39 @@ class DoubtLog {
 
   // In place of the ghosts before; at most shape.ghosts.
   void Store(std::span<const BlockRange> ghosts);
+  // Whether an operator has said of what was stored last that it is dead (Confirm).
+  bool IsConfirmed() const;
+
+  // ---- For another process, which shares the memory with the engine; the log may be written meanwhile.
+  // What is in doubt while the engine lives; attempts that are under way are not.
+  struct Doubt {
+    uint32_t number = 0;             // another one after each Store; never 0
+    std::vector<BlockRange> ranges;  // in no order; all there are where the log is lost or damaged
+  };
+  static Doubt Look(std::span<const uint8_t> memory, const Shape& shape);
+  // An operator says that what has this number is dead. Of no effect once something else was stored.
+  static void Confirm(std::span<uint8_t> memory, uint32_t number);
 
  private:
   struct Header {
     uint64_t magic;
     Shape shape;
     uint32_t reserved;
-    uint64_t ghosts;  // which of the two lists is valid in bit 32, how many it has below
-    uint64_t rows;    // those behind were never used, and are zeroes
+    uint64_t
+        ghosts;  // how many, from kListShift on which of the two lists has them, from kNumberShift on Doubt.number
+    uint64_t rows;       // those behind were never used, and are zeroes
+    uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
   };
-  static_assert(sizeof(Header) == 40 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
+  static constexpr uint32_t kListShift = 32;
+  static constexpr uint32_t kNumberShift = 33;
+  static constexpr uint64_t kCountMask = UINT32_MAX;
+  static constexpr uint32_t kNumberMask = (1U << 31) - 1;
+  static_assert(sizeof(Header) == 48 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
 
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;
+  // Of the list that is valid where Header::ghosts is `word`.
+  BlockRange* GhostsOf(uint64_t word) const { return GhostsAt((word >> kListShift) & 1); }
   BlockRange* GhostsAt(uint64_t list) const;
 
   Header* header_;

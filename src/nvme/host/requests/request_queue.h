@@ -61,9 +61,6 @@ class RequestQueue {
   static constexpr uint32_t kCommandsMax = 128;
   static_assert(kCommandsMax <= kDoubtLogShape.attempts);
   static constexpr uint32_t kRequestCommandsMax = 8;
-  // The blocks that ranges in doubt are counted in, whatever the namespace's are: those of requests that came before any path are known
-  // too.
-  static constexpr uint32_t kDoubtBlockBytes = 512;
   // How often a request is tried again when the target says that it may help, and after what pause at least; the pause as well after the
   // target said that the path does not lead to the namespace, which is tried without limit.
   static constexpr uint32_t kTriesMax = 5;

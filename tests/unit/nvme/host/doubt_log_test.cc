@@ -92,7 +92,6 @@ TEST_F(TheDoubtLog, ThatIsDamagedIsRefusedAndNotTakenForEmpty) {
   EXPECT_FALSE(opened_with(0, 0)) << "half made: the rest of its header is there";
   EXPECT_FALSE(opened_with(1, 7)) << "another shape";
   EXPECT_FALSE(opened_with(3, kShape.ghosts + 1)) << "more ghosts than it has room for";
-  EXPECT_FALSE(opened_with(3, uint64_t{2} << 32)) << "a third list";
   EXPECT_FALSE(opened_with(4, kShape.reactors + 1)) << "more rows than it has room for";
 }
 
@@ -131,6 +130,57 @@ TEST_F(TheDoubtLog, RowsThatWereNeverUsedAreNotRead) {
   EXPECT_TRUE(log.Read().empty());
   log.OpenRow(0);
   EXPECT_EQ(log.Read().size(), 1U);
+}
+
+// ---- Another process' view, and an operator's word
+
+TEST_F(TheDoubtLog, ShowsAnotherProcessWhatIsInDoubtByANumberOfItsOwn) {
+  EXPECT_TRUE(DoubtLog::Look(Bytes(memory_), kShape).ranges.empty());
+  log_.Begin(0, 0, kOld);
+  EXPECT_TRUE(DoubtLog::Look(Bytes(memory_), kShape).ranges.empty()) << "under way is not in doubt";
+  log_.Store(std::vector{kOld});
+  const DoubtLog::Doubt first = DoubtLog::Look(Bytes(memory_), kShape);
+  EXPECT_EQ(first.ranges, std::vector{kOld});
+  EXPECT_NE(first.number, 0U);
+  log_.Store(std::vector{kOld, kNew});
+  const DoubtLog::Doubt second = DoubtLog::Look(Bytes(memory_), kShape);
+  EXPECT_EQ(second.ranges, (std::vector{kOld, kNew}));
+  EXPECT_NE(second.number, first.number);
+}
+
+TEST_F(TheDoubtLog, ObeysTheWordForWhatItHasAndForNothingThatCameLater) {
+  EXPECT_FALSE(log_.IsConfirmed());
+  log_.Store(std::vector{kOld});
+  EXPECT_FALSE(log_.IsConfirmed());
+  const uint32_t number = DoubtLog::Look(Bytes(memory_), kShape).number;
+  DoubtLog::Confirm(Bytes(memory_), number);
+  EXPECT_TRUE(log_.IsConfirmed());
+  log_.Store(std::vector{kOld, kNew});
+  EXPECT_FALSE(log_.IsConfirmed()) << "the word was about less";
+  DoubtLog::Confirm(Bytes(memory_), number);
+  EXPECT_FALSE(log_.IsConfirmed());
+}
+
+TEST_F(TheDoubtLog, ThatIsLostTakesTheWordForTheWholeDiskBeforeAnEngineHasIt) {
+  std::vector<uint64_t> memory(memory_.size());
+  std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
+  const DoubtLog::Doubt doubt = DoubtLog::Look(Bytes(memory), kShape);
+  ASSERT_EQ(doubt.ranges.size(), 1U);
+  EXPECT_EQ(doubt.ranges[0], (BlockRange{.first = 0, .blocks = UINT64_MAX}));
+  EXPECT_FALSE(DoubtLog::Format(Bytes(memory), kShape, doubt.ranges).IsConfirmed());
+  std::fill(memory.begin(), memory.end(), 0);
+  std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
+  DoubtLog::Confirm(Bytes(memory), doubt.number);
+  EXPECT_TRUE(DoubtLog::Format(Bytes(memory), kShape, doubt.ranges).IsConfirmed());
+}
+
+TEST_F(TheDoubtLog, ThatIsDamagedShowsTheWholeDisk) {
+  log_.Store(std::vector{kOld});
+  for (const size_t word : {size_t{0}, size_t{3}}) {
+    auto copy = memory_;
+    copy[word] = word == 0 ? 1 : kShape.ghosts + 1;
+    EXPECT_EQ(DoubtLog::Look(Bytes(copy), kShape).ranges, (std::vector{BlockRange{0, UINT64_MAX}})) << word;
+  }
 }
 
 }  // namespace
