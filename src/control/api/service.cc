@@ -198,7 +198,6 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
                        [&] { return state_.clusters().Delete(*request); });
 }
 
-// A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.
 grpc::Status Service::CreateSubsystem(grpc::ServerContext* context, const v1::CreateSubsystemRequest* request,
                                       v1::Subsystem* reply) {
   static constexpr Method kMethod{"CreateSubsystem", Role::kAttach, true};
@@ -234,6 +233,7 @@ grpc::Status Service::DeleteSubsystem(grpc::ServerContext* context, const v1::De
                        [&] { return state_.subsystems().Delete(*request); });
 }
 
+// A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.
 grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                                  v1::Pool* reply) {
   static constexpr Method kMethod{"CreatePool", Role::kAdmin, true};

@@ -135,7 +135,7 @@ void MemoryReconciler::Report(const DiskRow& row) {
     reconcile_.Controller(controller);
 }
 
-// Nobody has the log of a disk that an engine has used.
+// The disk was used by an engine, and its log is nowhere.
 void MemoryReconciler::ReplaceLog(const DiskRow& row) {
   const Status made = memory_.MakeLostLog(row.id);
   context_.requests.RetryLater(made, DiskId{row.id});
