@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -58,9 +59,10 @@ Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, co
   if (status.st_size != static_cast<off_t>(kDoubtLogBytes)) {
     return Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{}: its log of writes in doubt has {} bytes, not {}: detach the disk everywhere, "
-                    "then attach it again",
-                    disk, status.st_size, kDoubtLogBytes));
+        fmt::format(
+            "{}: its log of writes in doubt has {} bytes, not {}: it is another version's; serve the disk "
+            "with that one",
+            disk, status.st_size, kDoubtLogBytes));
   }
   void* const memory =
       mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
@@ -71,29 +73,39 @@ Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, co
 KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId life) {
   CLEAT_CHECK(!is_taken_);
   is_taken_ = true;
+  const auto number = static_cast<uint32_t>(life);
   Found found;
-  auto opened = DoubtLog::Open(memory_, kDoubtLogShape);
-  std::vector<BlockRange> ranges = {kWholeDisk};
+  auto opened = DoubtLog::Open(memory_, kDoubtLogShape, number);
+  std::vector<BlockRange> ranges;
+  bool is_other = true;
   if (opened) {
-    ranges = opened->Read();
+    // An operator has seen the ghosts, and never what was under way when the engine ended.
+    found.was_confirmed = opened->IsConfirmed();
+    ranges = found.was_confirmed ? opened->ReadAttempts() : opened->Read();
+    is_other = found.was_confirmed || !opened->ReadAttempts().empty();
   } else {
-    found.unreadable = opened.error();
+    found.was_confirmed = DoubtLog::IsLostAndConfirmed(memory_);
+    if (!found.was_confirmed) {
+      ranges = {kWholeDisk};
+      found.unreadable = opened.error();
+    }
   }
   found.ranges = ranges.size();
   found.bytes = BytesOf(ranges);
   ledger.Doubt(life, ranges);
   if (opened) {
-    log_.Store(ledger.ranges());
+    log_.Store(ledger.ranges(), is_other);
     log_.ForgetAttempts();
   } else {
-    (void)DoubtLog::Format(memory_, kDoubtLogShape, ledger.ranges());
+    (void)DoubtLog::Format(memory_, kDoubtLogShape, ledger.ranges(), number);
   }
+  stored_doubts_ = ledger.doubts();
   return found;
 }
 
 void KeptDoubtLog::Store(const DoubtLedger& ledger) {
   CLEAT_CHECK(is_taken_);
-  log_.Store(ledger.ranges());
+  log_.Store(ledger.ranges(), std::exchange(stored_doubts_, ledger.doubts()) != ledger.doubts());
 }
 
 }  // namespace cleat::modules

@@ -35,9 +35,10 @@ class KeptDoubtLog {
     size_t ranges = 0;
     uint64_t bytes = 0;
     std::optional<Error> unreadable;  // all of the disk is in doubt
+    bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
   // The disk is this engine's from now on. What was in doubt is recorded in the ledger as `life`, whose requests nobody will retry, and
-  // then in the log as ghosts alone. No attempt of this engine is under way.
+  // then in the log as ghosts alone. No attempt of this engine is under way. `life` is random.
   Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life);
   // The disk is another engine's. No attempt is under way.
   void Yield() { is_taken_ = false; }
@@ -55,6 +56,7 @@ class KeptDoubtLog {
   const std::span<uint8_t> memory_;
   nvme::host::DoubtLog log_;  // a view, which never changes: channels copy it on their reactors
   bool is_taken_ = false;
+  uint64_t stored_doubts_ = 0;  // the ledger's, of what is stored
 };
 
 }  // namespace cleat::modules

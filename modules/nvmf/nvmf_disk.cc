@@ -500,11 +500,11 @@ void NvmfDisk::AwaitWord() {
 void NvmfDisk::LookForWord() {
   if (!doubt_log_->is_taken()) return;  // who takes it looks
   if (doubt_log_->log().IsConfirmed()) {
+    // What a reactor has not reported yet is tried again as long as it has the same number.
     const Status confirmed = ConfirmDead();
     if (confirmed) {
-      spdlog::warn("{}: nothing is in doubt any more: an operator says that what was is dead",
-                   options_.shape.name);
-    } else {
+      LogConfirmed();
+    } else if (!doubt_log_->log().IsConfirmed()) {
       spdlog::warn("{}: the operator's word for what is in doubt holds in part: {}", options_.shape.name,
                    confirmed.error().message);
     }
@@ -538,8 +538,14 @@ void NvmfDisk::SetDown(const Error& why) {
   if (const auto& tell = options_.events.broken) tell(why);
 }
 
+void NvmfDisk::LogConfirmed() const {
+  spdlog::warn("{}: what was in doubt is dead, as an operator says: writes over it go on",
+               options_.shape.name);
+}
+
 void NvmfDisk::LogFound(const KeptDoubtLog::Found& found) const {
   const std::string& disk = options_.shape.name;
+  if (found.was_confirmed) LogConfirmed();
   if (found.unreadable) {
     spdlog::warn("{}: {}; writes wait until then, reads do not", disk, found.unreadable->message);
   } else if (found.ranges > 0) {

@@ -134,6 +134,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void SetUp();
   void SetDown(const Error& why);
   void LogState();
+  void LogConfirmed() const;
   void LogFound(const KeptDoubtLog::Found& found) const;
 
   NvmfOptions options_;

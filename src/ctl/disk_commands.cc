@@ -214,12 +214,15 @@ ExitCode ConfirmDead(Client& client, const DiskArguments& arguments) {
     get.set_name(request.name());
     v1::Disk disk;
     if (const ExitCode code = client.Call(&Stub::GetDisk, get, disk); code != kOk) return code;
-    if (!disk.status().has_doubt()) {
+    const bool in_doubt = disk.status().has_doubt();
+    if (in_doubt && !arguments.yes) {
+      if (const ExitCode code = Ask(ShowDoubt(disk), "Are they dead?"); code != kOk) return code;
+    }
+    // The status says nothing where the log is not here, and cleatd refuses then.
+    if (!in_doubt) {
+      if (const ExitCode code = client.Call(&Stub::ConfirmDead, request, disk); code != kOk) return code;
       fmt::print(stderr, "{}: nothing is in doubt\n", request.name());
       return ShowOne(client, disk, Detail::kLine);
-    }
-    if (!arguments.yes) {
-      if (const ExitCode code = Ask(ShowDoubt(disk), "Are they dead?"); code != kOk) return code;
     }
     request.set_doubt_number(disk.status().doubt().number());
   }

@@ -51,7 +51,7 @@ class DiskDoubtTest : public ReconcilerRig {
     if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
   }
 
-  DoubtLog OpenLog() { return DoubtLog::Open(bytes_, kDoubtLogShape).value(); }
+  DoubtLog OpenLog() { return DoubtLog::Open(bytes_, kDoubtLogShape, 7).value(); }
   v1::DiskStatus Status() {
     auto disk = state_->disks().Get(GetDisk("a")).value();
     state_->disk_doubt().AddTo(disk);
@@ -88,10 +88,20 @@ TEST_F(DiskDoubtTest, IsShownWithItsSizeAndConfirmedByItsNumber) {
 }
 
 TEST_F(DiskDoubtTest, OfALostLogIsTheWholeDiskAndNoMore) {
-  std::copy(nvme::host::kDoubtLogLost.begin(), nvme::host::kDoubtLogLost.end(), bytes_.begin());
+  const auto header = DoubtLog::LostHeader(99);
+  std::copy(header.begin(), header.end(), bytes_.begin());
   const v1::DiskStatus status = Status();
   EXPECT_TRUE(status.doubt().whole_disk());
   EXPECT_EQ(status.doubt().bytes(), state_->disks().Get(GetDisk("a"))->spec().size_bytes());
+  EXPECT_EQ(status.doubt().number(), 99U);
+  EXPECT_TRUE(Confirm(99).ok());
+  EXPECT_TRUE(DoubtLog::IsLostAndConfirmed(bytes_));
+}
+
+TEST_F(DiskDoubtTest, OfALogThatIsDamagedCannotBeConfirmed) {
+  bytes_[0] = 1;
+  EXPECT_TRUE(Status().doubt().whole_disk());
+  for (const uint64_t number : {0, 1}) EXPECT_EQ(ReasonOfResult(Confirm(number)), v1::REASON_DOUBT_CHANGED);
 }
 
 TEST_F(DiskDoubtTest, OfAnotherKindOfDiskIsNone) {

@@ -43,8 +43,8 @@ class LogFile {
   }
   UniqueFd Duplicate() const { return fd_.Duplicate(); }
   void MarkLost() {
-    EXPECT_EQ(pwrite(fd_.get(), nvme::host::kDoubtLogLost.data(), nvme::host::kDoubtLogLost.size(), 0),
-              static_cast<ssize_t>(nvme::host::kDoubtLogLost.size()));
+    const auto header = DoubtLog::LostHeader(77);
+    EXPECT_EQ(pwrite(fd_.get(), header.data(), header.size(), 0), static_cast<ssize_t>(header.size()));
   }
   LogFile Copy() const {
     LogFile copy;
@@ -55,7 +55,7 @@ class LogFile {
   // What an engine would find that takes the disk now.
   Result<std::vector<BlockRange>> Found() const {
     std::vector<uint64_t> words = Words();
-    auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape);
+    auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape, 1);
     if (!log) return log.error();
     return log->Read();
   }
@@ -243,6 +243,36 @@ TEST_F(TheLogOfADisk, AnOperatorsWordInItEndsTheDoubtThatItIsAbout) {
   EXPECT_FALSE(held.io.done);
   log_.Confirm(log_.Number());
   EXPECT_EQ(engine.disks[0]->Wait(held.io), IoStatus::kOk);
+  ExpectNothingIn(log_);
+}
+
+TEST_F(TheLogOfADisk, AnOperatorsWordWaitsForAnEngineThatTakesIt) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite first(8192, 4096, 1);
+    LeaveUnanswered(killed, first);
+    Recover(killed, first);
+    OneWrite second(65536, 4096, 1);
+    LeaveUnanswered(killed, second);
+    left = log_.Copy();
+    Recover(killed, second);
+    killed.ConfirmDead();
+  }
+  left.Confirm(left.Number());
+  Engine next(rig_, left);
+  next.Acquire();
+  EXPECT_EQ(next.Write(8192, 4), IoStatus::kOk) << "what the operator could see";
+  ExpectHeld(next, 65536);
+}
+
+TEST_F(TheLogOfADisk, SoItDoesWhereTheLogIsLost) {
+  log_.MarkLost();
+  log_.Confirm(log_.Number());
+  Engine engine(rig_, log_);
+  engine.Acquire();
+  EXPECT_EQ(engine.Write(8192, 4), IoStatus::kOk);
   ExpectNothingIn(log_);
 }
 

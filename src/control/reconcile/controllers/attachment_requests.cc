@@ -146,6 +146,7 @@ void AttachmentRequests::OnMemoryKept(EngineView& engine, ControllerView& view, 
   const Status status = kept.ok() ? context_.state.disks().RecordKept(disk, engine.info.id, true) : kept;
   if (status.ok()) {
     engine.memories[disk] = size_bytes;
+    memory_.SetUsed(disk);
   } else {
     spdlog::warn("{}: memory not shared with {}: {}; tried again", DiskName(disk), EngineName(engine.info.id),
                  status.error().message);

@@ -182,7 +182,9 @@ void MemoryReconciler::AskFetch(EngineView& engine, const DiskRow& row) {
       [this, disk = row.id, size_bytes = KeptBytes(row.spec)](EngineView& answered, const Status& status,
                                                               UniqueFd fd) {
         if (!status.ok()) return status;
-        auto adopted = memory_.Adopt(disk, size_bytes, std::move(fd));
+        // Another engine may have been given cleatd's meanwhile, or have answered first.
+        const bool is_here = memory_.Has(disk) && !memory_.IsLostLog(disk);
+        Status adopted = is_here ? Status(Ok{}) : memory_.Adopt(disk, size_bytes, std::move(fd));
         if (adopted.ok()) adopted = context_.state.disks().RecordKept(disk, answered.info.id, true);
         return adopted;
       });

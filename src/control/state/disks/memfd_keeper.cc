@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <random>
 #include <utility>
 
 #include "base/log.h"
@@ -43,8 +44,9 @@ Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
 Status MemfdKeeper::MakeLostLog(const std::string& disk_id) {
   const std::string disk = DiskName(disk_id);
   CLEAT_ASSIGN(auto memory, NewMemory(disk_id, nvme::host::kDoubtLogBytes));
-  const auto& mark = nvme::host::kDoubtLogLost;
-  if (pwrite(memory.get(), mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size()))
+  // A number of its own, so that nobody's word for what another log had fits this one.
+  const auto header = nvme::host::DoubtLog::LostHeader(std::random_device()());
+  if (pwrite(memory.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
     return ErrnoError(errno, disk + ": memory can't be written");
   Put(disk_id, std::move(memory), true);
   spdlog::warn(
@@ -111,6 +113,11 @@ UniqueFd MemfdKeeper::Share(const std::string& disk_id) const {
 void MemfdKeeper::Drop(const std::string& disk_id) {
   const MutexLock lock(mutex_);
   memories_.erase(disk_id);
+  lost_logs_.erase(disk_id);
+}
+
+void MemfdKeeper::SetUsed(const std::string& disk_id) {
+  const MutexLock lock(mutex_);
   lost_logs_.erase(disk_id);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is kept under disks' names: the content of `memory` disks, and the logs of doubt of namespaces (docs/nvmeof.md, rule 7). One
 // memfd a disk, sealed against shrinking, so that an engine that maps it can't be hurt by its size changing. Content may grow, which takes
-// nothing away. cleatd and the engine both hold it (KeepMemory), so that it outlives either. cleatd never maps it. Any thread.
+// nothing away. cleatd and the engine both hold it (KeepMemory), so that it outlives either. cleatd maps logs alone (state/doubt). Any thread.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,8 @@ class MemfdKeeper {
   bool Has(const std::string& disk_id) const;
   // Whether what is here was made by MakeLostLog: an engine's is better.
   bool IsLostLog(const std::string& disk_id) const;
+  // An engine has what is here, and writes it: from now on no other one's is better.
+  void SetUsed(const std::string& disk_id);
   // A descriptor to hand to an engine; invalid when there is none.
   UniqueFd Share(const std::string& disk_id) const;
   void Drop(const std::string& disk_id);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
+#include "control/validate/backends.h"
 #include "nvme/host/doubt/doubt_log.h"
 
 namespace cleat::control {
@@ -27,6 +29,11 @@ using nvme::host::kDoubtLogBytes;
 class MappedLog {
  public:
   static Result<MappedLog> Map(const std::string& disk, const UniqueFd& memory) {
+    struct stat status {};
+    if (fstat(memory.get(), &status) != 0 || status.st_size != static_cast<off_t>(kDoubtLogBytes)) {
+      return Error(ErrorCode::kDataLoss,
+                   disk + ": its log of writes in doubt has not the size of one: it is another version's");
+    }
     void* const at = mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
     if (at == MAP_FAILED) return ErrnoError(errno, disk + ": its record of writes in doubt can't be read");
     return MappedLog(static_cast<uint8_t*>(at));
@@ -61,16 +68,19 @@ std::optional<v1::DiskDoubt> DescribeDoubt(const DoubtLog::Doubt& doubt, const v
 }
 
 Error OtherDoubt(const std::string& disk, uint64_t confirmed, uint64_t number) {
-  return RefuseFor(disk, v1::REASON_DOUBT_CHANGED,
-                   fmt::format("{}: what is in doubt has the number {} now, not {}: look at it again", disk,
-                               number, confirmed));
+  return RefuseFor(
+      disk, v1::REASON_DOUBT_CHANGED,
+      number == 0
+          ? disk + ": what is in doubt can't be told now: look at it again once an engine has the disk"
+          : fmt::format("{}: what is in doubt has the number {} now, not {}: look at it again", disk, number,
+                        confirmed));
 }
 
 }  // namespace
 
 void DiskDoubt::AddTo(v1::Disk& disk) const {
   const auto id = ParseDiskName(disk.name());
-  if (!disk.spec().has_nvme_tcp() || !id.ok()) return;
+  if (KeptMemoryOf(disk.spec()) != KeptMemory::kDoubtLog || !id.ok()) return;
   const UniqueFd memory = memory_.Share(*id);
   if (!memory.valid()) return;
   const auto log = MappedLog::Map(disk.name(), memory);
@@ -83,7 +93,7 @@ Result<v1::Disk> DiskDoubt::ConfirmDead(const v1::ConfirmDeadRequest& request) {
   v1::GetDiskRequest get;
   get.set_name(request.name());
   CLEAT_ASSIGN(auto disk, disks_.Get(get));
-  if (!disk.spec().has_nvme_tcp()) return disk;  // nothing of it ever is
+  if (KeptMemoryOf(disk.spec()) != KeptMemory::kDoubtLog) return disk;  // nothing of it ever is
   CLEAT_ASSIGN(const auto id, ParseDiskName(disk.name()));
   const UniqueFd memory = memory_.Share(id);
   if (!memory.valid()) {
@@ -96,7 +106,7 @@ Result<v1::Disk> DiskDoubt::ConfirmDead(const v1::ConfirmDeadRequest& request) {
   const DoubtLog::Doubt doubt = DoubtLog::Look(log.bytes(), nvme::host::kDoubtLogShape);
   const auto described = DescribeDoubt(doubt, disk.spec());
   if (!described) return disk;
-  if (request.doubt_number() != doubt.number)
+  if (doubt.number == 0 || request.doubt_number() != doubt.number)
     return OtherDoubt(disk.name(), request.doubt_number(), doubt.number);
   DoubtLog::Confirm(log.bytes(), doubt.number);
   spdlog::warn("{}: {} ranges of {} bytes in doubt, number {}: confirmed to be dead", disk.name(),

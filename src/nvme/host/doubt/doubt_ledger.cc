@@ -55,6 +55,7 @@ void DoubtLedger::Take(const LifeReport& report) {
   ++version_;
   for (const Attempt& attempt : report.perhaps) {
     Add(attempt, report.life);
+    ++doubts_;
   }
   ForgetHarmless();
 }
@@ -92,8 +93,8 @@ cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
                      ": a reactor's socket may still send for it; prove it once all have ended");
   }
   lives_.erase(found);
-  std::erase_if(entries_,
-                [&](Entry& entry) { return std::erase(entry.lives, life) > 0 && entry.lives.empty(); });
+  doubts_ += std::erase_if(
+      entries_, [&](Entry& entry) { return std::erase(entry.lives, life) > 0 && entry.lives.empty(); });
   ++version_;
   OpenRetries();
   return {};
@@ -105,6 +106,7 @@ void DoubtLedger::Doubt(LifeId life, std::span<const BlockRange> ranges) {
   ++version_;
   for (const BlockRange& range : ranges) {
     Add({.origin = kNobody, .range = range}, life);
+    ++doubts_;
   }
 }
 

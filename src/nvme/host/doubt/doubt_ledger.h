@@ -49,6 +49,8 @@ class DoubtLedger {
   void Disown(OriginId origin);
 
   uint64_t version() const { return version_; }
+  // Another number whenever something has come into doubt, or was proved: for the log (DoubtLog::Store).
+  uint64_t doubts() const { return doubts_; }
   // Whether every reactor obeys what is in doubt as of this version.
   bool IsObeyed() const;
   DoubtTable TableFor(uint32_t reactor) const;
@@ -86,6 +88,7 @@ class DoubtLedger {
 
   const ProofPolicy policy_;
   uint64_t version_ = 1;  // 0 is a view's that has no table
+  uint64_t doubts_ = 0;
   std::vector<Reactor> reactors_;
   std::vector<Entry> entries_;    // by range.first
   std::map<LifeId, Life> lives_;  // that ended and are not proved

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <string>
-#include <utility>
 
 #include "base/check.h"
 
@@ -30,11 +30,20 @@ bool IsZero(std::span<const uint8_t> memory) {
   return std::all_of(memory.begin(), memory.end(), [](uint8_t byte) { return byte == 0; });
 }
 
-Error Refuse(const std::string& why) {
-  return {ErrorCode::kFailedPrecondition,
-          "the log of writes in doubt " + why +
-              ": all of the disk counts as in doubt; confirm that its targets have dropped what the engine "
-              "before sent"};
+// What is checked of a copy stays as it is.
+template <typename Header>
+Header CopyOf(std::span<const uint8_t> memory) {
+  Header header;
+  std::memcpy(&header, memory.data(), sizeof(header));
+  return header;
+}
+
+// A range that no disk can have is in doubt from its first block on, and at least the last one of all.
+void Append(BlockRange range, std::vector<BlockRange>& ranges) {
+  if (range.blocks == 0) return;
+  range.first = std::min(range.first, UINT64_MAX - 1);
+  range.blocks = std::min(range.blocks, UINT64_MAX - range.first);
+  ranges.push_back(range);
 }
 
 }  // namespace
@@ -48,35 +57,51 @@ DoubtLog::DoubtLog(std::span<uint8_t> memory, const Shape& shape)
   CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0);
 }
 
-// An engine that is killed in between leaves a lost log behind, never one that looks new.
-DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts) {
+const char* DoubtLog::WhyBad(const Header& header, const Shape& shape) {
+  if (header.magic == kLostMagic) return "is lost";
+  if (header.magic != kMagic) return "is damaged: there is no header";
+  if (header.shape != shape) return "is another version's, or damaged";
+  if ((header.ghosts & kCountMask) > shape.ghosts || header.rows > shape.reactors)
+    return "is damaged: its header has more than there is room for";
+  if (header.ghosts >> kNumberShift == 0) return "is damaged: what it has is without a number";
+  return nullptr;
+}
+
+// An engine that is killed in between leaves a lost log behind, never one that looks new, and no word that was for another one.
+DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts,
+                          uint32_t first_number) {
+  CLEAT_CHECK(ghosts.size() <= shape.ghosts);
   DoubtLog log(memory, shape);
-  // The operator's word for a log that is lost comes before any engine finds that out.
-  const uint64_t confirmed = log.header_->magic == kLostMagic ? Load(log.header_->confirmed) : 0;
-  StoreLast(log.header_->magic, kLostMagic);
+  Header& header = *log.header_;
+  const auto before = CopyOf<Header>(memory);
+  const bool has_number = before.magic == kLostMagic && before.ghosts >> kNumberShift != 0;
+  const uint64_t number = has_number ? before.ghosts >> kNumberShift : NumberOf(first_number);
+  StoreLast(header.confirmed, 0);
+  StoreLast(header.magic, kLostMagic);
   std::fill(memory.begin() + sizeof(uint64_t), memory.begin() + BytesFor(shape), uint8_t{0});
-  log.header_->shape = shape;
-  log.header_->confirmed = confirmed;
-  log.Store(ghosts);
-  StoreLast(log.header_->magic, kMagic);
+  header.shape = shape;
+  std::copy(ghosts.begin(), ghosts.end(), log.GhostsAt(0));
+  header.ghosts = number << kNumberShift | ghosts.size();
+  StoreLast(header.magic, kMagic);
   return log;
 }
 
 // A header of zeroes has zeroes behind it: Format marks the memory before it touches anything else.
-Result<DoubtLog> DoubtLog::Open(std::span<uint8_t> memory, const Shape& shape) {
+Result<DoubtLog> DoubtLog::Open(std::span<uint8_t> memory, const Shape& shape, uint32_t first_number) {
   const DoubtLog log(memory, shape);
-  Header& header = *log.header_;
   if (IsZero(memory.first(kHeaderBytes))) {
-    StoreLast(header.magic, kLostMagic);
-    header.shape = shape;
-    StoreLast(header.magic, kMagic);
+    StoreLast(log.header_->magic, kLostMagic);
+    log.header_->shape = shape;
+    log.header_->ghosts = NumberOf(first_number) << kNumberShift;
+    StoreLast(log.header_->magic, kMagic);
     return log;
   }
-  if (header.magic == kLostMagic) return Refuse("is lost");
-  if (header.magic != kMagic) return Refuse("is damaged: there is no header");
-  if (header.shape != shape) return Refuse("is another version's, or damaged");
-  if ((header.ghosts & kCountMask) > shape.ghosts || header.rows > shape.reactors)
-    return Refuse("is damaged: its header has more than there is room for");
+  if (const char* const why = WhyBad(CopyOf<Header>(memory), shape)) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 std::string("the log of writes in doubt ") + why +
+                     ": all of the disk counts as in doubt; confirm that its targets have dropped what the "
+                     "engine before sent");
+  }
   return log;
 }
 
@@ -89,36 +114,43 @@ BlockRange* DoubtLog::GhostsAt(uint64_t list) const {
   return places_ + size_t{shape_.reactors} * shape_.attempts + list * shape_.ghosts;
 }
 
-// A range that no disk can have is one that is in doubt from its first block on, and at least the last one of all.
-std::vector<BlockRange> DoubtLog::Read() const {
+std::vector<BlockRange> DoubtLog::ReadAttempts() const {
   std::vector<BlockRange> ranges;
-  const auto take = [&ranges](BlockRange range) {
-    if (range.blocks == 0) return;
-    range.first = std::min(range.first, UINT64_MAX - 1);
-    range.blocks = std::min(range.blocks, UINT64_MAX - range.first);
-    ranges.push_back(range);
-  };
-  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor)
-    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) take(AttemptAt(reactor, slot));
-  const BlockRange* const ghosts = GhostsOf(header_->ghosts);
-  const uint64_t count = header_->ghosts & kCountMask;
-  for (uint64_t i = 0; i < count; ++i) take(ghosts[i]);
+  const uint64_t rows = std::min<uint64_t>(Load(header_->rows), shape_.reactors);
+  for (uint32_t reactor = 0; reactor < rows; ++reactor)
+    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) Append(AttemptAt(reactor, slot), ranges);
   return ranges;
 }
 
-void DoubtLog::ForgetAttempts() {
-  for (uint32_t reactor = 0; reactor < header_->rows; ++reactor)
-    for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
+std::vector<BlockRange> DoubtLog::Read() const {
+  std::vector<BlockRange> ranges = ReadAttempts();
+  const uint64_t word = Load(header_->ghosts);
+  const uint64_t count = std::min<uint64_t>(word & kCountMask, shape_.ghosts);
+  for (uint64_t i = 0; i < count; ++i) Append(GhostsOf(word)[i], ranges);
+  return ranges;
 }
 
+void DoubtLog::ClearRow(uint32_t reactor) {
+  for (uint32_t slot = 0; slot < shape_.attempts; ++slot) StoreLast(AttemptAt(reactor, slot).blocks, 0);
+}
+
+void DoubtLog::ForgetAttempts() {
+  const uint64_t rows = std::min<uint64_t>(Load(header_->rows), shape_.reactors);
+  for (uint32_t reactor = 0; reactor < rows; ++reactor) ClearRow(reactor);
+}
+
+// What lies in rows that nobody has used is nobody's word: others may have written the memory.
 void DoubtLog::OpenRow(uint32_t reactor) {
   CLEAT_CHECK(reactor < shape_.reactors);
-  if (reactor >= header_->rows) StoreLast(header_->rows, reactor + 1);
+  const uint64_t rows = std::min<uint64_t>(Load(header_->rows), shape_.reactors);
+  if (reactor < rows) return;
+  for (auto unused = static_cast<uint32_t>(rows); unused <= reactor; ++unused) ClearRow(unused);
+  StoreLast(header_->rows, reactor + 1);
 }
 
 void DoubtLog::Begin(uint32_t reactor, uint32_t slot, const BlockRange& range) {
+  CLEAT_CHECK(range.blocks > 0);
   BlockRange& place = AttemptAt(reactor, slot);
-  CLEAT_CHECK(place.blocks == 0 && range.blocks > 0);
   place.first = range.first;
   StoreLast(place.blocks, range.blocks);
 }
@@ -127,39 +159,59 @@ void DoubtLog::End(uint32_t reactor, uint32_t slot) {
   StoreLast(AttemptAt(reactor, slot).blocks, 0);
 }
 
-void DoubtLog::Store(std::span<const BlockRange> ghosts) {
+void DoubtLog::Store(std::span<const BlockRange> ghosts, bool anew) {
   CLEAT_CHECK(ghosts.size() <= shape_.ghosts);
-  const uint64_t list = 1 - ((header_->ghosts >> kListShift) & 1);
-  const uint64_t number = std::max(uint64_t{1}, ((header_->ghosts >> kNumberShift) + 1) & kNumberMask);
+  const uint64_t before = Load(header_->ghosts);
+  const uint64_t list = 1 - ((before >> kListShift) & 1);
+  const auto number = static_cast<uint32_t>(before >> kNumberShift);
   std::copy(ghosts.begin(), ghosts.end(), GhostsAt(list));
-  StoreLast(header_->ghosts, number << kNumberShift | list << kListShift | ghosts.size());
+  StoreLast(header_->ghosts,
+            NumberOf(anew ? number + 1 : number) << kNumberShift | list << kListShift | ghosts.size());
 }
 
 bool DoubtLog::IsConfirmed() const {
-  const uint64_t number = header_->ghosts >> kNumberShift;
+  const uint64_t number = Load(header_->ghosts) >> kNumberShift;
   return number != 0 && Load(header_->confirmed) == number;
 }
 
 // The list is whole if no other one has become valid while it was copied: only then is this one written again.
 DoubtLog::Doubt DoubtLog::Look(std::span<const uint8_t> memory, const Shape& shape) {
+  constexpr int kTriesMax = 16;
   const DoubtLog log({const_cast<uint8_t*>(memory.data()), memory.size()}, shape);
-  const uint64_t magic = Load(log.header_->magic);
-  Doubt doubt;
-  if (magic == 0) return doubt;
-  for (uint64_t word = Load(log.header_->ghosts);;) {
-    const uint64_t count = word & kCountMask;
-    if (magic != kMagic || count > shape.ghosts) return {.number = 1, .ranges = {{0, UINT64_MAX}}};
-    doubt.number = static_cast<uint32_t>(word >> kNumberShift);
-    doubt.ranges.assign(log.GhostsOf(word), log.GhostsOf(word) + count);
+  if (IsZero(memory.first(kHeaderBytes))) return {};
+  const Doubt whole{.number = 0, .ranges = {{.first = 0, .blocks = UINT64_MAX}}};
+  for (int i = 0; i < kTriesMax; ++i) {
+    const auto header = CopyOf<Header>(memory);
+    const auto number = static_cast<uint32_t>(header.ghosts >> kNumberShift);
+    if (header.magic == kLostMagic) return {.number = number, .ranges = whole.ranges};
+    if (WhyBad(header, shape) != nullptr) return whole;
+    Doubt doubt{.number = number, .ranges = {}};
+    for (uint64_t at = 0; at < (header.ghosts & kCountMask); ++at)
+      Append(log.GhostsOf(header.ghosts)[at], doubt.ranges);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (const uint64_t now = Load(log.header_->ghosts); now != std::exchange(word, now)) continue;
-    return doubt;
+    if (Load(log.header_->ghosts) == header.ghosts) return doubt;
   }
+  return whole;
 }
 
 void DoubtLog::Confirm(std::span<uint8_t> memory, uint32_t number) {
   CLEAT_CHECK(memory.size() >= kHeaderBytes && number != 0);
   StoreLast(reinterpret_cast<Header*>(memory.data())->confirmed, number);
+}
+
+std::array<uint8_t, DoubtLog::kHeaderBytes> DoubtLog::LostHeader(uint32_t number) {
+  Header header{};
+  header.magic = kLostMagic;
+  header.ghosts = NumberOf(number) << kNumberShift;
+  std::array<uint8_t, kHeaderBytes> bytes{};
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
+bool DoubtLog::IsLostAndConfirmed(std::span<const uint8_t> memory) {
+  const auto header = CopyOf<Header>(memory);
+  const uint64_t number = header.ghosts >> kNumberShift;
+  return header.magic == kLostMagic && number != 0 && header.confirmed == number;
 }
 
 }  // namespace cleat::nvme::host

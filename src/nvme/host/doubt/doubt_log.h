@@ -11,6 +11,7 @@
 // Memory: the header and each row that was used cost a page, the rest nothing where the memory is a sparse file's.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -43,15 +44,17 @@ class DoubtLog {
 
   // `memory`: BytesFor(shape) bytes, aligned to 8; zeroes for a disk that never had a log. kFailedPrecondition: it holds something else
   // than a log of this shape, or kDoubtLogLost, and the whole disk has to count as in doubt; Format makes a new one then that has
-  // that as a ghost.
-  static Result<DoubtLog> Open(std::span<uint8_t> memory, const Shape& shape);
+  // that as a ghost. `first_number`: random, for a log that has no number yet, so that no word for what an earlier log had fits this one.
+  static Result<DoubtLog> Open(std::span<uint8_t> memory, const Shape& shape, uint32_t first_number);
   // Without a look at what the memory has, as another engine may still have it: for those who will be told when it is this engine's.
   static DoubtLog View(std::span<uint8_t> memory, const Shape& shape) { return {memory, shape}; }
-  // Has these ghosts from its first valid moment on; until then the memory is kDoubtLogLost.
-  static DoubtLog Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts);
+  // Has these ghosts from its first valid moment on; until then the memory is kDoubtLogLost. A log that was lost keeps its number.
+  static DoubtLog Format(std::span<uint8_t> memory, const Shape& shape, std::span<const BlockRange> ghosts,
+                         uint32_t first_number);
 
-  // All ranges that an engine before left, in no order. Those who read it record them as ghosts (Store), and then ForgetAttempts.
+  // What an engine before left, in no order. Those who read it record it as ghosts (Store), and then ForgetAttempts.
   std::vector<BlockRange> Read() const;
+  std::vector<BlockRange> ReadAttempts() const;  // without the ghosts
   void ForgetAttempts();
 
   // The row of `reactor` is read from now on; before its first attempt. The ledger's thread.
@@ -60,28 +63,33 @@ class DoubtLog {
   void Begin(uint32_t reactor, uint32_t slot, const BlockRange& range);
   void End(uint32_t reactor, uint32_t slot);
 
-  // In place of the ghosts before; at most shape.ghosts.
-  void Store(std::span<const BlockRange> ghosts);
-  // Whether an operator has said of what was stored last that it is dead (Confirm).
+  // In place of the ghosts before; at most shape.ghosts. `anew`: something is in doubt that was not before, or all of it is proved, so that
+  // what is there gets another number.
+  void Store(std::span<const BlockRange> ghosts, bool anew = true);
+  // Whether an operator has said of what has the present number that it is dead (Confirm).
   bool IsConfirmed() const;
 
-  // ---- For another process, which shares the memory with the engine; the log may be written meanwhile.
+  // ---- For another process, which shares the memory with the engine; the log may be written meanwhile
   // What is in doubt while the engine lives; attempts that are under way are not.
   struct Doubt {
-    uint32_t number = 0;             // another one after each Store; never 0
+    uint32_t number = 0;  // 0: it can't be told now, nor be confirmed: an engine has to take the log first
     std::vector<BlockRange> ranges;  // in no order; all there are where the log is lost or damaged
   };
   static Doubt Look(std::span<const uint8_t> memory, const Shape& shape);
-  // An operator says that what has this number is dead. Of no effect once something else was stored.
+  // An operator says that what has this number is dead. Of no effect once it has another one.
   static void Confirm(std::span<uint8_t> memory, uint32_t number);
+  // What the memory of a log that is lost begins with, of that number.
+  static std::array<uint8_t, kHeaderBytes> LostHeader(uint32_t number);
+  // IsConfirmed, of a log that is lost.
+  static bool IsLostAndConfirmed(std::span<const uint8_t> memory);
 
  private:
   struct Header {
     uint64_t magic;
     Shape shape;
     uint32_t reserved;
-    uint64_t
-        ghosts;  // how many, from kListShift on which of the two lists has them, from kNumberShift on Doubt.number
+    // How many, from kListShift on which of the two lists has them, from kNumberShift on Doubt.number.
+    uint64_t ghosts;
     uint64_t rows;       // those behind were never used, and are zeroes
     uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
   };
@@ -89,10 +97,14 @@ class DoubtLog {
   static constexpr uint32_t kNumberShift = 33;
   static constexpr uint64_t kCountMask = UINT32_MAX;
   static constexpr uint32_t kNumberMask = (1U << 31) - 1;
+  static uint64_t NumberOf(uint32_t number) { return std::max(1U, number & kNumberMask); }
+  // Nullptr: it is a log of this shape.
+  static const char* WhyBad(const Header& header, const Shape& shape);
   static_assert(sizeof(Header) == 48 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
 
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;
+  void ClearRow(uint32_t reactor);
   // Of the list that is valid where Header::ghosts is `word`.
   BlockRange* GhostsOf(uint64_t word) const { return GhostsAt((word >> kListShift) & 1); }
   BlockRange* GhostsAt(uint64_t list) const;

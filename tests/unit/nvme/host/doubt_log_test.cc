@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nvme/host/doubt/doubt_log.h"
@@ -15,6 +16,7 @@ namespace cleat::nvme::host::doubt_log_test {
 namespace {
 
 constexpr DoubtLog::Shape kShape{.reactors = 2, .attempts = 3, .ghosts = 4};
+constexpr uint32_t kNumber = 7;
 constexpr BlockRange kOld{.first = 8, .blocks = 8};
 constexpr BlockRange kNew{.first = 100, .blocks = 1};
 
@@ -28,7 +30,7 @@ class TheDoubtLog : public testing::Test {
   // What an engine finds that starts now.
   std::vector<BlockRange> Found() {
     auto copy = memory_;
-    auto log = DoubtLog::Open(Bytes(copy), kShape);
+    auto log = DoubtLog::Open(Bytes(copy), kShape, kNumber);
     EXPECT_TRUE(log.ok());
     return Sorted(log->Read());
   }
@@ -43,7 +45,7 @@ class TheDoubtLog : public testing::Test {
 
   static constexpr size_t kFirstPlace = DoubtLog::kHeaderBytes / sizeof(uint64_t);
   std::vector<uint64_t> memory_ = std::vector<uint64_t>(DoubtLog::BytesFor(kShape) / sizeof(uint64_t));
-  DoubtLog log_ = DoubtLog::Open(Bytes(memory_), kShape).value();
+  DoubtLog log_ = DoubtLog::Open(Bytes(memory_), kShape, kNumber).value();
 };
 
 TEST_F(TheDoubtLog, OfANewDiskHasNothing) {
@@ -85,13 +87,14 @@ TEST_F(TheDoubtLog, ThatIsDamagedIsRefusedAndNotTakenForEmpty) {
   const auto opened_with = [this](size_t word, uint64_t value) {
     auto copy = memory_;
     copy[word] = value;
-    return DoubtLog::Open(Bytes(copy), kShape).ok();
+    return DoubtLog::Open(Bytes(copy), kShape, kNumber).ok();
   };
   EXPECT_TRUE(opened_with(0, memory_[0]));
   EXPECT_FALSE(opened_with(0, 1)) << "magic";
   EXPECT_FALSE(opened_with(0, 0)) << "half made: the rest of its header is there";
   EXPECT_FALSE(opened_with(1, 7)) << "another shape";
   EXPECT_FALSE(opened_with(3, kShape.ghosts + 1)) << "more ghosts than it has room for";
+  EXPECT_FALSE(opened_with(3, 1)) << "a ghost without a number";
   EXPECT_FALSE(opened_with(4, kShape.reactors + 1)) << "more rows than it has room for";
 }
 
@@ -107,7 +110,7 @@ TEST_F(TheDoubtLog, ARangeThatGoesRoundIsTakenToTheEnd) {
 TEST_F(TheDoubtLog, ThatIsMarkedAsLostIsRefusedWithAReasonThatNamesIt) {
   std::vector<uint64_t> memory(memory_.size());
   std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
-  const auto opened = DoubtLog::Open(Bytes(memory), kShape);
+  const auto opened = DoubtLog::Open(Bytes(memory), kShape, kNumber);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ErrorCode::kFailedPrecondition);
   EXPECT_NE(opened.error().message.find("is lost"), std::string::npos) << opened.error().message;
@@ -116,7 +119,7 @@ TEST_F(TheDoubtLog, ThatIsMarkedAsLostIsRefusedWithAReasonThatNamesIt) {
 TEST_F(TheDoubtLog, ThatIsMadeAnewHasItsGhostsAtOnceAndNothingOfBefore) {
   log_.Begin(1, 2, kOld);
   log_.Store(std::vector{kOld});
-  log_ = DoubtLog::Format(Bytes(memory_), kShape, std::vector{kNew});
+  log_ = DoubtLog::Format(Bytes(memory_), kShape, std::vector{kNew}, kNumber);
   EXPECT_EQ(Found(), std::vector{kNew});
   log_.OpenRow(1);
   EXPECT_EQ(Found(), std::vector{kNew});
@@ -125,10 +128,11 @@ TEST_F(TheDoubtLog, ThatIsMadeAnewHasItsGhostsAtOnceAndNothingOfBefore) {
 // Memory of a sparse file is spent by reading it, too.
 TEST_F(TheDoubtLog, RowsThatWereNeverUsedAreNotRead) {
   std::vector<uint64_t> memory(memory_.size());
-  auto log = DoubtLog::Open(Bytes(memory), kShape).value();
+  auto log = DoubtLog::Open(Bytes(memory), kShape, kNumber).value();
   memory[kFirstPlace + 1] = 1;
   EXPECT_TRUE(log.Read().empty());
   log.OpenRow(0);
+  log.Begin(0, 0, kOld);
   EXPECT_EQ(log.Read().size(), 1U);
 }
 
@@ -161,25 +165,69 @@ TEST_F(TheDoubtLog, ObeysTheWordForWhatItHasAndForNothingThatCameLater) {
   EXPECT_FALSE(log_.IsConfirmed());
 }
 
-TEST_F(TheDoubtLog, ThatIsLostTakesTheWordForTheWholeDiskBeforeAnEngineHasIt) {
-  std::vector<uint64_t> memory(memory_.size());
-  std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
-  const DoubtLog::Doubt doubt = DoubtLog::Look(Bytes(memory), kShape);
-  ASSERT_EQ(doubt.ranges.size(), 1U);
-  EXPECT_EQ(doubt.ranges[0], (BlockRange{.first = 0, .blocks = UINT64_MAX}));
-  EXPECT_FALSE(DoubtLog::Format(Bytes(memory), kShape, doubt.ranges).IsConfirmed());
-  std::fill(memory.begin(), memory.end(), 0);
-  std::memcpy(memory.data(), kDoubtLogLost.data(), kDoubtLogLost.size());
-  DoubtLog::Confirm(Bytes(memory), doubt.number);
-  EXPECT_TRUE(DoubtLog::Format(Bytes(memory), kShape, doubt.ranges).IsConfirmed());
+TEST_F(TheDoubtLog, KeepsItsNumberWhereNothingNewIsInDoubt) {
+  log_.Store(std::vector{kOld, kNew});
+  const uint32_t number = DoubtLog::Look(Bytes(memory_), kShape).number;
+  log_.Store(std::vector{kNew}, false);
+  EXPECT_EQ(DoubtLog::Look(Bytes(memory_), kShape).number, number);
+  EXPECT_EQ(DoubtLog::Look(Bytes(memory_), kShape).ranges, std::vector{kNew});
 }
 
-TEST_F(TheDoubtLog, ThatIsDamagedShowsTheWholeDisk) {
+TEST_F(TheDoubtLog, ThatIsLostTakesTheWordForTheWholeDiskByANumberOfItsOwn) {
+  const auto lost = [](uint32_t number) {
+    std::vector<uint64_t> memory(DoubtLog::BytesFor(kShape) / sizeof(uint64_t));
+    const auto header = DoubtLog::LostHeader(number);
+    std::memcpy(memory.data(), header.data(), header.size());
+    return memory;
+  };
+  auto memory = lost(1234);
+  const DoubtLog::Doubt doubt = DoubtLog::Look(Bytes(memory), kShape);
+  EXPECT_EQ(doubt.number, 1234U);
+  EXPECT_EQ(doubt.ranges, (std::vector{BlockRange{.first = 0, .blocks = UINT64_MAX}}));
+  EXPECT_FALSE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
+  EXPECT_FALSE(DoubtLog::IsLostAndConfirmed(Bytes(memory)));
+  DoubtLog::Confirm(Bytes(memory), 1233);
+  EXPECT_FALSE(DoubtLog::IsLostAndConfirmed(Bytes(memory))) << "a word for another log";
+  DoubtLog::Confirm(Bytes(memory), 1234);
+  EXPECT_TRUE(DoubtLog::IsLostAndConfirmed(Bytes(memory)));
+
+  auto unconfirmed = lost(99);
+  const DoubtLog made = DoubtLog::Format(Bytes(unconfirmed), kShape, doubt.ranges, kNumber);
+  EXPECT_EQ(DoubtLog::Look(Bytes(unconfirmed), kShape).number, 99U)
+      << "whoever looked before may say so after";
+  EXPECT_FALSE(made.IsConfirmed());
+  DoubtLog::Confirm(Bytes(unconfirmed), 99);
+  EXPECT_TRUE(made.IsConfirmed());
+}
+
+// The header of a log that is damaged may say anything.
+TEST_F(TheDoubtLog, ThatIsDamagedHasNoWord) {
+  memory_[0] = 1;
+  DoubtLog::Confirm(Bytes(memory_), kNumber);
+  EXPECT_FALSE(DoubtLog::Format(Bytes(memory_), kShape, std::vector{kOld}, kNumber).IsConfirmed());
+}
+
+TEST_F(TheDoubtLog, RowsThatOthersHaveWrittenBringNothingDown) {
+  memory_.assign(memory_.size(), 0);
+  log_ = DoubtLog::Open(Bytes(memory_), kShape, kNumber).value();
+  memory_[kFirstPlace + 1] = 5;
+  log_.OpenRow(0);
+  EXPECT_TRUE(Found().empty());
+  memory_[kFirstPlace + 1] = 5;
+  log_.Begin(0, 0, kOld);
+  EXPECT_EQ(Found(), std::vector{kOld});
+}
+
+TEST_F(TheDoubtLog, ThatIsDamagedShowsTheWholeDiskAndCannotBeConfirmed) {
   log_.Store(std::vector{kOld});
-  for (const size_t word : {size_t{0}, size_t{3}}) {
+  const std::vector<std::pair<size_t, uint64_t>> damages = {
+      {0, 1}, {0, 0}, {1, 9}, {3, 1}, {3, kShape.ghosts + 1}, {4, 100}};
+  for (const auto& [word, value] : damages) {
     auto copy = memory_;
-    copy[word] = word == 0 ? 1 : kShape.ghosts + 1;
-    EXPECT_EQ(DoubtLog::Look(Bytes(copy), kShape).ranges, (std::vector{BlockRange{0, UINT64_MAX}})) << word;
+    copy[word] = value;
+    const DoubtLog::Doubt doubt = DoubtLog::Look(Bytes(copy), kShape);
+    EXPECT_EQ(doubt.ranges, (std::vector{BlockRange{0, UINT64_MAX}})) << word;
+    EXPECT_EQ(doubt.number, 0U) << word;
   }
 }
 

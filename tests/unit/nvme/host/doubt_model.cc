@@ -66,7 +66,7 @@ World::World(const Plan& plan)
 DoubtLog World::Log() {
   return DoubtLog::Open(
              {reinterpret_cast<uint8_t*>(log_memory_.data()), log_memory_.size() * sizeof(uint64_t)},
-             kLogShape)
+             kLogShape, 1)
       .value();
 }
 

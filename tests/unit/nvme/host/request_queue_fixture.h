@@ -72,7 +72,7 @@ class LogMemory {
   LogMemory() {
     for (uint32_t reactor = 0; reactor < kLogShape.reactors; ++reactor) log().OpenRow(reactor);
   }
-  DoubtLog log() { return DoubtLog::Open(bytes(), kLogShape).value(); }
+  DoubtLog log() { return DoubtLog::Open(bytes(), kLogShape, 1).value(); }
   // What an engine would find that starts now.
   std::vector<BlockRange> Found() { return log().Read(); }
 
