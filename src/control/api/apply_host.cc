@@ -331,7 +331,10 @@ void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
   if (LabelsOf(subsystem.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
-  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  if (dry_run_) {
+    const Status possible = state_.subsystems().CheckUpdate(update);
+    return possible.ok() ? Report(name, v1::APPLY_ACTION_UPDATED) : ReportFailed(name, possible.error());
+  }
   const auto updated = RetryWhileBusy([&] { return state_.subsystems().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);

@@ -431,7 +431,10 @@ TEST_F(ApplyTest, SubsystemsComeBeforeTheirDisksAndGoAfterThem) {
   disk.mutable_spec()->mutable_nvme_tcp()->set_namespace_uuid("4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
   EXPECT_EQ(Apply(request), "UNCHANGED subsystems/array, CREATED disks/db");
   subsystem.mutable_spec()->set_data_digest(false);
-  EXPECT_EQ(Apply(request), "FAILED subsystems/array, UNCHANGED disks/db") << "it has a disk";
+  for (const bool dry_run : {true, false}) {
+    request.set_dry_run(dry_run);
+    EXPECT_EQ(Apply(request), "FAILED subsystems/array, UNCHANGED disks/db") << "it has a disk";
+  }
   // What an answer shows declares the same.
   v1::GetSubsystemRequest get;
   get.set_name("subsystems/array");

@@ -220,6 +220,9 @@ TEST_F(SubsystemsTest, SettingsChangeWhileThereAreNoDisksAndLabelsAlways) {
   EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_SUBSYSTEM_IN_USE) << refused.error().message;
   EXPECT_EQ(refused.error().code, ErrorCode::kFailedPrecondition);
   EXPECT_EQ(MetadataOf(refused.error(), "conflict"), "disks/a");
+  EXPECT_EQ(state_->subsystems().CheckUpdate(Update(NewSubsystem("array"))).error().message,
+            refused.error().message);
+  EXPECT_TRUE(state_->subsystems().CheckUpdate(Update(wanted)).ok());
   EXPECT_TRUE(state_->subsystems().Update(Update(wanted)).ok()) << "nothing would change";
   v1::UpdateSubsystemRequest labels;
   labels.mutable_subsystem()->set_name("subsystems/array");

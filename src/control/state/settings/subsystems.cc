@@ -140,34 +140,48 @@ Result<v1::ListSubsystemsResponse> Subsystems::List(const v1::ListSubsystemsRequ
 Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& request) {
   const std::string& name = request.subsystem().name();
   CLEAT_ASSIGN(auto id, ParseSubsystemName(name));
-  const auto& mask = request.update_mask();
-  CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
-  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
-  v1::SubsystemSpec spec;
-  if (Names(mask, kSpecPath)) {
-    CLEAT_ASSIGN(spec, CompleteSubsystemSpec(id, request.subsystem().spec()));
-  }
-
   const StateLock lock(core_.mutex);
   const WriteNames names{.changes = {name}};
   core_.writes.Await(names);
   SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return NotFound(name);
-  CLEAT_TRY(CheckEtag(name, request.subsystem().etag(), entry->row.intent_revision));
-  SubsystemRow row = entry->row;
-  if (Names(mask, kSpecPath)) row.spec = WithHostOf(entry->row.spec, std::move(spec));
-  if (Names(mask, kLabelsPath)) row.labels = std::move(labels);
+  CLEAT_ASSIGN(auto row, RowAfter(*entry, request));
   const bool changed = !SameSpec(row.spec, entry->row.spec);
   if (!changed && row.labels == entry->row.labels) return core_.view.Show(*entry);
-  if (changed) {
-    CLEAT_TRY(CheckChange(*entry, row.spec));
-  }
   row.intent_revision = core_.publisher.NextRevision();
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);
   core_.publisher.Publish(*entry);
   if (changed) spdlog::info("{}: settings changed", name);
   return core_.view.Show(*entry);
+}
+
+Status Subsystems::CheckUpdate(const v1::UpdateSubsystemRequest& request) {
+  CLEAT_ASSIGN(auto id, ParseSubsystemName(request.subsystem().name()));
+  const StateLock lock(core_.mutex);
+  const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
+  if (entry == nullptr) return NotFound(request.subsystem().name());
+  const auto row = RowAfter(*entry, request);
+  return row.ok() ? Status(Ok{}) : Status(row.error());
+}
+
+Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry,
+                                          const v1::UpdateSubsystemRequest& request) {
+  const std::string& name = request.subsystem().name();
+  const auto& mask = request.update_mask();
+  CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
+  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
+  SubsystemRow row = entry.row;
+  if (Names(mask, kSpecPath)) {
+    CLEAT_ASSIGN(auto spec, CompleteSubsystemSpec(entry.row.id, request.subsystem().spec()));
+    row.spec = WithHostOf(entry.row.spec, std::move(spec));
+  }
+  if (Names(mask, kLabelsPath)) row.labels = std::move(labels);
+  CLEAT_TRY(CheckEtag(name, request.subsystem().etag(), entry.row.intent_revision));
+  if (!SameSpec(row.spec, entry.row.spec)) {
+    CLEAT_TRY(CheckChange(entry, row.spec));
+  }
+  return row;
 }
 
 Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec) {

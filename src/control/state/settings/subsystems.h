@@ -26,6 +26,8 @@ class Subsystems {
   Result<v1::Subsystem> Get(const v1::GetSubsystemRequest& request);
   Result<v1::ListSubsystemsResponse> List(const v1::ListSubsystemsRequest& request);
   Result<v1::Subsystem> Update(const v1::UpdateSubsystemRequest& request);
+  // Whether Update would do it now.
+  Status CheckUpdate(const v1::UpdateSubsystemRequest& request);
   Result<v1::DeleteSubsystemResponse> Delete(const v1::DeleteSubsystemRequest& request);
 
   // ---- For disks
@@ -43,7 +45,9 @@ class Subsystems {
                                               const Labels& labels) const CLEAT_REQUIRES(holds_state);
   // Whether there is room for another one, of that NQN.
   Status CheckRoom(const std::string& name, const std::string& nqn) const CLEAT_REQUIRES(holds_state);
-  // What Update changes in the row; an error when it may not.
+  // The row as Update makes it; an error when it may not.
+  static Result<SubsystemRow> RowAfter(const SubsystemEntry& entry, const v1::UpdateSubsystemRequest& request)
+      CLEAT_REQUIRES(holds_state);
   static Status CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec)
       CLEAT_REQUIRES(holds_state);
   // Says in the spec who this host is, unless it says so itself.
