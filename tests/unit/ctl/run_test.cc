@@ -2,62 +2,22 @@
 // Whole command lines against a cleatd that answers as each test likes: what is printed where, and the exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "ctl/app.h"
-#include "ctl/client.h"
-#include "ctl/show.h"
 #include "fake_cleatd.h"
+#include "run_fixture.h"
 
 namespace cleat::ctl::run_test {
 namespace {
 
-using fake_cleatd::FakeCleatd;
 using fake_cleatd::Refusal;
+using run_fixture::Outcome;
+using run_fixture::RunTest;
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int code;
-  std::string out;
-  std::string err;
-};
-
-class RunTest : public ::testing::Test {
- protected:
-  RunTest() {
-    std::string folder = std::filesystem::temp_directory_path() / "cleat-XXXXXX";
-    EXPECT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    address_ = "unix:" + folder + "/api.sock";
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
-    builder.RegisterService(&cleatd_);
-    server_ = builder.BuildAndStart();
-  }
-  ~RunTest() override {
-    server_->Shutdown();
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
-  Outcome Ctl(std::vector<const char*> arguments) const {
-    arguments.insert(arguments.begin(), {"cleatctl", "--address", address_.c_str()});
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    const int code = ctl::Run(static_cast<int>(arguments.size()), arguments.data());
-    return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
-  }
-
-  std::string folder_;
-  std::string address_;
-  FakeCleatd cleatd_;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 TEST_F(RunTest, AListHasAllPages) {
   cleatd_.list_disks = [](const v1::ListDisksRequest& request, v1::ListDisksResponse& page) {
@@ -90,86 +50,6 @@ TEST_F(RunTest, ARefusalIsToldWithItsReason) {
 TEST_F(RunTest, ACallThatCleatdDoesNotKnow) {
   EXPECT_EQ(Ctl({"engine", "list"}).code, kFailed);
   EXPECT_THAT(Ctl({"engine", "list"}).err, HasSubstr("older than cleatctl"));
-}
-
-TEST_F(RunTest, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
-  int reads = 0;
-  cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
-    disk.set_name(request.name());
-    disk.set_etag("e" + std::to_string(++reads));
-    (*disk.mutable_labels())["kept"] = "k";
-    (*disk.mutable_labels())["old"] = "o";
-    return grpc::Status::OK;
-  };
-  std::vector<v1::UpdateDiskRequest> updates;
-  cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
-    updates.push_back(request);
-    disk = request.disk();
-    return updates.size() > 1 ? grpc::Status::OK
-                              : Refusal(grpc::StatusCode::ABORTED, "ETAG_MISMATCH", "changed since");
-  };
-  const Outcome outcome = Ctl({"disk", "update", "a", "--label", "new=n=m", "--remove-label", "old"});
-  EXPECT_EQ(outcome.code, kOk) << outcome.err;
-  ASSERT_EQ(updates.size(), 2U);
-  EXPECT_EQ(updates[1].disk().etag(), "e2");
-  EXPECT_EQ(updates[1].disk().labels().size(), 2U);
-  EXPECT_EQ(updates[1].disk().labels().at("new"), "n=m");
-  EXPECT_EQ(updates[1].update_mask().paths(0), "labels");
-
-  updates.clear();
-  EXPECT_EQ(Ctl({"disk", "update", "a", "--label", "x=y", "--etag", "e0"}).code, kFailed);
-  EXPECT_EQ(updates.size(), 1U);
-  EXPECT_EQ(updates[0].disk().etag(), "e0");
-  EXPECT_EQ(Ctl({"disk", "update", "a"}).code, kUsage);
-}
-
-TEST_F(RunTest, ConfirmDeadSaysWhatItIsAboutAndNamesItsNumber) {
-  bool in_doubt = true;
-  cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
-    disk.set_name(request.name());
-    if (!in_doubt) return grpc::Status::OK;
-    v1::DiskDoubt& doubt = *disk.mutable_status()->mutable_doubt();
-    doubt.set_number(7);
-    doubt.set_ranges(2);
-    doubt.set_bytes(8192);
-    return grpc::Status::OK;
-  };
-  std::vector<v1::ConfirmDeadRequest> confirmed;
-  cleatd_.confirm_dead = [&](const v1::ConfirmDeadRequest& request, v1::Disk& disk) {
-    confirmed.push_back(request);
-    disk.set_name(request.name());
-    return grpc::Status::OK;
-  };
-  const Outcome asked = Ctl({"disk", "confirm-dead", "a"});
-  EXPECT_EQ(asked.code, kUsage) << "nobody is at a terminal";
-  EXPECT_THAT(asked.err, HasSubstr("disks/a: in doubt: 2 ranges, 8192 bytes (number 7)"));
-  EXPECT_TRUE(confirmed.empty());
-  EXPECT_EQ(Ctl({"disk", "confirm-dead", "a", "--yes"}).code, kOk);
-  EXPECT_EQ(Ctl({"disk", "confirm-dead", "a", "--doubt", "5"}).code, kOk);
-  ASSERT_EQ(confirmed.size(), 2U);
-  EXPECT_EQ(confirmed[0].name(), "disks/a");
-  EXPECT_EQ(confirmed[0].doubt_number(), 7U);
-  EXPECT_EQ(confirmed[1].doubt_number(), 5U);
-  EXPECT_THAT(Ctl({"disk", "get", "a"}).out, HasSubstr("8192 bytes, number 7"));
-
-  in_doubt = false;
-  const Outcome nothing = Ctl({"disk", "confirm-dead", "a", "--yes"});
-  EXPECT_EQ(nothing.code, kOk);
-  EXPECT_THAT(nothing.err, HasSubstr("nothing is in doubt"));
-  ASSERT_EQ(confirmed.size(), 3U) << "cleatd may know better";
-  EXPECT_EQ(confirmed[2].doubt_number(), 0U);
-}
-
-TEST_F(RunTest, ResizeAsksForTheSizeAlone) {
-  cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
-    EXPECT_EQ(request.update_mask().paths_size(), 1);
-    EXPECT_EQ(request.update_mask().paths(0), "spec.size_bytes");
-    disk = request.disk();
-    return grpc::Status::OK;
-  };
-  const Outcome outcome = Ctl({"disk", "resize", "a", "20G"});
-  EXPECT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("20 GiB"));
 }
 
 TEST_F(RunTest, WaitingEndsInThreeWays) {
@@ -324,58 +204,6 @@ TEST_F(RunTest, ABackupIsWholeOrNotThere) {
   EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kUsage) << "it is there";
 }
 
-v1::Pool PoolWith(uint64_t extents, uint64_t to_erase) {
-  constexpr uint64_t kExtentBytes = uint64_t{256} << 20;
-  v1::Pool pool;
-  pool.set_name("pools/nvme0");
-  pool.mutable_spec()->set_device("/dev/disk/by-id/nvme-a");
-  pool.mutable_spec()->set_extent_bytes(kExtentBytes);
-  (*pool.mutable_labels())["bay"] = "3";
-  v1::PoolStatus& status = *pool.mutable_status();
-  status.set_state(v1::POOL_STATE_READY);
-  status.set_capacity_bytes(extents * kExtentBytes);
-  status.set_allocated_bytes(40 * kExtentBytes);
-  status.set_to_erase_bytes(to_erase * kExtentBytes);
-  status.set_free_bytes((extents - 40 - to_erase) * kExtentBytes);
-  status.set_largest_free_bytes(2 * kExtentBytes);
-  status.set_disks(1);
-  status.set_uid("00112233445566778899aabbccddeeff");
-  return pool;
-}
-
-TEST_F(RunTest, APoolIsMadeOfADriveAsTheCommandLineSays) {
-  std::vector<v1::CreatePoolRequest> requests;
-  cleatd_.create_pool = [&](const v1::CreatePoolRequest& request, v1::Pool& pool) {
-    requests.push_back(request);
-    pool = PoolWith(3577, 3537);
-    pool.mutable_status()->set_state(v1::POOL_STATE_OPENING);
-    return grpc::Status::OK;
-  };
-  const Outcome plain = Ctl({"pool", "create", "nvme0", "--device", "/dev/disk/by-id/nvme-a"});
-  EXPECT_EQ(plain.code, kOk) << plain.err;
-  EXPECT_THAT(plain.out, HasSubstr("OPENING"));
-  ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].pool_id(), "nvme0");
-  EXPECT_EQ(requests[0].pool().spec().device(), "/dev/disk/by-id/nvme-a");
-  EXPECT_EQ(requests[0].pool().spec().extent_bytes(), 0U) << "cleatd chooses";
-  EXPECT_FALSE(requests[0].overwrite());
-
-  cleatd_.wait = [](const v1::WaitRequest& request, v1::WaitResponse& response) {
-    EXPECT_EQ(request.name(), "pools/nvme0");
-    *response.mutable_pool() = PoolWith(3577, 3537);
-    return grpc::Status::OK;
-  };
-  const Outcome all = Ctl({"pool", "create", "pools/nvme0", "--device", "/d", "--extent-size", "64M",
-                           "--overwrite", "--label", "bay=3", "--wait"});
-  EXPECT_EQ(all.code, kOk) << all.err;
-  EXPECT_THAT(all.out, HasSubstr("READY"));
-  ASSERT_EQ(requests.size(), 2U);
-  EXPECT_EQ(requests[1].pool_id(), "nvme0");
-  EXPECT_EQ(requests[1].pool().spec().extent_bytes(), uint64_t{64} << 20);
-  EXPECT_EQ(requests[1].pool().labels().at("bay"), "3");
-  EXPECT_TRUE(requests[1].overwrite());
-}
-
 TEST_F(RunTest, ASubsystemIsMadeAndChangedAsTheCommandLineSays) {
   v1::Subsystem array;
   cleatd_.create_subsystem = [&](const v1::CreateSubsystemRequest& request, v1::Subsystem& subsystem) {
@@ -420,174 +248,6 @@ TEST_F(RunTest, ASubsystemIsMadeAndChangedAsTheCommandLineSays) {
   ASSERT_EQ(outcome.code, kOk) << outcome.err;
   EXPECT_EQ(update.update_mask().paths(0), "labels");
   EXPECT_EQ(Ctl({"subsystem", "create", "array", "--address", "10.0.0.1"}).code, kUsage) << "without its NQN";
-}
-
-// A drive with one disk that can be made, and one that can't.
-v1::ScanDriveResponse ScanOf(const v1::Pool& pool) {
-  v1::ScanDriveResponse scan;
-  *scan.mutable_pool() = pool;
-  scan.set_of_this_host(true);
-  v1::ScannedDisk& good = *scan.add_disks();
-  good.mutable_disk()->set_name("disks/root");
-  good.mutable_disk()->set_uid("0000010000000007");
-  good.mutable_disk()->mutable_spec()->set_size_bytes(uint64_t{1} << 30);
-  v1::ExtentRun& run = *good.mutable_disk()->mutable_spec()->mutable_pool()->add_extents();
-  run.set_first(3);
-  run.set_count(4);
-  v1::ScannedDisk& bad = *scan.add_disks();
-  bad.mutable_disk()->set_uid("0000010000000008");
-  bad.set_deleted(true);
-  bad.set_problem("its description can't be read");
-  return scan;
-}
-
-TEST_F(RunTest, AScanShowsWhatADriveHasAndTheNextStep) {
-  v1::Pool pool = PoolWith(3577, 0);
-  pool.mutable_status()->clear_state();
-  cleatd_.scan_drive = [&](const v1::ScanDriveRequest& request, v1::ScanDriveResponse& response) {
-    EXPECT_EQ(request.device(), "/dev/nvme0n1");
-    response = ScanOf(pool);
-    return grpc::Status::OK;
-  };
-  const std::string text = Ctl({"pool", "scan", "--device", "/dev/nvme0n1"}).out;
-  EXPECT_EQ(
-      text,
-      "pools/nvme0 on /dev/nvme0n1: 894.2 GiB, uid 00112233445566778899aabbccddeeff, of this host\n"
-      "DISK  SIZE   EXTENTS  DELETED  UID               PROBLEM\n"
-      "root  1 GiB  4: 3-6            0000010000000007\n"
-      "?                     yes      0000010000000008  its description can't be read\n"
-      "1 of the disks would stay on the drive, unknown, and keep their extents\n"
-      "to have it here, with its disks: cleatctl pool create nvme0 --device /dev/nvme0n1 --from-drive\n");
-  EXPECT_THAT(Ctl({"pool", "scan", "--device", "/dev/nvme0n1", "-o", "json"}).out,
-              HasSubstr("\"problem\": \"its description can't be read\""));
-  pool.mutable_status()->set_state(v1::POOL_STATE_READY);
-  EXPECT_THAT(Ctl({"pool", "scan", "--device", "/dev/nvme0n1"}).out,
-              HasSubstr("\ncleatd has it already: cleatctl pool get nvme0\n"));
-
-  v1::CreatePoolRequest created;
-  cleatd_.create_pool = [&](const v1::CreatePoolRequest& request, v1::Pool& answer) {
-    created = request;
-    answer = pool;
-    return grpc::Status::OK;
-  };
-  EXPECT_EQ(Ctl({"pool", "create", "nvme0", "--device", "/d", "--from-drive"}).code, kOk);
-  EXPECT_TRUE(created.from_drive());
-  EXPECT_EQ(Ctl({"pool", "create", "nvme0", "--device", "/d", "--from-drive", "--overwrite"}).code, kUsage);
-}
-
-TEST_F(RunTest, APoolShowsWhatItHas) {
-  cleatd_.list_pools = [](const v1::ListPoolsRequest& request, v1::ListPoolsResponse& page) {
-    *page.add_pools() = PoolWith(3577, 0);
-    if (request.page_token().empty()) page.set_next_page_token("1");
-    return grpc::Status::OK;
-  };
-  const std::string row =
-      "nvme0  /dev/disk/by-id/nvme-a  894.2 GiB  10 GiB     884.2 GiB  512 MiB  1      READY  bay=3\n";
-  EXPECT_EQ(
-      Ctl({"pool", "list"}).out,
-      "POOL   DEVICE                  CAPACITY   ALLOCATED  FREE       LARGEST  DISKS  STATE  LABELS\n" +
-          row + row);
-  cleatd_.get_pool = [](const v1::GetPoolRequest& request, v1::Pool& pool) {
-    EXPECT_EQ(request.name(), "pools/nvme0");
-    pool = PoolWith(3577, 8);
-    pool.mutable_status()->set_reclaimable_bytes(uint64_t{1} << 30);
-    return grpc::Status::OK;
-  };
-  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
-              ::testing::AllOf(HasSubstr("\nextent        256 MiB\n"), HasSubstr("\nreclaimable   1 GiB\n"),
-                               HasSubstr("\nto erase      2 GiB\n"),
-                               HasSubstr("\nuid           00112233445566778899aabbccddeeff\n")));
-  EXPECT_THAT(Ctl({"pool", "get", "pools/nvme0", "-o", "json"}).out,
-              HasSubstr("\"capacity_bytes\": \"960193626112\""));
-}
-
-TEST_F(RunTest, APoolShowsTheConditionOfItsDrive) {
-  v1::Pool worn = PoolWith(3577, 0);
-  v1::DriveHealth& health = *worn.mutable_status()->mutable_health();
-  health.set_wear_percent(103);
-  health.set_temperature_celsius(71);
-  health.set_spare_percent(9);
-  health.set_spare_threshold_percent(10);
-  health.set_media_errors(0);
-  health.set_written_bytes(uint64_t{3} << 40);
-  health.add_warnings("the spare is below its threshold");
-  health.add_warnings("the media is read-only");
-  cleatd_.list_pools = [&](const v1::ListPoolsRequest&, v1::ListPoolsResponse& page) {
-    *page.add_pools() = worn;
-    return grpc::Status::OK;
-  };
-  const std::string list = Ctl({"pool", "list"}).out;
-  EXPECT_THAT(list, HasSubstr("STATE  WEAR   WARNINGS"));
-  EXPECT_THAT(list,
-              HasSubstr("READY  103 %  the spare is below its threshold; the media is read-only  bay=3\n"));
-  cleatd_.get_pool = [&](const v1::GetPoolRequest&, v1::Pool& pool) {
-    pool = worn;
-    return grpc::Status::OK;
-  };
-  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
-              ::testing::AllOf(
-                  HasSubstr("\nwear          103 %\n"), HasSubstr("\ntemperature   71 C\n"),
-                  HasSubstr("\nspare         9 %, threshold 10 %\n"), HasSubstr("\nmedia errors  0\n"),
-                  HasSubstr("\nwritten       3 TiB\n"),
-                  HasSubstr("\nwarnings      the spare is below its threshold; the media is read-only\n"),
-                  ::testing::Not(HasSubstr("health"))));
-  health.Clear();
-  health.set_unknown_because("cleatd may not ask the drive");
-  EXPECT_THAT(Ctl({"pool", "get", "nvme0"}).out,
-              ::testing::AllOf(HasSubstr("\nhealth        not known: cleatd may not ask the drive\n"),
-                               ::testing::Not(HasSubstr("wear")), ::testing::Not(HasSubstr("spare"))));
-}
-
-TEST_F(RunTest, APoolIsDeletedByItsEtagAndWaitedFor) {
-  v1::DeletePoolRequest deleted;
-  cleatd_.delete_pool = [&](const v1::DeletePoolRequest& request, v1::DeletePoolResponse&) {
-    deleted = request;
-    return grpc::Status::OK;
-  };
-  cleatd_.wait = [](const v1::WaitRequest& request, v1::WaitResponse& response) {
-    EXPECT_EQ(request.condition(), v1::WAIT_CONDITION_GONE);
-    response.set_gone(request.name());
-    return grpc::Status::OK;
-  };
-  const Outcome outcome = Ctl({"pool", "delete", "nvme0", "--etag", "e1", "--wait"});
-  EXPECT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(deleted.name(), "pools/nvme0");
-  EXPECT_EQ(deleted.etag(), "e1");
-}
-
-TEST_F(RunTest, ADiskOfAPoolSaysWhichExtentsItHas) {
-  cleatd_.get_disk = [](const v1::GetDiskRequest& request, v1::Disk& disk) {
-    disk.set_name(request.name());
-    v1::PoolBackend& pool = *disk.mutable_spec()->mutable_pool();
-    pool.set_pool("pools/nvme0");
-    for (uint32_t i = 0; i < 20; ++i) {
-      v1::ExtentRun& run = *pool.add_extents();
-      run.set_first(100 * i);
-      run.set_count(i == 0 ? 32 : 1);
-    }
-    return grpc::Status::OK;
-  };
-  const std::string out = Ctl({"disk", "get", "a"}).out;
-  EXPECT_THAT(out, HasSubstr("pool:nvme0\n"));
-  EXPECT_THAT(out, HasSubstr("51: 0-31, 100, 200, "));
-  EXPECT_THAT(out, HasSubstr(", 1500, and 4 more run(s)\n"));
-}
-
-TEST_F(RunTest, PoolsAreWatchedAndWaitedFor) {
-  v1::WatchResponse event;
-  event.set_revision(1000007);
-  *event.mutable_pool() = PoolWith(3577, 0);
-  event.mutable_pool()->mutable_status()->set_state(v1::POOL_STATE_NOT_ANSWERING);
-  event.mutable_pool()->mutable_status()->set_message("the drive does not answer");
-  EXPECT_EQ(
-      LineOf(event),
-      "   1000007  pools/nvme0                               NOT_ANSWERING  the drive does not answer\n");
-  cleatd_.wait = [](const v1::WaitRequest&, v1::WaitResponse& response) {
-    *response.mutable_pool() = PoolWith(3577, 0);
-    return grpc::Status::OK;
-  };
-  EXPECT_THAT(Ctl({"wait", "pools/nvme0"}).out, HasSubstr("nvme0  /dev/disk/by-id/nvme-a"));
 }
 
 TEST_F(RunTest, NobodyThere) {

@@ -140,6 +140,16 @@ class TheLogOfADisk : public testing::Test {
     rig_.target.CutAll();
     EXPECT_EQ(engine.disks[0]->Wait(write.io), IoStatus::kOk);
   }
+  // The log of an engine that is killed while a write of 4096 bytes is unanswered.
+  LogFile LeftByAKilledEngine(uint64_t offset_bytes) {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    OneWrite write(offset_bytes, 4096, 1);
+    LeaveUnanswered(killed, write);
+    LogFile left = log_.Copy();
+    Recover(killed, write);
+    return left;
+  }
   // On each reactor writes over the blocks wait until somebody says that the target is dead; reads and other writes do not.
   void ExpectHeld(Engine& engine, uint64_t offset_bytes) {
     Arena arena(4096);
@@ -174,15 +184,7 @@ TEST_F(TheLogOfADisk, HasNothingAfterWritesThatWereAnswered) {
 }
 
 TEST_F(TheLogOfADisk, AWriteThatAKilledEngineLeftUnansweredHoldsWhatOverlapsIt) {
-  LogFile left;
-  {
-    Engine killed(rig_, log_);
-    killed.Acquire();
-    OneWrite write(8192, 4096, 1);
-    LeaveUnanswered(killed, write);
-    left = log_.Copy();
-    Recover(killed, write);
-  }
+  LogFile left = LeftByAKilledEngine(8192);
   const auto found = left.Found();
   ASSERT_TRUE(found.ok()) << found.error().message;
   EXPECT_EQ(*found, (std::vector{BlockRange{.first = 8192 / kBlock, .blocks = 4096 / kBlock}}));
@@ -212,15 +214,7 @@ TEST_F(TheLogOfADisk, SoDoesTheGhostOfAWriteWhoseRetryWasAnswered) {
 
 // The second engine is killed too, before anybody has said anything.
 TEST_F(TheLogOfADisk, WhatWasFoundOnceIsFoundAgain) {
-  LogFile left;
-  {
-    Engine killed(rig_, log_);
-    killed.Acquire();
-    OneWrite write(8192, 4096, 1);
-    LeaveUnanswered(killed, write);
-    left = log_.Copy();
-    Recover(killed, write);
-  }
+  LogFile left = LeftByAKilledEngine(8192);
   {
     Engine second(rig_, left);
     second.Acquire();
