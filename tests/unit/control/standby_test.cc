@@ -5,6 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <string>
+#include <thread>
+
 #include "moves_rig.h"
 
 namespace cleat::control::standby_test {
@@ -125,6 +129,30 @@ TEST_F(StandbyTest, WhereTheyAreOutlivesCleatd) {
   RestartCleatd();
   EXPECT_EQ(EngineOf("a"), "engines/engine-1");
   EXPECT_EQ(EngineOf("b"), "engines/engine-1");
+}
+
+// The engine that has died is back at once, under its name, and cleatd is started anew before the other one has answered: whoever is
+// heard first must not get what the other one may serve.
+TEST_F(StandbyTest, NobodyUpgradesAwayWhatIsOnItsWayAndItsPlaceOutlivesCleatd) {
+  CreateSome({"a"});
+  AwaitStandby(green_, "a");
+  green_.Hold("TakeController");
+  blue_.Die();
+  Await("it is on its way", [&] { return UpgradeOf().state() == v1::UPGRADE_STATE_RUNNING; });
+  ASSERT_TRUE(blue_.Connect());
+  AwaitEngines();
+  const auto refused = Upgrade("engine-0", "engine-1");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_UPGRADE_RUNNING);
+  EXPECT_NE(refused.error().message.find("engines/engine-1 is taking"), std::string::npos)
+      << refused.error().message;
+  green_.DisconnectBeforeAnswers();
+  RestartCleatd();
+  ASSERT_EQ(host_.ServerOf("controllers/a"), "engine-1");
+  ASSERT_TRUE(blue_.Connect());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(green_.Connect());
+  AwaitServed("a", "engine-1");
 }
 
 TEST_F(StandbyTest, TheEndOfAConnectionIsNoDeath) {

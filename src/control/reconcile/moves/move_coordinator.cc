@@ -75,6 +75,11 @@ bool MoveCoordinator::IsMoving(const std::vector<std::string>& controllers) cons
   });
 }
 
+bool MoveCoordinator::IsTakingOverFrom(const std::string& engine) const {
+  return std::any_of(moves_.begin(), moves_.end(),
+                     [&](const auto& entry) { return entry.second.crash && entry.second.from == engine; });
+}
+
 bool MoveCoordinator::MayServe(const std::string& controller) {
   const auto found = moves_.find(controller);
   if (found == moves_.end()) return false;

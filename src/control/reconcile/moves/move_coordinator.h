@@ -48,6 +48,8 @@ class MoveCoordinator {
   // Whether one of the controllers is between two engines.
   bool IsMoving(const std::vector<std::string>& controllers) const;
   bool MayServe(const std::string& controller);  // MayStillServe
+  // Whether controllers of that engine, which has died, are being taken over.
+  bool IsTakingOverFrom(const std::string& engine) const;
 
   void Begin(const std::string& controller, const UpgradeIntent& upgrade);
   // The controller is prepared, and it is its turn to be moved.

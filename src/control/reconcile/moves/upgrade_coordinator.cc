@@ -136,7 +136,11 @@ void UpgradeCoordinator::End() {
   status.set_message(fmt::format("{} of {} controllers were moved", status.moved(), status.total()));
   spdlog::info("{}: upgrade to {} ended: {}, {}", EngineName(intent.from), status.to(),
                v1::UpgradeState_Name(status.state()), status.message());
-  context_.state.upgrades().Report(intent.from, status, Upgrades::Keep::kStored);
+  // Where the engine has died meanwhile, the store says that its controllers are on their way until they have arrived: a cleatd that is
+  // started anew must not give one of them to its former engine before it knows whether the other one serves it.
+  const bool is_taken_over = moves_.IsTakingOverFrom(intent.from);
+  context_.state.upgrades().Report(intent.from, status,
+                                   is_taken_over ? Upgrades::Keep::kShown : Upgrades::Keep::kStored);
   upgrade_.reset();
 }
 

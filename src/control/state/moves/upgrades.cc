@@ -100,7 +100,7 @@ Status Upgrades::Check(const std::string& from, const std::string& to) const {
                      {{"limit", std::to_string(status.controllers_max())}});
   }
   CLEAT_TRY(CheckPaths(from, to));
-  if (!core_.tables.upgrade) return Ok{};
+  if (!core_.tables.upgrade) return CheckTakeOver(*source);
   return RefuseFor(
       EngineName(from), v1::REASON_UPGRADE_RUNNING,
       fmt::format("the upgrade of {} to {} is under way: wait for its end (cleatctl engine get {}), or "
@@ -108,6 +108,16 @@ Status Upgrades::Check(const std::string& from, const std::string& to) const {
                   EngineName(core_.tables.upgrade->from), EngineName(core_.tables.upgrade->to),
                   core_.tables.upgrade->from, core_.tables.upgrade->from),
       {{"conflict", EngineName(core_.tables.upgrade->from)}});
+}
+
+Status Upgrades::CheckTakeOver(const EngineEntry& engine) {
+  if (!engine.upgrade || engine.upgrade->state() != v1::UPGRADE_STATE_RUNNING) return Ok{};
+  const std::string name = EngineName(engine.id);
+  return RefuseFor(name, v1::REASON_UPGRADE_RUNNING,
+                   fmt::format("{} had died, and {} is taking its controllers over: wait for the end of that "
+                               "(cleatctl engine get {}), then repeat",
+                               name, engine.upgrade->to(), engine.id),
+                   {{"conflict", name}});
 }
 
 Status Upgrades::CheckPaths(const std::string& from, const std::string& to) const {

@@ -44,6 +44,8 @@ class Upgrades {
  private:
   Result<const EngineEntry*> FindForUpgrade(const std::string& id) const CLEAT_REQUIRES(holds_state);
   Status Check(const std::string& from, const std::string& to) const CLEAT_REQUIRES(holds_state);
+  // Whether controllers of that engine, which has died, are on their way to another one.
+  static Status CheckTakeOver(const EngineEntry& engine) CLEAT_REQUIRES(holds_state);
   Status CheckPaths(const std::string& from, const std::string& to) const CLEAT_REQUIRES(holds_state);
   std::string ObstacleOf(const ControllerEntry& entry) const CLEAT_REQUIRES(holds_state);
   // What would be moved, and what stands in the way.
