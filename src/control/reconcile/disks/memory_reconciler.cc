@@ -183,8 +183,7 @@ void MemoryReconciler::AskFetch(EngineView& engine, const DiskRow& row) {
                                                               UniqueFd fd) {
         if (!status.ok()) return status;
         // Another engine may have been given cleatd's meanwhile, or have answered first.
-        const bool is_here = memory_.Has(disk) && !memory_.IsLostLog(disk);
-        Status adopted = is_here ? Status(Ok{}) : memory_.Adopt(disk, size_bytes, std::move(fd));
+        Status adopted = memory_.IsUsed(disk) ? Status(Ok{}) : memory_.Adopt(disk, size_bytes, std::move(fd));
         if (adopted.ok()) adopted = context_.state.disks().RecordKept(disk, answered.info.id, true);
         return adopted;
       });

@@ -37,7 +37,7 @@ Result<UniqueFd> NewMemory(const std::string& disk_id, uint64_t size_bytes) {
 
 Status MemfdKeeper::Make(const std::string& disk_id, uint64_t size_bytes) {
   CLEAT_ASSIGN(auto memory, NewMemory(disk_id, size_bytes));
-  Put(disk_id, std::move(memory), false);
+  Put(disk_id, std::move(memory), Origin::kNew);
   return Ok{};
 }
 
@@ -48,7 +48,7 @@ Status MemfdKeeper::MakeLostLog(const std::string& disk_id) {
   const auto header = nvme::host::DoubtLog::LostHeader(std::random_device()());
   if (pwrite(memory.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
     return ErrnoError(errno, disk + ": memory can't be written");
-  Put(disk_id, std::move(memory), true);
+  Put(disk_id, std::move(memory), Origin::kLostLog);
   spdlog::warn(
       "{}: log of writes in doubt lost: the whole disk is in doubt, its reads go and its writes wait; see "
       "that its target executes nothing any more of what this host has sent, then cleatctl disk "
@@ -67,7 +67,7 @@ Status MemfdKeeper::Adopt(const std::string& disk_id, uint64_t size_bytes, Uniqu
         fmt::format("{}: what the engine kept is not the {} bytes of sealed memory that it was given",
                     DiskName(disk_id), size_bytes));
   }
-  Put(disk_id, std::move(memory), false);
+  Put(disk_id, std::move(memory), Origin::kUsed);
   return Ok{};
 }
 
@@ -100,35 +100,38 @@ bool MemfdKeeper::Has(const std::string& disk_id) const {
 }
 
 bool MemfdKeeper::IsLostLog(const std::string& disk_id) const {
+  return Is(disk_id, Origin::kLostLog);
+}
+
+bool MemfdKeeper::IsUsed(const std::string& disk_id) const {
+  return Is(disk_id, Origin::kUsed);
+}
+
+bool MemfdKeeper::Is(const std::string& disk_id, Origin origin) const {
   const MutexLock lock(mutex_);
-  return lost_logs_.contains(disk_id);
+  const auto it = memories_.find(disk_id);
+  return it != memories_.end() && it->second.origin == origin;
 }
 
 UniqueFd MemfdKeeper::Share(const std::string& disk_id) const {
   const MutexLock lock(mutex_);
   const auto it = memories_.find(disk_id);
-  return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
+  return it == memories_.end() ? UniqueFd() : it->second.file.Duplicate();
 }
 
 void MemfdKeeper::Drop(const std::string& disk_id) {
   const MutexLock lock(mutex_);
   memories_.erase(disk_id);
-  lost_logs_.erase(disk_id);
 }
 
 void MemfdKeeper::SetUsed(const std::string& disk_id) {
   const MutexLock lock(mutex_);
-  lost_logs_.erase(disk_id);
+  if (const auto it = memories_.find(disk_id); it != memories_.end()) it->second.origin = Origin::kUsed;
 }
 
-void MemfdKeeper::Put(const std::string& disk_id, UniqueFd memory, bool lost_log) {
+void MemfdKeeper::Put(const std::string& disk_id, UniqueFd memory, Origin origin) {
   const MutexLock lock(mutex_);
-  memories_[disk_id] = std::move(memory);
-  if (lost_log) {
-    lost_logs_.insert(disk_id);
-  } else {
-    lost_logs_.erase(disk_id);
-  }
+  memories_[disk_id] = {.file = std::move(memory), .origin = origin};
 }
 
 }  // namespace cleat::control

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 
 #include "base/mutex.h"
@@ -32,20 +31,27 @@ class MemfdKeeper {
   Status Grow(const std::string& disk_id, uint64_t size_bytes);
 
   bool Has(const std::string& disk_id) const;
-  // Whether what is here was made by MakeLostLog: an engine's is better.
+  // Whether what is here was made by MakeLostLog, and no engine has it: an engine's is better.
   bool IsLostLog(const std::string& disk_id) const;
-  // An engine has what is here, and writes it: from now on no other one's is better.
+  // An engine has what is here, and writes it.
   void SetUsed(const std::string& disk_id);
+  // SetUsed or Adopt: no other engine's is better any more.
+  bool IsUsed(const std::string& disk_id) const;
   // A descriptor to hand to an engine; invalid when there is none.
   UniqueFd Share(const std::string& disk_id) const;
   void Drop(const std::string& disk_id);
 
  private:
-  void Put(const std::string& disk_id, UniqueFd memory, bool lost_log);
+  enum class Origin : uint8_t { kNew, kLostLog, kUsed };
+  void Put(const std::string& disk_id, UniqueFd memory, Origin origin);
+  bool Is(const std::string& disk_id, Origin origin) const;
 
   mutable Mutex mutex_;
-  std::map<std::string, UniqueFd> memories_ CLEAT_GUARDED_BY(mutex_);
-  std::set<std::string> lost_logs_ CLEAT_GUARDED_BY(mutex_);  // disks of `memories_`
+  struct Memory {
+    UniqueFd file;
+    Origin origin = Origin::kNew;
+  };
+  std::map<std::string, Memory> memories_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::control
