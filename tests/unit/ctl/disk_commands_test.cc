@@ -15,10 +15,11 @@ namespace {
 
 using fake_cleatd::Refusal;
 using run_fixture::Outcome;
-using run_fixture::RunTest;
 using ::testing::HasSubstr;
 
-TEST_F(RunTest, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
+class DiskCommands : public run_fixture::RunTest {};
+
+TEST_F(DiskCommands, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
   int reads = 0;
   cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
     disk.set_name(request.name());
@@ -49,7 +50,7 @@ TEST_F(RunTest, LabelsAreMergedAndWrittenAgainWhenSomebodyElseWasFaster) {
   EXPECT_EQ(Ctl({"disk", "update", "a"}).code, kUsage);
 }
 
-TEST_F(RunTest, ConfirmDeadSaysWhatItIsAboutAndNamesItsNumber) {
+TEST_F(DiskCommands, ConfirmDeadSaysWhatItIsAboutAndNamesItsNumber) {
   bool in_doubt = true;
   cleatd_.get_disk = [&](const v1::GetDiskRequest& request, v1::Disk& disk) {
     disk.set_name(request.name());
@@ -86,7 +87,7 @@ TEST_F(RunTest, ConfirmDeadSaysWhatItIsAboutAndNamesItsNumber) {
   EXPECT_EQ(confirmed[2].doubt_number(), 0U);
 }
 
-TEST_F(RunTest, ResizeAsksForTheSizeAlone) {
+TEST_F(DiskCommands, ResizeAsksForTheSizeAlone) {
   cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
     EXPECT_EQ(request.update_mask().paths_size(), 1);
     EXPECT_EQ(request.update_mask().paths(0), "spec.size_bytes");
@@ -98,7 +99,7 @@ TEST_F(RunTest, ResizeAsksForTheSizeAlone) {
   EXPECT_THAT(outcome.out, HasSubstr("20 GiB"));
 }
 
-TEST_F(RunTest, ADiskOfAPoolSaysWhichExtentsItHas) {
+TEST_F(DiskCommands, ADiskOfAPoolSaysWhichExtentsItHas) {
   cleatd_.get_disk = [](const v1::GetDiskRequest& request, v1::Disk& disk) {
     disk.set_name(request.name());
     v1::PoolBackend& pool = *disk.mutable_spec()->mutable_pool();

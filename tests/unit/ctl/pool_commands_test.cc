@@ -15,8 +15,9 @@ namespace cleat::ctl::pool_commands_test {
 namespace {
 
 using run_fixture::Outcome;
-using run_fixture::RunTest;
 using ::testing::HasSubstr;
+
+class PoolCommands : public run_fixture::RunTest {};
 
 v1::Pool PoolWith(uint64_t extents, uint64_t to_erase) {
   constexpr uint64_t kExtentBytes = uint64_t{256} << 20;
@@ -37,7 +38,7 @@ v1::Pool PoolWith(uint64_t extents, uint64_t to_erase) {
   return pool;
 }
 
-TEST_F(RunTest, APoolIsMadeOfADriveAsTheCommandLineSays) {
+TEST_F(PoolCommands, APoolIsMadeOfADriveAsTheCommandLineSays) {
   std::vector<v1::CreatePoolRequest> requests;
   cleatd_.create_pool = [&](const v1::CreatePoolRequest& request, v1::Pool& pool) {
     requests.push_back(request);
@@ -89,7 +90,7 @@ v1::ScanDriveResponse ScanOf(const v1::Pool& pool) {
   return scan;
 }
 
-TEST_F(RunTest, AScanShowsWhatADriveHasAndTheNextStep) {
+TEST_F(PoolCommands, AScanShowsWhatADriveHasAndTheNextStep) {
   v1::Pool pool = PoolWith(3577, 0);
   pool.mutable_status()->clear_state();
   cleatd_.scan_drive = [&](const v1::ScanDriveRequest& request, v1::ScanDriveResponse& response) {
@@ -123,7 +124,7 @@ TEST_F(RunTest, AScanShowsWhatADriveHasAndTheNextStep) {
   EXPECT_EQ(Ctl({"pool", "create", "nvme0", "--device", "/d", "--from-drive", "--overwrite"}).code, kUsage);
 }
 
-TEST_F(RunTest, APoolShowsWhatItHas) {
+TEST_F(PoolCommands, APoolShowsWhatItHas) {
   cleatd_.list_pools = [](const v1::ListPoolsRequest& request, v1::ListPoolsResponse& page) {
     *page.add_pools() = PoolWith(3577, 0);
     if (request.page_token().empty()) page.set_next_page_token("1");
@@ -149,7 +150,7 @@ TEST_F(RunTest, APoolShowsWhatItHas) {
               HasSubstr("\"capacity_bytes\": \"960193626112\""));
 }
 
-TEST_F(RunTest, APoolShowsTheConditionOfItsDrive) {
+TEST_F(PoolCommands, APoolShowsTheConditionOfItsDrive) {
   v1::Pool worn = PoolWith(3577, 0);
   v1::DriveHealth& health = *worn.mutable_status()->mutable_health();
   health.set_wear_percent(103);
@@ -186,7 +187,7 @@ TEST_F(RunTest, APoolShowsTheConditionOfItsDrive) {
                                ::testing::Not(HasSubstr("wear")), ::testing::Not(HasSubstr("spare"))));
 }
 
-TEST_F(RunTest, APoolIsDeletedByItsEtagAndWaitedFor) {
+TEST_F(PoolCommands, APoolIsDeletedByItsEtagAndWaitedFor) {
   v1::DeletePoolRequest deleted;
   cleatd_.delete_pool = [&](const v1::DeletePoolRequest& request, v1::DeletePoolResponse&) {
     deleted = request;
@@ -204,7 +205,7 @@ TEST_F(RunTest, APoolIsDeletedByItsEtagAndWaitedFor) {
   EXPECT_EQ(deleted.etag(), "e1");
 }
 
-TEST_F(RunTest, PoolsAreWatchedAndWaitedFor) {
+TEST_F(PoolCommands, PoolsAreWatchedAndWaitedFor) {
   v1::WatchResponse event;
   event.set_revision(1000007);
   *event.mutable_pool() = PoolWith(3577, 0);

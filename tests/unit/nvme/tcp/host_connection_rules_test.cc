@@ -238,7 +238,7 @@ const Claim kClaims[] = {
      {}},
 };
 
-TEST(HostConnection, EndsForEachRuleThatAControllerBreaksAndSaysWhich) {
+TEST(HostConnectionRules, EndsForEachRuleThatAControllerBreaksAndSaysWhich) {
   for (const Claim& claim : kClaims) {
     for (const size_t step : {size_t{1}, SIZE_MAX}) {
       SCOPED_TRACE(claim.name);
