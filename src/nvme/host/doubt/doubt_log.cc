@@ -179,7 +179,7 @@ DoubtLog::Doubt DoubtLog::Look(std::span<const uint8_t> memory, const Shape& sha
   constexpr int kTriesMax = 16;
   const DoubtLog log({const_cast<uint8_t*>(memory.data()), memory.size()}, shape);
   if (IsZero(memory.first(kHeaderBytes))) return {};
-  const Doubt whole{.number = 0, .ranges = {{.first = 0, .blocks = UINT64_MAX}}};
+  Doubt whole{.number = 0, .ranges = {{.first = 0, .blocks = UINT64_MAX}}};
   for (int i = 0; i < kTriesMax; ++i) {
     const auto header = CopyOf<Header>(memory);
     const auto number = static_cast<uint32_t>(header.ghosts >> kNumberShift);
