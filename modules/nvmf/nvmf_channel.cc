@@ -11,6 +11,7 @@ using nvme::fabrics::CompletionEntry;
 using nvme::fabrics::Reached;
 using nvme::host::IoConnect;
 using nvme::host::LifeId;
+using nvme::host::PathState;
 using nvme::host::RequestQueue;
 
 namespace {
@@ -29,6 +30,10 @@ nvme::host::IoConnectConfig ConnectConfigOf(const NvmfChannelShared& shared, con
   config.entries = plan.entries;
   config.timeout_ns = NvmfChannel::kConnectTimeoutNs;
   return config;
+}
+
+PathState StateOf(bool usable) {
+  return usable ? PathState::kOptimized : PathState::kUnusable;
 }
 
 TcpQueueOptions TcpOptionsOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
@@ -200,8 +205,7 @@ void NvmfChannel::QueueReady() {
   const IoQueuePlan& plan = life_->plan;
   TcpQueue& queue = life_->queue->tcp();
   queue.set_in_capsule_bytes(plan.in_capsule_bytes);
-  requests_->PathReady(plan.life, queue, plan.format);
-  if (!plan.usable) requests_->SetUsable(plan.life, false);
+  requests_->PathReady(plan.life, queue, plan.format, StateOf(plan.usable));
   ArmTick();
 }
 
@@ -238,7 +242,7 @@ void NvmfChannel::EndLife(LifeId life, const Error& reason) {
 void NvmfChannel::SetUsable(LifeId life, bool usable) {
   if (!life_ || life_->plan.life != life || life_->is_over) return;
   life_->plan.usable = usable;
-  if (life_->queue && life_->queue->ready()) requests_->SetUsable(life, usable);
+  if (life_->queue && life_->queue->ready()) requests_->SetState(life, StateOf(usable));
   ArmTick();
 }
 

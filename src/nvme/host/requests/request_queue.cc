@@ -14,6 +14,15 @@ using block::IoStatus;
 using block::Op;
 using block::Request;
 
+namespace {
+
+// The codes with which a host ends its own commands (base 3.3.3.2.1.2.4, 70h to 7fh).
+constexpr bool IsOfTheHost(Status status) {
+  return IsPathError(status) && (status.code() & 0xf0) == 0x70;
+}
+
+}  // namespace
+
 RequestQueue::RequestQueue(const Config& config, RequestQueueOwner& owner)
     : config_(config),
       owner_(owner),
@@ -53,7 +62,7 @@ RequestQueue::Stop RequestQueue::SendSome(Request& request) {
     if (Writes(request) && !MayGo(request)) [[unlikely]]
       return Stop::kDoubt;
     const uint32_t place = FindPath(request);
-    if (place == kNoPath || free_slot_count_ == 0) return Stop::kRoom;
+    if (place == PathSet::kNone || free_slot_count_ == 0) return Stop::kRoom;
     if (!CommandMaker::CanMake(request, paths_[place].format)) return Stop::kNoCommand;
     if (!SendNext(request, place)) return Stop::kRoom;
   } while (!IsSpent(request) && WordOf(request, kUnderWay) < most);
@@ -61,7 +70,7 @@ RequestQueue::Stop RequestQueue::SendSome(Request& request) {
 }
 
 bool RequestQueue::SendNext(Request& request, uint32_t place) {
-  Path& path = paths_[place];
+  PathSet::Path& path = paths_[place];
   CommandMaker::Made made;
   if (!maker_.Make(request, WordOf(request, kBegun), path.format, made)) return false;
   const uint32_t slot = free_slots_[--free_slot_count_];
@@ -72,7 +81,9 @@ bool RequestQueue::SendNext(Request& request, uint32_t place) {
   if (Writes(request)) Record(request, slot, made.bytes);
   WordOf(request, kBegun) += request.op == Op::kFlush ? 1 : made.bytes;
   uint64_t& flags = WordOf(request, kFlags);
-  if (WordOf(request, kUnderWay)++ == 0) flags = (flags & kFlagsMask) | uint64_t{place} << kPathShift;
+  const bool chosen = WordOf(request, kUnderWay)++ == 0;
+  if (chosen) flags = (flags & kFlagsMask) | uint64_t{place} << kPathShift;
+  paths_.Began(place, chosen);
   made.command.cookie = slot;
   path.queue->Submit(made.command);
   return true;
@@ -117,25 +128,22 @@ bool RequestQueue::MayGo(const Request& request) const {
 }
 
 uint32_t RequestQueue::FindPath(const Request& request) const {
-  if (WordOf(request, kUnderWay) > 0) {
-    const auto place = static_cast<uint32_t>(WordOf(request, kFlags) >> kPathShift);
-    return paths_[place].takes_commands() ? place : kNoPath;
-  }
-  for (uint32_t place = 0; place < kPathsMax; ++place) {
-    if (paths_[place].takes_commands()) return place;
-  }
-  return kNoPath;
+  if (WordOf(request, kUnderWay) == 0) return paths_.Choose();
+  const auto place = static_cast<uint32_t>(WordOf(request, kFlags) >> kPathShift);
+  return paths_.TakesMore(place) ? place : PathSet::kNone;
 }
 
 void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry,
                              uint64_t data_bytes) {
   if (cookie < kForeignCookies) {
+    if (IsOfTheHost(entry.status())) [[unlikely]]
+      return EndFor(life, cookie, entry.status());
     const Slot slot = TakeBack(life, cookie);
     FreeSlot(cookie, Writes(*slot.request));
     if (!entry.status().ok()) [[unlikely]] {
-      NoteFailure(*slot.request, kStatus | entry.status_field >> 1, life);
+      NoteStatus(slot, entry);
     } else if (data_bytes < slot.data_bytes) [[unlikely]] {
-      NoteFailure(*slot.request, kShort, life);
+      NoteFailure(*slot.request, kShort);
     }
     AfterCommand(*slot.request);
   }
@@ -146,7 +154,7 @@ void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::Comple
 void RequestQueue::Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached) {
   if (cookie >= kForeignCookies) return;
   const Slot slot = TakeBack(life, cookie);
-  paths_[slot.path].breaks = true;
+  paths_.SetBreaks(slot.path);
   uint64_t& flags = WordOf(*slot.request, kFlags);
   flags |= kLost;
   if (reached == fabrics::Reached::kPerhapsAll && Writes(*slot.request)) {
@@ -166,6 +174,7 @@ RequestQueue::Slot RequestQueue::TakeBack(LifeId life, uint64_t cookie) {
   CLEAT_CHECK(slot.request != nullptr && paths_[slot.path].life == life);
   maker_.GiveBack(slot.list);
   --WordOf(*slot.request, kUnderWay);
+  paths_.Over(slot.path);
   return slot;
 }
 
@@ -226,19 +235,41 @@ void RequestQueue::AbortQueued(const Request* only) {
 
 // ---- What failed
 
-void RequestQueue::NoteFailure(Request& request, uint64_t failure, LifeId life) {
-  if (WordOf(request, kFailure) != 0) return;
-  WordOf(request, kFailure) = failure;
-  if ((failure & kStatus) != 0 && IsPathError(Status(static_cast<uint16_t>(failure))))
-    owner_.PathRefused(life);
+void RequestQueue::NoteFailure(Request& request, uint64_t failure) {
+  if (WordOf(request, kFailure) == 0) WordOf(request, kFailure) = failure;
+}
+
+// An answer ends an attempt, whatever its status: a command that is completed is not processed any more, and one that came while the
+// namespace could not be reached was aborted (base 8.1). So also where the path failed within the controller (0h, 60h): such a command may
+// have been executed in part, before its answer and so before its retry, as after any other error.
+void RequestQueue::NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry) {
+  NoteFailure(*slot.request, kStatus | entry.status_field >> 1);
+  if (IsPathError(entry.status()) && paths_.Refuse(slot.path)) owner_.PathRefused(paths_[slot.path].life);
+}
+
+// No controller may answer with a code of hosts. One that is a host itself, of the storage behind it, passes on what it has when a path of
+// its own broke: nobody has answered the command, and the storage may execute it later. So the command counts as one that was not answered,
+// and its path ends, as doubt begins with the end of a path.
+void RequestQueue::EndFor(LifeId life, uint64_t cookie, Status status) {
+  CLEAT_CHECK(cookie < kCommandsMax);
+  const uint32_t place = slots_[cookie].path;
+  Unanswered(life, cookie, fabrics::Reached::kPerhapsAll);
+  // Last, as the path may end within.
+  paths_[place].queue->Abort(
+      {ErrorCode::kIo, "a command was answered with " + NameOf(status) +
+                           ", which only a host may say; see whether the target has lost a path of "
+                           "its own, to the storage behind it"});
 }
 
 // The request has failed, has no command under way, and is in no line.
 void RequestQueue::Failed(Request& request) {
   if (!MayTryAgain(request)) return GiveUp(request);
+  const Status status(static_cast<uint16_t>(WordOf(request, kFailure)));
+  const bool was_refused = (WordOf(request, kFailure) & kStatus) != 0 && IsPathError(status);
   WordOf(request, kFailure) = 0;
-  WordOf(request, kResumeNs) = 0;
-  paused_.Push(request);
+  WordOf(request, kBegun) = 0;
+  // The path pauses rather than the request.
+  (was_refused ? waiting_ : paused_).Push(request);
 }
 
 bool RequestQueue::MayTryAgain(Request& request) {
@@ -292,6 +323,7 @@ void RequestQueue::BeginAnew(block::RequestList& lost) {
 }
 
 void RequestQueue::Tick(uint64_t now_ns) {
+  paths_.Tick(now_ns);
   for (Request* request = paused_.front(); request != nullptr; request = paused_.Next(*request)) {
     if (WordOf(*request, kResumeNs) == 0) WordOf(*request, kResumeNs) = now_ns + kPauseNs;
   }
@@ -307,31 +339,24 @@ void RequestQueue::Tick(uint64_t now_ns) {
 
 // ---- Paths
 
-void RequestQueue::PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format) {
-  CLEAT_CHECK(PlaceOf(life) == kNoPath);
-  const auto free =
-      std::find_if(paths_.begin(), paths_.end(), [](const Path& path) { return path.queue == nullptr; });
-  CLEAT_CHECK(free != paths_.end());
-  SetFormat(*free, format);
-  free->queue = &queue;
-  free->life = life;
-  free->usable = true;
-  free->breaks = false;
+void RequestQueue::PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format,
+                             PathState state) {
+  SetFormat(paths_.Add(life, queue, state), format);
   Serve();
 }
 
-void RequestQueue::SetUsable(LifeId life, bool usable) {
-  const uint32_t place = PlaceOf(life);
-  if (place == kNoPath) return;
-  paths_[place].usable = usable;
+void RequestQueue::SetState(LifeId life, PathState state) {
+  const uint32_t place = paths_.PlaceOf(life);
+  if (place == PathSet::kNone) return;
+  paths_.SetState(place, state);
   Serve();
 }
 
 void RequestQueue::SetFormat(LifeId life, const PathFormat& format) {
-  if (const uint32_t place = PlaceOf(life); place != kNoPath) SetFormat(paths_[place], format);
+  if (const uint32_t place = paths_.PlaceOf(life); place != PathSet::kNone) SetFormat(paths_[place], format);
 }
 
-void RequestQueue::SetFormat(Path& path, const PathFormat& format) {
+void RequestQueue::SetFormat(PathSet::Path& path, const PathFormat& format) {
   const uint32_t block_bytes = format.limits.block_bytes();
   CLEAT_CHECK(block_bytes_ == 0 || block_bytes == block_bytes_);
   CLEAT_CHECK(block_bytes <= CommandMaker::kZeroBytes && format.limits.transfer_bytes_max() >= block_bytes);
@@ -343,10 +368,9 @@ void RequestQueue::SetFormat(Path& path, const PathFormat& format) {
 void RequestQueue::PathEnded(LifeId life) {
   block::RequestList lost;
   std::vector<Attempt> perhaps;
-  if (const uint32_t place = PlaceOf(life); place != kNoPath) {
-    CLEAT_CHECK(!HasCommands(place));
-    Path& path = paths_[place];
-    path.queue = nullptr;
+  if (const uint32_t place = paths_.PlaceOf(life); place != PathSet::kNone) {
+    paths_.Remove(place);
+    PathSet::Path& path = paths_[place];
     for (Request* request = path.lost.front(); request != nullptr; request = path.lost.Next(*request)) {
       if (!Has(*request, kPerhaps)) continue;
       perhaps.push_back(AttemptOf(*request));
@@ -360,18 +384,6 @@ void RequestQueue::PathEnded(LifeId life) {
   }
   owner_.Report(view_.EndLife(life, std::move(perhaps)));
   BeginAnew(lost);
-}
-
-uint32_t RequestQueue::PlaceOf(LifeId life) const {
-  const auto found = std::find_if(paths_.begin(), paths_.end(), [life](const Path& path) {
-    return path.queue != nullptr && path.life == life;
-  });
-  return static_cast<uint32_t>(found - paths_.begin());
-}
-
-bool RequestQueue::HasCommands(uint32_t place) const {
-  return std::any_of(slots_.begin(), slots_.end(),
-                     [place](const Slot& slot) { return slot.request != nullptr && slot.path == place; });
 }
 
 // ---- The ledger
@@ -411,7 +423,7 @@ std::vector<Attempt> RequestQueue::AttemptsUnderWay() {
   for (const Slot& slot : slots_) {
     if (slot.request != nullptr) add(*slot.request);
   }
-  for (Path& path : paths_) {
+  for (PathSet::Path& path : paths_.all()) {
     for (Request* request = path.lost.front(); request != nullptr; request = path.lost.Next(*request))
       add(*request);
   }

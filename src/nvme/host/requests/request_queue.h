@@ -2,9 +2,10 @@
 // A disk's requests on one reactor: cuts each into commands, gives them to the queue pair of a path, tries again what may do better, and
 // asks the disk's view of writes in doubt (doubt_view.h) before any command that changes the namespace.
 //
-// A request belongs to one life at a time: its next command goes where its others are. When that life ends the request begins anew,
-// elsewhere or later; if a command of it that writes may have reached the target its whole range is in doubt. Without a path requests wait,
-// however long.
+// A request belongs to one life at a time: its next command goes where its others are; path_set.h says where its first one goes. When that
+// life ends the request begins anew, elsewhere or later; if a command of it that writes may have reached the target its whole range is in
+// doubt. Without a path requests wait, however long. A path that refuses a command (status type 3) is left alone for a while, and its
+// request begins anew on another path at once, or as soon as there is one.
 //
 // A log of doubt, if there is one, has each command that writes from before the queue pair has it: the blocks of that command alone, as
 // those of its request's other commands are not sent yet, or were answered. A command's slot is its place in the log. Where the command
@@ -34,7 +35,9 @@
 #include "nvme/host/doubt/doubt_log.h"
 #include "nvme/host/doubt/doubt_view.h"
 #include "nvme/host/requests/command_maker.h"
+#include "nvme/host/requests/path_set.h"
 #include "nvme/host/requests/request_line.h"
+#include "nvme/status.h"
 
 namespace cleat::nvme::host {
 
@@ -46,7 +49,8 @@ class RequestQueueOwner {
   virtual void BarrierOver(BarrierEnded ended) = 0;
   // A request in doubt was failed: nobody will retry it (DoubtLedger::Disown).
   virtual void GivenUp(OriginId origin) = 0;
-  // The target says that this path does not lead to the namespace now (status type 3).
+  // The target says that this path does not lead to the namespace now (status type 3); it gets no command for kPauseNs. Once for each such
+  // pause.
   virtual void PathRefused(LifeId life) = 0;
 
  protected:
@@ -56,13 +60,13 @@ class RequestQueueOwner {
 class RequestQueue {
  public:
   // Paths with a queue pair at a time.
-  static constexpr size_t kPathsMax = 8;
+  static constexpr size_t kPathsMax = PathSet::kMax;
   // Commands under way at once, over all paths; of one request, so that a large one leaves room for others.
   static constexpr uint32_t kCommandsMax = 128;
   static_assert(kCommandsMax <= kDoubtLogShape.attempts);
   static constexpr uint32_t kRequestCommandsMax = 8;
-  // How often a request is tried again when the target says that it may help, and after what pause at least; the pause as well after the
-  // target said that the path does not lead to the namespace, which is tried without limit.
+  // How often a request is tried again when the target says that it may help, and after what pause at least; the pause as well of a path
+  // that does not lead to the namespace, as the target says. That is tried without limit.
   static constexpr uint32_t kTriesMax = 5;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
 
@@ -87,10 +91,9 @@ class RequestQueue {
   // ---- Paths
   // The queue pair takes I/O from now on. It outlives PathEnded, and each of its completions comes to Completed or Unanswered here. The
   // life is new to this queue; at most kPathsMax at a time. All formats have blocks of one size, up to CommandMaker::kZeroBytes.
-  void PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format);
-  // Whether new commands may go by it (ANA); usable at first. Those under way stay. Ignored, as SetFormat, for a life that has no path
-  // here.
-  void SetUsable(LifeId life, bool usable);
+  void PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format, PathState state);
+  // For new commands; those under way stay. Ignored, as SetFormat, for a life that has no path here.
+  void SetState(LifeId life, PathState state);
   // The namespace has another size or other limits on it.
   void SetFormat(LifeId life, const PathFormat& format);
   void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
@@ -107,7 +110,7 @@ class RequestQueue {
 
   // ---- Time, at least every kPauseNs while wants_tick(); room for commands may come with it.
   void Tick(uint64_t now_ns);
-  bool wants_tick() const { return !paused_.empty(); }
+  bool wants_tick() const { return !paused_.empty() || paths_.has_refused(); }
 
   // For people: requests that are here; that wait for a path, for doubt, for a pause.
   struct Counts {
@@ -144,18 +147,6 @@ class RequestQueue {
   };
   // What keeps a request from its next command.
   enum class Stop : uint8_t { kNothing, kRoom, kDoubt, kNoCommand };
-
-  struct Path {
-    fabrics::QueuePair* queue = nullptr;  // nullptr: this place is free
-    LifeId life = 0;
-    PathFormat format;
-    bool usable = false;
-    bool breaks = false;      // a command has come back unanswered: PathEnded follows
-    block::RequestList lost;  // until it ends: none of their commands is under way, and one was not answered
-
-    bool takes_commands() const { return queue != nullptr && usable && !breaks && queue->room() > 0; }
-  };
-  static constexpr uint32_t kNoPath = kPathsMax;
 
   // Why a slot without a command is not free.
   enum class Kept : uint8_t { kNo, kUntilReport, kUntilTable };
@@ -199,16 +190,16 @@ class RequestQueue {
   void End(block::Request& request, block::IoStatus status);
 
   // ---- What failed
-  void NoteFailure(block::Request& request, uint64_t failure, LifeId life);
+  void NoteFailure(block::Request& request, uint64_t failure);
+  void NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry);
+  void EndFor(LifeId life, uint64_t cookie, Status status);
   void Failed(block::Request& request);
   static bool MayTryAgain(block::Request& request);
   void GiveUp(block::Request& request);
   void BeginAnew(block::RequestList& lost);
 
   // ---- Paths
-  uint32_t PlaceOf(LifeId life) const;
-  void SetFormat(Path& path, const PathFormat& format);
-  bool HasCommands(uint32_t place) const;
+  void SetFormat(PathSet::Path& path, const PathFormat& format);
   std::vector<Attempt> AttemptsUnderWay();
   bool FreeKeptSlots();
 
@@ -227,7 +218,7 @@ class RequestQueue {
   RequestLine looked_at_;  // those of held_ while a new table is tried on them
   RequestLine paused_;
 
-  std::array<Path, kPathsMax> paths_;
+  PathSet paths_{kPauseNs};
   std::array<Slot, kCommandsMax> slots_;
   std::array<uint8_t, kCommandsMax> free_slots_;
   uint32_t free_slot_count_ = kCommandsMax;

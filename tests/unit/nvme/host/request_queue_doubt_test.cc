@@ -16,7 +16,7 @@ class RequestsInDoubt : public RequestQueueTest {
     Open(dying_);
     Io& io = Submit(Op::kWrite, 0, 8);
     Break(dying_, Reached::kPerhapsAll);
-    queue_.PathReady(2, pair_, MakeFormat());
+    queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
     return io;
   }
   void Prove(LifeId life) {
@@ -30,7 +30,7 @@ class RequestsInDoubt : public RequestQueueTest {
 };
 
 TEST_F(RequestsInDoubt, BeforeTheFirstTableNothingIsWritten) {
-  queue_.PathReady(2, pair_, MakeFormat());
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
   Io& write = Submit(Op::kWrite, 0, 8);
   Io& zeroes = Submit(Op::kWriteZeroes, 8, 8);
   Io& discard = Submit(Op::kDiscard, 16, 8);
@@ -56,7 +56,7 @@ TEST_F(RequestsInDoubt, AWriteThatCanNotHaveReachedTheTargetLeavesNothingInDoubt
     Break(pair, reached);
     EXPECT_EQ(log_, std::vector<std::string>{"report 0"});
     FakePair next(20 + static_cast<LifeId>(reached));
-    queue_.PathReady(next.life, next, MakeFormat());
+    queue_.PathReady(next.life, next, MakeFormat(), PathState::kOptimized);
     ASSERT_EQ(next.sent.size(), 1U) << "no table is waited for";
     Answer(next);
     EXPECT_TRUE(io.done);
@@ -189,7 +189,7 @@ TEST_F(RequestsInDoubt, TheReportOfALifeGoesBeforeTheEndsOfBarriers) {
   EXPECT_EQ(log_, (std::vector<std::string>{"report 1", "barrier over"}));
   Deliver();
   EXPECT_EQ(ledger_.ghosts(), 2U);
-  queue_.PathReady(2, pair_, MakeFormat());
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
   EXPECT_TRUE(pair_.sent.empty()) << "the other's ghost holds it";
   Prove(33);
   ASSERT_EQ(pair_.sent.size(), 1U);
@@ -210,7 +210,7 @@ TEST_F(RequestsInDoubt, AWriteOfAPathThatBreaksIsUnderWayUntilItsReport) {
   ledger_.Take(other_.EndLife(1, {}));
   Deliver();
   EXPECT_TRUE(barriers_.empty());
-  queue_.PathReady(2, pair_, MakeFormat());
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
   Prove(33);
   Answer(pair_);
   EXPECT_TRUE(io.done);
@@ -225,7 +225,7 @@ TEST_F(RequestsInDoubt, OneLostCommandOfSeveralPutsTheWholeRangeInDoubtAndBegins
   Deliver();
   ASSERT_EQ(ledger_.TableFor(0).ghosts.size(), 1U);
   EXPECT_EQ(ledger_.TableFor(0).ghosts[0].range.blocks, 24U);
-  queue_.PathReady(2, pair_, MakeFormat());
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
   ASSERT_EQ(pair_.sent.size(), 1U);
   EXPECT_EQ(RangeOf(pair_.sent[0]), "0+24");
   Answer(pair_);
@@ -239,7 +239,7 @@ TEST_F(RequestsInDoubt, SeveralLostCommandsOfOneAreOneAttempt) {
   EXPECT_EQ(log_, std::vector<std::string>{"report 1"});
   EXPECT_EQ(queue_.counts().in_doubt, 1U);
   Deliver();
-  queue_.PathReady(2, pair_, MakeFormat());
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
   Answer(pair_);
   EXPECT_TRUE(io.done);
 }
@@ -250,7 +250,7 @@ TEST_F(RequestsInDoubt, ASecondLossOfTheSameWriteWaitsForItsOwnReport) {
   ASSERT_EQ(pair_.sent.size(), 1U);
   Break(pair_, Reached::kPerhapsAll);
   FakePair third(3);
-  queue_.PathReady(3, third, MakeFormat());
+  queue_.PathReady(3, third, MakeFormat(), PathState::kOptimized);
   EXPECT_TRUE(third.sent.empty());
   EXPECT_EQ(queue_.counts().in_doubt, 1U);
   Deliver();
@@ -296,7 +296,7 @@ TEST_F(RequestsInDoubt, ADiscardInDoubtOfATargetThatNoLongerHasItIsGivenUp) {
   Break(dying_, Reached::kPerhapsAll);
   Deliver();
   log_.clear();
-  queue_.PathReady(2, pair_, MakeFormat({.discards = false}));
+  queue_.PathReady(2, pair_, MakeFormat({.discards = false}), PathState::kOptimized);
   EXPECT_TRUE(io.done);
   EXPECT_EQ(io.status, IoStatus::kUnsupported);
   EXPECT_EQ(log_, std::vector<std::string>{"given up"});

@@ -37,6 +37,7 @@ class FakePair final : public fabrics::QueuePair {
   uint32_t depth;
   std::deque<fabrics::QueuedCommand> sent;  // and not answered
   std::function<void(const fabrics::QueuedCommand&)> on_submit;
+  std::function<void(const Error&)> on_abort;  // none: the queue has no reason to
 
   uint32_t room() const override { return depth - static_cast<uint32_t>(sent.size()); }
   void Submit(const fabrics::QueuedCommand& command) override {
@@ -44,7 +45,10 @@ class FakePair final : public fabrics::QueuePair {
     if (on_submit) on_submit(command);
     sent.push_back(command);
   }
-  void Abort(const Error& reason) override { FAIL() << reason.message; }
+  void Abort(const Error& reason) override {
+    ASSERT_TRUE(on_abort) << reason.message;
+    on_abort(reason);
+  }
 
   fabrics::QueuedCommand Take(size_t index) {
     const fabrics::QueuedCommand command = sent.at(index);
@@ -150,7 +154,9 @@ inline fabrics::CompletionEntry EntryOfStatus(uint16_t status) {
 
 inline constexpr uint16_t kOutOfRange = 0x080;    // generic: won't do better
 inline constexpr uint16_t kNotReady = 0x082;      // generic: may do better
-inline constexpr uint16_t kInaccessible = 0x302;  // of the path
+inline constexpr uint16_t kInternalPath = 0x300;  // of the path, as the next one
+inline constexpr uint16_t kInaccessible = 0x302;
+inline constexpr uint16_t kAbortedByHost = 0x371;  // no controller may say so
 inline constexpr uint16_t kDoNotRetry = 1 << 14;
 
 // Reactor 0 has the queue; reactor 1 is a view alone, of which a test says what it has under way.
@@ -177,9 +183,10 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
     } while (!mail_.empty() || told_ != ledger_.version());
   }
   // A path with the first table obeyed.
-  void Open(FakePair& pair, const PathFormat& format = MakeFormat()) {
+  void Open(FakePair& pair, const PathFormat& format = MakeFormat(),
+            PathState state = PathState::kOptimized) {
     Deliver();
-    queue_.PathReady(pair.life, pair, format);
+    queue_.PathReady(pair.life, pair, format, state);
   }
   void Answer(FakePair& pair, size_t index = 0, uint16_t status = 0) {
     const fabrics::QueuedCommand command = pair.Take(index);

@@ -137,7 +137,7 @@ TEST_F(TheLogOfRequests, ASlotIsNotUsedAgainAsLongAsTheLogHasItsCommand) {
   for (uint32_t i = 0; i < RequestQueue::kCommandsMax; ++i) Submit(Op::kWrite, uint64_t{8} * i, 8);
   Break(pair_, Reached::kPerhapsAll);
   FakePair next(2);
-  queue_.PathReady(2, next, MakeFormat());
+  queue_.PathReady(2, next, MakeFormat(), PathState::kOptimized);
   Io& read = Submit(Op::kRead, 0, 8);
   EXPECT_TRUE(next.sent.empty());
   EXPECT_EQ(Found().size(), RequestQueue::kCommandsMax);
@@ -158,7 +158,7 @@ TEST_F(TheLogOfRequests, ARetryIsInItBesideTheGhostOfItsFirstAttempt) {
   FakePair next(2);
   std::vector<BlockRange> at_submission;
   next.on_submit = [&](const fabrics::QueuedCommand&) { at_submission = Found(); };
-  queue_.PathReady(2, next, MakeFormat());
+  queue_.PathReady(2, next, MakeFormat(), PathState::kOptimized);
   ASSERT_EQ(next.sent.size(), 1U);
   EXPECT_EQ(at_submission.size(), 2U);
   Answer(next);

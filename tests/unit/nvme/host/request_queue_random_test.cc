@@ -228,7 +228,7 @@ class World {
       pair.on_submit = [this](const fabrics::QueuedCommand& command) { SeeSubmission(command); };
     }
     for (uint32_t r = 0; r < kReactors; ++r)
-      reactors_[r].queue.PathReady(life.pairs[r].life, life.pairs[r], format_);
+      reactors_[r].queue.PathReady(life.pairs[r].life, life.pairs[r], format_, PathState::kOptimized);
   }
 
   void SeeSubmission(const fabrics::QueuedCommand& command) {

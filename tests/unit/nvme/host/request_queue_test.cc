@@ -209,7 +209,7 @@ TEST_F(Requests, BetweenUnansweredAndTheEndOfThePathNothingIsAnsweredNorSentAgai
   Open(dying);
   Io& read = Submit(Op::kRead, 0, 8);
   Io& write = Submit(Op::kWrite, 8, 8);
-  queue_.PathReady(2, other, MakeFormat());
+  queue_.PathReady(2, other, MakeFormat(), PathState::kOptimized);
   Lose(dying, Reached::kPerhapsAll);
   WaitForPause();
   Deliver();
@@ -236,7 +236,7 @@ TEST_F(Requests, OneThatLostItsPathGoesBeforeThoseThatWait) {
   Submit(Op::kRead, 8, 8);
   Break(dying, Reached::kPerhapsAll);
   FakePair next(2);
-  queue_.PathReady(2, next, MakeFormat());
+  queue_.PathReady(2, next, MakeFormat(), PathState::kOptimized);
   ASSERT_EQ(next.sent.size(), 2U);
   EXPECT_EQ(RangeOf(next.sent[0]), "0+8");
   Answer(next);
@@ -261,17 +261,17 @@ TEST_F(Requests, OfTwoPathsThatWhichMayNotBeUsedGetsNoNewCommands) {
   FakePair first(1);
   FakePair second(2);
   Open(first);
-  queue_.PathReady(2, second, MakeFormat());
+  queue_.PathReady(2, second, MakeFormat(), PathState::kOptimized);
   Submit(Op::kRead, 0, 8);
-  queue_.SetUsable(1, false);
+  queue_.SetState(1, PathState::kUnusable);
   Submit(Op::kRead, 8, 8);
   EXPECT_EQ(first.sent.size(), 1U);
   EXPECT_EQ(second.sent.size(), 1U);
-  queue_.SetUsable(2, false);
+  queue_.SetState(2, PathState::kUnusable);
   Io& waits = Submit(Op::kRead, 16, 8);
   EXPECT_EQ(queue_.counts().for_path, 1U);
-  queue_.SetUsable(3, true);  // no path here
-  queue_.SetUsable(1, true);
+  queue_.SetState(3, PathState::kOptimized);  // no path here
+  queue_.SetState(1, PathState::kOptimized);
   EXPECT_EQ(first.sent.size(), 2U);
   while (!first.sent.empty()) Answer(first);
   while (!second.sent.empty()) Answer(second);
@@ -282,7 +282,7 @@ TEST_F(Requests, AFullPathLeavesTheRestToTheNext) {
   FakePair first(1, 1);
   FakePair second(2);
   Open(first);
-  queue_.PathReady(2, second, MakeFormat());
+  queue_.PathReady(2, second, MakeFormat(), PathState::kOptimized);
   Submit(Op::kRead, 0, 8);
   Submit(Op::kRead, 8, 8);
   EXPECT_EQ(second.sent.size(), 1U);
@@ -294,9 +294,9 @@ TEST_F(Requests, CommandsOfOneStayOnOnePathAtATime) {
   FakePair first(1);
   FakePair second(2);
   Open(first, MakeFormat({.transfer_bytes_max = 4096}));
-  queue_.PathReady(2, second, MakeFormat({.transfer_bytes_max = 4096}));
+  queue_.PathReady(2, second, MakeFormat({.transfer_bytes_max = 4096}), PathState::kOptimized);
   Io& io = Submit(Op::kWrite, 0, 8 * 10);
-  queue_.SetUsable(1, false);
+  queue_.SetState(1, PathState::kUnusable);
   for (uint32_t left = RequestQueue::kRequestCommandsMax; left > 1; --left) {
     Answer(first);
     EXPECT_TRUE(second.sent.empty());
