@@ -2,7 +2,8 @@
 // Random schedules of two request queues, their ledger, and a target whose commands linger beyond the end of their life. After each event
 // it is checked that no attempt of a write that was answered changes a byte; and, of a guest that has no two overlapping writes under way
 // at once, that a block which nobody writes holds what was answered last; and that the log of doubt has whatever the target may still
-// execute, as the engine may be killed at any moment.
+// execute, as the engine may be killed at any moment; and that each command goes by a path that the rule allows, while none waits that could
+// go. Paths change their state, refuse commands, and give answers that only a host may give.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +28,9 @@ using requests_test::MakeFormat;
 
 constexpr uint32_t kReactors = 2;
 constexpr uint64_t kBlocks = 4;
-constexpr size_t kLivesMax = 6;
-constexpr size_t kPathsMax = 2;
+constexpr size_t kLivesMax = 9;
+constexpr size_t kPathsMax = 3;
+constexpr uint32_t kDepth = 3;
 constexpr size_t kWritesMax = 24;
 
 using Version = uint64_t;  // of a block: 1 + the write's place; 0: before all writes
@@ -49,11 +51,21 @@ struct Effect {
   BlockRange range;
 };
 
+// What a reactor's queue knows of a life's path, or should.
+struct Standing {
+  PathState state = PathState::kUnusable;
+  bool breaks = false;
+  bool ended = false;
+  bool refused = false;
+  uint64_t refused_until_ns = 0;  // 0: the next tick says
+  bool is_open() const { return state != PathState::kUnusable && !breaks && !ended && !refused; }
+};
+
 struct Life {
-  explicit Life(LifeId l) : pairs{FakePair(l, 6), FakePair(l, 6)} {}
+  explicit Life(LifeId l) : pairs{FakePair(l, kDepth), FakePair(l, kDepth)} {}
   std::array<FakePair, kReactors> pairs;
   std::array<std::set<uint64_t>, kReactors> executed;  // cookies of commands that were, and are not answered
-  std::array<bool, kReactors> ended{};
+  std::array<Standing, kReactors> standings;
   bool over = false;
 };
 
@@ -75,9 +87,10 @@ class Reactor final : public RequestQueueOwner {
   void GivenUp(OriginId origin) override {
     mail.emplace_back([this, origin] { ledger_.Disown(origin); });
   }
-  void PathRefused(LifeId /*life*/) override {}
+  void PathRefused(LifeId life) override { refusals.push_back(life); }
 
   RequestQueue queue;
+  std::vector<LifeId> refusals;
   std::deque<std::function<void()>> mail;  // to the ledger
   std::deque<DoubtTable> tables;           // from it
 
@@ -90,8 +103,8 @@ class World {
   World(uint64_t seed, bool overlapping)
       : random_(seed),
         overlapping_(overlapping),
-        slow_reactor_(static_cast<uint32_t>(seed % (kReactors + 1))) {
-    format_ = MakeFormat({.transfer_bytes_max = seed % 2 == 0 ? kBlockBytes : 0});
+        slow_reactor_(static_cast<uint32_t>(seed % (kReactors + 1))),
+        small_transfers_(seed % 2 == 0) {
     for (uint32_t i = 0; i < kReactors; ++i) reactors_.emplace_back(ledger_.Joined(), ledger_, log_.log());
     for (auto& allowed : allowed_) allowed = {0};
     told_ = 0;
@@ -100,21 +113,23 @@ class World {
 
   void Step() {
     using Event = void (World::*)();
-    static constexpr std::array<Event, 17> kEvents = {
-        &World::Submit,   &World::Submit,     &World::Execute,     &World::Execute,  &World::Answer,
-        &World::Answer,   &World::Answer,     &World::ToLedger,    &World::ToLedger, &World::ToView,
-        &World::ToView,   &World::EndLife,    &World::ExecuteLate, &World::Prove,    &World::Tick,
-        &World::OpenLife, &World::ExecuteLate};
+    static constexpr std::array<Event, 18> kEvents = {
+        &World::Submit,   &World::Submit,      &World::Execute,     &World::Execute,  &World::Answer,
+        &World::Answer,   &World::Answer,      &World::ToLedger,    &World::ToLedger, &World::ToView,
+        &World::ToView,   &World::EndLife,     &World::ExecuteLate, &World::Prove,    &World::Tick,
+        &World::OpenLife, &World::ExecuteLate, &World::ChangeState};
     (this->*kEvents[random_.Below(kEvents.size())])();
     Check();
   }
 
   // Nothing breaks any more: every request ends.
   void Finish() {
+    finishes_ = true;
     for (Life& life : lives_) {
       for (uint32_t r = 0; life.over && r < kReactors; ++r) EndLifeOn(life, r);
     }
-    if (std::all_of(lives_.begin(), lives_.end(), [](const Life& life) { return life.over; })) AddLife();
+    AddLife();
+    for (uint32_t r = 0; r < kReactors; ++r) SetState(lives_.back(), r, PathState::kOptimized);
     for (int i = 0; i < 20000 && !IsDone(); ++i) {
       Execute();
       Answer();
@@ -131,6 +146,8 @@ class World {
     return std::all_of(writes_.begin(), writes_.end(), [](const Write& write) { return write.io.done; });
   }
   uint64_t late() const { return late_; }
+  uint64_t refusals() const { return refusals_; }
+  uint64_t passed_over() const { return passed_over_; }
 
  private:
   void Submit() {
@@ -168,7 +185,7 @@ class World {
   Life* AnyLife(uint32_t reactor) {
     if (lives_.empty()) return nullptr;
     Life& life = lives_[random_.Below(lives_.size())];
-    return life.ended[reactor] ? nullptr : &life;
+    return life.standings[reactor].ended ? nullptr : &life;
   }
   void Execute() {
     for (uint32_t r = 0; r < kReactors; ++r) {
@@ -179,20 +196,46 @@ class World {
       if (life->executed[r].insert(command.cookie).second) Apply(EffectOf(life->pairs[r].life, command));
     }
   }
+  // A refusal is of a command that was not executed; what a controller says of a path of its own, or another host says, may be of either.
+  uint16_t StatusFor(bool executed) {
+    if (!finishes_ && random_.Chance(1, 48)) return requests_test::kAbortedByHost;
+    if (random_.Chance(1, 32)) return requests_test::kInternalPath;
+    if (executed) return 0;
+    static constexpr std::array<uint16_t, 4> kFailures = {
+        requests_test::kOutOfRange, requests_test::kNotReady, requests_test::kInaccessible,
+        requests_test::kInaccessible};
+    return kFailures[random_.Below(kFailures.size())];
+  }
   void Answer() {
     const auto r = static_cast<uint32_t>(random_.Below(kReactors));
     Life* const life = AnyLife(r);
     if (life == nullptr || life->pairs[r].sent.empty()) return;
     FakePair& pair = life->pairs[r];
     const uint64_t index = random_.Below(pair.sent.size());
-    const uint64_t cookie = pair.sent[index].cookie;
-    uint16_t status = 0;
-    if (life->executed[r].erase(cookie) == 0) {
-      if (!random_.Chance(1, 8)) return;
-      status = random_.Chance(1, 2) ? requests_test::kOutOfRange : requests_test::kNotReady;
+    const bool executed = life->executed[r].contains(pair.sent[index].cookie);
+    if (!executed && !random_.Chance(1, 8)) return;
+    AnswerWith(*life, r, index, StatusFor(executed));
+  }
+  void AnswerWith(Life& life, uint32_t r, uint64_t index, uint16_t status) {
+    Standing& standing = life.standings[r];
+    Reactor& reactor = reactors_[r];
+    const fabrics::QueuedCommand command = life.pairs[r].Take(index);
+    const bool executed = life.executed[r].erase(command.cookie) > 0;
+    const bool is_refusal = status == requests_test::kInaccessible || status == requests_test::kInternalPath;
+    std::vector<LifeId> told;
+    if (is_refusal && !std::exchange(standing.refused, true)) {
+      standing.refused_until_ns = 0;
+      told.push_back(life.pairs[r].life);
+      ++refusals_;
     }
-    pair.Take(index);
-    reactors_[r].queue.Completed(pair.life, cookie, EntryOfStatus(status), 0);
+    if (status == requests_test::kAbortedByHost) {
+      standing.breaks = true;
+      if (!executed) late_effects_.push_back(EffectOf(life.pairs[r].life, command));
+    }
+    reactor.refusals.clear();
+    reactor.queue.Completed(life.pairs[r].life, command.cookie, EntryOfStatus(status), 0);
+    EXPECT_EQ(reactor.refusals, told);
+    EXPECT_EQ(standing.ended, status == requests_test::kAbortedByHost);
   }
 
   void EndLife() {
@@ -201,20 +244,22 @@ class World {
     if (Life* const life = AnyLife(r)) EndLifeOn(*life, r);
   }
   void EndLifeOn(Life& life, uint32_t r) {
-    if (life.ended[r]) return;
-    life.ended[r] = true;
+    Standing& standing = life.standings[r];
+    if (standing.ended) return;
     FakePair& pair = life.pairs[r];
     if (!std::exchange(life.over, true)) ledger_.Over(pair.life);
     while (!pair.sent.empty()) {
       const fabrics::QueuedCommand command = pair.Take(0);
       const bool executed = life.executed[r].contains(command.cookie);
       const bool is_sent = executed || random_.Chance(3, 4);
+      standing.breaks = true;
       if (is_sent && !executed) late_effects_.push_back(EffectOf(pair.life, command));
       reactors_[r].queue.Unanswered(pair.life, command.cookie,
                                     is_sent ? Reached::kPerhapsAll : Reached::kNoData);
       if (random_.Chance(1, 4)) ToView();
       CheckLog();
     }
+    standing.ended = true;
     reactors_[r].queue.PathEnded(pair.life);
   }
   void OpenLife() {
@@ -224,18 +269,75 @@ class World {
   }
   void AddLife() {
     Life& life = lives_.emplace_back(1000 + lives_.size());
-    for (FakePair& pair : life.pairs) {
-      pair.on_submit = [this](const fabrics::QueuedCommand& command) { SeeSubmission(command); };
+    for (uint32_t r = 0; r < kReactors; ++r) {
+      FakePair& pair = life.pairs[r];
+      pair.on_submit = [this, &life, r](const fabrics::QueuedCommand& command) {
+        SeeSubmission(life, r, command);
+      };
+      pair.on_abort = [this, &life, r](const Error&) { EndLifeOn(life, r); };
+      life.standings[r].state = AnyState();
+      reactors_[r].queue.PathReady(pair.life, pair, FormatOf(pair.life), life.standings[r].state);
     }
-    for (uint32_t r = 0; r < kReactors; ++r)
-      reactors_[r].queue.PathReady(life.pairs[r].life, life.pairs[r], format_, PathState::kOptimized);
+  }
+  // Of every other life, if any does, the commands are of one block.
+  PathFormat FormatOf(LifeId life) const {
+    return MakeFormat({.transfer_bytes_max = small_transfers_ && life % 2 == 0 ? kBlockBytes : 0});
   }
 
-  void SeeSubmission(const fabrics::QueuedCommand& command) {
-    const BlockRange range = EffectOf(0, command).range;
+  // Mostly usable.
+  PathState AnyState() { return static_cast<PathState>((random_.Below(5) + 1) / 2); }
+  void ChangeState() {
+    const auto r = static_cast<uint32_t>(random_.Below(kReactors));
+    if (Life* const life = AnyLife(r)) SetState(*life, r, AnyState());
+  }
+  void SetState(Life& life, uint32_t r, PathState state) {
+    life.standings[r].state = state;
+    reactors_[r].queue.SetState(life.pairs[r].life, state);
+  }
+
+  void SeeSubmission(const Life& life, uint32_t r, const fabrics::QueuedCommand& command) {
+    const Effect effect = EffectOf(0, command);
     const std::vector<BlockRange> logged = log_.Found();
-    EXPECT_NE(std::find(logged.begin(), logged.end(), range), logged.end())
-        << "block " << range.first << " is written before the log has it";
+    EXPECT_NE(std::find(logged.begin(), logged.end(), effect.range), logged.end())
+        << "block " << effect.range.first << " is written before the log has it";
+    SeePath(life, r, effect.version);
+  }
+  // Whether the rule of paths lets the write's next command go by this one.
+  void SeePath(const Life& life, uint32_t r, Version version) {
+    const Standing& standing = life.standings[r];
+    EXPECT_TRUE(standing.is_open()) << "a command goes by a path that may not be used";
+    bool is_first = true;
+    for (const Life& other : lives_) {
+      for (const fabrics::QueuedCommand& sent : other.pairs[r].sent) {
+        if (EffectOf(0, sent).version != version) continue;
+        is_first = false;
+        EXPECT_EQ(&other, &life) << "a write has commands under way on two paths";
+      }
+    }
+    for (const Life& other : lives_) {
+      const Standing& others = other.standings[r];
+      if (!is_first || !others.is_open()) continue;
+      EXPECT_LE(others.state, standing.state) << "there is a better path";
+      EXPECT_FALSE(others.state == standing.state && other.pairs[r].room() > life.pairs[r].room())
+          << "one as good has fewer under way";
+      if (others.state < standing.state) ++passed_over_;
+    }
+  }
+  // Nothing waits for a path while one that is as good as any has room.
+  void CheckNoneWaitsInVain(uint32_t r) {
+    PathState best = PathState::kUnusable;
+    bool has_room = false;
+    for (const Life& life : lives_) {
+      const Standing& standing = life.standings[r];
+      if (!standing.is_open() || standing.state < best) continue;
+      has_room = (has_room && standing.state == best) || life.pairs[r].room() > 0;
+      best = standing.state;
+    }
+    EXPECT_TRUE(!has_room || reactors_[r].queue.counts().for_path == 0) << "a request waits in vain";
+    const bool refused = std::any_of(lives_.begin(), lives_.end(), [r](const Life& life) {
+      return life.standings[r].refused && !life.standings[r].ended;
+    });
+    EXPECT_EQ(reactors_[r].queue.wants_tick(), refused || reactors_[r].queue.counts().paused > 0);
   }
 
   void ExecuteLate() {
@@ -255,6 +357,13 @@ class World {
   }
   void Tick() {
     now_ns_ += RequestQueue::kPauseNs;
+    for (Life& life : lives_) {
+      for (Standing& standing : life.standings) {
+        if (!standing.refused) continue;
+        standing.refused = standing.refused_until_ns == 0 || standing.refused_until_ns > now_ns_;
+        if (standing.refused_until_ns == 0) standing.refused_until_ns = now_ns_ + RequestQueue::kPauseNs;
+      }
+    }
     for (Reactor& reactor : reactors_) reactor.queue.Tick(now_ns_);
   }
 
@@ -299,6 +408,7 @@ class World {
   }
   void Check() {
     CheckLog();
+    for (uint32_t r = 0; r < kReactors; ++r) CheckNoneWaitsInVain(r);
     for (Version version = 1; version <= writes_.size(); ++version) {
       Write& write = writes_[version - 1];
       if (!write.io.done || std::exchange(write.counted, true)) continue;
@@ -320,7 +430,8 @@ class World {
   const bool overlapping_;
   // Whose commands are executed late, so that they meet much that was sent after them; kReactors: nobody's.
   const uint32_t slow_reactor_;
-  PathFormat format_;
+  const bool small_transfers_;
+  bool finishes_ = false;  // no path breaks any more
   DoubtLedger ledger_{{.controller_reset = true}};
   requests_test::LogMemory log_;
   uint64_t told_ = 0;
@@ -332,20 +443,28 @@ class World {
   std::array<std::set<Version>, kBlocks> allowed_;  // that a block which nobody writes may hold
   std::vector<Effect> late_effects_;                // of lives that have ended
   uint64_t late_ = 0;
+  uint64_t refusals_ = 0;     // that began a pause
+  uint64_t passed_over_ = 0;  // worse paths that a command did not take
 };
 
 void RunSeeds(bool overlapping) {
   constexpr uint64_t kSeeds = 200;
   constexpr int kSteps = 400;
   uint64_t late = 0;
+  uint64_t refusals = 0;
+  uint64_t passed_over = 0;
   for (uint64_t seed = 0; seed < kSeeds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     World world(seed, overlapping);
     for (int i = 0; i < kSteps && !testing::Test::HasFailure(); ++i) world.Step();
     world.Finish();
     late += world.late();
+    refusals += world.refusals();
+    passed_over += world.passed_over();
   }
   EXPECT_GT(late, kSeeds) << "the schedules have what they are about";
+  EXPECT_GT(refusals, kSeeds);
+  EXPECT_GT(passed_over, kSeeds);
 }
 
 TEST(RandomRequests, NoAnsweredWriteIsUndoneForAGuestWithoutOverlappingWrites) {
