@@ -30,7 +30,7 @@ PathSet::Path& PathSet::Add(LifeId life, fabrics::QueuePair& queue, PathState st
 }
 
 void PathSet::Remove(uint32_t place) {
-  CLEAT_CHECK(standings_[place].commands == 0);
+  CLEAT_CHECK(commands_[place] == 0);
   paths_[place].queue = nullptr;
   standings_[place] = {};
   See();
@@ -90,7 +90,7 @@ uint32_t PathSet::ChooseAmong() const {
   for (uint32_t i = 0; i < candidate_count_; ++i) {
     const uint32_t place = candidates_[i];
     const uint32_t way = (place - last_chosen_ - 1) % kMax;
-    const uint32_t rank = standings_[place].commands * kMax + way;
+    const uint32_t rank = commands_[place] * kMax + way;
     if (rank >= least || paths_[place].queue->room() == 0) continue;
     chosen = place;
     least = rank;

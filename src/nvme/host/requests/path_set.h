@@ -70,15 +70,14 @@ class PathSet {
 
   // A command begins; `chosen`: it is the first one of a request there.
   void Began(uint32_t place, bool chosen) {
-    ++standings_[place].commands;
+    ++commands_[place];
     if (chosen) last_chosen_ = place;
   }
-  void Over(uint32_t place) { --standings_[place].commands; }
+  void Over(uint32_t place) { --commands_[place]; }
 
  private:
   struct Standing {
     uint64_t refused_until_ns = 0;  // 0: the next Tick says
-    uint32_t commands = 0;          // under way from here
     PathState state = PathState::kUnusable;
     bool breaks = false;  // a command has come back unanswered: its end follows
     bool refused = false;
@@ -91,7 +90,8 @@ class PathSet {
   const uint64_t pause_ns_;
   std::array<Path, kMax> paths_;
   std::array<Standing, kMax> standings_;
-  std::array<uint8_t, kMax> candidates_;  // the open ones of the best state that an open one has
+  std::array<uint32_t, kMax> commands_{};  // under way from here
+  std::array<uint8_t, kMax> candidates_;   // the open ones of the best state that an open one has
   uint32_t candidate_count_ = 0;
   uint32_t last_chosen_ = kMax - 1;
   bool has_refused_ = false;

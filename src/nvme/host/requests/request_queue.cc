@@ -136,11 +136,12 @@ uint32_t RequestQueue::FindPath(const Request& request) const {
 void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry,
                              uint64_t data_bytes) {
   if (cookie < kForeignCookies) {
-    if (IsOfTheHost(entry.status())) [[unlikely]]
+    const bool failed = !entry.status().ok();
+    if (failed && IsOfTheHost(entry.status())) [[unlikely]]
       return EndFor(life, cookie, entry.status());
     const Slot slot = TakeBack(life, cookie);
     FreeSlot(cookie, Writes(*slot.request));
-    if (!entry.status().ok()) [[unlikely]] {
+    if (failed) [[unlikely]] {
       NoteStatus(slot, entry);
     } else if (data_bytes < slot.data_bytes) [[unlikely]] {
       NoteFailure(*slot.request, kShort);
