@@ -18,7 +18,7 @@ namespace {
 using requests_test::FakePair;
 
 constexpr uint64_t kPauseNs = 1000;
-constexpr uint32_t kRoom = 4;
+constexpr uint32_t kDepthMax = 4;
 
 TEST(PathSet, WithoutAPathThereIsNone) {
   PathSet set(kPauseNs);
@@ -115,7 +115,7 @@ class Walk {
     const auto free = std::find_if(model_.paths.begin(), model_.paths.end(),
                                    [](const Model::Path& path) { return !path.pair; });
     *free = {};
-    free->pair = std::make_unique<FakePair>(life, kRoom);
+    free->pair = std::make_unique<FakePair>(life, 1 + static_cast<uint32_t>(life % kDepthMax));
     free->state = AnyState();
     set_.Add(life, *free->pair, free->state);
   }

@@ -108,6 +108,16 @@ TEST_F(RequestsOnPaths, OneRequestAtATimeGoesRoundAllThatThereMayBe) {
   AnswerAll(next);
 }
 
+TEST_F(RequestsOnPaths, OfEqualOnesThatWhichIsFullIsPassedOver) {
+  a_.depth = 1;
+  Open(a_);
+  Open(b_);
+  for (uint64_t i = 0; i < 4; ++i) Submit(Op::kRead, i, 1);
+  EXPECT_EQ(a_.sent.size(), 1U);
+  EXPECT_EQ(b_.sent.size(), 3U) << "though it has more under way";
+  Finish();
+}
+
 TEST_F(RequestsOnPaths, FullOptimizedOnesAreWaitedFor) {
   a_.depth = 2;
   c_.depth = 1;
