@@ -6,8 +6,8 @@
 // A path that refused a command gets none until its pause is over, whatever its state: so a request that every path refuses tries each of
 // them once, and then waits. Time comes in by Tick alone, so that a pause begins with the first Tick after the refusal.
 //
-// Hot path: Choose, TakesMore, Began, Over. The paths that may be chosen stand in a list that is made anew when one of them changes; with
-// one in it, which is the usual case, nothing is compared.
+// Hot path: Choose, TakesMore, Began, Over. The paths that may be chosen stand in a list that is made anew when one of them changes.
+// Nothing is compared where there is one, which is the usual case.
 //
 // Source: NVM Express Base Specification 2.0, 8.1 (Asymmetric Namespace Access). The request queue owns it, on its reactor; pure.
 #pragma once
@@ -46,10 +46,10 @@ class PathSet {
 
   // The life has no place yet, and at least one is free.
   Path& Add(LifeId life, fabrics::QueuePair& queue, PathState state);
-  // It has no command under way.
+  // The path has no command under way.
   void Remove(uint32_t place);
   void SetState(uint32_t place, PathState state);
-  // It gets no command any more.
+  // The path gets no command any more, as its end follows.
   void SetBreaks(uint32_t place);
   // False: it is marked already.
   bool Refuse(uint32_t place);

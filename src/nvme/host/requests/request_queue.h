@@ -65,8 +65,8 @@ class RequestQueue {
   static constexpr uint32_t kCommandsMax = 128;
   static_assert(kCommandsMax <= kDoubtLogShape.attempts);
   static constexpr uint32_t kRequestCommandsMax = 8;
-  // How often a request is tried again when the target says that it may help, and after what pause at least; the pause as well of a path
-  // that does not lead to the namespace, as the target says. That is tried without limit.
+  // How often a request is tried again when the target says that it may help, and after what pause at least. The pause is also that of a
+  // path that does not lead to the namespace, as the target says: what it refused is tried again without limit.
   static constexpr uint32_t kTriesMax = 5;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
 
@@ -96,6 +96,7 @@ class RequestQueue {
   void SetState(LifeId life, PathState state);
   // The namespace has another size or other limits on it.
   void SetFormat(LifeId life, const PathFormat& format);
+  // An answer that only a host may give (3/70h to 3/7fh) aborts the queue pair, last: all of the path's end may come from within.
   void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
   void Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached);
   // Each of its commands has come back, and its socket can send nothing any more; or the life has ended without a queue pair here. Once

@@ -281,7 +281,7 @@ class World {
       reactors_[r].queue.PathReady(pair.life, pair, FormatOf(pair.life), life.standings[r].state);
     }
   }
-  // Of every other life, if any does, the commands are of one block.
+  // Every other life has commands of one block, if any has.
   PathFormat FormatOf(LifeId life) const {
     return MakeFormat({.transfer_bytes_max = small_transfers_ && life % 2 == 0 ? kBlockBytes : 0});
   }
