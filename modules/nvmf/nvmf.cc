@@ -46,7 +46,9 @@ class OpenedNvmf final : public NvmfDevice {
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options) {
   CLEAT_CO_TRY(CheckNvmfOptions(options));
   std::string name = options.shape.name;
-  std::string io_path = "NVMe/TCP " + nvme::fabrics::TextOfAddress(options.subsystem->addresses.front());
+  std::string io_path = "NVMe/TCP";
+  for (const auto& address : options.subsystem->addresses)
+    io_path += (io_path.back() == 'P' ? " " : ", ") + nvme::fabrics::TextOfAddress(address);
   auto disk = std::make_shared<NvmfDisk>(std::move(options), *Reactor::Current());
   const Status opened = co_await disk->Open();
   if (!opened) {

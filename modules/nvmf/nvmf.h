@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk in a namespace of an NVMe-oF subsystem, over NVMe/TCP: an association for its admin commands on the control reactor, and an I/O
-// queue for each channel on the channel's reactor. A path that breaks is connected again, with pauses that grow; requests wait meanwhile,
-// however long, and what a dead connection may have left at the target is in doubt (docs/nvmeof.md, "Writes in doubt").
-//
-// There is one path for now: `addresses` has one.
+// queue for each channel on the channel's reactor; both for each of the subsystem's addresses, which are the disk's paths. Requests go by the
+// best paths that there are (ANA). One that breaks is connected again, with pauses that grow; while there is none requests wait, however
+// long. What a dead connection may have left at the target is in doubt (docs/nvmeof.md, "Writes in doubt").
 #pragma once
 
 #include <cstdint>
@@ -25,10 +24,10 @@ namespace cleat::modules {
 
 // What disks of one subsystem share. Does not change while disks have it.
 struct NvmfSubsystem {
-  std::string name;  // "subsystems/a": what errors call it
-  std::string nqn;   // has passed CheckNqn
-  std::vector<nvme::fabrics::TransportAddress> addresses;
-  nvme::fabrics::HostIdentity host;  // who this host is to it
+  std::string name;                                        // "subsystems/a": what errors call it
+  std::string nqn;                                         // has passed CheckNqn
+  std::vector<nvme::fabrics::TransportAddress> addresses;  // one for each path; up to 8, no two alike
+  nvme::fabrics::HostIdentity host;                        // who this host is to it
   bool header_digest = false;
   bool data_digest = false;
   uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000
@@ -39,8 +38,8 @@ struct NvmfSubsystem {
 struct NvmfEvents {
   // The namespace has another size now; once for each change that is seen, the last one for certain.
   std::function<void(uint64_t size_bytes)> resized;
-  // The path is up again, or broken: why, for people. Once for each change; of a broken path once more, when the target answers again and
-  // can't be used as it is.
+  // There is a path again, or none any more: why, for people. Once for each change; once more while there is none, when a target answers
+  // again and can't be used as it is.
   std::function<void()> connected;
   std::function<void(const Error& why)> broken;
 };

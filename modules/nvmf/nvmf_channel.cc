@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/nvmf_channel.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -11,13 +12,12 @@ using nvme::fabrics::CompletionEntry;
 using nvme::fabrics::Reached;
 using nvme::host::IoConnect;
 using nvme::host::LifeId;
-using nvme::host::PathState;
 using nvme::host::RequestQueue;
 
 namespace {
 
 std::string NameOfQueue(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
-  return shared.who + ", queue " + std::to_string(plan.queue_id);
+  return shared.paths.at(plan.path).who + ", queue " + std::to_string(plan.queue_id);
 }
 
 nvme::host::IoConnectConfig ConnectConfigOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
@@ -32,16 +32,12 @@ nvme::host::IoConnectConfig ConnectConfigOf(const NvmfChannelShared& shared, con
   return config;
 }
 
-PathState StateOf(bool usable) {
-  return usable ? PathState::kOptimized : PathState::kUnusable;
-}
-
 TcpQueueOptions TcpOptionsOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
   nvme::tcp::HostConnectionOptions connection;
   connection.name = NameOfQueue(shared, plan);
   connection.depth = plan.entries - 1;
   connection.digests = shared.digests;
-  TcpQueueOptions options(shared.address, std::move(connection));
+  TcpQueueOptions options(shared.paths.at(plan.path).address, std::move(connection));
   options.connect_timeout_ns = NvmfChannel::kConnectTimeoutNs;
   return options;
 }
@@ -58,6 +54,7 @@ void NvmfControlLink::Post(std::function<void(NvmfChannelOwner&)> call) const {
 
 NvmfChannel::IoQueue::IoQueue(NvmfChannel& channel, const IoQueuePlan& plan)
     : channel_(channel),
+      path_(plan.path),
       life_(plan.life),
       connect_(ConnectConfigOf(*channel.shared_, plan)),
       tcp_(TcpOptionsOf(*channel.shared_, plan), channel.reactor_, *this) {}
@@ -77,7 +74,7 @@ void NvmfChannel::IoQueue::Completed(uint64_t cookie, const CompletionEntry& ent
     return;
   }
   if (const Status taken = connect_.Take(entry); !taken) return tcp_.Abort(taken.error());
-  channel_.QueueReady();
+  channel_.QueueReady(path_);
 }
 
 void NvmfChannel::IoQueue::Unanswered(uint64_t cookie, Reached reached) {
@@ -85,7 +82,7 @@ void NvmfChannel::IoQueue::Unanswered(uint64_t cookie, Reached reached) {
 }
 
 void NvmfChannel::IoQueue::Ended(const Error& reason) {
-  channel_.QueueEnded(reason);
+  channel_.QueueEnded(path_, reason);
 }
 
 // ---- The channel
@@ -103,9 +100,11 @@ NvmfChannel::NvmfChannel(std::shared_ptr<const NvmfChannelShared> shared,
 NvmfChannel::~NvmfChannel() {
   CLEAT_CHECK(early_.empty());
   Close();
-  if (life_ && life_->queue && !life_->queue->ended())
-    life_->queue->End({ErrorCode::kCancelled, NameOfQueue(*shared_, life_->plan) + ": not used any more"});
-  life_.reset();
+  for (auto& life : lives_) {
+    if (life && life->queue && !life->queue->ended())
+      life->queue->End({ErrorCode::kCancelled, NameOfQueue(*shared_, life->plan) + ": not used any more"});
+    life.reset();
+  }
   requests_.reset();
   shared_->open.fetch_sub(1, std::memory_order_relaxed);
   control_.Post([port = port_](NvmfChannelOwner& core) { core.Left(port.get()); });
@@ -157,21 +156,27 @@ void NvmfChannel::AbortQueued(const block::Request* only) {
 }
 
 bool NvmfChannel::WantsTick() const {
-  return (requests_ && requests_->wants_tick()) ||
-         (life_ && !life_->is_over && (life_->queue == nullptr || !life_->queue->ready()));
+  if (requests_ && requests_->wants_tick()) return true;
+  return std::any_of(lives_.begin(), lives_.end(), [](const std::optional<Life>& life) {
+    return life && !life->is_over && (life->queue == nullptr || !life->queue->ready());
+  });
 }
 
 void NvmfChannel::Tick() {
   if (requests_) requests_->Tick(reactor_.now_ns());
-  if (life_ && !life_->is_over) {
-    if (life_->queue != nullptr && life_->queue->ended()) life_->queue.reset();
-    if (life_->queue != nullptr) {
-      life_->queue->CheckOverdue();
-    } else if (reactor_.now_ns() >= life_->try_at_ns) {
-      TryQueue();
-    }
+  for (auto& life : lives_) {
+    if (life && !life->is_over) Tick(*life);
   }
   ArmTick();
+}
+
+void NvmfChannel::Tick(Life& life) {
+  if (life.queue != nullptr && life.queue->ended()) life.queue.reset();
+  if (life.queue != nullptr) {
+    life.queue->CheckOverdue();
+  } else if (reactor_.now_ns() >= life.try_at_ns) {
+    TryQueue(life);
+  }
 }
 
 // ---- Mail of the core
@@ -189,67 +194,79 @@ void NvmfChannel::Welcome(uint32_t number) {
 }
 
 void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
-  CLEAT_CHECK(requests_ && !life_);
-  life_.emplace(plan);
-  TryQueue();
+  std::optional<Life>& life = lives_.at(plan.path);
+  CLEAT_CHECK(requests_ && !life);
+  life.emplace(plan);
+  TryQueue(*life);
   ArmTick();
 }
 
-void NvmfChannel::TryQueue() {
-  ++life_->tries;
-  life_->queue = std::make_unique<IoQueue>(*this, life_->plan);
-  life_->queue->Start();
+NvmfChannel::Life* NvmfChannel::Find(LifeId life) {
+  for (auto& candidate : lives_) {
+    if (candidate && candidate->plan.life == life) return &*candidate;
+  }
+  return nullptr;
 }
 
-void NvmfChannel::QueueReady() {
-  const IoQueuePlan& plan = life_->plan;
-  TcpQueue& queue = life_->queue->tcp();
-  queue.set_in_capsule_bytes(plan.in_capsule_bytes);
-  requests_->PathReady(plan.life, queue, plan.format, StateOf(plan.usable));
+void NvmfChannel::TryQueue(Life& life) {
+  ++life.tries;
+  life.queue = std::make_unique<IoQueue>(*this, life.plan);
+  life.queue->Start();
+}
+
+void NvmfChannel::QueueReady(uint32_t path) {
+  Life& life = *lives_[path];
+  TcpQueue& queue = life.queue->tcp();
+  queue.set_in_capsule_bytes(life.plan.in_capsule_bytes);
+  requests_->PathReady(life.plan.life, queue, life.plan.format, life.plan.state);
   ArmTick();
 }
 
 // Within a callback of the queue, which is destroyed later.
-void NvmfChannel::QueueEnded(const Error& reason) {
-  if (closing_ || life_->is_over) return;
-  if (!life_->queue->ready() && life_->tries < kConnectTriesMax) {
-    life_->try_at_ns = reactor_.now_ns() + kConnectPauseNs;
+void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
+  if (closing_ || lives_[path]->is_over) return;
+  Life& life = *lives_[path];
+  if (!life.queue->ready() && life.tries < kConnectTriesMax) {
+    life.try_at_ns = reactor_.now_ns() + kConnectPauseNs;
     return ArmTick();
   }
-  life_->is_over = true;
-  ReportLife();
-  control_.Post(
-      [life = life_->plan.life, reason](NvmfChannelOwner& core) { core.QueueBroken(life, reason); });
+  life.is_over = true;
+  Report(life);
+  control_.Post([id = life.plan.life, reason](NvmfChannelOwner& core) { core.QueueBroken(id, reason); });
 }
 
-void NvmfChannel::ReportLife() {
-  life_->is_reported = true;
-  requests_->PathEnded(life_->plan.life);
+void NvmfChannel::Report(Life& life) {
+  life.is_reported = true;
+  requests_->PathEnded(life.plan.life);
   ArmTick();
 }
 
-void NvmfChannel::EndLife(LifeId life, const Error& reason) {
-  if (!life_ || life_->plan.life != life) {
-    requests_->PathEnded(life);
+void NvmfChannel::EndLife(LifeId id, const Error& reason) {
+  Life* const life = Find(id);
+  if (life == nullptr) {
+    requests_->PathEnded(id);
     return ArmTick();
   }
-  life_->is_over = true;
-  if (life_->queue && !life_->queue->ended()) life_->queue->End(reason);
-  if (!life_->is_reported) ReportLife();
-  life_.reset();
+  const uint32_t path = life->plan.path;
+  life->is_over = true;
+  if (life->queue && !life->queue->ended()) life->queue->End(reason);
+  if (!life->is_reported) Report(*life);
+  lives_[path].reset();
 }
 
-void NvmfChannel::SetUsable(LifeId life, bool usable) {
-  if (!life_ || life_->plan.life != life || life_->is_over) return;
-  life_->plan.usable = usable;
-  if (life_->queue && life_->queue->ready()) requests_->SetState(life, StateOf(usable));
+void NvmfChannel::SetState(LifeId id, nvme::host::PathState state) {
+  Life* const life = Find(id);
+  if (life == nullptr || life->is_over) return;
+  life->plan.state = state;
+  if (life->queue && life->queue->ready()) requests_->SetState(id, state);
   ArmTick();
 }
 
-void NvmfChannel::SetFormat(LifeId life, const nvme::host::PathFormat& format) {
-  if (!life_ || life_->plan.life != life || life_->is_over) return;
-  life_->plan.format = format;
-  if (life_->queue && life_->queue->ready()) requests_->SetFormat(life, format);
+void NvmfChannel::SetFormat(LifeId id, const nvme::host::PathFormat& format) {
+  Life* const life = Find(id);
+  if (life == nullptr || life->is_over) return;
+  life->plan.format = format;
+  if (life->queue && life->queue->ready()) requests_->SetFormat(id, format);
   ArmTick();
 }
 

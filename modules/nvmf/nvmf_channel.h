@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk in a namespace of an NVMe-oF subsystem on one I/O reactor: the disk's requests there (nvme/host/requests/request_queue.h), and the
-// I/O queue of each life of the path. The disk's core on the control reactor (nvmf_disk.h) says when a life begins and ends; the channel
+// A disk in a namespace of an NVMe-oF subsystem on one I/O reactor: the disk's requests there (nvme/host/requests/request_queue.h), and an
+// I/O queue for each path that is live. The disk's core on the control reactor (nvmf_disk.h) says when a life begins and ends; the channel
 // tells it what the ledger of writes in doubt has to know. Both by mail: in order between the two, and harmless when the other one is gone.
 //
 // The end of a life here: the socket is closed, each command has come back, the life is reported. A queue that breaks by itself does all of
 // it at once and says so; the core then ends the life everywhere.
 //
 // Ownership: whoever opened the channel owns it (Lend), on its reactor, which outlives it and runs once more after that. Limits: one I/O
-// queue at a time, kDepthMax commands.
+// queue a path at a time, kDepthMax commands each.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "block/device.h"
@@ -33,8 +35,11 @@ class NvmfChannel;
 
 // What the channels of a disk share. Constant but for the count.
 struct NvmfChannelShared {
-  std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420"
-  nvme::fabrics::TransportAddress address;
+  struct Path {
+    std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420"
+    nvme::fabrics::TransportAddress address;
+  };
+  std::vector<Path> paths;
   nvme::tcp::Digests digests;
   nvme::fabrics::HostIdentity host;
   std::string subsystem_nqn;
@@ -54,12 +59,13 @@ struct NvmfChannelPort {
 
 // What a channel needs for its I/O queue of one life.
 struct IoQueuePlan {
+  uint32_t path = 0;  // in NvmfChannelShared
   nvme::host::LifeId life = 0;
   uint16_t controller_id = 0;
   uint16_t queue_id = 0;
   uint32_t entries = 0;  // of the queue: one more than commands under way
   uint32_t in_capsule_bytes = 0;
-  bool usable = true;
+  nvme::host::PathState state = nvme::host::PathState::kUnusable;
   nvme::host::PathFormat format;
 };
 
@@ -114,10 +120,11 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   // ---- Mail of the core
   // Its number in the ledger. Once, first; writes wait for a table after it.
   void Welcome(uint32_t number);
+  // Its path has no life here.
   void BeginLife(const IoQueuePlan& plan);
   // Of each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
   void EndLife(nvme::host::LifeId life, const Error& reason);
-  void SetUsable(nvme::host::LifeId life, bool usable);
+  void SetState(nvme::host::LifeId life, nvme::host::PathState state);
   void SetFormat(nvme::host::LifeId life, const nvme::host::PathFormat& format);
   void Adopt(nvme::host::DoubtTable table);
 
@@ -144,6 +151,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
 
    private:
     NvmfChannel& channel_;
+    const uint32_t path_;
     const nvme::host::LifeId life_;
     nvme::host::IoConnect connect_;
     TcpQueue tcp_;
@@ -173,12 +181,14 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void PathRefused(nvme::host::LifeId life) override;
 
   void Close();
-  void TryQueue();
-  void QueueReady();
-  void QueueEnded(const Error& reason);
-  void ReportLife();
+  Life* Find(nvme::host::LifeId life);
+  void TryQueue(Life& life);
+  void QueueReady(uint32_t path);
+  void QueueEnded(uint32_t path, const Error& reason);
+  void Report(Life& life);
   bool WantsTick() const;
   void Tick();
+  void Tick(Life& life);
   // After whatever may have left something that waits for time.
   void ArmTick() {
     if (!tick_.pending() && WantsTick()) [[unlikely]]
@@ -192,7 +202,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   bool closing_ = false;
   block::RequestList early_;  // came before Welcome
   std::optional<nvme::host::RequestQueue> requests_;
-  std::optional<Life> life_;
+  std::array<std::optional<Life>, nvme::host::RequestQueue::kPathsMax> lives_;  // by path
   TickTimer tick_{*this};
 };
 

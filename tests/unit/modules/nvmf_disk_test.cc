@@ -431,7 +431,7 @@ TEST(NvmfDisk, FewerQueuesThanChannelsAreNoPath) {
   rig.target.faults.io_queues = 1;
   rig.target.CutAll();
   rig.UntilBroken(2);
-  EXPECT_TRUE(Contains(rig.broken[1], "1 I/O queues are granted now, 2 are in use")) << rig.broken[1];
+  EXPECT_TRUE(Contains(rig.broken[1], "1 I/O queues are granted, 2 are in use")) << rig.broken[1];
   second.reset();
   rig.UntilConnected();
 }

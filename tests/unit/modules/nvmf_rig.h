@@ -28,10 +28,15 @@ class NvmfRig {
   explicit NvmfRig(const NvmfTarget::Options& options = {}) : target(options) {
     subsystem.name = "subsystems/s";
     subsystem.nqn = NvmfTarget::kSubsystem;
-    subsystem.addresses = {
-        nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(target.port())).value()};
+    subsystem.addresses = {AddressOf(target)};
     subsystem.host = nvme::fabrics::HostIdentityOfUuid({7, 7, 7});
     for (auto& reactor : io) reactor = MakeReactor();
+  }
+  // Another way to the target's namespace, at the end of the addresses.
+  NvmfTarget& AddPath(const NvmfTarget::Options& options = {}) {
+    others.push_back(std::make_unique<NvmfTarget>(options, &target));
+    subsystem.addresses.push_back(AddressOf(*others.back()));
+    return *others.back();
   }
   ~NvmfRig() {
     pipeline.reset();
@@ -102,6 +107,7 @@ class NvmfRig {
 
   const MonotonicClock clock;
   NvmfTarget target;
+  std::vector<std::unique_ptr<NvmfTarget>> others;
   modules::NvmfSubsystem subsystem;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
@@ -112,6 +118,9 @@ class NvmfRig {
   std::vector<uint64_t> resized;
 
  private:
+  static nvme::fabrics::TransportAddress AddressOf(const NvmfTarget& of) {
+    return nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(of.port())).value();
+  }
   std::unique_ptr<Reactor> MakeReactor() { return std::move(Reactor::Make(clock, {})).value(); }
 
   template <typename T>

@@ -50,7 +50,9 @@ constexpr uint8_t kIcReq = 0, kIcResp = 1, kHostTerm = 2, kCommand = 4, kRespons
 constexpr uint8_t kHeaderDigest = 1, kDataDigest = 2, kLast = 4, kSuccess = 8;  // FLAGS
 
 constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182, kConnectBusy = 0x181,
-                   kConnectInvalidHost = 0x184, kInvalidNamespace = 0xb;
+                   kConnectInvalidHost = 0x184, kInvalidNamespace = 0xb, kAnaInaccessible = 0x302;
+
+constexpr uint32_t kAnaGroup = 3;
 
 }  // namespace
 
@@ -263,8 +265,8 @@ struct NvmfTarget::Session {
     switch (entry[0]) {
       case 0x06:
         return Identify(entry);
-      case 0x02:  // a log page without entries
-        return Return(entry, Bytes(4096));
+      case 0x02:
+        return LogPage(entry);
       case 0x09: {  // Set Features: so many queues of each kind
         const uint32_t queues = target.faults.io_queues - 1;
         return Respond(entry, (Get(&entry[40], 1)) == 7 ? queues << 16 | queues : 0);
@@ -284,15 +286,32 @@ struct NvmfTarget::Session {
     }
   }
 
+  // The ANA log with its one group; any other page has no entries.
+  bool LogPage(const Bytes& entry) {
+    Bytes data(4096);
+    if (entry[40] == 0x0c) {
+      const std::lock_guard lock(target.mutex_);
+      Put(data, 0, target.ana_changes_, 8);
+      Put(data, 8, 1, 2);
+      Put(data, 16, kAnaGroup, 4);
+      Put(data, 20, 1, 4);
+      Put(data, 24, target.ana_changes_, 8);
+      data[32] = target.faults.ana_state;
+      Put(data, 48, kNsid, 4);
+    }
+    return Return(entry, data);
+  }
+
   bool Identify(const Bytes& entry) {
     Bytes data(4096);
     const uint64_t kind = Get(&entry[40], 1);
     const bool present = !target.faults.detached;
     if (kind == 0) {
-      const uint64_t blocks = target.size_bytes_ / kBlockBytes;
+      const uint64_t blocks = target.store_->size_bytes / kBlockBytes;
       if (Get(&entry[4], 4) != kNsid || !present) return Return(entry, data);
       data[99] = target.faults.write_protected ? 1 : 0;  // NSATTR
       for (const size_t at : {0U, 8U, 16U}) Put(data, at, blocks, 8);
+      if (target.options_.ana) Put(data, 92, kAnaGroup, 4);
       data[33] = 0x9;  // DLFEAT: what is deallocated reads as zeroes, and Write Zeroes may deallocate
       std::copy(kNguid.begin(), kNguid.end(), data.begin() + 104);
       data[130] = 9;
@@ -321,9 +340,17 @@ struct NvmfTarget::Session {
     data[77] = target.options_.mdts;
     Put(data, 78, controller, 2);
     Put(data, 80, 0x00010400, 4);
-    Put(data, 92, 1U << 8, 4);  // OAES: namespaces that change
-    data[111] = 1;              // an I/O controller
-    Put(data, 320, 10, 2);      // KAS: seconds
+    Put(data, 92, 1U << 8 | (target.options_.ana ? 1U << 11 : 0U),
+        4);  // OAES: namespaces, ANA states that change
+    if (target.options_.ana) {
+      data[76] = 0x0a;        // CMIC: several controllers, ANA
+      data[342] = 10;         // ANATT: seconds
+      data[343] = 0x1f;       // ANACAP: all states
+      Put(data, 344, 32, 4);  // ANAGRPMAX
+      Put(data, 348, 32, 4);  // NANAGRPID
+    }
+    data[111] = 1;          // an I/O controller
+    Put(data, 320, 10, 2);  // KAS: seconds
     data[512] = 0x66;
     data[513] = 0x44;
     Put(data, 514, 128, 2);
@@ -343,7 +370,11 @@ struct NvmfTarget::Session {
     const uint64_t bytes = (Get(&entry[48], 2) + 1) * kBlockBytes;
     const bool ranged = entry[0] == 1 || entry[0] == 2 || entry[0] == 8;
     if (target.faults.detached) return Respond(entry, 0, kInvalidNamespace);
-    if (ranged && at + bytes > target.size_bytes_) return Respond(entry, 0, 0x80);
+    if (target.options_.ana && target.faults.ana_state > 2) {
+      ++target.counts.refused;
+      return Respond(entry, 0, kAnaInaccessible);
+    }
+    if (ranged && at + bytes > target.store_->size_bytes) return Respond(entry, 0, 0x80);
     switch (entry[0]) {
       case 0x00:
         ++target.counts.flushes;
@@ -446,8 +477,12 @@ struct NvmfTarget::Session {
   std::thread thread;  // last: it uses all of them
 };
 
-NvmfTarget::NvmfTarget(const Options& options)
-    : options_(options), disk_(options.size_bytes), size_bytes_(options.size_bytes) {
+NvmfTarget::NvmfTarget(const Options& options, const NvmfTarget* beside)
+    : options_(options), store_(beside != nullptr ? beside->store_ : std::make_shared<Store>()) {
+  if (beside == nullptr) {
+    store_->bytes.resize(options.size_bytes);
+    store_->size_bytes = options.size_bytes;
+  }
   Start();
 }
 
@@ -493,19 +528,21 @@ void NvmfTarget::CutAll() {
 }
 
 void NvmfTarget::Grow(uint64_t size_bytes) {
-  const std::lock_guard lock(mutex_);
-  CLEAT_CHECK(size_bytes >= disk_.size());
-  disk_.resize(size_bytes);
-  size_bytes_ = size_bytes;
+  const std::lock_guard lock(store_->mutex);
+  CLEAT_CHECK(size_bytes >= store_->bytes.size());
+  store_->bytes.resize(size_bytes);
+  store_->size_bytes = size_bytes;
 }
 
-void NvmfTarget::NotifyNamespace() {
+// An event is told on each connection whose host has asked for events.
+void NvmfTarget::Notify(uint32_t event) {
   const std::lock_guard lock(mutex_);
+  ++ana_changes_;
   for (auto& session : sessions_) {
     if (session->event_requests.empty()) continue;
     const Bytes request = session->event_requests.back();
     session->event_requests.pop_back();
-    session->Respond(request, 0x00040002);  // a notice, of the log of changed namespaces
+    session->Respond(request, event);
   }
 }
 
@@ -538,14 +575,14 @@ void NvmfTarget::Accept() {
 }
 
 std::vector<uint8_t> NvmfTarget::Read(uint64_t offset, uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  const auto from = disk_.begin() + static_cast<ptrdiff_t>(offset);
+  const std::lock_guard lock(store_->mutex);
+  const auto from = store_->bytes.begin() + static_cast<ptrdiff_t>(offset);
   return {from, from + static_cast<ptrdiff_t>(bytes)};
 }
 
 void NvmfTarget::Write(uint64_t offset, std::span<const uint8_t> data) {
-  const std::lock_guard lock(mutex_);
-  std::copy(data.begin(), data.end(), disk_.begin() + static_cast<ptrdiff_t>(offset));
+  const std::lock_guard lock(store_->mutex);
+  std::copy(data.begin(), data.end(), store_->bytes.begin() + static_cast<ptrdiff_t>(offset));
 }
 
 }  // namespace cleat::test

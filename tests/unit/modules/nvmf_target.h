@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -40,6 +39,7 @@ class NvmfTarget {
     bool success_flag = false;           // reads end with their data, without a capsule
     bool write_cache = true;             // a volatile one
     bool write_zeroes = true;            // the command is there
+    bool ana = false;                    // says how good a way it is (Faults::ana_state)
   };
   // Any of them may change at any time.
   struct Faults {
@@ -59,6 +59,7 @@ class NvmfTarget {
     std::atomic<bool> write_protected{false};
     std::atomic<bool> write_cache_appears{false};  // to controllers from now on
     std::atomic<uint32_t> io_queues{8};            // granted
+    std::atomic<uint8_t> ana_state{1};  // ANA: 1 optimized, 2 non-optimized, 3 inaccessible: I/O is refused
   };
   struct Counts {
     std::atomic<uint32_t> ic_requests{0};
@@ -72,13 +73,16 @@ class NvmfTarget {
     std::atomic<uint32_t> zeroes{0};
     std::atomic<uint32_t> discards{0};
     std::atomic<uint32_t> flushes{0};
+    std::atomic<uint32_t> refused{0};  // as the ANA state is inaccessible
     std::atomic<uint32_t> keep_alives{0};
     std::atomic<uint32_t> digest_errors{0};  // in what the host sent
     std::atomic<uint64_t> longest_bytes{0};  // of reads and writes
   };
 
   NvmfTarget() : NvmfTarget(Options{}) {}
-  explicit NvmfTarget(const Options& options);
+  explicit NvmfTarget(const Options& options) : NvmfTarget(options, nullptr) {}
+  // Another way to the namespace of `beside`, which lives longer: with connections, faults and counts of its own.
+  NvmfTarget(const Options& options, const NvmfTarget* beside);
   ~NvmfTarget();
   NvmfTarget(const NvmfTarget&) = delete;
   NvmfTarget& operator=(const NvmfTarget&) = delete;
@@ -97,12 +101,19 @@ class NvmfTarget {
   // Makes the namespace larger.
   void Grow(uint64_t size_bytes);
   // Tells each controller's host that the namespace has changed, if the host has asked to be told.
-  void NotifyNamespace();
-  // The namespace, while nothing is under way.
+  void NotifyNamespace() { Notify(0x00040002); }
+  void NotifyAna() { Notify(0x000c0302); }
+  // The namespace.
   void Write(uint64_t offset, std::span<const uint8_t> data);
 
  private:
   struct Session;
+  struct Store {
+    std::mutex mutex;
+    std::vector<uint8_t> bytes;  // under mutex
+    std::atomic<uint64_t> size_bytes{0};
+  };
+  void Notify(uint32_t event);
   void Accept();
   void JoinAll();
 
@@ -110,11 +121,11 @@ class NvmfTarget {
   uint16_t port_ = 0;
   std::atomic<int> listener_{-1};
   std::thread acceptor_;
+  const std::shared_ptr<Store> store_;
   std::mutex mutex_;  // of what follows
-  std::vector<uint8_t> disk_;
-  std::atomic<uint64_t> size_bytes_;
   std::list<std::unique_ptr<Session>> sessions_;
   uint16_t next_controller_ = 1;
+  uint64_t ana_changes_ = 1;
   bool stopping_ = false;
 };
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a disk makes of a namespace as a controller describes it: whether it fits, and what the disk can do. Values of a target, checked
+// before they are used. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "block/device.h"
+#include "modules/nvmf/nvmf.h"
+#include "nvme/host/association.h"
+#include "nvme/host/requests/command_maker.h"
+#include "nvme/host/requests/request_queue.h"
+
+namespace cleat::modules {
+
+// The most that one discard or write zeroes of a guest may cover.
+inline constexpr uint64_t kNvmfDiscardBytesMax = uint64_t{256} << 20;
+
+// Whether the disk can begin on it. `where` is the path: "subsystems/a at 10.0.0.1:4420". kFailedPrecondition.
+Status CheckFirst(const NvmfOptions& options, const std::string& where,
+                  const nvme::host::AssociationInfo& info);
+// Whether a disk of that geometry can go on there: what guests were told can't be told anew. `channels`: that need an I/O queue each.
+// kFailedPrecondition, kResourceExhausted.
+Status CheckAgain(const block::Geometry& geometry, uint32_t channels, const std::string& where,
+                  const nvme::host::AssociationInfo& info);
+
+block::Geometry GeometryOf(const NvmfOptions& options, const nvme::host::AssociationInfo& info);
+nvme::host::PathFormat FormatOf(const nvme::host::AssociationInfo& info);
+uint64_t NamespaceBytes(const nvme::host::AssociationInfo& info);
+// Of the path on which the controller says this.
+nvme::host::PathState StateOf(const nvme::host::AssociationInfo& info);
+// Of a path that is kUnusable.
+Error WhyUnusable(const std::string& where, const nvme::host::AssociationInfo& info);
+
+}  // namespace cleat::modules
