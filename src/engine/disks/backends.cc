@@ -6,6 +6,7 @@
 //   Open     opened, by its module in modules/. At most kFiles file descriptors are open for it then, one that is examined included.
 // A kind that lacks one of these does not compile, nor does one that is missing in the variant or in UnpackBackend.
 #include <cleat/engine/v1/engine.pb-c.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <bit>
@@ -220,7 +221,6 @@ void Pool::Pack(PbDisk& out, Memory& memory) const {
 
 namespace fabrics = nvme::fabrics;
 
-constexpr size_t kAddressesMax = 8;
 constexpr uint32_t kKeepAliveMsMin = 1000;
 constexpr uint32_t kKeepAliveMsMax = 600'000;
 
@@ -240,15 +240,19 @@ struct NvmeTcp {
   bool operator==(const NvmeTcp& other) const {
     return subsystem == other.subsystem && nqn == other.nqn && name_space == other.name_space;
   }
-  // A connection for the admin queue, one for each reactor's I/O queue, and, while it is opened, the log of doubt, beside the one that is
-  // kept (Engine::KeepMemory).
-  uint32_t files(size_t reactors) const { return 2 + static_cast<uint32_t>(reactors); }
+  // For each address a connection of the admin queue and one of each reactor's I/O queue; and, while it is opened, the log of doubt,
+  // beside the one that is kept (Engine::KeepMemory).
+  uint32_t files(size_t reactors) const {
+    return 1 + static_cast<uint32_t>(addresses.size() * (1 + reactors));
+  }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 };
 
 Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
-  if (texts.empty() || texts.size() > kAddressesMax)
-    return Malformed("disk.nvme_tcp.addresses has none, or more than 8");
+  if (texts.empty() || texts.size() > fabrics::kSubsystemAddressesMax) {
+    return Malformed(fmt::format("disk.nvme_tcp.addresses has {}: 1 to {} are taken", texts.size(),
+                                 fabrics::kSubsystemAddressesMax));
+  }
   std::vector<fabrics::TransportAddress> addresses;
   for (const char* const text : texts) {
     auto address = fabrics::ParseTransportAddress(text);

@@ -48,6 +48,8 @@ struct TransportAddress {
 
   bool operator==(const TransportAddress&) const = default;
 };
+// The most that one subsystem has for this host; each is a path, with connections of its own.
+inline constexpr size_t kSubsystemAddressesMax = 8;
 
 // "10.0.0.1:4420", "[fd00::1]:4420". A literal, never a name: what a name stands for may change while a disk is in use. The port may be
 // left out, brackets stay then. No zones ("%eth0").

@@ -199,13 +199,13 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   refused("nvme_tcp.subsystem is missing", [](auto& nvme) { nvme.subsystem = nullptr; });
   refused("nvme_tcp.nqn is missing", [](auto& nvme) { nvme.nqn = nullptr; });
   refused("nvme_tcp.nqn", [&](auto& nvme) { nvme.nqn = wrong.data(); });
-  refused("nvme_tcp.addresses has none", [](auto& nvme) { nvme.n_addresses = 0; });
+  refused("nvme_tcp.addresses has 0: 1 to 8", [](auto& nvme) { nvme.n_addresses = 0; });
   refused("'array' is no address", [&](auto& nvme) {
     many[0] = wrong.data();
     nvme.addresses = many.data();
     nvme.n_addresses = 1;
   });
-  refused("nvme_tcp.addresses has none, or more", [&](auto& nvme) {
+  refused("nvme_tcp.addresses has 9", [&](auto& nvme) {
     many.fill(nvme.addresses[0]);
     nvme.addresses = many.data();
     nvme.n_addresses = many.size();
@@ -232,18 +232,21 @@ TEST_F(EveryBackend, OfASubsystemIsTheSameHoweverItIsReached) {
   EXPECT_TRUE(same([](auto& nvme) { nvme.data_digest = 0; }));
   EXPECT_FALSE(same([&](auto& nvme) { nvme.namespace_uuid = other.data(); }));
   EXPECT_EQ(StorageOf(kept), "subsystems/a");
-  EXPECT_EQ(FilesOf(kept, 3), 5U) << "a connection for each reactor, one for the admin queue, and its log";
+  EXPECT_EQ(FilesOf(kept, 3), 9U)
+      << "of two addresses a connection for each reactor and one for the admin queue; and its log";
 }
 
 TEST_F(EveryBackend, OfASubsystemTakesTheLogThatIsKeptUnlessItOnlyReads) {
   const BackendMessage sample = Sample("nvme_tcp");
-  DiskSpec disk = DiskOf("nvme_tcp");
-  EXPECT_EQ(Open(disk).error().code, ErrorCode::kNotFound);
-  const auto reads = Open(disk, block::AccessMode::kReadOnly);
-  ASSERT_FALSE(reads.ok());
-  EXPECT_EQ(reads.error().code, ErrorCode::kInvalidArgument) << "two addresses, and no question of a log";
   sample.disk.nvme_tcp->n_addresses = 1;
+  DiskSpec disk = DiskOf("nvme_tcp");
   disk.backend = UnpackBackend(disk.name, sample.disk).value();
+  EXPECT_EQ(Open(disk).error().code, ErrorCode::kNotFound);
+  DiskSpec odd = disk;
+  odd.logical_block_bytes = 513;
+  const auto reads = Open(odd, block::AccessMode::kReadOnly);
+  ASSERT_FALSE(reads.ok());
+  EXPECT_EQ(reads.error().code, ErrorCode::kInvalidArgument) << "its blocks, and no question of a log";
   UniqueFd small(memfd_create("test", MFD_CLOEXEC));
   ASSERT_TRUE(memories_.Keep({.disk = disk.name, .size_bytes = 0, .fixed = true}, std::move(small)).ok());
   const auto refused = Open(disk);
