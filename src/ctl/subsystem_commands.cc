@@ -121,11 +121,12 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
                      "600000, 5000 by default");
 }
 
-CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments) {
+CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const std::string& more) {
   return command
       .add_option("--address", arguments.addresses,
-                  "Where its NVMe/TCP port is: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone")
-      ->expected(1);
+                  "Where an NVMe/TCP port of it is: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone. " + more)
+      ->allow_extra_args(false)
+      ->type_name("ADDRESS");
 }
 
 }  // namespace
@@ -139,13 +140,14 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
 
   CLI::App* create = AddCommand(
       *subsystem, "create", "Make an NVMe-oF subsystem known, for disks to be made of its namespaces",
-      "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --address 10.0.0.1:4420\n"
+      "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --address 10.0.0.1:4420 "
+      "--address 10.0.1.1:4420\n"
       "cleatctl disk create root --size 10G --nvme-tcp array1 --namespace "
       "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
       ->required();
   create->add_option("--nqn", arguments->nqn, "Its NVMe qualified name")->required();
-  AddAddress(*create, *arguments)->required();
+  AddAddress(*create, *arguments, "Given again for each port")->required();
   AddSubsystemSpec(*create, *arguments);
   AddLabels(*create, arguments->labels);
   OnRun(*create, globals, arguments, CreateSubsystem);
@@ -158,11 +160,13 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   OnRun(*get, globals, arguments, GetSubsystem);
 
   CLI::App* update =
-      AddCommand(*subsystem, "update", "Change a subsystem's labels, or, without disks, how it is reached",
-                 "cleatctl subsystem update array1 --address 10.0.0.2:4420\n"
+      AddCommand(*subsystem, "update",
+                 "Change a subsystem's labels; its addresses while no disk of it is attached; without disks, "
+                 "all but its NQN",
+                 "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
                  "cleatctl subsystem update array1 --label site=b");
   update->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
-  AddAddress(*update, *arguments);
+  AddAddress(*update, *arguments, "Those that are given replace the present ones");
   AddSubsystemSpec(*update, *arguments);
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);

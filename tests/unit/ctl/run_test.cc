@@ -226,22 +226,23 @@ TEST_F(RunTest, ASubsystemIsMadeAndChangedAsTheCommandLineSays) {
   };
   Outcome outcome =
       Ctl({"subsystem", "create", "array", "--nqn", "nqn.2014-08.org.example:array", "--address", "10.0.0.1",
-           "--data-digest", "--keep-alive-ms", "8000", "--label", "site=b"});
+           "--address", "10.0.1.1", "--data-digest", "--keep-alive-ms", "8000", "--label", "site=b"});
   ASSERT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1"));
-  EXPECT_EQ(array.spec().addresses_size(), 1);
+  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1,10.0.1.1"));
+  EXPECT_THAT(array.spec().addresses(), testing::ElementsAre("10.0.0.1", "10.0.1.1"));
   EXPECT_TRUE(array.spec().data_digest());
   EXPECT_FALSE(array.spec().header_digest());
   EXPECT_EQ(array.spec().keep_alive_ms(), 8000U);
   EXPECT_EQ(array.labels().at("site"), "b");
   outcome = Ctl({"subsystem", "get", "array"});
   EXPECT_THAT(outcome.out, HasSubstr("8000 ms"));
+  EXPECT_THAT(Ctl({"subsystem", "get", "array", "-o", "yaml"}).out, HasSubstr("10.0.1.1"));
 
   outcome = Ctl({"subsystem", "update", "subsystems/array", "--no-data-digest", "--address", "10.0.0.2"});
   ASSERT_EQ(outcome.code, kOk) << outcome.err;
   EXPECT_FALSE(update.subsystem().spec().data_digest());
-  EXPECT_EQ(update.subsystem().spec().addresses_size(), 1);
-  EXPECT_EQ(update.subsystem().spec().addresses(0), "10.0.0.2");
+  EXPECT_THAT(update.subsystem().spec().addresses(), testing::ElementsAre("10.0.0.2"))
+      << "in place of all that there were";
   EXPECT_EQ(update.subsystem().spec().keep_alive_ms(), 8000U) << "what was not given stays";
   EXPECT_EQ(update.update_mask().paths_size(), 1);
   outcome = Ctl({"subsystem", "update", "array", "--label", "site=c"});
