@@ -218,7 +218,9 @@ Result<std::vector<ApplyHostCall::Removal>> ApplyHostCall::PlanRemovals(const v1
 }
 
 void ApplyHostCall::RemoveOne(const Removal& removal) {
-  if (!dry_run_) {
+  if (dry_run_) {
+    removed_.insert(removal.name);
+  } else {
     const Status removed = RetryWhileBusy([&] { return removal.remove(state_, removal); });
     if (!removed.ok()) return ReportFailed(removal.name, removed.error());
   }
@@ -332,8 +334,10 @@ void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
   if (dry_run_) {
-    const Status possible = state_.subsystems().CheckUpdate(update);
-    return possible.ok() ? Report(name, v1::APPLY_ACTION_UPDATED) : ReportFailed(name, possible.error());
+    const Status possible = state_.subsystems().CheckUpdate(update, removed_);
+    const bool waits = !possible.ok() && IsBusy(possible.error());
+    return possible.ok() || waits ? Report(name, v1::APPLY_ACTION_UPDATED)
+                                  : ReportFailed(name, possible.error());
   }
   const auto updated = RetryWhileBusy([&] { return state_.subsystems().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());

@@ -83,7 +83,9 @@ class ApplyHostCall {
   const std::function<bool()> cancelled_;
   bool dry_run_ = false;
   std::chrono::steady_clock::time_point deadline_;
-  std::set<std::string> made_;  // by a dry run, in thought
+  // What a dry run has done, in thought.
+  std::set<std::string> made_;
+  std::set<std::string> removed_;
   v1::ApplyHostResponse response_;
   size_t error_bytes_ = 0;
 };

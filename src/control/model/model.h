@@ -26,7 +26,6 @@ inline constexpr size_t kControllersMax = 1024;
 inline constexpr size_t kGroupsMax = 1024;
 inline constexpr size_t kClustersMax = 64;
 inline constexpr size_t kSubsystemsMax = 64;
-inline constexpr int kSubsystemAddressesMax = 1;  // more are more paths
 inline constexpr uint32_t kKeepAliveMsDefault = 5000;
 inline constexpr uint32_t kKeepAliveMsMin = 1000;
 inline constexpr uint32_t kKeepAliveMsMax = 600'000;

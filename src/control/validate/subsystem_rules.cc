@@ -2,7 +2,11 @@
 // What an NVMe-oF subsystem may say.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "control/model/names.h"
 #include "control/model/reasons.h"
@@ -30,14 +34,24 @@ Status CheckSubsystemNqn(std::string_view name, const std::string& nqn) {
 Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
   if (spec.addresses().empty())
     return InvalidSubsystem(name, "addresses", "are missing: say where the subsystem is, as 10.0.0.1:4420");
-  if (spec.addresses_size() > kSubsystemAddressesMax) {
+  const auto count = static_cast<size_t>(spec.addresses_size());
+  if (count > fabrics::kSubsystemAddressesMax) {
     return InvalidSubsystem(name, "addresses",
-                            fmt::format("are {}: one address for now", spec.addresses_size()));
+                            fmt::format("are {}: give {} at most", count, fabrics::kSubsystemAddressesMax));
   }
+  std::vector<fabrics::TransportAddress> addresses;
   for (std::string& text : *spec.mutable_addresses()) {
+    const std::string field = fmt::format("addresses[{}]", addresses.size());
     const auto address = fabrics::ParseTransportAddress(text);
-    if (!address.ok()) return InvalidSubsystem(name, "addresses", "are wrong: " + address.error().message);
+    if (!address.ok()) return InvalidSubsystem(name, field, "is wrong: " + address.error().message);
     text = fabrics::TextOfAddress(*address);
+    const auto same = std::ranges::find(addresses, *address);
+    if (same != addresses.end()) {
+      return InvalidSubsystem(
+          name, field,
+          fmt::format("is {}, as addresses[{}] is: give each once", text, same - addresses.begin()));
+    }
+    addresses.push_back(*address);
   }
   return Ok{};
 }

@@ -435,6 +435,15 @@ TEST_F(ApplyTest, SubsystemsComeBeforeTheirDisksAndGoAfterThem) {
     request.set_dry_run(dry_run);
     EXPECT_EQ(Apply(request), "FAILED subsystems/array, UNCHANGED disks/db") << "it has a disk";
   }
+  subsystem.mutable_spec()->set_data_digest(true);
+  subsystem.mutable_spec()->add_addresses("10.0.1.1");
+  EXPECT_EQ(Apply(request), "UPDATED subsystems/array, UNCHANGED disks/db") << "which is not attached";
+  v1::ApplyHostRequest without = Empty(1);
+  subsystem.mutable_spec()->set_data_digest(false);
+  *without.add_subsystems() = subsystem;
+  without.set_dry_run(true);
+  EXPECT_EQ(Apply(without), "DELETED disks/db, UPDATED subsystems/array") << "its disk would be gone by then";
+  subsystem.mutable_spec()->set_data_digest(true);
   // What an answer shows declares the same.
   v1::GetSubsystemRequest get;
   get.set_name("subsystems/array");

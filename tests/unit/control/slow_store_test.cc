@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "control/model/reasons.h"
 #include "control/state/host_state.h"
 #include "control/state/writes/store_writes.h"
 #include "held_syncs.h"
@@ -312,6 +313,30 @@ TEST(SlowStoreOrder, ChangesOfOneObjectKeepTheirOrder) {
   EXPECT_EQ(host.state().disks().Get(GetDisk("d"))->labels().at("label"), "last");
   host.Open();
   EXPECT_EQ(host.state().disks().Get(GetDisk("d"))->labels().at("label"), "last");
+}
+
+// An engine is told of the addresses as soon as the attachment is durable.
+TEST(SlowStoreOrder, ASubsystemStaysWhereItIsWhileADiskOfItIsBeingAttached) {
+  SlowStore host;
+  ASSERT_TRUE(host.state().subsystems().Create(NewSubsystem("array")).ok());
+  ASSERT_TRUE(host.state().disks().Create(NvmeDisk("d")).ok());
+  MakeController(host.state());
+  v1::UpdateSubsystemRequest update;
+  *update.mutable_subsystem() = NewSubsystem("array").subsystem();
+  update.mutable_subsystem()->set_name("subsystems/array");
+  update.mutable_subsystem()->mutable_spec()->set_addresses(0, "10.0.0.2");
+  update.mutable_update_mask()->add_paths("spec");
+  HeldSyncs syncs;
+  std::thread attach([&] { EXPECT_TRUE(host.state().attachments().Attach(Attach("d", "c")).ok()); });
+  ASSERT_TRUE(HeldSyncs::AwaitHeld());
+  Result<v1::Subsystem> moved = Error(ErrorCode::kInternal, "not called");
+  std::thread mover([&] { moved = host.state().subsystems().Update(update); });
+  EXPECT_TRUE(host.state().subsystems().CheckUpdate(update).ok()) << "nothing is attached yet";
+  HeldSyncs::Release();
+  attach.join();
+  mover.join();
+  ASSERT_FALSE(moved.ok());
+  EXPECT_EQ(ReasonOf(moved.error()), v1::REASON_SUBSYSTEM_IN_USE) << moved.error().message;
 }
 
 TEST(SlowStoreOrder, ChangesOfAllKindsShareACommit) {

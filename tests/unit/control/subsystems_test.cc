@@ -8,6 +8,7 @@
 
 #include "control/model/reasons.h"
 #include "control/state/pools/host_uid.h"
+#include "nvme/fabrics/names.h"
 #include "reconciler_rig.h"
 #include "requests.h"
 
@@ -74,9 +75,10 @@ TEST_F(SubsystemsTest, WhatCantBeIsRefusedWithItsField) {
   ExpectRefused([](auto& spec) { spec.set_nqn("nqn.2014-08.org.nvmexpress.discovery"); }, "nqn",
                 "discovery services");
   ExpectRefused([](auto& spec) { spec.clear_addresses(); }, "addresses", "addresses are missing");
-  ExpectRefused([](auto& spec) { spec.add_addresses("10.0.0.2"); }, "addresses", "one address for now");
-  ExpectRefused([](auto& spec) { spec.set_addresses(0, "array.example.org:4420"); }, "addresses",
+  ExpectRefused([](auto& spec) { spec.set_addresses(0, "array.example.org:4420"); }, "addresses[0]",
                 "'array.example.org:4420' is no address");
+  ExpectRefused([](auto& spec) { spec.add_addresses("10.0.0.2:0"); }, "addresses[1]",
+                "'10.0.0.2:0' is no address");
   ExpectRefused([](auto& spec) { spec.set_host_nqn(kHostNqn); }, "host_id", "host_id is missing");
   ExpectRefused([](auto& spec) { spec.set_host_id(kUuid); }, "host_nqn", "host_nqn is missing");
   ExpectRefused(
@@ -100,6 +102,42 @@ TEST_F(SubsystemsTest, WhatCantBeIsRefusedWithItsField) {
   for (const uint32_t wrong : {kKeepAliveMsMin - 1, kKeepAliveMsMax + 1})
     ExpectRefused([&](auto& spec) { spec.set_keep_alive_ms(wrong); }, "keep_alive_ms", "1000 to 600000");
   EXPECT_FALSE(Create(NewSubsystem("Array")).ok());
+}
+
+TEST_F(SubsystemsTest, HasOneToEightAddresses) {
+  const auto add = [](v1::SubsystemSpec& spec) {
+    spec.add_addresses(fmt::format("10.0.1.{}", spec.addresses_size()));
+  };
+  v1::CreateSubsystemRequest request = NewSubsystem("array");
+  v1::SubsystemSpec& spec = *request.mutable_subsystem()->mutable_spec();
+  while (spec.addresses_size() < static_cast<int>(nvme::fabrics::kSubsystemAddressesMax)) add(spec);
+  const auto made = Create(request);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  ASSERT_EQ(made->spec().addresses_size(), spec.addresses_size());
+  EXPECT_EQ(made->spec().addresses(0), "10.0.0.1:4420");
+  EXPECT_EQ(made->spec().addresses(7), "10.0.1.7:4420") << "in the order in which they were given";
+  RestartCleatd();
+  EXPECT_EQ(Get("array")->spec().SerializeAsString(), made->spec().SerializeAsString());
+  ExpectRefused(
+      [&](auto& more) {
+        more = spec;
+        add(more);
+      },
+      "addresses", "addresses are 9: give 8 at most");
+}
+
+TEST_F(SubsystemsTest, NoTwoAddressesAreAlikeOnceTheyAreComplete) {
+  ExpectRefused([](auto& spec) { spec.add_addresses("10.0.0.1:4420"); }, "addresses[1]",
+                "addresses[1] is 10.0.0.1:4420, as addresses[0] is");
+  ExpectRefused(
+      [](auto& spec) {
+        spec.add_addresses("[fd00::1]:4420");
+        spec.add_addresses("[fd00:0::1]");
+      },
+      "addresses[2]", "addresses[2] is [fd00::1]:4420, as addresses[1] is");
+  v1::CreateSubsystemRequest request = NewSubsystem("array");
+  request.mutable_subsystem()->mutable_spec()->add_addresses("10.0.0.1:4421");
+  EXPECT_TRUE(Create(request).ok()) << "another port";
 }
 
 TEST_F(SubsystemsTest, WhatADiskSaysIsCheckedBeforeItIsMade) {
@@ -214,6 +252,7 @@ TEST_F(SubsystemsTest, SettingsChangeWhileThereAreNoDisksAndLabelsAlways) {
       ReasonOf(state_->subsystems().Update(Update(NewSubsystem("array", "nqn.2014-08.org.b:b"))).error()),
       v1::REASON_INVALID_FIELD);
 
+  // Other settings stay, also where the addresses differ too.
   ASSERT_TRUE(state_->disks().Create(NvmeDisk("a")).ok());
   const auto refused = state_->subsystems().Update(Update(NewSubsystem("array")));
   ASSERT_FALSE(refused.ok());
@@ -233,6 +272,60 @@ TEST_F(SubsystemsTest, SettingsChangeWhileThereAreNoDisksAndLabelsAlways) {
   EXPECT_EQ(Get("array")->spec().addresses(0), "10.0.0.2:4421");
   EXPECT_EQ(Get("array")->labels().at("site"), "b");
   EXPECT_EQ(Get("array")->status().disks(), 1U);
+}
+
+TEST_F(SubsystemsTest, AddressesAloneChangeWhileNoDiskIsAttached) {
+  ASSERT_TRUE(engine_.Connect());
+  AttachOne();
+  v1::CreateSubsystemRequest wanted = NewSubsystem("array");
+  wanted.mutable_subsystem()->mutable_spec()->set_addresses(0, "10.0.0.2");
+  wanted.mutable_subsystem()->mutable_spec()->add_addresses("10.0.1.2");
+  const auto update = [&] { return state_->subsystems().Update(Update(wanted)); };
+  const auto attached = update();
+  ASSERT_FALSE(attached.ok()) << "its engine would not know";
+  EXPECT_EQ(ReasonOf(attached.error()), v1::REASON_SUBSYSTEM_IN_USE);
+  EXPECT_EQ(MetadataOf(attached.error(), "conflict"), "disks/a");
+  EXPECT_NE(attached.error().message.find("cleatctl detach vm a"), std::string::npos)
+      << attached.error().message;
+  EXPECT_EQ(state_->subsystems().CheckUpdate(Update(wanted)).error().message, attached.error().message);
+
+  engine_.Hold("Detach");
+  ASSERT_TRUE(state_->attachments().Detach(Detach("vm", "a")).ok());
+  engine_.WaitForRequest("Detach controllers/vm 0");
+  const auto leaving = update();
+  ASSERT_FALSE(leaving.ok()) << "its engine has the disk still";
+  EXPECT_EQ(ReasonOf(leaving.error()), v1::REASON_RESOURCE_BUSY) << leaving.error().message;
+  EXPECT_EQ(MetadataOf(leaving.error(), "conflict"), "controllers/vm/attachments/a");
+  engine_.Release();
+  Await("a is detached", [&] { return !state_->attachments().Get(GetAttachment("vm", "a")).ok(); });
+
+  const auto updated = update();
+  ASSERT_TRUE(updated.ok()) << updated.error().message;
+  EXPECT_EQ(updated->spec().addresses(1), "10.0.1.2:4420");
+  ASSERT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
+  ASSERT_TRUE(WaitFor("controllers/vm/attachments/a").ok());
+  const engine::v1::NvmeTcpBackend told = engine_.DiskAt("controllers/vm", 0).nvme_tcp();
+  ASSERT_EQ(told.addresses_size(), 2);
+  EXPECT_EQ(told.addresses(0), "10.0.0.2:4420");
+  EXPECT_EQ(told.addresses(1), "10.0.1.2:4420");
+}
+
+// A disk that only reads counts too, and the others need not be attached.
+TEST_F(SubsystemsTest, AddressesStayWhileAnyDiskIsAttached) {
+  ASSERT_TRUE(Create(NewSubsystem("array")).ok());
+  ASSERT_TRUE(state_->disks().Create(NvmeDisk("a")).ok());
+  v1::CreateDiskRequest reader = NvmeDisk("b", kOtherUuid);
+  reader.mutable_disk()->mutable_spec()->set_access_mode(v1::ACCESS_MODE_MANY_READERS);
+  ASSERT_TRUE(state_->disks().Create(reader).ok());
+  ASSERT_TRUE(state_->controllers().Create(NewController("vm")).ok());
+  ASSERT_TRUE(state_->attachments().Attach(Attach("b", "vm", /*read_only=*/true)).ok());
+  v1::CreateSubsystemRequest wanted = NewSubsystem("array");
+  wanted.mutable_subsystem()->mutable_spec()->add_addresses("10.0.0.2");
+  RestartCleatd();
+  const auto refused = state_->subsystems().Update(Update(wanted));
+  ASSERT_FALSE(refused.ok()) << "an engine is to be told of the present one";
+  EXPECT_EQ(MetadataOf(refused.error(), "conflict"), "disks/b");
+  EXPECT_EQ(Get("array")->spec().addresses_size(), 1);
 }
 
 TEST_F(SubsystemsTest, ItStaysAsLongAsItHasDisks) {

@@ -60,7 +60,7 @@ Result<v1::Attachment> Attachments::Attach(const v1::AttachDiskRequest& request)
   return core_.view.Show(entry);
 }
 
-// Whether a disk is shared can change during the wait: the disk may be deleted, and another one of that name be made.
+// Whether a disk is shared, and its subsystem, can change during the wait: the disk may be deleted, and another one of that name be made.
 WriteNames Attachments::AwaitNames(const AttachmentRow& row, const v1::AttachmentSpec& asked,
                                    const std::string& disk_id) {
   WriteNames names = NamesOf(row, asked, disk_id);
@@ -83,6 +83,9 @@ WriteNames Attachments::NamesOf(const AttachmentRow& row, const v1::AttachmentSp
   const DiskEntry* const disk = core_.tables.disks.Find(disk_id);
   const bool shared = disk != nullptr && disk->row.spec.access_mode() == v1::ACCESS_MODE_MANY_READERS;
   (shared ? names.needs : names.changes).insert(DiskName(disk_id));
+  // Where a subsystem is changes only while none of its disks is attached.
+  if (disk != nullptr && !SubsystemOf(disk->row.spec).empty())
+    names.needs.insert(SubsystemOf(disk->row.spec));
   return names;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "control/model/errors.h"
@@ -23,14 +24,13 @@ namespace {
 // Among the names of a new subsystem's write: the subsystems that are there are counted, and their NQNs compared.
 constexpr char kSubsystemCount[] = "number of subsystems";
 
-// Why what is asked for can't be done while the subsystem has disks.
-Error InUse(const SubsystemEntry& entry, std::string_view what) {
-  const std::string name = SubsystemName(entry.row.id);
-  const std::string& disk = *entry.disks.begin();
+// Why what is asked for can't be done while the subsystem has these disks.
+Error InUse(const std::string& name, const std::set<std::string>& disks, std::string_view what) {
+  const std::string& disk = *disks.begin();
   return RefuseFor(
       name, v1::REASON_SUBSYSTEM_IN_USE,
       fmt::format("{} has {} disk(s), {} among them, {}: delete them first (cleatctl disk delete {})", name,
-                  entry.disks.size(), DiskName(disk), what, disk),
+                  disks.size(), DiskName(disk), what, disk),
       {{"conflict", DiskName(disk)}});
 }
 
@@ -145,7 +145,7 @@ Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& reque
   core_.writes.Await(names);
   SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return NotFound(name);
-  CLEAT_ASSIGN(auto row, RowAfter(*entry, request));
+  CLEAT_ASSIGN(auto row, RowAfter(*entry, request, /*gone=*/{}));
   const bool changed = !SameSpec(row.spec, entry->row.spec);
   if (!changed && row.labels == entry->row.labels) return core_.view.Show(*entry);
   row.intent_revision = core_.publisher.NextRevision();
@@ -156,17 +156,18 @@ Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& reque
   return core_.view.Show(*entry);
 }
 
-Status Subsystems::CheckUpdate(const v1::UpdateSubsystemRequest& request) {
+Status Subsystems::CheckUpdate(const v1::UpdateSubsystemRequest& request, const NameSet& gone) {
   CLEAT_ASSIGN(auto id, ParseSubsystemName(request.subsystem().name()));
   const StateLock lock(core_.mutex);
   const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return NotFound(request.subsystem().name());
-  const auto row = RowAfter(*entry, request);
+  const auto row = RowAfter(*entry, request, gone);
   return row.ok() ? Status(Ok{}) : Status(row.error());
 }
 
 Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry,
-                                          const v1::UpdateSubsystemRequest& request) {
+                                          const v1::UpdateSubsystemRequest& request,
+                                          const NameSet& gone) const {
   const std::string& name = request.subsystem().name();
   const auto& mask = request.update_mask();
   CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
@@ -179,12 +180,13 @@ Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry,
   if (Names(mask, kLabelsPath)) row.labels = std::move(labels);
   CLEAT_TRY(CheckEtag(name, request.subsystem().etag(), entry.row.intent_revision));
   if (!SameSpec(row.spec, entry.row.spec)) {
-    CLEAT_TRY(CheckChange(entry, row.spec));
+    CLEAT_TRY(CheckChange(entry, row.spec, gone));
   }
   return row;
 }
 
-Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec) {
+Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec,
+                               const NameSet& gone) const {
   const std::string name = SubsystemName(entry.row.id);
   if (spec.nqn() != entry.row.spec.nqn()) {
     return RefuseFor(name, v1::REASON_INVALID_FIELD,
@@ -192,8 +194,44 @@ Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemS
                                  entry.row.spec.nqn(), spec.nqn()),
                      {{"field", "spec.nqn"}});
   }
-  if (entry.disks.empty()) return Ok{};
-  return InUse(entry, "which its settings hold for");
+  NameSet disks;
+  for (const std::string& disk : entry.disks) {
+    if (!gone.contains(DiskName(disk))) disks.insert(disk);
+  }
+  if (disks.empty()) return Ok{};
+  v1::SubsystemSpec moved = entry.row.spec;
+  *moved.mutable_addresses() = spec.addresses();
+  if (SameSpec(moved, spec)) return CheckDetached(name, disks, gone);
+  return InUse(name, disks, "which its settings hold for");
+}
+
+// An attachment that is being detached counts: its engine may have the disk still.
+Status Subsystems::CheckDetached(const std::string& name, const NameSet& disks, const NameSet& gone) const {
+  std::vector<std::string> live;
+  std::string attached;  // the first disk that has one of these
+  std::string leaving;
+  for (const std::string& disk : disks) {
+    for (const auto& [attachment, use] : core_.tables.disks.At(disk).attachments) {
+      if (gone.contains(attachment)) continue;
+      if (use.detaching) {
+        leaving = attachment;
+        continue;
+      }
+      if (live.empty()) attached = DiskName(disk);
+      live.push_back(attachment);
+    }
+  }
+  if (!live.empty()) {
+    const AttachmentsShown shown = ShowAttachments(live);
+    return RefuseFor(
+        name, v1::REASON_SUBSYSTEM_IN_USE,
+        fmt::format("{} has disks attached, {} among them ({}), and its addresses stay meanwhile: "
+                    "detach them first ({})",
+                    name, attached, shown.names, shown.commands),
+        {{"conflict", attached}});
+  }
+  if (leaving.empty()) return Ok{};
+  return Busy(name, fmt::format("{}: {} is still being detached", name, leaving), leaving);
 }
 
 Result<v1::DeleteSubsystemResponse> Subsystems::Delete(const v1::DeleteSubsystemRequest& request) {
@@ -205,7 +243,7 @@ Result<v1::DeleteSubsystemResponse> Subsystems::Delete(const v1::DeleteSubsystem
   const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return v1::DeleteSubsystemResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
-  if (!entry->disks.empty()) return InUse(*entry, "which are reached by it");
+  if (!entry->disks.empty()) return InUse(name, entry->disks, "which are reached by it");
   CLEAT_TRY(core_.writes.Write(names, {EraseSubsystemRow{id}}));
   core_.tables.subsystems.Erase(id);
   core_.publisher.PublishGone(name);

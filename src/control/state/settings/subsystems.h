@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVMe-oF subsystems. cleatd never speaks to one: it keeps how they are reached, and tells an engine with each disk that is a namespace of
-// one. So a subsystem's spec stays as it is while it has disks. Any thread; what needs the state's mutex says so.
+// one, when that is attached. So a subsystem's spec stays as it is while it has disks; its addresses only while one of these is attached.
+// Any thread; what needs the state's mutex says so.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,8 @@ namespace cleat::control {
 
 class Subsystems {
  public:
+  using NameSet = std::set<std::string>;
+
   // `core` outlives it. `host`: which host this is, 16 bytes that are no other's; all zeroes where that is not known.
   Subsystems(StateCore& core, const pool::Uid& host) : core_(core), host_(host) {}
 
@@ -26,8 +30,8 @@ class Subsystems {
   Result<v1::Subsystem> Get(const v1::GetSubsystemRequest& request);
   Result<v1::ListSubsystemsResponse> List(const v1::ListSubsystemsRequest& request);
   Result<v1::Subsystem> Update(const v1::UpdateSubsystemRequest& request);
-  // Whether Update would do it now.
-  Status CheckUpdate(const v1::UpdateSubsystemRequest& request);
+  // Whether Update would do it now if these disks and attachments were gone, by their full names.
+  Status CheckUpdate(const v1::UpdateSubsystemRequest& request, const NameSet& gone = {});
   Result<v1::DeleteSubsystemResponse> Delete(const v1::DeleteSubsystemRequest& request);
 
   // ---- For disks
@@ -46,9 +50,12 @@ class Subsystems {
   // Whether there is room for another one, of that NQN.
   Status CheckRoom(const std::string& name, const std::string& nqn) const CLEAT_REQUIRES(holds_state);
   // The row as Update makes it; an error when it may not.
-  static Result<SubsystemRow> RowAfter(const SubsystemEntry& entry, const v1::UpdateSubsystemRequest& request)
+  Result<SubsystemRow> RowAfter(const SubsystemEntry& entry, const v1::UpdateSubsystemRequest& request,
+                                const NameSet& gone) const CLEAT_REQUIRES(holds_state);
+  Status CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec, const NameSet& gone) const
       CLEAT_REQUIRES(holds_state);
-  static Status CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec)
+  // Whether no engine has been told where the subsystem is, or is to be told. `disks`: ids of the subsystem's.
+  Status CheckDetached(const std::string& name, const NameSet& disks, const NameSet& gone) const
       CLEAT_REQUIRES(holds_state);
   // Says in the spec who this host is, unless it says so itself.
   Status SetHost(v1::SubsystemSpec& spec) const;
