@@ -106,6 +106,11 @@ ROOMS = {
         "auth": ["fabrics", ""],
         "host": ["auth", "fabrics", ""],
     },
+    "nvme/host": {
+        "doubt": [],
+        "requests": ["doubt"],
+        "reservation": ["doubt"],
+    },
     "perf": {
         "wire": [],
         "vhost_user": ["wire"],

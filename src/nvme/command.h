@@ -20,6 +20,11 @@ enum class Opcode : uint8_t {
   kRead = 0x02,
   kWriteZeroes = 0x08,
   kDatasetManagement = 0x09,
+  // Base 7: of all I/O command sets (nvme/host/reservation).
+  kReservationRegister = 0x0d,
+  kReservationReport = 0x0e,
+  kReservationAcquire = 0x11,
+  kReservationRelease = 0x15,
 };
 
 // The commands of the admin queue (base 5).

@@ -62,6 +62,7 @@ Result<ControllerInfo> ParseController(IdentifyData data, const std::string& who
   const auto optional = At<uint16_t>(data, kOncs);
   info.dataset_management = (optional & 1U << 2) != 0;
   info.write_zeroes = (optional & 1U << 3) != 0;
+  info.reservations = (optional & 1U << 5) != 0;
   info.write_unit_power_fail = At<uint16_t>(data, kAwupf) + 1U;
   return info;
 }
@@ -69,7 +70,7 @@ Result<ControllerInfo> ParseController(IdentifyData data, const std::string& who
 Result<NamespaceInfo> ParseNamespace(IdentifyData data, const ControllerInfo& controller,
                                      const std::string& who) {
   constexpr size_t kSize = 0, kFeatures = 24, kFormats = 25, kFormatInUse = 26, kProtection = 29,
-                   kShared = 30, kDlfeat = 33;
+                   kShared = 30, kRescap = 31, kDlfeat = 33;
   constexpr size_t kNawupf = 36, kNoiob = 46, kNpdg = 68, kAttributes = 99, kFormatTable = 128,
                    kFormatBytes = 4;
   NamespaceInfo info;
@@ -118,6 +119,9 @@ Result<NamespaceInfo> ParseNamespace(IdentifyData data, const ControllerInfo& co
   const auto deallocated = At<uint8_t>(data, kDlfeat);
   info.deallocated_reads_zero = (deallocated & 7U) == 1;
   info.write_zeroes_deallocates = (deallocated & 1U << 3) != 0;
+  const auto reservations = At<uint8_t>(data, kRescap);
+  info.registrants_persist = (reservations & 1U) != 0;
+  info.write_exclusive_all = (reservations & 1U << 5) != 0;
   return info;
 }
 

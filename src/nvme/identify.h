@@ -27,6 +27,7 @@ struct ControllerInfo {
   bool write_cache = false;         // VWC: completed writes need a flush to be durable
   bool write_zeroes = false;        // ONCS
   bool dataset_management = false;  // ONCS
+  bool reservations = false;        // ONCS
   uint32_t write_unit_power_fail =
       0;  // AWUPF: blocks that are written whole or not at all when the power fails
 };
@@ -42,6 +43,9 @@ struct NamespaceInfo {
   bool deallocated_reads_zero = false;
   bool write_zeroes_deallocates = false;
   uint32_t discard_granularity_blocks = 0;  // NPDG; 0: nothing to say
+  // RESCAP: reservations of the type Write Exclusive - All Registrants; registrants that may outlive a power loss.
+  bool write_exclusive_all = false;
+  bool registrants_persist = false;
 };
 
 // What the NVM command set limits beside MDTS; 0: no limit.

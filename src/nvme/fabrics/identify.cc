@@ -104,6 +104,7 @@ Result<FabricsInfo> ParseFabrics(IdentifyData data, const std::string& who) {
   info.commands_max = At<uint16_t>(data, kMaxcmd);
   info.keep_alive_granularity_ms = At<uint16_t>(data, kKas) * kKasUnitMs;
   info.traffic_keeps_alive = (At<uint32_t>(data, kCtratt) & 1U << 6) != 0;
+  info.long_host_ids = (At<uint32_t>(data, kCtratt) & 1U) != 0;
   info.events_max = At<uint8_t>(data, kAerl) + 1U;
   info.events_supported = At<uint32_t>(data, kOaes);
   info.log_offsets = (At<uint8_t>(data, kLpa) & 1U << 2) != 0;

@@ -28,6 +28,7 @@ struct FabricsInfo {
   uint32_t commands_max = 0;      // MAXCMD: outstanding at a time in one queue; 0: nothing to say
   uint64_t keep_alive_granularity_ms = 0;  // KAS, not 0 but for discovery controllers
   bool traffic_keeps_alive = false;        // CTRATT: any command counts
+  bool long_host_ids = false;              // CTRATT: host identifiers of 128 bits
   uint32_t events_max = 0;                 // AERL: event requests that may be outstanding, from 1 on
   uint32_t events_supported = 0;           // OAES: bits as in the feature that enables them
   bool log_offsets = false;                // LPA: a log page may be read from its middle on
