@@ -443,10 +443,10 @@ void Reservation::TookConfirm(const Result<ReservationReport>& report) {
   EndShutOut(ShutOutEnd::kProved, {});
 }
 
-void Reservation::EndShutOut(ShutOutEnd end, const std::string& reason) {
+void Reservation::EndShutOut(ShutOutEnd end, std::string reason) {
   step_ = Step::kNone;
   failed_.reset();
-  owner_.ShutOutEnded(config_.life, dead_, {.end = end, .reason = reason});
+  owner_.ShutOutEnded(config_.life, dead_, {.end = end, .reason = std::move(reason)});
 }
 
 // ---- Ends

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One life's part in the reservation of a disk's namespace. It keeps other hosts from writing, and it can prove that a dead life's commands
-// will not be executed any more: a target that removes a registrant by Preempt and Abort executes none of its later commands, and succeeds
+// A life's part in the reservation of a disk's namespace: it keeps other hosts from writing, and it can prove that a dead life's commands
+// will not be executed any more. A target that removes a registrant by Preempt and Abort executes none of its later commands, and succeeds
 // when those under way are over. Which targets do: docs/nvmeof.md.
 //
 // Each life is a host of its own to the target, by an identifier (HostIdOf) that its association connects with, as SPDK and others wait for
@@ -80,7 +80,7 @@ class ReservationOwner {
 
 class Reservation {
  public:
-  // As an association's: how much of the time between two Ticks counts at most, so that a host that stood still blames no target.
+  // How much of the time between two Ticks counts at most, so that a host that stood still blames no target; as an association has it.
   static constexpr uint64_t kTickCountsNs = 200'000'000;
   // Acquires while the reservation comes and goes, and reports that are asked for again after a preemption.
   static constexpr uint32_t kHoldTriesMax = 3;
@@ -95,7 +95,7 @@ class Reservation {
   // Once, before the life's first write: it becomes a registrant, and the reservation is held. Refused where a host that is not of the
   // family is a registrant, whether it holds anything or not: it would be let in too.
   void Join(uint64_t now_ns);
-  // Who is there, without a change.
+  // A report of who is there, without a change.
   void See();
   // Another life of the family is over, no socket of this host can send anything of it any more, and it shall be proved dead. Afterwards
   // it is no registrant, unless the result is kNotYet.
@@ -110,7 +110,7 @@ class Reservation {
   void Unanswered(uint64_t cookie);
 
   bool busy() const { return step_ != Step::kNone; }
-  // As of the last report: the life is a registrant, and the reservation is held. False after true: somebody has shut this life out, or taken
+  // The life is a registrant, and the reservation is held, says the last report. False after true: somebody has shut this life out, or taken
   // the reservation away, and its writes are safe from nobody.
   bool joined() const { return joined_; }
   // Whether the memory of a command is still in use: the object has to stay.
@@ -153,7 +153,7 @@ class Reservation {
   cleat::Status CheckOwn(const ReservationReport& report);
   void FailJoin(const Error& reason);
   void EndJoin(const cleat::Status& status);
-  void EndShutOut(ShutOutEnd end, const std::string& reason);
+  void EndShutOut(ShutOutEnd end, std::string reason);
 
   const ReservationConfig config_;
   const fabrics::Uuid host_id_;

@@ -50,7 +50,7 @@ cleat::Status ParseHeader(std::span<const uint8_t> data, ReservationReport& repo
   return {};
 }
 
-// One entry. A host that is associated with several controllers has an entry for each of them, all with its key.
+// An entry. A host that is associated with several controllers has an entry for each of them, all with its key.
 cleat::Status ParseEntry(std::span<const uint8_t> entry, ReservationReport& report, const std::string& who) {
   constexpr size_t kStatus = 2, kKey = 8, kHostId = 16;
   Registrant registrant;

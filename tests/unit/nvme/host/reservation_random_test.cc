@@ -15,7 +15,7 @@
 namespace cleat::nvme::host::reservation_test {
 namespace {
 
-constexpr uint32_t kRuns = 2000;
+constexpr uint32_t kRuns = 600;
 constexpr uint32_t kEvents = 80;
 constexpr size_t kLivesMax = 6;
 
@@ -87,7 +87,7 @@ class World {
     lives_.back()->party.reservation.Join(0);
   }
 
-  // One that lives tries to prove one that is dead.
+  // A life tries to prove that another one, which is dead, is over.
   void ShutOut() {
     Life* const life = AnyLife(false);
     Life* const dead = AnyLife(true);

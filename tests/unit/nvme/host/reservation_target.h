@@ -64,7 +64,7 @@ class ReservationTarget {
     ++generation;
   }
 
-  // One command of a host's. The status code, of type 0.
+  // Executes a host's command. The answer is a status code of type 0.
   uint8_t Execute(const fabrics::Uuid& host, const fabrics::SubmissionEntry& entry,
                   std::span<const uint8_t> to_target, std::span<uint8_t> from_target, uint64_t& data_bytes) {
     data_bytes = 0;
@@ -183,7 +183,7 @@ struct LeftCommand {
   std::vector<uint8_t> data;
 };
 
-// One life and its I/O queue to a target.
+// A life and its I/O queue to a target.
 class Party final : public ReservationOwner {
  public:
   Party(ReservationTarget& t, LifeId l, uint64_t family = kFamily, bool registrants_persist = false)

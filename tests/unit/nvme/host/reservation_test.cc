@@ -156,7 +156,7 @@ std::pair<bool, bool> JoinBoth(ReservationTarget& target, uint64_t second_family
   return {first.joined->ok(), second.joined->ok()};
 }
 
-constexpr uint32_t kOrders = 1U << 12;
+constexpr uint32_t kOrders = 1U << 11;
 
 TEST(ReservationJoin, OfTwoHostsThatJoinAtOnceNeverBothGoOn) {
   uint32_t one = 0;
@@ -381,6 +381,9 @@ TEST(ReservationAnswers, OneThatDoesNotComeInTimeProvesNothingNorDoesALateOne) {
   scene.fresh.Serve();
   EXPECT_FALSE(scene.fresh.shut_out) << "one result a task";
   EXPECT_FALSE(scene.fresh.reservation.joined());
+  const uint32_t preemptions = scene.target.preemptions;
+  EXPECT_TRUE(Says(scene.fresh.ShutOut(kDead).reason, "has no part in the reservation"));
+  EXPECT_EQ(scene.target.preemptions, preemptions) << "nothing follows a command that was not answered";
   EXPECT_EQ(scene.beside.ShutOut(kDead).end, ShutOutEnd::kNever) << "it was removed, and nobody heard how";
 }
 
