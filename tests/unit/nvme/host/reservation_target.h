@@ -74,7 +74,7 @@ class ReservationTarget {
     if (refuse_next && entry.opcode == static_cast<uint8_t>(refuse_next->first))
       return std::exchange(refuse_next, std::nullopt)->second;
     uint64_t keys[2] = {};
-    std::memcpy(keys, to_target.data(), std::min(to_target.size(), sizeof(keys)));
+    if (!to_target.empty()) std::memcpy(keys, to_target.data(), std::min(to_target.size(), sizeof(keys)));
     switch (static_cast<Opcode>(entry.opcode)) {
       case Opcode::kReservationRegister:
         last_cdw10 = entry.cdw10;
