@@ -14,7 +14,7 @@ NVMET = "/sys/kernel/config/nvmet"
 NQN = "nqn.2026-11.example:guest"
 # Both are given to the namespace by the target, so that the initiator can be told what to look for.
 UUIDS = {"plain": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e11", "large": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e12"}
-PORT = 4420
+PORTS = (4420, 4421)  # two ways to the same namespaces: nvmet's ports 1 and 2
 
 
 class NvmfTest(SharedBenchTest):
@@ -38,17 +38,17 @@ class NvmfTest(SharedBenchTest):
             space = f"{subsystem}/namespaces/{nsid}"
             cls.guest.run(f"mkdir {space} && echo /dev/{cls.host.namespace(serial)} >{space}/device_path && "
                           f"echo {uuid} >{space}/device_uuid && echo 1 >{space}/enable")
-        cls.listen()
+        for number in (1, 2):
+            cls.listen(number)
 
     @classmethod
-    def listen(cls):
-        """The address is written without its newline, which the kernel would take for a part of it."""
-        port = f"{NVMET}/ports/1"
+    def listen(cls, number):
+        port = f"{NVMET}/ports/{number}"
         cls.guest.run(f"mkdir {port} && echo tcp >{port}/addr_trtype && echo ipv4 >{port}/addr_adrfam && echo 127.0.0.1 >{port}/addr_traddr && "
-                      f"echo {PORT} >{port}/addr_trsvcid && ln -s {NVMET}/subsystems/{NQN} {port}/subsystems/{NQN}")
+                      f"echo {PORTS[number - 1]} >{port}/addr_trsvcid && ln -s {NVMET}/subsystems/{NQN} {port}/subsystems/{NQN}")
 
     def run_program(self, arguments=""):
-        variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORT} CLEAT_NVMF_NQN={NQN} CLEAT_NVMF_SUBSYSTEM={NVMET}/subsystems/{NQN} " \
+        variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORTS[0]} CLEAT_NVMF_NQN={NQN} CLEAT_NVMF_SUBSYSTEM={NVMET}/subsystems/{NQN} " \
             f"CLEAT_NVMF_LINK={NVMET}/ports/1/subsystems/{NQN} " + " ".join(
             f"CLEAT_NVMF_{serial.upper()}={uuid}" for serial, uuid in UUIDS.items())
         return self.guest.execute(f"cd /run && {variables} nvmf_namespace {arguments}")
@@ -65,10 +65,19 @@ class NvmfTest(SharedBenchTest):
 
     # ---- As cleatd's disk
 
-    def break_path(self):
-        """The target ends all connections, and takes new ones at once."""
-        link = f"{NVMET}/ports/1/subsystems/{NQN}"
-        self.guest.run(f"rm {link} && ln -s {NVMET}/subsystems/{NQN} {link}")
+    def break_path(self, number=1):
+        """The target ends all connections of that port, and takes new ones at once."""
+        self.cut_path(number)
+        self.mend_path(number)
+
+    def cut_path(self, number):
+        self.guest.run(f"rm {NVMET}/ports/{number}/subsystems/{NQN}")
+
+    def mend_path(self, number):
+        self.guest.run(f"ln -s {NVMET}/subsystems/{NQN} {NVMET}/ports/{number}/subsystems/{NQN}")
+
+    def set_ana(self, number, state):
+        self.guest.run(f"echo {state} >{NVMET}/ports/{number}/ana_groups/1/ana_state")
 
     def doubt(self):
         """What is in doubt of the disk, if anything is."""
@@ -101,7 +110,7 @@ class NvmfTest(SharedBenchTest):
 
         host.start_cleatd()
         host.start_engine(0)
-        host.ctl("subsystem", "create", "kernel", "--nqn", NQN, "--address", f"127.0.0.1:{PORT}")
+        host.ctl("subsystem", "create", "kernel", "--nqn", NQN, "--address", f"127.0.0.1:{PORTS[0]}")
         host.ctl("disk", "create", "remote", "--size", "16M", "--nvme-tcp", "kernel", "--namespace", UUIDS["plain"])
         host.ctl("controller", "create", "remote", "--socket", "/run/remote.sock")
         load = Load(host, "remote", "--mix read=30,write=70 --depth 8")
@@ -113,6 +122,40 @@ class NvmfTest(SharedBenchTest):
         host.start_engine(1)
         host.ctl("engine", "upgrade", "engine-0", "--to", "engine-1")
         self.assertEqual(load.end_well()["reconnects"], kills + 1)  # and the upgrade
+        host.ctl("detach", "remote", "remote", "--wait=120")
+
+    def writes(self):
+        """That the drive behind the namespace has done."""
+        return int(self.guest.run(f"cat /sys/block/{self.host.namespace('plain')}/stat").split()[4])
+
+    def goes_on(self):
+        before = self.writes()
+        self.host.wait_for("further writes", self.writes, lambda now: now > before + 100)
+
+    def test_4_a_disk_of_two_paths_goes_on_by_the_one_that_is_left(self):
+        """Each path is cut while the other one stays, and kept from the namespace by its state; then the engine is killed."""
+        host = self.host
+        host.ctl("subsystem", "update", "kernel", *(word for port in PORTS for word in ("--address", f"127.0.0.1:{port}")))
+        load = Load(host, "remote", "--mix read=30,write=70 --depth 8")
+        host.ctl("attach", "remote", "remote", "--wait=120")
+        for number in (1, 2):
+            self.cut_path(number)
+            self.confirm_what_is_in_doubt()
+            self.goes_on()
+            self.mend_path(number)
+            self.until_in_doubt(lambda: self.break_path(number))  # once it is used again
+            self.confirm_what_is_in_doubt()
+        for number in (1, 2):
+            self.set_ana(number, "inaccessible")
+            self.goes_on()
+            self.set_ana(number, "non-optimized")
+            self.goes_on()
+        host.kill_engine(1)
+        host.start_engine(1)
+        host.ctl("wait", "controllers/remote/attachments/remote", "--timeout", "120")
+        self.confirm_what_is_in_doubt()
+        self.goes_on()
+        self.assertEqual(load.end_well()["reconnects"], 1)
 
 
 if __name__ == "__main__":
