@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "control/api/apply_host.h"
 #include "control/model/reasons.h"
 #include "control/state/pools/host_uid.h"
 #include "nvme/fabrics/names.h"
@@ -296,6 +297,12 @@ TEST_F(SubsystemsTest, AddressesAloneChangeWhileNoDiskIsAttached) {
   ASSERT_FALSE(leaving.ok()) << "its engine has the disk still";
   EXPECT_EQ(ReasonOf(leaving.error()), v1::REASON_RESOURCE_BUSY) << leaving.error().message;
   EXPECT_EQ(MetadataOf(leaving.error(), "conflict"), "controllers/vm/attachments/a");
+  v1::ApplyHostRequest declared;
+  declared.set_dry_run(true);
+  *declared.add_subsystems() = Update(wanted).subsystem();
+  const auto in_thought = ApplyHostCall(*state_, [] { return false; }).Apply(declared);
+  ASSERT_TRUE(in_thought.ok());
+  EXPECT_EQ(in_thought->results(0).action(), v1::APPLY_ACTION_UPDATED) << "the call itself waits for that";
   engine_.Release();
   Await("a is detached", [&] { return !state_->attachments().Get(GetAttachment("vm", "a")).ok(); });
 
