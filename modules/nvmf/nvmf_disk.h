@@ -37,7 +37,8 @@ class NvmfDisk final : public NvmfChannelOwner,
                        public std::enable_shared_from_this<NvmfDisk>,
                        private DiskPathOwner {
  public:
-  static constexpr size_t kPathsMax = nvme::host::RequestQueue::kPathsMax;
+  static constexpr size_t kPathsMax = nvme::fabrics::kSubsystemAddressesMax;
+  static_assert(kPathsMax <= nvme::host::RequestQueue::kPathsMax);
   // Channels that one open disk ever has: each has 2^48 numbers for its writes (OriginId), which are not used again.
   static constexpr uint64_t kChannelsEverMax = 0xfffe;
   // Channels at a time, with those whose end the core has not heard of yet: each has a row in the log of doubt.
