@@ -44,6 +44,10 @@ uint64_t BytesOf(std::vector<BlockRange> ranges) {
   return std::min(blocks, std::numeric_limits<uint64_t>::max() / kBlockBytes) * kBlockBytes;
 }
 
+DoubtLog::Number NumberFor(bool is_other_doubt) {
+  return is_other_doubt ? DoubtLog::Number::kNew : DoubtLog::Number::kKept;
+}
+
 }  // namespace
 
 KeptDoubtLog::KeptDoubtLog(std::span<uint8_t> memory)
@@ -94,7 +98,7 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId l
   found.bytes = BytesOf(ranges);
   ledger.Doubt(life, ranges);
   if (opened) {
-    log_.Store(ledger.ranges(), is_other);
+    log_.Store(ledger.ranges(), NumberFor(is_other));
     log_.ForgetAttempts();
   } else {
     (void)DoubtLog::Format(memory_, kDoubtLogShape, ledger.ranges(), number);
@@ -105,7 +109,8 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId l
 
 void KeptDoubtLog::Store(const DoubtLedger& ledger) {
   CLEAT_CHECK(is_taken_);
-  log_.Store(ledger.ranges(), std::exchange(stored_doubts_, ledger.doubts()) != ledger.doubts());
+  const bool is_other = std::exchange(stored_doubts_, ledger.doubts()) != ledger.doubts();
+  log_.Store(ledger.ranges(), NumberFor(is_other));
 }
 
 }  // namespace cleat::modules

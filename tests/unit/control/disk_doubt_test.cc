@@ -72,7 +72,7 @@ TEST_F(DiskDoubtTest, IsShownWithItsSizeAndConfirmedByItsNumber) {
   EXPECT_TRUE(Confirm(1).ok()) << "nothing is in doubt";
   DoubtLog log = OpenLog();
   EXPECT_FALSE(Status().has_doubt());
-  log.Store(std::vector{kRange});
+  log.Store(std::vector{kRange}, DoubtLog::Number::kNew);
   const v1::DiskStatus status = Status();
   ASSERT_TRUE(status.has_doubt());
   EXPECT_EQ(status.doubt().ranges(), 1U);

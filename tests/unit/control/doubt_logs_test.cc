@@ -8,8 +8,8 @@
 #include <array>
 #include <string>
 
+#include "moves_rig.h"
 #include "nvme/host/doubt/doubt_log.h"
-#include "reconciler_rig.h"
 #include "requests.h"
 #include "restored.h"
 
@@ -186,6 +186,32 @@ TEST_F(RestoredDoubtLogsTest, IsNewOfADiskThatWasMadeSince) {
   RestartCleatd();
   EXPECT_EQ(BeginningOf(memory_->Share("b")), kNew);
   EXPECT_EQ(BeginningOf(memory_->Share("a")), nvme::host::kDoubtLogLost);
+}
+
+// ---- Two engines
+
+class DoubtLogsOfTwoEnginesTest : public TwoEngines {};
+
+// Each says that it has the disk's log, and another one than the other has.
+TEST_F(DoubtLogsOfTwoEnginesTest, TheAnswerThatComesFirstIsNotReplaced) {
+  ASSERT_TRUE(state_->subsystems().Create(NewSubsystem("array")).ok());
+  Create(NvmeDisk("a"), "vm");
+  AwaitStandby(green_, "vm");
+  MemfdKeeper other;
+  ASSERT_TRUE(other.MakeLostLog("a").ok());
+  RestartCleatd();
+  green_.SetMemory("disks/a", other.Share("a"));
+  for (FakeEngine* engine : {&blue_, &green_}) {
+    engine->TakeRequests();
+    engine->Hold("FetchMemory");
+    ASSERT_TRUE(engine->Connect());
+  }
+  for (FakeEngine* engine : {&blue_, &green_}) engine->WaitForRequest("FetchMemory disks/a");
+  blue_.Release();
+  Await("blue's is fetched", [this] { return memory_->IsUsed("a"); });
+  green_.Release();
+  AwaitProbe();
+  EXPECT_EQ(BeginningOf(memory_->Share("a")), kNew);
 }
 
 // ---- Disks that come back

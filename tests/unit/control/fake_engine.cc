@@ -485,4 +485,9 @@ UniqueFd FakeEngine::MemoryOf(const std::string& disk) {
   return it == memories_.end() ? UniqueFd() : it->second.Duplicate();
 }
 
+void FakeEngine::SetMemory(const std::string& disk, UniqueFd memory) {
+  const std::lock_guard lock(mutex_);
+  memories_[disk] = std::move(memory);
+}
+
 }  // namespace cleat::control

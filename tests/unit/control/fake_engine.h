@@ -107,6 +107,8 @@ class FakeEngine {
   engine::v1::HandOver TakenWith();
   bool TakenWithCounters();
   UniqueFd MemoryOf(const std::string& disk);
+  // As if cleatd had given it that.
+  void SetMemory(const std::string& disk, UniqueFd memory);
 
  private:
   using Key = std::pair<std::string, uint32_t>;

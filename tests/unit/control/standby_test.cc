@@ -5,9 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
-#include <thread>
 
 #include "moves_rig.h"
 
@@ -150,7 +148,7 @@ TEST_F(StandbyTest, NobodyUpgradesAwayWhatIsOnItsWayAndItsPlaceOutlivesCleatd) {
   RestartCleatd();
   ASSERT_EQ(host_.ServerOf("controllers/a"), "engine-1");
   ASSERT_TRUE(blue_.Connect());
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  AwaitProbe();
   ASSERT_TRUE(green_.Connect());
   AwaitServed("a", "engine-1");
 }

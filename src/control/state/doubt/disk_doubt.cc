@@ -35,7 +35,7 @@ class MappedLog {
                    disk + ": its log of writes in doubt has not the size of one: it is another version's");
     }
     void* const at = mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-    if (at == MAP_FAILED) return ErrnoError(errno, disk + ": its record of writes in doubt can't be read");
+    if (at == MAP_FAILED) return ErrnoError(errno, disk + ": its log of writes in doubt can't be read");
     return MappedLog(static_cast<uint8_t*>(at));
   }
   MappedLog(MappedLog&& other) noexcept : at_(std::exchange(other.at_, nullptr)) {}
@@ -97,10 +97,9 @@ Result<v1::Disk> DiskDoubt::ConfirmDead(const v1::ConfirmDeadRequest& request) {
   CLEAT_ASSIGN(const auto id, ParseDiskName(disk.name()));
   const UniqueFd memory = memory_.Share(id);
   if (!memory.valid()) {
-    return RefuseFor(
-        disk.name(), v1::REASON_MEMORY_NOT_HERE,
-        fmt::format("{}: its record of writes in doubt is held by an engine that is not connected",
-                    disk.name()));
+    return RefuseFor(disk.name(), v1::REASON_MEMORY_NOT_HERE,
+                     fmt::format("{}: its log of writes in doubt is held by an engine that is not connected",
+                                 disk.name()));
   }
   CLEAT_ASSIGN(const auto log, MappedLog::Map(disk.name(), memory));
   const DoubtLog::Doubt doubt = DoubtLog::Look(log.bytes(), nvme::host::kDoubtLogShape);

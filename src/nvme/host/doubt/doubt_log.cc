@@ -159,14 +159,14 @@ void DoubtLog::End(uint32_t reactor, uint32_t slot) {
   StoreLast(AttemptAt(reactor, slot).blocks, 0);
 }
 
-void DoubtLog::Store(std::span<const BlockRange> ghosts, bool anew) {
+void DoubtLog::Store(std::span<const BlockRange> ghosts, Number number) {
   CLEAT_CHECK(ghosts.size() <= shape_.ghosts);
   const uint64_t before = Load(header_->ghosts);
   const uint64_t list = 1 - ((before >> kListShift) & 1);
-  const auto number = static_cast<uint32_t>(before >> kNumberShift);
+  const auto present = static_cast<uint32_t>(before >> kNumberShift);
   std::copy(ghosts.begin(), ghosts.end(), GhostsAt(list));
-  StoreLast(header_->ghosts,
-            NumberOf(anew ? number + 1 : number) << kNumberShift | list << kListShift | ghosts.size());
+  StoreLast(header_->ghosts, NumberOf(number == Number::kNew ? present + 1 : present) << kNumberShift |
+                                 list << kListShift | ghosts.size());
 }
 
 bool DoubtLog::IsConfirmed() const {

@@ -63,9 +63,13 @@ class DoubtLog {
   void Begin(uint32_t reactor, uint32_t slot, const BlockRange& range);
   void End(uint32_t reactor, uint32_t slot);
 
-  // In place of the ghosts before; at most shape.ghosts. `anew`: something is in doubt that was not before, or all of it is proved, so that
-  // what is there gets another number.
-  void Store(std::span<const BlockRange> ghosts, bool anew = true);
+  // What becomes of the number that an operator's word is about.
+  enum class Number : uint8_t {
+    kNew,   // something is in doubt that was not before, or all of it is proved
+    kKept,  // nothing is that was not
+  };
+  // In place of the ghosts before; at most shape.ghosts.
+  void Store(std::span<const BlockRange> ghosts, Number number);
   // Whether an operator has said of what has the present number that it is dead (Confirm).
   bool IsConfirmed() const;
 

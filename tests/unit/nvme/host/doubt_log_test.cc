@@ -61,20 +61,20 @@ TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {
 }
 
 TEST_F(TheDoubtLog, HasTheLastListOfGhostsAlone) {
-  log_.Store(std::vector{kOld, kNew});
+  log_.Store(std::vector{kOld, kNew}, DoubtLog::Number::kNew);
   EXPECT_EQ(Found(), (std::vector{kOld, kNew}));
-  log_.Store(std::vector{kNew});
+  log_.Store(std::vector{kNew}, DoubtLog::Number::kNew);
   EXPECT_EQ(Found(), std::vector{kNew});
-  log_.Store({});
+  log_.Store({}, DoubtLog::Number::kNew);
   EXPECT_TRUE(Found().empty());
 }
 
 // The engine is killed while it takes over: what it found is there at each moment.
 TEST_F(TheDoubtLog, LosesNothingWhileItIsTakenOver) {
   log_.Begin(0, 0, kOld);
-  log_.Store(std::vector{kNew});
+  log_.Store(std::vector{kNew}, DoubtLog::Number::kNew);
   const std::vector<BlockRange> before = Found();
-  log_.Store(log_.Read());
+  log_.Store(log_.Read(), DoubtLog::Number::kNew);
   for (const BlockRange& range : before) {
     const auto found = Found();
     EXPECT_NE(std::find(found.begin(), found.end(), range), found.end());
@@ -118,7 +118,7 @@ TEST_F(TheDoubtLog, ThatIsMarkedAsLostIsRefusedWithAReasonThatNamesIt) {
 
 TEST_F(TheDoubtLog, ThatIsMadeAnewHasItsGhostsAtOnceAndNothingOfBefore) {
   log_.Begin(1, 2, kOld);
-  log_.Store(std::vector{kOld});
+  log_.Store(std::vector{kOld}, DoubtLog::Number::kNew);
   log_ = DoubtLog::Format(Bytes(memory_), kShape, std::vector{kNew}, kNumber);
   EXPECT_EQ(Found(), std::vector{kNew});
   log_.OpenRow(1);
@@ -142,11 +142,11 @@ TEST_F(TheDoubtLog, ShowsAnotherProcessWhatIsInDoubtByANumberOfItsOwn) {
   EXPECT_TRUE(DoubtLog::Look(Bytes(memory_), kShape).ranges.empty());
   log_.Begin(0, 0, kOld);
   EXPECT_TRUE(DoubtLog::Look(Bytes(memory_), kShape).ranges.empty()) << "under way is not in doubt";
-  log_.Store(std::vector{kOld});
+  log_.Store(std::vector{kOld}, DoubtLog::Number::kNew);
   const DoubtLog::Doubt first = DoubtLog::Look(Bytes(memory_), kShape);
   EXPECT_EQ(first.ranges, std::vector{kOld});
   EXPECT_NE(first.number, 0U);
-  log_.Store(std::vector{kOld, kNew});
+  log_.Store(std::vector{kOld, kNew}, DoubtLog::Number::kNew);
   const DoubtLog::Doubt second = DoubtLog::Look(Bytes(memory_), kShape);
   EXPECT_EQ(second.ranges, (std::vector{kOld, kNew}));
   EXPECT_NE(second.number, first.number);
@@ -154,21 +154,21 @@ TEST_F(TheDoubtLog, ShowsAnotherProcessWhatIsInDoubtByANumberOfItsOwn) {
 
 TEST_F(TheDoubtLog, ObeysTheWordForWhatItHasAndForNothingThatCameLater) {
   EXPECT_FALSE(log_.IsConfirmed());
-  log_.Store(std::vector{kOld});
+  log_.Store(std::vector{kOld}, DoubtLog::Number::kNew);
   EXPECT_FALSE(log_.IsConfirmed());
   const uint32_t number = DoubtLog::Look(Bytes(memory_), kShape).number;
   DoubtLog::Confirm(Bytes(memory_), number);
   EXPECT_TRUE(log_.IsConfirmed());
-  log_.Store(std::vector{kOld, kNew});
+  log_.Store(std::vector{kOld, kNew}, DoubtLog::Number::kNew);
   EXPECT_FALSE(log_.IsConfirmed()) << "the word was about less";
   DoubtLog::Confirm(Bytes(memory_), number);
   EXPECT_FALSE(log_.IsConfirmed());
 }
 
 TEST_F(TheDoubtLog, KeepsItsNumberWhereNothingNewIsInDoubt) {
-  log_.Store(std::vector{kOld, kNew});
+  log_.Store(std::vector{kOld, kNew}, DoubtLog::Number::kNew);
   const uint32_t number = DoubtLog::Look(Bytes(memory_), kShape).number;
-  log_.Store(std::vector{kNew}, false);
+  log_.Store(std::vector{kNew}, DoubtLog::Number::kKept);
   EXPECT_EQ(DoubtLog::Look(Bytes(memory_), kShape).number, number);
   EXPECT_EQ(DoubtLog::Look(Bytes(memory_), kShape).ranges, std::vector{kNew});
 }
@@ -219,7 +219,7 @@ TEST_F(TheDoubtLog, RowsThatOthersHaveWrittenBringNothingDown) {
 }
 
 TEST_F(TheDoubtLog, ThatIsDamagedShowsTheWholeDiskAndCannotBeConfirmed) {
-  log_.Store(std::vector{kOld});
+  log_.Store(std::vector{kOld}, DoubtLog::Number::kNew);
   const std::vector<std::pair<size_t, uint64_t>> damages = {
       {0, 1}, {0, 0}, {1, 9}, {3, 1}, {3, kShape.ghosts + 1}, {4, 100}};
   for (const auto& [word, value] : damages) {

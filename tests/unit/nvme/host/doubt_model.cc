@@ -330,7 +330,7 @@ void World::ToLedger(uint32_t reactor) {
       }
     }
     reported_.push_back(reported);
-    Log().Store(ledger_->ranges());
+    Log().Store(ledger_->ranges(), DoubtLog::Number::kNew);
   } else if (const auto* ack = std::get_if<DoubtAck>(&mail)) {
     ledger_->Take(*ack);
     acks_[reactor] = *ack;
@@ -394,7 +394,7 @@ void World::Prove(uint32_t life) {
     Fail("a proof that holds was refused");
   }
   std::erase_if(reported_, [&](const Reported& reported) { return reported.life == id; });
-  Log().Store(ledger_->ranges());
+  Log().Store(ledger_->ranges(), DoubtLog::Number::kNew);
   Publish();
 }
 
@@ -416,7 +416,7 @@ void World::Crash() {
   }
   if (plan_->fault != Fault::kForgetOverCrash) {
     ledger_->Doubt(PastLife(), past);
-    Log().Store(ledger_->ranges());
+    Log().Store(ledger_->ranges(), DoubtLog::Number::kNew);
     Log().ForgetAttempts();
     for (const BlockRange& range : past) {
       blocks_ever_in_doubt_ |= BlocksOf(range);

@@ -177,7 +177,7 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
       }
       if (told_ == ledger_.version()) continue;
       told_ = ledger_.version();
-      log_memory_.log().Store(ledger_.ranges());
+      log_memory_.log().Store(ledger_.ranges(), DoubtLog::Number::kNew);
       queue_.Adopt(ledger_.TableFor(0));
       ledger_.Take(other_.Adopt(ledger_.TableFor(1), others_under_way_));
     } while (!mail_.empty() || told_ != ledger_.version());

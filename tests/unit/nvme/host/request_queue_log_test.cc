@@ -28,7 +28,7 @@ class TheLogOfRequests : public RequestQueueTest {
   void DeliverReport() {
     mail_.front()();
     mail_.pop_front();
-    log_memory_.log().Store(ledger_.ranges());
+    log_memory_.log().Store(ledger_.ranges(), DoubtLog::Number::kNew);
   }
   // Ends all that is left, on a path that holds.
   void Finish() {

@@ -389,7 +389,7 @@ class World {
   void Publish() {
     if (told_ == ledger_.version()) return;
     told_ = ledger_.version();
-    log_.log().Store(ledger_.ranges());
+    log_.log().Store(ledger_.ranges(), DoubtLog::Number::kNew);
     for (uint32_t r = 0; r < kReactors; ++r) reactors_[r].tables.push_back(ledger_.TableFor(r));
   }
 
